@@ -1,0 +1,284 @@
+"""From what the probes of one window delivered to the rows of one rank: pure, no I/O.
+
+events → markers → steps; events of the training thread → timeline → patterns; collectives of any thread → stays.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from observer import patterns, timeline
+from observer.functions import Function, StackName
+from observer.patterns import Labels, Pattern, Samples, StepTimes
+from observer.steps import Markers, Steps, find_steps
+from observer.timeline import Absences, Floats, Ints, Scopes
+from probes import files, ring
+from probes.call_table import CallRow
+from probes.ring import Events
+
+MAX_COLLECTIVES = 600  # rows per rank; of a longer window every k-th step is kept whole
+_OTHER_FILE_KINDS = {
+    files.FIFO: ("sync", "pipe", timeline.SYNC),
+    files.SOCKET: ("io", "socket", timeline.IO),
+    files.CHARACTER: ("io", "device", timeline.IO),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAbsence:
+    """A thread that is off the CPU when the window ends."""
+
+    tid: int
+    since_ns: int
+    wake_ns: int
+    state: int
+    syscall: int
+    argument: int
+    stack: int
+
+
+@dataclass(frozen=True, slots=True)
+class RawRank:
+    """Everything of one rank in one window. Times in ns of CLOCK_MONOTONIC; events of the rank's process only."""
+
+    pid: int
+    start_ns: int
+    window_s: float
+    events: Events
+    open_absences: Mapping[int, OpenAbsence]
+    open_calls: Sequence[tuple[int, int, int]]  # tid, row, since ns
+    python_tids: frozenset[int]
+    stacks: Mapping[int, StackName]
+    devices: Mapping[int, str]  # kernel device number -> words
+    throttled_s: float
+    hz: float
+
+
+@dataclass(frozen=True, slots=True)
+class RankRows:
+    """What one rank contributes to the tables."""
+
+    training_thread: int
+    steps: Steps
+    step_times: StepTimes
+    training: tuple[Pattern, ...]
+    others: tuple[Pattern, ...]
+    collectives: tuple[dict[str, Any], ...]
+    samples: int
+    stopped_s: float
+    last_progress_s: float | None
+    in_collective_s: float
+
+
+def assemble(raw: RawRank, table: Sequence[CallRow]) -> RankRows:
+    """The rows of one rank. A thread without any event yields no pattern, a rank without markers no steps."""
+    calls = raw.events[raw.events["type"] == ring.CALL]
+    calls = calls[np.argsort(calls["ts_ns"], kind="stable")]
+    tid = training_thread(raw, calls, table)
+    steps = find_steps(_markers(raw, calls, table, tid))
+    line, absences, samples, labels = _timeline(raw, calls, table, tid, steps)
+    training = patterns.patterns(
+        raw.window_s, line, absences, samples, labels, steps, hz=raw.hz, throttled_s=raw.throttled_s
+    )
+    others: list[Pattern] = []
+    for other in sorted(raw.python_tids - {tid}):
+        their = _timeline(raw, calls, table, other, steps)
+        others += patterns.patterns(raw.window_s, *their, steps, hz=raw.hz, on_critical_path=False)
+    times = patterns.step_times(line, steps)
+    last = max((float(call["ts_ns"] + call["dur_ns"]) for call in calls[-64:]), default=None)
+    end_ns = raw.start_ns + raw.window_s * 1e9
+    waiting_since = [since for thread, row, since in raw.open_calls if table[row].role in ("wait", "collective")]
+    return RankRows(
+        tid, steps, times, training, tuple(others), _collectives(raw, calls, table, steps),
+        samples=int((raw.events["type"] == ring.SAMPLE).sum()),
+        stopped_s=float(line.seconds[line.kind == timeline.STOPPED].sum()),
+        last_progress_s=None if last is None else max((end_ns - last) / 1e9, 0.0),
+        in_collective_s=max((end_ns - min(waiting_since)) / 1e9, 0.0) if waiting_since else 0.0,
+    )  # fmt: skip
+
+
+def training_thread(raw: RawRank, calls: Events, table: Sequence[CallRow]) -> int:
+    """The thread that waits for collectives and runs backward passes; the main thread where none does."""
+    roles = np.array([row.role in ("wait", "backward") for row in table])
+    for chosen in (calls[roles[calls["what"]]], calls):
+        tids = chosen["tid"][np.isin(chosen["tid"], list(raw.python_tids))] if len(chosen) else chosen["tid"]
+        if len(tids):
+            values, counts = np.unique(tids, return_counts=True)
+            return int(values[np.argmax(counts)])
+    return raw.pid
+
+
+def _seconds(raw: RawRank, ns: Any) -> Floats:
+    return (np.asarray(ns).astype(np.float64) - raw.start_ns) / 1e9
+
+
+def _markers(raw: RawRank, calls: Events, table: Sequence[CallRow], tid: int) -> Markers:
+    """Calls of the training thread that are not inside another one; the collectives of all threads where it makes none."""
+    mine = calls[calls["tid"] == tid]
+    if len(mine):
+        ends = np.maximum.accumulate(mine["ts_ns"] + mine["dur_ns"])
+        inner = np.concatenate(([False], mine["ts_ns"][1:] < ends[:-1]))
+        roles = np.array([row.role for row in table])
+        # A backward pass contains the wait of DDP's reducer: both are markers, but the outer one alone would hide the wait.
+        mine = mine[~inner | (roles[mine["what"]] == "wait")]
+    chosen = mine if len(mine) else calls
+    start = _seconds(raw, chosen["ts_ns"])
+    return Markers(chosen["what"].astype(np.int64), start, start + chosen["dur_ns"].astype(np.float64) / 1e9)
+
+
+def _timeline(
+    raw: RawRank, calls: Events, table: Sequence[CallRow], tid: int, steps: Steps
+) -> tuple[timeline.Timeline, Absences, Samples, Labels]:
+    mine = raw.events[raw.events["tid"] == tid]
+    absences = _absences(raw, mine, tid)
+    waits = calls[(calls["tid"] == tid) & np.array([row.role in ("wait", "collective") for row in table])[calls["what"]]]
+    wait_start = _seconds(raw, waits["ts_ns"])
+    wait_end = wait_start + waits["dur_ns"] / 1e9
+    wait_rows = waits["what"].astype(np.int64)
+    for thread, row, since in raw.open_calls:
+        if thread == tid and table[row].role in ("wait", "collective"):
+            wait_start = np.append(wait_start, max((since - raw.start_ns) / 1e9, 0.0))
+            wait_end = np.append(wait_end, raw.window_s)
+            wait_rows = np.append(wait_rows, row)
+    reads = mine[mine["type"] == ring.FILE]
+    read_start = _seconds(raw, reads["ts_ns"])
+    file_functions, file_kinds = _file_functions(raw, reads)
+    sampled = mine[mine["type"] == ring.SAMPLE]
+    samples = Samples(_seconds(raw, sampled["ts_ns"]), sampled["stack"])
+    labels = Labels(
+        raw.stacks,
+        collective=[Function("collective", table[row].name, detail="gloo", resource="nic") for row in wait_rows],
+        file=file_functions,
+        file_bytes=np.maximum(reads["arg"], 0),
+        collective_bytes=np.zeros(len(wait_rows), dtype=np.int64),
+    )
+    first = min(
+        (float(x[0]) for x in (absences.start_s, samples.time_s, wait_start) if len(x)), default=raw.window_s
+    )
+    line = timeline.build(
+        raw.window_s,
+        absences,
+        Scopes(wait_start, wait_end, np.arange(len(wait_start))),
+        Scopes(read_start, read_start + reads["dur_ns"] / 1e9, np.arange(len(reads))),
+        file_kinds=file_kinds,
+        edges_s=steps.edge_s,
+        known_from_s=min(max(first, 0.0), raw.window_s),
+    )
+    return line, absences, samples, labels
+
+
+def _absences(raw: RawRank, mine: Events, tid: int) -> Absences:
+    away = mine[mine["type"] == ring.OFFCPU]
+    away = away[np.argsort(away["ts_ns"], kind="stable")]
+    start = _seconds(raw, away["ts_ns"])
+    columns = {
+        "start_s": start,
+        "end_s": start + away["dur_ns"] / 1e9,
+        "ready_s": away["ready_ns"] / 1e9,
+        "syscall": away["what"].astype(np.int64),
+        "argument": away["arg"].astype(np.int64),
+        "state": away["aux"].astype(np.int64),
+        "stack": away["stack"],
+    }
+    still = raw.open_absences.get(tid)
+    if still is not None and (still.since_ns - raw.start_ns) / 1e9 < raw.window_s:
+        since = (still.since_ns - raw.start_ns) / 1e9
+        ready = max(raw.window_s - (still.wake_ns - raw.start_ns) / 1e9, 0.0) if still.wake_ns else 0.0
+        last = (since, raw.window_s, ready, still.syscall, still.argument, still.state, still.stack)
+        columns = {
+            name: np.append(column, np.array([value], dtype=column.dtype))
+            for (name, column), value in zip(columns.items(), last, strict=True)
+        }
+    return Absences(**columns)
+
+
+def _file_functions(raw: RawRank, reads: Events) -> tuple[list[Function], Ints]:
+    named: dict[tuple[int, int], tuple[Function, int]] = {}
+    found: list[Function] = []
+    kinds: list[int] = []
+    for what, device in zip(reads["what"].tolist(), reads["aux"].tolist(), strict=True):
+        if (what, device) not in named:
+            operation, action = files.OPERATIONS[what & 0xFF] if what & 0xFF < len(files.OPERATIONS) else ("file", "file")
+            other = _OTHER_FILE_KINDS.get(what >> 8)
+            if other is not None:
+                kind, name, line_kind = other
+                named[what, device] = Function(kind, name, detail=operation), line_kind
+            else:
+                where = raw.devices.get(device, "device {}:{}".format(*files.device_numbers(device)))
+                name = "fsync" if action == "sync" else action
+                named[what, device] = Function("io", name, detail=where, resource="disk"), timeline.IO
+        function, line_kind = named[what, device]
+        found.append(function)
+        kinds.append(line_kind)
+    return found, np.array(kinds, dtype=np.int64)
+
+
+def _collectives(raw: RawRank, calls: Events, table: Sequence[CallRow], steps: Steps) -> tuple[dict[str, Any], ...]:
+    """Stays, oldest first. Where there are too many, whole steps are left out evenly."""
+    own = calls[np.array([row.role == "collective" for row in table])[calls["what"]]]
+    start = _seconds(raw, own["ts_ns"])
+    inside = (start >= 0) & (start < raw.window_s)
+    own, start = own[inside], start[inside]
+    step = steps.index(start)
+    stride = max(-(-len(own) // MAX_COLLECTIVES), 1)
+    rows, slot, previous = [], 0, -2
+    for sequence, (call, index) in enumerate(zip(own, step.tolist(), strict=True)):
+        slot = slot + 1 if index == previous else 0
+        previous = index
+        if (index if index >= 0 else sequence) % stride:
+            continue
+        rows.append(
+            {
+                "sequence": sequence,
+                "step": index,
+                "slot": slot,
+                "op": table[int(call["what"])].name,
+                "stay_s": float(call["dur_ns"]) / 1e9,
+                "bytes": max(int(call["arg"]), 0),
+            }
+        )
+    return tuple(rows)
+
+
+def pattern_row(rank: int, thread: str, pattern: Pattern) -> dict[str, Any]:
+    """A pattern as a row of the table `patterns`."""
+    function: Function = replace(pattern.function)
+    return {
+        "rank": rank,
+        "thread": thread,
+        "kind": function.kind,
+        "name": function.name,
+        "file": function.file,
+        "line": function.line,
+        "detail": function.detail,
+        "caller": function.caller,
+        "stack": function.stack,
+        "beta": pattern.beta,
+        "mu": pattern.mu,
+        "sigma": pattern.sigma,
+        "resource": function.resource,
+        "count": pattern.count,
+        "total_s": pattern.total_s,
+        "p50_s": pattern.p50_s,
+        "p99_s": pattern.p99_s,
+        "max_s": pattern.max_s,
+        "per_step_s": pattern.per_step_s,
+        "per_step_sd_s": pattern.per_step_sd_s,
+        "bytes": pattern.bytes,
+    }
+
+
+def step_rows(rank: int, times: StepTimes) -> list[dict[str, Any]]:
+    """Steps as rows of the table `steps`."""
+    return [
+        {
+            "rank": rank, "step": index, "start_s": times.start_s[index], "seconds": times.seconds[index],
+            "own_s": times.own_s[index], "wait_s": times.wait_s[index], "io_s": times.io_s[index],
+            "sched_s": times.sched_s[index], "sync_s": times.sync_s[index],
+        }
+        for index in range(len(times.seconds))
+    ]  # fmt: skip

@@ -1,0 +1,94 @@
+"""One watched process: its interpreter, its Python threads kept known to the kernel, its stacks put into words."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from unwinder.interpreter import Interpreter, find_interpreter
+from unwinder.memory import ProcessMemory
+from unwinder.symbols import Symboliser, collapse
+from unwinder.threads import list_threads
+
+from observer.functions import NO_STACK, StackName
+from observer.kernel_probes import KernelProbes
+from probes.errors import RankscopeError
+
+TRAINING, LOADER = "training", "loader"
+
+_STACK_HEADER_BYTES = 16
+_FRAME = np.dtype([("code", "<u8"), ("lasti", "<i4"), ("checksum", "<u4")])
+_MAX_TEXT = 4096
+
+
+@dataclass(slots=True)
+class ProcessWatch:
+    """A rank's process or one that belongs to it (a data-loader worker)."""
+
+    pid: int
+    rank: int
+    label: str
+    interpreter: Interpreter | None
+    reason: str
+    memory: ProcessMemory | None = None
+    symbols: Symboliser | None = None
+    threads: dict[int, int] = field(default_factory=dict)  # host tid -> PyThreadState address
+    gone: bool = False
+
+    def refresh(self, probes: KernelProbes) -> None:
+        """Bring the kernel's map of this process's Python threads up to date. Never raises: a dead process is `gone`."""
+        if self.interpreter is None or self.memory is None or self.gone:
+            return
+        try:
+            found = list_threads(self.interpreter, self.memory)
+        except (RankscopeError, OSError):
+            self.gone = not Path("/proc", str(self.pid)).exists()
+            return
+        now = {thread.host_tid: thread.tstate_address for thread in found}
+        for thread in found:
+            if self.threads.get(thread.host_tid) != thread.tstate_address:
+                probes.set_thread(thread.host_tid, thread.tstate_address, thread.thread_id)
+        for tid in self.threads.keys() - now.keys():
+            probes.forget_thread(tid)
+        self.threads = now
+
+    def name_stack(self, raw: bytes) -> StackName:
+        """The words for a raw `struct rs_stack`; NO_STACK where nothing of it can be read any more."""
+        if self.symbols is None or len(raw) < _STACK_HEADER_BYTES:
+            return NO_STACK
+        count = min(int.from_bytes(raw[:4], "little"), (len(raw) - _STACK_HEADER_BYTES) // _FRAME.itemsize)
+        frames = np.frombuffer(raw, _FRAME, count, _STACK_HEADER_BYTES)
+        named = []
+        for frame in frames:
+            try:
+                named.append(self.symbols.resolve(int(frame["code"]), int(frame["lasti"]), int(frame["checksum"])))
+            except (RankscopeError, OSError):
+                break
+        if not named:
+            return NO_STACK
+        leaf = named[0]
+        return StackName(leaf.name, leaf.file, leaf.first_line, collapse(named)[-_MAX_TEXT:])
+
+    def close(self) -> None:
+        """Let go of the process's memory."""
+        if self.memory is not None:
+            self.memory.close()
+            self.memory = None
+
+
+def watch(pid: int, rank: int, label: str, probes: KernelProbes, root: Path = Path("/")) -> ProcessWatch:
+    """Begin to observe `pid`. Where its interpreter is not understood, its main thread is timed without stacks."""
+    process = ProcessWatch(pid, rank, label, None, "")
+    try:
+        process.interpreter = find_interpreter(pid, root)
+        process.memory = ProcessMemory(pid, root)
+        process.symbols = Symboliser(process.memory, process.interpreter.offsets)
+        probes.set_interpreter(pid, process.interpreter.offsets.pack())
+    except (RankscopeError, OSError) as error:
+        process.interpreter = None
+        process.reason = str(error)
+        probes.set_thread(pid, 0, 0)
+    probes.watch_process(pid, 1 if label == TRAINING else 2)
+    process.refresh(probes)
+    return process

@@ -1,0 +1,151 @@
+"""Steps found from outside: the repeating sequence of markers (backward passes, waits for collectives) of one rank.
+
+A marker is one timed call: a symbol (which function), the time it began and the time it ended. Training repeats the same
+sequence of symbols every step; its period is found in two stages:
+
+  1. the smallest p for which the symbols agree with themselves shifted by p in at least `AGREEMENT` of the places
+     (EROICA finds steps from repeating markers; a template there needs 10 repetitions, here `MIN_REPEATS` to be reported);
+  2. the smallest multiple k·p of it whose *gaps* repeat as well: with r(k) the variance of the gaps around their mean per
+     phase of a period of k·p, relative to their total variance, the least k with r(k) ≤ r(1) / `GAP_GAIN`. So eight equal
+     all-reduces per step are one step, not eight, and a GAN's two passes are one step if they take different time.
+
+A step ends with the end of the marker before the longest stretch without markers: collectives end together, so this
+instant is the same for all ranks, and what a rank does before its next collective lies in the step that it delays.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+AGREEMENT = 0.9
+GAP_GAIN = 3.0
+MIN_REPEATS = 3
+_MAX_PERIOD = 4096
+_MAX_MULTIPLE = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Markers:
+    """Timed calls of one rank in order of their start. Times in seconds since the window's start; symbols are small ints."""
+
+    symbol: Ints
+    start_s: Floats
+    end_s: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Boundaries of complete steps: step i is [edge[i], edge[i+1]). `period` markers make a step; 0 where none was found."""
+
+    edge_s: Floats
+    period: int
+    reason: str = ""
+
+    @property
+    def count(self) -> int:
+        return max(len(self.edge_s) - 1, 0)
+
+    def index(self, time_s: Floats) -> Ints:
+        """The step that each time lies in, -1 outside."""
+        at = np.searchsorted(self.edge_s, time_s, side="right") - 1
+        return np.where((at >= 0) & (at < self.count), at, -1).astype(np.int64)
+
+
+NO_STEPS = np.empty(0)
+
+
+def find_steps(markers: Markers) -> Steps:
+    """Steps of one rank; none, with the reason, where nothing repeats."""
+    count = len(markers.symbol)
+    if count < 2 * MIN_REPEATS:
+        return Steps(NO_STEPS, 0, f"only {count} markers in the window")
+    base = _symbol_period(markers.symbol)
+    if base == 0:
+        return Steps(NO_STEPS, 0, "the sequence of collectives and backward passes does not repeat")
+    clean = _clean_stretch(markers, base)
+    period = base * _gap_multiple(clean, base)
+    template = clean.symbol[:period]
+    at = _occurrences(markers.symbol, template, _anchor(clean, period))
+    edges = markers.end_s[at]
+    edges = edges[np.concatenate(([True], np.diff(edges) > 0))]
+    if len(edges) <= MIN_REPEATS:
+        return Steps(NO_STEPS, 0, f"only {max(len(edges) - 1, 0)} complete steps in the window")
+    return Steps(edges, period)
+
+
+def _symbol_period(symbol: Ints) -> int:
+    for period in range(1, min(len(symbol) // MIN_REPEATS, _MAX_PERIOD) + 1):
+        if float(np.mean(symbol[period:] == symbol[:-period])) >= AGREEMENT:
+            return period
+    return 0
+
+
+def _gap_multiple(markers: Markers, base: int) -> int:
+    """Stage 2 of the module's text, on the logarithm of the gaps so that one long pause does not decide."""
+    gaps = np.log(np.maximum(markers.start_s[1:] - markers.end_s[:-1], 1e-5))
+    first = _unexplained(gaps, base)
+    if first <= 0.02:  # equal gaps per phase already
+        return 1
+    for multiple in range(2, _MAX_MULTIPLE + 1):
+        if multiple * base * (MIN_REPEATS + 1) > len(gaps):
+            break
+        if _unexplained(gaps, base * multiple) <= first / GAP_GAIN:
+            return multiple
+    return 1
+
+
+def _unexplained(gaps: Floats, period: int) -> float:
+    """Variance around the median of each phase, over the variance around the median of all; with n - period freedoms."""
+    usable = len(gaps) // period * period
+    if usable <= period:
+        return 1.0
+    by_phase = gaps[:usable].reshape(-1, period)
+    rest = float(np.mean(np.abs(by_phase - np.median(by_phase, axis=0)))) * usable / (usable - period)
+    total = float(np.mean(np.abs(gaps[:usable] - np.median(gaps[:usable]))))
+    return rest / total if total > 0 else 0.0
+
+
+def _clean_stretch(markers: Markers, base: int) -> Markers:
+    """The longest stretch in which every symbol repeats after `base`: no marker was lost or added in it."""
+    same = np.concatenate(([False], markers.symbol[base:] == markers.symbol[:-base], [False]))
+    changes = np.flatnonzero(np.diff(same.astype(np.int8)))
+    starts, ends = changes[::2], changes[1::2]
+    longest = int(np.argmax(ends - starts))
+    kept = slice(int(starts[longest]), int(ends[longest]) + base)
+    return Markers(markers.symbol[kept], markers.start_s[kept], markers.end_s[kept])
+
+
+def _anchor(markers: Markers, period: int) -> int:
+    """Position in the period of the marker that is followed by the longest stretch without markers."""
+    gaps = markers.start_s[1:] - markers.end_s[:-1]
+    usable = len(gaps) // period * period
+    if usable == 0:
+        return 0
+    return int(np.argmax(np.median(gaps[:usable].reshape(-1, period), axis=0)))
+
+
+def _occurrences(symbol: Ints, template: Ints, anchor: int) -> Ints:
+    """Indices of the anchor marker, one per period; found again where a marker was lost or added.
+
+    Up to 8 symbols before and after the anchor must look like the template; where they do not, the next place is tried.
+    """
+    period = len(template)
+    reach = min(period // 2, 8)
+    offsets = np.arange(-reach, reach + 1)
+    expected = template[(anchor + offsets) % period]
+    found, at = [], 0
+    while at < len(symbol):
+        positions = at + offsets
+        inside = (positions >= 0) & (positions < len(symbol))
+        if symbol[at] == template[anchor] and np.mean(symbol[positions[inside]] == expected[inside]) >= AGREEMENT:
+            found.append(at)
+            at += period
+        else:
+            at += 1
+    return np.array(found, dtype=np.int64)

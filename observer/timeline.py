@@ -1,0 +1,175 @@
+"""The training thread's timeline: every instant of the window belongs to one class of work.
+
+In: one thread's events (absences from the CPU, file calls, library calls) as the probes deliver them. Out: segments that
+do not overlap and fill the known part of the window, in this order of precedence:
+
+  sched       ready but not running (also inside a collective: what was waited for had come)
+  collective  inside a call that waits for a collective, or runs one on this thread
+  io          inside a file call, or blocked in the kernel without a system call (a page that is read from disk)
+  sync        blocked for another thread or process: futex, poll, a pipe
+  sleep       blocked by its own will: Python called sleep
+  cpu         running
+
+Where GPU activity is not seen the training thread's own timeline is the critical path (DESIGN.md, "Vocabulary").
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+Ints = npt.NDArray[np.int64]
+
+CPU, SCHED, COLLECTIVE, IO, SYNC, SLEEP, STOPPED = range(7)
+NONE = -1
+
+_NO_SYSCALL = 0xFFFF
+# x86-64 system call numbers (arch/x86/entry/syscalls/syscall_64.tbl).
+SLEEP_CALLS = {35: "nanosleep", 230: "clock_nanosleep", 34: "pause"}
+SELECT_CALLS = {23: "select", 270: "pselect6"}
+SYNC_CALLS = {
+    202: "futex", 449: "futex", 7: "poll", 271: "poll", 23: "select", 270: "select", 232: "epoll", 281: "epoll", 441: "epoll",
+    61: "wait child", 247: "wait child", 65: "semaphore", 220: "semaphore", 128: "signal", 130: "signal",
+    0: "read", 19: "read", 1: "write", 20: "write",
+}  # fmt: skip
+SOCKET_CALLS = {42: "connect", 43: "accept", 288: "accept", 44: "send", 45: "recv", 46: "send", 47: "recv", 299: "recv", 307: "send"}
+FILE_CALLS = {
+    0: "read", 17: "read", 19: "read", 295: "read", 1: "write", 18: "write", 20: "write", 296: "write", 74: "fsync", 75: "fsync",
+    2: "open", 257: "open", 437: "open", 3: "close", 4: "stat", 5: "stat", 6: "stat", 262: "stat", 332: "stat", 21: "stat", 269: "stat",
+    78: "list folder", 217: "list folder", 26: "sync", 162: "sync", 277: "sync", 306: "sync", 82: "rename", 87: "unlink", 77: "truncate",
+    40: "copy", 326: "copy", 73: "file lock", 72: "file lock", 9: "mmap", 11: "munmap", 28: "madvise", 221: "read ahead",
+}  # fmt: skip
+_UNINTERRUPTIBLE, _STOPPED = 0x2, 0x4 | 0x8
+
+
+@dataclass(frozen=True, slots=True)
+class Absences:
+    """Times off the CPU of one thread, in order, not overlapping. Seconds since the window's start."""
+
+    start_s: Floats
+    end_s: Floats
+    ready_s: Floats
+    syscall: Ints
+    argument: Ints
+    state: Ints
+    stack: npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class Scopes:
+    """Calls of one thread (file calls or library calls); `label` indexes whatever the caller names them by."""
+
+    start_s: Floats
+    end_s: Floats
+    label: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """Segments in order. `absence`, `collective` and `file` index the inputs they come from, -1 where there is none.
+
+    `stack` is the stack the thread left the CPU with (0 for running segments, which samples name).
+    """
+
+    start_s: Floats
+    end_s: Floats
+    kind: Ints
+    absence: Ints
+    collective: Ints
+    file: Ints
+
+    @property
+    def seconds(self) -> Floats:
+        return self.end_s - self.start_s
+
+
+def build(
+    window_s: float,
+    absences: Absences,
+    collectives: Scopes,
+    files: Scopes,
+    *,
+    file_kinds: Ints,
+    edges_s: Floats,
+    known_from_s: float = 0.0,
+) -> Timeline:
+    """Cut [known_from_s, window_s) at every boundary and give each piece its class. Scopes may nest: the outermost counts.
+
+    `file_kinds[label]` is the class of a file call (IO for a file, SYNC for a pipe); `edges_s` are further places to cut.
+    """
+    collectives, collective_ids = _outermost(collectives)
+    files, file_ids = _outermost(files)
+    wake = absences.end_s - absences.ready_s
+    cuts = np.concatenate(
+        [
+            [known_from_s, window_s],
+            absences.start_s, wake, absences.end_s,
+            collectives.start_s, collectives.end_s, files.start_s, files.end_s, edges_s,
+        ]
+    )  # fmt: skip
+    cuts = np.unique(np.clip(cuts, known_from_s, window_s))
+    start, end = cuts[:-1], cuts[1:]
+    middle = (start + end) / 2
+    away = _inside(absences.start_s, absences.end_s, middle)
+    ready = (away >= 0) & (middle >= wake[away] if len(wake) else False)
+    collective = _inside(collectives.start_s, collectives.end_s, middle)
+    file = _inside(files.start_s, files.end_s, middle)
+    kind = np.full(len(middle), CPU, dtype=np.int64)
+    if len(absences.start_s):
+        kind = np.where(away >= 0, _blocked_kinds(absences)[away], kind)
+    if len(files.label):
+        kind = np.where(file >= 0, file_kinds[files.label[file]], kind)
+    kind = np.where(collective >= 0, COLLECTIVE, kind)
+    kind = np.where(ready, SCHED, kind)
+    if len(absences.start_s):
+        kind = np.where((away >= 0) & ~ready & (absences.state[away] & _STOPPED > 0), STOPPED, kind)
+    to_id = lambda index, ids: np.where(index >= 0, ids[index] if len(ids) else NONE, NONE)  # noqa: E731
+    return Timeline(start, end, kind, away, to_id(collective, collective_ids), to_id(file, file_ids))
+
+
+def _inside(starts: Floats, ends: Floats, times: Floats) -> Ints:
+    """Index of the interval that holds each time, -1 for none. Intervals in order and disjoint."""
+    if not len(starts):
+        return np.full(len(times), NONE, dtype=np.int64)
+    at = np.searchsorted(starts, times, side="right") - 1
+    return np.where((at >= 0) & (times < ends[np.maximum(at, 0)]), at, NONE).astype(np.int64)
+
+
+def _outermost(scopes: Scopes) -> tuple[Scopes, Ints]:
+    """Only the scopes that lie in no other, in order, with their positions in the input."""
+    if not len(scopes.start_s):
+        return scopes, np.empty(0, dtype=np.int64)
+    order = np.lexsort((-scopes.end_s, scopes.start_s))
+    reach = np.maximum.accumulate(scopes.end_s[order])
+    free = np.concatenate(([True], scopes.start_s[order][1:] >= reach[:-1]))
+    kept = order[free]
+    return Scopes(scopes.start_s[kept], scopes.end_s[kept], scopes.label[kept]), kept.astype(np.int64)
+
+
+def _blocked_kinds(absences: Absences) -> Ints:
+    """Class of the blocked part of each absence, from the system call it happened in."""
+    syscall = absences.syscall
+    kinds = np.full(len(syscall), SYNC, dtype=np.int64)
+    kinds[np.isin(syscall, list(FILE_CALLS)) & (absences.state & _UNINTERRUPTIBLE > 0)] = IO
+    kinds[np.isin(syscall, list(FILE_CALLS)) & ~np.isin(syscall, list(SYNC_CALLS))] = IO
+    kinds[np.isin(syscall, list(SOCKET_CALLS))] = IO
+    kinds[np.isin(syscall, list(SLEEP_CALLS))] = SLEEP
+    kinds[np.isin(syscall, list(SELECT_CALLS)) & (absences.argument == 0)] = SLEEP  # time.sleep before 3.11
+    kinds[(syscall == _NO_SYSCALL) & (absences.state & _UNINTERRUPTIBLE > 0)] = IO
+    kinds[(syscall == _NO_SYSCALL) & (absences.state & _UNINTERRUPTIBLE == 0)] = SCHED
+    return kinds
+
+
+def reason(absence_syscall: int, argument: int) -> str:
+    """What a thread blocked in this system call waits for, in one word or two."""
+    if absence_syscall == _NO_SYSCALL:
+        return "page fault"
+    if absence_syscall in SELECT_CALLS and argument == 0:
+        return "sleep"
+    for table in (SLEEP_CALLS, SOCKET_CALLS, SYNC_CALLS, FILE_CALLS):
+        if absence_syscall in table:
+            return "sleep" if table is SLEEP_CALLS else table[absence_syscall]
+    return f"system call {absence_syscall}"

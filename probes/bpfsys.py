@@ -1,0 +1,63 @@
+"""The few bpf(2) calls that bcc does not offer: run-time statistics and program information.
+
+Source: include/uapi/linux/bpf.h (BPF_ENABLE_STATS since Linux 5.8, bpf_prog_info.run_time_ns since 5.1).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+from dataclasses import dataclass
+
+_SYS_BPF = {"x86_64": 321, "aarch64": 280}
+_BPF_OBJ_GET_INFO_BY_FD = 15
+_BPF_ENABLE_STATS = 32
+_BPF_STATS_RUN_TIME = 0
+
+# Byte offsets in struct bpf_prog_info, which only ever grows at its end.
+_INFO_BYTES = 232
+_RUN_TIME_AT = 192
+_RUN_COUNT_AT = 200
+_RECURSION_MISSES_AT = 208
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramStats:
+    """What the kernel counted for one program while statistics were on."""
+
+    run_count: int
+    run_time_ns: int
+    recursion_misses: int
+
+
+def _bpf(command: int, attributes: ctypes.Array[ctypes.c_char]) -> int:
+    number = _SYS_BPF.get(platform.machine())
+    if number is None:
+        raise OSError(f"bpf(2) has no known number on {platform.machine()}")
+    result = int(_libc.syscall(number, command, attributes, len(attributes)))
+    if result < 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+    return result
+
+
+def enable_stats() -> int:
+    """Turn on run-time statistics for as long as the returned descriptor is open. OSError before Linux 5.8."""
+    attributes = ctypes.create_string_buffer(_BPF_STATS_RUN_TIME.to_bytes(4, "little"), 16)
+    return _bpf(_BPF_ENABLE_STATS, attributes)
+
+
+def program_stats(fd: int) -> ProgramStats:
+    """Run count and run time of the program behind `fd`."""
+    info = ctypes.create_string_buffer(_INFO_BYTES)
+    request = fd.to_bytes(4, "little") + _INFO_BYTES.to_bytes(4, "little") + ctypes.addressof(info).to_bytes(8, "little")
+    _bpf(_BPF_OBJ_GET_INFO_BY_FD, ctypes.create_string_buffer(request, 16))
+    raw = info.raw
+
+    def word(at: int) -> int:
+        return int.from_bytes(raw[at : at + 8], "little")
+
+    return ProgramStats(word(_RUN_COUNT_AT), word(_RUN_TIME_AT), word(_RECURSION_MISSES_AT))

@@ -1,0 +1,92 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/*
+ * What every Rankscope probe shares: which processes are watched, the one event ring, the counters of early returns.
+ *
+ * All probes of one observer are compiled as one translation unit (probes/loader.py joins the files), so that they share
+ * these maps. No kernel structure is touched by a header offset anywhere: tracepoint arguments, pt_regs, perf-event context
+ * and helpers only; the offsets that files.bpf.c needs come from the running kernel's BTF as -D constants.
+ */
+#ifndef RS_COMMON_BPF_H
+#define RS_COMMON_BPF_H
+
+#include <uapi/linux/ptrace.h>
+
+#ifndef RS_RING_PAGES
+#define RS_RING_PAGES 512 /* 2 MiB: 32,768 events, 4 s of 8 ranks at 1,000 events/s each between two drains of 0.25 s */
+#endif
+#ifndef RS_MAX_PROCESSES
+#define RS_MAX_PROCESSES 1024 /* 16 ranks with 60 processes each on the largest hosts known */
+#endif
+#ifndef RS_MAX_THREADS
+#define RS_MAX_THREADS 32768 /* 160 threads per process after `import torch` on a 192-core host (py-spy #872), x 200 */
+#endif
+
+enum rs_event_type {
+	RS_EV_OFFCPU = 1, /* a thread was switched out and in again: what = syscall, arg = its first argument, aux = state */
+	RS_EV_SAMPLE = 2, /* a thread was found running: arg = user instruction pointer */
+	RS_EV_CALL = 3,   /* a library function was entered and left: what = row of the call table, arg = its argument */
+	RS_EV_FILE = 4,   /* a read, write or sync: what = operation | file type << 8, arg = bytes or -errno, aux = device */
+};
+
+/* 56 bytes: with the ring's 8-byte header one event is one cache line, and user space reads them as one array. */
+struct rs_event {
+	u64 ts_ns;    /* start of the interval, CLOCK_MONOTONIC */
+	u64 dur_ns;   /* its length */
+	u64 ready_ns; /* OFFCPU: the part of it spent runnable, waiting for a CPU */
+	u64 stack;    /* Python stack id, 0 where there is none */
+	s64 arg;
+	u32 tid;
+	u32 tgid;
+	u16 type;
+	u16 what;
+	u32 aux;
+};
+
+BPF_RINGBUF_OUTPUT(rs_events, RS_RING_PAGES);
+
+/* tgid -> role: 1 a rank, 2 a process that belongs to one. Written by user space only. */
+BPF_HASH(rs_targets, u32, u32, RS_MAX_PROCESSES);
+
+/* One slot per counter below, summed over CPUs by user space. */
+enum rs_counter {
+	RS_C_RING_FULL,
+	RS_C_THREAD_MAP_FULL,
+	RS_C_CALL_MAP_FULL,
+	RS_C_CALL_UNMATCHED,
+	RS_C_FILE_MAP_FULL,
+	RS_C_FILE_NO_DEVICE,
+	RS_C_TAKER_MAP_FULL,
+	RS_C_STACK_MAP_FULL,
+	RS_C_WALK_OK,
+	RS_C_WALK_SAME,
+	RS_C_WALK_NO_FRAME,
+	RS_C_WALK_STALE,
+	RS_C_WALK_FAILED,
+	RS_C_WALK_TRUNCATED,
+	RS_C_NEGATIVE_TIME,
+	RS_C_SHORT,
+	RS_C_COUNT,
+};
+BPF_PERCPU_ARRAY(rs_counters, u64, RS_C_COUNT);
+
+static __always_inline void rs_count(int which)
+{
+	u64 *slot = rs_counters.lookup(&which);
+	if (slot)
+		*slot += 1;
+}
+
+static __always_inline u32 rs_role(u32 tgid)
+{
+	u32 *role = rs_targets.lookup(&tgid);
+	return role ? *role : 0;
+}
+
+/* User space drains on a timer; a wake-up per event would cost more than the event. */
+static __always_inline void rs_emit(struct rs_event *event)
+{
+	if (rs_events.ringbuf_output(event, sizeof(*event), BPF_RB_NO_WAKEUP))
+		rs_count(RS_C_RING_FULL);
+}
+
+#endif

@@ -1,0 +1,217 @@
+"""Compile, load and attach BPF programs through bcc, meter them, and always detach.
+
+The probes of one observer are one translation unit: `load` joins their `*.bpf.c` files (each `#include "….h"` of ours is
+put in once), so that they share the maps of common.bpf.h and the compiler runs once. Programs are then loaded and attached
+one by one: what this kernel refuses is reported and the rest works.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from probes import bpfsys, headers
+from probes.errors import MissingFeature, NotPermitted, RankscopeError
+
+_INCLUDE = re.compile(r'^[ \t]*#include "([\w./-]+)"[^\n]*\n', re.MULTILINE)
+_TRACEFS = (Path("sys/kernel/tracing"), Path("sys/kernel/debug/tracing"))
+
+
+class BpfUnavailable(MissingFeature):
+    """bcc, or BPF in this kernel, cannot be used."""
+
+    help = "Run `rankscope doctor`; scripts/setup installs python3-bpfcc and kernel headers."
+
+
+class CompileFailed(RankscopeError):
+    """The BPF C did not compile under the headers of this host."""
+
+    help = "Run with -v for the compiler's words, and report them with the kernel and header versions."
+    exit_code = 69
+
+
+@dataclass(frozen=True, slots=True)
+class Tracepoint:
+    """A program and the tracepoint that it is attached to."""
+
+    function: str
+    event: str  # category:name
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramCost:
+    """What the kernel spent in one program since it was loaded."""
+
+    program: str
+    run_count: int
+    run_time_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A program that could not be attached, and why."""
+
+    program: str
+    reason: str
+
+
+@dataclass(slots=True)
+class Module:
+    """A compiled set of probes. `bpf` is the bcc object; whoever holds the module closes it."""
+
+    bpf: Any
+    headers: headers.Headers
+    refused: list[Refused] = field(default_factory=list)
+    _programs: dict[str, Any] = field(default_factory=dict)
+    _stats_fd: int = -1
+
+    def attach(self, tracepoints: Sequence[Tracepoint]) -> None:
+        """Load and attach each program; failures go to `refused`."""
+        for point in tracepoints:
+            try:
+                self.program(point.function, tracepoint=True)
+                self.bpf.attach_tracepoint(tp=point.event, fn_name=point.function)
+            except Exception as error:
+                self.refused.append(Refused(point.function, f"{point.event}: {_one_line(error)}"))
+
+    def program(self, function: str, *, tracepoint: bool = False, perf_event: bool = False) -> Any:
+        """The loaded program `function`, remembered so that it is metered."""
+        from bcc import BPF
+
+        if function not in self._programs:
+            kind = BPF.TRACEPOINT if tracepoint else BPF.PERF_EVENT if perf_event else BPF.KPROBE
+            self._programs[function] = self.bpf.load_func(function, kind)
+        return self._programs[function]
+
+    def costs(self) -> tuple[ProgramCost, ...]:
+        """Run count and time of every loaded program, from the kernel's statistics; empty where it keeps none."""
+        if self._stats_fd < 0:
+            return ()
+        rows = []
+        for name, program in sorted(self._programs.items()):
+            stats = bpfsys.program_stats(program.fd)
+            rows.append(ProgramCost(name, stats.run_count, stats.run_time_ns))
+        return tuple(rows)
+
+    def counters(self, names: Sequence[str]) -> tuple[tuple[str, int], ...]:
+        """The slots of rs_counters, summed over CPUs."""
+        table = self.bpf["rs_counters"]
+        return tuple((name, int(sum(table[ctypes.c_int(slot)]))) for slot, name in enumerate(names))
+
+    def close(self) -> None:
+        """Detach everything and free the programs. Safe to call twice."""
+        if self.bpf is not None:
+            self.bpf.cleanup()
+            self.bpf = None
+        if self._stats_fd >= 0:
+            os.close(self._stats_fd)
+            self._stats_fd = -1
+
+
+def join(sources: Sequence[Path], folders: Sequence[Path]) -> str:
+    """One text out of `sources`; our own includes are found beside the source or in `folders`, and put in once."""
+    seen: set[Path] = set()
+
+    def text_of(path: Path) -> str:
+        if path in seen:
+            return ""
+        seen.add(path)
+
+        def included(match: re.Match[str]) -> str:
+            for folder in (path.parent, *folders):
+                if (folder / match.group(1)).is_file():
+                    return text_of((folder / match.group(1)).resolve())
+            raise CompileFailed(f"{path.name} includes {match.group(1)}, which is not there")
+
+        return _INCLUDE.sub(included, path.read_text(encoding="utf-8")) + "\n"
+
+    return "".join(text_of(source.resolve()) for source in sources)
+
+
+def load(
+    sources: Sequence[Path],
+    *,
+    defines: Mapping[str, int | str] | None = None,
+    folders: Sequence[Path] = (),
+    prelude: str = "",
+    epilogue: str = "",
+    root: Path = Path("/"),
+    verbose: bool = False,
+) -> Module:
+    """Compile `sources` with `defines` as -D constants. NotPermitted, NoHeaders, BpfUnavailable, CompileFailed."""
+    if os.geteuid() != 0:
+        raise NotPermitted("loading kernel probes needs root")
+    try:
+        from bcc import BPF
+    except ImportError as error:
+        raise BpfUnavailable(f"the Python module bcc cannot be imported: {error}") from error
+    found = headers.find(root)
+    if found.source is not None:
+        os.environ["BCC_KERNEL_SOURCE"] = str(found.source)
+    _need_tracefs(root)
+    stats_fd = -1
+    with contextlib.suppress(OSError):
+        stats_fd = bpfsys.enable_stats()
+    text = prelude + join(sources, folders) + epilogue
+    flags = ["-Wno-everything", *(f"-D{name}={value}" for name, value in (defines or {}).items())]
+    try:
+        with _quiet_stderr(verbose) as said:
+            bpf = BPF(text=text, cflags=flags)
+    except Exception as error:
+        if stats_fd >= 0:
+            os.close(stats_fd)
+        detail = next((line for line in said() if "error:" in line), _one_line(error))
+        raise CompileFailed(f"the probes do not compile with {found.how}: {detail}") from error
+    return Module(bpf, found, _stats_fd=stats_fd)
+
+
+def _need_tracefs(root: Path) -> None:
+    """bcc reads tracepoint formats from tracefs. Where none is mounted, mount it in a mount namespace of our own."""
+    if any((root / place / "events").is_dir() for place in _TRACEFS):
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    clone_newns, ms_private_rec = 0x00020000, (1 << 18) | (1 << 14)
+    target = b"/sys/kernel/debug"
+    if (
+        libc.unshare(clone_newns) != 0
+        or libc.mount(b"none", b"/", None, ms_private_rec, None) != 0
+        or libc.mount(b"debugfs", target, b"debugfs", 0, None) != 0
+    ):
+        reason = os.strerror(ctypes.get_errno())
+        raise BpfUnavailable(f"tracefs is not mounted and cannot be: {reason}")
+    # Looking into debugfs mounts its tracing folder by itself; nothing of this is seen outside our namespace.
+    if not (root / _TRACEFS[1] / "events").is_dir():
+        libc.mount(b"tracefs", b"/sys/kernel/debug/tracing", b"tracefs", 0, None)
+
+
+@contextlib.contextmanager
+def _quiet_stderr(verbose: bool) -> Iterator[Any]:
+    """Keep what clang and the verifier write to descriptor 2; yields a function that returns those lines."""
+    if verbose:
+        yield lambda: []
+        return
+    sys.stderr.flush()
+    kept = os.memfd_create("rankscope-bcc-stderr", os.MFD_CLOEXEC)
+    saved = os.dup(2)
+    os.dup2(kept, 2)
+    lines: list[str] = []
+    try:
+        yield lambda: lines
+    finally:
+        os.dup2(saved, 2)
+        os.close(saved)
+        size = min(os.fstat(kept).st_size, 1 << 20)
+        lines.extend(os.pread(kept, size, 0).decode("utf-8", "replace").splitlines())
+        os.close(kept)
+
+
+def _one_line(error: BaseException) -> str:
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0][:300]

@@ -1,0 +1,303 @@
+"""Small readers of /proc/PID, shared by everything that looks at processes from outside.
+
+The `parse_*` functions are pure: bytes in, values out; they raise ValueError for what they cannot use. The `read_*`
+functions do the reading and may raise OSError (the process ended, permission denied) as well; `reason` turns either
+into words for the operator. All bytes come from other people's processes: lengths are capped here.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+ENVIRON_CAP = 256 * 1024
+CMDLINE_CAP = 64 * 1024
+FILE_CAP = 1024 * 1024
+# A training process with many GPUs has some thousands of mappings of ~100 bytes each.
+MAPS_CAP = 16 * 1024 * 1024
+COMM_CAP = 64
+ROOT = Path("/")
+
+TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+_MIN_STAT_FIELDS = 20
+
+
+@dataclass(frozen=True, slots=True)
+class ProcStat:
+    """/proc/PID/stat. `start_s` is seconds since boot; `state` is one letter (R, S, D, T, t, Z, …)."""
+
+    pid: int
+    comm: str
+    state: str
+    ppid: int
+    pgrp: int
+    session: int
+    major_faults: int
+    user_s: float
+    system_s: float
+    threads: int
+    start_ticks: int
+    start_s: float
+    processor: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProcStatus:
+    """/proc/PID/status. `inner_pid` is the pid in the innermost pid namespace."""
+
+    name: str
+    state: str
+    tgid: int
+    ppid: int
+    uid: int
+    nspids: tuple[int, ...]
+    threads: int
+    cpus_allowed: str
+    rss_bytes: int
+
+    @property
+    def inner_pid(self) -> int:
+        """The process id the process itself sees."""
+        return self.nspids[-1] if self.nspids else self.tgid
+
+
+# --- reading ---------------------------------------------------------------------------------------------------------
+
+
+def read_file(path: str, cap: int = FILE_CAP) -> bytes:
+    """At most `cap` bytes of a file. Raises OSError. Plain system calls: census and sampling read thousands of files."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    try:
+        first = os.read(descriptor, min(cap, 65536))
+        if not first:
+            return first
+        chunks = [first]
+        size = len(first)
+        while size < cap:
+            chunk = os.read(descriptor, min(cap - size, 1 << 20))
+            if not chunk:
+                break
+            chunks.append(chunk)
+            size += len(chunk)
+        return first if len(chunks) == 1 else b"".join(chunks)
+    finally:
+        os.close(descriptor)
+
+
+def read_link(path: str) -> str:
+    """Target of a symbolic link. Raises OSError."""
+    return os.readlink(path)  # noqa: PTH115 - Path.readlink costs three times as much, and sampling reads many
+
+
+def proc_path(root: Path, *parts: object) -> str:
+    """`<root>/proc/<parts…>` as text."""
+    base = str(root).rstrip("/")
+    return "/".join((base + "/proc", *map(str, parts)))
+
+
+def reason(error: BaseException) -> str:
+    """Why a read failed, in a few words."""
+    if isinstance(error, OSError) and error.errno is not None:
+        if error.errno in (errno.ENOENT, errno.ESRCH):
+            return "no such process or file"
+        return os.strerror(error.errno).lower()
+    return str(error)[:200] or type(error).__name__
+
+
+def pids(root: Path = ROOT) -> list[int]:
+    """All process ids, in order. Raises OSError if there is no /proc."""
+    with os.scandir(proc_path(root)) as entries:
+        return sorted(int(entry.name) for entry in entries if entry.name.isascii() and entry.name.isdigit())
+
+
+def threads(pid: int, root: Path = ROOT) -> tuple[int, ...]:
+    """Thread ids of a process, in order. Raises OSError."""
+    with os.scandir(proc_path(root, pid, "task")) as entries:
+        return tuple(sorted(int(entry.name) for entry in entries if entry.name.isascii() and entry.name.isdigit()))
+
+
+def read_stat(pid: int, root: Path = ROOT, tid: int | None = None) -> ProcStat:
+    """/proc/PID/stat, or of one thread. Raises OSError, ValueError."""
+    parts = (pid, "stat") if tid is None else (pid, "task", tid, "stat")
+    return parse_stat(read_file(proc_path(root, *parts), 8192))
+
+
+def read_status(pid: int, root: Path = ROOT, tid: int | None = None) -> ProcStatus:
+    """/proc/PID/status, or of one thread. Raises OSError, ValueError."""
+    parts = (pid, "status") if tid is None else (pid, "task", tid, "status")
+    return parse_status(read_file(proc_path(root, *parts), 65536))
+
+
+def read_environ_bytes(pid: int, root: Path = ROOT) -> bytes:
+    """The environment the process was started with, raw. Later changes by the process do not show. Raises OSError."""
+    return read_file(proc_path(root, pid, "environ"), ENVIRON_CAP)
+
+
+def read_environ(pid: int, root: Path = ROOT) -> dict[str, str]:
+    """The environment the process was started with. Raises OSError."""
+    return parse_environ(read_environ_bytes(pid, root))
+
+
+def read_cmdline(pid: int, root: Path = ROOT) -> tuple[str, ...]:
+    """The arguments of a process; empty for kernel threads and zombies. Raises OSError."""
+    return parse_cmdline(read_file(proc_path(root, pid, "cmdline"), CMDLINE_CAP))
+
+
+def read_comm(pid: int, root: Path = ROOT, tid: int | None = None) -> str:
+    """The short name (15 bytes) of a process or thread. Raises OSError."""
+    parts = (pid, "comm") if tid is None else (pid, "task", tid, "comm")
+    return read_file(proc_path(root, *parts), COMM_CAP).rstrip(b"\n").decode("utf-8", "replace")
+
+
+def start_ticks(pid: int, root: Path = ROOT) -> int:
+    """Start time since boot in clock ticks: with the pid it names one process for ever. Raises OSError, ValueError."""
+    return read_stat(pid, root).start_ticks
+
+
+def cpus_allowed(pid: int, root: Path = ROOT, tid: int | None = None) -> str:
+    """CPUs a process or thread may run on, as in taskset (0-3,8). Raises OSError, ValueError."""
+    return read_status(pid, root, tid).cpus_allowed
+
+
+def mapped_files(pid: int, root: Path = ROOT) -> tuple[str, ...]:
+    """Distinct paths of the files mapped into a process, in order of address. Raises OSError."""
+    return parse_mapped_files(read_file(proc_path(root, pid, "maps"), MAPS_CAP))
+
+
+def maps_library(pid: int, name: str, root: Path = ROOT) -> bool:
+    """Whether a file whose path contains `name` is mapped. Streams the file, stops at the first hit. Raises OSError."""
+    needle = name.encode()
+    descriptor = os.open(proc_path(root, pid, "maps"), os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        tail, size = b"", 0
+        while size < MAPS_CAP:
+            chunk = os.read(descriptor, 65536)
+            if not chunk:
+                return False
+            if needle in tail + chunk:
+                return True
+            tail = chunk[-len(needle) :]
+            size += len(chunk)
+        return False
+    finally:
+        os.close(descriptor)
+
+
+def socket_inodes(pid: int, root: Path = ROOT) -> frozenset[int]:
+    """Inodes of the sockets a process holds open. Raises OSError."""
+    inodes = set()
+    folder = proc_path(root, pid, "fd")
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            try:
+                target = read_link(f"{folder}/{entry.name}")
+            except OSError:
+                continue  # closed meanwhile
+            if target.startswith("socket:[") and target[8:-1].isdigit():
+                inodes.add(int(target[8:-1]))
+    return frozenset(inodes)
+
+
+# --- parsing ---------------------------------------------------------------------------------------------------------
+
+
+def parse_stat(data: bytes) -> ProcStat:
+    """Parses /proc/PID/stat. The name may hold spaces, newlines and ')': the last ')' ends it. Raises ValueError."""
+    opening, closing = data.find(b"("), data.rfind(b")")
+    if opening < 0 or closing < opening:
+        raise ValueError("stat: no process name")
+    fields = data[closing + 1 :].split()
+    if len(fields) < _MIN_STAT_FIELDS:
+        raise ValueError("stat: too few fields")
+    start = int(fields[19])
+    return ProcStat(
+        pid=int(data[:opening]),
+        comm=data[opening + 1 : closing].decode("utf-8", "replace"),
+        state=fields[0][:1].decode("ascii", "replace"),
+        ppid=int(fields[1]),
+        pgrp=int(fields[2]),
+        session=int(fields[3]),
+        major_faults=int(fields[9]),
+        user_s=int(fields[11]) / TICKS_PER_S,
+        system_s=int(fields[12]) / TICKS_PER_S,
+        threads=int(fields[17]),
+        start_ticks=start,
+        start_s=start / TICKS_PER_S,
+        processor=int(fields[36]) if len(fields) > 36 else -1,
+    )
+
+
+def parse_status(data: bytes) -> ProcStatus:
+    """Parses /proc/PID/status; lines that are absent (old kernels) leave their defaults. Raises ValueError."""
+    found: dict[bytes, bytes] = {}
+    for line in data.split(b"\n"):
+        key, separator, value = line.partition(b":")
+        if separator:
+            found.setdefault(key, value.strip())
+    if b"Tgid" not in found:
+        raise ValueError("status: no Tgid")
+    tgid = int(found[b"Tgid"])
+    uids = found.get(b"Uid", b"").split()
+    rss = found.get(b"VmRSS", b"").split()
+    return ProcStatus(
+        name=found.get(b"Name", b"").decode("utf-8", "replace"),
+        state=found.get(b"State", b"?")[:1].decode("ascii", "replace"),
+        tgid=tgid,
+        ppid=int(found.get(b"PPid", b"0")),
+        uid=int(uids[0]) if uids else -1,
+        nspids=tuple(int(pid) for pid in found.get(b"NSpid", b"").split()) or (tgid,),
+        threads=int(found.get(b"Threads", b"1")),
+        cpus_allowed=found.get(b"Cpus_allowed_list", b"").decode("ascii", "replace"),
+        rss_bytes=int(rss[0]) * 1024 if rss else 0,
+    )
+
+
+def parse_environ(data: bytes) -> dict[str, str]:
+    """NUL-separated NAME=value; the first of a repeated name counts, as for getenv. Never raises."""
+    environ: dict[str, str] = {}
+    for entry in data[:ENVIRON_CAP].split(b"\0"):
+        name, separator, value = entry.partition(b"=")
+        if separator and name:
+            environ.setdefault(name.decode("utf-8", "replace"), value.decode("utf-8", "replace"))
+    return environ
+
+
+def parse_cmdline(data: bytes) -> tuple[str, ...]:
+    """NUL-separated arguments. Never raises."""
+    data = data[:CMDLINE_CAP]
+    if not data:
+        return ()
+    if data.endswith(b"\0"):
+        data = data[:-1]
+    return tuple(argument.decode("utf-8", "replace") for argument in data.split(b"\0"))
+
+
+def parse_mapped_files(data: bytes) -> tuple[str, ...]:
+    """Distinct absolute paths of /proc/PID/maps, in order. '(deleted)' is cut off. Never raises."""
+    paths: dict[bytes, None] = {}
+    for line in data.split(b"\n"):
+        slash = line.find(b"/")
+        if slash > 0:
+            paths[line[slash:]] = None
+    return tuple(path.decode("utf-8", "replace").removesuffix(" (deleted)") for path in paths)
+
+
+def parse_cpu_list(text: str) -> frozenset[int]:
+    """CPUs of a list such as '0-3,8'. Raises ValueError for anything else."""
+    return frozenset(_cpus(text))
+
+
+def _cpus(text: str) -> Iterator[int]:
+    for part in text.strip().split(","):
+        if not part:
+            continue
+        first, dash, last = part.partition("-")
+        start = int(first)
+        stop = int(last) if dash else start
+        if not 0 <= start <= stop < 65536:
+            raise ValueError(f"not a list of CPUs: {text[:80]!r}")
+        yield from range(start, stop + 1)

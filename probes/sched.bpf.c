@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/*
+ * sched: where the time of every watched thread goes when it is not running, and who ran in its place.
+ *
+ * sched_switch closes the slice of the thread that leaves (run time, why it left: its state and, from the registers at the
+ * kernel's entry, the system call it is in) and completes the absence of the thread that comes (blocked, then ready). For a
+ * thread that stood in the run queue the last RS_SLICES slices of this CPU say which processes ran meanwhile.
+ * sched_wakeup ends the blocked part. Threads with Python state get their stack taken when they leave (unwinder).
+ *
+ * Cost: see the table that `scripts/bench overhead` prints. The program runs on every context switch of the host: two hash
+ * look-ups for a switch that concerns no watched process.
+ */
+#include "common.bpf.h"
+
+#ifndef RS_MIN_OFFCPU_NS
+#define RS_MIN_OFFCPU_NS 50000 /* shorter absences are summed per thread, not reported one by one */
+#endif
+#ifndef RS_MIN_TAKEN_NS
+#define RS_MIN_TAKEN_NS 200000 /* waits in the queue below this are ordinary scheduling: nobody is asked for */
+#endif
+#define RS_SLICES 8 /* power of two; slices of one CPU that are remembered */
+#define RS_TASK_STOPPED 0x4
+
+struct rs_thread {
+	u64 in_ns;   /* since when it runs; 0 while it does not */
+	u64 out_ns;  /* since when it does not; 0 while it runs */
+	u64 wake_ns; /* when it became ready again; 0 while blocked */
+	u64 stack;
+	s64 arg;
+	u32 tgid;
+	u32 state;
+	u16 syscall;
+	u16 python;
+	u32 pad;
+	u64 run_ns, ready_ns, blocked_ns, stopped_ns; /* totals since the observer came */
+	u64 switches;
+};
+BPF_HASH(rs_threads, u32, struct rs_thread, RS_MAX_THREADS);
+
+struct rs_slice {
+	u64 start_ns, end_ns;
+	u32 tgid, pad;
+	char comm[16];
+};
+struct rs_cpu {
+	u64 start_ns;
+	u32 head, pad;
+	struct rs_slice slices[RS_SLICES];
+};
+BPF_PERCPU_ARRAY(rs_cpus, struct rs_cpu, 1);
+
+/* (waiting thread, process that ran) -> how long. 8 threads x every process of a busy host. */
+struct rs_taker {
+	u32 tid, tgid;
+};
+struct rs_taken {
+	u64 ns;
+	char comm[16];
+};
+BPF_HASH(rs_takers, struct rs_taker, struct rs_taken, 16384);
+
+/* Host tids with Python state; the unwinder's map. Without an unwinder nobody is in it. */
+#ifndef RS_HAVE_UNWINDER
+static __always_inline int rs_is_python(u32 tid) { return 0; }
+static __always_inline u64 rs_python_stack(u32 tid, u32 tgid) { return 0; }
+#endif
+
+/* The system call the current thread is in, and its first argument, from the registers saved at kernel entry. */
+static __always_inline void rs_where(struct rs_thread *thread)
+{
+	/* pt_regs is user-visible ABI: orig_ax at 120, di at 112 on x86-64; orig_ax is -1 outside system calls. */
+	struct task_struct *task = (struct task_struct *)bpf_get_current_task_btf();
+	void *regs = (void *)bpf_task_pt_regs(task);
+	u64 orig = 0, first = 0;
+	bpf_probe_read_kernel(&orig, sizeof(orig), regs + 120);
+	bpf_probe_read_kernel(&first, sizeof(first), regs + 112);
+	thread->syscall = orig > 0xfffe ? 0xffff : (u16)orig;
+	thread->arg = thread->syscall == 0xffff ? 0 : (s64)first;
+}
+
+static __always_inline void rs_leave(u32 tid, u32 tgid, u32 state, u64 now)
+{
+	struct rs_thread *thread = rs_threads.lookup(&tid);
+	if (!thread) {
+		struct rs_thread fresh = {};
+		fresh.tgid = tgid;
+		rs_threads.update(&tid, &fresh);
+		thread = rs_threads.lookup(&tid);
+		if (!thread) {
+			rs_count(RS_C_THREAD_MAP_FULL);
+			return;
+		}
+	}
+	if (thread->in_ns && now > thread->in_ns)
+		thread->run_ns += now - thread->in_ns;
+	thread->in_ns = 0;
+	thread->out_ns = now;
+	thread->state = state;
+	thread->switches += 1;
+	thread->wake_ns = state ? 0 : now; /* still runnable: it is ready from now on */
+	thread->python = rs_is_python(tid);
+	thread->stack = 0;
+	if (thread->python) {
+		rs_where(thread);
+		thread->stack = rs_python_stack(tid, tgid);
+	}
+}
+
+static __always_inline void rs_take(u32 tid, u64 since, struct rs_cpu *cpu)
+{
+	u32 head = cpu->head;
+#pragma unroll
+	for (u32 back = 1; back <= RS_SLICES; back++) {
+		struct rs_slice *slice = &cpu->slices[(head - back) & (RS_SLICES - 1)];
+		if (slice->end_ns <= since)
+			break;
+		u64 from = slice->start_ns > since ? slice->start_ns : since;
+		struct rs_taker key = {.tid = tid, .tgid = slice->tgid};
+		struct rs_taken *taken = rs_takers.lookup(&key);
+		if (taken) {
+			taken->ns += slice->end_ns - from;
+		} else {
+			struct rs_taken fresh = {.ns = slice->end_ns - from};
+			__builtin_memcpy(fresh.comm, slice->comm, sizeof(fresh.comm));
+			if (rs_takers.update(&key, &fresh))
+				rs_count(RS_C_TAKER_MAP_FULL);
+		}
+	}
+}
+
+static __always_inline void rs_arrive(u32 tid, u64 now, struct rs_cpu *cpu)
+{
+	struct rs_thread *thread = rs_threads.lookup(&tid);
+	if (!thread)
+		return;
+	u64 out = thread->out_ns, wake = thread->wake_ns;
+	thread->in_ns = now;
+	thread->out_ns = 0;
+	if (!out)
+		return;
+	if (now < out) {
+		rs_count(RS_C_NEGATIVE_TIME);
+		return;
+	}
+	/* A wake-up can be missed (the thread was woken between its state change and the switch): then all was blocked. */
+	u64 ready = wake && now > wake ? now - (wake > out ? wake : out) : 0;
+	u64 gone = now - out;
+	thread->ready_ns += ready;
+	thread->blocked_ns += gone - ready;
+	if (thread->state & RS_TASK_STOPPED)
+		thread->stopped_ns += gone - ready;
+	if (ready > RS_MIN_TAKEN_NS && thread->python && cpu)
+		rs_take(tid, now - ready, cpu);
+	if (!thread->python)
+		return;
+	if (gone < RS_MIN_OFFCPU_NS) {
+		rs_count(RS_C_SHORT);
+		return;
+	}
+	struct rs_event event = {
+		.ts_ns = out,
+		.dur_ns = gone,
+		.ready_ns = ready,
+		.stack = thread->stack,
+		.arg = thread->arg,
+		.tid = tid,
+		.tgid = thread->tgid,
+		.type = RS_EV_OFFCPU,
+		.what = thread->syscall,
+		.aux = thread->state,
+	};
+	rs_emit(&event);
+}
+
+int rs_sched_switch(struct tracepoint__sched__sched_switch *args)
+{
+	u64 now = bpf_ktime_get_ns();
+	u32 prev = args->prev_pid, next = args->next_pid;
+	u32 tgid = bpf_get_current_pid_tgid() >> 32;
+	int zero = 0;
+	struct rs_cpu *cpu = rs_cpus.lookup(&zero);
+
+	if (cpu) {
+		struct rs_slice *slice = &cpu->slices[cpu->head & (RS_SLICES - 1)];
+		slice->start_ns = cpu->start_ns;
+		slice->end_ns = now;
+		slice->tgid = prev ? tgid : 0;
+		__builtin_memcpy(slice->comm, args->prev_comm, sizeof(slice->comm));
+		cpu->head += 1;
+		cpu->start_ns = now;
+	}
+	if (prev && rs_role(tgid))
+		rs_leave(prev, tgid, (u32)args->prev_state & 0xff, now);
+	if (next)
+		rs_arrive(next, now, cpu);
+	return 0;
+}
+
+static __always_inline int rs_woken(u32 tid)
+{
+	struct rs_thread *thread = rs_threads.lookup(&tid);
+	if (thread && thread->out_ns && !thread->wake_ns)
+		thread->wake_ns = bpf_ktime_get_ns();
+	return 0;
+}
+
+int rs_sched_wakeup(struct tracepoint__sched__sched_wakeup *args)
+{
+	return rs_woken(args->pid);
+}
+
+int rs_sched_exit(struct tracepoint__sched__sched_process_exit *args)
+{
+	u32 tid = args->pid;
+	rs_threads.delete(&tid);
+	return 0;
+}

@@ -1,0 +1,91 @@
+"""Patterns: totals are exact where they were measured and unbiased where they were sampled."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from observer import patterns, timeline
+from observer.functions import Function, StackName
+from observer.patterns import Labels, Samples
+from observer.steps import Steps
+from observer.timeline import Absences, Scopes
+
+FORWARD = StackName("forward", "model.py", 10, "main (train.py:1);forward (model.py:10)")
+AUGMENT = StackName("augment", "data.py", 20, "main (train.py:1);augment (data.py:20)")
+DEVICE = StackName("device_wait", "train.py", 30, "main (train.py:1);device_wait (train.py:30)")
+STACKS = {1: FORWARD, 2: AUGMENT, 3: DEVICE}
+STEPS = 19
+HZ = 99.0
+
+
+def a_thread(throttled_s: float = 0.0) -> dict[tuple[str, str, str], patterns.Pattern]:
+    """19 steps of 1 s: 0.3 s forward, 0.2 s augment, 0.1 s ready, 0.2 s sleep, 0.2 s collective."""
+    starts, ends, ready, syscall, state, stack = [], [], [], [], [], []
+    waits: list[tuple[float, float]] = []
+    sample_at, sample_stack = [], []
+    for step in range(STEPS):
+        for at in np.arange(0.005, 0.5, 1 / HZ):
+            sample_at.append(step + at)
+            sample_stack.append(1 if at < 0.3 else 2)
+        starts += [step + 0.5, step + 0.6, step + 0.8]
+        ends += [step + 0.6, step + 0.8, step + 1.0]
+        ready += [0.1, 0.0, 0.0]
+        syscall += [0xFFFF, 230, 202]
+        state += [0, 1, 1]
+        stack += [2, 3, 3]
+        waits.append((step + 0.8, step + 1.0))
+    absences = Absences(
+        np.array(starts), np.array(ends), np.array(ready), np.array(syscall), np.zeros(len(starts), dtype=np.int64),
+        np.array(state), np.array(stack, dtype=np.uint64),
+    )  # fmt: skip
+    steps = Steps(np.arange(0.0, STEPS + 1), 1)
+    collectives = Scopes(np.array([w[0] for w in waits]), np.array([w[1] for w in waits]), np.arange(STEPS))
+    nothing = Scopes(np.empty(0), np.empty(0), np.empty(0, dtype=np.int64))
+    line = timeline.build(
+        float(STEPS), absences, collectives, nothing, file_kinds=np.empty(0, dtype=np.int64), edges_s=steps.edge_s
+    )
+    labels = Labels(STACKS, [Function("collective", "wait", detail="gloo")] * STEPS, [], np.empty(0), np.zeros(STEPS))
+    found = patterns.patterns(
+        float(STEPS), line, absences, Samples(np.array(sample_at), np.array(sample_stack, dtype=np.uint64)), labels, steps,
+        hz=HZ, throttled_s=throttled_s,
+    )  # fmt: skip
+    times = patterns.step_times(line, steps)
+    assert times.seconds == pytest.approx(np.ones(STEPS))
+    assert times.wait_s == pytest.approx(np.full(STEPS, 0.2))
+    assert times.sched_s == pytest.approx(np.full(STEPS, 0.1))
+    return {(p.function.kind, p.function.name, p.function.detail): p for p in found}
+
+
+def test_running_time_is_shared_out_by_samples() -> None:
+    found = a_thread()
+    assert found["python", "forward", ""].per_step_s == pytest.approx(0.3, rel=0.05)
+    assert found["python", "augment", ""].per_step_s == pytest.approx(0.2, rel=0.05)
+    assert found["python", "forward", ""].count == STEPS
+
+
+def test_waiting_time_is_exact_and_named_by_its_caller() -> None:
+    found = a_thread()
+    sleep = found["python", "device_wait", "sleep"]
+    assert sleep.per_step_s == pytest.approx(0.2)
+    assert sleep.p50_s == pytest.approx(0.2)
+    assert (sleep.mu, sleep.count) == (0.0, STEPS)
+    wait = found["collective", "wait", "gloo"]
+    assert (wait.function.caller, wait.function.file) == ("device_wait", "train.py")
+    assert wait.per_step_s == pytest.approx(0.2)
+
+
+def test_betas_add_up_to_the_window() -> None:
+    assert sum(p.beta for p in a_thread().values()) == pytest.approx(1.0)
+
+
+def test_utilisation_falls_for_the_function_that_was_pushed_off_the_cpu() -> None:
+    found = a_thread()
+    assert found["python", "forward", ""].mu == pytest.approx(1.0)
+    assert found["python", "augment", ""].mu == pytest.approx(2 / 3, rel=0.05)
+
+
+def test_the_quota_explains_only_as_much_waiting_as_it_took() -> None:
+    found = a_thread(throttled_s=0.1 * 7)
+    assert found["sched", "ready", "throttled"].total_s == pytest.approx(0.7)
+    assert found["sched", "ready", "queue"].total_s == pytest.approx(0.1 * (STEPS - 7))

@@ -1,0 +1,85 @@
+"""Steps are found from the repeating sequence of markers, whatever a step is made of."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from observer.steps import Markers, find_steps
+
+BACKWARD, WAIT, ALLREDUCE = 14, 13, 0
+
+
+def markers_of(pattern: list[tuple[int, float, float]], steps: int, seed: int = 0, jitter: float = 0.05) -> Markers:
+    """`pattern`: (symbol, gap before, duration) per marker of a step; every time varies by `jitter`."""
+    rng = np.random.default_rng(seed)
+    now, symbols, starts, ends = 0.0, [], [], []
+    for _ in range(steps):
+        for symbol, gap, duration in pattern:
+            now += gap * rng.normal(1, jitter)
+            starts.append(now)
+            now += duration * rng.normal(1, jitter)
+            symbols.append(symbol)
+            ends.append(now)
+    return Markers(np.array(symbols, dtype=np.int64), np.array(starts), np.array(ends))
+
+
+CASES = {
+    "ddp: one backward pass with its wait": ([(BACKWARD, 0.1, 0.01), (WAIT, 0.001, 0.02)], 2),
+    "gradient accumulation over four passes": ([(BACKWARD, 0.05, 0.01)] * 3 + [(BACKWARD, 0.05, 0.01), (WAIT, 0.001, 0.03)], 5),
+    "a bare all-reduce per step": ([(ALLREDUCE, 0.2, 0.01)], 1),
+    "eight equal all-reduces, then the forward pass": ([(WAIT, 0.2, 0.004)] + [(WAIT, 0.0005, 0.004)] * 7, 8),
+}
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_step_is_the_whole_repeating_sequence(name: str) -> None:
+    pattern, period = CASES[name]
+    markers = markers_of(pattern, 37)
+    steps = find_steps(markers)
+    expected = float(np.median(np.diff(markers.start_s[::period])))
+    assert steps.period == period
+    assert steps.count in (35, 36)
+    assert float(np.median(np.diff(steps.edge_s))) == pytest.approx(expected, rel=0.05)
+
+
+def test_a_lost_marker_costs_at_most_its_step() -> None:
+    pattern, _ = CASES["gradient accumulation over four passes"]
+    markers = markers_of(pattern, 41)
+    keep = np.ones(len(markers.symbol), dtype=bool)
+    keep[103] = False
+    steps = find_steps(Markers(markers.symbol[keep], markers.start_s[keep], markers.end_s[keep]))
+    durations = np.diff(steps.edge_s)
+    assert steps.count >= 38
+    assert np.sum(durations > 1.5 * np.median(durations)) <= 1
+
+
+def test_a_slow_stretch_does_not_change_the_period() -> None:
+    first = markers_of(CASES["ddp: one backward pass with its wait"][0], 19)
+    later = markers_of([(BACKWARD, 0.3, 0.01), (WAIT, 0.001, 0.02)], 23, seed=1)
+    joined = Markers(
+        np.concatenate([first.symbol, later.symbol]),
+        np.concatenate([first.start_s, later.start_s + first.end_s[-1]]),
+        np.concatenate([first.end_s, later.end_s + first.end_s[-1]]),
+    )
+    steps = find_steps(joined)
+    assert steps.period == 2
+    assert steps.count in (40, 41)
+
+
+def test_too_few_markers_give_no_steps_and_a_reason() -> None:
+    steps = find_steps(markers_of([(ALLREDUCE, 0.1, 0.01)], 3))
+    assert steps.count == 0
+    assert "3 markers" in steps.reason
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.tuples(st.integers(0, 3), st.floats(0, 1), st.floats(0, 1)), max_size=80))
+def test_any_sequence_gives_ordered_edges(raw: list[tuple[int, float, float]]) -> None:
+    starts = np.cumsum([gap for _, gap, _ in raw]) if raw else np.empty(0)
+    durations = np.array([d for _, _, d in raw])
+    steps = find_steps(Markers(np.array([s for s, _, _ in raw], dtype=np.int64), starts, starts + durations))
+    assert (np.diff(steps.edge_s) > 0).all()
+    assert steps.count >= 3 or steps.reason

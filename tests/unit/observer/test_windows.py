@@ -1,0 +1,103 @@
+"""Window folders are whole or absent, and whatever is wrong with one is said in one line."""
+
+from __future__ import annotations
+
+import json
+import stat
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from observer.schema import TABLES, WINDOW_SCHEMA
+from observer.windows import Loss, Manifest, Window, find_windows, read_window, table_from_rows, write_window
+from probes.errors import BadData, OutputFailed
+
+
+def a_window() -> Window:
+    manifest = Manifest(WINDOW_SCHEMA, "../höst name", 1.7e9, 20.0, ("job",), "0.1", ("note",), (Loss("bpf", "ring_full", 7),))
+    tables = {name: table_from_rows(name, []) for name in TABLES}
+    tables["counters"] = table_from_rows(
+        "counters",
+        [{"scope": "host", "instance": "", "rank": -1, "name": "cpu.steal_s", "unit": "s", "kind": "delta", "value": 0.5}],
+    )
+    return Window(manifest, **tables)
+
+
+def test_a_window_reads_back_as_it_was_written(tmp_path: Path) -> None:
+    folder = write_window(a_window(), tmp_path / "out")
+    back = read_window(folder)
+    assert back.manifest == a_window().manifest
+    assert back.counters.to_pylist() == a_window().counters.to_pylist()
+    assert find_windows(tmp_path / "out") == (folder,)
+
+
+def test_a_window_is_private_and_stays_where_it_was_put(tmp_path: Path) -> None:
+    folder = write_window(a_window(), tmp_path / "out")
+    assert folder.parent == tmp_path / "out"
+    assert stat.S_IMODE(folder.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()} == {0o600}
+
+
+def test_the_same_window_twice_gives_two_folders(tmp_path: Path) -> None:
+    assert write_window(a_window(), tmp_path) != write_window(a_window(), tmp_path)
+
+
+def test_what_a_killed_observer_left_is_removed_by_the_next(tmp_path: Path) -> None:
+    left = tmp_path / ".partial-host-20200101T000000Z-20s-4194305"
+    left.mkdir()
+    (left / "ranks.parquet").write_bytes(b"half")
+    write_window(a_window(), tmp_path)
+    assert not left.exists()
+
+
+def test_a_place_that_cannot_be_written_says_so_and_leaves_nothing(tmp_path: Path) -> None:
+    place = tmp_path / "file"
+    place.write_text("not a folder")
+    with pytest.raises(OutputFailed, match="cannot write"):
+        write_window(a_window(), place / "out")
+
+
+def _truncate(folder: Path) -> None:
+    table = folder / "patterns.parquet"
+    table.write_bytes(table.read_bytes()[:-100])
+
+
+def _foreign(folder: Path) -> None:
+    (folder / "window.json").write_text('{"schema": "another/1"}')
+
+
+def _not_json(folder: Path) -> None:
+    text = (folder / "window.json").read_text()
+    (folder / "window.json").write_text(text[: len(text) // 2])
+
+
+def _missing_table(folder: Path) -> None:
+    (folder / "steps.parquet").unlink()
+
+
+def _missing_column(folder: Path) -> None:
+    table = pq.read_table(folder / "steps.parquet")
+    pq.write_table(table.drop_columns(["own_s"]), folder / "steps.parquet")
+
+
+def _row_count(folder: Path) -> None:
+    content = json.loads((folder / "window.json").read_text())
+    content["rows"]["counters"] = 2
+    (folder / "window.json").write_text(json.dumps(content))
+
+
+@pytest.mark.parametrize("damage", [_truncate, _foreign, _not_json, _missing_table, _missing_column, _row_count])
+def test_a_damaged_window_is_refused_in_one_line(tmp_path: Path, damage: Callable[[Path], None]) -> None:
+    folder = write_window(a_window(), tmp_path)
+    damage(folder)
+    with pytest.raises(BadData) as caught:
+        read_window(folder)
+    assert str(folder) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_folder_without_windows_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(BadData, match="holds no window"):
+        find_windows(tmp_path)

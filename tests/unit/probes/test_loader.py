@@ -1,0 +1,94 @@
+"""The loader joins the probes' C into one text, and says what is wrong in one line."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from probes import calls, files, headers, loader
+from probes.call_table import CALL_TABLE, CallRow
+
+
+def test_an_own_include_is_put_in_once_and_a_system_include_is_left(tmp_path: Path) -> None:
+    (tmp_path / "common.bpf.h").write_text("int common;\n")
+    (tmp_path / "a.bpf.c").write_text('#include "common.bpf.h"\n#include <uapi/linux/ptrace.h>\nint a;\n')
+    (tmp_path / "b.bpf.c").write_text('#include "common.bpf.h"\nint b;\n')
+    text = loader.join([tmp_path / "a.bpf.c", tmp_path / "b.bpf.c"], ())
+    assert text.count("int common;") == 1
+    assert "#include <uapi/linux/ptrace.h>" in text
+    assert text.index("int common;") < text.index("int a;") < text.index("int b;")
+
+
+def test_an_include_is_looked_for_in_the_given_folders(tmp_path: Path) -> None:
+    (tmp_path / "shared").mkdir()
+    (tmp_path / "shared/walk.bpf.h").write_text("int walk;\n")
+    (tmp_path / "a.bpf.c").write_text('#include "walk.bpf.h"\n')
+    assert "int walk;" in loader.join([tmp_path / "a.bpf.c"], [tmp_path / "shared"])
+
+
+def test_a_missing_include_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.bpf.c").write_text('#include "gone.bpf.h"\n')
+    with pytest.raises(loader.CompileFailed, match=r"gone\.bpf\.h"):
+        loader.join([tmp_path / "a.bpf.c"], ())
+
+
+def test_every_row_of_the_call_table_gets_its_two_programs() -> None:
+    text = calls.programs()
+    assert text.count("int rs_enter_") == text.count("int rs_leave_") == len(CALL_TABLE)
+    with_argument = calls.programs((CallRow("libnccl.so", "ncclAllReduce", "allreduce", "collective", 3),))
+    assert "PT_REGS_PARM3(ctx)" in with_argument
+
+
+def test_every_file_operation_has_its_two_tracepoints() -> None:
+    points = files.tracepoints()
+    assert len(points) == 2 * len(files.OPERATIONS)
+    assert {p.function for p in points} == {word.split("(")[0] for word in files.programs().split() if word.startswith("rs_file_") and "_entry" not in word and word.count("_") == 3}  # fmt: skip
+
+
+def _tree(root: Path, name: str, *paths: str) -> Path:
+    for path in paths:
+        file = root / "usr/src" / name / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"/* {name}/{path} */\n")
+    return root / "usr/src" / name
+
+
+@pytest.mark.parametrize(
+    ("generated", "common"),
+    [
+        ("linux-headers-6.1.0-54-amd64", "linux-headers-6.1.0-54-common"),
+        ("linux-headers-5.15.0-119-generic", "linux-headers-5.15.0-119"),
+    ],
+)
+def test_headers_that_the_distribution_splits_are_joined(tmp_path: Path, generated: str, common: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BCC_KERNEL_SOURCE", raising=False)
+    _tree(tmp_path, generated, "include/generated/autoconf.h", "include/config/auto.conf", "arch/x86/include/generated/a.h")
+    _tree(tmp_path, common, "include/linux/kernel.h", "include/uapi/linux/bpf.h", "arch/x86/include/asm/b.h")
+    found = headers.find(tmp_path, "6.18.0-none")
+    assert found.source is not None and not found.matches_kernel
+    for path in ("include/generated/autoconf.h", "include/linux/kernel.h", "arch/x86/include/generated/a.h", "arch/x86/include/asm/b.h"):
+        assert (found.source / path).is_file()
+    assert headers.find(tmp_path, "6.18.0-none") == found
+
+
+def test_the_newest_of_several_headers_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BCC_KERNEL_SOURCE", raising=False)
+    for release in ("6.1.0-9", "6.1.0-54", "6.1.0-50"):
+        _tree(tmp_path, f"linux-headers-{release}-amd64", "include/generated/autoconf.h")
+        _tree(tmp_path, f"linux-headers-{release}-common", "include/linux/kernel.h")
+    assert headers.find(tmp_path, "x").release == "linux-headers-6.1.0-54-amd64"
+
+
+def test_headers_of_the_running_kernel_are_preferred(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BCC_KERNEL_SOURCE", raising=False)
+    (tmp_path / "lib/modules/6.1.0/build/include/linux").mkdir(parents=True)
+    found = headers.find(tmp_path, "6.1.0")
+    assert (found.source, found.matches_kernel) == (None, True)
+
+
+def test_no_headers_at_all_is_said_with_the_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BCC_KERNEL_SOURCE", raising=False)
+    with pytest.raises(headers.NoHeaders) as caught:
+        headers.find(tmp_path, "6.18")
+    assert "linux-headers" in caught.value.help

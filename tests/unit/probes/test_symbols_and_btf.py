@@ -1,0 +1,94 @@
+"""Exported functions and kernel offsets are found in real files, and broken ones are refused."""
+
+from __future__ import annotations
+
+import struct
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from probes.btf import Btf, NoBtf
+from probes.errors import RankscopeError
+from probes.symbols import NotElf, find_functions
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("lib")
+    (folder / "a.c").write_text("int rs_known_function(int a) { return a * 17; }\nint rs_known_other(void) { return 19; }\nint data = 3;\n")
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", folder / "liba.so", folder / "a.c"], check=True)
+    return folder / "liba.so"
+
+
+def test_functions_are_found_by_prefix_at_the_offset_that_nm_says(library: Path) -> None:
+    said = subprocess.run(["nm", "-D", "--defined-only", library], check=True, capture_output=True, text=True).stdout
+    addresses = {line.split()[2]: int(line.split()[0], 16) for line in said.splitlines()}
+    found = find_functions(library, ["rs_known_function", "rs_known_", "data", "absent"])
+    assert [s.address for s in found["rs_known_function"]] == [addresses["rs_known_function"]]
+    assert {s.name for s in found["rs_known_"]} == {"rs_known_function", "rs_known_other"}
+    assert found["data"] == () and found["absent"] == ()
+
+
+def test_what_is_not_a_library_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("#!/bin/sh\n")
+    (tmp_path / "empty").write_text("")
+    for name in ("text", "empty"):
+        with pytest.raises(NotElf):
+            find_functions(tmp_path / name, ["f"])
+
+
+@settings(max_examples=60, deadline=None)
+@given(data=st.data())
+def test_a_damaged_library_never_does_worse_than_refuse(library: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject) -> None:
+    image = bytearray(library.read_bytes())
+    for at in data.draw(st.lists(st.integers(0, len(image) - 1), max_size=12)):
+        image[at] = data.draw(st.integers(0, 255))
+    broken = tmp_path_factory.mktemp("broken") / "liba.so"
+    broken.write_bytes(image[: data.draw(st.integers(0, len(image)))])
+    try:
+        find_functions(broken, ["rs_known_"])
+    except RankscopeError:
+        pass
+
+
+def a_btf(members: list[tuple[str, int, int]]) -> bytes:
+    """struct outer {members}, where type 2 is an anonymous struct that holds `inner` at 64 bits. Offsets in bits."""
+    text = bytearray(b"\0")
+
+    def name(word: str) -> int:
+        text.extend(word.encode() + b"\0")
+        return len(text) - len(word) - 1
+
+    kind = 4 << 24
+    types = struct.pack("<III", name("outer"), kind | len(members), 64)
+    for member, type_id, bits in members:
+        types += struct.pack("<III", name(member) if member else 0, type_id, bits)
+    types += struct.pack("<III", 0, kind | 1, 16) + struct.pack("<III", name("inner"), 3, 64)
+    types += struct.pack("<IIII", name("int"), 1 << 24, 4, 32)
+    return struct.pack("<HBBIIIII", 0xEB9F, 1, 0, 24, 0, len(types), len(types), len(text)) + types + bytes(text)
+
+
+def test_a_member_of_an_anonymous_structure_counts_from_the_outside() -> None:
+    btf = Btf(a_btf([("first", 3, 0), ("", 2, 128), ("named", 2, 256)]))
+    assert btf.offset("outer", "first") == 0
+    assert btf.offset("outer", "inner") == 16 + 8
+    assert btf.offset("outer", "named.inner") == 32 + 8
+
+
+@pytest.mark.parametrize(("structure", "path"), [("outer", "absent"), ("absent", "first"), ("outer", "first.more")])
+def test_what_the_kernel_does_not_have_is_named(structure: str, path: str) -> None:
+    with pytest.raises(NoBtf):
+        Btf(a_btf([("first", 3, 0)])).offset(structure, path)
+
+
+@settings(max_examples=100, deadline=None)
+@given(st.binary(max_size=300))
+def test_bytes_that_are_not_btf_are_refused(blob: bytes) -> None:
+    for candidate in (blob, a_btf([("first", 3, 0)])[:24] + blob):
+        try:
+            Btf(candidate).offset("outer", "first")
+        except RankscopeError:
+            pass

@@ -1,0 +1,78 @@
+/* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
+/*
+ * Python stacks as numbers: walk the current thread's frames (walk.bpf.h), hash them, keep each distinct stack once.
+ *
+ * User space says which threads have Python state (rs_pythreads) and how their interpreter lays out its memory
+ * (rs_interpreters); names are its work too. A stack that is already in the map costs the walk and a hash, no copy.
+ */
+#ifndef RS_STACK_BPF_H
+#define RS_STACK_BPF_H
+
+#include "common.bpf.h"
+#include "walk.bpf.h"
+
+#define RS_HAVE_UNWINDER 1
+#ifndef RS_MAX_STACKS
+#define RS_MAX_STACKS 4096 /* distinct (code, line) stacks; a DDP job has 50-500, the least recently seen ones go: 8.4 MB */
+#endif
+
+/* A thread's PyThreadState, and the thread id that must be found in it. */
+struct rs_pythread {
+	u64 tstate;
+	u64 expected;
+};
+BPF_HASH(rs_pythreads, u32, struct rs_pythread, 8192);
+BPF_HASH(rs_interpreters, u32, struct rs_offsets, RS_MAX_PROCESSES);
+BPF_TABLE("lru_hash", u64, struct rs_stack, rs_stacks, RS_MAX_STACKS);
+
+/*
+ * Too big for the BPF stack. Used with interrupts off (sched_switch) and from the sampling timer, which cannot interrupt
+ * it on the same CPU; nothing else may use it.
+ */
+BPF_PERCPU_ARRAY(rs_scratch, struct rs_stack, 1);
+
+static __always_inline int rs_is_python(u32 tid)
+{
+	return rs_pythreads.lookup(&tid) != 0;
+}
+
+static __always_inline u64 rs_mix(u64 hash, u64 word)
+{
+	hash ^= word;
+	hash *= 0x9e3779b97f4a7c15ULL;
+	return hash ^ (hash >> 29);
+}
+
+/* The current thread's Python stack; 0 where it has none or it could not be walked (and counted). */
+static __always_inline u64 rs_python_stack(u32 tid, u32 tgid)
+{
+	struct rs_pythread *thread = rs_pythreads.lookup(&tid);
+	struct rs_offsets *offsets = rs_interpreters.lookup(&tgid);
+	int zero = 0;
+	struct rs_stack *stack = rs_scratch.lookup(&zero);
+	if (!thread || !offsets || !stack)
+		return 0;
+	int status = rs_walk(offsets, thread->tstate, thread->expected, stack);
+	if (status != RS_WALK_OK) {
+		rs_count(status == RS_WALK_STALE_TSTATE ? RS_C_WALK_STALE
+			 : status == RS_WALK_NO_FRAME   ? RS_C_WALK_NO_FRAME
+							: RS_C_WALK_FAILED);
+		return 0;
+	}
+	rs_count(RS_C_WALK_OK);
+	if (stack->truncated)
+		rs_count(RS_C_WALK_TRUNCATED);
+	u64 hash = rs_mix(tgid, stack->n);
+	for (u32 i = 0; i < RS_MAX_FRAMES; i++) {
+		if (i >= stack->n)
+			break;
+		hash = rs_mix(hash, stack->frames[i].code);
+		hash = rs_mix(hash, (u64)(u32)stack->frames[i].lasti << 32 | stack->frames[i].checksum);
+	}
+	hash |= 1; /* 0 means none */
+	if (!rs_stacks.lookup(&hash) && rs_stacks.update(&hash, stack))
+		rs_count(RS_C_STACK_MAP_FULL);
+	return hash;
+}
+
+#endif
