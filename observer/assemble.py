@@ -135,7 +135,9 @@ def _timeline(
 ) -> tuple[timeline.Timeline, Absences, Samples, Labels]:
     mine = raw.events[raw.events["tid"] == tid]
     absences = _absences(raw, mine, tid)
-    waits = calls[(calls["tid"] == tid) & np.array([row.role in ("wait", "collective") for row in table])[calls["what"]]]
+    waits = calls[
+        (calls["tid"] == tid) & np.array([row.role in ("wait", "collective") for row in table])[calls["what"]]
+    ]
     wait_start = _seconds(raw, waits["ts_ns"])
     wait_end = wait_start + waits["dur_ns"] / 1e9
     wait_rows = waits["what"].astype(np.int64)
@@ -156,9 +158,7 @@ def _timeline(
         file_bytes=np.maximum(reads["arg"], 0),
         collective_bytes=np.zeros(len(wait_rows), dtype=np.int64),
     )
-    first = min(
-        (float(x[0]) for x in (absences.start_s, samples.time_s, wait_start) if len(x)), default=raw.window_s
-    )
+    first = min((float(x[0]) for x in (absences.start_s, samples.time_s, wait_start) if len(x)), default=raw.window_s)
     line = timeline.build(
         raw.window_s,
         absences,
@@ -202,7 +202,9 @@ def _file_functions(raw: RawRank, reads: Events) -> tuple[list[Function], Ints]:
     kinds: list[int] = []
     for what, device in zip(reads["what"].tolist(), reads["aux"].tolist(), strict=True):
         if (what, device) not in named:
-            operation, action = files.OPERATIONS[what & 0xFF] if what & 0xFF < len(files.OPERATIONS) else ("file", "file")
+            operation, action = (
+                files.OPERATIONS[what & 0xFF] if what & 0xFF < len(files.OPERATIONS) else ("file", "file")
+            )
             other = _OTHER_FILE_KINDS.get(what >> 8)
             if other is not None:
                 kind, name, line_kind = other

@@ -84,8 +84,16 @@ def _tracefs(root: Path) -> Finding:
         if (root / place).is_dir():
             missing = [point for point in _TRACEPOINTS if not (root / place / point).is_dir()]
             detail = f"missing: {', '.join(missing)}" if missing else "tracefs is mounted"
-            return Finding("tracepoints", not missing, detail, "The kernel needs CONFIG_FTRACE_SYSCALLS and CONFIG_SCHED_TRACER.", True)
-    return Finding("tracepoints", True, "tracefs is not mounted; it is mounted for the observer alone when needed", "", True)
+            return Finding(
+                "tracepoints",
+                not missing,
+                detail,
+                "The kernel needs CONFIG_FTRACE_SYSCALLS and CONFIG_SCHED_TRACER.",
+                True,
+            )
+    return Finding(
+        "tracepoints", True, "tracefs is not mounted; it is mounted for the observer alone when needed", "", True
+    )
 
 
 def _btf(root: Path) -> Finding:
@@ -124,7 +132,9 @@ def _load(root: Path) -> Finding:
     probes.close()
     if notes:
         return Finding(name, False, "; ".join(notes), "What is left still works.", False)
-    return Finding(name, True, f"{programs} programs loaded and attached" if programs else "all loaded and attached", "", True)
+    return Finding(
+        name, True, f"{programs} programs loaded and attached" if programs else "all loaded and attached", "", True
+    )
 
 
 def _numpy(_: Path) -> Finding:
@@ -137,7 +147,9 @@ def _numpy(_: Path) -> Finding:
 def _pyspy(_: Path) -> Finding:
     beside = Path(sys.executable).with_name("py-spy")
     found = str(beside) if beside.exists() else shutil.which("py-spy")
-    return Finding("py-spy (fallback)", found is not None, "present" if found else "absent", "pip install py-spy", False)
+    return Finding(
+        "py-spy (fallback)", found is not None, "present" if found else "absent", "pip install py-spy", False
+    )
 
 
 def _nvml(_: Path) -> Finding:
@@ -146,7 +158,13 @@ def _nvml(_: Path) -> Finding:
 
         pynvml.nvmlInit()
     except Exception as error:
-        return Finding("NVML", None, f"no NVIDIA driver here ({type(error).__name__})", "Only needed on hosts with NVIDIA GPUs.", False)
+        return Finding(
+            "NVML",
+            None,
+            f"no NVIDIA driver here ({type(error).__name__})",
+            "Only needed on hosts with NVIDIA GPUs.",
+            False,
+        )
     count = pynvml.nvmlDeviceGetCount()
     pynvml.nvmlShutdown()
     return Finding("NVML", True, f"{count} GPUs", "", False)
@@ -154,4 +172,10 @@ def _nvml(_: Path) -> Finding:
 
 def _psi(root: Path) -> Finding:
     there = (root / "proc/pressure/cpu").exists()
-    return Finding("pressure stall information", there, "present" if there else "absent", "Boot with psi=1 for more evidence.", False)
+    return Finding(
+        "pressure stall information",
+        there,
+        "present" if there else "absent",
+        "Boot with psi=1 for more evidence.",
+        False,
+    )

@@ -6,6 +6,7 @@ and probes hang on file descriptors, which the kernel closes whatever ends us.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -95,10 +96,8 @@ class KernelProbes:
 
 
 def _discard(table: Any, key: Any) -> None:
-    try:
+    with contextlib.suppress(KeyError):
         del table[key]
-    except KeyError:
-        pass
 
 
 def load(*, hz: int, root: Path = Path("/"), verbose: bool = False) -> KernelProbes:

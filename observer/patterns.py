@@ -96,7 +96,10 @@ def step_times(line: Timeline, steps: Steps) -> StepTimes:
 
     def total(*kinds: int) -> Floats:
         chosen = inside & np.isin(line.kind, kinds)
-        return np.bincount(at[chosen], line.seconds[chosen], minlength=steps.count)[: steps.count]
+        sums: Floats = np.bincount(at[chosen], line.seconds[chosen], minlength=steps.count)[: steps.count].astype(
+            np.float64
+        )
+        return sums
 
     seconds = np.diff(steps.edge_s) if steps.count else np.empty(0)
     wait = total(timeline.COLLECTIVE)
@@ -169,7 +172,9 @@ def _add_waits(
         elif kind == timeline.SLEEP:
             function = functions.python(stack, "sleep")
         else:
-            what = timeline.reason(int(absences.syscall[away]), int(absences.argument[away])) if away >= 0 else "unknown"
+            what = (
+                timeline.reason(int(absences.syscall[away]), int(absences.argument[away])) if away >= 0 else "unknown"
+            )
             function = functions.waiting("io" if kind == timeline.IO else "sync", what, "", stack)
         groups.setdefault((function, source, identity), []).append(int(segment))
     moved = (np.empty(0), labels.collective_bytes, labels.file_bytes)
@@ -252,7 +257,8 @@ def _merge_small(rows: dict[Function, _Row], least_s: float) -> None:
 def _per_step(row: _Row, count: int) -> Floats:
     steps, durations = np.concatenate(row.steps), np.concatenate(row.durations)
     inside = steps >= 0
-    return np.bincount(steps[inside], durations[inside], minlength=count)[:count]
+    sums: Floats = np.bincount(steps[inside], durations[inside], minlength=count)[:count].astype(np.float64)
+    return sums
 
 
 _Leaf = tuple[str, str, int]

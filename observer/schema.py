@@ -31,13 +31,19 @@ _LABEL = pa.dictionary(pa.int32(), pa.string())
 
 RANKS = pa.schema(
     [
-        _field("job", _TEXT, "identity of the job: same for all its ranks on all hosts, stable over restarts of the observer"),
+        _field(
+            "job",
+            _TEXT,
+            "identity of the job: same for all its ranks on all hosts, stable over restarts of the observer",
+        ),
         _field("rank", pa.int32(), "global rank"),
         _field("local_rank", pa.int32(), "rank on this host; -1 where nobody says"),
         _field("world_size", pa.int32(), "ranks in the job; 0 where nobody says"),
         _field("role", _TEXT, "the group of ranks doing the same work; '' where nobody says (peers are then found)"),
         _field("host", _TEXT, "node name of the observed host"),
-        _field("node", _TEXT, "node name the rank itself sees (its UTS namespace): a container's name, else the host's"),
+        _field(
+            "node", _TEXT, "node name the rank itself sees (its UTS namespace): a container's name, else the host's"
+        ),
         _field("container", _TEXT, "container id from the cgroup path; '' outside one"),
         _field("pid", pa.int32(), "process id in the observer's pid namespace"),
         _field("inner_pid", pa.int32(), "process id the rank itself sees"),
@@ -50,8 +56,19 @@ RANKS = pa.schema(
         _field("command", _TEXT, "command line, shortened and escaped"),
         _field("state", _TEXT, "at the end of the window: running | stopped | exited"),
         _field("stopped_s", pa.float64(), "how long it was stopped (job control) in the window", "s"),
-        _field("last_progress_s", pa.float64(), "time from the last marker (collective, backward) to the window's end", "s", True),
-        _field("in_collective_s", pa.float64(), "how long it has been inside an unfinished collective at the end; 0 if in none", "s"),
+        _field(
+            "last_progress_s",
+            pa.float64(),
+            "time from the last marker (collective, backward) to the window's end",
+            "s",
+            True,
+        ),
+        _field(
+            "in_collective_s",
+            pa.float64(),
+            "how long it has been inside an unfinished collective at the end; 0 if in none",
+            "s",
+        ),
         _field("training_thread", pa.int32(), "host tid of the training thread"),
         _field("stack_source", _TEXT, "where Python stacks came from: bpf | py-spy | none"),
         _field("samples", pa.int64(), "stacks taken"),
@@ -64,11 +81,25 @@ RANKS = pa.schema(
 STEPS = pa.schema(
     [
         _field("rank", pa.int32(), "global rank"),
-        _field("step", pa.int32(), "0, 1, … in this window; complete steps only. Not aligned between ranks of different hosts"),
+        _field(
+            "step",
+            pa.int32(),
+            "0, 1, … in this window; complete steps only. Not aligned between ranks of different hosts",
+        ),
         _field("start_s", pa.float32(), "start of the step", "s"),
         _field("seconds", pa.float32(), "duration of the step", "s"),
-        _field("own_s", pa.float32(), "time the critical path spent in the rank's own work: python, io, sched, sync, gpu, memory", "s"),
-        _field("wait_s", pa.float32(), "time the critical path spent inside collectives (waiting for others + transfer)", "s"),
+        _field(
+            "own_s",
+            pa.float32(),
+            "time the critical path spent in the rank's own work: python, io, sched, sync, gpu, memory",
+            "s",
+        ),
+        _field(
+            "wait_s",
+            pa.float32(),
+            "time the critical path spent inside collectives (waiting for others + transfer)",
+            "s",
+        ),
         _field("io_s", pa.float32(), "part of own_s in file and device I/O", "s"),
         _field("sched_s", pa.float32(), "part of own_s ready but not running", "s"),
         _field("sync_s", pa.float32(), "part of own_s waiting for a thread or process of the same rank", "s"),
@@ -78,17 +109,39 @@ STEPS = pa.schema(
 PATTERNS = pa.schema(
     [
         _field("rank", pa.int32(), "global rank"),
-        _field("thread", _LABEL, "training | loader (a data-loader worker process) | other; only training is on the critical path"),
+        _field(
+            "thread",
+            _LABEL,
+            "training | loader (a data-loader worker process) | other; only training is on the critical path",
+        ),
         _field("kind", _LABEL, "python | gpu | memory | collective | io | sync | sched"),
-        _field("name", _LABEL, "python: qualified name of the leaf function; collective: operation; io: read, write, …; "
-               "sync: futex, poll, …; sched: ready"),
+        _field(
+            "name",
+            _LABEL,
+            "python: qualified name of the leaf function; collective: operation; io: read, write, …; "
+            "sync: futex, poll, …; sched: ready",
+        ),
         _field("file", _LABEL, "Python leaf function: its file ('' where there is none)"),
         _field("line", pa.int32(), "Python leaf function: its first line (0 where there is none)"),
-        _field("detail", _LABEL, "python: 'sleep' where the function waits by its own will, else ''; io: mount and device; "
-               "sync: what is waited for; sched: 'queue' (others ran) or 'throttled'; collective: the library"),
-        _field("caller", _LABEL, "for kinds other than python: qualified name of the Python leaf that was executing, else ''"),
-        _field("stack", _LABEL, "Python frames root→leaf, ';'-joined 'qualname (file:line)', line = function's first line"),
-        _field("beta", pa.float32(), "share of the window in which this function is on the critical path (0 for thread != training)"),
+        _field(
+            "detail",
+            _LABEL,
+            "python: 'sleep' where the function waits by its own will, else ''; io: mount and device; "
+            "sync: what is waited for; sched: 'queue' (others ran) or 'throttled'; collective: the library",
+        ),
+        _field(
+            "caller",
+            _LABEL,
+            "for kinds other than python: qualified name of the Python leaf that was executing, else ''",
+        ),
+        _field(
+            "stack", _LABEL, "Python frames root→leaf, ';'-joined 'qualname (file:line)', line = function's first line"
+        ),
+        _field(
+            "beta",
+            pa.float32(),
+            "share of the window in which this function is on the critical path (0 for thread != training)",
+        ),
         _field("mu", pa.float32(), "mean utilisation of the resource while it runs, 0..1", "", True),
         _field("sigma", pa.float32(), "standard deviation of that utilisation", "", True),
         _field("resource", _LABEL, "cpu | gpu | gpu-memory | pcie | nvlink | nic | disk | none"),
@@ -97,7 +150,13 @@ PATTERNS = pa.schema(
         _field("p50_s", pa.float32(), "median duration of an activity", "s"),
         _field("p99_s", pa.float32(), "99th percentile", "s"),
         _field("max_s", pa.float32(), "longest", "s"),
-        _field("per_step_s", pa.float32(), "mean seconds per step over the complete steps (total_s / steps where no steps: null)", "s", True),
+        _field(
+            "per_step_s",
+            pa.float32(),
+            "mean seconds per step over the complete steps (total_s / steps where no steps: null)",
+            "s",
+            True,
+        ),
         _field("per_step_sd_s", pa.float32(), "standard deviation over steps of the seconds per step", "s", True),
         _field("bytes", pa.int64(), "bytes moved (io, collective, memory); 0 where not known"),
     ]
@@ -108,7 +167,11 @@ COLLECTIVES = pa.schema(
         _field("rank", pa.int32(), "global rank"),
         _field("sequence", pa.int32(), "position among this rank's collectives of this window, in order of entry"),
         _field("step", pa.int32(), "step it belongs to; -1 outside complete steps"),
-        _field("slot", pa.int32(), "position inside its step: the same slot of the same step index is the same collective on peers"),
+        _field(
+            "slot",
+            pa.int32(),
+            "position inside its step: the same slot of the same step index is the same collective on peers",
+        ),
         _field("op", _LABEL, "allreduce, broadcast, …"),
         _field("stay_s", pa.float32(), "time between entering and leaving: waiting for others + transfer", "s"),
         _field("bytes", pa.int64(), "payload; 0 where not known"),
@@ -125,7 +188,12 @@ FLOWS = pa.schema(
         _field("received_bytes", pa.int64(), "received during the window", "bytes"),
         _field("retransmitted_bytes", pa.int64(), "sent again during the window", "bytes"),
         _field("busy_s", pa.float32(), "time with unacknowledged data outstanding (tcp_info.tcpi_busy_time)", "s"),
-        _field("rwnd_limited_s", pa.float32(), "part of busy_s stalled by the receiver's window: the peer process reads slowly", "s"),
+        _field(
+            "rwnd_limited_s",
+            pa.float32(),
+            "part of busy_s stalled by the receiver's window: the peer process reads slowly",
+            "s",
+        ),
         _field("sndbuf_limited_s", pa.float32(), "part of busy_s stalled by this socket's send buffer", "s"),
         _field("rtt_s", pa.float32(), "smoothed round trip, median of the window's samples", "s"),
         _field("min_rtt_s", pa.float32(), "least round trip ever seen", "s"),
@@ -144,7 +212,13 @@ COUNTERS = pa.schema(
         _field("value", pa.float64(), "delta: growth over the window; gauge: mean level"),
         _field("minimum", pa.float64(), "gauge: least; delta: 0", "", True),
         _field("maximum", pa.float64(), "gauge: greatest; delta: greatest growth per second", "", True),
-        _field("limit", pa.float64(), "what is allowed or nominal, where there is such a thing (quota, link speed, clock)", "", True),
+        _field(
+            "limit",
+            pa.float64(),
+            "what is allowed or nominal, where there is such a thing (quota, link speed, clock)",
+            "",
+            True,
+        ),
     ]
 )
 

@@ -35,7 +35,17 @@ SYNC_CALLS = {
     61: "wait child", 247: "wait child", 65: "semaphore", 220: "semaphore", 128: "signal", 130: "signal",
     0: "read", 19: "read", 1: "write", 20: "write",
 }  # fmt: skip
-SOCKET_CALLS = {42: "connect", 43: "accept", 288: "accept", 44: "send", 45: "recv", 46: "send", 47: "recv", 299: "recv", 307: "send"}
+SOCKET_CALLS = {
+    42: "connect",
+    43: "accept",
+    288: "accept",
+    44: "send",
+    45: "recv",
+    46: "send",
+    47: "recv",
+    299: "recv",
+    307: "send",
+}
 FILE_CALLS = {
     0: "read", 17: "read", 19: "read", 295: "read", 1: "write", 18: "write", 20: "write", 296: "write", 74: "fsync", 75: "fsync",
     2: "open", 257: "open", 437: "open", 3: "close", 4: "stat", 5: "stat", 6: "stat", 262: "stat", 332: "stat", 21: "stat", 269: "stat",
@@ -126,8 +136,11 @@ def build(
     kind = np.where(ready, SCHED, kind)
     if len(absences.start_s):
         kind = np.where((away >= 0) & ~ready & (absences.state[away] & _STOPPED > 0), STOPPED, kind)
-    to_id = lambda index, ids: np.where(index >= 0, ids[index] if len(ids) else NONE, NONE)  # noqa: E731
-    return Timeline(start, end, kind, away, to_id(collective, collective_ids), to_id(file, file_ids))
+    return Timeline(start, end, kind, away, _positions(collective, collective_ids), _positions(file, file_ids))
+
+
+def _positions(index: Ints, ids: Ints) -> Ints:
+    return ids[np.maximum(index, 0)] * (index >= 0) + NONE * (index < 0) if len(ids) else np.full(len(index), NONE)
 
 
 def _inside(starts: Floats, ends: Floats, times: Floats) -> Ints:

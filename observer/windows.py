@@ -78,12 +78,17 @@ class Window:
 def table_from_rows(name: str, rows: list[dict[str, Any]]) -> pa.Table:
     """Rows as a table of the schema `name`; a missing key is a null."""
     schema = TABLES[name]
-    return pa.table({field.name: pa.array([row.get(field.name) for row in rows], field.type) for field in schema}, schema)
+    return pa.table(
+        {field.name: pa.array([row.get(field.name) for row in rows], field.type) for field in schema}, schema
+    )
 
 
 def folder_name(manifest: Manifest) -> str:
     """`<host>-<start, UTC>-<seconds>s`, safe as a file name whatever the host is called."""
-    host = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in manifest.host).lstrip(".")[:64] or "host"
+    host = (
+        "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in manifest.host).lstrip(".")[:64]
+        or "host"
+    )
     start = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(manifest.start))
     return f"{host}-{start}-{manifest.seconds:g}s"
 
@@ -218,7 +223,8 @@ def _read_manifest(folder: Path) -> tuple[Manifest, dict[str, Any]]:
             notes=tuple(str(note) for note in content.get("notes", ())),
             losses=tuple(Loss(str(x["source"]), str(x["name"]), int(x["count"])) for x in content.get("losses", ())),
             costs=tuple(
-                ProbeCost(str(x["program"]), int(x["run_count"]), int(x["run_time_ns"])) for x in content.get("costs", ())
+                ProbeCost(str(x["program"]), int(x["run_count"]), int(x["run_time_ns"]))
+                for x in content.get("costs", ())
             ),
         )
         rows = dict(content["rows"])

@@ -53,7 +53,9 @@ def enable_stats() -> int:
 def program_stats(fd: int) -> ProgramStats:
     """Run count and run time of the program behind `fd`."""
     info = ctypes.create_string_buffer(_INFO_BYTES)
-    request = fd.to_bytes(4, "little") + _INFO_BYTES.to_bytes(4, "little") + ctypes.addressof(info).to_bytes(8, "little")
+    request = (
+        fd.to_bytes(4, "little") + _INFO_BYTES.to_bytes(4, "little") + ctypes.addressof(info).to_bytes(8, "little")
+    )
     _bpf(_BPF_OBJ_GET_INFO_BY_FD, ctypes.create_string_buffer(request, 16))
     raw = info.raw
 

@@ -9,6 +9,7 @@ struct bpf_ringbuf_hdr {u32 len with busy and discard bits; u32 pg_off}.
 from __future__ import annotations
 
 import mmap
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -37,7 +38,7 @@ _DISCARDED = 1 << 30
 
 OFFCPU, SAMPLE, CALL, FILE = 1, 2, 3, 4
 
-Events = npt.NDArray[np.void]
+Events: TypeAlias = "npt.NDArray[np.void]"
 
 
 class RingError(RankscopeError):
@@ -74,7 +75,7 @@ class Ring:
         lengths = view["header"] & ~np.uint32(_BUSY | _DISCARDED)
         if len(view) and (lengths != STRIDE_BYTES - 8).any():
             raise RingError(f"record of {int(lengths.max())} bytes in the event ring, expected {STRIDE_BYTES - 8}")
-        events = view[(view["header"] & _DISCARDED) == 0].copy()
+        events: Events = view[(view["header"] & _DISCARDED) == 0].copy()
         self._consumed[0] = start + len(view) * STRIDE_BYTES
         return events
 

@@ -17,7 +17,9 @@ import numpy as np
 
 from probes.errors import RankscopeError
 
-_SYMBOL = np.dtype([("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")])
+_SYMBOL = np.dtype(
+    [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")]
+)
 _DYNSYM, _SYMTAB = 11, 2
 _FUNC, _IFUNC = 2, 10
 _MAX_HITS = 64
@@ -86,7 +88,8 @@ def _search(image: mmap.mmap, library: Path, prefixes: Sequence[str]) -> dict[st
 def _matches(
     table: np.ndarray[tuple[int], np.dtype[np.void]], names: bytes, prefix: str, loads: list[tuple[int, int, int]]
 ) -> list[Symbol]:
-    needle, at, hits = b"\0" + prefix.encode(), -1, []
+    needle, at = b"\0" + prefix.encode(), -1
+    hits: list[int] = []
     while len(hits) < _MAX_HITS and (at := names.find(needle, at + 1)) >= 0:
         hits.append(at + 1)
     rows = table[np.isin(table["name"], np.array(hits, dtype=np.uint32)) & (table["value"] != 0)]

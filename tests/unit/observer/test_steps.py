@@ -28,7 +28,10 @@ def markers_of(pattern: list[tuple[int, float, float]], steps: int, seed: int = 
 
 CASES = {
     "ddp: one backward pass with its wait": ([(BACKWARD, 0.1, 0.01), (WAIT, 0.001, 0.02)], 2),
-    "gradient accumulation over four passes": ([(BACKWARD, 0.05, 0.01)] * 3 + [(BACKWARD, 0.05, 0.01), (WAIT, 0.001, 0.03)], 5),
+    "gradient accumulation over four passes": (
+        [(BACKWARD, 0.05, 0.01)] * 3 + [(BACKWARD, 0.05, 0.01), (WAIT, 0.001, 0.03)],
+        5,
+    ),
     "a bare all-reduce per step": ([(ALLREDUCE, 0.2, 0.01)], 1),
     "eight equal all-reduces, then the forward pass": ([(WAIT, 0.2, 0.004)] + [(WAIT, 0.0005, 0.004)] * 7, 8),
 }

@@ -30,7 +30,9 @@ def scopes(*rows: tuple[float, float]) -> Scopes:
     return Scopes(np.array([r[0] for r in rows]), np.array([r[1] for r in rows]), np.arange(len(rows)))
 
 
-def seconds_by_kind(away: Absences, collectives: Scopes = NO_SCOPES, files: Scopes = NO_SCOPES, window_s: float = 10.0) -> dict[int, float]:
+def seconds_by_kind(
+    away: Absences, collectives: Scopes = NO_SCOPES, files: Scopes = NO_SCOPES, window_s: float = 10.0
+) -> dict[int, float]:
     line = timeline.build(
         window_s, away, collectives, files,
         file_kinds=np.full(max(len(files.label), 1), timeline.IO), edges_s=np.empty(0),
@@ -57,7 +59,11 @@ def test_a_blocked_thread_is_classed_by_what_it_is_blocked_in(syscall: int, stat
 
 
 def test_the_end_of_an_absence_after_the_wake_up_is_waiting_for_a_cpu() -> None:
-    assert seconds_by_kind(absences((2, 5, 1, FUTEX, INTERRUPTIBLE))) == {timeline.CPU: 7, timeline.SYNC: 2, timeline.SCHED: 1}
+    assert seconds_by_kind(absences((2, 5, 1, FUTEX, INTERRUPTIBLE))) == {
+        timeline.CPU: 7,
+        timeline.SYNC: 2,
+        timeline.SCHED: 1,
+    }
 
 
 def test_waiting_for_a_cpu_is_the_ranks_own_time_even_inside_a_collective() -> None:
@@ -87,5 +93,7 @@ def test_any_events_fill_the_window_exactly(
         start = now + gap
         now = start + length
         rows.append((start, now, length * ready_share, syscall, state))
-    found = seconds_by_kind(absences(*rows), collectives=scopes(*((s, s + d) for s, d in calls)) if calls else NO_SCOPES)
+    found = seconds_by_kind(
+        absences(*rows), collectives=scopes(*((s, s + d) for s, d in calls)) if calls else NO_SCOPES
+    )
     assert sum(found.values()) == pytest.approx(10.0, abs=1e-4)

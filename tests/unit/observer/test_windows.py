@@ -16,11 +16,23 @@ from probes.errors import BadData, OutputFailed
 
 
 def a_window() -> Window:
-    manifest = Manifest(WINDOW_SCHEMA, "../höst name", 1.7e9, 20.0, ("job",), "0.1", ("note",), (Loss("bpf", "ring_full", 7),))
+    manifest = Manifest(
+        WINDOW_SCHEMA, "../höst name", 1.7e9, 20.0, ("job",), "0.1", ("note",), (Loss("bpf", "ring_full", 7),)
+    )
     tables = {name: table_from_rows(name, []) for name in TABLES}
     tables["counters"] = table_from_rows(
         "counters",
-        [{"scope": "host", "instance": "", "rank": -1, "name": "cpu.steal_s", "unit": "s", "kind": "delta", "value": 0.5}],
+        [
+            {
+                "scope": "host",
+                "instance": "",
+                "rank": -1,
+                "name": "cpu.steal_s",
+                "unit": "s",
+                "kind": "delta",
+                "value": 0.5,
+            }
+        ],
     )
     return Window(manifest, **tables)
 

@@ -61,13 +61,26 @@ def _tree(root: Path, name: str, *paths: str) -> Path:
         ("linux-headers-5.15.0-119-generic", "linux-headers-5.15.0-119"),
     ],
 )
-def test_headers_that_the_distribution_splits_are_joined(tmp_path: Path, generated: str, common: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_headers_that_the_distribution_splits_are_joined(
+    tmp_path: Path, generated: str, common: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.delenv("BCC_KERNEL_SOURCE", raising=False)
-    _tree(tmp_path, generated, "include/generated/autoconf.h", "include/config/auto.conf", "arch/x86/include/generated/a.h")
+    _tree(
+        tmp_path,
+        generated,
+        "include/generated/autoconf.h",
+        "include/config/auto.conf",
+        "arch/x86/include/generated/a.h",
+    )
     _tree(tmp_path, common, "include/linux/kernel.h", "include/uapi/linux/bpf.h", "arch/x86/include/asm/b.h")
     found = headers.find(tmp_path, "6.18.0-none")
     assert found.source is not None and not found.matches_kernel
-    for path in ("include/generated/autoconf.h", "include/linux/kernel.h", "arch/x86/include/generated/a.h", "arch/x86/include/asm/b.h"):
+    for path in (
+        "include/generated/autoconf.h",
+        "include/linux/kernel.h",
+        "arch/x86/include/generated/a.h",
+        "arch/x86/include/asm/b.h",
+    ):
         assert (found.source / path).is_file()
     assert headers.find(tmp_path, "6.18.0-none") == found
 

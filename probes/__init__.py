@@ -1,0 +1,1 @@
+"""Sources of facts: BPF programs and counters. Knows nothing of ranks or patterns."""

@@ -1,0 +1,1 @@
+"""What every Python thread is doing: stacks walked in the kernel, named in user space."""
