@@ -1,0 +1,39 @@
+"""Kernel tests run real BPF. On a machine that cannot, they fail: a skipped kernel test proves nothing."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+
+@pytest.fixture(scope="session", autouse=True)
+def root_rights() -> None:
+    assert os.geteuid() == 0, "tests/kernel needs root: run scripts/test as root"
+
+
+@pytest.fixture
+def program(tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
+    """Starts a Python program from its text; it prints 'ready', then waits for a line on its standard input to go on."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(text: str, *arguments: str, python: str = sys.executable) -> subprocess.Popen[str]:
+        path = tmp_path / f"program{len(started)}.py"
+        path.write_text(textwrap.dedent(text))
+        process = subprocess.Popen(
+            [python, str(path), *arguments], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=tmp_path
+        )
+        started.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline().strip() == "ready"
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.wait()

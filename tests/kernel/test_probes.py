@@ -1,0 +1,256 @@
+"""The probes count what known programs do: prime numbers of sleeps, reads and calls."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from probes import calls, files, loader, ring, sched
+from probes.call_table import CallRow
+from probes.calls import CallProbe
+from probes.loader import Module
+
+# Stands in for the unwinder: every thread is reported, none has a stack.
+NO_UNWINDER = """
+#define RS_HAVE_UNWINDER
+static inline __attribute__((always_inline)) int rs_is_python(unsigned int tid) { return 1; }
+static inline __attribute__((always_inline)) unsigned long long rs_python_stack(unsigned int tid, unsigned int tgid) { return 0; }
+"""
+CLOCK_NANOSLEEP, FUTEX = 230, 202
+Start = Callable[..., "subprocess.Popen[str]"]
+RING_PAGES = 64
+
+
+class Observed:
+    """A module, its ring, and the programs it watches."""
+
+    def __init__(self, module: Module) -> None:
+        self.module = module
+        self.ring = ring.Ring(module.bpf["rs_events"].map_fd, RING_PAGES * 4096)
+
+    def run(self, process: "subprocess.Popen[str]") -> ring.Events:
+        """Watch the program, let it go on, return its events when it has ended."""
+        self.module.bpf["rs_targets"][ctypes.c_uint32(process.pid)] = ctypes.c_uint32(1)
+        process.communicate("go\n", timeout=60)
+        return self.ring.drain()
+
+    def close(self) -> None:
+        self.ring.close()
+        self.module.close()
+
+
+def load(table: tuple[CallRow, ...] = (), **defines: int) -> Observed:
+    module = loader.load(
+        [sched.SOURCE, calls.SOURCE, files.SOURCE],
+        defines={"RS_RING_PAGES": RING_PAGES, **files.defines(), **defines},
+        prelude=NO_UNWINDER,
+        epilogue=files.programs() + calls.programs(table),
+        verbose=True,
+    )
+    module.attach((*sched.TRACEPOINTS, *files.tracepoints()))
+    assert module.refused == []
+    return Observed(module)
+
+
+@pytest.fixture
+def observed() -> Iterator[Observed]:
+    found = load()
+    yield found
+    found.close()
+
+
+def test_every_sleep_is_one_absence_with_its_length_and_system_call(program: Start, observed: Observed) -> None:
+    process = program(
+        """
+        import sys, time
+        print("ready", flush=True); sys.stdin.readline()
+        for _ in range(23):
+            time.sleep(0.013)
+        """
+    )
+    events = observed.run(process)
+    sleeps = events[(events["type"] == ring.OFFCPU) & (events["what"] == CLOCK_NANOSLEEP) & (events["tid"] == process.pid)]
+    assert len(sleeps) == 23
+    assert (sleeps["dur_ns"] >= 13_000_000).all()
+    assert float(np.median(sleeps["dur_ns"])) < 26_000_000
+    assert (np.diff(sleeps["ts_ns"].astype(np.int64)) > 0).all()
+
+
+def test_a_thread_that_waits_for_a_lock_is_seen_in_futex(program: Start, observed: Observed) -> None:
+    process = program(
+        """
+        import sys, threading, time
+        lock = threading.Lock()
+        def hold():
+            with lock: held.set(); time.sleep(0.5)
+        held = threading.Event()
+        print("ready", flush=True); sys.stdin.readline()
+        thread = threading.Thread(target=hold); thread.start(); held.wait()
+        with lock: pass
+        thread.join()
+        """
+    )
+    events = observed.run(process)
+    waits = events[(events["type"] == ring.OFFCPU) & (events["what"] == FUTEX) & (events["tid"] == process.pid)]
+    assert waits["dur_ns"].max() > 350_000_000
+
+
+def test_a_thread_pushed_off_its_cpu_names_the_process_that_ran(program: Start, observed: Observed) -> None:
+    text = """
+        import os, sys, time
+        os.sched_setaffinity(0, {0})
+        print("ready", flush=True); sys.stdin.readline()
+        end = time.monotonic() + 1.3
+        while time.monotonic() < end: pass
+        """
+    hog, victim = program(text), program(text)
+    assert hog.stdin is not None
+    hog.stdin.write("go\n")
+    hog.stdin.flush()
+    observed.run(victim)
+    taken = {row.taker: row for row in sched.takers(observed.module) if row.tid == victim.pid}
+    # The victim's last slices are counted when it comes back, so only nearly all of its waiting is told.
+    assert 0.2 < taken[hog.pid].seconds < 1.4
+    assert taken[hog.pid].comm.startswith("python")
+
+
+def test_a_stopped_process_is_told_from_a_waiting_one(program: Start, observed: Observed) -> None:
+    process = program(
+        """
+        import sys, time
+        print("ready", flush=True); sys.stdin.readline()
+        print("going", flush=True)
+        end = time.monotonic() + 0.7
+        while time.monotonic() < end: pass
+        """
+    )
+    observed.module.bpf["rs_targets"][ctypes.c_uint32(process.pid)] = ctypes.c_uint32(1)
+    assert process.stdin is not None and process.stdout is not None
+    process.stdin.write("go\n")
+    process.stdin.flush()
+    process.stdout.readline()
+    time.sleep(0.1)
+    os.kill(process.pid, signal.SIGSTOP)
+    time.sleep(0.4)
+    os.kill(process.pid, signal.SIGCONT)
+    process.wait(timeout=30)
+    events = observed.ring.drain()
+    stopped = events[(events["type"] == ring.OFFCPU) & (events["aux"] & sched.STOPPED > 0)]
+    assert len(stopped) == 1
+    assert 0.35e9 < float(stopped["dur_ns"][0]) < 0.9e9
+
+
+def test_reads_and_writes_are_counted_with_their_bytes_and_device(program: Start, tmp_path: Path) -> None:
+    observed = load(RS_MIN_FILE_NS=0)
+    process = program(
+        """
+        import os, sys
+        path = sys.argv[1]
+        fd = os.open(path, os.O_RDWR | os.O_CREAT)
+        print("ready", flush=True); sys.stdin.readline()
+        for _ in range(17): os.write(fd, b"x" * 4099)
+        os.fsync(fd)
+        for i in range(19): os.pread(fd, 101, i)
+        """,
+        str(tmp_path / "data"),
+    )
+    events = observed.run(process)
+    calls_seen = events[events["type"] == ring.FILE]
+    regular = calls_seen[calls_seen["what"] >> 8 == files.REGULAR]
+    operation = np.array([files.OPERATIONS[what & 0xFF][0] for what in regular["what"]])
+    device = (tmp_path / "data").stat().st_dev
+    ours = np.array([files.device_numbers(int(aux)) == (os.major(device), os.minor(device)) for aux in regular["aux"]])
+    assert np.sum(ours & (operation == "write")) == 17
+    assert int(regular["arg"][ours & (operation == "write")].sum()) == 17 * 4099
+    assert np.sum(ours & (operation == "pread64")) == 19
+    assert np.sum(ours & (operation == "fsync")) == 1
+    sums = {row.operation: row for row in files.sums(observed.module) if row.tgid == process.pid}
+    assert (sums["pread64"].count, sums["pread64"].bytes) == (19, 19 * 101)
+    observed.close()
+
+
+LIBRARY = """
+#include <unistd.h>
+int rs_lab_outer(int n);
+int rs_lab_inner(int n) { usleep(3000); return n; }
+int rs_lab_outer(int n) { return rs_lab_inner(n) + 1; }
+"""
+TABLE = (CallRow("librslab", "rs_lab_outer", "outer", "wait", 1), CallRow("librslab", "rs_lab_inner", "inner", "collective"))
+
+
+def _library(folder: Path) -> Path:
+    (folder / "lab.c").write_text(LIBRARY)
+    library = folder / "librslab.so.1"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-O0", "-o", library, folder / "lab.c"], check=True)
+    return library
+
+
+CALLER = """
+    import ctypes, sys
+    library = ctypes.CDLL(sys.argv[1])
+    print("ready", flush=True); sys.stdin.readline()
+    for i in range(int(sys.argv[2])): library.rs_lab_outer(i)
+"""
+
+
+def test_calls_into_a_library_are_timed_with_their_argument(program: Start, tmp_path: Path) -> None:
+    observed = load(TABLE)
+    process = program(CALLER, str(_library(tmp_path)), "29")
+    probe = CallProbe(observed.module, TABLE)
+    probe.watch([process.pid])
+    assert (probe.notes, probe.rows_attached()) == ([], frozenset({0, 1}))
+    events = observed.run(process)
+    outer = events[(events["type"] == ring.CALL) & (events["what"] == 0)]
+    inner = events[(events["type"] == ring.CALL) & (events["what"] == 1)]
+    assert (len(outer), len(inner)) == (29, 29)
+    assert sorted(outer["arg"].tolist()) == list(range(29))
+    assert (inner["dur_ns"] >= 3_000_000).all()
+    assert (outer["dur_ns"] >= inner["dur_ns"]).all()
+    observed.close()
+
+
+def test_a_function_called_too_often_is_let_go(program: Start, tmp_path: Path) -> None:
+    observed = load(TABLE)
+    process = program(CALLER, str(_library(tmp_path)), "211")
+    probe = CallProbe(observed.module, TABLE, budget_hz=50)
+    probe.watch([process.pid])
+    probe.enforce_budget(1)
+    observed.run(process)
+    probe.enforce_budget(1)
+    assert probe.rows_attached() == frozenset()
+    assert all("no longer timed" in note for note in probe.notes)
+    observed.close()
+
+
+def test_a_full_ring_is_counted_not_hidden(program: Start) -> None:
+    observed = load(RS_MIN_OFFCPU_NS=0)
+    process = program(
+        """
+        import sys, time
+        print("ready", flush=True); sys.stdin.readline()
+        for _ in range(5003): time.sleep(1e-6)
+        """
+    )
+    events = observed.run(process)
+    held = RING_PAGES * 4096 // ring.STRIDE_BYTES
+    lost = dict(observed.module.counters(("ring_full",)))["ring_full"]
+    assert held - 1 <= len(events) <= held
+    assert 4000 < len(events) + lost < 5500  # a sleep of a microsecond may be over before the thread is switched out
+    assert lost > 0
+    observed.close()
+
+
+def test_the_kernels_own_meter_tells_the_cost(program: Start, observed: Observed) -> None:
+    process = program('import sys\nprint("ready", flush=True); sys.stdin.readline()\n')
+    observed.run(process)
+    costs = {cost.program: cost for cost in observed.module.costs()}
+    assert costs["rs_sched_switch"].run_count > 0
+    assert 10 < costs["rs_sched_switch"].run_time_ns / costs["rs_sched_switch"].run_count < 50_000
