@@ -5,7 +5,7 @@ events → markers → steps; events of the training thread → timeline → pat
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -42,8 +42,8 @@ class OpenAbsence:
 
 
 @dataclass(frozen=True, slots=True)
-class RawRank:
-    """Everything of one rank in one window. Times in ns of CLOCK_MONOTONIC; events of the rank's process only."""
+class RawProcess:
+    """Everything of one process in one window. Times in ns of CLOCK_MONOTONIC; events of this process only."""
 
     pid: int
     start_ns: int
@@ -74,7 +74,7 @@ class RankRows:
     in_collective_s: float
 
 
-def assemble(raw: RawRank, table: Sequence[CallRow]) -> RankRows:
+def assemble(raw: RawProcess, table: Sequence[CallRow]) -> RankRows:
     """The rows of one rank. A thread without any event yields no pattern, a rank without markers no steps."""
     calls = raw.events[raw.events["type"] == ring.CALL]
     calls = calls[np.argsort(calls["ts_ns"], kind="stable")]
@@ -84,16 +84,13 @@ def assemble(raw: RawRank, table: Sequence[CallRow]) -> RankRows:
     training = patterns.patterns(
         raw.window_s, line, absences, samples, labels, steps, hz=raw.hz, throttled_s=raw.throttled_s
     )
-    others: list[Pattern] = []
-    for other in sorted(raw.python_tids - {tid}):
-        their = _timeline(raw, calls, table, other, steps)
-        others += patterns.patterns(raw.window_s, *their, steps, hz=raw.hz, on_critical_path=False)
+    others = side_patterns(raw, table, steps, raw.python_tids - {tid})
     times = patterns.step_times(line, steps)
     last = max((float(call["ts_ns"] + call["dur_ns"]) for call in calls[-64:]), default=None)
     end_ns = raw.start_ns + raw.window_s * 1e9
     waiting_since = [since for thread, row, since in raw.open_calls if table[row].role in ("wait", "collective")]
     return RankRows(
-        tid, steps, times, training, tuple(others), _collectives(raw, calls, table, steps),
+        tid, steps, times, training, others, _collectives(raw, calls, table, steps),
         samples=int((raw.events["type"] == ring.SAMPLE).sum()),
         stopped_s=float(line.seconds[line.kind == timeline.STOPPED].sum()),
         last_progress_s=None if last is None else max((end_ns - last) / 1e9, 0.0),
@@ -101,7 +98,19 @@ def assemble(raw: RawRank, table: Sequence[CallRow]) -> RankRows:
     )  # fmt: skip
 
 
-def training_thread(raw: RawRank, calls: Events, table: Sequence[CallRow]) -> int:
+def side_patterns(
+    raw: RawProcess, table: Sequence[CallRow], steps: Steps, tids: Iterable[int]
+) -> tuple[Pattern, ...]:
+    """Patterns of threads that are not on the critical path: other threads of a rank, data-loader workers."""
+    found: list[Pattern] = []
+    for tid in sorted(tids):
+        calls = raw.events[(raw.events["type"] == ring.CALL) & (raw.events["tid"] == tid)]
+        their = _timeline(raw, calls, table, tid, steps)
+        found += patterns.patterns(raw.window_s, *their, steps, hz=raw.hz, on_critical_path=False)
+    return tuple(found)
+
+
+def training_thread(raw: RawProcess, calls: Events, table: Sequence[CallRow]) -> int:
     """The thread that waits for collectives and runs backward passes; the main thread where none does."""
     roles = np.array([row.role in ("wait", "backward") for row in table])
     for chosen in (calls[roles[calls["what"]]], calls):
@@ -112,11 +121,11 @@ def training_thread(raw: RawRank, calls: Events, table: Sequence[CallRow]) -> in
     return raw.pid
 
 
-def _seconds(raw: RawRank, ns: Any) -> Floats:
+def _seconds(raw: RawProcess, ns: Any) -> Floats:
     return (np.asarray(ns).astype(np.float64) - raw.start_ns) / 1e9
 
 
-def _markers(raw: RawRank, calls: Events, table: Sequence[CallRow], tid: int) -> Markers:
+def _markers(raw: RawProcess, calls: Events, table: Sequence[CallRow], tid: int) -> Markers:
     """Calls of the training thread that are not inside another one; the collectives of all threads where it makes none."""
     mine = calls[calls["tid"] == tid]
     if len(mine):
@@ -131,7 +140,7 @@ def _markers(raw: RawRank, calls: Events, table: Sequence[CallRow], tid: int) ->
 
 
 def _timeline(
-    raw: RawRank, calls: Events, table: Sequence[CallRow], tid: int, steps: Steps
+    raw: RawProcess, calls: Events, table: Sequence[CallRow], tid: int, steps: Steps
 ) -> tuple[timeline.Timeline, Absences, Samples, Labels]:
     mine = raw.events[raw.events["tid"] == tid]
     absences = _absences(raw, mine, tid)
@@ -171,7 +180,7 @@ def _timeline(
     return line, absences, samples, labels
 
 
-def _absences(raw: RawRank, mine: Events, tid: int) -> Absences:
+def _absences(raw: RawProcess, mine: Events, tid: int) -> Absences:
     away = mine[mine["type"] == ring.OFFCPU]
     away = away[np.argsort(away["ts_ns"], kind="stable")]
     start = _seconds(raw, away["ts_ns"])
@@ -196,7 +205,7 @@ def _absences(raw: RawRank, mine: Events, tid: int) -> Absences:
     return Absences(**columns)
 
 
-def _file_functions(raw: RawRank, reads: Events) -> tuple[list[Function], Ints]:
+def _file_functions(raw: RawProcess, reads: Events) -> tuple[list[Function], Ints]:
     named: dict[tuple[int, int], tuple[Function, int]] = {}
     found: list[Function] = []
     kinds: list[int] = []
@@ -219,7 +228,7 @@ def _file_functions(raw: RawRank, reads: Events) -> tuple[list[Function], Ints]:
     return found, np.array(kinds, dtype=np.int64)
 
 
-def _collectives(raw: RawRank, calls: Events, table: Sequence[CallRow], steps: Steps) -> tuple[dict[str, Any], ...]:
+def _collectives(raw: RawProcess, calls: Events, table: Sequence[CallRow], steps: Steps) -> tuple[dict[str, Any], ...]:
     """Stays, oldest first. Where there are too many, whole steps are left out evenly."""
     own = calls[np.array([row.role == "collective" for row in table])[calls["what"]]]
     start = _seconds(raw, own["ts_ns"])

@@ -82,9 +82,9 @@ def watch(pid: int, rank: int, label: str, probes: KernelProbes, root: Path = Pa
     process = ProcessWatch(pid, rank, label, None, "")
     try:
         process.interpreter = find_interpreter(pid, root)
-        process.memory = ProcessMemory(pid, root)
+        process.memory = ProcessMemory(pid, root, process.interpreter.start_ticks)
         process.symbols = Symboliser(process.memory, process.interpreter.offsets)
-        probes.set_interpreter(pid, process.interpreter.offsets.pack())
+        probes.set_interpreter(pid, process.interpreter.offsets.pack(process.interpreter.none_address))
     except (RankscopeError, OSError) as error:
         process.interpreter = None
         process.reason = str(error)

@@ -1,0 +1,286 @@
+"""The end of a window: the last readings, then rows for every table."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import resource
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from observer import assemble
+from observer.assemble import OpenAbsence, RankRows, RawProcess
+from observer.observation import Observation, Totals
+from observer.process_watch import LOADER, TRAINING
+from observer.ranks import FoundRank
+from observer.schema import WINDOW_SCHEMA
+from observer.windows import Loss, Manifest, ProbeCost, Window, table_from_rows
+from probes import files, procfs, ring, sched
+from probes.call_table import CALL_TABLE
+from probes.calls import OpenCall
+from probes.mounts import Mounts, read_mounts
+from probes.namespaces import host_name
+from probes.network import FlowSummary
+from probes.ring import Events
+
+_MIN_TAKEN_S = 0.001
+_MAX_NOTES = 64
+
+
+@dataclass(frozen=True, slots=True)
+class _Last:
+    """Everything read when the window ended."""
+
+    events: Events
+    threads: Mapping[int, sched.ThreadTimes]
+    takers: Sequence[sched.Taken]
+    open_calls: Sequence[OpenCall]
+    flows: Sequence[FlowSummary]
+    states: Mapping[int, str]
+    throttled_s: Mapping[int, float]
+    start_ns: int
+    window_s: float
+    hz: int
+
+
+def close_window(running: Observation, before: Totals, start: float, start_ns: int, hz: int) -> Window:
+    """The Window that began at `start` (Unix s; `start_ns` by CLOCK_MONOTONIC) and ends now."""
+    root, probes = running.root, running.probes
+    window_s = (time.clock_gettime_ns(time.CLOCK_MONOTONIC) - start_ns) / 1e9
+    threads = {times.tid: times for times in sched.thread_times(probes.module)}
+    takers, open_calls = sched.takers(probes.module), probes.calls.open_calls()
+    running.drain()
+    for times in threads.values():
+        running.name_stack(times.stack, times.tgid)
+    running.flows.sample()
+    last = _Last(
+        _events(running, start_ns, window_s),
+        threads,
+        takers,
+        open_calls,
+        running.flows.summaries(),
+        {rank.pid: _state(rank, root) for rank in running.ranks},
+        running.gauges.throttled_s(),
+        start_ns,
+        window_s,
+        hz,
+    )
+    tables: dict[str, list[dict[str, Any]]] = {
+        "ranks": [], "steps": [], "patterns": [], "collectives": [], "flows": [], "counters": running.gauges.rows()
+    }  # fmt: skip
+    for rank in running.ranks:
+        _add_rank(tables, running, rank, last, before)
+    tables["counters"] += _observer_rows(before)
+    numbers = {rank.pid: rank.identity.rank for rank in running.ranks}
+    tables["flows"] = [_flow_row(numbers[flow.pid], flow) for flow in last.flows if flow.pid in numbers]
+    losses = list(probes.losses())
+    if running.lost_stacks:
+        losses.append(Loss("observer", "stacks_not_named", running.lost_stacks))
+    manifest = Manifest(
+        schema=WINDOW_SCHEMA,
+        host=host_name(root),
+        start=start,
+        seconds=window_s,
+        jobs=tuple(sorted({rank.identity.job for rank in running.ranks})),
+        version=importlib.metadata.version("rankscope"),
+        notes=_notes(running),
+        losses=tuple(losses),
+        costs=_growth(before.costs, probes.costs()),
+    )
+    return Window(manifest, **{name: table_from_rows(name, rows) for name, rows in tables.items()})
+
+
+def _observer_rows(before: Totals) -> list[dict[str, Any]]:
+    """What the observation itself took: CPU time of this process in the window, its peak memory."""
+    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+    shared = {"scope": "host", "instance": "", "rank": -1}
+    return [
+        {**shared, "name": "observer.cpu_s", "unit": "s", "kind": "delta", "value": time.process_time() - before.observer_cpu_s},
+        {**shared, "name": "observer.peak_bytes", "unit": "bytes", "kind": "gauge", "value": float(peak_bytes)},
+    ]
+
+
+def _events(running: Observation, start_ns: int, window_s: float) -> Events:
+    """Events that touch the window, the warm-up left out."""
+    if not running.batches:
+        return np.empty(0, ring.EVENT)
+    events = np.concatenate(running.batches)
+    running.batches.clear()
+    ends = events["ts_ns"] + events["dur_ns"]
+    kept: Events = events[(ends > start_ns) & (events["ts_ns"] < start_ns + int(window_s * 1e9))]
+    return kept
+
+
+def _add_rank(
+    tables: dict[str, list[dict[str, Any]]], running: Observation, rank: FoundRank, last: _Last, before: Totals
+) -> None:
+    number = rank.identity.rank
+    rows = assemble.assemble(_raw(running, rank.pid, last), CALL_TABLE)
+    if rows.steps.reason:
+        running.notes.append(f"rank {number}: {rows.steps.reason}")
+    tables["ranks"].append(_rank_row(running, rank, rows, last))
+    tables["steps"] += assemble.step_rows(number, rows.step_times)
+    tables["patterns"] += [assemble.pattern_row(number, TRAINING, pattern) for pattern in rows.training]
+    tables["patterns"] += [assemble.pattern_row(number, "other", pattern) for pattern in rows.others]
+    tables["collectives"] += [{"rank": number, **row} for row in rows.collectives]
+    for process in running.processes.values():
+        if process.rank == number and process.label == LOADER:
+            raw = _raw(running, process.pid, last)
+            found = assemble.side_patterns(raw, CALL_TABLE, rows.steps, raw.python_tids)
+            tables["patterns"] += [assemble.pattern_row(number, LOADER, pattern) for pattern in found]
+    tables["counters"] += _cpu_rows(rank, rows.training_thread, last, before)
+
+
+def _raw(running: Observation, pid: int, last: _Last) -> RawProcess:
+    process = running.processes[pid]
+    tids = frozenset(process.threads) | {pid}
+    return RawProcess(
+        pid=pid,
+        start_ns=last.start_ns,
+        window_s=last.window_s,
+        events=last.events[last.events["tgid"] == pid],
+        open_absences={
+            tid: OpenAbsence(tid, t.out_since_ns, t.wake_ns, t.state, t.syscall, t.argument, t.stack)
+            for tid in tids
+            if (t := last.threads.get(tid)) is not None and t.out_since_ns
+        },
+        open_calls=[
+            (call.tid, call.row, call.since_ns)
+            for call in last.open_calls
+            if (t := last.threads.get(call.tid)) is not None and t.tgid == pid
+        ],
+        python_tids=tids,
+        stacks=running.stacks,
+        devices=_devices(pid, last.events, running.root),
+        throttled_s=last.throttled_s.get(pid, 0.0),
+        hz=last.hz,
+    )
+
+
+def _devices(pid: int, events: Events, root: Path) -> dict[int, str]:
+    """Words for the devices of this process's file calls: the mount point in its own view, type and device number."""
+    mine = events[(events["type"] == ring.FILE) & (events["tgid"] == pid)]
+    wanted = np.unique(mine["aux"]).tolist()
+    try:
+        mounts = read_mounts(pid, root) if wanted else Mounts(())
+    except OSError:
+        mounts = Mounts(())
+    found = {}
+    for device in wanted:
+        major, minor = files.device_numbers(device)
+        mount = mounts.by_device(major, minor)
+        where = f"{mount.mount_point} ({mount.fs_type} {major}:{minor})" if mount else f"device {major}:{minor}"
+        found[device] = where[:200]
+    return found
+
+
+def _state(rank: FoundRank, root: Path) -> str:
+    try:
+        stat = procfs.read_stat(rank.pid, root)
+    except (OSError, ValueError):
+        return "exited"
+    if stat.start_ticks != rank.start_ticks or stat.state in "ZXx":
+        return "exited"
+    return "stopped" if stat.state in "Tt" else "running"
+
+
+def _rank_row(running: Observation, rank: FoundRank, rows: RankRows, last: _Last) -> dict[str, Any]:
+    identity, process = rank.identity, running.processes[rank.pid]
+    mine = [flow for flow in last.flows if flow.pid == rank.pid]
+    sampled = last.events[(last.events["tgid"] == rank.pid) & (last.events["type"] == ring.SAMPLE)]
+    walked = int((sampled["stack"] != 0).sum())
+    counted = running.probes.counted()
+    try:
+        cpus = procfs.cpus_allowed(rank.pid, running.root, rows.training_thread)
+    except (OSError, ValueError):
+        cpus = ""
+    return {
+        "job": identity.job, "rank": identity.rank, "local_rank": identity.local_rank, "world_size": identity.world_size,
+        "role": identity.role, "host": identity.host, "node": identity.node, "container": identity.container,
+        "pid": rank.pid, "inner_pid": identity.inner_pid, "netns": identity.netns,
+        "addresses": sorted({_address(flow.local) for flow in mine}),
+        "gpus": list(identity.gpus), "nics": sorted({flow.interface for flow in mine if flow.interface}),
+        "cpus": cpus, "python": identity.python, "command": identity.command,
+        "state": last.states[rank.pid], "stopped_s": _stopped_s(rank.pid, rows, last),
+        "last_progress_s": rows.last_progress_s, "in_collective_s": rows.in_collective_s,
+        "training_thread": rows.training_thread, "stack_source": "bpf" if process.interpreter else "none",
+        "samples": len(sampled), "failed_samples": len(sampled) - walked,
+        "truncated_samples": counted["walk_truncated"], "lost_events": counted["ring_full"],
+    }  # fmt: skip
+
+
+def _address(endpoint: str) -> str:
+    return endpoint.rpartition(":")[0].strip("[]")
+
+
+def _stopped_s(pid: int, rows: RankRows, last: _Last) -> float:
+    """Time in job-control stop. A process that was stopped all along never switched: its state alone tells."""
+    if rows.stopped_s > 0 or last.states[pid] != "stopped":
+        return rows.stopped_s
+    return last.window_s
+
+
+def _cpu_rows(rank: FoundRank, training_thread: int, last: _Last, before: Totals) -> list[dict[str, Any]]:
+    """CPU time of the training thread and of the whole process, and who ran while the training thread stood in the queue."""
+
+    def row(name: str, value: float, instance: str = "") -> dict[str, Any]:
+        return {
+            "scope": "rank", "instance": instance, "rank": rank.identity.rank, "name": name, "unit": "s",
+            "kind": "delta", "value": value,
+        }  # fmt: skip
+
+    def growth(tid: int) -> tuple[float, float]:
+        now, then = last.threads[tid], before.threads.get(tid)
+        return now.run_s - (then.run_s if then else 0.0), now.ready_s - (then.ready_s if then else 0.0)
+
+    rows = []
+    mine = [tid for tid, times in last.threads.items() if times.tgid == rank.pid]
+    if training_thread in mine:
+        run_s, ready_s = growth(training_thread)
+        rows += [row("cpu.run_s", run_s), row("cpu.ready_s", ready_s)]
+    both = [growth(tid) for tid in mine]
+    rows += [
+        row("cpu.process_run_s", sum(run_s for run_s, _ in both)),
+        row("cpu.process_ready_s", sum(ready_s for _, ready_s in both)),
+    ]
+    for taken in last.takers:
+        seconds = taken.seconds - before.takers.get((taken.tid, taken.taker), 0.0)
+        if taken.tid == training_thread and taken.taker and seconds >= _MIN_TAKEN_S:
+            rows.append(row("cpu.taken_s", seconds, f"{taken.comm} ({taken.taker})"))
+    return rows
+
+
+def _flow_row(number: int, flow: FlowSummary) -> dict[str, Any]:
+    return {
+        "rank": number, "local": flow.local, "peer": flow.peer, "interface": flow.interface,
+        "sent_bytes": flow.sent_bytes, "received_bytes": flow.received_bytes,
+        "retransmitted_bytes": flow.retransmitted_bytes, "busy_s": flow.busy_s,
+        "rwnd_limited_s": flow.rwnd_limited_s, "sndbuf_limited_s": flow.sndbuf_limited_s,
+        "rtt_s": flow.rtt_s, "min_rtt_s": flow.min_rtt_s, "delivery_rate_hz": flow.delivery_rate_hz,
+    }  # fmt: skip
+
+
+def _growth(before: Sequence[ProbeCost], now: Sequence[ProbeCost]) -> tuple[ProbeCost, ...]:
+    then = {cost.program: cost for cost in before}
+    zero = ProbeCost("", 0, 0)
+    return tuple(
+        ProbeCost(
+            cost.program,
+            cost.run_count - then.get(cost.program, zero).run_count,
+            cost.run_time_ns - then.get(cost.program, zero).run_time_ns,
+        )
+        for cost in now
+    )
+
+
+def _notes(running: Observation) -> tuple[str, ...]:
+    """What could not be seen, each once."""
+    said = [*running.notes, *running.probes.notes, *running.probes.calls.notes, *running.gauges.notes, *running.flows.notes]
+    for process in running.processes.values():
+        if process.reason:
+            said.append(f"no Python stacks of pid {process.pid}: {process.reason}")
+    return tuple(dict.fromkeys(said))[:_MAX_NOTES]

@@ -1,0 +1,191 @@
+"""The hardware's and the kernel's own counters over one window, as rows of the table `counters`.
+
+`begin` reads everything once, `sample` takes the levels that need a mean (four times a second at most), `rows` reads again
+and gives growth. Host-wide things are read once per host, an interface once per network namespace, a cgroup once however
+many ranks are in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from probes import cgroup, disk, host, netdev, qdisc
+from probes.cgroup import CgroupSample
+from probes.disk import DiskSample
+from probes.host import HostSample
+from probes.netdev import Interfaces
+from probes.qdisc import Qdiscs
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A rank as the counters see it: its process and the network namespace it is in."""
+
+    rank: int
+    pid: int
+    netns: int
+
+
+def _row(scope: str, name: str, unit: str, value: float, **more: Any) -> dict[str, Any]:
+    return {"scope": scope, "instance": "", "rank": -1, "name": name, "unit": unit, "kind": "delta", "value": value, **more}
+
+
+@dataclass(slots=True)
+class Gauges:
+    """Counters between `begin` and `rows`. `notes` says what could not be read."""
+
+    members: Sequence[Member]
+    root: Path = Path("/")
+    notes: list[str] = field(default_factory=list)
+    _host: HostSample | None = None
+    _disks: DiskSample | None = None
+    _interfaces: dict[int, Interfaces] = field(default_factory=dict)
+    _qdiscs: dict[int, Qdiscs] = field(default_factory=dict)
+    _cgroups: dict[int, CgroupSample] = field(default_factory=dict)
+
+    def begin(self) -> None:
+        """Read everything: the window counts from here."""
+        self._host = host.sample_host(self.root, clocks=False)
+        self._disks = disk.sample_disks(self.root)
+        for member in self._one_per_namespace():
+            self._interfaces[member.netns] = netdev.read_interfaces(member.pid, self.root)
+            self._qdiscs[member.netns] = qdisc.read_qdiscs(member.pid, self.root)
+        for member in self.members:
+            self._cgroups[member.pid] = cgroup.sample_cgroup(member.pid, self.root)
+
+    def _one_per_namespace(self) -> Iterable[Member]:
+        return {member.netns: member for member in reversed(self.members)}.values()
+
+    def throttled_s(self) -> dict[int, float]:
+        """Per pid: how long its CPU quota has held it back since `begin`."""
+        found = {}
+        for member in self.members:
+            before = self._cgroups.get(member.pid)
+            if before is not None:
+                now = cgroup.sample_cgroup(member.pid, self.root)
+                found[member.pid] = sum(level.throttled_s for level in cgroup.cgroup_delta(before, now).cpu)
+        return found
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Growth and levels since `begin`."""
+        rows = self._host_rows() + self._disk_rows()
+        for member in self._one_per_namespace():
+            rows += self._interface_rows(member)
+        for member in self.members:
+            rows += self._cgroup_rows(member)
+        return rows
+
+    def _host_rows(self) -> list[dict[str, Any]]:
+        if self._host is None:
+            return []
+        now = host.sample_host(self.root, clocks=True)
+        self.notes += now.missing
+        delta = host.host_delta(self._host, now)
+        rows = []
+        if delta.total is not None:
+            cpus = max(len(delta.cpus), 1)
+            rows += [
+                _row("host", "cpu.steal_s", "s", delta.total.steal_s),
+                _row("host", "cpu.softirq_s", "s", delta.total.softirq_s),
+                _row("host", "cpu.irq_s", "s", delta.total.irq_s),
+                _row("host", "cpu.iowait_s", "s", delta.total.iowait_s),
+                _row("host", "cpu.busy_s", "s", delta.total.busy_s, limit=cpus * delta.seconds),
+            ]
+        for pressure in delta.pressures:
+            rows.append(_row("host", f"psi.{pressure.resource}.some_s", "s", pressure.some_s))
+            rows.append(_row("host", f"psi.{pressure.resource}.full_s", "s", pressure.full_s))
+        if delta.vm is not None:
+            rows += [
+                _row("host", "memory.major_faults", "events", delta.vm.major_faults),
+                _row("host", "memory.oom_kills", "events", delta.vm.oom_kills),
+                _row("host", "memory.swapped_in_pages", "pages", delta.vm.swapped_in_pages),
+                _row("host", "memory.direct_reclaim_pages", "pages", delta.vm.direct_reclaim_pages),
+            ]
+        for clock in now.clocks:
+            rows.append(
+                _row("host", "cpu.clock_hz", "Hz", clock.current_hz, instance=f"cpu{clock.cpu}", kind="gauge", limit=clock.max_hz)
+            )
+        return rows
+
+    def _disk_rows(self) -> list[dict[str, Any]]:
+        if self._disks is None:
+            return []
+        rows = []
+        for delta in disk.disk_deltas(self._disks, disk.sample_disks(self.root)):
+            if not (delta.reads or delta.writes):
+                continue
+            for name, unit, value in (
+                ("disk.reads", "events", delta.reads),
+                ("disk.read_bytes", "bytes", delta.read_bytes),
+                ("disk.read_s", "s", delta.read_s),
+                ("disk.writes", "events", delta.writes),
+                ("disk.write_bytes", "bytes", delta.write_bytes),
+                ("disk.write_s", "s", delta.write_s),
+                ("disk.busy_s", "s", delta.busy_s),
+            ):
+                rows.append(_row("disk", name, unit, value, instance=delta.device))
+        return rows
+
+    def _interface_rows(self, member: Member) -> list[dict[str, Any]]:
+        before = self._interfaces.get(member.netns)
+        if before is None:
+            return []
+        now = netdev.read_interfaces(member.pid, self.root)
+        speeds = {interface.name: interface.speed_hz or None for interface in now.interfaces}
+        rows = []
+        for delta in netdev.interface_deltas(before, now):
+            if delta.name == "lo" and not delta.tx_bytes:
+                continue
+            limit = speeds.get(delta.name)
+            where = {"instance": delta.name, "rank": member.rank}
+            rows += [
+                _row("nic", "nic.tx_bytes", "bytes", delta.tx_bytes, limit=limit, **where),
+                _row("nic", "nic.rx_bytes", "bytes", delta.rx_bytes, limit=limit, **where),
+                _row("nic", "nic.tx_errors", "events", delta.tx_errors, **where),
+                _row("nic", "nic.rx_errors", "events", delta.rx_errors, **where),
+                _row("nic", "nic.tx_dropped", "events", delta.tx_dropped, **where),
+                _row("nic", "nic.rx_dropped", "events", delta.rx_dropped, **where),
+            ]
+        after = qdisc.read_qdiscs(member.pid, self.root)
+        for queue in qdisc.qdisc_deltas(self._qdiscs[member.netns], after):
+            where = {"instance": queue.interface, "rank": member.rank}
+            if queue.rate_hz:
+                rows.append(
+                    _row("nic", "qdisc.rate_limit", "bytes/s", queue.rate_hz, kind="gauge", limit=queue.rate_hz, **where)
+                )
+            if queue.loss:
+                rows.append(_row("nic", "qdisc.loss", "share", queue.loss, kind="gauge", **where))
+            if queue.drops or queue.overlimits:
+                rows.append(_row("nic", "qdisc.drops", "events", queue.drops, **where))
+                rows.append(_row("nic", "qdisc.overlimits", "events", queue.overlimits, **where))
+            if queue.backlog_bytes:
+                rows.append(_row("nic", "qdisc.backlog_bytes", "bytes", queue.backlog_bytes, kind="gauge", **where))
+        return rows
+
+    def _cgroup_rows(self, member: Member) -> list[dict[str, Any]]:
+        before = self._cgroups.get(member.pid)
+        if before is None:
+            return []
+        now = cgroup.sample_cgroup(member.pid, self.root)
+        delta = cgroup.cgroup_delta(before, now)
+        rows = []
+        for level in delta.cpu:
+            if level.quota_cpus is None and not level.throttled_periods:
+                continue
+            where = {"instance": level.path, "rank": member.rank}
+            rows.append(_row("cgroup", "cpu.throttled_s", "s", level.throttled_s, limit=level.quota_cpus, **where))
+            rows.append(_row("cgroup", "cpu.throttled_periods", "events", level.throttled_periods, **where))
+        for limit in now.io:
+            for direction, rate in (("read", limit.read_bytes_hz), ("write", limit.write_bytes_hz)):
+                if rate is not None:
+                    where = {"instance": f"{limit.device} {direction}", "rank": member.rank}
+                    rows.append(_row("cgroup", "disk.throttled", "bytes/s", rate, kind="gauge", limit=rate, **where))
+        for memory in delta.memory:
+            for name, events in (("memory.limit_hits", memory.limit_hits), ("memory.oom_kills", memory.oom_kills)):
+                if events:
+                    where = {"instance": memory.path, "rank": member.rank}
+                    rows.append(_row("cgroup", name, "events", events, limit=memory.limit_bytes, **where))
+        return rows

@@ -1,0 +1,246 @@
+"""Who a rank is: what launchers write into the environment → job, rank, local rank, world size. Pure.
+
+The job's name must come out the same on every host of the job without any talking, and must differ between jobs:
+  slurm-1234.0                 started by srun: job and step
+  slurm-1234-10.0.0.1:29500    torchrun inside Slurm (each node may be a step of its own): job and rendezvous
+  torch-<run id>-10.0.0.1:29500, torch-10.0.0.1:29500 (run id 'none')
+  mpi-<namespace>              Open MPI: the job's id in PMIx
+A master address such as localhost says nothing about which host, so the host's name takes its place.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+COMMAND_CAP = 200
+NAME_CAP = 200
+# Every variable that says a rank ends in one of these: the cheap test before anything is parsed.
+MARKERS = (b"RANK=", b"SLURM_PROCID=")
+
+_MAX_RANK = 10_000_000
+_LOOPBACK = re.compile(r"^(localhost(\..*)?|127\.\d+\.\d+\.\d+|::1|\[::1\]|0\.0\.0\.0)$", re.IGNORECASE)
+_EMPTY_RUN_IDS = ("", "none", "None")
+_RANK_ARGUMENT = re.compile(r"^--?(global[_-])?rank(?:=(\d{1,7}))?$")
+_LOCAL_ARGUMENT = re.compile(r"^--?local[_-]rank(?:=(\d{1,7}))?$")
+_WORLD_ARGUMENT = re.compile(r"^--?world[_-]size(?:=(\d{1,7}))?$")
+
+
+@dataclass(frozen=True, slots=True)
+class RankIdentity:
+    """One rank: the columns job … command of observer/schema.py RANKS.
+
+    `addresses`, `gpus` and `nics` are for others to fill in (dataclasses.replace): they need connections and devices.
+    """
+
+    job: str
+    rank: int
+    local_rank: int
+    world_size: int
+    role: str
+    host: str
+    node: str
+    container: str
+    pid: int
+    inner_pid: int
+    netns: int
+    addresses: tuple[str, ...]
+    gpus: tuple[str, ...]
+    nics: tuple[str, ...]
+    cpus: str
+    python: str
+    command: str
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What an environment (or a command line) says: 'I am rank 3 of 8'.
+
+    `local_rank` -1, `world_size` 0, `local_world_size` 0, `role` '': not said. `this_host_only`: the job's name could be
+    told from nothing that the other hosts share.
+    """
+
+    launcher: str
+    job: str
+    rank: int
+    local_rank: int
+    world_size: int
+    local_world_size: int
+    role: str
+    this_host_only: bool = False
+
+
+def parse_claim(environ: Mapping[str, str], node: str) -> Claim | None:
+    """The rank an environment claims; None where it claims none. `node`: node name of the process. Never raises.
+
+    The innermost launcher is believed: torchrun under Slurm or MPI leaves SLURM_PROCID and the like of its own process
+    in the environment of its ranks; orted, started by srun, leaves those of Slurm.
+    """
+    return _torch(environ, node) or _open_mpi(environ, node) or _horovod(environ, node) or _pmi(environ, node) or _slurm(environ)
+
+
+def parse_arguments(arguments: tuple[str, ...]) -> tuple[int | None, int, int]:
+    """(rank or None, local rank or -1, world size or 0) of a command line such as `train.py --rank 3 --world-size=8`."""
+    rank = _argument(arguments, _RANK_ARGUMENT)
+    local, world = _argument(arguments, _LOCAL_ARGUMENT), _argument(arguments, _WORLD_ARGUMENT)
+    return rank, -1 if local is None else local, world or 0
+
+
+def shorten(arguments: tuple[str, ...]) -> str:
+    """A command line for tables: quoted as in a shell, made printable, cut."""
+    return printable(" ".join(shlex.quote(argument[:COMMAND_CAP]) for argument in arguments[:64]), COMMAND_CAP)
+
+
+def printable(text: str, cap: int = NAME_CAP) -> str:
+    """Text from elsewhere without control characters, at most `cap` long ('…' where cut)."""
+    shown = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text[: cap + 1])
+    return shown if len(shown) <= cap else shown[: cap - 1] + "…"
+
+
+def _torch(environ: Mapping[str, str], node: str) -> Claim | None:
+    rank = _integer(environ, "RANK")
+    if rank is None:
+        return None
+    master, local_only = _master(environ, node)
+    run = environ.get("TORCHELASTIC_RUN_ID", "")
+    slurm = environ.get("SLURM_JOB_ID", "")
+    if slurm:
+        parts = ["slurm", slurm, master]
+    else:
+        parts = ["torch", "" if run in _EMPTY_RUN_IDS else run, master]
+    named = [part for part in parts if part]
+    if len(named) == 1:
+        named.append(node)
+        local_only = True
+    role = environ.get("ROLE_NAME", "")
+    return Claim(
+        launcher="torchrun" if "TORCHELASTIC_RUN_ID" in environ else "environment",
+        job=printable("-".join(named)),
+        rank=rank,
+        local_rank=_first(environ, -1, "LOCAL_RANK"),
+        world_size=_first(environ, 0, "WORLD_SIZE"),
+        local_world_size=_first(environ, 0, "LOCAL_WORLD_SIZE"),
+        role="" if role == "default" else printable(role, 64),
+        this_host_only=local_only and not slurm,
+    )
+
+
+def _open_mpi(environ: Mapping[str, str], node: str) -> Claim | None:
+    rank = _integer(environ, "OMPI_COMM_WORLD_RANK")
+    if rank is None:
+        return None
+    # Open MPI 5 (PRRTE) has the namespace only, 4 has both; not Slurm's step: orted is a step of its own.
+    space = environ.get("PMIX_NAMESPACE") or environ.get("OMPI_MCA_ess_base_jobid") or ""
+    job, local_only = _mpi_job(environ, node, space)
+    return Claim(
+        "mpirun (Open MPI)",
+        job,
+        rank,
+        _first(environ, -1, "OMPI_COMM_WORLD_LOCAL_RANK"),
+        _first(environ, 0, "OMPI_COMM_WORLD_SIZE"),
+        _first(environ, 0, "OMPI_COMM_WORLD_LOCAL_SIZE"),
+        "",
+        local_only,
+    )
+
+
+def _horovod(environ: Mapping[str, str], node: str) -> Claim | None:
+    rank = _integer(environ, "HOROVOD_RANK")
+    if rank is None:
+        return None
+    address, port = environ.get("HOROVOD_GLOO_RENDEZVOUS_ADDR", ""), environ.get("HOROVOD_GLOO_RENDEZVOUS_PORT", "")
+    job, local_only = _mpi_job(environ, node, f"horovod-{address}:{port}" if address else "")
+    return Claim(
+        "horovodrun",
+        job,
+        rank,
+        _first(environ, -1, "HOROVOD_LOCAL_RANK"),
+        _first(environ, 0, "HOROVOD_SIZE"),
+        _first(environ, 0, "HOROVOD_LOCAL_SIZE"),
+        "",
+        local_only,
+    )
+
+
+def _pmi(environ: Mapping[str, str], node: str) -> Claim | None:
+    rank = _integer(environ, "PMI_RANK")
+    if rank is None:
+        return None
+    if "SLURM_STEP_ID" in environ and _integer(environ, "SLURM_PROCID") == rank:
+        return _slurm(environ)  # srun --mpi=pmi2: Slurm itself speaks PMI
+    job, local_only = _mpi_job(environ, node, "")
+    return Claim(
+        "mpiexec (MPICH, Intel MPI)",
+        job,
+        rank,
+        _first(environ, -1, "MPI_LOCALRANKID"),
+        _first(environ, 0, "PMI_SIZE"),
+        _first(environ, 0, "MPI_LOCALNRANKS"),
+        "",
+        local_only,
+    )
+
+
+def _slurm(environ: Mapping[str, str]) -> Claim | None:
+    rank = _integer(environ, "SLURM_PROCID")
+    job = environ.get("SLURM_JOB_ID") or environ.get("SLURM_JOBID") or ""
+    if rank is None or not job:
+        return None
+    step = environ.get("SLURM_STEP_ID") or environ.get("SLURM_STEPID") or ""
+    return Claim(
+        "srun" if step else "sbatch",
+        printable(f"slurm-{job}.{step}" if step else f"slurm-{job}"),
+        rank,
+        _first(environ, -1, "SLURM_LOCALID"),
+        _first(environ, 0, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"),
+        0,
+        "",
+    )
+
+
+def _master(environ: Mapping[str, str], node: str) -> tuple[str, bool]:
+    """('address:port', whether the address is only of this host); '' where nobody says."""
+    address, port = environ.get("MASTER_ADDR", "").strip(), environ.get("MASTER_PORT", "").strip()
+    if not address:
+        return "", False
+    loopback = bool(_LOOPBACK.match(address))
+    where = node if loopback else address
+    return (f"{where}:{port}" if port else where), loopback
+
+
+def _mpi_job(environ: Mapping[str, str], node: str, space: str) -> tuple[str, bool]:
+    if space:
+        return printable(f"mpi-{space}"), False
+    for name, prefix in (("SLURM_JOB_ID", "slurm"), ("PBS_JOBID", "pbs"), ("LSB_JOBID", "lsf"), ("JOB_ID", "sge")):
+        if environ.get(name):
+            return printable(f"{prefix}-{environ[name]}"), False
+    master, loopback = _master(environ, node)
+    return (printable(f"mpi-{master}"), loopback) if master else (printable(f"mpi-{node}"), True)
+
+
+def _argument(arguments: tuple[str, ...], pattern: re.Pattern[str]) -> int | None:
+    for position, argument in enumerate(arguments[:1024]):
+        match = pattern.match(argument[:64])
+        if match is None:
+            continue
+        value = match.groups()[-1] or (arguments[position + 1] if position + 1 < len(arguments) else "")
+        return int(value) if value.isascii() and value.isdigit() and len(value) < 8 else None
+    return None
+
+
+def _integer(environ: Mapping[str, str], name: str) -> int | None:
+    text = environ.get(name, "").strip()
+    if not (text.isascii() and text.isdigit() and len(text) < 9):
+        return None
+    value = int(text)
+    return value if value <= _MAX_RANK else None
+
+
+def _first(environ: Mapping[str, str], default: int, *names: str) -> int:
+    for name in names:
+        value = _integer(environ, name)
+        if value is not None:
+            return value
+    return default

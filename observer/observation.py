@@ -1,0 +1,161 @@
+"""What is gathered while a window runs: events drained, stacks put into words, threads and processes kept up to date."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from observer import kernel_probes, process_watch
+from observer.functions import StackName
+from observer.gauges import Gauges, Member
+from observer.kernel_probes import KernelProbes
+from observer.process_watch import LOADER, TRAINING, ProcessWatch
+from observer.ranks import FoundRank
+from observer.windows import ProbeCost
+from probes import sched
+from probes.network import FlowTracker
+from probes.procfs import proc_path, read_file
+from probes.ring import Events
+
+Progress = Callable[[str], None]
+
+_DRAIN_EVERY_S = 0.25
+_REFRESH_EVERY_S = 1.0
+_FLOWS_EVERY_S = 0.5
+_SAY_EVERY_S = 5.0
+_MAX_WORKERS = 256  # per rank; more are processes that a training script has no use for
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Sums that only grow, as they stood when the window began."""
+
+    threads: dict[int, sched.ThreadTimes]
+    takers: dict[tuple[int, int], float]
+    costs: tuple[ProbeCost, ...]
+    observer_cpu_s: float
+
+
+@dataclass(slots=True)
+class Observation:
+    """The ranks of this host under observation. Close it whatever happens."""
+
+    ranks: Sequence[FoundRank]
+    probes: KernelProbes
+    processes: dict[int, ProcessWatch]
+    gauges: Gauges
+    flows: FlowTracker
+    root: Path
+    batches: list[Events] = field(default_factory=list)
+    stacks: dict[int, StackName] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    lost_stacks: int = 0
+    _due: dict[str, float] = field(default_factory=dict)
+
+    def run_until(self, end: float, progress: Progress | None = None) -> None:
+        """Observe until the wall clock says `end`."""
+        while True:
+            now = time.time()
+            self.drain()
+            if self._is_due("refresh", now, _REFRESH_EVERY_S):
+                self.refresh()
+            if self._is_due("flows", now, _FLOWS_EVERY_S):
+                self.flows.sample()
+            if progress is not None and self._is_due("say", now, _SAY_EVERY_S):
+                progress(f"observing, {max(end - now, 0):.0f} s to go")
+            if now >= end:
+                return
+            time.sleep(min(_DRAIN_EVERY_S, end - now))
+
+    def _is_due(self, what: str, now: float, every_s: float) -> bool:
+        if now < self._due.get(what, 0.0):
+            return False
+        self._due[what] = now + every_s
+        return True
+
+    def drain(self) -> None:
+        """Take the events, and put new stacks into words while their code objects are alive."""
+        events = self.probes.events.drain()
+        if not len(events):
+            return
+        self.batches.append(events)
+        fresh, first = np.unique(events["stack"], return_index=True)
+        for identity, at in zip(fresh.tolist(), first.tolist(), strict=True):
+            self.name_stack(identity, int(events["tgid"][at]))
+
+    def name_stack(self, identity: int, tgid: int) -> None:
+        """Words for one stack, once."""
+        if not identity or identity in self.stacks:
+            return
+        raw = self.probes.stack(identity)
+        process = self.processes.get(tgid)
+        if raw is None or process is None:
+            self.lost_stacks += 1
+            return
+        self.stacks[identity] = process.name_stack(raw)
+
+    def refresh(self) -> None:
+        """Threads and loader workers come and go; a probe that fires too often is let go."""
+        for process in self.processes.values():
+            process.refresh(self.probes)
+        for rank in self.ranks:
+            for child in children(rank.pid, self.root):
+                if child not in self.processes:
+                    worker = process_watch.watch(child, rank.identity.rank, LOADER, self.probes, self.root)
+                    self.processes[child] = worker
+        self.probes.calls.enforce_budget(len(self.ranks))
+
+    def totals(self) -> Totals:
+        """The growing sums as they stand now."""
+        return Totals(
+            {times.tid: times for times in sched.thread_times(self.probes.module)},
+            {(taken.tid, taken.taker): taken.seconds for taken in sched.takers(self.probes.module)},
+            self.probes.costs(),
+            time.process_time(),
+        )
+
+    def close(self) -> None:
+        """Let go of the kernel, the sockets and the processes."""
+        self.flows.close()
+        self.probes.close()
+        for process in self.processes.values():
+            process.close()
+
+
+def begin(ranks: Sequence[FoundRank], *, hz: int, root: Path = Path("/"), verbose: bool = False) -> Observation:
+    """Load the probes and start to watch `ranks` with their workers."""
+    probes = kernel_probes.load(hz=hz, root=root, verbose=verbose)
+    processes: dict[int, ProcessWatch] = {}
+    try:
+        probes.calls.watch([rank.pid for rank in ranks], root)
+        for rank in ranks:
+            number = rank.identity.rank
+            processes[rank.pid] = process_watch.watch(rank.pid, number, TRAINING, probes, root)
+            for worker in rank.workers[:_MAX_WORKERS]:
+                processes[worker.pid] = process_watch.watch(worker.pid, number, LOADER, probes, root)
+        members = [Member(rank.identity.rank, rank.pid, rank.identity.netns) for rank in ranks]
+        flows = FlowTracker([rank.pid for rank in ranks], root)
+    except BaseException:
+        probes.close()
+        raise
+    return Observation(ranks, probes, processes, Gauges(members, root), flows, root)
+
+
+def children(pid: int, root: Path = Path("/")) -> tuple[int, ...]:
+    """Direct children of all threads of a process; none where it has ended."""
+    found: list[int] = []
+    try:
+        tasks = [entry.name for entry in (root / "proc" / str(pid) / "task").iterdir()]
+    except OSError:
+        return ()
+    for task in tasks:
+        try:
+            words = read_file(proc_path(root, pid, "task", task, "children")).split()
+        except OSError:
+            continue
+        found += [int(word) for word in words if word.isdigit()]
+    return tuple(found[:_MAX_WORKERS])

@@ -1,0 +1,82 @@
+"""One window of observation, from an untouched host to a `Window`.
+
+  census → probes loaded, processes watched → (aligned start) → run → (end) → rows → Window
+
+Windows start at whole multiples of `align_s` of Unix time, so that hosts that are asked at about the same moment observe
+the same interval without talking to each other.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from observer import closing, observation
+from observer.observation import Progress
+from observer.ranks import FoundRank, RankCensus, find_ranks
+from observer.windows import Window, write_window
+from probes.errors import NoRanks, UsageError
+
+_WARM_UP_S = 0.4  # threads must have left the CPU once before their absences are known
+
+
+@dataclass(frozen=True, slots=True)
+class RecordOptions:
+    """What to record. `out` None: keep the window in memory only."""
+
+    window_s: float = 20.0
+    out: Path | None = None
+    hz: int = 99
+    pids: tuple[int, ...] = ()
+    job: str | None = None
+    align_s: float = 5.0
+    root: Path = Path("/")
+    verbose: bool = False
+
+
+def record(options: RecordOptions, progress: Progress = lambda _: None) -> list[Window]:
+    """Observe one window of this host; one Window. Written below `options.out` when that is given.
+
+    Raises UsageError, NotPermitted, NoRanks, MissingFeature, OutputFailed.
+    """
+    if not 0.5 <= options.window_s <= 3600 or not 1 <= options.hz <= 1000:
+        raise UsageError("the window must be 0.5 to 3600 seconds, the rate 1 to 1000 Hz")
+    ranks = choose(find_ranks(options.root), options)
+    progress(f"{len(ranks)} ranks found; loading kernel probes")
+    running = observation.begin(ranks, hz=options.hz, root=options.root, verbose=options.verbose)
+    try:
+        start = _aligned_start(options.align_s)
+        progress(f"observing {options.window_s:g} s from {time.strftime('%H:%M:%S', time.localtime(start))}")
+        running.run_until(start)
+        before = running.totals()
+        running.gauges.begin()
+        running.flows.begin()
+        start, start_ns = time.time(), time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        running.run_until(start + options.window_s, progress)
+        window = closing.close_window(running, before, start, start_ns, options.hz)
+    finally:
+        running.close()
+    if options.out is not None:
+        progress(f"written to {write_window(window, options.out)}")
+    return [window]
+
+
+def choose(census: RankCensus, options: RecordOptions) -> tuple[FoundRank, ...]:
+    """The ranks that were asked for. NoRanks, with the nearest misses, where there are none."""
+    ranks = tuple(
+        rank
+        for rank in census.ranks
+        if (not options.pids or rank.pid in options.pids) and (options.job is None or rank.identity.job == options.job)
+    )
+    if ranks:
+        return ranks
+    if census.ranks:
+        raise NoRanks(f"none of the {len(census.ranks)} ranks here matches --pid or --job")
+    near = "; ".join(f"pid {rejected.pid} ({rejected.comm}): {rejected.reason}" for rejected in census.rejected[:3])
+    raise NoRanks("no training process found on this host" + (f" ({near})" if near else ""))
+
+
+def _aligned_start(align_s: float) -> float:
+    soonest = time.time() + _WARM_UP_S
+    return soonest if align_s <= 0 else -(-soonest // align_s) * align_s

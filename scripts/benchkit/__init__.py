@@ -1,0 +1,1 @@
+"""Benches of Rankscope: each prints the table that the README quotes."""

@@ -1,0 +1,34 @@
+"""scripts/bench NAME: one bench, one table."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+
+from benchkit import overhead
+from labkit import guard
+from labkit.shell import LabError
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="scripts/bench", description="Measure Rankscope on this machine.")
+    benches = parser.add_subparsers(dest="bench", required=True)
+    overhead.arguments(benches.add_parser("overhead", help="what the observer costs the job, the kernel and itself"))
+    options = parser.parse_args()
+    if os.geteuid() != 0:
+        print("bench: needs root", file=sys.stderr)
+        return 77
+    try:
+        with guard.lab_to_oneself():
+            return int(options.run(options))
+    except LabError as error:
+        print(f"bench: {error}\n       {error.help}", file=sys.stderr)
+        return error.exit_code
+    except KeyboardInterrupt:
+        print("\nbench: interrupted; job, namespaces and control groups are removed", file=sys.stderr)
+        return 130
+
+
+if __name__ == "__main__":
+    sys.exit(main())
