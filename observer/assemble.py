@@ -98,9 +98,7 @@ def assemble(raw: RawProcess, table: Sequence[CallRow]) -> RankRows:
     )  # fmt: skip
 
 
-def side_patterns(
-    raw: RawProcess, table: Sequence[CallRow], steps: Steps, tids: Iterable[int]
-) -> tuple[Pattern, ...]:
+def side_patterns(raw: RawProcess, table: Sequence[CallRow], steps: Steps, tids: Iterable[int]) -> tuple[Pattern, ...]:
     """Patterns of threads that are not on the critical path: other threads of a rank, data-loader workers."""
     found: list[Pattern] = []
     for tid in sorted(tids):

@@ -168,7 +168,15 @@ def _candidate(stat: ProcStat, environ: bytes, python: bool, libraries: Librarie
     node = node_name(stat.pid, root)
     claim = parse_claim(procfs.parse_environ(environ), node) if environ else None
     return Candidate(
-        stat.pid, stat.ppid, stat.comm, stat.start_ticks, python or bool(libraries.libpython), cmdline, claim, libraries, node
+        stat.pid,
+        stat.ppid,
+        stat.comm,
+        stat.start_ticks,
+        python or bool(libraries.libpython),
+        cmdline,
+        claim,
+        libraries,
+        node,
     )
 
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from observer import assemble
 from observer.assemble import OpenAbsence, RankRows, RawProcess
+from observer.gauges import Member
 from observer.observation import Observation, Totals
 from observer.process_watch import LOADER, TRAINING
 from observer.ranks import FoundRank
@@ -42,13 +43,14 @@ class _Last:
     flows: Sequence[FlowSummary]
     states: Mapping[int, str]
     throttled_s: Mapping[int, float]
+    costs: tuple[ProbeCost, ...]
     start_ns: int
     window_s: float
     hz: int
 
 
-def close_window(running: Observation, before: Totals, start: float, start_ns: int, hz: int) -> Window:
-    """The Window that began at `start` (Unix s; `start_ns` by CLOCK_MONOTONIC) and ends now."""
+def close_windows(running: Observation, before: Totals, start: float, start_ns: int, hz: int) -> list[Window]:
+    """One Window for each job, begun at `start` (Unix s; `start_ns` by CLOCK_MONOTONIC) and ending now."""
     root, probes = running.root, running.probes
     window_s = (time.clock_gettime_ns(time.CLOCK_MONOTONIC) - start_ns) / 1e9
     threads = {times.tid: times for times in sched.thread_times(probes.module)}
@@ -65,31 +67,43 @@ def close_window(running: Observation, before: Totals, start: float, start_ns: i
         running.flows.summaries(),
         {rank.pid: _state(rank, root) for rank in running.ranks},
         running.gauges.throttled_s(),
+        _growth(before.costs, probes.costs()),
         start_ns,
         window_s,
         hz,
     )
+    counters = [*running.gauges.host_rows(), *_observer_rows(before)]
+    jobs = sorted({rank.identity.job for rank in running.ranks})
+    return [_job_window(running, job, last, before, start, counters) for job in jobs]
+
+
+def _job_window(
+    running: Observation, job: str, last: _Last, before: Totals, start: float, host_counters: list[dict[str, Any]]
+) -> Window:
+    ranks = [rank for rank in running.ranks if rank.identity.job == job]
+    members = [Member(rank.identity.rank, rank.pid, rank.identity.netns) for rank in ranks]
     tables: dict[str, list[dict[str, Any]]] = {
-        "ranks": [], "steps": [], "patterns": [], "collectives": [], "flows": [], "counters": running.gauges.rows()
+        "ranks": [], "steps": [], "patterns": [], "collectives": [], "flows": [],
+        "counters": [*host_counters, *running.gauges.member_rows(members)],
     }  # fmt: skip
-    for rank in running.ranks:
-        _add_rank(tables, running, rank, last, before)
-    tables["counters"] += _observer_rows(before)
-    numbers = {rank.pid: rank.identity.rank for rank in running.ranks}
+    notes: list[str] = []
+    for rank in ranks:
+        _add_rank(tables, running, rank, last, before, notes)
+    numbers = {rank.pid: rank.identity.rank for rank in ranks}
     tables["flows"] = [_flow_row(numbers[flow.pid], flow) for flow in last.flows if flow.pid in numbers]
-    losses = list(probes.losses())
+    losses = list(running.probes.losses())
     if running.lost_stacks:
         losses.append(Loss("observer", "stacks_not_named", running.lost_stacks))
     manifest = Manifest(
         schema=WINDOW_SCHEMA,
-        host=host_name(root),
+        host=host_name(running.root),
         start=start,
-        seconds=window_s,
-        jobs=tuple(sorted({rank.identity.job for rank in running.ranks})),
+        seconds=last.window_s,
+        jobs=(job,),
         version=importlib.metadata.version("rankscope"),
-        notes=_notes(running),
+        notes=_notes(running, notes, set(numbers)),
         losses=tuple(losses),
-        costs=_growth(before.costs, probes.costs()),
+        costs=last.costs,
     )
     return Window(manifest, **{name: table_from_rows(name, rows) for name, rows in tables.items()})
 
@@ -99,7 +113,13 @@ def _observer_rows(before: Totals) -> list[dict[str, Any]]:
     peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
     shared = {"scope": "host", "instance": "", "rank": -1}
     return [
-        {**shared, "name": "observer.cpu_s", "unit": "s", "kind": "delta", "value": time.process_time() - before.observer_cpu_s},
+        {
+            **shared,
+            "name": "observer.cpu_s",
+            "unit": "s",
+            "kind": "delta",
+            "value": time.process_time() - before.observer_cpu_s,
+        },
         {**shared, "name": "observer.peak_bytes", "unit": "bytes", "kind": "gauge", "value": float(peak_bytes)},
     ]
 
@@ -116,19 +136,24 @@ def _events(running: Observation, start_ns: int, window_s: float) -> Events:
 
 
 def _add_rank(
-    tables: dict[str, list[dict[str, Any]]], running: Observation, rank: FoundRank, last: _Last, before: Totals
+    tables: dict[str, list[dict[str, Any]]],
+    running: Observation,
+    rank: FoundRank,
+    last: _Last,
+    before: Totals,
+    notes: list[str],
 ) -> None:
     number = rank.identity.rank
     rows = assemble.assemble(_raw(running, rank.pid, last), CALL_TABLE)
     if rows.steps.reason:
-        running.notes.append(f"rank {number}: {rows.steps.reason}")
+        notes.append(f"rank {number}: {rows.steps.reason}")
     tables["ranks"].append(_rank_row(running, rank, rows, last))
     tables["steps"] += assemble.step_rows(number, rows.step_times)
     tables["patterns"] += [assemble.pattern_row(number, TRAINING, pattern) for pattern in rows.training]
     tables["patterns"] += [assemble.pattern_row(number, "other", pattern) for pattern in rows.others]
     tables["collectives"] += [{"rank": number, **row} for row in rows.collectives]
     for process in running.processes.values():
-        if process.rank == number and process.label == LOADER:
+        if process.owner == rank.pid and process.label == LOADER:
             raw = _raw(running, process.pid, last)
             found = assemble.side_patterns(raw, CALL_TABLE, rows.steps, raw.python_tids)
             tables["patterns"] += [assemble.pattern_row(number, LOADER, pattern) for pattern in found]
@@ -277,10 +302,10 @@ def _growth(before: Sequence[ProbeCost], now: Sequence[ProbeCost]) -> tuple[Prob
     )
 
 
-def _notes(running: Observation) -> tuple[str, ...]:
-    """What could not be seen, each once."""
-    said = [*running.notes, *running.probes.notes, *running.probes.calls.notes, *running.gauges.notes, *running.flows.notes]
+def _notes(running: Observation, notes: Sequence[str], pids: set[int]) -> tuple[str, ...]:
+    """What could not be seen of the ranks with these pids, each once."""
+    said = [*notes, *running.probes.notes, *running.probes.calls.notes, *running.gauges.notes, *running.flows.notes]
     for process in running.processes.values():
-        if process.reason:
+        if process.reason and process.owner in pids:
             said.append(f"no Python stacks of pid {process.pid}: {process.reason}")
     return tuple(dict.fromkeys(said))[:_MAX_NOTES]

@@ -7,7 +7,7 @@ many ranks are in it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from probes import cgroup, disk, host, netdev, qdisc
 from probes.cgroup import CgroupSample
 from probes.disk import DiskSample
 from probes.host import HostSample
+from probes.namespaces import namespace_inode
 from probes.netdev import Interfaces
 from probes.qdisc import Qdiscs
 
@@ -30,14 +31,23 @@ class Member:
 
 
 def _row(scope: str, name: str, unit: str, value: float, **more: Any) -> dict[str, Any]:
-    return {"scope": scope, "instance": "", "rank": -1, "name": name, "unit": unit, "kind": "delta", "value": value, **more}
+    return {
+        "scope": scope,
+        "instance": "",
+        "rank": -1,
+        "name": name,
+        "unit": unit,
+        "kind": "delta",
+        "value": value,
+        **more,
+    }
 
 
 @dataclass(slots=True)
 class Gauges:
     """Counters between `begin` and `rows`. `notes` says what could not be read."""
 
-    members: Sequence[Member]
+    pids: Sequence[int]
     root: Path = Path("/")
     notes: list[str] = field(default_factory=list)
     _host: HostSample | None = None
@@ -50,31 +60,38 @@ class Gauges:
         """Read everything: the window counts from here."""
         self._host = host.sample_host(self.root, clocks=False)
         self._disks = disk.sample_disks(self.root)
-        for member in self._one_per_namespace():
-            self._interfaces[member.netns] = netdev.read_interfaces(member.pid, self.root)
-            self._qdiscs[member.netns] = qdisc.read_qdiscs(member.pid, self.root)
-        for member in self.members:
-            self._cgroups[member.pid] = cgroup.sample_cgroup(member.pid, self.root)
+        for pid in self.pids:
+            self._cgroups[pid] = cgroup.sample_cgroup(pid, self.root)
+            netns = self._netns(pid)
+            if netns not in self._interfaces:
+                self._interfaces[netns] = netdev.read_interfaces(pid, self.root)
+                self._qdiscs[netns] = qdisc.read_qdiscs(pid, self.root)
 
-    def _one_per_namespace(self) -> Iterable[Member]:
-        return {member.netns: member for member in reversed(self.members)}.values()
+    def _netns(self, pid: int) -> int:
+        try:
+            return namespace_inode(pid, "net", self.root)
+        except (OSError, ValueError):
+            return 0
 
     def throttled_s(self) -> dict[int, float]:
         """Per pid: how long its CPU quota has held it back since `begin`."""
         found = {}
-        for member in self.members:
-            before = self._cgroups.get(member.pid)
-            if before is not None:
-                now = cgroup.sample_cgroup(member.pid, self.root)
-                found[member.pid] = sum(level.throttled_s for level in cgroup.cgroup_delta(before, now).cpu)
+        for pid, before in self._cgroups.items():
+            now = cgroup.sample_cgroup(pid, self.root)
+            if now.cpu:
+                found[pid] = sum(level.throttled_s for level in cgroup.cgroup_delta(before, now).cpu)
         return found
 
-    def rows(self) -> list[dict[str, Any]]:
-        """Growth and levels since `begin`."""
-        rows = self._host_rows() + self._disk_rows()
-        for member in self._one_per_namespace():
+    def host_rows(self) -> list[dict[str, Any]]:
+        """Growth and levels of the whole host since `begin`."""
+        return self._host_rows() + self._disk_rows()
+
+    def member_rows(self, members: Sequence[Member]) -> list[dict[str, Any]]:
+        """Growth and levels of what these ranks use: interfaces of their network namespaces, control groups."""
+        rows = []
+        for member in {member.netns: member for member in reversed(members)}.values():
             rows += self._interface_rows(member)
-        for member in self.members:
+        for member in members:
             rows += self._cgroup_rows(member)
         return rows
 
@@ -106,7 +123,15 @@ class Gauges:
             ]
         for clock in now.clocks:
             rows.append(
-                _row("host", "cpu.clock_hz", "Hz", clock.current_hz, instance=f"cpu{clock.cpu}", kind="gauge", limit=clock.max_hz)
+                _row(
+                    "host",
+                    "cpu.clock_hz",
+                    "Hz",
+                    clock.current_hz,
+                    instance=f"cpu{clock.cpu}",
+                    kind="gauge",
+                    limit=clock.max_hz,
+                )
             )
         return rows
 
@@ -137,7 +162,7 @@ class Gauges:
         speeds = {interface.name: interface.speed_hz or None for interface in now.interfaces}
         rows = []
         for delta in netdev.interface_deltas(before, now):
-            if delta.name == "lo" and not delta.tx_bytes:
+            if not (delta.tx_bytes or delta.rx_bytes):
                 continue
             limit = speeds.get(delta.name)
             where = {"instance": delta.name, "rank": member.rank}
@@ -154,7 +179,9 @@ class Gauges:
             where = {"instance": queue.interface, "rank": member.rank}
             if queue.rate_hz:
                 rows.append(
-                    _row("nic", "qdisc.rate_limit", "bytes/s", queue.rate_hz, kind="gauge", limit=queue.rate_hz, **where)
+                    _row(
+                        "nic", "qdisc.rate_limit", "bytes/s", queue.rate_hz, kind="gauge", limit=queue.rate_hz, **where
+                    )
                 )
             if queue.loss:
                 rows.append(_row("nic", "qdisc.loss", "share", queue.loss, kind="gauge", **where))

@@ -78,7 +78,13 @@ def parse_claim(environ: Mapping[str, str], node: str) -> Claim | None:
     The innermost launcher is believed: torchrun under Slurm or MPI leaves SLURM_PROCID and the like of its own process
     in the environment of its ranks; orted, started by srun, leaves those of Slurm.
     """
-    return _torch(environ, node) or _open_mpi(environ, node) or _horovod(environ, node) or _pmi(environ, node) or _slurm(environ)
+    return (
+        _torch(environ, node)
+        or _open_mpi(environ, node)
+        or _horovod(environ, node)
+        or _pmi(environ, node)
+        or _slurm(environ)
+    )
 
 
 def parse_arguments(arguments: tuple[str, ...]) -> tuple[int | None, int, int]:
@@ -106,10 +112,7 @@ def _torch(environ: Mapping[str, str], node: str) -> Claim | None:
     master, local_only = _master(environ, node)
     run = environ.get("TORCHELASTIC_RUN_ID", "")
     slurm = environ.get("SLURM_JOB_ID", "")
-    if slurm:
-        parts = ["slurm", slurm, master]
-    else:
-        parts = ["torch", "" if run in _EMPTY_RUN_IDS else run, master]
+    parts = ["slurm", slurm, master] if slurm else ["torch", "" if run in _EMPTY_RUN_IDS else run, master]
     named = [part for part in parts if part]
     if len(named) == 1:
         named.append(node)

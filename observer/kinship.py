@@ -76,7 +76,9 @@ class Connections:
 
     def reaches_out(self, pid: int, parent: int) -> bool:
         """Whether it has a connection of its own to another host."""
-        return any(not _is_loopback(peer) and _address(local) != _address(peer) for local, peer in self.own(pid, parent))
+        return any(
+            not _is_loopback(peer) and _address(local) != _address(peer) for local, peer in self.own(pid, parent)
+        )
 
     def _space(self, pid: int) -> int:
         try:

@@ -105,7 +105,7 @@ class Observation:
         for rank in self.ranks:
             for child in children(rank.pid, self.root):
                 if child not in self.processes:
-                    worker = process_watch.watch(child, rank.identity.rank, LOADER, self.probes, self.root)
+                    worker = process_watch.watch(child, rank.pid, LOADER, self.probes, self.root)
                     self.processes[child] = worker
         self.probes.calls.enforce_budget(len(self.ranks))
 
@@ -133,16 +133,14 @@ def begin(ranks: Sequence[FoundRank], *, hz: int, root: Path = Path("/"), verbos
     try:
         probes.calls.watch([rank.pid for rank in ranks], root)
         for rank in ranks:
-            number = rank.identity.rank
-            processes[rank.pid] = process_watch.watch(rank.pid, number, TRAINING, probes, root)
+            processes[rank.pid] = process_watch.watch(rank.pid, rank.pid, TRAINING, probes, root)
             for worker in rank.workers[:_MAX_WORKERS]:
-                processes[worker.pid] = process_watch.watch(worker.pid, number, LOADER, probes, root)
-        members = [Member(rank.identity.rank, rank.pid, rank.identity.netns) for rank in ranks]
+                processes[worker.pid] = process_watch.watch(worker.pid, rank.pid, LOADER, probes, root)
         flows = FlowTracker([rank.pid for rank in ranks], root)
     except BaseException:
         probes.close()
         raise
-    return Observation(ranks, probes, processes, Gauges(members, root), flows, root)
+    return Observation(ranks, probes, processes, Gauges([rank.pid for rank in ranks], root), flows, root)
 
 
 def children(pid: int, root: Path = Path("/")) -> tuple[int, ...]:

@@ -27,7 +27,7 @@ class ProcessWatch:
     """A rank's process or one that belongs to it (a data-loader worker)."""
 
     pid: int
-    rank: int
+    owner: int  # pid of the rank it belongs to
     label: str
     interpreter: Interpreter | None
     reason: str
@@ -77,9 +77,9 @@ class ProcessWatch:
             self.memory = None
 
 
-def watch(pid: int, rank: int, label: str, probes: KernelProbes, root: Path = Path("/")) -> ProcessWatch:
+def watch(pid: int, owner: int, label: str, probes: KernelProbes, root: Path = Path("/")) -> ProcessWatch:
     """Begin to observe `pid`. Where its interpreter is not understood, its main thread is timed without stacks."""
-    process = ProcessWatch(pid, rank, label, None, "")
+    process = ProcessWatch(pid, owner, label, None, "")
     try:
         process.interpreter = find_interpreter(pid, root)
         process.memory = ProcessMemory(pid, root, process.interpreter.start_ticks)

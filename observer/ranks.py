@@ -27,7 +27,17 @@ from probes.procfs import ROOT
 MAX_DEPTH = 64
 MAX_WORKERS = 4096  # of one rank
 
-_LAUNCHER_PROGRAMS = ("torchrun", "accelerate", "deepspeed", "horovodrun", "composer", "mpirun", "mpiexec", "srun", "colossalai")
+_LAUNCHER_PROGRAMS = (
+    "torchrun",
+    "accelerate",
+    "deepspeed",
+    "horovodrun",
+    "composer",
+    "mpirun",
+    "mpiexec",
+    "srun",
+    "colossalai",
+)
 _LAUNCHER_MODULES = (
     "torch.distributed.run",
     "torch.distributed.launch",
@@ -278,7 +288,13 @@ class _Census:
             if not one.libraries.framework:
                 rank = f"rank {one.claim.rank}" if one.claim else "a rank"
                 has_rank_below = any(pid in self._above(chosen) for chosen in self._chosen)
-                what = "it is a wrapper around the rank" if has_rank_below else "it may be starting" if one.python else "not Python"
+                what = (
+                    "it is a wrapper around the rank"
+                    if has_rank_below
+                    else "it may be starting"
+                    if one.python
+                    else "not Python"
+                )
                 self._rejected[pid] = f"its environment names {rank}, but no training library is loaded: {what}"
             elif one.claim is not None:
                 self._rejected[pid] = f"inherits rank {one.claim.rank} from a process that is no rank"
@@ -294,11 +310,12 @@ class _Census:
 
     def _above(self, pid: int) -> Iterable[int]:
         """Ancestors, nearest first."""
+        above = pid
         for _ in range(MAX_DEPTH):
-            pid = self._parents.get(pid, 0)
-            if pid <= 1:
+            above = self._parents.get(above, 0)
+            if above <= 1 or above == pid:  # the table may be read while it changes
                 return
-            yield pid
+            yield above
 
     def _ancestor(self, pid: int, launchers: bool = False) -> Candidate | None:
         """The nearest ancestor with a training library; none above a launcher."""
@@ -354,7 +371,9 @@ class _Census:
             entries = ()
             self._notes.append(f"pid {one.pid}: control groups: {procfs.reason(error)}")
         if claim.this_host_only and not chosen.guessed and claim.world_size > max(claim.local_world_size, 1):
-            self._notes.append(f"{claim.job}: the master address names no host; ranks elsewhere may show as another job")
+            self._notes.append(
+                f"{claim.job}: the master address names no host; ranks elsewhere may show as another job"
+            )
         container = find_container(entry.path for entry in entries)
         identity = RankIdentity(
             job=claim.job,
@@ -435,6 +454,8 @@ def is_tool(cmdline: tuple[str, ...]) -> bool:
     return False
 
 
-def with_devices(rank: FoundRank, addresses: tuple[str, ...], gpus: tuple[str, ...], nics: tuple[str, ...]) -> FoundRank:
+def with_devices(
+    rank: FoundRank, addresses: tuple[str, ...], gpus: tuple[str, ...], nics: tuple[str, ...]
+) -> FoundRank:
     """The same rank with what connections and devices tell of it."""
     return replace(rank, identity=replace(rank.identity, addresses=addresses, gpus=gpus, nics=nics))

@@ -1,6 +1,6 @@
 """One window of observation, from an untouched host to a `Window`.
 
-  census → probes loaded, processes watched → (aligned start) → run → (end) → rows → Window
+  census → probes loaded, processes watched → (aligned start) → run → (end) → rows → one Window per job
 
 Windows start at whole multiples of `align_s` of Unix time, so that hosts that are asked at about the same moment observe
 the same interval without talking to each other.
@@ -36,7 +36,7 @@ class RecordOptions:
 
 
 def record(options: RecordOptions, progress: Progress = lambda _: None) -> list[Window]:
-    """Observe one window of this host; one Window. Written below `options.out` when that is given.
+    """Observe one window of this host; one Window for each job. Written below `options.out` when that is given.
 
     Raises UsageError, NotPermitted, NoRanks, MissingFeature, OutputFailed.
     """
@@ -54,12 +54,13 @@ def record(options: RecordOptions, progress: Progress = lambda _: None) -> list[
         running.flows.begin()
         start, start_ns = time.time(), time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         running.run_until(start + options.window_s, progress)
-        window = closing.close_window(running, before, start, start_ns, options.hz)
+        windows = closing.close_windows(running, before, start, start_ns, options.hz)
     finally:
         running.close()
     if options.out is not None:
-        progress(f"written to {write_window(window, options.out)}")
-    return [window]
+        for window in windows:
+            progress(f"written to {write_window(window, options.out)}")
+    return windows
 
 
 def choose(census: RankCensus, options: RecordOptions) -> tuple[FoundRank, ...]:

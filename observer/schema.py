@@ -1,6 +1,6 @@
 """The window: what one host writes down about one interval of wall time. Schema `rankscope.window/1`.
 
-A window is a folder `<host>-<start as YYYYmmddTHHMMSSZ>-<seconds>s/` that holds `window.json` (the manifest) and one
+A window of one job on one host is a folder `<host>-<start as YYYYmmddTHHMMSSZ>-<seconds>s-<job>/` that holds `window.json` (the manifest) and one
 Parquet file per table below. It holds no raw events: some tens of kilobytes per rank. Every column is documented here,
 in the field metadata (`doc`, `unit`), and so in the files themselves.
 

@@ -84,13 +84,14 @@ def table_from_rows(name: str, rows: list[dict[str, Any]]) -> pa.Table:
 
 
 def folder_name(manifest: Manifest) -> str:
-    """`<host>-<start, UTC>-<seconds>s`, safe as a file name whatever the host is called."""
-    host = (
-        "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in manifest.host).lstrip(".")[:64]
-        or "host"
-    )
+    """`<host>-<start, UTC>-<seconds>s-<job>`, safe as a file name whatever host and job are called."""
+    host, job = _safe(manifest.host) or "host", _safe("+".join(manifest.jobs)) or "job"
     start = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(manifest.start))
-    return f"{host}-{start}-{manifest.seconds:g}s"
+    return f"{host}-{start}-{manifest.seconds:.4g}s-{job}"
+
+
+def _safe(text: str) -> str:
+    return "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in text).lstrip(".")[:64]
 
 
 def write_window(window: Window, into: Path) -> Path:

@@ -42,14 +42,15 @@ class Namespaces:
 
 def namespaces(pid: int | str, root: Path = ROOT) -> Namespaces:
     """The namespaces of a process. Never raises."""
-    found, missing = [], []
+    found: dict[str, int] = {}
+    missing: list[str] = []
     for kind in KINDS:
         try:
-            found.append(namespace_inode(pid, kind, root))
+            found[kind] = namespace_inode(pid, kind, root)
         except (OSError, ValueError) as error:
-            found.append(0)
+            found[kind] = 0
             missing.append(f"{kind} namespace of pid {pid}: {reason(error)}")
-    return Namespaces(*found, missing=tuple(missing))
+    return Namespaces(**found, missing=tuple(missing))
 
 
 def namespace_inode(pid: int | str, kind: str, root: Path = ROOT) -> int:

@@ -1,0 +1,1 @@
+"""From window files to one verdict. Needs neither root nor the host that was observed. See README.md."""

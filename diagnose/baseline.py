@@ -1,0 +1,108 @@
+"""Earlier windows of the same job: time as well as space.
+
+Slow everywhere: step p50 exceeds the baseline's by 10 % and no rank is odd. The function is the one whose median over
+ranks grew most. By design: an excess over the peers of which 70 % was there before is an imbalance, not a fault.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from diagnose import limits
+from diagnose.attribute import WAITING, Function
+from diagnose.compare import differences, nan_median, roles
+from diagnose.fleet import Fleet
+from diagnose.gather import gather
+from diagnose.verdict import Baseline
+from observer.windows import Window
+from probes.errors import BadData
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """What the baseline windows say."""
+
+    about: Baseline
+    step_p50: float
+    step_p50_spread: float  # between baseline windows, or within the only one: seconds
+    excess: dict[int, float]  # rank number → excess over its peers then, seconds per step
+    functions: dict[tuple[str, str, str, int, str], float]  # median over ranks, seconds per step
+    notes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """The function that grew most between the baseline and now, on the median rank."""
+
+    function: Function
+    detail: str
+    before_s: float
+    now_s: float
+
+
+def read_baseline(windows: Sequence[Window], job: str) -> Reference:
+    """Summarise the baseline. Raises BadData if it holds no window of `job` or no steps."""
+    moments: list[Fleet] = []
+    for start in sorted({round(window.manifest.start / max(window.manifest.seconds, 1.0)) for window in windows}):
+        group = [w for w in windows if round(w.manifest.start / max(w.manifest.seconds, 1.0)) == start]
+        if any(job in window.ranks["job"].to_pylist() for window in group):
+            moments.append(gather(group, job))
+    if not moments:
+        raise BadData("the baseline is of another job: no window in it holds this one")
+    usable = [fleet for fleet in moments if fleet.steps.count >= limits.STEPS_LEAST]
+    if not usable:
+        raise BadData("the baseline holds no window with enough steps")
+    medians = [float(np.nanmedian(fleet.steps.seconds)) for fleet in usable]
+    newest = usable[-1]
+    found = differences(newest.steps.own_s, roles(newest), medians[-1])
+    first = nan_median(newest.steps.seconds, 0)
+    within = float(np.median(np.abs(first - np.median(first)))) * 1.4826 / max(np.sqrt(len(first)), 1.0)
+    between = float(np.median(np.abs(np.array(medians) - np.median(medians)))) * 1.4826
+    p50 = float(np.median(medians))
+    about = Baseline(
+        windows=len(windows),
+        ranks=len(newest.ranks),
+        start=min(fleet.start for fleet in usable),
+        end=max(fleet.start + fleet.seconds for fleet in usable),
+        step_p50=p50,
+    )
+    excess = {int(rank): float(over) for rank, over in zip(newest.ranks.number, found.excess_s, strict=True)
+              if np.isfinite(over)}  # fmt: skip
+    return Reference(about, p50, max(within, between), excess, function_medians(newest), ())
+
+
+def function_medians(fleet: Fleet) -> dict[tuple[str, str, str, int, str], float]:
+    """Median over ranks of each function's seconds per step on the training thread; waiting left out."""
+    table = fleet.patterns
+    skipped = [table.kind.code(kind) for kind in WAITING]
+    rows = np.flatnonzero((table.thread.codes == table.thread.code("training")) & ~np.isin(table.kind.codes, skipped))
+    if len(rows) == 0:
+        return {}
+    columns = np.stack([table.kind.codes[rows], table.name.codes[rows], table.file.codes[rows], table.line[rows],
+                        table.detail.codes[rows]])  # fmt: skip
+    unique, key = np.unique(columns, axis=1, return_inverse=True)
+    width = unique.shape[1]
+    total = np.bincount(table.rank[rows] * width + key.reshape(-1), weights=table.per_step_s[rows],
+                        minlength=len(fleet.ranks) * width).reshape(len(fleet.ranks), width)  # fmt: skip
+    median = np.median(total, axis=0)
+    return {
+        (table.kind.values[kind], table.name.values[name], table.file.values[file], int(line), table.detail.values[detail]):
+            float(median[index])
+        for index, (kind, name, file, line, detail) in enumerate(unique.T)
+    }  # fmt: skip
+
+
+def most_grown(reference: Reference, fleet: Fleet) -> Growth | None:
+    """The function with the largest growth; None if none grew."""
+    now = function_medians(fleet)
+    grown = {key: seconds - reference.functions.get(key, 0.0) for key, seconds in now.items()}
+    if not grown:
+        return None
+    key = max(grown, key=lambda each: grown[each])
+    if grown[key] <= 0:
+        return None
+    kind, name, file, line, detail = key
+    return Growth(Function(kind, name, file, line), detail, reference.functions.get(key, 0.0), now[key])

@@ -1,0 +1,21 @@
+"""Causes: one file per component. Each says which evidence convicts it and which acquits it."""
+
+from __future__ import annotations
+
+from diagnose.causes import cpu, process, python, storage, workload
+from diagnose.causes.case import Case, Charge
+
+JUDGES = (cpu.judge, storage.judge, python.judge, process.judge, workload.judge)
+
+
+def charges(case: Case) -> tuple[Charge, ...]:
+    """What the components are charged with for one rank's excess, the strongest charge first.
+
+    The strength of a charge is the seconds per step it explains times its support: behaviour accuses, hardware
+    convicts. Support is 1 where a counter moved on the same component at the same time, about 0.75 where none is seen.
+    """
+    found = [charge for judge in JUDGES for charge in judge(case) if charge.explained_s > 0]
+    return tuple(sorted(found, key=lambda charge: -charge.explained_s * charge.support))
+
+
+__all__ = ["Case", "Charge", "charges"]

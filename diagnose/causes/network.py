@@ -1,0 +1,253 @@
+"""Network: the transfer is long because one link is slow. No rank is accused: nobody's own time is too long.
+
+Rate of a flow while it sends = sent_bytes / (busy - rwnd_limited - sndbuf_limited): the time in which only the network held
+data back, so that a waiting peer process does not look like a slow link. Flows between two addresses are one cell of
+C4's delay matrix [source][destination]: one slow cell is a link, a slow row the sender, a slow column the receiver.
+
+lost(cell) = sending seconds per step · (1 - rate / rate of the cells that touch neither end), at most the transfer
+
+Convicts: a shaper with less than its peers' rate, retransmissions, a round trip far above its least. With one of them
+a cell is slow below a third of its peers' rate (two thirds with a shaper), without any below a fifth.
+Acquits: flows that are small, or wait for the receiving process; a transfer that is a small part of the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from diagnose import limits
+from diagnose.fleet import Bools, Fleet, Floats, Ints
+from diagnose.text import rate as rate_text
+from diagnose.verdict import Evidence
+
+_SHAPED_RATIO = 1.5  # enough where the shaper itself is seen
+_SHAPED_BELOW = 0.7  # of the median shaper of the other hosts
+
+
+@dataclass(frozen=True, slots=True)
+class LinkCharge:
+    """One end of the network accused of a part of the transfer."""
+
+    cause: str
+    address: str
+    interface: str
+    host: str
+    ranks: tuple[int, ...]  # rows in fleet.ranks
+    lost_s: float
+    ratio: float
+    support: float
+    evidence: tuple[Evidence, ...]
+    action: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Cells:
+    """One entry per pair of addresses (source, destination)."""
+
+    source: tuple[str, ...]
+    peer: tuple[str, ...]
+    interface: tuple[str, ...]
+    sent_bytes: Floats
+    sending_s: Floats
+    retransmitted_bytes: Floats
+    inflation: Floats
+
+    @property
+    def rate(self) -> Floats:
+        return self.sent_bytes / np.maximum(self.sending_s, 1e-6)
+
+    def touches(self, address: str) -> Bools:
+        return np.array([address in pair for pair in zip(self.source, self.peer, strict=True)], dtype=bool)
+
+
+def judge(fleet: Fleet, steps: int, step_s: float, transfer_s: float) -> tuple[LinkCharge, ...]:
+    """Links that explain a large part of the transfer. `steps` in the whole window; seconds per step."""
+    if transfer_s < max(limits.EFFECT_SHARE * step_s, limits.EFFECT_SECONDS) or steps < 1:
+        return ()
+    cells = _cells(fleet)
+    if len(cells.source) == 0:
+        return ()
+    slow: list[tuple[int, float, float]] = []  # cell, reference rate, lost
+    shaped = _shaped(fleet)
+    for index in range(len(cells.source)):
+        reference = _reference(cells, index)
+        if reference is None:  # one link only: nothing to compare it with
+            continue
+        ratio = reference / float(cells.rate[index])
+        lost = min(float(cells.sending_s[index]) / steps * (1 - 1 / max(ratio, 1.0)), transfer_s)
+        tight = _tight(cells.source[index], shaped) or _tight(cells.peer[index], shaped)
+        share = limits.EFFECT_SHARE if tight is not None else limits.LINK_EFFECT_SHARE
+        floor = max(share * step_s, limits.EFFECT_SECONDS)
+        if ratio >= _needed(cells, index, tight) and lost >= floor:
+            slow.append((index, reference, lost))
+    if not slow:
+        return ()
+    return (_accuse(fleet, cells, slow, shaped),)
+
+
+def _cells(fleet: Fleet) -> _Cells:
+    """Flows between different addresses of the job's hosts, added up by pair; small ones left out."""
+    flows = fleet.flows
+    here = set(flows.local)
+    # A quiet connection (the store, a heartbeat) says nothing about a rate, however long it is busy.
+    loud = max(limits.FLOW_BYTES_LEAST, limits.FLOW_SHARE_LEAST * float(flows.sent_bytes.max(initial=0.0)))
+    totals: dict[tuple[str, str], list[float]] = {}
+    interface: dict[tuple[str, str], str] = {}
+    for index in range(len(flows)):
+        pair = flows.local[index], flows.peer[index]
+        if pair[0] == pair[1] or pair[1] not in here or flows.sent_bytes[index] < loud:
+            continue
+        least = float(flows.min_rtt_s[index])
+        swollen = float(flows.rtt_s[index]) / least if least > 0 else 1.0
+        sent = float(flows.sent_bytes[index])
+        total = totals.setdefault(pair, [0.0, 0.0, 0.0, 0.0])
+        for place, value in enumerate((sent, flows.sending_s[index], flows.retransmitted_bytes[index], sent * swollen)):
+            total[place] += float(value)
+        interface.setdefault(pair, flows.interface[index])
+    pairs = sorted(totals)
+    columns = np.array([totals[pair] for pair in pairs], dtype=np.float64).reshape(len(pairs), 4)
+    return _Cells(
+        source=tuple(pair[0] for pair in pairs),
+        peer=tuple(pair[1] for pair in pairs),
+        interface=tuple(interface[pair] for pair in pairs),
+        sent_bytes=columns[:, 0],
+        sending_s=columns[:, 1],
+        retransmitted_bytes=columns[:, 2],
+        inflation=columns[:, 3] / np.maximum(columns[:, 0], 1.0),
+    )
+
+
+def _reference(cells: _Cells, index: int) -> float | None:
+    """Median rate of the cells that touch neither end of this one; else of those that share only one end."""
+    ends = {cells.source[index], cells.peer[index]}
+    apart = [i for i in range(len(cells.source)) if not ends & {cells.source[i], cells.peer[i]}]
+    others = apart or [i for i in range(len(cells.source)) if i != index]
+    return float(np.max(cells.rate[others]) if len(others) < 3 else np.median(cells.rate[others])) if others else None
+
+
+def _shaped(fleet: Fleet) -> dict[str, float]:
+    """Addresses behind a shaper, bytes/s."""
+    found: dict[str, float] = {}
+    ranks, flows = fleet.ranks, fleet.flows
+    for counter in fleet.counters:
+        if counter.name != "qdisc.rate_limit" or not counter.value > 0:
+            continue
+        if counter.rank >= 0:
+            # Interfaces of one name exist in every network namespace: ranks of the same one share the shaper.
+            near = (ranks.netns[flows.rank] == ranks.netns[counter.rank]) & _on(fleet, flows.rank, counter.observed_on)
+        else:
+            near = _on(fleet, flows.rank, counter.observed_on)
+        for index in np.flatnonzero(near):
+            if flows.interface[index] == counter.instance or not flows.interface[index]:
+                found[flows.local[index]] = min(found.get(flows.local[index], np.inf), counter.value)
+    return found
+
+
+def _on(fleet: Fleet, rows: Ints, host: str) -> Bools:
+    return np.array([fleet.ranks.observed_on[row] == host for row in rows], dtype=bool)
+
+
+def _tight(address: str, shaped: dict[str, float]) -> float | None:
+    """The shaper of an address, if it is clearly below those of the others or the others have none."""
+    mine = shaped.get(address)
+    if mine is None:
+        return None
+    others = [value for other, value in shaped.items() if other != address]
+    return mine if not others or mine <= _SHAPED_BELOW * float(np.median(others)) else None
+
+
+def _needed(cells: _Cells, index: int, tight: float | None) -> float:
+    """How many times slower than its peers this cell must be."""
+    if tight is not None:
+        return _SHAPED_RATIO
+    return limits.LINK_RATIO if _loses(cells, index) or _queues(cells, index) else limits.LINK_RATIO_ALONE
+
+
+def _loses(cells: _Cells, index: int) -> bool:
+    share = cells.retransmitted_bytes / np.maximum(cells.sent_bytes, 1.0)
+    others = np.delete(share, index)
+    usual = float(np.median(others)) if len(others) else 0.0
+    return bool(share[index] >= max(limits.RETRANSMIT_SHARE, 3 * usual))
+
+
+def _queues(cells: _Cells, index: int) -> bool:
+    others = np.delete(cells.inflation, index)
+    usual = float(np.median(others)) if len(others) else 1.0
+    return bool(cells.inflation[index] >= max(limits.RTT_INFLATION, 2 * usual))
+
+
+def _accuse(fleet: Fleet, cells: _Cells, slow: list[tuple[int, float, float]], shaped: dict[str, float]) -> LinkCharge:
+    """One charge: the end that most of the slow cells have in common."""
+    address = _common_end(cells, slow, shaped)
+    mine = [item for item in slow if address in (cells.source[item[0]], cells.peer[item[0]])]
+    worst, reference, _ = max(mine, key=lambda item: item[2])
+    flows = fleet.flows
+    rows = [int(row) for row, local in zip(flows.rank, flows.local, strict=True) if local == address]
+    host = fleet.ranks.host[rows[0]]
+    sending = {cells.source[index] == address for index, _, _ in mine}
+    way = "both ways" if len(sending) == 2 else "sending" if True in sending else "receiving"
+    named = [cells.interface[i] for i, _, _ in mine if cells.source[i] == address]
+    interface = next((name for name in named if name), "") or _interface(fleet, address)
+    loses = any(_loses(cells, index) for index, _, _ in mine)
+    queues = any(_queues(cells, index) for index, _, _ in mine)
+    narrow = _tight(address, shaped)
+    where = f"{interface or 'the interface'} ({address}) of {host}"
+    action = (
+        f"Check {where}: {'the shaper on it, ' if narrow is not None else ''}its cable, its switch port, its speed."
+    )
+    if len(mine) == 1 and narrow is None:
+        other = cells.peer[worst] if cells.source[worst] == address else cells.source[worst]
+        action = f"Check the path between {address} and {other}: only this one is slow."
+    evidence = list(_evidence(cells, worst, reference, address, shaped, narrow))
+    evidence.insert(1, Evidence("tcp", f"{address} slow", way, None, ""))
+    return LinkCharge(
+        cause="loss" if loses and not queues and narrow is None else "slow-link",
+        address=address,
+        interface=interface,
+        host=host,
+        ranks=tuple(dict.fromkeys(rows)),
+        lost_s=max(item[2] for item in mine),
+        ratio=reference / float(cells.rate[worst]),
+        support=1.0 if narrow is not None else 0.9 if loses or queues else 0.75,
+        evidence=tuple(evidence),
+        action=action,
+    )
+
+
+def _common_end(cells: _Cells, slow: list[tuple[int, float, float]], shaped: dict[str, float]) -> str:
+    weight: dict[str, float] = {}
+    for index, _, lost in slow:
+        # A sender is a little likelier than the receiver: its queue is where a rate is enforced.
+        for address, part in ((cells.source[index], 1.05), (cells.peer[index], 1.0)):
+            convicted = 1.5 if _tight(address, shaped) is not None else 1.0
+            weight[address] = weight.get(address, 0.0) + lost * part * convicted
+    return max(sorted(weight), key=lambda each: weight[each])
+
+
+def _evidence(
+    cells: _Cells, worst: int, reference: float, address: str, shaped: dict[str, float], narrow: float | None
+) -> Iterable[Evidence]:
+    count = len(cells.source) - 1
+    name = f"{cells.source[worst]} > {cells.peer[worst]}"
+    yield Evidence("tcp", f"rate while sending {name}", float(cells.rate[worst]), reference, "bytes/s", count)
+    if narrow is not None:
+        rest = [value for other, value in shaped.items() if other != address]
+        yield Evidence("qdisc", f"shaper on {address}", rate_text(narrow), rate_text(float(np.median(rest))) if rest else None,
+                       "", len(rest))  # fmt: skip
+    share = cells.retransmitted_bytes / np.maximum(cells.sent_bytes, 1.0)
+    others_share = np.delete(share, worst)
+    yield Evidence("tcp", "retransmitted", 100 * float(share[worst]),
+                   100 * float(np.median(others_share)) if count else None, "%", count)  # fmt: skip
+    inflation = np.delete(cells.inflation, worst)
+    yield Evidence("tcp", "round trip over its least", float(cells.inflation[worst]),
+                   float(np.median(inflation)) if count else None, "x", count)  # fmt: skip
+
+
+def _interface(fleet: Fleet, address: str) -> str:
+    for local, interface in zip(fleet.flows.local, fleet.flows.interface, strict=True):
+        if local == address and interface:
+            return interface
+    return ""

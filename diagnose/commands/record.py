@@ -1,0 +1,48 @@
+"""`rankscope record`: observe one window and write window files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from diagnose.commands.output import print_json, progress, progress_done
+from observer.windows import Window, folder_name
+from probes.errors import EXIT_HEALTHY, UsageError
+
+
+def _written(out: Path, window: Window) -> str:
+    """The folder of a window: a name that was taken has got a number."""
+    found = sorted(out.glob(f"{folder_name(window.manifest)}*"), key=lambda path: path.stat().st_mtime)
+    return str(found[-1]) if found else str(out)
+
+
+def run(*, out: Path, window_s: float, job: str | None, pids: tuple[int, ...], as_json: bool, verbose: bool) -> int:
+    """Write the windows into `out` and say what they hold. Exit code 0: recording does not judge."""
+    from observer.recorder import RecordOptions, record
+
+    if out.exists() and not out.is_dir():
+        raise UsageError(f"--out {out} is not a folder")
+    try:
+        windows = record(RecordOptions(window_s=window_s, out=out, pids=pids, job=job, verbose=verbose), progress())
+    finally:
+        progress_done()
+    if as_json:
+        print_json(
+            [
+                {
+                    "folder": _written(out, window),
+                    "host": window.manifest.host,
+                    "jobs": list(window.manifest.jobs),
+                    "ranks": window.ranks.num_rows,
+                    "steps": window.steps.num_rows,
+                    "notes": list(window.manifest.notes),
+                }
+                for window in windows
+            ]
+        )
+        return EXIT_HEALTHY
+    for window in windows:
+        print(_written(out, window))
+        print(f"  {window.ranks.num_rows} ranks, {window.steps.num_rows} steps, {window.patterns.num_rows} patterns")
+        for note in window.manifest.notes if verbose else window.manifest.notes[:3]:
+            print(f"  note  {note}")
+    return EXIT_HEALTHY

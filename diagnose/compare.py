@@ -1,0 +1,249 @@
+"""Ranks against their peers: robust location and scale with floors, and the ranks whose own time is too long.
+
+d(r,s) = own(r,s) - median over peers q of own(q,s)        per step s, peers = ranks of the same role, without r
+excess(r) = 10 % trimmed mean over s of d(r,s)
+se(r) = winsorised sd of d(r,·) / (0.8 sqrt(n_eff)),  n_eff = n (1 - rho) / (1 + rho),  rho = lag-1 autocorrelation
+level(r) = 10 % trimmed mean over s of own(r,s) - median over all ranks of the role
+between(r) = max(floor, 1.4826 MAD over peers of level · (1 + 1 / peers))
+z(r) = excess(r) / sqrt(between(r)² + se(r)²)
+
+A rank is odd if z >= 4, its one-sided normal p passes Benjamini-Hochberg at 1 % over all ranks tested, its excess
+exceeds the effect floor and is there in every third of the steps, and it makes its peers wait (waiting.py).
+Trimmed mean and winsorised error: Yuen 1974.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+
+from diagnose import limits
+from diagnose.fleet import Bools, Fleet, Floats, Ints
+
+TRIM = 0.1
+_MAD_TO_SD = 1.4826
+
+
+@dataclass(frozen=True, slots=True)
+class Differences:
+    """One entry per rank, seconds per step; NaN for ranks without steps or without peers."""
+
+    own_s: Floats
+    peers_own_s: Floats
+    excess_s: Floats
+    error_s: Floats
+    z: Floats
+    slower_share: Floats  # share of steps in which the rank took longer than its peers' median
+    steady_s: Floats  # least excess in any third of the steps
+    floor_s: Floats  # least excess that counts
+    peer_count: Ints
+
+
+def nan_median(values: Floats, axis: int) -> Floats:
+    """Median without NaN; NaN, and no warning, where everything is NaN."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        return np.asarray(np.nanmedian(values, axis=axis), dtype=np.float64)
+
+
+def trimmed_mean(values: Floats, trim: float = TRIM) -> Floats:
+    """Mean of each row without its `trim` lowest and highest values, at least one of each from five values on."""
+    ordered, lowest, highest = _trimmed(values, trim)
+    position = np.arange(values.shape[1])
+    inside = (position >= lowest[:, None]) & (position < highest[:, None])
+    total = np.where(inside, np.nan_to_num(ordered), 0.0).sum(axis=1)
+    count = np.maximum(highest - lowest, 0)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+
+def trimmed_error(values: Floats, rho: Floats | None = None, trim: float = TRIM) -> Floats:
+    """Standard error of `trimmed_mean`; `rho`: lag-1 autocorrelation per row. Infinite below three values."""
+    ordered, lowest, highest = _trimmed(values, trim)
+    count = np.isfinite(values).sum(axis=1)
+    if values.shape[1] == 0:
+        return np.full(len(values), np.inf)
+    rows, width = np.arange(len(values)), values.shape[1] - 1
+    low = ordered[rows, np.clip(lowest, 0, width)][:, None]
+    high = ordered[rows, np.clip(highest - 1, 0, width)][:, None]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        spread = np.nanstd(np.clip(values, low, high), axis=1)
+    rho = np.zeros(len(values)) if rho is None else rho
+    effective = np.maximum(count * (1 - rho) / (1 + rho), 1.0)
+    kept = np.where(count > 0, (highest - lowest) / np.maximum(count, 1), 1.0)
+    error = spread / (np.maximum(kept, 0.2) * np.sqrt(effective))
+    return np.where(count >= 3, np.nan_to_num(error, nan=np.inf), np.inf)
+
+
+def autocorrelation(values: Floats, split: int = 0) -> Floats:
+    """Lag-1 autocorrelation of each row around the medians of its parts before and after column `split`, in [0, 0.9].
+
+    rho' = rho + (1 + 3 rho) / n corrects the bias of short series (Kendall 1954). No row is taken to be less correlated than
+    the median row: the noise of one host is of one kind, and a single short series says little about it.
+    """
+    rest = values.copy()
+    for part in (slice(None, split), slice(split, None)):
+        if values[:, part].shape[1]:
+            rest[:, part] -= nan_median(values[:, part], 1)[:, None]
+    spread = 3 * _MAD_TO_SD * nan_median(np.abs(rest), 1)[:, None]  # a single stall must not hide the correlation
+    rest = np.nan_to_num(np.clip(rest, -spread, spread))
+    count = np.maximum(np.isfinite(values).sum(axis=1), 1)
+    square = (rest**2).sum(axis=1)
+    rho = np.divide((rest[:, 1:] * rest[:, :-1]).sum(axis=1), square, out=np.zeros(len(values)), where=square > 0)
+    rho = np.clip(rho + (1 + 3 * rho) / count, 0.0, 0.9)
+    return np.asarray(np.maximum(rho, np.median(rho) if len(rho) else 0.0), dtype=np.float64)
+
+
+def _trimmed(values: Floats, trim: float) -> tuple[Floats, Ints, Ints]:
+    ordered = np.sort(values, axis=1)  # NaN last
+    count = np.isfinite(values).sum(axis=1)
+    cut = np.where(count >= 5, np.maximum((count * trim).astype(np.int64), 1), 0)
+    return ordered, cut, count - cut
+
+
+def peers_median(values: Floats, roles: Ints) -> Floats:
+    """For each rank and step the median over its peers. In large roles the rank itself is not left out."""
+    result = np.full_like(values, np.nan)
+    for role in np.unique(roles):
+        members = np.flatnonzero(roles == role)
+        if len(members) < 2:
+            continue
+        if len(members) > limits.PEERS_EXACT:
+            result[members] = nan_median(values[members], 0)
+            continue
+        for position, member in enumerate(members):
+            result[member] = nan_median(values[np.delete(members, position)], 0)
+    return result
+
+
+def differences(own: Floats, roles: Ints, step_s: float, first: int = 0) -> Differences:
+    """Compare every rank's own time with its peers', from step `first` on.
+
+    `own`: ranks x steps, seconds; `step_s`: length of a step. Steps before `first` tell only how the noise wanders.
+    """
+    median = peers_median(own, roles)
+    gap = own - median
+    rho = autocorrelation(gap, first)
+    own, median, gap = own[:, first:], median[:, first:], gap[:, first:]
+    excess, error = trimmed_mean(gap), trimmed_error(gap, rho)
+    between = np.full(len(own), np.nan)
+    level = np.full(len(own), np.nan)
+    count = np.zeros(len(own), dtype=np.int64)
+    for role in np.unique(roles):
+        members = np.flatnonzero(roles == role)
+        count[members] = len(members) - 1
+        # Against one common median: the peers' own medians would carry the suspect's time into their spread.
+        level[members] = trimmed_mean(own[members] - nan_median(own[members], 0))
+        between[members] = _between(level[members], step_s)
+    few = count < 3
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        z = excess / np.sqrt(between**2 + error**2)
+        slower = np.nanmean(np.where(np.isfinite(gap), gap > 0, np.nan), axis=1)
+        share = np.where(few, limits.EFFECT_SHARE_FEW, limits.EFFECT_SHARE)
+    return Differences(
+        own_s=trimmed_mean(own),
+        peers_own_s=trimmed_mean(median),
+        excess_s=excess,
+        error_s=error,
+        z=np.nan_to_num(z),
+        slower_share=np.nan_to_num(slower),
+        steady_s=_steady(gap),
+        floor_s=np.maximum(share * step_s, limits.EFFECT_SECONDS),
+        peer_count=count,
+    )
+
+
+def _steady(gap: Floats) -> Floats:
+    """The least trimmed mean over thirds of the steps (halves below 15 steps, the whole below 8)."""
+    count = gap.shape[1]
+    parts = np.array_split(gap, 3 if count >= 15 else 2 if count >= 8 else 1, axis=1)
+    means = np.stack([trimmed_mean(part) for part in parts])
+    return np.asarray(np.where(np.isfinite(means), means, np.inf).min(axis=0), dtype=np.float64)
+
+
+def _between(level: Floats, step_s: float) -> Floats:
+    """Spread of the own time among each rank's peers, never below the floor."""
+    peers = len(level) - 1
+    floor = (limits.SCALE_FLOOR_FEW if peers < 3 else limits.SCALE_FLOOR) * step_s
+    if peers < 3:
+        return np.full(len(level), floor)
+    if peers >= limits.PEERS_EXACT:
+        spread = np.full(len(level), _mad(level))
+    else:
+        spread = np.array([_mad(np.delete(level, index)) for index in range(len(level))])
+    return np.maximum(floor, _MAD_TO_SD * spread * (1 + 1 / peers))
+
+
+def _mad(values: Floats) -> float:
+    finite = values[np.isfinite(values)]
+    return float(np.median(np.abs(finite - np.median(finite)))) if len(finite) else 0.0
+
+
+def odd_ones(found: Differences) -> Bools:
+    """Ranks that are significantly and noticeably slower than their peers, false discoveries controlled."""
+    tested = np.isfinite(found.excess_s)
+    odd = tested & (found.z >= limits.Z_LEAST) & (found.excess_s >= found.floor_s)
+    odd &= found.steady_s >= limits.STEADY * found.excess_s
+    p = np.ones(len(odd))
+    for index in np.flatnonzero(odd):
+        p[index] = 0.5 * math.erfc(float(found.z[index]) / math.sqrt(2))
+    return odd & benjamini_hochberg(p, int(tested.sum()))
+
+
+def benjamini_hochberg(p: Floats, tests: int) -> Bools:
+    """Which hypotheses are rejected at the false-discovery rate: p(k) <= k q / m for the largest such k."""
+    order = np.argsort(p)
+    passed = p[order] <= limits.FALSE_DISCOVERY_RATE * np.arange(1, len(p) + 1) / max(tests, 1)
+    rejected = np.zeros(len(p), dtype=bool)
+    if passed.any():
+        rejected[order[: int(np.flatnonzero(passed)[-1]) + 1]] = True
+    return rejected
+
+
+def roles(fleet: Fleet) -> Ints:
+    """A role code per rank: what the data says, else ranks that run the same functions.
+
+    Function sets (Python and collective functions with beta >= 2 %) are merged while their Jaccard similarity with
+    the largest set of a role is at least 0.3. A role of one rank would have no peers: it joins the largest role.
+    """
+    said = np.unique(np.array(fleet.ranks.role, dtype=object).astype(str), return_inverse=True)[1].astype(np.int64)
+    if any(fleet.ranks.role):
+        return said
+    sets = _function_sets(fleet)
+    if sets is None:
+        return said
+    unique, inverse, counts = np.unique(sets, axis=0, return_inverse=True, return_counts=True)
+    inverse = inverse.reshape(-1)
+    leaders: list[int] = []
+    code = np.zeros(len(unique), dtype=np.int64)
+    for index in np.argsort(-counts):
+        for position, leader in enumerate(leaders):
+            union = (unique[index] | unique[leader]).sum()
+            if union == 0 or (unique[index] & unique[leader]).sum() / union >= 0.3:
+                code[index] = position
+                break
+        else:
+            code[index] = len(leaders)
+            leaders.append(int(index))
+    found: Ints = code[inverse]
+    sizes = np.bincount(found)
+    return np.where(sizes[found] < 2, int(np.argmax(sizes)), found)
+
+
+def _function_sets(fleet: Fleet) -> Bools | None:
+    table = fleet.patterns
+    kinds = [table.kind.code("python"), table.kind.code("collective")]
+    rows = np.flatnonzero(np.isin(table.kind.codes, kinds) & (table.thread.codes == table.thread.code("training")))
+    if len(rows) == 0:
+        return None
+    key = table.name.codes[rows] * (len(table.file.values) + 1) + table.file.codes[rows]
+    names, key = np.unique(key, return_inverse=True)
+    weight = np.bincount(
+        table.rank[rows] * len(names) + key, weights=table.beta[rows], minlength=len(fleet.ranks) * len(names)
+    )
+    present: Bools = weight.reshape(len(fleet.ranks), len(names)) >= 0.02
+    return present

@@ -1,0 +1,146 @@
+"""Does the job stand still? Then nothing is slow: somebody is missing.
+
+A rank stalls if its last marker (collective, backward) is older than max(5 ordinary steps, 3 s). The job hangs if every
+rank that is left stalls. The suspects are then the ranks that are stopped; else those that are gone; else those that are in
+no collective while the others wait in one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from diagnose import limits
+from diagnose.attribute import Function
+from diagnose.fleet import Bools, Fleet, Floats, Ints
+from diagnose.verdict import Evidence, Suspect
+
+
+@dataclass(frozen=True, slots=True)
+class Hang:
+    """The job makes no progress for `stalled_s` seconds."""
+
+    stalled_s: float
+    suspects: tuple[Suspect, ...]
+    notes: tuple[str, ...]
+
+
+def find_hang(fleet: Fleet, step_s: float | None) -> Hang | None:
+    """A hang at the end of the window, with who causes it; None if the job moves. `step_s`: an ordinary step."""
+    ranks = fleet.ranks
+    stopped = np.array([state == "stopped" for state in ranks.state], dtype=bool)
+    gone = np.array([state == "exited" for state in ranks.state], dtype=bool)
+    if gone.all():
+        return None  # the job ended
+    # Without a marker in the whole window the silence is as long as the window.
+    silent: Floats = np.where(np.isfinite(ranks.last_progress_s), ranks.last_progress_s, fleet.seconds)
+    # No complete step: steps may be long, so be patient.
+    patience = max(limits.STALL_STEPS * step_s if step_s else 0.5 * fleet.seconds, limits.STALL_SECONDS)
+    waiting = ranks.in_collective_s >= min(patience, 0.5 * fleet.seconds)
+    stalled: Bools = (silent >= min(patience, 0.9 * fleet.seconds)) & ~gone
+    if stopped.any():
+        # A stopped rank is a fault by itself; the others need only be on their way to the collective it misses.
+        others = ~stopped & ~gone
+        brief = min(1.0, 0.05 * fleet.seconds)
+        still = float(silent[others].max()) if others.any() else fleet.seconds
+        if still >= brief or float(ranks.stopped_s[stopped].max()) >= brief:
+            return _verdict(fleet, stopped, "stopped", silent, step_s, waiting)
+    if not (stalled | gone).all() or not waiting[~gone].any():
+        return None
+    if gone.any():
+        return _verdict(fleet, gone, "exited", silent, step_s, waiting)
+    outside = ~waiting
+    if outside.any() and outside.sum() <= waiting.sum():
+        return _absent(fleet, outside, silent, step_s, waiting)
+    missing = int(ranks.world_size.max(initial=0)) - len(ranks)
+    note = "every rank seen here waits in a collective"
+    note += (
+        f"; look at the {missing} ranks that were not seen" if missing > 0 else "; the network may have lost a message"
+    )
+    return Hang(float(silent[~gone].min()), (), (note,))
+
+
+def _verdict(fleet: Fleet, culprits: Bools, cause: str, silent: Floats, step_s: float | None, waiting: Bools) -> Hang:
+    stalled_s = _stalled(silent, culprits)
+    by_host: dict[str, list[int]] = {}
+    for row in np.flatnonzero(culprits):
+        by_host.setdefault(fleet.ranks.host[row], []).append(int(row))
+    suspects = []
+    for host, rows in by_host.items():
+        evidence = [Evidence("process", "state at the end of the window", cause, "running", "", int((~culprits).sum()))]
+        if cause == "stopped":
+            evidence.append(
+                Evidence("process", "stopped (state T)", float(fleet.ranks.stopped_s[rows].max()), 0.0, "s")
+            )
+        evidence.extend(_waiting_evidence(fleet, waiting, culprits, stalled_s))
+        pids = ", ".join(str(int(fleet.ranks.pid[row])) for row in rows[:8])
+        action = (
+            f"kill -CONT {pids.replace(',', '')} on {host}, and find who stopped it." if cause == "stopped"
+            else f"See the log of the rank on {host}: its process {pids} ended while the others go on."
+        )  # fmt: skip
+        suspects.append(_suspect(fleet, rows, host, cause, None, stalled_s, 0.98, tuple(evidence), action, step_s))
+    return Hang(stalled_s, tuple(suspects), ())
+
+
+def _absent(fleet: Fleet, outside: Bools, silent: Floats, step_s: float | None, waiting: Bools) -> Hang:
+    """Ranks that run but did not come: what are they doing?"""
+    stalled_s = _stalled(silent, outside)
+    suspects = []
+    for row in np.flatnonzero(outside)[:8]:
+        kind, function, beta = _busiest(fleet, int(row))
+        cause = "spinning" if kind in ("python", "gpu") else "deadlock"
+        what = f"{function.name} ({function.file}:{function.line})" if function else "nothing that was seen"
+        evidence = [Evidence("stacks", f"most of the window in {what}", beta, None, "share")]
+        evidence.extend(_waiting_evidence(fleet, waiting, outside, stalled_s))
+        host = fleet.ranks.host[row]
+        action = f"Look at {what} in pid {int(fleet.ranks.pid[row])} on {host}: all others wait for this rank."
+        suspects.append(
+            _suspect(fleet, [int(row)], host, cause, function, stalled_s, 0.8, tuple(evidence), action, step_s)
+        )
+    return Hang(stalled_s, tuple(suspects), ())
+
+
+def _stalled(silent: Floats, culprits: Bools) -> float:
+    """How long the others have been without progress; of all, if there are no others."""
+    return float(np.median(silent[~culprits])) if (~culprits).any() else float(np.median(silent))
+
+
+def _busiest(fleet: Fleet, row: int) -> tuple[str, Function | None, float]:
+    table = fleet.patterns
+    mine: Ints = np.flatnonzero((table.rank == row) & (table.thread.codes == table.thread.code("training")))
+    if len(mine) == 0:
+        return "", None, 0.0
+    best = int(mine[np.argmax(table.beta[mine])])
+    function = Function(table.kind.at(best), table.name.at(best), table.file.at(best), int(table.line[best]))
+    return function.kind, function, float(table.beta[best])
+
+
+def _waiting_evidence(fleet: Fleet, waiting: Bools, culprits: Bools, stalled_s: float) -> list[Evidence]:
+    others = waiting & ~culprits
+    evidence = [Evidence("calls", "others without progress", stalled_s, None, "s", int((~culprits).sum()))]
+    if others.any():
+        longest = float(fleet.ranks.in_collective_s[others].max())
+        evidence.append(Evidence("calls", f"{int(others.sum())} others wait in a collective", longest, None, "s"))
+    return evidence
+
+
+def _suspect(
+    fleet: Fleet, rows: list[int], host: str, cause: str, function: Function | None, stalled_s: float, confidence: float,
+    evidence: tuple[Evidence, ...], action: str, step_s: float | None,
+) -> Suspect:  # fmt: skip
+    """While a job hangs the step in progress is lost altogether: lost time is the stall so far, 100 %."""
+    return Suspect(
+        component="process",
+        cause=cause,
+        host=host,
+        instance=f"pid {int(fleet.ranks.pid[rows[0]])}",
+        ranks=tuple(int(number) for number in fleet.ranks.number[rows]),
+        function=function,
+        lost_seconds_per_step=max(stalled_s - (step_s or 0.0), 0.0),
+        lost_percent=100.0,
+        confidence=confidence,
+        since=fleet.start + fleet.seconds - stalled_s if stalled_s < fleet.seconds else None,
+        evidence=evidence,
+        action=action,
+    )

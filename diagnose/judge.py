@@ -1,0 +1,287 @@
+"""From windows to one verdict: the order in which the rules of DESIGN.md are applied.
+
+1. Does the job stand still? (hang.py)                    4. Which function, which component, why? (attribute.py, causes/)
+2. Are there steps enough, ranks enough to judge by?      5. Is the transfer long because of a link? (causes/network.py)
+3. Which ranks are odd, and do others wait for them?      6. And against earlier windows? (baseline.py)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from diagnose import limits
+from diagnose.baseline import Reference, most_grown, read_baseline
+from diagnose.causes.network import LinkCharge
+from diagnose.causes.network import judge as judge_links
+from diagnose.causes.process import pauses
+from diagnose.compare import differences, nan_median, odd_ones, roles, trimmed_mean
+from diagnose.fleet import Bools, Fleet, Floats, Ints
+from diagnose.gather import gather
+from diagnose.hang import find_hang
+from diagnose.lost_time import gain
+from diagnose.onset import find_onset
+from diagnose.suspects import Scene, pause_suspect, rank_suspects
+from diagnose.text import rank_list, seconds
+from diagnose.verdict import Evidence, StepSeconds, Suspect, Verdict
+from diagnose.waiting import transfer, waited_for
+from observer.windows import Window
+
+
+def diagnose(windows: Sequence[Window], baseline: Sequence[Window] = (), job: str | None = None) -> Verdict:
+    """Judge one job. Raises BadData (foreign job or baseline) and NoRanks; everything else becomes a verdict."""
+    fleet = gather(windows, job)
+    reference = read_baseline(baseline, fleet.job) if baseline else None
+    return judge(fleet, reference)
+
+
+def judge(fleet: Fleet, reference: Reference | None = None) -> Verdict:
+    """The verdict on one fleet, with earlier windows where there are any."""
+    steps = fleet.steps
+    per_step = nan_median(steps.seconds, 0)
+    step_s = float(np.nanmedian(per_step)) if np.isfinite(per_step).any() else None
+    draft = _draft(fleet, reference, per_step)
+    hang = find_hang(fleet, step_s)
+    if hang is not None:
+        return replace(draft, status="hang", suspects=hang.suspects, notes=(*draft.notes, *hang.notes))
+    refusal = _cannot_judge(fleet, reference, step_s)
+    if refusal or step_s is None:
+        return replace(draft, status="unknown", notes=(refusal or "no step was found", *draft.notes))
+    return _judge_steps(fleet, reference, per_step, draft)
+
+
+def _draft(fleet: Fleet, reference: Reference | None, per_step: Floats) -> Verdict:
+    finite = per_step[np.isfinite(per_step)]
+    notes = list(fleet.notes)
+    if reference is not None:
+        notes.extend(reference.notes)
+    gone = [int(n) for n, state in zip(fleet.ranks.number, fleet.ranks.state, strict=True) if state == "exited"]
+    if gone:
+        notes.append(f"{rank_list(tuple(gone))} ended in the window")
+    if fleet.ranks.lost_events.sum() > 0:
+        notes.append(f"{int(fleet.ranks.lost_events.sum())} events were lost between kernel and observer")
+    return Verdict(
+        status="unknown",
+        job=fleet.job,
+        hosts=fleet.hosts,
+        ranks=tuple(int(number) for number in fleet.ranks.number),
+        start=fleet.start,
+        end=fleet.start + fleet.seconds,
+        baseline=reference.about if reference else None,
+        step_seconds=StepSeconds(
+            float(np.median(finite)) if len(finite) else None,
+            float(np.percentile(finite, 99)) if len(finite) else None,
+            reference.step_p50 if reference else None,
+        ),
+        slowdown_percent=0.0,
+        suspects=(),
+        notes=tuple(notes),
+        steps=len(finite),
+    )
+
+
+def _cannot_judge(fleet: Fleet, reference: Reference | None, step_s: float | None) -> str | None:
+    """The reason why there is no judging, if there is one."""
+    count = int(np.median(np.isfinite(fleet.steps.seconds).sum(axis=1))) if fleet.steps.count else 0
+    if step_s is None or count == 0:
+        return "no complete step was found in the window: record a longer one (--window)"
+    if count < limits.STEPS_LEAST:
+        return f"only {count} complete steps (of {seconds(step_s)}) in the window: record a longer one (--window)"
+    measured = int(np.isfinite(fleet.steps.own_s).any(axis=1).sum())
+    if measured < 2 and reference is None:
+        return "only one rank was observed: it has no peers; give earlier windows with --baseline"
+    return None
+
+
+def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, draft: Verdict) -> Verdict:
+    notes = list(draft.notes)
+    scene = _scene(fleet, per_step, notes)
+    odd, gained = _odd_ranks(fleet, scene, notes)
+    suspects = rank_suspects(fleet, scene, odd, gained, notes)
+    suspects += [pause_suspect(fleet, scene, pause) for pause in pauses(fleet) if pause.row not in set(odd.tolist())]
+    suspects, designed = _by_design(suspects, fleet, scene, reference)
+    links = _links(fleet, scene, gained)
+    suspects = [*suspects, *links]
+    if not suspects and reference is not None:
+        suspects = _everywhere(fleet, scene, reference, draft)
+    suspects.sort(key=lambda suspect: -suspect.lost_seconds_per_step)
+    lost = sum(suspect.lost_seconds_per_step for suspect in suspects)
+    slowdown = 100 * lost / max(scene.step_s - lost, 1e-9) if suspects else 0.0
+    if reference is not None:
+        slowdown = max(slowdown, 100 * (scene.step_s / reference.step_p50 - 1))
+    status = "healthy"
+    if suspects:
+        guilty = [s for s in suspects if s.cause not in ("stage-imbalance", "data-imbalance")]
+        status = "fault" if guilty else "imbalance"
+    elif reason := _too_uncertain(scene):
+        status = "unknown"
+        notes.insert(0, reason)
+    elif len(odd):
+        status = "unknown"
+        notes.sort(key=lambda note: "not accused" not in note)  # the reason first
+    if designed:
+        notes.append(f"{rank_list(designed)}: slower than the peers, but so already in the baseline")
+    return replace(
+        draft,
+        status=status,
+        suspects=tuple(suspects),
+        slowdown_percent=max(slowdown, 0.0),
+        notes=tuple(notes),
+    )
+
+
+def _scene(fleet: Fleet, per_step: Floats, notes: list[str]) -> Scene:
+    steps = fleet.steps
+    known: Bools = np.isfinite(per_step)
+    onset = find_onset(per_step[known])
+    first = 0
+    if onset is not None:
+        column = int(np.flatnonzero(known)[onset.column])
+        onset = replace(onset, column=column)
+        if onset.after_s > onset.before_s:
+            first = column
+            notes.append(
+                f"steps became longer in the window, from {seconds(onset.before_s)} to {seconds(onset.after_s)}: "
+                "the later part is judged"
+            )
+        else:
+            notes.append(
+                f"steps became shorter in the window, from {seconds(onset.before_s)} to {seconds(onset.after_s)}"
+            )
+    own, wait = steps.own_s[:, first:], steps.wait_s[:, first:]
+    role = roles(fleet)
+    step_s = float(trimmed_mean(per_step[known & (np.arange(len(per_step)) >= first)][None, :])[0])
+    return Scene(own, wait, role, step_s, differences(steps.own_s, role, step_s, first), onset)
+
+
+def _odd_ranks(fleet: Fleet, scene: Scene, notes: list[str]) -> tuple[Ints, float]:
+    """Rows of the suspects, and the seconds per step that they cost together."""
+    found = scene.differences
+    odd = odd_ones(found)
+    waited = waited_for(scene.wait, scene.roles)
+    for row in np.flatnonzero(odd & ~(waited >= 0.5 * found.excess_s)):
+        notes.append(
+            f"rank {int(fleet.ranks.number[row])} is busy longer than its peers, but they do not wait for it: not accused"
+        )
+        odd[row] = False
+    rows: Ints = np.flatnonzero(odd)
+    gained = gain(scene.own, scene.roles, rows)
+    if len(rows) and gained < float(found.floor_s[rows].min()):
+        notes.append(
+            "some ranks are slower than their peers, but the step would not be noticeably shorter without them"
+        )
+        return np.empty(0, dtype=np.int64), 0.0
+    return rows, gained
+
+
+def _too_uncertain(scene: Scene) -> str | None:
+    """Something large that cannot be proven with so few or so noisy steps."""
+    found = scene.differences
+    count = int(np.median(np.isfinite(scene.own).sum(axis=1)))
+    big = found.excess_s >= limits.UNKNOWN_SHARE * scene.step_s
+    if count < limits.STEPS_FEW and bool(big.any()):
+        worst = int(np.nanargmax(np.nan_to_num(found.excess_s)))
+        return (
+            f"one rank seems {seconds(float(found.excess_s[worst]))} per step slower than its peers, but {count} steps "
+            "do not prove it: record a longer window (--window)"
+        )
+    return None
+
+
+# ---- links, baseline ---------------------------------------------------------------------------------------------
+
+
+def _links(fleet: Fleet, scene: Scene, gained: float) -> list[Suspect]:
+    """Suspect links. Their lost time comes out of the transfer, the ranks' out of own time: never the same twice."""
+    least = transfer(scene.wait)
+    least = least[np.isfinite(least)]
+    transfer_s = float(trimmed_mean(least[None, :])[0]) if len(least) else 0.0
+    steps = int(np.median(np.isfinite(fleet.steps.seconds).sum(axis=1)))
+    transfer_s = min(transfer_s, scene.step_s - gained)
+    return [
+        _link_suspect(fleet, scene, link, transfer_s) for link in judge_links(fleet, steps, scene.step_s, transfer_s)
+    ]
+
+
+def _link_suspect(fleet: Fleet, scene: Scene, link: LinkCharge, transfer_s: float) -> Suspect:
+    share = link.lost_s / scene.step_s
+    clear = 1 - 1 / max(link.ratio, 1.0) ** 2
+    behaviour = Evidence("steps", "transfer (least stay of any rank)", transfer_s, transfer_s - link.lost_s, "s/step")
+    onset = scene.onset
+    return Suspect(
+        component="network",
+        cause=link.cause,
+        host=link.host,
+        instance=f"{link.interface} {link.address}".strip(),
+        ranks=tuple(sorted(int(fleet.ranks.number[row]) for row in link.ranks)),
+        function=None,
+        lost_seconds_per_step=link.lost_s,
+        lost_percent=100 * share,
+        confidence=float(np.clip(link.support * clear * min(1.0, 0.6 + share), 0.05, 0.99)),
+        since=fleet.start + float(fleet.steps.start_s[onset.column])
+        if onset and onset.after_s > onset.before_s
+        else None,
+        evidence=(*link.evidence, behaviour),
+        action=link.action,
+    )
+
+
+def _by_design(
+    suspects: list[Suspect], fleet: Fleet, scene: Scene, reference: Reference | None
+) -> tuple[list[Suspect], tuple[int, ...]]:
+    """An excess that was there in the baseline is an imbalance: nobody's fault."""
+    if reference is None:
+        return suspects, ()
+    now = dict(zip(fleet.ranks.number.tolist(), scene.differences.excess_s.tolist(), strict=True))
+    designed: list[int] = []
+    result = []
+    for suspect in suspects:
+        before = [reference.excess.get(rank, 0.0) >= limits.SAME_AS_BASELINE * now[rank] for rank in suspect.ranks]
+        if all(before):
+            designed.extend(suspect.ranks)
+            suspect = replace(  # noqa: PLW2901
+                suspect, component="workload", cause="data-imbalance",
+                confidence=min(suspect.confidence, 0.8),
+                action="It was so in the baseline too: balance the work of the ranks, or leave it.",
+            )  # fmt: skip
+        result.append(suspect)
+    return result, tuple(sorted(set(designed)))
+
+
+def _everywhere(fleet: Fleet, scene: Scene, reference: Reference, draft: Verdict) -> list[Suspect]:
+    """No rank is odd, yet steps are longer than they were: all ranks are slower."""
+    slower = scene.step_s - reference.step_p50
+    if slower < max(limits.BASELINE_SHARE * reference.step_p50, limits.EFFECT_SECONDS, 3 * reference.step_p50_spread):
+        return []
+    grown = most_grown(reference, fleet)
+    evidence = [Evidence("steps", "step time against the baseline", scene.step_s, reference.step_p50, "s",
+                         0)]  # fmt: skip
+    explained = 0.0
+    if grown is not None:
+        explained = min((grown.now_s - grown.before_s) / slower, 1.0)
+        what = f"time in {grown.function.name}" + (f" ({grown.detail})" if grown.detail else "")
+        evidence.append(Evidence("stacks", what, grown.now_s, grown.before_s, "s/step"))
+    clear = explained >= 0.5 and grown is not None
+    place = (
+        f"{grown.function.name} ({grown.function.file}:{grown.function.line})" if grown is not None and clear else ""
+    )
+    if not clear:
+        evidence.append(Evidence("stacks", "no function grew by as much as the step", 100 * explained, None, "%"))
+    return [
+        Suspect(
+            component="workload",
+            cause="slow-everywhere",
+            host=fleet.hosts[0] if len(fleet.hosts) == 1 else "",
+            instance="",
+            ranks=draft.ranks,
+            function=grown.function if grown is not None and clear else None,
+            lost_seconds_per_step=slower,
+            lost_percent=100 * slower / scene.step_s,
+            confidence=0.5 + 0.4 * explained,
+            since=None,
+            evidence=tuple(evidence),
+            action=f"All ranks are slower: look at what changed since the baseline{f', first at {place}' if place else ''}.",
+        )
+    ]

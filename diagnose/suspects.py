@@ -1,0 +1,203 @@
+"""From odd ranks to suspects: build the case of each, let the components charge, merge what is one and the same."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from diagnose import limits
+from diagnose.attribute import Located, Profiles
+from diagnose.causes import Case, Charge, charges
+from diagnose.causes.process import Pause
+from diagnose.compare import Differences, nan_median, peers_median, trimmed_mean
+from diagnose.fleet import Fleet, Floats, Ints
+from diagnose.lost_time import share_out
+from diagnose.onset import Onset
+from diagnose.text import seconds
+from diagnose.verdict import CAUSES, Evidence, Suspect
+from diagnose.waiting import least_waiter_share
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """The part of the window that is judged: from the onset on, if there is one."""
+
+    own: Floats
+    wait: Floats
+    roles: Ints
+    step_s: float
+    differences: Differences
+    onset: Onset | None
+
+
+def rank_suspects(fleet: Fleet, scene: Scene, rows: Ints, gained: float, notes: list[str]) -> list[Suspect]:
+    """Suspects for the odd ranks (`rows`), which cost `gained` seconds per step together.
+
+    A rank whose patterns do not show the excess that its steps show is not accused: a note says so.
+    """
+    if len(rows) == 0:
+        return []
+    lost = share_out(gained, scene.differences.excess_s[rows])
+    if len(rows) > limits.SUSPECTS_EXAMINED:
+        notes.append(
+            f"{len(rows)} ranks are slower than their peers; the worst {limits.SUSPECTS_EXAMINED} were examined"
+        )
+        worst = np.argsort(-lost)[: limits.SUSPECTS_EXAMINED]
+        rows, lost = rows[worst], lost[worst]
+    profiles = Profiles(fleet)
+    charged: list[tuple[int, float, Charge, float]] = []  # row, lost, charge, share of the excess
+    for row, lost_s in zip(rows.tolist(), lost.tolist(), strict=True):
+        case = _case(fleet, scene, profiles, row, rows)
+        made = charges(case)
+        # Patterns are means over the whole window, the scene may be its later part only.
+        expected = float(scene.differences.excess_s[row]) * scene.own.shape[1] / max(fleet.steps.count, 1)
+        if not made or made[0].explained_s < limits.CONFIRMED_LEAST * expected:
+            notes.append(
+                f"rank {int(fleet.ranks.number[row])} seems {seconds(float(scene.differences.excess_s[row]))} per step slower "
+                "than its peers, but no function of it is: not accused"
+            )
+            continue
+        if made[0].component == "workload" and len(case.peers) < 3:
+            notes.append(
+                f"rank {int(fleet.ranks.number[row])} is slower than its peers in every function: not accused, with so few peers "
+                "only earlier windows (--baseline) could tell why"
+            )
+            continue
+        whole = max(expected, made[0].explained_s, 1e-9)
+        kept = [
+            charge for position, charge in enumerate(made)
+            if position == 0 or (charge.explained_s >= limits.CHARGE_LEAST * whole and _is_another(made[0], charge))
+        ]  # fmt: skip
+        total = sum(charge.explained_s for charge in kept)
+        floor = float(scene.differences.floor_s[row])
+        for position, charge in enumerate(kept):
+            part = lost_s * charge.explained_s / max(total, whole if position else total, 1e-9)
+            if position == 0 or part >= floor:
+                charged.append((row, part, charge, min(charge.explained_s / whole, 1.0)))
+    return _merged(fleet, scene, charged)
+
+
+def _is_another(first: Charge, second: Charge) -> bool:
+    """Whether two charges are about different time: imbalance is only what nothing else explains."""
+    return second.component not in (first.component, "workload")
+
+
+def _case(fleet: Fleet, scene: Scene, profiles: Profiles, row: int, suspects: Ints) -> Case:
+    peers = np.flatnonzero(scene.roles == scene.roles[row])
+    peers = peers[peers != row]
+    innocent = peers[~np.isin(peers, suspects)]
+    peers = innocent if len(innocent) else peers
+    steps = fleet.steps
+
+    def excess(matrix: Floats) -> float:
+        own, expected = matrix[row], nan_median(matrix[peers], 0)
+        return float(np.nan_to_num(trimmed_mean((own - expected)[None, :])[0]))
+
+    functions = profiles.functions(row, peers)
+    own = float(np.nan_to_num(np.nanmean(steps.own_s[row]))) if np.isfinite(steps.own_s[row]).any() else 0.0
+    by_steps = excess(steps.own_s)
+    by_patterns = sum(function.excess_s for function in functions)
+    whole = by_patterns if by_patterns >= 0.5 * by_steps else max(by_steps, by_patterns)
+    python: Located | None = profiles.locate(row, peers, ("python",), max(whole, 0.0) / own if own > 0 else 0.0)
+    return Case(
+        fleet=fleet,
+        rank=row,
+        peers=peers,
+        profiles=profiles,
+        steps=int(np.isfinite(steps.seconds[row]).sum()),
+        own_s=own,
+        excess_s=whole,
+        sched_excess_s=excess(steps.sched_s),
+        io_excess_s=excess(steps.io_s),
+        sync_excess_s=excess(steps.sync_s),
+        functions=functions,
+        python=python,
+    )
+
+
+def _merged(fleet: Fleet, scene: Scene, charged: list[tuple[int, float, Charge, float]]) -> list[Suspect]:
+    """One suspect for ranks of one host with the same cause in the same place, if they suffer about equally."""
+    groups: list[list[tuple[int, float, Charge, float]]] = []
+    for entry in sorted(charged, key=lambda each: -each[1]):
+        row, lost_s, charge, _ = entry
+        for group in groups:
+            first_row, first_lost, first, _ = group[0]
+            same = (first.component, first.cause, first.function) == (
+                charge.component,
+                charge.cause,
+                charge.function,
+            )
+            if same and fleet.ranks.host[first_row] == fleet.ranks.host[row] and lost_s >= 0.4 * first_lost:
+                group.append(entry)
+                break
+        else:
+            groups.append([entry])
+    return [_suspect(fleet, scene, group) for group in groups]
+
+
+def _suspect(fleet: Fleet, scene: Scene, group: list[tuple[int, float, Charge, float]]) -> Suspect:
+    row, _, charge, explained = group[0]
+    lost_s = sum(entry[1] for entry in group)
+    found = scene.differences
+    z = float(found.z[row])
+    # Doubt of the difference itself, of its attribution, and of its reason.
+    confidence = z * z / (z * z + 5) * (0.4 + 0.6 * min(explained / 0.8, 1.0)) * charge.support
+    wait = trimmed_mean(np.vstack([scene.wait[row], peers_median(scene.wait, scene.roles)[row]]))
+    behaviour = (
+        Evidence("steps", "own time", float(found.own_s[row]), float(found.peers_own_s[row]), "s/step",
+                 int(found.peer_count[row])),
+        Evidence("steps", "time in collectives (the culprit waits least)", float(wait[0]), float(wait[1]), "s/step",
+                 int(found.peer_count[row])),
+        Evidence("steps", "waits least of all in", 100 * float(least_waiter_share(scene.wait)[row]), None, "% of steps"),
+    )  # fmt: skip
+    return Suspect(
+        component=charge.component,
+        cause=_known_cause(charge),
+        host=fleet.ranks.host[row],
+        instance=charge.instance,
+        ranks=tuple(sorted(int(fleet.ranks.number[entry[0]]) for entry in group)),
+        function=charge.function,
+        lost_seconds_per_step=lost_s,
+        lost_percent=100 * lost_s / scene.step_s,
+        confidence=float(np.clip(confidence, 0.05, 0.99)),
+        since=_since(fleet, scene, row),
+        evidence=(*charge.evidence, *behaviour),
+        action=charge.action,
+    )
+
+
+def _known_cause(charge: Charge) -> str:
+    if charge.cause not in CAUSES.get(charge.component, ()):
+        raise AssertionError(f"{charge.component}/{charge.cause} is not in the verdict contract")
+    return charge.cause
+
+
+def _since(fleet: Fleet, scene: Scene, row: int) -> float | None:
+    """When the rank's own excess began, if it began at the onset."""
+    onset = scene.onset
+    if onset is None or onset.after_s <= onset.before_s:
+        return None
+    gap = fleet.steps.own_s[row] - peers_median(fleet.steps.own_s, scene.roles)[row]
+    before, after = nan_median(gap[: onset.column], 0), nan_median(gap[onset.column :], 0)
+    if not after - before >= 0.5 * float(scene.differences.excess_s[row]):
+        return None
+    return fleet.start + float(fleet.steps.start_s[onset.column])
+
+
+def pause_suspect(fleet: Fleet, scene: Scene, pause: Pause) -> Suspect:
+    """A rank that was stopped for a while: one long step, which no robust mean over steps shows."""
+    return Suspect(
+        component="process",
+        cause="stopped",
+        host=fleet.ranks.host[pause.row],
+        instance=f"pid {int(fleet.ranks.pid[pause.row])}",
+        ranks=(int(fleet.ranks.number[pause.row]),),
+        function=None,
+        lost_seconds_per_step=pause.lost_s,
+        lost_percent=100 * pause.lost_s / (scene.step_s + pause.lost_s),
+        confidence=0.95,
+        since=None,
+        evidence=pause.evidence,
+        action=f"It runs again. Find who sent SIGSTOP to pid {int(fleet.ranks.pid[pause.row])}.",
+    )

@@ -1,0 +1,54 @@
+"""Text that comes from targets is untrusted: make it printable and short before anybody sees it."""
+
+from __future__ import annotations
+
+_CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
+_CONTROL.update(
+    {code: f"\\u{code:04x}" for code in (*range(0x200B, 0x2010), *range(0x2028, 0x202F), *range(0x2066, 0x206A))}
+)
+
+
+def clean(text: str, most: int = 200) -> str:
+    """Escape control and direction characters and cut to `most` characters."""
+    printable = text.translate(_CONTROL).encode("utf-8", "backslashreplace").decode()
+    return printable if len(printable) <= most else printable[: most - 1] + "…"
+
+
+def seconds(value: float) -> str:
+    """A duration with two or three significant digits: 0.0813 → '0.081 s', 2.41 → '2.4 s'."""
+    if value == 0:
+        return "0 s"
+    if value >= 10:
+        return f"{value:.0f} s"
+    if value >= 1:
+        return f"{value:.1f} s"
+    if value >= 0.01:
+        return f"{value:.3f} s"
+    return f"{value * 1e3:.1f} ms"
+
+
+def rate(bytes_per_second: float) -> str:
+    """A data rate: '12.5 MB/s'."""
+    for unit, size in (("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3)):
+        if bytes_per_second >= size:
+            return f"{bytes_per_second / size:.3g} {unit}"
+    return f"{bytes_per_second:.3g} B/s"
+
+
+def rank_list(ranks: tuple[int, ...], most: int = 8) -> str:
+    """'rank 3', 'ranks 0-3', 'ranks 1, 5, 9 and 40 more'."""
+    if len(ranks) == 1:
+        return f"rank {ranks[0]}"
+    spans: list[str] = []
+    counts: list[int] = []
+    first = last = ranks[0] if ranks else 0
+    for value in (*ranks[1:], None):
+        if value is not None and value == last + 1:
+            last = value
+            continue
+        spans.append(str(first) if first == last else f"{first}-{last}" if last > first + 1 else f"{first}, {last}")
+        counts.append(last - first + 1)
+        first = last = value if value is not None else 0
+    if len(spans) > most:
+        return f"ranks {', '.join(spans[:most])} and {sum(counts[most:])} more"
+    return f"ranks {', '.join(spans)}"

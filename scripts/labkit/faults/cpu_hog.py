@@ -1,0 +1,38 @@
+"""Other processes compute on the core of one rank: the rank is ready, and does not run."""
+
+import subprocess
+
+from labkit.faults.base import Fault, Truth
+
+HOGS = 3
+# Waiting comes in slices of the scheduler: with a share of just what it needs a rank loses more than that (measured).
+SHARE_OF_NEED = 1.5
+NAMES = ("compress-logs", "index-files", "checksum", "backup-agent", "node-scanner")
+
+
+class CpuHog(Fault):
+    name = "cpu-hog"
+
+    def inject(self) -> Truth:
+        # Only the rank that has a core for itself: on a shared core more than one rank would suffer.
+        self.victim = self.job.plan.lone
+        name = self.rng.choice(NAMES)
+        # A script's process is called after its file.
+        script = self.job.folder / name
+        script.write_text("#!/bin/sh\nwhile :; do :; done\n")
+        script.chmod(0o700)
+        hogs = self.job.companion_group("hogs")
+        # Such a weight that the rank's fair share of the core is less than it needs: with plenty for everybody a rank
+        # that computes a few milliseconds a step would hardly notice.
+        share = SHARE_OF_NEED * self.healthy.cpu_s[self.victim] / (self.healthy.step_s + self.added_s)
+        hogs.weigh_cpu((1 - share) / share)
+        cores = self.job.cores_of(self.victim)
+        self._hogs: list[subprocess.Popen[bytes]] = [
+            self.job.start_companion([str(script)], hogs, cores) for _ in range(HOGS)
+        ]
+        return Truth(status="fault", causes={"cpu": frozenset({"contended"})}, ranks=(self.victim,), culprit=name)
+
+    def revert(self) -> None:
+        for hog in self._hogs:
+            hog.kill()
+            hog.wait()

@@ -1,0 +1,16 @@
+"""A rank is stopped (SIGSTOP); all others wait for it in the next collective."""
+
+import signal
+
+from labkit.faults.base import Fault, Truth
+
+
+class Stopped(Fault):
+    name = "stopped"
+
+    def inject(self) -> Truth:
+        self.job.processes[self.victim].send_signal(signal.SIGSTOP)
+        return Truth(status="hang", causes={"process": frozenset({"stopped"})}, ranks=(self.victim,))
+
+    def revert(self) -> None:
+        self.job.processes[self.victim].send_signal(signal.SIGCONT)

@@ -1,0 +1,270 @@
+"""Synthetic fleets: windows that a job with a known fault would leave behind, consistent in all their tables.
+
+A step of a rank is a list of functions with mean seconds; noise is lognormal per rank, step and function, with a
+persistent factor per rank and rare long stalls, as on a busy host. Collectives end together:
+
+T(s) = max over ranks of own(r, s) + transfer(s),  wait(r, s) = T(s) - own(r, s)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from observer.windows import Manifest, Window, table_from_rows
+
+TRAIN = "/srv/job/train.py"
+TORCH = "/opt/venv/lib/python3.11/site-packages/torch"
+ROOT = (f"<module> ({TRAIN}:1)", f"main ({TRAIN}:140)", f"train ({TRAIN}:98)")
+
+
+@dataclass(frozen=True)
+class Work:
+    """One function of the step: its identity and its mean seconds."""
+
+    kind: str
+    name: str
+    seconds: float
+    line: int = 0
+    file: str = TRAIN
+    detail: str = ""
+    caller: str = ""
+    frames: tuple[str, ...] = ()
+
+    @property
+    def stack(self) -> str:
+        own = f"{self.caller or self.name} ({self.file}:{self.line})"
+        return ";".join((*ROOT, *self.frames, own))
+
+
+STEP = (
+    Work("io", "read", 0.006, 40, detail="/data (ext4 on vda1)", caller="Shard.load_batch"),
+    Work("python", "tokenize", 0.004, 50),
+    Work("python", "augment", 0.040, 56),
+    Work("python", "build_mask", 0.003, 68),
+    Work("python", "collate", 0.005, 74),
+    Work(
+        "python",
+        "Linear.forward",
+        0.018,
+        130,
+        f"{TORCH}/nn/modules/linear.py",
+        frames=(f"Classifier.forward ({TRAIN}:110)",),
+    ),
+    Work("python", "device_wait", 0.080, 81, detail="sleep"),
+    Work("python", "_engine_run_backward", 0.030, 820, f"{TORCH}/autograd/graph.py"),
+    Work("python", "SGD.step", 0.008, 96, f"{TORCH}/optim/sgd.py"),
+    Work("python", "Metrics.log_metrics", 0.002, 92),
+    Work("sched", "ready", 0.004, 56, detail="queue", caller="augment"),
+)
+
+
+@dataclass
+class Job:
+    """A job to build windows of. `extra[rank]` is what a rank does besides, as (work, seconds per step)."""
+
+    ranks: int = 8
+    hosts: int = 1
+    steps: int = 70
+    noise: float = 0.05
+    spread: float = 0.01  # persistent difference between healthy ranks
+    stalls: float = 0.01  # share of rank-steps with a stall of 20 ms on average
+    seed: int = 0
+    window_s: float = 20.0
+    start: float = 1_760_000_000.0
+    name: str = "job-a"
+    transfer_s: float = 0.04
+    namespaces: int = 1  # node names per observed host
+    extra: dict[int, list[tuple[Work, float]]] = field(default_factory=dict)
+    scale: dict[int, float] = field(default_factory=dict)  # factor on every Python function of a rank
+    onset: float = 0.0  # share of the steps that are healthy before extra begins
+    slow_links: dict[str, float] = field(default_factory=dict)  # address → factor on its rate, both ways
+    sent_bytes: float = 12e6  # per step and flow
+    link_rate: float = 400e6
+    ranks_columns: dict[int, dict[str, Any]] = field(default_factory=dict)
+    counters: list[dict[str, Any]] = field(default_factory=list)
+
+    def node(self, rank: int) -> int:
+        return rank * self.hosts * self.namespaces // self.ranks
+
+    def address(self, rank: int) -> str:
+        return f"198.18.0.{10 + self.node(rank)}"
+
+
+def build(job: Job) -> list[Window]:
+    """One window per observed host."""
+    rng = np.random.default_rng(job.seed)
+    works = list(STEP)
+    seconds = np.empty((job.ranks, job.steps, 0))
+    persistent = np.exp(rng.normal(0, job.spread, (job.ranks, 1)))
+    columns = []
+    for work in STEP:
+        factor = np.array([job.scale.get(rank, 1.0) if work.detail != "sleep" else 1.0 for rank in range(job.ranks)])
+        sleeping = 0.2 if work.detail == "sleep" else 1.0
+        noise = np.exp(rng.normal(0, max(job.noise, 1e-9) * 2 * sleeping, (job.ranks, job.steps)))
+        columns.append(work.seconds * factor[:, None] * persistent * noise)
+    stalled = rng.random((job.ranks, job.steps)) < job.stalls
+    columns[-1] = columns[-1] + stalled * rng.exponential(0.02, (job.ranks, job.steps))
+    first = int(job.onset * job.steps)
+    for rank, extras in job.extra.items():
+        for work, each in extras:
+            more = np.zeros((job.ranks, job.steps))
+            more[rank, first:] = each * np.exp(rng.normal(0, job.noise, job.steps - first))
+            works.append(work)
+            columns.append(more)
+    seconds = np.stack(columns, axis=2)
+    own = seconds.sum(axis=2)
+    slowest_link = min(job.slow_links.values(), default=1.0)
+    base = job.sent_bytes / job.link_rate
+    transfer = (job.transfer_s + base / slowest_link - base) * np.exp(rng.normal(0, 2 * job.noise, job.steps))
+    total = own.max(axis=0) + transfer
+    wait = total - own
+    start = np.concatenate(([0.0], np.cumsum(total)[:-1]))
+    by_host: dict[int, list[int]] = {}
+    for rank in range(job.ranks):
+        by_host.setdefault(rank * job.hosts // job.ranks, []).append(rank)
+    return [_window(job, host, ranks, works, seconds, own, wait, total, start, rng) for host, ranks in by_host.items()]
+
+
+def _window(job: Job, host: int, ranks: list[int], works: list[Work], seconds: Any, own: Any, wait: Any, total: Any,
+            start: Any, rng: np.random.Generator) -> Window:  # fmt: skip
+    steps, patterns = [], []
+    column = {kind: [i for i, work in enumerate(works) if work.kind == kind] for kind in ("io", "sched", "sync")}
+    for rank in ranks:
+        for step in range(job.steps):
+            parts = {f"{kind}_s": float(seconds[rank, step, index].sum()) for kind, index in column.items()}
+            steps.append({"rank": rank, "step": step, "start_s": start[step], "seconds": total[step],
+                          "own_s": own[rank, step], "wait_s": wait[rank, step], **parts})  # fmt: skip
+        for index, work in enumerate(works):
+            mean = float(seconds[rank, :, index].mean())
+            if mean <= 0:
+                continue
+            if work.kind == "python" and work.detail == "":
+                mean *= float(np.exp(rng.normal(0, 1 / np.sqrt(max(mean * job.steps * 99, 1)))))  # sampling at 99 Hz
+            patterns.append(_pattern(rank, work, mean, job))
+        waiting = Work("collective", "allreduce", 0, 820, f"{TORCH}/autograd/graph.py", "gloo", "_engine_run_backward")
+        patterns.append(_pattern(rank, waiting, float(wait[rank].mean()), job))
+    tables = {
+        "ranks": [_rank(job, rank, host, float(total.mean())) for rank in ranks],
+        "steps": steps,
+        "patterns": patterns,
+        "collectives": [],
+        "flows": [row for rank in ranks for row in _flows(job, rank, rng)],
+        "counters": [_counter(**row) for row in job.counters if row.get("rank", -1) in (-1, *ranks)],
+    }
+    manifest = Manifest("rankscope.window/1", f"node-{host}", job.start, job.window_s, (job.name,), "0.1.0")
+    return Window(manifest, **{name: table_from_rows(name, rows) for name, rows in tables.items()})
+
+
+def _pattern(rank: int, work: Work, mean: float, job: Job) -> dict[str, Any]:
+    return {"rank": rank, "thread": "training", "kind": work.kind, "name": work.name, "file": work.file, "line": work.line,
+            "detail": work.detail, "caller": work.caller if work.kind != "python" else "", "stack": work.stack,
+            "beta": mean * job.steps / job.window_s, "mu": 1.0, "sigma": 0.0, "resource": "cpu", "count": job.steps,
+            "total_s": mean * job.steps, "p50_s": mean, "p99_s": 1.2 * mean, "max_s": 1.3 * mean, "per_step_s": mean,
+            "per_step_sd_s": 0.1 * mean, "bytes": 0}  # fmt: skip
+
+
+def _rank(job: Job, rank: int, host: int, step_s: float) -> dict[str, Any]:
+    node = f"node-{host}" if job.namespaces == 1 else f"lab-host-{job.node(rank)}"
+    return {"job": job.name, "rank": rank, "local_rank": rank, "world_size": job.ranks, "role": "", "host": f"node-{host}",
+            "node": node, "container": "", "pid": 4000 + rank, "inner_pid": 4000 + rank, "netns": 100 + job.node(rank),
+            "addresses": [job.address(rank)], "gpus": [], "nics": ["eth0"], "cpus": "0-1", "python": "3.11.2",
+            "command": "python train.py", "state": "running", "stopped_s": 0.0, "last_progress_s": step_s / 2,
+            "in_collective_s": 0.0, "training_thread": 4000 + rank, "stack_source": "bpf", "samples": 1980,
+            "failed_samples": 0, "truncated_samples": 0, "lost_events": 0,
+            **job.ranks_columns.get(rank, {})}  # fmt: skip
+
+
+def _flows(job: Job, rank: int, rng: np.random.Generator) -> list[dict[str, Any]]:
+    """The ring's flow to the next rank, and a quiet one to the store."""
+    following = (rank + 1) % job.ranks
+    sender, receiver = job.address(rank), job.address(following)
+    factor = min(job.slow_links.get(sender, 1.0), job.slow_links.get(receiver, 1.0)) if sender != receiver else 1.0
+    speed = job.link_rate * factor * float(np.exp(rng.normal(0, 0.3))) * (1.0 if sender != receiver else 5.0)
+    sent = int(job.sent_bytes * job.steps)
+    swollen = 20.0 if factor < 0.6 else 3.0
+    common = {"interface": "eth0", "received_bytes": sent, "rwnd_limited_s": 0.0, "sndbuf_limited_s": 0.0,
+              "min_rtt_s": 0.0001, "delivery_rate_hz": speed}  # fmt: skip
+    return [
+        {"rank": rank, "local": f"{sender}:{40000 + rank}", "peer": f"{receiver}:{30000 + following}", "sent_bytes": sent,
+         "retransmitted_bytes": 0, "busy_s": sent / speed, "rtt_s": 0.0001 * swollen, **common},
+        {"rank": rank, "local": f"{sender}:{50000 + rank}", "peer": "198.18.0.10:29500", "sent_bytes": 2000,
+         "retransmitted_bytes": 0, "busy_s": 0.5, "rtt_s": 0.0001, **common},
+    ]  # fmt: skip
+
+
+def _counter(**row: Any) -> dict[str, Any]:
+    return {"scope": "rank", "instance": "", "rank": -1, "unit": "s", "kind": "delta", "minimum": None, "maximum": None,
+            "limit": None, **row}  # fmt: skip
+
+
+def columns(window: Window, name: str, rows: list[Mapping[str, Any]]) -> Window:
+    """The same window with another table."""
+    tables = {
+        each: getattr(window, each) for each in ("ranks", "steps", "patterns", "collectives", "flows", "counters")
+    }
+    tables[name] = table_from_rows(name, [dict(row) for row in rows])
+    return Window(window.manifest, **tables)
+
+
+# ---- faults with a known answer --------------------------------------------------------------------------------------
+
+BUSY = Work("python", "augment", 0, 56)
+ASLEEP = Work("python", "collate", 0, 74, detail="sleep")
+QUEUE = Work("sched", "ready", 0, 56, detail="queue", caller="augment")
+THROTTLED = Work("sched", "ready", 0, 56, detail="throttled", caller="augment")
+READ = Work("io", "read", 0, 40, detail="/data (ext4 on vda1)", caller="Shard.load_batch")
+
+
+def slow_python(rank: int, seconds: float, work: Work = BUSY, **more: Any) -> Job:
+    return Job(extra={rank: [(work, seconds)]}, **more)
+
+
+def hogged(rank: int, seconds: float, **more: Any) -> Job:
+    job = Job(extra={rank: [(QUEUE, seconds)]}, scale={rank: 1.05}, **more)
+    taken = seconds * job.steps * (1 - job.onset)
+    job.counters += [
+        {"rank": rank, "name": "cpu.taken_s", "instance": "compress-logs (777)", "value": 0.7 * taken},
+        {"rank": rank, "name": "cpu.taken_s", "instance": "compress-logs (778)", "value": 0.3 * taken},
+        {"rank": rank, "name": "cpu.taken_s", "instance": "python (4000)", "value": 0.05 * taken},
+    ]
+    return job
+
+
+def throttled(rank: int, seconds: float, **more: Any) -> Job:
+    job = Job(extra={rank: [(THROTTLED, 0.8 * seconds), (QUEUE, 0.2 * seconds)]}, scale={rank: 1.05}, **more)
+    job.counters += [
+        {"scope": "cgroup", "rank": each, "instance": f"/job/rank{each}", "name": "cpu.throttled_s", "limit": 0.4,
+         "value": seconds * job.steps * (1 - job.onset) if each == rank else 0.0}
+        for each in range(job.ranks)
+    ]  # fmt: skip
+    return job
+
+
+def slow_read(rank: int, seconds: float, **more: Any) -> Job:
+    job = Job(extra={rank: [(READ, seconds)]}, **more)
+    job.counters.append({"scope": "cgroup", "rank": rank, "instance": "vda1", "name": "disk.throttled", "kind": "gauge",
+                         "unit": "bytes/s", "value": 5e6, "limit": 5e6})  # fmt: skip
+    return job
+
+
+def slow_link(node: int, factor: float, shaper: bool = True, **more: Any) -> Job:
+    job = Job(**{"ranks": 8, "namespaces": 4, "slow_links": {f"198.18.0.{10 + node}": factor}, **more})
+    if shaper:
+        job.counters += [
+            {"scope": "nic", "rank": rank, "instance": "eth0", "name": "qdisc.rate_limit", "kind": "gauge", "unit": "bytes/s",
+             "value": job.link_rate * (factor if job.node(rank) == node else 1.0)}
+            for rank in range(job.ranks)
+        ]  # fmt: skip
+    return job
+
+
+def stopped(rank: int, **more: Any) -> Job:
+    job = Job(**more)
+    for each in range(job.ranks):
+        job.ranks_columns[each] = {"last_progress_s": 8.0, "in_collective_s": 7.9}
+    job.ranks_columns[rank] = {"state": "stopped", "stopped_s": 8.1, "last_progress_s": 8.2}
+    return job

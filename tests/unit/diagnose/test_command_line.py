@@ -1,0 +1,84 @@
+"""The command line: exit codes and one-line errors."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import builders
+import pytest
+from builders import Job, build
+
+from diagnose.cli import run
+from observer.windows import write_window
+
+
+@pytest.fixture
+def faulty(tmp_path: Path) -> Path:
+    for window in build(builders.slow_python(3, 0.08, hosts=2)):
+        write_window(window, tmp_path / "faulty")
+    return tmp_path / "faulty"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["diagnose", "--nonsense"],
+        ["bogus"],
+        ["record"],
+        ["diagnose", "--window", "x"],
+        ["diagnose", "--window", "0"],
+        [],
+    ],
+)
+def test_wrong_usage_is_64(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(arguments) == 64
+    assert "Traceback" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["diagnose", "--help"]])
+def test_asking_is_0(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(arguments) == 0
+    assert "rankscope" in capsys.readouterr().out.lower() or arguments[-1] == "--help"
+
+
+def test_a_folder_of_windows_is_diagnosed(faulty: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["diagnose", str(faulty), "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)["suspects"][0]["ranks"] == [3]
+
+
+def test_single_window_folders_are_diagnosed_together(faulty: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["diagnose", *map(str, sorted(faulty.iterdir()))]) == 1
+    assert capsys.readouterr().out.startswith("FAULT  rank 3 on node-0: python/slow-function augment")
+
+
+def test_a_baseline_of_another_job_is_65(faulty: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for window in build(Job(name="other")):
+        write_window(window, tmp_path / "other")
+    assert run(["diagnose", str(faulty), "--baseline", str(tmp_path / "other")]) == 65
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+@pytest.mark.parametrize("damage", ["missing", "empty", "truncated", "foreign", "file"])
+def test_unusable_folders_are_65_in_one_line(faulty: Path, damage: str, capsys: pytest.CaptureFixture[str]) -> None:
+    window = sorted(faulty.iterdir())[0]
+    target = window
+    if damage == "missing":
+        target = faulty / "nothing"
+    elif damage == "empty":
+        target = faulty / "hollow"
+        target.mkdir()
+    elif damage == "truncated":
+        table = window / "steps.parquet"
+        table.write_bytes(table.read_bytes()[:100])
+    elif damage == "foreign":
+        (window / "window.json").write_text('{"schema": "else/1"}')
+    else:
+        target = window / "window.json"
+    assert run(["diagnose", str(target)]) == 65
+    err = capsys.readouterr().err
+    assert err.startswith("rankscope: ") and err.count("\n") == 1
+
+
+def test_pids_and_folders_together_make_no_sense(faulty: Path) -> None:
+    assert run(["diagnose", str(faulty), "--pid", "1"]) == 64

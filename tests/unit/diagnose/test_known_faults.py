@@ -1,0 +1,231 @@
+"""Synthetic fleets with a known fault: the verdict must name it, strong or weak, under any noise seed."""
+
+from __future__ import annotations
+
+import builders
+import pytest
+from builders import Job, build
+
+from diagnose.judge import diagnose
+from diagnose.verdict import Suspect, Verdict
+
+STEP_S = 0.25
+DOSES = {"strong": 0.6, "weak": 0.15}
+
+
+def first(verdict: Verdict) -> Suspect:
+    assert verdict.suspects, (verdict.status, verdict.notes)
+    return verdict.suspects[0]
+
+
+FAULTS = {
+    "busy function": (builders.slow_python, "python", "slow-function"),
+    "sleeping function": (
+        lambda rank, s, **more: builders.slow_python(rank, s, builders.ASLEEP, **more),
+        "python",
+        "blocking-call",
+    ),
+    "hog": (builders.hogged, "cpu", "contended"),
+    "quota": (builders.throttled, "cpu", "quota"),
+    "slow read": (builders.slow_read, "storage", "slow-read"),
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.parametrize("dose", DOSES)
+@pytest.mark.parametrize(("ranks", "seed"), [(2, 11), (4, 13), (8, 17), (8, 19)])
+def test_one_slow_rank_is_named_with_component_and_cause(fault: str, dose: str, ranks: int, seed: int) -> None:
+    # GIVEN one rank that loses a share of the step to a fault, in windows of one or two hosts
+    make, component, cause = FAULTS[fault]
+    culprit = seed % ranks
+    lost = DOSES[dose] * STEP_S
+    job = make(culprit, lost, ranks=ranks, hosts=1 + (seed % 2), seed=seed, noise=0.05)
+
+    # WHEN it is diagnosed
+    verdict = diagnose(build(job))
+
+    # THEN the rank, the component and the cause come first, and the lost time is about right
+    suspect = first(verdict)
+    assert (verdict.status, verdict.exit_code) == ("fault", 1)
+    assert (suspect.component, suspect.cause, suspect.ranks) == (component, cause, (culprit,))
+    assert 0.5 * lost < suspect.lost_seconds_per_step < 1.5 * lost
+    assert suspect.evidence and suspect.action and 0.5 < suspect.confidence < 1
+
+
+@pytest.mark.parametrize("work", [builders.BUSY, builders.ASLEEP])
+def test_the_python_function_is_named_where_it_was_injected(work: builders.Work) -> None:
+    suspect = first(diagnose(build(builders.slow_python(5, 0.08, work))))
+    assert suspect.function is not None
+    assert (suspect.function.name, suspect.function.file, suspect.function.line) == (
+        work.name,
+        builders.TRAIN,
+        work.line,
+    )
+
+
+def test_a_function_of_the_library_is_blamed_on_the_user_code_that_calls_it() -> None:
+    # GIVEN a library function that only the culprit calls, from augment
+    leaf = builders.Work("python", "sort", 0, 9, "/opt/venv/lib/python3.11/site-packages/numpy/sort.py",
+                         frames=(f"augment ({builders.TRAIN}:56)",))  # fmt: skip
+    # WHEN
+    suspect = first(diagnose(build(Job(extra={1: [(leaf, 0.08)]}))))
+    # THEN augment is named and the leaf is evidence
+    assert suspect.function is not None and suspect.function.name == "augment"
+    assert any("sort" in str(evidence.value) for evidence in suspect.evidence)
+
+
+def test_a_function_that_spends_its_time_in_two_helpers_is_named() -> None:
+    helpers = [builders.Work("python", name, 0, line, frames=(f"augment ({builders.TRAIN}:56)",)) for name, line in
+               (("flip", 200), ("crop", 210))]  # fmt: skip
+    suspect = first(diagnose(build(Job(extra={1: [(helper, 0.04) for helper in helpers]}))))
+    assert suspect.function is not None and suspect.function.name == "augment"
+
+
+def test_the_training_loop_is_not_blamed_for_more_work_everywhere() -> None:
+    verdict = diagnose(build(Job(scale={2: 1.6})))
+    assert (verdict.status, verdict.exit_code) == ("imbalance", 1)
+    assert (first(verdict).component, first(verdict).ranks, first(verdict).function) == ("workload", (2,), None)
+
+
+def test_the_hog_is_named_and_counted_by_name() -> None:
+    suspect = first(diagnose(build(builders.hogged(3, 0.1))))
+    assert suspect.instance == "compress-logs (2 processes)"
+
+
+def test_a_rank_of_the_same_job_is_no_hog() -> None:
+    # GIVEN two ranks pinned to one CPU
+    job = Job(extra={3: [(builders.QUEUE, 0.1)]}, ranks_columns={2: {"cpus": "1"}, 3: {"cpus": "1"}})
+    job.counters.append({"rank": 3, "name": "cpu.taken_s", "instance": "python (4002)", "value": 0.1 * job.steps})
+    # THEN their affinity is charged
+    suspect = first(diagnose(build(job)))
+    assert (suspect.component, suspect.cause) == ("cpu", "affinity")
+
+
+def test_without_a_counter_the_cpu_is_charged_with_less_confidence() -> None:
+    with_counter = first(diagnose(build(builders.hogged(3, 0.1))))
+    without = first(diagnose(build(Job(extra={3: [(builders.QUEUE, 0.1)]}))))
+    assert (without.component, without.cause) == ("cpu", "contended")
+    assert without.confidence < with_counter.confidence
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(("factor", "shaper"), [(0.1, True), (0.1, False), (0.5, True)])
+def test_a_slow_host_link_is_named_and_no_rank_is_accused(seed: int, factor: float, shaper: bool) -> None:
+    node = seed % 4
+    verdict = diagnose(build(builders.slow_link(node, factor, shaper, seed=seed)))
+    suspect = first(verdict)
+    assert (suspect.component, suspect.cause) == ("network", "slow-link")
+    assert suspect.ranks == (2 * node, 2 * node + 1)
+    assert suspect.host == f"lab-host-{node}" and f"198.18.0.{10 + node}" in suspect.instance
+    assert len(verdict.suspects) == 1
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_fault_that_begins_in_the_window_is_dated(seed: int) -> None:
+    job = builders.slow_python(seed, 0.12, onset=0.6, seed=seed)
+    verdict = diagnose(build(job))
+    suspect = first(verdict)
+    assert suspect.ranks == (seed,) and suspect.function is not None and suspect.function.name == "augment"
+    assert suspect.since is not None
+    begun = 0.25 * 0.6 * job.steps
+    assert abs(suspect.since - job.start - begun) < 3
+
+
+def test_two_culprits_share_the_lost_time_and_the_worse_comes_first() -> None:
+    verdict = diagnose(build(Job(extra={2: [(builders.BUSY, 0.09)], 6: [(builders.READ, 0.05)]})))
+    assert [(s.component, s.ranks) for s in verdict.suspects] == [("python", (2,)), ("storage", (6,))]
+    assert sum(s.lost_seconds_per_step for s in verdict.suspects) < 0.1
+
+
+def test_all_ranks_of_a_host_become_one_suspect() -> None:
+    job = Job(hosts=2, extra={rank: [(builders.QUEUE, 0.09)] for rank in range(4, 8)})
+    verdict = diagnose(build(job))
+    assert [(s.component, s.host, s.ranks) for s in verdict.suspects] == [("cpu", "node-1", (4, 5, 6, 7))]
+
+
+def test_a_pause_that_is_over_is_a_fault() -> None:
+    # GIVEN a rank that was stopped for 4 s in the middle of the window: one long step
+    job = Job(ranks_columns={3: {"stopped_s": 4.0}})
+    windows = build(job)
+    rows = windows[0].steps.to_pylist()
+    for row in rows:
+        if row["step"] == 40:
+            row["seconds"] += 4.0
+            row["own_s" if row["rank"] == 3 else "wait_s"] += 4.0
+    # THEN
+    verdict = diagnose([builders.columns(windows[0], "steps", rows)])
+    suspect = first(verdict)
+    assert (suspect.component, suspect.cause, suspect.ranks) == ("process", "stopped", (3,))
+    assert suspect.lost_seconds_per_step == pytest.approx(4.0 / 70, rel=0.01)
+
+
+# ---- hangs ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("rank", [0, 5])
+def test_a_stopped_rank_is_a_hang(rank: int) -> None:
+    verdict = diagnose(build(builders.stopped(rank)))
+    assert (verdict.status, verdict.exit_code) == ("hang", 2)
+    assert (first(verdict).component, first(verdict).cause, first(verdict).ranks) == ("process", "stopped", (rank,))
+
+
+def test_a_job_that_hung_before_the_window_began_has_no_steps_and_is_still_judged() -> None:
+    job = builders.stopped(4)
+    for columns in job.ranks_columns.values():
+        columns["last_progress_s"] = None
+    window = build(job)[0]
+    for table in ("steps", "patterns"):
+        window = builders.columns(window, table, [])
+    verdict = diagnose([window])
+    assert verdict.status == "hang" and first(verdict).ranks == (4,)
+
+
+def test_a_rank_that_ended_while_the_others_wait_is_named() -> None:
+    job = builders.stopped(2)
+    job.ranks_columns[2] = {"state": "exited"}
+    verdict = diagnose(build(job))
+    assert (verdict.status, first(verdict).cause, first(verdict).ranks) == ("hang", "exited", (2,))
+
+
+def test_a_rank_that_is_in_no_collective_is_what_the_others_wait_for() -> None:
+    job = builders.stopped(2)
+    job.ranks_columns[2] = {"last_progress_s": 8.0}
+    verdict = diagnose(build(job))
+    assert (verdict.status, first(verdict).component, first(verdict).ranks) == ("hang", "process", (2,))
+    assert first(verdict).function is not None
+
+
+def test_a_job_that_ends_in_the_window_does_not_hang() -> None:
+    job = Job(ranks_columns={rank: {"state": "exited", "last_progress_s": 9.0} for rank in range(8)})
+    verdict = diagnose(build(job))
+    assert verdict.status == "healthy"
+    assert any("ended" in note for note in verdict.notes)
+
+
+# ---- time as well as space -----------------------------------------------------------------------------------------
+
+
+def earlier(**more: object) -> list[builders.Window]:
+    return build(Job(start=1_759_990_000.0, seed=97, **more))  # type: ignore[arg-type]
+
+
+def test_all_ranks_slower_is_only_seen_against_the_baseline() -> None:
+    windows = build(Job(extra={rank: [(builders.BUSY, 0.08)] for rank in range(8)}))
+    assert diagnose(windows).status == "healthy"
+    verdict = diagnose(windows, earlier())
+    suspect = first(verdict)
+    assert (suspect.component, suspect.cause) == ("workload", "slow-everywhere")
+    assert suspect.function is not None and suspect.function.name == "augment"
+    assert verdict.slowdown_percent == pytest.approx(33, abs=6)
+
+
+def test_an_excess_that_was_there_before_is_an_imbalance() -> None:
+    verdict = diagnose(build(Job(scale={2: 1.6})), earlier(scale={2: 1.6}))
+    assert verdict.status == "imbalance"
+
+
+def test_a_single_rank_is_judged_by_its_own_past() -> None:
+    windows = build(Job(ranks=1, extra={0: [(builders.READ, 0.08)]}))
+    assert diagnose(windows).status == "unknown"
+    suspect = first(diagnose(windows, earlier(ranks=1)))
+    assert suspect.cause == "slow-everywhere" and suspect.function is not None and suspect.function.name == "read"

@@ -1,0 +1,86 @@
+"""The statistics against what their docstrings say."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from diagnose.compare import benjamini_hochberg, differences, odd_ones, peers_median, trimmed_error, trimmed_mean
+from diagnose.lost_time import gain, share_out
+from diagnose.onset import find_onset
+from diagnose.waiting import transfer, waited_for
+
+
+def test_trimmed_mean_leaves_the_extremes_out_and_ignores_nan() -> None:
+    values = np.array([[1.0, 2.0, 3.0, 4.0, 1000.0], [np.nan, 2.0, 2.0, np.nan, 2.0], [np.nan] * 5])
+    assert trimmed_mean(values)[:2].tolist() == [3.0, 2.0]
+    assert np.isnan(trimmed_mean(values)[2])
+
+
+def test_trimmed_error_covers_the_spread_of_repeated_experiments() -> None:
+    rng = np.random.default_rng(7)
+    values = rng.normal(0, 1, (997, 61))
+    assert np.median(trimmed_error(values)) == pytest.approx(trimmed_mean(values).std(), rel=0.25)
+
+
+def test_the_rank_itself_is_not_among_its_peers() -> None:
+    own = np.array([[1.0], [2.0], [9.0]])
+    assert peers_median(own, np.zeros(3, dtype=np.int64))[:, 0].tolist() == [5.5, 5.0, 1.5]
+
+
+def test_ranks_of_another_role_are_no_peers() -> None:
+    own = np.tile([[1.0], [1.0], [5.0], [5.0]], (1, 11))
+    found = differences(own, np.array([0, 0, 1, 1]), 6.0)
+    assert np.allclose(found.excess_s, 0)
+
+
+def test_one_bad_rank_of_3400_is_found_and_nobody_else() -> None:
+    rng = np.random.default_rng(3)
+    own = 0.2 * np.exp(rng.normal(0, 0.02, (3400, 1))) * np.exp(rng.normal(0, 0.15, (3400, 67)))
+    own[2341] += 0.05
+    odd = odd_ones(differences(own, np.zeros(3400, dtype=np.int64), 0.3))
+    assert np.flatnonzero(odd).tolist() == [2341]
+
+
+def test_a_third_of_the_ranks_bad_is_found() -> None:
+    rng = np.random.default_rng(5)
+    own = 0.2 * np.exp(rng.normal(0, 0.01, (9, 1))) * np.exp(rng.normal(0, 0.05, (9, 67)))
+    own[:3] += 0.06
+    assert np.flatnonzero(odd_ones(differences(own, np.zeros(9, dtype=np.int64), 0.3))).tolist() == [0, 1, 2]
+
+
+def test_benjamini_hochberg_by_hand() -> None:
+    # k q / m with q = 0.01 and m = 5: 0.002, 0.004, 0.006, 0.008, 0.01
+    p = np.array([0.0035, 0.2, 0.001, 0.0079, 0.9])
+    assert benjamini_hochberg(p, 5).tolist() == [True, False, True, False, False]
+
+
+def test_gain_is_what_the_next_slowest_leaves() -> None:
+    own = np.tile([[1.0], [1.0], [1.0], [1.4], [2.0]], (1, 7))
+    roles = np.zeros(5, dtype=np.int64)
+    assert gain(own, roles, np.array([4])) == pytest.approx(0.6)
+    assert gain(own, roles, np.array([3, 4])) == pytest.approx(1.0)
+    assert share_out(1.0, np.array([0.4, 1.0])).sum() == pytest.approx(1.0)
+
+
+def test_two_equal_culprits_gain_only_together() -> None:
+    own = np.tile([[1.0], [1.0], [1.0], [2.0], [2.0]], (1, 7))
+    roles = np.zeros(5, dtype=np.int64)
+    assert gain(own, roles, np.array([3])) == 0
+    assert gain(own, roles, np.array([3, 4])) == pytest.approx(1.0)
+
+
+def test_waiting_is_what_peers_stay_longer() -> None:
+    wait = np.tile([[0.5], [0.5], [0.1]], (1, 7))
+    assert transfer(wait).tolist() == [0.1] * 7
+    assert waited_for(wait, np.zeros(3, dtype=np.int64))[2] == pytest.approx(0.4)
+
+
+def test_an_onset_is_found_where_it_is_and_not_in_noise() -> None:
+    rng = np.random.default_rng(11)
+    series = np.exp(rng.normal(0, 0.05, 71))
+    assert find_onset(series[:23]) is None or abs(find_onset(series[:23]).after_s - 1) < 0.1  # type: ignore[union-attr]
+    series[43:] += 0.4
+    onset = find_onset(series)
+    assert onset is not None and abs(onset.column - 43) <= 1 and onset.after_s > 1.3
+    assert find_onset(np.ones(71)) is None

@@ -1,0 +1,85 @@
+"""The JSON contract of DESIGN.md, the exit codes and the report."""
+
+from __future__ import annotations
+
+import io
+import json
+from typing import Any
+
+import builders
+import pytest
+from builders import Job, build
+
+from diagnose.judge import diagnose
+from diagnose.report import print_report, report
+from diagnose.verdict import CAUSES, STATUSES, to_json
+
+CASES = {
+    "healthy": Job(),
+    "python": builders.slow_python(3, 0.08, hosts=2),
+    "hog": builders.hogged(3, 0.08),
+    "quota": builders.throttled(3, 0.08),
+    "read": builders.slow_read(3, 0.08),
+    "link": builders.slow_link(1, 0.1),
+    "stopped": builders.stopped(5),
+    "imbalance": Job(scale={2: 1.6}),
+    "unknown": Job(ranks=1),
+}
+
+
+def _check(value: Any, kinds: tuple[type, ...]) -> None:
+    assert isinstance(value, kinds) and not isinstance(value, bool), value
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_json_keeps_the_contract(case: str) -> None:
+    found = json.loads(to_json(diagnose(build(CASES[case]))))
+    assert set(found) == {"schema", "status", "job", "hosts", "ranks", "window", "baseline", "step_seconds",
+                          "slowdown_percent", "suspects", "notes"}  # fmt: skip
+    assert found["schema"] == "rankscope.verdict/1" and found["status"] in STATUSES
+    assert set(found["window"]) == {"start", "end"} and set(found["step_seconds"]) == {"p50", "p99", "baseline_p50"}
+    for suspect in found["suspects"]:
+        assert set(suspect) == {"component", "cause", "host", "instance", "ranks", "function", "lost_seconds_per_step",
+                                "lost_percent", "confidence", "since", "evidence", "action"}  # fmt: skip
+        assert suspect["cause"] in CAUSES[suspect["component"]]
+        assert 0 < suspect["confidence"] <= 1 and 0 <= suspect["lost_percent"] <= 100
+        assert suspect["ranks"] and all(isinstance(rank, int) for rank in suspect["ranks"])
+        assert suspect["function"] is None or set(suspect["function"]) == {"kind", "name", "file", "line"}
+        for evidence in suspect["evidence"]:
+            assert set(evidence) == {"source", "measure", "value", "expected", "unit", "peers"}
+        _check(suspect["lost_seconds_per_step"], (int, float))
+    lost = sum(suspect["lost_percent"] for suspect in found["suspects"])
+    assert lost <= 100.1
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_the_report_fits_eighty_columns_and_answers_in_its_first_line(case: str) -> None:
+    verdict = diagnose(build(CASES[case]))
+    lines = list(report(verdict))
+    assert lines[0].startswith(verdict.status.upper())
+    assert all(len(line) <= 80 for line in [*lines, *report(verdict, verbose=True)])
+    assert len(lines) <= 24
+
+
+def test_the_report_of_a_slow_function_reads_like_this() -> None:
+    lines = list(report(diagnose(build(builders.slow_python(3, 0.08, hosts=2, noise=0.0, spread=0.0, stalls=0.0)))))
+    assert lines[:2] == [
+        "FAULT  rank 3 on node-0: python/slow-function augment (train.py:56) costs 0.080",
+        "       s of each 0.320 s step (25 %)",
+    ]
+    assert lines[2].startswith("  because  time in augment: 0.1") and lines[2].endswith("7 peers 0.040 s")
+
+
+def test_colour_is_for_terminals_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    verdict = diagnose(build(Job()))
+    plain, coloured, refused = io.StringIO(), Terminal(), Terminal()
+    monkeypatch.delenv("NO_COLOR", raising=False)
+    print_report(verdict, plain)
+    print_report(verdict, coloured)
+    monkeypatch.setenv("NO_COLOR", "1")
+    print_report(verdict, refused)
+    assert "\033" not in plain.getvalue() and "\033[32m" in coloured.getvalue() and "\033" not in refused.getvalue()

@@ -1,0 +1,147 @@
+"""Netlink answers are parsed by length: cut, grown or senseless ones yield less, never an error."""
+
+from __future__ import annotations
+
+import socket
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from probes import netlink, tcpinfo
+from probes.netdev import Interface, InterfaceCounters, Interfaces, address_of, parse_address, parse_link, parse_net_dev
+from probes.qdisc import htb_limit, parse_qdisc
+
+
+def attribute(kind: int, data: bytes) -> bytes:
+    return (struct.pack("=HH", len(data) + 4, kind) + data).ljust((len(data) + 7) & ~3, b"\0")
+
+
+def tcp_info(**fields: int) -> bytes:
+    """A struct tcp_info of 6.18 (232 bytes); offsets from `offsetof` in C."""
+    places = {"unacked": (24, "I"), "lost": (32, "I"), "rtt": (68, "I"), "snd_cwnd": (80, "I"), "total_retrans": (100, "I"),
+              "bytes_acked": (120, "Q"), "bytes_received": (128, "Q"), "segs_out": (136, "I"), "notsent_bytes": (144, "I"),
+              "min_rtt": (148, "I"), "delivery_rate": (160, "Q"), "busy_time": (168, "Q"), "rwnd_limited": (176, "Q"),
+              "sndbuf_limited": (184, "Q"), "bytes_sent": (200, "Q"), "bytes_retrans": (208, "Q"), "flags": (7, "B")}  # fmt: skip
+    data = bytearray(232)
+    for name, value in fields.items():
+        offset, layout = places[name]
+        struct.pack_into("=" + layout, data, offset, value)
+    return bytes(data)
+
+
+def test_every_field_of_tcp_info_is_read_from_its_place() -> None:
+    info = tcpinfo.parse_tcp_info(tcp_info(
+        unacked=2, lost=3, rtt=5000, snd_cwnd=7, total_retrans=11, bytes_acked=13, bytes_received=17, segs_out=19, notsent_bytes=23,
+        min_rtt=29, delivery_rate=31, busy_time=37_000_000, rwnd_limited=41, sndbuf_limited=43, bytes_sent=47, bytes_retrans=53, flags=1,
+    ))  # fmt: skip
+    assert (info.unacked_segments, info.lost_segments, info.congestion_window, info.retransmits) == (2, 3, 7, 11)
+    assert (info.acked_bytes, info.received_bytes, info.segments_out, info.notsent_bytes) == (13, 17, 19, 23)
+    assert (info.rtt_s, info.min_rtt_s, info.busy_s) == pytest.approx((0.005, 29e-6, 37.0))
+    assert (info.delivery_rate_hz, info.app_limited) == (31.0, True)
+    assert (info.rwnd_limited_s, info.sndbuf_limited_s) == pytest.approx((41e-6, 43e-6))
+    assert (info.sent_bytes, info.retransmitted_bytes) == (47, 53)
+
+
+def test_a_glance_sees_what_the_whole_says() -> None:
+    assert tcpinfo.peek(memoryview(tcp_info(rtt=5000, delivery_rate=31))) == (5000, 31)
+    assert tcpinfo.peek(memoryview(b"x" * 100)) == (0, 0)
+
+
+def test_a_shorter_tcp_info_of_an_older_kernel_leaves_zeros() -> None:
+    info = tcpinfo.parse_tcp_info(tcp_info(bytes_acked=13, bytes_retrans=53)[:192])
+    assert (info.acked_bytes, info.retransmitted_bytes) == (13, 0)
+
+
+def test_both_ends_of_a_connection_read_the_same_whatever_the_family() -> None:
+    mapped = b"\0" * 10 + b"\xff\xff" + bytes([10, 0, 0, 1])
+    assert tcpinfo.endpoint(socket.AF_INET6, mapped, 29500) == tcpinfo.endpoint(socket.AF_INET, bytes([10, 0, 0, 1]) + b"\0" * 12, 29500)
+    assert tcpinfo.endpoint(socket.AF_INET6, b"\xfe\x80" + b"\0" * 13 + b"\1", 7) == "[fe80::1]:7"
+
+
+def test_a_socket_is_read_from_its_place() -> None:
+    payload = struct.pack(
+        "=BBBB2s2s16s16sIQIIIII", socket.AF_INET, tcpinfo.ESTABLISHED, 0, 0, (29500).to_bytes(2, "big"), (7).to_bytes(2, "big"),
+        bytes([10, 0, 0, 1]), bytes([10, 0, 0, 2]), 0, 0xABCDEF0123, 0, 101, 103, 0, 4242,
+    )  # fmt: skip
+    assert len(payload) == tcpinfo.MESSAGE_BYTES
+    found = tcpinfo.parse_socket(memoryview(payload), None)
+    assert (found.local, found.peer, found.inode, found.cookie) == ("10.0.0.1:29500", "10.0.0.2:7", 4242, 0xABCDEF0123)
+    assert (found.receive_queue_bytes, found.send_queue_bytes) == (101, 103)
+    assert tcpinfo.message_key(memoryview(payload)) == (0xABCDEF0123, 4242)
+    assert len(tcpinfo.request(socket.AF_INET)) == 56
+
+
+def _qdisc(kind: str, options: bytes, parent: int = 0xFFFFFFFF) -> bytes:
+    stats = attribute(1, struct.pack("=QI", 1300, 13) + b"\0" * 4) + attribute(3, struct.pack("=IIIII", 1, 1500, 17, 0, 23))
+    return (
+        struct.pack("=BBHiIII", 0, 0, 0, 2, 0x10000, parent, 0)
+        + attribute(1, kind.encode() + b"\0")
+        + attribute(2, options)
+        + attribute(7, stats)
+    )
+
+
+def test_a_token_bucket_tells_its_rate() -> None:
+    parms = struct.pack("=BBHhHI", 0, 1, 0, 0, 0, 12_500_000) + b"\0" * 24
+    found = parse_qdisc(memoryview(_qdisc("tbf", attribute(1, parms))), {2: "eth0"})
+    assert found is not None
+    assert (found.interface, found.kind, found.root, found.rate_hz) == ("eth0", "tbf", True, 12_500_000.0)
+    assert (found.drops, found.overlimits, found.backlog_bytes, found.sent_packets) == (17, 23, 1500, 13)
+    wide = parse_qdisc(memoryview(_qdisc("tbf", attribute(1, parms) + attribute(4, struct.pack("=Q", 50_000_000_000)))), {})
+    assert wide is not None and wide.rate_hz == 50e9
+
+
+def test_netem_tells_loss_and_delay() -> None:
+    options = struct.pack("=IIIIII", 0, 1000, int(0.02 * 2**32), 0, 0, 0) + attribute(10, struct.pack("=q", 5_000_000))
+    found = parse_qdisc(memoryview(_qdisc("netem", options)), {2: "eth0"})
+    assert found is not None
+    assert (found.loss, found.delay_s, found.rate_hz) == (pytest.approx(0.02), pytest.approx(0.005), None)
+
+
+def test_the_top_classes_of_htb_tell_its_ceiling() -> None:
+    spec = struct.pack("=BBHhHI", 0, 1, 0, 0, 0, 1000)
+    ceil = struct.pack("=BBHhHI", 0, 1, 0, 0, 0, 2000)
+    classes = [_qdisc("htb", attribute(1, spec + ceil + b"\0" * 20)), _qdisc("htb", attribute(1, spec + ceil + b"\0" * 20), parent=0x10001)]
+    assert htb_limit([memoryview(one) for one in classes]) == 2000.0
+    assert htb_limit([]) is None
+
+
+@given(st.binary(max_size=600))
+def test_no_bytes_make_the_parsers_fail(data: bytes) -> None:
+    for message in netlink.parse_messages(data):
+        netlink.parse_attributes(message.payload)
+    view = memoryview(data)
+    assert netlink.find_attribute(view, 2) is None or 2 in netlink.parse_attributes(view)
+    tcpinfo.peek(view)
+    tcpinfo.parse_tcp_info(data)
+    parse_link(view, {})
+    parse_address(view)
+    parse_qdisc(view, {})
+    htb_limit([view])
+    parse_net_dev(data)
+    for kind in ("tbf", "netem", "htb", "cake"):
+        parse_qdisc(memoryview(_qdisc(kind, data)), {})
+    if len(data) >= tcpinfo.MESSAGE_BYTES:
+        tcpinfo.parse_socket(view, view)
+    else:
+        with pytest.raises(struct.error):
+            tcpinfo.parse_socket(view, None)
+
+
+def test_interface_counters_of_proc() -> None:
+    data = b"Inter-|   Receive\n face |bytes\n    lo: 7 1 2 3 0 0 0 0 11 4 5 6 0 0 0 0\neth0.5:8 1 2 3 0 0 0 0 13 4 5 6 0 0 0 0\nbad: 1 x\n"
+    assert parse_net_dev(data) == (
+        InterfaceCounters("lo", 7, 1, 2, 3, 11, 4, 5, 6),
+        InterfaceCounters("eth0.5", 8, 1, 2, 3, 13, 4, 5, 6),
+    )
+
+
+def test_an_address_leads_to_its_interface() -> None:
+    counters = InterfaceCounters("eth0", *[0] * 8)
+    interfaces = Interfaces(0, 0.0, (Interface(2, "eth0", 1500, "up", 0.0, ("10.0.0.1", "fe80::1"), counters),), ())
+    assert [interfaces.carrying(end) for end in ("10.0.0.1:5", "[fe80::1]:5", "10.0.0.1", "127.0.0.9:1", "10.0.0.2:5", "")] == [
+        "eth0", "eth0", "eth0", "lo", "", "",
+    ]  # fmt: skip
+    assert address_of("fe80::1") == "fe80::1"

@@ -1,0 +1,144 @@
+"""Names, files and lines of code objects in images and in hostile memory."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from images import Interpreter, layout
+from unwinder.symbols import (
+    NAME_CAP,
+    UNKNOWN_NAME,
+    Frame,
+    Symboliser,
+    checksum,
+    collapse,
+    is_library,
+    printable,
+)
+
+MINORS = [8, 9, 10, 11, 12, 13, 14]
+every_layout = pytest.mark.parametrize("minor", MINORS)
+KNOWN = checksum(2, 1, 3, 7)
+
+
+@every_layout
+@pytest.mark.parametrize("name", ["forward", "Straße", "前向き", "𝒻orward", "<listcomp>", ""])
+def test_names_of_every_width_are_read(minor: int, name: str) -> None:
+    made = Interpreter(layout(minor))
+    code = made.code(name, "/jöb/трейн.py", first_line=7)
+    frame = Symboliser(made.image, made.offsets).resolve(code, -1, KNOWN)
+    assert frame == Frame(name, "/jöb/трейн.py", 7, None, stale=False)
+
+
+@every_layout
+def test_the_qualified_name_is_taken_where_there_is_one(minor: int) -> None:
+    made = Interpreter(layout(minor))
+    code = made.code("Model.forward")
+    expected = "Model.forward" if minor >= 11 else "forward"
+    assert Symboliser(made.image, made.offsets).resolve(code).name == expected
+
+
+@every_layout
+def test_another_object_at_the_same_address_is_stale(minor: int) -> None:
+    made = Interpreter(layout(minor))
+    code = made.code(first_line=8)
+    frame = Symboliser(made.image, made.offsets).resolve(code, 0, KNOWN)
+    assert frame == Frame(UNKNOWN_NAME, UNKNOWN_NAME, 0, None, stale=True)
+
+
+@every_layout
+def test_what_was_named_once_stays_named_after_its_object_died(minor: int) -> None:
+    made = Interpreter(layout(minor))
+    code = made.code("f", first_line=7)
+    symbols = Symboliser(made.image, made.offsets)
+    before = symbols.resolve(code, -1, KNOWN)
+    made.image.bytes.clear()
+    assert symbols.resolve(code, -1, KNOWN) == before
+    assert symbols.resolve(code + 512, -1, KNOWN).stale
+
+
+def test_the_line_comes_from_the_table_of_the_version() -> None:
+    made = Interpreter(layout(12))
+    code = made.code(first_line=7, table=bytes([0x80 | 11 << 3 | 1, 0, 0, 0x80 | 12 << 3, 0, 0]))
+    symbols = Symboliser(made.image, made.offsets)
+    assert [symbols.resolve(code, lasti).line for lasti in (-1, 0, 1, 2, 3)] == [None, 8, 8, 10, None]
+
+
+@pytest.mark.parametrize("file", ["<frozen importlib._bootstrap>", "<string>", "<stdin>"])
+def test_files_that_are_none_keep_their_name(file: str) -> None:
+    made = Interpreter(layout(11))
+    assert Symboliser(made.image, made.offsets).resolve(made.code(file=file)).file == file
+
+
+def test_terminal_escapes_in_a_name_are_escaped() -> None:
+    made = Interpreter(layout(11))
+    frame = Symboliser(made.image, made.offsets).resolve(made.code("\x1b[31mred\n\u202e", "/a\tb.py"))
+    assert (frame.name, frame.file) == ("\\x1b[31mred\\n\\u202e", "/a\\tb.py")
+
+
+def test_long_names_lose_their_end_and_long_paths_their_beginning() -> None:
+    made = Interpreter(layout(11))
+    code = made.code("a" * 5000, "/" + "d" * 5000 + "/train.py")
+    frame = Symboliser(made.image, made.offsets).resolve(code)
+    assert frame.name == "a" * NAME_CAP + "…"
+    assert len(frame.file) == NAME_CAP + 1
+    assert frame.file.endswith("d/train.py")
+
+
+def test_a_string_of_absurd_length_is_no_name() -> None:
+    made = Interpreter(layout(11))
+    code = made.code()
+    name = int.from_bytes(made.image.read(code + made.offsets.code_qualname, 8), "little")
+    made.image.u64(name + made.offsets.str_length, 1 << 40)
+    assert Symboliser(made.image, made.offsets).resolve(code).stale
+
+
+def test_an_object_of_another_type_is_no_code() -> None:
+    made = Interpreter(layout(13))
+    code = made.code()
+    made.image.u64(code + 8, 0x5000)
+    assert not Symboliser(made.image, made.offsets, code_type_address=0x5000).resolve(code).stale
+    assert Symboliser(made.image, made.offsets, code_type_address=0x6000).resolve(code).stale
+
+
+@given(noise=st.binary(min_size=16, max_size=512), minor=st.sampled_from(MINORS), lasti=st.integers(-1, 1 << 20))
+def test_any_memory_gives_a_frame(noise: bytes, minor: int, lasti: int) -> None:
+    class Noise:
+        def read(self, address: int, size: int) -> bytes:
+            start = address % len(noise)
+            return (noise[start:] + noise * (size // len(noise) + 1))[:size]
+
+    frame = Symboliser(Noise(), layout(minor)).resolve(0x1000, lasti)
+    assert len(frame.name) <= 10 * (NAME_CAP + 1)
+    assert printable(frame.name) == frame.name or not frame.name.isprintable()
+
+
+@given(st.text())
+def test_printable_text_is_printable_and_stays_so(text: str) -> None:
+    assert printable(text).isprintable()
+    assert printable(printable(text)) == printable(text)
+
+
+def test_stacks_collapse_from_root_to_leaf_with_first_lines() -> None:
+    leaf, root = Frame("g;h", "/b.py", 2, 5, False), Frame("f", "/a.py", 1, 9, False)
+    assert collapse([leaf, root]) == "f (/a.py:1);g:h (/b.py:2)"
+
+
+@pytest.mark.parametrize(
+    ("file", "library"),
+    [
+        ("/usr/lib/python3.11/threading.py", True),
+        ("/usr/lib/python3/dist-packages/numpy/core.py", True),
+        ("/opt/venv/lib/python3.10/site-packages/torch/nn/modules/module.py", True),
+        ("<frozen importlib._bootstrap>", True),
+        ("/usr/lib/python311.zip/os.py", True),
+        ("/workspace/train.py", False),
+        ("/home/me/python/lib/model.py", False),
+        ("train.py", False),
+        ("<string>", False),
+        ("?", False),
+    ],
+)
+def test_the_job_is_told_from_its_libraries(file: str, library: bool) -> None:
+    assert is_library(file) is library
