@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from observer import patterns, timeline
-from observer.functions import Function, StackName
+from observer.functions import NO_STACK, Function, StackName
 from observer.patterns import Labels, Pattern, Samples, StepTimes
 from observer.steps import Markers, Steps, find_steps
 from observer.timeline import Absences, Floats, Ints, Scopes
@@ -56,6 +56,7 @@ class RawProcess:
     devices: Mapping[int, str]  # kernel device number -> words
     throttled_s: float
     hz: float
+    untimed: Sequence[tuple[int, int]] = ()  # stacks of the fallback sampler, with how often each was seen running
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +90,26 @@ def assemble(raw: RawProcess, table: Sequence[CallRow]) -> RankRows:
     last = max((float(call["ts_ns"] + call["dur_ns"]) for call in calls[-64:]), default=None)
     end_ns = raw.start_ns + raw.window_s * 1e9
     waiting_since = [since for thread, row, since in raw.open_calls if table[row].role in ("wait", "collective")]
+    open_wait = raw.open_absences.get(tid)
+    stuck_s = 0.0
+    if open_wait is not None and open_wait.since_ns <= raw.start_ns and open_wait.state and not waiting_since:
+        stuck_s = raw.window_s * is_collective(raw.stacks.get(open_wait.stack, NO_STACK))
     return RankRows(
         tid, steps, times, training, others, _collectives(raw, calls, table, steps),
         samples=int((raw.events["type"] == ring.SAMPLE).sum()),
         stopped_s=float(line.seconds[line.kind == timeline.STOPPED].sum()),
         last_progress_s=None if last is None else max((end_ns - last) / 1e9, 0.0),
-        in_collective_s=max((end_ns - min(waiting_since)) / 1e9, 0.0) if waiting_since else 0.0,
+        in_collective_s=max((end_ns - min(waiting_since)) / 1e9, 0.0) if waiting_since else stuck_s,
     )  # fmt: skip
+
+
+def is_collective(stack: StackName) -> bool:
+    """Whether a thread that is blocked with this stack waits for a collective that it entered before anybody looked.
+
+    A collective call from Python shows its wrapper; DDP's own waits in the backward pass, which has no other reason to
+    block for a whole window.
+    """
+    return "torch/distributed/distributed_c10d.py" in stack.text or stack.name == "_engine_run_backward"
 
 
 def side_patterns(raw: RawProcess, table: Sequence[CallRow], steps: Steps, tids: Iterable[int]) -> tuple[Pattern, ...]:
@@ -175,7 +189,22 @@ def _timeline(
         edges_s=steps.edge_s,
         known_from_s=min(max(first, 0.0), raw.window_s),
     )
+    if raw.untimed and tid == raw.pid:
+        samples = _spread(raw.untimed, line)
     return line, absences, samples, labels
+
+
+def _spread(untimed: Sequence[tuple[int, int]], line: timeline.Timeline) -> Samples:
+    """Samples without times, laid evenly over the running time in mixed order: right in sum, not within a step."""
+    stacks = np.repeat(np.array([s for s, _ in untimed], dtype=np.uint64), [count for _, count in untimed])
+    stacks = np.random.default_rng(0).permutation(stacks)
+    running = line.kind == timeline.CPU
+    ends = np.cumsum(line.seconds[running])
+    if not len(ends) or ends[-1] <= 0:
+        return Samples(np.empty(0), np.empty(0, dtype=np.uint64))
+    places = (np.arange(len(stacks)) + 0.5) / len(stacks) * ends[-1]
+    segment = np.minimum(np.searchsorted(ends, places), len(ends) - 1)
+    return Samples(line.end_s[running][segment] - (ends[segment] - places), stacks)
 
 
 def _absences(raw: RawProcess, mine: Events, tid: int) -> Absences:

@@ -1,6 +1,6 @@
 """One pass over all processes of a host: which of them could be ranks, and who is whose parent.
 
-Most processes cost three reads (stat, environ, the exe link; about 40 µs); the list of mapped files, 1 ms for a process
+Most processes cost three reads (stat, environ, the exe link; about 30 µs); the list of mapped files, 1 ms for a process
 with torch, is read only where the environment claims a rank or the program is Python.
 """
 

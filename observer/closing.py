@@ -16,7 +16,7 @@ from observer import assemble
 from observer.assemble import OpenAbsence, RankRows, RawProcess
 from observer.gauges import Member
 from observer.observation import Observation, Totals
-from observer.process_watch import LOADER, TRAINING
+from observer.process_watch import LOADER, TRAINING, ProcessWatch
 from observer.ranks import FoundRank
 from observer.schema import WINDOW_SCHEMA
 from observer.windows import Loss, Manifest, ProbeCost, Window, table_from_rows
@@ -29,6 +29,8 @@ from probes.network import FlowSummary
 from probes.ring import Events
 
 _MIN_TAKEN_S = 0.001
+_NO_SYSCALL = 0xFFFF
+_STATES = {"R": 0, "S": 1, "D": 2, "T": 4, "t": 8}  # of /proc/PID/stat, as sched_switch numbers them
 _MAX_NOTES = 64
 
 
@@ -44,6 +46,8 @@ class _Last:
     states: Mapping[int, str]
     throttled_s: Mapping[int, float]
     costs: tuple[ProbeCost, ...]
+    still: Mapping[int, OpenAbsence]
+    untimed: Mapping[int, Sequence[tuple[int, int]]]
     start_ns: int
     window_s: float
     hz: int
@@ -58,6 +62,8 @@ def close_windows(running: Observation, before: Totals, start: float, start_ns: 
     running.drain()
     for times in threads.values():
         running.name_stack(times.stack, times.tgid)
+    still = _still_threads(running, threads, start_ns)
+    untimed = running.fallback.finish(running.stacks) if running.fallback else {}
     running.flows.sample()
     last = _Last(
         _events(running, start_ns, window_s),
@@ -68,6 +74,8 @@ def close_windows(running: Observation, before: Totals, start: float, start_ns: 
         {rank.pid: _state(rank, root) for rank in running.ranks},
         running.gauges.throttled_s(),
         _growth(before.costs, probes.costs()),
+        still,
+        untimed,
         start_ns,
         window_s,
         hz,
@@ -168,11 +176,7 @@ def _raw(running: Observation, pid: int, last: _Last) -> RawProcess:
         start_ns=last.start_ns,
         window_s=last.window_s,
         events=last.events[last.events["tgid"] == pid],
-        open_absences={
-            tid: OpenAbsence(tid, t.out_since_ns, t.wake_ns, t.state, t.syscall, t.argument, t.stack)
-            for tid in tids
-            if (t := last.threads.get(tid)) is not None and t.out_since_ns
-        },
+        open_absences={tid: away for tid in tids if (away := _open_absence(tid, last)) is not None},
         open_calls=[
             (call.tid, call.row, call.since_ns)
             for call in last.open_calls
@@ -183,7 +187,45 @@ def _raw(running: Observation, pid: int, last: _Last) -> RawProcess:
         devices=_devices(pid, last.events, running.root),
         throttled_s=last.throttled_s.get(pid, 0.0),
         hz=last.hz,
+        untimed=last.untimed.get(pid, ()),
     )
+
+
+def _open_absence(tid: int, last: _Last) -> OpenAbsence | None:
+    times = last.threads.get(tid)
+    if times is None:
+        return last.still.get(tid)
+    if not times.out_since_ns:
+        return None
+    return OpenAbsence(
+        tid, times.out_since_ns, times.wake_ns, times.state, times.syscall, times.argument, times.stack
+    )  # fmt: skip
+
+
+def _still_threads(
+    running: Observation, threads: Mapping[int, sched.ThreadTimes], start_ns: int
+) -> dict[int, OpenAbsence]:
+    """Threads that have been off the CPU since before anybody looked: what /proc says of them, with their stacks."""
+    found = {}
+    for process in running.processes.values():
+        for tid in process.threads:
+            if tid in threads:
+                continue
+            try:
+                stat = procfs.read_stat(process.pid, running.root, tid)
+                call = procfs.read_file(procfs.proc_path(running.root, process.pid, "task", tid, "syscall"), 256)
+            except (OSError, ValueError):
+                continue
+            words = call.split()
+            in_call = len(words) > 1 and words[0].isdigit()
+            number, argument = (int(words[0]), int(words[1], 16)) if in_call else (_NO_SYSCALL, 0)
+            stack = process.still_stack(tid)
+            identity = -tid & 0xFFFF_FFFF_FFFF_FFFF
+            running.stacks[identity] = stack
+            state = _STATES.get(stat.state, 1)
+            if state:
+                found[tid] = OpenAbsence(tid, start_ns - 1, 0, state, number, argument, identity)
+    return found
 
 
 def _devices(pid: int, events: Events, root: Path) -> dict[int, str]:
@@ -232,10 +274,16 @@ def _rank_row(running: Observation, rank: FoundRank, rows: RankRows, last: _Last
         "cpus": cpus, "python": identity.python, "command": identity.command,
         "state": last.states[rank.pid], "stopped_s": _stopped_s(rank.pid, rows, last),
         "last_progress_s": rows.last_progress_s, "in_collective_s": rows.in_collective_s,
-        "training_thread": rows.training_thread, "stack_source": "bpf" if process.interpreter else "none",
+        "training_thread": rows.training_thread, "stack_source": _stack_source(process, last),
         "samples": len(sampled), "failed_samples": len(sampled) - walked,
         "truncated_samples": counted["walk_truncated"], "lost_events": counted["ring_full"],
     }  # fmt: skip
+
+
+def _stack_source(process: ProcessWatch, last: _Last) -> str:
+    if process.interpreter is not None:
+        return "bpf"
+    return "py-spy" if last.untimed.get(process.pid) else "none"
 
 
 def _address(endpoint: str) -> str:
@@ -304,7 +352,15 @@ def _growth(before: Sequence[ProbeCost], now: Sequence[ProbeCost]) -> tuple[Prob
 
 def _notes(running: Observation, notes: Sequence[str], pids: set[int]) -> tuple[str, ...]:
     """What could not be seen of the ranks with these pids, each once."""
-    said = [*notes, *running.probes.notes, *running.probes.calls.notes, *running.gauges.notes, *running.flows.notes]
+    fallback = running.fallback.notes if running.fallback else []
+    said = [
+        *notes,
+        *fallback,
+        *running.probes.notes,
+        *running.probes.calls.notes,
+        *running.gauges.notes,
+        *running.flows.notes,
+    ]
     for process in running.processes.values():
         if process.reason and process.owner in pids:
             said.append(f"no Python stacks of pid {process.pid}: {process.reason}")

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from observer import kernel_probes, process_watch
+from observer.fallback import Fallback
 from observer.functions import StackName
 from observer.gauges import Gauges, Member
 from observer.kernel_probes import KernelProbes
@@ -54,6 +55,7 @@ class Observation:
     stacks: dict[int, StackName] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     lost_stacks: int = 0
+    fallback: Fallback | None = None
     _due: dict[str, float] = field(default_factory=dict)
 
     def run_until(self, end: float, progress: Progress | None = None) -> None:
@@ -117,6 +119,14 @@ class Observation:
             self.probes.costs(),
             time.process_time(),
         )
+
+    def start_fallback(self, seconds: float, hz: int) -> None:
+        """Sample with py-spy what the kernel cannot walk."""
+        unknown = [
+            pid for pid, process in self.processes.items() if process.interpreter is None and process.owner == pid
+        ]
+        self.fallback = Fallback(unknown, hz)
+        self.fallback.start(seconds)
 
     def close(self) -> None:
         """Let go of the kernel, the sockets and the processes."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 from unwinder.interpreter import Interpreter, find_interpreter
 from unwinder.memory import ProcessMemory
-from unwinder.symbols import Symboliser, collapse
-from unwinder.threads import list_threads
+from unwinder.still import walk_still
+from unwinder.symbols import Frame, Symboliser, collapse
+from unwinder.threads import ThreadPairs, list_threads
 
 from observer.functions import NO_STACK, StackName
 from observer.kernel_probes import KernelProbes
@@ -34,6 +36,7 @@ class ProcessWatch:
     memory: ProcessMemory | None = None
     symbols: Symboliser | None = None
     threads: dict[int, int] = field(default_factory=dict)  # host tid -> PyThreadState address
+    pairs: ThreadPairs = field(default_factory=ThreadPairs)
     gone: bool = False
 
     def refresh(self, probes: KernelProbes) -> None:
@@ -41,10 +44,11 @@ class ProcessWatch:
         if self.interpreter is None or self.memory is None or self.gone:
             return
         try:
-            found = list_threads(self.interpreter, self.memory)
+            found = list_threads(self.interpreter, self.memory, pairs=self.pairs)
         except (RankscopeError, OSError):
             self.gone = not Path("/proc", str(self.pid)).exists()
             return
+        found = tuple(thread for thread in found if thread.host_tid)
         now = {thread.host_tid: thread.tstate_address for thread in found}
         for thread in found:
             if self.threads.get(thread.host_tid) != thread.tstate_address:
@@ -65,10 +69,18 @@ class ProcessWatch:
                 named.append(self.symbols.resolve(int(frame["code"]), int(frame["lasti"]), int(frame["checksum"])))
             except (RankscopeError, OSError):
                 break
-        if not named:
+        return _in_words(named)
+
+    def still_stack(self, tid: int) -> StackName:
+        """The stack of a thread that has not moved for a while; NO_STACK where it cannot be read or the thread moved."""
+        if self.symbols is None or self.memory is None or self.interpreter is None or tid not in self.threads:
             return NO_STACK
-        leaf = named[0]
-        return StackName(leaf.name, leaf.file, leaf.first_line, collapse(named)[-_MAX_TEXT:])
+        try:
+            stack = walk_still(self.memory, self.interpreter, self.threads[tid])
+            named = [self.symbols.resolve(frame.code, frame.lasti) for frame in stack.frames]
+        except (RankscopeError, OSError):
+            return NO_STACK
+        return NO_STACK if stack.moved else _in_words(named)
 
     def close(self) -> None:
         """Let go of the process's memory."""
@@ -77,14 +89,21 @@ class ProcessWatch:
             self.memory = None
 
 
+def _in_words(frames: Sequence[Frame]) -> StackName:
+    if not frames:
+        return NO_STACK
+    leaf = frames[0]
+    return StackName(leaf.name, leaf.file, leaf.first_line, collapse(frames)[-_MAX_TEXT:])
+
+
 def watch(pid: int, owner: int, label: str, probes: KernelProbes, root: Path = Path("/")) -> ProcessWatch:
     """Begin to observe `pid`. Where its interpreter is not understood, its main thread is timed without stacks."""
     process = ProcessWatch(pid, owner, label, None, "")
     try:
         process.interpreter = find_interpreter(pid, root)
         process.memory = ProcessMemory(pid, root, process.interpreter.start_ticks)
-        process.symbols = Symboliser(process.memory, process.interpreter.offsets)
-        probes.set_interpreter(pid, process.interpreter.offsets.pack(process.interpreter.none_address))
+        process.symbols = Symboliser(process.memory, process.interpreter.offsets, process.interpreter.code_type_address)
+        probes.set_interpreter(pid, process.interpreter.kernel_record())
     except (RankscopeError, OSError) as error:
         process.interpreter = None
         process.reason = str(error)

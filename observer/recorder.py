@@ -52,6 +52,7 @@ def record(options: RecordOptions, progress: Progress = lambda _: None) -> list[
         before = running.totals()
         running.gauges.begin()
         running.flows.begin()
+        running.start_fallback(options.window_s, options.hz)
         start, start_ns = time.time(), time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         running.run_until(start + options.window_s, progress)
         windows = closing.close_windows(running, before, start, start_ns, options.hz)

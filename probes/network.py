@@ -4,8 +4,8 @@ In: inet_diag dumps (NETLINK_SOCK_DIAG), one socket per network namespace, kept 
 FlowSummary per connection and window. Whose connection it is, is learnt from the links in /proc/PID/fd (looked at again
 when sockets appear that were not there before, at most twice a second); once known, the socket's cookie tells.
 
-Cost: 0.6 ms of CPU per sample for 8 ranks with 64 connections; a dump costs 1-2 µs per socket of the namespace, whoever
-owns it. Bytes moved between the last sample and the closing of a connection are not seen.
+Cost, measured with Python 3.11 in a virtual machine: 0.5 ms of CPU per sample for 64 sockets, 0.95 ms for 226; sockets of
+others in the same namespace cost about 2 µs each. Bytes moved between the last sample and the closing of a connection are not seen.
 """
 
 from __future__ import annotations

@@ -20,6 +20,7 @@
 #endif
 #define RS_SLICES 8 /* power of two; slices of one CPU that are remembered */
 #define RS_TASK_STOPPED 0x4
+#define RS_TASK_DEAD 0xb0 /* EXIT_DEAD, EXIT_ZOMBIE, TASK_DEAD */
 
 struct rs_thread {
 	u64 in_ns;   /* since when it runs; 0 while it does not */
@@ -80,6 +81,8 @@ static __always_inline void rs_where(struct rs_thread *thread)
 
 static __always_inline void rs_leave(u32 tid, u32 tgid, u32 state, u64 now)
 {
+	if (state & RS_TASK_DEAD) /* its last switch: rs_sched_exit has forgotten it already */
+		return;
 	struct rs_thread *thread = rs_threads.lookup(&tid);
 	if (!thread) {
 		struct rs_thread fresh = {};

@@ -1,7 +1,8 @@
 """What the unwinder wants from ELF files: the addresses of a few symbols and one section, and where segments were loaded.
 
 Symbols are looked up through the GNU hash table of .dynsym, and only where that fails by searching the bytes of .symtab: no
-table is ever parsed whole (libpython has 8,000 symbols, a static binary with torch inside 100,000).
+table is ever parsed whole (libpython has 8,000 symbols, a static binary with torch inside 100,000). Read with `struct` and
+not with pyelftools, which believes every length in the file: these files are the target's.
 """
 
 from __future__ import annotations
@@ -13,17 +14,21 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, cast
-
-from elftools.common.exceptions import ELFError
-from elftools.elf.elffile import ELFFile
+from typing import IO
 
 from probes import procfs
 
 _PAGE_BYTES = 4096
-_STRTAB_CAP_BYTES = 256 * 1024 * 1024
+_SYMTAB_CAP_BYTES = 256 * 1024 * 1024
+_CHAIN_CAP = 256  # symbols of one hash bucket
 _SYMBOL = struct.Struct("<IBBHQQ")
 _CACHE_FILES = 256
+
+_HEADER = struct.Struct("<16sH14xQQ8xH2xHH")  # e_ident, e_type, e_phoff, e_shoff, e_phnum, e_shnum, e_shstrndx
+_SEGMENT = struct.Struct("<IIQQQQQQ")
+_SECTION = struct.Struct("<IIQQQQIIQQ")
+_PT_LOAD = 1
+_ET_DYN = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +50,13 @@ class Segment:
 
     offset: int
     address: int
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Section:
+    address: int
+    offset: int
     size: int
 
 
@@ -138,61 +150,98 @@ def read_facts(file: IO[bytes], names: Iterable[str]) -> ElfFacts:
 def parse_elf(file: IO[bytes], names: tuple[str, ...]) -> ElfFacts:
     """Looks up `names` in an ELF file. Raises ValueError for anything that is not a sound 64-bit ELF file."""
     try:
-        elf = ELFFile(file)
-        if elf.elfclass != 64 or not elf.little_endian:
+        header = _content(file, 0, _HEADER.size)
+        magic, kind, segments_at, sections_at, segment_count, section_count, names_index = _HEADER.unpack(header)
+        if magic[:6] != b"\x7fELF\x02\x01":
             raise ValueError("not a 64-bit little-endian ELF file")
         segments = tuple(
-            Segment(header["p_offset"], header["p_vaddr"], header["p_filesz"])
-            for header in (segment.header for segment in elf.iter_segments())
-            if header["p_type"] == "PT_LOAD"
+            Segment(offset, address, size)
+            for type_, _, offset, address, _, size, _, _ in _SEGMENT.iter_unpack(
+                _content(file, segments_at, segment_count * _SEGMENT.size)
+            )
+            if type_ == _PT_LOAD
         )
-        section = elf.get_section_by_name(".PyRuntime")
-        found = _dynamic_symbols(elf, names)
+        sections = _sections(file, sections_at, section_count, names_index)
+        runtime = sections.get(b".PyRuntime")
+        found = {}
+        for name in names:
+            value = _dynamic_symbol(file, sections, name.encode())
+            if value:
+                found[name] = value
         missing = [name for name in names if name not in found]
         if missing:
-            found.update(_static_symbols(elf, file, missing))
-        return ElfFacts(
-            position_independent=elf.header["e_type"] == "ET_DYN",
-            segments=segments,
-            runtime_section=section["sh_addr"] if section is not None else 0,
-            symbols=tuple((name, found[name]) for name in names if name in found),
+            found.update(_static_symbols(file, sections, missing))
+    except (OSError, OverflowError, struct.error) as error:
+        raise ValueError(f"not a sound ELF file: {error}") from error
+    return ElfFacts(
+        position_independent=kind == _ET_DYN,
+        segments=segments,
+        runtime_section=runtime.address if runtime is not None else 0,
+        symbols=tuple(found.items()),
+    )
+
+
+def _sections(file: IO[bytes], at: int, count: int, names_index: int) -> dict[bytes, _Section]:
+    """The sections by name, the first of each name."""
+    headers = [
+        (name, _Section(address, offset, size))
+        for name, _, _, address, offset, size, _, _, _, _ in _SECTION.iter_unpack(
+            _content(file, at, count * _SECTION.size)
         )
-    except ValueError:
-        raise
-    except (ELFError, OSError, KeyError, TypeError, IndexError, AttributeError, OverflowError, struct.error) as error:
-        # A forged or cut file shows in whatever pyelftools stumbles over first.
-        raise ValueError(f"not a sound ELF file: {error or type(error).__name__}") from error
+    ]
+    if not names_index < len(headers):
+        return {}
+    table = headers[names_index][1]
+    text = _content(file, table.offset, min(table.size, 1 << 20))
+    sections: dict[bytes, _Section] = {}
+    for start, section in headers:
+        sections.setdefault(text[start : text.find(b"\0", start)], section)
+    return sections
 
 
-def _dynamic_symbols(elf: Any, names: Iterable[str]) -> dict[str, int]:
-    found: dict[str, int] = {}
-    table = elf.get_section_by_name(".gnu.hash")
-    if table is None:
-        return found
-    for name in names:
-        symbol = table.get_symbol(name)
-        if symbol is not None and symbol["st_shndx"] != "SHN_UNDEF":
-            found[name] = cast(int, symbol["st_value"])
-    return found
+def _dynamic_symbol(file: IO[bytes], sections: dict[bytes, _Section], name: bytes) -> int:
+    """Looks up one name in the GNU hash table (https://flapenguin.me/elf-dt-gnu-hash). 0 where it is not defined."""
+    table, symbols, strings = (sections.get(key) for key in (b".gnu.hash", b".dynsym", b".dynstr"))
+    if table is None or symbols is None or strings is None:
+        return 0
+    buckets, first, words, _ = struct.unpack("<4I", _content(file, table.offset, 16))
+    if not buckets:
+        return 0
+    wanted = 5381
+    for byte in name:
+        wanted = (wanted * 33 + byte) & 0xFFFF_FFFF
+    buckets_at = table.offset + 16 + 8 * words
+    index = struct.unpack("<I", _content(file, buckets_at + 4 * (wanted % buckets), 4))[0]
+    if index < first:
+        return 0
+    chain = _content(file, buckets_at + 4 * buckets + 4 * (index - first), 4 * _CHAIN_CAP, cut=True)
+    for (hashed,) in struct.iter_unpack("<I", chain[: len(chain) & ~3]):
+        if (hashed ^ wanted) < 2:
+            start, _, _, section, value, _ = _SYMBOL.unpack(
+                _content(file, symbols.offset + index * _SYMBOL.size, _SYMBOL.size)
+            )
+            text = _content(file, strings.offset + start, len(name) + 1)
+            if text == name + b"\0" and section:
+                return int(value)
+        if hashed & 1:
+            break
+        index += 1
+    return 0
 
 
-def _static_symbols(elf: Any, file: IO[bytes], names: Iterable[str]) -> dict[str, int]:
+def _static_symbols(file: IO[bytes], sections: dict[bytes, _Section], names: Iterable[str]) -> dict[str, int]:
     """Searches .symtab for the few entries whose name offset is that of a wanted name."""
     found: dict[str, int] = {}
-    table = elf.get_section_by_name(".symtab")
-    if table is None or table["sh_entsize"] != _SYMBOL.size:
+    table, strings = sections.get(b".symtab"), sections.get(b".strtab")
+    if table is None or strings is None or max(strings.size, table.size) > _SYMTAB_CAP_BYTES:
         return found
-    strings = elf.get_section(table["sh_link"])
-    if max(strings["sh_size"], table["sh_size"]) > _STRTAB_CAP_BYTES:
-        return found
-    text = _content(file, strings["sh_offset"], strings["sh_size"])
-    entries: bytes | None = None
+    text = _content(file, strings.offset, strings.size)
+    entries = b""
     for name in names:
         at = text.find(b"\0" + name.encode() + b"\0")
         if at < 0:
             continue
-        if entries is None:
-            entries = _content(file, table["sh_offset"], table["sh_size"])
+        entries = entries or _content(file, table.offset, table.size)
         needle = struct.pack("<I", at + 1)
         position = entries.find(needle)
         while position >= 0:
@@ -205,9 +254,13 @@ def _static_symbols(elf: Any, file: IO[bytes], names: Iterable[str]) -> dict[str
     return found
 
 
-def _content(file: IO[bytes], offset: int, size: int) -> bytes:
+def _content(file: IO[bytes], offset: int, size: int, cut: bool = False) -> bytes:
+    """`size` bytes of the file; fewer only if they may be `cut` by its end. Raises ValueError, OSError."""
     file.seek(offset)
-    return file.read(size)
+    data = file.read(size)
+    if len(data) < size and not cut:
+        raise ValueError("not a sound ELF file: it ends too early")
+    return data
 
 
 def load_bias(facts: ElfFacts, mappings: Iterable[Mapping]) -> int | None:

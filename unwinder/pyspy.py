@@ -28,7 +28,6 @@ _LOG_CAP_BYTES = 64 * 1024
 _PR_SET_PDEATHSIG = 1
 
 _THREAD = re.compile(r"thread \((0x[0-9a-fA-F]+|\d+)\)(?:: (.*))?$", re.DOTALL)
-_FRAME = re.compile(r"(.*) \((.*?)(?::(\d+))?\)$", re.DOTALL)
 _TOTALS = re.compile(r"Samples: (\d+) Errors: (\d+)")
 _BEHIND = re.compile(r"([\d.]+)(ms|s) behind in sampling")
 _REASONS = (
@@ -170,12 +169,15 @@ def parse_raw(text: str) -> tuple[PySample, ...]:
 
 
 def _frame(text: str) -> Frame:
-    match = _FRAME.match(text[: 4 * NAME_CAP])
-    if match is None:
-        return Frame(printable(text[:NAME_CAP]), "?", 0, None, stale=False)
-    name, file, line = match.groups()
-    first_line = int(line) if line and len(line) < 10 else 0
-    return Frame(printable(name[:NAME_CAP]), printable(file[-NAME_CAP:]), first_line, None, stale=False)
+    """`name (path:line)`. A name has no space before a parenthesis; a path may."""
+    name, opening, place = text[: 8 * NAME_CAP].partition(" (")
+    file, first_line = place.removesuffix(")"), 0
+    head, _, line = file.rpartition(":")
+    if head and line.isascii() and line.isdigit() and len(line) < 10:
+        file, first_line = head, int(line)
+    return Frame(
+        printable(name[:NAME_CAP]), printable(file[-NAME_CAP:]) if opening else "?", first_line, None, stale=False
+    )
 
 
 def parse_log(text: str) -> tuple[int, int, float]:

@@ -2,6 +2,7 @@
 
 Convicts: ready time above the peers', and a counter that says who or what kept it from the CPU: CFS throttling of its
 control group (quota), the process that ran meanwhile (contended; affinity where it is a rank of the same job), steal.
+Where takers are counted and hardly anybody took the CPU, nobody contends: that is a quota too, or steal.
 Acquits: no ready time above the peers'. Where no counter speaks the charge stands with less support.
 """
 
@@ -85,6 +86,9 @@ def _queue_charge(case: Case, queued: float, diffuse: float) -> Charge:
     evidence = [_ready_evidence(case, queued, "queue")]
     takers = sorted(foreign.items(), key=lambda item: -item[1][0])
     taken = sum(total for _, (total, _) in takers)
+    watched = any(counter.name == "cpu.taken_s" for counter in case.fleet.counters)
+    if watched and taken + ours < needed:
+        return _nobody_charge(case, queued, diffuse, taken + ours, evidence)
     if takers and taken >= needed and taken >= ours:
         comm, (total, pids) = takers[0]
         who = f"{comm} ({pids[0]})" if len(pids) == 1 else f"{comm} ({len(pids)} processes)" if pids else comm
@@ -109,6 +113,19 @@ def _queue_charge(case: Case, queued: float, diffuse: float) -> Charge:
         )
     action = f"Find what runs on the CPUs of this rank on {case.host} (pidstat 1, top)."
     return Charge("cpu", "contended", queued + diffuse, NO_COUNTER, tuple(evidence), action)
+
+
+def _nobody_charge(case: Case, queued: float, diffuse: float, taken: float, evidence: list[Evidence]) -> Charge:
+    """A thread stood in the queue and hardly anybody ran instead: its group was throttled, or the hypervisor took the CPU."""
+    steps = max(case.steps, 1)
+    evidence.append(Evidence("scheduler", "CPU taken by any other process", taken / steps, queued, "s/step"))
+    stolen = sum(counter.value for counter in case.host_counters("cpu.steal_s"))
+    if stolen >= _PART * queued * steps:
+        evidence.append(Evidence("host", "cpu.steal_s", stolen, None, "s"))
+        action = f"The hypervisor gives {case.host} less CPU than it was sold: move the virtual machine."
+        return Charge("cpu", "steal", queued + diffuse, CONVICTED, tuple(evidence), action)
+    action = "Nobody else ran: look for a CPU quota on this rank's control group (cpu.max, cpu.cfs_quota_us)."
+    return Charge("cpu", "quota", queued + diffuse, NO_COUNTER, tuple(evidence), action)
 
 
 def _is_crowded(case: Case) -> bool:

@@ -26,6 +26,7 @@ SENDER, RECEIVER = "198.51.100.1", "198.51.100.2"
 # Both peers obey lines on stdin, so that a test decides what is opened and sent when.
 SEND = """
 import socket, sys
+print("done", flush=True)
 channels = {}
 for line in sys.stdin:
     word, name, size = line.split()
@@ -98,9 +99,8 @@ def pair() -> Iterator[Pair]:
             )  # fmt: skip
             peers.append(process)
             stack.callback(_end, process)
-            if name == other:
-                assert process.stdout is not None
-                assert process.stdout.readline() == "done\n"
+            assert process.stdout is not None
+            assert process.stdout.readline() == "done\n"  # it has entered its namespace
         yield Pair(peers[1], peers[0])
 
 

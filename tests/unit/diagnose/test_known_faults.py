@@ -101,6 +101,18 @@ def test_a_rank_of_the_same_job_is_no_hog() -> None:
     assert (suspect.component, suspect.cause) == ("cpu", "affinity")
 
 
+@pytest.mark.parametrize(("stolen", "cause"), [(0.0, "quota"), (6.0, "steal")])
+def test_a_rank_that_is_ready_while_nobody_runs_has_no_rival(stolen: float, cause: str) -> None:
+    # GIVEN takers are counted, and together they took next to nothing
+    job = Job(extra={3: [(builders.QUEUE, 0.1)]})
+    job.counters += [
+        {"rank": 3, "name": "cpu.taken_s", "instance": "kworker (9)", "value": 0.1},
+        {"scope": "host", "name": "cpu.steal_s", "value": stolen},
+    ]
+    suspect = first(diagnose(build(job)))
+    assert (suspect.component, suspect.cause, suspect.ranks) == ("cpu", cause, (3,))
+
+
 def test_without_a_counter_the_cpu_is_charged_with_less_confidence() -> None:
     with_counter = first(diagnose(build(builders.hogged(3, 0.1))))
     without = first(diagnose(build(Job(extra={3: [(builders.QUEUE, 0.1)]}))))

@@ -11,7 +11,9 @@ from rank_trees import PLAIN, Tree, torchrun
 from observer.ranks import FoundRank, RankCensus, find_ranks
 
 TRAIN = ["/usr/bin/python3.11", "-u", "train.py", "--lr", "3e-4"]
-SPAWNED = ["/usr/bin/python3.11", "-c", "from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=4)", "--multiprocessing-fork"]
+SPAWN = "from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=4)"
+SPAWNED = ["/usr/bin/python3.11", "-c", SPAWN, "--multiprocessing-fork"]
+FORKSERVER = ["/usr/bin/python3.11", "-c", "from multiprocessing.forkserver import main; main(3)"]
 TRACKER = ["/usr/bin/python3.11", "-c", "from multiprocessing.resource_tracker import main;main(4)"]
 
 
@@ -88,8 +90,8 @@ def test_workers_belong_to_their_rank(tree: Tree) -> None:
     tree.process(202, 101, "pt_data_worker", TRAIN, torchrun(0, 0))  # forked loader, since
     tree.process(203, 101, "pt_data_worker", SPAWNED, torchrun(0, 0))
     tree.process(204, 101, "python3.11", TRACKER, torchrun(0, 0), mapped=PLAIN)
-    tree.process(205, 101, "python3.11", ["python3.11", "-c", "from multiprocessing.forkserver import main; main(3)"], torchrun(0, 0), mapped=PLAIN)
-    tree.process(206, 205, "python3.11", ["python3.11", "-c", "from multiprocessing.forkserver import main; main(3)"], torchrun(0, 0))
+    tree.process(205, 101, "python3.11", FORKSERVER, torchrun(0, 0), mapped=PLAIN)
+    tree.process(206, 205, "python3.11", FORKSERVER, torchrun(0, 0))
     tree.process(207, 101, "python3.11", ["python3.11", "/venv/torch/_inductor/compile_worker/__main__.py"], torchrun(0, 0))
     tree.process(208, 101, "sh", ["sh", "-c", "nvidia-smi"], torchrun(0, 0), mapped=PLAIN, exe="/bin/sh")
     tree.process(209, 208, "nvidia-smi", ["nvidia-smi"], torchrun(0, 0), mapped=PLAIN, exe="/bin/nvidia-smi")
@@ -135,7 +137,8 @@ def test_near_misses_say_why(tree: Tree) -> None:
 
 def test_slurm_tasks_are_ranks(tree: Tree) -> None:
     for task in range(3):
-        environ = {"SLURM_JOB_ID": "1234", "SLURM_STEP_ID": "0", "SLURM_PROCID": str(task + 8), "SLURM_LOCALID": str(task), "SLURM_NTASKS": "16"}
+        environ = {"SLURM_JOB_ID": "1234", "SLURM_STEP_ID": "0", "SLURM_NTASKS": "16"}
+        environ |= {"SLURM_PROCID": str(task + 8), "SLURM_LOCALID": str(task)}
         tree.process(100 + task, 1, "python3.11", TRAIN, environ)
 
     census = find_ranks(tree.root)
@@ -148,7 +151,7 @@ def test_slurm_tasks_are_ranks(tree: Tree) -> None:
 def test_open_mpi_processes_are_ranks_and_mpirun_is_none(tree: Tree) -> None:
     tree.process(100, 1, "mpirun", ["mpirun", "-n", "2", "python3.11", "train.py"], mapped=PLAIN, exe="/usr/bin/mpirun")
     for rank in range(2):
-        environ = {"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_RANK": str(rank), "PMIX_NAMESPACE": "prterun-node-7-55@1"}
+        environ = {"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": "2", "PMIX_NAMESPACE": "prterun-node-7-55@1"}
         tree.process(101 + rank, 100, "python3.11", TRAIN, environ)
 
     census = find_ranks(tree.root)
@@ -203,6 +206,7 @@ def test_ranks_of_multiprocessing_spawn_are_found_by_their_connections(tree: Tre
     assert ranks(census) == [(0, 101), (1, 102), (2, 103)]
     assert all(rank.guessed and rank.identity.world_size == 3 for rank in census.ranks)
     assert workers(census.ranks[1]) == {105: "loader"}
+    assert census.ranks[1].identity.command == "/usr/bin/python3.11 -u train.py --lr 3e-4"
     assert "started ranks by multiprocessing" in reasons(census)[100]
     assert any("guess" in note for note in census.notes)
 
@@ -277,7 +281,8 @@ def test_other_frameworks_are_ranks_too(tree: Tree, library: str, framework: str
 
 def test_a_hostile_process_table_harms_nothing(tree: Tree) -> None:
     tree.process(100, 1, "python3.11", TRAIN, b"RANK=0\0" + b"A" * (8 << 20))
-    tree.process(101, 1, "evil) R 1 (x", ["\x1b[31mpython\n", "train.py" * 9999], b"\xff\xfeRANK=\xff\0RANK=1\0=\0\0LOCAL_RANK=99999999999999999999\0")
+    garbage = b"\xff\xfeRANK=\xff\0RANK=1\0=\0\0LOCAL_RANK=99999999999999999999\0"
+    tree.process(101, 1, "evil) R 1 (x", ["\x1b[31mpython\n", "train.py" * 9999], garbage)
     tree.process(102, 1, "python3.11", TRAIN, torchrun(2, 0))
     for name in ("maps", "cgroup", "status"):
         (tree.root / "proc/102" / name).unlink()  # ends while it is looked at

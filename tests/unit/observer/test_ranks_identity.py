@@ -75,14 +75,15 @@ def test_arguments_tell_rank_and_world() -> None:
 
 ID = "f" * 40 + "0123456789abcdef01234567"
 POD = "11111111-2222-3333-4444-555555555555"
+SLICE = POD.replace("-", "_")
 
 
 @pytest.mark.parametrize("path, runtime, pod", [
     (f"/docker/{ID}", "docker", ""),
     (f"/system.slice/docker-{ID}.scope", "docker", ""),
     (f"/kubepods/burstable/pod{POD}/{ID}", "kubernetes", POD),
-    (f"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{POD.replace('-', '_')}.slice/cri-containerd-{ID}.scope", "containerd", POD),
-    (f"/kubepods.slice/kubepods-pod{POD.replace('-', '_')}.slice/crio-{ID}.scope/container", "cri-o", POD),
+    (f"/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-pod{SLICE}.slice/cri-containerd-{ID}.scope", "containerd", POD),
+    (f"/kubepods.slice/kubepods-pod{SLICE}.slice/crio-{ID}.scope/container", "cri-o", POD),
     (f"/machine.slice/libpod-{ID}.scope/container", "podman", ""),
     (f"/user.slice/user-1000.slice/user@1000.service/user.slice/libpod-{ID}.scope", "podman", ""),
     (f"/../../kubepods/besteffort/pod{POD}/{ID}", "kubernetes", POD),
@@ -93,6 +94,6 @@ def test_container_ids_are_read_from_cgroup_paths(path: str, runtime: str, pod: 
     assert (container.container_id, container.runtime, container.pod) == (ID, runtime, pod)
 
 
-@pytest.mark.parametrize("path", ["/", "/user.slice/session-1.scope", "/slurm/uid_0/job_1/step_0", "/process_api/d0f35864e8b3e4d7f5a2f6cfbcc6b621"])
+@pytest.mark.parametrize("path", ["/", "/user.slice/session-1.scope", "/slurm/uid_0/job_1/step_0", "/x/" + "d0" * 16])
 def test_other_cgroups_are_no_containers(path: str) -> None:
     assert find_container([path, ""]) is None

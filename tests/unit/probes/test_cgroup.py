@@ -57,9 +57,11 @@ def test_version_1_walks_up_to_the_quota(tmp_path: Path) -> None:
     assert sample.tightest_cpu is not None
     assert (sample.tightest_cpu.path, sample.tightest_cpu.quota_cpus, sample.tightest_cpu.period_s) == ("/job", 1.5, 0.1)
     assert (sample.throttled_periods, sample.throttled_s) == (11, pytest.approx(14.3))
-    assert sample.tightest_memory is not None
-    assert (sample.tightest_memory.limit_bytes, sample.tightest_memory.limit_hits, sample.tightest_memory.oom_kills) == (2**30, 5, 2)
-    assert [(limit.device, limit.read_bytes_hz, limit.write_ops_hz) for limit in sample.io] == [("8:0", 1048576, 23), ("8:16", 2097152, None)]
+    memory = sample.tightest_memory
+    assert memory is not None
+    assert (memory.limit_bytes, memory.limit_hits, memory.oom_kills) == (2**30, 5, 2)
+    limits = [(limit.device, limit.read_bytes_hz, limit.write_ops_hz) for limit in sample.io]
+    assert limits == [("8:0", 1048576, 23), ("8:16", 2097152, None)]
     assert (sample.cpuset, sample.path, sample.missing) == ("0-3", "/job/rank", ())
 
 

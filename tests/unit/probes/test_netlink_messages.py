@@ -4,13 +4,24 @@ from __future__ import annotations
 
 import socket
 import struct
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from probes import netlink, tcpinfo
-from probes.netdev import Interface, InterfaceCounters, Interfaces, address_of, parse_address, parse_link, parse_net_dev
+from probes.netdev import (
+    Interface,
+    InterfaceCounters,
+    Interfaces,
+    address_of,
+    interface_deltas,
+    parse_address,
+    parse_link,
+    parse_net_dev,
+    read_interfaces,
+)
 from probes.qdisc import htb_limit, parse_qdisc
 
 
@@ -145,3 +156,20 @@ def test_an_address_leads_to_its_interface() -> None:
         "eth0", "eth0", "eth0", "lo", "", "",
     ]  # fmt: skip
     assert address_of("fe80::1") == "fe80::1"
+
+
+def test_interfaces_of_a_recorded_tree_are_read_from_files(tmp_path: Path) -> None:
+    (tmp_path / "proc/self/net").mkdir(parents=True)
+    (tmp_path / "sys/class/net/eth0").mkdir(parents=True)
+    for name, text in (("ifindex", "2"), ("mtu", "9000"), ("operstate", "up"), ("speed", "100000")):
+        (tmp_path / "sys/class/net/eth0" / name).write_text(text + "\n")
+    counters = tmp_path / "proc/self/net/dev"
+
+    counters.write_text("eth0: 100 1 0 0 0 0 0 0 200 2 0 0 0 0 0 0\n")
+    before = read_interfaces(root=tmp_path)
+    counters.write_text("eth0: 113 1 0 7 0 0 0 0 189 2 0 0 0 0 0 0\n")
+    after = read_interfaces(root=tmp_path)
+
+    assert (after.interfaces[0].mtu, after.interfaces[0].state, after.interfaces[0].speed_hz) == (9000, "up", 12.5e9)
+    assert interface_deltas(before, after) == (InterfaceCounters("eth0", 13, 0, 0, 7, 0, 0, 0, 0),)
+    assert read_interfaces(7, tmp_path).missing

@@ -13,7 +13,11 @@ from probes import procfs
 from probes.mounts import Mounts, parse_mountinfo, unescape
 from probes.namespaces import host_name, namespaces, node_name
 
-STAT = b"4242 (a) R 1 (b c) S 1 4242 4242 0 -1 4194560 9 0 13 0 250 50 0 0 20 0 7 0 98765 1000 10 18446744073709551615 " + b"0 " * 13 + b"3 0 0 0\n"
+STAT = (
+    b"4242 (a) R 1 (b c) S 1 4242 4242 0 -1 4194560 9 0 13 0 250 50 0 0 20 0 7 0 98765 1000 10 18446744073709551615 "
+    + b"0 " * 13
+    + b"3 0 0 0\n"
+)
 
 
 def test_a_name_with_brackets_and_spaces_does_not_confuse_stat() -> None:
@@ -25,7 +29,10 @@ def test_a_name_with_brackets_and_spaces_does_not_confuse_stat() -> None:
 
 
 def test_status_of_a_process_in_two_pid_namespaces() -> None:
-    data = b"Name:\tpy\tthon\nState:\tT (stopped)\nTgid:\t900\nPPid:\t7\nUid:\t1000\t0\t0\t0\nNSpid:\t900\t31\t1\nVmRSS:\t  12 kB\nCpus_allowed_list:\t0-1,4\n"
+    data = (
+        b"Name:\tpy\tthon\nState:\tT (stopped)\nTgid:\t900\nPPid:\t7\nUid:\t1000\t0\t0\t0\n"
+        b"NSpid:\t900\t31\t1\nVmRSS:\t  12 kB\nCpus_allowed_list:\t0-1,4\n"
+    )
     status = procfs.parse_status(data)
     assert (status.tgid, status.inner_pid, status.uid, status.state) == (900, 1, 1000, "T")
     assert (status.cpus_allowed, status.rss_bytes) == ("0-1,4", 12288)

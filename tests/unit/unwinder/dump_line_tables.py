@@ -3,9 +3,11 @@
 One JSON list per code object: [line table (hex), first line, [[code unit, line or null], ...]].
 Arguments: take every Nth file; at most this many units per code object.
 """
+
 import dis
 import json
 import os
+import pathlib
 import random
 import sys
 import types
@@ -34,11 +36,9 @@ def truth(code):
 def main():
     step, most = int(sys.argv[1]), int(sys.argv[2])
     chosen = random.Random(23)
-    folder = os.path.dirname(os.__file__)
-    files = sorted(os.path.join(folder, name) for name in os.listdir(folder) if name.endswith(".py"))
+    files = sorted(pathlib.Path(os.__file__).parent.glob("*.py"))
     for path in files[::step]:
-        with open(path, "rb") as file:
-            module = compile(file.read(), path, "exec")
+        module = compile(path.read_bytes(), str(path), "exec")
         for code in code_objects(module):
             lines = truth(code)
             table = code.co_linetable if hasattr(code, "co_linetable") else code.co_lnotab

@@ -2,6 +2,7 @@
 
 Prints one line of facts (JSON), then waits for its standard input to close.
 """
+
 import json
 import os
 import sys
@@ -29,13 +30,13 @@ def numbers():
         yield 1
 
 
-class Consumer(object):
+class Consumer:
     def consume(self):
         for _ in numbers():
             pass
 
 
-def sleep_with_ünïcode_名前():
+def sleep_with_ünïcode_名前():  # noqa: PLC2401 - names need not be ASCII
     ready.append(1)
     over.wait()
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from hostwalk import OK, HostWalk
+
 from unwinder.errors import InterpreterNotReady
 from unwinder.interpreter import Interpreter, find_interpreter
 from unwinder.memory import ProcessMemory

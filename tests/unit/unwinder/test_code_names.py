@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from images import Interpreter, layout
+
 from unwinder.symbols import (
     NAME_CAP,
     UNKNOWN_NAME,

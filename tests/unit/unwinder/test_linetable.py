@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from images import layout
 from pythons import KNOWN
+
 from unwinder.linetable import line_at
 from unwinder.offsets import LineTable
 

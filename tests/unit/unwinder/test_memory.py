@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from unwinder.errors import TargetGone, UnreadableMemory
 from unwinder.memory import READ_CAP_BYTES, ProcessMemory, read_i32, read_u8, read_u32, read_u64
 
 
 @pytest.fixture
-def sleeper() -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+def sleeper() -> Iterator[subprocess.Popen[bytes]]:
+    command = [sys.executable, "-c", "input()"]
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL)
+    yield process
+    process.kill()
+    process.communicate()
 
 
 def test_numbers_of_each_width_are_read() -> None:
@@ -41,11 +48,8 @@ def test_impossible_reads_are_refused(address: int, size: int) -> None:
 
 @given(address=st.integers(-(1 << 65), 1 << 65), size=st.integers(-10, 1 << 40))
 def test_any_read_gives_bytes_or_one_known_error(address: int, size: int) -> None:
-    with ProcessMemory(os.getpid()) as memory:
-        try:
-            assert len(memory.read(address, size)) == size
-        except UnreadableMemory:
-            pass
+    with ProcessMemory(os.getpid()) as memory, contextlib.suppress(UnreadableMemory):
+        assert len(memory.read(address, size)) == size
 
 
 def test_a_process_that_ended_is_gone(sleeper: subprocess.Popen[bytes]) -> None:
@@ -54,7 +58,7 @@ def test_a_process_that_ended_is_gone(sleeper: subprocess.Popen[bytes]) -> None:
         assert memory.alive()
         # WHEN it ends and is reaped
         sleeper.kill()
-        sleeper.communicate()
+        sleeper.wait()
         # THEN
         with pytest.raises(TargetGone):
             memory.read(0x40_0000, 8)
@@ -68,8 +72,6 @@ def test_a_pid_of_another_start_time_is_another_process(sleeper: subprocess.Pope
         started = memory.start_ticks
     with pytest.raises(TargetGone, match="another process"):
         ProcessMemory(sleeper.pid, start_ticks=started - 1)
-    sleeper.kill()
-    sleeper.communicate()
 
 
 def test_no_descriptor_is_left_behind() -> None:

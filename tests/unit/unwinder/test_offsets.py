@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from images import debug_offsets, layout
+
 from unwinder.offsets import (
     DEBUG_COOKIE,
     DEBUG_OFFSETS_BYTES,

@@ -7,6 +7,7 @@ from hostwalk import CYCLE, MAX_FRAMES, NO_FRAME, OK, READ_FAILED, STALE, HostWa
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from images import NONE, THREAD_ID, Interpreter, layout
+
 from unwinder.offsets import RECORD_BYTES
 from unwinder.symbols import checksum
 
@@ -32,9 +33,7 @@ def test_frames_come_innermost_first_with_place_and_checksum(host_walk: HostWalk
     walked = host_walk.walk(record(made), made.image, tstate, THREAD_ID)
     # THEN
     assert (walked.status, walked.truncated) == (OK, False)
-    assert walked.frames == tuple(
-        (code, 22 - index, checksum(2, 1, 3, 23 - index)) for index, code in enumerate(codes)
-    )
+    assert walked.frames == tuple((code, 22 - index, checksum(2, 1, 3, 23 - index)) for index, code in enumerate(codes))
     # two reads a frame, one of the thread state, at most one more to reach the top frame
     assert walked.reads <= 2 * 23 + 2
 

@@ -1,0 +1,64 @@
+"""Command lines of programs that start ranks, or use a training library without training. Pure."""
+
+from __future__ import annotations
+
+_LAUNCHER_PROGRAMS = (
+    "torchrun",
+    "accelerate",
+    "deepspeed",
+    "horovodrun",
+    "composer",
+    "mpirun",
+    "mpiexec",
+    "srun",
+    "colossalai",
+)
+_LAUNCHER_MODULES = (
+    "torch.distributed.run",
+    "torch.distributed.launch",
+    "torch.distributed.launcher",
+    "accelerate.commands.launch",
+    "accelerate.commands.accelerate_cli",
+    "deepspeed.launcher.launch",
+    "deepspeed.launcher.runner",
+    "horovod.runner",
+    "torch_xla.distributed.xla_spawn",
+    "paddle.distributed.launch",
+)
+_TOOLS = ("tensorboard", "jupyter-lab", "jupyter-notebook", "jupyter", "mlflow", "visdom", "nvitop", "gpustat")
+_TOOL_MODULES = ("tensorboard.main", "tensorboard", "wandb", "jupyter", "jupyterlab", "mlflow", "visdom.server")
+
+
+def launcher_name(cmdline: tuple[str, ...]) -> str:
+    """The launcher that a command line runs (python -m torch.distributed.run, torchrun, …); '' if none."""
+    head = cmdline[:8]
+    for position, argument in enumerate(head):
+        if argument == "-m" and position + 1 < len(head):
+            module = head[position + 1]
+            return next((name for name in _LAUNCHER_MODULES if module == name or module.startswith(name + ".")), "")
+        if position and argument == "-c":
+            return ""
+        if position and argument.startswith("-"):
+            continue
+        name = argument.rpartition("/")[2]
+        if name in _LAUNCHER_PROGRAMS:
+            return name
+        if position and not name.startswith("python"):
+            # The script. deepspeed and torch run theirs by path too: …/site-packages/torch/distributed/run.py
+            path = argument.removesuffix(".py").replace("/", ".")
+            return next((module for module in _LAUNCHER_MODULES if path.endswith("." + module)), "")
+    return ""
+
+
+def is_tool(cmdline: tuple[str, ...]) -> bool:
+    """Whether a command line runs TensorBoard, Jupyter or the like."""
+    head = cmdline[:6]
+    for position, argument in enumerate(head):
+        if argument == "-m" and position + 1 < len(head):
+            module = head[position + 1]
+            return any(module == name or module.startswith(name + ".") for name in _TOOL_MODULES)
+        if position == 0 and not argument.rpartition("/")[2].startswith("python"):
+            return argument.rpartition("/")[2] in _TOOLS
+        if position and not argument.startswith("-"):
+            return argument.rpartition("/")[2] in _TOOLS
+    return False

@@ -1,0 +1,89 @@
+"""What py-spy prints, parsed; and py-spy itself on a known program where it is installed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from live import Program
+
+from unwinder.errors import FallbackFailed
+from unwinder.pyspy import PySample, explain, find_pyspy, parse_log, parse_raw, record
+from unwinder.symbols import Frame
+
+MEASURED = (
+    "thread (16197): MainThread;<module> (target.py:12);Model.forward (target.py:8);spin (target.py:4) 62\n"
+    "thread (0x7F3A12345678);f (a.py:1) 3\n"
+    'process 77:"python a;b.py";thread (78): Thread-1 (run);run (/x y/thr (1).py:982) 5\n'
+    "something else\n"
+    "f (a.py:1) many\n"
+)
+
+
+def test_lines_become_samples_innermost_first() -> None:
+    first, second, third = parse_raw(MEASURED)
+    assert first.tid == 16197
+    assert first.thread_name == "MainThread"
+    assert first.count == 62
+    assert [frame.name for frame in first.frames] == ["spin", "Model.forward", "<module>"]
+    assert first.frames[0] == Frame("spin", "target.py", 4, None, stale=False)
+    assert second == PySample(0, "", (Frame("f", "a.py", 1, None, stale=False),), 3)
+    assert (third.tid, third.thread_name) == (78, "Thread-1 (run)")
+    assert third.frames[0].name == "run"
+
+
+def test_the_log_tells_samples_errors_and_lag() -> None:
+    log = "py-spy> 1.25s behind in sampling, results may be inaccurate\npy-spy> Wrote x. Samples: 121 Errors: 4\n"
+    assert parse_log(log) == (121, 4, 1.25)
+    assert parse_log("") == (0, 0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("log", "words"),
+    [
+        ("Error: Failed to get process executable name. Check that the process is running.", "ended"),
+        ("Permission Denied: Try running again with elevated permissions", "CAP_SYS_PTRACE"),
+        ("Error: Failed to find python version from target process", "no Python"),
+        ("Error: \x1b[1mnew words", "Error: \\x1b[1mnew words"),
+        ("", ""),
+    ],
+)
+def test_errors_become_reasons(log: str, words: str) -> None:
+    assert words in explain(log)
+
+
+@given(st.text(alphabet=st.characters(codec="utf-8")), st.text(alphabet="thread ();:0123456789x\n f.py"))
+def test_any_output_is_parsed(noise: str, near: str) -> None:
+    for text in (noise, near, f"thread (1): a;{noise} 1"):
+        for sample in parse_raw(text):
+            assert all(frame.name.isprintable() for frame in sample.frames)
+        parse_log(text)
+        assert explain(text).isprintable()
+
+
+@pytest.fixture
+def pyspy() -> None:
+    try:
+        find_pyspy()
+    except FallbackFailed:
+        pytest.skip("py-spy is not installed")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="py-spy needs root")
+@pytest.mark.usefixtures("pyspy")
+def test_a_known_program_and_one_that_is_gone(start: Callable[..., Program]) -> None:
+    program = start()
+    gone = start()
+    gone.process.kill()
+    gone.process.wait()
+    seen, missing = record([program.pid, gone.pid], 1.0, rate_hz=29)
+    assert seen.problem == ""
+    assert seen.taken > 0
+    main = next(sample for sample in seen.samples if sample.tid == program.pid)
+    names = [frame.name for frame in main.frames]
+    assert names.count("descend") == program.facts["depth"]
+    assert missing.samples == ()
+    assert "ended" in missing.problem
