@@ -11,12 +11,15 @@ import platform
 from dataclasses import dataclass
 
 _SYS_BPF = {"x86_64": 321, "aarch64": 280}
+_BPF_PROG_GET_NEXT_ID = 11
+_BPF_PROG_GET_FD_BY_ID = 13
 _BPF_OBJ_GET_INFO_BY_FD = 15
 _BPF_ENABLE_STATS = 32
 _BPF_STATS_RUN_TIME = 0
 
 # Byte offsets in struct bpf_prog_info, which only ever grows at its end.
 _INFO_BYTES = 232
+_NAME_AT = 64
 _RUN_TIME_AT = 192
 _RUN_COUNT_AT = 200
 _RECURSION_MISSES_AT = 208
@@ -50,6 +53,14 @@ def enable_stats() -> int:
     return _bpf(_BPF_ENABLE_STATS, attributes)
 
 
+def _info(fd: int) -> bytes:
+    """struct bpf_prog_info of the program behind `fd`."""
+    info = ctypes.create_string_buffer(_INFO_BYTES)
+    request = fd.to_bytes(4, "little") + _INFO_BYTES.to_bytes(4, "little") + ctypes.addressof(info).to_bytes(8, "little")
+    _bpf(_BPF_OBJ_GET_INFO_BY_FD, ctypes.create_string_buffer(request, 16))
+    return info.raw
+
+
 def program_stats(fd: int) -> ProgramStats:
     """Run count and run time of the program behind `fd`."""
     info = ctypes.create_string_buffer(_INFO_BYTES)
@@ -63,3 +74,31 @@ def program_stats(fd: int) -> ProgramStats:
         return int.from_bytes(raw[at : at + 8], "little")
 
     return ProgramStats(word(_RUN_COUNT_AT), word(_RUN_TIME_AT), word(_RECURSION_MISSES_AT))
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedProgram:
+    """A BPF program that the kernel holds, whoever loaded it."""
+
+    identity: int
+    name: str
+
+
+def loaded_programs() -> tuple[LoadedProgram, ...]:
+    """All BPF programs of this kernel. OSError without the right to ask."""
+    found, identity = [], 0
+    while True:
+        request = ctypes.create_string_buffer(identity.to_bytes(4, "little"), 16)
+        try:
+            _bpf(_BPF_PROG_GET_NEXT_ID, request)
+        except FileNotFoundError:
+            return tuple(found)
+        identity = int.from_bytes(request.raw[4:8], "little")
+        try:
+            fd = _bpf(_BPF_PROG_GET_FD_BY_ID, ctypes.create_string_buffer(identity.to_bytes(4, "little"), 16))
+        except FileNotFoundError:  # gone meanwhile
+            continue
+        try:
+            found.append(LoadedProgram(identity, _info(fd)[_NAME_AT : _NAME_AT + 16].split(b"\0")[0].decode()))
+        finally:
+            os.close(fd)
