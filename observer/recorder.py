@@ -8,6 +8,7 @@ the same interval without talking to each other.
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,8 +16,8 @@ from pathlib import Path
 from observer import closing, observation
 from observer.observation import Progress
 from observer.ranks import FoundRank, RankCensus, find_ranks
-from observer.windows import Window, write_window
-from probes.errors import NoRanks, UsageError
+from observer.windows import Window, prepare_place, write_window
+from probes.errors import NoRanks, NotPermitted, UsageError
 
 _WARM_UP_S = 0.4  # threads must have left the CPU once before their absences are known
 
@@ -42,6 +43,10 @@ def record(options: RecordOptions, progress: Progress = lambda _: None) -> list[
     """
     if not 0.5 <= options.window_s <= 3600 or not 1 <= options.hz <= 1000:
         raise UsageError("the window must be 0.5 to 3600 seconds, the rate 1 to 1000 Hz")
+    if os.geteuid() != 0:
+        raise NotPermitted("observing other users' processes needs root")
+    if options.out is not None:
+        prepare_place(options.out)  # a full disk is better known before the window than after it
     ranks = choose(find_ranks(options.root), options)
     progress(f"{len(ranks)} ranks found; loading kernel probes")
     running = observation.begin(ranks, hz=options.hz, root=options.root, verbose=options.verbose)
@@ -73,10 +78,27 @@ def choose(census: RankCensus, options: RecordOptions) -> tuple[FoundRank, ...]:
     )
     if ranks:
         return ranks
+    for pid in options.pids:
+        raise NoRanks(f"pid {pid} is not a rank: {_why_not(pid, census, options.root)}")
     if census.ranks:
-        raise NoRanks(f"none of the {len(census.ranks)} ranks here matches --pid or --job")
+        jobs = ", ".join(sorted({rank.identity.job for rank in census.ranks}))
+        raise NoRanks(f"no rank here belongs to the job {options.job}; there are: {jobs}")
     near = "; ".join(f"pid {rejected.pid} ({rejected.comm}): {rejected.reason}" for rejected in census.rejected[:3])
     raise NoRanks("no training process found on this host" + (f" ({near})" if near else ""))
+
+
+def _why_not(pid: int, census: RankCensus, root: Path) -> str:
+    for rejected in census.rejected:
+        if rejected.pid == pid:
+            return rejected.reason
+    for rank in census.ranks:
+        if pid == rank.pid:
+            return f"it belongs to another job, {rank.identity.job}"
+        if any(worker.pid == pid for worker in rank.workers):
+            return f"it is a worker of rank {rank.identity.rank} (pid {rank.pid})"
+    if not (root / "proc" / str(pid)).exists():
+        return "there is no such process"
+    return "it has no training library mapped, or nothing says which rank it is"
 
 
 def _aligned_start(align_s: float) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import tempfile
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -25,6 +26,7 @@ from probes.errors import BadData, OutputFailed
 MANIFEST = "window.json"
 _PARTIAL = ".partial-"
 _PARTIAL_KEPT_S = 3600.0
+_LEAST_FREE_BYTES = 1 << 20
 _MAX_MANIFEST_BYTES = 4 << 20
 _MAX_TABLE_BYTES = 4 << 30
 
@@ -123,6 +125,19 @@ def write_window(window: Window, into: Path) -> Path:
         shutil.rmtree(staging, ignore_errors=True)
         raise
     return target
+
+
+def prepare_place(into: Path) -> None:
+    """Make `into` and see that a window can be written there. OutputFailed where it cannot."""
+    try:
+        into.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _sweep_partials(into)
+        with tempfile.TemporaryFile(dir=into) as file:
+            file.write(bytes(_LEAST_FREE_BYTES))
+            file.flush()
+            os.fsync(file.fileno())
+    except OSError as error:
+        raise OutputFailed(f"cannot write into {into}: {error.strerror or error}") from error
 
 
 def _sweep_partials(into: Path) -> None:

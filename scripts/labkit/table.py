@@ -32,10 +32,11 @@ def verdict_table(results: Sequence[Result]) -> Iterator[str]:
     for fault, of_fault in _by_fault(results):
         count = {outcome: sum(result.outcome == outcome for result in of_fault) for outcome in _OUTCOMES}
         seconds = [result.seconds for result in of_fault if result.seconds is not None]
+        cause = "-" if fault == "none" else sum(result.cause_right for result in of_fault)
         yield (
             f"{fault:<14}{len(of_fault):>5}{count[verdicts.FIRST]:>7}{count[verdicts.FIRST] + count[verdicts.IN_THREE]:>10}"
             f"{count[verdicts.WRONG]:>7}{count[verdicts.SILENT]:>8}{count[verdicts.FAILED]:>8}"
-            f"{sum(result.cause_right for result in of_fault):>7}{statistics.median(seconds) if seconds else 0:>9.1f}"
+            f"{cause:>7}{statistics.median(seconds) if seconds else 0:>9.1f}"
         )
     yield ""
     for result in results:
