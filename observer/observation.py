@@ -12,7 +12,7 @@ import numpy as np
 from observer import kernel_probes, process_watch
 from observer.fallback import Fallback
 from observer.functions import StackName
-from observer.gauges import Gauges, Member
+from observer.gauges import Gauges
 from observer.kernel_probes import KernelProbes
 from observer.process_watch import LOADER, TRAINING, ProcessWatch
 from observer.ranks import FoundRank

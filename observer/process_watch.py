@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
+
+from observer.functions import NO_STACK, StackName
+from observer.kernel_probes import KernelProbes
+from probes.errors import RankscopeError
 from unwinder.interpreter import Interpreter, find_interpreter
 from unwinder.memory import ProcessMemory
 from unwinder.still import walk_still
 from unwinder.symbols import Frame, Symboliser, collapse
 from unwinder.threads import ThreadPairs, list_threads
-
-from observer.functions import NO_STACK, StackName
-from observer.kernel_probes import KernelProbes
-from probes.errors import RankscopeError
 
 TRAINING, LOADER = "training", "loader"
 

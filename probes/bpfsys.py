@@ -86,7 +86,8 @@ class LoadedProgram:
 
 def loaded_programs() -> tuple[LoadedProgram, ...]:
     """All BPF programs of this kernel. OSError without the right to ask."""
-    found, identity = [], 0
+    found: list[LoadedProgram] = []
+    identity = 0
     while True:
         request = ctypes.create_string_buffer(identity.to_bytes(4, "little"), 16)
         try:

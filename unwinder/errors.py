@@ -34,7 +34,7 @@ class NotPython(UnwindError):
 class UnsupportedInterpreter(UnwindError):
     """An interpreter was found that the unwinder does not know: another implementation, version or build."""
 
-    help = "CPython 3.8-3.14 with the GIL, release build, 64 bit is supported; elsewhere py-spy may know more."
+    help = "CPython 3.8-3.15 with the GIL, release build, 64 bit is supported; elsewhere py-spy may know more."
     exit_code = EXIT_MISSING
 
 

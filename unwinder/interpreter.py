@@ -180,7 +180,7 @@ def _refuse_old(candidate: _Candidate, facts: elf.ElfFacts) -> None:
     if facts.symbol("Py_GetVersion") and facts.symbol("PyCode_Type"):
         version = named(candidate.path)
         text = f"{version[0]}.{version[1]}" if version else "before 3.7"
-        raise UnsupportedInterpreter(f"CPython {text} in {candidate.path}: 3.8-3.14 are known")
+        raise UnsupportedInterpreter(f"CPython {text} in {candidate.path}: 3.8-3.15 are known")
 
 
 def _describe(
@@ -190,7 +190,7 @@ def _describe(
     try:
         version, version_hex, how = _version(place, mappings, memory)
         if version[0] != 3:
-            raise UnsupportedInterpreter(f"Python {version[0]}.{version[1]} in {path}: 3.8-3.14 are known")
+            raise UnsupportedInterpreter(f"Python {version[0]}.{version[1]} in {path}: 3.8-3.15 are known")
         offsets = _offsets(place, version, memory)
         abi = (named(path) or (0, 0, ""))[2]
         if "d" in abi or "t" in abi:
@@ -243,7 +243,7 @@ def _offsets(place: _Place, version: tuple[int, int], memory: Memory) -> FrameOf
         return table
     text = f"{version[0]}.{version[1]}"
     if version[1] < min(TABLES):
-        raise UnsupportedInterpreter(f"CPython {text} in {place.candidate.path}: 3.8-3.14 are known")
+        raise UnsupportedInterpreter(f"CPython {text} in {place.candidate.path}: 3.8-3.15 are known")
     try:
         found = parse_debug_offsets(memory.read(place.runtime, DEBUG_OFFSETS_BYTES))
     except ValueError as error:

@@ -17,7 +17,7 @@ ABSENT = 0xFFFF
 
 DEBUG_COOKIE = b"xdebugpy"
 DEBUG_OFFSETS_BYTES = 760
-"""What `parse_debug_offsets` wants to see; 3.13 has 584 of them."""
+"""What `parse_debug_offsets` wants to see. 3.13 publishes 584 bytes, 3.14 760, 3.15 more than are of interest."""
 
 
 class LastInstruction(enum.IntEnum):
@@ -241,12 +241,14 @@ class _Groups:
     bytes_object: int
     unicode_object: int
     ceval_gil: int
+    thread_id: int  # index in the group; native_thread_id follows it
     tag_bits: int
 
 
 _GROUPS = {
-    13: _Groups(152, 224, 272, 512, 536, ceval_gil=112, tag_bits=0),
-    14: _Groups(176, 248, 312, 592, 616, ceval_gil=120, tag_bits=3),
+    13: _Groups(152, 224, 272, 512, 536, ceval_gil=112, thread_id=5, tag_bits=0),
+    14: _Groups(176, 248, 312, 592, 616, ceval_gil=120, thread_id=5, tag_bits=3),
+    15: _Groups(176, 312, 376, 688, 712, ceval_gil=120, thread_id=8, tag_bits=3),
 }
 
 
@@ -291,8 +293,8 @@ def parse_debug_offsets(data: bytes) -> DebugOffsets | None:
         tstate_interp=field(thread, 3),
         tstate_frame=field(thread, 4),
         cframe_frame=ABSENT,
-        tstate_thread_id=field(thread, 5),
-        tstate_native_thread_id=field(thread, 6),
+        tstate_thread_id=field(thread, groups.thread_id),
+        tstate_native_thread_id=field(thread, groups.thread_id + 1),
         frame_previous=field(frame, 1),
         frame_code=field(frame, 2),
         frame_last=field(frame, 3),

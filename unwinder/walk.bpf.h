@@ -6,7 +6,7 @@
  * reads user memory with one helper and touches no kernel structure. Whatever it reads may be forged or torn: every read may
  * fail, every offset into the scratch is masked, and the loop ends after a fixed number of steps.
  *
- * Cost: two reads per frame. Measured with kernel.bpf_stats_enabled, see README.md.
+ * Cost: two reads per frame; 2.4 us for 10 frames, 22 us for 128 (README.md).
  */
 #ifndef RS_WALK_BPF_H
 #define RS_WALK_BPF_H

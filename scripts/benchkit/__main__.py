@@ -6,9 +6,10 @@ import argparse
 import os
 import sys
 
-from benchkit import overhead
 from labkit import guard
 from labkit.shell import LabError
+
+from benchkit import overhead
 
 
 def main() -> int:

@@ -18,7 +18,7 @@ def root_rights() -> None:
 
 
 @pytest.fixture
-def program(tmp_path: Path) -> Iterator[Callable[..., "subprocess.Popen[str]"]]:
+def program(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     """Starts a Python program from its text; it prints 'ready', then waits for a line on its standard input to go on."""
     started: list[subprocess.Popen[str]] = []
 

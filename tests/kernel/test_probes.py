@@ -36,7 +36,7 @@ class Observed:
         self.module = module
         self.ring = ring.Ring(module.bpf["rs_events"].map_fd, RING_PAGES * 4096)
 
-    def run(self, process: "subprocess.Popen[str]") -> ring.Events:
+    def run(self, process: subprocess.Popen[str]) -> ring.Events:
         """Watch the program, let it go on, return its events when it has ended."""
         self.module.bpf["rs_targets"][ctypes.c_uint32(process.pid)] = ctypes.c_uint32(1)
         process.communicate("go\n", timeout=60)

@@ -45,7 +45,7 @@ def probes() -> Iterator[KernelProbes]:
 class Watched:
     """One program under observation: its events, and its stacks in words."""
 
-    def __init__(self, probes: KernelProbes, process: "subprocess.Popen[str]") -> None:
+    def __init__(self, probes: KernelProbes, process: subprocess.Popen[str]) -> None:
         self.probes = probes
         self.process = process
         self.watch: ProcessWatch = process_watch.watch(process.pid, process.pid, TRAINING, probes)

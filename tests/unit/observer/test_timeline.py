@@ -82,7 +82,12 @@ def test_a_read_is_io_whether_it_blocks_or_copies() -> None:
 
 @settings(max_examples=80, deadline=None)
 @given(
-    st.lists(st.tuples(st.floats(0, 12), st.floats(0, 2), st.floats(0, 1), st.sampled_from([0, 7, 23, 35, 202, 0xFFFF]), st.integers(0, 7)), max_size=20),
+    st.lists(
+        st.tuples(
+            st.floats(0, 12), st.floats(0, 2), st.floats(0, 1), st.sampled_from([0, 7, 23, 35, 202, 0xFFFF]), st.integers(0, 7)
+        ),
+        max_size=20,
+    ),
     st.lists(st.tuples(st.floats(-1, 12), st.floats(0, 3)), max_size=8),
 )  # fmt: skip
 def test_any_events_fill_the_window_exactly(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 from unwinder.errors import UnreadableMemory
 from unwinder.offsets import (
@@ -19,25 +20,47 @@ THREAD_ID = 0x7F00_DEAD_B740
 NONE = 0x5555_0000_1000
 
 
+@dataclass(frozen=True)
+class _Published:
+    """Where the groups of `_Py_DebugOffsets` begin in one version, and what differs in them."""
+
+    size: int
+    ceval_gil: int
+    thread: int
+    frame: int
+    code: int
+    bytes: int
+    unicode: int
+    thread_ids: tuple[int, ...]  # what follows current_frame in the group of the thread state
+    owner: int
+    bytecode: int
+    head: int  # of the interpreters, in the runtime
+    next: int  # of an interpreter; threads_head is 72 or 80 behind it
+
+
+# 3.13.0 as gdb prints its DWARF, 3.14.0 as py-spy's bindings have it, 3.15.2 as it lies in Debian's executable.
+_PUBLISHED = {
+    13: _Published(584, 112, 152, 224, 272, 512, 536, (152, 160, 216, 40), 70, 200, 632, 7264),
+    14: _Published(760, 120, 176, 248, 312, 592, 616, (152, 160, 216, 40), 74, 208, 928, 7272),
+    15: _Published(760, 120, 176, 312, 376, 688, 712, (80, 88, 96, 176, 184, 256, 32), 74, 208, 936, 7264),
+}
+
+
 def debug_offsets(minor: int, free_threaded: int = 0) -> bytes:
-    """`_Py_DebugOffsets` of 3.13.0 (as printed by gdb from its DWARF) or 3.14.0 (as py-spy's bindings have it)."""
-    if minor == 13:
-        size, ceval, owner, bytecode = 584, 112, 70, 200
-        groups = {"thread": 152, "frame": 224, "code": 272, "bytes": 512, "unicode": 536}
-    else:
-        size, ceval, owner, bytecode = 760, 120, 74, 208
-        groups = {"thread": 176, "frame": 248, "code": 312, "bytes": 592, "unicode": 616}
-    data = bytearray(size)
+    """`_Py_DebugOffsets` of 3.13, 3.14 or 3.15, the fields that are used and their neighbours."""
+    p = _PUBLISHED[minor]
+    data = bytearray(p.size)
     data[:8] = DEBUG_COOKIE
     struct.pack_into("<QQ", data, 8, 0x0300_00F0 | minor << 16, free_threaded)
-    struct.pack_into("<3Q", data, 24, 283320, 600, 632)
-    struct.pack_into("<4Q", data, 48, 215720, 7272, 7264 if minor == 13 else 7272, 7344)
-    struct.pack_into("<Q", data, ceval, 16)
-    struct.pack_into("<9Q", data, groups["thread"], 336, 0, 8, 16, 72, 152, 160, 216, 40)
-    struct.pack_into("<6Q", data, groups["frame"], 80, 8, 0, 56, 72, owner)
-    struct.pack_into("<10Q", data, groups["code"], 216, 112, 120, 128, 136, 68, 52, 96, 104, bytecode)
-    struct.pack_into("<3Q", data, groups["bytes"], 40, 16, 32)
-    struct.pack_into("<4Q", data, groups["unicode"], 64, 32, 16, 40)
+    struct.pack_into("<3Q", data, 24, 283320, 600, p.head)
+    struct.pack_into("<4Q", data, 48, 215720, p.next + 8, p.next, 7336 if minor == 15 else 7344)
+    struct.pack_into("<Q", data, p.ceval_gil, 16)
+    thread = (336, 0, 8, 16, 72, *p.thread_ids)
+    struct.pack_into(f"<{len(thread)}Q", data, p.thread, *thread)
+    struct.pack_into("<6Q", data, p.frame, 80, 8, 0, 56, 72, p.owner)
+    struct.pack_into("<10Q", data, p.code, 216, 112, 120, 128, 136, 68, 52, 96, 104, p.bytecode)
+    struct.pack_into("<3Q", data, p.bytes, 40, 16, 32)
+    struct.pack_into("<4Q", data, p.unicode, 64, 32, 16, 40)
     return bytes(data)
 
 

@@ -32,5 +32,5 @@ def _runs(path: Path) -> bool:
 
 
 INSTALLED = installed()
-KNOWN = {minor: path for minor, path in INSTALLED.items() if 8 <= minor <= 14}
+KNOWN = {minor: path for minor, path in INSTALLED.items() if 8 <= minor <= 15}
 OLD = {minor: path for minor, path in INSTALLED.items() if minor < 8}

@@ -18,7 +18,7 @@ from unwinder.symbols import (
     printable,
 )
 
-MINORS = [8, 9, 10, 11, 12, 13, 14]
+MINORS = [8, 9, 10, 11, 12, 13, 14, 15]
 every_layout = pytest.mark.parametrize("minor", MINORS)
 KNOWN = checksum(2, 1, 3, 7)
 

@@ -36,6 +36,12 @@ def test_3_14_tags_its_code_pointers() -> None:
     assert (offsets.frame_owner, offsets.tag_bits, offsets.code_bytecode) == (74, 3, 208)
 
 
+def test_3_15_has_more_between_frame_and_thread_id() -> None:
+    offsets = layout(15)
+    assert (offsets.tstate_frame, offsets.tstate_thread_id, offsets.tstate_native_thread_id) == (72, 176, 184)
+    assert (offsets.interpreter_next, offsets.interpreter_threads_head) == (7264, 7336)
+
+
 def test_versions_before_3_13_publish_nothing() -> None:
     assert parse_debug_offsets(bytes(DEBUG_OFFSETS_BYTES)) is None
 
@@ -44,7 +50,7 @@ def test_a_free_threaded_build_is_recognised() -> None:
     assert parse_debug_offsets(debug_offsets(13, free_threaded=1)) == DebugOffsets(0x030D00F0, True, None)
 
 
-@pytest.mark.parametrize("minor", [12, 15, 99])
+@pytest.mark.parametrize("minor", [12, 16, 99])
 def test_other_versions_are_refused(minor: int) -> None:
     data = DEBUG_COOKIE + struct.pack("<QQ", 0x0300_00F0 | minor << 16, 0)
     with pytest.raises(ValueError, match="not known"):
@@ -63,7 +69,7 @@ def test_offsets_that_cannot_be_true_are_refused_or_harmless(position: int) -> N
     assert found == parse_debug_offsets(debug_offsets(13))
 
 
-@given(minor=st.sampled_from([13, 14]), noise=st.binary(max_size=900), kept=st.integers(0, 760))
+@given(minor=st.sampled_from([13, 14, 15]), noise=st.binary(max_size=900), kept=st.integers(0, 760))
 def test_noise_is_refused_or_makes_a_record(minor: int, noise: bytes, kept: int) -> None:
     data = debug_offsets(minor)[:kept] + noise
     try:

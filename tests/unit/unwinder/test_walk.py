@@ -11,9 +11,9 @@ from images import NONE, THREAD_ID, Interpreter, layout
 from unwinder.offsets import RECORD_BYTES
 from unwinder.symbols import checksum
 
-MINORS = [8, 9, 10, 11, 12, 13, 14]
+MINORS = [8, 9, 10, 11, 12, 13, 14, 15]
 every_layout = pytest.mark.parametrize("minor", MINORS)
-with_shims = pytest.mark.parametrize("minor", [12, 13, 14])
+with_shims = pytest.mark.parametrize("minor", [12, 13, 14, 15])
 
 
 def record(made: Interpreter) -> bytes:
