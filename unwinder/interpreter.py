@@ -8,7 +8,9 @@ What was found is checked against the live memory before it is believed.
 
 from __future__ import annotations
 
+import contextlib
 import re
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -37,6 +39,8 @@ _SYMBOLS = ("_PyRuntime", "Py_Version", "_Py_NoneStruct", "PyCode_Type", "Py_Get
 _LIBPYTHON = re.compile(r"/libpython(\d)\.(\d+)([a-z]*)\.so")
 _EXECUTABLE = re.compile(r"/python(\d)\.(\d+)([a-z]*)$")
 _STDLIB = re.compile(r"/(?:lib|lib64)/python(\d)\.(\d+)([a-z]*)/")
+_CHECKS = 5
+_CHECK_PAUSE_S = 0.001
 _PYPY = re.compile(r"/(?:libpypy[\w.-]*|pypy[\d.]*(?:-c)?)(?:\.so[\d.]*)?$")
 
 
@@ -125,7 +129,7 @@ def _candidates(mappings: tuple[elf.Mapping, ...], executable: str) -> list[_Can
             if path != executable and "python" in path.rpartition("/")[2] and ".so" in path and "_python" not in path
         ]
     if not found:
-        raise NotPython("no executable mapped")
+        raise InterpreterNotReady("the executable is not mapped yet")
     return found
 
 
@@ -141,8 +145,10 @@ def _find_place(pid: int, candidates: list[_Candidate], root: Path) -> _Place:
         if place is not None:
             return place
         _refuse_old(candidate, facts)
-    if problems and any(named(candidate.path) for candidate in candidates):
-        raise UnsupportedInterpreter("; ".join(problems)[:400])
+    if any(named(candidate.path) for candidate in candidates):
+        if problems:
+            raise UnsupportedInterpreter("; ".join(problems)[:400])
+        raise InterpreterNotReady(f"{candidates[0].path}: its libpython is not mapped yet")
     raise NotPython("no Python runtime in " + ", ".join(candidate.path for candidate in candidates)[:300])
 
 
@@ -256,10 +262,25 @@ def _offsets(place: _Place, version: tuple[int, int], memory: Memory) -> FrameOf
 
 
 def _check(place: _Place, offsets: FrameOffsets, memory: Memory) -> int:
-    """Address of the main interpreter, once its first thread state points back to it.
+    """Address of the main interpreter, once its newest thread state points back to it.
 
     Raises InterpreterNotReady, UnsupportedInterpreter, UnreadableMemory.
     """
+    for _ in range(_CHECKS):
+        interpreter = _main_interpreter(place, offsets, memory)
+        tstate = read_u64(memory, interpreter + offsets.interpreter_threads_head)
+        if not tstate:
+            raise InterpreterNotReady(f"{place.candidate.path}: no thread states")
+        with contextlib.suppress(UnreadableMemory):
+            if read_u64(memory, tstate + offsets.tstate_interp) == interpreter:
+                return interpreter
+        time.sleep(_CHECK_PAUSE_S)  # a thread may begin or end this very moment
+    raise UnsupportedInterpreter(
+        f"{place.candidate.path}: not laid out as CPython 3.{offsets.minor} (a debug or modified build?)"
+    )
+
+
+def _main_interpreter(place: _Place, offsets: FrameOffsets, memory: Memory) -> int:
     interpreter = read_u64(memory, place.runtime + offsets.runtime_interpreters_head)
     if not interpreter:
         raise InterpreterNotReady(f"{place.candidate.path}: no interpreter yet")
@@ -269,13 +290,6 @@ def _check(place: _Place, offsets: FrameOffsets, memory: Memory) -> int:
         if not following:
             break
         interpreter = following
-    tstate = read_u64(memory, interpreter + offsets.interpreter_threads_head)
-    if not tstate:
-        raise InterpreterNotReady(f"{place.candidate.path}: no thread states")
-    if read_u64(memory, tstate + offsets.tstate_interp) != interpreter:
-        raise UnsupportedInterpreter(
-            f"{place.candidate.path}: not laid out as CPython 3.{offsets.minor} (a debug or modified build?)"
-        )
     return interpreter
 
 

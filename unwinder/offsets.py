@@ -20,12 +20,12 @@ DEBUG_OFFSETS_BYTES = 760
 """What `parse_debug_offsets` wants to see. 3.13 publishes 584 bytes, 3.14 760, 3.15 more than are of interest."""
 
 
-class LastInstruction(enum.IntEnum):
-    """How a frame says where it is. Shared with walk.bpf.h (RS_LASTI_*)."""
+class LastInstruction(enum.Enum):
+    """How a frame says where it is."""
 
-    BYTES = 0  # f_lasti counts bytes: 3.8, 3.9
-    UNITS = 1  # f_lasti counts code units of two bytes: 3.10
-    POINTER = 2  # a pointer into the bytecode: 3.11 and later
+    BYTES = "bytes"  # f_lasti counts bytes: 3.8, 3.9
+    UNITS = "units"  # f_lasti counts code units of two bytes: 3.10
+    POINTER = "pointer"  # a pointer into the bytecode: 3.11 and later
 
 
 class LineTable(enum.Enum):
@@ -101,7 +101,8 @@ class FrameOffsets:
             *(field - frame.start for field in frame_fields),
             self.frame_owner - frame.start if owner else 0,
             self.first_shim_owner,
-            self.last_instruction,
+            0 if self.last_instruction is LastInstruction.POINTER else 32,
+            0 if self.last_instruction is LastInstruction.UNITS else 1,
             code.start,
             code.size,
             *(field - code.start for field in code_fields),
@@ -109,7 +110,7 @@ class FrameOffsets:
         )
 
 
-_RECORD = struct.Struct("<QQ20H")
+_RECORD = struct.Struct("<QQ21H6x")
 RECORD_BYTES = _RECORD.size
 SPAN_CAP_BYTES = 256
 """The kernel reads a structure's interesting part at once, into a scratch of this size (RS_SPAN in walk.bpf.h)."""

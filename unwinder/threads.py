@@ -187,14 +187,20 @@ def _pthread(memory: Memory, address: int) -> bytes:
 
 
 def _find_tid_place(records: list[bytes], tids: set[int]) -> int:
-    """Where in struct pthread every thread has a different thread id of the process; -1 where there is no such place."""
+    """Where in struct pthread the thread ids are; -1 where no place is convincing.
+
+    A place of a known C library is taken if most threads have different thread ids of the process there (the state of a
+    thread that died may linger); any other only if all have, and there are at least two.
+    """
     usable = [record for record in records if record]
-    if not usable:
-        return -1
     places: list[int] = [*_LIKELY_TID_PLACES, *range(0, _PTHREAD_BYTES, 4)]
-    for place in places:
-        values = {struct.unpack_from("<I", record, place)[0] for record in usable}
-        if len(values) == len(usable) and values <= tids:
+    for index, place in enumerate(places):
+        values = [int(struct.unpack_from("<I", record, place)[0]) for record in usable]
+        valid = [value for value in values if value in tids]
+        if len(valid) != len(set(valid)):
+            continue
+        likely = index < len(_LIKELY_TID_PLACES)
+        if (likely and 2 * len(valid) > len(usable)) or (len(valid) == len(usable) >= 2):
             return place
     return -1
 

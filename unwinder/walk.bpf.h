@@ -47,7 +47,7 @@ static int (*rs_host_read)(void *to, u32 size, u64 address);
 #ifndef RS_MAX_FRAMES
 #define RS_MAX_FRAMES 128 /* a power of two; the innermost frames are kept, `truncated` says that the roots are missing */
 #endif
-#define RS_MAX_STEPS (RS_MAX_FRAMES + RS_MAX_FRAMES / 2) /* frames and the shim frames between them */
+#define RS_MAX_STEPS (RS_MAX_FRAMES + RS_MAX_FRAMES / 4) /* frames and the shim frames between them */
 #define RS_SPAN 256				       /* SPAN_CAP_BYTES of offsets.py: the most bytes read at once, plus one */
 #define RS_ABSENT 0xffff
 #if (RS_MAX_FRAMES & (RS_MAX_FRAMES - 1)) != 0
@@ -62,8 +62,6 @@ enum rs_walk_status {
 	RS_WALK_CYCLE_OR_TOO_DEEP, /* frames form a ring, or there are only shim frames */
 };
 
-enum rs_lasti_kind { RS_LASTI_BYTES, RS_LASTI_UNITS, RS_LASTI_POINTER };
-
 /*
  * One interpreter's layout, written by FrameOffsets.pack(). A "span" is the part of a structure that holds all fields of
  * interest; it is read at once, and the fields' offsets count from its start. RS_ABSENT: there is no such field.
@@ -77,7 +75,8 @@ struct rs_offsets {
 	u16 frame_start, frame_size;
 	u16 frame_code, frame_previous, frame_last, frame_owner; /* in the span */
 	u16 first_shim_owner;					 /* frames with this owner or a higher one are no functions */
-	u16 lasti_kind;						 /* enum rs_lasti_kind */
+	u16 lasti_narrow;   /* 32 where the frame has an int that counts, 0 where it has a pointer into the bytecode */
+	u16 lasti_per_unit; /* 1 where that is in bytes, 0 in code units */
 	u16 code_start, code_size;
 	u16 code_argcount, code_kwonlyargcount, code_flags, code_firstlineno; /* in the span */
 	u16 code_bytecode;						      /* of the first instruction, in the code object */
@@ -151,8 +150,6 @@ static __always_inline struct rs_span *rs_span_scratch(void)
 
 static __always_inline int rs_read_span(struct rs_span *span, u32 size, u64 address)
 {
-	if (!address)
-		return -1;
 	return RS_READ(span->bytes, RS_MASK(size, RS_SPAN - 1), address);
 }
 
@@ -177,31 +174,33 @@ static __always_inline int rs_top_frame(const struct rs_offsets *o, struct rs_sp
 	return RS_WALK_OK;
 }
 
+/*
+ * Numbers in place of branches: every branch inside the loop doubles what the verifier looks at until the paths meet again.
+ */
+static __always_inline u64 rs_not_zero(u64 value)
+{
+	return (value | -value) >> 63;
+}
+
 /* Tells a code object from another that came to lie at the same address. symbols.py computes the same. */
 static __always_inline u32 rs_checksum(const struct rs_offsets *o, struct rs_span *span, u64 code)
 {
-	if (rs_read_span(span, o->code_size, code + o->code_start))
-		return 0; /* not in memory now; user space can have the page brought in */
+	/* Fails where it is not in memory now; user space can have the page brought in. */
+	u64 failed = rs_not_zero((u64)(s64)rs_read_span(span, o->code_size, code + o->code_start));
 	u32 argcount = rs_pick32(span, o->code_argcount);
 	u32 kwonlyargcount = rs_pick32(span, o->code_kwonlyargcount);
 	u32 flags = rs_pick32(span, o->code_flags);
 	u32 firstlineno = rs_pick32(span, o->code_firstlineno);
-	return (argcount << 25) + (kwonlyargcount << 18) + (flags << 10) + firstlineno;
+	return ((argcount << 25) + (kwonlyargcount << 18) + (flags << 10) + firstlineno) & (u32)(failed - 1);
 }
 
 static __always_inline s32 rs_lasti(const struct rs_offsets *o, u64 last, u64 code)
 {
-	s32 counted = (s32)(u32)last;
-	if (o->lasti_kind == RS_LASTI_POINTER) {
-		s64 bytes = (s64)(last - code - o->code_bytecode);
-		/* Below the first instruction in a frame that just began; no function has 64 MiB of bytecode. */
-		if (bytes < 0 || bytes > (64 << 20))
-			return -1;
-		return (s32)(bytes >> 1);
-	}
-	if (counted < 0)
-		return -1;
-	return o->lasti_kind == RS_LASTI_BYTES ? counted >> 1 : counted;
+	u32 narrow = o->lasti_narrow & 63;
+	u64 start = (code + o->code_bytecode) & (u64)((s64)((u64)narrow - 1) >> 63); /* 0 where the frame counts by itself */
+	s64 units = (s64)((last - start) << narrow) >> narrow >> (o->lasti_per_unit & 63);
+	/* Below the first instruction in a frame that just began; no function has 32 Mi units of bytecode. */
+	return (s32)(units | units >> 63 | ((s64)(32 << 20) - units) >> 63);
 }
 
 /*
@@ -226,7 +225,7 @@ static __always_inline int rs_walk(const struct rs_offsets *o, u64 tstate, u64 e
 	if (status != RS_WALK_OK)
 		return status;
 	span->frame = frame;
-	span->mark = 0;
+	span->mark = frame;
 	for (step = 0; step < RS_MAX_STEPS; step++) {
 		u64 here = RS_FORGET(span->frame), n = RS_FORGET(out->n), code, last, previous;
 
@@ -240,15 +239,16 @@ static __always_inline int rs_walk(const struct rs_offsets *o, u64 tstate, u64 e
 		last = rs_pick64(span, o->frame_last);
 		previous = rs_pick64(span, o->frame_previous);
 		/* Where frames have no owner, first_shim_owner is higher than any byte. */
-		if (code && code != o->none && rs_pick8(span, o->frame_owner) < o->first_shim_owner) {
-			struct rs_frame *slot = &out->frames[RS_MASK(n, RS_MAX_FRAMES - 1)];
-			slot->code = code;
-			slot->lasti = rs_lasti(o, last, code);
-			slot->checksum = rs_checksum(o, span, code);
-			out->n = n + 1;
-		}
+		u64 owner = rs_pick8(span, o->frame_owner);
+		u64 function = rs_not_zero(code) & rs_not_zero(code ^ o->none) & ((owner - o->first_shim_owner) >> 63);
+		/* Always written, but counted only if it is a function: the next one overwrites a shim. */
+		struct rs_frame *slot = &out->frames[RS_MASK(n, RS_MAX_FRAMES - 1)];
+		slot->code = code;
+		slot->lasti = rs_lasti(o, last, code);
+		slot->checksum = rs_checksum(o, span, code);
+		out->n = n + function;
 		/* Brent: a ring is met within twice its length. */
-		if (previous && (previous == here || previous == span->mark)) {
+		if (previous == here || previous == span->mark) {
 			out->status = RS_WALK_CYCLE_OR_TOO_DEEP;
 			break;
 		}
@@ -281,7 +281,7 @@ static __always_inline int rs_leaf(const struct rs_offsets *o, u64 tstate, u64 e
 	out->code = rs_pick64(span, o->frame_code) & o->tag_mask;
 	out->previous = rs_pick64(span, o->frame_previous);
 	out->last = rs_pick64(span, o->frame_last);
-	if (o->lasti_kind != RS_LASTI_POINTER)
+	if (o->lasti_narrow)
 		out->last = (u32)out->last;
 	return RS_WALK_OK;
 }

@@ -6,6 +6,9 @@ C4's delay matrix [source][destination]: one slow cell is a link, a slow row the
 
 lost(cell) = sending seconds per step · (1 - rate / rate of the cells that touch neither end), at most the transfer
 
+A process that stands in the run queue reads and acknowledges late, and its peers' flows to it look slow: the time that the
+processes at both ends were ready but not running is taken off (the longer of the two).
+
 Convicts: a shaper with less than its peers' rate, retransmissions, a round trip far above its least. With one of them
 a cell is slow below a third of its peers' rate (two thirds with a shaper), without any below a fifth.
 Acquits: flows that are small, or wait for the receiving process; a transfer that is a small part of the step.
@@ -71,13 +74,14 @@ def judge(fleet: Fleet, steps: int, step_s: float, transfer_s: float) -> tuple[L
     if len(cells.source) == 0:
         return ()
     slow: list[tuple[int, float, float]] = []  # cell, reference rate, lost
-    shaped = _shaped(fleet)
+    shaped, queued = _shaped(fleet), _queued_s(fleet)
     for index in range(len(cells.source)):
         reference = _reference(cells, index)
         if reference is None:  # one link only: nothing to compare it with
             continue
         ratio = reference / float(cells.rate[index])
-        lost = min(float(cells.sending_s[index]) / steps * (1 - 1 / max(ratio, 1.0)), transfer_s)
+        late = max(queued.get(cells.source[index], 0.0), queued.get(cells.peer[index], 0.0)) / steps
+        lost = min(float(cells.sending_s[index]) / steps * (1 - 1 / max(ratio, 1.0)) - late, transfer_s)
         tight = _tight(cells.source[index], shaped) or _tight(cells.peer[index], shaped)
         share = limits.EFFECT_SHARE if tight is not None else limits.LINK_EFFECT_SHARE
         floor = max(share * step_s, limits.EFFECT_SECONDS)
@@ -143,6 +147,18 @@ def _shaped(fleet: Fleet) -> dict[str, float]:
         for index in np.flatnonzero(near):
             if flows.interface[index] == counter.instance or not flows.interface[index]:
                 found[flows.local[index]] = min(found.get(flows.local[index], np.inf), counter.value)
+    return found
+
+
+def _queued_s(fleet: Fleet) -> dict[str, float]:
+    """How long the worst process behind each address stood in the run queue, all its threads together, seconds."""
+    found: dict[str, float] = {}
+    flows = fleet.flows
+    for counter in fleet.counters:
+        if counter.name != "cpu.process_ready_s" or not counter.value > 0:
+            continue
+        for address in {flows.local[index] for index in np.flatnonzero(flows.rank == counter.rank)}:
+            found[address] = max(found.get(address, 0.0), counter.value)
     return found
 
 

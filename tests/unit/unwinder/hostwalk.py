@@ -7,7 +7,7 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from unwinder.errors import UnreadableMemory
+from unwinder.errors import UnwindError
 from unwinder.memory import Memory
 
 MAX_FRAMES = 128
@@ -110,7 +110,7 @@ def _reader(memory: Memory) -> tuple[object, list[int]]:
         count.append(size)
         try:
             data = memory.read(address, size)
-        except UnreadableMemory:
+        except UnwindError:
             return -14
         ctypes.memmove(to, data, size)
         return 0

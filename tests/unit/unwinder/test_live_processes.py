@@ -16,9 +16,10 @@ from hostwalk import HostWalk
 from live import Program, Seen, look, look_until
 from pythons import KNOWN, OLD
 
-from unwinder.errors import NotPython, TargetGone, UnsupportedInterpreter
+from unwinder.errors import NotPython, TargetGone, UnsupportedInterpreter, UnwindError
 from unwinder.interpreter import find_interpreter
 from unwinder.memory import ProcessMemory
+from unwinder.still import walk_still
 from unwinder.threads import ThreadPairs, list_threads
 
 Start = Callable[..., Program]
@@ -69,6 +70,22 @@ def test_first_and_current_lines_are_right(start: Start, host_walk: HostWalk, mi
     assert (leaf.first_line, leaf.line) == (line_of("def wait_here"), line_of("sys.stdin.read()"))
     recursion = {(frame.first_line, frame.line) for frame in stack[2:24]}
     assert recursion == {(line_of("def descend"), line_of("return descend("))}
+
+
+@every_python
+def test_a_thread_at_rest_is_walked_alike_without_the_kernel(start: Start, host_walk: HostWalk, minor: int) -> None:
+    # GIVEN the frames as walk.bpf.h finds them
+    program = start(python=KNOWN[minor])
+    look_until(host_walk, program.pid, ALL)
+    with ProcessMemory(program.pid) as memory:
+        interpreter = find_interpreter(program.pid, memory=memory)
+        main = list_threads(interpreter, memory)[0]
+        walked = host_walk.walk(interpreter.kernel_record(), memory, main.tstate_address, main.thread_id)
+        # WHEN
+        still = walk_still(memory, interpreter, main.tstate_address)
+    # THEN
+    assert not still.moved
+    assert [(frame.code, frame.lasti) for frame in still.frames] == [frame[:2] for frame in walked.frames]
 
 
 @every_python
@@ -140,6 +157,22 @@ def test_a_process_without_python_is_told() -> None:
                 find_interpreter(process.pid)
         finally:
             process.kill()
+
+
+def test_a_starting_interpreter_is_not_ready_rather_than_unsupported(host_walk: HostWalk) -> None:
+    # GIVEN processes looked at from their first moment on
+    kinds = set()
+    for _ in range(5):
+        with subprocess.Popen([sys.executable, "-c", "import time; time.sleep(0.05)"]) as process:
+            while process.poll() is None:
+                try:
+                    look(host_walk, process.pid)
+                    kinds.add("seen")
+                except UnwindError as error:
+                    kinds.add(type(error).__name__)
+    # THEN
+    assert "seen" in kinds
+    assert kinds <= {"seen", "InterpreterNotReady", "TargetGone", "MemoryNotPermitted"}
 
 
 def test_a_process_that_ended_is_told(start: Start) -> None:
