@@ -187,6 +187,7 @@ def _timeline(
         Scopes(read_start, read_start + reads["dur_ns"] / 1e9, np.arange(len(reads))),
         file_kinds=file_kinds,
         edges_s=steps.edge_s,
+        queued=_queued(raw),
         known_from_s=min(max(first, 0.0), raw.window_s),
     )
     if raw.untimed and tid == raw.pid:
@@ -205,6 +206,14 @@ def _spread(untimed: Sequence[tuple[int, int]], line: timeline.Timeline) -> Samp
     places = (np.arange(len(stacks)) + 0.5) / len(stacks) * ends[-1]
     segment = np.minimum(np.searchsorted(ends, places), len(ends) - 1)
     return Samples(line.end_s[running][segment] - (ends[segment] - places), stacks)
+
+
+def _queued(raw: RawProcess) -> Scopes:
+    """When threads without Python state, which carry the collectives, stood in the run queue."""
+    away = raw.events[(raw.events["type"] == ring.OFFCPU) & (raw.events["ready_ns"] > 0)]
+    away = away[~np.isin(away["tid"], list(raw.python_tids))]
+    end = _seconds(raw, away["ts_ns"]) + away["dur_ns"] / 1e9
+    return Scopes(end - away["ready_ns"] / 1e9, end, np.zeros(len(away), dtype=np.int64))
 
 
 def _absences(raw: RawProcess, mine: Events, tid: int) -> Absences:

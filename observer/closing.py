@@ -29,6 +29,7 @@ from probes.network import FlowSummary
 from probes.ring import Events
 
 _MIN_TAKEN_S = 0.001
+_MAX_TAKERS = 16
 _NO_SYSCALL = 0xFFFF
 _STATES = {"R": 0, "S": 1, "D": 2, "T": 4, "t": 8}  # of /proc/PID/stat, as sched_switch numbers them
 _MAX_NOTES = 64
@@ -298,7 +299,7 @@ def _stopped_s(pid: int, rows: RankRows, last: _Last) -> float:
 
 
 def _cpu_rows(rank: FoundRank, training_thread: int, last: _Last, before: Totals) -> list[dict[str, Any]]:
-    """CPU time of the training thread and of the whole process, and who ran while the training thread stood in the queue."""
+    """CPU time of the training thread and of the whole process, and who ran while its threads stood in the queue."""
 
     def row(name: str, value: float, instance: str = "") -> dict[str, Any]:
         return {
@@ -320,10 +321,14 @@ def _cpu_rows(rank: FoundRank, training_thread: int, last: _Last, before: Totals
         row("cpu.process_run_s", sum(run_s for run_s, _ in both)),
         row("cpu.process_ready_s", sum(ready_s for _, ready_s in both)),
     ]
+    taken_by: dict[tuple[str, int], float] = {}
     for taken in last.takers:
-        seconds = taken.seconds - before.takers.get((taken.tid, taken.taker), 0.0)
-        if taken.tid == training_thread and taken.taker and seconds >= _MIN_TAKEN_S:
-            rows.append(row("cpu.taken_s", seconds, f"{taken.comm} ({taken.taker})"))
+        if taken.tid in mine and taken.taker not in (0, rank.pid):
+            seconds = taken.seconds - before.takers.get((taken.tid, taken.taker), 0.0)
+            taken_by[taken.comm, taken.taker] = taken_by.get((taken.comm, taken.taker), 0.0) + seconds
+    for (comm, taker), seconds in sorted(taken_by.items(), key=lambda item: -item[1])[:_MAX_TAKERS]:
+        if seconds >= _MIN_TAKEN_S:
+            rows.append(row("cpu.taken_s", seconds, f"{comm} ({taker})"))
     return rows
 
 

@@ -235,7 +235,7 @@ TABLES: dict[str, pa.Schema] = {
 COUNTER_NAMES = {
     "cpu.throttled_s": "scope cgroup: time the rank's cgroup was throttled by its CPU quota (limit = quota in CPUs)",
     "cpu.throttled_periods": "scope cgroup: periods in which it was throttled, events",
-    "cpu.taken_s": "scope rank: instance 'comm (pid)': CPU time that process ran while this rank's training thread stood in the queue",
+    "cpu.taken_s": "scope rank: instance 'comm (pid)': CPU time that process ran while threads of this rank stood in the queue",
     "cpu.ready_s": "scope rank: training thread ready but not running, total",
     "cpu.run_s": "scope rank: training thread on a CPU, total",
     "cpu.steal_s": "scope host: stolen by the hypervisor, all CPUs",

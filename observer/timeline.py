@@ -3,7 +3,8 @@
 In: one thread's events (absences from the CPU, file calls, library calls) as the probes deliver them. Out: segments that
 do not overlap and fill the known part of the window, in this order of precedence:
 
-  sched       ready but not running (also inside a collective: what was waited for had come)
+  sched       ready but not running (also inside a collective: what was waited for had come), or inside a collective that
+              other threads of the process carry while one of these is ready but not running: the job waits for our CPU
   collective  inside a call that waits for a collective, or runs one on this thread
   io          inside a file call, or blocked in the kernel without a system call (a page that is read from disk)
   sync        blocked for another thread or process: futex, poll, a pipe
@@ -104,20 +105,22 @@ def build(
     *,
     file_kinds: Ints,
     edges_s: Floats,
+    queued: Scopes | None = None,
     known_from_s: float = 0.0,
 ) -> Timeline:
     """Cut [known_from_s, window_s) at every boundary and give each piece its class. Scopes may nest: the outermost counts.
 
-    `file_kinds[label]` is the class of a file call (IO for a file, SYNC for a pipe); `edges_s` are further places to cut.
+    `queued`: when other threads of the process stood in the run queue (they may overlap). `file_kinds[label]` is the class of a file call (IO for a file, SYNC for a pipe); `edges_s` are further places to cut.
     """
     collectives, collective_ids = _outermost(collectives)
     files, file_ids = _outermost(files)
     wake = absences.end_s - absences.ready_s
+    queue_start, queue_end = _union(queued) if queued is not None else (np.empty(0), np.empty(0))
     cuts = np.concatenate(
         [
             [known_from_s, window_s],
             absences.start_s, wake, absences.end_s,
-            collectives.start_s, collectives.end_s, files.start_s, files.end_s, edges_s,
+            collectives.start_s, collectives.end_s, files.start_s, files.end_s, edges_s, queue_start, queue_end,
         ]
     )  # fmt: skip
     cuts = np.unique(np.clip(cuts, known_from_s, window_s))
@@ -132,7 +135,8 @@ def build(
         kind = np.where(away >= 0, _blocked_kinds(absences)[away], kind)
     if len(files.label):
         kind = np.where(file >= 0, file_kinds[files.label[file]], kind)
-    kind = np.where(collective >= 0, COLLECTIVE, kind)
+    starved = _inside(queue_start, queue_end, middle) >= 0
+    kind = np.where(collective >= 0, np.where(starved, SCHED, COLLECTIVE), kind)
     kind = np.where(ready, SCHED, kind)
     if len(absences.start_s):
         kind = np.where((away >= 0) & ~ready & (absences.state[away] & _STOPPED > 0), STOPPED, kind)
@@ -149,6 +153,17 @@ def _inside(starts: Floats, ends: Floats, times: Floats) -> Ints:
         return np.full(len(times), NONE, dtype=np.int64)
     at = np.searchsorted(starts, times, side="right") - 1
     return np.where((at >= 0) & (times < ends[np.maximum(at, 0)]), at, NONE).astype(np.int64)
+
+
+def _union(scopes: Scopes) -> tuple[Floats, Floats]:
+    """The times covered by at least one of the scopes, as disjoint intervals in order."""
+    if not len(scopes.start_s):
+        return scopes.start_s, scopes.end_s
+    order = np.argsort(scopes.start_s)
+    start, reach = scopes.start_s[order], np.maximum.accumulate(scopes.end_s[order])
+    first = np.concatenate(([True], start[1:] > reach[:-1]))
+    last = np.concatenate((first[1:], [True]))
+    return start[first], reach[last]
 
 
 def _outermost(scopes: Scopes) -> tuple[Scopes, Ints]:

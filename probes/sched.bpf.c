@@ -5,7 +5,8 @@
  * sched_switch closes the slice of the thread that leaves (run time, why it left: its state and, from the registers at the
  * kernel's entry, the system call it is in) and completes the absence of the thread that comes (blocked, then ready). For a
  * thread that stood in the run queue the last RS_SLICES slices of this CPU say which processes ran meanwhile.
- * sched_wakeup ends the blocked part. Threads with Python state get their stack taken when they leave (unwinder).
+ * sched_wakeup ends the blocked part. Threads with Python state get their stack taken when they leave (unwinder); of
+ * the others, absences are reported in which they stood in the run queue.
  *
  * Cost: see the table that `scripts/bench overhead` prints. The program runs on every context switch of the host: two hash
  * look-ups for a switch that concerns no watched process.
@@ -152,9 +153,10 @@ static __always_inline void rs_arrive(u32 tid, u64 now, struct rs_cpu *cpu)
 	thread->blocked_ns += gone - ready;
 	if (thread->state & RS_TASK_STOPPED)
 		thread->stopped_ns += gone - ready;
-	if (ready > RS_MIN_TAKEN_NS && thread->python && cpu)
+	if (ready > RS_MIN_TAKEN_NS && cpu)
 		rs_take(tid, now - ready, cpu);
-	if (!thread->python)
+	/* Of threads without Python only waits for a CPU matter: they may carry a collective that others wait for. */
+	if (!thread->python && ready < RS_MIN_TAKEN_NS)
 		return;
 	if (gone < RS_MIN_OFFCPU_NS) {
 		rs_count(RS_C_SHORT);

@@ -80,6 +80,15 @@ def test_a_read_is_io_whether_it_blocks_or_copies() -> None:
     assert found == {timeline.CPU: 7, timeline.IO: 3}
 
 
+def test_a_collective_whose_own_threads_lack_a_cpu_is_not_waiting_for_others() -> None:
+    line = timeline.build(
+        10.0, absences((1, 9, 0, FUTEX, INTERRUPTIBLE)), scopes((1, 9)), NO_SCOPES,
+        file_kinds=np.empty(0, dtype=np.int64), edges_s=np.empty(0), queued=scopes((0, 0.5), (2, 4), (3, 5), (9.5, 10)),
+    )  # fmt: skip
+    found = {int(kind): float(line.seconds[line.kind == kind].sum()) for kind in np.unique(line.kind)}
+    assert found == pytest.approx({timeline.CPU: 2, timeline.COLLECTIVE: 5, timeline.SCHED: 3})
+
+
 @settings(max_examples=80, deadline=None)
 @given(
     st.lists(

@@ -1,0 +1,139 @@
+"""Which interpreters are found and which are refused, over a made /proc, a built library and built memory."""
+
+from __future__ import annotations
+
+import shutil
+import struct
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from images import Image, debug_offsets, layout
+
+from unwinder.elf import read_facts
+from unwinder.errors import InterpreterNotReady, NotPython, TargetGone, UnsupportedInterpreter
+from unwinder.interpreter import Interpreter, find_interpreter
+
+PID = 4242
+BIAS = 0x7F00_0000_0000
+STAT = "4242 (py (x) thon) S " + " ".join(["1"] * 17) + " 0 777 " + " ".join(["0"] * 30)
+
+
+@pytest.fixture(scope="module")
+def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A shared library with a section .PyRuntime, as every libpython since 3.10 has."""
+    if shutil.which("gcc") is None:
+        pytest.skip("gcc is not installed")
+    folder = tmp_path_factory.mktemp("library")
+    source, target = folder / "a.c", folder / "a.so"
+    source.write_text('char state[1024] __attribute__((section(".PyRuntime"))) = {1};\n')
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(target), str(source)], check=True, timeout=60)
+    source.write_text("int other = 1;\n")
+    plain = str(folder / "plain.so")
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", plain, str(source)], check=True, timeout=60)
+    return target
+
+
+@pytest.fixture
+def find(tmp_path: Path, library: Path) -> Callable[..., Interpreter]:
+    """Finds the interpreter of a process that maps `library` under the path that is given."""
+
+    def look(path: str, memory: Image, executable: str = "/usr/bin/trainer") -> Interpreter:
+        base, inside = tmp_path / f"proc/{PID}", tmp_path / "container"
+        base.mkdir(parents=True)
+        for name, content in ((path, library), (executable, library.parent / "plain.so")):
+            place = inside / name.lstrip("/")
+            place.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copy(content, place)
+        (base / "stat").write_text(STAT)
+        (base / "exe").symlink_to(executable)
+        (base / "root").symlink_to(inside)
+        (base / "maps").write_text(
+            f"55d000000000-55d000001000 r--p 00000000 00:10 1 {executable}\n"
+            f"{BIAS:x}-{BIAS + 0x1000:x} r--p 00000000 00:10 2 {path}\n"
+        )
+        return find_interpreter(PID, tmp_path, memory)
+
+    return look
+
+
+def runtime(library: Path) -> int:
+    with library.open("rb") as file:
+        return BIAS + read_facts(file, ()).runtime_section
+
+
+def memory_of(library: Path, minor: int, head: bytes = b"", tstate: bool = True, shift: int = 0) -> Image:
+    """One interpreter with one thread state at the library's runtime; `shift` moves the way back."""
+    offsets, image, at = layout(min(minor, 15)), Image(), runtime(library)
+    image.write(at, bytes(2048))
+    image.write(at, head)
+    interpreter = image.new(8192)
+    image.u64(at + offsets.runtime_interpreters_head, interpreter)
+    if tstate:
+        state = image.new(400)
+        image.u64(interpreter + offsets.interpreter_threads_head, state)
+        image.u64(state + offsets.tstate_interp + shift, interpreter)
+    return image
+
+
+@pytest.mark.parametrize("minor", [8, 9, 10, 11, 12])
+def test_a_libpython_is_found_by_its_name(find: Callable[..., Interpreter], library: Path, minor: int) -> None:
+    found = find(f"/opt/conda/lib/libpython3.{minor}.so.1.0", memory_of(library, minor))
+    assert (found.version, found.build, found.start_ticks) == ((3, minor), "shared", 777)
+    assert found.runtime_address == runtime(library)
+
+
+@pytest.mark.parametrize("minor", [13, 14, 15])
+def test_later_versions_are_found_by_what_they_publish(
+    find: Callable[..., Interpreter], library: Path, minor: int
+) -> None:
+    found = find(f"/opt/lib/libpython3.{minor}.so.1.0", memory_of(library, minor, debug_offsets(minor)))
+    assert found.version == (3, minor)
+    assert found.offsets == layout(minor)
+
+
+def test_an_embedded_runtime_of_any_name_is_found(find: Callable[..., Interpreter], library: Path) -> None:
+    found = find("/srv/libourpython.so", memory_of(library, 14, debug_offsets(14)))
+    assert (found.build, found.path) == ("embedded", "/srv/libourpython.so")
+
+
+@pytest.mark.parametrize(
+    ("path", "minor", "head", "words"),
+    [
+        ("/usr/lib/libpython3.13t.so.1.0", 13, debug_offsets(13, free_threaded=1), "free-threaded"),
+        ("/usr/lib/libpython3.11d.so.1.0", 11, b"", "debug build"),
+        ("/usr/lib/libpython3.7m.so.1.0", 8, b"", r"3\.7"),
+        ("/usr/lib/libpython2.7.so.1.0", 8, b"", r"2\.7"),
+        ("/usr/lib/libpython3.16.so.1.0", 15, b"xdebugpy" + struct.pack("<QQ", 0x031000F0, 0), r"3\.16"),
+        ("/usr/lib/libpython3.13.so.1.0", 13, b"", "no debug offsets"),
+        ("/opt/pypy/bin/libpypy3.10-c.so", 10, b"", "PyPy"),
+    ],
+)
+def test_what_is_not_known_is_refused_with_the_reason(
+    find: Callable[..., Interpreter], library: Path, path: str, minor: int, head: bytes, words: str
+) -> None:
+    with pytest.raises(UnsupportedInterpreter, match=words):
+        find(path, memory_of(library, minor, head))
+
+
+def test_another_layout_is_refused(find: Callable[..., Interpreter], library: Path) -> None:
+    # GIVEN a thread state that does not point back to its interpreter, as where fields have moved
+    memory = memory_of(library, 11, shift=8)
+    with pytest.raises(UnsupportedInterpreter, match="laid out"):
+        find("/usr/lib/libpython3.11.so.1.0", memory)
+
+
+def test_an_interpreter_without_threads_is_not_ready(find: Callable[..., Interpreter], library: Path) -> None:
+    with pytest.raises(InterpreterNotReady):
+        find("/usr/lib/libpython3.11.so.1.0", memory_of(library, 11, tstate=False))
+
+
+def test_a_library_that_only_speaks_of_python_is_none(find: Callable[..., Interpreter], library: Path) -> None:
+    with pytest.raises((NotPython, UnsupportedInterpreter)):
+        find("/usr/lib/libtorch_python.so", Image())
+
+
+def test_no_process_no_interpreter(tmp_path: Path) -> None:
+    with pytest.raises(TargetGone):
+        find_interpreter(PID, tmp_path)
