@@ -1,8 +1,8 @@
 """The window: what one host writes down about one interval of wall time. Schema `rankscope.window/1`.
 
 A window of one job on one host is a folder `<host>-<start as YYYYmmddTHHMMSSZ>-<seconds>s-<job>/`; in it are
-`window.json` (the manifest) and one Parquet file per table below. It holds no raw events: some tens of kilobytes per rank. Every column is documented here,
-in the field metadata (`doc`, `unit`), and so in the files themselves.
+`window.json` (the manifest) and one Parquet file per table below. It holds no raw events: some tens of kilobytes per
+rank. Every column is documented here, in the field metadata (`doc`, `unit`), and so in the files themselves.
 
 Times inside tables are seconds since the start of the window, by the clock of the host that was observed. Nothing in a
 window needs the clocks of two hosts to agree: ranks are compared by durations, never by instants.
@@ -242,7 +242,7 @@ COUNTER_NAMES = {
     "cpu.softirq_s": "scope host: softirq time, all CPUs",
     "cpu.busy_s": "scope host: non-idle time, all CPUs (limit = CPUs x window)",
     "psi.cpu.some_s": "scope host: /proc/pressure/cpu some, likewise psi.memory.some_s, psi.memory.full_s, psi.io.some_s, psi.io.full_s",
-    "disk.throttled": "scope cgroup: gauge: bytes/s that an I/O throttle (blkio v1, io.max v2) allows the rank; instance = device, direction",
+    "disk.throttled": "scope cgroup: gauge: bytes/s that an I/O throttle (blkio v1, io.max v2) allows; instance = device, direction",
     "disk.read_bytes": "scope disk: instance = device; likewise disk.write_bytes, disk.busy_s, disk.read_s, disk.reads",
     "nic.tx_bytes": "scope nic: instance = interface; likewise nic.rx_bytes, nic.tx_dropped, nic.rx_dropped, nic.tx_errors, nic.rx_errors",
     "qdisc.rate_limit": "scope nic: gauge: limit in bytes/s of a shaper (tbf, htb) on the interface; instance = interface",

@@ -110,7 +110,8 @@ def build(
 ) -> Timeline:
     """Cut [known_from_s, window_s) at every boundary and give each piece its class. Scopes may nest: the outermost counts.
 
-    `queued`: when other threads of the process stood in the run queue (they may overlap). `file_kinds[label]` is the class of a file call (IO for a file, SYNC for a pipe); `edges_s` are further places to cut.
+    `queued`: when other threads of the process stood in the run queue (they may overlap). `file_kinds[label]` is the
+    class of a file call (IO for a file, SYNC for a pipe); `edges_s` are further places to cut.
     """
     collectives, collective_ids = _outermost(collectives)
     files, file_ids = _outermost(files)
