@@ -33,7 +33,7 @@ class Finding:
 def examine(root: Path = Path("/")) -> tuple[Finding, ...]:
     """Every check, in the order an operator would fix them. Never raises."""
     checks: tuple[Callable[[Path], Finding], ...] = (
-        _machine, _kernel, _root_rights, _bcc, _headers, _tracefs, _btf, _lockdown, _load, _numpy, _pyspy, _nvml, _psi,
+        _machine, _kernel, _root_rights, _pid_namespace, _bcc, _headers, _tracefs, _btf, _lockdown, _load, _numpy, _pyspy, _nvml, _psi,
     )  # fmt: skip
     findings = []
     for check in checks:
@@ -58,6 +58,16 @@ def _kernel(_: Path) -> Finding:
 def _root_rights(_: Path) -> Finding:
     uid = os.geteuid()
     return Finding("rights", uid == 0, "root" if uid == 0 else f"user {uid}", "Run as root (sudo).", True)
+
+
+def _pid_namespace(root: Path) -> Finding:
+    from observer.kernel_probes import in_initial_pid_namespace
+
+    inside = in_initial_pid_namespace(root)
+    return Finding(
+        "pid namespace", inside, "the host's" if inside else "one of its own: threads have other numbers than in the kernel",
+        "Run on the host, or in a container that shares the host's pid namespace (hostPID).", True,
+    )  # fmt: skip
 
 
 def _bcc(_: Path) -> Finding:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import os
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from typing import Any
 from observer.windows import Loss, ProbeCost
 from probes import btf, calls, files, loader, ring, sched
 from probes.calls import CallProbe
-from probes.loader import Module
+from probes.loader import BpfUnavailable, Module
 
 _UNWINDER = Path(__file__).resolve().parent.parent / "unwinder"
 _PROBES = Path(loader.__file__).resolve().parent
@@ -100,15 +101,30 @@ def _discard(table: Any, key: Any) -> None:
         del table[key]
 
 
+def in_initial_pid_namespace(root: Path = Path("/")) -> bool:
+    """Whether the numbers in /proc are those that the kernel's probes see (PROC_PID_INIT_INO, include/linux/proc_ns.h)."""
+    try:
+        return (root / "proc/self/ns/pid").readlink().name == "pid:[4026531836]"
+    except OSError:
+        return True
+
+
 def load(*, hz: int, root: Path = Path("/"), verbose: bool = False) -> KernelProbes:
     """Compile and attach everything that this kernel allows. Raises what probes.loader.load raises."""
     from bcc import PerfSWConfig, PerfType
 
+    if not in_initial_pid_namespace(root):
+        raise BpfUnavailable("this process is in a pid namespace of its own, where threads have other numbers than in the kernel")
     notes: list[str] = []
     sources = [_UNWINDER / "sampler.bpf.c", sched.SOURCE, calls.SOURCE]
     epilogue = calls.programs()
     tracepoints = list(sched.TRACEPOINTS)
     defines: dict[str, int | str] = {"RS_RING_PAGES": _RING_PAGES}
+    if sched.needs_stack_offset(os.uname().release):
+        try:
+            defines["RS_TASK_STACK"] = btf.kernel(root).offset("task_struct", "stack")
+        except btf.NoBtf as error:
+            raise BpfUnavailable(f"Linux {os.uname().release} is older than 5.15 and has no BTF: {error}") from error
     try:
         defines.update(files.defines(root))
         sources.append(files.SOURCE)

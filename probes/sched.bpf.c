@@ -67,12 +67,22 @@ static __always_inline int rs_is_python(u32 tid) { return 0; }
 static __always_inline u64 rs_python_stack(u32 tid, u32 tgid) { return 0; }
 #endif
 
+/* By number (include/uapi/linux/bpf.h): the helpers.h of older bcc does not name them. */
+static void *(*rs_current_task_btf)(void) = (void *)158;
+static void *(*rs_task_pt_regs)(void *task) = (void *)175;
+
 /* The system call the current thread is in, and its first argument, from the registers saved at kernel entry. */
 static __always_inline void rs_where(struct rs_thread *thread)
 {
 	/* pt_regs is user-visible ABI: orig_ax at 120, di at 112 on x86-64; orig_ax is -1 outside system calls. */
-	struct task_struct *task = (struct task_struct *)bpf_get_current_task_btf();
-	void *regs = (void *)bpf_task_pt_regs(task);
+#ifdef RS_TASK_STACK
+	/* Before Linux 5.15: what task_pt_regs() computes there, the end of the 16 KiB kernel stack less the registers. */
+	void *regs = 0;
+	bpf_probe_read_kernel(&regs, sizeof(regs), (void *)bpf_get_current_task() + RS_TASK_STACK);
+	regs += 16384 - 168;
+#else
+	void *regs = rs_task_pt_regs(rs_current_task_btf());
+#endif
 	u64 orig = 0, first = 0;
 	bpf_probe_read_kernel(&orig, sizeof(orig), regs + 120);
 	bpf_probe_read_kernel(&first, sizeof(first), regs + 112);

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from probes import calls, files, loader, ring, sched
+from probes import btf, calls, files, loader, ring, sched
 from probes.call_table import CallRow
 from probes.calls import CallProbe
 from probes.loader import Module
@@ -82,6 +82,21 @@ def test_every_sleep_is_one_absence_with_its_length_and_system_call(program: Sta
     assert (sleeps["dur_ns"] >= 13_000_000).all()
     assert float(np.median(sleeps["dur_ns"])) < 26_000_000
     assert (np.diff(sleeps["ts_ns"].astype(np.int64)) > 0).all()
+
+
+def test_the_system_call_is_found_the_old_way_as_well(program: Start) -> None:
+    """As before Linux 5.15: through the end of the kernel stack."""
+    observed = load(RS_TASK_STACK=btf.kernel().offset("task_struct", "stack"))
+    process = program(
+        """
+        import sys, time
+        print("ready", flush=True); sys.stdin.readline()
+        for _ in range(11): time.sleep(0.017)
+        """
+    )
+    events = observed.run(process)
+    assert int(((events["what"] == CLOCK_NANOSLEEP) & (events["dur_ns"] > 17_000_000)).sum()) == 11
+    observed.close()
 
 
 def test_a_thread_that_waits_for_a_lock_is_seen_in_futex(program: Start, observed: Observed) -> None:

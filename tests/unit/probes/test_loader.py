@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from probes import calls, files, headers, loader
+from probes import calls, files, headers, loader, sched
 from probes.call_table import CALL_TABLE, CallRow
 
 
@@ -107,3 +107,10 @@ def test_no_headers_at_all_is_said_with_the_remedy(tmp_path: Path, monkeypatch: 
     with pytest.raises(headers.NoHeaders) as caught:
         headers.find(tmp_path, "6.18")
     assert "linux-headers" in caught.value.help
+
+
+@pytest.mark.parametrize(
+    ("release", "old"), [("5.8.0-63-generic", True), ("5.10.0-28-amd64", True), ("5.15.0-119", False), ("6.18.44", False)]
+)
+def test_old_kernels_are_told_from_new_ones(release: str, old: bool) -> None:
+    assert sched.needs_stack_offset(release) is old

@@ -1,0 +1,136 @@
+"""The commands beside a job that the lab did not write, and everything an operator can do wrong."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from labsupport import RANKSCOPE, RunningJob, rankscope
+
+Torchrun = Callable[..., RunningJob]
+STATUSES = {"healthy", "fault", "imbalance", "hang", "unknown"}
+
+
+def test_a_job_that_the_lab_did_not_start_gets_a_valid_verdict_with_the_slow_function(torchrun: Torchrun) -> None:
+    job = torchrun("60", "1")
+    done = rankscope("diagnose", "--json", "--window", "8", "--job", job.name)
+    verdict = json.loads(done.stdout)
+    assert verdict["schema"] == "rankscope.verdict/1"
+    assert verdict["status"] == "fault", done.stdout
+    first = verdict["suspects"][0]
+    assert (first["component"], first["ranks"], first["function"]["name"]) == ("python", [1], "tokenize")
+    assert 0.03 < first["lost_seconds_per_step"] < 0.09
+    assert done.returncode == 1
+    assert all("Traceback" not in text for text in (done.stdout, done.stderr))
+
+
+def test_a_healthy_job_is_not_accused_and_its_window_is_small(torchrun: Torchrun, tmp_path: Path) -> None:
+    job = torchrun("60")
+    done = rankscope("record", "--out", str(tmp_path), "--window", "20", "--job", job.name)
+    assert done.returncode == 0, done.stderr
+    (folder,) = tmp_path.iterdir()
+    assert sum(path.stat().st_size for path in folder.iterdir()) <= 2 * 30_000
+    judged = rankscope("diagnose", str(tmp_path), "--json")
+    verdict = json.loads(judged.stdout)
+    assert verdict["suspects"] == []
+    assert judged.returncode in (0, 3)
+
+
+def test_a_rank_that_dies_in_the_window_is_named(torchrun: Torchrun) -> None:
+    job = torchrun("60")
+    victim = job.ranks()[1]
+    threading.Timer(9.0, os.kill, (victim, signal.SIGKILL)).start()
+    done = rankscope("diagnose", "--json", "--window", "12", "--job", job.name)
+    verdict = json.loads(done.stdout)
+    assert (done.returncode, verdict["status"]) == (2, "hang")
+    assert (verdict["suspects"][0]["component"], verdict["suspects"][0]["cause"]) == ("process", "exited")
+
+
+def test_an_interrupt_ends_in_one_line_and_leaves_no_window(torchrun: Torchrun, tmp_path: Path) -> None:
+    job = torchrun("60")
+    for number, code in ((signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)):
+        observer = subprocess.Popen(
+            [RANKSCOPE, "record", "--out", tmp_path, "--window", "30", "--job", job.name],
+            stderr=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            text=True,
+        )
+        time.sleep(12)
+        observer.send_signal(number)
+        _, said = observer.communicate(timeout=30)
+        assert observer.returncode == code
+        assert "Traceback" not in said
+        assert list(tmp_path.iterdir()) == []
+    assert job.launcher.poll() is None
+
+
+def test_a_full_disk_is_said_before_the_window_and_leaves_nothing(torchrun: Torchrun, tmp_path: Path) -> None:
+    job = torchrun("40")
+    place = tmp_path / "small"
+    place.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", place], check=True)
+    try:
+        began = time.monotonic()
+        done = rankscope("record", "--out", str(place), "--window", "20", "--job", job.name)
+        assert done.returncode == 69
+        assert "No space left" in done.stderr
+        assert len(done.stderr.strip().splitlines()) <= 3
+        assert time.monotonic() - began < 15
+        assert list(place.iterdir()) == []
+    finally:
+        subprocess.run(["umount", place], check=True)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code", "word"),
+    [
+        (("diagnose", "--pid", "1"), 3, "pid 1 is not a rank"),
+        (("record", "--out", "/tmp", "--job", "no-such-job"), 3, "no"),
+        (("record", "--out", "/tmp", "--window", "0"), 64, "window"),
+        (("diagnose", "/nonexistent"), 65, "not a folder"),
+        (("diagnose", "/usr"), 65, "no window"),
+        (("frobnicate",), 64, "frobnicate"),
+        (("record",), 64, "--out"),
+    ],
+)
+def test_what_cannot_be_done_ends_in_one_clear_line(arguments: tuple[str, ...], code: int, word: str) -> None:
+    done = rankscope(*arguments)
+    assert done.returncode == code, done.stderr
+    assert word in done.stderr
+    assert "Traceback" not in done.stderr
+    assert done.stdout == ""
+
+
+def test_without_root_the_missing_right_is_named() -> None:
+    code = (
+        "import os, sys, diagnose.cli, diagnose.commands.record, observer.recorder; os.seteuid(65534); "
+        "sys.argv = ['rankscope', 'record', '--out', '/tmp/rankscope-none']; diagnose.cli.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 77
+    assert "root" in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_damaged_window_and_a_foreign_baseline_are_bad_data(torchrun: Torchrun, tmp_path: Path) -> None:
+    job, other = torchrun("70"), torchrun("70")
+    for name, of in (("one", job), ("two", other)):
+        done = rankscope("record", "--out", str(tmp_path / name), "--window", "3", "--job", of.name)
+        assert done.returncode == 0, done.stderr
+    foreign = rankscope("diagnose", str(tmp_path / "one"), "--baseline", str(tmp_path / "two"))
+    assert foreign.returncode == 65
+    assert "job" in foreign.stderr
+    (folder,) = (tmp_path / "one").iterdir()
+    table = folder / "steps.parquet"
+    table.write_bytes(table.read_bytes()[:-40])
+    damaged = rankscope("diagnose", str(tmp_path / "one"))
+    assert damaged.returncode == 65
+    assert "steps.parquet" in damaged.stderr
