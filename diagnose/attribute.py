@@ -24,6 +24,7 @@ from diagnose.compare import nan_median
 from diagnose.fleet import Bools, Fleet, Floats, Ints
 
 WAITING = ("collective",)  # kinds in which a rank waits for others: never its own work
+TRANSFER = "transfer"  # detail of a collective that is known to contain no waiting: own time after all
 _FRAME = re.compile(r"^(.*) \((.*):(\d+)\)$", re.DOTALL)
 _LIBRARY = re.compile(r"/(site|dist)-packages/|/lib(64)?/python\d|^<frozen |^<__array_function__")
 
@@ -80,6 +81,9 @@ class Profiles:
         table = fleet.patterns
         self._table = table
         self._ranks = len(fleet.ranks)
+        # Rows in the order of ranks: a suspect and its peers are a small part of a large fleet.
+        self._order = np.argsort(table.rank, kind="stable")
+        self._edges = np.searchsorted(table.rank[self._order], np.arange(len(fleet.ranks) + 1))
         python = table.kind.code("python")
         caller = np.where(table.kind.codes == python, -1, table.caller.codes)
         columns = (table.thread.codes, table.kind.codes, table.name.codes, table.file.codes, table.line,
@@ -100,13 +104,12 @@ class Profiles:
     def functions(self, rank: int, peers: Ints, thread: str = "training") -> tuple[FunctionExcess, ...]:
         """Every function of the rank's own work or of its peers', largest excess first."""
         table = self._table
-        mask = self._own_work(thread)
-        peers = _sample(peers)
-        involved = mask & np.isin(table.rank, np.append(peers, rank))
-        keys, first = np.unique(self._key[involved], return_index=True)
+        peers = sample(peers)
+        rows = self._rows(np.append(peers, rank))
+        rows = rows[self._own_work(rows, thread)]
+        keys, first = np.unique(self._key[rows], return_index=True)
         if len(keys) == 0:
             return ()
-        rows = np.flatnonzero(involved)
         seconds = self._sum(rows, np.searchsorted(keys, self._key[rows]), len(keys), np.append(rank, peers))
         expected = nan_median(seconds[1:], 0) if len(peers) else np.zeros(len(keys))
         order = np.argsort(-(seconds[0] - expected), kind="stable")
@@ -122,11 +125,12 @@ class Profiles:
         """
         table = self._table
         codes = [table.kind.code(kind) for kind in kinds]
-        mask = np.isin(table.kind.codes, codes) & (table.thread.codes == table.thread.code(thread))
+        peers = sample(peers)
+        rows = self._rows(np.append(peers, rank))
+        mask = np.isin(table.kind.codes[rows], codes) & (table.thread.codes[rows] == table.thread.code(thread))
         if details is not None:
-            mask &= np.isin(table.detail.codes, [table.detail.code(detail) for detail in details])
-        peers = _sample(peers)
-        rows = np.flatnonzero(mask & np.isin(table.rank, np.append(peers, rank)))
+            mask &= np.isin(table.detail.codes[rows], [table.detail.code(detail) for detail in details])
+        rows = rows[mask]
         mine = rows[table.rank[rows] == rank]
         if len(mine) == 0:
             return None
@@ -144,10 +148,19 @@ class Profiles:
 
     # ---- inside ----------------------------------------------------------------------------------------------
 
-    def _own_work(self, thread: str) -> Bools:
+    def _rows(self, ranks: Ints) -> Ints:
+        """Rows of these ranks, in the order of the table."""
+        start, count = self._edges[ranks], self._edges[ranks + 1] - self._edges[ranks]
+        inside = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
+        rows: Ints = np.sort(self._order[np.repeat(start, count) + inside])
+        return rows
+
+    def _own_work(self, rows: Ints, thread: str) -> Bools:
         table = self._table
-        waiting = [table.kind.code(kind) for kind in WAITING]
-        mask: Bools = (table.thread.codes == table.thread.code(thread)) & ~np.isin(table.kind.codes, waiting)
+        waiting = np.isin(table.kind.codes[rows], [table.kind.code(kind) for kind in WAITING])
+        if (transfer := table.detail.code(TRANSFER)) >= 0:
+            waiting &= table.detail.codes[rows] != transfer
+        mask: Bools = (table.thread.codes[rows] == table.thread.code(thread)) & ~waiting
         return mask
 
     def _sum(self, rows: Ints, column: Ints, width: int, ranks: Ints) -> Floats:
@@ -241,6 +254,16 @@ class Profiles:
                 return located(index, chosen, not caller_odd)
         return located(chosen, None, not odd)
 
+    def seconds_through(self, rank: int, kind: str, files: Iterable[str], thread: str = "training") -> float:
+        """Seconds per step of the rank in functions of this kind with a frame of these files anywhere on their stack."""
+        table, marks = self._table, tuple(files)
+        mask = (table.kind.codes == table.kind.code(kind)) & (table.thread.codes == table.thread.code(thread))
+        total = 0.0
+        for row in np.flatnonzero(mask & (table.rank == rank)):
+            if any(mark in file for _, file, _ in self._parsed(int(self._stack[row])) for mark in marks):
+                total += float(table.per_step_s[row])
+        return total
+
     def _callers(self, chosen: int, frames: Ints, mine: Ints) -> list[int]:
         """Indices into `frames` of the frames above `chosen`, nearest first, on the rank's longest stack through it."""
         code = int(frames[chosen])
@@ -284,7 +307,8 @@ def _joined(columns: tuple[Ints, ...]) -> Ints:
     return np.unique(key, return_inverse=True)[1].astype(np.int64)
 
 
-def _sample(peers: Ints) -> Ints:
+def sample(peers: Ints) -> Ints:
+    """At most limits.PEERS_SAMPLED of them, evenly spread: a median needs no more."""
     if len(peers) <= limits.PEERS_SAMPLED:
         return peers
     return peers[np.linspace(0, len(peers) - 1, limits.PEERS_SAMPLED).astype(np.int64)]

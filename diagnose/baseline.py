@@ -13,9 +13,10 @@ import numpy as np
 
 from diagnose import limits
 from diagnose.attribute import WAITING, Function
-from diagnose.compare import differences, nan_median, roles
+from diagnose.compare import differences, nan_median
 from diagnose.fleet import Fleet
 from diagnose.gather import gather
+from diagnose.roles import roles
 from diagnose.verdict import Baseline
 from observer.windows import Window
 from probes.errors import BadData

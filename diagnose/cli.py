@@ -10,6 +10,7 @@ from typing import Annotated, Optional
 
 import typer
 
+from diagnose.commands.sweep_arguments import sweep as sweep_command
 from probes.errors import EXIT_BAD_DATA, EXIT_NOT_PERMITTED, EXIT_USAGE, RankscopeError
 
 EXIT_INTERRUPTED = 130
@@ -92,6 +93,15 @@ def diagnose(
         Optional[list[Path]],  # noqa: UP045
         typer.Option("--baseline", metavar="DIR", help="Earlier windows of the same job; may be repeated."),
     ] = None,
+    steps: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(
+            "--steps",
+            metavar="FILE",
+            help="Judge timings measured by others: Parquet or CSV with rank, step, "
+            "function, kind, seconds; optional role, host, count, waits.",
+        ),
+    ] = None,
     window: Window = 20.0,
     job: Job = None,
     pid: Pids = None,
@@ -104,12 +114,16 @@ def diagnose(
     return command.run(
         folders=tuple(folders or ()),
         baseline=tuple(baseline or ()),
+        steps=steps,
         window_s=window,
         job=job,
         pids=tuple(pid or ()),
         as_json=as_json,
         verbose=verbose,
     )
+
+
+app.command(name="sweep")(sweep_command)
 
 
 def main() -> None:

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from diagnose import limits
-from diagnose.fleet import Bools, Fleet, Floats, Ints
+from diagnose.fleet import Bools, Floats, Ints
 
 TRIM = 0.1
 _MAD_TO_SD = 1.4826
@@ -119,10 +119,13 @@ def peers_median(values: Floats, roles: Ints) -> Floats:
     return result
 
 
-def differences(own: Floats, roles: Ints, step_s: float, first: int = 0) -> Differences:
+def differences(
+    own: Floats, roles: Ints, step_s: float, first: int = 0, least_s: float = limits.EFFECT_SECONDS
+) -> Differences:
     """Compare every rank's own time with its peers', from step `first` on.
 
     `own`: ranks x steps, seconds; `step_s`: length of a step. Steps before `first` tell only how the noise wanders.
+    `least_s`: least excess that counts, whatever the step.
     """
     median = peers_median(own, roles)
     gap = own - median
@@ -152,7 +155,7 @@ def differences(own: Floats, roles: Ints, step_s: float, first: int = 0) -> Diff
         z=np.nan_to_num(z),
         slower_share=np.nan_to_num(slower),
         steady_s=_steady(gap),
-        floor_s=np.maximum(share * step_s, limits.EFFECT_SECONDS),
+        floor_s=np.maximum(share * step_s, least_s),
         peer_count=count,
     )
 
@@ -202,48 +205,3 @@ def benjamini_hochberg(p: Floats, tests: int) -> Bools:
     if passed.any():
         rejected[order[: int(np.flatnonzero(passed)[-1]) + 1]] = True
     return rejected
-
-
-def roles(fleet: Fleet) -> Ints:
-    """A role code per rank: what the data says, else ranks that run the same functions.
-
-    Function sets (Python and collective functions with beta >= 2 %) are merged while their Jaccard similarity with
-    the largest set of a role is at least 0.3. A role of one rank would have no peers: it joins the largest role.
-    """
-    said = np.unique(np.array(fleet.ranks.role, dtype=object).astype(str), return_inverse=True)[1].astype(np.int64)
-    if any(fleet.ranks.role):
-        return said
-    sets = _function_sets(fleet)
-    if sets is None:
-        return said
-    unique, inverse, counts = np.unique(sets, axis=0, return_inverse=True, return_counts=True)
-    inverse = inverse.reshape(-1)
-    leaders: list[int] = []
-    code = np.zeros(len(unique), dtype=np.int64)
-    for index in np.argsort(-counts):
-        for position, leader in enumerate(leaders):
-            union = (unique[index] | unique[leader]).sum()
-            if union == 0 or (unique[index] & unique[leader]).sum() / union >= 0.3:
-                code[index] = position
-                break
-        else:
-            code[index] = len(leaders)
-            leaders.append(int(index))
-    found: Ints = code[inverse]
-    sizes = np.bincount(found)
-    return np.where(sizes[found] < 2, int(np.argmax(sizes)), found)
-
-
-def _function_sets(fleet: Fleet) -> Bools | None:
-    table = fleet.patterns
-    kinds = [table.kind.code("python"), table.kind.code("collective")]
-    rows = np.flatnonzero(np.isin(table.kind.codes, kinds) & (table.thread.codes == table.thread.code("training")))
-    if len(rows) == 0:
-        return None
-    key = table.name.codes[rows] * (len(table.file.values) + 1) + table.file.codes[rows]
-    names, key = np.unique(key, return_inverse=True)
-    weight = np.bincount(
-        table.rank[rows] * len(names) + key, weights=table.beta[rows], minlength=len(fleet.ranks) * len(names)
-    )
-    present: Bools = weight.reshape(len(fleet.ranks), len(names)) >= 0.02
-    return present

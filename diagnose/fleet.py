@@ -130,11 +130,25 @@ class Counter:
 
 
 @dataclass(frozen=True, slots=True)
+class Pipelines:
+    """Which ranks pass micro-batches to one another, and how many in each step."""
+
+    member: Ints  # one per rank: number of its pipeline
+    micro_batches: int
+    once_s: Floats  # ranks x steps: own time in functions that run less often than once per micro-batch
+    transfer_s: Floats  # per step: least stay of any rank in each collective that is no message, added up
+
+    def since(self, first: int) -> Pipelines:
+        """The same from step `first` on."""
+        return Pipelines(self.member, self.micro_batches, self.once_s[:, first:], self.transfer_s[first:])
+
+
+@dataclass(frozen=True, slots=True)
 class Fleet:
     """All that is known about one job at one moment."""
 
     job: str
-    start: float  # unix time
+    start: float  # unix time; NaN where the data has no clock
     seconds: float
     windows: int
     ranks: Ranks
@@ -143,7 +157,9 @@ class Fleet:
     flows: Flows
     counters: tuple[Counter, ...]
     notes: tuple[str, ...]
+    timed: bool = False  # from timings that somebody else measured: no scheduler noise floor, no counters
+    pipelines: Pipelines | None = None
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        return tuple(sorted(set(self.ranks.host)))
+        return tuple(sorted(set(self.ranks.host) - {""}))

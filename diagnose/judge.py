@@ -17,12 +17,14 @@ from diagnose.baseline import Reference, most_grown, read_baseline
 from diagnose.causes.network import LinkCharge
 from diagnose.causes.network import judge as judge_links
 from diagnose.causes.process import pauses
-from diagnose.compare import differences, nan_median, odd_ones, roles, trimmed_mean
+from diagnose.compare import differences, nan_median, odd_ones, trimmed_mean
 from diagnose.fleet import Bools, Fleet, Floats, Ints
 from diagnose.gather import gather
 from diagnose.hang import find_hang
 from diagnose.lost_time import gain
 from diagnose.onset import find_onset
+from diagnose.roles import roles
+from diagnose.stages import heavy_stages
 from diagnose.suspects import Scene, pause_suspect, rank_suspects
 from diagnose.text import rank_list, seconds
 from diagnose.verdict import Evidence, StepSeconds, Suspect, Verdict
@@ -85,14 +87,20 @@ def _draft(fleet: Fleet, reference: Reference | None, per_step: Floats) -> Verdi
 def _cannot_judge(fleet: Fleet, reference: Reference | None, step_s: float | None) -> str | None:
     """The reason why there is no judging, if there is one."""
     count = int(np.median(np.isfinite(fleet.steps.seconds).sum(axis=1))) if fleet.steps.count else 0
+    more = _more(fleet)
     if step_s is None or count == 0:
-        return "no complete step was found in the window: record a longer one (--window)"
+        return f"no complete step was found: {more}"
     if count < limits.STEPS_LEAST:
-        return f"only {count} complete steps (of {seconds(step_s)}) in the window: record a longer one (--window)"
+        return f"only {count} complete steps (of {seconds(step_s)}): {more}"
     measured = int(np.isfinite(fleet.steps.own_s).any(axis=1).sum())
     if measured < 2 and reference is None:
         return "only one rank was observed: it has no peers; give earlier windows with --baseline"
     return None
+
+
+def _more(fleet: Fleet) -> str:
+    """What to do about too few steps."""
+    return "give more steps" if fleet.timed else "record a longer window (--window)"
 
 
 def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, draft: Verdict) -> Verdict:
@@ -103,7 +111,7 @@ def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, dr
     suspects += [pause_suspect(fleet, scene, pause) for pause in pauses(fleet) if pause.row not in set(odd.tolist())]
     suspects, designed = _by_design(suspects, fleet, scene, reference)
     links = _links(fleet, scene, gained)
-    suspects = [*suspects, *links]
+    suspects = [*suspects, *links, *heavy_stages(fleet, scene, odd)]
     if not suspects and reference is not None:
         suspects = _everywhere(fleet, scene, reference, draft)
     suspects.sort(key=lambda suspect: -suspect.lost_seconds_per_step)
@@ -115,9 +123,14 @@ def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, dr
     if suspects:
         guilty = [s for s in suspects if s.cause not in ("stage-imbalance", "data-imbalance")]
         status = "fault" if guilty else "imbalance"
-    elif reason := _too_uncertain(scene):
+    elif reason := _too_uncertain(fleet, scene):
         status = "unknown"
         notes.insert(0, reason)
+    elif not scene.differences.peer_count.any() and reference is None:
+        status = "unknown"
+        notes.insert(
+            0, "every rank has a role of its own: nobody has peers; only earlier windows (--baseline) could tell"
+        )
     elif len(odd):
         status = "unknown"
         notes.sort(key=lambda note: "not accused" not in note)  # the reason first
@@ -153,7 +166,11 @@ def _scene(fleet: Fleet, per_step: Floats, notes: list[str]) -> Scene:
     own, wait = steps.own_s[:, first:], steps.wait_s[:, first:]
     role = roles(fleet)
     step_s = float(trimmed_mean(per_step[known & (np.arange(len(per_step)) >= first)][None, :])[0])
-    return Scene(own, wait, role, step_s, differences(steps.own_s, role, step_s, first), onset)
+    least_s = 0.0 if fleet.timed else limits.EFFECT_SECONDS
+    found = differences(steps.own_s, role, step_s, first, least_s)
+    pipelines = None if fleet.pipelines is None else fleet.pipelines.since(first)
+    least = transfer(wait) if pipelines is None else pipelines.transfer_s
+    return Scene(own, wait, role, step_s, found, onset, per_step[first:] - least, pipelines)
 
 
 def _odd_ranks(fleet: Fleet, scene: Scene, notes: list[str]) -> tuple[Ints, float]:
@@ -167,8 +184,13 @@ def _odd_ranks(fleet: Fleet, scene: Scene, notes: list[str]) -> tuple[Ints, floa
         )
         odd[row] = False
     rows: Ints = np.flatnonzero(odd)
-    gained = gain(scene.own, scene.roles, rows)
-    if len(rows) and gained < float(found.floor_s[rows].min()):
+    gained = gain(scene.own, scene.roles, rows, scene.pipelines, scene.busy_s)
+    if len(rows) and gained < (floor := float(found.floor_s[rows].min())):
+        if len(scene.own) > limits.PEERS_EXACT and _lasting_gain(scene, rows) >= floor:
+            notes.append(
+                f"the step is hardly shorter without the suspects today: of {len(scene.own)} ranks some other one stalls in each"
+            )
+            return rows, gained
         notes.append(
             "some ranks are slower than their peers, but the step would not be noticeably shorter without them"
         )
@@ -176,7 +198,15 @@ def _odd_ranks(fleet: Fleet, scene: Scene, notes: list[str]) -> tuple[Ints, floa
     return rows, gained
 
 
-def _too_uncertain(scene: Scene) -> str | None:
+def _lasting_gain(scene: Scene, rows: Ints) -> float:
+    """What the suspects cost where no other rank stalls: the same replay over the ranks' trimmed means.
+
+    In a large fleet every step is as long as the worst accident of the step, which hides whoever is slow in all of them.
+    """
+    return gain(scene.differences.own_s[:, None], scene.roles, rows)
+
+
+def _too_uncertain(fleet: Fleet, scene: Scene) -> str | None:
     """Something large that cannot be proven with so few or so noisy steps."""
     found = scene.differences
     count = int(np.median(np.isfinite(scene.own).sum(axis=1)))
@@ -185,7 +215,7 @@ def _too_uncertain(scene: Scene) -> str | None:
         worst = int(np.nanargmax(np.nan_to_num(found.excess_s)))
         return (
             f"one rank seems {seconds(float(found.excess_s[worst]))} per step slower than its peers, but {count} steps "
-            "do not prove it: record a longer window (--window)"
+            f"do not prove it: {_more(fleet)}"
         )
     return None
 
@@ -221,7 +251,7 @@ def _link_suspect(fleet: Fleet, scene: Scene, link: LinkCharge, transfer_s: floa
         lost_percent=100 * share,
         confidence=float(np.clip(link.support * clear * min(1.0, 0.6 + share), 0.05, 0.99)),
         since=fleet.start + float(fleet.steps.start_s[onset.column])
-        if onset and onset.after_s > onset.before_s
+        if onset and onset.after_s > onset.before_s and np.isfinite(fleet.start)
         else None,
         evidence=(*link.evidence, behaviour),
         action=link.action,

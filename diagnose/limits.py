@@ -46,6 +46,7 @@ RETRANSMIT_SHARE = 0.01
 RTT_INFLATION = 4.0  # rtt / min_rtt, and this many times that of the peers
 
 # Comparison with the baseline windows.
+STAGE_SHARE = 0.10  # of the step: a role this much heavier than the median role is an imbalance
 BASELINE_SHARE = 0.10  # of the baseline step
 SAME_AS_BASELINE = 0.7  # an excess of which this share was there before is by design
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import textwrap
 from collections.abc import Iterable, Iterator
@@ -57,15 +58,17 @@ def _wrap(text: str, indent: str) -> list[str]:
 
 def _answer(verdict: Verdict) -> str:
     count = _count(verdict)
-    where = f"on {len(verdict.hosts)} hosts" if len(verdict.hosts) > 1 else f"on {clean(''.join(verdict.hosts), 40)}"
+    where = f" on {len(verdict.hosts)} hosts" if len(verdict.hosts) > 1 else f" on {clean(''.join(verdict.hosts), 40)}"
+    if not verdict.hosts:
+        where = ""
     if verdict.suspects:
         word = {"fault": "FAULT", "hang": "HANG", "imbalance": "IMBALANCE"}.get(verdict.status, verdict.status.upper())
         return f"{word}  {_accusation(verdict.suspects[0])}"
     if verdict.status == "healthy":
         p50 = verdict.step_seconds.p50
-        return f"HEALTHY  {count} {where}, {verdict.steps} steps of {seconds(p50) if p50 else '?'}: nobody stands out"
+        return f"HEALTHY  {count}{where}, {verdict.steps} steps of {seconds(p50) if p50 else '?'}: nobody stands out"
     if verdict.status == "hang":
-        return f"HANG  {count} {where} make no progress, and none of them stands out"
+        return f"HANG  {count}{where} make no progress, and none of them stands out"
     return f"UNKNOWN  {clean(verdict.notes[0], 200) if verdict.notes else 'not enough was seen to judge'}"
 
 
@@ -88,6 +91,8 @@ def _accusation(suspect: Suspect) -> str:
     subject = " ".join(part for part in (who, host) if part)
     if suspect.component == "process" and suspect.lost_percent >= 100:
         return f"{subject}: {what}, no progress for {seconds(suspect.lost_seconds_per_step)}"
+    if suspect.lost_percent < 0.05:
+        return f"{subject}: {what}, hidden behind the stalls of others for now"
     step_s = suspect.lost_seconds_per_step / max(suspect.lost_percent / 100, 1e-9)
     cost = (
         f"costs {seconds(suspect.lost_seconds_per_step)} of each {seconds(step_s)} step ({suspect.lost_percent:.0f} %)"
@@ -138,14 +143,16 @@ def _measure(value: float | str, unit: str) -> str:
 
 def _context(verdict: Verdict) -> str:
     steps = verdict.step_seconds
-    parts = [f"  job    {clean(verdict.job, 60)}, {_count(verdict)} on {_hosts(verdict.hosts)}"]
+    where = f" on {_hosts(verdict.hosts)}" if verdict.hosts else ""
+    parts = [f"  job    {clean(verdict.job, 60)}, {_count(verdict)}{where}"]
     if steps.p50 is not None:
         p99 = f", p99 {seconds(steps.p99)}" if steps.p99 is not None else ""
         base = f", baseline {seconds(steps.baseline_p50)}" if steps.baseline_p50 is not None else ""
         parts.append(f"; {verdict.steps} steps, p50 {seconds(steps.p50)}{p99}{base}")
-    parts.append(
-        f"; window {(timestamp(verdict.start) or '?').replace('.000Z', 'Z')} + {verdict.end - verdict.start:.0f} s"
-    )
+    if math.isfinite(verdict.start):
+        parts.append(
+            f"; window {(timestamp(verdict.start) or '?').replace('.000Z', 'Z')} + {verdict.end - verdict.start:.0f} s"
+        )
     return "".join(parts)
 
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from diagnose import limits
-from diagnose.attribute import Located, Profiles
+from diagnose.attribute import Located, Profiles, sample
 from diagnose.causes import Case, Charge, charges
 from diagnose.causes.process import Pause
-from diagnose.compare import Differences, nan_median, peers_median, trimmed_mean
-from diagnose.fleet import Fleet, Floats, Ints
+from diagnose.compare import Differences, nan_median, trimmed_mean
+from diagnose.fleet import Fleet, Floats, Ints, Pipelines
 from diagnose.lost_time import share_out
 from diagnose.onset import Onset
 from diagnose.text import seconds
@@ -29,6 +29,8 @@ class Scene:
     step_s: float
     differences: Differences
     onset: Onset | None
+    busy_s: Floats  # per step: its length without the transfer
+    pipelines: Pipelines | None = None
 
 
 def rank_suspects(fleet: Fleet, scene: Scene, rows: Ints, gained: float, notes: list[str]) -> list[Suspect]:
@@ -88,10 +90,11 @@ def _case(fleet: Fleet, scene: Scene, profiles: Profiles, row: int, suspects: In
     peers = peers[peers != row]
     innocent = peers[~np.isin(peers, suspects)]
     peers = innocent if len(innocent) else peers
+    sampled = sample(peers)
     steps = fleet.steps
 
     def excess(matrix: Floats) -> float:
-        own, expected = matrix[row], nan_median(matrix[peers], 0)
+        own, expected = matrix[row], nan_median(matrix[sampled], 0)
         return float(np.nan_to_num(trimmed_mean((own - expected)[None, :])[0]))
 
     functions = profiles.functions(row, peers)
@@ -143,7 +146,9 @@ def _suspect(fleet: Fleet, scene: Scene, group: list[tuple[int, float, Charge, f
     z = float(found.z[row])
     # Doubt of the difference itself, of its attribution, and of its reason.
     confidence = z * z / (z * z + 5) * (0.4 + 0.6 * min(explained / 0.8, 1.0)) * charge.support
-    wait = trimmed_mean(np.vstack([scene.wait[row], peers_median(scene.wait, scene.roles)[row]]))
+    peers = sample(np.flatnonzero(scene.roles == scene.roles[row]))
+    others = peers[peers != row]
+    wait = trimmed_mean(np.vstack([scene.wait[row], nan_median(scene.wait[others], 0)]))
     behaviour = (
         Evidence("steps", "own time", float(found.own_s[row]), float(found.peers_own_s[row]), "s/step",
                  int(found.peer_count[row])),
@@ -176,9 +181,10 @@ def _known_cause(charge: Charge) -> str:
 def _since(fleet: Fleet, scene: Scene, row: int) -> float | None:
     """When the rank's own excess began, if it began at the onset."""
     onset = scene.onset
-    if onset is None or onset.after_s <= onset.before_s:
+    if onset is None or onset.after_s <= onset.before_s or not np.isfinite(fleet.start):
         return None
-    gap = fleet.steps.own_s[row] - peers_median(fleet.steps.own_s, scene.roles)[row]
+    peers = sample(np.flatnonzero(scene.roles == scene.roles[row]))
+    gap = fleet.steps.own_s[row] - nan_median(fleet.steps.own_s[peers[peers != row]], 0)
     before, after = nan_median(gap[: onset.column], 0), nan_median(gap[onset.column :], 0)
     if not after - before >= 0.5 * float(scene.differences.excess_s[row]):
         return None

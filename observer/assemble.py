@@ -6,16 +6,16 @@ events → markers → steps; events of the training thread → timeline → pat
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 
-from observer import patterns, timeline
+from observer import gil, patterns, timeline
 from observer.functions import NO_STACK, Function, StackName
 from observer.patterns import Labels, Pattern, Samples, StepTimes
 from observer.steps import Markers, Steps, find_steps
-from observer.timeline import Absences, Floats, Ints, Scopes
+from observer.timeline import Absences, Bools, Floats, Ints, Scopes
 from probes import files, ring
 from probes.call_table import CallRow
 from probes.ring import Events
@@ -23,7 +23,7 @@ from probes.ring import Events
 MAX_COLLECTIVES = 600  # rows per rank; of a longer window every k-th step is kept whole
 _OTHER_FILE_KINDS = {
     files.FIFO: ("sync", "pipe", timeline.SYNC),
-    files.SOCKET: ("io", "socket", timeline.IO),
+    files.SOCKET: ("sync", "socket", timeline.SYNC),
     files.CHARACTER: ("io", "device", timeline.IO),
 }
 
@@ -57,6 +57,9 @@ class RawProcess:
     throttled_s: float
     hz: float
     untimed: Sequence[tuple[int, int]] = ()  # stacks of the fallback sampler, with how often each was seen running
+    thread_states: Mapping[int, int] = field(default_factory=dict)  # PyThreadState -> tid
+    thread_names: Mapping[int, str] = field(default_factory=dict)
+    native: Mapping[int, str] = field(default_factory=dict)  # user instruction pointer -> native function
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,7 @@ class RankRows:
 def assemble(raw: RawProcess, table: Sequence[CallRow]) -> RankRows:
     """The rows of one rank. A thread without any event yields no pattern, a rank without markers no steps."""
     calls = raw.events[raw.events["type"] == ring.CALL]
+    calls = calls[~_of_roles(calls, table, "gc")]
     calls = calls[np.argsort(calls["ts_ns"], kind="stable")]
     tid = training_thread(raw, calls, table)
     steps = find_steps(_markers(raw, calls, table, tid))
@@ -133,6 +137,11 @@ def training_thread(raw: RawProcess, calls: Events, table: Sequence[CallRow]) ->
     return raw.pid
 
 
+def _of_roles(calls: Events, table: Sequence[CallRow], *roles: str) -> Bools:
+    chosen: Bools = np.array([row.role in roles for row in table])[calls["what"]]
+    return chosen
+
+
 def _seconds(raw: RawProcess, ns: Any) -> Floats:
     return (np.asarray(ns).astype(np.float64) - raw.start_ns) / 1e9
 
@@ -156,9 +165,7 @@ def _timeline(
 ) -> tuple[timeline.Timeline, Absences, Samples, Labels]:
     mine = raw.events[raw.events["tid"] == tid]
     absences = _absences(raw, mine, tid)
-    waits = calls[
-        (calls["tid"] == tid) & np.array([row.role in ("wait", "collective") for row in table])[calls["what"]]
-    ]
+    waits = calls[(calls["tid"] == tid) & _of_roles(calls, table, "wait", "collective")]
     wait_start = _seconds(raw, waits["ts_ns"])
     wait_end = wait_start + waits["dur_ns"] / 1e9
     wait_rows = waits["what"].astype(np.int64)
@@ -171,15 +178,19 @@ def _timeline(
     read_start = _seconds(raw, reads["ts_ns"])
     file_functions, file_kinds = _file_functions(raw, reads)
     sampled = mine[mine["type"] == ring.SAMPLE]
-    samples = Samples(_seconds(raw, sampled["ts_ns"]), sampled["stack"])
+    samples = Samples(_seconds(raw, sampled["ts_ns"]), sampled["stack"], sampled["arg"].astype(np.uint64))
     labels = Labels(
         raw.stacks,
         collective=[Function("collective", table[row].name, detail="gloo", resource="nic") for row in wait_rows],
         file=file_functions,
         file_bytes=np.maximum(reads["arg"], 0),
         collective_bytes=np.zeros(len(wait_rows), dtype=np.int64),
+        gil=gil.held_by(absences, raw.stacks, raw.thread_states, raw.thread_names, lambda other: _track(raw, other)),
+        native=raw.native,
     )
-    first = min((float(x[0]) for x in (absences.start_s, samples.time_s, wait_start) if len(x)), default=raw.window_s)
+    collections = _collections(raw, mine, table, tid)
+    begins = (absences.start_s, samples.time_s, wait_start, collections.start_s)
+    first = min((float(x[0]) for x in begins if len(x)), default=raw.window_s)
     line = timeline.build(
         raw.window_s,
         absences,
@@ -188,11 +199,30 @@ def _timeline(
         file_kinds=file_kinds,
         edges_s=steps.edge_s,
         queued=_queued(raw),
+        collections=collections,
         known_from_s=min(max(first, 0.0), raw.window_s),
     )
     if raw.untimed and tid == raw.pid:
         samples = _spread(raw.untimed, line)
     return line, absences, samples, labels
+
+
+def _track(raw: RawProcess, tid: int) -> tuple[Samples, Absences]:
+    mine = raw.events[raw.events["tid"] == tid]
+    sampled = mine[mine["type"] == ring.SAMPLE]
+    return Samples(_seconds(raw, sampled["ts_ns"]), sampled["stack"]), _absences(raw, mine, tid)
+
+
+def _collections(raw: RawProcess, mine: Events, table: Sequence[CallRow], tid: int) -> Scopes:
+    """The garbage collections of one thread, the one that it is in at the end among them."""
+    calls = mine[mine["type"] == ring.CALL]
+    calls = calls[_of_roles(calls, table, "gc")]
+    start = _seconds(raw, calls["ts_ns"])
+    end = start + calls["dur_ns"] / 1e9
+    still = [since for thread, row, since in raw.open_calls if thread == tid and table[row].role == "gc"]
+    start = np.append(start, [(since - raw.start_ns) / 1e9 for since in still])
+    end = np.append(end, [raw.window_s] * len(still))
+    return Scopes(start, end, np.zeros(len(start), dtype=np.int64))
 
 
 def _spread(untimed: Sequence[tuple[int, int]], line: timeline.Timeline) -> Samples:
@@ -304,6 +334,7 @@ def pattern_row(rank: int, thread: str, pattern: Pattern) -> dict[str, Any]:
         "detail": function.detail,
         "caller": function.caller,
         "stack": function.stack,
+        "native": pattern.native,
         "beta": pattern.beta,
         "mu": pattern.mu,
         "sigma": pattern.sigma,

@@ -27,6 +27,7 @@ from probes.mounts import Mounts, read_mounts
 from probes.namespaces import host_name
 from probes.network import FlowSummary
 from probes.ring import Events
+from unwinder.native import NativeNames
 
 _MIN_TAKEN_S = 0.001
 _MAX_TAKERS = 16
@@ -52,6 +53,7 @@ class _Last:
     start_ns: int
     window_s: float
     hz: int
+    natives: NativeNames
 
 
 def close_windows(running: Observation, before: Totals, start: float, start_ns: int, hz: int) -> list[Window]:
@@ -80,10 +82,14 @@ def close_windows(running: Observation, before: Totals, start: float, start_ns: 
         start_ns,
         window_s,
         hz,
+        NativeNames(root),
     )
     counters = [*running.gauges.host_rows(), *_observer_rows(before)]
     jobs = sorted({rank.identity.job for rank in running.ranks})
-    return [_job_window(running, job, last, before, start, counters) for job in jobs]
+    try:
+        return [_job_window(running, job, last, before, start, counters) for job in jobs]
+    finally:
+        last.natives.close()
 
 
 def _job_window(
@@ -172,11 +178,12 @@ def _add_rank(
 def _raw(running: Observation, pid: int, last: _Last) -> RawProcess:
     process = running.processes[pid]
     tids = frozenset(process.threads) | {pid}
+    events = last.events[last.events["tgid"] == pid]
     return RawProcess(
         pid=pid,
         start_ns=last.start_ns,
         window_s=last.window_s,
-        events=last.events[last.events["tgid"] == pid],
+        events=events,
         open_absences={tid: away for tid in tids if (away := _open_absence(tid, last)) is not None},
         open_calls=[
             (call.tid, call.row, call.since_ns)
@@ -189,7 +196,20 @@ def _raw(running: Observation, pid: int, last: _Last) -> RawProcess:
         throttled_s=last.throttled_s.get(pid, 0.0),
         hz=last.hz,
         untimed=last.untimed.get(pid, ()),
+        thread_states=process.states,
+        thread_names={tid: _thread_name(pid, tid, running.root) for tid in tids},
+        native=last.natives.names(pid, np.unique(events["arg"][events["type"] == ring.SAMPLE]).astype(np.uint64)),
     )
+
+
+def _thread_name(pid: int, tid: int, root: Path) -> str:
+    if tid == pid:
+        return "the main thread"
+    try:
+        name = procfs.read_file(procfs.proc_path(root, pid, "task", tid, "comm"), 64)
+    except OSError:
+        return "a thread that ended"
+    return "thread " + "".join(c if c.isprintable() else "?" for c in name.decode("utf-8", "replace").strip())
 
 
 def _open_absence(tid: int, last: _Last) -> OpenAbsence | None:

@@ -41,6 +41,11 @@ def python(stack: StackName, detail: str = "") -> Function:
     return Function("python", stack.name or "(not sampled)", stack.file, stack.line, detail, "", stack.text, "cpu")
 
 
+def collector(stack: StackName) -> Function:
+    """The garbage collector, with the function that it interrupted."""
+    return Function("python", "gc", stack.file, stack.line, "gc", stack.name, stack.text, "cpu")
+
+
 def waiting(kind: str, name: str, detail: str, stack: StackName, resource: str = "none") -> Function:
     """Something other than Python that a Python function waits in: file and line say which one."""
     return Function(kind, name, stack.file, stack.line, detail, stack.name, stack.text, resource)

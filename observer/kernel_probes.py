@@ -114,7 +114,9 @@ def load(*, hz: int, root: Path = Path("/"), verbose: bool = False) -> KernelPro
     from bcc import PerfSWConfig, PerfType
 
     if not in_initial_pid_namespace(root):
-        raise BpfUnavailable("this process is in a pid namespace of its own, where threads have other numbers than in the kernel")
+        raise BpfUnavailable(
+            "this process is in a pid namespace of its own, where threads have other numbers than in the kernel"
+        )
     notes: list[str] = []
     sources = [_UNWINDER / "sampler.bpf.c", sched.SOURCE, calls.SOURCE]
     epilogue = calls.programs()

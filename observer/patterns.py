@@ -13,8 +13,9 @@ Definitions, for a function f on one thread in a window of W seconds with steps 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +26,7 @@ from observer.steps import Steps
 from observer.timeline import Absences, Floats, Ints, Timeline
 
 MIN_SHARE = 0.0005  # stacks below this share of the window are told apart by their leaf only
+_GIL_GAP_S = 0.001  # between two looks at the GIL that belong to one wait
 _RUN_GAP = 2.5  # samples further apart than this many periods of running time are two activities
 
 
@@ -34,6 +36,7 @@ class Samples:
 
     time_s: Floats
     stack: npt.NDArray[np.uint64]
+    native: npt.NDArray[np.uint64] | None = None  # user instruction pointers, where they are known
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,7 @@ class Pattern:
     per_step_s: float | None
     per_step_sd_s: float | None
     bytes: int
+    native: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +80,8 @@ class Labels:
     file: Sequence[Function]
     file_bytes: Ints
     collective_bytes: Ints
+    gil: Mapping[tuple[str, str, int], str] = field(default_factory=dict)  # waiting function -> who held the GIL
+    native: Mapping[int, str] = field(default_factory=dict)  # instruction pointer -> native function
 
     def stack(self, identity: int) -> StackName:
         """NO_STACK where it was lost."""
@@ -87,6 +93,7 @@ class _Row:
     durations: list[Floats]
     steps: list[Ints]
     bytes: int = 0
+    native: Counter[str] = field(default_factory=Counter)
 
 
 def step_times(line: Timeline, steps: Steps) -> StepTimes:
@@ -123,7 +130,7 @@ def patterns(
 ) -> tuple[Pattern, ...]:
     """All patterns of one thread, largest first. `throttled_s`: how long the CPU quota held the rank back."""
     rows: dict[Function, _Row] = {}
-    _add_waits(rows, line, absences, samples, labels, steps, throttled_s)
+    _add_waits(rows, line, absences, samples, labels, steps, hz, throttled_s)
     cpu_s = float(line.seconds[line.kind == timeline.CPU].sum())
     _add_running(rows, line, samples, labels, steps, cpu_s, hz)
     _merge_small(rows, window_s * MIN_SHARE)
@@ -142,6 +149,7 @@ def _add_waits(
     samples: Samples,
     labels: Labels,
     steps: Steps,
+    hz: float,
     throttled_s: float,
 ) -> None:
     wanted = np.flatnonzero(line.kind != timeline.CPU)
@@ -150,6 +158,9 @@ def _add_waits(
     throttled = _throttled(line, throttled_s)
     stack_of_file = _scope_stacks(line.file, line, absences, samples)
     stack_of_collective = _scope_stacks(line.collective, line, absences, samples)
+    stack_of_collection = _scope_stacks(line.gc, line, absences, samples)
+    _nearest_stacks(stack_of_collection, line, samples, 2 / hz)
+    turn = _gil_turns(absences)
     step = steps.index((line.start_s + line.end_s) / 2)
     # Segments of one absence or scope that have the same name are one activity.
     groups: dict[tuple[Function, int, int], list[int]] = {}
@@ -166,6 +177,9 @@ def _add_waits(
             source, identity = 1, collective
             stack = labels.stack(stack_of_collective.get(collective, 0))
             function = _called_from(labels.collective[collective], stack)
+        elif kind == timeline.GC:
+            source, identity = 3, int(line.gc[segment])
+            function = functions.collector(labels.stack(stack_of_collection.get(identity, 0)))
         elif file >= 0:
             source, identity = 2, file
             function = _called_from(labels.file[file], labels.stack(stack_of_file.get(file, 0)))
@@ -175,9 +189,13 @@ def _add_waits(
             what = (
                 timeline.reason(int(absences.syscall[away]), int(absences.argument[away])) if away >= 0 else "unknown"
             )
-            function = functions.waiting("io" if kind == timeline.IO else "sync", what, "", stack)
+            detail = ""
+            if away >= 0 and absences.syscall[away] == timeline.GIL:
+                source, identity = 4, int(turn[away])
+                detail = labels.gil.get((stack.name, stack.file, stack.line), "")
+            function = functions.waiting("io" if kind == timeline.IO else "sync", what, detail, stack)
         groups.setdefault((function, source, identity), []).append(int(segment))
-    moved = (np.empty(0), labels.collective_bytes, labels.file_bytes)
+    moved = (np.empty(0), labels.collective_bytes, labels.file_bytes, np.empty(0), np.empty(0))
     for (function, source, identity), segments in groups.items():
         row = rows.setdefault(function, _Row([], []))
         row.durations.append(np.array([line.seconds[segments].sum()]))
@@ -201,6 +219,29 @@ def _scope_stacks(scope: Ints, line: Timeline, absences: Absences, samples: Samp
         for sample in np.flatnonzero(scope[at] >= 0):
             found.setdefault(int(scope[at[sample]]), int(samples.stack[sample]))
     return found
+
+
+def _nearest_stacks(found: dict[int, int], line: Timeline, samples: Samples, within_s: float) -> None:
+    """For collections too short to hold a sample: the stack of the nearest one, if there is one `within_s`."""
+    if not len(samples.time_s):
+        return
+    for segment in np.flatnonzero(line.gc >= 0):
+        if int(line.gc[segment]) not in found:
+            middle = float(line.start_s[segment])
+            after = int(np.clip(np.searchsorted(samples.time_s, middle), 1, max(len(samples.time_s) - 1, 1)))
+            near = min(
+                (after - 1, min(after, len(samples.time_s) - 1)), key=lambda at: abs(samples.time_s[at] - middle)
+            )
+            if abs(float(samples.time_s[near]) - middle) <= within_s:
+                found[int(line.gc[segment])] = int(samples.stack[near])
+
+
+def _gil_turns(absences: Absences) -> Ints:
+    """Number of the wait that each absence is part of: who waits for the GIL looks up every 5 ms and waits on."""
+    gil = absences.syscall == timeline.GIL
+    goes_on = np.zeros(len(gil), dtype=bool)
+    goes_on[1:] = gil[1:] & gil[:-1] & (absences.start_s[1:] - absences.end_s[:-1] < _GIL_GAP_S)
+    return np.cumsum(~goes_on).astype(np.int64)
 
 
 def _throttled(line: Timeline, throttled_s: float) -> npt.NDArray[np.bool_]:
@@ -238,11 +279,21 @@ def _add_running(
     run = np.cumsum(new_run) - 1
     lengths = np.bincount(run) * weight
     first = np.flatnonzero(new_run)
+    natives = _natives(samples, running, labels)
     for function, number in numbers.items():
         mine = row_of_sample[first] == number
         row = rows.setdefault(function, _Row([], []))
         row.durations.append(lengths[mine])
         row.steps.append(step[first[mine]])
+        row.native.update(natives[row_of_sample == number].tolist())
+
+
+def _natives(samples: Samples, running: npt.NDArray[np.bool_], labels: Labels) -> npt.NDArray[np.object_]:
+    """The native function of each running sample, '' where it is not known."""
+    if samples.native is None:
+        return np.full(int(running.sum()), "", dtype=object)
+    places, which = np.unique(samples.native[running], return_inverse=True)
+    return np.array([labels.native.get(int(place), "") for place in places] or [""], dtype=object)[which]
 
 
 def _merge_small(rows: dict[Function, _Row], least_s: float) -> None:
@@ -252,6 +303,7 @@ def _merge_small(rows: dict[Function, _Row], least_s: float) -> None:
         into.durations += row.durations
         into.steps += row.steps
         into.bytes += row.bytes
+        into.native += row.native
 
 
 def _per_step(row: _Row, count: int) -> Floats:
@@ -293,7 +345,9 @@ def _measure(
     mu = sigma = None
     if function.kind == "python":
         mu, sigma = 0.0, 0.0
-        if not function.detail:
+        if function.detail == "gc":
+            mu = 1.0
+        elif not function.detail:
             mu, sigma = _cpu_utilisation((function.name, function.file, function.line), cpu, ready)
     return Pattern(
         function,
@@ -308,6 +362,7 @@ def _measure(
         per_step_s=float(per_step.mean()) if per_step is not None else None,
         per_step_sd_s=float(per_step.std()) if per_step is not None else None,
         bytes=row.bytes,
+        native=row.native.most_common(1)[0][0] if row.native else "",
     )
 
 

@@ -10,7 +10,10 @@ import numpy as np
 
 from observer.functions import NO_STACK, StackName
 from observer.kernel_probes import KernelProbes
+from probes import procfs
+from probes.calls import Library
 from probes.errors import RankscopeError
+from unwinder import elf, gc, gil
 from unwinder.interpreter import Interpreter, find_interpreter
 from unwinder.memory import ProcessMemory
 from unwinder.still import walk_still
@@ -36,6 +39,7 @@ class ProcessWatch:
     memory: ProcessMemory | None = None
     symbols: Symboliser | None = None
     threads: dict[int, int] = field(default_factory=dict)  # host tid -> PyThreadState address
+    states: dict[int, int] = field(default_factory=dict)  # the reverse, those of threads that have ended too
     pairs: ThreadPairs = field(default_factory=ThreadPairs)
     gone: bool = False
 
@@ -53,6 +57,7 @@ class ProcessWatch:
         for thread in found:
             if self.threads.get(thread.host_tid) != thread.tstate_address:
                 probes.set_thread(thread.host_tid, thread.tstate_address, thread.thread_id)
+                self.states[thread.tstate_address] = thread.host_tid
         for tid in self.threads.keys() - now.keys():
             probes.forget_thread(tid)
         self.threads = now
@@ -96,6 +101,23 @@ def _in_words(frames: Sequence[Frame]) -> StackName:
     return StackName(leaf.name, leaf.file, leaf.first_line, collapse(frames)[-_MAX_TEXT:])
 
 
+def _time_collections(pid: int, interpreter: Interpreter, probes: KernelProbes, root: Path) -> None:
+    """Time the garbage collector of this interpreter, once per file however many processes map it. Never raises."""
+    try:
+        maps = elf.parse_maps(procfs.read_file(procfs.proc_path(root, pid, "maps"), procfs.MAPS_CAP))
+        mapping = next((mapping for mapping in maps if mapping.path == interpreter.path), None)
+        if mapping is None or probes.calls.knows("gc", mapping.device, mapping.inode):
+            return
+        with elf.open_mapped(pid, mapping, root) as file:
+            addresses = gc.find_collectors(file, interpreter.version)
+    except (RankscopeError, OSError) as error:
+        probes.notes.append(f"garbage collections of {interpreter.path} are not timed: {error}")
+        return
+    path = Path(procfs.proc_path(root, pid, "root") + mapping.path)
+    name = mapping.path.rpartition("/")[2]
+    probes.calls.attach_at("gc", Library(name, path, mapping.device, mapping.inode), addresses)
+
+
 def watch(pid: int, owner: int, label: str, probes: KernelProbes, root: Path = Path("/")) -> ProcessWatch:
     """Begin to observe `pid`. Where its interpreter is not understood, its main thread is timed without stacks."""
     process = ProcessWatch(pid, owner, label, None, "")
@@ -104,6 +126,8 @@ def watch(pid: int, owner: int, label: str, probes: KernelProbes, root: Path = P
         process.memory = ProcessMemory(pid, root, process.interpreter.start_ticks)
         process.symbols = Symboliser(process.memory, process.interpreter.offsets, process.interpreter.code_type_address)
         probes.set_interpreter(pid, process.interpreter.kernel_record())
+        gil.tell(probes.maps, process.interpreter)
+        _time_collections(pid, process.interpreter, probes, root)
     except (RankscopeError, OSError) as error:
         process.interpreter = None
         process.reason = str(error)

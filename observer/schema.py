@@ -126,16 +126,25 @@ PATTERNS = pa.schema(
         _field(
             "detail",
             _LABEL,
-            "python: 'sleep' where the function waits by its own will, else ''; io: mount and device; "
-            "sync: what is waited for; sched: 'queue' (others ran) or 'throttled'; collective: the library",
+            "python: 'sleep' where the function waits by its own will, 'gc' for garbage collection, else ''; "
+            "io: mount and device; sync: what is waited for (gil: who held it); "
+            "sched: 'queue' (others ran) or 'throttled'; collective: the library",
         ),
         _field(
             "caller",
             _LABEL,
-            "for kinds other than python: qualified name of the Python leaf that was executing, else ''",
+            "for kinds other than python, and gc: qualified name of the Python leaf that was executing, else ''",
         ),
         _field(
             "stack", _LABEL, "Python frames root→leaf, ';'-joined 'qualname (file:line)', line = function's first line"
+        ),
+        _field(
+            "native",
+            _LABEL,
+            "running Python functions: the native function most of their samples were in ('kernel', or a library's name "
+            "where it has no symbol there), else ''",
+            "",
+            True,
         ),
         _field(
             "beta",

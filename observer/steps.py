@@ -73,7 +73,7 @@ def find_steps(markers: Markers) -> Steps:
     template = clean.symbol[:period]
     at = _occurrences(markers.symbol, template, _anchor(clean, period))
     edges = markers.end_s[at]
-    edges = edges[np.concatenate(([True], np.diff(edges) > 0))]
+    edges = np.unique(np.maximum.accumulate(edges))  # a call may outlast the one after it
     if len(edges) <= MIN_REPEATS:
         return Steps(NO_STEPS, 0, f"only {max(len(edges) - 1, 0)} complete steps in the window")
     return Steps(edges, period)
@@ -87,8 +87,12 @@ def _symbol_period(symbol: Ints) -> int:
 
 
 def _gap_multiple(markers: Markers, base: int) -> int:
-    """Stage 2 of the module's text, on the logarithm of the gaps so that one long pause does not decide."""
-    gaps = np.log(np.maximum(markers.start_s[1:] - markers.end_s[:-1], 1e-5))
+    """Stage 2 of the module's text, on the logarithm of the gaps so that one long pause does not decide.
+
+    Gaps below a tenth of the mean count as equal: how many microseconds lie between two calls of a burst says nothing.
+    """
+    gaps = np.maximum(markers.start_s[1:] - markers.end_s[:-1], 0.0)
+    gaps = np.log(np.maximum(gaps, max(0.1 * float(gaps.mean()), 1e-5)))
     first = _unexplained(gaps, base)
     if first <= 0.02:  # equal gaps per phase already
         return 1

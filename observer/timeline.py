@@ -7,8 +7,9 @@ do not overlap and fill the known part of the window, in this order of precedenc
               other threads of the process carry while one of these is ready but not running: the job waits for our CPU
   collective  inside a call that waits for a collective, or runs one on this thread
   io          inside a file call, or blocked in the kernel without a system call (a page that is read from disk)
-  sync        blocked for another thread or process: futex, poll, a pipe
+  sync        blocked for another thread or process: futex, poll, a pipe, a socket
   sleep       blocked by its own will: Python called sleep
+  gc          running the interpreter's garbage collector
   cpu         running
 
 Where GPU activity is not seen the training thread's own timeline is the critical path (DESIGN.md, "Vocabulary").
@@ -23,11 +24,13 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
-CPU, SCHED, COLLECTIVE, IO, SYNC, SLEEP, STOPPED = range(7)
+CPU, SCHED, COLLECTIVE, IO, SYNC, SLEEP, STOPPED, GC = range(8)
 NONE = -1
 
 _NO_SYSCALL = 0xFFFF
+GIL = 0xFFFE  # in place of futex: RS_GIL of probes/sched.bpf.c; its argument is the thread state of who holds the GIL
 # x86-64 system call numbers (arch/x86/entry/syscalls/syscall_64.tbl).
 SLEEP_CALLS = {35: "nanosleep", 230: "clock_nanosleep", 34: "pause"}
 SELECT_CALLS = {23: "select", 270: "pselect6"}
@@ -78,6 +81,9 @@ class Scopes:
     label: Ints
 
 
+NO_SCOPES = Scopes(np.empty(0), np.empty(0), np.empty(0, dtype=np.int64))
+
+
 @dataclass(frozen=True, slots=True)
 class Timeline:
     """Segments in order. `absence`, `collective` and `file` index the inputs they come from, -1 where there is none.
@@ -91,6 +97,7 @@ class Timeline:
     absence: Ints
     collective: Ints
     file: Ints
+    gc: Ints
 
     @property
     def seconds(self) -> Floats:
@@ -106,22 +113,26 @@ def build(
     file_kinds: Ints,
     edges_s: Floats,
     queued: Scopes | None = None,
+    collections: Scopes | None = None,
     known_from_s: float = 0.0,
 ) -> Timeline:
     """Cut [known_from_s, window_s) at every boundary and give each piece its class. Scopes may nest: the outermost counts.
 
+    `collections`: garbage collections.
     `queued`: when other threads of the process stood in the run queue (they may overlap). `file_kinds[label]` is the
     class of a file call (IO for a file, SYNC for a pipe); `edges_s` are further places to cut.
     """
     collectives, collective_ids = _outermost(collectives)
     files, file_ids = _outermost(files)
     wake = absences.end_s - absences.ready_s
+    collections, gc_ids = _outermost(collections if collections is not None else NO_SCOPES)
     queue_start, queue_end = _union(queued) if queued is not None else (np.empty(0), np.empty(0))
     cuts = np.concatenate(
         [
             [known_from_s, window_s],
             absences.start_s, wake, absences.end_s,
             collectives.start_s, collectives.end_s, files.start_s, files.end_s, edges_s, queue_start, queue_end,
+            collections.start_s, collections.end_s,
         ]
     )  # fmt: skip
     cuts = np.unique(np.clip(cuts, known_from_s, window_s))
@@ -131,7 +142,8 @@ def build(
     ready = (away >= 0) & (middle >= wake[away] if len(wake) else False)
     collective = _inside(collectives.start_s, collectives.end_s, middle)
     file = _inside(files.start_s, files.end_s, middle)
-    kind = np.full(len(middle), CPU, dtype=np.int64)
+    gc = _inside(collections.start_s, collections.end_s, middle)
+    kind = np.where(gc >= 0, GC, CPU).astype(np.int64)
     if len(absences.start_s):
         kind = np.where(away >= 0, _blocked_kinds(absences)[away], kind)
     if len(files.label):
@@ -141,7 +153,9 @@ def build(
     kind = np.where(ready, SCHED, kind)
     if len(absences.start_s):
         kind = np.where((away >= 0) & ~ready & (absences.state[away] & _STOPPED > 0), STOPPED, kind)
-    return Timeline(start, end, kind, away, _positions(collective, collective_ids), _positions(file, file_ids))
+    return Timeline(
+        start, end, kind, away, _positions(collective, collective_ids), _positions(file, file_ids), _positions(gc, gc_ids)
+    )  # fmt: skip
 
 
 def _positions(index: Ints, ids: Ints) -> Ints:
@@ -184,7 +198,6 @@ def _blocked_kinds(absences: Absences) -> Ints:
     kinds = np.full(len(syscall), SYNC, dtype=np.int64)
     kinds[np.isin(syscall, list(FILE_CALLS)) & (absences.state & _UNINTERRUPTIBLE > 0)] = IO
     kinds[np.isin(syscall, list(FILE_CALLS)) & ~np.isin(syscall, list(SYNC_CALLS))] = IO
-    kinds[np.isin(syscall, list(SOCKET_CALLS))] = IO
     kinds[np.isin(syscall, list(SLEEP_CALLS))] = SLEEP
     kinds[np.isin(syscall, list(SELECT_CALLS)) & (absences.argument == 0)] = SLEEP  # time.sleep before 3.11
     kinds[(syscall == _NO_SYSCALL) & (absences.state & _UNINTERRUPTIBLE > 0)] = IO
@@ -194,6 +207,8 @@ def _blocked_kinds(absences: Absences) -> Ints:
 
 def reason(absence_syscall: int, argument: int) -> str:
     """What a thread blocked in this system call waits for, in one word or two."""
+    if absence_syscall == GIL:
+        return "gil"
     if absence_syscall == _NO_SYSCALL:
         return "page fault"
     if absence_syscall in SELECT_CALLS and argument == 0:

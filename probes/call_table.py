@@ -4,6 +4,7 @@
   collective  the operation itself runs in this call, on whichever thread: entering to leaving is the *stay*
   wait        the calling thread waits here for collectives that run elsewhere
   backward    a backward pass; a marker of the step
+  gc          a garbage collection of the interpreter; its address is not found by name (unwinder/gc.py)
 `symbol` is a prefix of the exported name: what follows it (argument types) changes between releases.
 `argument` picks what is kept of the call: 0 nothing, n the n-th argument as an integer (a count of bytes or elements).
 """
@@ -17,7 +18,7 @@ from dataclasses import dataclass
 class CallRow:
     """One timed function."""
 
-    library: str  # prefix of the file name that a process must map
+    library: str  # prefix of the file name that a process must map; '' where addresses come from elsewhere
     symbol: str
     name: str
     role: str
@@ -40,4 +41,5 @@ CALL_TABLE: tuple[CallRow, ...] = (
     CallRow("libtorch_cpu.so", "_ZN4c10d16ProcessGroupGloo8RecvWork4waitE", "recv", "wait"),
     CallRow("libtorch_cpu.so", "_ZN4c10d7Reducer17finalize_backwardE", "finalize_backward", "wait"),
     CallRow("libtorch_cpu.so", "_ZN5torch8autograd6Engine7executeE", "backward", "backward"),
+    CallRow("", "", "gc", "gc"),
 )  # fmt: skip

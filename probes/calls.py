@@ -51,13 +51,14 @@ class CallProbe:
     notes: list[str] = field(default_factory=list)
     _attached: dict[tuple[str, int, int], list[tuple[str, int]]] = field(default_factory=dict)
     _looked_at: set[tuple[str, int]] = field(default_factory=set)
+    _placed: set[tuple[str, str, int]] = field(default_factory=set)
     _hits: list[int] = field(default_factory=list)
     _hits_at: float = 0.0
     _exported: set[int] = field(default_factory=set)
 
     def watch(self, pids: Iterable[int], root: Path = Path("/")) -> None:
         """Attach to every library of the table that these processes map and that is not attached yet."""
-        prefixes = tuple({row.library for row in self.table})
+        prefixes = tuple({row.library for row in self.table if row.library})
         for pid in pids:
             for library in mapped_libraries(pid, prefixes, root):
                 if (library.device, library.inode) not in self._looked_at:
@@ -65,7 +66,9 @@ class CallProbe:
                     self._attach_library(library)
 
     def _attach_library(self, library: Library) -> None:
-        rows = [(index, row) for index, row in enumerate(self.table) if library.name.startswith(row.library)]
+        rows = [
+            (index, row) for index, row in enumerate(self.table) if row.library and library.name.startswith(row.library)
+        ]
         try:
             found = find_functions(library.path, [row.symbol for _, row in rows])
         except (OSError, RankscopeError) as error:
@@ -79,6 +82,24 @@ class CallProbe:
                     self.notes.append(f"{row.name} in {library.name} is not timed: {str(error).splitlines()[0]}")
         if not any(found.values()):
             self.notes.append(f"{library.name} exports none of the functions that are timed")
+
+    def knows(self, name: str, device: str, inode: int) -> bool:
+        """Whether `attach_at` was called for this row and file."""
+        return (name, device, inode) in self._placed
+
+    def attach_at(self, name: str, library: Library, addresses: Iterable[int]) -> None:
+        """Time the row `name`, whose functions somebody else found at `addresses` (as linked) of this file. Once per file."""
+        if self.knows(name, library.device, library.inode):
+            return
+        self._placed.add((name, library.device, library.inode))
+        index = next((index for index, row in enumerate(self.table) if row.name == name and not row.library), None)
+        if index is None:
+            return
+        for address in addresses:
+            try:
+                self._attach(library, index, address)
+            except Exception as error:
+                self.notes.append(f"{name} in {library.name} is not timed: {str(error).splitlines()[0]}")
 
     def _attach(self, library: Library, index: int, address: int) -> None:
         self.module.program(f"rs_enter_{index}")

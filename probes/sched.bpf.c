@@ -51,6 +51,17 @@ struct rs_cpu {
 };
 BPF_PERCPU_ARRAY(rs_cpus, struct rs_cpu, 1);
 
+/*
+ * Where the GIL of an interpreter lies: its mutex and condition variables are futexes inside these bytes, and at
+ * `holder` it names the thread state that took it last. Written by user space; empty without an unwinder.
+ */
+struct rs_gil {
+	u64 address, bytes, holder;
+};
+BPF_HASH(rs_gils, u32, struct rs_gil, RS_MAX_PROCESSES);
+#define RS_FUTEX 202
+#define RS_GIL 0xfffe /* in place of the system call: a wait for the GIL; the argument is then its holder's thread state */
+
 /* (waiting thread, process that ran) -> how long. 8 threads x every process of a busy host. */
 struct rs_taker {
 	u32 tid, tgid;
@@ -90,6 +101,18 @@ static __always_inline void rs_where(struct rs_thread *thread)
 	thread->arg = thread->syscall == 0xffff ? 0 : (s64)first;
 }
 
+/* A futex inside the GIL is a wait for the GIL: say so, and who holds it now. */
+static __always_inline void rs_which_lock(struct rs_thread *thread, u32 tgid)
+{
+	struct rs_gil *gil = rs_gils.lookup(&tgid);
+	if (!gil || (u64)thread->arg - gil->address >= gil->bytes)
+		return;
+	u64 holder = 0;
+	bpf_probe_read_user(&holder, sizeof(holder), (void *)(gil->address + gil->holder));
+	thread->syscall = RS_GIL;
+	thread->arg = (s64)holder;
+}
+
 static __always_inline void rs_leave(u32 tid, u32 tgid, u32 state, u64 now)
 {
 	if (state & RS_TASK_DEAD) /* its last switch: rs_sched_exit has forgotten it already */
@@ -116,6 +139,8 @@ static __always_inline void rs_leave(u32 tid, u32 tgid, u32 state, u64 now)
 	thread->stack = 0;
 	if (thread->python) {
 		rs_where(thread);
+		if (thread->syscall == RS_FUTEX)
+			rs_which_lock(thread, tgid);
 		thread->stack = rs_python_stack(tid, tgid);
 	}
 }

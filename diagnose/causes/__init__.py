@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from diagnose.causes import cpu, process, python, storage, workload
+from diagnose.causes import cpu, gpu, process, python, storage, workload
 from diagnose.causes.case import Case, Charge
 
-JUDGES = (cpu.judge, storage.judge, python.judge, process.judge, workload.judge)
+JUDGES = (cpu.judge, gpu.judge, storage.judge, python.judge, process.judge, workload.judge)
 
 
 def charges(case: Case) -> tuple[Charge, ...]:

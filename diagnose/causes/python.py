@@ -6,19 +6,24 @@ accuses the lock. Acquits: every function grew alike (then the CPU or the worklo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
-from diagnose.attribute import Located
+from diagnose.attribute import Function, FunctionExcess, Located
 from diagnose.causes.case import GUESS, NO_COUNTER, SEEN, Case, Charge
 from diagnose.verdict import Evidence
 
 _LOADER_FILES = ("dataloader", "data_loader", "/utils/data/")
-_LOCKS = ("futex", "lock", "gil", "semaphore", "condition")
+_LOCKS = ("futex", "lock", "semaphore", "condition")
+_HOLDER = re.compile(r"held by (.+) \((.+):(\d+)\) on ")  # observer/gil.py
 
 
 def judge(case: Case) -> Iterator[Charge]:
     """Charges of the rank's own Python code."""
-    if case.python is not None and not case.python.spread:
+    collected = case.excess_of("python", "gc")
+    if collected > 0 and collected >= 0.5 * (case.python.excess_s if case.python is not None else case.excess_s):
+        yield _collector_charge(case, collected)
+    elif case.python is not None and not case.python.spread:
         yield _function_charge(case, case.python)
     elif not len(case.functions):
         left = case.excess_s - max(case.sched_excess_s, 0) - max(case.io_excess_s, 0) - max(case.sync_excess_s, 0)
@@ -49,6 +54,40 @@ def _function_charge(case: Case, found: Located) -> Charge:
     )
 
 
+def _collector_charge(case: Case, excess: float) -> Charge:
+    """Garbage collection: it interrupts whatever runs, so the function it is found under is the trigger, not the culprit."""
+    own = sum(f.own_s for f in case.functions if f.kind == "python" and f.detail == "gc")
+    found = case.profiles.locate(case.rank, case.peers, ("python",), 0.0, details=("gc",))
+    return Charge(
+        component="python",
+        cause="gc",
+        explained_s=excess,
+        support=SEEN,
+        evidence=(Evidence("stacks", "time in garbage collection", own, own - excess, "s/step", len(case.peers)),),
+        action="Collect less often: gc.freeze() after start-up, higher gc.set_threshold, fewer cyclic objects.",
+        function=found.function if found is not None and not found.spread else None,
+    )
+
+
+def _gil_charge(case: Case, excess: float, worst: FunctionExcess) -> Charge:
+    """The training thread waits while another thread of its process holds the GIL: that one's function is named."""
+    own = sum(f.own_s for f in case.functions if f.name == "gil")
+    peers = sum(f.peers_s for f in case.functions if f.name == "gil")
+    match = _HOLDER.match(worst.detail)
+    holder = Function("python", match[1], match[2], int(match[3][:9])) if match else None
+    waiting = f"{worst.caller or 'the training thread'} waits for the GIL"
+    held = f", {worst.detail}" if worst.detail else ""
+    return Charge(
+        component="python",
+        cause="gil",
+        explained_s=excess,
+        support=SEEN if holder is not None else NO_COUNTER,
+        evidence=(Evidence("scheduler", waiting + held, own, peers, "s/step", len(case.peers)),),
+        action=f"Move {holder.name if holder else 'the work of the other Python threads'} into a process of its own.",
+        function=holder,
+    )
+
+
 def _waiting_charges(case: Case) -> Iterator[Charge]:
     """Time the training thread waits for a thread or process of its own rank."""
     excess = max(case.excess_of("sync"), 0.0)
@@ -56,16 +95,19 @@ def _waiting_charges(case: Case) -> Iterator[Charge]:
         return
     found = case.profiles.locate(case.rank, case.peers, ("sync",), 0.0)
     worst = max((f for f in case.functions if f.kind == "sync"), key=lambda f: f.excess_s)
+    if worst.name == "gil":
+        yield _gil_charge(case, excess, worst)
+        return
     evidence = [Evidence("scheduler", f"waiting in {worst.name} for {worst.detail or 'another thread'}",
                          sum(f.own_s for f in case.functions if f.kind == "sync"),
                          sum(f.peers_s for f in case.functions if f.kind == "sync"), "s/step", len(case.peers))]  # fmt: skip
     function = found.function if found is not None and found.function.kind == "python" else None
-    files = [part.file for part in (function, found.leaf if found else None) if part is not None]
-    if any(mark in file for file in files for mark in _LOADER_FILES) or "loader" in worst.detail:
+    for_a_batch = case.profiles.seconds_through(case.rank, "sync", _LOADER_FILES)
+    if for_a_batch >= 0.5 * excess or "loader" in worst.detail:
         yield from _loader_charges(case, excess, tuple(evidence))
         return
     text = f"{worst.name} {worst.detail}".lower()
-    cause = "gil" if "gil" in text else "lock" if any(mark in text for mark in _LOCKS) else "blocking-call"
+    cause = "lock" if any(mark in text for mark in _LOCKS) else "blocking-call"
     name = f"{function.name} ({function.file}:{function.line})" if function else worst.caller or "the training thread"
     yield Charge("python", cause, excess, NO_COUNTER, tuple(evidence),
                  f"See what {name} waits for: another thread or process of the same rank.", function=function)  # fmt: skip

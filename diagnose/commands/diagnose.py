@@ -1,4 +1,4 @@
-"""`rankscope diagnose`: from window folders, or from this host now, to one verdict."""
+"""`rankscope diagnose`: from window folders, a file of timings, or this host now, to one verdict."""
 
 from __future__ import annotations
 
@@ -7,9 +7,10 @@ from pathlib import Path
 
 from diagnose import judge
 from diagnose.commands.output import progress, progress_done
+from diagnose.from_timings import load_fleet
 from diagnose.gather import load
 from diagnose.report import print_report
-from diagnose.verdict import to_json
+from diagnose.verdict import Verdict, to_json
 from observer.windows import Window
 from probes.errors import UsageError
 
@@ -18,6 +19,7 @@ def run(
     *,
     folders: tuple[Path, ...],
     baseline: tuple[Path, ...],
+    steps: Path | None,
     window_s: float,
     job: str | None,
     pids: tuple[int, ...],
@@ -27,9 +29,16 @@ def run(
     """Print the verdict; its exit code."""
     if folders and pids:
         raise UsageError("--pid chooses what to observe: it makes no sense with window folders")
+    if steps is not None and (folders or baseline or pids):
+        raise UsageError("--steps brings all there is to judge: it makes no sense with folders, --baseline or --pid")
+    if steps is not None:
+        return _print(judge.judge(load_fleet(steps)), as_json, verbose)
     earlier = load(baseline)  # before observing: a bad baseline must not cost a window
     windows = load(folders) if folders else _observe(window_s, job, pids, verbose)
-    verdict = judge.diagnose(windows, earlier, job)
+    return _print(judge.diagnose(windows, earlier, job), as_json, verbose)
+
+
+def _print(verdict: Verdict, as_json: bool, verbose: bool) -> int:
     if as_json:
         print(to_json(verdict))
     else:

@@ -9,14 +9,18 @@ import sys
 from labkit import guard
 from labkit.shell import LabError
 
-from benchkit import overhead
+from benchkit import diagnose_fleets, overhead, unwinder
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="scripts/bench", description="Measure Rankscope on this machine.")
     benches = parser.add_subparsers(dest="bench", required=True)
     overhead.arguments(benches.add_parser("overhead", help="what the observer costs the job, the kernel and itself"))
+    unwinder.arguments(benches.add_parser("unwinder", help="what Python stacks cost and whether they are right"))
+    diagnose_fleets.arguments(benches.add_parser("diagnose", help="culprits found in synthetic fleets of up to 100,000 ranks"))
     options = parser.parse_args()
+    if getattr(options, "anywhere", False):  # touches nothing but its own memory
+        return int(options.run(options))
     if os.geteuid() != 0:
         print("bench: needs root", file=sys.stderr)
         return 77

@@ -1,8 +1,12 @@
 """The observers that are compared, each for one stretch of time over the same processes.
 
-CPU time is counted in the steady state: compiling and loading the probes, and the first second of py-spy and Austin, are
-told apart as start-up. Of Rankscope's BPF programs rs_sample and the whole of rs_sched_switch are charged to the samples,
-although the latter also times absences and takes the stacks of threads that wait, which are not counted as samples.
+CPU time without start-up, which is told apart: compiling and loading the probes and their first second; for py-spy and Austin
+what it costs them to begin and take one stack of each thread. Of Rankscope's BPF programs rs_sample and the whole of
+rs_sched_switch are charged to the samples, although the latter also times absences and takes the stacks of threads that
+wait, which are not counted as samples.
+
+py-spy and Austin take a thread for running when /proc says R, which it also says of a thread in the run queue. How many of
+their samples were of threads on a CPU follows from their ticks and the CPU time that the processes used meanwhile.
 """
 
 from __future__ import annotations
@@ -16,7 +20,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,17 +36,18 @@ from observer.process_watch import TRAINING
 from probes import procfs, ring
 from probes.network import FlowTracker
 from unwinder import pyspy
+from unwinder.symbols import UNKNOWN_NAME
 
 CHARGED = frozenset({"rs_sample", "rs_sched_switch"})
 _WARM_UP_S = 1.0
-_ENDS_WITHIN_S = 20.0
+_ENDS_WITHIN_S = 120.0
 _AUSTIN_LINE = re.compile(r"P\d+;T[^;]+;(.*) \d+$")
-_AUSTIN_ERRORS = re.compile(r"errors: (\d+)/(\d+)")
+_AUSTIN_ERRORS = re.compile(r"Error rate\D*?(\d+)/(\d+)")
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """One stack of ours with its process and how often it was found running."""
+    """One stack of ours with its process and how often it was found running. `name` is empty where it could not be walked."""
 
     pid: int
     name: str
@@ -84,6 +89,7 @@ def ours(pids: Sequence[int], seconds: float, hz: int) -> tuple[Reading, list[Se
     grown = {name: costs[name] - costs_before.get(name, 0.0) for name in costs}
     samples = events[events["type"] == ring.SAMPLE]
     reading = Reading(
+        running=len(samples),
         attempts=len(samples),
         truncated=counted["walk_truncated"] - before["walk_truncated"],
         waits=int(((events["type"] == ring.OFFCPU) & (events["stack"] != 0)).sum()),
@@ -97,11 +103,12 @@ def ours(pids: Sequence[int], seconds: float, hz: int) -> tuple[Reading, list[Se
     pairs = Counter(zip(samples["tgid"].tolist(), samples["stack"].tolist(), strict=True))
     for (pid, identity), count in pairs.items():
         stack = stacks.get(identity, NO_STACK)
-        if stack.name in ("", "?"):
+        name = "" if stack.name == UNKNOWN_NAME else bare(stack.name)
+        seen.append(Seen(pid, name, stack.text, count))
+        if name:
+            reading.samples[name] += count
+        else:
             reading.failed += count
-            continue
-        reading.samples[bare(stack.name)] += count
-        seen.append(Seen(pid, bare(stack.name), stack.text, count))
     return reading, seen
 
 
@@ -115,30 +122,30 @@ def bare(name: str) -> str:
 
 
 def pyspy_reading(pids: Sequence[int], seconds: float, hz: int) -> tuple[Reading, dict[int, Counter[str]]]:
-    """py-spy, one for each process: the whole, and the samples of each."""
-    program = pyspy.find_pyspy()
+    """py-spy, one for each process: the whole, and the samples of each. It takes all its ticks, however long that lasts."""
+    program = str(pyspy.find_pyspy())
+    whole_s = max(round(seconds), 1)
 
-    def command(pid: int, whole_s: int, out: Path) -> list[str]:
-        words = [str(program), "record", "--nonblocking", "--threads", "-F", "-r", str(hz), "-d", str(whole_s)]
+    def command(pid: int, out: Path) -> list[str]:
+        words = [program, "record", "--nonblocking", "--threads", "-F", "-r", str(hz), "-d", str(whole_s)]
         return [*words, "-f", "raw", "-o", str(out), "-p", str(pid)]
 
+    each: dict[int, Counter[str]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        reading, share, ended = _run(command, pids, seconds, Path(folder))
-        each: dict[int, Counter[str]] = {}
-        failed = ticks = 0
-        for pid in pids:
+        once = _run(lambda pid, _: [program, "dump", "--nonblocking", "-p", str(pid)], pids, Path(folder))
+        runs = _run(command, pids, Path(folder))
+        reading = _reading(runs, once, hz * whole_s)
+        for pid, one in runs.items():
             log = _text(Path(folder, f"{pid}.log"))
-            if ended[pid]:
+            if one.code:
                 raise LabError(f"py-spy on pid {pid}: {pyspy.explain(log) or log.strip()[-200:]}")
             each[pid] = Counter()
             for sample in pyspy.parse_raw(_text(Path(folder, f"{pid}.out"))):
                 each[pid][bare(sample.frames[0].name) if sample.frames else "?"] += sample.count
             taken, errors, behind_s = pyspy.parse_log(log)
-            ticks, failed = ticks + taken + errors, failed + errors
+            reading.attempts, reading.failed = reading.attempts + taken + errors, reading.failed + errors
             reading.behind_s = max(reading.behind_s, behind_s)
     reading.samples = sum(each.values(), Counter())
-    reading.attempts, reading.failed = ticks, failed
-    _only_steady(reading, share)
     return reading, each
 
 
@@ -159,59 +166,78 @@ def austin_program() -> tuple[Path | None, str]:
 
 
 def austin_reading(program: Path, pids: Sequence[int], seconds: float, hz: int) -> Reading:
-    """Austin, one for each process, idle samples suppressed."""
+    """Austin, one for each process, idle samples suppressed. It does not tell its ticks: none is taken to be missing."""
+    whole_s = max(round(seconds), 1)
 
-    def command(pid: int, whole_s: int, out: Path) -> list[str]:
+    def command(pid: int, out: Path) -> list[str]:
         return [str(program), "-s", "-i", f"{1_000_000 // hz}us", "-x", str(whole_s), "-o", str(out), "-p", str(pid)]
 
     with tempfile.TemporaryDirectory() as folder:
-        reading, share, _ = _run(command, pids, seconds, Path(folder))
+        once = _run(lambda pid, _: [str(program), "-w", str(pid)], pids, Path(folder))
+        runs = _run(command, pids, Path(folder))
+        reading = _reading(runs, once, hz * whole_s)
         for pid in pids:
             for line in _text(Path(folder, f"{pid}.out")).splitlines():
                 match = _AUSTIN_LINE.match(line)
                 if match:
                     leaf = match[1].rpartition(";")[2].split(":")
                     reading.samples[bare(leaf[1]) if len(leaf) == 3 else "?"] += 1
-            errors = _AUSTIN_ERRORS.search(_text(Path(folder, f"{pid}.out")) + _text(Path(folder, f"{pid}.log")))
+            errors = _AUSTIN_ERRORS.search(_text(Path(folder, f"{pid}.log")))
             if errors:
                 reading.failed += int(errors[1])
                 reading.attempts += int(errors[2])
-    if not reading.taken:
+    if not reading.samples:
         raise LabError(f"{program} took no samples")
-    _only_steady(reading, share)
     return reading
 
 
-def _only_steady(reading: Reading, share: float) -> None:
-    """The observer ran for longer than its CPU time was measured: its CPU time is brought to the length of its samples."""
-    reading.own_cpu_s /= share
-    reading.wall_s /= share
+@dataclass(frozen=True, slots=True)
+class _Run:
+    """One observer of one process, from its start to its end."""
+
+    code: int
+    cpu_s: float
+    wall_s: float
+    busy_s: float  # CPU time of the observed process meanwhile
 
 
-def _run(
-    command: Callable[[int, int, Path], list[str]], pids: Sequence[int], seconds: float, folder: Path
-) -> tuple[Reading, float, Mapping[int, int]]:
-    """Run one observer per process; (reading with its steady CPU time, share of the run that was metered, exit codes)."""
-    whole_s = int(np.ceil(seconds + _WARM_UP_S))
+def _run(command: Callable[[int, Path], list[str]], pids: Sequence[int], folder: Path) -> dict[int, _Run]:
+    """Run one observer per process, all at once, and wait for their ends."""
+    began = {pid: _cpu_s(pid) for pid in pids}
+    start = time.monotonic()
     with contextlib.ExitStack() as cleanup:
         running = {}
         for pid in pids:
             log = cleanup.enter_context((folder / f"{pid}.log").open("wb"))
-            words = command(pid, whole_s, folder / f"{pid}.out")
-            process = subprocess.Popen(words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+            process = subprocess.Popen(
+                command(pid, folder / f"{pid}.out"), stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+            )
             cleanup.callback(_end, process)
-            running[pid] = process
-        since = time.monotonic()
-        time.sleep(_WARM_UP_S)
-        start_cpu_s, start = _cpu_s(running.values()), time.monotonic()
-        time.sleep(max(since + whole_s - 0.3 - time.monotonic(), 0.1))
-        wall_s, own_cpu_s = time.monotonic() - start, _cpu_s(running.values()) - start_cpu_s
-        for process in running.values():
-            with contextlib.suppress(subprocess.TimeoutExpired):
-                process.wait(_ENDS_WITHIN_S)
-        ended = {pid: process.returncode if process.returncode is not None else -1 for pid, process in running.items()}
-    reading = Reading(wall_s=wall_s, own_cpu_s=own_cpu_s, start_cpu_s=start_cpu_s)
-    return reading, wall_s / whole_s, ended
+            running[process] = pid
+        ended: dict[int, _Run] = {}
+        while len(ended) < len(running):
+            for process, pid in running.items():
+                if pid in ended:
+                    continue
+                done, status, usage = os.wait4(process.pid, os.WNOHANG)
+                if done:
+                    process.returncode = os.waitstatus_to_exitcode(status)
+                    cpu_s, wall_s = usage.ru_utime + usage.ru_stime, time.monotonic() - start
+                    ended[pid] = _Run(process.returncode, cpu_s, wall_s, _cpu_s(pid) - began[pid])
+            if time.monotonic() - start > _ENDS_WITHIN_S:
+                raise LabError(f"{command(0, folder)[0]} did not end in {_ENDS_WITHIN_S:.0f} s")
+            time.sleep(0.05)
+    return ended
+
+
+def _reading(runs: Mapping[int, _Run], once: Mapping[int, _Run], ticks: int) -> Reading:
+    start_cpu_s = sum(one.cpu_s for one in once.values())
+    return Reading(
+        running=sum(ticks * one.busy_s / one.wall_s for one in runs.values()),
+        wall_s=max(one.wall_s for one in runs.values()),
+        own_cpu_s=max(sum(one.cpu_s for one in runs.values()) - start_cpu_s, 0.0),
+        start_cpu_s=start_cpu_s,
+    )
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -220,13 +246,9 @@ def _end(process: subprocess.Popen[bytes]) -> None:
     process.wait()
 
 
-def _cpu_s(processes: Iterable[subprocess.Popen[bytes]]) -> float:
-    total = 0.0
-    for process in processes:
-        with contextlib.suppress(OSError, ValueError):
-            stat = procfs.read_stat(process.pid)
-            total += stat.user_s + stat.system_s
-    return total
+def _cpu_s(pid: int) -> float:
+    stat = procfs.read_stat(pid)
+    return stat.user_s + stat.system_s
 
 
 def _text(path: Path) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import statistics
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
@@ -13,18 +13,21 @@ import numpy as np
 
 LEAST_SHARE = 0.01
 _MAX_SPLITS = 200
+_SUMS = ("running", "attempts", "failed", "truncated", "waits", "wall_s", "kernel_cpu_s", "own_cpu_s", "other_cpu_s")
 
 
 @dataclass(slots=True)
 class Reading:
     """What one observer took from some processes in one stretch of time.
 
-    `samples` are stacks of running threads by bare name of their leaf function. `failed` stacks or readings gave no name;
-    `attempts` is what they are a share of. CPU times in seconds: `kernel_cpu_s` in the BPF programs that take stacks,
-    `own_cpu_s` of the observer's processes, `other_cpu_s` in BPF programs that serve other purposes, `start_cpu_s` before.
+    `samples` are the stacks that it reports, by bare name of their leaf function; `running` how many of them were of threads
+    on a CPU. `failed` stacks or readings gave no name; `attempts` is what they are a share of. CPU times in seconds:
+    `kernel_cpu_s` in the BPF programs that take stacks, `own_cpu_s` of the observer's processes, `other_cpu_s` in BPF programs
+    that serve other purposes, `start_cpu_s` before the first sample, in none of the others.
     """
 
     samples: Counter[str] = field(default_factory=Counter)
+    running: float = 0.0
     attempts: int = 0
     failed: int = 0
     truncated: int = 0
@@ -37,16 +40,21 @@ class Reading:
     behind_s: float = 0.0
 
     @property
-    def taken(self) -> int:
-        return self.samples.total()
+    def reported(self) -> int:
+        """All stacks: of threads that run, and of those that wait where the observer takes them."""
+        return self.samples.total() + self.waits
 
     @property
     def cpu_s(self) -> float:
         return self.kernel_cpu_s + self.own_cpu_s
 
     @property
-    def cpu_per_1000_s(self) -> float:
-        return 1000 * self.cpu_s / self.taken if self.taken else float("nan")
+    def per_1000_running_s(self) -> float:
+        return 1000 * self.cpu_s / self.running if self.running else float("nan")
+
+    @property
+    def per_1000_reported_s(self) -> float:
+        return 1000 * self.cpu_s / self.reported if self.reported else float("nan")
 
     @property
     def failed_percent(self) -> float:
@@ -58,11 +66,16 @@ def together(readings: Sequence[Reading]) -> Reading:
     total = Reading()
     for reading in readings:
         total.samples.update(reading.samples)
-        for name in ("attempts", "failed", "truncated", "waits", "wall_s", "kernel_cpu_s", "own_cpu_s", "other_cpu_s"):
+        for name in _SUMS:
             setattr(total, name, getattr(total, name) + getattr(reading, name))
         total.behind_s = max(total.behind_s, reading.behind_s)
     total.start_cpu_s = statistics.fmean(reading.start_cpu_s for reading in readings) if readings else 0.0
     return total
+
+
+def only(counts: Mapping[str, float], names: Container[str]) -> Counter[str]:
+    """The part of a profile that concerns `names`."""
+    return Counter({name: count for name, count in counts.items() if name in names})
 
 
 def shares(counts: Mapping[str, float]) -> dict[str, float]:

@@ -19,9 +19,9 @@ import zlib
 FUNCTIONS = ("forward", "backward", "step", "augment", "decode", "rows", "log_metrics", "poll_loader")
 SHARES = (0.33, 0.25, 0.16, 0.11, 0.06, 0.05, 0.04)
 DEPTH = 23
-_CYCLE_CPU_S = 0.02
-_POLL_EVERY_S = 0.05
-_POLL_CPU_S = 0.001
+_CYCLE_CPU_S = 0.2
+_POLL_EVERY_S = 1.0
+_POLL_CPU_S = 0.02
 _BLOCK = bytes(range(256)) * 256
 
 
@@ -106,7 +106,7 @@ def train(ledger, busy, chance, works, sizes):
         began = time.monotonic()
         chance.shuffle(order)
         for slot in order:
-            keep_doing(works[slot], slot, ledger, max(int(sizes[slot] * chance.uniform(0.5, 1.5)), 1))
+            keep_doing(works[slot], slot, ledger, max(int(sizes[slot] * chance.uniform(0.8, 1.2)), 1))
         period_s = _CYCLE_CPU_S / busy * chance.uniform(0.5, 1.5)
         time.sleep(max(began + period_s - time.monotonic(), 0.001))
 

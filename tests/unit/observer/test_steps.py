@@ -34,6 +34,7 @@ CASES = {
     ),
     "a bare all-reduce per step": ([(ALLREDUCE, 0.2, 0.01)], 1),
     "eight equal all-reduces, then the forward pass": ([(WAIT, 0.2, 0.004)] + [(WAIT, 0.0005, 0.004)] * 7, 8),
+    "seven all-reduces of different sizes in a burst": ([(WAIT, 0.05, 0.001)] + [(WAIT, 10.0**-n, 0.003) for n in (3, 5, 4, 3, 6, 5)], 7),
 }
 
 

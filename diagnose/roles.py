@@ -1,0 +1,87 @@
+"""Who are peers? What the data says; else ranks that do the same."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from diagnose.fleet import Bools, Fleet, Ints
+
+_LARGE = 50_000_000
+_LONERS = 10_000
+
+
+def roles(fleet: Fleet) -> Ints:
+    """A role code per rank: what the data says, else ranks that run the same functions.
+
+    Function sets (Python and collective functions with beta >= 2 %) are merged while their Jaccard similarity with
+    the largest set of a role is at least 0.3. A role of one rank would have no peers: it joins the largest role.
+    In timings every call is known, so there roles are told by the collectives and messages that ranks take part in.
+    """
+    said = np.unique(np.array(fleet.ranks.role, dtype=object).astype(str), return_inverse=True)[1].astype(np.int64)
+    if any(fleet.ranks.role):
+        return said
+    if fleet.timed:
+        return _by_collectives(fleet)
+    sets = _function_sets(fleet)
+    if sets is None:
+        return said
+    unique, inverse, counts = np.unique(sets, axis=0, return_inverse=True, return_counts=True)
+    inverse = inverse.reshape(-1)
+    leaders: list[int] = []
+    code = np.zeros(len(unique), dtype=np.int64)
+    for index in np.argsort(-counts):
+        for position, leader in enumerate(leaders):
+            union = (unique[index] | unique[leader]).sum()
+            if union == 0 or (unique[index] & unique[leader]).sum() / union >= 0.3:
+                code[index] = position
+                break
+        else:
+            code[index] = len(leaders)
+            leaders.append(int(index))
+    found: Ints = code[inverse]
+    sizes = np.bincount(found)
+    return np.where(sizes[found] < 2, int(np.argmax(sizes)), found)
+
+
+def _function_sets(fleet: Fleet) -> Bools | None:
+    table = fleet.patterns
+    kinds = [table.kind.code("python"), table.kind.code("collective")]
+    rows = np.flatnonzero(np.isin(table.kind.codes, kinds) & (table.thread.codes == table.thread.code("training")))
+    if (
+        len(rows) * len(fleet.ranks) > _LARGE
+    ):  # ranks x names must fit: what is never 0.1 % of a window adds up to nothing
+        rows = rows[table.beta[rows] >= 1e-3]
+    if len(rows) == 0:
+        return None
+    key = table.name.codes[rows] * (len(table.file.values) + 1) + table.file.codes[rows]
+    names, key = np.unique(key, return_inverse=True)
+    weight = np.bincount(
+        table.rank[rows] * len(names) + key, weights=table.beta[rows], minlength=len(fleet.ranks) * len(names)
+    )
+    present: Bools = weight.reshape(len(fleet.ranks), len(names)) >= 0.02
+    return present
+
+
+def _by_collectives(fleet: Fleet) -> Ints:
+    """Ranks that take part in the same collectives and messages, about equally often (within a factor of 1.5)."""
+    table, ranks = fleet.patterns, len(fleet.ranks)
+    steps = np.maximum(np.isfinite(fleet.steps.seconds).sum(axis=1), 1)
+    rows = np.flatnonzero(table.kind.codes == table.kind.code("collective"))
+    if len(rows) == 0:
+        return np.zeros(ranks, dtype=np.int64)
+    names, column = np.unique(table.name.codes[rows], return_inverse=True)
+    count = np.zeros((ranks, len(names)))
+    np.add.at(count, (table.rank[rows], column.reshape(-1)), table.count[rows])
+    each = count / steps[:, None]
+    each[each < 0.5] = 0  # not a part of every step
+    signature = np.where(each > 0, np.round(np.log(np.maximum(each, 0.5)) / np.log(1.5)).astype(np.int64) + 2, 0)
+    unique, inverse, counts = np.unique(signature, axis=0, return_inverse=True, return_counts=True)
+    inverse = inverse.reshape(-1)
+    large = np.flatnonzero(counts >= 2)
+    if len(large) == 0:
+        return np.zeros(ranks, dtype=np.int64)
+    nearest = np.arange(len(unique))
+    for index in np.flatnonzero(counts < 2)[:_LONERS]:  # no peers: to the role that differs in fewest collectives
+        nearest[index] = large[np.argmin((unique[large] != unique[index]).sum(axis=1))]
+    found: Ints = nearest[inverse]
+    return found

@@ -1,0 +1,1 @@
+"""Health checks of one host: see README.md here."""

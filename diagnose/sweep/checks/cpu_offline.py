@@ -1,0 +1,40 @@
+"""All CPUs that are there are in use.
+
+Reads present and online under /sys/devices/system/cpu. Second threads that are off because SMT is off are fine. A CPU that
+an earlier sweep saw online is critical: the kernel or firmware took it away, mostly after hardware errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from diagnose.sweep.context import Context, NotApplicable
+from diagnose.sweep.finding import CRITICAL, WARNING, Finding
+from probes.procfs import parse_cpu_list
+
+ID = "cpu.offline"
+SETTINGS: dict[str, float] = {}
+_READ = "/sys/devices/system/cpu/online"
+
+
+def run(context: Context) -> Iterator[Finding]:
+    present = context.text("sys/devices/system/cpu/present")
+    online = context.text("sys/devices/system/cpu/online")
+    if not present or not online:
+        raise NotApplicable("the kernel does not list CPUs")
+    off = parse_cpu_list(present) - parse_cpu_list(online)
+    before = parse_cpu_list(context.recall("online") or "")
+    lost = off & before
+    smt_off = context.text("sys/devices/system/cpu/smt/control") in ("off", "forceoff")
+    context.keep(
+        "online", ",".join(map(str, sorted(before & off | parse_cpu_list(online))))[:500].rpartition(",")[0] or online
+    )
+    if lost or (off and not smt_off):
+        listed = ", ".join(map(str, sorted(lost or off)[:8]))
+        yield context.bad(
+            CRITICAL if lost else WARNING, _READ, online, expected=present,
+            why=f"CPU {listed} {'was online in an earlier sweep' if lost else 'is there, but not in use'}",
+            action="Look for hardware errors in the kernel's log; echo 1 > /sys/devices/system/cpu/cpuN/online.",
+        )  # fmt: skip
+    else:
+        yield context.ok(_READ, online, "SMT is off" if off else "")

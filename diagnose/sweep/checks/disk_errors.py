@@ -1,0 +1,71 @@
+"""Disks, NVMe controllers and RAID arrays have no errors.
+
+Reads ioerr_cnt of SCSI disks (growth since the last sweep), the state of NVMe controllers, md/degraded of RAID arrays, and I/O
+errors in the kernel's log of the last `hours`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from diagnose.sweep.context import Context, Unreadable
+from diagnose.sweep.finding import Finding
+from diagnose.sweep.kernel_events import IO, grouped, logged_events, recent, unix_time
+from diagnose.sweep.trees import names
+
+ID = "disk.errors"
+SETTINGS = {"hours": 24.0, "scsi_errors": 10.0}
+_ACTION = "Check the device (smartctl, nvme smart-log) and replace it if it repeats."
+
+
+def run(context: Context) -> Iterator[Finding]:
+    bad = [*_scsi(context), *_nvme(context), *_raid(context)]
+    yield from bad
+    try:
+        errors = [event for event in logged_events(context) if event.family == IO]
+    except Unreadable:
+        errors = []  # os.kmsg says that the log cannot be read
+    errors = [event for event in errors if recent(context, event.time_s, context.number("hours"))]
+    for (name, device), events in grouped(errors).items():
+        yield context.bad(
+            events[-1].state, "/dev/kmsg", float(len(events)), unit=f"{name} lines", instance=device, expected="none",
+            why=events[-1].text, action=events[-1].action, since_s=unix_time(context, events[0].time_s),
+        )  # fmt: skip
+    if not bad and not errors:
+        yield context.ok("/sys/block, /sys/class/nvme, /dev/kmsg", 0.0, unit="errors")
+
+
+def _scsi(context: Context) -> Iterator[Finding]:
+    for disk in names(context, "sys/block"):
+        text = context.text("sys/block", disk, "device/ioerr_cnt")
+        try:
+            count = int(text or "", 16)
+        except ValueError:
+            continue
+        # A disk counts some errors for commands it does not know, at every probe; hence the allowance.
+        grown = context.grown(disk, count)
+        if grown.amount > context.number("scsi_errors"):
+            yield context.warning(
+                f"/sys/block/{disk}/device/ioerr_cnt", grown.amount, unit="errors", instance=disk,
+                expected=f"at most {context.number('scsi_errors'):g} since the last sweep", why="commands failed", action=_ACTION,
+            )  # fmt: skip
+
+
+def _nvme(context: Context) -> Iterator[Finding]:
+    for controller in names(context, "sys/class/nvme"):
+        state = context.text("sys/class/nvme", controller, "state")
+        if state is not None and state not in ("live", "new"):
+            yield context.critical(
+                f"/sys/class/nvme/{controller}/state", state, instance=controller, expected="live",
+                why="the controller does not answer", action=_ACTION,
+            )  # fmt: skip
+
+
+def _raid(context: Context) -> Iterator[Finding]:
+    for array in names(context, "sys/block"):
+        missing = context.integer("sys/block", array, "md/degraded") if array.startswith("md") else None
+        if missing:
+            yield context.warning(
+                f"/sys/block/{array}/md/degraded", float(missing), unit="missing disks", instance=array, expected="0",
+                why="the array lacks disks", action="Replace the failed disk and rebuild.",
+            )  # fmt: skip

@@ -1,0 +1,48 @@
+"""File systems have room, in bytes and in inodes.
+
+Asks statvfs of every mounted file system that is not a pseudo one. Full beyond `warning_percent` or `critical_percent` counts only
+while less than `free_gb` is left: 91 % of a 100 TB store is not full. A full disk stops checkpoints, and then the job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from diagnose.sweep.context import Context, NotApplicable
+from diagnose.sweep.filesystems import Usage, usages
+from diagnose.sweep.finding import CRITICAL, OK, WARNING, Finding
+
+ID = "disk.full"
+SETTINGS = {"warning_percent": 92.0, "critical_percent": 98.0, "free_gb": 20.0}
+
+
+def run(context: Context) -> Iterator[Finding]:
+    judged = [usage for usage in usages(context) if usage.answered and not usage.error and usage.total_bytes]
+    if not judged:
+        raise NotApplicable("no file system with a size")
+    for usage in judged:
+        yield judge(context, usage)
+
+
+def judge(context: Context, usage: Usage) -> Finding:
+    """One file system."""
+    warning, critical = context.number("warning_percent"), context.number("critical_percent")
+    scarce = usage.free_bytes < context.number("free_gb") * 1e9
+    read_only = "ro" in usage.mount.options.split(",")
+    bytes_state = _state(usage.used_percent, warning, critical) if scarce else OK
+    inodes_state = _state(usage.inodes_percent, warning, critical)
+    by_inodes = bytes_state == OK and inodes_state != OK
+    value = round(usage.inodes_percent if by_inodes else usage.used_percent, 1)
+    state = inodes_state if by_inodes else bytes_state
+    where, unit = usage.mount.mount_point, "% of inodes" if by_inodes else "%"
+    if state == OK or read_only:
+        return context.ok("statvfs", value, instance=where, unit=unit)
+    return context.bad(
+        state, "statvfs", value, unit=unit, instance=where, expected=f"at most {warning:g} % used",
+        why=f"{usage.free_bytes / 1e9:.1f} GB left" if not by_inodes else "no room for more files",
+        action="Delete old checkpoints, caches and logs, or enlarge it.",
+    )  # fmt: skip
+
+
+def _state(percent: float, warning: float, critical: float) -> str:
+    return CRITICAL if percent > critical else WARNING if percent > warning else OK

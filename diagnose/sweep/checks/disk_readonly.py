@@ -1,0 +1,71 @@
+"""No file system became read-only.
+
+Reads /proc/self/mountinfo, /etc/fstab and the kernel's log. A mount that is read-only on purpose is fine: critical is one that an
+earlier sweep saw writable, that fstab mounts writable, that the kernel says it remounted after an error, or that shut down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from diagnose.sweep.context import Context, NotApplicable, Unreadable
+from diagnose.sweep.filesystems import mounts
+from diagnose.sweep.finding import Finding
+from diagnose.sweep.kernel_events import READONLY, logged_events
+from probes.mounts import Mount
+
+ID = "disk.readonly"
+SETTINGS: dict[str, float] = {}
+
+
+def run(context: Context) -> Iterator[Finding]:
+    found = mounts(context)
+    if not found:
+        raise NotApplicable("no file system on a device")
+    try:
+        remounted = {event.instance for event in logged_events(context) if event.family == READONLY}
+    except Unreadable:
+        remounted = set()  # os.kmsg says that the log cannot be read
+    writable = _fstab(context.text("etc/fstab") or "")
+    for mount in found:
+        reason = _why(context, mount, remounted, writable)
+        if reason:
+            yield context.critical(
+                "/proc/self/mountinfo", "read-only", instance=mount.mount_point, expected="writable", why=reason,
+                action="Drain the host; check the disk, then fsck and remount.",
+            )  # fmt: skip
+        else:
+            read_only = _read_only(mount)
+            if not read_only:
+                context.keep(mount.mount_point, "writable")
+            yield context.ok(
+                "/proc/self/mountinfo", "read-only" if read_only else "writable", instance=mount.mount_point
+            )
+
+
+def _why(context: Context, mount: Mount, remounted: set[str], writable: set[str]) -> str:
+    options = mount.super_options.split(",")
+    if "shutdown" in options or "emergency_ro" in options:
+        return "the file system shut itself down after an error"
+    if not _read_only(mount):
+        return ""
+    if context.recall(mount.mount_point) == "writable":
+        context.keep(mount.mount_point, "writable")
+        return "it was writable in an earlier sweep"
+    if mount.source.rpartition("/")[2] in remounted:
+        return "the kernel remounted it after an error"
+    return "/etc/fstab mounts it writable" if mount.mount_point in writable and mount.root == "/" else ""
+
+
+def _read_only(mount: Mount) -> bool:
+    return "ro" in mount.options.split(",") or "ro" in mount.super_options.split(",")
+
+
+def _fstab(text: str) -> set[str]:
+    """Mount points that fstab says are mounted writable, explicitly."""
+    points = set()
+    for line in text.splitlines()[:4096]:
+        words = line.split("#", 1)[0].split()
+        if len(words) >= 4 and "rw" in words[3].split(","):
+            points.add(words[1])
+    return points

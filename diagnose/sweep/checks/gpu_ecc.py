@@ -1,0 +1,47 @@
+"""GPU memory has no errors.
+
+Reads ECC counters from NVML; judged by growth since the last sweep. An uncorrected error is critical: the job that met it has
+died or computes with wrong numbers. Corrected errors are a warning above `corrected_per_hour`. ECC switched off on a GPU whose
+siblings have it on is a warning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from diagnose.sweep.context import Context, NotApplicable
+from diagnose.sweep.finding import Finding
+from diagnose.sweep.gpus import gpus, name_of
+
+ID = "gpu.ecc"
+SETTINGS = {"corrected_per_hour": 100.0}
+
+
+def run(context: Context) -> Iterator[Finding]:
+    found = [gpu for gpu in gpus(context) if gpu.ecc_enabled is not None]
+    if not found:
+        raise NotApplicable("no GPU with ECC")
+    some_on = any(gpu.ecc_enabled for gpu in found)
+    for gpu in found:
+        name = name_of(gpu)
+        if not gpu.ecc_enabled:
+            if some_on:
+                yield context.warning("NVML", "off", instance=name, expected="on, as on its siblings", why="ECC is off",
+                                      action="nvidia-smi -e 1, then reset the GPU.")  # fmt: skip
+            else:
+                yield context.ok("NVML", "off", instance=name)
+            continue
+        # Volatile counts begin anew with every driver load.
+        lost = context.grown(f"{gpu.uuid}.uncorrected", gpu.ecc_uncorrected or 0)
+        corrected = context.grown(f"{gpu.uuid}.corrected", gpu.ecc_corrected or 0)
+        if lost.amount:
+            yield context.critical(
+                "NVML", lost.amount, unit="uncorrected errors", instance=name, expected="none since the last sweep",
+                why="GPU memory lost data", action="Drain the host and reset the GPU; inspect it if it repeats.",
+            )  # fmt: skip
+        else:
+            yield context.judged(
+                round(corrected.per_hour, 1), context.number("corrected_per_hour"), float("inf"), "NVML", instance=name,
+                unit="errors/h", what="corrected errors", why="the memory corrects many errors; uncorrected ones follow",
+                action="Have the GPU inspected at the next chance.",
+            )  # fmt: skip

@@ -1,0 +1,31 @@
+"""No GPU asks to be reset.
+
+Reads the driver's own recommendation from NVML (field GPU_RECOVERY_ACTION, driver 565 and later): none, reset the GPU, reboot
+the host, drain. Cheap and decisive: the driver has weighed all errors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from diagnose.sweep.context import Context, NotApplicable
+from diagnose.sweep.finding import Finding
+from diagnose.sweep.gpus import gpus, name_of
+from probes.nvml import RECOVERY_ACTIONS
+
+ID = "gpu.recovery"
+SETTINGS: dict[str, float] = {}
+
+
+def run(context: Context) -> Iterator[Finding]:
+    found = [gpu for gpu in gpus(context) if gpu.recovery_action is not None]
+    if not found:
+        raise NotApplicable("this driver recommends nothing (before 565)")
+    for gpu in found:
+        action = gpu.recovery_action or 0
+        words = RECOVERY_ACTIONS[action] if 0 <= action < len(RECOVERY_ACTIONS) else f"action {action}"
+        if action:
+            yield context.critical("NVML", words, instance=name_of(gpu), expected="none",
+                                   why="the driver wants the GPU to be recovered", action=f"Drain the host, then: {words}.")  # fmt: skip
+        else:
+            yield context.ok("NVML", "none", instance=name_of(gpu))

@@ -1,0 +1,51 @@
+"""GPUs are not slowed down by heat or power.
+
+Reads the reasons for lowered clocks, temperatures and power limits from NVML. Hardware slowdown, thermal slowdown and power
+brake are critical (the GPU runs at a fraction of its speed); software thermal slowdown, and a power limit below `power_percent`
+of the default, are warnings. The software power cap alone is normal under full load.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from diagnose.sweep.context import Context, NotApplicable
+from diagnose.sweep.finding import Finding
+from diagnose.sweep.gpus import gpus, name_of
+from probes.nvml import Gpu
+
+ID = "gpu.throttle"
+SETTINGS = {"power_percent": 95.0}
+_HARDWARE = {0x08: "hardware slowdown", 0x40: "hardware thermal slowdown", 0x80: "power brake"}
+_SOFTWARE_THERMAL = 0x20
+
+
+def run(context: Context) -> Iterator[Finding]:
+    found = [gpu for gpu in gpus(context) if gpu.throttle_reasons is not None or gpu.power_limit_w is not None]
+    if not found:
+        raise NotApplicable("no GPU tells why its clocks are low")
+    for gpu in found:
+        yield _judge(context, gpu)
+
+
+def _judge(context: Context, gpu: Gpu) -> Finding:
+    reasons, name = gpu.throttle_reasons or 0, name_of(gpu)
+    hot = f" at {gpu.temperature_c} °C" if gpu.temperature_c is not None else ""
+    hardware = [word for bit, word in _HARDWARE.items() if reasons & bit]
+    if hardware:
+        return context.critical(
+            "NVML", ", ".join(hardware), instance=name, expected="none", why=f"the GPU slowed itself down{hot}",
+            action="Check airflow, fans and power supply; drain the host until then.",
+        )  # fmt: skip
+    if reasons & _SOFTWARE_THERMAL:
+        return context.warning(
+            "NVML", "software thermal slowdown", instance=name, expected="none", why=f"the GPU is too hot{hot}",
+            action="Check airflow and inlet temperature.",
+        )  # fmt: skip
+    limit, default = gpu.power_limit_w, gpu.power_default_w
+    if limit and default and limit * 100 < default * context.number("power_percent"):
+        return context.warning(
+            "NVML", limit, unit="W", instance=name, expected=f"{default:g} W, its default", why="the power limit was lowered",
+            action=f"nvidia-smi -i {gpu.index} -pl {default:g}, or `ignore` it if it is on purpose.",
+        )  # fmt: skip
+    return context.ok("NVML", None if gpu.temperature_c is None else float(gpu.temperature_c), instance=name, unit="°C")

@@ -1,0 +1,34 @@
+"""The NVIDIA driver logged no Xid.
+
+Reads Xids from the kernel's log. Those that only a reset or reboot cures are critical until the host was rebooted; those that
+user code causes (13, 31, 43, 45, 94) and other warnings are reported for `hours`. `ignore` takes GPUs by bus address.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from diagnose.sweep.context import Context, NotApplicable
+from diagnose.sweep.finding import CRITICAL, Finding
+from diagnose.sweep.gpus import loaded
+from diagnose.sweep.kernel_events import Xid, kernel_log, recent, unix_time, xids
+
+ID = "gpu.xid"
+SETTINGS = {"hours": 24.0}
+
+
+def run(context: Context) -> Iterator[Finding]:
+    if not loaded(context):
+        raise NotApplicable("no NVIDIA driver is loaded here")
+    groups: dict[tuple[str, int], list[Xid]] = {}
+    for xid in xids(kernel_log(context)):
+        if xid.meaning[1] == CRITICAL or recent(context, xid.time_s, context.number("hours")):
+            groups.setdefault((xid.bus, xid.number), []).append(xid)
+    for (bus, number), found in groups.items():
+        what, state, action = found[0].meaning
+        yield context.bad(
+            state, "/dev/kmsg", float(len(found)), unit=f"times Xid {number}", instance=bus, expected="none",
+            why=f"Xid {number}: {what}", action=action, since_s=unix_time(context, found[0].time_s),
+        )  # fmt: skip
+    if not groups:
+        yield context.ok("/dev/kmsg", 0.0, unit="Xids")

@@ -1,0 +1,66 @@
+"""InfiniBand and RoCE ports are active at their full rate.
+
+Reads state, phys_state and rate under /sys/class/infiniband. A port that an earlier sweep saw active, or whose equals (same
+board) on this host are active, must be active; and no slower than they are, or than it was. Unused ports are left alone; the
+settings `ports` and `rate_gbps` say what is expected instead.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from diagnose.sweep.context import Context, NotApplicable
+from diagnose.sweep.finding import Finding
+from probes.infiniband import IbPort, read_ports
+
+ID = "ib.port"
+SETTINGS = {"ports": 0.0, "rate_gbps": 0.0}
+_ACTION = "Check cable, transceiver and switch port (ibdiagnet, mlxlink)."
+
+
+def run(context: Context) -> Iterator[Finding]:
+    ports = context.shared.get("ib", lambda: read_ports(context.root))
+    if not ports:
+        raise NotApplicable("no InfiniBand or RoCE device")
+    for port in ports:
+        yield _judge(context, port, ports)
+    active = sum(port.state == "ACTIVE" for port in ports)
+    if active < context.number("ports"):
+        yield context.critical(
+            "/sys/class/infiniband", float(active), unit="active ports", expected=f"{context.number('ports'):g} (setting)",
+            why="fewer ports than this host should have", action=_ACTION,
+        )  # fmt: skip
+
+
+def _judge(context: Context, port: IbPort, ports: tuple[IbPort, ...]) -> Finding:
+    read = f"/sys/class/infiniband/{port.device}/ports/{port.port}/state"
+    before = context.recall(port.name)
+    best = float(before) if before else 0.0
+    equals = [one for one in ports if one is not port and one.board == port.board and one.state == "ACTIVE"]
+    if port.state == "ACTIVE":
+        context.keep(port.name, f"{max(best, port.rate_gbps):g}")
+        expected = context.number("rate_gbps") or max([best, *(one.rate_gbps for one in equals)])
+        if port.rate_gbps < expected:
+            return context.warning(
+                read.replace("/state", "/rate"), port.rate_gbps, unit="Gbit/s", instance=port.name,
+                expected=f"{expected:g} Gbit/s", why="slower than before, than its equals, or than the setting", action=_ACTION,
+            )  # fmt: skip
+        return context.ok(read, port.rate_gbps, instance=port.name, unit="Gbit/s")
+    if before:
+        context.keep(port.name, before)
+    value = f"{port.state} ({port.physical})"
+    if before:
+        return context.critical(
+            read,
+            value,
+            instance=port.name,
+            expected="ACTIVE, as in an earlier sweep",
+            why="the port is lost",
+            action=_ACTION,
+        )
+    if equals and port.physical != "Disabled":
+        return context.warning(
+            read, value, instance=port.name, expected=f"ACTIVE, as {equals[0].name} is", why="its equals are active",
+            action=f"{_ACTION} If it is unused on purpose, add it to `ignore`.",
+        )  # fmt: skip
+    return context.ok(read, value, "not in use", instance=port.name)

@@ -1,0 +1,37 @@
+"""Memory (DIMMs) has no errors.
+
+Reads ce_count and ue_count per DIMM under /sys/devices/system/edac; judged by growth since the last sweep. An uncorrected error
+is critical: data was lost. Corrected ones are normal up to some per hour; more come before an uncorrected one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from diagnose.sweep.context import Context, NotApplicable
+from diagnose.sweep.finding import Finding
+from probes.edac import read_edac
+
+ID = "mem.ecc"
+SETTINGS = {"corrected_per_hour": 10.0}
+
+
+def run(context: Context) -> Iterator[Finding]:
+    memory = read_edac(context.root)
+    if memory is None:
+        raise NotApplicable("no EDAC driver (no ECC memory, or a virtual machine)")
+    for dimm in memory:
+        corrected = context.grown(f"{dimm.name}.ce", dimm.corrected)
+        uncorrected = context.grown(f"{dimm.name}.ue", dimm.uncorrected)
+        read = "/sys/devices/system/edac/mc"
+        if uncorrected.amount:
+            yield context.critical(
+                f"{read}/*ue_count", uncorrected.amount, unit="errors", instance=dimm.name,
+                expected="none since the last sweep", why="memory lost data", action="Drain the host and replace the DIMM.",
+            )  # fmt: skip
+        else:
+            yield context.judged(
+                round(corrected.per_hour, 1), context.number("corrected_per_hour"), float("inf"), f"{read}/*ce_count",
+                unit="errors/h", instance=dimm.name, what="corrected errors",
+                why="the DIMM corrects many errors; uncorrected ones follow", action="Replace the DIMM at the next chance.",
+            )  # fmt: skip

@@ -1,0 +1,58 @@
+"""Network interfaces that had a link keep it.
+
+Reads carrier, operstate, flags and carrier_down_count under /sys/class/net for interfaces with a device behind them. A port
+without a cable is nobody's fault, so a missing link is critical only where an earlier sweep saw one, and a warning for a
+member of a bond. Losing the link more often than `flaps` times since the last sweep is a warning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from diagnose.sweep.context import Context, NotApplicable
+from diagnose.sweep.finding import Finding
+from diagnose.sweep.interfaces import IFF_UP, Nic, physical
+
+ID = "net.link"
+SETTINGS = {"flaps": 0.0}
+
+
+def run(context: Context) -> Iterator[Finding]:
+    nics = physical(context)
+    if not nics:
+        raise NotApplicable("no physical network interface")
+    for nic in nics:
+        yield _judge(context, nic)
+
+
+def _judge(context: Context, nic: Nic) -> Finding:
+    read = f"/sys/class/net/{nic.name}/operstate"
+    was_up = context.recall(nic.name) == "up"
+    downs = context.grown(f"{nic.name}.downs", nic.carrier_downs)
+    if nic.up:
+        context.keep(nic.name, "up")
+        if downs.amount > context.number("flaps"):
+            return context.warning(
+                f"/sys/class/net/{nic.name}/carrier_down_count",
+                downs.amount,
+                unit="losses",
+                instance=nic.name,
+                expected=f"at most {context.number('flaps'):g} since the last sweep",
+                why="the link went away and came back",
+                action="Check cable, transceiver and switch port.",
+            )
+        return context.ok(read, "up", instance=nic.name)
+    if not nic.flags & IFF_UP:
+        return context.ok(read, "switched off", "an administrator switched it off", instance=nic.name)
+    context.keep(nic.name, "up" if was_up else "down")
+    if was_up:
+        return context.critical(
+            read, nic.state, instance=nic.name, expected="up, as in an earlier sweep", why="the link is lost",
+            action="Check cable, transceiver and switch port.",
+        )  # fmt: skip
+    if nic.bond:
+        return context.warning(
+            read, nic.state, instance=nic.name, expected="up: it is a member of a bond",
+            why=f"bond {nic.bond} runs without this member", action="Check cable, transceiver and switch port.",
+        )  # fmt: skip
+    return context.ok(read, nic.state, "no sweep has seen a link here", instance=nic.name)

@@ -1,0 +1,167 @@
+"""One sweep: every check on its own thread, all with the same deadline; what they found, with the time each state began.
+
+A check that fails, lacks a right or does not end in time is one UNKNOWN finding; it never ends the sweep. A thread that
+hangs in the kernel (a dead mount) is left behind: it is a daemon thread and ends with the process.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import threading
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from diagnose.sweep.config import Config
+from diagnose.sweep.context import Context, Earlier, NotApplicable, Shared, Unreadable
+from diagnose.sweep.finding import OK, UNKNOWN, Finding, worst
+from diagnose.sweep.registry import Check
+from diagnose.text import clean
+from probes.namespaces import host_name
+from probes.procfs import ROOT, read_file, reason
+
+MAX_FINDINGS_PER_CHECK = 512
+_TEXT_CAP = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Sweep:
+    """A finished sweep. `skipped`: (check, why) where there was nothing to look at. Times in Unix seconds."""
+
+    host: str
+    time_s: float
+    uptime_s: float
+    boot: str
+    seconds: float
+    cpu_seconds: float
+    findings: tuple[Finding, ...]
+    skipped: tuple[tuple[str, str], ...]
+    ignored: int
+    checks: int
+    counters: tuple[tuple[str, str, float], ...]
+    words: tuple[tuple[str, str, str], ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def state(self) -> str:
+        return worst(finding.state for finding in self.findings)
+
+
+class _Running:
+    """A check on its thread."""
+
+    def __init__(self, check: Check, context: Context) -> None:
+        self.check, self.context = check, context
+        self.findings: list[Finding] = []
+        self.skipped = ""
+        self._thread = threading.Thread(target=self._run, name=f"check-{check.id}", daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        found: list[Finding] = []
+        try:
+            for finding in self.check.run(self.context):
+                found.append(finding)
+                if len(found) >= MAX_FINDINGS_PER_CHECK:
+                    break
+        except NotApplicable as why:
+            if not found:
+                self.skipped = str(why)
+        except Exception as error:
+            found.append(self._failed(error))
+        self.findings = found
+
+    def _failed(self, error: Exception) -> Finding:
+        if isinstance(error, Unreadable):
+            return self.context.unknown("", str(error), action=error.right)
+        if isinstance(error, PermissionError):
+            return self.context.unknown(
+                str(error.filename or ""),
+                f"not permitted: {reason(error)}",
+                action="Run as root (CAP_DAC_READ_SEARCH).",
+            )
+        why = reason(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
+        return self.context.unknown(
+            str(getattr(error, "filename", "") or ""), f"the check failed: {why}", action="Report it with -v."
+        )
+
+    def finish(self, deadline: float, limit_s: float) -> None:
+        """Wait for it until the deadline (time.monotonic)."""
+        self._thread.join(max(0.0, deadline - time.monotonic()))
+        if self._thread.is_alive():
+            late = self.context.unknown(
+                "", f"did not end within {limit_s:g} s", action="Look for a stuck mount or device; see fs.stuck."
+            )
+            self.findings = [late]
+            # Its thread may still be writing: from here on it has a context of its own.
+            self.context = replace(self.context, counters={}, words={})
+
+
+def sweep(
+    checks: Sequence[Check], config: Config, earlier: Earlier, root: Path = ROOT, now_s: float | None = None
+) -> Sweep:
+    """Run the checks side by side. Never raises for what a check does."""
+    began, cpu_began = time.monotonic(), time.process_time()
+    now = time.time() if now_s is None else now_s
+    uptime, boot = _boot(root)
+    shared = Shared()
+    running = [
+        _Running(check, Context(check.id, config.settings(check), root, now, uptime, boot, earlier, shared))
+        for check in checks
+    ]
+    deadline = began + config.timeout_s
+    for one in running:
+        one.finish(deadline, config.timeout_s)
+    findings, ignored = _without_quirks((finding for one in running for finding in one.findings), config)
+    return Sweep(
+        host=clean(host_name(root), 64),
+        time_s=now,
+        uptime_s=uptime,
+        boot=boot,
+        seconds=time.monotonic() - began,
+        cpu_seconds=time.process_time() - cpu_began,
+        findings=tuple(findings),
+        skipped=tuple((one.check.id, clean(one.skipped, _TEXT_CAP)) for one in running if one.skipped),
+        ignored=ignored,
+        checks=len(running),
+        counters=tuple((one.check.id, key, value) for one in running for key, value in one.context.counters.items()),
+        words=tuple((one.check.id, key, word) for one in running for key, word in one.context.words.items()),
+    )
+
+
+def _without_quirks(findings: Iterable[Finding], config: Config) -> tuple[list[Finding], int]:
+    """Findings made printable, without the instances that the configuration says to ignore."""
+    kept, ignored = [], 0
+    for finding in findings:
+        patterns = config.ignored(finding.id)
+        if finding.state not in (OK, UNKNOWN) and any(fnmatch.fnmatchcase(finding.instance, p) for p in patterns):
+            ignored += 1
+            continue
+        value = finding.value
+        kept.append(
+            replace(
+                finding,
+                instance=clean(finding.instance, 100),
+                read=clean(finding.read, _TEXT_CAP),
+                value=clean(value, 100) if isinstance(value, str) else value,
+                expected=clean(finding.expected, _TEXT_CAP),
+                why=clean(finding.why, _TEXT_CAP),
+                action=clean(finding.action, _TEXT_CAP),
+            )
+        )
+    return kept, ignored
+
+
+def _boot(root: Path) -> tuple[float, str]:
+    """(seconds since boot, id of the boot); 0 and '' where they cannot be read."""
+    base = str(root).rstrip("/")
+    try:
+        uptime = float(read_file(f"{base}/proc/uptime", 256).split()[0])
+    except (OSError, ValueError, IndexError):
+        uptime = time.clock_gettime(time.CLOCK_BOOTTIME)
+    try:
+        boot = read_file(f"{base}/proc/sys/kernel/random/boot_id", 64).decode("ascii", "replace").strip()
+    except OSError:
+        boot = ""
+    return uptime, boot

@@ -1,0 +1,187 @@
+"""A sweep as text, JSON (rankscope.sweep/1), Prometheus textfile and syslog lines. Nothing here prints."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import textwrap
+import time
+from collections import Counter
+from collections.abc import Collection, Iterator
+from pathlib import Path
+from typing import Any
+
+from diagnose.sweep.engine import Sweep
+from diagnose.sweep.finding import CRITICAL, OK, STATES, UNKNOWN, WARNING, Finding
+from probes.errors import OutputFailed
+
+SCHEMA = "rankscope.sweep/1"
+_CODES = {OK: 0, WARNING: 1, CRITICAL: 2, UNKNOWN: 3}
+_ORDER = {CRITICAL: 0, WARNING: 1, UNKNOWN: 2, OK: 3}
+
+
+def as_json(sweep: Sweep) -> dict[str, Any]:
+    """One object: schema, host, time, findings, summary, notes."""
+    counts = Counter(finding.state for finding in sweep.findings)
+    return {
+        "schema": SCHEMA,
+        "host": sweep.host,
+        "time": _iso(sweep.time_s),
+        "findings": [
+            {
+                "id": finding.id,
+                "state": finding.state,
+                "instance": finding.instance,
+                "read": finding.read,
+                "value": finding.value,
+                "unit": finding.unit,
+                "expected": finding.expected,
+                "why": finding.why,
+                "since": _iso(finding.since_s) if finding.since_s is not None else None,
+                "action": finding.action,
+            }
+            for finding in sweep.findings
+        ],
+        "summary": {
+            "state": sweep.state,
+            "counts": {state: counts[state] for state in STATES},
+            "checks": sweep.checks,
+            "not_applicable": [{"id": identifier, "why": why} for identifier, why in sweep.skipped],
+            "ignored": sweep.ignored,
+            "seconds": round(sweep.seconds, 3),
+            "cpu_seconds": round(sweep.cpu_seconds, 3),
+        },
+        "notes": list(sweep.notes),
+    }
+
+
+def as_text(sweep: Sweep, verbose: bool = False) -> Iterator[str]:
+    """Lines of at most 80 columns: what is wrong first, then one line per check; with verbose every finding."""
+    wrong = sorted((one for one in sweep.findings if one.state != OK), key=lambda one: (_ORDER[one.state], one.id))
+    for finding in wrong:
+        yield from _lines(finding, sweep.time_s)
+    fine: dict[str, list[Finding]] = {}
+    bad_ids = {finding.id for finding in wrong}
+    for finding in sweep.findings:
+        if finding.state == OK:
+            fine.setdefault(finding.id, []).append(finding)
+    if verbose:
+        for findings in fine.values():
+            for one in findings:
+                yield _cut(f"{'ok':10}{one.id:20} {one.instance:20} {_value(one)}{'  ' + one.why if one.why else ''}")
+        for identifier, why in sweep.skipped:
+            yield _cut(f"{'-':10}{identifier:20} {why}")
+    else:
+        quiet = [identifier for identifier in fine if identifier not in bad_ids]
+        if quiet:
+            yield from textwrap.wrap("ok        " + ", ".join(quiet), 80, subsequent_indent=" " * 10, break_on_hyphens=False)
+        absent = [identifier for identifier, _ in sweep.skipped]
+        if absent:
+            yield from textwrap.wrap(
+                "absent    " + ", ".join(absent), 80, subsequent_indent=" " * 10, break_on_hyphens=False
+            )
+    for note in sweep.notes:
+        yield from textwrap.wrap(f"note      {note}", 80, subsequent_indent=" " * 10)
+    counts = Counter(finding.state for finding in sweep.findings)
+    told = ", ".join(f"{counts[state]} {state}" for state in (CRITICAL, WARNING, UNKNOWN, OK) if counts[state])
+    yield _cut(f"{sweep.host}: {sweep.state}: {told or 'nothing to look at'}; {sweep.checks} checks in {sweep.seconds:.1f} s")
+
+
+def syslog_lines(sweep: Sweep) -> Iterator[tuple[int, str]]:
+    """(syslog priority, line) for everything wrong, and one for the whole sweep."""
+    priorities = {CRITICAL: 2, WARNING: 4, UNKNOWN: 5, OK: 6}
+    for finding in sweep.findings:
+        if finding.state != OK:
+            yield priorities[finding.state], (
+                f"{finding.state} {finding.id} {finding.instance or '-'}: {_value(finding)}: {finding.why}"
+            )[:900]
+    yield priorities[sweep.state], f"sweep {sweep.state}: {len(sweep.findings)} findings of {sweep.checks} checks"
+
+
+def as_prometheus(sweep: Sweep, per_process: Collection[str] = ()) -> str:
+    """The text format. Instances that are processes are summed up under their check: labels stay few."""
+    worst: dict[tuple[str, str], int] = {}
+    values: dict[tuple[str, str, str], float] = {}
+    for finding in sweep.findings:
+        instance = "" if finding.id in per_process else finding.instance
+        key = (finding.id, instance)
+        code = _CODES[finding.state]
+        if key not in worst or _ORDER[finding.state] < _ORDER[STATES[worst[key]]]:
+            worst[key] = code
+        if isinstance(finding.value, (int, float)) and finding.id not in per_process:
+            values[finding.id, instance, finding.unit] = float(finding.value)
+    counts = Counter(finding.state for finding in sweep.findings)
+    lines = [
+        "# HELP rankscope_sweep_state State of a check: 0 ok, 1 warning, 2 critical, 3 unknown.",
+        "# TYPE rankscope_sweep_state gauge",
+        *(f"rankscope_sweep_state{{check={_label(check)},instance={_label(one)}}} {code}" for (check, one), code in worst.items()),
+        "# HELP rankscope_sweep_value What a check read, in the unit of its label.",
+        "# TYPE rankscope_sweep_value gauge",
+        *(
+            f"rankscope_sweep_value{{check={_label(check)},instance={_label(one)},unit={_label(unit)}}} {value:.12g}"
+            for (check, one, unit), value in values.items()
+        ),
+        "# HELP rankscope_sweep_findings Findings of the last sweep by state.",
+        "# TYPE rankscope_sweep_findings gauge",
+        *(f"rankscope_sweep_findings{{state={_label(state)}}} {counts[state]}" for state in STATES),
+    ]
+    for name, help_text, value in (
+        ("last_run_timestamp_seconds", "When the last sweep ran.", sweep.time_s),
+        ("duration_seconds", "How long the last sweep took.", sweep.seconds),
+        ("cpu_seconds", "CPU time of the last sweep's checks.", sweep.cpu_seconds),
+    ):
+        lines += [f"# HELP rankscope_sweep_{name} {help_text}", f"# TYPE rankscope_sweep_{name} gauge"]
+        lines.append(f"rankscope_sweep_{name} {value:.3f}")
+    return "\n".join(lines) + "\n"
+
+
+def write_atomically(path: Path, text: str) -> None:
+    """Replaces a file in one step; readable by others, since an exporter reads it. Raises OutputFailed."""
+    try:
+        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    except OSError as error:
+        raise OutputFailed(f"{path}: {error.strerror}") from error
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            stream.write(text)
+            os.fchmod(stream.fileno(), 0o644)
+        Path(temporary).replace(path)
+    except OSError as error:
+        Path(temporary).unlink(missing_ok=True)
+        raise OutputFailed(f"{path}: {error.strerror}") from error
+
+
+def _lines(finding: Finding, now_s: float) -> Iterator[str]:
+    value = f" {_value(finding)}" if finding.value is not None else ""
+    head = f"{finding.state.upper():10}{finding.id}{' ' + finding.instance if finding.instance else ''}:{value}"
+    yield from textwrap.wrap(head, 80, subsequent_indent=" " * 10)
+    since = ""
+    if finding.since_s is not None and now_s - finding.since_s >= 60:
+        since = f" (since {time.strftime('%Y-%m-%d %H:%M', time.localtime(finding.since_s))})"
+    for word, text in (("expected", finding.expected), ("", finding.why + since), ("->", finding.action)):
+        if text.strip():
+            indent = " " * 10 + (word + " " if word else "")
+            yield from textwrap.wrap(text.strip(), 80, initial_indent=indent, subsequent_indent=" " * 13)
+
+
+def _value(finding: Finding) -> str:
+    if finding.value is None:
+        return ""
+    value = finding.value if isinstance(finding.value, str) else f"{finding.value:.10g}"
+    return f"{value} {finding.unit}".strip() if finding.unit not in ("%",) else f"{value} %"
+
+
+def _label(text: str) -> str:
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'"{escaped}"'
+
+
+def _cut(line: str) -> str:
+    return line if len(line) <= 80 else line[:79] + "…"
+
+
+def _iso(time_s: float) -> str:
+    try:
+        return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(time_s))
+    except (OverflowError, ValueError, OSError):
+        return "1970-01-01T00:00:00Z"

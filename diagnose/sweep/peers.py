@@ -1,0 +1,166 @@
+"""Many hosts' sweeps side by side: what is odd about one of them.
+
+In: JSON of `rankscope sweep --json`, one file per host. A value is odd
+- as words (versions, link speeds): where more than two thirds of at least three hosts agree, and this host differs;
+- as a number: |value - median| ≥ 4 robust deviations (1.4826 MAD, never below 5 % of the median), significant at 1 % after
+  Benjamini and Hochberg over all comparisons;
+- by absence: where more than two thirds have the finding, and this host does not.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from diagnose.compare import benjamini_hochberg
+from diagnose.sweep.finding import OK, STATES
+from diagnose.sweep.output import SCHEMA
+from diagnose.text import clean
+from probes.errors import BadData
+
+FILE_CAP = 16 * 1024 * 1024
+MAX_FILES, LEAST_HOSTS = 20_000, 3
+_AGREE, _Z, _FLOOR = 2 / 3, 4.0, 0.05
+# Levels that differ from host to host for good reasons: not compared as numbers.
+_NOT_NUMBERS = frozenset({"disk.full", "disk.slow", "mem.pressure", "os.limits", "os.kmsg", "fs.stuck", "job.orphans"})
+
+
+@dataclass(frozen=True, slots=True)
+class HostSweep:
+    """One host's sweep, as far as it is compared: (check, instance) → value and state."""
+
+    host: str
+    state: str
+    values: dict[tuple[str, str], float | str | None]
+
+
+@dataclass(frozen=True, slots=True)
+class Odd:
+    """One thing about one host that differs from the others. `z` 0 for words."""
+
+    host: str
+    id: str
+    instance: str
+    value: str
+    others: str
+    hosts: int
+    z: float
+
+
+def read_sweeps(places: Sequence[Path]) -> tuple[tuple[HostSweep, ...], tuple[str, ...]]:
+    """The newest sweep of each host in files and folders, and what could not be used. Raises BadData if nothing can."""
+    files: list[Path] = []
+    for place in places:
+        if place.is_dir():
+            files += sorted(place.rglob("*.json"))
+        elif place.exists():
+            files.append(place)
+        else:
+            raise BadData(f"{place}: no such file or folder")
+    newest: dict[str, tuple[str, HostSweep]] = {}
+    notes = []
+    for file in files[:MAX_FILES]:
+        try:
+            with file.open("rb") as stream:
+                when, found = parse_sweep(stream.read(FILE_CAP))
+        except (OSError, ValueError) as error:
+            notes.append(f"{clean(file.name, 60)}: {clean(str(error), 100)}")
+            continue
+        if found.host not in newest or newest[found.host][0] <= when:
+            newest[found.host] = (when, found)
+    if not newest:
+        raise BadData(f"no sweep could be read{': ' + notes[0] if notes else ''}")
+    return tuple(sweep for _, sweep in (newest[host] for host in sorted(newest))), tuple(notes)
+
+
+def parse_sweep(data: bytes) -> tuple[str, HostSweep]:
+    """(time, sweep) of one file. Raises ValueError."""
+    try:
+        content = json.loads(data)
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
+    if not isinstance(content, dict) or content.get("schema") != SCHEMA:
+        raise ValueError(f"not {SCHEMA}")
+    host, findings, summary = content.get("host"), content.get("findings"), content.get("summary")
+    if not isinstance(host, str) or not host or not isinstance(findings, list) or not isinstance(summary, dict):
+        raise ValueError("parts are missing")
+    state = summary.get("state")
+    if state not in STATES:
+        raise ValueError("unknown state")
+    values: dict[tuple[str, str], float | str | None] = {}
+    for one in findings[:10_000]:
+        if not isinstance(one, dict) or not isinstance(one.get("id"), str) or not isinstance(one.get("instance"), str):
+            raise ValueError("a finding without id or instance")
+        value: Any = one.get("value")
+        if isinstance(value, bool) or not isinstance(value, (int, float, str, type(None))):
+            raise ValueError("a value of the wrong kind")
+        if isinstance(value, (int, float)):
+            value = float(value)
+            if not math.isfinite(value):
+                raise ValueError("a value that is not finite")
+        values[clean(one["id"], 60), clean(one["instance"], 60)] = clean(value, 60) if isinstance(value, str) else value
+    return str(content.get("time", ""))[:32], HostSweep(clean(host, 64), str(state), values)
+
+
+def odd_ones(sweeps: Sequence[HostSweep], per_process: Iterable[str] = ()) -> tuple[Odd, ...]:
+    """What is odd, worst first; nothing with fewer than three hosts."""
+    left_out = set(per_process)
+    keys = sorted({key for sweep in sweeps for key in sweep.values if key[0] not in left_out})
+    words: list[Odd] = []
+    numbers: list[Odd] = []
+    p_values: list[float] = []
+    tests = 0
+    for key in keys:
+        holders = [sweep for sweep in sweeps if key in sweep.values]
+        if len(sweeps) >= LEAST_HOSTS and len(holders) > _AGREE * len(sweeps) and key[1]:
+            words += [
+                Odd(sweep.host, *key, "missing", "present", len(holders), 0.0) for sweep in sweeps if key not in sweep.values
+            ]
+        values = [(sweep.host, sweep.values[key]) for sweep in holders]
+        texts = [(host, value) for host, value in values if isinstance(value, str)]
+        words += _odd_words(key, texts)
+        levels = [(host, value) for host, value in values if isinstance(value, float)]
+        if len(levels) >= LEAST_HOSTS and key[0] not in _NOT_NUMBERS:
+            tests += len(levels)
+            for odd, p in _odd_numbers(key, levels):
+                numbers.append(odd)
+                p_values.append(p)
+    if p_values:
+        kept = benjamini_hochberg(np.array(p_values), tests)
+        numbers = [odd for odd, keep in zip(numbers, kept, strict=True) if keep]
+    return tuple(sorted([*numbers, *words], key=lambda odd: (-abs(odd.z), odd.host, odd.id, odd.instance)))
+
+
+def _odd_words(key: tuple[str, str], values: Sequence[tuple[str, str]]) -> list[Odd]:
+    if len(values) < LEAST_HOSTS:
+        return []
+    common, count = Counter(value for _, value in values).most_common(1)[0]
+    if count <= _AGREE * len(values) and not (len(values) == LEAST_HOSTS and count == LEAST_HOSTS - 1):
+        return []
+    return [Odd(host, *key, value, common, count, 0.0) for host, value in values if value != common]
+
+
+def _odd_numbers(key: tuple[str, str], values: Sequence[tuple[str, float]]) -> list[tuple[Odd, float]]:
+    median = statistics.median(value for _, value in values)
+    spread = 1.4826 * statistics.median(abs(value - median) for _, value in values)
+    scale = max(spread, _FLOOR * abs(median), 1e-9 if median else 1.0)
+    found = []
+    for host, value in values:
+        z = (value - median) / scale
+        if abs(z) >= _Z:
+            odd = Odd(host, *key, f"{value:g}", f"{median:g}", len(values) - 1, round(z, 1))
+            found.append((odd, math.erfc(abs(z) / math.sqrt(2))))
+    return found
+
+
+def states(sweeps: Sequence[HostSweep]) -> Counter[str]:
+    """How many hosts are in each state."""
+    return Counter(sweep.state for sweep in sweeps if sweep.state != OK)

@@ -1,0 +1,199 @@
+"""The state folder: what the last sweep read, and the history of findings with retention; one SQLite file and one lock.
+
+Nothing is ever written elsewhere. A file that is no store of ours is kept aside under another name, and said; a folder that
+cannot be written (not root) means a sweep without memory, and is said too. History keeps a finding only when its state or value
+changed: some kilobytes per host and day.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import sqlite3
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from diagnose.sweep.context import Earlier, Reading
+from diagnose.sweep.engine import Sweep
+from diagnose.sweep.finding import Finding
+from probes.errors import EXIT_UNKNOWN, RankscopeError
+from probes.procfs import reason
+
+DEFAULT_FOLDER = Path("/var/lib/rankscope/sweep")
+_FILE, _LOCK = "sweep.db", "lock"
+_VERSION = 1
+_MAX_ROWS = 500_000
+_TABLES = """
+CREATE TABLE IF NOT EXISTS counters(id TEXT, key TEXT, value REAL, time REAL, uptime REAL, boot TEXT, PRIMARY KEY(id, key))
+  WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS words(id TEXT, key TEXT, word TEXT, PRIMARY KEY(id, key)) WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS current(id TEXT, instance TEXT, state TEXT, value REAL, since REAL, PRIMARY KEY(id, instance))
+  WITHOUT ROWID;
+CREATE TABLE IF NOT EXISTS sweeps(time REAL PRIMARY KEY, state TEXT, seconds REAL, cpu REAL);
+CREATE TABLE IF NOT EXISTS history(time REAL, id TEXT, instance TEXT, state TEXT, value REAL, unit TEXT);
+CREATE INDEX IF NOT EXISTS history_by_finding ON history(id, instance, time);
+"""
+
+
+class SweepRunning(RankscopeError):
+    """Another sweep of this host has not ended."""
+
+    help = "Its result stands; run less often, or look why it takes so long."
+    exit_code = EXIT_UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One entry of the history. `time_s` Unix time."""
+
+    time_s: float
+    id: str
+    instance: str
+    state: str
+    value: float | None
+    unit: str
+
+
+class Store:
+    """An open state folder, or none at all (`folder` None): then nothing is remembered."""
+
+    def __init__(self, folder: Path | None, database: sqlite3.Connection | None, notes: tuple[str, ...]) -> None:
+        self.folder, self._database, self.notes = folder, database, notes
+
+    def earlier(self) -> Earlier:
+        """What the last sweep left."""
+        if self._database is None:
+            return Earlier()
+        counters = self._database.execute("SELECT id, key, value, time, uptime, boot FROM counters")
+        words = self._database.execute("SELECT id, key, word FROM words")
+        return Earlier(
+            {(identifier, key): Reading(*reading) for identifier, key, *reading in counters},
+            {(identifier, key): word for identifier, key, word in words},
+        )
+
+    def save(self, sweep: Sweep, ran: tuple[str, ...], retention_days: float) -> Sweep:
+        """Writes a sweep in one transaction; the sweep with `since_s` filled in for every finding.
+
+        Checks that did not run (`ran` has those that did) keep what they knew.
+        """
+        if self._database is None:
+            return replace(sweep, findings=tuple(_since(finding, sweep.time_s) for finding in sweep.findings))
+        with self._database as database:
+            database.execute("BEGIN IMMEDIATE")
+            current = {
+                (identifier, instance): (state, value, since)
+                for identifier, instance, state, value, since in database.execute("SELECT * FROM current")
+            }
+            findings = []
+            told = {finding.id for finding in sweep.findings if finding.state != "unknown"}
+            for identifier in told & set(ran):
+                database.execute("DELETE FROM current WHERE id = ?", (identifier,))
+            # A check that could not look keeps the counters it had: the growth over the gap is judged next time.
+            for identifier in {key[0] for key in sweep.counters}:
+                database.execute("DELETE FROM counters WHERE id = ?", (identifier,))
+            for identifier in {key[0] for key in sweep.words} | (told & set(ran)):
+                database.execute("DELETE FROM words WHERE id = ?", (identifier,))
+            for finding in sweep.findings:
+                state, value, since = current.get((finding.id, finding.instance), (None, None, None))
+                now = float(finding.value) if isinstance(finding.value, (int, float)) else None
+                began = finding.since_s or (since if state == finding.state else sweep.time_s)
+                findings.append(_since(finding, began or sweep.time_s))
+                database.execute(
+                    "INSERT OR REPLACE INTO current VALUES (?, ?, ?, ?, ?)",
+                    (finding.id, finding.instance, finding.state, now, began),
+                )
+                if state != finding.state or value != now:
+                    database.execute(
+                        "INSERT INTO history VALUES (?, ?, ?, ?, ?, ?)",
+                        (sweep.time_s, finding.id, finding.instance, finding.state, now, finding.unit),
+                    )
+            database.executemany(
+                "INSERT OR REPLACE INTO counters VALUES (?, ?, ?, ?, ?, ?)",
+                ((*counter, sweep.time_s, sweep.uptime_s, sweep.boot) for counter in sweep.counters),
+            )
+            database.executemany("INSERT OR REPLACE INTO words VALUES (?, ?, ?)", sweep.words)
+            database.execute(
+                "INSERT OR REPLACE INTO sweeps VALUES (?, ?, ?, ?)",
+                (sweep.time_s, sweep.state, sweep.seconds, sweep.cpu_seconds),
+            )
+            oldest = sweep.time_s - retention_days * 86400
+            database.execute("DELETE FROM history WHERE time < ?", (oldest,))
+            # A clock that was ahead once must not leave sweeps in the future.
+            database.execute("DELETE FROM sweeps WHERE time < ? OR time > ?", (oldest, sweep.time_s))
+            database.execute(
+                "DELETE FROM history WHERE rowid <= (SELECT max(rowid) FROM history) - ?", (_MAX_ROWS,)
+            )
+        return replace(sweep, findings=tuple(findings))
+
+    def history(self, since_s: float) -> tuple[Point, ...]:
+        """Entries since a Unix time, oldest first."""
+        if self._database is None:
+            return ()
+        rows = self._database.execute(
+            "SELECT time, id, instance, state, value, unit FROM history WHERE time >= ? ORDER BY time", (since_s,)
+        )
+        return tuple(Point(*row) for row in rows)
+
+
+@contextmanager
+def open_store(folder: Path) -> Iterator[Store]:
+    """The state folder, locked against other sweeps. Raises SweepRunning."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        yield Store(None, None, (f"no memory of earlier sweeps: {folder}: {reason(error)}; counters cannot be judged",))
+        return
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise SweepRunning("another sweep is running") from error
+        notes: list[str] = []
+        with closing(_open(folder / _FILE, notes)) as database:
+            yield Store(folder, database, tuple(notes))
+    finally:
+        os.close(lock)
+
+
+def _open(path: Path, notes: list[str]) -> sqlite3.Connection:
+    try:
+        return _connect(path)
+    except sqlite3.Error as error:
+        aside = path.with_name(f"{path.name}.broken-{time.time():.0f}")
+        path.replace(aside)
+        for suffix in ("-wal", "-shm", "-journal"):
+            path.with_name(path.name + suffix).unlink(missing_ok=True)
+        notes.append(f"the state file could not be used ({error}); it is kept as {aside.name}, and a new one is begun")
+        return _connect(path)
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    if not path.exists():
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+    database = sqlite3.connect(path, timeout=1.0, isolation_level=None)
+    try:
+        version = database.execute("PRAGMA user_version").fetchone()[0]
+        if version not in (0, _VERSION):
+            raise sqlite3.DatabaseError(f"it is of version {version}, this is version {_VERSION}")
+        if database.execute("PRAGMA quick_check").fetchone()[0] != "ok":
+            raise sqlite3.DatabaseError("it is damaged")
+        database.executescript(_TABLES)
+        database.execute(f"PRAGMA user_version = {_VERSION}")
+        # One sweep lost in a power cut is no harm; a sync on a slow disk in every sweep would be.
+        database.execute("PRAGMA synchronous = OFF")
+        for table, columns in (("counters", 6), ("words", 3), ("current", 5), ("sweeps", 4), ("history", 6)):
+            found = len(database.execute(f"PRAGMA table_info({table})").fetchall())
+            if found != columns:
+                raise sqlite3.DatabaseError(f"table {table} has another shape")
+    except sqlite3.Error:
+        database.close()
+        raise
+    return database
+
+
+def _since(finding: Finding, since_s: float) -> Finding:
+    return finding if finding.since_s is not None else replace(finding, since_s=since_s)

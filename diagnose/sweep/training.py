@@ -1,0 +1,57 @@
+"""Processes that a launcher started as ranks, by their environment alone: cheaper than the observer's census."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from probes.procfs import ProcStat, read_environ_bytes, read_stat
+
+# variable that names the run: what launches it
+LAUNCHERS = {
+    b"TORCHELASTIC_RUN_ID": "torchrun",
+    b"SLURM_STEP_ID": "Slurm",
+    b"PMIX_NAMESPACE": "Open MPI",
+    b"OMPI_COMM_WORLD_RANK": "Open MPI",
+}
+_RANKS = (b"RANK", b"SLURM_PROCID", b"OMPI_COMM_WORLD_RANK")
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchedRank:
+    """A process with the environment of a launched rank: the rank, or anything it started. `run` names the run."""
+
+    pid: int
+    stat: ProcStat
+    launcher: str
+    run: str
+    rank: str
+
+
+def claims(root: Path, among: Sequence[int]) -> tuple[LaunchedRank, ...]:
+    """All such processes; those that cannot be read are left out. Never raises."""
+    found = []
+    for pid in among:
+        try:
+            data = read_environ_bytes(pid, root)
+            if not data or (b"RANK=" not in data and b"SLURM_PROCID=" not in data):
+                continue
+            environ = dict(entry.split(b"=", 1) for entry in data.split(b"\0") if b"=" in entry)
+            rank = next((environ[name] for name in _RANKS if name in environ), None)
+            launcher = next((name for name in LAUNCHERS if name in environ), None)
+            if rank is None or launcher is None:
+                continue
+            job = environ.get(b"SLURM_JOB_ID", b"") + b"." + environ[launcher] + b":" + environ.get(b"MASTER_PORT", b"")
+            found.append(
+                LaunchedRank(
+                    pid,
+                    read_stat(pid, root),
+                    LAUNCHERS[launcher],
+                    job[:100].decode("utf-8", "replace"),
+                    rank[:8].decode("utf-8", "replace"),
+                )
+            )
+        except (OSError, ValueError):
+            continue
+    return tuple(found)

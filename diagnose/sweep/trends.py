@@ -1,0 +1,60 @@
+"""What drifts: error rates that doubled and temperatures that climbed, from the history of earlier sweeps.
+
+The history holds changes, so values are weighted by how long they lasted. The last day is compared with everything before it
+(three days at least). Links that renegotiated down need no history of values: pcie.link, net.speed and ib.port remember the best.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from diagnose.sweep.finding import WARNING, Finding
+from diagnose.sweep.store import Point
+
+RECENT_S = 86400.0
+BASELINE_S = 3 * 86400.0
+FACTOR, LEAST_PER_HOUR, CLIMB_C = 2.0, 1.0, 8.0
+
+
+def trends(points: Iterable[Point], now_s: float) -> tuple[Finding, ...]:
+    """Findings `trend.rate` and `trend.temperature`, warnings only. Never raises."""
+    series: dict[tuple[str, str], list[Point]] = {}
+    for point in points:
+        if point.value is not None and (point.unit.endswith("/h") or point.unit == "°C"):
+            series.setdefault((point.id, point.instance), []).append(point)
+    found = []
+    for (identifier, instance), entries in series.items():
+        if now_s - entries[0].time_s < RECENT_S + BASELINE_S:
+            continue
+        before = mean_between(entries, entries[0].time_s, now_s - RECENT_S)
+        recent = mean_between(entries, now_s - RECENT_S, now_s)
+        name, unit = f"{identifier} {instance}".strip(), entries[-1].unit
+        if unit == "°C" and recent - before >= CLIMB_C:
+            found.append(
+                Finding(
+                    "trend.temperature", WARNING, name, "history", round(recent, 1), unit,
+                    f"about {before:.0f} °C, as in the days before", f"it climbed by {recent - before:.0f} °C",
+                    "Check fans, filters and inlet temperature.",
+                )
+            )
+        elif unit != "°C" and recent >= LEAST_PER_HOUR and recent >= FACTOR * before:
+            found.append(
+                Finding(
+                    "trend.rate", WARNING, name, "history", round(recent, 1), unit,
+                    f"about {before:.1f} {unit}, as in the days before", "the rate at least doubled within a day",
+                    f"See what {identifier} says; plan a repair before it fails.",
+                )
+            )
+    return tuple(found)
+
+
+def mean_between(points: Sequence[Point], start_s: float, end_s: float) -> float:
+    """Mean of a stepwise constant series over an interval. Points in order of time, the first not after the start."""
+    area, total = 0.0, 0.0
+    for index, point in enumerate(points):
+        following = points[index + 1].time_s if index + 1 < len(points) else end_s
+        seconds = min(following, end_s) - max(point.time_s, start_s)
+        if seconds > 0:
+            area += (point.value or 0.0) * seconds
+            total += seconds
+    return area / total if total else 0.0

@@ -1,0 +1,307 @@
+"""Can the diagnoser find a few culprits in a large fleet, and does it accuse anybody else?
+
+Synthetic fleets of R ranks x 60 functions x 30 steps with planted culprits: noise of 2-20 % per rank, step and function,
+a quarter of it lasting, another 1 % lasting per rank, and 1 % of the rank-steps with a stall of 8 % of a step on average.
+A culprit loses 10-60 % of a step to one function, to all GPU functions, to I/O or to the run queue. Two rules see the same patterns beside ours:
+
+EROICA        beta > 0.01, and its pattern (beta, mu; each over its largest) is 0.4 or more (L1) from more of 100 sampled
+              peers than the median rank's is + 5 MAD
+median + MAD  beta > 0.01, and seconds per step above the median by more than 5 x 1.4826 MAD
+
+precision: accused ranks that are culprits; recall: culprits that are accused. Every fleet is judged in a process of its own.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+import resource
+import subprocess
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from diagnose.fleet import Bools, Fleet, Floats, Flows, Ints, Labels, Patterns, Ranks, Steps
+from diagnose.judge import judge
+from diagnose.verdict import Suspect
+
+FUNCTIONS = 60
+STEPS = 30
+STEP_S = 1.0
+SIZES = (1_000, 10_000, 100_000)
+NOISES = (0.02, 0.05, 0.10, 0.20)
+SECONDS_MOST, BYTES_MOST = 20.0, 4e9
+KINDS = ("python", "gpu", "memory", "collective", "io", "sync", "sched")
+FAULTS = {"function": "python", "device": "gpu", "read": "storage", "queue": "cpu"}
+BINS = (0.0, 0.6, 0.7, 0.8, 0.9, 1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class Planted:
+    """One culprit: its row, the kind of fault, the function it is in and the seconds per step it loses."""
+
+    row: int
+    fault: str
+    function: int
+    lost_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """One fleet judged: counts per rule as (accused and guilty, accused, guilty); confidences as (confidence, right)."""
+
+    ranks: int
+    noise: float
+    seed: int
+    counts: dict[str, tuple[int, int, int]]
+    named: int  # culprits of which component and function are named too
+    sure: tuple[tuple[float, bool], ...]
+    seconds: float
+    peak_bytes: float
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--ranks", type=int, nargs="*", default=list(SIZES))
+    parser.add_argument("--seeds", type=int, default=1, help="fleets per size and noise, with and without culprits")
+    parser.add_argument("--small", type=int, default=120, help="small fleets (2-64 ranks) for the reliability table")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--one", help=argparse.SUPPRESS)  # RANKS:NOISE:SEED:CULPRITS, in a process of its own
+    parser.set_defaults(run=run, anywhere=True)
+
+
+def run(options: argparse.Namespace) -> int:
+    """Print the tables; 0 when precision, recall, time and memory are met."""
+    if options.one:
+        ranks, noise, seed, culprits = options.one.split(":")
+        print(json.dumps(asdict(score(int(ranks), float(noise), int(seed), int(culprits)))))
+        return 0
+    scores, healthy = [], []
+    print(
+        f"{'ranks':>7} {'noise':>5} {'guilty':>6}  {'ours':>13}  {'EROICA':>13}  {'median+MAD':>13}  {'named':>6} {'s':>5} {'MB':>6}"
+    )
+    print(f"{'':>20}  {'prec  recall':>13}  {'prec  recall':>13}  {'prec  recall':>13}")
+    for ranks in options.ranks:
+        for noise in NOISES:
+            for seed in range(options.seeds):
+                scores.append(_apart(ranks, noise, seed, culprits_of(ranks)))
+                _print_line(scores[-1])
+                if ranks <= 10_000:
+                    healthy.append(_apart(ranks, noise, 1000 + seed, 0))
+    accused = {rule: sum(each.counts[rule][1] for each in healthy) for rule in ("ours", "EROICA", "median+MAD")}
+    print(
+        f"\nhealthy fleets: {len(healthy)}; ranks accused in them: " + ", ".join(f"{k} {v}" for k, v in accused.items())
+    )
+    small = [score(*_small(index)) for index in range(options.small)]
+    sure = [pair for each in (*scores, *small) for pair in each.sure]
+    _print_reliability(sure, sum(each.counts["ours"][1] for each in small if not each.counts["ours"][2]), small)
+    if options.json:
+        options.json.write_text(json.dumps([asdict(each) for each in (*scores, *healthy, *small)], indent=1))
+    return _judge_targets(scores, accused["ours"])
+
+
+def culprits_of(ranks: int) -> int:
+    return max(1, round(ranks**0.5 / 8))
+
+
+def _small(index: int) -> tuple[int, float, int, int, int, float]:
+    """A small fleet, hard to judge: few ranks, few steps, doses down to the least that counts; every fourth is healthy."""
+    rng = np.random.default_rng(index)
+    ranks = int(rng.choice([2, 3, 4, 8, 16, 64]))
+    return ranks, float(rng.choice(NOISES)), 5000 + index, int(index % 4 > 0), int(rng.choice([7, 15, 30, 70])), 0.05
+
+
+# ---- one fleet -------------------------------------------------------------------------------------------------------
+
+
+def _apart(ranks: int, noise: float, seed: int, culprits: int) -> Score:
+    command = [sys.executable, "-m", "benchkit", "diagnose", "--one", f"{ranks}:{noise}:{seed}:{culprits}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr[-2000:])
+    found = json.loads(done.stdout)
+    found["sure"] = tuple((float(value), bool(right)) for value, right in found["sure"])
+    return Score(**found)
+
+
+def score(ranks: int, noise: float, seed: int, culprits: int, steps: int = STEPS, least: float = 0.10) -> Score:
+    """Build a fleet, judge it by the three rules, compare with what was planted."""
+    fleet, planted = build(ranks, noise, seed, culprits, steps, least)
+    guilty = {each.row: each for each in planted}
+    begun = time.monotonic()
+    verdict = judge(fleet)
+    took = time.monotonic() - begun
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0  # before the other rules run
+    accused = {row for suspect in verdict.suspects for row in suspect.ranks}
+    right = {row: _is_right(suspect, guilty) for suspect in verdict.suspects for row in suspect.ranks}
+    pattern = _matrix(fleet)
+    counts = {
+        rule: (len(found & guilty.keys()), len(found), len(guilty))
+        for rule, found in (("ours", accused), ("EROICA", eroica(*pattern, seed)), ("median+MAD", median_mad(*pattern)))
+    }
+    sure = tuple((suspect.confidence, _is_right(suspect, guilty)) for suspect in verdict.suspects)
+    return Score(ranks, noise, seed, counts, sum(right.values()), sure, took, peak)
+
+
+def _is_right(suspect: Suspect, guilty: dict[int, Planted]) -> bool:
+    """Every rank of it is a culprit, of this component, and where one function is at fault it is this one."""
+    for row in suspect.ranks:
+        planted = guilty.get(row)
+        if planted is None or suspect.component != FAULTS[planted.fault]:
+            return False
+        if planted.fault == "function" and (
+            suspect.function is None or suspect.function.name != f"f{planted.function}"
+        ):
+            return False
+    return True
+
+
+def build(
+    ranks: int, noise: float, seed: int, culprits: int, steps: int = STEPS, least: float = 0.10
+) -> tuple[Fleet, tuple[Planted, ...]]:
+    """A fleet and its culprits. Functions: 48 Python, 8 GPU, 2 I/O, run queue, allreduce; shares fall as 1/(i + 2)."""
+    rng = np.random.default_rng(seed)
+    kind = np.array([0] * 48 + [1] * 8 + [4] * 2 + [6] + [3])
+    share = 1 / (rng.permutation(FUNCTIONS - 1) + 2.0)
+    mean = np.append(STEP_S * share / share.sum(), 0.0)
+    lasting = (noise**2 / steps + noise**2 / 16) ** 0.5
+    seconds = mean * np.exp(rng.normal(0, 0.01, (ranks, 1))) * np.exp(rng.normal(0, lasting, (ranks, FUNCTIONS)))
+    planted = []
+    for row in rng.choice(ranks, culprits, replace=False):
+        fault = str(rng.choice(list(FAULTS)))
+        lost = STEP_S * float(np.exp(rng.uniform(np.log(least), np.log(0.6))))
+        of = {"function": 0, "device": 1, "read": 4, "queue": 6}[fault]
+        where = np.flatnonzero(kind == of)
+        function = int(rng.choice(where))
+        if fault == "device":
+            seconds[row, where] *= 1 + lost / mean[where].sum()
+        else:
+            seconds[row, function] += lost
+        planted.append(Planted(int(row), fault, function, lost))
+    own_noise = noise * float((mean**2).sum() ** 0.5 / mean.sum())  # of a sum of functions with independent noise
+    own = seconds.sum(axis=1)[:, None] * np.exp(rng.normal(0, own_noise, (ranks, steps)))
+    own += (rng.random((ranks, steps)) < 0.01) * rng.exponential(0.08 * STEP_S, (ranks, steps))
+    total = own.max(axis=0) + 0.05 * STEP_S
+    wait = total[None, :] - own
+    seconds[:, -1] = wait.mean(axis=1)
+    return _fleet(kind, seconds, own, wait, total), tuple(planted)
+
+
+def _fleet(kind: Ints, seconds: Floats, own: Floats, wait: Floats, total: Floats) -> Fleet:
+    ranks, steps = own.shape
+    window = float(total.sum())
+    zero = np.zeros(ranks, np.int64)
+    hosts = tuple(f"node-{row // 8}" for row in range(ranks))
+    people = Ranks(np.arange(ranks), hosts, hosts, zero, ("",) * ranks, np.full(ranks, ranks), zero, ((),) * ranks,
+                   ("",) * ranks, ("running",) * ranks, np.zeros(ranks), np.zeros(ranks), np.zeros(ranks), zero)  # fmt: skip
+    part = {k: seconds[:, kind == k].sum(axis=1)[:, None] * np.ones((1, steps)) for k in (4, 6)}
+    matrices = Steps(
+        np.cumsum(total) - total,
+        np.broadcast_to(total, own.shape).copy(),
+        own,
+        wait,
+        part[4],
+        part[6],
+        np.zeros_like(own),
+    )
+    name = np.tile(np.arange(FUNCTIONS), ranks)
+    rows = len(name)
+    nothing = Labels(np.zeros(rows, np.int64), ("",))
+    stacks = tuple(f"main (/job/train.py:1);step (/job/train.py:9);f{i} (/job/f.py:{i + 1})" for i in range(FUNCTIONS))
+    patterns = Patterns(
+        rank=np.repeat(np.arange(ranks), FUNCTIONS),
+        thread=Labels(np.zeros(rows, np.int64), ("training",)),
+        kind=Labels(np.tile(kind, ranks), KINDS),
+        name=Labels(name, tuple(f"f{i}" for i in range(FUNCTIONS))),
+        file=Labels(np.zeros(rows, np.int64), ("/job/f.py",)),
+        line=name + 1,
+        detail=nothing,
+        caller=nothing,
+        stack=Labels(name, stacks),
+        beta=(seconds * steps / window).reshape(-1),
+        count=np.full(rows, steps),
+        per_step_s=seconds.reshape(-1),
+    )
+    none = np.empty(0)
+    flows = Flows(np.empty(0, np.int64), (), (), (), none, none, none, none, none)
+    return Fleet("synthetic", 1.7e9, window, 1, people, matrices, patterns, flows, (), ())
+
+
+# ---- the other rules -------------------------------------------------------------------------------------------------
+
+
+def _matrix(fleet: Fleet) -> tuple[Floats, Floats, Bools]:
+    """Seconds per step and beta as ranks x functions, and which functions are the rank's own work."""
+    shape = (len(fleet.ranks), FUNCTIONS)
+    own = fleet.patterns.kind.codes.reshape(shape)[0] != KINDS.index("collective")
+    return fleet.patterns.per_step_s.reshape(shape), fleet.patterns.beta.reshape(shape), own
+
+
+def median_mad(seconds: Floats, beta: Floats, own: Bools) -> set[int]:
+    median = np.median(seconds, axis=0)
+    mad = 1.4826 * np.median(np.abs(seconds - median), axis=0)
+    odd = (seconds > median + 5 * mad) & (beta > 0.01) & own
+    return set(np.flatnonzero(odd.any(axis=1)).tolist())
+
+
+def eroica(seconds: Floats, beta: Floats, own: Bools, seed: int) -> set[int]:
+    """Only its rule for peers: that of expected ranges knows no ranks."""
+    peers = np.random.default_rng(seed).choice(len(beta), min(100, len(beta)), replace=False)
+    accused: set[int] = set()
+    for column in np.flatnonzero(own):
+        normal = beta[:, column] / max(float(beta[:, column].max()), 1e-12)
+        others = np.sort(normal[peers])
+        different = np.searchsorted(others, normal - 0.4, "right") + len(others) - np.searchsorted(others, normal + 0.4)
+        median = float(np.median(different))
+        mad = float(np.median(np.abs(different - median)))
+        odd = (different > median + 5 * mad) & (beta[:, column] > 0.01)
+        accused.update(np.flatnonzero(odd).tolist())
+    return accused
+
+
+# ---- tables ----------------------------------------------------------------------------------------------------------
+
+
+def _rates(found: tuple[int, int, int]) -> tuple[float, float]:
+    hit, accused, guilty = found
+    return hit / accused if accused else float("nan"), hit / guilty if guilty else float("nan")
+
+
+def _print_line(each: Score) -> None:
+    cells = "  ".join("{:6.2f} {:6.2f}".format(*_rates(each.counts[rule])) for rule in ("ours", "EROICA", "median+MAD"))
+    guilty = each.counts["ours"][2]
+    cost = f"{each.seconds:>5.1f} {each.peak_bytes / 1e6:>6.0f}"
+    print(f"{each.ranks:>7} {100 * each.noise:>4.0f}% {guilty:>6}  {cells}  {each.named:>6} {cost}", flush=True)
+
+
+def _print_reliability(sure: list[tuple[float, bool]], accused_healthy: int, small: list[Score]) -> None:
+    guilty = [each.counts["ours"] for each in small if each.counts["ours"][2]]
+    hits = sum(hit for hit, _, _ in guilty)
+    print(
+        f"\n{len(small)} small fleets: {hits} of {len(guilty)} culprits accused, {accused_healthy} ranks of healthy fleets accused"
+    )
+    print("\nconfidence   verdicts  right   (right: rank, component and function)")
+    for low, high in itertools.pairwise(BINS):
+        chosen = [right for value, right in sure if low <= value < high or (high == 1.0 and value == 1.0)]
+        if chosen:
+            print(f"{low:.1f} - {high:.1f}   {len(chosen):>8}  {100 * sum(chosen) / len(chosen):>4.0f} %")
+
+
+def _judge_targets(scores: list[Score], accused_healthy: int) -> int:
+    sums = np.sum([each.counts["ours"] for each in scores], axis=0)
+    precision, recall = _rates((int(sums[0]), int(sums[1]), int(sums[2])))
+    slowest, largest = max(each.seconds for each in scores), max(each.peak_bytes for each in scores)
+    rows = (
+        ("precision", precision, ">=", 0.98), ("recall", recall, ">=", 0.95), ("accused in healthy fleets", accused_healthy, "<=", 0),
+        ("slowest verdict, s", slowest, "<=", SECONDS_MOST), ("largest process, GB", largest / 1e9, "<=", BYTES_MOST / 1e9),
+    )  # fmt: skip
+    met = True
+    print()
+    for what, value, sign, target in rows:
+        good = value >= target if sign == ">=" else value <= target
+        met &= good
+        print(f"{what:<28} {value:>8.3f}   target {sign} {target:<6g} {'met' if good else 'MISSED'}")
+    return 0 if met else 1

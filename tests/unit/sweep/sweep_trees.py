@@ -1,0 +1,149 @@
+"""Hand-made /proc, /sys and /dev trees: a healthy host, to which a test adds what it is about."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from diagnose.sweep.config import Config
+from diagnose.sweep.context import Earlier, Reading
+from diagnose.sweep.engine import Sweep, sweep
+from diagnose.sweep.finding import Finding
+from diagnose.sweep.registry import all_checks
+from probes.nvml import Gpu, NvmlReading, to_json
+
+NOW_S, UPTIME_S, BOOT = 1_800_000_000.0, 100_000.0, "boot-one"
+HOUR_S = 3600.0
+CHECKS = {check.id: check for check in all_checks()}
+
+
+def put(root: Path, files: dict[str, str]) -> None:
+    """Write files below a root; the folders are made."""
+    for name, text in files.items():
+        path = root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def host(root: Path, files: dict[str, str] | None = None) -> Path:
+    """A small healthy virtual machine."""
+    put(
+        root,
+        {
+            "proc/uptime": f"{UPTIME_S} 1.0\n",
+            "proc/sys/kernel/random/boot_id": f"{BOOT}\n",
+            "proc/sys/kernel/hostname": "node-7\n",
+            "proc/sys/kernel/osrelease": "6.1.0\n",
+            "proc/stat": "cpu  1000 0 1000 100000 0 0 0 0 0 0\ncpu0 1000 0 1000 100000 0 0 0 0 0 0\n",
+            "proc/vmstat": "oom_kill 0\n",
+            "proc/pressure/memory": "some avg10=0 total=0\nfull avg10=0 total=0\n",
+            "proc/meminfo": "MemTotal: 1000 kB\nMemAvailable: 900 kB\n",
+            "proc/interrupts": "           CPU0\nMCE:          0   Machine check exceptions\n",
+            "proc/loadavg": "0.0 0.0 0.0 1/200 4\n",
+            "proc/sys/kernel/pid_max": "32768\n",
+            "proc/sys/kernel/threads-max": "100000\n",
+            "proc/sys/fs/file-nr": "1000 0 100000\n",
+            "proc/cpuinfo": "flags : fpu hypervisor\n",
+            "proc/self/mountinfo": "21 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw\n",
+            "proc/diskstats": "   8  0 sda 100 0 800 50 100 0 800 50 0 100 100\n",
+            "sys/devices/system/cpu/present": "0-3\n",
+            "sys/devices/system/cpu/online": "0-3\n",
+            "dev/kmsg": "6,1,1000,-;Linux version 6.1.0\n",
+            "adjtimex": "status=0x2001 maxerror_us=1000 offset_us=12\n",
+        },
+    )
+    put(root, files or {})
+    return root
+
+
+def remember(done: Sweep) -> Earlier:
+    """What the store would hand to the next sweep."""
+    return Earlier(
+        {(check, key): Reading(value, done.time_s, done.uptime_s, done.boot) for check, key, value in done.counters},
+        {(check, key): word for check, key, word in done.words},
+    )
+
+
+def look(
+    root: Path, identifier: str, earlier: Earlier | None = None, now_s: float = NOW_S, **settings: float
+) -> tuple[Finding, ...]:
+    """The findings of one check."""
+    return look_all(root, identifier, earlier, now_s, **settings).findings
+
+
+def look_all(
+    root: Path, identifier: str, earlier: Earlier | None = None, now_s: float = NOW_S, **settings: float
+) -> Sweep:
+    """A sweep of one check."""
+    config = Config(overrides={identifier: settings})
+    return sweep([CHECKS[identifier]], config, earlier or Earlier(), root, now_s)
+
+
+def twice(root: Path, identifier: str, change: dict[str, str], **settings: float) -> tuple[Finding, ...]:
+    """The findings of the second of two sweeps, an hour apart, with files changed in between."""
+    earlier = remember(look_all(root, identifier, **settings))
+    put(root, {"proc/uptime": f"{UPTIME_S + HOUR_S} 1.0\n", **change})
+    return look(root, identifier, earlier, NOW_S + HOUR_S, **settings)
+
+
+def state_of(findings: tuple[Finding, ...]) -> str:
+    """The worst state; '' if there are no findings."""
+    order = ("ok", "unknown", "warning", "critical")
+    return max((finding.state for finding in findings), key=order.index, default="")
+
+
+def with_gpus(root: Path, *gpus: Gpu) -> Path:
+    """The NVIDIA driver and a recorded NVML reading."""
+    put(root, {"proc/driver/nvidia/version": "NVRM version\n", "sys/module/nvidia/version": "570.1\n"})
+    put(root, {"nvml.json": to_json(NvmlReading("570.1", gpus))})
+    return root
+
+
+def pci_device(address: str, kind: str, speed: str = "16.0 GT/s PCIe", width: str = "16", **more: str) -> dict[str, str]:
+    """Files of one PCI device."""
+    base = f"sys/bus/pci/devices/{address}"
+    code = {"gpu": "0x030200", "nic": "0x020000", "nvme": "0x010802"}[kind]
+    return {
+        f"{base}/class": code,
+        f"{base}/vendor": "0x10de" if kind == "gpu" else "0x15b3",
+        f"{base}/device": "0x2330",
+        f"{base}/current_link_speed": speed,
+        f"{base}/current_link_width": width,
+        f"{base}/max_link_speed": "16.0 GT/s PCIe",
+        f"{base}/max_link_width": "16",
+        **{f"{base}/{name}": text for name, text in more.items()},
+    }
+
+
+def nic(name: str, **more: str) -> dict[str, str]:
+    """Files of one physical interface that is up."""
+    base = f"sys/class/net/{name}"
+    files = {
+        "operstate": "up", "carrier": "1", "flags": "0x1003", "speed": "100000", "duplex": "full", "carrier_down_count": "1",
+        "device/vendor": "0x15b3", "device/device": "0x1021", "statistics/rx_packets": "1000000",
+        "statistics/tx_packets": "1000000", "statistics/rx_errors": "0", "statistics/rx_crc_errors": "0",
+    }  # fmt: skip
+    return {f"{base}/{key}": text for key, text in {**files, **more}.items()}
+
+
+def ib(device: str, port_state: str = "4: ACTIVE", rate: str = "400 Gb/sec (4X NDR)", **counters: str) -> dict[str, str]:
+    """Files of one InfiniBand device with one port."""
+    base = f"sys/class/infiniband/{device}"
+    physical = "5: LinkUp" if "ACTIVE" in port_state else "2: Polling"
+    counts = {"link_downed": "3", "symbol_error": "7", "port_rcv_errors": "0", **counters}
+    return {
+        f"{base}/fw_ver": "28.39.1002", f"{base}/board_id": "MT_1",
+        f"{base}/ports/1/state": port_state, f"{base}/ports/1/phys_state": physical, f"{base}/ports/1/rate": rate,
+        f"{base}/ports/1/link_layer": "InfiniBand",
+        **{f"{base}/ports/1/counters/{name}": text for name, text in counts.items()},
+    }  # fmt: skip
+
+
+def process(pid: int, state: str, ppid: int, comm: str = "python", environ: str = "", start: int = 100) -> dict[str, str]:
+    """Files of one process."""
+    rest = " ".join(["0"] * 13)
+    return {
+        f"proc/{pid}/stat": f"{pid} ({comm}) {state} {ppid} {pid} {pid} {rest} 1 0 {start} " + " ".join(["0"] * 20),
+        f"proc/{pid}/status": f"Name:\t{comm}\nTgid:\t{pid}\nvoluntary_ctxt_switches:\t7\n",
+        f"proc/{pid}/environ": environ,
+        f"proc/{pid}/comm": comm,
+    }

@@ -1,0 +1,175 @@
+"""Every host-side check, from a hand-made tree, in its ok and its bad form."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from sweep_trees import CHECKS, UPTIME_S, host, ib, look, look_all, nic, pci_device, process, put, remember, state_of, twice
+
+KMSG = "dev/kmsg"
+
+
+def line(text: str, seconds: float = UPTIME_S, priority: int = 3) -> str:
+    return f"{priority},17,{int(seconds * 1e6)},-;{text}\n"
+
+
+CPU = "sys/devices/system/cpu"
+EDAC = "sys/devices/system/edac/mc/mc0"
+NET = "sys/class/net/eth0"
+IB = "sys/class/infiniband/mlx5_0/ports/1"
+PORT = "sys/bus/pci/devices/0000:3b:00.0"
+# check: (what the host has besides, what is changed for the bad form, the bad state)
+BY_CHANGE: dict[str, tuple[dict[str, str], dict[str, str], str]] = {
+    "pcie.link": (pci_device("0000:3b:00.0", "nic"), {f"{PORT}/current_link_width": "8"}, "warning"),
+    "pcie.aer": (
+        pci_device("0000:3b:00.0", "nic", aer_dev_correctable="TOTAL_ERR_COR 71"),
+        {f"{PORT}/aer_dev_fatal": "TOTAL_ERR_FATAL 1"},
+        "critical",
+    ),
+    "net.link": (nic("eth0"), {f"{NET}/operstate": "down", f"{NET}/carrier": "0"}, "critical"),
+    "net.speed": (nic("eth0"), {f"{NET}/speed": "25000"}, "warning"),
+    "net.errors": (nic("eth0"), {f"{NET}/statistics/rx_errors": "997", f"{NET}/statistics/rx_packets": "2000000"}, "warning"),
+    "ib.port": (ib("mlx5_0"), {f"{IB}/state": "1: DOWN", f"{IB}/phys_state": "2: Polling"}, "critical"),
+    "ib.errors": (ib("mlx5_0"), {f"{IB}/counters/symbol_error": "1009"}, "warning"),
+    "ib.flap": (ib("mlx5_0"), {f"{IB}/counters/link_downed": "4"}, "warning"),
+    "cpu.throttle": (
+        {f"{CPU}/cpu0/thermal_throttle/core_throttle_count": "1000"},
+        {f"{CPU}/cpu0/thermal_throttle/core_throttle_count": "1097"},
+        "warning",
+    ),
+    "cpu.governor": (
+        {f"{CPU}/cpu0/cpufreq/scaling_governor": "performance", f"{CPU}/cpu0/cpufreq/scaling_driver": "acpi-cpufreq"},
+        {f"{CPU}/cpu0/cpufreq/scaling_governor": "powersave"},
+        "warning",
+    ),
+    "cpu.steal": ({}, {"proc/stat": "cpu  2000 0 1000 100000 0 0 0 1000 0 0\n"}, "critical"),
+    "cpu.offline": ({}, {f"{CPU}/online": "0-2\n"}, "critical"),
+    "cpu.mce": ({}, {"proc/interrupts": "MCE:          2   Machine check exceptions\n"}, "critical"),
+    "mem.pressure": ({}, {"proc/pressure/memory": "some total=900000000\nfull total=900000000\n"}, "critical"),
+    "mem.oom": ({}, {"proc/vmstat": "oom_kill 2\n", KMSG: line("Out of memory: Killed process 7 (python) total-vm:1")}, "warning"),
+    "mem.ecc": ({f"{EDAC}/ce_count": "7", f"{EDAC}/ue_count": "0"}, {f"{EDAC}/ue_count": "1"}, "critical"),
+    "disk.readonly": ({}, {"proc/self/mountinfo": "21 1 8:1 / / ro,relatime - ext4 /dev/sda1 ro\n"}, "critical"),
+    "disk.errors": ({}, {KMSG: line("I/O error, dev sda, sector 7 op 0x0:(READ)")}, "warning"),
+    "disk.slow": ({}, {"proc/diskstats": "   8  0 sda 200 0 1600 90050 100 0 800 50 0 100 100\n"}, "warning"),
+    "os.clock-sync": (
+        {}, {"adjtimex": "status=0x0040 maxerror_us=16000000 offset_us=0\n", "proc/cpuinfo": "flags : fpu\n"}, "warning"
+    ),
+    "os.kmsg": ({}, {KMSG: line("watchdog: BUG: soft lockup - CPU#3 stuck for 23s! [python:7]")}, "critical"),
+    "os.limits": ({}, {"proc/sys/fs/file-nr": "95000 0 100000\n"}, "warning"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("identifier", BY_CHANGE)
+def test_a_change_since_the_last_sweep_is_found(tmp_path: Path, identifier: str) -> None:
+    # GIVEN a host on which the check has something to look at
+    more, change, expected = BY_CHANGE[identifier]
+    host(tmp_path, more)
+    assert state_of(look(tmp_path, identifier)) == "ok"
+    # WHEN nothing changes, it stays ok
+    assert state_of(twice(tmp_path, identifier, {})) == "ok"
+    # THEN a change is bad, and everything is said
+    host(tmp_path, more)
+    found = twice(tmp_path, identifier, change)
+    assert state_of(found) == expected
+    bad = next(finding for finding in found if finding.state == expected)
+    assert bad.read and bad.value is not None and bad.expected and bad.why and bad.action
+
+
+def test_a_lifetime_total_alone_is_never_bad(tmp_path: Path) -> None:
+    # GIVEN a host whose counters are high, but seen for the first time
+    host(tmp_path, {**ib("mlx5_0", link_downed="97", symbol_error="100003"), **nic("eth0", **{"statistics/rx_errors": "9973"}),
+                    **pci_device("0000:3b:00.0", "nic", aer_dev_fatal="TOTAL_ERR_FATAL 11"),
+                    f"{EDAC}/ce_count": "1009", f"{EDAC}/ue_count": "13", "proc/vmstat": "oom_kill 17\n"})  # fmt: skip
+    for identifier in ("ib.flap", "ib.errors", "net.errors", "pcie.aer", "mem.ecc", "mem.oom"):
+        assert state_of(look(tmp_path, identifier)) == "ok", identifier
+
+
+def test_a_counter_that_began_anew_counts_from_zero(tmp_path: Path) -> None:
+    host(tmp_path, {f"{EDAC}/ce_count": "0", f"{EDAC}/ue_count": "7"})
+    found = twice(tmp_path, "mem.ecc", {f"{EDAC}/ue_count": "2"})
+    assert found[0].state == "critical" and found[0].value == 2.0
+
+
+def test_after_a_reboot_counters_count_from_the_boot(tmp_path: Path) -> None:
+    host(tmp_path, {f"{EDAC}/ce_count": "0", f"{EDAC}/ue_count": "7"})
+    change = {"proc/sys/kernel/random/boot_id": "boot-two\n", "proc/uptime": "600.0 1.0\n"}
+    assert twice(tmp_path, "mem.ecc", {**change, f"{EDAC}/ue_count": "0"})[0].state == "ok"
+
+
+def test_a_full_disk_is_found_and_an_empty_one_not(tmp_path: Path) -> None:
+    # The real file system under the tree is asked; the thresholds decide.
+    host(tmp_path)
+    assert state_of(look(tmp_path, "disk.full", warning_percent=100.0, critical_percent=100.0)) == "ok"
+    full = look(tmp_path, "disk.full", warning_percent=0.0, critical_percent=100.0, free_gb=1e9)
+    assert state_of(full) == "warning" and full[0].unit == "%"
+
+
+def test_a_process_that_hangs_in_the_kernel_is_found(tmp_path: Path) -> None:
+    host(tmp_path, process(7, "S", 1))
+    assert state_of(look(tmp_path, "fs.stuck", wait_s=0.01)) == "ok"
+    put(tmp_path, {**process(11, "D", 1, "cp"), **process(13, "D", 2, "kworker/0:1")})
+    done = look_all(tmp_path, "fs.stuck", wait_s=0.01)
+    assert [(one.state, one.instance) for one in done.findings] == [("warning", "cp (11)")]
+    # WHEN the next sweep sees it still THEN it is critical, and since when is said
+    again = look(tmp_path, "fs.stuck", remember(done), done.time_s + 300, wait_s=0.01)
+    assert again[0].state == "critical" and again[0].since_s == done.time_s
+
+
+TORCHRUN = "RANK=3\0LOCAL_RANK=3\0WORLD_SIZE=8\0TORCHELASTIC_RUN_ID=none\0MASTER_PORT=29501\0"
+
+
+def test_a_rank_without_launcher_is_left_over(tmp_path: Path) -> None:
+    host(tmp_path, {**process(7, "S", 5, "torchrun"), **process(11, "S", 7, environ=TORCHRUN), **process(13, "S", 1, environ=TORCHRUN)})
+    # A daemon of a job that still runs is nobody's business.
+    assert state_of(look(tmp_path, "job.orphans")) == "ok"
+    for name in ("stat", "status", "environ", "comm"):
+        (tmp_path / f"proc/11/{name}").unlink()
+    found = look(tmp_path, "job.orphans")
+    assert [(one.state, one.instance) for one in found] == [("warning", "python (13)")]
+
+
+def test_versions_are_told_and_a_mismatch_is_critical(tmp_path: Path) -> None:
+    host(tmp_path, {**ib("mlx5_0")})
+    found = look(tmp_path, "driver.versions")
+    assert {(one.instance, one.value) for one in found} >= {("kernel", "6.1.0"), ("firmware of mlx5_0", "28.39.1002")}
+    put(tmp_path, {"proc/driver/nvidia/version": "x", "sys/module/nvidia/version": "570.1\n",
+                   "nvml.json": '{"driver_version": "550.2", "gpus": []}'})  # fmt: skip
+    assert state_of(look(tmp_path, "driver.versions")) == "critical"
+
+
+def test_what_user_space_writes_into_the_log_is_not_believed(tmp_path: Path) -> None:
+    host(tmp_path, {KMSG: line("Kernel panic - not syncing: feigned", priority=12)})
+    assert state_of(look(tmp_path, "os.kmsg")) == "ok"
+
+
+def test_old_log_lines_are_forgotten_except_what_needs_a_reboot(tmp_path: Path) -> None:
+    old = line("INFO: task cp:7 blocked for more than 120 seconds.", 7.0)
+    host(tmp_path, {KMSG: old})
+    assert state_of(look(tmp_path, "os.kmsg")) == "ok"
+    put(tmp_path, {KMSG: old + line("watchdog: BUG: soft lockup - CPU#3 stuck for 23s!", 7.0)})
+    assert state_of(look(tmp_path, "os.kmsg")) == "critical"
+
+
+def test_links_nobody_saw_are_nobody_s_fault(tmp_path: Path) -> None:
+    host(tmp_path, {**nic("eth0", operstate="down", carrier="0"), **ib("mlx5_0", "1: DOWN")})
+    assert state_of(look(tmp_path, "net.link")) == "ok"
+    assert state_of(look(tmp_path, "ib.port")) == "ok"
+    # THEN a port whose equal is active is missed
+    put(tmp_path, ib("mlx5_1"))
+    assert state_of(look(tmp_path, "ib.port")) == "warning"
+
+
+def test_an_idle_gpu_may_lower_its_link_speed_but_not_its_width(tmp_path: Path) -> None:
+    host(tmp_path, pci_device("0000:3b:00.0", "gpu", speed="2.5 GT/s PCIe"))
+    assert state_of(look(tmp_path, "pcie.link")) == "ok"
+    put(tmp_path, {f"{PORT}/current_link_width": "4"})
+    assert state_of(look(tmp_path, "pcie.link")) == "critical"
+
+
+def test_absurd_values_are_no_findings_against_anybody(tmp_path: Path) -> None:
+    host(tmp_path, {**nic("eth0", speed="-1", **{"statistics/rx_errors": "x" * 99}), **ib("mlx5_0", rate="nonsense", symbol_error="-7"),
+                    f"{EDAC}/ce_count": "9" * 40, f"{EDAC}/ue_count": "", **pci_device("0000:3b:00.0", "nic", speed="Unknown", width="255"),
+                    "proc/sys/fs/file-nr": "\0\0", "proc/vmstat": "oom_kill -1\n", "proc/interrupts": "MCE: z\n"})  # fmt: skip
+    for identifier in CHECKS:
+        assert state_of(look(tmp_path, identifier, **({"wait_s": 0.0} if identifier == "fs.stuck" else {}))) in ("", "ok"), identifier
