@@ -103,7 +103,6 @@ class Profiles:
 
     def functions(self, rank: int, peers: Ints, thread: str = "training") -> tuple[FunctionExcess, ...]:
         """Every function of the rank's own work or of its peers', largest excess first."""
-        table = self._table
         peers = sample(peers)
         rows = self._rows(np.append(peers, rank))
         rows = rows[self._own_work(rows, thread)]

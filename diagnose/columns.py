@@ -83,6 +83,8 @@ def ranks(table: pa.Table, notes: list[str]) -> Ranks:
         stopped_s=np.nan_to_num(_floats(table, "stopped_s")),
         last_progress_s=_floats(table, "last_progress_s"),
         in_collective_s=np.nan_to_num(_floats(table, "in_collective_s")),
+        ended_s=_floats(table, "ended_s"),
+        exit_status=_floats(table, "exit_status"),
         lost_events=_ints(table, "lost_events"),
     )
 

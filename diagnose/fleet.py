@@ -33,6 +33,8 @@ class Ranks:
     stopped_s: Floats
     last_progress_s: Floats  # NaN: no marker in the whole window
     in_collective_s: Floats
+    ended_s: Floats  # NaN: did not end in the window
+    exit_status: Floats  # as waitpid gives it; NaN: not known
     lost_events: Ints
 
     def __len__(self) -> int:

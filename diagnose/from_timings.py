@@ -156,6 +156,8 @@ def _ranks(timings: Timings, numbers: Ints, row: Ints, notes: list[str]) -> Rank
         stopped_s=np.zeros(count),
         last_progress_s=np.zeros(count),
         in_collective_s=np.zeros(count),
+        ended_s=np.full(count, np.nan),
+        exit_status=np.full(count, np.nan),
         lost_events=np.zeros(count, np.int64),
     )
 

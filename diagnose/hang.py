@@ -7,6 +7,7 @@ no collective while the others wait in one.
 
 from __future__ import annotations
 
+import signal
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,10 +32,15 @@ def find_hang(fleet: Fleet, step_s: float | None) -> Hang | None:
     ranks = fleet.ranks
     stopped = np.array([state == "stopped" for state in ranks.state], dtype=bool)
     gone = np.array([state == "exited" for state in ranks.state], dtype=bool)
+    silent: Floats = np.where(np.isfinite(ranks.last_progress_s), ranks.last_progress_s, fleet.seconds)
+    failed = gone & (ranks.exit_status > 0)
+    if failed.any():
+        # The others end because of the first, an instant later: their connections break, or the launcher ends them.
+        first = failed & (ranks.ended_s <= np.nanmin(ranks.ended_s[failed]))
+        return _verdict(fleet, first, "exited", silent, step_s, np.zeros(len(ranks), dtype=bool))
     if gone.all():
         return None  # the job ended
     # Without a marker in the whole window the silence is as long as the window.
-    silent: Floats = np.where(np.isfinite(ranks.last_progress_s), ranks.last_progress_s, fleet.seconds)
     # No complete step: steps may be long, so be patient.
     patience = max(limits.STALL_STEPS * step_s if step_s else 0.5 * fleet.seconds, limits.STALL_SECONDS)
     waiting = ranks.in_collective_s >= min(patience, 0.5 * fleet.seconds)
@@ -73,14 +79,24 @@ def _verdict(fleet: Fleet, culprits: Bools, cause: str, silent: Floats, step_s: 
             evidence.append(
                 Evidence("process", "stopped (state T)", float(fleet.ranks.stopped_s[rows].max()), 0.0, "s")
             )
+        if cause == "exited" and np.isfinite(fleet.ranks.exit_status[rows[0]]):
+            evidence.append(Evidence("process", "ended first, with", _exit_words(int(fleet.ranks.exit_status[rows[0]])), None, ""))
         evidence.extend(_waiting_evidence(fleet, waiting, culprits, stalled_s))
         pids = ", ".join(str(int(fleet.ranks.pid[row])) for row in rows[:8])
         action = (
             f"kill -CONT {pids.replace(',', '')} on {host}, and find who stopped it." if cause == "stopped"
-            else f"See the log of the rank on {host}: its process {pids} ended while the others go on."
+            else f"See the log of the rank on {host}: its process {pids} ended first."
         )  # fmt: skip
         suspects.append(_suspect(fleet, rows, host, cause, None, stalled_s, 0.98, tuple(evidence), action, step_s))
     return Hang(stalled_s, tuple(suspects), ())
+
+
+def _exit_words(status: int) -> str:
+    number = status & 0x7F
+    if not number:
+        return f"exit code {status >> 8}"
+    names = {each.value: each.name for each in signal.Signals}
+    return names.get(number, f"signal {number}")
 
 
 def _absent(fleet: Fleet, outside: Bools, silent: Floats, step_s: float | None, waiting: Bools) -> Hang:

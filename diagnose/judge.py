@@ -18,6 +18,7 @@ from diagnose.causes.network import LinkCharge
 from diagnose.causes.network import judge as judge_links
 from diagnose.causes.process import pauses
 from diagnose.compare import differences, nan_median, odd_ones, trimmed_mean
+from diagnose.episodes import find_episodes
 from diagnose.fleet import Bools, Fleet, Floats, Ints
 from diagnose.gather import gather
 from diagnose.hang import find_hang
@@ -25,7 +26,7 @@ from diagnose.lost_time import gain
 from diagnose.onset import find_onset
 from diagnose.roles import roles
 from diagnose.stages import heavy_stages
-from diagnose.suspects import Scene, pause_suspect, rank_suspects
+from diagnose.suspects import Scene, episode_suspects, pause_suspect, rank_suspects
 from diagnose.text import rank_list, seconds
 from diagnose.verdict import Evidence, StepSeconds, Suspect, Verdict
 from diagnose.waiting import transfer, waited_for
@@ -108,7 +109,11 @@ def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, dr
     scene = _scene(fleet, per_step, notes)
     odd, gained = _odd_ranks(fleet, scene, notes)
     suspects = rank_suspects(fleet, scene, odd, gained, notes)
-    suspects += [pause_suspect(fleet, scene, pause) for pause in pauses(fleet) if pause.row not in set(odd.tolist())]
+    paused = [pause for pause in pauses(fleet) if pause.row not in set(odd.tolist())]
+    suspects += [pause_suspect(fleet, scene, pause) for pause in paused]
+    skip = np.append(odd, np.array([pause.row for pause in paused], dtype=np.int64))
+    rare = find_episodes(scene.own, scene.roles, scene.step_s, scene.differences.floor_s, skip)
+    suspects += episode_suspects(fleet, scene, rare, odd, notes)
     suspects, designed = _by_design(suspects, fleet, scene, reference)
     links = _links(fleet, scene, gained)
     suspects = [*suspects, *links, *heavy_stages(fleet, scene, odd)]

@@ -14,6 +14,10 @@ STEADY = 0.3  # of the excess must be there in every third of the steps: what co
 SCALE_FLOOR = 0.0125  # of the step: healthy ranks differ by about 1 %; the MAD of tight peers is 0
 SCALE_FLOOR_FEW = 0.02  # of the step, with one or two peers
 
+# Rare episodes: a step in which a rank is suddenly slower by this share of a step, and how many of them are no accident.
+EPISODE_SHARE = 0.5
+EPISODES_LEAST = 3
+
 # Enough to judge by.
 STEPS_LEAST = 5
 STEPS_FEW = 10  # below this a large effect that is not significant is "unknown", not "healthy"

@@ -55,7 +55,7 @@ def repaired(own: Floats, roles: Ints, suspects: Ints) -> Floats:
         expected = np.where(np.isfinite(expected), expected, fallback)
     else:
         expected = peers_median(own, roles)[suspects]
-    result = own.copy()
+    result: Floats = own.copy()
     result[suspects] = np.where(np.isfinite(own[suspects]), np.fmin(own[suspects], expected), np.nan)
     return result
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +12,7 @@ from diagnose.attribute import Located, Profiles, sample
 from diagnose.causes import Case, Charge, charges
 from diagnose.causes.process import Pause
 from diagnose.compare import Differences, nan_median, trimmed_mean
+from diagnose.episodes import Episodes
 from diagnose.fleet import Fleet, Floats, Ints, Pipelines
 from diagnose.lost_time import share_out
 from diagnose.onset import Onset
@@ -78,6 +80,43 @@ def rank_suspects(fleet: Fleet, scene: Scene, rows: Ints, gained: float, notes: 
             if position == 0 or part >= floor:
                 charged.append((row, part, charge, min(charge.explained_s / whole, 1.0)))
     return _merged(fleet, scene, charged)
+
+
+def episode_suspects(
+    fleet: Fleet, scene: Scene, episodes: Iterable[Episodes], odd: Ints, notes: list[str]
+) -> list[Suspect]:
+    """Suspects for ranks that are slow now and then; one of which no function shows it is not accused."""
+    found: list[Suspect] = []
+    profiles: Profiles | None = None
+    for each in episodes:
+        profiles = profiles or Profiles(fleet)
+        made = charges(_case(fleet, scene, profiles, each.row, np.append(odd, each.row)))
+        number = int(fleet.ranks.number[each.row])
+        if not made or made[0].component == "workload" or made[0].explained_s < 0.5 * each.lost_s:
+            notes.append(f"rank {number} was slow in {each.count} steps, but no function of it shows it: not accused")
+            continue
+        charge = made[0]
+        behaviour = (
+            Evidence("steps", "steps in which it alone was slow", float(each.count), each.of_all - each.count, "steps"),
+            Evidence("steps", "longest step, own time", each.longest_s, each.usual_s, "s"),
+        )
+        found.append(
+            Suspect(
+                component=charge.component,
+                cause=_known_cause(charge),
+                host=fleet.ranks.host[each.row],
+                instance=charge.instance,
+                ranks=(number,),
+                function=charge.function,
+                lost_seconds_per_step=each.lost_s,
+                lost_percent=100 * each.lost_s / max(scene.step_s, each.lost_s),
+                confidence=float(np.clip((1 - each.chance) * 0.9 * charge.support, 0.05, 0.95)),
+                since=None,
+                evidence=(*behaviour, *charge.evidence),
+                action=charge.action,
+            )
+        )
+    return found
 
 
 def _is_another(first: Charge, second: Charge) -> bool:

@@ -38,6 +38,7 @@ _ALIASES = {
     "comm": "collective", "communication": "collective", "nccl": "collective", "p2p": "collective",
     "cpu": "python", "file": "io", "disk": "io", "lock": "sync",
 }  # fmt: skip
+_BROKEN = b"broken-lines"  # metadata: lines with another number of columns than the first
 _NUMBER = r"^[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d{1,3})?$"
 
 
@@ -78,6 +79,8 @@ def read_timings(path: Path) -> Timings:
 def check(table: pa.Table, name: str) -> Timings:
     """Keep what can be right, count what cannot."""
     notes: list[str] = []
+    if broken := int((table.schema.metadata or {}).get(_BROKEN, b"0")):
+        notes.append(f"{broken} lines have another number of columns than the first and were left out")
     rank, step = _numbers(table, "rank", name), _numbers(table, "step", name)
     seconds = _numbers(table, "seconds", name)
     function, kind = _texts(table, "function", name), _kinds(table, name)
@@ -96,7 +99,7 @@ def check(table: pa.Table, name: str) -> Timings:
             notes.append(f"{fresh} of {table.num_rows} rows {reason} were left out")
         bad |= rows
     if bad.all():
-        why = notes[0].partition(" rows ")[2].removesuffix(" were left out") if notes else "no rows"
+        why = notes[-1].partition(" rows ")[2].removesuffix(" were left out") if notes else "no rows"
         raise BadData(f"{name}: no usable row of {table.num_rows} ({why})")
     useless = _useless(function, bad, placed)
     if len(useless):
@@ -169,14 +172,21 @@ def _csv(path: Path, head: bytes) -> pa.Table:
         return pa.table({name: pa.array([], pa.string()) for name in wanted})
     if len(set(names)) < len(names):
         names = [f"{name}#{index}" if name in names[:index] else name for index, name in enumerate(names)]
-    return pcsv.read_csv(
+    broken: list[int] = []
+
+    def skip(row: pcsv.InvalidRow) -> str:
+        broken.append(row.actual_columns)
+        return "skip"
+
+    table = pcsv.read_csv(
         path,
         read_options=pcsv.ReadOptions(column_names=names, skip_rows=1, block_size=1 << 24),
-        parse_options=pcsv.ParseOptions(delimiter=mark.decode(), invalid_row_handler=lambda row: "skip"),
+        parse_options=pcsv.ParseOptions(delimiter=mark.decode(), invalid_row_handler=skip),
         convert_options=pcsv.ConvertOptions(
             column_types={name: pa.string() for name in wanted}, include_columns=wanted, check_utf8=True
         ),
     )
+    return table.replace_schema_metadata({_BROKEN: str(len(broken))})
 
 
 # ---- columns ---------------------------------------------------------------------------------------------------------

@@ -282,6 +282,7 @@ def _rank_row(running: Observation, rank: FoundRank, rows: RankRows, last: _Last
     sampled = last.events[(last.events["tgid"] == rank.pid) & (last.events["type"] == ring.SAMPLE)]
     walked = int((sampled["stack"] != 0).sum())
     counted = running.probes.counted()
+    ended_s, exit_status = _end_of(rank.pid, last)
     try:
         cpus = procfs.cpus_allowed(rank.pid, running.root, rows.training_thread)
     except (OSError, ValueError):
@@ -294,6 +295,7 @@ def _rank_row(running: Observation, rank: FoundRank, rows: RankRows, last: _Last
         "gpus": list(identity.gpus), "nics": sorted({flow.interface for flow in mine if flow.interface}),
         "cpus": cpus, "python": identity.python, "command": identity.command,
         "state": last.states[rank.pid], "stopped_s": _stopped_s(rank.pid, rows, last),
+        "ended_s": ended_s, "exit_status": exit_status,
         "last_progress_s": rows.last_progress_s, "in_collective_s": rows.in_collective_s,
         "training_thread": rows.training_thread, "stack_source": _stack_source(process, last),
         "samples": len(sampled), "failed_samples": len(sampled) - walked,
@@ -305,6 +307,15 @@ def _stack_source(process: ProcessWatch, last: _Last) -> str:
     if process.interpreter is not None:
         return "bpf"
     return "py-spy" if last.untimed.get(process.pid) else "none"
+
+
+def _end_of(pid: int, last: _Last) -> tuple[float | None, int | None]:
+    """When in the window the process ended, and its wait status; None where it did not, or nobody saw it."""
+    ends = last.events[(last.events["tgid"] == pid) & (last.events["type"] == ring.EXIT)]
+    if not len(ends):
+        return None, None
+    status = int(ends["arg"][0])
+    return (float(ends["ts_ns"][0]) - last.start_ns) / 1e9, status if status >= 0 else None
 
 
 def _address(endpoint: str) -> str:

@@ -128,6 +128,7 @@ def load(*, hz: int, root: Path = Path("/"), verbose: bool = False) -> KernelPro
         except btf.NoBtf as error:
             raise BpfUnavailable(f"Linux {os.uname().release} is older than 5.15 and has no BTF: {error}") from error
     try:
+        defines["RS_TASK_EXIT_CODE"] = btf.kernel(root).offset("task_struct", "exit_code")
         defines.update(files.defines(root))
         sources.append(files.SOURCE)
         epilogue += files.programs()

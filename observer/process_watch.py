@@ -25,6 +25,7 @@ TRAINING, LOADER = "training", "loader"
 _STACK_HEADER_BYTES = 16
 _FRAME = np.dtype([("code", "<u8"), ("lasti", "<i4"), ("checksum", "<u4")])
 _MAX_TEXT = 4096
+_MAX_STATES = 65536  # thread states remembered of one process; more than it ever has, unless it means harm
 
 
 @dataclass(slots=True)
@@ -57,6 +58,8 @@ class ProcessWatch:
         for thread in found:
             if self.threads.get(thread.host_tid) != thread.tstate_address:
                 probes.set_thread(thread.host_tid, thread.tstate_address, thread.thread_id)
+                if len(self.states) >= _MAX_STATES:
+                    self.states.clear()
                 self.states[thread.tstate_address] = thread.host_tid
         for tid in self.threads.keys() - now.keys():
             probes.forget_thread(tid)

@@ -2,7 +2,7 @@
 
 A window of one job on one host is a folder `<host>-<start as YYYYmmddTHHMMSSZ>-<seconds>s-<job>/`; in it are
 `window.json` (the manifest) and one Parquet file per table below. It holds no raw events: some tens of kilobytes per
-rank. Every column is documented here, in the field metadata (`doc`, `unit`), and so in the files themselves.
+rank. Every column is documented here, in the field's metadata (`doc`, `unit`).
 
 Times inside tables are seconds since the start of the window, by the clock of the host that was observed. Nothing in a
 window needs the clocks of two hosts to agree: ranks are compared by durations, never by instants.
@@ -69,6 +69,8 @@ RANKS = pa.schema(
             "how long it has been inside an unfinished collective at the end; 0 if in none",
             "s",
         ),
+        _field("ended_s", pa.float64(), "when in the window the process ended", "s", True),
+        _field("exit_status", pa.int32(), "as waitpid gives it: signal in the low 7 bits, else exit code x 256", "", True),
         _field("training_thread", pa.int32(), "host tid of the training thread"),
         _field("stack_source", _TEXT, "where Python stacks came from: bpf | py-spy | none"),
         _field("samples", pa.int64(), "stacks taken"),

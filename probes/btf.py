@@ -39,7 +39,7 @@ class Btf:
         self._structs: dict[int, int] = {}
         try:
             self._index()
-        except struct.error as error:
+        except (struct.error, IndexError) as error:
             raise NoBtf("BTF blob is cut short") from error
 
     def _index(self) -> None:
@@ -60,6 +60,12 @@ class Btf:
 
     def offset(self, structure: str, path: str) -> int:
         """Bytes from the start of `structure` to the member at `path` ('thread.fsbase'); NoBtf where there is none."""
+        try:
+            return self._offset(structure, path)
+        except (struct.error, IndexError, ValueError, RecursionError) as error:
+            raise NoBtf("the kernel's type information is broken") from error
+
+    def _offset(self, structure: str, path: str) -> int:
         needle = b"\0" + structure.encode() + b"\0"
         name_at = self._text.find(needle) + 1
         type_id = self._structs.get(name_at) if name_at else None

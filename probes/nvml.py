@@ -165,7 +165,11 @@ def _gpu(library: Any, index: int) -> Gpu:
     ecc_mode = call("nvmlDeviceGetEccMode")
     power, limit, default = (
         call(name)
-        for name in ("nvmlDeviceGetPowerUsage", "nvmlDeviceGetEnforcedPowerLimit", "nvmlDeviceGetPowerManagementDefaultLimit")
+        for name in (
+            "nvmlDeviceGetPowerUsage",
+            "nvmlDeviceGetEnforcedPowerLimit",
+            "nvmlDeviceGetPowerManagementDefaultLimit",
+        )
     )
     retired = call("nvmlDeviceGetRetiredPagesPendingStatus")
     reasons = call("nvmlDeviceGetCurrentClocksEventReasons")

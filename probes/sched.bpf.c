@@ -251,7 +251,18 @@ int rs_sched_wakeup(struct tracepoint__sched__sched_wakeup *args)
 
 int rs_sched_exit(struct tracepoint__sched__sched_process_exit *args)
 {
+	u64 id = bpf_get_current_pid_tgid();
 	u32 tid = args->pid;
 	rs_threads.delete(&tid);
+	if ((u32)id == id >> 32 && rs_role(id >> 32)) {
+		s32 status = -1;
+#ifdef RS_TASK_EXIT_CODE
+		bpf_probe_read_kernel(&status, sizeof(status), (void *)bpf_get_current_task() + RS_TASK_EXIT_CODE);
+#endif
+		struct rs_event event = {
+			.ts_ns = bpf_ktime_get_ns(), .arg = status, .tid = tid, .tgid = id >> 32, .type = RS_EV_EXIT,
+		};
+		rs_emit(&event);
+	}
 	return 0;
 }

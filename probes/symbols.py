@@ -7,7 +7,7 @@ types) moves between releases while the function stays. Format: ELF-64, System V
 
 from __future__ import annotations
 
-import mmap
+import os
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,6 +23,7 @@ _SYMBOL = np.dtype(
 _DYNSYM, _SYMTAB = 11, 2
 _FUNC, _IFUNC = 2, 10
 _MAX_HITS = 64
+_MAX_PART_BYTES = 1 << 30
 
 
 class NotElf(RankscopeError):
@@ -48,27 +49,36 @@ def find_functions(library: Path, prefixes: Sequence[str]) -> dict[str, tuple[Sy
     """
     with library.open("rb") as file:
         try:
-            image = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
-        except ValueError as error:
-            raise NotElf(f"{library.name} is empty") from error
-    try:
-        return _search(image, library, prefixes)
-    except (struct.error, IndexError, ValueError) as error:
-        raise NotElf(f"{library.name} has a broken symbol table") from error
-    finally:
-        image.close()
+            return _search(_Reader(file.fileno()), library, prefixes)
+        except (struct.error, IndexError, ValueError) as error:
+            raise NotElf(f"{library.name} has a broken symbol table") from error
 
 
-def _search(image: mmap.mmap, library: Path, prefixes: Sequence[str]) -> dict[str, tuple[Symbol, ...]]:
-    if image[:6] != b"\x7fELF\x02\x01":
+class _Reader:
+    """Parts of a file by pread: a mapped file that its owner truncates would kill its reader."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+
+    def part(self, at: int, size: int) -> bytes:
+        if not 0 <= size <= _MAX_PART_BYTES or at < 0:
+            raise ValueError("absurd size")
+        return os.pread(self._descriptor, size, at)
+
+
+def _search(file: _Reader, library: Path, prefixes: Sequence[str]) -> dict[str, tuple[Symbol, ...]]:
+    head = file.part(0, 64)
+    if head[:6] != b"\x7fELF\x02\x01":
         raise NotElf(f"{library.name} is not a 64-bit little-endian ELF file")
-    program_at, section_at = struct.unpack_from("<QQ", image, 32)
-    program_size, program_count, section_size, section_count = struct.unpack_from("<HHHH", image, 54)
-    sections = [struct.unpack_from("<IIQQQQIIQQ", image, section_at + i * section_size) for i in range(section_count)]
+    program_at, section_at = struct.unpack_from("<QQ", head, 32)
+    program_size, program_count, section_size, section_count = struct.unpack_from("<HHHH", head, 54)
+    table = file.part(section_at, section_size * section_count)
+    sections = [struct.unpack_from("<IIQQQQIIQQ", table, i * section_size) for i in range(section_count)]
+    table = file.part(program_at, program_size * program_count)
     loads = [
         (vaddr, offset, file_size)
         for i in range(program_count)
-        for kind, offset, vaddr, file_size in [struct.unpack_from("<I4xQQ8xQ", image, program_at + i * program_size)]
+        for kind, offset, vaddr, file_size in [struct.unpack_from("<I4xQQ8xQ", table, i * program_size)]
         if kind == 1
     ]
     found: dict[str, list[Symbol]] = {prefix: [] for prefix in prefixes}
@@ -77,11 +87,11 @@ def _search(image: mmap.mmap, library: Path, prefixes: Sequence[str]) -> dict[st
         for section in sections:
             if section[1] != wanted or not missing:
                 continue
-            table = np.frombuffer(image[section[4] : section[4] + section[5]], _SYMBOL)
+            symbols = np.frombuffer(file.part(section[4], section[5]), _SYMBOL)
             text = sections[section[6]]
-            names = image[text[4] : text[4] + text[5]]
+            names = file.part(text[4], text[5])
             for prefix in missing:
-                found[prefix].extend(_matches(table, names, prefix, loads))
+                found[prefix].extend(_matches(symbols, names, prefix, loads))
     return {prefix: tuple(symbols) for prefix, symbols in found.items()}
 
 

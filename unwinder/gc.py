@@ -11,7 +11,7 @@ Checked against .symtab (3.8-3.13) and the USDT notes of Debian's static builds 
 
 from __future__ import annotations
 
-import mmap
+import os
 import struct
 from dataclasses import dataclass
 from typing import IO
@@ -29,6 +29,7 @@ _MOST_FUNCTIONS = 400
 _X86_64 = 62
 _ROOTS = ("PyGC_Collect", "_PyObject_GC_Malloc")
 _SECTIONS_CAP = 256
+_READ_CAP_BYTES = 64 * 1024 * 1024
 _ENCODING = b"\x01\x1b\x03\x3b"  # version 1, pcrel sdata4, udata4, datarel sdata4: what every linker writes
 
 
@@ -36,7 +37,7 @@ _ENCODING = b"\x01\x1b\x03\x3b"  # version 1, pcrel sdata4, udata4, datarel sdat
 class _Code:
     """The functions of one file: where each begins, and its bytes."""
 
-    image: mmap.mmap
+    descriptor: int
     segments: tuple[elf.Segment, ...]
     starts: npt.NDArray[np.int64]
     records: npt.NDArray[np.int64]  # of each function, the address of its FDE
@@ -52,7 +53,7 @@ class _Code:
         at = int(np.searchsorted(self.starts, start))
         if at >= len(self.starts) or self.starts[at] != start:
             return 0
-        return int(struct.unpack_from("<I", self.image, self.offset(int(self.records[at])) + 12)[0])
+        return int(struct.unpack("<I", _content(self.descriptor, self.offset(int(self.records[at])) + 12, 4))[0])
 
     def is_exported(self, start: int) -> bool:
         return bool(np.isin(start, self.exported))
@@ -62,8 +63,7 @@ class _Code:
         size = self.size(start)
         if not 5 <= size <= _MOST_BYTES:
             return []
-        at = self.offset(start)
-        code = np.frombuffer(self.image[at : at + size], np.uint8)
+        code = np.frombuffer(_content(self.descriptor, self.offset(start), size), np.uint8)
         where = np.flatnonzero((code[:-4] & 0xFE) == 0xE8)
         if not len(where):
             return []
@@ -83,9 +83,9 @@ def find_collectors(file: IO[bytes], version: tuple[int, int]) -> tuple[int, ...
         roots = [facts.symbol(name) for name in (_ROOTS if version < (3, 9) else _ROOTS[:1])]
         if not all(roots):
             raise UnsupportedInterpreter("PyGC_Collect is not exported")
-        with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ) as image:
-            code = _read(image, facts.segments)
-            found = sorted({largest for root in roots if (largest := _largest(code, root))})
+        # Read, not mapped: whoever cuts a mapped file short kills its reader.
+        code = _read(file.fileno(), facts.segments)
+        found = sorted({largest for root in roots if (largest := _largest(code, root))})
     except (ValueError, struct.error, IndexError, OverflowError) as error:
         raise UnsupportedInterpreter(f"its functions cannot be told apart: {error}") from error
     if not found:
@@ -113,26 +113,39 @@ def _largest(code: _Code, root: int) -> int:
     return 0
 
 
-def _read(image: mmap.mmap, segments: tuple[elf.Segment, ...]) -> _Code:
+def _content(descriptor: int, at: int, size: int) -> bytes:
+    """`size` bytes of the file. Raises ValueError where it ends before."""
+    if size > _READ_CAP_BYTES:
+        raise ValueError(f"{size} bytes in one piece")
+    data = os.pread(descriptor, size, at)
+    if len(data) < size:
+        raise ValueError("it ends too early")
+    return data
+
+
+def _read(descriptor: int, segments: tuple[elf.Segment, ...]) -> _Code:
     """The table of functions. Raises ValueError, struct.error for a file that is not laid out as expected."""
-    if struct.unpack_from("<H", image, 18)[0] != _X86_64:
+    if struct.unpack("<H", _content(descriptor, 18, 2))[0] != _X86_64:
         raise ValueError("not x86-64")
-    sections = _sections(image)
+    sections = _sections(descriptor)
     header, symbols = sections.get(b".eh_frame_hdr"), sections.get(b".dynsym")
-    if header is None or symbols is None or image[header[1] : header[1] + 4] != _ENCODING:
+    if header is None or symbols is None or _content(descriptor, header[1], 4) != _ENCODING:
         raise ValueError("no table in .eh_frame_hdr")
     address, at, size = header
-    count = min(struct.unpack_from("<I", image, at + 8)[0], (size - 12) // 8)
-    table = np.frombuffer(image[at + 12 : at + 12 + 8 * count], "<i4").reshape(-1, 2).astype(np.int64) + address
-    exported = np.frombuffer(image[symbols[1] : symbols[1] + symbols[2] // 24 * 24], "<u8").reshape(-1, 3)[:, 1].copy()
-    return _Code(image, segments, table[:, 0], table[:, 1], exported)
+    count = min(struct.unpack("<I", _content(descriptor, at + 8, 4))[0], max(size - 12, 0) // 8)
+    table = np.frombuffer(_content(descriptor, at + 12, 8 * count), "<i4").reshape(-1, 2).astype(np.int64) + address
+    content = _content(descriptor, symbols[1], symbols[2] // 24 * 24)
+    exported = np.frombuffer(content, "<u8").reshape(-1, 3)[:, 1].copy()
+    return _Code(descriptor, segments, table[:, 0], table[:, 1], exported)
 
 
-def _sections(image: mmap.mmap) -> dict[bytes, tuple[int, int, int]]:
+def _sections(descriptor: int) -> dict[bytes, tuple[int, int, int]]:
     """(address, offset, size) by name."""
-    at = struct.unpack_from("<Q", image, 40)[0]
-    size, count, names = struct.unpack_from("<HHH", image, 58)
-    headers = [struct.unpack_from("<IIQQQQIIQQ", image, at + i * size) for i in range(min(count, _SECTIONS_CAP))]
-    text = headers[names]
-    strings = image[text[4] : text[4] + min(text[5], 1 << 20)]
+    header = _content(descriptor, 0, 64)
+    at = struct.unpack_from("<Q", header, 40)[0]
+    size, count, names = struct.unpack_from("<HHH", header, 58)
+    count = min(count, _SECTIONS_CAP)
+    table = _content(descriptor, at, size * count)
+    headers = [struct.unpack_from("<IIQQQQIIQQ", table, i * size) for i in range(count)]
+    strings = _content(descriptor, headers[names][4], min(headers[names][5], 1 << 20))
     return {strings[h[0] : strings.find(b"\0", h[0])]: (h[3], h[4], h[5]) for h in headers}

@@ -4,15 +4,16 @@ In: instruction pointers of a process, its /proc/PID/maps. Out: short names. A n
 file says that its function reaches that far; libraries hide most of their functions, and then the library's own name is the
 truth (`libtorch_cpu.so`), the nearest exported neighbour a lie. Pointers into the kernel are 'kernel'.
 
-Symbol tables are read as numpy arrays over a mapping of the file, functions only: libtorch_cpu.so, 400 MB with 54,000
-symbols, takes some milliseconds and 1 MB. Names are demangled by a small parser of our own, to scopes and name without
-arguments: they are the target's, and the C++ library's demangler was not made for hostile input.
+Symbol tables are read as numpy arrays, a slice at a time and functions only; names when they are wanted. Files are read, not
+mapped: whoever cuts a mapped file short kills its reader. Names are demangled by a small parser of our own, to scopes and
+name without arguments: they are the target's, and the C++ library's demangler was not made for hostile input.
 """
 
 from __future__ import annotations
 
-import mmap
+import os
 import struct
+from bisect import bisect_left
 from collections import OrderedDict
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -46,7 +47,7 @@ class SymbolTable:
     starts: npt.NDArray[np.uint64]
     sizes: npt.NDArray[np.uint64]
     texts: npt.NDArray[np.uint64]  # where each name begins in the file
-    image: mmap.mmap | None = None
+    descriptor: int = -1
     _named: dict[int, str] = field(default_factory=dict)
 
     def names(self, offsets: npt.NDArray[np.uint64]) -> list[str]:
@@ -65,15 +66,15 @@ class SymbolTable:
 
     def _text(self, index: int) -> str:
         if index not in self._named:
-            start = int(self.texts[index])
-            raw = b"" if self.image is None else self.image[start : start + _NAME_BYTES]
+            raw = _content(self.descriptor, int(self.texts[index]), _NAME_BYTES)
             self._named[index] = readable(raw.partition(b"\0")[0].decode("ascii", "replace")) or self.name
         return self._named[index]
 
     def close(self) -> None:
-        if self.image is not None:
-            self.image.close()
-            self.image = None
+        """Let go of the file."""
+        if self.descriptor >= 0:
+            os.close(self.descriptor)
+            self.descriptor = -1
 
 
 @dataclass(slots=True)
@@ -91,9 +92,11 @@ class NativeNames:
             maps = procfs.read_file(procfs.proc_path(self.root, pid, "maps"), procfs.MAPS_CAP) if len(wanted) else b""
         except OSError:
             return found
-        for mapping in elf.parse_maps(maps):
-            inside = wanted[(wanted >= np.uint64(mapping.start)) & (wanted < np.uint64(mapping.end))]
-            if len(inside):
+        ordered = wanted.tolist()
+        for mapping in elf.parse_maps(maps):  # thousands of lines, few of which hold anything
+            first, end = bisect_left(ordered, mapping.start), bisect_left(ordered, mapping.end)
+            if first < end:
+                inside = wanted[first:end]
                 table = self._table(pid, mapping)
                 offsets = inside - np.uint64(mapping.start) + np.uint64(mapping.offset)
                 found.update(zip(inside.tolist(), table.names(offsets), strict=True))
@@ -121,36 +124,49 @@ def read_symbols(pid: int, mapping: elf.Mapping, root: Path = procfs.ROOT) -> Sy
     name = mapping.path.rpartition("/")[2][:NAME_CAP]
     nothing = np.empty(0, dtype=np.uint64)
     empty = SymbolTable(name, (), nothing, nothing, nothing)
-    image = None
+    descriptor = -1
     try:
         with elf.open_mapped(pid, mapping, root) as file:
             facts = elf.read_facts(file, ())
-            image = mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ)
-        starts, sizes, texts = _functions(image)
+            descriptor = os.dup(file.fileno())
+        starts, sizes, texts = _functions(descriptor)
     except (OSError, ValueError, struct.error, IndexError, OverflowError):
-        if image is not None:
-            image.close()
+        if descriptor >= 0:
+            os.close(descriptor)
         return empty
-    return SymbolTable(name, facts.segments, starts, sizes, texts, image)
+    return SymbolTable(name, facts.segments, starts, sizes, texts, descriptor)
+
+
+def _content(descriptor: int, at: int, size: int) -> bytes:
+    """Up to `size` bytes; fewer, or none, where the file has no more."""
+    try:
+        return os.pread(descriptor, size, at) if descriptor >= 0 else b""
+    except (OSError, OverflowError):
+        return b""
 
 
 _Columns = tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.uint64]]
 
 
-def _functions(image: mmap.mmap) -> _Columns:
+def _functions(descriptor: int) -> _Columns:
     """(address, size, place of the name) of every function, in order of address, the larger first."""
-    at = struct.unpack_from("<Q", image, 40)[0]
-    each, count = struct.unpack_from("<HH", image, 58)
-    sections = [struct.unpack_from("<IIQQQQIIQQ", image, at + i * each) for i in range(min(count, _SECTIONS_CAP))]
+    header = _content(descriptor, 0, 64)
+    at = struct.unpack_from("<Q", header, 40)[0]
+    each, count = struct.unpack_from("<HH", header, 58)
+    count = min(count, _SECTIONS_CAP)
+    table = _content(descriptor, at, each * count)
+    sections = [struct.unpack_from("<IIQQQQIIQQ", table, i * each) for i in range(count)]
     parts: list[_Columns] = []
+    best = _SYMTAB if any(section[1] == _SYMTAB for section in sections) else _DYNSYM  # the former holds the latter
     for section in sections:
-        if section[1] not in (_DYNSYM, _SYMTAB):
+        if section[1] != best:
             continue
         strings = sections[section[6]]
         total = min(section[5] // _SYMBOL.itemsize, _SYMBOLS_CAP)
         for first in range(0, total, _SLICE):
             start = section[4] + first * _SYMBOL.itemsize
-            rows = np.frombuffer(image[start : start + min(_SLICE, total - first) * _SYMBOL.itemsize], _SYMBOL)
+            content = _content(descriptor, start, min(_SLICE, total - first) * _SYMBOL.itemsize)
+            rows = np.frombuffer(content[: len(content) // _SYMBOL.itemsize * _SYMBOL.itemsize], _SYMBOL)
             rows = rows[np.isin(rows["info"] & 15, _FUNCTIONS) & (rows["section"] != 0) & (rows["value"] != 0)]
             rows = rows[rows["name"] < strings[5]]
             parts.append(

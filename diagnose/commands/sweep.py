@@ -170,5 +170,3 @@ def _syslog(done: Sweep) -> None:
     for priority, line in syslog_lines(done):
         syslog.syslog(priority, line)
     syslog.closelog()
-
-

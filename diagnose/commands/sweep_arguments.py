@@ -7,8 +7,14 @@ from typing import Annotated, Optional
 
 import typer
 
-_Names = Annotated[Optional[list[str]], typer.Option("--only", metavar="ID", help="Run these checks only: ids or families.")]  # noqa: UP045
-_Skip = Annotated[Optional[list[str]], typer.Option("--skip", metavar="ID", help="Leave these checks out.")]  # noqa: UP045
+_Only = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option("--only", metavar="ID", help="Run these checks only: ids or families."),
+]
+_Skip = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option("--skip", metavar="ID", help="Leave these checks out."),
+]
 _Text = Optional[str]  # noqa: UP045
 _File = Optional[Path]  # noqa: UP045
 
@@ -18,17 +24,22 @@ def sweep(
         Optional[list[Path]],  # noqa: UP045
         typer.Argument(metavar="[DIR]...", help="Compare many hosts' sweeps (files of --json). None: sweep this host."),
     ] = None,
-    only: _Names = None,
+    only: _Only = None,
     skip: _Skip = None,
     list_them: Annotated[bool, typer.Option("--list", help="List all checks.")] = False,
-    explain: Annotated[_Text, typer.Option("--explain", metavar="ID", help="What a check reads and how it judges.")] = None,
-    fail_on: Annotated[
-        _Text, typer.Option("--fail-on", metavar="STATE", help="Exit 0 below this: unknown (default), warning, critical.")
+    explain: Annotated[
+        _Text, typer.Option("--explain", metavar="ID", help="What a check reads and how it judges.")
     ] = None,
-    config: Annotated[_File, typer.Option("--config", metavar="FILE", help="Thresholds and known quirks (TOML).")] = None,
-    state: Annotated[
-        Path, typer.Option("--state", metavar="DIR", help="Memory of earlier sweeps.")
-    ] = Path("/var/lib/rankscope/sweep"),
+    fail_on: Annotated[
+        _Text,
+        typer.Option("--fail-on", metavar="STATE", help="Exit 0 below this: unknown (default), warning, critical."),
+    ] = None,
+    config: Annotated[
+        _File, typer.Option("--config", metavar="FILE", help="Thresholds and known quirks (TOML).")
+    ] = None,
+    state: Annotated[Path, typer.Option("--state", metavar="DIR", help="Memory of earlier sweeps.")] = Path(
+        "/var/lib/rankscope/sweep"
+    ),
     textfile: Annotated[
         _File, typer.Option("--textfile", metavar="FILE", help="Write metrics for Prometheus' node exporter.")
     ] = None,
@@ -38,7 +49,9 @@ def sweep(
     ] = "",
     root: Annotated[Path, typer.Option("--root", hidden=True)] = Path("/"),
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
-    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Every finding, and why checks do not apply.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Every finding, and why checks do not apply.")
+    ] = False,
 ) -> int:
     """Health checks of this host for cron: ok, warning, critical or unknown."""
     from diagnose.commands import sweep as command

@@ -175,7 +175,7 @@ def line_of(text: str, keys: Sequence[str]) -> int:
         if line.lstrip().startswith("["):
             header = _header(line) or header
             shared = _common(header, keys)
-            if shared == len(header) and shared > depth:
+            if shared in (len(header), len(keys)) and shared > depth:
                 best, depth = number, shared
             continue
         match = re.match(r'\s*(?:"([^"]*)"|\'([^\']*)\'|([A-Za-z0-9_-]+))\s*[=.]', line)

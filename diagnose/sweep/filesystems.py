@@ -7,6 +7,7 @@ another one asks the rest. One child costs about 15 ms of CPU.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import select
 import subprocess
@@ -17,9 +18,41 @@ from pathlib import Path
 
 from diagnose.sweep.context import Context
 from probes.mounts import Mount, read_mounts
+from probes.namespaces import namespace_inode
+from probes.procfs import ROOT
 
 _PSEUDO = frozenset(
-    ["proc", "sysfs", "devtmpfs", "devpts", "cgroup", "cgroup2", "securityfs", "debugfs", "tracefs", "bpf", "pstore", "efivarfs", "mqueue", "hugetlbfs", "configfs", "fusectl", "binfmt_misc", "autofs", "rpc_pipefs", "nsfs", "ramfs", "selinuxfs", "fuse.gvfsd-fuse", "fuse.lxcfs", "squashfs", "iso9660", "erofs", "fuse.portal", "resctrl"]
+    [
+        "proc",
+        "sysfs",
+        "devtmpfs",
+        "devpts",
+        "cgroup",
+        "cgroup2",
+        "securityfs",
+        "debugfs",
+        "tracefs",
+        "bpf",
+        "pstore",
+        "efivarfs",
+        "mqueue",
+        "hugetlbfs",
+        "configfs",
+        "fusectl",
+        "binfmt_misc",
+        "autofs",
+        "rpc_pipefs",
+        "nsfs",
+        "ramfs",
+        "selinuxfs",
+        "fuse.gvfsd-fuse",
+        "fuse.lxcfs",
+        "squashfs",
+        "iso9660",
+        "erofs",
+        "fuse.portal",
+        "resctrl",
+    ]
 )
 _NETWORK = (
     "nfs",
@@ -37,7 +70,7 @@ _NETWORK = (
     "virtiofs",
 )
 MAX_MOUNTS = 200
-_MAX_CHILDREN = 4
+_MAX_CHILDREN = 3
 _SCRIPT = """
 import os, sys
 for line in sys.stdin.read().split("\\0"):
@@ -74,7 +107,7 @@ def is_network(fs_type: str) -> bool:
 
 
 def mounts(context: Context) -> tuple[Mount, ...]:
-    """Mounts of real file systems, one per device, in the first mount namespace (of process 1 where that is allowed)."""
+    """Mounts of real file systems, one per device: those of process 1, so that a pod or a sandboxed service sees the host's."""
     return context.shared.get("mounts", lambda: _mounts(context))
 
 
@@ -85,13 +118,25 @@ def usages(context: Context, patience_s: float = 1.0) -> tuple[Usage, ...]:
 
 def _mounts(context: Context) -> tuple[Mount, ...]:
     seen: dict[tuple[int, int], Mount] = {}
-    for mount in read_mounts("self", context.root).mounts:
+    for mount in read_mounts(1 if _foreign(context.root) else "self", context.root).mounts:
         if mount.fs_type in _PSEUDO or mount.mount_point.startswith(("/proc/", "/sys/", "/dev/", "/run/credentials")):
             continue
         key = (mount.major, mount.minor)
         if key not in seen or len(mount.mount_point) < len(seen[key].mount_point):
             seen[key] = mount
     return tuple(seen.values())[:MAX_MOUNTS]
+
+
+def _foreign(root: Path) -> bool:
+    """Whether process 1 lives in another mount namespace, and may be looked into (CAP_SYS_PTRACE)."""
+    try:
+        return (
+            root == ROOT
+            and namespace_inode(1, "mnt") != namespace_inode("self", "mnt")
+            and Path("/proc/1/root/").is_dir()
+        )
+    except (OSError, ValueError):
+        return False
 
 
 def _ask(context: Context, wanted: tuple[Mount, ...], patience_s: float) -> tuple[Usage, ...]:
@@ -105,7 +150,7 @@ def _ask(context: Context, wanted: tuple[Mount, ...], patience_s: float) -> tupl
 
 
 def _ask_child(root: Path, wanted: tuple[Mount, ...], patience_s: float) -> list[Usage]:
-    base = str(root).rstrip("/")
+    base = "/proc/1/root" if _foreign(root) else str(root).rstrip("/")
     child = subprocess.Popen(
         [sys.executable, "-I", "-S", "-c", _SCRIPT],
         stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True,
@@ -131,10 +176,8 @@ def _ask_child(root: Path, wanted: tuple[Mount, ...], patience_s: float) -> list
     finally:
         child.kill()
         child.stdout.close()
-    try:
+    with contextlib.suppress(subprocess.TimeoutExpired):  # it hangs in the kernel: it ends when its mount does
         child.wait(0.2)
-    except subprocess.TimeoutExpired:
-        pass  # it hangs in the kernel: it ends when its mount does
     answers = [_usage(mount, line) for mount, line in zip(wanted, lines, strict=False)]
     return answers if len(answers) == len(wanted) else [*answers, Usage(wanted[len(answers)], False)]
 

@@ -22,7 +22,11 @@ def loaded(context: Context) -> bool:
 def on_bus(context: Context) -> list[str]:
     """PCI addresses of NVIDIA GPUs that the nvidia driver owns, or that no driver owns (not those of virtual machines)."""
     devices = context.shared.get("pci", lambda: read_pci(context.root))
-    return [one.address for one in devices if one.vendor == VENDOR_NVIDIA and one.kind == "gpu" and one.driver in ("nvidia", "")]
+    return [
+        one.address
+        for one in devices
+        if one.vendor == VENDOR_NVIDIA and one.kind == "gpu" and one.driver in ("nvidia", "")
+    ]
 
 
 def gpus(context: Context) -> tuple[Gpu, ...]:

@@ -58,8 +58,8 @@ PATTERNS = (
     _row("oom-kill", OOM, WARNING, r"(?:Out of memory|Memory cgroup out of memory): Killed process \d+ \(([^)]{1,64})\)",
          "Give the job more memory, or make it use less; see who was killed."),
     _row("io-error", IO, WARNING,
-         r"(?:blk_update_request: |^|: )(?:critical medium error|I/O error|critical target error), dev (\S{1,32})", _DISK),
-    _row("buffer-io-error", IO, WARNING, r"Buffer I/O error on dev (\S{1,32}),", _DISK),
+         r"(?:blk_update_request: |^|: )(?:critical medium error|I/O error|critical target error), dev (?!fd\d|sr\d)(\w{1,32})", _DISK),
+    _row("buffer-io-error", IO, WARNING, r"Buffer I/O error on dev (?!fd\d|sr\d)(\S{1,32}),", _DISK),
     _row("nvme-timeout", IO, WARNING, r"nvme (nvme\d+): (?:I/O .*timeout|I/O tag .* timeout)", _DISK),
     _row("nvme-lost", IO, CRITICAL, r"nvme (nvme\d+): (?:Removing after probe|Disabling device after reset) failure", _DISK),
     _row("raid-failure", IO, CRITICAL, r"md/raid\S*?:(md\d+): (?:Disk failure|Operation continuing)", "Replace the failed disk."),
@@ -81,7 +81,7 @@ PATTERNS = (
     _row("nfs-timeout", OTHER, WARNING, r"nfs: server (\S{1,64}) not responding", "Check the file server and the way to it."),
     _row("lustre-evicted", OTHER, WARNING, r"LustreError: .*This client was evicted by (\S{1,64})",
          "Check the file servers and the fabric."),
-    _row("nccl-segfault", OTHER, WARNING, r"segfault at .* in (libnccl\.so\S{0,16})", "Look at the job that crashed."),
+    _row("nccl-segfault", OTHER, WARNING, r"segfault at .* in (libnccl\.so[\w.]{0,16})", "Look at the job that crashed."),
 )  # fmt: skip
 _QUICK = re.compile("|".join(f"(?:{pattern.expression.pattern})" for pattern in PATTERNS))
 

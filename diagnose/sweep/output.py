@@ -74,7 +74,9 @@ def as_text(sweep: Sweep, verbose: bool = False) -> Iterator[str]:
     else:
         quiet = [identifier for identifier in fine if identifier not in bad_ids]
         if quiet:
-            yield from textwrap.wrap("ok        " + ", ".join(quiet), 80, subsequent_indent=" " * 10, break_on_hyphens=False)
+            yield from textwrap.wrap(
+                "ok        " + ", ".join(quiet), 80, subsequent_indent=" " * 10, break_on_hyphens=False
+            )
         absent = [identifier for identifier, _ in sweep.skipped]
         if absent:
             yield from textwrap.wrap(
@@ -84,7 +86,9 @@ def as_text(sweep: Sweep, verbose: bool = False) -> Iterator[str]:
         yield from textwrap.wrap(f"note      {note}", 80, subsequent_indent=" " * 10)
     counts = Counter(finding.state for finding in sweep.findings)
     told = ", ".join(f"{counts[state]} {state}" for state in (CRITICAL, WARNING, UNKNOWN, OK) if counts[state])
-    yield _cut(f"{sweep.host}: {sweep.state}: {told or 'nothing to look at'}; {sweep.checks} checks in {sweep.seconds:.1f} s")
+    yield _cut(
+        f"{sweep.host}: {sweep.state}: {told or 'nothing to look at'}; {sweep.checks} checks in {sweep.seconds:.1f} s"
+    )
 
 
 def syslog_lines(sweep: Sweep) -> Iterator[tuple[int, str]]:
@@ -92,9 +96,10 @@ def syslog_lines(sweep: Sweep) -> Iterator[tuple[int, str]]:
     priorities = {CRITICAL: 2, WARNING: 4, UNKNOWN: 5, OK: 6}
     for finding in sweep.findings:
         if finding.state != OK:
-            yield priorities[finding.state], (
-                f"{finding.state} {finding.id} {finding.instance or '-'}: {_value(finding)}: {finding.why}"
-            )[:900]
+            yield (
+                priorities[finding.state],
+                (f"{finding.state} {finding.id} {finding.instance or '-'}: {_value(finding)}: {finding.why}")[:900],
+            )
     yield priorities[sweep.state], f"sweep {sweep.state}: {len(sweep.findings)} findings of {sweep.checks} checks"
 
 
@@ -114,7 +119,10 @@ def as_prometheus(sweep: Sweep, per_process: Collection[str] = ()) -> str:
     lines = [
         "# HELP rankscope_sweep_state State of a check: 0 ok, 1 warning, 2 critical, 3 unknown.",
         "# TYPE rankscope_sweep_state gauge",
-        *(f"rankscope_sweep_state{{check={_label(check)},instance={_label(one)}}} {code}" for (check, one), code in worst.items()),
+        *(
+            f"rankscope_sweep_state{{check={_label(check)},instance={_label(one)}}} {code}"
+            for (check, one), code in worst.items()
+        ),
         "# HELP rankscope_sweep_value What a check read, in the unit of its label.",
         "# TYPE rankscope_sweep_value gauge",
         *(

@@ -122,7 +122,9 @@ def odd_ones(sweeps: Sequence[HostSweep], per_process: Iterable[str] = ()) -> tu
         holders = [sweep for sweep in sweeps if key in sweep.values]
         if len(sweeps) >= LEAST_HOSTS and len(holders) > _AGREE * len(sweeps) and key[1]:
             words += [
-                Odd(sweep.host, *key, "missing", "present", len(holders), 0.0) for sweep in sweeps if key not in sweep.values
+                Odd(sweep.host, *key, "missing", "present", len(holders), 0.0)
+                for sweep in sweeps
+                if key not in sweep.values
             ]
         values = [(sweep.host, sweep.values[key]) for sweep in holders]
         texts = [(host, value) for host, value in values if isinstance(value, str)]

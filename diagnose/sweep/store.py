@@ -123,9 +123,7 @@ class Store:
             database.execute("DELETE FROM history WHERE time < ?", (oldest,))
             # A clock that was ahead once must not leave sweeps in the future.
             database.execute("DELETE FROM sweeps WHERE time < ? OR time > ?", (oldest, sweep.time_s))
-            database.execute(
-                "DELETE FROM history WHERE rowid <= (SELECT max(rowid) FROM history) - ?", (_MAX_ROWS,)
-            )
+            database.execute("DELETE FROM history WHERE rowid <= (SELECT max(rowid) FROM history) - ?", (_MAX_ROWS,))
         return replace(sweep, findings=tuple(findings))
 
     def history(self, since_s: float) -> tuple[Point, ...]:

@@ -32,16 +32,28 @@ def trends(points: Iterable[Point], now_s: float) -> tuple[Finding, ...]:
         if unit == "°C" and recent - before >= CLIMB_C:
             found.append(
                 Finding(
-                    "trend.temperature", WARNING, name, "history", round(recent, 1), unit,
-                    f"about {before:.0f} °C, as in the days before", f"it climbed by {recent - before:.0f} °C",
+                    "trend.temperature",
+                    WARNING,
+                    name,
+                    "history",
+                    round(recent, 1),
+                    unit,
+                    f"about {before:.0f} °C, as in the days before",
+                    f"it climbed by {recent - before:.0f} °C",
                     "Check fans, filters and inlet temperature.",
                 )
             )
         elif unit != "°C" and recent >= LEAST_PER_HOUR and recent >= FACTOR * before:
             found.append(
                 Finding(
-                    "trend.rate", WARNING, name, "history", round(recent, 1), unit,
-                    f"about {before:.1f} {unit}, as in the days before", "the rate at least doubled within a day",
+                    "trend.rate",
+                    WARNING,
+                    name,
+                    "history",
+                    round(recent, 1),
+                    unit,
+                    f"about {before:.1f} {unit}, as in the days before",
+                    "the rate at least doubled within a day",
                     f"See what {identifier} says; plan a repair before it fails.",
                 )
             )

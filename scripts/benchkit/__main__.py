@@ -9,7 +9,7 @@ import sys
 from labkit import guard
 from labkit.shell import LabError
 
-from benchkit import diagnose_fleets, overhead, unwinder
+from benchkit import diagnose_fleets, overhead, sweep, unwinder
 
 
 def main() -> int:
@@ -18,6 +18,7 @@ def main() -> int:
     overhead.arguments(benches.add_parser("overhead", help="what the observer costs the job, the kernel and itself"))
     unwinder.arguments(benches.add_parser("unwinder", help="what Python stacks cost and whether they are right"))
     diagnose_fleets.arguments(benches.add_parser("diagnose", help="culprits found in synthetic fleets of up to 100,000 ranks"))
+    sweep.arguments(benches.add_parser("sweep", help="time and CPU of a health sweep of this host"))
     options = parser.parse_args()
     if getattr(options, "anywhere", False):  # touches nothing but its own memory
         return int(options.run(options))

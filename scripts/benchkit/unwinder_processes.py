@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 from labkit.shell import LabError
 
-from benchkit.unwinder_workload import FUNCTIONS
+from benchkit.unwinder_workload import CYCLE_CPU_S, FUNCTIONS
 
 _WORKLOAD = Path(__file__).with_name("unwinder_workload.py")
 _PR_SET_PDEATHSIG = 1
@@ -42,7 +42,9 @@ class Workload:
 
 
 @contextlib.contextmanager
-def workloads(pythons: Sequence[str], threads: int, busy: float) -> Iterator[list[Workload]]:
+def workloads(
+    pythons: Sequence[str], threads: int, busy: float, cycle_s: float = CYCLE_CPU_S
+) -> Iterator[list[Workload]]:
     """One process for each interpreter in `pythons`, each with `busy` of a CPU to do; they end with the block."""
     started: list[Workload] = []
     with tempfile.TemporaryDirectory() as folder:
@@ -50,7 +52,7 @@ def workloads(pythons: Sequence[str], threads: int, busy: float) -> Iterator[lis
             for number, python in enumerate(pythons):
                 ledger = Path(folder, str(number))
                 ledger.write_bytes(bytes(8 * len(FUNCTIONS)))
-                command = [python, str(_WORKLOAD), str(ledger), str(threads), f"{busy:g}", str(number)]
+                command = [python, str(_WORKLOAD), str(ledger), str(threads), f"{busy:g}", str(number), f"{cycle_s:g}"]
                 process = subprocess.Popen(
                     command,
                     stdin=subprocess.PIPE,

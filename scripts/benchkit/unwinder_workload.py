@@ -1,6 +1,6 @@
 """A process that knows what it does: seven functions on the training thread, one on a loader thread, the rest idle.
 
-Run as a program by every CPython from 3.8 on (`unwinder_workload.py LEDGER THREADS BUSY [SEED]`), imported by the bench for
+Run as a program by every CPython from 3.8 on (`unwinder_workload.py LEDGER THREADS BUSY SEED CYCLE`), imported by the bench for
 FUNCTIONS. It measures the CPU time of each function with time.thread_time_ns and keeps the sums, in nanoseconds and in the
 order of FUNCTIONS, in the file LEDGER, which it maps. The order and size of the work are shuffled, so that no sampler can
 fall into step with it. It ends with its standard input.
@@ -19,9 +19,8 @@ import zlib
 FUNCTIONS = ("forward", "backward", "step", "augment", "decode", "rows", "log_metrics", "poll_loader")
 SHARES = (0.33, 0.25, 0.16, 0.11, 0.06, 0.05, 0.04)
 DEPTH = 23
-_CYCLE_CPU_S = 0.2
-_POLL_EVERY_S = 1.0
-_POLL_CPU_S = 0.02
+CYCLE_CPU_S = 0.2  # of the training thread, before it sleeps
+_POLL_SHARE, _POLL_EVERY = 0.1, 5.0  # the loader's work and its pauses, in cycles
 _BLOCK = bytes(range(256)) * 256
 
 
@@ -100,20 +99,20 @@ def keep_doing(work, slot, ledger, n):
     ledger[slot] += time.thread_time_ns() - began
 
 
-def train(ledger, busy, chance, works, sizes):
+def train(ledger, busy, cycle_s, chance, works, sizes):
     order = list(range(len(works)))
     while True:
         began = time.monotonic()
         chance.shuffle(order)
         for slot in order:
             keep_doing(works[slot], slot, ledger, max(int(sizes[slot] * chance.uniform(0.8, 1.2)), 1))
-        period_s = _CYCLE_CPU_S / busy * chance.uniform(0.5, 1.5)
+        period_s = cycle_s / busy * chance.uniform(0.5, 1.5)
         time.sleep(max(began + period_s - time.monotonic(), 0.001))
 
 
-def load(ledger, chance, n):
+def load(ledger, cycle_s, chance, n):
     while True:
-        time.sleep(_POLL_EVERY_S * chance.uniform(0.5, 1.5))
+        time.sleep(_POLL_EVERY * cycle_s * chance.uniform(0.5, 1.5))
         keep_doing(poll_loader, len(SHARES), ledger, n)
 
 
@@ -124,14 +123,17 @@ def doze():
 
 def main():
     path, threads, busy = sys.argv[1], int(sys.argv[2]), float(sys.argv[3])
-    chance = random.Random(int(sys.argv[4]) if len(sys.argv) > 4 else 1)
+    chance, cycle_s = random.Random(int(sys.argv[4])), float(sys.argv[5])
     with open(path, "r+b") as file:  # noqa: PTH123
         ledger = memoryview(mmap.mmap(file.fileno(), 8 * len(FUNCTIONS))).cast("Q")
     works = (forward, backward, Optimizer().step, augment, decode, collate, log_metrics)
-    sizes = [share * _CYCLE_CPU_S / cost_s(work) for share, work in zip(SHARES, works)]  # noqa: B905 - 3.8 has no strict
+    sizes = [share * cycle_s / cost_s(work) for share, work in zip(SHARES, works)]  # noqa: B905 - 3.8 has no strict
     never = threading.Event()
-    polls = int(_POLL_CPU_S / cost_s(poll_loader))
-    targets = [(train, (ledger, busy, chance, works, sizes)), (load, (ledger, random.Random(2), polls))]
+    polls = max(int(_POLL_SHARE * cycle_s / cost_s(poll_loader)), 1)
+    targets = [
+        (train, (ledger, busy, cycle_s, chance, works, sizes)),
+        (load, (ledger, cycle_s, random.Random(2), polls)),
+    ]
     targets += [(doze, ()) if number % 2 else (never.wait, ()) for number in range(threads - 3)]
     for target, arguments in targets:
         threading.Thread(target=target, args=arguments, daemon=True).start()

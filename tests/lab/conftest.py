@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -50,10 +51,12 @@ def torchrun() -> Iterator[Callable[..., RunningJob]]:
 
     yield start
     for job in jobs:
+        ranks = job.ranks()
         if job.launcher.poll() is None:
             os.killpg(job.launcher.pid, signal.SIGKILL)
-        for pid in job.ranks() if job.launcher.poll() is None else []:
-            os.kill(pid, signal.SIGKILL)
+        for pid in ranks:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         job.launcher.wait()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import subprocess
 import sys
@@ -25,10 +26,11 @@ class RunningJob:
         return f"torch-{socket.gethostname()}:{self.port}"
 
     def ranks(self) -> list[int]:
-        """Pids of the ranks: the launcher's children."""
+        """Pids of the ranks, rank 0 first: the launcher's children; none when it has ended."""
         pids = []
-        for task in Path(f"/proc/{self.launcher.pid}/task").iterdir():
-            pids += [int(word) for word in (task / "children").read_text().split()]
+        for children in Path("/proc").glob(f"{self.launcher.pid}/task/*/children"):
+            with contextlib.suppress(OSError):
+                pids += [int(word) for word in children.read_text().split()]
         return sorted(pids)
 
 

@@ -51,7 +51,9 @@ def test_a_rank_that_dies_in_the_window_is_named(torchrun: Torchrun) -> None:
     done = rankscope("diagnose", "--json", "--window", "12", "--job", job.name)
     verdict = json.loads(done.stdout)
     assert (done.returncode, verdict["status"]) == (2, "hang")
-    assert (verdict["suspects"][0]["component"], verdict["suspects"][0]["cause"]) == ("process", "exited")
+    first = verdict["suspects"][0]
+    assert (first["component"], first["cause"], first["ranks"]) == ("process", "exited", [1])
+    assert any(evidence["value"] == "SIGKILL" for evidence in first["evidence"])
 
 
 def test_an_interrupt_ends_in_one_line_and_leaves_no_window(torchrun: Torchrun, tmp_path: Path) -> None:

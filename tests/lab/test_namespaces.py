@@ -138,5 +138,4 @@ def test_a_job_in_its_own_namespaces_has_the_same_patterns_as_outside_them(tmp_p
         ("python", "main"), ("python", "tokenize")
     }  # fmt: skip
     apart = sum(abs(one[function] - other[function]) for function in one.keys() | other.keys()) / 2
-    print(apart, one.most_common(6), other.most_common(6))
     assert apart <= MOST_APART, (apart, one.most_common(8), other.most_common(8))

@@ -26,9 +26,7 @@ def run(context: Context) -> Iterator[Finding]:
     before = parse_cpu_list(context.recall("online") or "")
     lost = off & before
     smt_off = context.text("sys/devices/system/cpu/smt/control") in ("off", "forceoff")
-    context.keep(
-        "online", ",".join(map(str, sorted(before & off | parse_cpu_list(online))))[:500].rpartition(",")[0] or online
-    )
+    context.keep("online", _ranges(before & parse_cpu_list(present) | parse_cpu_list(online)))
     if lost or (off and not smt_off):
         listed = ", ".join(map(str, sorted(lost or off)[:8]))
         yield context.bad(
@@ -38,3 +36,15 @@ def run(context: Context) -> Iterator[Finding]:
         )  # fmt: skip
     else:
         yield context.ok(_READ, online, "SMT is off" if off else "")
+
+
+def _ranges(cpus: frozenset[int]) -> str:
+    """'0-3,8': short enough to be kept, however many CPUs there are; cut at a comma if not."""
+    spans: list[list[int]] = []
+    for cpu in sorted(cpus):
+        if spans and cpu == spans[-1][1] + 1:
+            spans[-1][1] = cpu
+        else:
+            spans.append([cpu, cpu])
+    text = ",".join(f"{first}-{last}" for first, last in spans)
+    return text if len(text) <= 500 else text[:500].rpartition(",")[0]

@@ -28,7 +28,7 @@ def judge(context: Context, usage: Usage) -> Finding:
     """One file system."""
     warning, critical = context.number("warning_percent"), context.number("critical_percent")
     scarce = usage.free_bytes < context.number("free_gb") * 1e9
-    read_only = "ro" in usage.mount.options.split(",")
+    read_only = "ro" in usage.mount.super_options.split(",")
     bytes_state = _state(usage.used_percent, warning, critical) if scarce else OK
     inodes_state = _state(usage.inodes_percent, warning, critical)
     by_inodes = bytes_state == OK and inodes_state != OK

@@ -58,7 +58,8 @@ def _why(context: Context, mount: Mount, remounted: set[str], writable: set[str]
 
 
 def _read_only(mount: Mount) -> bool:
-    return "ro" in mount.options.split(",") or "ro" in mount.super_options.split(",")
+    """The whole file system, not this mount of it: what a sandbox or a container mounts read-only is no fault."""
+    return "ro" in mount.super_options.split(",")
 
 
 def _fstab(text: str) -> set[str]:

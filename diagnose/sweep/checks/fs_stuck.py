@@ -1,4 +1,4 @@
-"""No mount stopped answering, no process hangs in the kernel.
+"""Mounts answer, and no process hangs in the kernel.
 
 Asks statvfs of every mount from a child process, which may hang without harm: a mount that does not answer in `patience_s` is
 critical. Looks twice, `wait_s` apart, for processes in state D (uninterruptible) that did not run meanwhile: a warning, and

@@ -16,7 +16,10 @@ from diagnose.sweep.training import claims
 from probes.procfs import pids, read_comm
 
 ID = "gpu.foreign-process"
-SETTINGS = {"memory_mb": 256.0, "known": ("dcgm", "nv-hostengine", "nvidia-smi", "nvidia-persistenced", "nvidia-cuda-mps")}
+SETTINGS = {
+    "memory_mb": 256.0,
+    "known": ("dcgm", "nv-hostengine", "nvidia-smi", "nvidia-persistenced", "nvidia-cuda-mps"),
+}
 PER_PROCESS = True
 
 

@@ -33,4 +33,6 @@ def run(context: Context) -> Iterator[Finding]:
             yield context.warning("NVML", rows.amount, unit="rows", instance=name_of(gpu), expected="none since the last sweep",
                                   why="rows with uncorrected errors were remapped", action="Watch gpu.ecc of this GPU.")  # fmt: skip
         else:
-            yield context.ok("NVML", float(gpu.remap_uncorrected or 0), instance=name_of(gpu), unit="rows remapped ever")
+            yield context.ok(
+                "NVML", float(gpu.remap_uncorrected or 0), instance=name_of(gpu), unit="rows remapped ever"
+            )

@@ -1,8 +1,9 @@
 """No process is left over from a job that has gone.
 
-Its launcher has gone too. Reads /proc/*/environ and stat: processes with the environment of a rank (torchrun, Slurm, Open MPI) that process 1 has adopted,
-where no process of the same run has another parent: the launcher and all that it watched are gone. They hold GPU memory,
-ports and CPUs that the next job needs. Processes of other launchers, and daemons of a job that still runs, are never named.
+Reads /proc/*/environ and stat: processes with the environment of a rank (torchrun, Slurm,
+Open MPI) that process 1 has adopted, where no process of the same run has another parent: the launcher and all that
+it watched are gone. They hold GPU memory, ports and CPUs that the next job needs. Processes of other launchers, and
+daemons of a job that still runs, are never named.
 """
 
 from __future__ import annotations

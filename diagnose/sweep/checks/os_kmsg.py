@@ -1,7 +1,8 @@
 """The kernel's log tells of no trouble.
 
-Lockups, stalls, hung tasks, panics, full tables, unhappy NICs and file servers. Reads /dev/kmsg (needs CAP_SYSLOG). What the kernel itself survives only by a reboot (lockups, oopses) is critical until then;
-everything else is reported for `hours`. Xids are gpu.xid's, I/O errors disk.errors', machine checks cpu.mce's, kills mem.oom's.
+Lockups, stalls, hung tasks, panics, full tables, unhappy NICs and file servers. Reads /dev/kmsg (needs CAP_SYSLOG).
+What the kernel itself survives only by a reboot (lockups, oopses) is critical until then; everything else is reported
+for `hours`. Xids are gpu.xid's, I/O errors disk.errors', machine checks cpu.mce's, kills mem.oom's.
 """
 
 from __future__ import annotations

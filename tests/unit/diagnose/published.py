@@ -4,7 +4,7 @@ ByteDance-Seed/StragglerAnalysis (Apache-2.0), one row per operation: dp_rank, s
 duration, … One row here is one rank, step and operation: `seconds` the sum of the durations, `count` the executions.
 
 compute, optimizer  gpu          gc  python
-send, recv, gather, scatter, reduce, clip  collective, waiting included (clipping reduces the norm over all ranks)
+send, recv, gather, scatter, reduce  collective, waiting included (as the README.md beside the data says)
 
 python tests/unit/diagnose/published.py straggler-AR.parquet AR.parquet && rankscope diagnose --steps AR.parquet
 """
@@ -18,14 +18,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-_COMMUNICATION = "send|recv|gather|scatter|reduce|clip"
+COMMUNICATION = "send|recv|gather|scatter|reduce"
 
 
-def convert(source: Path, target: Path, summed: bool = True) -> None:
+def convert(source: Path, target: Path, summed: bool = True, communication_names: str = COMMUNICATION) -> None:
     """Write the operations of `source` as timings; `summed`: one row per rank, step and operation, else one per execution."""
     table = pq.read_table(source, columns=["rank", "step", "stage", "optype", "duration"])
     function = table["optype"].cast(pa.string())
-    communication = pc.match_substring_regex(function, _COMMUNICATION)
+    communication = pc.match_substring_regex(function, communication_names)
     kind = pc.if_else(communication, "collective", pc.if_else(pc.equal(function, "gc"), "python", "gpu"))
     timings = pa.table({
         "rank": table["rank"],

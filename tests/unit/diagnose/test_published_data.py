@@ -56,7 +56,7 @@ def test_st_is_an_imbalance_by_design_and_nobodys_fault(without: tuple[str, ...]
     found = verdict("ST", tmp_path, without=without)
     assert (found.status, found.exit_code) == ("imbalance", 1)
     assert [(s.component, s.cause, s.ranks) for s in found.suspects] == [("workload", "stage-imbalance", (6, 7))]
-    assert 10 < found.suspects[0].lost_percent < 30
+    assert 5 < found.suspects[0].lost_percent < 30
 
 
 def test_every_single_operation_is_read_in_seconds(tmp_path: Path) -> None:
@@ -64,3 +64,12 @@ def test_every_single_operation_is_read_in_seconds(tmp_path: Path) -> None:
     found = verdict("AR", tmp_path, summed=False, csv=True)  # 117,216 rows
     assert time.monotonic() - begun < 5
     assert found.suspects[0].ranks == (0,)
+
+
+def test_the_answers_do_not_hang_on_whether_clipping_is_counted_as_communication(tmp_path: Path) -> None:
+    # Clipping reduces a norm over all ranks, so part of it is waiting; the data's README.md counts it as work.
+    verdicts = []
+    for case in ("AR", "ST"):
+        published.convert(DATA / f"straggler-{case}.parquet", tmp_path / case, True, published.COMMUNICATION + "|clip")
+        verdicts.append(judge(load_fleet(tmp_path / case)))
+    assert [(v.status, v.suspects[0].ranks) for v in verdicts] == [("fault", (0,)), ("imbalance", (6, 7))]

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from diagnose.compare import benjamini_hochberg, differences, odd_ones, peers_median, trimmed_error, trimmed_mean
-from diagnose.lost_time import gain, share_out
+from diagnose.fleet import Pipelines
+from diagnose.lost_time import busy, gain, share_out
 from diagnose.onset import find_onset
 from diagnose.waiting import transfer, waited_for
 
@@ -53,6 +54,31 @@ def test_benjamini_hochberg_by_hand() -> None:
     # k q / m with q = 0.01 and m = 5: 0.002, 0.004, 0.006, 0.008, 0.01
     p = np.array([0.0035, 0.2, 0.001, 0.0079, 0.9])
     assert benjamini_hochberg(p, 5).tolist() == [True, False, True, False, False]
+
+
+def test_benjamini_hochberg_agrees_with_statsmodels() -> None:
+    from statsmodels.stats.multitest import multipletests
+
+    rng = np.random.default_rng(13)
+    for many in (7, 101):
+        p = np.concatenate([rng.random(many), rng.random(many) / 1e4])
+        assert benjamini_hochberg(p, len(p)).tolist() == multipletests(p, 0.01, "fdr_bh")[0].tolist()
+
+
+def test_a_pipeline_is_paced_by_its_slowest_stage_and_filled_once() -> None:
+    # GIVEN two pipelines of three stages and 4 micro-batches; stage 1 of the first is slow
+    own = np.tile([[4.0], [4.0], [8.0], [4.0], [4.0], [4.0]], (1, 7))
+    once = np.zeros_like(own)
+    pipelines = Pipelines(np.array([0, 1, 0, 1, 0, 1]), 4, once, np.zeros(7))
+    roles = np.array([0, 0, 1, 1, 2, 2])
+    # THEN 8 · 3/4 + 16/4 = 10 becomes 4 · 3/4 + 12/4 = 6
+    assert busy(own, pipelines).tolist() == [10.0] * 7
+    assert gain(own, roles, np.array([2]), pipelines) == pytest.approx(4.0)
+    # AND no more is gained than the step that was measured allows
+    assert gain(own, roles, np.array([2]), pipelines, np.full(7, 9.0)) == pytest.approx(3.0)
+    # AND what is done once per step is not repeated per micro-batch
+    once[2] = 4.0
+    assert busy(own, pipelines).tolist() == [4 * 0.75 + 3.0 + 4.0] * 7
 
 
 def test_gain_is_what_the_next_slowest_leaves() -> None:

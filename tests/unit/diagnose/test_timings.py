@@ -207,6 +207,14 @@ def test_a_kind_that_is_none_is_left_out_and_an_alias_is_read() -> None:
     assert named(verdict) == GUILTY and any("of a kind that is none" in note for note in verdict.notes)
 
 
+def test_lines_of_another_length_are_counted(tmp_path: Path) -> None:
+    file = tmp_path / "timings.csv"
+    pcsv.write_csv(pa.Table.from_pylist(rows(slow=SLOW)), file)
+    file.write_text(file.read_text() + "0,1,2\n" * 3)
+    verdict = judge(load_fleet(file))
+    assert named(verdict) == GUILTY and any("3 lines" in note for note in verdict.notes)
+
+
 GOOD = "rank,step,function,kind,seconds\n0,0,f,gpu,0.1\n"
 
 

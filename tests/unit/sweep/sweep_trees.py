@@ -98,7 +98,9 @@ def with_gpus(root: Path, *gpus: Gpu) -> Path:
     return root
 
 
-def pci_device(address: str, kind: str, speed: str = "16.0 GT/s PCIe", width: str = "16", **more: str) -> dict[str, str]:
+def pci_device(
+    address: str, kind: str, speed: str = "16.0 GT/s PCIe", width: str = "16", **more: str
+) -> dict[str, str]:
     """Files of one PCI device."""
     base = f"sys/bus/pci/devices/{address}"
     code = {"gpu": "0x030200", "nic": "0x020000", "nvme": "0x010802"}[kind]
@@ -125,7 +127,9 @@ def nic(name: str, **more: str) -> dict[str, str]:
     return {f"{base}/{key}": text for key, text in {**files, **more}.items()}
 
 
-def ib(device: str, port_state: str = "4: ACTIVE", rate: str = "400 Gb/sec (4X NDR)", **counters: str) -> dict[str, str]:
+def ib(
+    device: str, port_state: str = "4: ACTIVE", rate: str = "400 Gb/sec (4X NDR)", **counters: str
+) -> dict[str, str]:
     """Files of one InfiniBand device with one port."""
     base = f"sys/class/infiniband/{device}"
     physical = "5: LinkUp" if "ACTIVE" in port_state else "2: Polling"
@@ -138,7 +142,9 @@ def ib(device: str, port_state: str = "4: ACTIVE", rate: str = "400 Gb/sec (4X N
     }  # fmt: skip
 
 
-def process(pid: int, state: str, ppid: int, comm: str = "python", environ: str = "", start: int = 100) -> dict[str, str]:
+def process(
+    pid: int, state: str, ppid: int, comm: str = "python", environ: str = "", start: int = 100
+) -> dict[str, str]:
     """Files of one process."""
     rest = " ".join(["0"] * 13)
     return {

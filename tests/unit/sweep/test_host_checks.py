@@ -5,7 +5,21 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from sweep_trees import CHECKS, UPTIME_S, host, ib, look, look_all, nic, pci_device, process, put, remember, state_of, twice
+from sweep_trees import (
+    CHECKS,
+    UPTIME_S,
+    host,
+    ib,
+    look,
+    look_all,
+    nic,
+    pci_device,
+    process,
+    put,
+    remember,
+    state_of,
+    twice,
+)
 
 KMSG = "dev/kmsg"
 
@@ -120,7 +134,14 @@ TORCHRUN = "RANK=3\0LOCAL_RANK=3\0WORLD_SIZE=8\0TORCHELASTIC_RUN_ID=none\0MASTER
 
 
 def test_a_rank_without_launcher_is_left_over(tmp_path: Path) -> None:
-    host(tmp_path, {**process(7, "S", 5, "torchrun"), **process(11, "S", 7, environ=TORCHRUN), **process(13, "S", 1, environ=TORCHRUN)})
+    host(
+        tmp_path,
+        {
+            **process(7, "S", 5, "torchrun"),
+            **process(11, "S", 7, environ=TORCHRUN),
+            **process(13, "S", 1, environ=TORCHRUN),
+        },
+    )
     # A daemon of a job that still runs is nobody's business.
     assert state_of(look(tmp_path, "job.orphans")) == "ok"
     for name in ("stat", "status", "environ", "comm"):
@@ -172,4 +193,14 @@ def test_absurd_values_are_no_findings_against_anybody(tmp_path: Path) -> None:
                     f"{EDAC}/ce_count": "9" * 40, f"{EDAC}/ue_count": "", **pci_device("0000:3b:00.0", "nic", speed="Unknown", width="255"),
                     "proc/sys/fs/file-nr": "\0\0", "proc/vmstat": "oom_kill -1\n", "proc/interrupts": "MCE: z\n"})  # fmt: skip
     for identifier in CHECKS:
-        assert state_of(look(tmp_path, identifier, **({"wait_s": 0.0} if identifier == "fs.stuck" else {}))) in ("", "ok"), identifier
+        assert state_of(look(tmp_path, identifier, **({"wait_s": 0.0} if identifier == "fs.stuck" else {}))) in (
+            "",
+            "ok",
+        ), identifier
+
+
+def test_a_mount_that_a_sandbox_made_read_only_is_no_fault(tmp_path: Path) -> None:
+    # systemd's ProtectSystem: the mount is read-only, the file system is not
+    host(tmp_path, {"etc/fstab": "/dev/sda1 / ext4 rw 0 1\n"})
+    sandboxed = {"proc/self/mountinfo": "21 1 8:1 / / ro,relatime - ext4 /dev/sda1 rw\n"}
+    assert state_of(twice(tmp_path, "disk.readonly", sandboxed)) == "ok"

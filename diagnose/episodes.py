@@ -1,0 +1,73 @@
+"""Rare episodes: steps in which one rank is suddenly slow. No robust mean over steps shows them; the tail does.
+
+An episode of rank r is a step s with d(r,s) = own(r,s) - median over peers >= max(half a step, 6 x 1.4826 MAD of d(r,·)).
+If accidents fall on ranks by chance, each of the E episodes falls on r with probability 1 / R. Rank r is a suspect if
+
+R · P(Binomial(E, 1/R) >= E(r)) <= 1 %,  E(r) >= 3, at most half of the steps are episodes,
+and the mean over all steps of T(s) - T'(s), its episodes replaced by its peers' time, is above the effect floor.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from diagnose import limits
+from diagnose.compare import nan_median, peers_median
+from diagnose.fleet import Floats, Ints
+from diagnose.lost_time import busy
+
+
+@dataclass(frozen=True, slots=True)
+class Episodes:
+    """A rank (row) with more episodes than chance gives it."""
+
+    row: int
+    count: int
+    of_all: int  # episodes of all ranks together
+    lost_s: float  # mean over all steps
+    longest_s: float  # longest own time
+    usual_s: float  # median own time
+    chance: float  # probability that this is an accident
+
+
+def find_episodes(own: Floats, roles: Ints, step_s: float, floor_s: Floats, skip: Ints) -> Iterator[Episodes]:
+    """Ranks with rare episodes, the most damaging first. `skip`: rows that are suspects for all of their steps."""
+    ranks, steps = own.shape
+    if ranks < 2 or steps < limits.STEPS_FEW:
+        return
+    gap = own - peers_median(own, roles)
+    rest = np.abs(gap - nan_median(gap, 1)[:, None])
+    spread = 6 * 1.4826 * nan_median(rest, 1)[:, None]
+    sudden = np.nan_to_num(gap) >= np.maximum(limits.EPISODE_SHARE * step_s, np.nan_to_num(spread, nan=np.inf))
+    sudden[skip] = False
+    count = sudden.sum(axis=1)
+    total = int(count.sum())
+    found = []
+    for row in np.flatnonzero((count >= limits.EPISODES_LEAST) & (count <= 0.5 * steps)):
+        chance = min(ranks * _tail(total, int(count[row]), 1 / ranks), 1.0)
+        if chance > limits.FALSE_DISCOVERY_RATE:
+            continue
+        better = own.copy()
+        better[row] = np.where(sudden[row], own[row] - gap[row], own[row])
+        lost = float(np.nanmean(busy(own) - busy(better)))
+        if lost >= float(floor_s[row]):
+            usual = float(np.nanmedian(own[row]))
+            found.append(Episodes(int(row), int(count[row]), total, lost, float(np.nanmax(own[row])), usual, chance))
+    yield from sorted(found, key=lambda each: -each.lost_s)[: limits.SUSPECTS_EXAMINED]
+
+
+def _tail(trials: int, least: int, p: float) -> float:
+    """P(Binomial(trials, p) >= least), summed until what is left cannot matter."""
+    log_p, log_q = math.log(p), math.log1p(-p)
+    total = 0.0
+    for hits in range(least, trials + 1):
+        log_choose = math.lgamma(trials + 1) - math.lgamma(hits + 1) - math.lgamma(trials - hits + 1)
+        term = math.exp(log_choose + hits * log_p + (trials - hits) * log_q)
+        total += term
+        if hits > trials * p and term < 1e-6 * total:
+            break
+    return total

@@ -1,0 +1,49 @@
+"""Slow now and then: no mean over steps shows it, and chance must not be taken for it."""
+
+from __future__ import annotations
+
+import builders
+import numpy as np
+import pytest
+from builders import Job, build
+
+from diagnose.episodes import find_episodes
+from diagnose.judge import diagnose
+from observer.windows import Window
+
+
+def spiky(rank: int, every: int, seconds: float, **more: object) -> Window:
+    """A job in which augment takes `seconds` more in every `every`-th step of one rank."""
+    job = Job(extra={rank: [(builders.BUSY, 1e-9)]}, **more)  # type: ignore[arg-type]
+    window = build(job)[0]
+    steps, patterns = window.steps.to_pylist(), window.patterns.to_pylist()
+    for row in steps:
+        if row["step"] % every == every - 1:
+            row["seconds"] += seconds
+            row["own_s" if row["rank"] == rank else "wait_s"] += seconds
+    for row in patterns:
+        if row["rank"] == rank and row["name"] == "augment" and row["kind"] == "python":
+            row["per_step_s"] += seconds * (job.steps // every) / job.steps
+            break
+    return builders.columns(builders.columns(window, "steps", steps), "patterns", patterns)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_rank_that_is_slow_every_tenth_step_is_named(seed: int) -> None:
+    verdict = diagnose([spiky(seed, 10, 0.4, seed=seed)])
+    assert verdict.status == "fault" and len(verdict.suspects) == 1
+    suspect = verdict.suspects[0]
+    assert (suspect.ranks, suspect.component) == ((seed,), "python")
+    assert suspect.function is not None and suspect.function.name == "augment"
+    assert suspect.lost_seconds_per_step == pytest.approx(0.04, rel=0.15)
+
+
+def test_one_or_two_episodes_are_an_accident() -> None:
+    assert diagnose([spiky(3, 33, 0.5)]).status == "healthy"
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_episodes_that_fall_on_all_ranks_are_nobodys_fault(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    own = 0.2 * np.exp(rng.normal(0, 0.05, (8, 97))) + 0.3 * (rng.random((8, 97)) < 0.03)
+    assert not list(find_episodes(own, np.zeros(8, np.int64), 0.3, np.full(8, 0.01), np.empty(0, np.int64)))

@@ -1,0 +1,358 @@
+"""The sweep as a whole: deadlines, rights, the store, configuration, output, hook, the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sweep_trees import CHECKS, NOW_S, host, ib, put
+
+from diagnose.cli import run as command_line
+from diagnose.sweep.config import Config, ConfigError, parse_config
+from diagnose.sweep.context import Context, Earlier
+from diagnose.sweep.engine import sweep
+from diagnose.sweep.finding import Finding, exit_code
+from diagnose.sweep.output import as_json, as_prometheus, as_text
+from diagnose.sweep.peers import HostSweep, odd_ones, parse_sweep
+from diagnose.sweep.registry import Check, all_checks
+from diagnose.sweep.store import Point, SweepRunning, open_store
+from diagnose.sweep.trends import trends
+from probes.kmsg import parse_record
+
+PROMTOOL = shutil.which("promtool")
+
+
+def check(identifier: str, function: object) -> Check:
+    return Check(identifier, "", "", {}, function)  # type: ignore[arg-type]
+
+
+def test_a_check_that_hangs_or_fails_does_not_end_the_sweep(tmp_path: Path) -> None:
+    # GIVEN one check that hangs, one that raises, one that lacks a right, one that is fine
+    release = threading.Event()
+
+    def hangs(_: Context) -> Iterator[Finding]:
+        release.wait(20)
+        return iter(())
+
+    def fails(_: Context) -> Iterator[Finding]:
+        raise RuntimeError("broken")
+
+    def lacks(_: Context) -> Iterator[Finding]:
+        raise PermissionError(13, "Permission denied", "/dev/kmsg")
+
+    def fine(context: Context) -> Iterator[Finding]:
+        yield context.ok("nothing", 1.0)
+
+    began = time.monotonic()
+    done = sweep(
+        [check("a.hangs", hangs), check("b.fails", fails), check("c.lacks", lacks), check("d.fine", fine)],
+        Config(timeout_s=0.3), Earlier(), host(tmp_path),
+    )  # fmt: skip
+    release.set()
+    # THEN each is unknown, with the reason, and the others are judged
+    assert time.monotonic() - began < 2
+    assert [finding.state for finding in done.findings] == ["unknown", "unknown", "unknown", "ok"]
+    assert (
+        "0.3 s" in done.findings[0].why
+        and "broken" in done.findings[1].why
+        and "Run as root" in done.findings[2].action
+    )
+
+
+def test_what_cannot_be_read_without_root_is_unknown_with_the_right(tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to give it up")
+    # The tree is reached as the working folder, so that nothing above it has to be opened to others.
+    tree = host(tmp_path / "root")
+    for folder in (tree, tree / "dev"):
+        folder.chmod(0o755)
+    (tree / "dev/kmsg").chmod(0)
+    script = f"""if True:
+        import os, sys
+        sys.path[:0] = {[str(Path(__file__).parents[3]), str(Path(__file__).parent)]!r}
+        from pathlib import Path
+        from sweep_trees import look
+        os.setgid(65534); os.setuid(65534)
+        (found,) = look(Path("."), "os.kmsg")
+        print(found.state, found.action)
+    """
+    said = subprocess.run([sys.executable, "-c", script], cwd=tree, capture_output=True, text=True, check=False)
+    assert said.stdout == "unknown Run as root or with CAP_SYSLOG.\n", said.stderr
+
+
+def test_exit_codes() -> None:
+    assert [
+        exit_code(states) for states in (["ok"], ["ok", "warning"], ["warning", "critical"], ["unknown", "ok"])
+    ] == [0, 1, 2, 3]
+    assert [exit_code(["warning", "unknown"], fail_on) for fail_on in ("unknown", "warning", "critical")] == [1, 1, 0]
+    assert exit_code(["unknown"], "warning") == 0
+
+
+# --- the store
+
+
+def test_two_sweeps_never_overlap(tmp_path: Path) -> None:
+    with open_store(tmp_path / "state"), pytest.raises(SweepRunning), open_store(tmp_path / "state"):
+        pass
+    with open_store(tmp_path / "state") as store:
+        assert store.folder
+
+
+@pytest.mark.parametrize("damage", [b"no database at all", b"SQLite format 3\0" + b"\xff" * 5000, b"\0" * 4096])
+def test_a_broken_state_file_is_kept_aside_and_said(tmp_path: Path, damage: bytes) -> None:
+    (tmp_path / "sweep.db").write_bytes(damage)
+    with open_store(tmp_path) as store:
+        assert "kept as" in store.notes[0]
+        assert not store.earlier().counters
+    assert any(path.name.startswith("sweep.db.broken-") and path.read_bytes() == damage for path in tmp_path.iterdir())
+
+
+def test_since_is_when_the_state_began_and_history_forgets(tmp_path: Path) -> None:
+    tree = host(tmp_path / "root", ib("mlx5_0"))
+    chosen = [CHECKS["ib.flap"]]
+    times, since = [NOW_S, NOW_S + 300, NOW_S + 600], []
+    for now in times:
+        with open_store(tmp_path / "state") as store:
+            done = store.save(sweep(chosen, Config(), store.earlier(), tree, now), ("ib.flap",), 14)
+            since.append(done.findings[0].since_s)
+    assert since == [NOW_S] * 3
+    with open_store(tmp_path / "state") as store:
+        assert len(store.history(0)) == 1
+        store.save(sweep(chosen, Config(), store.earlier(), tree, NOW_S + 30 * 86400), ("ib.flap",), 14)
+        assert store.history(0) == ()
+    assert (tmp_path / "state").stat().st_mode & 0o777 == 0o700
+    assert (tmp_path / "state/sweep.db").stat().st_mode & 0o777 == 0o600
+
+
+def test_a_folder_that_cannot_be_written_means_no_memory_and_is_said(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with open_store(tmp_path / "file" / "state") as store:
+        assert "no memory" in store.notes[0]
+
+
+def test_trends_find_what_drifts_and_only_that() -> None:
+    day = 86400.0
+    calm = [Point(day * n, "gpu.throttle", "gpu1", "ok", 40.0 + n % 2, "°C") for n in range(7)]
+    climb = [
+        *(replace(point, instance="gpu0") for point in calm[:6]),
+        Point(6 * day, "gpu.throttle", "gpu0", "ok", 60.0, "°C"),
+    ]
+    double = [
+        Point(0.0, "pcie.aer", "a", "ok", 10.0, "errors/h"),
+        Point(6 * day, "pcie.aer", "a", "ok", 31.0, "errors/h"),
+    ]
+    found = trends([*calm, *climb, *double], 7 * day)
+    assert {(one.id, one.instance) for one in found} == {
+        ("trend.temperature", "gpu.throttle gpu0"),
+        ("trend.rate", "pcie.aer a"),
+    }
+
+
+# --- configuration
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "words"),
+    [
+        ("[sweep]\nfail_on = 'warning'\nfail_onn = 'x'\n", 3, "unknown setting fail_onn"),
+        ("# x\n[sweeep]\n", 2, "unknown table"),
+        ('[check."disk.full"]\nwarning_percent = 80\n[check."disk.ful"]\n', 3, "unknown check"),
+        ('[check."disk.full"]\nfree_gb = 3\nwarning_percent = "80"\n', 3, "must be a number"),
+        ('[check."disk.full"]\nfree_gb = -3\n', 2, "from 0 on"),
+        ('[check."disk.full"]\n\nignore = "/scratch"\n', 3, "list of strings"),
+        ("[sweep]\nskip = ['no.such']\n", 2, "unknown check"),
+        ("[sweep]\ntimeout_s = 1e9\n", 2, "between"),
+        ("[sweep]\nfail_on = 'never'\n", 2, "one of"),
+        ("[sweep]\na = = 3\n", 2, ""),
+        ("[check.disk.full]\nfree_gb = 1\n", 1, "quote the id"),
+    ],
+)
+def test_a_mistake_is_named_with_its_line(text: str, line: int, words: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(text, all_checks(), "sweep.toml")
+    assert f"line {line}" in str(caught.value) and words in str(caught.value)
+
+
+def test_thresholds_and_quirks_count(tmp_path: Path) -> None:
+    text = '[check."disk.full"]\nwarning_percent = 0\ncritical_percent = 100\nfree_gb = 1e9\n'
+    tree = host(tmp_path)
+    for more, state, ignored in (("", "warning", 0), ('ignore = ["/*"]\n', "ok", 1)):
+        done = sweep([CHECKS["disk.full"]], parse_config(text + more, all_checks()), Earlier(), tree)
+        assert (done.state, done.ignored) == (state, ignored)
+
+
+# --- output
+
+
+def _sweep(tmp_path: Path, *findings: Finding) -> object:
+    return replace(sweep([], Config(), Earlier(), host(tmp_path), NOW_S), findings=findings)
+
+
+NASTY = Finding(
+    "net.link", "critical", 'eth"0\\x', "/sys/" + "x" * 300, 'a\\"b', "", "up " * 60, "why " * 60, "do " * 60
+)
+
+
+def test_tables_fit_80_columns(tmp_path: Path) -> None:
+    done = _sweep(tmp_path, NASTY, replace(NASTY, state="ok"), replace(NASTY, state="unknown", value=None))
+    for verbose in (False, True):
+        lines = list(as_text(done, verbose))  # type: ignore[arg-type]
+        assert lines and max(map(len, lines)) <= 80
+
+
+def test_json_has_its_parts(tmp_path: Path) -> None:
+    content = json.loads(json.dumps(as_json(_sweep(tmp_path, NASTY)), allow_nan=False))  # type: ignore[arg-type]
+    assert content["schema"] == "rankscope.sweep/1" and content["host"] == "node-7"
+    assert set(content) == {"schema", "host", "time", "findings", "summary", "notes"}
+    assert content["summary"]["state"] == "critical" and content["summary"]["counts"]["critical"] == 1
+
+
+def test_processes_are_no_labels(tmp_path: Path) -> None:
+    done = _sweep(
+        tmp_path,
+        replace(NASTY, id="fs.stuck", instance="cp (7)"),
+        replace(NASTY, id="fs.stuck", instance="cp (8)", state="ok"),
+    )
+    text = as_prometheus(done, {"fs.stuck"})  # type: ignore[arg-type]
+    assert 'rankscope_sweep_state{check="fs.stuck",instance=""} 2' in text and "cp (" not in text
+
+
+@pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed")
+def test_promtool_accepts_the_metrics(tmp_path: Path) -> None:
+    text = as_prometheus(_sweep(tmp_path, NASTY, replace(NASTY, instance="b", value=7.5, unit="%")))  # type: ignore[arg-type]
+    said = subprocess.run([str(PROMTOOL), "check", "metrics"], input=text, text=True, capture_output=True, check=False)
+    assert said.returncode == 0, said.stderr + said.stdout
+
+
+# --- many hosts
+
+
+def _hosts(count: int, odd: object, value: object) -> list[HostSweep]:
+    key = ("driver.versions", "nvidia module")
+    return [HostSweep(f"n{n}", "ok", {key: odd if n == 3 else value}) for n in range(count)]  # type: ignore[dict-item]
+
+
+def test_the_odd_host_is_named() -> None:
+    assert [(one.host, one.value) for one in odd_ones(_hosts(7, "550.1", "570.1"))] == [("n3", "550.1")]
+    assert [one.host for one in odd_ones(_hosts(7, 1410.0, 1980.0))] == ["n3"]
+    assert odd_ones(_hosts(7, "570.1", "570.1")) == () and odd_ones(_hosts(7, 1979.0, 1980.0)) == ()
+    missing = _hosts(7, "570.1", "570.1")
+    missing[3].values.clear()
+    assert [(one.host, one.value) for one in odd_ones(missing)] == [("n3", "missing")]
+
+
+@given(st.binary(max_size=200))
+def test_a_file_that_is_no_sweep_is_refused(data: bytes) -> None:
+    with pytest.raises(ValueError):
+        parse_sweep(data)
+
+
+@given(st.binary(max_size=300))
+def test_any_record_of_the_log_is_read_or_refused(data: bytes) -> None:
+    message = parse_record(data)
+    assert message is None or 0 <= message.level <= 7
+
+
+# --- the command line
+
+
+def test_a_bare_virtual_machine_ends_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tree = host(tmp_path / "root")
+    arguments = ["sweep", "--root", str(tree), "--state", str(tmp_path / "state"), "--json"]
+    assert command_line(arguments) == 0
+    content = json.loads(capsys.readouterr().out)
+    assert content["summary"]["counts"] == {**content["summary"]["counts"], "warning": 0, "critical": 0, "unknown": 0}
+    assert len(content["findings"]) + len(content["summary"]["not_applicable"]) >= len(CHECKS)
+    # THEN nothing was written outside of the state folder
+    assert {path.name for path in (tmp_path / "state").iterdir()} == {"lock", "sweep.db"}
+
+
+def test_a_critical_host_ends_2_and_calls_the_hook(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tree = host(tmp_path / "root", ib("mlx5_0"))
+    hook = tmp_path / "hook"
+    hook.write_text(f"#!/bin/sh\ncat > {tmp_path}/got; echo $RANKSCOPE_STATE >> {tmp_path}/state-seen\n")
+    hook.chmod(0o755)
+    arguments = ["sweep", "--root", str(tree), "--state", str(tmp_path / "state"), "--hook", str(hook), "--only", "ib"]
+    assert command_line(arguments) == 0 and not (tmp_path / "got").exists()
+    put(tree, ib("mlx5_0", "1: DOWN"))
+    assert command_line(arguments) == 2
+    assert json.loads((tmp_path / "got").read_text())["summary"]["state"] == "critical"
+    assert (tmp_path / "state-seen").read_text() == "critical\n"
+    assert "CRITICAL  ib.port mlx5_0/1: DOWN (Polling)" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("script", "said"), [("exit 3", "exit code 3"), ("sleep 60", "killed"), (None, "No such file")]
+)
+def test_a_hook_that_fails_or_hangs_changes_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], script: str | None, said: str
+) -> None:
+    tree = host(tmp_path / "root", {"dev/kmsg": "3,1,7,-;Kernel panic - not syncing: x\n"})
+    hook, config = tmp_path / "hook", tmp_path / "sweep.toml"
+    config.write_text("[sweep]\nhook_timeout_s = 0.3\n")
+    if script:
+        hook.write_text(f"#!/bin/sh\n{script}\n")
+        hook.chmod(0o755)
+    arguments = [
+        "sweep",
+        "--root",
+        str(tree),
+        "--state",
+        str(tmp_path / "s"),
+        "--hook",
+        str(hook),
+        "--config",
+        str(config),
+    ]
+    assert command_line(arguments) == 2
+    assert said in " ".join(capsys.readouterr().out.split())
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--only", "no.such"], ["--explain", "nope"], ["--fail-on", "x"], ["--config", "/nonexistent/x.toml"]]
+)
+def test_wrong_usage_ends_64(tmp_path: Path, arguments: list[str]) -> None:
+    assert command_line(["sweep", "--root", str(host(tmp_path)), "--state", str(tmp_path / "s"), *arguments]) == 64
+
+
+def test_textfile_is_replaced_whole(tmp_path: Path) -> None:
+    target = tmp_path / "rankscope.prom"
+    target.write_text("old")
+    arguments = [
+        "sweep",
+        "--root",
+        str(host(tmp_path / "root")),
+        "--state",
+        str(tmp_path / "s"),
+        "--textfile",
+        str(target),
+    ]
+    assert command_line(arguments) == 0
+    assert "rankscope_sweep_last_run_timestamp_seconds" in target.read_text() and target.stat().st_mode & 0o777 == 0o644
+    assert [path.name for path in tmp_path.glob(".rankscope*")] == []
+    assert command_line([*arguments[:-1], str(tmp_path / "none" / "x.prom")]) == 69
+
+
+def test_many_hosts_are_compared_from_their_json(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for number in range(5):
+        tree = host(tmp_path / f"root{number}", {"proc/sys/kernel/hostname": f"node-{number}\n"})
+        if number == 2:
+            put(tree, {"proc/sys/kernel/osrelease": "5.15.0\n"})
+        command_line(["sweep", "--root", str(tree), "--state", str(tmp_path / f"s{number}"), "--json"])
+        (tmp_path / "all").mkdir(exist_ok=True)
+        (tmp_path / f"all/{number}.json").write_text(capsys.readouterr().out)
+    (tmp_path / "all/broken.json").write_text("{")
+    assert command_line(["sweep", str(tmp_path / "all")]) == 1
+    said = capsys.readouterr().out
+    assert "node-2" in said and "5.15.0" in said and "1 odd values" in said and "broken.json" in said
