@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 from probes.procfs import ProcStat, read_environ_bytes, read_stat
 
@@ -29,9 +30,20 @@ class LaunchedRank:
     rank: str
 
 
-def claims(root: Path, among: Sequence[int]) -> tuple[LaunchedRank, ...]:
-    """All such processes; those that cannot be read are left out. Never raises."""
+@dataclass(frozen=True, slots=True)
+class Launched:
+    """All such processes; `refused` counts those that the sweep had no right to look at."""
+
+    ranks: tuple[LaunchedRank, ...]
+    refused: int
+
+    RIGHT: ClassVar[str] = "Run as root or with CAP_SYS_PTRACE and CAP_DAC_READ_SEARCH."
+
+
+def claims(root: Path, among: Sequence[int]) -> Launched:
+    """All such processes; those that ended meanwhile are left out. Never raises."""
     found = []
+    refused = 0
     for pid in among:
         try:
             data = read_environ_bytes(pid, root)
@@ -52,6 +64,8 @@ def claims(root: Path, among: Sequence[int]) -> tuple[LaunchedRank, ...]:
                     rank[:8].decode("utf-8", "replace"),
                 )
             )
+        except PermissionError:
+            refused += pid != 1  # process 1 may be sealed off even from root, and is never left over
         except (OSError, ValueError):
             continue
-    return tuple(found)
+    return Launched(tuple(found), refused)

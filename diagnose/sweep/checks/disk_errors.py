@@ -24,7 +24,9 @@ def run(context: Context) -> Iterator[Finding]:
     try:
         errors = [event for event in logged_events(context) if event.family == IO]
     except Unreadable:
-        errors = []  # os.kmsg says that the log cannot be read
+        if bad:
+            return
+        raise
     errors = [event for event in errors if recent(context, event.time_s, context.number("hours"))]
     for (name, device), events in grouped(errors).items():
         yield context.bad(

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from diagnose.sweep.context import Context, NotApplicable
+from diagnose.sweep.context import Context, NotApplicable, Unreadable
 from diagnose.sweep.finding import Finding
 from diagnose.sweep.gpus import gpus, name_of
 from diagnose.sweep.training import claims
@@ -27,7 +27,10 @@ def run(context: Context) -> Iterator[Finding]:
     found = gpus(context)
     if not found:
         raise NotApplicable("no GPU")
-    jobs = {one.pid: one.run for one in context.shared.get("claims", lambda: claims(context.root, pids(context.root)))}
+    launched = context.shared.get("claims", lambda: claims(context.root, pids(context.root)))
+    if launched.refused:
+        raise Unreadable(f"{launched.refused} processes could not be looked at", launched.RIGHT)
+    jobs = {one.pid for one in launched.ranks}
     known, foreign = context.settings["known"], 0
     for gpu in found:
         if not any(process.pid in jobs for process in gpu.processes):

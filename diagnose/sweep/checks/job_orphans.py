@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from diagnose.sweep.context import Context
+from diagnose.sweep.context import Context, Unreadable
 from diagnose.sweep.finding import Finding
 from diagnose.sweep.training import LaunchedRank, claims
 from probes.procfs import pids
@@ -23,7 +23,7 @@ PER_PROCESS = True
 def run(context: Context) -> Iterator[Finding]:
     found = context.shared.get("claims", lambda: claims(context.root, pids(context.root)))
     runs: dict[str, list[LaunchedRank]] = {}
-    for claim in found:
+    for claim in found.ranks:
         runs.setdefault(claim.run, []).append(claim)
     orphans = []
     for members in runs.values():
@@ -39,5 +39,7 @@ def run(context: Context) -> Iterator[Finding]:
             action=f"Make sure that the job is over, then: kill {one.pid}",
             since_s=context.now_s - context.uptime_s + one.stat.start_s,
         )  # fmt: skip
+    if not orphans and found.refused:
+        raise Unreadable(f"{found.refused} processes could not be looked at", found.RIGHT)
     if not orphans:
         yield context.ok("/proc/*/environ", 0.0, unit="left over")

@@ -43,7 +43,7 @@ def run(context: Context) -> Iterator[Finding]:
 def _memlock(context: Context) -> Iterator[Finding]:
     if not context.shared.get("ib", lambda: read_ports(context.root)):
         return
-    for claim in context.shared.get("claims", lambda: claims(context.root, pids(context.root))):
+    for claim in context.shared.get("claims", lambda: claims(context.root, pids(context.root))).ranks:
         try:
             text = read_file(proc_path(context.root, claim.pid, "limits"), 8192).decode("ascii", "replace")
         except OSError:
