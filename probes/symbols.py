@@ -61,7 +61,7 @@ class _Reader:
         self._descriptor = descriptor
 
     def part(self, at: int, size: int) -> bytes:
-        if not 0 <= size <= _MAX_PART_BYTES or at < 0:
+        if not 0 <= size <= _MAX_PART_BYTES or not 0 <= at < 1 << 62:
             raise ValueError("absurd size")
         return os.pread(self._descriptor, size, at)
 

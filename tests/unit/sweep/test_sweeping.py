@@ -30,7 +30,7 @@ from diagnose.sweep.store import Point, SweepRunning, open_store
 from diagnose.sweep.trends import trends
 from probes.kmsg import parse_record
 
-PROMTOOL = shutil.which("promtool")
+PROMTOOL = shutil.which("promtool", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
 
 
 def check(identifier: str, function: object) -> Check:
@@ -228,7 +228,7 @@ def test_processes_are_no_labels(tmp_path: Path) -> None:
     assert 'rankscope_sweep_state{check="fs.stuck",instance=""} 2' in text and "cp (" not in text
 
 
-@pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed")
+@pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed (scripts/setup --lab fetches it)")
 def test_promtool_accepts_the_metrics(tmp_path: Path) -> None:
     text = as_prometheus(_sweep(tmp_path, NASTY, replace(NASTY, instance="b", value=7.5, unit="%")))  # type: ignore[arg-type]
     said = subprocess.run([str(PROMTOOL), "check", "metrics"], input=text, text=True, capture_output=True, check=False)
