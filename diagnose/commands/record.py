@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 from diagnose.commands.output import print_json, progress, progress_done
@@ -33,7 +34,7 @@ def run(*, out: Path, window_s: float, job: str | None, pids: tuple[int, ...], a
                     "host": window.manifest.host,
                     "jobs": list(window.manifest.jobs),
                     "ranks": window.ranks.num_rows,
-                    "steps": window.steps.num_rows,
+                    "steps": _steps(window),
                     "notes": list(window.manifest.notes),
                 }
                 for window in windows
@@ -42,7 +43,12 @@ def run(*, out: Path, window_s: float, job: str | None, pids: tuple[int, ...], a
         return EXIT_HEALTHY
     for window in windows:
         print(_written(out, window))
-        print(f"  {window.ranks.num_rows} ranks, {window.steps.num_rows} steps, {window.patterns.num_rows} patterns")
+        print(f"  {window.ranks.num_rows} ranks, {_steps(window)} steps, {window.patterns.num_rows} patterns")
         for note in window.manifest.notes if verbose else window.manifest.notes[:3]:
             print(f"  note  {note}")
     return EXIT_HEALTHY
+
+
+def _steps(window: Window) -> int:
+    """Complete steps of a rank: the most that any has."""
+    return max(Counter(window.steps.column("rank").to_pylist()).values(), default=0)
