@@ -3,9 +3,11 @@
  * files: how long the threads of watched processes stay in read, write and sync calls, how many bytes, on which device.
  *
  * probes/files.py generates one enter and one exit program per system call around rs_file_enter and rs_file_exit. The
- * descriptor is followed to its file's type and device at the end of the call, and only if the call was long enough to be
- * reported: task -> files -> fdt -> fd[] -> inode -> super block, by offsets from the running kernel's BTF.
+ * descriptor is followed to its file's type and device at the end of the call: task -> files -> fdt -> fd[] -> inode -> super block, by offsets from the running kernel's BTF.
  * Short calls are counted with their bytes per process and operation.
+ *
+ * Descriptors found to be sockets are let go at once for RS_FORGET_NS: a collective writes to its peers thousands of times a
+ * second, and each probe there would lie on the path that all ranks wait for.
  *
  * Cost: 0.1-0.2 us per call of a watched process, one look-up for every other caller of these system calls.
  */
@@ -14,6 +16,17 @@
 #ifndef RS_MIN_FILE_NS
 #define RS_MIN_FILE_NS 100000 /* below: served from the page cache, summed up instead */
 #endif
+
+#ifndef RS_FORGET_NS
+#define RS_FORGET_NS 1000000000ULL /* a descriptor's number may mean another file by then: look again */
+#endif
+#define RS_TYPE_SOCKET 12
+
+/* (process, descriptor) -> when it was found to be a socket. 16 ranks x 1,000 peers; the least recently used ones go. */
+struct rs_descriptor {
+	u32 tgid, fd;
+};
+BPF_TABLE("lru_hash", struct rs_descriptor, u64, rs_sockets, 16384);
 
 struct rs_file_entry {
 	u64 ts_ns;
@@ -38,6 +51,10 @@ static __always_inline int rs_file_enter(u32 op, u32 fd)
 		return 0;
 	u32 tid = (u32)id;
 	struct rs_file_entry entry = {.ts_ns = bpf_ktime_get_ns(), .fd = fd, .op = op};
+	struct rs_descriptor descriptor = {.tgid = id >> 32, .fd = fd};
+	u64 *known = rs_sockets.lookup(&descriptor);
+	if (known && entry.ts_ns - *known < RS_FORGET_NS)
+		return 0;
 	if (rs_file_entries.update(&tid, &entry))
 		rs_count(RS_C_FILE_MAP_FULL);
 	return 0;
@@ -77,7 +94,12 @@ static __always_inline int rs_file_exit(s64 result)
 	struct rs_file_entry *entry = rs_file_entries.lookup(&tid);
 	if (!entry)
 		return 0;
-	u64 gone = bpf_ktime_get_ns() - entry->ts_ns;
+	u64 now = bpf_ktime_get_ns(), gone = now - entry->ts_ns;
+	u32 type = 0, device = rs_file_device(entry->fd, &type);
+	if (type == RS_TYPE_SOCKET) {
+		struct rs_descriptor descriptor = {.tgid = id >> 32, .fd = entry->fd};
+		rs_sockets.update(&descriptor, &now);
+	}
 	struct rs_file_key key = {.tgid = id >> 32, .op = entry->op};
 	struct rs_file_sum zero = {};
 	struct rs_file_sum *sum = rs_file_sums.lookup_or_try_init(&key, &zero);
@@ -89,7 +111,6 @@ static __always_inline int rs_file_exit(s64 result)
 		rs_count(RS_C_FILE_MAP_FULL);
 	}
 	if (gone >= RS_MIN_FILE_NS) {
-		u32 type = 0;
 		struct rs_event event = {
 			.ts_ns = entry->ts_ns,
 			.dur_ns = gone,
@@ -98,7 +119,7 @@ static __always_inline int rs_file_exit(s64 result)
 			.tgid = id >> 32,
 			.type = RS_EV_FILE,
 		};
-		event.aux = rs_file_device(entry->fd, &type);
+		event.aux = device;
 		event.what = (u16)(entry->op | type << 8);
 		if (!type)
 			rs_count(RS_C_FILE_NO_DEVICE);
