@@ -78,13 +78,27 @@ class RankRows:
     in_collective_s: float
 
 
-def assemble(raw: RawProcess, table: Sequence[CallRow]) -> RankRows:
-    """The rows of one rank. A thread without any event yields no pattern, a rank without markers no steps."""
+def step_period(raw: RawProcess, table: Sequence[CallRow]) -> int:
+    """How many markers make a step of this rank, seen by itself; 0 where no steps are found."""
+    calls = _calls(raw, table)
+    return find_steps(_markers(raw, calls, table, training_thread(raw, calls, table))).period
+
+
+def _calls(raw: RawProcess, table: Sequence[CallRow]) -> Events:
     calls = raw.events[raw.events["type"] == ring.CALL]
     calls = calls[~_of_roles(calls, table, "gc")]
-    calls = calls[np.argsort(calls["ts_ns"], kind="stable")]
+    ordered: Events = calls[np.argsort(calls["ts_ns"], kind="stable")]
+    return ordered
+
+
+def assemble(raw: RawProcess, table: Sequence[CallRow], period: int = 0) -> RankRows:
+    """The rows of one rank. A thread without any event yields no pattern, a rank without markers no steps.
+
+    `period`: how many markers make a step of the job; 0 where that is not known.
+    """
+    calls = _calls(raw, table)
     tid = training_thread(raw, calls, table)
-    steps = find_steps(_markers(raw, calls, table, tid))
+    steps = find_steps(_markers(raw, calls, table, tid), period)
     line, absences, samples, labels = _timeline(raw, calls, table, tid, steps)
     training = patterns.patterns(
         raw.window_s, line, absences, samples, labels, steps, hz=raw.hz, throttled_s=raw.throttled_s

@@ -19,6 +19,7 @@ from observer.observation import Observation, Totals
 from observer.process_watch import LOADER, TRAINING, ProcessWatch
 from observer.ranks import FoundRank
 from observer.schema import WINDOW_SCHEMA
+from observer.steps import common_period
 from observer.windows import Loss, Manifest, ProbeCost, Window, table_from_rows
 from probes import files, procfs, ring, sched
 from probes.call_table import CALL_TABLE
@@ -102,8 +103,9 @@ def _job_window(
         "counters": [*host_counters, *running.gauges.member_rows(members)],
     }  # fmt: skip
     notes: list[str] = []
+    period = common_period([assemble.step_period(_raw(running, rank.pid, last), CALL_TABLE) for rank in ranks])
     for rank in ranks:
-        _add_rank(tables, running, rank, last, before, notes)
+        _add_rank(tables, running, rank, last, before, notes, period)
     numbers = {rank.pid: rank.identity.rank for rank in ranks}
     tables["flows"] = [_flow_row(numbers[flow.pid], flow) for flow in last.flows if flow.pid in numbers]
     losses = list(running.probes.losses())
@@ -157,9 +159,10 @@ def _add_rank(
     last: _Last,
     before: Totals,
     notes: list[str],
+    period: int,
 ) -> None:
     number = rank.identity.rank
-    rows = assemble.assemble(_raw(running, rank.pid, last), CALL_TABLE)
+    rows = assemble.assemble(_raw(running, rank.pid, last), CALL_TABLE, period)
     if rows.steps.reason:
         notes.append(f"rank {number}: {rows.steps.reason}")
     tables["ranks"].append(_rank_row(running, rank, rows, last))

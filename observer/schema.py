@@ -70,7 +70,9 @@ RANKS = pa.schema(
             "s",
         ),
         _field("ended_s", pa.float64(), "when in the window the process ended", "s", True),
-        _field("exit_status", pa.int32(), "as waitpid gives it: signal in the low 7 bits, else exit code x 256", "", True),
+        _field(
+            "exit_status", pa.int32(), "as waitpid gives it: signal in the low 7 bits, else exit code x 256", "", True
+        ),
         _field("training_thread", pa.int32(), "host tid of the training thread"),
         _field("stack_source", _TEXT, "where Python stacks came from: bpf | py-spy | none"),
         _field("samples", pa.int64(), "stacks taken"),

@@ -15,6 +15,8 @@ instant is the same for all ranks, and what a rank does before its next collecti
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -60,8 +62,11 @@ class Steps:
 NO_STEPS = np.empty(0)
 
 
-def find_steps(markers: Markers) -> Steps:
-    """Steps of one rank; none, with the reason, where nothing repeats."""
+def find_steps(markers: Markers, known_period: int = 0) -> Steps:
+    """Steps of one rank; none, with the reason, where nothing repeats.
+
+    `known_period`: how many markers make a step on the other ranks of the job; 0 where that is not known.
+    """
     count = len(markers.symbol)
     if count < 2 * MIN_REPEATS:
         return Steps(NO_STEPS, 0, f"only {count} markers in the window")
@@ -69,7 +74,9 @@ def find_steps(markers: Markers) -> Steps:
     if base == 0:
         return Steps(NO_STEPS, 0, "the sequence of collectives and backward passes does not repeat")
     clean = _clean_stretch(markers, base)
-    period = base * _gap_multiple(clean, base)
+    period = known_period if known_period and known_period % base == 0 else base * _gap_multiple(clean, base)
+    if len(clean.symbol) < period:
+        return Steps(NO_STEPS, 0, "the sequence of collectives and backward passes does not repeat")
     template = clean.symbol[:period]
     at = _occurrences(markers.symbol, template, _anchor(clean, period))
     edges = markers.end_s[at]
@@ -77,6 +84,16 @@ def find_steps(markers: Markers) -> Steps:
     if len(edges) <= MIN_REPEATS:
         return Steps(NO_STEPS, 0, f"only {max(len(edges) - 1, 0)} complete steps in the window")
     return Steps(edges, period)
+
+
+def common_period(periods: Sequence[int]) -> int:
+    """How many markers make a step of the job, given what each rank looks like by itself: the most common, then the least.
+
+    Ranks of a synchronous job make the same steps; one that looks different has gaps that happen to alternate (throttled
+    reads do), and its steps would not be comparable with anybody's.
+    """
+    found = Counter(period for period in periods if period)
+    return min(found, key=lambda period: (-found[period], period)) if found else 0
 
 
 def _symbol_period(symbol: Ints) -> int:

@@ -138,7 +138,9 @@ def _write_table(table: pa.Table, path: Path) -> None:
             encodings[column.name] = "BYTE_STREAM_SPLIT"
         elif pa.types.is_integer(column.type):
             encodings[column.name] = "DELTA_BINARY_PACKED"
-    words = [column.name for column in table.schema if column.name not in encodings and not pa.types.is_list(column.type)]
+    words = [
+        column.name for column in table.schema if column.name not in encodings and not pa.types.is_list(column.type)
+    ]
     pq.write_table(
         table,
         path,
