@@ -99,13 +99,21 @@ def _cannot_judge(fleet: Fleet, reference: Reference | None, step_s: float | Non
     return None
 
 
+def _short_of_steps(fleet: Fleet) -> tuple[str, ...]:
+    """Ranks with less than half of the steps that others have: what they do in the rest is compared with nobody's."""
+    counts = np.isfinite(fleet.steps.seconds).sum(axis=1)
+    most = int(counts.max(initial=0))
+    few = tuple(int(number) for number in fleet.ranks.number[counts < 0.5 * most])
+    return (f"{rank_list(few)} had less than half of the {most} steps of others, and could not be fully compared",) if few else ()
+
+
 def _more(fleet: Fleet) -> str:
     """What to do about too few steps."""
     return "give more steps" if fleet.timed else "record a longer window (--window)"
 
 
 def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, draft: Verdict) -> Verdict:
-    notes = list(draft.notes)
+    notes = [*draft.notes, *_short_of_steps(fleet)]
     scene = _scene(fleet, per_step, notes)
     odd, gained = _odd_ranks(fleet, scene, notes)
     suspects = rank_suspects(fleet, scene, odd, gained, notes)
