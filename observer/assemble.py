@@ -6,7 +6,7 @@ events → markers → steps; events of the training thread → timeline → pat
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -337,7 +337,7 @@ def _collectives(raw: RawProcess, calls: Events, table: Sequence[CallRow], steps
 
 def pattern_row(rank: int, thread: str, pattern: Pattern) -> dict[str, Any]:
     """A pattern as a row of the table `patterns`."""
-    function: Function = replace(pattern.function)
+    function = pattern.function
     return {
         "rank": rank,
         "thread": thread,

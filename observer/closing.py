@@ -103,9 +103,11 @@ def _job_window(
         "counters": [*host_counters, *running.gauges.member_rows(members)],
     }  # fmt: skip
     notes: list[str] = []
-    period = common_period([assemble.step_period(_raw(running, rank.pid, last), CALL_TABLE) for rank in ranks])
+    raws = {rank.pid: _raw(running, rank.pid, last) for rank in ranks}
+    period = common_period([assemble.step_period(raw, CALL_TABLE) for raw in raws.values()])
     for rank in ranks:
-        _add_rank(tables, running, rank, last, before, notes, period)
+        rows = assemble.assemble(raws[rank.pid], CALL_TABLE, period)
+        _add_rank(tables, running, rank, rows, last, before, notes)
     numbers = {rank.pid: rank.identity.rank for rank in ranks}
     tables["flows"] = [_flow_row(numbers[flow.pid], flow) for flow in last.flows if flow.pid in numbers]
     losses = list(running.probes.losses())
@@ -156,13 +158,12 @@ def _add_rank(
     tables: dict[str, list[dict[str, Any]]],
     running: Observation,
     rank: FoundRank,
+    rows: RankRows,
     last: _Last,
     before: Totals,
     notes: list[str],
-    period: int,
 ) -> None:
     number = rank.identity.rank
-    rows = assemble.assemble(_raw(running, rank.pid, last), CALL_TABLE, period)
     if rows.steps.reason:
         notes.append(f"rank {number}: {rows.steps.reason}")
     tables["ranks"].append(_rank_row(running, rank, rows, last))

@@ -26,9 +26,9 @@ _PAGE_BYTES = 4096
 # The slots of enum rs_counter (probes/common.bpf.h), in its order.
 COUNTERS = (
     "ring_full", "thread_map_full", "call_map_full", "call_unmatched", "file_map_full", "file_no_device", "taker_map_full",
-    "stack_map_full", "walk_ok", "walk_same", "walk_no_frame", "walk_stale", "walk_failed", "walk_truncated", "negative_time", "short",
+    "stack_map_full", "walk_ok", "walk_no_frame", "walk_stale", "walk_failed", "walk_truncated", "negative_time", "short",
 )  # fmt: skip
-_LOSSES = frozenset(COUNTERS) - {"walk_ok", "walk_same", "short", "call_unmatched", "walk_no_frame"}
+_LOSSES = frozenset(COUNTERS) - {"walk_ok", "short", "call_unmatched", "walk_no_frame"}
 
 RANK, MEMBER = 1, 2
 
