@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from observer import assemble
+from observer import assemble, helper_threads
 from observer.assemble import OpenAbsence, RankRows, RawProcess
 from observer.gauges import Member
 from observer.observation import Observation, Totals
@@ -177,6 +177,7 @@ def _add_rank(
             found = assemble.side_patterns(raw, CALL_TABLE, rows.steps, raw.python_tids)
             tables["patterns"] += [assemble.pattern_row(number, LOADER, pattern) for pattern in found]
     tables["counters"] += _cpu_rows(rank, rows.training_thread, last, before)
+    tables["counters"] += _helper_rows(running, rank, last, before)
 
 
 def _raw(running: Observation, pid: int, last: _Last) -> RawProcess:
@@ -365,6 +366,18 @@ def _cpu_rows(rank: FoundRank, training_thread: int, last: _Last, before: Totals
         if seconds >= _MIN_TAKEN_S:
             rows.append(row("cpu.taken_s", seconds, f"{comm} ({taker})"))
     return rows
+
+
+def _helper_rows(running: Observation, rank: FoundRank, last: _Last, before: Totals) -> list[dict[str, Any]]:
+    """What the rank's threads without Python state did."""
+    python = frozenset(running.processes[rank.pid].threads) | {rank.pid}
+    events = last.events[(last.events["tgid"] == rank.pid) & (last.events["type"] == ring.NATIVE)]
+    others = [times for times in last.threads.values() if times.tgid == rank.pid and times.tid not in python]
+    native = last.natives.names(rank.pid, np.unique(events["arg"]).astype(np.uint64))
+    found = helper_threads.helper_threads(
+        others, before.threads, events, native, lambda tid: _thread_name(rank.pid, tid, running.root).removeprefix("thread ")
+    )
+    return helper_threads.rows(rank.identity.rank, found)
 
 
 def _flow_row(number: int, flow: FlowSummary) -> dict[str, Any]:

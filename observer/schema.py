@@ -249,6 +249,8 @@ COUNTER_NAMES = {
     "cpu.throttled_s": "scope cgroup: time the rank's cgroup was throttled by its CPU quota (limit = quota in CPUs)",
     "cpu.throttled_periods": "scope cgroup: periods in which it was throttled, events",
     "cpu.taken_s": "scope rank: instance 'comm (pid)': CPU time that process ran while threads of this rank stood in the queue",
+    "thread.run_s": "scope thread: instance 'name: native function it mostly ran (n threads)': CPU time of threads without Python state; "
+    "likewise thread.ready_s, ready but not running",
     "cpu.ready_s": "scope rank: training thread ready but not running, total",
     "cpu.run_s": "scope rank: training thread on a CPU, total",
     "cpu.steal_s": "scope host: stolen by the hypervisor, all CPUs",

@@ -26,6 +26,7 @@ enum rs_event_type {
 	RS_EV_SAMPLE = 2, /* a thread was found running: arg = user instruction pointer */
 	RS_EV_CALL = 3,   /* a library function was entered and left: what = row of the call table, arg = its argument */
 	RS_EV_EXIT = 5,   /* a watched process ended: arg = its wait status, -1 unknown */
+	RS_EV_NATIVE = 6, /* a thread of a rank that has no Python state was found running: arg = user instruction pointer */
 	RS_EV_FILE = 4,   /* a read, write or sync: what = operation | file type << 8, arg = bytes or -errno, aux = device */
 };
 

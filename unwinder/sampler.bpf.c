@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
 /*
- * sampler: which Python function every thread with Python state is running, 99 times a second on each CPU.
+ * sampler: which Python function every thread with Python state is running, 99 times a second on each CPU; for the other
+ * threads of a rank (autograd, watchdogs, thread pools) the place in the code, which user space names.
  *
  * A software clock event on every CPU; a CPU that runs nothing of interest costs two look-ups per tick. Stacks of threads
  * that wait are taken by sched.bpf.c when they leave the CPU.
@@ -14,16 +15,19 @@ int rs_sample(struct bpf_perf_event_data *ctx)
 {
 	u64 id = bpf_get_current_pid_tgid();
 	u32 tgid = id >> 32, tid = (u32)id;
-	if (!rs_role(tgid) || !rs_is_python(tid))
+	u32 role = rs_role(tgid);
+	int python = rs_is_python(tid);
+	if (!role || (!python && role != 1)) /* helper threads of loader workers are nobody's concern */
 		return 0;
 	struct rs_event event = {
 		.ts_ns = bpf_ktime_get_ns(),
 		.arg = (s64)PT_REGS_IP(&ctx->regs),
 		.tid = tid,
 		.tgid = tgid,
-		.type = RS_EV_SAMPLE,
+		.type = python ? RS_EV_SAMPLE : RS_EV_NATIVE,
 	};
-	event.stack = rs_python_stack(tid, tgid);
+	if (python)
+		event.stack = rs_python_stack(tid, tgid);
 	rs_emit(&event);
 	return 0;
 }

@@ -10,6 +10,10 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from watching import HZ, Watched
+
+from observer import kernel_probes
+from observer.kernel_probes import KernelProbes
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -37,3 +41,25 @@ def program(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     for process in started:
         process.kill()
         process.wait()
+
+
+@pytest.fixture(scope="module")
+def probes() -> Iterator[KernelProbes]:
+    loaded = kernel_probes.load(hz=HZ)
+    assert loaded.notes == []
+    yield loaded
+    loaded.close()
+
+
+@pytest.fixture
+def watched(probes: KernelProbes, program: Callable[..., subprocess.Popen[str]]) -> Iterator[Callable[..., Watched]]:
+    """Starts a program and observes it, until the test ends."""
+    opened: list[Watched] = []
+
+    def start(text: str, *arguments: str, python: str = sys.executable) -> Watched:
+        opened.append(Watched(probes, program(text, *arguments, python=python)))
+        return opened[-1]
+
+    yield start
+    for one in opened:
+        one.close()

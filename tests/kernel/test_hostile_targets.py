@@ -11,14 +11,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from test_unwinder import HZ, Watched, interpreters
+from watching import Watched, interpreters
 
-from observer import kernel_probes, observation, process_watch
+from observer import observation, process_watch
 from observer.kernel_probes import KernelProbes
 from observer.process_watch import TRAINING
 from probes import ring
@@ -28,26 +28,6 @@ Start = Callable[..., "subprocess.Popen[str]"]
 forged_in_3_11 = pytest.mark.skipif(
     sys.version_info[:2] != (3, 11), reason="the forger knows the memory layout of 3.11 only"
 )
-
-
-@pytest.fixture(scope="module")
-def probes() -> Iterator[KernelProbes]:
-    loaded = kernel_probes.load(hz=HZ)
-    yield loaded
-    loaded.close()
-
-
-@pytest.fixture
-def watched(probes: KernelProbes, program: Start) -> Iterator[Callable[..., Watched]]:
-    opened: list[Watched] = []
-
-    def start(text: str, *arguments: str, python: str = sys.executable) -> Watched:
-        opened.append(Watched(probes, program(text, *arguments, python=python)))
-        return opened[-1]
-
-    yield start
-    for one in opened:
-        one.close()
 
 
 def resident_bytes() -> int:

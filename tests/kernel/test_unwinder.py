@@ -6,88 +6,18 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from watching import Watched, interpreters
 
-from observer import kernel_probes, process_watch
-from observer.functions import StackName
-from observer.kernel_probes import KernelProbes
-from observer.process_watch import TRAINING, ProcessWatch
 from probes import ring
 from unwinder.errors import UnsupportedInterpreter
 from unwinder.interpreter import find_interpreter
 
 Start = Callable[..., "subprocess.Popen[str]"]
-HZ = 499
-
-
-def interpreters() -> list[str]:
-    """One program per minor version: the running one, the distribution's, and what pyenv has."""
-    found = {sys.executable: None, "/usr/bin/python3": None}
-    for folder in sorted((Path.home() / ".pyenv/versions").glob("3.*")):
-        minor = int(folder.name.split(".")[1])
-        if minor >= 8:
-            found[str(folder / "bin/python")] = None
-    return [path for path in found if Path(path).exists()]
-
-
-@pytest.fixture(scope="module")
-def probes() -> Iterator[KernelProbes]:
-    loaded = kernel_probes.load(hz=HZ)
-    assert loaded.notes == []
-    yield loaded
-    loaded.close()
-
-
-class Watched:
-    """One program under observation: its events, and its stacks in words."""
-
-    def __init__(self, probes: KernelProbes, process: subprocess.Popen[str]) -> None:
-        self.probes = probes
-        self.process = process
-        self.watch: ProcessWatch = process_watch.watch(process.pid, process.pid, TRAINING, probes)
-        self.stacks: dict[int, StackName] = {}
-        probes.events.drain()
-
-    def go(self) -> None:
-        assert self.process.stdin is not None
-        self.process.stdin.write("go\n")
-        self.process.stdin.flush()
-
-    def observe(self, seconds: float) -> ring.Events:
-        batches = []
-        end = time.monotonic() + seconds
-        while time.monotonic() < end:
-            time.sleep(0.1)
-            self.watch.refresh(self.probes)
-            events = self.probes.events.drain()
-            events = events[events["tgid"] == self.process.pid]
-            for identity in np.unique(events["stack"]).tolist():
-                raw = self.probes.stack(identity) if identity and identity not in self.stacks else None
-                if raw is not None:
-                    self.stacks[identity] = self.watch.name_stack(raw)
-            batches.append(events)
-        return np.concatenate(batches)
-
-    def close(self) -> None:
-        self.probes.forget_process(self.process.pid)
-        self.watch.close()
-
-
-@pytest.fixture
-def watched(probes: KernelProbes, program: Start) -> Iterator[Callable[..., Watched]]:
-    opened: list[Watched] = []
-
-    def start(text: str, *arguments: str, python: str = sys.executable) -> Watched:
-        opened.append(Watched(probes, program(text, *arguments, python=python)))
-        return opened[-1]
-
-    yield start
-    for one in opened:
-        one.close()
 
 
 RECURSION = """
@@ -106,7 +36,9 @@ RECURSION = """
 
 
 @pytest.mark.parametrize("python", interpreters())
-def test_a_recursion_of_prime_depth_is_walked_whole_on_every_version(python: str, watched: Callable[..., Watched]) -> None:
+def test_a_recursion_of_prime_depth_is_walked_whole_on_every_version(
+    python: str, watched: Callable[..., Watched]
+) -> None:
     one = watched(RECURSION, python=python)
     assert one.watch.reason == ""
     one.go()
@@ -171,8 +103,12 @@ def test_generators_and_coroutines_keep_their_callers(watched: Callable[..., Wat
     one.go()
     one.observe(1.8)
     texts = [stack.text for stack in one.stacks.values()]
-    assert any("numbers (" in text and text.index("numbers (") < text.index("spin (") for text in texts if "spin (" in text)
-    assert any("outer (" in text and "inner (" in text and text.index("outer (") < text.index("inner (") for text in texts)
+    assert any(
+        "numbers (" in text and text.index("numbers (") < text.index("spin (") for text in texts if "spin (" in text
+    )
+    assert any(
+        "outer (" in text and "inner (" in text and text.index("outer (") < text.index("inner (") for text in texts
+    )
 
 
 def test_a_stack_deeper_than_the_limit_is_marked_and_keeps_its_leaf(watched: Callable[..., Watched]) -> None:
@@ -258,6 +194,8 @@ def test_200_threads_are_all_known_and_the_walk_never_fails(watched: Callable[..
 def test_old_pythons_are_refused_by_name(program: Start) -> None:
     old = sorted((Path.home() / ".pyenv/versions").glob("3.[67].*"))
     for folder in old:
-        process = program('import sys\nprint("ready", flush=True); sys.stdin.readline()\n', python=str(folder / "bin/python"))
+        process = program(
+            'import sys\nprint("ready", flush=True); sys.stdin.readline()\n', python=str(folder / "bin/python")
+        )
         with pytest.raises(UnsupportedInterpreter, match=r"3\.[67]"):
             find_interpreter(process.pid)
