@@ -1,0 +1,1 @@
+"""An emulated GPU machine at the vendor's own interface."""
