@@ -2,12 +2,14 @@
 
 Slow everywhere: step p50 exceeds the baseline's by 10 % and no rank is odd. The function is the one whose median over
 ranks grew most. By design: an excess over the peers of which 70 % was there before is an imbalance, not a fault.
+Of several baseline windows the median counts, of every figure.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -18,8 +20,10 @@ from diagnose.fleet import Fleet
 from diagnose.gather import gather
 from diagnose.roles import roles
 from diagnose.verdict import Baseline
-from observer.windows import Window
+from observer.windows import Window, folder_name
 from probes.errors import BadData
+
+_FLEETS_KEPT = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +34,10 @@ class Reference:
     step_p50: float
     step_p50_spread: float  # between baseline windows, or within the only one: seconds
     excess: dict[int, float]  # rank number → excess over its peers then, seconds per step
+    own: dict[int, float]  # rank number → own time then, seconds per step
     functions: dict[tuple[str, str, str, int, str], float]  # median over ranks, seconds per step
     notes: tuple[str, ...]
+    fleets: tuple[Fleet, ...] = ()  # the windows themselves, newest first
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +50,8 @@ class Growth:
     now_s: float
 
 
-def read_baseline(windows: Sequence[Window], job: str) -> Reference:
-    """Summarise the baseline. Raises BadData if it holds no window of `job` or no steps."""
+def read_baseline(windows: Sequence[Window], job: str, source: str = "given") -> Reference:
+    """Summarise the baseline (of which `source` says where it is from). BadData if it holds no window of `job` or no steps."""
     moments: list[Fleet] = []
     for start in sorted({round(window.manifest.start / max(window.manifest.seconds, 1.0)) for window in windows}):
         group = [w for w in windows if round(w.manifest.start / max(w.manifest.seconds, 1.0)) == start]
@@ -58,8 +64,9 @@ def read_baseline(windows: Sequence[Window], job: str) -> Reference:
         raise BadData("the baseline holds no window with enough steps")
     medians = [float(np.nanmedian(fleet.steps.seconds)) for fleet in usable]
     newest = usable[-1]
-    found = differences(newest.steps.own_s, roles(newest), medians[-1])
+    found = [differences(fleet.steps.own_s, roles(fleet), p50) for fleet, p50 in zip(usable, medians, strict=True)]
     first = nan_median(newest.steps.seconds, 0)
+    first = first[np.isfinite(first)]
     within = float(np.median(np.abs(first - np.median(first)))) * 1.4826 / max(np.sqrt(len(first)), 1.0)
     between = float(np.median(np.abs(np.array(medians) - np.median(medians)))) * 1.4826
     p50 = float(np.median(medians))
@@ -69,10 +76,56 @@ def read_baseline(windows: Sequence[Window], job: str) -> Reference:
         start=min(fleet.start for fleet in usable),
         end=max(fleet.start + fleet.seconds for fleet in usable),
         step_p50=p50,
+        source=source,
+        used=tuple(folder_name(window.manifest) for window in sorted(windows, key=lambda each: -each.manifest.start)),
     )
-    excess = {int(rank): float(over) for rank, over in zip(newest.ranks.number, found.excess_s, strict=True)
-              if np.isfinite(over)}  # fmt: skip
-    return Reference(about, p50, max(within, between), excess, function_medians(newest), ())
+    numbers = [fleet.ranks.number.tolist() for fleet in usable]
+    return Reference(
+        about,
+        p50,
+        max(within, between),
+        _medians(
+            [dict(zip(who, each.excess_s.tolist(), strict=True)) for who, each in zip(numbers, found, strict=True)]
+        ),
+        _medians([dict(zip(who, each.own_s.tolist(), strict=True)) for who, each in zip(numbers, found, strict=True)]),
+        _medians([function_medians(fleet) for fleet in usable], 0.0),
+        (),
+        tuple(reversed(usable))[:_FLEETS_KEPT],
+    )
+
+
+_Key = TypeVar("_Key")
+
+
+def _medians(windows: Sequence[Mapping[_Key, float]], absent: float | None = None) -> dict[_Key, float]:
+    """The median over windows of each key's value. `absent`: the value where a window lacks a key; None: it does not count."""
+    result: dict[_Key, float] = {}
+    for key in dict.fromkeys(key for window in windows for key in window):
+        values = [window.get(key, absent) for window in windows]
+        known = [value for value in values if value is not None and np.isfinite(value)]
+        if known:
+            result[key] = float(np.median(known))
+    return result
+
+
+def code_changed(reference: Reference, fleet: Fleet) -> bool:
+    """Whether the job ran other code then: functions of both times hold less than half of the time of either.
+
+    shared = Σ min(before(f), now(f)) / min(Σ before, Σ now)   f: Python and GPU functions, by name and file
+    """
+    now, before = _by_place(function_medians(fleet)), _by_place(reference.functions)
+    least = min(sum(now.values()), sum(before.values()))
+    if least <= 0:
+        return False
+    return sum(min(seconds, before.get(place, 0.0)) for place, seconds in now.items()) < 0.5 * least
+
+
+def _by_place(functions: Mapping[tuple[str, str, str, int, str], float]) -> dict[tuple[str, str], float]:
+    result: dict[tuple[str, str], float] = {}
+    for (kind, name, file, _, _), seconds in functions.items():
+        if kind in ("python", "gpu"):
+            result[name, file] = result.get((name, file), 0.0) + seconds
+    return result
 
 
 def function_medians(fleet: Fleet) -> dict[tuple[str, str, str, int, str], float]:

@@ -31,6 +31,13 @@ Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text."
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Explain: all evidence and notes.")]
 Window = Annotated[float, typer.Option("--window", min=1.0, max=3600.0, help="Length of the window, seconds.")]
 Job = Annotated[Optional[str], typer.Option("--job", help="Judge this job (its name, or how it begins).")]  # noqa: UP045
+HistoryDir = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option(
+        "--history", metavar="DIR", help="Where observed windows are kept; default /var/lib/rankscope/history."
+    ),
+]
+NoHistory = Annotated[bool, typer.Option("--no-history", help="Keep nothing of what is observed now.")]
 Pids = Annotated[Optional[list[int]], typer.Option("--pid", help="Observe only these processes.")]  # noqa: UP045
 
 
@@ -74,13 +81,18 @@ def record(
     window: Window = 20.0,
     job: Job = None,
     pid: Pids = None,
+    history: HistoryDir = None,
+    no_history: NoHistory = False,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> int:
     """Observe one window and write window files."""
     from diagnose.commands import record as command
 
-    return command.run(out=out, window_s=window, job=job, pids=tuple(pid or ()), as_json=as_json, verbose=verbose)
+    return command.run(
+        out=out, window_s=window, job=job, pids=tuple(pid or ()), as_json=as_json, verbose=verbose,
+        history=history, keep=not no_history,
+    )  # fmt: skip
 
 
 @app.command()
@@ -91,7 +103,11 @@ def diagnose(
     ] = None,
     baseline: Annotated[
         Optional[list[Path]],  # noqa: UP045
-        typer.Option("--baseline", metavar="DIR", help="Earlier windows of the same job; may be repeated."),
+        typer.Option(
+            "--baseline",
+            metavar="DIR",
+            help="Earlier windows of the same job; may be repeated. auto: healthy ones of the history.",
+        ),
     ] = None,
     steps: Annotated[
         Optional[Path],  # noqa: UP045
@@ -105,6 +121,8 @@ def diagnose(
     window: Window = 20.0,
     job: Job = None,
     pid: Pids = None,
+    history: HistoryDir = None,
+    no_history: NoHistory = False,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> int:
@@ -120,6 +138,8 @@ def diagnose(
         pids=tuple(pid or ()),
         as_json=as_json,
         verbose=verbose,
+        history=history,
+        keep=not no_history,
     )
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from diagnose.fleet import Counter, Floats, Flows, Ints, Labels, Patterns, Ranks, Steps
+from diagnose.counters import Columns, Counters
+from diagnose.fleet import Floats, Flows, Ints, Labels, Patterns, Ranks, Steps
 from probes.errors import NoRanks
 
 _STEP_COLUMNS = ("seconds", "own_s", "wait_s", "io_s", "sched_s", "sync_s")
@@ -86,6 +87,8 @@ def ranks(table: pa.Table, notes: list[str]) -> Ranks:
         ended_s=_floats(table, "ended_s"),
         exit_status=_floats(table, "exit_status"),
         lost_events=_ints(table, "lost_events"),
+        gpus=tuple(tuple(each or ()) for each in table["gpus"].to_pylist()),
+        nics=tuple(tuple(each or ()) for each in table["nics"].to_pylist()),
     )
 
 
@@ -137,7 +140,9 @@ def steps(table: pa.Table, rows: Ints, ranks: int, window_s: float, notes: list[
         matrix = np.full((ranks, len(grid)), np.nan)
         matrix[row[near], cell[near]] = columns[name][near]
         matrices.append(matrix)
-    return Steps(grid, *matrices)
+    number = np.full((ranks, len(grid)), -1, dtype=np.int64)
+    number[row[near], cell[near]] = _ints(table, "step")[keep][near]
+    return Steps(grid, *matrices, number=number)
 
 
 def patterns(table: pa.Table, rows: Ints) -> Patterns:
@@ -158,6 +163,10 @@ def patterns(table: pa.Table, rows: Ints) -> Patterns:
         beta=np.nan_to_num(_floats(table, "beta")),
         count=_ints(table, "count"),
         per_step_s=np.where(np.isfinite(per_step) & (per_step > 0), per_step, 0.0),
+        sd_s=_floats(table, "per_step_sd_s"),
+        bytes=np.maximum(_ints(table, "bytes"), 0),
+        mu=_floats(table, "mu"),
+        sigma=_floats(table, "sigma"),
     )
 
 
@@ -197,26 +206,23 @@ def address_of(endpoint: str) -> str:
     return address.removeprefix("::ffff:")
 
 
-def counters(table: pa.Table, rows: Ints) -> tuple[Counter, ...]:
+def counters(table: pa.Table, rows: Ints) -> Counters:
     """Counters of this job's ranks and of their hosts; what is not a number is left out."""
-    claimed = _ints(table, "rank")
-    keep = (rows >= 0) | (claimed < 0)
+    value = _floats(table, "value")
+    keep = ((rows >= 0) | (_ints(table, "rank") < 0)) & np.isfinite(value)
     table = table.filter(pa.array(keep))
-    columns = {name: _texts(table, name) for name in ("observed_on", "scope", "instance", "name", "unit", "kind")}
-    value, maximum, limit = _floats(table, "value"), _floats(table, "maximum"), _floats(table, "limit")
-    return tuple(
-        Counter(
-            observed_on=columns["observed_on"][index],
-            scope=columns["scope"][index],
-            instance=columns["instance"][index],
-            rank=int(row),
-            name=columns["name"][index],
-            unit=columns["unit"][index],
-            kind=columns["kind"][index],
-            value=float(value[index]),
-            maximum=float(maximum[index]),
-            limit=float(limit[index]),
+    return Counters(
+        Columns(
+            observed_on=_labels(table, "observed_on"),
+            scope=_labels(table, "scope"),
+            instance=_labels(table, "instance"),
+            rank=rows[keep],
+            name=_labels(table, "name"),
+            unit=_labels(table, "unit"),
+            kind=_labels(table, "kind"),
+            value=value[keep],
+            minimum=_floats(table, "minimum"),
+            maximum=_floats(table, "maximum"),
+            limit=_floats(table, "limit"),
         )
-        for index, row in enumerate(rows[keep])
-        if np.isfinite(value[index])
     )

@@ -7,9 +7,13 @@ level(r) = 10 % trimmed mean over s of own(r,s) - median over all ranks of the r
 between(r) = max(floor, 1.4826 MAD over peers of level · (1 + 1 / peers))
 z(r) = excess(r) / sqrt(between(r)² + se(r)²)
 
+The levels spread by the errors of the levels too: from 64 peers on, where that is known well enough, median(se²) is taken off
+between². Where the levels fall into a lower group of more than half of the ranks and an upper one, with a gap that is four times the
+spread of the lower group, the spread is that of the lower group: so up to half of the ranks may be bad.
+
 A rank is odd if z >= 4, its one-sided normal p passes Benjamini-Hochberg at 1 % over all ranks tested, its excess
 exceeds the effect floor and is there in every third of the steps, and it makes its peers wait (waiting.py).
-Trimmed mean and winsorised error: Yuen 1974.
+Trimmed mean and winsorised error: Yuen 1974. False discoveries: statsmodels, fdr_bh.
 """
 
 from __future__ import annotations
@@ -140,7 +144,7 @@ def differences(
         count[members] = len(members) - 1
         # Against one common median: the peers' own medians would carry the suspect's time into their spread.
         level[members] = trimmed_mean(own[members] - nan_median(own[members], 0))
-        between[members] = _between(level[members], step_s)
+        between[members] = _between(level[members], error[members], step_s)
     few = count < 3
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
@@ -168,17 +172,38 @@ def _steady(gap: Floats) -> Floats:
     return np.asarray(np.where(np.isfinite(means), means, np.inf).min(axis=0), dtype=np.float64)
 
 
-def _between(level: Floats, step_s: float) -> Floats:
+def _between(level: Floats, error: Floats, step_s: float) -> Floats:
     """Spread of the own time among each rank's peers, never below the floor."""
     peers = len(level) - 1
     floor = (limits.SCALE_FLOOR_FEW if peers < 3 else limits.SCALE_FLOOR) * step_s
     if peers < 3:
         return np.full(len(level), floor)
+    usual = _lower_group(level, step_s)
     if peers >= limits.PEERS_EXACT:
-        spread = np.full(len(level), _mad(level))
+        spread = np.full(len(level), _mad(level[usual]))
     else:
-        spread = np.array([_mad(np.delete(level, index)) for index in range(len(level))])
-    return np.maximum(floor, _MAD_TO_SD * spread * (1 + 1 / peers))
+        spread = np.array([_mad(np.delete(level, index)[np.delete(usual, index)]) for index in range(len(level))])
+    spread = _MAD_TO_SD * spread
+    if peers >= limits.PEERS_EXACT:
+        known = error[np.isfinite(error)]
+        spread = np.sqrt(np.maximum(spread**2 - (float(np.median(known)) ** 2 if len(known) else 0.0), 0.0))
+    return np.maximum(floor, spread * (1 + 1 / peers))
+
+
+def _lower_group(level: Floats, step_s: float) -> Bools:
+    """The ranks below the widest gap above the median, if it is one: clearly wider than the spread below it, and an effect."""
+    everybody = np.isfinite(level)
+    ordered = np.sort(level[everybody])
+    half = len(ordered) // 2 + 1  # the lower group has more than half
+    if len(ordered) < 5 or half >= len(ordered):
+        return everybody
+    gaps = np.diff(ordered)[half - 1 :]
+    widest = int(np.argmax(gaps))
+    below = ordered[: half + widest]
+    if gaps[widest] < max(4 * _MAD_TO_SD * _mad(below), limits.EFFECT_SHARE * step_s):
+        return everybody
+    lower: Bools = everybody & (np.nan_to_num(level, nan=np.inf) <= below[-1])
+    return lower
 
 
 def _mad(values: Floats) -> float:
@@ -194,14 +219,22 @@ def odd_ones(found: Differences) -> Bools:
     p = np.ones(len(odd))
     for index in np.flatnonzero(odd):
         p[index] = 0.5 * math.erfc(float(found.z[index]) / math.sqrt(2))
-    return odd & benjamini_hochberg(p, int(tested.sum()))
+    odd[tested] &= benjamini_hochberg(p[tested])
+    return odd
 
 
-def benjamini_hochberg(p: Floats, tests: int) -> Bools:
-    """Which hypotheses are rejected at the false-discovery rate: p(k) <= k q / m for the largest such k."""
-    order = np.argsort(p)
-    passed = p[order] <= limits.FALSE_DISCOVERY_RATE * np.arange(1, len(p) + 1) / max(tests, 1)
+def benjamini_hochberg(p: Floats, tests: int = 0) -> Bools:
+    """Which of these hypotheses are rejected at the false-discovery rate q. `tests`: how many were tested, where p is a part.
+
+    A p above q is never rejected, so of m tests only the k small ones are handed over, with q k / m in place of q: the same bounds
+    i q / m for millions of tests.
+    """
+    rate = limits.FALSE_DISCOVERY_RATE
+    small = p <= rate
     rejected = np.zeros(len(p), dtype=bool)
-    if passed.any():
-        rejected[order[: int(np.flatnonzero(passed)[-1]) + 1]] = True
+    if small.any():
+        from statsmodels.stats.multitest import multipletests  # a second to load: only where somebody is odd
+
+        part = int(small.sum()) / max(tests, len(p))
+        rejected[small] = multipletests(p[small], rate * part, method="fdr_bh")[0]
     return rejected

@@ -6,14 +6,26 @@ and S columns, a column being one iteration of the whole job. 100,000 ranks are 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-import numpy as np
-import numpy.typing as npt
+from diagnose.counters import Counter, Counters
+from diagnose.labels import Bools, Floats, Ints, Labels
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
+__all__ = [
+    "Bools",
+    "Counter",
+    "Counters",
+    "Fleet",
+    "Floats",
+    "Flows",
+    "Ints",
+    "Labels",
+    "Patterns",
+    "Pipelines",
+    "Ranks",
+    "Slots",
+    "Steps",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +48,8 @@ class Ranks:
     ended_s: Floats  # NaN: did not end in the window
     exit_status: Floats  # as waitpid gives it; NaN: not known
     lost_events: Ints
+    gpus: tuple[tuple[str, ...], ...] = ()  # 'gpu2'; () where nobody knows
+    nics: tuple[tuple[str, ...], ...] = ()  # 'mlx5_3', 'eth0'
 
     def __len__(self) -> int:
         return len(self.number)
@@ -52,28 +66,12 @@ class Steps:
     io_s: Floats
     sched_s: Floats
     sync_s: Floats
+    # The step's number in its rank's window; -1 where the rank has no such step.
+    number: Ints | None = field(default=None, kw_only=True)
 
     @property
     def count(self) -> int:
         return int(self.seconds.shape[1])
-
-
-@dataclass(frozen=True, slots=True)
-class Labels:
-    """A text column: one code per row, and the texts the codes stand for."""
-
-    codes: Ints
-    values: tuple[str, ...]
-
-    def code(self, text: str) -> int:
-        """Code of `text`; -1 if it does not occur."""
-        try:
-            return self.values.index(text)
-        except ValueError:
-            return -1
-
-    def at(self, row: int) -> str:
-        return self.values[int(self.codes[row])]
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +90,10 @@ class Patterns:
     beta: Floats
     count: Ints
     per_step_s: Floats
+    sd_s: Floats | None = None  # standard deviation over steps of the seconds per step; NaN where it is not known
+    bytes: Ints | None = None  # moved in the window
+    mu: Floats | None = None  # mean utilisation of the function's resource; NaN where it is not known
+    sigma: Floats | None = None  # its standard deviation
 
     def __len__(self) -> int:
         return len(self.rank)
@@ -116,19 +118,15 @@ class Flows:
 
 
 @dataclass(frozen=True, slots=True)
-class Counter:
-    """One hardware or kernel counter over the window."""
+class Slots:
+    """Stays in the collectives of each step (slots.py)."""
 
-    observed_on: str
-    scope: str
-    instance: str
-    rank: int  # row in Ranks; -1: all of the host
-    name: str
-    unit: str
-    kind: str
-    value: float
-    maximum: float
-    limit: float  # NaN where there is none
+    stay_s: Floats  # ranks x steps x slots, seconds; NaN where it is not known
+    ops: tuple[str, ...]  # one per slot
+
+    def since(self, first: int) -> Slots:
+        """The same from step `first` on."""
+        return Slots(self.stay_s[:, first:], self.ops)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,10 +155,11 @@ class Fleet:
     steps: Steps
     patterns: Patterns
     flows: Flows
-    counters: tuple[Counter, ...]
+    counters: Counters
     notes: tuple[str, ...]
     timed: bool = False  # from timings that somebody else measured: no scheduler noise floor, no counters
     pipelines: Pipelines | None = None
+    slots: Slots | None = None
 
     @property
     def hosts(self) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from diagnose.compare import nan_median
-from diagnose.fleet import Bools, Fleet, Floats, Flows, Ints, Labels, Patterns, Pipelines, Ranks, Steps
+from diagnose.fleet import Bools, Counters, Fleet, Floats, Flows, Ints, Labels, Patterns, Pipelines, Ranks, Steps
 from diagnose.text import clean
 from diagnose.timings import Timings, read_timings
 from observer.schema import KINDS
@@ -56,7 +56,7 @@ def fleet_of(timings: Timings, job: str) -> Fleet:
     start = np.concatenate(([0.0], np.cumsum(np.nan_to_num(step))[:-1])) if len(step) else step
     usable = inside & seen.reshape(-1)[np.where(inside, cell, 0)] if seen.size else inside
     ranks = _ranks(timings, numbers, row, notes)
-    patterns = _patterns(timings, row, usable, seen.sum(axis=1), float(np.nansum(step)))
+    patterns = _patterns(timings, row, column, usable, seen.sum(axis=1), float(np.nansum(step)))
     return Fleet(
         job=job,
         start=float("nan"),
@@ -66,7 +66,7 @@ def fleet_of(timings: Timings, job: str) -> Fleet:
         steps=Steps(start, seconds, own, wait, *parts),
         patterns=patterns,
         flows=Flows(np.empty(0, np.int64), (), (), (), *(np.empty(0) for _ in range(5))),
-        counters=(),
+        counters=Counters(),
         notes=tuple(dict.fromkeys(notes)),
         timed=True,
         pipelines=_pipelines(timings, row, column, ranks, matrix),
@@ -180,7 +180,7 @@ def _mixed(labels: Labels, row: Ints, count: int) -> int:
     return int((np.bincount(pairs // len(labels.values), minlength=count) > 1).sum())
 
 
-def _patterns(timings: Timings, row: Ints, usable: Bools, steps: Ints, window_s: float) -> Patterns:
+def _patterns(timings: Timings, row: Ints, column: Ints, usable: Bools, steps: Ints, window_s: float) -> Patterns:
     """One row per rank, function and kind: seconds per step over the rank's usable steps."""
     rows = np.flatnonzero(usable)
     collective = KINDS.index("collective")
@@ -208,7 +208,19 @@ def _patterns(timings: Timings, row: Ints, usable: Bools, steps: Ints, window_s:
         beta=np.asarray(total / max(window_s, 1e-9), dtype=np.float64),
         count=count.astype(np.int64),
         per_step_s=np.asarray(total / np.maximum(steps[rank], 1), dtype=np.float64),
+        sd_s=_deviation(timings, rows, inverse, column, steps[rank]),
     )
+
+
+def _deviation(timings: Timings, rows: Ints, inverse: Ints, column: Ints, steps: Ints) -> Floats:
+    """Standard deviation over the rank's usable steps of each pattern's seconds; a step without it counts as 0."""
+    width = int(column.max(initial=0)) + 1
+    cells, cell = np.unique(inverse * width + column[rows], return_inverse=True)
+    seconds = np.bincount(cell.reshape(-1), weights=timings.seconds[rows], minlength=len(cells))
+    square = np.bincount(cells // width, weights=seconds**2, minlength=len(steps))
+    total = np.bincount(cells // width, weights=seconds, minlength=len(steps))
+    count = np.maximum(steps, 1)
+    return np.asarray(np.sqrt(np.maximum(square / count - (total / count) ** 2, 0.0)), dtype=np.float64)
 
 
 # ---- pipelines -------------------------------------------------------------------------------------------------------

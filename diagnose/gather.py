@@ -11,6 +11,7 @@ import pyarrow.compute as pc
 
 from diagnose import columns
 from diagnose.fleet import Fleet
+from diagnose.slots import read_slots
 from diagnose.text import clean
 from observer.schema import TABLES
 from observer.windows import Window, find_windows, read_window
@@ -110,16 +111,21 @@ def _assemble(job: str, windows: Sequence[Window], notes: list[str]) -> Fleet:
     if set(strangers) & set(ranks.number.tolist()):
         notes.append("another job on these hosts has ranks of the same numbers: record with --job to tell them apart")
     seconds = float(np.median([window.manifest.seconds for window in windows]))
-    rows = {name: columns.rows_of(parts[name], ranks.number) for name in ("steps", "patterns", "flows", "counters")}
+    rows = {
+        name: columns.rows_of(parts[name], ranks.number)
+        for name in ("steps", "patterns", "flows", "counters", "collectives")
+    }
+    steps = columns.steps(parts["steps"], rows["steps"], len(ranks), seconds, notes)
     return Fleet(
         job=job,
         start=min(window.manifest.start for window in windows),
         seconds=seconds,
         windows=len(windows),
         ranks=ranks,
-        steps=columns.steps(parts["steps"], rows["steps"], len(ranks), seconds, notes),
+        steps=steps,
         patterns=columns.patterns(parts["patterns"], rows["patterns"]),
         flows=columns.flows(parts["flows"], rows["flows"]),
         counters=columns.counters(parts["counters"], rows["counters"]),
         notes=tuple(dict.fromkeys(notes)),
+        slots=read_slots(parts["collectives"], rows["collectives"], steps),
     )

@@ -2,7 +2,7 @@
 
 A rank stalls if its last marker (collective, backward) is older than max(5 ordinary steps, 3 s). The job hangs if every
 rank that is left stalls. The suspects are then the ranks that are stopped; else those that are gone; else those that are in
-no collective while the others wait in one.
+no collective while the others wait in one. Hardware that failed (failures.py) beats all but the first: ranks die of their GPU.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 
 from diagnose import limits
 from diagnose.attribute import Function
+from diagnose.failures import Failure, application_failures, failed_gpus, failed_ports, orphaned_gpus
 from diagnose.fleet import Bools, Fleet, Floats, Ints
 from diagnose.verdict import Evidence, Suspect
 
@@ -29,10 +30,90 @@ class Hang:
 
 def find_hang(fleet: Fleet, step_s: float | None) -> Hang | None:
     """A hang at the end of the window, with who causes it; None if the job moves. `step_s`: an ordinary step."""
+    hang = _by_process(fleet, step_s)
+    failed = failed_gpus(fleet)
+    if hang is None:
+        return _without_gpu(fleet, failed, step_s)
+    if not failed:
+        row_of = {int(number): row for row, number in enumerate(fleet.ranks.number)}
+        ended = [row_of[rank] for suspect in hang.suspects for rank in suspect.ranks]
+        failed = application_failures(fleet, ended)
+    if not failed and not hang.suspects:
+        failed = orphaned_gpus(fleet) or failed_ports(fleet)
+    return _by_hardware(fleet, hang, failed, step_s) if failed else hang
+
+
+def _without_gpu(fleet: Fleet, failed: tuple[Failure, ...], step_s: float | None) -> Hang | None:
+    """Nobody is seen to wait, and a GPU is lost: its rank does nothing more, however soon after it the window ends.
+
+    Or it ended before the window: then all others are silent.
+    """
+    silent = _silent_s(fleet)
+    lost = tuple(
+        each for each in failed if each.cause == "lost" and silent[each.row] >= max(step_s or 0.0, limits.LOST_SECONDS)
+    )
+    if lost:
+        return _by_hardware(fleet, Hang(min(float(silent[each.row]) for each in lost), (), ()), lost, step_s)
+    stalled_s = float(silent.min(initial=np.inf))
+    if stalled_s >= min(_patience(fleet, step_s), 0.9 * fleet.seconds) and (orphans := orphaned_gpus(fleet)):
+        return _by_hardware(fleet, Hang(stalled_s, (), ()), orphans, step_s)
+    return None
+
+
+def _by_hardware(fleet: Fleet, hang: Hang, failed: tuple[Failure, ...], step_s: float | None) -> Hang:
+    """The same hang, explained by hardware that failed. A rank that somebody stopped stays the first suspect."""
+    ended = {rank: suspect for suspect in hang.suspects for rank in suspect.ranks}
+    suspects = [suspect for suspect in hang.suspects if suspect.cause == "stopped"]
+    for each in failed[:8]:
+        numbers = _numbers(fleet, each)
+        evidence = [*each.evidence]
+        if numbers and numbers[0] in ended:
+            evidence.extend(ended[numbers[0]].evidence[:2])
+        else:
+            state = fleet.ranks.state[each.row] if each.row >= 0 else "not there"
+            evidence.append(Evidence("process", "state at the end of the window", state, "running", ""))
+        silent = float(_silent_s(fleet)[each.row]) if each.row >= 0 else hang.stalled_s
+        evidence.append(Evidence("calls", "no progress of the rank" if each.row >= 0 else "no progress of the others",
+                                 silent, None, "s"))  # fmt: skip
+        suspects.append(
+            Suspect(
+                component=each.component, cause=each.cause, instance=each.instance, ranks=numbers, function=None,
+                host=fleet.ranks.host[each.row] if each.row >= 0 else each.observed_on,
+                lost_seconds_per_step=max(hang.stalled_s - (step_s or 0.0), 0.0),
+                lost_percent=100.0, confidence=each.confidence,
+                since=fleet.start + fleet.seconds - hang.stalled_s if hang.stalled_s < fleet.seconds else None,
+                evidence=tuple(evidence), action=each.action,
+            )
+        )  # fmt: skip
+    return Hang(hang.stalled_s, tuple(suspects), hang.notes if not suspects else ())
+
+
+def _numbers(fleet: Fleet, failure: Failure) -> tuple[int, ...]:
+    """The rank of a failure; of a rank that is gone, its number if it is the only one that is missing."""
+    ranks = fleet.ranks
+    if failure.row >= 0:
+        return (int(ranks.number[failure.row]),)
+    missing = sorted(set(range(int(ranks.world_size.max(initial=0)))) - set(ranks.number.tolist()))
+    return (missing[0],) if len(missing) == 1 else ()
+
+
+def _patience(fleet: Fleet, step_s: float | None) -> float:
+    """How long a silence is none yet. No complete step: steps may be long, so be patient."""
+    return max(limits.STALL_STEPS * step_s if step_s else 0.5 * fleet.seconds, limits.STALL_SECONDS)
+
+
+def _silent_s(fleet: Fleet) -> Floats:
+    """How long ago each rank's last marker is. Without one in the whole window the silence is as long as the window."""
+    last = fleet.ranks.last_progress_s
+    return np.where(np.isfinite(last), last, fleet.seconds)
+
+
+def _by_process(fleet: Fleet, step_s: float | None) -> Hang | None:
+    """A hang, and what the processes tell about it."""
     ranks = fleet.ranks
     stopped = np.array([state == "stopped" for state in ranks.state], dtype=bool)
     gone = np.array([state == "exited" for state in ranks.state], dtype=bool)
-    silent: Floats = np.where(np.isfinite(ranks.last_progress_s), ranks.last_progress_s, fleet.seconds)
+    silent = _silent_s(fleet)
     failed = gone & (ranks.exit_status > 0)
     if failed.any():
         # The others end because of the first, an instant later: their connections break, or the launcher ends them.
@@ -40,9 +121,7 @@ def find_hang(fleet: Fleet, step_s: float | None) -> Hang | None:
         return _verdict(fleet, first, "exited", silent, step_s, np.zeros(len(ranks), dtype=bool))
     if gone.all():
         return None  # the job ended
-    # Without a marker in the whole window the silence is as long as the window.
-    # No complete step: steps may be long, so be patient.
-    patience = max(limits.STALL_STEPS * step_s if step_s else 0.5 * fleet.seconds, limits.STALL_SECONDS)
+    patience = _patience(fleet, step_s)
     waiting = ranks.in_collective_s >= min(patience, 0.5 * fleet.seconds)
     stalled: Bools = (silent >= min(patience, 0.9 * fleet.seconds)) & ~gone
     if stopped.any():
@@ -80,7 +159,9 @@ def _verdict(fleet: Fleet, culprits: Bools, cause: str, silent: Floats, step_s: 
                 Evidence("process", "stopped (state T)", float(fleet.ranks.stopped_s[rows].max()), 0.0, "s")
             )
         if cause == "exited" and np.isfinite(fleet.ranks.exit_status[rows[0]]):
-            evidence.append(Evidence("process", "ended first, with", _exit_words(int(fleet.ranks.exit_status[rows[0]])), None, ""))
+            evidence.append(
+                Evidence("process", "ended first, with", _exit_words(int(fleet.ranks.exit_status[rows[0]])), None, "")
+            )
         evidence.extend(_waiting_evidence(fleet, waiting, culprits, stalled_s))
         pids = ", ".join(str(int(fleet.ranks.pid[row])) for row in rows[:8])
         action = (

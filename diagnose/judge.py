@@ -12,32 +12,55 @@ from dataclasses import replace
 
 import numpy as np
 
-from diagnose import limits
-from diagnose.baseline import Reference, most_grown, read_baseline
+from diagnose import limits, quiet, slots
+from diagnose.baseline import Growth, Reference, code_changed, most_grown, read_baseline
+from diagnose.calibration import calibrate
 from diagnose.causes.network import LinkCharge
 from diagnose.causes.network import judge as judge_links
+from diagnose.causes.port import PortCharge
 from diagnose.causes.process import pauses
 from diagnose.compare import differences, nan_median, odd_ones, trimmed_mean
+from diagnose.earlier import choose
 from diagnose.episodes import find_episodes
-from diagnose.fleet import Bools, Fleet, Floats, Ints
+from diagnose.fleet import Bools, Fleet, Floats, Ints, Pipelines, Slots
+from diagnose.function_tests import odd_by_function
 from diagnose.gather import gather
 from diagnose.hang import find_hang
+from diagnose.hardware_links import judge as judge_hardware
+from diagnose.history import History
+from diagnose.imbalance import moving_imbalance
+from diagnose.live_pipelines import find_pipelines
 from diagnose.lost_time import gain
+from diagnose.majority import majority_suspects
 from diagnose.onset import find_onset
+from diagnose.past import past_suspects
+from diagnose.rhythm import find_drift, rhythm_notes
 from diagnose.roles import roles
 from diagnose.stages import heavy_stages
 from diagnose.suspects import Scene, episode_suspects, pause_suspect, rank_suspects
 from diagnose.text import rank_list, seconds
-from diagnose.verdict import Evidence, StepSeconds, Suspect, Verdict
+from diagnose.verdict import AGAINST, Evidence, StepSeconds, Suspect, Verdict
 from diagnose.waiting import transfer, waited_for
 from observer.windows import Window
 
+_DESIGNED = ("stage-imbalance", "data-imbalance")  # nobody's fault
 
-def diagnose(windows: Sequence[Window], baseline: Sequence[Window] = (), job: str | None = None) -> Verdict:
-    """Judge one job. Raises BadData (foreign job or baseline) and NoRanks; everything else becomes a verdict."""
+
+def diagnose(
+    windows: Sequence[Window], baseline: Sequence[Window] = (), job: str | None = None, history: History | None = None
+) -> Verdict:
+    """Judge one job. `history`: look for a baseline in it, unless one is given.
+
+    Raises BadData (foreign job or baseline) and NoRanks; everything else becomes a verdict.
+    """
     fleet = gather(windows, job)
-    reference = read_baseline(baseline, fleet.job) if baseline else None
-    return judge(fleet, reference)
+    if baseline:
+        return judge(fleet, read_baseline(baseline, fleet.job))
+    if history is None:
+        return judge(fleet)
+    earlier = choose(history, windows, fleet.job)
+    reference = read_baseline(earlier.windows, fleet.job, "history") if earlier.windows else None
+    return judge(replace(fleet, notes=(*earlier.notes, *fleet.notes)), reference)
 
 
 def judge(fleet: Fleet, reference: Reference | None = None) -> Verdict:
@@ -48,10 +71,17 @@ def judge(fleet: Fleet, reference: Reference | None = None) -> Verdict:
     draft = _draft(fleet, reference, per_step)
     hang = find_hang(fleet, step_s)
     if hang is not None:
-        return replace(draft, status="hang", suspects=hang.suspects, notes=(*draft.notes, *hang.notes))
+        return replace(
+            draft,
+            status="hang",
+            suspects=hang.suspects,
+            notes=(*draft.notes, *hang.notes, *quiet.events(fleet, hang.suspects)),
+        )
     refusal = _cannot_judge(fleet, reference, step_s)
     if refusal or step_s is None:
-        return replace(draft, status="unknown", notes=(refusal or "no step was found", *draft.notes))
+        return replace(
+            draft, status="unknown", notes=(refusal or "no step was found", *draft.notes, *quiet.notes(fleet, ()))
+        )
     return _judge_steps(fleet, reference, per_step, draft)
 
 
@@ -60,6 +90,11 @@ def _draft(fleet: Fleet, reference: Reference | None, per_step: Floats) -> Verdi
     notes = list(fleet.notes)
     if reference is not None:
         notes.extend(reference.notes)
+        if code_changed(reference, fleet):
+            notes.append(
+                "the baseline ran other code: most of its time was in functions that are not here now; "
+                "a slow-down against it may be the change itself"
+            )
     gone = [int(n) for n, state in zip(fleet.ranks.number, fleet.ranks.state, strict=True) if state == "exited"]
     if gone:
         notes.append(f"{rank_list(tuple(gone))} ended in the window")
@@ -89,8 +124,11 @@ def _cannot_judge(fleet: Fleet, reference: Reference | None, step_s: float | Non
     """The reason why there is no judging, if there is one."""
     count = int(np.median(np.isfinite(fleet.steps.seconds).sum(axis=1))) if fleet.steps.count else 0
     more = _more(fleet)
-    if step_s is None or count == 0:
+    stepping = int(np.isfinite(fleet.steps.seconds).any(axis=1).sum()) if fleet.steps.count else 0
+    if step_s is None or stepping == 0:
         return f"no complete step was found: {more}"
+    if count == 0:
+        return f"only {stepping} of {len(fleet.ranks)} ranks show complete steps: {more}"
     if count < limits.STEPS_LEAST:
         return f"only {count} complete steps (of {seconds(step_s)}): {more}"
     measured = int(np.isfinite(fleet.steps.own_s).any(axis=1).sum())
@@ -104,7 +142,11 @@ def _short_of_steps(fleet: Fleet) -> tuple[str, ...]:
     counts = np.isfinite(fleet.steps.seconds).sum(axis=1)
     most = int(counts.max(initial=0))
     few = tuple(int(number) for number in fleet.ranks.number[counts < 0.5 * most])
-    return (f"{rank_list(few)} had less than half of the {most} steps of others, and could not be fully compared",) if few else ()
+    return (
+        (f"{rank_list(few)} had less than half of the {most} steps of others, and could not be fully compared",)
+        if few
+        else ()
+    )
 
 
 def _more(fleet: Fleet) -> str:
@@ -123,10 +165,21 @@ def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, dr
     rare = find_episodes(scene.own, scene.roles, scene.step_s, scene.differences.floor_s, skip)
     suspects += episode_suspects(fleet, scene, rare, odd, notes)
     suspects, designed = _by_design(suspects, fleet, scene, reference)
-    links = _links(fleet, scene, gained)
-    suspects = [*suspects, *links, *heavy_stages(fleet, scene, odd)]
-    if not suspects and reference is not None:
-        suspects = _everywhere(fleet, scene, reference, draft)
+    links = _links(fleet, scene, gained, suspects)
+    past = past_suspects(fleet, scene, reference, notes) if reference is not None and not suspects else []
+    grown = {rank for suspect in past for rank in suspect.ranks}  # a stage that was lighter is not heavy by design
+    stages = [stage for stage in heavy_stages(fleet, scene, odd) if not set(stage.ranks) <= grown]
+    suspects = [*suspects, *links, *past, *stages]
+    if not suspects and not len(odd) and (moving := moving_imbalance(fleet, scene, notes)) is not None:
+        suspects = [moving]
+    if reference is not None and all(suspect.cause in _DESIGNED for suspect in suspects):
+        slower = majority_suspects(fleet, scene, reference, notes) or _everywhere(fleet, scene, reference, draft)
+        if slower and suspects:
+            notes.append(
+                f"besides, an imbalance costs {seconds(suspects[0].lost_seconds_per_step)} per step: {suspects[0].action}"
+            )
+        suspects = slower or suspects
+    suspects = [replace(suspect, confidence=calibrate(suspect.confidence)) for suspect in suspects]
     suspects.sort(key=lambda suspect: -suspect.lost_seconds_per_step)
     lost = sum(suspect.lost_seconds_per_step for suspect in suspects)
     slowdown = 100 * lost / max(scene.step_s - lost, 1e-9) if suspects else 0.0
@@ -134,7 +187,7 @@ def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, dr
         slowdown = max(slowdown, 100 * (scene.step_s / reference.step_p50 - 1))
     status = "healthy"
     if suspects:
-        guilty = [s for s in suspects if s.cause not in ("stage-imbalance", "data-imbalance")]
+        guilty = [s for s in suspects if s.cause not in _DESIGNED]
         status = "fault" if guilty else "imbalance"
     elif reason := _too_uncertain(fleet, scene):
         status = "unknown"
@@ -147,6 +200,7 @@ def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, dr
     elif len(odd):
         status = "unknown"
         notes.sort(key=lambda note: "not accused" not in note)  # the reason first
+    notes.extend(quiet.notes(fleet, suspects))
     if designed:
         notes.append(f"{rank_list(designed)}: slower than the peers, but so already in the baseline")
     return replace(
@@ -162,34 +216,44 @@ def _scene(fleet: Fleet, per_step: Floats, notes: list[str]) -> Scene:
     steps = fleet.steps
     known: Bools = np.isfinite(per_step)
     onset = find_onset(per_step[known])
+    drift = find_drift(per_step[known], onset)
+    notes += rhythm_notes(fleet.ranks.number, steps.own_s, per_step, drift)
     first = 0
     if onset is not None:
-        column = int(np.flatnonzero(known)[onset.column])
-        onset = replace(onset, column=column)
-        if onset.after_s > onset.before_s:
-            first = column
+        onset = replace(onset, column=int(np.flatnonzero(known)[onset.column]))
+        longer = onset.after_s > onset.before_s
+        first = onset.column if longer else 0
+        if drift is None:
             notes.append(
-                f"steps became longer in the window, from {seconds(onset.before_s)} to {seconds(onset.after_s)}: "
-                "the later part is judged"
+                f"steps became {'longer' if longer else 'shorter'} in the window, from {seconds(onset.before_s)} to "
+                f"{seconds(onset.after_s)}{': the later part is judged' if longer else ''}"
             )
         else:
-            notes.append(
-                f"steps became shorter in the window, from {seconds(onset.before_s)} to {seconds(onset.after_s)}"
-            )
+            onset = None  # no moment at which it began
     own, wait = steps.own_s[:, first:], steps.wait_s[:, first:]
     role = roles(fleet)
     step_s = float(trimmed_mean(per_step[known & (np.arange(len(per_step)) >= first)][None, :])[0])
     least_s = 0.0 if fleet.timed else limits.EFFECT_SECONDS
     found = differences(steps.own_s, role, step_s, first, least_s)
-    pipelines = None if fleet.pipelines is None else fleet.pipelines.since(first)
-    least = transfer(wait) if pipelines is None else pipelines.transfer_s
-    return Scene(own, wait, role, step_s, found, onset, per_step[first:] - least, pipelines)
+    pipelines = fleet.pipelines if fleet.timed else find_pipelines(fleet, role)
+    pipelines = None if pipelines is None else pipelines.since(first)
+    stays = None if fleet.slots is None else fleet.slots.since(first)
+    least = _least_stay(wait, pipelines, stays)
+    return Scene(own, wait, role, step_s, found, onset, per_step[first:] - least, pipelines, stays)
+
+
+def _least_stay(wait: Floats, pipelines: Pipelines | None, stays: Slots | None) -> Floats:
+    """Per step, the transfer: time in collectives in which nobody waits for anybody."""
+    if pipelines is not None:
+        return pipelines.transfer_s
+    least = transfer(wait)
+    return least if stays is None else np.fmin(least, slots.transfer(stays))
 
 
 def _odd_ranks(fleet: Fleet, scene: Scene, notes: list[str]) -> tuple[Ints, float]:
     """Rows of the suspects, and the seconds per step that they cost together."""
     found = scene.differences
-    odd = odd_ones(found)
+    odd = odd_ones(found) | odd_by_function(fleet, scene.roles, found, scene.step_s)
     waited = waited_for(scene.wait, scene.roles)
     for row in np.flatnonzero(odd & ~(waited >= 0.5 * found.excess_s)):
         notes.append(
@@ -198,8 +262,10 @@ def _odd_ranks(fleet: Fleet, scene: Scene, notes: list[str]) -> tuple[Ints, floa
         odd[row] = False
     rows: Ints = np.flatnonzero(odd)
     gained = gain(scene.own, scene.roles, rows, scene.pipelines, scene.busy_s)
-    if len(rows) and gained < (floor := float(found.floor_s[rows].min())):
-        if len(scene.own) > limits.PEERS_EXACT and _lasting_gain(scene, rows) >= floor:
+    if scene.slots is not None and scene.pipelines is None:
+        gained = max(gained, slots.gain(scene.slots, scene.roles, rows))
+    if len(rows) and gained < float(found.floor_s[rows].min()):
+        if len(scene.own) > limits.PEERS_EXACT:
             notes.append(
                 f"the step is hardly shorter without the suspects today: of {len(scene.own)} ranks some other one stalls in each"
             )
@@ -209,14 +275,6 @@ def _odd_ranks(fleet: Fleet, scene: Scene, notes: list[str]) -> tuple[Ints, floa
         )
         return np.empty(0, dtype=np.int64), 0.0
     return rows, gained
-
-
-def _lasting_gain(scene: Scene, rows: Ints) -> float:
-    """What the suspects cost where no other rank stalls: the same replay over the ranks' trimmed means.
-
-    In a large fleet every step is as long as the worst accident of the step, which hides whoever is slow in all of them.
-    """
-    return gain(scene.differences.own_s[:, None], scene.roles, rows)
 
 
 def _too_uncertain(fleet: Fleet, scene: Scene) -> str | None:
@@ -236,33 +294,39 @@ def _too_uncertain(fleet: Fleet, scene: Scene) -> str | None:
 # ---- links, baseline ---------------------------------------------------------------------------------------------
 
 
-def _links(fleet: Fleet, scene: Scene, gained: float) -> list[Suspect]:
-    """Suspect links. Their lost time comes out of the transfer, the ranks' out of own time: never the same twice."""
-    least = transfer(scene.wait)
+def _links(fleet: Fleet, scene: Scene, gained: float, suspects: Sequence[Suspect]) -> list[Suspect]:
+    """Suspect links. Their lost time comes out of the transfer, the ranks' out of own time: never the same twice.
+
+    A port that convicts itself speaks for the flows of its ranks too.
+    """
+    least = _least_stay(scene.wait, None, scene.slots)
     least = least[np.isfinite(least)]
     transfer_s = float(trimmed_mean(least[None, :])[0]) if len(least) else 0.0
     steps = int(np.median(np.isfinite(fleet.steps.seconds).sum(axis=1)))
     transfer_s = min(transfer_s, scene.step_s - gained)
-    return [
-        _link_suspect(fleet, scene, link, transfer_s) for link in judge_links(fleet, steps, scene.step_s, transfer_s)
-    ]
+    accused = {(suspect.component, name) for suspect in suspects for name in suspect.instance.split(", ")}
+    ports = () if fleet.timed else judge_hardware(fleet, steps, scene.step_s, least)
+    ports = tuple(port for port in ports if (port.component, port.instance) not in accused)
+    known = {row for port in ports for row in port.ranks}
+    flows = [link for link in judge_links(fleet, steps, scene.step_s, transfer_s) if not known & set(link.ranks)]
+    charged: list[LinkCharge | PortCharge] = [*ports, *flows]
+    return [_link_suspect(fleet, scene, link, transfer_s) for link in charged]
 
 
-def _link_suspect(fleet: Fleet, scene: Scene, link: LinkCharge, transfer_s: float) -> Suspect:
+def _link_suspect(fleet: Fleet, scene: Scene, link: LinkCharge | PortCharge, transfer_s: float) -> Suspect:
     share = link.lost_s / scene.step_s
-    clear = 1 - 1 / max(link.ratio, 1.0) ** 2
     behaviour = Evidence("steps", "transfer (least stay of any rank)", transfer_s, transfer_s - link.lost_s, "s/step")
     onset = scene.onset
     return Suspect(
-        component="network",
+        component=link.component,
         cause=link.cause,
         host=link.host,
-        instance=f"{link.interface} {link.address}".strip(),
+        instance=link.instance,
         ranks=tuple(sorted(int(fleet.ranks.number[row]) for row in link.ranks)),
         function=None,
         lost_seconds_per_step=link.lost_s,
         lost_percent=100 * share,
-        confidence=float(np.clip(link.support * clear * min(1.0, 0.6 + share), 0.05, 0.99)),
+        confidence=float(np.clip(link.support * link.clear * min(1.0, 0.6 + share), 0.05, 0.99)),
         since=fleet.start + float(fleet.steps.start_s[onset.column])
         if onset and onset.after_s > onset.before_s and np.isfinite(fleet.start)
         else None,
@@ -289,6 +353,11 @@ def _by_design(
                 confidence=min(suspect.confidence, 0.8),
                 action="It was so in the baseline too: balance the work of the ranks, or leave it.",
             )  # fmt: skip
+        elif any(earlier := [reference.excess.get(rank, 0.0) for rank in suspect.ranks]):
+            known, all_now = sum(earlier), sum(now[rank] for rank in suspect.ranks)
+            if known >= limits.PARTLY_BEFORE * all_now:
+                there = Evidence(f"{AGAINST}baseline", "excess that was there before", known, 0.0, "s/step")
+                suspect = replace(suspect, evidence=(*suspect.evidence, there))  # noqa: PLW2901
         result.append(suspect)
     return result, tuple(sorted(set(designed)))
 
@@ -312,12 +381,13 @@ def _everywhere(fleet: Fleet, scene: Scene, reference: Reference, draft: Verdict
     )
     if not clear:
         evidence.append(Evidence("stacks", "no function grew by as much as the step", 100 * explained, None, "%"))
+    component, cause = _component_of(grown) if grown is not None and clear else ("workload", "slow-everywhere")
     return [
         Suspect(
-            component="workload",
-            cause="slow-everywhere",
+            component=component,
+            cause=cause,
             host=fleet.hosts[0] if len(fleet.hosts) == 1 else "",
-            instance="",
+            instance=grown.detail if grown is not None and component == "storage" else "",
             ranks=draft.ranks,
             function=grown.function if grown is not None and clear else None,
             lost_seconds_per_step=slower,
@@ -328,3 +398,12 @@ def _everywhere(fleet: Fleet, scene: Scene, reference: Reference, draft: Verdict
             action=f"All ranks are slower: look at what changed since the baseline{f', first at {place}' if place else ''}.",
         )
     ]
+
+
+def _component_of(grown: Growth) -> tuple[str, str]:
+    """What all ranks share that became slow: a folder, the CPUs; else the code or its configuration."""
+    if grown.function.kind == "io":
+        return "storage", "slow-write" if grown.function.name in ("write", "fsync", "sync", "truncate") else "slow-read"
+    if grown.function.kind == "sched" and grown.function.name == "ready":
+        return "cpu", "quota" if grown.detail == "throttled" else "contended"
+    return "workload", "slow-everywhere"

@@ -18,6 +18,10 @@ SCALE_FLOOR_FEW = 0.02  # of the step, with one or two peers
 EPISODE_SHARE = 0.5
 EPISODES_LEAST = 3
 
+# A moving imbalance: what an even share of the work would save, of the step; and how much of the lateness must be work.
+MOVING_SHARE = 0.10
+MOVING_WORK = 0.7
+
 # Enough to judge by.
 STEPS_LEAST = 5
 STEPS_FEW = 10  # below this a large effect that is not significant is "unknown", not "healthy"
@@ -30,6 +34,7 @@ ONSET_LEVEL = 0.05  # of the step
 # A stall: no marker for this many ordinary steps (EROICA uses 5), and at least this long.
 STALL_STEPS = 5.0
 STALL_SECONDS = 3.0
+LOST_SECONDS = 0.5  # a rank whose GPU is lost does nothing more: silence of a step and this long is a hang
 STOPPED_SHARE = 0.05  # of the window in state T that is a fault although the rank runs again
 STOPPED_SECONDS = 0.5
 
@@ -38,6 +43,7 @@ FRAME_HOLDS = 0.7
 FRAME_HOLDS_LEAST = 0.5  # of the excess, for a frame that is odd by itself
 CONFIRMED_LEAST = 0.3  # of a rank's excess by its steps must be found again in its functions
 CHARGE_LEAST = 0.3  # of a rank's excess: a second cause on the same rank must explain this much
+CHARGES_TOGETHER = 1.3  # times the excess: what several causes on one rank may explain, with the noise of both
 CONCENTRATED = 2.0  # a function is odd if its excess share is this many times the excess share of the whole step
 
 # Links: healthy flows on a busy 2-core host were seen to differ by 2-3x.
@@ -49,10 +55,36 @@ LINK_RATIO_ALONE = 5.0  # without one
 RETRANSMIT_SHARE = 0.01
 RTT_INFLATION = 4.0  # rtt / min_rtt, and this many times that of the peers
 
+# Hardware: what a counter must show before it says why. All against the same counter of the peers.
+HOLDS_LEAST = 0.5  # of the excess that a counter must predict to convict; the rest may be caches, memory, the model
+CLOCK_RATIO = 0.95  # of the peers' clock: boost clocks of healthy GPUs of one model differ by 1-3 %
+CLOCK_RATIO_ALONE = 0.80  # of the GPU's own limit, where no peer reports a clock: few healthy ones run at their limit
+POWER_CAP_RATIO = 0.95  # of the peers' cap: caps are set, they do not drift
+THROTTLED_SHARE = 0.05  # of the window with the bit set, above the peers': bits are sampled, short blips are normal
+THROTTLED_ALONE = 0.20  # the same where no clock says what it cost
+FOREIGN_SHARE = 0.03  # of the GPU in use by somebody else, above the peers': monitors use less
+FOREIGN_BYTES = 1 << 29  # of GPU memory: a context of a monitor holds up to about 0.5 GB
+MORE_INPUT = 0.05  # of the peers' bytes: what a GPU reads is counted exactly on some models, sampled on others
+EVENTS_HZ = 1.0  # errors per second: links correct a few an hour in health; it takes many to cost time
+EVENTS_RATIO = 10.0  # times the peers' median: what moved on everybody accuses nobody
+PCIE_RATIO = 0.75  # of the peers' speed x width: the next step of either halves it
+LINK_SPEED_RATIO = 0.8  # of the capability and of the peers' speed: the next lower speed is a half
+RATE_RATIO = 0.85  # of the peers' rate while moving, where a counter says why
+RATE_RATIO_ALONE = 0.6  # the same without one: rates over healthy paths differ by their length and load
+RATE_MADS = 5.0  # robust standard deviations below the peers' median rate, without a counter
+RATE_MADS_COUNTED = 2.0  # the same where a counter moved
+FLAT_SIGMA = 1.2  # times the peers' sigma: who bursts more than its peers is not limited by its link
+RATE_RATIO_FLAT = 0.8  # without a counter, but flat beside peers that burst: the sigma rule of EROICA
+FLAT_BESIDE = 0.5  # times the peers' sigma: low and flat
+RARE_MODEL = 0.25  # of the ports: fewer of another nominal speed are degraded, not another model
+PORT_EFFECT_SHARE = 0.08  # of the step, without a counter; EFFECT_SHARE where it is flat beside peers that burst
+PORT_BYTES_SHARE = 0.1  # of the bytes of the busiest port: a quiet port's rate says nothing
+
 # Comparison with the baseline windows.
 STAGE_SHARE = 0.10  # of the step: a role this much heavier than the median role is an imbalance
 BASELINE_SHARE = 0.10  # of the baseline step
 SAME_AS_BASELINE = 0.7  # an excess of which this share was there before is by design
+PARTLY_BEFORE = 0.3  # an excess of which this share was there before: said against the suspect
 
 SUSPECTS_EXAMINED = 64  # the worst; more have one common reason, or the comparison is wrong
 PEERS_EXACT = 64  # up to this many ranks in a role the rank itself is left out of its peers' median

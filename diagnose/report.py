@@ -10,10 +10,11 @@ from typing import TextIO
 
 from diagnose.attribute import Function
 from diagnose.text import clean, rank_list, rate, seconds
-from diagnose.verdict import Evidence, Suspect, Verdict, timestamp
+from diagnose.verdict import AGAINST, DEVICES, Evidence, Suspect, Verdict, timestamp
 
 WIDTH = 80
 _EVIDENCE_SHOWN = 5
+_AGAINST_SHOWN = 2
 _NOTES_SHOWN = 6
 _COLOURS = {"healthy": "32", "fault": "31", "imbalance": "33", "hang": "31;1", "unknown": "33"}
 
@@ -84,12 +85,12 @@ def _accusation(suspect: Suspect) -> str:
         what += f" {clean(suspect.instance, 60)}"
         if suspect.function is not None and suspect.function.file:
             what += f", called at {_file(suspect.function)}"
-    elif suspect.function is not None:
+    elif suspect.function is not None and not (suspect.instance and suspect.component in DEVICES):
         what += f" {_place(suspect.function)}"
     elif suspect.instance:
         what += f" {clean(suspect.instance, 60)}"
     subject = " ".join(part for part in (who, host) if part)
-    if suspect.component == "process" and suspect.lost_percent >= 100:
+    if suspect.lost_percent >= 100:  # a hang: the step in progress is lost altogether
         return f"{subject}: {what}, no progress for {seconds(suspect.lost_seconds_per_step)}"
     if suspect.lost_percent < 0.05:
         return f"{subject}: {what}, hidden behind the stalls of others for now"
@@ -113,9 +114,11 @@ def _file(function: Function) -> str:
 
 
 def _evidence_lines(suspect: Suspect, verbose: bool) -> Iterator[str]:
-    shown = suspect.evidence if verbose else suspect.evidence[:_EVIDENCE_SHOWN]
-    for number, evidence in enumerate(shown):
-        yield from _wrap(f"  {'because' if number == 0 else '       '}  {_evidence(evidence)}", " " * 13)
+    against = [evidence for evidence in suspect.evidence if evidence.source.startswith(AGAINST)]
+    because = [evidence for evidence in suspect.evidence if not evidence.source.startswith(AGAINST)]
+    for word, said, most in (("because", because, _EVIDENCE_SHOWN), ("against", against, _AGAINST_SHOWN)):
+        for number, evidence in enumerate(said if verbose else said[:most]):
+            yield from _wrap(f"  {word if number == 0 else '       '}  {_evidence(evidence)}", " " * 13)
     since = f", since {timestamp(suspect.since)}" if suspect.since is not None else ""
     yield f"  sure     {100 * suspect.confidence:.0f} %{since}"
 

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.fleet import Bools, Fleet, Ints
+from diagnose.fleet import Bools, Fleet, Floats, Ints
+from diagnose.live_pipelines import message_names
 
 _LARGE = 50_000_000
 _LONERS = 10_000
+_APART = 1.5
+_OPERATIONS = 32
 
 
 def roles(fleet: Fleet) -> Ints:
     """A role code per rank: what the data says, else ranks that run the same functions.
 
     Function sets (Python and collective functions with beta >= 2 %) are merged while their Jaccard similarity with
-    the largest set of a role is at least 0.3. A role of one rank would have no peers: it joins the largest role.
+    the largest set of a role is at least 0.3. A role of one rank would have no peers: it joins the largest role. What is left
+    is split by messages per step and by the volumes of collectives (stages of a pipeline run the same code).
     In timings every call is known, so there roles are told by the collectives and messages that ranks take part in.
     """
     said = np.unique(np.array(fleet.ranks.role, dtype=object).astype(str), return_inverse=True)[1].astype(np.int64)
@@ -40,7 +44,53 @@ def roles(fleet: Fleet) -> Ints:
             leaders.append(int(index))
     found: Ints = code[inverse]
     sizes = np.bincount(found)
-    return np.where(sizes[found] < 2, int(np.argmax(sizes)), found)
+    return _by_volumes(fleet, np.where(sizes[found] < 2, int(np.argmax(sizes)), found))
+
+
+def _by_volumes(fleet: Fleet, found: Ints) -> Ints:
+    """Split roles by what their ranks communicate: messages per step, and bytes per step in each collective.
+
+    Values of one column are one group as long as the next larger one is less than 1.5 times as large: no edge cuts through ranks
+    that do the same. A group of one has no peers: its role stays whole, unless all of its groups have at least two.
+    """
+    table, ranks = fleet.patterns, len(fleet.ranks)
+    rows = np.flatnonzero(
+        (table.kind.codes == table.kind.code("collective")) & (table.thread.codes == table.thread.code("training"))
+    )
+    if len(rows) == 0:
+        return found
+    steps = np.maximum(np.isfinite(fleet.steps.seconds).sum(axis=1), 1)
+    messages = set(message_names(fleet).tolist())
+    columns = []
+    for name in np.unique(table.name.codes[rows])[:_OPERATIONS]:
+        mine = rows[table.name.codes[rows] == name]
+        if int(name) in messages:
+            columns.append(_groups(np.bincount(table.rank[mine], table.count[mine], ranks) / steps, 0.5))
+        elif table.bytes is not None:
+            columns.append(_groups(np.bincount(table.rank[mine], table.bytes[mine], ranks) / steps, 1024.0))
+    if not columns:
+        return found
+    parts = np.unique(np.stack([found, *columns], axis=1), axis=0, return_inverse=True)[1].reshape(-1)
+    result: Ints = found.copy()
+    following = int(found.max()) + 1
+    for role in np.unique(found):
+        members = np.flatnonzero(found == role)
+        inside, part, sizes = np.unique(parts[members], return_inverse=True, return_counts=True)
+        if len(inside) > 1 and sizes.min() >= 2:
+            result[members] = following + part.reshape(-1)
+            following += len(inside)
+    return result
+
+
+def _groups(values: Floats, least: float) -> Ints:
+    """0 below `least`; else the number of the group that the value falls into, groups being a factor of 1.5 apart."""
+    order = np.argsort(values, kind="stable")
+    ordered = np.maximum(values[order], least)
+    group = np.cumsum(np.concatenate(([0], (ordered[1:] >= _APART * ordered[:-1]).astype(np.int64))))
+    result = np.empty(len(values), dtype=np.int64)
+    result[order] = group + 1
+    result[values < least] = 0
+    return result
 
 
 def _function_sets(fleet: Fleet) -> Bools | None:

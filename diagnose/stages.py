@@ -5,7 +5,7 @@ excess(g)   = trimmed mean over s of level(g, s) - lower median over the roles o
 
 A role is too heavy if its excess is clear (z >= 4), at least 10 % of the step, the others stay in collectives longer
 than it does by half of the excess, and the step would be 5 % shorter were it as light as the median role.
-Only where the data says the roles or the collectives tell them: other roles that were found differ because their work does.
+Only where the data says the roles or collectives and messages tell them: other roles that were found differ because their work does.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from diagnose.verdict import Evidence, Suspect
 def heavy_stages(fleet: Fleet, scene: Scene, suspects: Ints) -> list[Suspect]:
     """Roles that are too heavy, as suspects of workload/stage-imbalance, one each."""
     said = all(fleet.ranks.role)
-    if len(np.unique(scene.roles)) < 2 or not (said or fleet.timed) or scene.own.shape[1] < limits.STEPS_LEAST:
+    told = said or fleet.timed or scene.pipelines is not None
+    if len(np.unique(scene.roles)) < 2 or not told or scene.own.shape[1] < limits.STEPS_LEAST:
         return []
     own = repaired(scene.own, scene.roles, suspects) if len(suspects) else scene.own
     # What is done once per step (an optimiser, say) does not pace the pipeline.

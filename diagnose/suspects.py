@@ -8,16 +8,19 @@ from dataclasses import dataclass
 import numpy as np
 
 from diagnose import limits
+from diagnose.against import weighed
 from diagnose.attribute import Located, Profiles, sample
 from diagnose.causes import Case, Charge, charges
 from diagnose.causes.process import Pause
 from diagnose.compare import Differences, nan_median, trimmed_mean
 from diagnose.episodes import Episodes
-from diagnose.fleet import Fleet, Floats, Ints, Pipelines
+from diagnose.fleet import Fleet, Floats, Ints, Pipelines, Slots
 from diagnose.lost_time import share_out
 from diagnose.onset import Onset
+from diagnose.pattern_distance import distance_evidence
+from diagnose.slots import late_evidence
 from diagnose.text import seconds
-from diagnose.verdict import CAUSES, Evidence, Suspect
+from diagnose.verdict import CAUSES, DEVICES, Evidence, Suspect
 from diagnose.waiting import least_waiter_share
 
 
@@ -33,6 +36,7 @@ class Scene:
     onset: Onset | None
     busy_s: Floats  # per step: its length without the transfer
     pipelines: Pipelines | None = None
+    slots: Slots | None = None
 
 
 def rank_suspects(fleet: Fleet, scene: Scene, rows: Ints, gained: float, notes: list[str]) -> list[Suspect]:
@@ -69,16 +73,19 @@ def rank_suspects(fleet: Fleet, scene: Scene, rows: Ints, gained: float, notes: 
             )
             continue
         whole = max(expected, made[0].explained_s, 1e-9)
-        kept = [
-            charge for position, charge in enumerate(made)
-            if position == 0 or (charge.explained_s >= limits.CHARGE_LEAST * whole and _is_another(made[0], charge))
-        ]  # fmt: skip
-        total = sum(charge.explained_s for charge in kept)
+        kept, total = made[:1], made[0].explained_s
+        for charge in made[1:]:
+            # Two charges that together explain more than there is are about the same time: the stronger has it.
+            fits = total + charge.explained_s <= limits.CHARGES_TOGETHER * whole
+            if fits and charge.explained_s >= limits.CHARGE_LEAST * whole and _is_another(made[0], charge):
+                kept, total = (*kept, charge), total + charge.explained_s
         floor = float(scene.differences.floor_s[row])
         for position, charge in enumerate(kept):
             part = lost_s * charge.explained_s / max(total, whole if position else total, 1e-9)
             if position == 0 or part >= floor:
-                charged.append((row, part, charge, min(charge.explained_s / whole, 1.0)))
+                others = [each for each in made if each is not charge]
+                said = weighed(case, charge, others, scene.differences, whole)
+                charged.append((row, part, said, min(charge.explained_s / whole, 1.0)))
     return _merged(fleet, scene, charged)
 
 
@@ -97,8 +104,10 @@ def episode_suspects(
             continue
         charge = made[0]
         behaviour = (
-            Evidence("steps", "steps in which it alone was slow", float(each.count), each.of_all - each.count, "steps"),
+            Evidence("steps", "steps in which it alone was slow", float(each.count), None, "steps"),
+            Evidence("steps", "such steps of all other ranks", float(each.of_all - each.count), None, "steps"),
             Evidence("steps", "longest step, own time", each.longest_s, each.usual_s, "s"),
+            *((Evidence("steps", "it is so in every", f"{each.period}th step", None, ""),) if each.period else ()),
         )
         found.append(
             Suspect(
@@ -109,7 +118,7 @@ def episode_suspects(
                 ranks=(number,),
                 function=charge.function,
                 lost_seconds_per_step=each.lost_s,
-                lost_percent=100 * each.lost_s / max(scene.step_s, each.lost_s),
+                lost_percent=100 * each.lost_s / (scene.step_s + each.lost_s),  # step_s leaves the longest steps out
                 confidence=float(np.clip((1 - each.chance) * 0.9 * charge.support, 0.05, 0.95)),
                 since=None,
                 evidence=(*behaviour, *charge.evidence),
@@ -195,20 +204,27 @@ def _suspect(fleet: Fleet, scene: Scene, group: list[tuple[int, float, Charge, f
                  int(found.peer_count[row])),
         Evidence("steps", "waits least of all in", 100 * float(least_waiter_share(scene.wait)[row]), None, "% of steps"),
     )  # fmt: skip
+    told = (*distance_evidence(fleet, row, others), *late_evidence(scene.slots, scene.roles, row))
     return Suspect(
         component=charge.component,
         cause=_known_cause(charge),
         host=fleet.ranks.host[row],
-        instance=charge.instance,
+        instance=_instances(group),
         ranks=tuple(sorted(int(fleet.ranks.number[entry[0]]) for entry in group)),
         function=charge.function,
         lost_seconds_per_step=lost_s,
         lost_percent=100 * lost_s / scene.step_s,
         confidence=float(np.clip(confidence, 0.05, 0.99)),
         since=_since(fleet, scene, row),
-        evidence=(*charge.evidence, *behaviour),
+        evidence=(*charge.evidence, *behaviour, *told),
         action=charge.action,
     )
+
+
+def _instances(group: list[tuple[int, float, Charge, float]]) -> str:
+    """'gpu6, gpu4': the devices of all ranks of a suspect, that of the first charge first."""
+    names = list(dict.fromkeys(entry[2].instance for entry in group if entry[2].instance))
+    return ", ".join(names[:8]) if group[0][2].component in DEVICES else group[0][2].instance
 
 
 def _known_cause(charge: Charge) -> str:

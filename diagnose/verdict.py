@@ -41,9 +41,17 @@ CAUSES: dict[str, tuple[str, ...]] = {
 }
 
 
+AGAINST = "against: "  # how the source of evidence begins that speaks against the suspect
+
+DEVICES = ("gpu", "nvlink", "pcie", "nic")  # components of which there are several on a host, named by instance
+
+
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """One measurement that speaks for a suspect. `peers`: how many peers `expected` is the median of; 0 if none."""
+    """One measurement that speaks for a suspect, or against it (`source` then begins with AGAINST).
+
+    `peers`: how many peers `expected` is the median of; 0 if none.
+    """
 
     source: str
     measure: str
@@ -85,6 +93,8 @@ class Baseline:
     start: float  # unix time
     end: float
     step_p50: float | None
+    source: str = "given"  # given (--baseline DIR) | history (--baseline auto)
+    used: tuple[str, ...] = ()  # names of the windows
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,6 +159,8 @@ def _baseline(baseline: Baseline | None) -> dict[str, Any] | None:
         "start": timestamp(baseline.start),
         "end": timestamp(baseline.end),
         "step_p50": _number(baseline.step_p50),
+        "source": baseline.source,
+        "used": [clean(name) for name in baseline.used],
     }
 
 

@@ -11,12 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from observer import gil, patterns, timeline
+from observer import gil, gpu_path, gpu_rows, patterns, timeline
+from observer.device_calls import MARKER_ROLES, device_calls, of_roles
 from observer.functions import NO_STACK, Function, StackName
+from observer.gpu_levels import Shares
+from observer.gpu_path import GpuTime
+from observer.gpu_rows import GpuView
 from observer.patterns import Labels, Pattern, Samples, StepTimes
 from observer.steps import Markers, Steps, find_steps
-from observer.timeline import Absences, Bools, Floats, Ints, Scopes
-from probes import files, ring
+from observer.timeline import Absences, Floats, Ints, Scopes
+from probes import collectives, files, ring
+from probes.call_row import GPU_WAIT
 from probes.call_table import CallRow
 from probes.ring import Events
 
@@ -60,6 +65,8 @@ class RawProcess:
     thread_states: Mapping[int, int] = field(default_factory=dict)  # PyThreadState -> tid
     thread_names: Mapping[int, str] = field(default_factory=dict)
     native: Mapping[int, str] = field(default_factory=dict)  # user instruction pointer -> native function
+    gpu: GpuView | None = None  # what the GPUs of this process did; None where none is seen
+    collective_tail_s: float = 0.0  # how long its GPUs have been inside nothing but collectives at the end
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +83,7 @@ class RankRows:
     stopped_s: float
     last_progress_s: float | None
     in_collective_s: float
+    gpu: GpuTime | None = None
 
 
 def step_period(raw: RawProcess, table: Sequence[CallRow]) -> int:
@@ -86,7 +94,7 @@ def step_period(raw: RawProcess, table: Sequence[CallRow]) -> int:
 
 def _calls(raw: RawProcess, table: Sequence[CallRow]) -> Events:
     calls = raw.events[raw.events["type"] == ring.CALL]
-    calls = calls[~_of_roles(calls, table, "gc")]
+    calls = calls[~of_roles(calls, table, "gc")]
     ordered: Events = calls[np.argsort(calls["ts_ns"], kind="stable")]
     return ordered
 
@@ -99,26 +107,50 @@ def assemble(raw: RawProcess, table: Sequence[CallRow], period: int = 0) -> Rank
     calls = _calls(raw, table)
     tid = training_thread(raw, calls, table)
     steps = find_steps(_markers(raw, calls, table, tid), period)
-    line, absences, samples, labels = _timeline(raw, calls, table, tid, steps)
+    line, absences, samples, labels = _timeline(raw, calls, table, tid, steps, raw.gpu.shares if raw.gpu else None)
+    gpu: GpuTime | None = None
+    if raw.gpu is not None and raw.gpu.seen:
+        line, labels, gpu = gpu_rows.lay_over(line, labels, raw.gpu.shares)
     training = patterns.patterns(
         raw.window_s, line, absences, samples, labels, steps, hz=raw.hz, throttled_s=raw.throttled_s
     )
     others = side_patterns(raw, table, steps, raw.python_tids - {tid})
     times = patterns.step_times(line, steps)
-    last = max((float(call["ts_ns"] + call["dur_ns"]) for call in calls[-64:]), default=None)
+    if raw.gpu is not None and gpu is None:
+        times = gpu_path.unmeasured(times)
+    if raw.gpu is not None and gpu is not None:
+        training, times = gpu_rows.add_gpu(training, times, line, gpu, raw.gpu, steps, raw.window_s)
+    markers = calls[of_roles(calls, table, *MARKER_ROLES)]
+    last = max((float(call["ts_ns"] + call["dur_ns"]) for call in markers[-64:]), default=None)
     end_ns = raw.start_ns + raw.window_s * 1e9
     waiting_since = [since for thread, row, since in raw.open_calls if table[row].role in ("wait", "collective")]
     open_wait = raw.open_absences.get(tid)
     stuck_s = 0.0
     if open_wait is not None and open_wait.since_ns <= raw.start_ns and open_wait.state and not waiting_since:
         stuck_s = raw.window_s * is_collective(raw.stacks.get(open_wait.stack, NO_STACK))
+    if not waiting_since and not stuck_s:
+        stuck_s = _stuck_on_gpu(raw, table, tid)
     return RankRows(
         tid, steps, times, training, others, _collectives(raw, calls, table, steps),
         samples=int((raw.events["type"] == ring.SAMPLE).sum()),
-        stopped_s=float(line.seconds[line.kind == timeline.STOPPED].sum()),
+        stopped_s=float(line.lengths[line.kind == timeline.STOPPED].sum()),
         last_progress_s=None if last is None else max((end_ns - last) / 1e9, 0.0),
         in_collective_s=max((end_ns - min(waiting_since)) / 1e9, 0.0) if waiting_since else stuck_s,
+        gpu=gpu,
     )  # fmt: skip
+
+
+def _stuck_on_gpu(raw: RawProcess, table: Sequence[CallRow], tid: int) -> float:
+    """Seconds for which the training thread has waited for a GPU that is inside a collective; 0 if it does not.
+
+    A thread that has been away since before the window may have entered its wait when nobody looked.
+    """
+    since = [since for thread, row, since in raw.open_calls if thread == tid and table[row].role == GPU_WAIT]
+    away = raw.open_absences.get(tid)
+    if not since and away is not None and away.since_ns <= raw.start_ns and away.state:
+        since = [raw.start_ns]
+    waited_s = raw.window_s - (max(min(since), raw.start_ns) - raw.start_ns) / 1e9 if since else 0.0
+    return min(waited_s, raw.collective_tail_s)
 
 
 def is_collective(stack: StackName) -> bool:
@@ -141,8 +173,8 @@ def side_patterns(raw: RawProcess, table: Sequence[CallRow], steps: Steps, tids:
 
 
 def training_thread(raw: RawProcess, calls: Events, table: Sequence[CallRow]) -> int:
-    """The thread that waits for collectives and runs backward passes; the main thread where none does."""
-    roles = np.array([row.role in ("wait", "backward") for row in table])
+    """The thread that waits for collectives and the GPU and runs backward passes; the main thread where none does."""
+    roles = np.array([row.role in ("wait", "backward", GPU_WAIT) for row in table])
     for chosen in (calls[roles[calls["what"]]], calls):
         tids = chosen["tid"][np.isin(chosen["tid"], list(raw.python_tids))] if len(chosen) else chosen["tid"]
         if len(tids):
@@ -151,17 +183,13 @@ def training_thread(raw: RawProcess, calls: Events, table: Sequence[CallRow]) ->
     return raw.pid
 
 
-def _of_roles(calls: Events, table: Sequence[CallRow], *roles: str) -> Bools:
-    chosen: Bools = np.array([row.role in roles for row in table])[calls["what"]]
-    return chosen
-
-
 def _seconds(raw: RawProcess, ns: Any) -> Floats:
     return (np.asarray(ns).astype(np.float64) - raw.start_ns) / 1e9
 
 
 def _markers(raw: RawProcess, calls: Events, table: Sequence[CallRow], tid: int) -> Markers:
     """Calls of the training thread that are not inside another one; the collectives of all threads where it makes none."""
+    calls = calls[of_roles(calls, table, *MARKER_ROLES)]
     mine = calls[calls["tid"] == tid]
     if len(mine):
         ends = np.maximum.accumulate(mine["ts_ns"] + mine["dur_ns"])
@@ -171,15 +199,16 @@ def _markers(raw: RawProcess, calls: Events, table: Sequence[CallRow], tid: int)
         mine = mine[~inner | (roles[mine["what"]] == "wait")]
     chosen = mine if len(mine) else calls
     start = _seconds(raw, chosen["ts_ns"])
-    return Markers(chosen["what"].astype(np.int64), start, start + chosen["dur_ns"].astype(np.float64) / 1e9)
+    level = frozenset(index for index, row in enumerate(table) if row.role == GPU_WAIT)
+    return Markers(chosen["what"].astype(np.int64), start, start + chosen["dur_ns"].astype(np.float64) / 1e9, level)
 
 
 def _timeline(
-    raw: RawProcess, calls: Events, table: Sequence[CallRow], tid: int, steps: Steps
+    raw: RawProcess, calls: Events, table: Sequence[CallRow], tid: int, steps: Steps, gpu: Shares | None = None
 ) -> tuple[timeline.Timeline, Absences, Samples, Labels]:
     mine = raw.events[raw.events["tid"] == tid]
     absences = _absences(raw, mine, tid)
-    waits = calls[(calls["tid"] == tid) & _of_roles(calls, table, "wait", "collective")]
+    waits = calls[(calls["tid"] == tid) & of_roles(calls, table, "wait", "collective")]
     wait_start = _seconds(raw, waits["ts_ns"])
     wait_end = wait_start + waits["dur_ns"] / 1e9
     wait_rows = waits["what"].astype(np.int64)
@@ -193,17 +222,23 @@ def _timeline(
     file_functions, file_kinds = _file_functions(raw, reads)
     sampled = mine[mine["type"] == ring.SAMPLE]
     samples = Samples(_seconds(raw, sampled["ts_ns"]), sampled["stack"], sampled["arg"].astype(np.uint64))
+    still = [(row, since) for thread, row, since in raw.open_calls if thread == tid]
+    device = device_calls(calls[calls["tid"] == tid], table, raw.start_ns, raw.window_s, still)
     labels = Labels(
         raw.stacks,
-        collective=[Function("collective", table[row].name, detail="gloo", resource="nic") for row in wait_rows],
+        collective=[
+            Function("collective", table[row].name, detail=table[row].family, resource="nic") for row in wait_rows
+        ],
         file=file_functions,
         file_bytes=np.maximum(reads["arg"], 0),
         collective_bytes=np.zeros(len(wait_rows), dtype=np.int64),
         gil=gil.held_by(absences, raw.stacks, raw.thread_states, raw.thread_names, lambda other: _track(raw, other)),
         native=raw.native,
+        device=device.functions,
+        device_bytes=device.bytes,
     )
     collections = _collections(raw, mine, table, tid)
-    begins = (absences.start_s, samples.time_s, wait_start, collections.start_s)
+    begins = (absences.start_s, samples.time_s, wait_start, collections.start_s, device.scopes.start_s)
     first = min((float(x[0]) for x in begins if len(x)), default=raw.window_s)
     line = timeline.build(
         raw.window_s,
@@ -211,9 +246,11 @@ def _timeline(
         Scopes(wait_start, wait_end, np.arange(len(wait_start))),
         Scopes(read_start, read_start + reads["dur_ns"] / 1e9, np.arange(len(reads))),
         file_kinds=file_kinds,
-        edges_s=steps.edge_s,
+        edges_s=steps.edge_s if gpu is None else np.concatenate((steps.edge_s, gpu.start_s, gpu.end_s)),
         queued=_queued(raw),
         collections=collections,
+        device=device.scopes,
+        device_kinds=device.kinds,
         known_from_s=min(max(first, 0.0), raw.window_s),
     )
     if raw.untimed and tid == raw.pid:
@@ -230,7 +267,7 @@ def _track(raw: RawProcess, tid: int) -> tuple[Samples, Absences]:
 def _collections(raw: RawProcess, mine: Events, table: Sequence[CallRow], tid: int) -> Scopes:
     """The garbage collections of one thread, the one that it is in at the end among them."""
     calls = mine[mine["type"] == ring.CALL]
-    calls = calls[_of_roles(calls, table, "gc")]
+    calls = calls[of_roles(calls, table, "gc")]
     start = _seconds(raw, calls["ts_ns"])
     end = start + calls["dur_ns"] / 1e9
     still = [since for thread, row, since in raw.open_calls if thread == tid and table[row].role == "gc"]
@@ -329,48 +366,7 @@ def _collectives(raw: RawProcess, calls: Events, table: Sequence[CallRow], steps
                 "slot": slot,
                 "op": table[int(call["what"])].name,
                 "stay_s": float(call["dur_ns"]) / 1e9,
-                "bytes": max(int(call["arg"]), 0),
+                "bytes": collectives.call_bytes(table[int(call["what"])], int(call["arg"]), int(call["aux"])),
             }
         )
     return tuple(rows)
-
-
-def pattern_row(rank: int, thread: str, pattern: Pattern) -> dict[str, Any]:
-    """A pattern as a row of the table `patterns`."""
-    function = pattern.function
-    return {
-        "rank": rank,
-        "thread": thread,
-        "kind": function.kind,
-        "name": function.name,
-        "file": function.file,
-        "line": function.line,
-        "detail": function.detail,
-        "caller": function.caller,
-        "stack": function.stack,
-        "native": pattern.native,
-        "beta": pattern.beta,
-        "mu": pattern.mu,
-        "sigma": pattern.sigma,
-        "resource": function.resource,
-        "count": pattern.count,
-        "total_s": pattern.total_s,
-        "p50_s": pattern.p50_s,
-        "p99_s": pattern.p99_s,
-        "max_s": pattern.max_s,
-        "per_step_s": pattern.per_step_s,
-        "per_step_sd_s": pattern.per_step_sd_s,
-        "bytes": pattern.bytes,
-    }
-
-
-def step_rows(rank: int, times: StepTimes) -> list[dict[str, Any]]:
-    """Steps as rows of the table `steps`."""
-    return [
-        {
-            "rank": rank, "step": index, "start_s": times.start_s[index], "seconds": times.seconds[index],
-            "own_s": times.own_s[index], "wait_s": times.wait_s[index], "io_s": times.io_s[index],
-            "sched_s": times.sched_s[index], "sync_s": times.sync_s[index],
-        }
-        for index in range(len(times.seconds))
-    ]  # fmt: skip

@@ -27,6 +27,7 @@ _FRAMEWORKS = (
     ("paddle", ("libpaddle.", "core_avx.")),
     ("mxnet", ("libmxnet.",)),
     ("mindspore", ("libmindspore_backend.", "_c_expression.")),
+    ("nccl", ("libnccl.", "librccl.")),  # jobs that use it without any of the above
 )
 _OTHERS = {
     "torch_cpu": ("libtorch_cpu.",),

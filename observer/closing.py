@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib.metadata
-import resource
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,9 +11,10 @@ from typing import Any
 
 import numpy as np
 
-from observer import assemble, helper_threads
+from observer import assemble, cpu_rows, gpu_window, hardware, helper_threads, ras, table_rows
 from observer.assemble import OpenAbsence, RankRows, RawProcess
 from observer.gauges import Member
+from observer.hardware_map import uses_accelerator
 from observer.observation import Observation, Totals
 from observer.process_watch import LOADER, TRAINING, ProcessWatch
 from observer.ranks import FoundRank
@@ -24,14 +24,13 @@ from observer.windows import Loss, Manifest, ProbeCost, Window, table_from_rows
 from probes import files, procfs, ring, sched
 from probes.call_table import CALL_TABLE
 from probes.calls import OpenCall
+from probes.launches import LaunchCount
 from probes.mounts import Mounts, read_mounts
 from probes.namespaces import host_name
 from probes.network import FlowSummary
 from probes.ring import Events
 from unwinder.native import NativeNames
 
-_MIN_TAKEN_S = 0.001
-_MAX_TAKERS = 16
 _NO_SYSCALL = 0xFFFF
 _STATES = {"R": 0, "S": 1, "D": 2, "T": 4, "t": 8}  # of /proc/PID/stat, as sched_switch numbers them
 _MAX_NOTES = 64
@@ -55,6 +54,8 @@ class _Last:
     window_s: float
     hz: int
     natives: NativeNames
+    hardware: hardware.Reading
+    launches: LaunchCount | None
 
 
 def close_windows(running: Observation, before: Totals, start: float, start_ns: int, hz: int) -> list[Window]:
@@ -84,8 +85,10 @@ def close_windows(running: Observation, before: Totals, start: float, start_ns: 
         window_s,
         hz,
         NativeNames(root),
+        running.hardware.stop(),
+        running.launches(),
     )
-    counters = [*running.gauges.host_rows(), *_observer_rows(before)]
+    counters = [*running.gauges.host_rows(), *cpu_rows.observer_rows(before.observer_cpu_s)]
     jobs = sorted({rank.identity.job for rank in running.ranks})
     try:
         return [_job_window(running, job, last, before, start, counters) for job in jobs]
@@ -102,13 +105,28 @@ def _job_window(
         "ranks": [], "steps": [], "patterns": [], "collectives": [], "flows": [],
         "counters": [*host_counters, *running.gauges.member_rows(members)],
     }  # fmt: skip
-    notes: list[str] = []
-    raws = {rank.pid: _raw(running, rank.pid, last) for rank in ranks}
-    period = common_period([assemble.step_period(raw, CALL_TABLE) for raw in raws.values()])
-    for rank in ranks:
-        rows = assemble.assemble(raws[rank.pid], CALL_TABLE, period)
-        _add_rank(tables, running, rank, rows, last, before, notes)
     numbers = {rank.pid: rank.identity.rank for rank in ranks}
+    devices = hardware.of_job(last.hardware, ranks)
+    raws, gpus = gpu_window.with_gpus(
+        {rank.pid: _raw(running, rank.pid, last) for rank in ranks},
+        numbers,
+        max(rank.identity.world_size for rank in ranks),
+        devices,
+        CALL_TABLE,
+    )
+    notes = [*devices.notes, *gpus.notes]
+    period = common_period([assemble.step_period(raw, CALL_TABLE) for raw in raws.values()])
+    found = {rank.pid: assemble.assemble(raws[rank.pid], CALL_TABLE, period) for rank in ranks}
+    for rank in ranks:
+        _add_rank(tables, running, rank, found[rank.pid], last, before, notes)
+    tables["counters"] += gpu_window.counter_rows(
+        gpus, last.hardware, found, raws, CALL_TABLE, before.launches, last.launches
+    )
+    on_gpus = any(uses_accelerator(rank) for rank in ranks)
+    if on_gpus and ras.stands_still({pid: rows.in_collective_s for pid, rows in found.items()}, last.window_s):
+        behind, said = ras.missing(ranks)
+        tables["counters"] += behind
+        notes += said
     tables["flows"] = [_flow_row(numbers[flow.pid], flow) for flow in last.flows if flow.pid in numbers]
     losses = list(running.probes.losses())
     if running.lost_stacks:
@@ -125,22 +143,6 @@ def _job_window(
         costs=last.costs,
     )
     return Window(manifest, **{name: table_from_rows(name, rows) for name, rows in tables.items()})
-
-
-def _observer_rows(before: Totals) -> list[dict[str, Any]]:
-    """What the observation itself took: CPU time of this process in the window, its peak memory."""
-    peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    shared = {"scope": "host", "instance": "", "rank": -1}
-    return [
-        {
-            **shared,
-            "name": "observer.cpu_s",
-            "unit": "s",
-            "kind": "delta",
-            "value": time.process_time() - before.observer_cpu_s,
-        },
-        {**shared, "name": "observer.peak_bytes", "unit": "bytes", "kind": "gauge", "value": float(peak_bytes)},
-    ]
 
 
 def _events(running: Observation, start_ns: int, window_s: float) -> Events:
@@ -167,16 +169,18 @@ def _add_rank(
     if rows.steps.reason:
         notes.append(f"rank {number}: {rows.steps.reason}")
     tables["ranks"].append(_rank_row(running, rank, rows, last))
-    tables["steps"] += assemble.step_rows(number, rows.step_times)
-    tables["patterns"] += [assemble.pattern_row(number, TRAINING, pattern) for pattern in rows.training]
-    tables["patterns"] += [assemble.pattern_row(number, "other", pattern) for pattern in rows.others]
+    tables["steps"] += table_rows.step_rows(number, rows.step_times)
+    tables["patterns"] += [table_rows.pattern_row(number, TRAINING, pattern) for pattern in rows.training]
+    tables["patterns"] += [table_rows.pattern_row(number, "other", pattern) for pattern in rows.others]
     tables["collectives"] += [{"rank": number, **row} for row in rows.collectives]
     for process in running.processes.values():
         if process.owner == rank.pid and process.label == LOADER:
             raw = _raw(running, process.pid, last)
             found = assemble.side_patterns(raw, CALL_TABLE, rows.steps, raw.python_tids)
-            tables["patterns"] += [assemble.pattern_row(number, LOADER, pattern) for pattern in found]
-    tables["counters"] += _cpu_rows(rank, rows.training_thread, last, before)
+            tables["patterns"] += [table_rows.pattern_row(number, LOADER, pattern) for pattern in found]
+    tables["counters"] += cpu_rows.cpu_rows(
+        number, rank.pid, rows.training_thread, last.threads, last.takers, before.threads, before.takers
+    )
     tables["counters"] += _helper_rows(running, rank, last, before)
 
 
@@ -288,6 +292,7 @@ def _rank_row(running: Observation, rank: FoundRank, rows: RankRows, last: _Last
     walked = int((sampled["stack"] != 0).sum())
     counted = running.probes.counted()
     ended_s, exit_status = _end_of(rank.pid, last)
+    gpus, ports = gpu_window.devices(last.hardware, rank.pid)
     try:
         cpus = procfs.cpus_allowed(rank.pid, running.root, rows.training_thread)
     except (OSError, ValueError):
@@ -297,7 +302,7 @@ def _rank_row(running: Observation, rank: FoundRank, rows: RankRows, last: _Last
         "role": identity.role, "host": identity.host, "node": identity.node, "container": identity.container,
         "pid": rank.pid, "inner_pid": identity.inner_pid, "netns": identity.netns,
         "addresses": sorted({_address(flow.local) for flow in mine}),
-        "gpus": list(identity.gpus), "nics": sorted({flow.interface for flow in mine if flow.interface}),
+        "gpus": gpus, "nics": sorted({flow.interface for flow in mine if flow.interface} | set(ports)),
         "cpus": cpus, "python": identity.python, "command": identity.command,
         "state": last.states[rank.pid], "stopped_s": _stopped_s(rank.pid, rows, last),
         "ended_s": ended_s, "exit_status": exit_status,
@@ -334,40 +339,6 @@ def _stopped_s(pid: int, rows: RankRows, last: _Last) -> float:
     return last.window_s
 
 
-def _cpu_rows(rank: FoundRank, training_thread: int, last: _Last, before: Totals) -> list[dict[str, Any]]:
-    """CPU time of the training thread and of the whole process, and who ran while its threads stood in the queue."""
-
-    def row(name: str, value: float, instance: str = "") -> dict[str, Any]:
-        return {
-            "scope": "rank", "instance": instance, "rank": rank.identity.rank, "name": name, "unit": "s",
-            "kind": "delta", "value": value,
-        }  # fmt: skip
-
-    def growth(tid: int) -> tuple[float, float]:
-        now, then = last.threads[tid], before.threads.get(tid)
-        return now.run_s - (then.run_s if then else 0.0), now.ready_s - (then.ready_s if then else 0.0)
-
-    rows = []
-    mine = [tid for tid, times in last.threads.items() if times.tgid == rank.pid]
-    if training_thread in mine:
-        run_s, ready_s = growth(training_thread)
-        rows += [row("cpu.run_s", run_s), row("cpu.ready_s", ready_s)]
-    both = [growth(tid) for tid in mine]
-    rows += [
-        row("cpu.process_run_s", sum(run_s for run_s, _ in both)),
-        row("cpu.process_ready_s", sum(ready_s for _, ready_s in both)),
-    ]
-    taken_by: dict[tuple[str, int], float] = {}
-    for taken in last.takers:
-        if taken.tid in mine and taken.taker not in (0, rank.pid):
-            seconds = taken.seconds - before.takers.get((taken.tid, taken.taker), 0.0)
-            taken_by[taken.comm, taken.taker] = taken_by.get((taken.comm, taken.taker), 0.0) + seconds
-    for (comm, taker), seconds in sorted(taken_by.items(), key=lambda item: -item[1])[:_MAX_TAKERS]:
-        if seconds >= _MIN_TAKEN_S:
-            rows.append(row("cpu.taken_s", seconds, f"{comm} ({taker})"))
-    return rows
-
-
 def _helper_rows(running: Observation, rank: FoundRank, last: _Last, before: Totals) -> list[dict[str, Any]]:
     """What the rank's threads without Python state did."""
     python = frozenset(running.processes[rank.pid].threads) | {rank.pid}
@@ -375,7 +346,11 @@ def _helper_rows(running: Observation, rank: FoundRank, last: _Last, before: Tot
     others = [times for times in last.threads.values() if times.tgid == rank.pid and times.tid not in python]
     native = last.natives.names(rank.pid, np.unique(events["arg"]).astype(np.uint64))
     found = helper_threads.helper_threads(
-        others, before.threads, events, native, lambda tid: _thread_name(rank.pid, tid, running.root).removeprefix("thread ")
+        others,
+        before.threads,
+        events,
+        native,
+        lambda tid: _thread_name(rank.pid, tid, running.root).removeprefix("thread "),
     )
     return helper_threads.rows(rank.identity.rank, found)
 

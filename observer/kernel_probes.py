@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -109,8 +110,11 @@ def in_initial_pid_namespace(root: Path = Path("/")) -> bool:
         return True
 
 
-def load(*, hz: int, root: Path = Path("/"), verbose: bool = False) -> KernelProbes:
-    """Compile and attach everything that this kernel allows. Raises what probes.loader.load raises."""
+def load(*, hz: int, pids: Iterable[int] = (), root: Path = Path("/"), verbose: bool = False) -> KernelProbes:
+    """Compile and attach everything that this kernel allows. Raises what probes.loader.load raises.
+
+    Of the call table only what the processes `pids` have mapped is compiled.
+    """
     from bcc import PerfSWConfig, PerfType
 
     if not in_initial_pid_namespace(root):
@@ -119,7 +123,8 @@ def load(*, hz: int, root: Path = Path("/"), verbose: bool = False) -> KernelPro
         )
     notes: list[str] = []
     sources = [_UNWINDER / "sampler.bpf.c", sched.SOURCE, calls.SOURCE]
-    epilogue = calls.programs()
+    rows = calls.rows_mapped(pids, root)
+    epilogue = calls.programs(rows=rows)
     tracepoints = list(sched.TRACEPOINTS)
     defines: dict[str, int | str] = {"RS_RING_PAGES": _RING_PAGES}
     if sched.needs_stack_offset(os.uname().release):
@@ -152,4 +157,4 @@ def load(*, hz: int, root: Path = Path("/"), verbose: bool = False) -> KernelPro
     except BaseException:
         module.close()
         raise
-    return KernelProbes(module, CallProbe(module), events, notes)
+    return KernelProbes(module, CallProbe(module, compiled=rows), events, notes)

@@ -13,11 +13,13 @@ from observer import kernel_probes, process_watch
 from observer.fallback import Fallback
 from observer.functions import StackName
 from observer.gauges import Gauges
+from observer.hardware import Hardware
 from observer.kernel_probes import KernelProbes
 from observer.process_watch import LOADER, TRAINING, ProcessWatch
 from observer.ranks import FoundRank
 from observer.windows import ProbeCost
-from probes import sched
+from probes import ring, sched
+from probes.launches import LaunchCount
 from probes.network import FlowTracker
 from probes.procfs import proc_path, read_file
 from probes.ring import Events
@@ -39,6 +41,7 @@ class Totals:
     takers: dict[tuple[int, int], float]
     costs: tuple[ProbeCost, ...]
     observer_cpu_s: float
+    launches: LaunchCount | None = None
 
 
 @dataclass(slots=True)
@@ -51,6 +54,7 @@ class Observation:
     gauges: Gauges
     flows: FlowTracker
     root: Path
+    hardware: Hardware
     batches: list[Events] = field(default_factory=list)
     stacks: dict[int, StackName] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -85,7 +89,8 @@ class Observation:
         if not len(events):
             return
         self.batches.append(events)
-        fresh, first = np.unique(events["stack"], return_index=True)
+        identities = np.where(events["type"] == ring.CALL, 0, events["stack"])  # a call's is a communicator or a stream
+        fresh, first = np.unique(identities, return_index=True)
         for identity, at in zip(fresh.tolist(), first.tolist(), strict=True):
             self.name_stack(identity, int(events["tgid"][at]))
 
@@ -118,7 +123,13 @@ class Observation:
             {(taken.tid, taken.taker): taken.seconds for taken in sched.takers(self.probes.module)},
             self.probes.costs(),
             time.process_time(),
+            self.launches(),
         )
+
+    def launches(self) -> LaunchCount | None:
+        """Kernel launches counted until now; None where none are."""
+        meter = self.probes.calls.launches
+        return meter.counted() if meter is not None else None
 
     def start_fallback(self, seconds: float, hz: int) -> None:
         """Sample with py-spy what the kernel cannot walk."""
@@ -129,7 +140,8 @@ class Observation:
         self.fallback.start(seconds)
 
     def close(self) -> None:
-        """Let go of the kernel, the sockets and the processes."""
+        """Let go of the kernel, the devices, the sockets and the processes."""
+        self.hardware.close()
         self.flows.close()
         self.probes.close()
         for process in self.processes.values():
@@ -138,7 +150,7 @@ class Observation:
 
 def begin(ranks: Sequence[FoundRank], *, hz: int, root: Path = Path("/"), verbose: bool = False) -> Observation:
     """Load the probes and start to watch `ranks` with their workers."""
-    probes = kernel_probes.load(hz=hz, root=root, verbose=verbose)
+    probes = kernel_probes.load(hz=hz, pids=[rank.pid for rank in ranks], root=root, verbose=verbose)
     processes: dict[int, ProcessWatch] = {}
     try:
         probes.calls.watch([rank.pid for rank in ranks], root)
@@ -150,7 +162,9 @@ def begin(ranks: Sequence[FoundRank], *, hz: int, root: Path = Path("/"), verbos
     except BaseException:
         probes.close()
         raise
-    return Observation(ranks, probes, processes, Gauges([rank.pid for rank in ranks], root), flows, root)
+    return Observation(
+        ranks, probes, processes, Gauges([rank.pid for rank in ranks], root), flows, root, Hardware(ranks, root)
+    )
 
 
 def children(pid: int, root: Path = Path("/")) -> tuple[int, ...]:

@@ -82,6 +82,8 @@ class Labels:
     collective_bytes: Ints
     gil: Mapping[tuple[str, str, int], str] = field(default_factory=dict)  # waiting function -> who held the GIL
     native: Mapping[int, str] = field(default_factory=dict)  # instruction pointer -> native function
+    device: Sequence[Function] = ()  # waits for the GPU, copies
+    device_bytes: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
     def stack(self, identity: int) -> StackName:
         """NO_STACK where it was lost."""
@@ -109,7 +111,8 @@ def step_times(line: Timeline, steps: Steps) -> StepTimes:
         return sums
 
     seconds = np.diff(steps.edge_s) if steps.count else np.empty(0)
-    wait = total(timeline.COLLECTIVE)
+    # Where GPU activity is seen, a wait for the GPU counts only while that stands idle: then nobody else is waited for.
+    wait = total(timeline.COLLECTIVE, *((timeline.GPU_WAIT,) if line.share is None else ()))
     return StepTimes(
         steps.edge_s[:-1], seconds, np.maximum(seconds - wait, 0), wait,
         total(timeline.IO), total(timeline.SCHED), total(timeline.SYNC),
@@ -152,13 +155,14 @@ def _add_waits(
     hz: float,
     throttled_s: float,
 ) -> None:
-    wanted = np.flatnonzero(line.kind != timeline.CPU)
+    wanted = np.flatnonzero((line.kind != timeline.CPU) & (line.seconds > 0))
     if not len(wanted):
         return
     throttled = _throttled(line, throttled_s)
     stack_of_file = _scope_stacks(line.file, line, absences, samples)
     stack_of_collective = _scope_stacks(line.collective, line, absences, samples)
     stack_of_collection = _scope_stacks(line.gc, line, absences, samples)
+    stack_of_device = _scope_stacks(line.device, line, absences, samples)
     _nearest_stacks(stack_of_collection, line, samples, 2 / hz)
     turn = _gil_turns(absences)
     step = steps.index((line.start_s + line.end_s) / 2)
@@ -177,6 +181,9 @@ def _add_waits(
             source, identity = 1, collective
             stack = labels.stack(stack_of_collective.get(collective, 0))
             function = _called_from(labels.collective[collective], stack)
+        elif kind in (timeline.GPU_WAIT, timeline.COPY):
+            source, identity = 5, int(line.device[segment])
+            function = _called_from(labels.device[identity], labels.stack(stack_of_device.get(identity, 0)))
         elif kind == timeline.GC:
             source, identity = 3, int(line.gc[segment])
             function = functions.collector(labels.stack(stack_of_collection.get(identity, 0)))
@@ -195,7 +202,8 @@ def _add_waits(
                 detail = labels.gil.get((stack.name, stack.file, stack.line), "")
             function = functions.waiting("io" if kind == timeline.IO else "sync", what, detail, stack)
         groups.setdefault((function, source, identity), []).append(int(segment))
-    moved = (np.empty(0), labels.collective_bytes, labels.file_bytes, np.empty(0), np.empty(0))
+    nothing = np.empty(0)
+    moved = (nothing, labels.collective_bytes, labels.file_bytes, nothing, nothing, labels.device_bytes)
     for (function, source, identity), segments in groups.items():
         row = rows.setdefault(function, _Row([], []))
         row.durations.append(np.array([line.seconds[segments].sum()]))
@@ -248,8 +256,8 @@ def _throttled(line: Timeline, throttled_s: float) -> npt.NDArray[np.bool_]:
     """The longest waits for the CPU, up to the time the quota is known to have taken: throttled waits are the long ones."""
     marked = np.zeros(len(line.kind), dtype=bool)
     waits = np.flatnonzero(line.kind == timeline.SCHED)
-    order = waits[np.argsort(-line.seconds[waits])]
-    spent = np.cumsum(line.seconds[order]) - line.seconds[order] / 2
+    order = waits[np.argsort(-line.lengths[waits])]
+    spent = np.cumsum(line.lengths[order]) - line.lengths[order] / 2
     marked[order[spent <= throttled_s]] = True
     return marked
 
@@ -261,13 +269,16 @@ def _add_running(
         return
     at = np.searchsorted(line.start_s, samples.time_s, side="right") - 1
     running = (at >= 0) & (line.kind[np.maximum(at, 0)] == timeline.CPU)
+    if line.share is not None:
+        running &= line.share[np.maximum(at, 0)] > 0
     times, stacks = samples.time_s[running], samples.stack[running]
     if not len(times):
         row = rows.setdefault(functions.python(NO_STACK), _Row([], []))
         row.durations.append(np.array([cpu_s]))
         row.steps.append(np.array([-1]))
         return
-    weight = cpu_s / len(times)
+    shares = np.ones(len(times)) if line.share is None else line.share[at[running]]
+    weight = cpu_s / float(shares.sum())
     distinct, which = np.unique(stacks, return_inverse=True)
     named = [functions.python(labels.stack(int(identity))) for identity in distinct]
     numbers: dict[Function, int] = {}
@@ -277,7 +288,7 @@ def _add_running(
     new_run = np.ones(len(times), dtype=bool)
     new_run[1:] = (np.diff(row_of_sample) != 0) | (np.diff(times) > _RUN_GAP / hz) | (np.diff(step) != 0)
     run = np.cumsum(new_run) - 1
-    lengths = np.bincount(run) * weight
+    lengths = np.bincount(run, shares) * weight
     first = np.flatnonzero(new_run)
     natives = _natives(samples, running, labels)
     for function, number in numbers.items():

@@ -55,6 +55,7 @@ def record(options: RecordOptions, progress: Progress = lambda _: None) -> list[
         progress(f"observing {options.window_s:g} s from {time.strftime('%H:%M:%S', time.localtime(start))}")
         running.run_until(start)
         before = running.totals()
+        running.hardware.start()
         running.gauges.begin()
         running.flows.begin()
         running.start_fallback(options.window_s, options.hz)

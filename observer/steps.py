@@ -10,7 +10,10 @@ sequence of symbols every step; its period is found in two stages:
      all-reduces per step are one step, not eight, and a GAN's two passes are one step if they take different time.
 
 A step ends with the end of the marker before the longest stretch without markers: collectives end together, so this
-instant is the same for all ranks, and what a rank does before its next collective lies in the step that it delays.
+instant is the same for all ranks, and what a rank does before its next collective lies in the step that it delays. A host that
+puts its collectives on a stream runs ahead of its GPU; it is level with it only when a call returns that waited for the GPU. So
+where a period holds such calls the step ends with one of them, chosen by the same rule. Where none is there, the edges are ahead of
+the GPU's time, by an amount that is the same in every step: sums over steps stay right, a step borrows from its neighbour.
 """
 
 from __future__ import annotations
@@ -24,21 +27,27 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
 AGREEMENT = 0.9
 GAP_GAIN = 3.0
 MIN_REPEATS = 3
+LEAST_STAY_S = 0.0002  # a wait for the GPU that is shorter found it ready: the host may have been ahead or behind
 _MAX_PERIOD = 4096
 _MAX_MULTIPLE = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Markers:
-    """Timed calls of one rank in order of their start. Times in seconds since the window's start; symbols are small ints."""
+    """Timed calls of one rank in order of their start. Times in seconds since the window's start; symbols are small ints.
+
+    `level`: symbols of calls after which the host is level with its GPU.
+    """
 
     symbol: Ints
     start_s: Floats
     end_s: Floats
+    level: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,10 +76,22 @@ def find_steps(markers: Markers, known_period: int = 0) -> Steps:
 
     `known_period`: how many markers make a step on the other ranks of the job; 0 where that is not known.
     """
+    level = np.isin(markers.symbol, list(markers.level))
+    if level.any():
+        steps = _find_steps(markers, level, known_period)
+        if steps.count:
+            return steps
+        # A host that hardly ever waits for its GPU: its collectives alone tell the steps.
+        kept = ~level
+        markers = Markers(markers.symbol[kept], markers.start_s[kept], markers.end_s[kept])
+    return _find_steps(markers, np.zeros(len(markers.symbol), dtype=bool), known_period)
+
+
+def _find_steps(markers: Markers, level: Bools, known_period: int) -> Steps:
     count = len(markers.symbol)
     if count < 2 * MIN_REPEATS:
         return Steps(NO_STEPS, 0, f"only {count} markers in the window")
-    base = _symbol_period(markers.symbol)
+    base = _symbol_period(markers.symbol, level)
     if base == 0:
         return Steps(NO_STEPS, 0, "the sequence of collectives and backward passes does not repeat")
     clean = _clean_stretch(markers, base)
@@ -96,9 +117,12 @@ def common_period(periods: Sequence[int]) -> int:
     return min(found, key=lambda period: (-found[period], period)) if found else 0
 
 
-def _symbol_period(symbol: Ints) -> int:
+def _symbol_period(symbol: Ints, level: Bools) -> int:
+    """Stage 1. Rare as they are, the markers of `level` must repeat as well."""
     for period in range(1, min(len(symbol) // MIN_REPEATS, _MAX_PERIOD) + 1):
-        if float(np.mean(symbol[period:] == symbol[:-period])) >= AGREEMENT:
+        same = symbol[period:] == symbol[:-period]
+        rare = same[level[period:] | level[:-period]]
+        if float(np.mean(same)) >= AGREEMENT and (not len(rare) or float(np.mean(rare)) >= AGREEMENT):
             return period
     return 0
 
@@ -139,16 +163,22 @@ def _clean_stretch(markers: Markers, base: int) -> Markers:
     starts, ends = changes[::2], changes[1::2]
     longest = int(np.argmax(ends - starts))
     kept = slice(int(starts[longest]), int(ends[longest]) + base)
-    return Markers(markers.symbol[kept], markers.start_s[kept], markers.end_s[kept])
+    return Markers(markers.symbol[kept], markers.start_s[kept], markers.end_s[kept], markers.level)
 
 
 def _anchor(markers: Markers, period: int) -> int:
-    """Position in the period of the marker that is followed by the longest stretch without markers."""
+    """Position in the period of the marker that is followed by the longest stretch without markers.
+
+    Of those that make the host level with its GPU, where there are any that last.
+    """
     gaps = markers.start_s[1:] - markers.end_s[:-1]
     usable = len(gaps) // period * period
     if usable == 0:
         return 0
-    return int(np.argmax(np.median(gaps[:usable].reshape(-1, period), axis=0)))
+    follows = np.median(gaps[:usable].reshape(-1, period), axis=0)
+    stays = np.median((markers.end_s - markers.start_s)[:usable].reshape(-1, period), axis=0)
+    level = np.isin(markers.symbol[:period], list(markers.level)) & (stays >= LEAST_STAY_S)
+    return int(np.argmax(np.where(level, follows, -1.0) if level.any() else follows))
 
 
 def _occurrences(symbol: Ints, template: Ints, anchor: int) -> Ints:

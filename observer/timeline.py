@@ -6,13 +6,15 @@ do not overlap and fill the known part of the window, in this order of precedenc
   sched       ready but not running (also inside a collective: what was waited for had come), or inside a collective that
               other threads of the process carry while one of these is ready but not running: the job waits for our CPU
   collective  inside a call that waits for a collective, or runs one on this thread
+  gpu-wait    inside a call that waits for the GPU          copy   inside a copy between host and GPU
   io          inside a file call, or blocked in the kernel without a system call (a page that is read from disk)
   sync        blocked for another thread or process: futex, poll, a pipe, a socket
   sleep       blocked by its own will: Python called sleep
   gc          running the interpreter's garbage collector
   cpu         running
 
-Where GPU activity is not seen the training thread's own timeline is the critical path (DESIGN.md, "Vocabulary").
+Where GPU activity is not seen the training thread's own timeline is the critical path (DESIGN.md, "Vocabulary"). Where it is
+seen, `share` says how much of each segment is: the part during which the GPU stood idle (gpu_path.py).
 """
 
 from __future__ import annotations
@@ -26,7 +28,7 @@ Floats = npt.NDArray[np.float64]
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]
 
-CPU, SCHED, COLLECTIVE, IO, SYNC, SLEEP, STOPPED, GC = range(8)
+CPU, SCHED, COLLECTIVE, IO, SYNC, SLEEP, STOPPED, GC, GPU_WAIT, COPY = range(10)
 NONE = -1
 
 _NO_SYSCALL = 0xFFFF
@@ -86,9 +88,9 @@ NO_SCOPES = Scopes(np.empty(0), np.empty(0), np.empty(0, dtype=np.int64))
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Segments in order. `absence`, `collective` and `file` index the inputs they come from, -1 where there is none.
+    """Segments in order. `absence`, `collective`, … index the inputs they come from, -1 where there is none.
 
-    `stack` is the stack the thread left the CPU with (0 for running segments, which samples name).
+    `share`: the part of each segment that is on the critical path; None: all of it.
     """
 
     start_s: Floats
@@ -98,10 +100,18 @@ class Timeline:
     collective: Ints
     file: Ints
     gc: Ints
+    device: Ints
+    share: Floats | None = None
+
+    @property
+    def lengths(self) -> Floats:
+        """Seconds from start to end of each segment."""
+        return self.end_s - self.start_s
 
     @property
     def seconds(self) -> Floats:
-        return self.end_s - self.start_s
+        """Seconds of each segment that are on the critical path."""
+        return self.lengths if self.share is None else self.lengths * self.share
 
 
 def build(
@@ -114,11 +124,13 @@ def build(
     edges_s: Floats,
     queued: Scopes | None = None,
     collections: Scopes | None = None,
+    device: Scopes | None = None,
+    device_kinds: Ints | None = None,
     known_from_s: float = 0.0,
 ) -> Timeline:
     """Cut [known_from_s, window_s) at every boundary and give each piece its class. Scopes may nest: the outermost counts.
 
-    `collections`: garbage collections.
+    `collections`: garbage collections. `device`: calls that wait for the GPU or copy, `device_kinds[label]` their class.
     `queued`: when other threads of the process stood in the run queue (they may overlap). `file_kinds[label]` is the
     class of a file call (IO for a file, SYNC for a pipe); `edges_s` are further places to cut.
     """
@@ -126,13 +138,14 @@ def build(
     files, file_ids = _outermost(files)
     wake = absences.end_s - absences.ready_s
     collections, gc_ids = _outermost(collections if collections is not None else NO_SCOPES)
+    device, device_ids = _outermost(device if device is not None else NO_SCOPES)
     queue_start, queue_end = _union(queued) if queued is not None else (np.empty(0), np.empty(0))
     cuts = np.concatenate(
         [
             [known_from_s, window_s],
             absences.start_s, wake, absences.end_s,
             collectives.start_s, collectives.end_s, files.start_s, files.end_s, edges_s, queue_start, queue_end,
-            collections.start_s, collections.end_s,
+            collections.start_s, collections.end_s, device.start_s, device.end_s,
         ]
     )  # fmt: skip
     cuts = np.unique(np.clip(cuts, known_from_s, window_s))
@@ -148,13 +161,17 @@ def build(
         kind = np.where(away >= 0, _blocked_kinds(absences)[away], kind)
     if len(files.label):
         kind = np.where(file >= 0, file_kinds[files.label[file]], kind)
+    at_device = _inside(device.start_s, device.end_s, middle)
+    if device_kinds is not None and len(device.label):
+        kind = np.where(at_device >= 0, device_kinds[device.label[at_device]], kind)
     starved = _inside(queue_start, queue_end, middle) >= 0
     kind = np.where(collective >= 0, np.where(starved, SCHED, COLLECTIVE), kind)
     kind = np.where(ready, SCHED, kind)
     if len(absences.start_s):
         kind = np.where((away >= 0) & ~ready & (absences.state[away] & _STOPPED > 0), STOPPED, kind)
     return Timeline(
-        start, end, kind, away, _positions(collective, collective_ids), _positions(file, file_ids), _positions(gc, gc_ids)
+        start, end, kind, away, _positions(collective, collective_ids), _positions(file, file_ids), _positions(gc, gc_ids),
+        _positions(at_device, device_ids),
     )  # fmt: skip
 
 

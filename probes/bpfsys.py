@@ -36,7 +36,8 @@ class ProgramStats:
     recursion_misses: int
 
 
-def _bpf(command: int, attributes: ctypes.Array[ctypes.c_char]) -> int:
+def call(command: int, attributes: ctypes.Array[ctypes.c_char]) -> int:
+    """bpf(2) itself. OSError."""
     number = _SYS_BPF.get(platform.machine())
     if number is None:
         raise OSError(f"bpf(2) has no known number on {platform.machine()}")
@@ -50,14 +51,16 @@ def _bpf(command: int, attributes: ctypes.Array[ctypes.c_char]) -> int:
 def enable_stats() -> int:
     """Turn on run-time statistics for as long as the returned descriptor is open. OSError before Linux 5.8."""
     attributes = ctypes.create_string_buffer(_BPF_STATS_RUN_TIME.to_bytes(4, "little"), 16)
-    return _bpf(_BPF_ENABLE_STATS, attributes)
+    return call(_BPF_ENABLE_STATS, attributes)
 
 
 def _info(fd: int) -> bytes:
     """struct bpf_prog_info of the program behind `fd`."""
     info = ctypes.create_string_buffer(_INFO_BYTES)
-    request = fd.to_bytes(4, "little") + _INFO_BYTES.to_bytes(4, "little") + ctypes.addressof(info).to_bytes(8, "little")
-    _bpf(_BPF_OBJ_GET_INFO_BY_FD, ctypes.create_string_buffer(request, 16))
+    request = (
+        fd.to_bytes(4, "little") + _INFO_BYTES.to_bytes(4, "little") + ctypes.addressof(info).to_bytes(8, "little")
+    )
+    call(_BPF_OBJ_GET_INFO_BY_FD, ctypes.create_string_buffer(request, 16))
     return info.raw
 
 
@@ -67,7 +70,7 @@ def program_stats(fd: int) -> ProgramStats:
     request = (
         fd.to_bytes(4, "little") + _INFO_BYTES.to_bytes(4, "little") + ctypes.addressof(info).to_bytes(8, "little")
     )
-    _bpf(_BPF_OBJ_GET_INFO_BY_FD, ctypes.create_string_buffer(request, 16))
+    call(_BPF_OBJ_GET_INFO_BY_FD, ctypes.create_string_buffer(request, 16))
     raw = info.raw
 
     def word(at: int) -> int:
@@ -91,12 +94,12 @@ def loaded_programs() -> tuple[LoadedProgram, ...]:
     while True:
         request = ctypes.create_string_buffer(identity.to_bytes(4, "little"), 16)
         try:
-            _bpf(_BPF_PROG_GET_NEXT_ID, request)
+            call(_BPF_PROG_GET_NEXT_ID, request)
         except FileNotFoundError:
             return tuple(found)
         identity = int.from_bytes(request.raw[4:8], "little")
         try:
-            fd = _bpf(_BPF_PROG_GET_FD_BY_ID, ctypes.create_string_buffer(identity.to_bytes(4, "little"), 16))
+            fd = call(_BPF_PROG_GET_FD_BY_ID, ctypes.create_string_buffer(identity.to_bytes(4, "little"), 16))
         except FileNotFoundError:  # gone meanwhile
             continue
         try:

@@ -1,64 +1,166 @@
 /* SPDX-License-Identifier: GPL-2.0 OR Apache-2.0 */
 /*
- * calls: enter and leave of chosen library functions, one event per call.
+ * calls: enter and leave of chosen library functions: one event per call, or one sum per process.
  *
- * Which functions: probes/call_table.py. probes/calls.py generates the two small programs of each row (rs_enter_N,
- * rs_leave_N) around the two functions here. Probes sit on the library's inode, so a process that no one watches pays the
- * trap too, and is let go after one look-up.
+ * Which functions: probes/call_table.py. probes/calls.py generates the small programs around the functions here: rs_enter_N
+ * for each row, rs_leave_S for each scope; launch rows have only rs_enter_N, which counts. Functions that may throw have no
+ * return probe, which an exception does not survive, but probes on their return instructions. Probes sit on the library's
+ * inode, so a process that no one watches pays the trap too, and is let go after it has been counted.
  *
  * Cost: a uprobe is 1-2 us on bare metal and about 10 us in a nested virtual machine, twice per call; so calls.py watches
  * rs_call_hits and detaches a row that exceeds its budget.
  */
 #include "common.bpf.h"
 
+#ifndef RS_MAX_ROWS
+#define RS_MAX_ROWS 256
+#endif
+
+/* scope: the row, or one number for all rows of a role of which only the outermost call counts. */
 struct rs_call {
-	u32 tid, row;
+	u32 tid, scope;
 };
 struct rs_call_entry {
 	u64 ts_ns;
+	u64 sp; /* at the function's entry: tells the return of this call from those of calls inside it */
+	u64 caller; /* where no return probe replaces it, the return address there: if it has changed, the call ended by an exception */
+	u64 object;
+	u64 shortest_ns; /* > 0: the call is summed up, and is an event only if it lasts that long */
 	s64 arg;
+	u32 row, aux;
 };
 /* Calls in progress. 16 ranks x (16 threads x 4 nested) with room. */
 BPF_HASH(rs_calls, struct rs_call, struct rs_call_entry, 8192);
-BPF_PERCPU_ARRAY(rs_call_hits, u64, 256);
 
-static __always_inline int rs_enter(struct pt_regs *ctx, u32 row, s64 arg)
+/* Traps per row in watched processes, and from RS_MAX_ROWS on in all others. */
+BPF_PERCPU_ARRAY(rs_call_hits, u64, 2 * RS_MAX_ROWS);
+
+struct rs_call_sum_key {
+	u32 tgid;
+	u16 row, aux;
+};
+struct rs_call_sum {
+	u64 count, bytes, ns;
+};
+/* Calls of rows that are summed up. 64 ranks x 32 rows x 4 directions. */
+BPF_HASH(rs_call_sums, struct rs_call_sum_key, struct rs_call_sum, 8192);
+
+/* Counts the trap, whoever paid it; returns whether the process is watched. */
+static __always_inline int rs_call_watched(u64 id, u32 row)
 {
-	u64 id = bpf_get_current_pid_tgid();
-	if (!rs_role(id >> 32))
-		return 0;
-	int slot = row;
+	u32 watched = rs_role(id >> 32);
+	int slot = watched ? row : RS_MAX_ROWS + row;
 	u64 *hits = rs_call_hits.lookup(&slot);
 	if (hits)
 		*hits += 1;
-	struct rs_call key = {.tid = (u32)id, .row = row};
-	struct rs_call_entry entry = {.ts_ns = bpf_ktime_get_ns(), .arg = arg};
+	return watched != 0;
+}
+
+static __always_inline void rs_call_add(u32 tgid, u32 row, u32 aux, u64 bytes, u64 ns)
+{
+	struct rs_call_sum_key key = {.tgid = tgid, .row = row, .aux = aux};
+	struct rs_call_sum zero = {};
+	struct rs_call_sum *sum = rs_call_sums.lookup_or_try_init(&key, &zero);
+	if (!sum) {
+		rs_count(RS_C_CALL_MAP_FULL);
+		return;
+	}
+	__sync_fetch_and_add(&sum->count, 1);
+	__sync_fetch_and_add(&sum->bytes, bytes);
+	__sync_fetch_and_add(&sum->ns, ns);
+}
+
+/* The n-th argument, n > 6, of the function that has just been entered. */
+static __always_inline u64 rs_stack_argument(struct pt_regs *ctx, int n)
+{
+	u64 value = 0;
+#if defined(__TARGET_ARCH_arm64)
+	if (n <= 8)
+		return ctx->regs[n - 1];
+	bpf_probe_read_user(&value, sizeof(value), (void *)(PT_REGS_SP(ctx) + 8 * (n - 9)));
+#else
+	bpf_probe_read_user(&value, sizeof(value), (void *)(PT_REGS_SP(ctx) + 8 * (n - 6)));
+#endif
+	return value;
+}
+
+static __always_inline u64 rs_word(u64 address)
+{
+	u64 value = 0;
+	bpf_probe_read_user(&value, sizeof(value), (void *)address);
+	return value;
+}
+
+static __always_inline int
+rs_enter(struct pt_regs *ctx, u32 row, u32 scope, u64 shortest_ns, int throws, s64 arg, u32 aux, u64 object)
+{
+	u64 id = bpf_get_current_pid_tgid();
+	if (!rs_call_watched(id, row))
+		return 0;
+	u64 sp = PT_REGS_SP(ctx);
+	struct rs_call key = {.tid = (u32)id, .scope = scope};
+	struct rs_call_entry *outer = rs_calls.lookup(&key);
+	if (outer && sp < outer->sp && (!outer->caller || rs_word(outer->sp) == outer->caller))
+		return 0; /* the stack grows downwards: this call is inside the other one */
+	struct rs_call_entry entry = {
+		.ts_ns = bpf_ktime_get_ns(),
+		.sp = sp,
+		.caller = throws ? rs_word(sp) : 0,
+		.object = object,
+		.shortest_ns = shortest_ns,
+		.arg = arg,
+		.row = row,
+		.aux = aux,
+	};
 	if (rs_calls.update(&key, &entry))
 		rs_count(RS_C_CALL_MAP_FULL);
 	return 0;
 }
 
-static __always_inline int rs_return(struct pt_regs *ctx, u32 row)
+/*
+ * at_return 0: from a return probe, after the return address is gone from the stack. 1: from a probe on an instruction by
+ * which the function may leave (probes/returns.py): it does so where the stack is as it was at the entry.
+ */
+static __always_inline int rs_return(struct pt_regs *ctx, u32 scope, int at_return)
 {
 	u64 id = bpf_get_current_pid_tgid();
 	if (!rs_role(id >> 32))
 		return 0;
-	struct rs_call key = {.tid = (u32)id, .row = row};
+	struct rs_call key = {.tid = (u32)id, .scope = scope};
 	struct rs_call_entry *entry = rs_calls.lookup(&key);
 	if (!entry) { /* entered before we came */
 		rs_count(RS_C_CALL_UNMATCHED);
 		return 0;
 	}
+	if (at_return ? PT_REGS_SP(ctx) != entry->sp : PT_REGS_SP(ctx) <= entry->sp) /* the return of a call inside */
+		return 0;
 	struct rs_event event = {
 		.ts_ns = entry->ts_ns,
 		.dur_ns = bpf_ktime_get_ns() - entry->ts_ns,
+		.stack = entry->object,
 		.arg = entry->arg,
 		.tid = (u32)id,
 		.tgid = id >> 32,
 		.type = RS_EV_CALL,
-		.what = row,
+		.what = entry->row,
+		.aux = entry->aux,
 	};
+	u64 shortest_ns = entry->shortest_ns;
 	rs_calls.delete(&key);
+	if (shortest_ns) {
+		rs_call_add(event.tgid, event.what, event.aux, event.arg, event.dur_ns);
+		if (event.dur_ns < shortest_ns)
+			return 0;
+	}
 	rs_emit(&event);
+	return 0;
+}
+
+/* A launch: only counted. */
+static __always_inline int rs_launch(struct pt_regs *ctx, u32 row)
+{
+	u64 id = bpf_get_current_pid_tgid();
+	if (rs_call_watched(id, row))
+		rs_call_add(id >> 32, row, 0, 0, 0);
 	return 0;
 }

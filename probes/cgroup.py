@@ -193,7 +193,9 @@ def parse_entries(data: bytes) -> tuple[CgroupEntry, ...]:
         if not (colon and second and path.startswith(b"/") and number.isdigit()):
             continue
         controllers = tuple(name for name in names.decode("utf-8", "replace").split(",") if name)
-        entries.append(CgroupEntry(int(number), controllers, path.decode("utf-8", "replace").removesuffix(" (deleted)")))
+        entries.append(
+            CgroupEntry(int(number), controllers, path.decode("utf-8", "replace").removesuffix(" (deleted)"))
+        )
     return tuple(entries)
 
 
@@ -220,9 +222,7 @@ def _find(
         missing.append(f"{controller} cgroup: the process is in none")
         return None
     candidates = [
-        mount
-        for mount in mounts
-        if (mount.fs_type == "cgroup2" if version == 2 else _has_controller(mount, name))
+        mount for mount in mounts if (mount.fs_type == "cgroup2" if version == 2 else _has_controller(mount, name))
     ]
     if not candidates:
         missing.append(f"{controller} cgroup: its hierarchy is not mounted here")
@@ -232,7 +232,9 @@ def _find(
         if relative is not None:
             return _Place(version, _ancestors(f"{str(root).rstrip('/')}{mount.mount_point}", relative, mount.root))
     # A path that begins with /.. lies outside the cgroup namespace that the observer lives in.
-    missing.append(f"{controller} cgroup: {entry.path[:200]} lies outside of what is mounted here (run in the host's namespace)")
+    missing.append(
+        f"{controller} cgroup: {entry.path[:200]} lies outside of what is mounted here (run in the host's namespace)"
+    )
     return None
 
 

@@ -230,7 +230,9 @@ def _read_clocks(root: Path, missing: list[str]) -> tuple[CpuClock, ...]:
     for path in found:
         try:
             current = int(read_file(f"{path}/scaling_cur_freq", 64)) * 1e3
-            clocks.append(CpuClock(int(path.parent.name[3:]), current, int(read_file(f"{path}/cpuinfo_max_freq", 64)) * 1e3))
+            clocks.append(
+                CpuClock(int(path.parent.name[3:]), current, int(read_file(f"{path}/cpuinfo_max_freq", 64)) * 1e3)
+            )
         except (OSError, ValueError):
             continue
     if not clocks:

@@ -14,12 +14,12 @@ import re
 import sys
 import time
 import warnings
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from probes import bpfsys, headers
+from probes import bpfsys, headers, uprobes
 from probes.errors import MissingFeature, NotPermitted, RankscopeError
 
 _INCLUDE = re.compile(r'^[ \t]*#include "([\w./-]+)"[^\n]*\n', re.MULTILINE)
@@ -67,11 +67,18 @@ class Refused:
 
 @dataclass(slots=True)
 class Module:
-    """A compiled set of probes. `bpf` is the bcc object; whoever holds the module closes it."""
+    """A compiled set of probes. `bpf` is the bcc object; whoever holds the module closes it.
+
+    `before_close` is called first of all; `held` are descriptors of attached probes that bcc knows nothing of. `at_once`:
+    whether a program is attached to many functions in one call; false once the kernel has refused.
+    """
 
     bpf: Any
     headers: headers.Headers
     refused: list[Refused] = field(default_factory=list)
+    before_close: list[Callable[[], None]] = field(default_factory=list)
+    held: set[int] = field(default_factory=set)
+    at_once: bool = True
     _programs: dict[str, Any] = field(default_factory=dict)
     _stats_fd: int = -1
 
@@ -84,14 +91,43 @@ class Module:
             except Exception as error:
                 self.refused.append(Refused(point.function, f"{point.event}: {_one_line(error)}"))
 
-    def program(self, function: str, *, tracepoint: bool = False, perf_event: bool = False) -> Any:
+    def program(
+        self, function: str, *, tracepoint: bool = False, perf_event: bool = False, attach_type: int = -1
+    ) -> Any:
         """The loaded program `function`, remembered so that it is metered."""
         from bcc import BPF
 
         if function not in self._programs:
             kind = BPF.TRACEPOINT if tracepoint else BPF.PERF_EVENT if perf_event else BPF.KPROBE
-            self._programs[function] = self.bpf.load_func(function, kind)
+            self._programs[function] = self.bpf.load_func(function, kind, attach_type=attach_type)
         return self._programs[function]
+
+    def attach_uprobes(
+        self, function: str, path: Path, offsets: Sequence[int], *, on_return: bool = False
+    ) -> tuple[int, ...]:
+        """Attach a program to functions at these file offsets; what `release` takes. Raises what the kernel says."""
+        refusal: Exception | None = None
+        links: tuple[int, ...] = ()
+        if self.at_once:
+            try:
+                program = self.program(function, attach_type=uprobes.TRACE_UPROBE_MULTI)
+                links = uprobes.attach_many(program.fd, path, offsets, on_return=on_return)
+            except Exception as error:
+                refusal = error
+                self._programs.pop(function, None)
+                self.bpf.funcs.pop(function.encode(), None)
+        if not links:
+            links = uprobes.attach_each(self.program(function).fd, path, offsets, on_return=on_return)
+            self.at_once = self.at_once and refusal is None  # the same worked one by one: Linux before 6.6
+        self.held.update(links)
+        return links
+
+    def release(self, descriptors: Sequence[int]) -> None:
+        """Close descriptors of attached probes now."""
+        for descriptor in descriptors:
+            if descriptor in self.held:
+                self.held.discard(descriptor)
+                os.close(descriptor)
 
     def costs(self) -> tuple[ProgramCost, ...]:
         """Run count and time of every loaded program, from the kernel's statistics; empty where it keeps none."""
@@ -110,8 +146,12 @@ class Module:
 
     def close(self) -> None:
         """Detach everything and free the programs. Safe to call twice."""
+        for end in self.before_close:
+            end()
+        self.before_close.clear()
         if self.bpf is not None:
             _let_a_child_detach()
+            self.release(tuple(self.held))
             self.bpf.cleanup()
             self.bpf = None
         if self._stats_fd >= 0:

@@ -189,7 +189,9 @@ def _ask_netlink(pid: int | None, root: Path) -> tuple[Interface, ...]:
         return tuple(interface for interface in interfaces if interface is not None and interface.name)
 
 
-def _with_speeds(found: tuple[Interface, ...], pid: int | None, root: Path, missing: list[str]) -> tuple[Interface, ...]:
+def _with_speeds(
+    found: tuple[Interface, ...], pid: int | None, root: Path, missing: list[str]
+) -> tuple[Interface, ...]:
     names = [interface.name for interface in found]
     try:
         speeds = _speeds(names) if pid is None else in_namespace(pid, "net", lambda: _speeds(names), root)

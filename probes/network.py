@@ -228,9 +228,7 @@ def _parse(message: netlink.Message) -> TcpSocket:
 
 def _opened(now: TcpSocket) -> TcpSocket:
     """The same connection as it was when it was opened: nothing counted yet."""
-    return TcpSocket(
-        now.cookie, now.inode, now.state, now.local, now.peer, 0, 0, tcpinfo.parse_tcp_info(b"")
-    )
+    return TcpSocket(now.cookie, now.inode, now.state, now.local, now.peer, 0, 0, tcpinfo.parse_tcp_info(b""))
 
 
 def _summary(flow: _Flow, interfaces: Interfaces) -> FlowSummary:

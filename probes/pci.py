@@ -62,14 +62,20 @@ class PciDevice:
         return "accelerator" if base == CLASS_ACCELERATOR else ""
 
 
-def read_pci(root: Path = ROOT) -> tuple[PciDevice, ...]:
-    """All PCI devices, by address; none where there is no PCI bus. Raises PermissionError."""
+def read_pci(root: Path = ROOT, errors: bool = True) -> tuple[PciDevice, ...]:
+    """All PCI devices, by address; none where there is no PCI bus. `errors`: AER counters too, three files more per device.
+    Raises PermissionError."""
     folder = f"{str(root).rstrip('/')}/sys/bus/pci/devices"
     try:
         names = sorted(name for name in os.listdir(folder) if _ADDRESS.fullmatch(name))[:MAX_DEVICES]  # noqa: PTH208
     except FileNotFoundError:
         return ()
-    return tuple(_device(folder, name) for name in names)
+    return tuple(_device(folder, name, errors) for name in names)
+
+
+def is_address(name: str) -> bool:
+    """'0000:3b:00.0'."""
+    return _ADDRESS.fullmatch(name) is not None
 
 
 def parse_speed(text: str) -> float | None:
@@ -80,6 +86,12 @@ def parse_speed(text: str) -> float | None:
     except ValueError:
         return None
     return value if 0 < value < 1000 else None
+
+
+def parse_width(text: str) -> int | None:
+    """'16' as a number of lanes; None for 255 and 0, which a device that sleeps or has gone reads as. Never raises."""
+    text = text.strip()
+    return int(text) if text.isascii() and text.isdigit() and 0 < int(text[:9]) <= 64 else None
 
 
 def parse_aer(text: str) -> int:
@@ -95,7 +107,7 @@ def parse_aer(text: str) -> int:
     return total
 
 
-def _device(folder: str, name: str) -> PciDevice:
+def _device(folder: str, name: str, errors: bool) -> PciDevice:
     path = f"{folder}/{name}"
     parent = os.path.dirname(os.path.realpath(path))  # noqa: PTH120
     above = _able(parent) if _ADDRESS.fullmatch(os.path.basename(parent)) else PciLink(None, None)  # noqa: PTH119
@@ -112,7 +124,7 @@ def _device(folder: str, name: str) -> PciDevice:
         driver=driver,
         link=PciLink(parse_speed(_text(f"{path}/current_link_speed")), _width(f"{path}/current_link_width")),
         able=PciLink(_least(own.speed_gts, above.speed_gts), _least_width(own.width, above.width)),
-        aer=_aer(path),
+        aer=_aer(path) if errors else None,
     )
 
 
@@ -134,9 +146,7 @@ def _least_width(one: int | None, other: int | None) -> int | None:
 
 
 def _width(path: str) -> int | None:
-    text = _text(path).strip()
-    # 255 and 0 are what a device that sleeps or has gone reads as.
-    return int(text) if text.isascii() and text.isdigit() and 0 < int(text[:9]) <= 64 else None
+    return parse_width(_text(path))
 
 
 def _hexadecimal(path: str) -> int:

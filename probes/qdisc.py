@@ -83,7 +83,9 @@ def read_qdiscs(pid: int | None = None, root: Path = ROOT) -> Qdiscs:
                 found.append(qdisc)
         return Qdiscs(pid or 0, time.monotonic(), tuple(found), ())
     except (OSError, struct.error) as error:
-        return Qdiscs(pid or 0, time.monotonic(), (), (f"queueing disciplines of pid {pid or 'self'}: {reason(error)}",))
+        return Qdiscs(
+            pid or 0, time.monotonic(), (), (f"queueing disciplines of pid {pid or 'self'}: {reason(error)}",)
+        )
 
 
 def qdisc_deltas(before: Qdiscs, after: Qdiscs) -> tuple[Qdisc, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -47,9 +47,37 @@ def find_functions(library: Path, prefixes: Sequence[str]) -> dict[str, tuple[Sy
 
     Raises NotElf, OSError.
     """
+    return _find(library, prefixes, whole=False)
+
+
+def find_names(library: Path, names: Sequence[str]) -> dict[str, tuple[Symbol, ...]]:
+    """For each name the defined functions of exactly that name. Raises NotElf, OSError.
+
+    Linkers keep a name that is the tail of another one inside it (ncclSend in pncclSend, MPI_Send in PMPI_Send): so a name
+    is looked for anywhere in the string table, and the symbols say where names begin.
+    """
+    return _find(library, names, whole=True)
+
+
+def file_offsets(library: Path, addresses: Iterable[int]) -> tuple[int, ...]:
+    """Where in the file these addresses (as linked) are; those in no loaded part are left out. Raises NotElf, OSError."""
     with library.open("rb") as file:
         try:
-            return _search(_Reader(file.fileno()), library, prefixes)
+            loads = _loads(_Reader(file.fileno()), library)
+        except (struct.error, ValueError) as error:
+            raise NotElf(f"{library.name} has a broken program header") from error
+    return tuple(
+        address - vaddr + offset
+        for address in addresses
+        for vaddr, offset, size in loads
+        if vaddr <= address < vaddr + size
+    )
+
+
+def _find(library: Path, wanted: Sequence[str], whole: bool) -> dict[str, tuple[Symbol, ...]]:
+    with library.open("rb") as file:
+        try:
+            return _search(_Reader(file.fileno()), library, wanted, whole)
         except (struct.error, IndexError, ValueError) as error:
             raise NotElf(f"{library.name} has a broken symbol table") from error
 
@@ -66,21 +94,13 @@ class _Reader:
         return os.pread(self._descriptor, size, at)
 
 
-def _search(file: _Reader, library: Path, prefixes: Sequence[str]) -> dict[str, tuple[Symbol, ...]]:
-    head = file.part(0, 64)
-    if head[:6] != b"\x7fELF\x02\x01":
-        raise NotElf(f"{library.name} is not a 64-bit little-endian ELF file")
-    program_at, section_at = struct.unpack_from("<QQ", head, 32)
-    program_size, program_count, section_size, section_count = struct.unpack_from("<HHHH", head, 54)
+def _search(file: _Reader, library: Path, prefixes: Sequence[str], whole: bool) -> dict[str, tuple[Symbol, ...]]:
+    head = _header(file, library)
+    (section_at,) = struct.unpack_from("<Q", head, 40)
+    section_size, section_count = struct.unpack_from("<HH", head, 58)
     table = file.part(section_at, section_size * section_count)
     sections = [struct.unpack_from("<IIQQQQIIQQ", table, i * section_size) for i in range(section_count)]
-    table = file.part(program_at, program_size * program_count)
-    loads = [
-        (vaddr, offset, file_size)
-        for i in range(program_count)
-        for kind, offset, vaddr, file_size in [struct.unpack_from("<I4xQQ8xQ", table, i * program_size)]
-        if kind == 1
-    ]
+    loads = _loads(file, library)
     found: dict[str, list[Symbol]] = {prefix: [] for prefix in prefixes}
     for wanted in (_DYNSYM, _SYMTAB):
         missing = [prefix for prefix in prefixes if not found[prefix]]
@@ -91,17 +111,43 @@ def _search(file: _Reader, library: Path, prefixes: Sequence[str]) -> dict[str, 
             text = sections[section[6]]
             names = file.part(text[4], text[5])
             for prefix in missing:
-                found[prefix].extend(_matches(symbols, names, prefix, loads))
+                needle = prefix.encode() + b"\0" if whole else b"\0" + prefix.encode()
+                found[prefix].extend(_matches(symbols, names, needle, 0 if whole else 1, loads))
     return {prefix: tuple(symbols) for prefix, symbols in found.items()}
 
 
+def _header(file: _Reader, library: Path) -> bytes:
+    head = file.part(0, 64)
+    if head[:6] != b"\x7fELF\x02\x01":
+        raise NotElf(f"{library.name} is not a 64-bit little-endian ELF file")
+    return head
+
+
+def _loads(file: _Reader, library: Path) -> list[tuple[int, int, int]]:
+    """(address, file offset, size in the file) of what is loaded."""
+    head = _header(file, library)
+    (program_at,) = struct.unpack_from("<Q", head, 32)
+    program_size, program_count = struct.unpack_from("<HH", head, 54)
+    table = file.part(program_at, program_size * program_count)
+    return [
+        (vaddr, offset, file_size)
+        for i in range(program_count)
+        for kind, offset, vaddr, file_size in [struct.unpack_from("<I4xQQ8xQ", table, i * program_size)]
+        if kind == 1
+    ]
+
+
 def _matches(
-    table: np.ndarray[tuple[int], np.dtype[np.void]], names: bytes, prefix: str, loads: list[tuple[int, int, int]]
+    table: np.ndarray[tuple[int], np.dtype[np.void]],
+    names: bytes,
+    needle: bytes,
+    begin: int,
+    loads: list[tuple[int, int, int]],
 ) -> list[Symbol]:
-    needle, at = b"\0" + prefix.encode(), -1
+    at = -1
     hits: list[int] = []
     while len(hits) < _MAX_HITS and (at := names.find(needle, at + 1)) >= 0:
-        hits.append(at + 1)
+        hits.append(at + begin)
     rows = table[np.isin(table["name"], np.array(hits, dtype=np.uint32)) & (table["value"] != 0)]
     symbols = []
     for row in rows:

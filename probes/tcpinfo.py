@@ -159,4 +159,3 @@ def endpoint(family: int, address: bytes, port: int) -> str:
         wide = ipaddress.IPv6Address(address)
         return f"{wide.ipv4_mapped}:{port}" if wide.ipv4_mapped else f"[{wide}]:{port}"
     return f"{ipaddress.IPv4Address(address[:4])}:{port}"
-

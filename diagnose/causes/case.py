@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from diagnose.attribute import Function, FunctionExcess, Located, Profiles
+from diagnose.attribute import Function, FunctionExcess, Located, Profiles, sample
 from diagnose.fleet import Counter, Fleet, Ints
 from diagnose.verdict import Evidence
 
 # Support of a charge, and so a factor of its confidence.
 CONVICTED = 1.0  # a counter on the same component says why
 SEEN = 0.95  # the function itself is the evidence: nothing else is needed
+REPORTED = 0.85  # a counter moved on the component; what it cost cannot be told from it
 NO_COUNTER = 0.75  # the behaviour fits, no counter says why
 GUESS = 0.5
 
@@ -45,22 +46,20 @@ class Case:
         return sum(f.excess_s for f in self.functions if f.kind == kind and (detail is None or f.detail == detail))
 
     def counters(self, name: str, scopes: Iterable[str] = ()) -> Iterator[Counter]:
-        """Counters of this rank, then of its host."""
+        """Counters of this name of this rank."""
         wanted = tuple(scopes)
-        for counter in self.fleet.counters:
-            if counter.name == name and counter.rank == self.rank and (not wanted or counter.scope in wanted):
+        for counter in self.fleet.counters.of(name, self.rank):
+            if not wanted or counter.scope in wanted:
                 yield counter
 
     def peers_of(self, name: str) -> list[Counter]:
-        """The same counter of the rank's peers."""
-        peers = set(self.peers.tolist())
-        return [counter for counter in self.fleet.counters if counter.name == name and counter.rank in peers]
+        """The same counter of the rank's peers, of a sample of them in a large fleet."""
+        return list(self.fleet.counters.of(name, sample(self.peers)))
 
     def host_counters(self, name: str) -> Iterator[Counter]:
+        """Counters of this name of the rank's host that belong to no rank."""
         host = self.fleet.ranks.observed_on[self.rank]
-        for counter in self.fleet.counters:
-            if counter.name == name and counter.rank < 0 and counter.observed_on == host:
-                yield counter
+        return (counter for counter in self.fleet.counters.of(name, -1) if counter.observed_on == host)
 
 
 @dataclass(frozen=True, slots=True)

@@ -86,7 +86,7 @@ def _queue_charge(case: Case, queued: float, diffuse: float) -> Charge:
     evidence = [_ready_evidence(case, queued, "queue")]
     takers = sorted(foreign.items(), key=lambda item: -item[1][0])
     taken = sum(total for _, (total, _) in takers)
-    watched = any(counter.name == "cpu.taken_s" for counter in case.fleet.counters)
+    watched = "cpu.taken_s" in case.fleet.counters
     if watched and taken + ours < needed:
         return _nobody_charge(case, queued, diffuse, taken + ours, evidence)
     if takers and taken >= needed and taken >= ours:

@@ -44,6 +44,16 @@ class LinkCharge:
     support: float
     evidence: tuple[Evidence, ...]
     action: str
+    component: str = "network"
+
+    @property
+    def clear(self) -> float:
+        """How sure the slowness itself is, 0..1: 1 - 1 / ratio²."""
+        return 1 - 1 / max(self.ratio, 1.0) ** 2
+
+    @property
+    def instance(self) -> str:
+        return f"{self.interface} {self.address}".strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +146,8 @@ def _shaped(fleet: Fleet) -> dict[str, float]:
     """Addresses behind a shaper, bytes/s."""
     found: dict[str, float] = {}
     ranks, flows = fleet.ranks, fleet.flows
-    for counter in fleet.counters:
-        if counter.name != "qdisc.rate_limit" or not counter.value > 0:
+    for counter in fleet.counters.named("qdisc.rate_limit"):
+        if not counter.value > 0:
             continue
         if counter.rank >= 0:
             # Interfaces of one name exist in every network namespace: ranks of the same one share the shaper.
@@ -154,8 +164,8 @@ def _queued_s(fleet: Fleet) -> dict[str, float]:
     """How long the worst process behind each address stood in the run queue, all its threads together, seconds."""
     found: dict[str, float] = {}
     flows = fleet.flows
-    for counter in fleet.counters:
-        if counter.name != "cpu.process_ready_s" or not counter.value > 0:
+    for counter in fleet.counters.named("cpu.process_ready_s"):
+        if not counter.value > 0:
             continue
         for address in {flows.local[index] for index in np.flatnonzero(flows.rank == counter.rank)}:
             found[address] = max(found.get(address, 0.0), counter.value)

@@ -1,24 +1,82 @@
 """Workload: the rank has more to do. Every function of its step grew alike and no counter says the CPU was held back.
 
-Convicts: Python (and GPU) excess without an odd function. Acquits: one odd function; a counter. Nobody is guilty:
-the verdict is an imbalance.
+Convicts: Python excess without an odd function; kernels that take longer while its GPU reads more over PCIe: with x the excess of
+kernel time and b that of the bytes read, both over the peers', b >= x / 2 and 5 % (longer sequences, larger batches);
+a function that takes longer while the model's other functions do as well, by as much.
+Acquits: one odd function; a counter of the device; the peers' bytes. Nobody is guilty: the verdict is an imbalance.
 """
 
 from __future__ import annotations
 
+import math
+import re
 from collections.abc import Iterator
 
+from diagnose import limits
 from diagnose.causes.case import GUESS, Case, Charge
+from diagnose.causes.device import behaviour, beside, device_time
 from diagnose.verdict import Evidence
+
+_MODEL = re.compile(r"/torch/(nn|autograd)/|/jax/|/flax/|/tensorflow/")
+_SAMPLING_S = 1 / 99  # between two stacks of a thread (observer/recorder.py)
+_THERE_TOO = 0.25  # of the rank's time in the function: it is the peers' work too
+_Z_MODEL = 2.0
+_ALL_OF_MODEL = 0.97  # support: a little more than the function alone
+_MORE_INPUT = 0.8  # support: more than a GPU that is slow for no reason, less than one with a reason
 
 
 def judge(case: Case) -> Iterator[Charge]:
-    """One charge if the excess has no place of its own."""
+    """One charge if the excess has no place of its own, one if it follows what the rank was given to do."""
     found = case.python
-    if found is None or not found.spread:
+    if found is not None and found.spread:
+        yield Charge(
+            "workload", "data-imbalance", found.excess_s, GUESS,
+            (Evidence("stacks", "own Python time, all functions alike", found.own_s, found.peers_s, "s/step", len(case.peers)),),
+            "This rank has more work per step: compare its batch shapes and sequence lengths with its peers'.",
+        )  # fmt: skip
+    yield from _more_input(case)
+    yield from _longer_model(case)
+
+
+def _longer_model(case: Case) -> Iterator[Charge]:
+    """A function of the rank takes g times as long as on the peers, and so do the model's functions that are no part of it.
+
+    Samples count: with m the seconds of the model's functions per step, z = (m - m') / √(m' sampling_s / steps · (1 + 1/peers)) >= 2
+    and m / m' >= 1 + (g - 1) / 2. A function that is slow by itself leaves the model's functions as they are.
+    """
+    found = case.python
+    if found is None or found.spread or found.peers_s < _THERE_TOO * found.own_s or not len(case.peers):
+        return
+    times = found.own_s / found.peers_s
+    named = (found.function.name, found.leaf.name if found.leaf is not None else "")
+    model = [f for f in case.functions if f.kind == "python" and _MODEL.search(f.file) and f.name not in named]
+    own, peers = sum(f.own_s for f in model), sum(f.peers_s for f in model)
+    if peers <= 0 or own / peers < 1 + 0.5 * (times - 1):
+        return
+    error = math.sqrt(peers * _SAMPLING_S / max(case.steps, 1) * (1 + 1 / len(case.peers)))
+    if (own - peers) / error < _Z_MODEL:
         return
     yield Charge(
-        "workload", "data-imbalance", found.excess_s, GUESS,
-        (Evidence("stacks", "own Python time, all functions alike", found.own_s, found.peers_s, "s/step", len(case.peers)),),
-        "This rank has more work per step: compare its batch shapes and sequence lengths with its peers'.",
+        "workload", "data-imbalance", found.excess_s + own - peers, _ALL_OF_MODEL,
+        (Evidence("stacks", f"time in {found.function.name}", found.own_s, found.peers_s, "s/step", len(case.peers)),
+         Evidence("stacks", "time in the model's other functions", own, peers, "s/step", len(case.peers))),
+        "Everything the model does takes longer on this rank: compare its batch shapes and sequence lengths with its peers'.",
+    )  # fmt: skip
+
+
+def _more_input(case: Case) -> Iterator[Charge]:
+    device = device_time(case, "gpu")
+    if device is None or device.peers_s <= 0:
+        return
+    # What the device counts; the bytes of calls are seen in part only.
+    read = beside(case, "pcie.rx_bytes")
+    if read is None or not read.expected > 0:
+        return
+    more, longer = read.value / read.expected - 1, device.excess_s / device.peers_s
+    if more < max(limits.HOLDS_LEAST * longer, limits.MORE_INPUT):
+        return
+    copied = read.evidence("pcie", "GB", "read by its GPU over PCIe", 1e-9)
+    yield Charge(
+        "workload", "data-imbalance", device.excess_s, _MORE_INPUT, (copied, *behaviour(case, device)[:1]),
+        "This rank gets more input per step and computes longer for it: balance batch shapes and sequence lengths.",
     )  # fmt: skip

@@ -9,10 +9,15 @@ from diagnose import judge
 from diagnose.commands.output import progress, progress_done
 from diagnose.from_timings import load_fleet
 from diagnose.gather import load
+from diagnose.history import DEFAULT_FOLDER, History
+from diagnose.remember import remember
 from diagnose.report import print_report
+from diagnose.text import clean
 from diagnose.verdict import Verdict, to_json
 from observer.windows import Window
 from probes.errors import UsageError
+
+AUTO = Path("auto")  # a folder of this name: ./auto/
 
 
 def run(
@@ -25,17 +30,31 @@ def run(
     pids: tuple[int, ...],
     as_json: bool,
     verbose: bool,
+    history: Path | None = None,
+    keep: bool = True,
 ) -> int:
-    """Print the verdict; its exit code."""
+    """Print the verdict; its exit code. `history`: None is the usual folder. `keep`: put what is observed here into it."""
     if folders and pids:
         raise UsageError("--pid chooses what to observe: it makes no sense with window folders")
     if steps is not None and (folders or baseline or pids):
         raise UsageError("--steps brings all there is to judge: it makes no sense with folders, --baseline or --pid")
     if steps is not None:
         return _print(judge.judge(load_fleet(steps)), as_json, verbose)
-    earlier = load(baseline)  # before observing: a bad baseline must not cost a window
+    automatic = AUTO in baseline
+    if automatic and len(baseline) > 1:
+        raise UsageError("--baseline auto chooses by itself: give it alone")
+    store = History(history if history is not None else DEFAULT_FOLDER)
+    # Before observing: a bad baseline or history must not cost a window.
+    earlier = [] if automatic else load(baseline)
+    if history is not None and keep and not folders:
+        store.prepare()
     windows = load(folders) if folders else _observe(window_s, job, pids, verbose)
-    return _print(judge.diagnose(windows, earlier, job), as_json, verbose)
+    verdict = judge.diagnose(windows, earlier, job, store if automatic else None)
+    code = _print(verdict, as_json, verbose)
+    if keep and not folders:
+        for trouble in remember(store, windows, verdict):
+            sys.stderr.write(f"rankscope: {clean(trouble, 300)}\n")
+    return code
 
 
 def _print(verdict: Verdict, as_json: bool, verbose: bool) -> int:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from pathlib import Path
 
 from diagnose.commands.output import print_json, progress, progress_done
+from diagnose.history import DEFAULT_FOLDER, History
+from diagnose.remember import remember
+from diagnose.text import clean
 from observer.windows import Window, folder_name
 from probes.errors import EXIT_HEALTHY, UsageError
 
@@ -16,8 +20,14 @@ def _written(out: Path, window: Window) -> str:
     return str(found[-1]) if found else str(out)
 
 
-def run(*, out: Path, window_s: float, job: str | None, pids: tuple[int, ...], as_json: bool, verbose: bool) -> int:
-    """Write the windows into `out` and say what they hold. Exit code 0: recording does not judge."""
+def run(
+    *, out: Path, window_s: float, job: str | None, pids: tuple[int, ...], as_json: bool, verbose: bool,
+    history: Path | None = None, keep: bool = True,
+) -> int:  # fmt: skip
+    """Write the windows into `out` and say what they hold. Exit code 0: recording does not judge.
+
+    `history`: where the windows are kept as well (None: the usual folder), unless not `keep`.
+    """
     from observer.recorder import RecordOptions, record
 
     if out.exists() and not out.is_dir():
@@ -26,6 +36,14 @@ def run(*, out: Path, window_s: float, job: str | None, pids: tuple[int, ...], a
         windows = record(RecordOptions(window_s=window_s, out=out, pids=pids, job=job, verbose=verbose), progress())
     finally:
         progress_done()
+    _print(out, windows, as_json, verbose)
+    if keep:
+        for trouble in remember(History(history or DEFAULT_FOLDER), windows):
+            sys.stderr.write(f"rankscope: {clean(trouble, 300)}\n")
+    return EXIT_HEALTHY
+
+
+def _print(out: Path, windows: list[Window], as_json: bool, verbose: bool) -> None:
     if as_json:
         print_json(
             [
@@ -40,13 +58,12 @@ def run(*, out: Path, window_s: float, job: str | None, pids: tuple[int, ...], a
                 for window in windows
             ]
         )
-        return EXIT_HEALTHY
+        return
     for window in windows:
         print(_written(out, window))
         print(f"  {window.ranks.num_rows} ranks, {_steps(window)} steps, {window.patterns.num_rows} patterns")
         for note in window.manifest.notes if verbose else window.manifest.notes[:3]:
             print(f"  note  {note}")
-    return EXIT_HEALTHY
 
 
 def _steps(window: Window) -> int:

@@ -1,6 +1,6 @@
 """What lines of the kernel's log mean: one row per kind of event, with its severity and what to do.
 
-Xid severities: NVIDIA's Xid catalogue as gpud applies it (shared reference "operators", D4). To add an event, add a row.
+To add an event, add a row. What Xid numbers mean: diagnose/xids.py.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from diagnose.sweep.context import Context, Unreadable
 from diagnose.sweep.finding import CRITICAL, WARNING
+from diagnose.xids import meaning
 from probes.kmsg import KernelMessage, read_kmsg
 
 IO, MCE, OOM, READONLY, OTHER = "io", "mce", "oom", "readonly", "other"
@@ -87,47 +88,6 @@ _QUICK = re.compile("|".join(f"(?:{pattern.expression.pattern})" for pattern in 
 
 _XID = re.compile(r"NVRM: Xid \(PCI:([0-9A-Fa-f:.]{7,16})\)?[^)]{0,16}\)?: (\d{1,4})")
 _SXID = re.compile(r"nvidia-nvswitch(\d+): SXid \(PCI:[0-9a-fA-F:.]+\): (\d{1,6})")
-_RESET, _INSPECT = "Drain the host and reset the GPU or reboot.", "Drain the host; have the GPU inspected."
-_APPLICATION = "Look at the job first: user code causes this; the GPU is suspect if it follows the GPU."
-# number: (what, state, action)
-XIDS: dict[int, tuple[str, str, str]] = {
-    13: ("graphics engine exception", WARNING, _APPLICATION),
-    31: ("GPU memory page fault", WARNING, _APPLICATION),
-    32: ("invalid push buffer", CRITICAL, _RESET),
-    38: ("driver firmware error", CRITICAL, _RESET),
-    43: ("GPU stopped processing", WARNING, _APPLICATION),
-    44: ("graphics engine fault", CRITICAL, _RESET),
-    45: ("preemptive cleanup", WARNING, "Follow the Xid that came before it."),
-    46: ("GPU timeout", CRITICAL, _RESET),
-    48: ("double-bit ECC error", CRITICAL, _RESET),
-    62: ("PMU halted", CRITICAL, _RESET),
-    63: ("row remapped", WARNING, "Reset the GPU when the job is over, so that the row remap takes effect."),
-    64: ("row remap failed", CRITICAL, _INSPECT),
-    65: ("video processor exception", CRITICAL, _RESET),
-    68: ("video processor exception", CRITICAL, _RESET),
-    69: ("graphics engine class error", CRITICAL, _RESET),
-    74: ("NVLink error", CRITICAL, "Drain the host, reset the GPU; inspect the link (bridge, switch) if it repeats."),
-    79: ("GPU has fallen off the bus", CRITICAL, "Drain the host and power-cycle it; inspect the GPU if it repeats."),
-    92: ("many corrected ECC errors", WARNING, _INSPECT),
-    94: ("contained memory error", WARNING, "Restart the job; reset the GPU when it is idle."),
-    95: ("uncontained memory error", CRITICAL, _RESET),
-    109: ("context switch timeout", WARNING, _RESET),
-    110: ("security fault", CRITICAL, _RESET),
-    119: ("GSP timeout", CRITICAL, _RESET),
-    120: ("GSP error", CRITICAL, _RESET),
-    121: ("C2C link error", CRITICAL, _RESET),
-    123: ("PMU error", CRITICAL, _RESET),
-    136: ("link training failed", WARNING, _RESET),
-    137: ("NVLink privilege error", WARNING, _APPLICATION),
-    140: ("unrecovered ECC error", CRITICAL, _RESET),
-    143: ("GPU initialisation failed", CRITICAL, _RESET),
-    154: ("recovery action changed", WARNING, "Do what gpu.recovery says."),
-    155: ("NVLink software error", WARNING, _RESET),
-    156: ("resource retirement", WARNING, _RESET),
-    158: ("GPU fatal timeout", WARNING, _RESET),
-    167: ("PCIe fatal timeout", WARNING, _RESET),
-    **dict.fromkeys(range(144, 151), ("NVLink 5 error", WARNING, _RESET)),
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +102,7 @@ class Xid:
     @property
     def meaning(self) -> tuple[str, str, str]:
         """(what, state, action); an Xid that is not in the table is a warning."""
-        return XIDS.get(self.number, ("not in the table", WARNING, "Look it up in NVIDIA's Xid catalogue."))
+        return meaning(self.number)
 
 
 def kernel_log(context: Context) -> tuple[KernelMessage, ...]:

@@ -9,7 +9,7 @@ import sys
 from labkit import guard
 from labkit.shell import LabError
 
-from benchkit import diagnose_fleets, overhead, sweep, unwinder
+from benchkit import counters, diagnose_fleets, gpu, overhead, sweep, unwinder
 
 
 def main() -> int:
@@ -17,8 +17,16 @@ def main() -> int:
     benches = parser.add_subparsers(dest="bench", required=True)
     overhead.arguments(benches.add_parser("overhead", help="what the observer costs the job, the kernel and itself"))
     unwinder.arguments(benches.add_parser("unwinder", help="what Python stacks cost and whether they are right"))
-    diagnose_fleets.arguments(benches.add_parser("diagnose", help="culprits found in synthetic fleets of up to 100,000 ranks"))
+    diagnose_fleets.arguments(
+        benches.add_parser("diagnose", help="culprits found in synthetic fleets of up to 100,000 ranks")
+    )
     sweep.arguments(benches.add_parser("sweep", help="time and CPU of a health sweep of this host"))
+    counters.arguments(
+        benches.add_parser("counters", help="what sampling GPUs, NICs and the PCI tree costs (emulated machine)")
+    )
+    gpu.arguments(
+        benches.add_parser("gpu", help="the probes on a real GPU: what is told, how often it changes, is it right")
+    )
     options = parser.parse_args()
     if getattr(options, "anywhere", False):  # touches nothing but its own memory
         return int(options.run(options))

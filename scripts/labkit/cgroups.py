@@ -18,7 +18,7 @@ from labkit.shell import Impossible, LabError
 PREFIX = "rslab-"
 PERIOD_US = 100_000
 # What the lab uses, by their names in v1 and v2.
-CONTROLLERS = {"cpu": "cpu", "blkio": "io"}
+CONTROLLERS = {"cpu": "cpu", "blkio": "io", "memory": "memory"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +98,38 @@ class Group:
 
     def limit_reads(self, device: str, bytes_per_s: int | None) -> None:
         """Allow so many bytes per second to be read from block device MAJOR:MINOR; None: no limit."""
+        self._throttle("read", device, bytes_per_s)
+
+    def limit_writes(self, device: str, bytes_per_s: int | None) -> None:
+        """Allow so many bytes per second to be written to it past the page cache; None: no limit."""
+        self._throttle("write", device, bytes_per_s)
+
+    def _throttle(self, way: str, device: str, bytes_per_s: int | None) -> None:
         path, version = self._place("blkio")
         try:
             if version == 2:
-                (path / "io.max").write_text(f"{device} rbps={bytes_per_s or 'max'}")
+                (path / "io.max").write_text(f"{device} {way[0]}bps={bytes_per_s or 'max'}")
             else:
-                (path / "blkio.throttle.read_bps_device").write_text(f"{device} {bytes_per_s or 0}")
+                (path / f"blkio.throttle.{way}_bps_device").write_text(f"{device} {bytes_per_s or 0}")
         except OSError as error:
-            raise Impossible(f"reads of device {device} cannot be throttled: {error.strerror}") from None
+            raise Impossible(f"{way}s of device {device} cannot be throttled: {error.strerror}") from None
+
+    def memory_bytes(self) -> tuple[int, int]:
+        """(all that is charged to the group, its page cache), bytes."""
+        path, version = self._place("memory")
+        used = int((path / ("memory.current" if version == 2 else "memory.usage_in_bytes")).read_text())
+        lines = (line.split() for line in (path / "memory.stat").read_text().splitlines())
+        figures = {name: int(value) for name, value in lines}
+        return used, figures["file" if version == 2 else "cache"]
+
+    def limit_memory(self, bytes_most: int | None) -> None:
+        """Allow so many bytes (the kernel reclaims page cache to get there); None: no limit."""
+        path, version = self._place("memory")
+        file = path / ("memory.high" if version == 2 else "memory.limit_in_bytes")
+        try:
+            file.write_text(str(bytes_most or ("max" if version == 2 else -1)))
+        except OSError as error:
+            raise Impossible(f"memory cannot be limited to {bytes_most} bytes: {error.strerror}") from None
 
     def remove(self) -> None:
         for path in self.paths:

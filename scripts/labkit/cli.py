@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import json
 import os
 import statistics
 import sys
@@ -12,18 +11,22 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from labkit import demo, guard, table, verdicts
-from labkit.faults import ALL
+from labkit.cases import read, save
+from labkit.faults import ALL, CLASSIC, Fault
 from labkit.faults.base import DOSES
-from labkit.launch import Job
-from labkit.run import SIZES, Case, Result, plan_of, run_case
-from labkit.shell import EXIT_NOT_GOOD_ENOUGH, LabError
+from labkit.run import CPU, SIZES, Bench, Case, Result, judge_again, run_cases
+from labkit.shell import EXIT_NOT_GOOD_ENOUGH, EXIT_USAGE, LabError
 
 EPILOG = """examples:
-  scripts/lab --faults all --seeds 5        the whole examination
-  scripts/lab --faults python-slow,none --seeds 1 --ranks 4 --hosts 2
-  scripts/lab --effects --faults all        what each fault does to the job, without observing it
-  scripts/lab --run-only 60 --ranks 4       a healthy job to look at
-  scripts/lab --clean                       remove what an interrupted lab left
+  scripts/lab --faults all --seeds 10 --json results.json      the whole examination: hours
+  scripts/lab --faults all --seeds 10 --resume results.json    go on where it stopped; the table is over all of it
+  scripts/lab --faults classic --doses strong                  the first six kinds of fault and a healthy run
+  scripts/lab --faults python,none --seeds 1 --ranks 4 --hosts 2
+  scripts/lab --effects --faults all                           what each fault does to the job, without observing it
+  scripts/lab --judge-again lab-out                            ask once more about the windows that were kept
+  scripts/lab --gpu --faults all --seeds 5                     the GPU lab: eight ranks on an emulated machine
+  scripts/lab --run-only 60 --ranks 4                          a healthy job to look at
+  scripts/lab --clean                                          remove what an interrupted lab left
 
 exit codes: 0 good enough, 1 not good enough, 64 wrong usage, 69 something is missing, 77 not root, 130 interrupted"""
 
@@ -60,16 +63,31 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--faults", type=_faults, default=list(ALL), metavar="all|A,B", help=f"of: {', '.join(ALL)}")
+    parser.add_argument(
+        "--faults",
+        default="all",
+        metavar="all|A,B",
+        help=f"names or groups ({', '.join(_groups())}), of: {', '.join(ALL)}; with --gpu: others",
+    )
+    parser.add_argument("--gpu", action="store_true", help="the GPU lab (8 ranks on 2 hosts)")
     parser.add_argument(
         "--seeds", type=_seeds, default=[1], metavar="N|A-B", help="seeds 1 to N, or A to B (default 1)"
     )
     parser.add_argument("--ranks", type=int, choices=range(2, 9), metavar="2-8", help="default: by seed")
     parser.add_argument("--hosts", type=int, choices=range(1, 5), metavar="1-4", help="default: by seed")
     parser.add_argument("--window", type=float, default=10.0, metavar="S", help="seconds observed (default 10)")
-    parser.add_argument("--dose", choices=DOSES, default="strong", help="how strong the faults are")
+    parser.add_argument("--doses", choices=("both", *DOSES), default="both", help="how strong the faults are")
     parser.add_argument(
         "--json", type=Path, metavar="FILE", help="write every case with its verdict and the job's own times"
+    )
+    parser.add_argument(
+        "--resume",
+        type=Path,
+        metavar="FILE",
+        help="as --json; leave out the cases that are already in it, and print the table over all of it",
+    )
+    parser.add_argument(
+        "--judge-again", type=Path, metavar="DIR", help="judge the windows kept in DIR once more, and end"
     )
     parser.add_argument(
         "--keep",
@@ -85,12 +103,35 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _faults(text: str) -> list[str]:
-    chosen = list(ALL) if text == "all" else text.split(",")
-    unknown = sorted(set(chosen) - set(ALL))
-    if unknown:
-        raise argparse.ArgumentTypeError(f"no such fault: {', '.join(unknown)} (there are: all, {', '.join(ALL)})")
+def _groups(known: dict[str, type[Fault]] = ALL) -> list[str]:
+    classic = ["classic"] if set(CLASSIC) <= known.keys() else []
+    return [*classic, *dict.fromkeys(kind.group for kind in known.values())]
+
+
+def _faults(text: str, known: dict[str, type[Fault]]) -> list[str]:
+    """Names of faults from names and groups, in the order in which they are known."""
+    words = set(text.split(","))
+    chosen = [
+        name
+        for name, kind in known.items()
+        if words & {"all", name, kind.group} or ("classic" in words and name in CLASSIC)
+    ]
+    unknown = sorted(words - {"all", "classic", *known, *(kind.group for kind in known.values())})
+    if unknown or not chosen:
+        groups = ", ".join(_groups(known))
+        why = f"no such fault: {', '.join(unknown)} (there are: all, {', '.join(known)}; groups: {groups})"
+        raise LabError(why, exit_code=EXIT_USAGE)
     return chosen
+
+
+def _bench(args: argparse.Namespace) -> Bench:
+    if not args.gpu:
+        return CPU
+    if args.ranks or args.hosts:
+        raise LabError("the GPU lab has 8 ranks on 2 hosts", "Leave --ranks and --hosts out.", EXIT_USAGE)
+    from labkit.gpu.lab import GPU
+
+    return GPU
 
 
 def _seeds(text: str) -> list[int]:
@@ -102,6 +143,10 @@ def _seeds(text: str) -> list[int]:
 
 
 def _act(args: argparse.Namespace) -> int:
+    bench = _bench(args)
+    faults = _faults(args.faults, bench.faults)
+    if args.judge_again:
+        return _print_table(args, bench, list(judge_again(args.judge_again)))
     with guard.lab_to_oneself() as leftovers:
         if args.clean:
             print(f"{leftovers} leftovers removed" if leftovers else "nothing was left behind")
@@ -109,56 +154,81 @@ def _act(args: argparse.Namespace) -> int:
         if args.demo:
             return demo.run(args.window)
         if args.run_only is not None:
-            return _run_only(args)
-        return _examine(args)
+            return _run_only(args, bench)
+        return _examine(args, bench, faults)
 
 
-def _examine(args: argparse.Namespace) -> int:
+def _examine(args: argparse.Namespace, bench: Bench, faults: list[str]) -> int:
+    doses = tuple(DOSES) if args.doses == "both" else (args.doses,)
     cases = [
-        Case(fault, seed, args.ranks, args.hosts, args.window, args.dose, not args.effects, args.keep)
+        Case(fault, seed, args.ranks, args.hosts, args.window, dose, not args.effects, args.keep)
         for seed in args.seeds
-        for fault in args.faults
+        for fault in faults
+        for dose in doses
+        if dose == doses[0] or not bench.faults[fault].one_dose
     ]
-    results: list[Result] = []
-    began = time.monotonic()
-    for number, case in enumerate(cases, 1):
-        results.append(_run_with_progress(case, f"[{number}/{len(cases)}]", began))
-        if args.json:
-            args.json.write_text(json.dumps([result.as_json() for result in results], indent=1))
-    print()
-    lines = table.effect_table(results) if args.effects else table.verdict_table(results)
-    print("\n".join(lines))
-    return 0 if args.effects or table.good_enough(results) else EXIT_NOT_GOOD_ENOUGH
-
-
-def _run_with_progress(case: Case, place: str, began: float) -> Result:
-    plan = plan_of(case)
-    title = f"{place} {case.fault} seed {case.seed}, {plan.ranks} ranks on {plan.hosts} hosts"
-    live = sys.stderr.isatty()
-
-    def progress(stage: str) -> None:
-        if live:
-            print(
-                f"\r\033[K{time.monotonic() - began:5.0f} s {title}: {stage} …",
-                end="",
-                file=sys.stderr,
-                flush=True,
-            )
-
+    file = args.resume or args.json
     try:
-        result = run_case(case, progress)
-    finally:
-        if live:
+        results = read(args.resume) if args.resume else []
+    except ValueError as error:
+        raise LabError(str(error), exit_code=EXIT_USAGE) from None
+    done = {result.case.key for result in results}
+    left = [case for case in cases if case.key not in done]
+    if len(left) < len(cases):
+        print(f"{len(cases) - len(left)} of {len(cases)} cases are in {file} already")
+    began = time.monotonic()
+    progress = _Progress(len(left), bench, began)
+    for number, result in enumerate(run_cases(left, progress, bench), 1):
+        results.append(result)
+        progress.ended(result, number)
+        if file:
+            save(file, results)
+    return _print_table(args, bench, results)
+
+
+def _print_table(args: argparse.Namespace, bench: Bench, results: list[Result]) -> int:
+    print()
+    effect_table = bench.effect_table or table.effect_table
+    lines = effect_table(results) if args.effects else table.verdict_table(results, bench.wanted)
+    print("\n".join(lines))
+    return 0 if args.effects or table.good_enough(results, bench.wanted) else EXIT_NOT_GOOD_ENOUGH
+
+
+class _Progress:
+    """What goes on now, where somebody looks on; a line for each case that ended."""
+
+    def __init__(self, cases: int, bench: Bench, began: float) -> None:
+        self._cases = cases
+        self._bench = bench
+        self._began = began
+        self._live = sys.stderr.isatty()
+        self._number = 1
+
+    def __call__(self, case: Case, stage: str) -> None:
+        if self._live:
+            start = f"\r\033[K{time.monotonic() - self._began:5.0f} s {self._title(case)}"
+            print(f"{start}: {stage} …", end="", file=sys.stderr, flush=True)
+
+    def _title(self, case: Case) -> str:
+        plan = self._bench.plan_of(case)
+        place = f"[{self._number}/{self._cases}]"
+        return f"{place} {case.fault} {case.dose} seed {case.seed}, {plan.ranks} ranks on {plan.hosts} hosts"
+
+    def ended(self, result: Result, number: int) -> None:
+        self._number = number
+        if self._live:
             print("\r\033[K", end="", file=sys.stderr, flush=True)
-    outcome = "" if not case.observe and result.outcome == verdicts.SILENT else f" {result.outcome.upper()}"
-    print(f"{time.monotonic() - began:5.0f} s {title}:{outcome} {table.case_line(result)}", flush=True)
-    return result
+        quiet = not result.case.observe and result.outcome == verdicts.SILENT
+        outcome = "" if quiet else f" {result.outcome.upper()}"
+        line = f"{self._title(result.case)}:{outcome} {table.case_line(result)}"
+        print(f"{time.monotonic() - self._began:5.0f} s {line} [{result.wall_s:.0f} s]", flush=True)
+        self._number = number + 1
 
 
-def _run_only(args: argparse.Namespace) -> int:
+def _run_only(args: argparse.Namespace, bench: Bench) -> int:
     ranks = args.ranks or SIZES[0][0]
-    plan = plan_of(Case("none", args.seeds[0], ranks, args.hosts))
-    with Job(plan, args.seeds[0]) as job:
+    plan = bench.plan_of(Case("none", args.seeds[0], ranks, args.hosts))
+    with bench.job(plan, args.seeds[0]) as job:
         job.wait_until_healthy()
         for rank, process in enumerate(job.processes):
             print(f"rank {rank} pid {process.pid} node {job.hosts[plan.host_of(rank)].node}")

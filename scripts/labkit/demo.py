@@ -8,7 +8,7 @@ import tempfile
 import time
 
 from labkit import verdicts
-from labkit.faults import PythonSlow
+from labkit.faults.python_slow import PythonSlow
 from labkit.launch import Job, Plan
 from labkit.shell import EXIT_NOT_GOOD_ENOUGH, LabError, rankscope
 

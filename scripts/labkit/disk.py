@@ -14,6 +14,7 @@ IMAGE = FOLDER / "shards.img"
 FILES_PER_SHARD = 2
 FILE_BYTES = 4 << 20
 MAX_RANKS = 8
+TABLE_BYTES = 32 << 20
 
 
 def device_of(path: Path, root: Path = Path("/")) -> str | None:
@@ -38,7 +39,7 @@ def make_shards() -> tuple[str | None, str]:
     device = device_of(SHARDS)
     kind = "the disk"
     if device is None:
-        size = MAX_RANKS * FILES_PER_SHARD * FILE_BYTES * 5 // 4
+        size = MAX_RANKS * (FILES_PER_SHARD * FILE_BYTES + TABLE_BYTES) * 5 // 4
         with IMAGE.open("wb") as image:
             image.truncate(size)
         if quietly("mkfs.ext4", "-q", "-F", IMAGE) and quietly("mount", "-o", "loop", IMAGE, SHARDS):
@@ -51,6 +52,16 @@ def make_shards() -> tuple[str | None, str]:
     # Dirty pages cannot be dropped from the cache: only reads of written-back files reach the device.
     run("sync", "-f", SHARDS)
     return device, kind if device else "no block device"
+
+
+def make_tables(ranks: int) -> None:
+    """Write the table that each rank maps into memory, and leave none of it in the page cache: who reads it is charged for it."""
+    for rank in range(ranks):
+        with (SHARDS / f"table{rank}").open("wb") as file:
+            file.write(os.urandom(1 << 20) * (TABLE_BYTES >> 20))
+            file.flush()
+            os.fsync(file.fileno())
+            os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 def remove_all() -> int:

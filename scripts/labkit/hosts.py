@@ -69,6 +69,22 @@ class Host:
         for namespace, device in ((self.namespace, INTERFACE), (SWITCH, self.port)):
             _run(f"tc -n {namespace} qdisc replace dev {device} root tbf rate {kbit}kbit burst {burst} latency 50ms")
 
+    def lose(self, share: float) -> None:
+        """Let the switch drop this share of the packets from and to this host, by lot; 0: none.
+
+        Packets are those of the kernel's queue: up to 64 KiB each, before they are cut to the size of the link.
+        """
+        quietly("tc", "-n", SWITCH, "qdisc", "delete", "dev", self.port, "clsact")
+        if not share:
+            return
+        _run(f"tc -n {SWITCH} qdisc add dev {self.port} clsact")
+        # Classic BPF: a random number; at least the limit: go on (-1), else drop (2).
+        limit = round(share * (1 << 32))
+        program = f"4,32 0 0 4294963256,53 0 1 {limit},6 0 0 4294967295,6 0 0 2"
+        for way in ("ingress", "egress"):
+            words = f"tc -n {SWITCH} filter add dev {self.port} {way} bpf direct-action bytecode".split()
+            run(*words, program)
+
     def enter(self) -> None:
         """Move the calling process in (between fork and exec)."""
         libc = ctypes.CDLL(None, use_errno=True)
@@ -79,6 +95,31 @@ class Host:
             handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
             if libc.setns(handle, kind):
                 raise OSError(ctypes.get_errno(), f"setns {path}")
+
+
+def slow_in_fabric(hosts: list[Host], victim: Host, share: float) -> None:
+    """Let the switch carry only `share` of the nominal rate to and from `victim`; nothing of it shows on any host."""
+    kbit = round(victim.rate_mbit * 1000 * share)
+    burst = max(70_000, kbit * 1000 // 8 * 4 // 1000)
+    _run(f"tc -n {SWITCH} qdisc replace dev {victim.port} root tbf rate {kbit}kbit burst {burst} latency 50ms")
+    for host in hosts:
+        if host == victim:
+            continue
+        place = f"-n {SWITCH}"
+        port = f"dev {host.port}"
+        _run(f"tc {place} qdisc replace {port} root handle 1: htb default 2")
+        for number, rate in ((1, kbit), (2, host.rate_mbit * 1000)):
+            limits = f"rate {rate}kbit ceil {rate}kbit burst 70000 cburst 70000 quantum 60000"
+            _run(f"tc {place} class replace {port} parent 1: classid 1:{number} htb {limits}")
+        match = f"u32 match ip src {victim.address}/32 flowid 1:1"
+        _run(f"tc {place} filter replace {port} parent 1: protocol ip prio 1 {match}")
+
+
+def heal_fabric(hosts: list[Host]) -> None:
+    """Undo slow_in_fabric."""
+    for host in hosts:
+        _run(f"tc -n {SWITCH} qdisc delete dev {host.port} root")
+        host.shape(1.0)
 
 
 def build(count: int, rate_mbit: int) -> list[Host]:

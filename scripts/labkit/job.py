@@ -5,8 +5,10 @@ prepare it, forward, wait for the device, backward (DDP's allreduce), optimizer,
 GPU would compute: the CPU is free in it, so that two cores carry eight ranks.
 
 Two files tie the job to the lab:
-  DIR/rank<N>.control   JSON {"function": …, "manner": "busy" | "sleep", "seconds": …}, looked at once a step: that
-                        function then takes so much longer, inside its own Python frame.
+  DIR/rank<N>.control   JSON of orders, looked at once a step. {"function": …, "manner": "busy" | "sleep", "seconds": …}:
+                        that function then takes so much longer, inside its own Python frame; with "every": n only in every
+                        n-th step. {"width": …, "device": …, "at": step}: a model of that width, which computes so many times
+                        as long on the device, from that step on. Others: features.py, loader.py, pipeline.py.
   DIR/rank<N>.steps     one line per step with the job's own timings (`STEP_COLUMNS`), the ground truth of the lab.
 """
 
@@ -20,12 +22,17 @@ import json
 import os
 import random
 import select
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import pipeline
 import torch
 import torch.distributed as dist
+from features import Checkpoints, Features, Lengths, Table, places
+from loader import Loader
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -54,17 +61,14 @@ class Shard:
 
     def __init__(self, folder: Path, sample_bytes: int) -> None:
         self.sample_bytes = sample_bytes
-        files = [os.open(path, os.O_RDONLY) for path in sorted(folder.iterdir())]
-        for fd in files:
-            os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
-        places = [(fd, at) for fd in files for at in range(0, os.fstat(fd).st_size - sample_bytes + 1, sample_bytes)]
-        self._places = itertools.cycle(places)
+        self._places = places(folder, sample_bytes)
 
-    def load_batch(self) -> bytearray:
-        fd, offset = next(self._places)
+    def load_batch(self, length: float = 1.0) -> bytearray:
+        fd, offset, size = next(self._places)
         # The whole file: a part of one that lies in a large folio of the page cache would stay.
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_DONTNEED)
-        sample = bytearray(os.pread(fd, self.sample_bytes, offset))
+        wanted = int(self.sample_bytes * length) // FEATURES * FEATURES
+        sample = bytearray(os.pread(fd, wanted, min(offset, size - wanted)))
         slow["load_batch"]()
         return sample
 
@@ -107,12 +111,15 @@ def device_wait(seconds: float) -> None:
 class Metrics:
     """Running figures, written as a training script writes them: a line now and then."""
 
-    def __init__(self, rank: int) -> None:
+    def __init__(self, rank: int, lock: threading.Lock) -> None:
         self.rank = rank
+        self.lock = lock
         self.losses: collections.deque[float] = collections.deque(maxlen=50)
 
     def log_metrics(self, step: int, loss: Tensor) -> None:
-        self.losses.append(float(loss.detach()))
+        figure = float(loss.detach())
+        with self.lock:
+            self.losses.append(figure)
         slow["log_metrics"]()
         if self.rank == 0 and step % 100 == 0:
             print(f"step {step} loss {sum(self.losses) / len(self.losses):.4f}", flush=True)
@@ -132,24 +139,30 @@ class Classifier(nn.Module):
 
 
 class Control:
-    """The lab's file that makes one function slow; one stat call a step."""
+    """The lab's file of orders; one stat call a step."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.orders: dict[str, Any] = {}
         self._seen = 0
 
-    def poll(self) -> None:
+    def poll(self, step: int = 0) -> bool:
+        """Follow the file; whether its orders are new."""
         try:
             changed = self.path.stat().st_mtime_ns
         except FileNotFoundError:
             changed = 0
-        if changed == self._seen:
-            return
-        self._seen = changed
-        slow.clear()
-        if changed:
-            order = json.loads(self.path.read_text())
-            slow[order["function"]] = slowness(order["manner"], order["seconds"])
+        is_new = changed != self._seen
+        if is_new:
+            self._seen = changed
+            self.orders = json.loads(self.path.read_text()) if changed else {}
+            slow.clear()
+            if "function" in self.orders:
+                self._slowness = slowness(self.orders["manner"], self.orders["seconds"])
+        if "function" in self.orders:
+            strikes = step % self.orders.get("every", 1) == 0
+            slow[self.orders["function"]] = self._slowness if strikes else bool
+        return is_new
 
 
 def slowness(manner: str, seconds: float) -> Callable[[], object]:
@@ -167,28 +180,60 @@ def _cpu_seconds(work: Callable[[], object]) -> float:
     return time.thread_time() - began
 
 
-def train(args: argparse.Namespace, rank: int) -> None:
+class Recorder:
+    """Writes a line of timings for each step."""
+
+    def __init__(self, path: Path) -> None:
+        self._fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
+
+    def write(self, step: int, marks: list[float], cpu: float) -> None:
+        """`marks`: the beginning of the step, and the end of each of its parts, on CLOCK_MONOTONIC."""
+        spans = [later - earlier for earlier, later in itertools.pairwise(marks)]
+        figures = [marks[-1], marks[-1] - marks[0], *spans, cpu]
+        os.write(self._fd, f"{step} {' '.join(f'{figure:.5f}' for figure in figures)}\n".encode())
+
+
+def train(args: argparse.Namespace, rank: int, world: int) -> None:
     shard = Shard(args.data / f"rank{rank}", args.sample_kib * 1024)
     control = Control(args.dir / f"rank{rank}.control")
-    metrics = Metrics(rank)
+    features = features_of(args, rank)
+    lengths = Lengths(rank, world)
+    metrics = Metrics(rank, features.metrics_thread.lock)
     jitter = random.Random(rank)
-    model = DistributedDataParallel(Classifier(args.width))
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    model, optimizer, device_s = *build(args.width), args.device_ms / 1000
     loss_of = nn.CrossEntropyLoss()
     clock = time.monotonic
-    steps = os.open(args.dir / f"rank{rank}.steps", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
+    recorder = Recorder(args.dir / f"rank{rank}.steps")
+    worker_control = Control(control.path)  # each worker process goes on with a copy of its own
+
+    def make_batch(number: int) -> tuple[Tensor, Tensor]:
+        worker_control.poll(number)
+        return prepare(shard.load_batch(), args, 1.0)
+
+    loader = Loader(make_batch, args.workers)
+    loader.follow({})
     for step in range(args.steps) if args.steps else itertools.count():
-        control.poll()
+        if control.poll(step):
+            for part in (features, lengths, loader):
+                part.follow(control.orders)
+        if step == control.orders.get("at"):
+            model, optimizer = build(control.orders["width"])
+            device_s = args.device_ms / 1000 * control.orders["device"]
+        length = lengths.of_step(step)
         marks = [clock()]
         cpu = time.process_time()
-        sample = shard.load_batch()
-        marks.append(clock())
-        tokens = tokenize(sample)
-        inputs, labels = collate(augment(tokens, args.batch, args.crops), build_mask(tokens[: args.batch]), tokens)
+        if args.workers:
+            inputs, labels = loader.next_batch()
+            marks.append(clock())
+        else:
+            sample = shard.load_batch(length)
+            marks.append(clock())
+            inputs, labels = prepare(sample, args, length)
+        features.before_forward()
         marks.append(clock())
         loss = loss_of(model(inputs), labels)
         marks.append(clock())
-        device_wait(args.device_ms / 1000 * jitter.uniform(0.98, 1.02))
+        device_wait(device_s * length * jitter.uniform(0.98, 1.02))
         marks.append(clock())
         loss.backward()
         marks.append(clock())
@@ -196,10 +241,30 @@ def train(args: argparse.Namespace, rank: int) -> None:
         optimizer.zero_grad()
         marks.append(clock())
         metrics.log_metrics(step, loss)
+        features.after_step(step)
         marks.append(clock())
-        spans = [later - earlier for earlier, later in itertools.pairwise(marks)]
-        figures = [marks[-1], marks[-1] - marks[0], *spans, time.process_time() - cpu]
-        os.write(steps, f"{step} {' '.join(f'{figure:.5f}' for figure in figures)}\n".encode())
+        recorder.write(step, marks, time.process_time() - cpu)
+
+
+def prepare(sample: bytearray, args: argparse.Namespace, length: float) -> tuple[Tensor, Tensor]:
+    """From the bytes of a sample to a batch; `length` times as many rows."""
+    batch = int(args.batch * length)
+    tokens = tokenize(sample)
+    return collate(augment(tokens, batch, args.crops), build_mask(tokens[:batch]), tokens)
+
+
+def build(width: int) -> tuple[nn.Module, torch.optim.Optimizer]:
+    model = DistributedDataParallel(Classifier(width))
+    return model, torch.optim.SGD(model.parameters(), lr=0.01)
+
+
+def features_of(args: argparse.Namespace, rank: int) -> Features:
+    table = args.data / f"table{rank}" if args.lookups else None
+    return Features(
+        Table(table, args.lookups, rank),
+        Checkpoints(args.data / f"checkpoint{rank}", args.save_every, args.save_kib),
+        args.report_bytes,
+    )
 
 
 def main() -> None:
@@ -212,13 +277,29 @@ def main() -> None:
     parser.add_argument("--crops", type=int, default=8, help="views that augment makes of each sample")
     parser.add_argument("--sample-kib", type=int, default=512, help="bytes read per step, KiB")
     parser.add_argument("--device-ms", type=float, default=120.0, help="time the device computes per step, ms")
+    parser.add_argument("--workers", type=int, default=0, help="processes that make batches, 0: the rank makes its own")
+    parser.add_argument("--report-bytes", type=int, default=0, help="bytes of report printed after each step")
+    parser.add_argument("--lookups", type=int, default=0, help="pages of DATA/table<N> that each step looks up")
+    parser.add_argument("--save-every", type=int, default=0, help="steps from checkpoint to checkpoint")
+    parser.add_argument("--save-kib", type=int, default=1024, help="a rank's part of a checkpoint, KiB")
+    parser.add_argument("--stages", type=int, default=1, help="stages of the pipeline; 2 or more: see pipeline.py")
     args = parser.parse_args()
     torch.set_num_threads(1)
     torch.manual_seed(7)
-    rank = int(os.environ["RANK"])
+    rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     dist.init_process_group("gloo")
     try:
-        train(args, rank)
+        if args.stages > 1:
+            shard = Shard(args.data / f"rank{rank}", args.sample_kib * 1024)
+            control = Control(args.dir / f"rank{rank}.control")
+            recorder = Recorder(args.dir / f"rank{rank}.steps")
+
+            def load() -> tuple[Tensor, Tensor]:
+                return prepare(shard.load_batch(), args, 1.0)
+
+            pipeline.train(pipeline.Place(rank, world, args.stages), args, load, control, recorder)
+        else:
+            train(args, rank, world)
     finally:
         dist.destroy_process_group()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import json
 import os
 import random
 import signal
@@ -15,8 +16,10 @@ from pathlib import Path
 
 from labkit import cgroups, disk, hosts, steps
 from labkit.shell import LabError, python
+from labkit.shipper import Shipper
 
 JOB_SCRIPT = Path(__file__).with_name("job.py")
+MASTER_PORT = 29500
 HEALTHY_STEPS = 10
 START_TIMEOUT_S = 120.0
 _PR_SET_PDEATHSIG = 1
@@ -28,7 +31,12 @@ class RankEnded(LabError):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What to start. `lone`: the rank that has the last core for itself; the others share the rest."""
+    """What to start. `lone`: the rank that has the last core for itself; the others share the rest.
+
+    free_cores: nobody has a core for himself. views: see `crops`. The rest are features of the job, off by default: loader
+    `workers` per rank, bytes printed per step through a pipe, pages of a table looked up per step, steps from checkpoint to
+    checkpoint, stages of the pipeline.
+    """
 
     ranks: int
     hosts: int
@@ -36,6 +44,13 @@ class Plan:
     rate_mbit: int = 600
     device_ms: float = 120.0
     sample_bytes: int = 512 << 10
+    free_cores: bool = False
+    views: int = 0
+    workers: int = 0
+    report_bytes: int = 0
+    lookups: int = 0
+    save_every: int = 0
+    stages: int = 1
 
     def host_of(self, rank: int) -> int:
         """Ranks are laid on hosts in blocks, as launchers do."""
@@ -47,7 +62,25 @@ class Plan:
     @property
     def crops(self) -> int:
         """The rank's own CPU work, so chosen that eight ranks leave two cores mostly idle and two ranks are not all waiting."""
-        return 50 if self.ranks > 4 else 120
+        return self.views or (50 if self.ranks > 4 else 120)
+
+    def stage_of(self, rank: int) -> int:
+        return rank * self.stages // self.ranks
+
+    @property
+    def job_arguments(self) -> list[str]:
+        """Of job.py, for what the job does."""
+        words = {
+            "crops": self.crops,
+            "device-ms": self.device_ms,
+            "sample-kib": self.sample_bytes // 1024,
+            "workers": self.workers,
+            "report-bytes": self.report_bytes,
+            "lookups": self.lookups,
+            "save-every": self.save_every,
+            "stages": self.stages,
+        }
+        return [word for name, value in words.items() for word in (f"--{name}", str(value))]
 
 
 class Job:
@@ -61,6 +94,8 @@ class Job:
         self.processes: list[subprocess.Popen[bytes]] = []
         self.device: str | None = None
         self.device_kind = ""
+        self.lone = plan.lone
+        self.shippers: list[Shipper] = []
         self._companions: list[subprocess.Popen[bytes]] = []
         self._hierarchies = cgroups.hierarchies()
         self._run_id = f"lab-{random.Random(seed).randrange(16**6):06x}"
@@ -76,11 +111,28 @@ class Job:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
+    @property
+    def name(self) -> str:
+        """What rankscope calls this job: from the identity that torchrun gives it."""
+        return f"torch-{self._run_id}-{self.hosts[0].address}:{MASTER_PORT}"
+
     def control_file(self, rank: int) -> Path:
         return self.folder / f"rank{rank}.control"
 
+    def order(self, rank: int, orders: dict[str, object] | None) -> None:
+        """Write a rank's control file, in one piece; None: no orders."""
+        target = self.control_file(rank)
+        if orders is None:
+            target.unlink(missing_ok=True)
+            return
+        draft = target.with_suffix(".draft")
+        draft.write_text(json.dumps(orders))
+        draft.rename(target)
+
     def _start(self) -> None:
         self.device, self.device_kind = disk.make_shards()
+        if self.plan.lookups:
+            disk.make_tables(self.plan.ranks)
         self.folder.mkdir(exist_ok=True)
         self.hosts = hosts.build(self.plan.hosts, self.plan.rate_mbit)
         for rank in range(self.plan.ranks):
@@ -90,35 +142,65 @@ class Job:
 
     def _start_rank(self, rank: int, group: cgroups.Group) -> subprocess.Popen[bytes]:
         host = self.hosts[self.plan.host_of(rank)]
+        environment = os.environ | self.rank_environment(rank)
+        command = [python(), str(JOB_SCRIPT), "--dir", str(self.folder), "--data", str(disk.SHARDS)]
+        command += self.plan.job_arguments
+        cores = os.sched_getaffinity(0)
+        if self.plan.report_bytes:
+            shipper = Shipper(self.folder / f"rank{rank}.log")
+            self.shippers.append(shipper)
+            entrances = [group.enter, host.enter]
+            return start(command, log=shipper.entrance, env=environment, enter=entrances, cores=cores)
+        with (self.folder / f"rank{rank}.log").open("wb") as log:
+            return start(command, log=log.fileno(), env=environment, enter=[group.enter, host.enter], cores=cores)
+
+    def rank_environment(self, rank: int) -> dict[str, str]:
+        """What torchrun sets for a rank."""
+        host = self.hosts[self.plan.host_of(rank)]
         peers = self.plan.ranks_on(host.number)
-        environment = os.environ | {
+        return {
             "RANK": str(rank),
             "LOCAL_RANK": str(peers.index(rank)),
             "WORLD_SIZE": str(self.plan.ranks),
             "LOCAL_WORLD_SIZE": str(len(peers)),
             "GROUP_RANK": str(host.number),
             "ROLE_RANK": str(rank),
-            "ROLE_NAME": "default",
+            "ROLE_NAME": f"stage{self.plan.stage_of(rank)}" if self.plan.stages > 1 else "default",
             "MASTER_ADDR": self.hosts[0].address,
-            "MASTER_PORT": "29500",
+            "MASTER_PORT": str(MASTER_PORT),
             "TORCHELASTIC_RUN_ID": self._run_id,
             "GLOO_SOCKET_IFNAME": hosts.INTERFACE,
             "OMP_NUM_THREADS": "1",
             "PYTHONUNBUFFERED": "1",
         }
-        command = [python(), str(JOB_SCRIPT), "--dir", str(self.folder), "--data", str(disk.SHARDS)]
-        command += f"--crops {self.plan.crops} --device-ms {self.plan.device_ms}".split()
-        command += f"--sample-kib {self.plan.sample_bytes // 1024}".split()
-        cores = os.sched_getaffinity(0)
-        with (self.folder / f"rank{rank}.log").open("wb") as log:
-            return _start(command, log=log.fileno(), env=environment, enter=[group.enter, host.enter], cores=cores)
 
     def cores_of(self, rank: int) -> set[int]:
         """The cores a rank may use: the lone rank has the last one for itself, in healthy runs as well."""
         cores = sorted(os.sched_getaffinity(0))
-        if len(cores) < 2:
+        if len(cores) < 2 or self.plan.free_cores:
             return set(cores)
-        return {cores[-1]} if rank == self.plan.lone else set(cores[:-1])
+        return {cores[-1]} if rank == self.lone else set(cores[:-1])
+
+    def pin(self, lone: int) -> None:
+        """Put every rank on its cores, with the last one for `lone` (unless the plan leaves all cores to all)."""
+        self.lone = lone
+        for rank in range(self.plan.ranks):
+            self.put_on_cores(rank, self.cores_of(rank))
+
+    def put_on_cores(self, rank: int, cores: set[int]) -> None:
+        for thread in self.threads_of(rank):
+            with contextlib.suppress(ProcessLookupError):
+                os.sched_setaffinity(thread, cores)
+
+    def threads_of(self, rank: int) -> list[int]:
+        """All threads of a rank and of its children."""
+        found, left = [], [self.processes[rank].pid]
+        while left:
+            with contextlib.suppress(OSError):  # ended meanwhile
+                for task in Path(f"/proc/{left.pop()}/task").iterdir():
+                    found.append(int(task.name))
+                    left += [int(child) for child in (task / "children").read_text().split()]
+        return found
 
     def companion_group(self, name: str) -> cgroups.Group:
         """A control group for processes that do not belong to the job; it goes with the job."""
@@ -126,11 +208,18 @@ class Job:
         self.groups.append(group)
         return group
 
-    def start_companion(self, command: list[str], group: cgroups.Group, cores: set[int]) -> subprocess.Popen[bytes]:
+    def start_companion(
+        self, command: list[str], group: cgroups.Group, cores: set[int], host: hosts.Host | None = None
+    ) -> subprocess.Popen[bytes]:
         """Start a process that does not belong to the job; it ends with the job at the latest."""
-        process = _start(command, log=subprocess.DEVNULL, env=dict(os.environ), enter=[group.enter], cores=cores)
+        enter = [group.enter, *([host.enter] if host else [])]
+        process = start(command, log=subprocess.DEVNULL, env=dict(os.environ), enter=enter, cores=cores)
         self._companions.append(process)
         return process
+
+    def observer_command(self, command: list[str]) -> list[str]:
+        """The command as it must be run to see this job's machine."""
+        return command
 
     def wait_until_healthy(self) -> None:
         """Until every rank has made HEALTHY_STEPS steps; LabError where one dies or it takes too long.
@@ -143,10 +232,7 @@ class Job:
             if time.monotonic() > deadline:
                 raise LabError(f"no {HEALTHY_STEPS} steps in {START_TIMEOUT_S:.0f} s\n{self._end_of_log(0)}")
             time.sleep(0.2)
-        for rank, process in enumerate(self.processes):
-            for task in Path(f"/proc/{process.pid}/task").iterdir():
-                with contextlib.suppress(ProcessLookupError):
-                    os.sched_setaffinity(int(task.name), self.cores_of(rank))
+        self.pin(self.plan.lone)
 
     def _fewest_steps(self) -> int:
         return min(len(steps.read(self.folder / f"rank{rank}.steps")) for rank in range(self.plan.ranks))
@@ -170,7 +256,9 @@ class Job:
                         process.send_signal(number)
             for process in everything:
                 process.wait()
-            self.processes, self._companions = [], []
+            for shipper in self.shippers:
+                shipper.close()
+            self.processes, self._companions, self.shippers = [], [], []
             clean_up()
 
     def _end_of_log(self, rank: int) -> str:
@@ -181,9 +269,10 @@ class Job:
         return "\n".join(f"    rank {rank} | {line}" for line in lines[-15:])
 
 
-def _start(
+def start(
     command: list[str], *, log: int, env: dict[str, str], enter: list[Callable[[], None]], cores: set[int]
 ) -> subprocess.Popen[bytes]:
+    """Start a process of the lab; `enter` is called in it before the command (namespaces, groups)."""
     libc = ctypes.CDLL(None)
 
     def before_exec() -> None:
@@ -201,7 +290,7 @@ def _start(
         env=env,
         cwd="/",
         start_new_session=True,
-        preexec_fn=before_exec,  # noqa: PLW1509 (the lab has one thread)
+        preexec_fn=before_exec,  # noqa: PLW1509 (the lab's other threads hold no lock that it needs)
     )
 
 

@@ -1,146 +1,219 @@
-"""One case: start a job, hurt it, ask rankscope, compare."""
+"""Cases, one after the other on a running job: hurt it, ask rankscope, compare, heal it."""
 
 from __future__ import annotations
 
-import random
+import contextlib
+import json
 import shutil
 import subprocess
 import time
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
 
-from labkit import verdicts
-from labkit.faults import ALL, Truth
-from labkit.launch import Job, Plan, RankEnded
+from labkit import disk, verdicts
+from labkit.cases import CPU, GOOD_ENOUGH, SIZES, Bench, Case, Result, plan_of, random_of, schedule
+from labkit.launch import Job, RankEnded
 from labkit.shell import REPOSITORY, Impossible, LabError, rankscope
-from labkit.steps import Pace
 
-# (ranks, hosts), taken in turn by seed.
-SIZES = ((4, 2), (8, 4), (2, 2), (4, 4), (8, 3), (6, 3), (3, 3))
 KEPT = REPOSITORY / "lab-out"
 HEALTHY_S = 2.5
 SETTLE_S = 2.5
+# After a fault the job must step again as it did at first, within this factor; otherwise a new one is started.
+HEALED = 1.25
+_HEALING_S = 1.5
+
+Progress = Callable[[Case, str], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Case:
-    """What to do. `ranks`, `hosts`: None lets the seed choose. `observe`: ask rankscope, else only measure the job."""
-
-    fault: str
-    seed: int
-    ranks: int | None = None
-    hosts: int | None = None
-    window_s: float = 10.0
-    dose: str = "strong"
-    observe: bool = True
-    keep: bool = False
+def run_cases(cases: Sequence[Case], progress: Progress, bench: Bench = CPU) -> Iterator[Result]:
+    """Run all, those together that one job can serve; LabError only where the lab itself is broken."""
+    for chunk in schedule(cases, bench):
+        yield from _run_chunk(chunk, progress, bench)
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
-    """How a case ended: `outcome` is one of verdicts.FIRST … IMPOSSIBLE, `said` a line for the reader.
-
-    seconds: from the fault to the verdict. before, after: the job's pace by its own clock, without and with the fault.
-    """
-
-    case: Case
-    plan: Plan
-    outcome: str
-    said: str
-    truth: Truth | None = None
-    seconds: float | None = None
-    cause_right: bool = False
-    culprit_named: bool = False
-    before: Pace | None = None
-    after: Pace | None = None
-    verdict: str = ""
-
-    def as_json(self) -> dict[str, Any]:
-        found = asdict(self)
-        if self.truth:
-            found["truth"]["causes"] = {name: sorted(causes) for name, causes in self.truth.causes.items()}
-        return found
-
-
-def plan_of(case: Case) -> Plan:
-    """The sizes of a case and the rank with a core of its own, by its seed."""
-    rng = random.Random(f"plan {case.fault} {case.seed}")
-    least = ALL[case.fault].min_hosts
-    sizes = [size for size in SIZES if size[1] >= least]
-    ranks, hosts = sizes[(case.seed - 1) % len(sizes)]
-    if case.ranks is not None:
-        ranks, hosts = case.ranks, min(max(hosts, least), case.ranks)
-    if case.hosts is not None:
-        hosts = min(case.hosts, ranks)
-    return Plan(ranks=ranks, hosts=hosts, lone=rng.randrange(ranks))
+def _run_chunk(cases: list[Case], progress: Progress, bench: Bench) -> Iterator[Result]:
+    left = list(cases)
+    tries = 0
+    while left:
+        case, began = left[0], time.monotonic()
+        plan, least = bench.plan_of(case), bench.faults[case.fault].min_hosts
+        if plan.hosts < least:
+            yield Result(left.pop(0), plan, verdicts.IMPOSSIBLE, f"needs {least} hosts")
+            continue
+        progress(case, "starting")
+        with bench.job(plan, case.seed) as job:
+            try:
+                job.wait_until_healthy()
+            except RankEnded as error:
+                yield Result(left.pop(0), plan, verdicts.FAILED, str(error))
+                continue
+            except LabError:
+                tries += 1
+                if tries > 1:
+                    raise
+                continue
+            tries = 0
+            session = _Session(job, bench, progress)
+            while left and session.usable:
+                result = session.run(left[0])
+                if result is None:  # the job is not what it was
+                    break
+                yield replace(result, wall_s=time.monotonic() - began)
+                began = time.monotonic()
+                left.pop(0)
 
 
-def run_case(case: Case, progress: Callable[[str], None]) -> Result:
-    """Run one case; LabError only where the lab itself is broken."""
-    plan = plan_of(case)
-    if plan.hosts < ALL[case.fault].min_hosts:
-        return Result(case, plan, verdicts.IMPOSSIBLE, f"needs {ALL[case.fault].min_hosts} hosts")
-    progress("starting")
-    with Job(plan, case.seed) as job:
+class _Session:
+    """One job and the cases that it serves."""
+
+    def __init__(self, job: Job, bench: Bench, progress: Progress) -> None:
+        self.job = job
+        self.bench = bench
+        self.progress = progress
+        self.usable = True
+        self._usual_s: float | None = None
+        self._folder = disk.FOLDER / "windows"
+
+    def run(self, case: Case) -> Result | None:
+        """One case; None where the job does not step any more as it did at first."""
+        plan = self.bench.plan_of(case)
+        shutil.rmtree(self._folder / "case", ignore_errors=True)
         try:
-            job.wait_until_healthy()
-            result = _observe(case, plan, job, progress)
+            result = self._observe(case)
         except Impossible as error:
-            result = Result(case, plan, verdicts.IMPOSSIBLE, str(error))
-        except RankEnded as error:
+            self.usable = False
+            return Result(case, plan, verdicts.IMPOSSIBLE, str(error))
+        except LabError as error:
+            if error.help:  # something is missing on this host: no case will do better
+                raise
+            self.usable = False
             result = Result(case, plan, verdicts.FAILED, str(error))
+        if result is None:
+            return None
         bad = case.observe and result.outcome not in {verdicts.FIRST, verdicts.IMPOSSIBLE}
         if case.keep or bad:
-            _keep(case, job, result)
-    return result
+            self._keep(result)
+        return result
+
+    def _observe(self, case: Case) -> Result | None:
+        kind, plan, rng = self.bench.faults[case.fault], self.bench.plan_of(case), random_of(case)
+        job = self.job
+        if self._usual_s is not None:
+            time.sleep(_HEALING_S)
+        if plan.lone != job.lone:
+            job.pin(plan.lone)
+        baseline = self._baseline(case) if kind.needs_baseline and case.observe else None
+        self.progress(case, "healthy")
+        began = time.monotonic()
+        time.sleep(HEALTHY_S + rng.uniform(0, 3))
+        before = job.pace(began, time.monotonic())
+        if before is None:
+            raise LabError("a healthy rank ended no step: this host is too busy for the lab")
+        if self._usual_s is None:
+            self._usual_s = before.step_s
+        elif before.step_s > HEALED * self._usual_s:
+            self.usable = False
+            return None
+        fault = kind(job, rng, case.dose, before)
+        self.progress(case, "fault")
+        truth = fault.inject()
+        injected = time.monotonic()
+        time.sleep(SETTLE_S)
+        seen_from = time.monotonic()
+        window_s = case.window_s * kind.windows
+        if case.observe:
+            self.progress(case, "observing")
+            outcome, said, verdict = self._ask(window_s, baseline)
+        else:
+            time.sleep(window_s)
+            outcome, said, verdict = verdicts.SILENT, "not asked", ""
+        seconds = time.monotonic() - injected
+        after = job.pace(seen_from, time.monotonic())
+        fault.revert()
+        self.usable = not kind.spoils
+        job.check_alive()
+        result = Result(case, plan, outcome, said, truth, seconds, before=before, after=after, verdict=verdict)
+        return result if outcome == verdicts.FAILED or not case.observe else judged(result)
+
+    def _baseline(self, case: Case) -> Path:
+        """A window of the healthy job; one is enough for all cases of a job."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        folder = self._folder / "baseline"
+        if not folder.exists():
+            self.progress(case, "healthy, observed")
+            outcome, said, _ = self._record(folder, case.window_s)
+            if outcome:
+                shutil.rmtree(folder, ignore_errors=True)
+                raise RankEnded(f"no baseline: {said}")
+        return folder
+
+    def _ask(self, window_s: float, baseline: Path | None) -> tuple[str, str, str]:
+        """Outcome FAILED or '', why, and what rankscope printed. Recorded first, so that the window can be kept."""
+        self._folder.mkdir(parents=True, exist_ok=True)
+        folder = self._folder / "case"
+        outcome, said, printed = self._record(folder, window_s)
+        if outcome:
+            return outcome, said, printed
+        return self._call("diagnose", str(folder), *(["--baseline", str(baseline)] if baseline else []), "--json")
+
+    def _record(self, folder: Path, window_s: float) -> tuple[str, str, str]:
+        """One window of this job; other jobs may run on this host."""
+        return self._call("record", "--out", str(folder), "--window", f"{window_s:g}", "--job", self.job.name)
+
+    def _call(self, *arguments: str) -> tuple[str, str, str]:
+        return call(self.job.observer_command([rankscope(), *arguments]))
+
+    def _keep(self, result: Result) -> None:
+        folder = KEPT / self.bench.kept_in / result.case.name
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(self.job.folder, folder, ignore=shutil.ignore_patterns("*.draft"))
+        for name in ("case", "baseline"):
+            with contextlib.suppress(FileNotFoundError):
+                shutil.copytree(self._folder / name, folder / "windows" / name)
+        if not self.bench.faults[result.case.fault].needs_baseline:
+            shutil.rmtree(folder / "windows" / "baseline", ignore_errors=True)
+        (folder / "verdict.json").write_text(result.verdict)
+        (folder / "result.json").write_text(json.dumps(result.as_json(), indent=1))
 
 
-def _observe(case: Case, plan: Plan, job: Job, progress: Callable[[str], None]) -> Result:
-    rng = random.Random(f"case {case.fault} {case.seed}")
-    progress("healthy")
-    began = time.monotonic()
-    time.sleep(HEALTHY_S + rng.uniform(0, 3))
-    before = job.pace(began, time.monotonic())
-    if before is None:
-        raise LabError("a healthy rank ended no step: this host is too busy for the lab")
-    fault = ALL[case.fault](job, rng, case.dose, before)
-    injected = time.monotonic()
-    truth = fault.inject()
-    progress("fault")
-    time.sleep(SETTLE_S)
-    seen_from = time.monotonic()
-    if case.observe:
-        progress("observing")
-        outcome, said, verdict = _diagnose(case)
-    else:
-        time.sleep(case.window_s)
-        outcome, said, verdict = verdicts.SILENT, "not asked", ""
-    seconds = time.monotonic() - injected
-    after = job.pace(seen_from, time.monotonic())
-    fault.revert()
-    job.check_alive()
-    common = {"truth": truth, "seconds": seconds, "before": before, "after": after, "verdict": verdict}
-    if outcome == verdicts.FAILED or not case.observe:
-        return Result(case, plan, outcome, said, **common)
+def judged(result: Result) -> Result:
+    """The same result, with its verdict compared with its truth."""
+    assert result.truth is not None
     try:
-        parsed = verdicts.parse(verdict)
+        parsed = verdicts.parse(result.verdict)
     except verdicts.BadVerdict as error:
-        return Result(case, plan, verdicts.FAILED, f"no verdict: {error}", **common)
-    return Result(
-        case,
-        plan,
-        verdicts.score(parsed, truth),
-        f"{parsed.status}: " + ("; ".join(map(str, parsed.suspects[:3])) or "nobody"),
-        cause_right=verdicts.cause_is_right(parsed, truth),
-        culprit_named=verdicts.culprit_is_named(parsed, truth),
-        **common,
+        return replace(result, outcome=verdicts.FAILED, said=f"no verdict: {error}")
+    return replace(
+        result,
+        outcome=verdicts.score(parsed, result.truth),
+        said=f"{parsed.status}: " + ("; ".join(map(str, parsed.suspects[:3])) or "nobody"),
+        cause_right=verdicts.cause_is_right(parsed, result.truth),
+        culprit_named=verdicts.culprit_is_named(parsed, result.truth),
+        accused=parsed.accuses,
+        accused_rightly=verdicts.first_is_right(parsed, result.truth),
+        confidence=parsed.suspects[0].confidence if parsed.suspects else 0.0,
     )
 
 
-def _diagnose(case: Case) -> tuple[str, str, str]:
-    """Outcome FAILED or '', why, and what rankscope printed."""
-    command = [rankscope(), "diagnose", "--window", f"{case.window_s:g}", "--json"]
+def judge_again(folder: Path) -> Iterator[Result]:
+    """Ask rankscope once more about every case kept in a folder, without running a job."""
+    from labkit.cases import from_json
+
+    for kept in sorted(folder.glob("*/result.json")):
+        result = from_json(json.loads(kept.read_text()))
+        windows = kept.parent / "windows"
+        if result.truth is None or not (windows / "case").exists():
+            continue
+        earlier = ["--baseline", str(windows / "baseline")] if (windows / "baseline").exists() else []
+        outcome, said, printed = call([rankscope(), "diagnose", str(windows / "case"), *earlier, "--json"])
+        again = replace(result, outcome=outcome, said=said, verdict=printed)
+        yield again if outcome else judged(again)
+
+
+def call(command: list[str]) -> tuple[str, str, str]:
+    """Outcome FAILED or '', why, and what the command printed."""
+    limit_s = 150.0
     try:
         done = subprocess.run(
             command,
@@ -149,18 +222,17 @@ def _diagnose(case: Case) -> tuple[str, str, str]:
             errors="replace",
             check=False,
             stdin=subprocess.DEVNULL,
-            timeout=3 * case.window_s + 90,
+            timeout=limit_s,
         )
     except subprocess.TimeoutExpired:
-        return verdicts.FAILED, f"no verdict in {3 * case.window_s + 90:.0f} s", ""
+        return verdicts.FAILED, f"no answer in {limit_s:.0f} s", ""
     if done.returncode not in (0, 1, 2, 3):
         last = (done.stderr.strip() or "no message").splitlines()[-1]
         return verdicts.FAILED, f"exit code {done.returncode}: {last[:200]}", done.stdout + done.stderr
     return "", "", done.stdout
 
 
-def _keep(case: Case, job: Job, result: Result) -> None:
-    folder = KEPT / f"{case.fault}-{case.seed}"
-    shutil.rmtree(folder, ignore_errors=True)
-    shutil.copytree(job.folder, folder)
-    (folder / "verdict.json").write_text(result.verdict)
+__all__ = [
+    "CPU", "GOOD_ENOUGH", "HEALTHY_S", "KEPT", "SETTLE_S", "SIZES", "Bench", "Case", "Result", "judge_again", "judged",
+    "plan_of", "run_cases",
+]  # fmt: skip

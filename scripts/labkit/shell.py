@@ -8,6 +8,7 @@ from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 EXIT_NOT_GOOD_ENOUGH = 1
+EXIT_USAGE = 64
 EXIT_MISSING = 69
 EXIT_NOT_PERMITTED = 77
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,17 +30,25 @@ class Suspect:
     ranks: tuple[int, ...]
     host: str
     function: str | None
+    instance: str
     said: str
+    confidence: float = 0.0
 
     def __str__(self) -> str:
         where = f" ranks {','.join(map(str, self.ranks))}" if self.ranks else f" {self.host}"
-        return f"{self.component}/{self.cause}{where}" + (f" {self.function}" if self.function else "")
+        part = f" {self.instance}" if self.instance else ""
+        return f"{self.component}/{self.cause}{where}{part}" + (f" {self.function}" if self.function else "")
 
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
     status: str
     suspects: tuple[Suspect, ...]
+
+    @property
+    def accuses(self) -> bool:
+        """Whether somebody is said to be guilty; `imbalance` says that nobody is."""
+        return bool(self.suspects) and self.status in {"fault", "hang"}
 
 
 class BadVerdict(ValueError):
@@ -64,15 +74,32 @@ def _suspect(item: dict[str, Any]) -> Suspect:
         ranks=tuple(sorted(int(rank) for rank in item["ranks"])),
         host=str(item.get("host") or ""),
         function=str(function["name"]) if function else None,
+        instance=str(item.get("instance") or ""),
         said=json.dumps(item),
+        confidence=float(item.get("confidence") or 0.0),
     )
 
 
 def names(suspect: Suspect, truth: Truth) -> bool:
-    """Whether a suspect is the truth: component, ranks, and for Python the function."""
+    """Whether a suspect is the truth, or one of the answers that are as good."""
+    return any(_names(suspect, answer) for answer in (truth, *truth.alternatives))
+
+
+def _names(suspect: Suspect, truth: Truth) -> bool:
+    """Component, ranks, for Python the function, and what else the truth asks for."""
     if suspect.component not in truth.causes:
         return False
-    if truth.whole_host:
+    if truth.exact and suspect.cause not in truth.causes[suspect.component]:
+        return False
+    # "gpu2 by eval-server (4711)" names gpu2.
+    if truth.instances and not any(
+        re.match(rf"{re.escape(one)}(?![\w.])", suspect.instance) for one in truth.instances
+    ):
+        return False
+    if truth.everyone:
+        if suspect.ranks and suspect.ranks != truth.ranks:
+            return False
+    elif truth.whole_host:
         if not (suspect.ranks and set(suspect.ranks) <= set(truth.ranks)):
             return False
     elif suspect.ranks != truth.ranks:
@@ -82,23 +109,47 @@ def names(suspect: Suspect, truth: Truth) -> bool:
 
 
 def score(verdict: Verdict, truth: Truth) -> str:
-    """How the case ended: FIRST, IN_THREE, WRONG or SILENT."""
+    """How the case ended: FIRST, IN_THREE, WRONG or SILENT.
+
+    Of two culprits at once both must be named: by the first two suspects (FIRST), or by the first three. Where one is named
+    and the other is not, and nobody else comes before, it is SILENT about the other.
+    """
     if truth.status == "healthy":
         if verdict.suspects or verdict.status in {"fault", "hang"}:
             return WRONG
         return FIRST if verdict.status == "healthy" else SILENT
+    if truth.status == "imbalance":
+        if verdict.accuses:
+            return WRONG
+        return FIRST if verdict.status == "imbalance" else SILENT
     if not verdict.suspects:
         return SILENT
-    right = [names(suspect, truth) for suspect in verdict.suspects[:3]]
+    culprits = (truth, *truth.also)
     # A hang is not a slow-down: a rank that is stopped is right only where the status says so.
-    if right[0] and (truth.status != "hang" or verdict.status == "hang"):
+    if _all_named(verdict.suspects[: len(culprits)], culprits) and (truth.status != "hang" or verdict.status == "hang"):
         return FIRST
-    return IN_THREE if any(right) else WRONG
+    if _all_named(verdict.suspects[:3], culprits):
+        return IN_THREE
+    return SILENT if truth.also and first_is_right(verdict, truth) else WRONG
+
+
+def _all_named(suspects: Sequence[Suspect], culprits: Sequence[Truth]) -> bool:
+    return all(any(names(suspect, culprit) for suspect in suspects) for culprit in culprits)
+
+
+def first_is_right(verdict: Verdict, truth: Truth) -> bool:
+    """Whether the verdict accuses, and its first suspect is a culprit: what precision and calibration count."""
+    guilty = truth.status in {"fault", "hang"}
+    return guilty and verdict.accuses and any(names(verdict.suspects[0], culprit) for culprit in (truth, *truth.also))
 
 
 def cause_is_right(verdict: Verdict, truth: Truth) -> bool:
     """Whether the first suspect's cause is one of the right names, beside its component."""
-    return bool(verdict.suspects) and verdict.suspects[0].cause in truth.causes.get(verdict.suspects[0].component, ())
+    if not verdict.suspects:
+        return False
+    first = verdict.suspects[0]
+    answers = [answer for culprit in (truth, *truth.also) for answer in (culprit, *culprit.alternatives)]
+    return any(first.cause in answer.causes.get(first.component, ()) for answer in answers)
 
 
 def culprit_is_named(verdict: Verdict, truth: Truth) -> bool:

@@ -22,7 +22,9 @@ QUOTA_CPUS = 0.2
 def quota() -> Iterator[Path]:
     """A cgroup with a quota of 0.2 CPUs, and a child without one: the folder of the child."""
     mounts = read_mounts().mounts
-    old = [mount.mount_point for mount in mounts if mount.fs_type == "cgroup" and "cpu" in mount.super_options.split(",")]
+    old = [
+        mount.mount_point for mount in mounts if mount.fs_type == "cgroup" and "cpu" in mount.super_options.split(",")
+    ]
     new = [mount.mount_point for mount in mounts if mount.fs_type == "cgroup2"]
     parent = Path((old or new)[0]) / f"rankscope-test-{os.getpid()}"
     child = parent / "inner"

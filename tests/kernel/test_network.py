@@ -88,7 +88,23 @@ def pair() -> Iterator[Pair]:
         for name, address in ((one, SENDER), (other, RECEIVER)):
             ip("-n", name, "address", "add", f"{address}/24", "dev", "fabric0")
             ip("-n", name, "link", "set", "fabric0", "up")
-        shaper = ["tc", "-n", one, "qdisc", "add", "dev", "fabric0", "root", "tbf", "rate", "20mbit", "burst", "16kb", "limit", "300kb"]
+        shaper = [
+            "tc",
+            "-n",
+            one,
+            "qdisc",
+            "add",
+            "dev",
+            "fabric0",
+            "root",
+            "tbf",
+            "rate",
+            "20mbit",
+            "burst",
+            "16kb",
+            "limit",
+            "300kb",
+        ]
         subprocess.run(shaper, check=True, capture_output=True)
         peers = []
         for name, program in ((other, RECEIVE), (one, SEND % RECEIVER)):

@@ -77,7 +77,9 @@ def test_every_sleep_is_one_absence_with_its_length_and_system_call(program: Sta
         """
     )
     events = observed.run(process)
-    sleeps = events[(events["type"] == ring.OFFCPU) & (events["what"] == CLOCK_NANOSLEEP) & (events["tid"] == process.pid)]
+    sleeps = events[
+        (events["type"] == ring.OFFCPU) & (events["what"] == CLOCK_NANOSLEEP) & (events["tid"] == process.pid)
+    ]
     assert len(sleeps) == 23
     assert (sleeps["dur_ns"] >= 13_000_000).all()
     assert float(np.median(sleeps["dur_ns"])) < 26_000_000
@@ -198,7 +200,10 @@ int rs_lab_outer(int n);
 int rs_lab_inner(int n) { usleep(3000); return n; }
 int rs_lab_outer(int n) { return rs_lab_inner(n) + 1; }
 """
-TABLE = (CallRow("librslab", "rs_lab_outer", "outer", "wait", 1), CallRow("librslab", "rs_lab_inner", "inner", "collective"))
+TABLE = (
+    CallRow("librslab", "rs_lab_outer", "outer", "wait", 1),
+    CallRow("librslab", "rs_lab_inner", "inner", "collective"),
+)
 
 
 def _library(folder: Path) -> Path:

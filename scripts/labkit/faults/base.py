@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import abc
+import math
 import random
-from dataclasses import dataclass
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from labkit.launch import Job
+from labkit.launch import Job, Plan
 from labkit.steps import Pace
 
+TUNING_ROUNDS = 3
+TUNING_S = 2.5
+# Good enough: wanted over gained.
+TUNED = (0.75, 1.2)
 # By how much a fault lengthens the step, as a share of the healthy step.
-DOSES = {"strong": (0.5, 0.9), "weak": (0.1, 0.2)}
+DOSES = {"strong": (0.5, 0.9), "weak": (0.12, 0.22)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +27,10 @@ class Truth:
 
     causes: component → causes that are right names for it. ranks: those that suffer. whole_host: where naming some of
     the ranks (all of one host's) is enough. function: qualified name's last part, for Python faults. culprit: what the
-    evidence could name as well (a process, an interface); not asked for.
+    evidence could name as well (a process, an interface); not asked for. instances: names of the part (gpu2, mlx5_3, a PCI
+    address) of which one must be said; exact: whether the cause must be right as well as the component. everyone: all
+    ranks suffer alike, so that naming them all or none is the same. alternatives: other answers that an operator would
+    take as right; the docstring of the fault says why. also: culprits of the same job that must be named as well.
     """
 
     status: str
@@ -30,13 +40,37 @@ class Truth:
     function: str | None = None
     node: str | None = None
     culprit: str | None = None
+    instances: frozenset[str] = frozenset()
+    exact: bool = False
+    everyone: bool = False
+    alternatives: tuple[Truth, ...] = ()
+    also: tuple[Truth, ...] = ()
+
+
+REPORT_BYTES = 16 << 10
+LOOKUPS = 2000
+SAVE_EVERY = 4
+
+
+def equipped(plan: Plan) -> Plan:
+    """The same job with what training scripts have beside the model: reports through a pipe, a table in memory, checkpoints."""
+    return replace(plan, report_bytes=REPORT_BYTES, lookups=LOOKUPS, save_every=SAVE_EVERY)
 
 
 class Fault(abc.ABC):
     """One fault on one job. `rng` decides what is left open; `dose` is a key of DOSES."""
 
     name: ClassVar[str]
+    group: ClassVar[str] = "other"
     min_hosts: ClassVar[int] = 1
+    # Whether a window of the healthy job is recorded first and given as --baseline.
+    needs_baseline: ClassVar[bool] = False
+    # Whether the job cannot be made as it was before.
+    spoils: ClassVar[bool] = False
+    # Whether the dose changes nothing, so that one is enough.
+    one_dose: ClassVar[bool] = False
+    # How many usual windows it takes to see it.
+    windows: ClassVar[float] = 1.0
 
     def __init__(self, job: Job, rng: random.Random, dose: str, healthy: Pace) -> None:
         self.job = job
@@ -46,10 +80,38 @@ class Fault(abc.ABC):
         self.added_share = rng.uniform(*DOSES[dose])
         self.victim = rng.randrange(job.plan.ranks)
 
+    @classmethod
+    def plan(cls, plan: Plan, dose: str, rng: random.Random) -> Plan:
+        """What kind of job this fault needs; the usual one unless it says otherwise."""
+        return plan
+
     @property
     def added_s(self) -> float:
         """By how much a step is to become longer, seconds."""
         return self.added_share * self.healthy.step_s
+
+    @property
+    def extra_s(self) -> float:
+        """By how much the victim's own work must become longer for that: it may usually have to wait for others."""
+        own = self.healthy.own_s
+        slack = max(own) - own[self.victim] if own else 0.0
+        return self.added_s + slack
+
+    def tune(self, apply: Callable[[float], object], level: float, least: float, most: float) -> None:
+        """Set a level (higher: slower) so that a step becomes about `added_s` longer, by the job's own times."""
+        for _ in range(TUNING_ROUNDS):
+            apply(level)
+            time.sleep(0.5)
+            since = time.monotonic()
+            time.sleep(TUNING_S)
+            after = self.job.pace(since, time.monotonic())
+            gained = after.step_s - self.healthy.step_s if after else math.inf
+            # Never by more than three at once: one bad step of a few says little.
+            times = min(3.0, max(1 / 3, self.added_s / max(gained, 1e-3)))
+            if TUNED[0] <= times <= TUNED[1]:
+                return
+            level = min(most, max(least, level * times))
+        apply(level)
 
     @abc.abstractmethod
     def inject(self) -> Truth:

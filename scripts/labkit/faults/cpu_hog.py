@@ -12,10 +12,11 @@ NAMES = ("compress-logs", "index-files", "checksum", "backup-agent", "node-scann
 
 class CpuHog(Fault):
     name = "cpu-hog"
+    group = "cpu"
 
     def inject(self) -> Truth:
         # Only the rank that has a core for itself: on a shared core more than one rank would suffer.
-        self.victim = self.job.plan.lone
+        self.victim = self.job.lone
         name = self.rng.choice(NAMES)
         # A script's process is called after its file.
         script = self.job.folder / name
@@ -24,7 +25,7 @@ class CpuHog(Fault):
         hogs = self.job.companion_group("hogs")
         # Such a weight that the rank's fair share of the core is less than it needs: with plenty for everybody a rank
         # that computes a few milliseconds a step would hardly notice.
-        share = SHARE_OF_NEED * self.healthy.cpu_s[self.victim] / (self.healthy.step_s + self.added_s)
+        share = SHARE_OF_NEED * self.healthy.cpu_s[self.victim] / (self.healthy.step_s + self.extra_s)
         hogs.weigh_cpu((1 - share) / share)
         cores = self.job.cores_of(self.victim)
         self._hogs: list[subprocess.Popen[bytes]] = [

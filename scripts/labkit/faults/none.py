@@ -1,13 +1,65 @@
 """No fault: whoever is accused is accused wrongly."""
 
+from __future__ import annotations
+
+import random
+import subprocess
+from dataclasses import replace
+
 from labkit.faults.base import Fault, Truth
+from labkit.launch import Plan
+from labkit.shell import python
 
 
 class NoFault(Fault):
     name = "none"
+    group = "healthy"
+    one_dose = True
 
     def inject(self) -> Truth:
         return Truth(status="healthy", causes={})
 
     def revert(self) -> None:
         pass
+
+
+BURSTS = """
+import random, sys, time
+draw = random.Random(int(sys.argv[1]))
+share = float(sys.argv[2])
+while True:
+    busy = draw.uniform(0.002, 0.04)
+    until = time.monotonic() + busy
+    while time.monotonic() < until:
+        pass
+    time.sleep(busy * (1 - share) / share * draw.uniform(0.5, 1.5))
+"""
+PROCESSES = 3
+BUSY = {"strong": 0.35, "weak": 0.12}
+
+
+class Noisy(Fault):
+    """Other processes compute now and then, on all cores, which all ranks may use: all suffer alike, and nobody is guilty."""
+
+    name = "noisy"
+    group = "healthy"
+
+    @classmethod
+    def plan(cls, plan: Plan, dose: str, rng: random.Random) -> Plan:
+        return replace(plan, free_cores=True)
+
+    def inject(self) -> Truth:
+        group = self.job.companion_group("noise")
+        cores = self.job.cores_of(0)
+        self._noise: list[subprocess.Popen[bytes]] = [
+            self.job.start_companion(
+                [python(), "-c", BURSTS, str(self.rng.randrange(1 << 30)), str(BUSY[self.dose])], group, cores
+            )
+            for _ in range(PROCESSES)
+        ]
+        return Truth(status="healthy", causes={})
+
+    def revert(self) -> None:
+        for process in self._noise:
+            process.kill()
+            process.wait()

@@ -1,20 +1,34 @@
-"""The link of one host is shaped to less than its nominal rate, in both directions."""
+"""One host's way to the others is slow: its own link, what lies behind it, or packets that get lost.
 
+With two hosts there is one path, and no telling which end is slow: three at least.
+"""
+
+from __future__ import annotations
+
+from labkit import hosts
 from labkit.faults.base import Fault, Truth
-from labkit.hosts import INTERFACE
+from labkit.hosts import INTERFACE, Host
 
 # A tenth is what a port that fell back from 100 to 10 Gbit/s leaves.
-SHARES = {"strong": 0.1, "weak": 0.5}
+SHARES = {"strong": 0.1, "weak": 0.4}
 
 
 class SlowLink(Fault):
+    """The link of one host is shaped to less than its nominal rate, in both directions; the shaper is on the host."""
+
     name = "slow-link"
-    # With two hosts there is one path, and no telling which end is slow.
+    group = "network"
     min_hosts = 3
 
     def inject(self) -> Truth:
         self.host = self.job.hosts[self.rng.randrange(len(self.job.hosts))]
+        self._strike()
+        return self._truth()
+
+    def _strike(self) -> None:
         self.host.shape(SHARES[self.dose])
+
+    def _truth(self) -> Truth:
         return Truth(
             status="fault",
             causes={
@@ -29,3 +43,30 @@ class SlowLink(Fault):
 
     def revert(self) -> None:
         self.host.shape(1.0)
+
+
+class SlowFabric(SlowLink):
+    """The switch carries less to and from one host; no shaper is seen anywhere, only how fast bytes move."""
+
+    name = "slow-fabric"
+    min_hosts = 4
+
+    def _strike(self) -> None:
+        hosts.slow_in_fabric(self.job.hosts, self.host, SHARES[self.dose])
+
+    def revert(self) -> None:
+        hosts.heal_fabric(self.job.hosts)
+
+
+class PacketLoss(SlowLink):
+    """The switch drops some of the packets from and to one host, by lot."""
+
+    name = "packet-loss"
+    least, most = 0.003, 0.2
+
+    def _strike(self) -> None:
+        self._struck: Host = self.host
+        self.tune(self.host.lose, {"strong": 0.02, "weak": 0.008}[self.dose], self.least, self.most)
+
+    def revert(self) -> None:
+        self.host.lose(0.0)

@@ -1,4 +1,8 @@
-"""A rank's reads from the disk are throttled (blkio under cgroup v1, io.max under v2)."""
+"""Reads from the disk are throttled (blkio under cgroup v1, io.max under v2): of one rank, or of all."""
+
+from __future__ import annotations
+
+from typing import ClassVar
 
 from labkit.faults.base import Fault, Truth
 from labkit.shell import Impossible
@@ -6,13 +10,10 @@ from labkit.shell import Impossible
 
 class SlowRead(Fault):
     name = "slow-read"
+    group = "storage"
 
     def inject(self) -> Truth:
-        if self.job.device is None:
-            raise Impossible("the lab's folder is on no block device, and no loop device could be made for it")
-        # The throttle is a mean: what was not read while the rank computed may be read at once afterwards.
-        rate = int(self.job.plan.sample_bytes / (self.healthy.step_s + self.added_s))
-        self.job.groups[self.victim].limit_reads(self.job.device, rate)
+        self._throttle((self.victim,))
         return Truth(
             status="fault",
             causes={"storage": frozenset({"slow-read", "stalled"})},
@@ -20,6 +21,38 @@ class SlowRead(Fault):
             culprit=self.job.device_kind,
         )
 
+    def _throttle(self, ranks: tuple[int, ...]) -> None:
+        if self.job.device is None:
+            raise Impossible("the lab's folder is on no block device, and no loop device could be made for it")
+        # The throttle is a mean: what was not read while the rank computed may be read at once afterwards.
+        extra_s = self.extra_s if len(ranks) == 1 else self.added_s
+        rate = int(self.job.plan.sample_bytes / (self.healthy.step_s + extra_s))
+        for rank in ranks:
+            self.job.groups[rank].limit_reads(self.job.device, rate)
+
     def revert(self) -> None:
         if self.job.device is not None:
-            self.job.groups[self.victim].limit_reads(self.job.device, None)
+            for group in self.job.groups[: self.job.plan.ranks]:
+                group.limit_reads(self.job.device, None)
+
+
+class SlowFolder(SlowRead):
+    """The folder that all ranks read from is slow for all of them: nobody is odd, only the baseline tells.
+
+    That every step is slow everywhere because of load_batch (the function that reads), or of read (the system call in it), is
+    a right answer too: it leads to the same folder.
+    """
+
+    name = "slow-folder"
+    needs_baseline: ClassVar[bool] = True
+
+    def inject(self) -> Truth:
+        ranks = tuple(range(self.job.plan.ranks))
+        self._throttle(ranks)
+        everywhere = frozenset({"slow-everywhere"})
+        there = tuple(
+            Truth("fault", {"workload": everywhere}, ranks, everyone=True, function=name)
+            for name in ("load_batch", "read")
+        )
+        causes = frozenset({"slow-read", "stalled"})
+        return Truth("fault", {"storage": causes}, ranks, everyone=True, alternatives=there)

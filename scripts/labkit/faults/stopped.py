@@ -7,6 +7,8 @@ from labkit.faults.base import Fault, Truth
 
 class Stopped(Fault):
     name = "stopped"
+    group = "process"
+    one_dose = True
 
     def inject(self) -> Truth:
         self.job.processes[self.victim].send_signal(signal.SIGSTOP)

@@ -17,7 +17,7 @@ from diagnose.gather import load
 from diagnose.judge import diagnose
 from diagnose.report import report
 from diagnose.verdict import to_json
-from observer.windows import write_window
+from observer.windows import Window, write_window
 from probes.errors import BadData, NoRanks
 
 
@@ -134,3 +134,49 @@ def test_any_numbers_in_the_tables_end_in_a_valid_verdict(data: st.DataObject) -
     # THEN
     assert json.loads(to_json(verdict))["schema"] == "rankscope.verdict/1"
     assert all(len(line) <= 80 for line in report(verdict))
+
+
+NUMBER = st.floats(width=32, allow_nan=True, allow_infinity=True)
+
+
+def spoilt(data: st.DataObject, job: Job) -> Window:
+    """A window of the job in which arbitrary cells hold arbitrary numbers, and rows are missing or there twice."""
+    window = build(job)[0]
+    for table, names in (
+        ("steps", ["start_s", "seconds", "own_s", "wait_s", "sched_s"]),
+        ("patterns", ["per_step_s", "per_step_sd_s", "beta"]),
+    ):
+        rows = getattr(window, table).to_pylist()
+        for _ in range(data.draw(st.integers(0, 6))):
+            row = data.draw(st.integers(0, len(rows) - 1))
+            rows[row][data.draw(st.sampled_from(names))] = data.draw(NUMBER)
+        first, last = data.draw(st.integers(0, 30)), data.draw(st.integers(0, 30))
+        rows = rows[first:] + rows[:last]
+        window = builders.columns(window, table, rows)
+    return window
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_any_numbers_now_and_in_the_baseline_end_in_a_valid_verdict(data: st.DataObject) -> None:
+    ranks = data.draw(st.sampled_from([1, 2, 5]))
+    roles = data.draw(st.sampled_from(["none", "own", "pairs"]))
+    columns = {
+        rank: {"role": "" if roles == "none" else f"r{rank // 2 if roles == 'pairs' else rank}"}
+        for rank in range(ranks)
+    }
+    now = spoilt(data, Job(ranks=ranks, steps=13, ranks_columns=columns, extra={0: [(builders.BUSY, 0.1)]}))
+    before = [
+        spoilt(
+            data, Job(ranks=ranks, steps=13, ranks_columns=columns, start=1_759_990_000.0 + 1000 * index, seed=index)
+        )
+        for index in range(data.draw(st.integers(1, 2)))
+    ]
+    try:
+        verdict = diagnose([now], before)
+    except BadData as error:  # nothing usable in the baseline: one line
+        assert "\n" not in str(error)
+        return
+    assert json.loads(to_json(verdict))["schema"] == "rankscope.verdict/1"
+    assert all(len(line) <= 80 for line in report(verdict, verbose=True))
+    assert sum(suspect.lost_percent for suspect in verdict.suspects) <= 100.5

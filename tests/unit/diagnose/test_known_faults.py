@@ -240,4 +240,70 @@ def test_a_single_rank_is_judged_by_its_own_past() -> None:
     windows = build(Job(ranks=1, extra={0: [(builders.READ, 0.08)]}))
     assert diagnose(windows).status == "unknown"
     suspect = first(diagnose(windows, earlier(ranks=1)))
-    assert suspect.cause == "slow-everywhere" and suspect.function is not None and suspect.function.name == "read"
+    assert (suspect.component, suspect.cause) == ("storage", "slow-read")
+    assert suspect.function is not None and suspect.function.name == "read"
+
+
+@pytest.mark.parametrize(
+    ("work", "named"),
+    [
+        (builders.READ, ("storage", "slow-read")),
+        (builders.QUEUE, ("cpu", "contended")),
+        (builders.BUSY, ("workload", "slow-everywhere")),
+    ],
+)
+def test_what_all_ranks_share_is_named_by_what_grew_on_all(work: builders.Work, named: tuple[str, str]) -> None:
+    suspect = first(diagnose(build(Job(extra={rank: [(work, 0.08)] for rank in range(8)})), earlier()))
+    assert (suspect.component, suspect.cause) == named and len(suspect.ranks) == 8
+
+
+def test_a_device_that_waits_longer_with_all_of_the_model_has_more_to_do() -> None:
+    # GIVEN a rank whose device, forward and backward all take twice as long, and nothing else
+    model = [work for work in builders.STEP if work.name in ("device_wait", "Linear.forward", "_engine_run_backward")]
+    longer = Job(extra={2: [(work, work.seconds) for work in model]})
+    verdict = diagnose(build(longer))
+    assert (verdict.status, first(verdict).component, first(verdict).ranks) == ("imbalance", "workload", (2,))
+    # AND one whose device alone does so is another matter
+    alone = first(diagnose(build(Job(extra={2: [(model[0], 0.12)]}))))
+    assert (alone.component, alone.ranks) == ("python", (2,))
+
+
+@pytest.mark.parametrize("bad", [2, 3, 4, 5, 6, 7])
+def test_however_many_ranks_are_bad_time_tells_which(bad: int) -> None:
+    # GIVEN all but a few ranks became slow in one function since the baseline
+    windows = build(Job(extra={rank: [(builders.BUSY, 0.08)] for rank in range(bad)}))
+    verdict = diagnose(windows, earlier())
+    assert verdict.status == "fault"
+    assert sorted(rank for suspect in verdict.suspects for rank in suspect.ranks) == list(range(bad))
+    assert all(s.function is not None and s.function.name == "augment" for s in verdict.suspects)
+    assert sum(s.lost_seconds_per_step for s in verdict.suspects) == pytest.approx(0.08, rel=0.3)
+
+
+def test_one_of_two_ranks_is_told_by_its_past() -> None:
+    windows = build(Job(ranks=2, extra={1: [(builders.BUSY, 0.04)]}))
+    verdict = diagnose(windows, earlier(ranks=2))
+    assert [suspect.ranks for suspect in verdict.suspects] == [(1,)]
+
+
+def staged(**more: object) -> list[builders.Window]:
+    """Every rank has a role of its own: a pipeline without replicas."""
+    columns = {rank: {"role": f"stage-{rank}"} for rank in range(4)}
+    return build(Job(ranks=4, ranks_columns=columns, **more))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("fault", ["busy function", "slow read", "hog"])
+@pytest.mark.parametrize("rank", [0, 2])
+def test_a_rank_without_peers_is_told_by_its_own_past(fault: str, rank: int) -> None:
+    make, component, cause = FAULTS[fault]
+    job = make(rank, 0.1, ranks=4, ranks_columns={each: {"role": f"stage-{each}"} for each in range(4)})
+    before = staged(start=1_759_990_000.0, seed=97) + staged(start=1_759_991_000.0, seed=98)
+    assert diagnose(build(job)).status in ("unknown", "imbalance")
+    verdict = diagnose(build(job), before)
+    assert [(s.component, s.cause, s.ranks) for s in verdict.suspects] == [(component, cause, (rank,))]
+    assert verdict.suspects[0].lost_seconds_per_step == pytest.approx(0.1, rel=0.4)
+    assert any("compared with the past" in note for note in verdict.notes)
+
+
+def test_ranks_without_peers_that_are_as_they_were_are_healthy() -> None:
+    verdict = diagnose(staged(), staged(start=1_759_990_000.0, seed=97))
+    assert not verdict.suspects

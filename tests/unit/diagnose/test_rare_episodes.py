@@ -47,3 +47,25 @@ def test_episodes_that_fall_on_all_ranks_are_nobodys_fault(seed: int) -> None:
     rng = np.random.default_rng(seed)
     own = 0.2 * np.exp(rng.normal(0, 0.05, (8, 97))) + 0.3 * (rng.random((8, 97)) < 0.03)
     assert not list(find_episodes(own, np.zeros(8, np.int64), 0.3, np.full(8, 0.01), np.empty(0, np.int64)))
+
+
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_episodes_that_keep_time_are_no_accident_even_of_few_ranks(ranks: int) -> None:
+    # GIVEN a rank that is slow in every 17th of 70 steps, beside small stalls of all ranks
+    window = spiky(1, 17, 2.0, ranks=ranks)
+    rng = np.random.default_rng(3)
+    rows = window.steps.to_pylist()
+    for row in rows:
+        if rng.random() < 0.03:
+            row["own_s"] += 0.2
+    verdict = diagnose([builders.columns(window, "steps", rows)])
+    assert [(s.component, s.ranks) for s in verdict.suspects] == [("python", (1,))]
+    assert any("every" in e.measure and e.value == "17th step" for e in verdict.suspects[0].evidence)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_few_accidents_of_few_ranks_are_nobodys_fault(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    own = 0.2 * np.exp(rng.normal(0, 0.05, (3, 97)))
+    own[rng.integers(0, 3, 5), rng.integers(0, 97, 5)] += 0.5
+    assert not list(find_episodes(own, np.zeros(3, np.int64), 0.3, np.full(3, 0.01), np.empty(0, np.int64)))

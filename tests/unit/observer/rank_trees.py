@@ -83,7 +83,9 @@ class Tree:
         for pid, (local, peer) in ((one, ends), (other, ends[::-1])):
             self.inode += 1
             self.hold(pid, self.inode)
-            self.tcp.append(f"   0: {local} {peer} 01 00000000:00000000 00:00000000 00000000  0  0 {self.inode} 1 0 20 4 30 10 -1\n")
+            self.tcp.append(
+                f"   0: {local} {peer} 01 00000000:00000000 00:00000000 00000000  0  0 {self.inode} 1 0 20 4 30 10 -1\n"
+            )
         for folder in (self.root / "proc").glob("[0-9]*/net"):
             (folder / "tcp").write_text("  sl  local_address rem_address   st tx_queue …\n" + "".join(self.tcp))
 

@@ -35,7 +35,9 @@ def workers(rank: FoundRank) -> dict[int, str]:
 
 
 def test_torchrun_workers_are_ranks_and_torchrun_is_a_launcher(tree: Tree) -> None:
-    tree.process(100, 1, "pt_elastic", ["/usr/bin/python3.11", "/venv/bin/torchrun", "--nproc-per-node", "2", "train.py"])
+    tree.process(
+        100, 1, "pt_elastic", ["/usr/bin/python3.11", "/venv/bin/torchrun", "--nproc-per-node", "2", "train.py"]
+    )
     tree.process(101, 100, "python3.11", TRAIN, torchrun(0, 0))
     tree.process(102, 100, "python3.11", TRAIN, torchrun(1, 1))
 
@@ -92,7 +94,9 @@ def test_workers_belong_to_their_rank(tree: Tree) -> None:
     tree.process(204, 101, "python3.11", TRACKER, torchrun(0, 0), mapped=PLAIN)
     tree.process(205, 101, "python3.11", FORKSERVER, torchrun(0, 0), mapped=PLAIN)
     tree.process(206, 205, "python3.11", FORKSERVER, torchrun(0, 0))
-    tree.process(207, 101, "python3.11", ["python3.11", "/venv/torch/_inductor/compile_worker/__main__.py"], torchrun(0, 0))
+    tree.process(
+        207, 101, "python3.11", ["python3.11", "/venv/torch/_inductor/compile_worker/__main__.py"], torchrun(0, 0)
+    )
     tree.process(208, 101, "sh", ["sh", "-c", "nvidia-smi"], torchrun(0, 0), mapped=PLAIN, exe="/bin/sh")
     tree.process(209, 208, "nvidia-smi", ["nvidia-smi"], torchrun(0, 0), mapped=PLAIN, exe="/bin/nvidia-smi")
     tree.process(210, 101, "python3.11", TRAIN, torchrun(0, 0), state="Z")
@@ -120,7 +124,9 @@ def test_the_shell_around_a_rank_is_rejected_with_a_reason(tree: Tree) -> None:
 def test_near_misses_say_why(tree: Tree) -> None:
     tree.process(100, 1, "python3.11", TRAIN, torchrun(0, 0), mapped=PLAIN)
     tree.process(101, 1, "python3.11", ["python3.11", "serve.py"])
-    tree.process(102, 1, "tensorboard", ["/usr/bin/python3.11", "/venv/bin/tensorboard", "--logdir", "x"], torchrun(0, 0))
+    tree.process(
+        102, 1, "tensorboard", ["/usr/bin/python3.11", "/venv/bin/tensorboard", "--logdir", "x"], torchrun(0, 0)
+    )
     tree.process(103, 1, "nginx", ["nginx"], mapped=PLAIN, exe="/usr/sbin/nginx")
     tree.process(104, 1, "python3.11", ["python3.11", "cron.py"], mapped=PLAIN)
 
@@ -151,7 +157,11 @@ def test_slurm_tasks_are_ranks(tree: Tree) -> None:
 def test_open_mpi_processes_are_ranks_and_mpirun_is_none(tree: Tree) -> None:
     tree.process(100, 1, "mpirun", ["mpirun", "-n", "2", "python3.11", "train.py"], mapped=PLAIN, exe="/usr/bin/mpirun")
     for rank in range(2):
-        environ = {"OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": "2", "PMIX_NAMESPACE": "prterun-node-7-55@1"}
+        environ = {
+            "OMPI_COMM_WORLD_RANK": str(rank),
+            "OMPI_COMM_WORLD_SIZE": "2",
+            "PMIX_NAMESPACE": "prterun-node-7-55@1",
+        }
         tree.process(101 + rank, 100, "python3.11", TRAIN, environ)
 
     census = find_ranks(tree.root)

@@ -10,9 +10,21 @@ from observer.containers import find_container
 from observer.identity import parse_arguments, parse_claim, printable, shorten
 from probes.procfs import parse_environ
 
-TORCH = {"RANK": "5", "LOCAL_RANK": "1", "WORLD_SIZE": "8", "LOCAL_WORLD_SIZE": "4", "MASTER_ADDR": "n0", "MASTER_PORT": "29500"}
+TORCH = {
+    "RANK": "5",
+    "LOCAL_RANK": "1",
+    "WORLD_SIZE": "8",
+    "LOCAL_WORLD_SIZE": "4",
+    "MASTER_ADDR": "n0",
+    "MASTER_PORT": "29500",
+}
 SLURM = {"SLURM_JOB_ID": "1234", "SLURM_STEP_ID": "0", "SLURM_PROCID": "1", "SLURM_LOCALID": "0", "SLURM_NTASKS": "2"}
-OMPI = {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "8", "OMPI_COMM_WORLD_LOCAL_RANK": "3", "OMPI_MCA_ess_base_jobid": "987"}
+OMPI = {
+    "OMPI_COMM_WORLD_RANK": "3",
+    "OMPI_COMM_WORLD_SIZE": "8",
+    "OMPI_COMM_WORLD_LOCAL_RANK": "3",
+    "OMPI_MCA_ess_base_jobid": "987",
+}
 
 
 @pytest.mark.parametrize("environ, job, rank, local, world", [

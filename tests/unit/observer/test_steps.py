@@ -34,7 +34,10 @@ CASES = {
     ),
     "a bare all-reduce per step": ([(ALLREDUCE, 0.2, 0.01)], 1),
     "eight equal all-reduces, then the forward pass": ([(WAIT, 0.2, 0.004)] + [(WAIT, 0.0005, 0.004)] * 7, 8),
-    "seven all-reduces of different sizes in a burst": ([(WAIT, 0.05, 0.001)] + [(WAIT, 10.0**-n, 0.003) for n in (3, 5, 4, 3, 6, 5)], 7),
+    "seven all-reduces of different sizes in a burst": (
+        [(WAIT, 0.05, 0.001)] + [(WAIT, 10.0**-n, 0.003) for n in (3, 5, 4, 3, 6, 5)],
+        7,
+    ),
 }
 
 
@@ -75,8 +78,12 @@ def test_a_slow_stretch_does_not_change_the_period() -> None:
 
 def test_a_rank_whose_gaps_alternate_takes_the_step_of_its_peers() -> None:
     """Throttled reads come in pairs, a quick one and a slow one: by itself such a rank seems to make half as many steps."""
-    alternating = markers_of([(BACKWARD, 0.2, 0.01), (WAIT, 0.001, 0.02), (BACKWARD, 0.5, 0.01), (WAIT, 0.001, 0.02)], 14)
-    peers = [find_steps(markers_of([(BACKWARD, 0.1, 0.01), (WAIT, 0.001, 0.25)], 28, seed=seed)).period for seed in range(3)]
+    alternating = markers_of(
+        [(BACKWARD, 0.2, 0.01), (WAIT, 0.001, 0.02), (BACKWARD, 0.5, 0.01), (WAIT, 0.001, 0.02)], 14
+    )
+    peers = [
+        find_steps(markers_of([(BACKWARD, 0.1, 0.01), (WAIT, 0.001, 0.25)], 28, seed=seed)).period for seed in range(3)
+    ]
     alone = find_steps(alternating)
     assert alone.period == 4
     assert common_period([alone.period, *peers]) == 2
@@ -97,3 +104,47 @@ def test_any_sequence_gives_ordered_edges(raw: list[tuple[int, float, float]]) -
     steps = find_steps(Markers(np.array([s for s, _, _ in raw], dtype=np.int64), starts, starts + durations))
     assert (np.diff(steps.edge_s) > 0).all()
     assert steps.count >= 3 or steps.reason
+
+
+GPU_WAIT = 17
+
+
+def on_gpus(pattern: list[tuple[int, float, float]], steps: int) -> Markers:
+    markers = markers_of(pattern, steps)
+    return Markers(markers.symbol, markers.start_s, markers.end_s, frozenset({GPU_WAIT}))
+
+
+ENQUEUED = [(ALLREDUCE, 0.03, 1e-5)] + [(ALLREDUCE, 0.002, 1e-5)] * 4
+
+
+def test_a_step_on_a_gpu_ends_when_its_host_has_waited_for_it() -> None:
+    """The longest gap follows an enqueued collective, but the host is level with its GPU after the wait only."""
+    pattern = [*ENQUEUED[:4], (GPU_WAIT, 0.001, 0.3), (ALLREDUCE, 0.02, 1e-5)]
+    markers = on_gpus(pattern, 29)
+    steps = find_steps(markers)
+    assert steps.period == 6
+    ends = markers.end_s[markers.symbol == GPU_WAIT]
+    assert steps.edge_s[1:-1] == pytest.approx(ends[1 : len(steps.edge_s) - 1])
+
+
+def test_a_host_that_waits_in_every_fourth_step_makes_steps_of_four() -> None:
+    """20 equal symbols and one other agree with themselves shifted by one in 90 % of the places."""
+    markers = on_gpus([*ENQUEUED * 4, (GPU_WAIT, 0.001, 1.5)], 11)
+    steps = find_steps(markers)
+    assert steps.period == 21
+    assert steps.count == 10
+
+
+def test_a_host_that_hardly_ever_waits_is_known_by_its_collectives() -> None:
+    markers = on_gpus([*ENQUEUED * 31, (GPU_WAIT, 0.001, 1.5)], 2)
+    steps = find_steps(markers)
+    assert steps.period == 5
+    assert steps.count >= 57
+
+
+def test_waits_that_find_the_gpu_ready_do_not_end_a_step() -> None:
+    pattern = [(GPU_WAIT, 0.3, 2e-5), *ENQUEUED[1:], (GPU_WAIT, 0.001, 0.2), (ALLREDUCE, 0.0005, 1e-5)]
+    markers = on_gpus(pattern, 23)
+    steps = find_steps(markers)
+    waits = markers.end_s[(markers.symbol == GPU_WAIT) & (markers.end_s - markers.start_s > 0.01)]
+    assert steps.edge_s[1:-1] == pytest.approx(waits[1 : len(steps.edge_s) - 1])

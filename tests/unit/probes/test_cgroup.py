@@ -55,7 +55,11 @@ def test_version_1_walks_up_to_the_quota(tmp_path: Path) -> None:
 
     assert [level.path for level in sample.cpu] == ["/job/rank", "/job", "/"]
     assert sample.tightest_cpu is not None
-    assert (sample.tightest_cpu.path, sample.tightest_cpu.quota_cpus, sample.tightest_cpu.period_s) == ("/job", 1.5, 0.1)
+    assert (sample.tightest_cpu.path, sample.tightest_cpu.quota_cpus, sample.tightest_cpu.period_s) == (
+        "/job",
+        1.5,
+        0.1,
+    )
     assert (sample.throttled_periods, sample.throttled_s) == (11, pytest.approx(14.3))
     memory = sample.tightest_memory
     assert memory is not None
@@ -111,7 +115,9 @@ def test_a_hierarchy_that_is_mounted_from_below_its_root(tmp_path: Path) -> None
 
 @pytest.mark.parametrize("path", ["/../../other", "/..", "/../x/../../y"])
 def test_a_cgroup_outside_of_the_observers_namespace_is_a_reason(tmp_path: Path, path: str) -> None:
-    sample = sample_cgroup(42, _tree(tmp_path, {"proc/self/mountinfo": V2_MOUNTS.format(root="/"), "proc/42/cgroup": f"0::{path}\n"}))
+    sample = sample_cgroup(
+        42, _tree(tmp_path, {"proc/self/mountinfo": V2_MOUNTS.format(root="/"), "proc/42/cgroup": f"0::{path}\n"})
+    )
     assert sample.cpu == ()
     assert "outside" in sample.missing[0]
 

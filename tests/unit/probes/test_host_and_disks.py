@@ -45,7 +45,11 @@ def test_growth_of_the_hosts_counters(tmp_path: Path) -> None:
     assert delta.cpus[0].softirq_s == pytest.approx(62 / TICKS_PER_S)
     assert delta.cpus[0].steal_s == pytest.approx(34 / TICKS_PER_S)
     assert {p.resource: p.some_s for p in delta.pressures} == pytest.approx({"cpu": 2.6, "memory": 46e-6})
-    assert delta.vm is not None and (delta.vm.major_faults, delta.vm.swapped_out_pages, delta.vm.oom_kills) == (22, 6, 0)
+    assert delta.vm is not None and (delta.vm.major_faults, delta.vm.swapped_out_pages, delta.vm.oom_kills) == (
+        22,
+        6,
+        0,
+    )
     assert (after.load_1m, after.runnable) == (1.5, 3)
     assert (after.clocks[0].current_hz, after.clocks[0].max_hz) == (2.4e9, 3.5e9)
     assert any("io pressure" in missing for missing in after.missing)

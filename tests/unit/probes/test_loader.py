@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from probes import calls, files, headers, loader, sched
+from probes.call_row import HOST_ROLES
 from probes.call_table import CALL_TABLE, CallRow
 
 
@@ -33,18 +34,27 @@ def test_a_missing_include_is_named(tmp_path: Path) -> None:
         loader.join([tmp_path / "a.bpf.c"], ())
 
 
-def test_every_row_of_the_call_table_gets_its_two_programs() -> None:
+def test_every_row_of_the_call_table_gets_its_programs() -> None:
     text = calls.programs()
-    assert text.count("int rs_enter_") == text.count("int rs_leave_") == len(CALL_TABLE)
+    assert text.count("int rs_enter_") == len(CALL_TABLE)
+    for index, row in enumerate(CALL_TABLE):
+        # Rows of one of these roles end in one program; launches are counted when they begin.
+        assert (f"int rs_leave_{index}(" in text) == (row.role in HOST_ROLES)
+    assert "rs_launch" in calls.programs((CallRow("libcuda.so", "cuLaunchKernel", "launch", "launch", whole=True),))
+    assert calls.programs(rows=frozenset({3, 5})).count("int rs_enter_") == 2
     with_argument = calls.programs((CallRow("libnccl.so", "ncclAllReduce", "allreduce", "collective", 3),))
     assert "PT_REGS_PARM3(ctx)" in with_argument
+    on_the_stack = calls.programs((CallRow("libnccl.so", "ncclReduce", "reduce", "enqueue", 3, object=7),))
+    assert "rs_stack_argument(ctx, 7)" in on_the_stack
 
 
 def test_every_file_operation_has_its_two_tracepoints() -> None:
     points = files.tracepoints()
     assert len(points) == 2 * len(files.OPERATIONS)
     text = files.programs()
-    assert all(f"int {point.function}(struct tracepoint__{point.event.replace(':', '__')} *" in text for point in points)
+    assert all(
+        f"int {point.function}(struct tracepoint__{point.event.replace(':', '__')} *" in text for point in points
+    )
     assert len({point.function for point in points}) == len(points)
 
 
@@ -110,7 +120,8 @@ def test_no_headers_at_all_is_said_with_the_remedy(tmp_path: Path, monkeypatch: 
 
 
 @pytest.mark.parametrize(
-    ("release", "old"), [("5.8.0-63-generic", True), ("5.10.0-28-amd64", True), ("5.15.0-119", False), ("6.18.44", False)]
+    ("release", "old"),
+    [("5.8.0-63-generic", True), ("5.10.0-28-amd64", True), ("5.15.0-119", False), ("6.18.44", False)],
 )
 def test_old_kernels_are_told_from_new_ones(release: str, old: bool) -> None:
     assert sched.needs_stack_offset(release) is old

@@ -67,7 +67,9 @@ def test_a_shorter_tcp_info_of_an_older_kernel_leaves_zeros() -> None:
 
 def test_both_ends_of_a_connection_read_the_same_whatever_the_family() -> None:
     mapped = b"\0" * 10 + b"\xff\xff" + bytes([10, 0, 0, 1])
-    assert tcpinfo.endpoint(socket.AF_INET6, mapped, 29500) == tcpinfo.endpoint(socket.AF_INET, bytes([10, 0, 0, 1]) + b"\0" * 12, 29500)
+    assert tcpinfo.endpoint(socket.AF_INET6, mapped, 29500) == tcpinfo.endpoint(
+        socket.AF_INET, bytes([10, 0, 0, 1]) + b"\0" * 12, 29500
+    )
     assert tcpinfo.endpoint(socket.AF_INET6, b"\xfe\x80" + b"\0" * 13 + b"\1", 7) == "[fe80::1]:7"
 
 
@@ -85,7 +87,9 @@ def test_a_socket_is_read_from_its_place() -> None:
 
 
 def _qdisc(kind: str, options: bytes, parent: int = 0xFFFFFFFF) -> bytes:
-    stats = attribute(1, struct.pack("=QI", 1300, 13) + b"\0" * 4) + attribute(3, struct.pack("=IIIII", 1, 1500, 17, 0, 23))
+    stats = attribute(1, struct.pack("=QI", 1300, 13) + b"\0" * 4) + attribute(
+        3, struct.pack("=IIIII", 1, 1500, 17, 0, 23)
+    )
     return (
         struct.pack("=BBHiIII", 0, 0, 0, 2, 0x10000, parent, 0)
         + attribute(1, kind.encode() + b"\0")
@@ -100,7 +104,9 @@ def test_a_token_bucket_tells_its_rate() -> None:
     assert found is not None
     assert (found.interface, found.kind, found.root, found.rate_hz) == ("eth0", "tbf", True, 12_500_000.0)
     assert (found.drops, found.overlimits, found.backlog_bytes, found.sent_packets) == (17, 23, 1500, 13)
-    wide = parse_qdisc(memoryview(_qdisc("tbf", attribute(1, parms) + attribute(4, struct.pack("=Q", 50_000_000_000)))), {})
+    wide = parse_qdisc(
+        memoryview(_qdisc("tbf", attribute(1, parms) + attribute(4, struct.pack("=Q", 50_000_000_000)))), {}
+    )
     assert wide is not None and wide.rate_hz == 50e9
 
 
@@ -114,7 +120,10 @@ def test_netem_tells_loss_and_delay() -> None:
 def test_the_top_classes_of_htb_tell_its_ceiling() -> None:
     spec = struct.pack("=BBHhHI", 0, 1, 0, 0, 0, 1000)
     ceil = struct.pack("=BBHhHI", 0, 1, 0, 0, 0, 2000)
-    classes = [_qdisc("htb", attribute(1, spec + ceil + b"\0" * 20)), _qdisc("htb", attribute(1, spec + ceil + b"\0" * 20), parent=0x10001)]
+    classes = [
+        _qdisc("htb", attribute(1, spec + ceil + b"\0" * 20)),
+        _qdisc("htb", attribute(1, spec + ceil + b"\0" * 20), parent=0x10001),
+    ]
     assert htb_limit([memoryview(one) for one in classes]) == 2000.0
     assert htb_limit([]) is None
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from probes.btf import Btf, NoBtf
 from probes.errors import RankscopeError
-from probes.symbols import NotElf, find_functions
+from probes.symbols import NotElf, file_offsets, find_functions, find_names
 
 
 @pytest.fixture(scope="module")
@@ -33,6 +33,23 @@ def test_functions_are_found_by_prefix_at_the_offset_that_nm_says(library: Path)
     assert [s.address for s in found["rs_known_function"]] == [addresses["rs_known_function"]]
     assert {s.name for s in found["rs_known_"]} == {"rs_known_function", "rs_known_other"}
     assert found["data"] == () and found["absent"] == ()
+    symbols = found["rs_known_"]
+    assert file_offsets(library, [s.address for s in symbols]) == tuple(s.offset for s in symbols)
+    assert file_offsets(library, [1 << 40]) == ()
+
+
+def test_a_whole_name_is_found_inside_a_longer_one(tmp_path: Path) -> None:
+    """ncclSend is kept as the tail of pncclSend; and cudaMemcpy is not cudaMemcpyAsync."""
+    (tmp_path / "a.c").write_text(
+        "int prs_send(void) { return 3; }\nint rs_send(void) { return 5; }\nint rs_send_later(void) { return 7; }\n"
+        "static int rs_local(void) { return 9; }\nint rs_user(void) { return rs_local(); }\n"
+    )
+    subprocess.run(["gcc", "-shared", "-fPIC", "-Wl,-O2", "-o", tmp_path / "liba.so", tmp_path / "a.c"], check=True)
+    assert b"\0rs_send\0" not in (tmp_path / "liba.so").read_bytes().split(b".symtab")[0].split(b"GCC:")[0]
+    found = find_names(tmp_path / "liba.so", ["rs_send", "prs_send", "send", "rs_sen"])
+    assert [symbol.name for symbol in found["rs_send"]] == ["rs_send"]
+    assert found["rs_send"][0].address != found["prs_send"][0].address
+    assert found["send"] == found["rs_sen"] == ()
 
 
 def test_what_is_not_a_library_is_refused(tmp_path: Path) -> None:

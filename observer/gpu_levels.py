@@ -1,0 +1,253 @@
+"""What a GPU did in each sample interval: computing, inside a collective, idle. Pure.
+
+From outside a GPU shows, per interval, k = the share of it in which any kernel ran, and s = the mean share of its SMs that had
+work. A kernel that computes holds nearly all SMs; one that waits in a collective, or moves data for it, holds the few that NCCL
+takes. With a_comp the SM share while computing, a_coll that inside a collective:
+
+    c = clip((s − a_coll·k) / (a_comp − a_coll), 0, k)     n = k − c     idle = 1 − k
+
+Levels, pooled over the GPUs of the job on this host, because the one that never waits shows no collective and the one that always
+waits hardly any computing. r = s/k over intervals with k ≥ 0.5, weights k·Δt, Q_q its weighted quantile:
+
+    a_comp = Q_0.25 of those r that reach 0.8·Q_0.98(r): kernels differ, and one that runs beside a collective shows more SMs
+             than computing alone, so the level lies at the lower end of what counts as all computing, and c is clipped at k;
+             a GPU's own where that differs by more than 10 % and is a plateau (a fifth of its weight within 5 %)
+    a_coll = the least of   Q_0.02(r), exact where some intervals lie wholly inside collectives, too high where none does;
+                            A of the fit s = A·k + B·t, t the tensor activity, which no collective has: right in mixed intervals too;
+                            0.25: 32 blocks, the most NCCL takes by default, on the 132 SMs of an H100
+
+Where s is not measured (before Hopper) power stands for it: k · (P − P_rest)/(P_default − P_rest) · f_median/f, f the clock, since a
+throttled GPU draws less for the same work. What a GPU draws and k follow within about a second there, so that no interval shows one
+state alone: a_coll is at most 0.35 a_comp. Own time is then right in order, not in size, and single steps are blurred. Where nothing
+tells the levels apart (a_comp − a_coll < 0.2) nothing is split: the host's timeline must do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Floats = npt.NDArray[np.float64]
+
+MOST_CTA_SHARE = 0.25
+_MOST_POWER_SHARE = 0.35  # of the level of computing
+_LEAST_APART = 0.2
+_BUSY = 0.5
+_LEAST_SAMPLES = 5
+_BRIDGED_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Samples of one GPU (or of all GPUs of one rank), in order. Interval i is [start_s[i], end_s[i]), since the window's start.
+
+    NaN where the GPU does not say. Activities 0..1 (`power_active`: what its power says, in place of `sm_active`), traffic in bytes/s:
+    `pcie_rx_hz` is host to device.
+    """
+
+    start_s: Floats
+    end_s: Floats
+    kernel_active: Floats
+    sm_active: Floats
+    tensor_active: Floats
+    power_active: Floats
+    pcie_rx_hz: Floats
+    pcie_tx_hz: Floats
+
+    @property
+    def seconds(self) -> Floats:
+        return self.end_s - self.start_s
+
+
+@dataclass(frozen=True, slots=True)
+class Levels:
+    """a_comp and a_coll, on SM activity or on scaled power (`measure` 'sm' | 'power'; '' where nothing can be split).
+
+    `collective` NaN: the job runs no collectives on GPUs, all activity is computing. `own`: a_comp of single GPUs, by position.
+    """
+
+    computing: float
+    collective: float
+    measure: str
+    own: tuple[float, ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Shares:
+    """Shares of each interval; NaN where they are not known."""
+
+    start_s: Floats
+    end_s: Floats
+    compute: Floats
+    collective: Floats
+    idle: Floats
+    activity: Floats  # s/k, NaN where SM activity is not measured
+    pcie_rx_hz: Floats
+    pcie_tx_hz: Floats
+
+
+def combine(series: Sequence[Series]) -> Series:
+    """The GPUs of one rank as one: k the largest, s/k their means, traffic added. At the first one's intervals."""
+    first = series[0]
+    if len(series) == 1:
+        return first
+    middle = (first.start_s + first.end_s) / 2
+    rows = [np.clip(np.searchsorted(one.end_s, middle), 0, max(len(one.end_s) - 1, 0)) for one in series]
+
+    def all_of(name: str) -> Floats:
+        return np.vstack([getattr(one, name)[at] for one, at in zip(series, rows, strict=True)])
+
+    active = all_of("kernel_active")
+    kernel = np.max(active, axis=0)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        sm, tensor, power = (
+            np.where(kernel > 0, all_of(name).sum(axis=0) / active.sum(axis=0) * kernel, 0.0)
+            for name in ("sm_active", "tensor_active", "power_active")
+        )
+    return Series(
+        first.start_s, first.end_s, kernel, sm, tensor, power,
+        all_of("pcie_rx_hz").sum(axis=0), all_of("pcie_tx_hz").sum(axis=0),
+    )  # fmt: skip
+
+
+def find_levels(series: Sequence[Series], collectives: bool = True) -> Levels:
+    """Levels of the GPUs of one job on one host. `collectives`: whether the job runs any on its GPUs, as far as is known."""
+    usable = [one for one in series if len(one.start_s)]
+    if not usable or not any(np.isfinite(one.kernel_active).any() for one in usable):
+        return Levels(
+            np.nan, np.nan, "", note="no GPU says when kernels run: steps are judged by the host's timeline alone"
+        )
+    if not collectives:
+        return Levels(np.nan, np.nan, "sm")
+    for measure in ("sm", "power"):
+        levels = _levels_on(series, measure)
+        if levels is not None:
+            return levels
+    return Levels(
+        np.nan, np.nan, "",
+        note="computing and waiting in collectives look alike in the GPUs' activity and power: steps are judged by the host's "
+        "timeline alone",
+    )  # fmt: skip
+
+
+def _levels_on(series: Sequence[Series], measure: str) -> Levels | None:
+    parts = [_ratios(one, measure) for one in series]
+    ratio, weight = (np.concatenate([part[index] for part in parts]) for index in range(2))
+    if len(ratio) < _LEAST_SAMPLES:
+        return None
+    computing = _computing_level(ratio, weight)
+    most = MOST_CTA_SHARE if measure == "sm" else _MOST_POWER_SHARE * computing
+    collective = min(quantile(ratio, weight, 0.02), most)
+    if measure == "sm":
+        collective = min(collective, _without_tensor(series, collective))
+    if computing - collective < _LEAST_APART:
+        return None
+    own = tuple(_own_level(*part, computing) for part in parts)
+    note = (
+        ""
+        if measure == "sm"
+        else "GPUs without SM activity: computing is told from collectives by power, which follows slowly: shares are rough"
+    )
+    return Levels(computing, max(collective, 0.0), measure, own, note)
+
+
+def _ratios(one: Series, measure: str) -> tuple[Floats, Floats]:
+    """(s/k, k·Δt) of the intervals that say something."""
+    level = _activity(one, measure)
+    known = np.isfinite(level) & np.isfinite(one.kernel_active) & (one.kernel_active >= _BUSY) & (one.seconds > 0)
+    return level[known] / one.kernel_active[known], (one.kernel_active * one.seconds)[known]
+
+
+def _activity(one: Series, measure: str) -> Floats:
+    """s, or what stands for it."""
+    return one.sm_active if measure == "sm" else one.power_active
+
+
+def _computing_level(ratio: Floats, weight: Floats) -> float:
+    high = ratio >= 0.8 * quantile(ratio, weight, 0.98)
+    return quantile(ratio[high], weight[high], 0.25)
+
+
+def _own_level(ratio: Floats, weight: Floats, pooled: float) -> float:
+    if len(ratio) < _LEAST_SAMPLES:
+        return pooled
+    high = _computing_level(ratio, weight)
+    plateau = float(weight[np.abs(ratio - high) <= 0.05 * high].sum()) >= 0.2 * float(weight.sum())
+    return high if plateau and abs(high - pooled) > 0.1 * pooled and high >= 0.5 * pooled else pooled
+
+
+def _without_tensor(series: Sequence[Series], otherwise: float) -> float:
+    """A of s = A·k + B·t by least squares; `otherwise` where the fit says nothing (t hardly varies, or leaves a tenth unexplained)."""
+    kernel, sm, tensor = (
+        np.concatenate([getattr(one, name) for one in series])
+        for name in ("kernel_active", "sm_active", "tensor_active")
+    )
+    known = np.isfinite(kernel) & np.isfinite(sm) & np.isfinite(tensor) & (kernel >= _BUSY)
+    if int(known.sum()) < 4 * _LEAST_SAMPLES or float(np.std((tensor / np.maximum(kernel, _BUSY))[known])) < 0.02:
+        return otherwise
+    design = np.column_stack((kernel[known], tensor[known]))
+    (constant, slope), *_ = np.linalg.lstsq(design, sm[known], rcond=None)
+    rest = sm[known] - design @ np.array([constant, slope])
+    fits = float(np.var(rest)) <= 0.1 * float(np.var(sm[known]))
+    return float(constant) if fits and slope > 0 and constant >= 0.02 else otherwise
+
+
+def quantile(values: Floats, weights: Floats, q: float) -> float:
+    """The least value at which the weights of it and all below reach the share q."""
+    order = np.argsort(values)
+    reached = np.cumsum(weights[order])
+    return float(values[order][min(int(np.searchsorted(reached, q * reached[-1])), len(values) - 1)])
+
+
+def find_shares(one: Series, levels: Levels, computing: float | None = None) -> Shares:
+    """c, n and idle of each interval; gaps of up to half a second in what the GPU says take over the nearest interval's.
+
+    `computing`: a_comp of this GPU, where it is not the pooled one. Where the levels are unknown all shares are NaN.
+    """
+    kernel = np.clip(one.kernel_active, 0.0, 1.0)
+    if levels.measure and not np.isfinite(levels.collective):
+        compute = kernel
+    elif levels.measure:
+        apart = (computing or levels.computing) - levels.collective
+        compute = np.clip((_activity(one, levels.measure) - levels.collective * kernel) / max(apart, 1e-3), 0.0, kernel)
+    else:
+        compute = np.full(len(kernel), np.nan)
+    compute, kernel = (_bridge(one, np.where(np.isfinite(compute), values, np.nan)) for values in (compute, kernel))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        activity = np.where(one.kernel_active > 0, one.sm_active / one.kernel_active, np.nan)
+    return Shares(
+        one.start_s, one.end_s, compute, kernel - compute, 1.0 - kernel, activity, one.pcie_rx_hz, one.pcie_tx_hz
+    )  # fmt: skip
+
+
+def _bridge(one: Series, values: Floats) -> Floats:
+    known = np.flatnonzero(np.isfinite(values))
+    if not len(known) or len(known) == len(values):
+        return values
+    middle = (one.start_s + one.end_s) / 2
+    after = np.clip(np.searchsorted(known, np.arange(len(values))), 0, len(known) - 1)
+    before = np.clip(after - 1, 0, None)
+    far_after, far_before = np.abs(middle[known[after]] - middle), np.abs(middle[known[before]] - middle)
+    nearest = np.where(far_before < far_after, known[before], known[after])
+    near = np.minimum(far_before, far_after) <= _BRIDGED_S
+    return np.where(np.isfinite(values), values, np.where(near, values[nearest], np.nan))
+
+
+def collective_tail_s(one: Series, window_s: float) -> float:
+    """How long the GPU has been inside nothing but collectives when the window ends; 0 where it has not, or nobody knows.
+
+    Over the last intervals in a row with k ≥ 0.9 and s/k no more than NCCL can hold. It takes no levels: in a hang there is but one.
+    """
+    for measure, most in (("sm", MOST_CTA_SHARE), ("power", _MOST_POWER_SHARE)):
+        level = _activity(one, measure)
+        if not np.isfinite(level).any():
+            continue
+        inside = (one.kernel_active >= 0.9) & (level <= most * one.kernel_active)
+        outside = np.flatnonzero(~inside)
+        since = float(one.end_s[outside[-1]]) if len(outside) else 0.0
+        return max(window_s - since, 0.0) if len(inside) and inside[-1] else 0.0
+    return 0.0

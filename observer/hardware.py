@@ -1,0 +1,97 @@
+"""The hardware under the ranks during one window: GPUs, network ports and PCI links sampled on threads of their own.
+
+In: this host, through NVML and sysfs. Out: Reading. Nothing here waits for a device: what does not answer is left behind with a
+note (probes/sampling.py). GPUs and PCI links are read only where a rank uses an accelerator.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from observer import hardware_map
+from observer.hardware_map import Hint, Owners, uses_accelerator
+from observer.ranks import FoundRank
+from probes.gpu_sampler import GpuSampler
+from probes.gpu_series import GpuRecording
+from probes.nic import NicRecording
+from probes.nic_sampler import PortSampler
+from probes.pcie_sampler import PcieRecording, PcieSampler
+from probes.procfs import ROOT
+
+_STOP_S = 2.0
+# Where bursts say nothing (no collectives on GPUs) none are taken.
+_NEVER = 0.0
+_BURST_EVERY_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What was seen of the hardware in a window, and whose it is. `notes`: what was not seen."""
+
+    gpus: GpuRecording = field(default_factory=GpuRecording)
+    nics: NicRecording = field(default_factory=NicRecording)
+    links: PcieRecording = field(default_factory=PcieRecording)
+    owners: Owners = field(default_factory=Owners)
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Hardware:
+    """Samplers of one window: `start` when it begins, `stop` when it ends. `library` takes the place of pynvml."""
+
+    ranks: Sequence[FoundRank]
+    root: Path = ROOT
+    library: Any = None
+    _gpus: GpuSampler | None = None
+    _nics: PortSampler | None = None
+    _links: PcieSampler | None = None
+    _hints: dict[int, Hint] = field(default_factory=dict)
+    _reading: Reading | None = None
+
+    def start(self) -> None:
+        """Begin to sample. Returns at once."""
+        on_gpus = any(uses_accelerator(rank) for rank in self.ranks)
+        self._nics = PortSampler(root=self.root, burst_every_s=_BURST_EVERY_S if on_gpus else _NEVER)
+        self._nics.start()
+        if on_gpus:
+            self._gpus, self._links = GpuSampler(library=self.library), PcieSampler(root=self.root)
+            self._gpus.start()
+            self._links.start()
+            self._hints = hardware_map.read_hints(self.ranks, self.root)
+
+    def stop(self) -> Reading:
+        """End, once, and say what was seen. Never raises, and takes at most `_STOP_S` seconds however many devices hang."""
+        if self._reading is not None:
+            return self._reading
+        until = time.monotonic() + _STOP_S
+
+        def rest() -> float:
+            return max(until - time.monotonic(), 0.1)
+
+        nics = self._nics.stop(rest()) if self._nics is not None else NicRecording()
+        if self._gpus is None or self._links is None:
+            # A host without cards of its own (a virtual machine) is not worth a word where no rank needs one.
+            self._reading = Reading(nics=nics, notes=nics.missing if nics.ports else ())
+            return self._reading
+        gpus, links = self._gpus.stop(rest()), self._links.stop(rest())
+        owners = hardware_map.find_owners(self.ranks, gpus, links.tree, self._hints, self.root)
+        # CUDA builds of frameworks load the runtime on any host, but the driver's library only where there is a driver.
+        driver = bool(gpus.growth) or any(rank.libraries.cuda for rank in self.ranks)
+        notes = (*gpus.missing, *nics.missing, *links.missing) if driver else ()
+        self._reading = Reading(gpus, nics, links, owners, notes)
+        return self._reading
+
+    def close(self) -> None:
+        """End the samplers if nobody has."""
+        self.stop()
+
+
+def of_job(reading: Reading, ranks: Sequence[FoundRank]) -> Reading:
+    """The same, with the owners among these ranks only, and the notes that concern them."""
+    owners = reading.owners.of({rank.pid for rank in ranks})
+    concerned = reading.notes if any(uses_accelerator(rank) for rank in ranks) else ()
+    return replace(reading, owners=owners, notes=(*concerned, *owners.notes.values()))

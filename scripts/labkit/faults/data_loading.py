@@ -1,0 +1,71 @@
+"""Batches come late on one rank, because its loader workers are slow or too few.
+
+The cause python/dataloader is asked for. What the workers do (collate; fetch) is as good an answer where they are slow: it
+is the place of the code that must be changed.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from labkit.faults.base import Fault, Truth
+from labkit.launch import Plan
+
+FEW, ENOUGH = 1, 3
+
+
+class SlowCollate(Fault):
+    """The one worker of this rank takes longer in collate than a step takes; it computes, or it sleeps."""
+
+    name = "slow-collate"
+    group = "python"
+
+    @classmethod
+    def plan(cls, plan: Plan, dose: str, rng: random.Random) -> Plan:
+        return replace(plan, workers=1)
+
+    def inject(self) -> Truth:
+        # The worker makes a batch while the rank trains on another: only what is longer than a step is lost.
+        seconds = self.healthy.step_s + self.added_s - WORKER_S
+        manner = self.rng.choice(("busy", "sleep"))
+        self.job.order(self.victim, {"function": "collate", "manner": manner, "seconds": seconds})
+        return _truth(self.victim, "collate", manner)
+
+    def revert(self) -> None:
+        self.job.order(self.victim, None)
+
+
+class FewWorkers(Fault):
+    """The store of the samples answers late, for everybody; three workers hide that, and one rank has only one."""
+
+    name = "few-workers"
+    group = "python"
+
+    @classmethod
+    def plan(cls, plan: Plan, dose: str, rng: random.Random) -> Plan:
+        ranks = min(plan.ranks, 4)
+        return replace(plan, workers=ENOUGH, ranks=ranks, hosts=min(plan.hosts, ranks), lone=plan.lone % ranks)
+
+    def inject(self) -> Truth:
+        fetch_s = self.healthy.step_s + self.added_s - WORKER_S
+        for rank in range(self.job.plan.ranks):
+            more = {"workers": FEW} if rank == self.victim else {}
+            self.job.order(rank, {"fetch_s": fetch_s, **more})
+        return _truth(self.victim, "fetch", "sleep")
+
+    def revert(self) -> None:
+        for rank in range(self.job.plan.ranks):
+            self.job.order(rank, None)
+
+
+# What a worker of the usual job needs for a batch, beside that.
+WORKER_S = 0.04
+
+
+def _truth(victim: int, function: str, manner: str) -> Truth:
+    late = frozenset({"dataloader"})
+    there = Truth(
+        "fault", {"python": frozenset({"slow-function", "blocking-call"})}, (victim,), function=function, exact=True
+    )
+    return Truth("fault", {"python": late}, (victim,), exact=True, culprit=manner, alternatives=(there,))

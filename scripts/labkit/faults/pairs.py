@@ -1,0 +1,76 @@
+"""Two faults at once, on different ranks. Right is only a verdict whose first two suspects are the two culprits."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import ClassVar
+
+from labkit.faults.base import Fault, Truth
+from labkit.faults.cpu_hog import CpuHog
+from labkit.faults.cpu_quota import CpuQuota
+from labkit.faults.python_slow import PythonSlow
+from labkit.faults.slow_link import SlowLink
+from labkit.faults.slow_read import SlowRead
+from labkit.launch import Job
+from labkit.steps import Pace
+
+
+class Pair(Fault):
+    """`kinds`: the first is on the rank with a core of its own, the second on another (or, for a link, not on its host)."""
+
+    group = "pairs"
+    kinds: ClassVar[tuple[type[Fault], type[Fault]]]
+
+    def __init__(self, job: Job, rng: random.Random, dose: str, healthy: Pace) -> None:
+        super().__init__(job, rng, dose, healthy)
+        first, second = (kind(job, rng, dose, healthy) for kind in self.kinds)
+        first.victim = job.lone
+        second.victim = rng.choice([rank for rank in range(job.plan.ranks) if rank != job.lone])
+        # Steps are as long as the slower of the two: with equal doses each hides most of the other, and both are odd.
+        second.added_share = first.added_share
+        self._parts = (first, second)
+
+    def inject(self) -> Truth:
+        first, second = (part.inject() for part in self._parts)
+        return replace(first, also=(second,))
+
+    def revert(self) -> None:
+        for part in self._parts:
+            part.revert()
+
+
+class TwoFunctions(Pair):
+    name = "two-functions"
+    kinds = (PythonSlow, PythonSlow)
+
+
+class FunctionAndRead(Pair):
+    name = "function+read"
+    kinds = (PythonSlow, SlowRead)
+
+
+class QuotaAndFunction(Pair):
+    name = "quota+function"
+    kinds = (CpuQuota, PythonSlow)
+
+
+class HogAndRead(Pair):
+    name = "hog+read"
+    kinds = (CpuHog, SlowRead)
+
+
+class _LinkElsewhere(SlowLink):
+    """A slow link of a host on which no rank is the first culprit."""
+
+    def inject(self) -> Truth:
+        spared = self.job.hosts[self.job.plan.host_of(self.job.lone)]
+        self.host = self.rng.choice([host for host in self.job.hosts if host != spared])
+        self._strike()
+        return self._truth()
+
+
+class FunctionAndLink(Pair):
+    name = "function+link"
+    min_hosts = 3
+    kinds = (PythonSlow, _LinkElsewhere)

@@ -1,0 +1,25 @@
+"""One Python function of one rank takes longer, by computing or by sleeping, and its GPU has nothing to do meanwhile."""
+
+from labkit.faults.base import Truth
+from labkit.faults.python_slow import PythonSlow
+
+# Those that run while the GPU is idle, or soon makes it so: what Python does while kernels are queued delays nobody.
+FUNCTIONS = ("prepare", "forward", "log_metrics")
+
+
+class GpuPythonSlow(PythonSlow):
+    one_dose = True
+
+    def inject(self) -> Truth:
+        function = self.rng.choice(FUNCTIONS)
+        manner = self.rng.choice(("busy", "sleep"))
+        self.job.order(self.victim, {"function": function, "manner": manner, "seconds": self.added_s})
+        causes = {"busy": {"slow-function"}, "sleep": {"slow-function", "blocking-call"}}[manner]
+        return Truth(
+            status="fault",
+            causes={"python": frozenset(causes)},
+            ranks=(self.victim,),
+            function=function,
+            culprit=manner,
+            exact=True,
+        )

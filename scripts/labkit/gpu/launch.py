@@ -1,0 +1,111 @@
+"""Starting, watching and stopping one job of the GPU lab: eight ranks, a GPU each, on two hosts of an emulated machine."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+import subprocess
+import time
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+
+from labkit import hosts
+from labkit.gpu import steps
+from labkit.gpu.sim.sim import Machine
+from labkit.launch import Job, Plan, RankEnded, start
+from labkit.shell import LabError, python
+
+JOB_SCRIPT = Path(__file__).with_name("job.py")
+# The machine's state: on a RAM file system.
+MACHINE = Path("/run/rslab/machine")
+RANKS, PER_HOST = 8, 4
+HEALTHY_STEPS = 3
+START_TIMEOUT_S = 60.0
+# Only NCCL's unique id crosses it: the gradients go over the emulated NICs.
+RATE_MBIT = 10_000
+SAMPLES, SAMPLE_BYTES = 4, 4 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class GpuPlan(Plan):
+    """What to start. `sync_every`: the job waits for its GPU once in so many steps."""
+
+    sync_every: int = 1
+
+
+class GpuJob(Job):
+    """A running job with its machine. Use as a context manager, as the Job it is."""
+
+    plan: GpuPlan
+
+    def __init__(self, plan: GpuPlan, seed: int) -> None:
+        super().__init__(plan, seed)
+        self.machine = Machine(MACHINE, gpus=RANKS, per_host=PER_HOST)
+        self._dead: set[int] = set()
+        self._random = random.Random(seed)
+
+    def __enter__(self) -> GpuJob:
+        super().__enter__()
+        return self
+
+    def _start(self) -> None:
+        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._make_samples()
+        self.hosts = hosts.build(self.plan.hosts, RATE_MBIT)
+        self.machine.start()
+        for rank in range(self.plan.ranks):
+            self.processes.append(self._start_gpu_rank(rank))
+
+    def _make_samples(self) -> None:
+        """A quarter random, the rest zeros: they cost some milliseconds to read back."""
+        for number in range(SAMPLES):
+            data = self._random.randbytes(SAMPLE_BYTES // 4) + bytes(SAMPLE_BYTES * 3 // 4)
+            (self.folder / f"sample-{number}.z").write_bytes(zlib.compress(data, 1))
+
+    def _start_gpu_rank(self, rank: int) -> subprocess.Popen[bytes]:
+        host = self.hosts[self.plan.host_of(rank)]
+        environment = os.environ | self.rank_environment(rank) | self.machine.job_environment(rank)
+        command = [python(), str(JOB_SCRIPT), "--dir", str(self.folder), "--data", str(self.folder)]
+        command += ["--sync-every", str(self.plan.sync_every)]
+        cores = os.sched_getaffinity(0)
+        with (self.folder / f"rank{rank}.log").open("wb") as log:
+            return start(command, log=log.fileno(), env=environment, enter=[host.enter], cores=cores)
+
+    def cores_of(self, rank: int) -> set[int]:
+        """All: what the ranks do on the CPU is little, and no rank shall differ by it."""
+        return set(os.sched_getaffinity(0))
+
+    def wait_until_healthy(self) -> None:
+        """Until every rank has made HEALTHY_STEPS steps; LabError where one dies or it takes too long."""
+        deadline = time.monotonic() + START_TIMEOUT_S
+        while self._fewest_steps() < HEALTHY_STEPS:
+            self.check_alive()
+            if time.monotonic() > deadline:
+                raise LabError(f"no {HEALTHY_STEPS} steps in {START_TIMEOUT_S:.0f} s\n{self._end_of_log(0)}")
+            time.sleep(0.05)
+
+    def _fewest_steps(self) -> int:
+        return min(len(steps.read(self.folder / f"rank{rank}.steps")) for rank in range(self.plan.ranks))
+
+    def pace(self, since: float, until: float) -> steps.GpuPace | None:
+        return steps.pace(self.folder, self.plan.ranks, since, until)
+
+    def expect_the_end_of(self, rank: int) -> None:
+        """This rank dies of the fault: that it is gone breaks no case."""
+        self._dead.add(rank)
+
+    def check_alive(self) -> None:
+        ended = [(process.poll(), rank) for rank, process in enumerate(self.processes) if rank not in self._dead]
+        for status, rank in sorted((status, rank) for status, rank in ended if status is not None):
+            raise RankEnded(f"rank {rank} ended with status {status}\n{self._end_of_log(rank)}")
+
+    def observer_command(self, command: list[str]) -> list[str]:
+        """The command as it must be run to see the emulated GPUs and NICs."""
+        return self.machine.observer_command(command)
+
+    def stop(self) -> None:
+        super().stop()
+        self.machine.stop()
+        shutil.rmtree(MACHINE, ignore_errors=True)

@@ -1,0 +1,206 @@
+"""A real window of a real job on the emulated GPU machine: shares, steps and owners agree with the job's own account."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(REPOSITORY / "scripts"))
+
+from labkit.gpu import steps as account  # noqa: E402
+from labkit.gpu.sim.sim import CACHE, Machine, build  # noqa: E402
+
+from observer.windows import Window, find_windows, read_window  # noqa: E402
+
+RANKS, PER_HOST = 7, 4
+JOB = REPOSITORY / "scripts/labkit/gpu/job.py"
+# Sized for seven ranks that share two CPUs with everything else: steps of about 0.6 s.
+ARGUMENTS = ("--compute-ms", "290", "--gradient-mb", "2300", "--batch-mb", "2200")
+WINDOW_S = 13.0
+SLOW_GPU, SLOW_PYTHON = 2, 5
+
+
+class PlainJob:
+    """The lab's GPU job without the lab's networks: ranks on this host, four GPUs to a pod."""
+
+    def __init__(self, folder: Path, sync_every: int = 1) -> None:
+        self.folder, self.sync_every = folder, sync_every
+        self.machine = Machine(folder / "machine", gpus=8, per_host=PER_HOST)
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    def __enter__(self) -> PlainJob:
+        self.machine.start()
+        for number in range(3):
+            data = zlib.compress(os.urandom(1 << 20) + bytes(3 << 20), 1)
+            (self.folder / f"sample-{number}.z").write_bytes(data)
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        for rank in range(RANKS):
+            names = {
+                "RANK": rank, "WORLD_SIZE": RANKS, "LOCAL_RANK": rank, "LOCAL_WORLD_SIZE": RANKS, "MASTER_ADDR": "127.0.0.1",
+                "MASTER_PORT": port, "OMP_NUM_THREADS": 1,
+            }  # fmt: skip
+            words = [sys.executable, str(JOB), "--dir", str(self.folder), "--data", str(self.folder), *ARGUMENTS]
+            environment = {name: str(value) for name, value in names.items()} | self.machine.job_environment(rank)
+            with (self.folder / f"rank{rank}.log").open("wb") as log:
+                self.processes.append(
+                    subprocess.Popen(
+                        [*words, "--sync-every", str(self.sync_every)],
+                        stdout=log,
+                        stderr=log,
+                        env=os.environ | environment,
+                    )
+                )
+        deadline = time.monotonic() + 60
+        while min(len(self.steps(rank)) for rank in range(RANKS)) < 3:
+            assert all(process.poll() is None for process in self.processes), (self.folder / "rank0.log").read_text()
+            assert time.monotonic() < deadline
+            time.sleep(0.1)
+        return self
+
+    def steps(self, rank: int) -> list[account.Step]:
+        return account.read(self.folder / f"rank{rank}.steps")
+
+    def slow_python(self, rank: int, seconds: float) -> None:
+        order = {"function": "prepare", "manner": "busy", "seconds": seconds}
+        (self.folder / f"rank{rank}.control").write_text(json.dumps(order))
+
+    def heal(self) -> None:
+        for path in self.folder.glob("*.control"):
+            path.unlink()
+        for index in range(8):
+            self.machine.gpu(index).set(speed=1.0)
+
+    def window(self, seconds: float = WINDOW_S) -> tuple[Window, list[dict[str, float]]]:
+        """One window, and the job's own means per rank over its steps in it."""
+        out = self.folder / "windows"
+        shutil.rmtree(out, ignore_errors=True)
+        pids = [word for process in self.processes for word in ("--pid", str(process.pid))]
+        options = ["--no-history", "--out", str(out), "--window", f"{seconds:g}", *pids]
+        command = [sys.executable, "-m", "diagnose.cli", "record", *options]
+        done = subprocess.run(
+            self.machine.observer_command(command),
+            cwd=REPOSITORY,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        until = time.monotonic()
+        assert done.returncode == 0, done.stderr
+        window = read_window(find_windows(out)[0])
+        truths = []
+        for rank in range(RANKS):
+            mine = [step for step in self.steps(rank) if until - seconds < step.end < until]
+            truths.append(
+                {
+                    "own": float(np.mean([step.seconds - step.exchange for step in mine])),
+                    "seconds": float(np.mean([step.seconds for step in mine])),
+                    "exchange": float(np.mean([step.exchange for step in mine])),
+                    "compute": float(np.mean([step.compute for step in mine])),
+                    "copy": float(np.mean([step.copy for step in mine])),
+                    "host": float(np.mean([step.host for step in mine])),
+                }
+            )
+        return window, truths
+
+    def __exit__(self, *_: object) -> None:
+        for process in self.processes:
+            process.kill()
+        for process in self.processes:
+            process.wait()
+        self.machine.stop()
+
+
+@pytest.fixture(scope="module")
+def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PlainJob]:
+    build(CACHE)
+    with PlainJob(tmp_path_factory.mktemp("gpu-window")) as running:
+        yield running
+
+
+def by_rank(window: Window, column: str) -> list[float]:
+    table = window.steps
+    ranks, values = table.column("rank").to_numpy(), table.column(column).to_numpy()
+    return [float(np.mean(values[ranks == rank])) for rank in range(RANKS)]
+
+
+def counter(window: Window, name: str, instance: str = "") -> dict[int, float]:
+    return {
+        row["rank"]: row["value"]
+        for row in window.counters.to_pylist()
+        if row["name"] == name and instance in ("", row["instance"])
+    }
+
+
+def per_step(window: Window, rank: int, kind: str, name: str = "") -> float:
+    return sum(
+        row["per_step_s"] or 0.0
+        for row in window.patterns.to_pylist()
+        if row["rank"] == rank and row["kind"] == kind and row["thread"] == "training" and name in ("", row["name"])
+    )
+
+
+def test_a_healthy_job_has_its_devices_and_its_shares(job: PlainJob) -> None:
+    window, truths = job.window()
+    notes = " / ".join(window.manifest.notes)
+    for row in window.ranks.to_pylist():
+        assert row["gpus"] == [f"gpu{row['rank']}"], notes
+        assert f"mlx5_{row['rank']}" in row["nics"], notes
+    seconds, own = by_rank(window, "seconds"), by_rank(window, "own_s")
+    for rank in range(RANKS):
+        assert seconds[rank] == pytest.approx(truths[rank]["seconds"], rel=0.1), notes
+        assert own[rank] == pytest.approx(truths[rank]["own"], rel=0.15), notes
+        assert per_step(window, rank, "gpu", "kernels") == pytest.approx(truths[rank]["compute"], rel=0.15)
+        assert per_step(window, rank, "memory") == pytest.approx(truths[rank]["copy"], rel=0.5)
+    assert max(own) - min(own) < 0.05 * np.median(seconds)
+    assert len(counter(window, "gpu.sm_clock_hz")) == RANKS
+    assert counter(window, "gpu.throttle.hw_thermal_s") == dict.fromkeys(range(RANKS), 0.0)
+    assert set(counter(window, "nic.collective_mu")) == set(range(RANKS)), notes
+    launched = counter(window, "nccl.launched")
+    assert all(launched[rank] == pytest.approx(5 * WINDOW_S / seconds[rank], rel=0.15) for rank in range(RANKS))
+    assert counter(window, "gpu.wait_s")[0] > 0
+
+
+def test_a_slow_gpu_computes_longer_and_the_others_wait(job: PlainJob) -> None:
+    job.machine.gpu(SLOW_GPU).set(speed=0.7)
+    try:
+        time.sleep(1.5)
+        window, truths = job.window()
+    finally:
+        job.heal()
+    own, wait = by_rank(window, "own_s"), by_rank(window, "wait_s")
+    excess = truths[SLOW_GPU]["own"] - float(np.median([one["own"] for one in truths]))
+    assert own[SLOW_GPU] - float(np.median(own)) == pytest.approx(excess, rel=0.25)
+    assert int(np.argmin(wait)) == SLOW_GPU
+    kernels = [per_step(window, rank, "gpu", "kernels") for rank in range(RANKS)]
+    assert int(np.argmax(kernels)) == SLOW_GPU
+
+
+def test_slow_python_is_its_functions_time_with_an_idle_gpu(job: PlainJob) -> None:
+    job.slow_python(SLOW_PYTHON, 0.15)
+    try:
+        time.sleep(1.5)
+        window, truths = job.window()
+    finally:
+        job.heal()
+    own, wait = by_rank(window, "own_s"), by_rank(window, "wait_s")
+    excess = truths[SLOW_PYTHON]["own"] - float(np.median([one["own"] for one in truths]))
+    assert own[SLOW_PYTHON] - float(np.median(own)) == pytest.approx(excess, rel=0.25)
+    assert int(np.argmin(wait)) == SLOW_PYTHON
+    prepare = [per_step(window, rank, "python", "Batches.prepare") for rank in range(RANKS)]
+    assert int(np.argmax(prepare)) == SLOW_PYTHON
+    assert prepare[SLOW_PYTHON] > 0.6 * excess

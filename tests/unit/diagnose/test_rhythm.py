@@ -1,0 +1,106 @@
+"""Step times that drift, or are long every so often, are told from a change of level and from noise."""
+
+from __future__ import annotations
+
+import builders
+import numpy as np
+import pytest
+from builders import Job, build, columns
+from hypothesis import given
+from hypothesis import strategies as st
+
+from diagnose.judge import diagnose
+from diagnose.onset import find_onset
+from diagnose.rhythm import find_drift, find_spikes
+from observer.windows import Window
+
+
+def noise(count: int, seed: int, sd: float = 0.04) -> np.ndarray:
+    return np.exp(np.random.default_rng(seed).normal(0, sd, count))
+
+
+@pytest.mark.parametrize("seed", range(7))
+def test_a_steady_growth_is_a_drift_and_a_level_shift_is_none(seed: int) -> None:
+    drifting = noise(71, seed) * np.linspace(1.0, 1.5, 71)
+    drift = find_drift(drifting, find_onset(drifting))
+    assert (
+        drift is not None
+        and drift.begin_s == pytest.approx(1.0, abs=0.1)
+        and drift.end_s == pytest.approx(1.5, abs=0.1)
+    )
+    shifted = noise(71, seed) + 0.5 * (np.arange(71) >= 37)
+    assert find_drift(shifted, find_onset(shifted)) is None
+
+
+@pytest.mark.parametrize("seed", range(11))
+def test_noise_does_not_drift_and_has_no_rhythm(seed: int) -> None:
+    assert find_drift(noise(71, seed, 0.15)) is None
+    assert find_spikes(noise(71, seed, 0.15)) is None
+
+
+def test_a_wandering_series_does_not_drift() -> None:
+    found = 0
+    for seed in range(31):
+        walk, rng = np.zeros(71), np.random.default_rng(seed)
+        for step in range(1, 71):
+            walk[step] = 0.8 * walk[step - 1] + rng.normal(0, 0.06)
+        found += find_drift(np.exp(walk)) is not None
+    assert found <= 3
+
+
+@pytest.mark.parametrize("period", [3, 10, 23])
+def test_every_so_many_steps_one_is_long(period: int) -> None:
+    series = noise(97, 3)
+    series[period - 1 :: period] += 2.0
+    spikes = find_spikes(series)
+    assert spikes is not None and spikes.period == period
+    assert spikes.cost_s == pytest.approx(2.0 / period, rel=0.15)
+
+
+def test_long_steps_at_random_have_no_period() -> None:
+    found = 0
+    for seed in range(31):
+        series = noise(97, seed)
+        series[np.random.default_rng(seed).choice(97, 7, replace=False)] += 2.0
+        found += find_spikes(series) is not None
+    assert found <= 1
+
+
+@given(series=st.lists(st.floats(allow_nan=True, allow_infinity=True), max_size=60))
+def test_any_series_is_judged(series: list[float]) -> None:
+    find_spikes(np.array(series))
+    find_drift(np.array(series))
+
+
+def lengthened(more: np.ndarray) -> Window:
+    """A job in which all ranks are busy so much longer in each step."""
+    window = build(Job(steps=len(more)))[0]
+    rows = window.steps.to_pylist()
+    for row in rows:
+        row["own_s"] += more[row["step"]]
+        row["seconds"] += more[row["step"]]
+        row["start_s"] += more[: row["step"]].sum()
+    return columns(window, "steps", rows)
+
+
+def test_a_checkpoint_of_all_ranks_is_a_note_and_nobodys_fault() -> None:
+    verdict = diagnose([lengthened(0.5 * (np.arange(70) % 10 == 9))])
+    assert verdict.status == "healthy"
+    assert any("every 10th step" in note and "most ranks are busy" in note for note in verdict.notes)
+
+
+def test_a_drift_has_no_moment_at_which_it_began() -> None:
+    window = lengthened(np.linspace(0, 0.3, 70))
+    assert any("grow steadily longer" in note for note in diagnose([window]).notes)
+
+
+def test_two_long_steps_of_one_rank_ask_for_a_longer_window() -> None:
+    window = build(Job())[0]
+    rows = window.steps.to_pylist()
+    for row in rows:
+        if row["step"] in (10, 40):
+            row["seconds"] += 0.6
+            row["own_s" if row["rank"] == 3 else "wait_s"] += 0.6
+    verdict = diagnose([builders.columns(window, "steps", rows)])
+    assert not verdict.suspects
+    assert any("rank 3 alone was slow in 2 steps, 30 apart" in note for note in verdict.notes)
