@@ -34,7 +34,9 @@ Job = Annotated[Optional[str], typer.Option("--job", help="Judge this job (its n
 HistoryDir = Annotated[
     Optional[Path],  # noqa: UP045
     typer.Option(
-        "--history", metavar="DIR", help="Where observed windows are kept; default /var/lib/rankscope/history."
+        "--history",
+        metavar="DIR",
+        help="Where windows are kept for --baseline auto; by diagnose in /var/lib/rankscope/history, by record nowhere.",
     ),
 ]
 NoHistory = Annotated[bool, typer.Option("--no-history", help="Keep nothing of what is observed now.")]
@@ -82,7 +84,6 @@ def record(
     job: Job = None,
     pid: Pids = None,
     history: HistoryDir = None,
-    no_history: NoHistory = False,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> int:
@@ -90,9 +91,8 @@ def record(
     from diagnose.commands import record as command
 
     return command.run(
-        out=out, window_s=window, job=job, pids=tuple(pid or ()), as_json=as_json, verbose=verbose,
-        history=history, keep=not no_history,
-    )  # fmt: skip
+        out=out, window_s=window, job=job, pids=tuple(pid or ()), as_json=as_json, verbose=verbose, history=history
+    )
 
 
 @app.command()

@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 
 from diagnose.commands.output import print_json, progress, progress_done
-from diagnose.history import DEFAULT_FOLDER, History
+from diagnose.history import History
 from diagnose.remember import remember
 from diagnose.text import clean
 from observer.windows import Window, folder_name
@@ -22,11 +22,11 @@ def _written(out: Path, window: Window) -> str:
 
 def run(
     *, out: Path, window_s: float, job: str | None, pids: tuple[int, ...], as_json: bool, verbose: bool,
-    history: Path | None = None, keep: bool = True,
+    history: Path | None = None,
 ) -> int:  # fmt: skip
     """Write the windows into `out` and say what they hold. Exit code 0: recording does not judge.
 
-    `history`: where the windows are kept as well (None: the usual folder), unless not `keep`.
+    `history`: where the windows are kept as well, with what is judged of them.
     """
     from observer.recorder import RecordOptions, record
 
@@ -37,8 +37,8 @@ def run(
     finally:
         progress_done()
     _print(out, windows, as_json, verbose)
-    if keep:
-        for trouble in remember(History(history or DEFAULT_FOLDER), windows):
+    if history is not None:
+        for trouble in remember(History(history), windows):
             sys.stderr.write(f"rankscope: {clean(trouble, 300)}\n")
     return EXIT_HEALTHY
 

@@ -89,7 +89,7 @@ class PlainJob:
         out = self.folder / "windows"
         shutil.rmtree(out, ignore_errors=True)
         pids = [word for process in self.processes for word in ("--pid", str(process.pid))]
-        options = ["--no-history", "--out", str(out), "--window", f"{seconds:g}", *pids]
+        options = ["--out", str(out), "--window", f"{seconds:g}", *pids]
         command = [sys.executable, "-m", "diagnose.cli", "record", *options]
         done = subprocess.run(
             self.machine.observer_command(command),

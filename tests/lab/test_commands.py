@@ -21,7 +21,7 @@ STATUSES = {"healthy", "fault", "imbalance", "hang", "unknown"}
 
 def test_a_job_that_the_lab_did_not_start_gets_a_valid_verdict_with_the_slow_function(torchrun: Torchrun) -> None:
     job = torchrun("60", "1")
-    done = rankscope("diagnose", "--json", "--window", "8", "--job", job.name)
+    done = rankscope("diagnose", "--no-history", "--json", "--window", "8", "--job", job.name)
     verdict = json.loads(done.stdout)
     assert verdict["schema"] == "rankscope.verdict/1"
     assert verdict["status"] == "fault", done.stdout
@@ -48,7 +48,7 @@ def test_a_rank_that_dies_in_the_window_is_named(torchrun: Torchrun) -> None:
     job = torchrun("60")
     victim = job.ranks()[1]
     threading.Timer(9.0, os.kill, (victim, signal.SIGKILL)).start()
-    done = rankscope("diagnose", "--json", "--window", "12", "--job", job.name)
+    done = rankscope("diagnose", "--no-history", "--json", "--window", "12", "--job", job.name)
     verdict = json.loads(done.stdout)
     assert (done.returncode, verdict["status"]) == (2, "hang")
     first = verdict["suspects"][0]
