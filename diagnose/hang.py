@@ -2,7 +2,8 @@
 
 A rank stalls if its last marker (collective, backward) is older than max(5 ordinary steps, 3 s). The job hangs if every
 rank that is left stalls. The suspects are then the ranks that are stopped; else those that are gone; else those that are in
-no collective while the others wait in one. Hardware that failed (failures.py) beats all but the first: ranks die of their GPU.
+no collective while the others wait in one; else those that NCCL itself (RAS) says have launched fewer operations than the
+others, and moved none between two questions. Hardware that failed (failures.py) beats all but the first: ranks die of their GPU.
 """
 
 from __future__ import annotations
@@ -136,6 +137,8 @@ def _by_process(fleet: Fleet, step_s: float | None) -> Hang | None:
     if gone.any():
         return _verdict(fleet, gone, "exited", silent, step_s, waiting)
     outside = ~waiting
+    if (behind := _behind(fleet)) and not outside.any():
+        return _late(fleet, behind, silent, step_s, waiting)
     if outside.any() and outside.sum() <= waiting.sum():
         return _absent(fleet, outside, silent, step_s, waiting)
     missing = int(ranks.world_size.max(initial=0)) - len(ranks)
@@ -194,6 +197,37 @@ def _absent(fleet: Fleet, outside: Bools, silent: Floats, step_s: float | None, 
         action = f"Look at {what} in pid {int(fleet.ranks.pid[row])} on {host}: all others wait for this rank."
         suspects.append(
             _suspect(fleet, [int(row)], host, cause, function, stalled_s, 0.8, tuple(evidence), action, step_s)
+        )
+    return Hang(stalled_s, tuple(suspects), ())
+
+
+def _behind(fleet: Fleet) -> dict[int, list[Evidence]]:
+    """Ranks (rows) that NCCL's own account says are missing, with that account; not where it says so of half of them."""
+    found: dict[int, list[Evidence]] = {}
+    for name, words in (("ras.behind", "operations behind the others in"), ("ras.missing", "no answer to NCCL in")):
+        for counter in fleet.counters.moved(name):
+            if counter.rank >= 0:
+                said = Evidence("nccl ras", f"{words} {counter.instance}", counter.value, 0.0, counter.unit)
+                found.setdefault(counter.rank, []).append(said)
+    return found if len(found) <= 0.5 * len(fleet.ranks) else {}
+
+
+def _late(
+    fleet: Fleet, behind: dict[int, list[Evidence]], silent: Floats, step_s: float | None, waiting: Bools
+) -> Hang:
+    """Every rank waits in some collective, but not all in the same one."""
+    culprits = np.zeros(len(fleet.ranks), dtype=bool)
+    culprits[list(behind)] = True
+    stalled_s = _stalled(silent, culprits)
+    suspects = []
+    for row, said in sorted(behind.items())[:8]:
+        host, pid = fleet.ranks.host[row], int(fleet.ranks.pid[row])
+        evidence = (*said, *_waiting_evidence(fleet, waiting, culprits, stalled_s))
+        action = (
+            f"Compare what pid {pid} on {host} does with the others: it has not called a collective that they wait in."
+        )
+        suspects.append(
+            _suspect(fleet, [row], host, "missing-collective", None, stalled_s, 0.85, evidence, action, step_s)
         )
     return Hang(stalled_s, tuple(suspects), ())
 

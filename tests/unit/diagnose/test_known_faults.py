@@ -207,6 +207,29 @@ def test_a_rank_that_is_in_no_collective_is_what_the_others_wait_for() -> None:
     assert first(verdict).function is not None
 
 
+def everybody_waits(behind: dict[int, float]) -> Job:
+    counters = [
+        {"scope": "rank", "instance": "AllReduce", "rank": rank, "name": "ras.behind", "kind": "gauge", "value": value,
+         "unit": "operations", "limit": 1009.0}
+        for rank, value in behind.items()
+    ]  # fmt: skip
+    waits = {"last_progress_s": 8.0, "in_collective_s": 7.9}
+    return Job(ranks_columns={rank: dict(waits) for rank in range(8)}, counters=counters)
+
+
+def test_where_all_wait_the_rank_that_nccl_says_is_behind_is_named() -> None:
+    verdict = diagnose(build(everybody_waits({5: 3.0})))
+    suspect = first(verdict)
+    assert (verdict.status, suspect.cause, suspect.ranks) == ("hang", "missing-collective", (5,))
+    assert any(evidence.source == "nccl ras" and evidence.value == 3.0 for evidence in suspect.evidence)
+
+
+@pytest.mark.parametrize("behind", [{}, dict.fromkeys(range(7), 2.0)])
+def test_where_all_wait_and_nccl_says_nothing_or_names_nearly_all_nobody_is_accused(behind: dict[int, float]) -> None:
+    verdict = diagnose(build(everybody_waits(behind)))
+    assert verdict.status == "hang" and not verdict.suspects
+
+
 def test_a_job_that_ends_in_the_window_does_not_hang() -> None:
     job = Job(ranks_columns={rank: {"state": "exited", "last_progress_s": 9.0} for rank in range(8)})
     verdict = diagnose(build(job))
