@@ -7,9 +7,11 @@ kernel.dmesg_restrict is set. About 2 µs per record; the usual ring holds some 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import stat
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -38,6 +40,17 @@ def read_kmsg(root: Path = ROOT) -> tuple[KernelMessage, ...]:
         if not stat.S_ISCHR(os.fstat(descriptor).st_mode):
             return tuple(_parsed(_recorded(descriptor)))
         return tuple(_parsed(_records(descriptor)))
+    finally:
+        os.close(descriptor)
+
+
+@contextlib.contextmanager
+def following(root: Path = ROOT) -> Iterator[Callable[[], tuple[KernelMessage, ...]]]:
+    """Yields a function that returns what was logged since it was last called, or since now. Raises OSError, and so does it."""
+    descriptor = os.open(root / "dev/kmsg", os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        os.lseek(descriptor, 0, os.SEEK_END)
+        yield lambda: tuple(_parsed(_records(descriptor)))
     finally:
         os.close(descriptor)
 

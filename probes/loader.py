@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import os
 import re
 import sys
@@ -19,11 +20,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from probes import bpfsys, headers, uprobes
+from probes import beside_others, bpfsys, headers, uprobes
 from probes.errors import MissingFeature, NotPermitted, RankscopeError
 
 _INCLUDE = re.compile(r'^[ \t]*#include "([\w./-]+)"[^\n]*\n', re.MULTILINE)
 _CHILD_WAITS_S = 0.3  # until the parent has closed its side
+_PASSING = (errno.ENOMEM, errno.EAGAIN, errno.EINTR)
+_PATIENCE_S, _PAUSE_S = 0.5, 0.1
 _TRACEFS = (Path("sys/kernel/tracing"), Path("sys/kernel/debug/tracing"))
 
 
@@ -70,7 +73,8 @@ class Module:
     """A compiled set of probes. `bpf` is the bcc object; whoever holds the module closes it.
 
     `before_close` is called first of all; `held` are descriptors of attached probes that bcc knows nothing of. `at_once`:
-    whether a program is attached to many functions in one call; false once the kernel has refused.
+    whether a program is attached to many functions in one call; false for kernels that cannot. `patience_s`: what is left to
+    wait, in all, for places that may be free in a moment.
     """
 
     bpf: Any
@@ -79,6 +83,7 @@ class Module:
     before_close: list[Callable[[], None]] = field(default_factory=list)
     held: set[int] = field(default_factory=set)
     at_once: bool = True
+    patience_s: float = _PATIENCE_S
     _programs: dict[str, Any] = field(default_factory=dict)
     _stats_fd: int = -1
 
@@ -105,21 +110,40 @@ class Module:
     def attach_uprobes(
         self, function: str, path: Path, offsets: Sequence[int], *, on_return: bool = False
     ) -> tuple[int, ...]:
-        """Attach a program to functions at these file offsets; what `release` takes. Raises what the kernel says."""
-        refusal: Exception | None = None
-        links: tuple[int, ...] = ()
+        """Attach a program to functions at these file offsets; what `release` takes. Raises what the kernel says.
+
+        What may be over in a moment (no memory, another tool that is about to end) is tried again.
+        """
+        while True:
+            try:
+                links = self._attach_uprobes(function, path, offsets, on_return)
+            except (OSError, beside_others.PlaceTaken) as error:
+                if self.patience_s <= 0 or (isinstance(error, OSError) and error.errno not in _PASSING):
+                    raise
+                self.patience_s -= _PAUSE_S
+                time.sleep(_PAUSE_S)
+                continue
+            self.held.update(links)
+            return links
+
+    def _attach_uprobes(self, function: str, path: Path, offsets: Sequence[int], on_return: bool) -> tuple[int, ...]:
+        def attach(how: Callable[..., tuple[int, ...]], program: Any) -> tuple[int, ...]:
+            return beside_others.attach(
+                lambda counters: how(program.fd, path, offsets, on_return=on_return, counters=counters), path, offsets
+            )
+
         if self.at_once:
+            program: Any = None
             try:
                 program = self.program(function, attach_type=uprobes.TRACE_UPROBE_MULTI)
-                links = uprobes.attach_many(program.fd, path, offsets, on_return=on_return)
-            except Exception as error:
-                refusal = error
+                return attach(uprobes.attach_many, program)
+            except Exception:
+                if program is not None and uprobes.knows_many(program.fd):
+                    raise
                 self._programs.pop(function, None)
                 self.bpf.funcs.pop(function.encode(), None)
-        if not links:
-            links = uprobes.attach_each(self.program(function).fd, path, offsets, on_return=on_return)
-            self.at_once = self.at_once and refusal is None  # the same worked one by one: Linux before 6.6
-        self.held.update(links)
+        links = attach(uprobes.attach_each, self.program(function))
+        self.at_once = False  # one by one works: Linux before 6.6
         return links
 
     def release(self, descriptors: Sequence[int]) -> None:

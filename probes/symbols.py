@@ -22,6 +22,7 @@ _SYMBOL = np.dtype(
 )
 _DYNSYM, _SYMTAB = 11, 2
 _FUNC, _IFUNC = 2, 10
+_LOAD, _WRITABLE = 1, 2  # p_type, p_flags
 _MAX_HITS = 64
 _MAX_PART_BYTES = 1 << 30
 
@@ -71,6 +72,21 @@ def file_offsets(library: Path, addresses: Iterable[int]) -> tuple[int, ...]:
         for address in addresses
         for vaddr, offset, size in loads
         if vaddr <= address < vaddr + size
+    )
+
+
+def written_parts(library: Path) -> tuple[tuple[int, int], ...]:
+    """(begin, end) in the file of what a process maps writable, in whole pages. Raises NotElf, OSError."""
+    page = os.sysconf("SC_PAGESIZE")
+    with library.open("rb") as file:
+        try:
+            segments = _segments(_Reader(file.fileno()), library)
+        except (struct.error, ValueError) as error:
+            raise NotElf(f"{library.name} has a broken program header") from error
+    return tuple(
+        (offset // page * page, -(-(offset + size) // page) * page)
+        for kind, flags, offset, _, size in segments
+        if kind == _LOAD and flags & _WRITABLE
     )
 
 
@@ -125,16 +141,16 @@ def _header(file: _Reader, library: Path) -> bytes:
 
 def _loads(file: _Reader, library: Path) -> list[tuple[int, int, int]]:
     """(address, file offset, size in the file) of what is loaded."""
+    return [(vaddr, offset, size) for kind, _, offset, vaddr, size in _segments(file, library) if kind == _LOAD]
+
+
+def _segments(file: _Reader, library: Path) -> list[tuple[int, int, int, int, int]]:
+    """(type, flags, file offset, address, size in the file) of every program header."""
     head = _header(file, library)
     (program_at,) = struct.unpack_from("<Q", head, 32)
     program_size, program_count = struct.unpack_from("<HH", head, 54)
     table = file.part(program_at, program_size * program_count)
-    return [
-        (vaddr, offset, file_size)
-        for i in range(program_count)
-        for kind, offset, vaddr, file_size in [struct.unpack_from("<I4xQQ8xQ", table, i * program_size)]
-        if kind == 1
-    ]
+    return [struct.unpack_from("<IIQQ8xQ", table, i * program_size) for i in range(program_count)]
 
 
 def _matches(

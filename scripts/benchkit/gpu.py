@@ -3,7 +3,8 @@
 Needs an NVIDIA GPU, its driver and (for the load) PyTorch with CUDA; without a GPU it says so and ends with 69. In order: every
 value of NVML and what reading it costs; each that can move read as fast as it goes under a load, to see how often it changes;
 clock, power, temperature and activity against nvidia-smi; every row of the library-call table against the functions that the
-installed libcuda, libcudart and libnccl export; the cost of the samplers. `--json` keeps it; the tables go to stdout.
+installed libcuda, libcudart and libnccl export; the cost of the samplers; a real training with and without the observer
+(gpu_training.py, `--training` for that alone). `--json` keeps it, but for the training; the tables go to stdout.
 """
 
 from __future__ import annotations
@@ -24,6 +25,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+from benchkit import gpu_training
 
 _LOAD = """
 import time, torch
@@ -70,10 +73,24 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=3.0, help="for each value")
     parser.add_argument("--no-load", action="store_true", help="leave the GPU as it is")
     parser.add_argument("--json", type=Path)
+    gpu_training.arguments(parser)
     parser.set_defaults(run=run, anywhere=True)
 
 
 def run(options: argparse.Namespace) -> int:
+    """The probes, then the training where PyTorch with CUDA is found; the latter alone with --training."""
+    if options.training:
+        return gpu_training.run(options)
+    status = _probes(options)
+    if status == 69:
+        return status
+    if why := gpu_training.cannot(options) or ("" if os.geteuid() == 0 else "it is observed as root only"):
+        print(f"no training: {why}")
+        return status
+    return max(status, gpu_training.run(options))
+
+
+def _probes(options: argparse.Namespace) -> int:
     """Print the tables; 0 when nothing contradicts nvidia-smi and every row of the call table is found, 69 without a GPU."""
     from probes.nvml import open_library
     from probes.nvml_fields import GpuReader
