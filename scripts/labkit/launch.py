@@ -52,6 +52,11 @@ class Plan:
     save_every: int = 0
     stages: int = 1
 
+    @property
+    def windows(self) -> float:
+        """How many usual windows it takes to see enough steps of this job."""
+        return 1
+
     def host_of(self, rank: int) -> int:
         """Ranks are laid on hosts in blocks, as launchers do."""
         return rank * self.hosts // self.ranks
