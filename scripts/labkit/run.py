@@ -121,7 +121,7 @@ class _Session:
         injected = time.monotonic()
         time.sleep(SETTLE_S)
         seen_from = time.monotonic()
-        window_s = case.window_s * max(kind.windows, self.plan.windows)
+        window_s = case.window_s * max(kind.windows, plan.windows)
         if case.observe:
             self.progress(case, "observing")
             outcome, said, verdict = self._ask(window_s, baseline)
