@@ -15,10 +15,12 @@ from typing import Any
 from probes import cgroup, disk, host, netdev, qdisc
 from probes.cgroup import CgroupSample
 from probes.disk import DiskSample
-from probes.host import HostSample
+from probes.host import HostDelta, HostSample
 from probes.namespaces import namespace_inode
 from probes.netdev import Interfaces
 from probes.qdisc import Qdiscs
+
+INTERRUPTED_LEAST = 0.02  # of the window: interrupts of a CPU below are what any network and disk cause
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,16 @@ def _row(scope: str, name: str, unit: str, value: float, **more: Any) -> dict[st
         "value": value,
         **more,
     }
+
+
+def _interrupted(delta: HostDelta) -> list[dict[str, Any]]:
+    """Two rows for each CPU that spent a noticeable part of the window in interrupts: a rank on it computes that much slower."""
+    rows = []
+    for cpu in delta.cpus:
+        if cpu.softirq_s + cpu.irq_s >= INTERRUPTED_LEAST * delta.seconds:
+            rows.append(_row("host", "cpu.softirq_s", "s", cpu.softirq_s, instance=f"cpu{cpu.cpu}"))
+            rows.append(_row("host", "cpu.irq_s", "s", cpu.irq_s, instance=f"cpu{cpu.cpu}"))
+    return rows
 
 
 @dataclass(slots=True)
@@ -112,6 +124,7 @@ class Gauges:
                 _row("host", "cpu.iowait_s", "s", delta.total.iowait_s),
                 _row("host", "cpu.busy_s", "s", delta.total.busy_s, limit=cpus * delta.seconds),
             ]
+            rows += _interrupted(delta)
         for pressure in delta.pressures:
             rows.append(_row("host", f"psi.{pressure.resource}.some_s", "s", pressure.some_s))
             rows.append(_row("host", f"psi.{pressure.resource}.full_s", "s", pressure.full_s))

@@ -64,12 +64,14 @@ def counter_rows(
     rows: list[Row] = []
     samples = {one.index: one for one in reading.gpus.samples}
     ranks = {growth.index: numbers.get(reading.owners.gpu_pid(growth.index) or 0, -1) for growth in reading.gpus.growth}
+    # GPUs of one product are wired alike: where others have their links, one without any has lost them.
+    connected = {growth.name for growth in reading.gpus.growth if growth.links and not growth.dark}
     for growth in reading.gpus.growth:
         if growth.index in others or (ranks[growth.index] < 0 and not growth.lost and not growth.xids):
             continue
         rank, series = ranks[growth.index], samples.get(growth.index)
         rows += _gpu(growth, series, rank, computing.get(growth.index))
-        rows += _nvlink(growth, series, rank)
+        rows += _nvlink(growth, series, rank, growth.name in connected)
         rows += _gpu_link(growth, series, rank, copying_hz.get(growth.index))
     for foreign in reading.owners.foreign:
         where = f"gpu{foreign.gpu} by {foreign.comm} ({foreign.pid})"
@@ -153,10 +155,11 @@ def _gpu(growth: GpuGrowth, series: GpuSamples | None, rank: int, computing: flo
         yield row("gpu", name, rank, "gpu.lost", "flag", 1.0, kind="gauge")
 
 
-def _nvlink(growth: GpuGrowth, series: GpuSamples | None, rank: int) -> Iterator[Row]:
+def _nvlink(growth: GpuGrowth, series: GpuSamples | None, rank: int, connected: bool) -> Iterator[Row]:
     name = f"gpu{growth.index}"
     if growth.links_down is not None:
-        yield from level("nvlink", name, rank, "nvlink.links_down", "links", growth.links_down, len(growth.links))
+        down = len(growth.links) if growth.dark and connected else growth.links_down
+        yield from level("nvlink", name, rank, "nvlink.links_down", "links", down, len(growth.links))
     if growth.nvlink_errors is not None:
         yield row("nvlink", name, rank, "nvlink.errors", "events", growth.nvlink_errors)
     for direction in ("tx", "rx"):

@@ -254,7 +254,8 @@ COUNTER_NAMES = {
     "cpu.ready_s": "scope rank: training thread ready but not running, total",
     "cpu.run_s": "scope rank: training thread on a CPU, total",
     "cpu.steal_s": "scope host: stolen by the hypervisor, all CPUs",
-    "cpu.softirq_s": "scope host: softirq time, all CPUs",
+    "cpu.softirq_s": "scope host: softirq time, all CPUs; instance cpuN: of a CPU that spent 2 % of the window in interrupts; "
+    "likewise cpu.irq_s",
     "cpu.busy_s": "scope host: non-idle time, all CPUs (limit = CPUs x window)",
     "psi.cpu.some_s": "scope host: /proc/pressure/cpu some, likewise psi.memory.some_s, psi.memory.full_s, psi.io.some_s, psi.io.full_s",
     "disk.throttled": "scope cgroup: gauge: bytes/s that an I/O throttle (blkio v1, io.max v2) allows; instance = device, direction",

@@ -144,8 +144,13 @@ class GpuGrowth:
 
     @property
     def links_down(self) -> int | None:
-        """How many links were down; None where there are none to speak of."""
+        """How many links were down; None where there are none to speak of. 0 where none was ever up: see `dark`."""
         return sum(link.down for link in self.links) if self.links else None
+
+    @property
+    def dark(self) -> bool:
+        """No link was up in the whole window: this GPU has no NVLink connected, or has lost all of it. Its neighbours tell which."""
+        return bool(self.links) and not any(link.active or link.down for link in self.links)
 
     @property
     def nvlink_errors(self) -> int | None:

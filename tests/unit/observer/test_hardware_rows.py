@@ -180,6 +180,16 @@ def test_links_that_are_down_and_their_errors() -> None:
     assert rows["gpu2", "nvlink.tx_bytes"]["value"] == pytest.approx(90e9 * 0.1 * 65)
 
 
+def test_a_gpu_without_any_link_has_lost_them_only_if_others_of_its_kind_have_theirs() -> None:
+    dark = tuple(LinkGrowth(number, False, False, False, 0, 0, 0) for number in range(5))
+    lost = growth(links=dark)
+    alone = rows_of(reading(gpus=GpuRecording((samples(),), (lost,))))
+    assert alone["gpu2", "nvlink.links_down"]["value"] == 0
+    neighbour = growth(index=3, links=tuple(_link(number) for number in range(5)))
+    beside = rows_of(reading(gpus=GpuRecording((samples(),), (lost, neighbour))))
+    assert (beside["gpu2", "nvlink.links_down"]["value"], beside["gpu2", "nvlink.links_down"]["limit"]) == (5, 5)
+
+
 def test_pci_links_belong_to_the_one_rank_below_them() -> None:
     rows = rows_of(reading())
     assert rows[BUS, "pcie.replays"]["value"] == 3

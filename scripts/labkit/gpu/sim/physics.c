@@ -64,9 +64,14 @@ double gs_pcie_rate(const struct gs_gpu *gpu)
     return per_lane[generation] * (gpu->set.pcie_width < 1 ? 1 : gpu->set.pcie_width) * PCIE_EFFICIENCY * gpu->set.pcie_rate_factor;
 }
 
+static int active_links(const struct gs_gpu *gpu)
+{
+    return __builtin_popcountll((uint64_t)gpu->set.nvlink_active & ((1ull << GS_LINKS) - 1));
+}
+
 double gs_nvlink_rate(const struct gs_gpu *gpu)
 {
-    int links = __builtin_popcountll((uint64_t)gpu->set.nvlink_active & ((1ull << GS_LINKS) - 1));
+    int links = active_links(gpu);
     double rate = links * GS_NVLINK_RATE * gpu->set.nvlink_rate_factor;
     double pcie = gs_pcie_rate(gpu); /* the way that is left without NVLink */
     return links && rate > 1e6 ? rate : links ? 1e6 : pcie;
@@ -140,8 +145,14 @@ static void credit_flow(struct gs_gpu *gpu, const struct gs_slot *slot, int64_t 
     if (!flow->steps)
         return;
 #define GS_MOVED(which, burst) (moved(flow, flow->which, flow->burst, to) - moved(flow, flow->which, flow->burst, from))
-    gpu->sums.nvlink_tx_bytes += GS_MOVED(nvlink_tx, nvlink_burst_ns);
-    gpu->sums.nvlink_rx_bytes += GS_MOVED(nvlink_rx, nvlink_burst_ns);
+    double to_peers = GS_MOVED(nvlink_tx, nvlink_burst_ns), from_peers = GS_MOVED(nvlink_rx, nvlink_burst_ns);
+    if (active_links(gpu)) {
+        gpu->sums.nvlink_tx_bytes += to_peers;
+        gpu->sums.nvlink_rx_bytes += from_peers;
+    } else { /* what should have gone over NVLink */
+        gpu->sums.pcie_tx_bytes += to_peers;
+        gpu->sums.pcie_rx_bytes += from_peers;
+    }
     if (gpu->nic_set.state >= 0.5) {
         double tx = GS_MOVED(nic_tx, nic_burst_ns), rx = GS_MOVED(nic_rx, nic_burst_ns);
         gpu->nic_sums.tx_bytes += tx;
