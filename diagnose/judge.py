@@ -15,6 +15,8 @@ import numpy as np
 from diagnose import limits, quiet, slots
 from diagnose.baseline import Growth, Reference, code_changed, most_grown, read_baseline
 from diagnose.calibration import calibrate
+from diagnose.causes.case import CONVICTED
+from diagnose.causes.loss import judge as judge_loss
 from diagnose.causes.network import LinkCharge
 from diagnose.causes.network import judge as judge_links
 from diagnose.causes.port import PortCharge
@@ -308,9 +310,14 @@ def _links(fleet: Fleet, scene: Scene, gained: float, suspects: Sequence[Suspect
     ports = () if fleet.timed else judge_hardware(fleet, steps, scene.step_s, least)
     ports = tuple(port for port in ports if (port.component, port.instance) not in accused)
     known = {row for port in ports for row in port.ranks}
-    flows = [link for link in judge_links(fleet, steps, scene.step_s, transfer_s) if not known & set(link.ranks)]
+    losing = () if fleet.timed else judge_loss(fleet, least, scene.step_s)
+    links = judge_links(fleet, steps, scene.step_s, transfer_s)
+    # Whoever waits for what is sent again looks slow at both ends: beside a loss only a shaper says that a link is slow as well.
+    links = (*losing, *(link for link in links if not losing or link.support >= CONVICTED))
+    flows = [link for link in links if not known & set(link.ranks)]
     charged: list[LinkCharge | PortCharge] = [*ports, *flows]
-    return [_link_suspect(fleet, scene, link, transfer_s) for link in charged]
+    whole_s = float(least.mean()) if losing else transfer_s  # a trimmed mean leaves out what a loss costs
+    return [_link_suspect(fleet, scene, link, whole_s) for link in charged]
 
 
 def _link_suspect(fleet: Fleet, scene: Scene, link: LinkCharge | PortCharge, transfer_s: float) -> Suspect:

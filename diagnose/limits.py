@@ -52,7 +52,11 @@ FLOW_SHARE_LEAST = 0.1  # of the bytes of the largest flow
 LINK_EFFECT_SHARE = 0.10  # of the step
 LINK_RATIO = 3.0  # with a counter that says why
 LINK_RATIO_ALONE = 5.0  # without one
+LINK_RATIO_END = 1.6  # slowest of the other pairs to the fastest of one address; healthy ones: up to 1.3 that queue so, 1.7 that do not
+RTT_RATIO_END = 2.0  # least inflation of the pairs of that address to the largest of the others
 RETRANSMIT_SHARE = 0.01
+LOSS_RATIO = 3.0  # times the share sent again by pairs without a bad end: healthy ones showed up to 0.13 %
+RTO_SECONDS = 0.15  # Linux waits 0.2 s at least for what nobody asks for again; a part of it would have passed anyway
 RTT_INFLATION = 4.0  # rtt / min_rtt, and this many times that of the peers
 
 # Hardware: what a counter must show before it says why. All against the same counter of the peers.
@@ -64,6 +68,8 @@ THROTTLED_SHARE = 0.05  # of the window with the bit set, above the peers': bits
 THROTTLED_ALONE = 0.20  # the same where no clock says what it cost
 FOREIGN_SHARE = 0.03  # of the GPU in use by somebody else, above the peers': monitors use less
 FOREIGN_BYTES = 1 << 29  # of GPU memory: a context of a monitor holds up to about 0.5 GB
+IRQ_SHARE = 0.05  # of the rank's CPUs in interrupts, above the peers': the lab without a flood has 0.6-1.4 %, 4 % with 5,000 disk reads/s
+FAULT_WORK = 3.0  # times the waiting for pages: the kernel's work for them and the queue after each (lab: up to 2.2)
 MORE_INPUT = 0.05  # of the peers' bytes: what a GPU reads is counted exactly on some models, sampled on others
 EVENTS_HZ = 1.0  # errors per second: links correct a few an hour in health; it takes many to cost time
 EVENTS_RATIO = 10.0  # times the peers' median: what moved on everybody accuses nobody

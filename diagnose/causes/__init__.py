@@ -1,14 +1,17 @@
 """Causes: one file per component. Each says which evidence convicts it and which acquits it.
 
-Here are those of a rank's own time. Links between ranks (network.py, nic.py, nvlink.py) are judged by the transfer.
+Here are those of a rank's own time. Links between ranks (network.py, loss.py, nic.py, nvlink.py) are judged by the transfer.
 """
 
 from __future__ import annotations
 
-from diagnose.causes import cpu, gpu, pcie, process, python, storage, transfers, workload
+from diagnose.causes import cpu, gpu, interrupts, memory, pcie, process, python, storage, transfers, workload
 from diagnose.causes.case import Case, Charge
 
-JUDGES = (cpu.judge, gpu.judge, pcie.judge, transfers.judge, storage.judge, python.judge, process.judge, workload.judge)
+JUDGES = (
+    cpu.judge, interrupts.judge, memory.judge, gpu.judge, pcie.judge, transfers.judge, storage.judge, python.judge, process.judge,
+    workload.judge,
+)  # fmt: skip
 
 
 def charges(case: Case) -> tuple[Charge, ...]:

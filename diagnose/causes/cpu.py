@@ -1,7 +1,8 @@
 """CPU: the training thread is ready and does not run.
 
 Convicts: ready time above the peers', and a counter that says who or what kept it from the CPU: CFS throttling of its
-control group (quota), the process that ran meanwhile (contended; affinity where it is a rank of the same job), steal.
+control group (quota), the process that ran meanwhile (contended; affinity where it is a rank of the same job; irq where it is the
+kernel's thread for interrupts), steal. Interrupts that run between the rank's own instructions: interrupts.py.
 Where takers are counted and hardly anybody took the CPU, nobody contends: that is a quota too, or steal.
 Acquits: no ready time above the peers'. Where no counter speaks the charge stands with less support.
 """
@@ -11,10 +12,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+import numpy as np
+
+from diagnose.attribute import sample
 from diagnose.causes.case import CONVICTED, NO_COUNTER, Case, Charge
 from diagnose.verdict import Evidence
 
 _OWNER = re.compile(r"^(.*) \((\d+)\)$", re.DOTALL)
+INTERRUPTS = re.compile(r"^ksoftirqd/(\d{1,5})$")  # the kernel's thread for interrupts that are too many
 _PART = 0.3  # of the ready time that a counter must explain to convict
 
 
@@ -97,6 +102,11 @@ def _queue_charge(case: Case, queued: float, diffuse: float) -> Charge:
             for name, (each, _) in takers[:3]
             if each >= 0.1 * taken
         )
+        interrupted = INTERRUPTS.match(comm)
+        if interrupted is not None and total - _interrupted_peers_s(case) >= needed:
+            cpu = f"cpu{interrupted[1]}"
+            action = f"See what interrupts {cpu} of {case.host} (/proc/softirqs, mpstat -P ALL 1): steer it to CPUs without ranks."
+            return Charge("cpu", "irq", queued + diffuse, CONVICTED, tuple(evidence), action, instance=cpu)
         action = f"Move or stop {who} on {case.host}, or give the rank CPUs of its own."
         return Charge("cpu", "contended", queued + diffuse, CONVICTED, tuple(evidence), action, instance=who)
     if ours >= needed and _is_crowded(case):
@@ -113,6 +123,15 @@ def _queue_charge(case: Case, queued: float, diffuse: float) -> Charge:
         )
     action = f"Find what runs on the CPUs of this rank on {case.host} (pidstat 1, top)."
     return Charge("cpu", "contended", queued + diffuse, NO_COUNTER, tuple(evidence), action)
+
+
+def _interrupted_peers_s(case: Case) -> float:
+    """For how long the kernel's threads for interrupts ran in place of a peer, median, seconds."""
+    taken = dict.fromkeys(sample(case.peers).tolist(), 0.0)
+    for counter in case.peers_of("cpu.taken_s"):
+        if INTERRUPTS.match(counter.instance.partition(" ")[0]):
+            taken[counter.rank] += counter.value
+    return float(np.median(list(taken.values()))) if taken else 0.0
 
 
 def _nobody_charge(case: Case, queued: float, diffuse: float, taken: float, evidence: list[Evidence]) -> Charge:

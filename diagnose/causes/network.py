@@ -10,7 +10,9 @@ A process that stands in the run queue reads and acknowledges late, and its peer
 processes at both ends were ready but not running is taken off (the longer of the two).
 
 Convicts: a shaper with less than its peers' rate, retransmissions, a round trip far above its least. With one of them
-a cell is slow below a third of its peers' rate (two thirds with a shaper), without any below a fifth.
+a cell is slow below a third of its peers' rate (two thirds with a shaper), without any below a fifth. A whole row and column says more
+than a cell: where every pair into and out of one address is slower than each pair that does not touch it (by 1.6) and queues more
+(by 2), they are slow.
 Acquits: flows that are small, or wait for the receiving process; a transfer that is a small part of the step.
 """
 
@@ -57,7 +59,7 @@ class LinkCharge:
 
 
 @dataclass(frozen=True, slots=True)
-class _Cells:
+class Cells:
     """One entry per pair of addresses (source, destination)."""
 
     source: tuple[str, ...]
@@ -72,19 +74,28 @@ class _Cells:
     def rate(self) -> Floats:
         return self.sent_bytes / np.maximum(self.sending_s, 1e-6)
 
-    def touches(self, address: str) -> Bools:
-        return np.array([address in pair for pair in zip(self.source, self.peer, strict=True)], dtype=bool)
+    @property
+    def retransmitted(self) -> Floats:
+        """Share of the bytes that had to be sent again."""
+        return self.retransmitted_bytes / np.maximum(self.sent_bytes, 1.0)
+
+    def ends(self) -> tuple[Ints, Ints, tuple[str, ...]]:
+        """Source and destination of each entry as numbers of addresses, and the addresses."""
+        names, codes = np.unique(np.array([*self.source, *self.peer]), return_inverse=True)
+        count = len(self.source)
+        return codes[:count].astype(np.int64), codes[count:].astype(np.int64), tuple(names.tolist())
 
 
 def judge(fleet: Fleet, steps: int, step_s: float, transfer_s: float) -> tuple[LinkCharge, ...]:
     """Links that explain a large part of the transfer. `steps` in the whole window; seconds per step."""
     if transfer_s < max(limits.EFFECT_SHARE * step_s, limits.EFFECT_SECONDS) or steps < 1:
         return ()
-    cells = _cells(fleet)
+    cells = cells_of(fleet)
     if len(cells.source) == 0:
         return ()
     slow: list[tuple[int, float, float]] = []  # cell, reference rate, lost
-    shaped, queued = _shaped(fleet), _queued_s(fleet)
+    besides: list[tuple[int, float, float]] = []  # cells of a slow end that cost little themselves
+    shaped, queued, ends = shapers(fleet), _queued_s(fleet), _slow_ends(cells)
     for index in range(len(cells.source)):
         reference = _reference(cells, index)
         if reference is None:  # one link only: nothing to compare it with
@@ -92,17 +103,21 @@ def judge(fleet: Fleet, steps: int, step_s: float, transfer_s: float) -> tuple[L
         ratio = reference / float(cells.rate[index])
         late = max(queued.get(cells.source[index], 0.0), queued.get(cells.peer[index], 0.0)) / steps
         lost = min(float(cells.sending_s[index]) / steps * (1 - 1 / max(ratio, 1.0)) - late, transfer_s)
-        tight = _tight(cells.source[index], shaped) or _tight(cells.peer[index], shaped)
-        share = limits.EFFECT_SHARE if tight is not None else limits.LINK_EFFECT_SHARE
+        narrow = tight(cells.source[index], shaped) or tight(cells.peer[index], shaped)
+        share = limits.EFFECT_SHARE if narrow is not None else limits.LINK_EFFECT_SHARE
         floor = max(share * step_s, limits.EFFECT_SECONDS)
-        if ratio >= _needed(cells, index, tight) and lost >= floor:
-            slow.append((index, reference, lost))
+        whole = not ends.isdisjoint((cells.source[index], cells.peer[index]))
+        if ratio >= (limits.LINK_RATIO_END if whole else _needed(cells, index, narrow)):
+            if lost >= floor:
+                slow.append((index, reference, lost))
+            elif whole:
+                besides.append((index, reference, max(lost, 0.0)))
     if not slow:
         return ()
-    return (_accuse(fleet, cells, slow, shaped),)
+    return (_accuse(fleet, cells, slow + besides, shaped),)
 
 
-def _cells(fleet: Fleet) -> _Cells:
+def cells_of(fleet: Fleet) -> Cells:
     """Flows between different addresses of the job's hosts, added up by pair; small ones left out."""
     flows = fleet.flows
     here = set(flows.local)
@@ -123,7 +138,7 @@ def _cells(fleet: Fleet) -> _Cells:
         interface.setdefault(pair, flows.interface[index])
     pairs = sorted(totals)
     columns = np.array([totals[pair] for pair in pairs], dtype=np.float64).reshape(len(pairs), 4)
-    return _Cells(
+    return Cells(
         source=tuple(pair[0] for pair in pairs),
         peer=tuple(pair[1] for pair in pairs),
         interface=tuple(interface[pair] for pair in pairs),
@@ -134,7 +149,7 @@ def _cells(fleet: Fleet) -> _Cells:
     )
 
 
-def _reference(cells: _Cells, index: int) -> float | None:
+def _reference(cells: Cells, index: int) -> float | None:
     """Median rate of the cells that touch neither end of this one; else of those that share only one end."""
     ends = {cells.source[index], cells.peer[index]}
     apart = [i for i in range(len(cells.source)) if not ends & {cells.source[i], cells.peer[i]}]
@@ -142,7 +157,25 @@ def _reference(cells: _Cells, index: int) -> float | None:
     return float(np.max(cells.rate[others]) if len(others) < 3 else np.median(cells.rate[others])) if others else None
 
 
-def _shaped(fleet: Fleet) -> dict[str, float]:
+def _slow_ends(cells: Cells) -> set[str]:
+    """Addresses of which every pair, both ways, is slower and queues more than every other pair; two of each at least."""
+    found = set()
+    source, peer, names = cells.ends()
+    for number, address in enumerate(names):
+        mine = (source == number) | (peer == number)
+        both_ways = (source == number).any() and (peer == number).any()
+        if not both_ways or min(mine.sum(), (~mine).sum()) < 2:
+            continue
+        slower = float(cells.rate[~mine].min()) >= limits.LINK_RATIO_END * float(cells.rate[mine].max())
+        queues = float(cells.inflation[mine].min()) >= max(
+            limits.RTT_INFLATION, limits.RTT_RATIO_END * float(cells.inflation[~mine].max())
+        )
+        if slower and queues:
+            found.add(address)
+    return found
+
+
+def shapers(fleet: Fleet) -> dict[str, float]:
     """Addresses behind a shaper, bytes/s."""
     found: dict[str, float] = {}
     ranks, flows = fleet.ranks, fleet.flows
@@ -176,7 +209,7 @@ def _on(fleet: Fleet, rows: Ints, host: str) -> Bools:
     return np.array([fleet.ranks.observed_on[row] == host for row in rows], dtype=bool)
 
 
-def _tight(address: str, shaped: dict[str, float]) -> float | None:
+def tight(address: str, shaped: dict[str, float]) -> float | None:
     """The shaper of an address, if it is clearly below those of the others or the others have none."""
     mine = shaped.get(address)
     if mine is None:
@@ -185,27 +218,28 @@ def _tight(address: str, shaped: dict[str, float]) -> float | None:
     return mine if not others or mine <= _SHAPED_BELOW * float(np.median(others)) else None
 
 
-def _needed(cells: _Cells, index: int, tight: float | None) -> float:
+def _needed(cells: Cells, index: int, narrow: float | None) -> float:
     """How many times slower than its peers this cell must be."""
-    if tight is not None:
+    if narrow is not None:
         return _SHAPED_RATIO
     return limits.LINK_RATIO if _loses(cells, index) or _queues(cells, index) else limits.LINK_RATIO_ALONE
 
 
-def _loses(cells: _Cells, index: int) -> bool:
-    share = cells.retransmitted_bytes / np.maximum(cells.sent_bytes, 1.0)
-    others = np.delete(share, index)
-    usual = float(np.median(others)) if len(others) else 0.0
-    return bool(share[index] >= max(limits.RETRANSMIT_SHARE, 3 * usual))
+def _loses(cells: Cells, index: int) -> bool:
+    """Of few cells two may touch the lossy end: the lower median says what is usual."""
+    share = cells.retransmitted
+    others = np.sort(np.delete(share, index))
+    usual = float(others[(len(others) - 1) // 2]) if len(others) else 0.0
+    return bool(share[index] >= max(limits.RETRANSMIT_SHARE, limits.LOSS_RATIO * usual))
 
 
-def _queues(cells: _Cells, index: int) -> bool:
+def _queues(cells: Cells, index: int) -> bool:
     others = np.delete(cells.inflation, index)
     usual = float(np.median(others)) if len(others) else 1.0
     return bool(cells.inflation[index] >= max(limits.RTT_INFLATION, 2 * usual))
 
 
-def _accuse(fleet: Fleet, cells: _Cells, slow: list[tuple[int, float, float]], shaped: dict[str, float]) -> LinkCharge:
+def _accuse(fleet: Fleet, cells: Cells, slow: list[tuple[int, float, float]], shaped: dict[str, float]) -> LinkCharge:
     """One charge: the end that most of the slow cells have in common."""
     address = _common_end(cells, slow, shaped)
     mine = [item for item in slow if address in (cells.source[item[0]], cells.peer[item[0]])]
@@ -216,10 +250,10 @@ def _accuse(fleet: Fleet, cells: _Cells, slow: list[tuple[int, float, float]], s
     sending = {cells.source[index] == address for index, _, _ in mine}
     way = "both ways" if len(sending) == 2 else "sending" if True in sending else "receiving"
     named = [cells.interface[i] for i, _, _ in mine if cells.source[i] == address]
-    interface = next((name for name in named if name), "") or _interface(fleet, address)
+    interface = next((name for name in named if name), "") or interface_of(fleet, address)
     loses = any(_loses(cells, index) for index, _, _ in mine)
     queues = any(_queues(cells, index) for index, _, _ in mine)
-    narrow = _tight(address, shaped)
+    narrow = tight(address, shaped)
     where = f"{interface or 'the interface'} ({address}) of {host}"
     action = (
         f"Check {where}: {'the shaper on it, ' if narrow is not None else ''}its cable, its switch port, its speed."
@@ -243,18 +277,18 @@ def _accuse(fleet: Fleet, cells: _Cells, slow: list[tuple[int, float, float]], s
     )
 
 
-def _common_end(cells: _Cells, slow: list[tuple[int, float, float]], shaped: dict[str, float]) -> str:
+def _common_end(cells: Cells, slow: list[tuple[int, float, float]], shaped: dict[str, float]) -> str:
     weight: dict[str, float] = {}
     for index, _, lost in slow:
         # A sender is a little likelier than the receiver: its queue is where a rate is enforced.
         for address, part in ((cells.source[index], 1.05), (cells.peer[index], 1.0)):
-            convicted = 1.5 if _tight(address, shaped) is not None else 1.0
+            convicted = 1.5 if tight(address, shaped) is not None else 1.0
             weight[address] = weight.get(address, 0.0) + lost * part * convicted
     return max(sorted(weight), key=lambda each: weight[each])
 
 
 def _evidence(
-    cells: _Cells, worst: int, reference: float, address: str, shaped: dict[str, float], narrow: float | None
+    cells: Cells, worst: int, reference: float, address: str, shaped: dict[str, float], narrow: float | None
 ) -> Iterable[Evidence]:
     count = len(cells.source) - 1
     name = f"{cells.source[worst]} > {cells.peer[worst]}"
@@ -263,7 +297,7 @@ def _evidence(
         rest = [value for other, value in shaped.items() if other != address]
         yield Evidence("qdisc", f"shaper on {address}", rate_text(narrow), rate_text(float(np.median(rest))) if rest else None,
                        "", len(rest))  # fmt: skip
-    share = cells.retransmitted_bytes / np.maximum(cells.sent_bytes, 1.0)
+    share = cells.retransmitted
     others_share = np.delete(share, worst)
     yield Evidence("tcp", "retransmitted", 100 * float(share[worst]),
                    100 * float(np.median(others_share)) if count else None, "%", count)  # fmt: skip
@@ -272,7 +306,7 @@ def _evidence(
                    float(np.median(inflation)) if count else None, "x", count)  # fmt: skip
 
 
-def _interface(fleet: Fleet, address: str) -> str:
+def interface_of(fleet: Fleet, address: str) -> str:
     for local, interface in zip(fleet.flows.local, fleet.flows.interface, strict=True):
         if local == address and interface:
             return interface

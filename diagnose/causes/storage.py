@@ -1,7 +1,7 @@
 """Storage: the training thread (or a loader worker of the rank) waits in a file system call.
 
 Convicts: time in reads or writes above the peers', and an I/O throttle on the rank's control group or a busy disk.
-Acquits: no I/O time above the peers'.
+Acquits: no I/O time above the peers'; waiting for pages where memory is short (memory.py).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from diagnose.attribute import Function, FunctionExcess
+from diagnose.causes import memory
 from diagnose.causes.case import CONVICTED, NO_COUNTER, SEEN, Case, Charge
 from diagnose.text import rate
 from diagnose.verdict import Evidence
@@ -30,8 +31,13 @@ _WRITES = (
 
 def judge(case: Case) -> Iterator[Charge]:
     """One charge for slow reads and one for slow writes, on the training thread or in the rank's loader workers."""
+    reclaimed = memory.FAULT if memory.pressure(case) is not None else None
     for writing in (False, True):
-        functions = [f for f in case.functions if f.kind == "io" and (_base(f.name) in _WRITES) == writing]
+        functions = [
+            f
+            for f in case.functions
+            if f.kind == "io" and f.name != reclaimed and (_base(f.name) in _WRITES) == writing
+        ]
         excess = sum(f.excess_s for f in functions)
         if not functions and not writing and case.io_excess_s > 0 and not case.functions:
             yield Charge("storage", "slow-read", case.io_excess_s, NO_COUNTER,

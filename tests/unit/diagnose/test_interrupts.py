@@ -1,0 +1,108 @@
+"""Interrupts slow whatever computes on their CPU: all functions by their size, and ready time in which nobody else runs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import builders
+import pytest
+from builders import Job, build
+
+from diagnose.judge import diagnose
+from diagnose.verdict import Suspect
+
+VICTIM = 3
+RANKS = 8
+PINNED = {rank: {"cpus": str(rank)} for rank in range(RANKS)}
+
+
+def spent(cpu: int, share: float, name: str = "cpu.softirq_s") -> dict[str, Any]:
+    return {"scope": "host", "name": name, "instance": f"cpu{cpu}", "value": share * 20.0}
+
+
+def whole(share: float) -> dict[str, Any]:
+    return {"scope": "host", "name": "cpu.softirq_s", "value": share * 20.0}
+
+
+def daemon(rank: int, seconds: float, cpu: int | None = None) -> dict[str, Any]:
+    number = rank if cpu is None else cpu
+    return {
+        "rank": rank,
+        "name": "cpu.taken_s",
+        "instance": f"ksoftirqd/{number} ({14 + 6 * number})",
+        "value": seconds,
+    }
+
+
+def flooded(*counters: dict[str, Any], scale: float = 1.4, queue: float = 0.02, **more: Any) -> Job:
+    """All Python functions of a rank take longer, and it is ready without running."""
+    return Job(
+        ranks=RANKS, scale={VICTIM: scale}, extra={VICTIM: [(builders.QUEUE, queue)]}, ranks_columns=PINNED,
+        counters=list(counters), **more,
+    )  # fmt: skip
+
+
+def first(job: Job) -> Suspect:
+    verdict = diagnose(build(job))
+    assert verdict.suspects, (verdict.status, verdict.notes)
+    return verdict.suspects[0]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("name", ["cpu.softirq_s", "cpu.irq_s"])
+def test_a_cpu_full_of_interrupts_convicts(name: str, seed: int) -> None:
+    suspect = first(flooded(whole(0.31), spent(VICTIM, 0.3, name), spent(5, 0.03), seed=seed))
+    assert (suspect.component, suspect.cause, suspect.ranks) == ("cpu", "irq", (VICTIM,))
+    assert suspect.instance == f"cpu{VICTIM}"
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_without_counts_per_cpu_the_kernels_thread_tells_which(seed: int) -> None:
+    suspect = first(flooded(whole(0.3), daemon(VICTIM, 0.5), daemon(5, 0.013), seed=seed))
+    assert (suspect.component, suspect.cause, suspect.instance) == ("cpu", "irq", f"cpu{VICTIM}")
+
+
+def test_one_of_two_ranks_is_accused_where_interrupts_say_why() -> None:
+    job = Job(ranks=2, scale={1: 1.4}, ranks_columns=PINNED, counters=[spent(1, 0.3)])
+    suspect = first(job)
+    assert (suspect.component, suspect.cause, suspect.ranks) == ("cpu", "irq", (1,))
+
+
+@pytest.mark.parametrize(
+    "counters",
+    [
+        [],
+        [whole(0.3)],
+        [spent(cpu, 0.3) for cpu in range(RANKS)],  # a busy network: everybody has it
+        [spent(5, 0.3)],  # another rank's CPU
+        [spent(VICTIM, 0.03)],  # what any network costs
+        [whole(0.3), *(daemon(rank, 0.5) for rank in range(RANKS))],
+    ],
+)
+def test_interrupts_that_are_not_this_ranks_own_accuse_nobody_of_them(counters: list[dict[str, Any]]) -> None:
+    verdict = diagnose(build(flooded(*counters)))
+    assert all(suspect.cause != "irq" for suspect in verdict.suspects)
+
+
+def test_one_slow_function_is_not_interrupted() -> None:
+    job = builders.slow_python(VICTIM, 0.15, builders.Work("python", "stage_buffers", 0, 41), ranks_columns=PINNED)
+    job.counters = [spent(VICTIM, 0.3)]
+    assert (first(job).component, first(job).cause) == ("python", "slow-function")
+
+
+def test_a_process_that_takes_the_cpu_is_not_an_interrupt() -> None:
+    job = builders.hogged(VICTIM, 0.1, ranks_columns=PINNED)
+    job.counters += [spent(VICTIM, 0.1)]
+    assert (first(job).component, first(job).cause) == ("cpu", "contended")
+
+
+def test_a_rank_that_stands_in_the_queue_behind_the_kernels_thread_is_interrupted() -> None:
+    # GIVEN no function that grew, and nothing counted per CPU
+    job = Job(ranks=RANKS, extra={VICTIM: [(builders.QUEUE, 0.1)]}, counters=[daemon(VICTIM, 0.1 * 70)])
+    suspect = first(job)
+    assert (suspect.component, suspect.cause, suspect.instance) == ("cpu", "irq", f"cpu{VICTIM}")
+
+
+def test_a_busy_network_slows_nobody_by_itself() -> None:
+    job = Job(ranks=RANKS, ranks_columns=PINNED, counters=[spent(VICTIM, 0.3), whole(0.3), daemon(VICTIM, 0.5)])
+    assert diagnose(build(job)).status == "healthy"

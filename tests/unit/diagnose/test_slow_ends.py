@@ -1,0 +1,66 @@
+"""A host whose link carries two fifths: no single pair is slow enough to be accused, all of them together are."""
+
+from __future__ import annotations
+
+import builders
+import numpy as np
+import pytest
+from builders import Job, build
+
+from diagnose.judge import diagnose
+from observer.windows import Window
+
+NODES = 4
+
+
+def ring(
+    slower: dict[tuple[int, int], float], swollen: dict[tuple[int, int], float], noise: float = 0.1, seed: int = 0
+) -> Window:
+    """Four hosts in a ring; pairs (source, destination) with their factor on the rate and on the round trip. A transfer of 0.1 s."""
+    rng = np.random.default_rng(seed)
+    window = build(Job(ranks=8, namespaces=NODES, transfer_s=0.1, sent_bytes=12e6, seed=seed))[0]
+    flows = window.flows.to_pylist()
+    for row in flows:
+        source, peer = (int(row[end].split(":")[0].rsplit(".", 1)[1]) - 10 for end in ("local", "peer"))
+        pair = source, peer
+        if row["sent_bytes"] > 1e6 and source != peer:
+            rate = 4e8 * slower.get(pair, 1.0) * float(np.exp(rng.normal(0, noise)))
+            row["busy_s"] = row["sent_bytes"] / rate
+            row["rtt_s"] = 0.005 * swollen.get(pair, 1.0) * float(np.exp(rng.normal(0, noise)))
+    return builders.columns(window, "flows", flows)
+
+
+def around(node: int, factor: float) -> dict[tuple[int, int], float]:
+    return {((node - 1) % NODES, node): factor, (node, (node + 1) % NODES): factor}
+
+
+@pytest.mark.parametrize("node", range(NODES))
+@pytest.mark.parametrize("seed", range(3))
+def test_a_host_whose_pairs_are_all_slow_and_queue_is_named(node: int, seed: int) -> None:
+    verdict = diagnose([ring(around(node, 0.4), around(node, 4.0), seed=seed)])
+    assert [(s.component, s.cause, s.host) for s in verdict.suspects] == [("network", "slow-link", f"lab-host-{node}")]
+    assert verdict.suspects[0].ranks == (2 * node, 2 * node + 1)
+    assert any(
+        e.measure == f"198.18.0.{10 + node} slow" and e.value == "both ways" for e in verdict.suspects[0].evidence
+    )
+
+
+@pytest.mark.parametrize(
+    ("slower", "swollen"),
+    [
+        (around(1, 0.4), {}),  # slow by itself: nothing queues
+        ({}, around(1, 4.0)),  # queues that cost no rate
+        ({(1, 2): 0.4}, {(1, 2): 4.0}),  # one way only: a cell, and not slow enough
+        (around(1, 0.8), around(1, 4.0)),
+        (around(1, 0.4), around(3, 4.0)),
+    ],
+)
+def test_what_is_less_than_a_whole_row_and_column_needs_a_slower_pair(
+    slower: dict[tuple[int, int], float], swollen: dict[tuple[int, int], float]
+) -> None:
+    assert diagnose([ring(slower, swollen)]).status == "healthy"
+
+
+@pytest.mark.parametrize("seed", range(13))
+def test_rates_and_round_trips_that_spread_accuse_no_host(seed: int) -> None:
+    assert diagnose([ring({}, {}, noise=0.3, seed=seed)]).status == "healthy"
