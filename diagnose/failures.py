@@ -2,8 +2,9 @@
 
 A GPU that fell off the bus, an Xid that no application causes and none survives, an uncorrected memory error where no Xid was
 seen; and, where everybody waits in a collective and no rank is missing, a port that lost its link. Such evidence beats "the
-process exited": ranks die of their GPU. An Xid that user code causes explains the end of its own rank and nothing else, and
-says to look at the job; none explains a rank that somebody killed, for 43 and 45 follow the end of a process.
+process exited": ranks die of their GPU. Xids that the kernel logged before the window count for ranks that are gone. An Xid
+that user code causes explains the end of its own rank and nothing else, and says to look at the job; none explains a rank that
+somebody killed, for 43 and 45 follow the end of a process.
 """
 
 from __future__ import annotations
@@ -94,16 +95,27 @@ def application_failures(fleet: Fleet, rows: Iterable[int]) -> tuple[Failure, ..
 
 
 def _by_application(fleet: Fleet, row: int) -> Iterator[Failure]:
-    for name in fleet.counters.names("gpu.xid."):
-        if not name[8:].isdigit() or not xids.ends_application(int(name[8:])):
+    for number, counter, source in _xids(fleet):
+        if not xids.ends_application(number) or rank_of(fleet, counter) != row:
             continue
-        what, _, action = xids.meaning(int(name[8:]))
-        for counter in fleet.counters.moved(name):
-            if rank_of(fleet, counter) == row:
-                text = f"Xid {name[8:]} on {counter.instance}: {what}, as user code causes it"
-                told = Evidence("nvml", text, counter.value, None, "events")
-                see = f"{action} See the rank's log and `dmesg -T | grep Xid` on {fleet.ranks.host[row]}."
-                yield Failure(row, "gpu", "xid", counter.instance, (told,), see, 0.85)
+        what, _, action = xids.meaning(number)
+        text = f"Xid {number} on {counter.instance}: {what}, as user code causes it"
+        told = Evidence(source, text, counter.value, None, "events")
+        see = f"{action} See the rank's log and `dmesg -T | grep Xid` on {fleet.ranks.host[row]}."
+        yield Failure(row, "gpu", "xid", counter.instance, (told,), see, 0.85)
+
+
+def _xids(fleet: Fleet) -> Iterator[tuple[int, Counter, str]]:
+    """(number, counter, who says so): Xids of the window, then those that the kernel logged before it for ranks that are gone."""
+    for prefix, source in (("gpu.xid.", "nvml"), ("gpu.earlier_xid.", "kernel log")):
+        for name in fleet.counters.names(prefix):
+            number = name.removeprefix(prefix)
+            if not number.isdigit():
+                continue
+            for counter in fleet.counters.moved(name):
+                row = rank_of(fleet, counter)
+                if prefix == "gpu.xid." or (row >= 0 and fleet.ranks.state[row] == "exited"):
+                    yield int(number), counter, source
 
 
 def rank_of(fleet: Fleet, counter: Counter) -> int:
@@ -140,19 +152,15 @@ def _lost_action(host: str, instance: str) -> str:
 
 
 def _by_xid(fleet: Fleet) -> Iterator[Failure]:
-    numbers = [int(name[8:]) for name in fleet.counters.names("gpu.xid.") if name[8:].isdigit()]
-    for number in sorted(numbers, key=lambda each: not xids.means_lost(each)):
-        if not xids.ends_ranks(number):
+    for number, counter, source in sorted(_xids(fleet), key=lambda each: not xids.means_lost(each[0])):
+        row = rank_of(fleet, counter)
+        if row < 0 or not xids.ends_ranks(number):
             continue
         what, _, action = xids.meaning(number)
-        for counter in fleet.counters.moved(f"gpu.xid.{number}"):
-            row = rank_of(fleet, counter)
-            if row < 0:
-                continue
-            told = Evidence("nvml", f"Xid {number} on {counter.instance}: {what}", counter.value, None, "events")
-            cause = "lost" if xids.means_lost(number) else "xid"
-            see = f"{action} See `dmesg -T | grep Xid` on {fleet.ranks.host[row]}."
-            yield Failure(row, "gpu", cause, counter.instance, (told,), see)
+        told = Evidence(source, f"Xid {number} on {counter.instance}: {what}", counter.value, None, "events")
+        cause = "lost" if xids.means_lost(number) else "xid"
+        see = f"{action} See `dmesg -T | grep Xid` on {fleet.ranks.host[row]}."
+        yield Failure(row, "gpu", cause, counter.instance, (told,), see)
 
 
 def _by_memory(fleet: Fleet) -> Iterator[Failure]:

@@ -17,11 +17,14 @@ from observer.hardware_map import Hint, Owners, uses_accelerator
 from observer.ranks import FoundRank
 from probes.gpu_sampler import GpuSampler
 from probes.gpu_series import GpuRecording
+from probes.kmsg import read_kmsg
 from probes.nic import NicRecording
 from probes.nic_sampler import PortSampler
 from probes.pcie_sampler import PcieRecording, PcieSampler
 from probes.procfs import ROOT
+from probes.xid import LoggedXid, logged_xids
 
+EARLIER_S = 600.0  # an Xid of the kernel's log from so long before the window still explains a rank that is dead in it
 _STOP_S = 2.0
 # Where bursts say nothing (no collectives on GPUs) none are taken.
 _NEVER = 0.0
@@ -30,12 +33,13 @@ _BURST_EVERY_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What was seen of the hardware in a window, and whose it is. `notes`: what was not seen."""
+    """What was seen of the hardware in a window, and whose it is. `notes`: what was not seen; `earlier_xids`: logged before it."""
 
     gpus: GpuRecording = field(default_factory=GpuRecording)
     nics: NicRecording = field(default_factory=NicRecording)
     links: PcieRecording = field(default_factory=PcieRecording)
     owners: Owners = field(default_factory=Owners)
+    earlier_xids: tuple[LoggedXid, ...] = ()
     notes: tuple[str, ...] = ()
 
 
@@ -51,9 +55,11 @@ class Hardware:
     _links: PcieSampler | None = None
     _hints: dict[int, Hint] = field(default_factory=dict)
     _reading: Reading | None = None
+    _started_s: float = 0.0
 
     def start(self) -> None:
         """Begin to sample. Returns at once."""
+        self._started_s = time.monotonic()
         on_gpus = any(uses_accelerator(rank) for rank in self.ranks)
         self._nics = PortSampler(root=self.root, burst_every_s=_BURST_EVERY_S if on_gpus else _NEVER)
         self._nics.start()
@@ -82,12 +88,22 @@ class Hardware:
         # CUDA builds of frameworks load the runtime on any host, but the driver's library only where there is a driver.
         driver = bool(gpus.growth) or any(rank.libraries.cuda for rank in self.ranks)
         notes = (*gpus.missing, *nics.missing, *links.missing) if driver else ()
-        self._reading = Reading(gpus, nics, links, owners, notes)
+        earlier = _earlier_xids(self._started_s, self.root) if gpus.growth else ()
+        self._reading = Reading(gpus, nics, links, owners, earlier, notes)
         return self._reading
 
     def close(self) -> None:
         """End the samplers if nobody has."""
         self.stop()
+
+
+def _earlier_xids(until_s: float, root: Path) -> tuple[LoggedXid, ...]:
+    """Xids of the last ten minutes before somebody listened; none where the kernel's log may not be read."""
+    try:
+        messages = read_kmsg(root)
+    except OSError:
+        return ()
+    return tuple(xid for xid in logged_xids(messages) if until_s - EARLIER_S <= xid.time_s < until_s)
 
 
 def of_job(reading: Reading, ranks: Sequence[FoundRank]) -> Reading:

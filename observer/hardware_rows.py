@@ -7,7 +7,7 @@ out where it is known which ones it uses.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -20,6 +20,7 @@ from probes.gpu_series import GpuGrowth, GpuSamples, throttle_times
 from probes.nic import ERROR_NAMES, ETHERNET, PortRecording
 from probes.pcie import BRIDGE
 from probes.pcie_sampler import PcieGrowth
+from probes.xid import LoggedXid
 
 Row = dict[str, Any]
 Floats = npt.NDArray[np.float64]
@@ -67,10 +68,12 @@ def counter_rows(
     # GPUs of one product are wired alike: where others have their links, one without any has lost them.
     connected = {growth.name for growth in reading.gpus.growth if growth.links and not growth.dark}
     for growth in reading.gpus.growth:
-        if growth.index in others or (ranks[growth.index] < 0 and not growth.lost and not growth.xids):
+        logged = any(growth.bus.startswith(xid.bus) for xid in reading.earlier_xids) if growth.bus else False
+        if growth.index in others or (ranks[growth.index] < 0 and not (growth.lost or growth.xids or logged)):
             continue
         rank, series = ranks[growth.index], samples.get(growth.index)
         rows += _gpu(growth, series, rank, computing.get(growth.index))
+        rows += _earlier_xids(growth, reading.earlier_xids, rank)
         rows += _nvlink(growth, series, rank, growth.name in connected)
         rows += _gpu_link(growth, series, rank, copying_hz.get(growth.index))
     for foreign in reading.owners.foreign:
@@ -153,6 +156,13 @@ def _gpu(growth: GpuGrowth, series: GpuSamples | None, rank: int, computing: flo
         yield row("gpu", name, rank, f"gpu.xid.{number}", "events", sum(xid.number == number for xid in growth.xids))
     if growth.lost:
         yield row("gpu", name, rank, "gpu.lost", "flag", 1.0, kind="gauge")
+
+
+def _earlier_xids(growth: GpuGrowth, logged: Iterable[LoggedXid], rank: int) -> Iterator[Row]:
+    mine = [xid for xid in logged if growth.bus and growth.bus.startswith(xid.bus)]
+    for number in sorted({xid.number for xid in mine}):
+        count = sum(xid.number == number for xid in mine)
+        yield row("gpu", f"gpu{growth.index}", rank, f"gpu.earlier_xid.{number}", "events", count, kind="gauge")
 
 
 def _nvlink(growth: GpuGrowth, series: GpuSamples | None, rank: int, connected: bool) -> Iterator[Row]:

@@ -1,20 +1,43 @@
 """Xids, the critical errors of a GPU, as NVML reports them while somebody listens.
 
 In: pynvml and device handles. Out: (GPU index, number). Events are kept by the driver from the registration on; nothing that
-happened before is told (the kernel's log has it: kmsg.py).
+happened before is told, but the kernel's log has it (`logged_xids`).
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
+from probes.kmsg import KernelMessage
 from probes.nvml_fields import ask
 
 EVENT_XID = 0x8
+# What the driver's kernel module writes: "NVRM: Xid (PCI:0000:3b:00): 79, pid=…, GPU has fallen off the bus."
+_LOGGED = re.compile(r"^NVRM: Xid \(PCI:([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2})(?:\.[0-7])?\): (\d{1,4})")
 _MAX_EVENTS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedXid:
+    """One Xid of the kernel's log. `bus`: 0000:3b:00, lower case, without the function; `time_s` by CLOCK_MONOTONIC."""
+
+    bus: str
+    number: int
+    time_s: float
+
+
+def logged_xids(messages: Iterable[KernelMessage]) -> tuple[LoggedXid, ...]:
+    """The Xids among what the kernel logged, in order. Never raises."""
+    found = []
+    for message in messages:
+        if match := _LOGGED.match(message.text):
+            found.append(LoggedXid(match[1].lower()[-10:], int(match[2]), message.time_s))
+    return tuple(found)
 
 
 class XidWatch:

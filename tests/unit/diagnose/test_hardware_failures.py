@@ -55,6 +55,18 @@ def test_a_failed_gpu_explains_a_dead_or_hung_rank(name: str, cause: str, how: d
     assert "no progress for" in " ".join(lines[:3]) and all(len(line) <= 80 for line in lines)
 
 
+@pytest.mark.parametrize("number", [79, 95])
+def test_an_xid_that_was_logged_before_the_window_explains_the_rank_that_is_gone(number: int) -> None:
+    verdict = hung(5, {"state": "exited", "last_progress_s": None}, event(5, f"gpu.earlier_xid.{number}", kind="gauge"))
+    assert verdict.status == "hang" and first(verdict).component == "gpu" and first(verdict).ranks == (5,)
+    assert any(evidence.source == "kernel log" for evidence in first(verdict).evidence)
+
+
+def test_an_xid_that_was_logged_before_the_window_on_the_gpu_of_a_rank_that_lives_explains_nothing() -> None:
+    verdict = hung(5, {"state": "exited", "last_progress_s": None}, event(2, "gpu.earlier_xid.79", kind="gauge"))
+    assert (first(verdict).component, first(verdict).ranks) == ("process", (5,))
+
+
 def test_the_gpu_of_another_rank_than_the_one_that_ended_first_is_named() -> None:
     # GIVEN that the watchdog of rank 4 ended it because rank 1 never came
     verdict = hung(4, ABORTED, event(1, "gpu.xid.79"))

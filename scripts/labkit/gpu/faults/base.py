@@ -107,3 +107,4 @@ class GpuFault(Fault):
             timer.cancel()
         for part in self._altered:
             part.put_back()
+        self.gpu_job.machine.clear_log()

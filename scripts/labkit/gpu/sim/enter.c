@@ -1,8 +1,8 @@
 /* gpusim-enter SYS SCRATCH COMMAND…: run a command that sees the emulated PCI devices and ports in its /sys.
  *
  * In a mount namespace of its own: a tmpfs on SCRATCH gets a bind mount of every entry of the real /sys, three of its folders
- * opened up to take the emulated entries as well, and is then put in the place of /sys. The namespace, and everything mounted in it,
- * goes with its last process. The command keeps this process's pid.
+ * opened up to take the emulated entries as well, and is then put in the place of /sys; the file SYS/../kmsg takes the place of the
+ * kernel's log. The namespace, and everything mounted in it, goes with its last process. The command keeps this process's pid.
  */
 #define _GNU_SOURCE
 #include <dirent.h>
@@ -97,6 +97,10 @@ int main(int argc, char **argv)
     spread("/sys", argv[2], "", opened);
     if (mount(argv[2], "/sys", NULL, MS_BIND | MS_REC, NULL))
         fail("/sys");
+    char log[4096];
+    join(log, sizeof log, argv[1], "../kmsg");
+    if (!access(log, R_OK) && mount(log, "/dev/kmsg", NULL, MS_BIND, NULL))
+        fail("/dev/kmsg");
     execvp(argv[3], argv + 3);
     fprintf(stderr, "gpusim-enter: %s: %s\n", argv[3], strerror(errno));
     return 127;

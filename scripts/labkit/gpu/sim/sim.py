@@ -43,6 +43,7 @@ class Part:
             number = _WORDS[value] if isinstance(value, str) else float(value)
             if name == "xid" and not self._nic:
                 self._machine.core.gs_xid(self._machine.state, self._index, int(number))
+                self._machine.log(f"NVRM: Xid (PCI:{sysfs.gpu_address(self._index)[:-2]}): {int(number)}, emulated")
             elif self._machine.core.gs_set(self._machine.state, self._index, int(self._nic), name.encode(), number):
                 raise ValueError(f"a {'NIC' if self._nic else 'GPU'} has no setting {name!r}")
 
@@ -72,6 +73,7 @@ class Machine:
         self.stop()
         self.folder.mkdir(parents=True, exist_ok=True)
         (self.folder / "scratch").mkdir(exist_ok=True)
+        self.clear_log()
         sysfs.build(self.sys, self.gpus, self.per_host)
         if self.core.gs_create(os.fsencode(self.state_path), self.gpus, self.per_host):
             raise LabError(f"cannot make {self.state_path}")
@@ -100,7 +102,7 @@ class Machine:
             self.core.gs_close(self.state)
             self.state = None
         shutil.rmtree(self.sys, ignore_errors=True)
-        for name in ("state", "state.lives"):
+        for name in ("state", "state.lives", "kmsg"):
             (self.folder / name).unlink(missing_ok=True)
         for empty in (self.folder / "scratch", self.folder):
             with contextlib.suppress(OSError):
@@ -115,6 +117,15 @@ class Machine:
     @property
     def daemon_pid(self) -> int:
         return self._daemon.pid if self._daemon is not None else 0
+
+    def log(self, text: str) -> None:
+        """A line in the kernel's log, as the observer sees it (dev-kmsg: priority, sequence, microseconds, flags; text)."""
+        with (self.folder / "kmsg").open("a") as file:
+            file.write(f"3,{file.tell()},{time.monotonic_ns() // 1000},-;{text}\n")
+
+    def clear_log(self) -> None:
+        """Forget what was logged."""
+        (self.folder / "kmsg").write_text("")
 
     def gpu(self, index: int) -> Part:
         return self._part(index, nic=False)
