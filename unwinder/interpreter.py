@@ -9,6 +9,7 @@ What was found is checked against the live memory before it is believed.
 from __future__ import annotations
 
 import contextlib
+import math
 import re
 import time
 from dataclasses import dataclass
@@ -41,6 +42,7 @@ _EXECUTABLE = re.compile(r"/python(\d)\.(\d+)([a-z]*)$")
 _STDLIB = re.compile(r"/(?:lib|lib64)/python(\d)\.(\d+)([a-z]*)/")
 _CHECKS = 5
 _CHECK_PAUSE_S = 0.001
+_YOUNG_S = 5.0  # an exec on a busy host is over long before
 _PYPY = re.compile(r"/(?:libpypy[\w.-]*|pypy[\d.]*(?:-c)?)(?:\.so[\d.]*)?$")
 
 
@@ -102,11 +104,26 @@ def find_interpreter(pid: int, root: Path = procfs.ROOT, memory: Memory | None =
     except (OSError, ValueError) as error:
         raise TargetGone(f"process {pid}: {procfs.reason(error)}") from error
     candidates = _candidates(mappings, executable)
-    place = _find_place(pid, candidates, root)
-    if memory is not None:
-        return _describe(pid, start_ticks, place, mappings, memory)
-    with ProcessMemory(pid, root, start_ticks) as opened:
-        return _describe(pid, start_ticks, place, mappings, opened)
+    try:
+        place = _find_place(pid, candidates, root)
+        if memory is not None:
+            return _describe(pid, start_ticks, place, mappings, memory)
+        with ProcessMemory(pid, root, start_ticks) as opened:
+            return _describe(pid, start_ticks, place, mappings, opened)
+    except UnsupportedInterpreter as error:
+        # In the middle of an exec some of the new program is mapped and some is not yet.
+        if isinstance(error.__cause__, (UnreadableMemory, OSError)) and _age_s(start_ticks, root) < _YOUNG_S:
+            raise InterpreterNotReady(f"process {pid} is still starting: {error}"[:400]) from error
+        raise
+
+
+def _age_s(start_ticks: int, root: Path) -> float:
+    """How long ago a process began; infinite where /proc/uptime cannot be read."""
+    try:
+        uptime_s = float(procfs.read_file(procfs.proc_path(root, "uptime"), 64).split()[0])
+    except (OSError, ValueError, IndexError):
+        return math.inf
+    return uptime_s - start_ticks / procfs.TICKS_PER_S
 
 
 def _candidates(mappings: tuple[elf.Mapping, ...], executable: str) -> list[_Candidate]:
@@ -134,11 +151,13 @@ def _candidates(mappings: tuple[elf.Mapping, ...], executable: str) -> list[_Can
 
 
 def _find_place(pid: int, candidates: list[_Candidate], root: Path) -> _Place:
-    problems = []
+    problems: list[str] = []
+    last: Exception | None = None
     for candidate in candidates:
         try:
             facts = _facts(pid, candidate, root)
         except (OSError, ValueError) as error:
+            last = error
             problems.append(f"{candidate.path}: {procfs.reason(error)}")
             continue
         place = _place(candidate, facts)
@@ -147,7 +166,7 @@ def _find_place(pid: int, candidates: list[_Candidate], root: Path) -> _Place:
         _refuse_old(candidate, facts)
     if any(named(candidate.path) for candidate in candidates):
         if problems:
-            raise UnsupportedInterpreter("; ".join(problems)[:400])
+            raise UnsupportedInterpreter("; ".join(problems)[:400]) from last
         raise InterpreterNotReady(f"{candidates[0].path}: its libpython is not mapped yet")
     raise NotPython("no Python runtime in " + ", ".join(candidate.path for candidate in candidates)[:300])
 
