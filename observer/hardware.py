@@ -28,7 +28,6 @@ EARLIER_S = 600.0  # an Xid of the kernel's log from so long before the window s
 _STOP_S = 2.0
 # Where bursts say nothing (no collectives on GPUs) none are taken.
 _NEVER = 0.0
-_BURST_EVERY_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +60,7 @@ class Hardware:
         """Begin to sample. Returns at once."""
         self._started_s = time.monotonic()
         on_gpus = any(uses_accelerator(rank) for rank in self.ranks)
-        self._nics = PortSampler(root=self.root, burst_every_s=_BURST_EVERY_S if on_gpus else _NEVER)
+        self._nics = PortSampler(root=self.root) if on_gpus else PortSampler(root=self.root, burst_every_s=_NEVER)
         self._nics.start()
         if on_gpus:
             self._gpus, self._links = GpuSampler(library=self.library), PcieSampler(root=self.root)

@@ -1,7 +1,7 @@
 """The GPUs of this host over a window: a thread that samples them through NVML at chosen rates.
 
-In: pynvml. Out: GpuRecording (gpu_series.py). At `activity_hz` (10 Hz): GPM, clocks, reasons for lowered clocks, power. At
-`status_hz` (1 Hz): temperatures, ECC, remapped rows, PCIe, NVLink states, errors and bytes, processes;
+In: pynvml. Out: GpuRecording (gpu_series.py). At `activity_hz` (10 Hz): GPM, SM clock, reasons for lowered clocks, power. At
+`status_hz` (1 Hz): memory clock, temperatures, ECC, remapped rows, PCIe, NVLink states, errors and bytes, processes;
 everything at begin and end. README.md says how fast each value truly changes and what has been verified. Cost: scripts/bench
 counters. Nothing is ever set.
 """
@@ -61,6 +61,7 @@ class _Track:
             self.gpm = open_gpm(library, handle)
             self.sm_clock = _working(lambda: float(library.nvmlDeviceGetClockInfo(handle, CLOCK_SM)))
             self.memory_clock = _working(lambda: float(library.nvmlDeviceGetClockInfo(handle, CLOCK_MEMORY)))
+            self.memory_clock_hz = _number(self.memory_clock) * 1e6
             self.power = _power(library, handle)
             self.reasons = _working(lambda: float(library.nvmlDeviceGetCurrentClocksEventReasons(handle))) or _working(
                 lambda: float(library.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
@@ -89,6 +90,7 @@ class _Track:
     def read_moving(self) -> None:
         if self.reader is not None:
             self.readings.append((time.monotonic_ns(), self.reader.moving()))
+            self.memory_clock_hz = _number(self.memory_clock) * 1e6
 
     def sample(self) -> None:
         """One row. Raises what says that the GPU is gone."""
@@ -109,7 +111,7 @@ class _Track:
                 kernel, dram = self.rates()
         self.rows.append(
             Row(
-                now, interval, reading, kernel, dram, _number(self.sm_clock) * 1e6, _number(self.memory_clock) * 1e6,
+                now, interval, reading, kernel, dram, _number(self.sm_clock) * 1e6, self.memory_clock_hz,
                 _number(self.power), _number(self.reasons),
             )
         )  # fmt: skip
