@@ -127,12 +127,12 @@ class _Code:
         self._descriptor, self._name = descriptor, name
         self._table: memoryview | None = None
         try:
-            head = os.pread(descriptor, 64, 0)
+            head = self._part(64, 0)
             if head[:6] != b"\x7fELF\x02\x01":
                 raise NotElf(f"{name} is not a 64-bit little-endian ELF file")
             (at,) = struct.unpack_from("<Q", head, 32)
             size, count = struct.unpack_from("<HH", head, 54)
-            table = os.pread(descriptor, size * count, at)
+            table = self._part(size * count, at)
             headers = [struct.unpack_from("<I4xQQ8xQ", table, i * size) for i in range(count)]
         except struct.error as error:
             raise NotElf(f"{name} has a broken program header") from error
@@ -140,6 +140,11 @@ class _Code:
         self._unwind = next(
             ((vaddr, offset, length) for kind, offset, vaddr, length in headers if kind == _GNU_EH_FRAME), None
         )
+
+    def _part(self, size: int, at: int) -> bytes:
+        if not 0 <= size <= _MAX_TABLE_BYTES or not 0 <= at < 1 << 62:
+            raise NotElf(f"{self._name} has a broken header")
+        return os.pread(self._descriptor, size, at)
 
     def offset(self, address: int) -> int:
         """Position in the file. Raises NoReturns for an address that is not loaded."""
@@ -149,7 +154,7 @@ class _Code:
         raise NoReturns(f"address {address:#x} lies in no loaded part of {self._name}")
 
     def read(self, address: int, size: int) -> bytes:
-        return os.pread(self._descriptor, size, self.offset(address))
+        return self._part(size, self.offset(address))
 
     def is_function(self, address: int) -> bool:
         """Whether a function begins here, or an entry of the procedure linkage table: not the cold part of another one."""
@@ -182,7 +187,7 @@ class _Code:
     def _pairs(self, base: int, at: int, length: int) -> tuple[int, memoryview]:
         """(what the table's numbers count from, its pairs of function and entry in one flat row)."""
         if self._table is None:
-            text = os.pread(self._descriptor, min(length, _MAX_TABLE_BYTES), at)
+            text = self._part(min(length, _MAX_TABLE_BYTES), at)
             try:
                 version, _, count_as, table_as = struct.unpack_from("<BBBB", text)
                 (count,) = struct.unpack_from("<I", text, 8)

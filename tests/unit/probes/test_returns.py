@@ -131,7 +131,7 @@ def test_an_address_inside_no_function_is_refused(library: Path) -> None:
         leave_offsets(library, [Symbol("inside", inside.address + 2, inside.offset + 2, 0)])
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=300, deadline=None)
 @given(data=st.data())
 def test_a_damaged_library_is_refused_and_nothing_else_happens(
     library: Path, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
