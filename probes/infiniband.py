@@ -5,13 +5,12 @@ In: /sys/class/infiniband (Documentation/ABI/stable/sysfs-class-infiniband). Out
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from probes.procfs import ROOT, read_file
+from probes.procfs import ROOT, names_in, read_file
 
 _RATE = re.compile(r"([0-9.]+)\s*Gb/sec")
 MAX_PORTS = 1024
@@ -52,8 +51,8 @@ def read_ports(root: Path = ROOT) -> tuple[IbPort, ...]:
     """All ports; none where there is no such hardware. Raises PermissionError."""
     folder = f"{str(root).rstrip('/')}/sys/class/infiniband"
     ports: list[IbPort] = []
-    for device in _names(folder):
-        for port in _names(f"{folder}/{device}/ports"):
+    for device in names_in(folder):
+        for port in names_in(f"{folder}/{device}/ports"):
             if port.isascii() and port.isdigit() and len(ports) < MAX_PORTS:
                 ports.append(_port(f"{folder}/{device}", device, int(port)))
     return tuple(ports)
@@ -81,7 +80,7 @@ def _port(folder: str, device: str, port: int) -> IbPort:
 
 def _counters(path: str) -> Iterator[IbCounter]:
     for group in ("counters", "hw_counters"):
-        for name in _names(f"{path}/{group}")[:256]:
+        for name in names_in(f"{path}/{group}")[:256]:
             text = _text(f"{path}/{group}/{name}")
             if text.isascii() and text.isdigit() and len(text) < 21:
                 yield IbCounter(name, int(text))
@@ -91,15 +90,6 @@ def _word(path: str) -> str:
     """'ACTIVE' of '4: ACTIVE'."""
     text = _text(path)
     return text.partition(":")[2].strip() or text
-
-
-def _names(folder: str) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))  # noqa: PTH208
-    except PermissionError:
-        raise
-    except OSError:
-        return []
 
 
 def _text(path: str) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from probes.nic import device_address
 from probes.pci import PciDevice, is_address, read_pci
-from probes.procfs import ROOT, read_file
+from probes.procfs import ROOT, names_in, read_file
 
 BRIDGE = "bridge"
 KINDS = ("gpu", "nic", "nvme", BRIDGE)
@@ -109,10 +109,10 @@ def nearest_nics(gpu_bus: str, root: Path = ROOT) -> tuple[str, ...]:
 def _ports(base: str, kind: str) -> dict[str, list[str]]:
     """Port names by PCI address: of /sys/class/infiniband, or /sys/class/net."""
     found: dict[str, list[str]] = {}
-    for device in _list(f"{base}/sys/class/{kind}"):
+    for device in names_in(f"{base}/sys/class/{kind}"):
         folder = f"{base}/sys/class/{kind}/{device}"
         address = device_address(f"{folder}/device")
-        numbers = _list(f"{folder}/ports") if kind == "infiniband" else ["1"]
+        numbers = names_in(f"{folder}/ports") if kind == "infiniband" else ["1"]
         if address:
             found.setdefault(address, []).extend(device if port == "1" else f"{device}/{port}" for port in numbers)
     return found
@@ -130,12 +130,3 @@ def _numa_node(folder: str) -> int:
         return int(read_file(f"{folder}/numa_node", 64))
     except (OSError, ValueError):
         return -1
-
-
-def _list(folder: str) -> list[str]:
-    try:
-        return sorted(os.listdir(folder))  # noqa: PTH208
-    except PermissionError:
-        raise
-    except OSError:
-        return []

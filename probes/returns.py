@@ -12,7 +12,6 @@ without a symbol comes from the unwind tables (.eh_frame_hdr, Linux Standard Bas
 from __future__ import annotations
 
 import importlib
-import os
 import platform
 import struct
 from bisect import bisect_right
@@ -22,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from probes.errors import RankscopeError
-from probes.symbols import NotElf, Symbol
+from probes.symbols import LOAD, NotElf, Reader, Symbol, segments
 
 MAX_BYTES = 1 << 20  # of one function; a larger one is not looked through
 MAX_LEAVES = 64
@@ -51,7 +50,7 @@ def leave_offsets(library: Path, symbols: Sequence[Symbol]) -> tuple[int, ...]:
     """File offsets of the instructions by which these functions leave. Raises NoReturns, NotElf, OSError."""
     engine = _engine()
     with library.open("rb") as file:
-        code = _Code(file.fileno(), library.name)
+        code = _Code(file.fileno(), library)
         found: list[int] = []
         for symbol in symbols:
             leaves = _leaves(engine, code, symbol.address, symbol.size)
@@ -121,30 +120,25 @@ def _target(operands: str) -> int | None:
 
 
 class _Code:
-    """The loaded parts of an ELF file, by address as linked; read with pread, because a mapped file may be cut short."""
+    """The loaded parts of an ELF file, by address as linked."""
 
-    def __init__(self, descriptor: int, name: str) -> None:
-        self._descriptor, self._name = descriptor, name
+    def __init__(self, descriptor: int, library: Path) -> None:
+        self._file, self._name = Reader(descriptor), library.name
         self._table: memoryview | None = None
         try:
-            head = self._part(64, 0)
-            if head[:6] != b"\x7fELF\x02\x01":
-                raise NotElf(f"{name} is not a 64-bit little-endian ELF file")
-            (at,) = struct.unpack_from("<Q", head, 32)
-            size, count = struct.unpack_from("<HH", head, 54)
-            table = self._part(size * count, at)
-            headers = [struct.unpack_from("<I4xQQ8xQ", table, i * size) for i in range(count)]
-        except struct.error as error:
-            raise NotElf(f"{name} has a broken program header") from error
-        self._loads = [(vaddr, offset, length) for kind, offset, vaddr, length in headers if kind == 1]
+            headers = segments(self._file, library)
+        except (struct.error, ValueError) as error:
+            raise NotElf(f"{self._name} has a broken program header") from error
+        self._loads = [(vaddr, offset, size) for kind, _, offset, vaddr, size in headers if kind == LOAD]
         self._unwind = next(
-            ((vaddr, offset, length) for kind, offset, vaddr, length in headers if kind == _GNU_EH_FRAME), None
+            ((vaddr, offset, size) for kind, _, offset, vaddr, size in headers if kind == _GNU_EH_FRAME), None
         )
 
     def _part(self, size: int, at: int) -> bytes:
-        if not 0 <= size <= _MAX_TABLE_BYTES or not 0 <= at < 1 << 62:
-            raise NotElf(f"{self._name} has a broken header")
-        return os.pread(self._descriptor, size, at)
+        try:
+            return self._file.part(at, size)
+        except ValueError as error:
+            raise NotElf(f"{self._name} has a broken header") from error
 
     def offset(self, address: int) -> int:
         """Position in the file. Raises NoReturns for an address that is not loaded."""

@@ -22,7 +22,7 @@ _SYMBOL = np.dtype(
 )
 _DYNSYM, _SYMTAB = 11, 2
 _FUNC, _IFUNC = 2, 10
-_LOAD, _WRITABLE = 1, 2  # p_type, p_flags
+LOAD, _WRITABLE = 1, 2  # p_type, p_flags
 _MAX_HITS = 64
 _MAX_PART_BYTES = 1 << 30
 
@@ -64,7 +64,7 @@ def file_offsets(library: Path, addresses: Iterable[int]) -> tuple[int, ...]:
     """Where in the file these addresses (as linked) are; those in no loaded part are left out. Raises NotElf, OSError."""
     with library.open("rb") as file:
         try:
-            loads = _loads(_Reader(file.fileno()), library)
+            loads = _loads(Reader(file.fileno()), library)
         except (struct.error, ValueError) as error:
             raise NotElf(f"{library.name} has a broken program header") from error
     return tuple(
@@ -80,37 +80,38 @@ def written_parts(library: Path) -> tuple[tuple[int, int], ...]:
     page = os.sysconf("SC_PAGESIZE")
     with library.open("rb") as file:
         try:
-            segments = _segments(_Reader(file.fileno()), library)
+            found = segments(Reader(file.fileno()), library)
         except (struct.error, ValueError) as error:
             raise NotElf(f"{library.name} has a broken program header") from error
     return tuple(
         (offset // page * page, -(-(offset + size) // page) * page)
-        for kind, flags, offset, _, size in segments
-        if kind == _LOAD and flags & _WRITABLE
+        for kind, flags, offset, _, size in found
+        if kind == LOAD and flags & _WRITABLE
     )
 
 
 def _find(library: Path, wanted: Sequence[str], whole: bool) -> dict[str, tuple[Symbol, ...]]:
     with library.open("rb") as file:
         try:
-            return _search(_Reader(file.fileno()), library, wanted, whole)
+            return _search(Reader(file.fileno()), library, wanted, whole)
         except (struct.error, IndexError, ValueError) as error:
             raise NotElf(f"{library.name} has a broken symbol table") from error
 
 
-class _Reader:
+class Reader:
     """Parts of a file by pread: a mapped file that its owner truncates would kill its reader."""
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
 
     def part(self, at: int, size: int) -> bytes:
+        """`size` bytes from `at` on, fewer where the file ends. ValueError for what no file can have."""
         if not 0 <= size <= _MAX_PART_BYTES or not 0 <= at < 1 << 62:
             raise ValueError("absurd size")
         return os.pread(self._descriptor, size, at)
 
 
-def _search(file: _Reader, library: Path, prefixes: Sequence[str], whole: bool) -> dict[str, tuple[Symbol, ...]]:
+def _search(file: Reader, library: Path, prefixes: Sequence[str], whole: bool) -> dict[str, tuple[Symbol, ...]]:
     head = _header(file, library)
     (section_at,) = struct.unpack_from("<Q", head, 40)
     section_size, section_count = struct.unpack_from("<HH", head, 58)
@@ -132,20 +133,20 @@ def _search(file: _Reader, library: Path, prefixes: Sequence[str], whole: bool) 
     return {prefix: tuple(symbols) for prefix, symbols in found.items()}
 
 
-def _header(file: _Reader, library: Path) -> bytes:
+def _header(file: Reader, library: Path) -> bytes:
     head = file.part(0, 64)
     if head[:6] != b"\x7fELF\x02\x01":
         raise NotElf(f"{library.name} is not a 64-bit little-endian ELF file")
     return head
 
 
-def _loads(file: _Reader, library: Path) -> list[tuple[int, int, int]]:
+def _loads(file: Reader, library: Path) -> list[tuple[int, int, int]]:
     """(address, file offset, size in the file) of what is loaded."""
-    return [(vaddr, offset, size) for kind, _, offset, vaddr, size in _segments(file, library) if kind == _LOAD]
+    return [(vaddr, offset, size) for kind, _, offset, vaddr, size in segments(file, library) if kind == LOAD]
 
 
-def _segments(file: _Reader, library: Path) -> list[tuple[int, int, int, int, int]]:
-    """(type, flags, file offset, address, size in the file) of every program header."""
+def segments(file: Reader, library: Path) -> list[tuple[int, int, int, int, int]]:
+    """(type, flags, file offset, address, size in the file) of every program header. Raises NotElf, struct.error, ValueError."""
     head = _header(file, library)
     (program_at,) = struct.unpack_from("<Q", head, 32)
     program_size, program_count = struct.unpack_from("<HH", head, 54)
