@@ -45,7 +45,7 @@ class Ranks:
     stopped_s: Floats
     last_progress_s: Floats  # NaN: no marker in the whole window
     in_collective_s: Floats
-    ended_s: Floats  # NaN: did not end in the window
+    ended_s: Floats  # below 0: before the window; NaN: did not end
     exit_status: Floats  # as waitpid gives it; NaN: not known
     lost_events: Ints
     gpus: tuple[tuple[str, ...], ...] = ()  # 'gpu2'; () where nobody knows

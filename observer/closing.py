@@ -146,13 +146,14 @@ def _job_window(
 
 
 def _events(running: Observation, start_ns: int, window_s: float) -> Events:
-    """Events that touch the window, the warm-up left out."""
+    """Events that touch the window; of the warm-up only the processes that ended: a rank that is gone stays gone."""
     if not running.batches:
         return np.empty(0, ring.EVENT)
     events = np.concatenate(running.batches)
     running.batches.clear()
     ends = events["ts_ns"] + events["dur_ns"]
-    kept: Events = events[(ends > start_ns) & (events["ts_ns"] < start_ns + int(window_s * 1e9))]
+    began = (ends > start_ns) | (events["type"] == ring.EXIT)
+    kept: Events = events[began & (events["ts_ns"] < start_ns + int(window_s * 1e9))]
     return kept
 
 
@@ -320,7 +321,7 @@ def _stack_source(process: ProcessWatch, last: _Last) -> str:
 
 
 def _end_of(pid: int, last: _Last) -> tuple[float | None, int | None]:
-    """When in the window the process ended, and its wait status; None where it did not, or nobody saw it."""
+    """When the process ended (before the window: below 0), and its wait status; None where it did not, or nobody saw it."""
     ends = last.events[(last.events["tgid"] == pid) & (last.events["type"] == ring.EXIT)]
     if not len(ends):
         return None, None

@@ -69,7 +69,7 @@ RANKS = pa.schema(
             "how long it has been inside an unfinished collective at the end; 0 if in none",
             "s",
         ),
-        _field("ended_s", pa.float64(), "when in the window the process ended", "s", True),
+        _field("ended_s", pa.float64(), "when the process ended; below 0: while the probes were loaded", "s", True),
         _field(
             "exit_status", pa.int32(), "as waitpid gives it: signal in the low 7 bits, else exit code x 256", "", True
         ),

@@ -12,6 +12,7 @@ import ctypes
 import errno
 import os
 import re
+import signal
 import sys
 import time
 import warnings
@@ -27,6 +28,7 @@ _INCLUDE = re.compile(r'^[ \t]*#include "([\w./-]+)"[^\n]*\n', re.MULTILINE)
 _CHILD_WAITS_S = 0.3  # until the parent has closed its side
 _PASSING = (errno.ENOMEM, errno.EAGAIN, errno.EINTR)
 _PATIENCE_S, _PAUSE_S = 0.5, 0.1
+_LOADS = 5  # as often as libbpf tries
 _TRACEFS = (Path("sys/kernel/tracing"), Path("sys/kernel/debug/tracing"))
 
 
@@ -102,9 +104,16 @@ class Module:
         """The loaded program `function`, remembered so that it is metered."""
         from bcc import BPF
 
-        if function not in self._programs:
-            kind = BPF.TRACEPOINT if tracepoint else BPF.PERF_EVENT if perf_event else BPF.KPROBE
-            self._programs[function] = self.bpf.load_func(function, kind, attach_type=attach_type)
+        kind = BPF.TRACEPOINT if tracepoint else BPF.PERF_EVENT if perf_event else BPF.KPROBE
+        tries = 0
+        while function not in self._programs:
+            tries += 1
+            try:
+                with _signals_wait():
+                    self._programs[function] = self.bpf.load_func(function, kind, attach_type=attach_type)
+            except Exception:
+                if ctypes.get_errno() != errno.EAGAIN or tries == _LOADS:
+                    raise
         return self._programs[function]
 
     def attach_uprobes(
@@ -181,6 +190,16 @@ class Module:
         if self._stats_fd >= 0:
             os.close(self._stats_fd)
             self._stats_fd = -1
+
+
+@contextlib.contextmanager
+def _signals_wait() -> Iterator[None]:
+    """Hold signals to this thread back: the verifier gives up with EAGAIN when one is pending (a resized terminal)."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _let_a_child_detach() -> None:

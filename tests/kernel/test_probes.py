@@ -274,3 +274,16 @@ def test_the_kernels_own_meter_tells_the_cost(program: Start, observed: Observed
     costs = {cost.program: cost for cost in observed.module.costs()}
     assert costs["rs_sched_switch"].run_count > 0
     assert 10 < costs["rs_sched_switch"].run_time_ns / costs["rs_sched_switch"].run_count < 50_000
+
+
+def test_signals_do_not_keep_a_program_from_loading() -> None:
+    before = signal.signal(signal.SIGWINCH, lambda *_: None)
+    # A resized terminal: the verifier gives up with EAGAIN when it finds a signal pending.
+    storm = subprocess.Popen(["sh", "-c", "while kill -WINCH $PPID; do :; done"])
+    try:
+        observed = load()
+        observed.close()
+    finally:
+        storm.kill()
+        storm.wait()
+        signal.signal(signal.SIGWINCH, before)

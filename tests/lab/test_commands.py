@@ -44,13 +44,23 @@ def test_a_healthy_job_is_not_accused_and_its_window_is_small(torchrun: Torchrun
     assert judged.returncode in (0, 3)
 
 
-def test_a_rank_that_dies_in_the_window_is_named(torchrun: Torchrun) -> None:
+@pytest.mark.parametrize("when", ["observing ", "to go"], ids=["before the window", "in the window"])
+def test_a_rank_that_dies_is_named(torchrun: Torchrun, when: str) -> None:
     job = torchrun("60")
     victim = job.ranks()[1]
-    threading.Timer(9.0, os.kill, (victim, signal.SIGKILL)).start()
-    done = rankscope("diagnose", "--no-history", "--json", "--window", "12", "--job", job.name)
-    verdict = json.loads(done.stdout)
-    assert (done.returncode, verdict["status"]) == (2, "hang")
+    observer = subprocess.Popen(
+        [RANKSCOPE, "diagnose", "--no-history", "--json", "--window", "12", "--job", job.name],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert observer.stderr is not None
+    # Windows begin on a round second and after the probes are compiled: only the observer knows when.
+    assert any(when in line for line in observer.stderr)
+    threading.Timer(0.0 if when == "observing " else 3.0, os.kill, (victim, signal.SIGKILL)).start()
+    said, _ = observer.communicate(timeout=120)
+    verdict = json.loads(said)
+    assert (observer.returncode, verdict["status"]) == (2, "hang"), said
     first = verdict["suspects"][0]
     assert (first["component"], first["cause"], first["ranks"]) == ("process", "exited", [1])
     assert any(evidence["value"] == "SIGKILL" for evidence in first["evidence"])

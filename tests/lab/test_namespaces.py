@@ -20,6 +20,9 @@ RANKS, SLOW_RANK = 2, 1
 WINDOW_S = 10.0
 # A tenth of the time may be told apart: the two jobs share two cores with each other, and their steps are not in step.
 MOST_APART = 0.10
+# Of some 500 samples at the bound of one in a thousand: the 99.8 % quantile of Poisson(0.5). What the true share is,
+# scripts/bench unwinder measures over tens of thousands.
+MOST_FAILED = 3
 INSIDE, OUTSIDE = 29871, 29873  # ports, which name the jobs; outside the range from which the kernel hands them out
 _ISOLATED = ["unshare", "--mount", "--pid", "--fork", "--net", "--kill-child", "--mount-proc"]
 _WAIT_S = 90.0
@@ -128,7 +131,7 @@ def test_a_job_in_its_own_namespaces_has_the_same_patterns_as_outside_them(tmp_p
         assert sorted(rank["pid"] for rank in ranks) == sorted(pids_of_job)
         assert {rank["stack_source"] for rank in ranks} == {"bpf"}
         assert sum(rank["samples"] for rank in ranks) > 50
-        assert sum(rank["failed_samples"] for rank in ranks) <= 0.001 * sum(rank["samples"] for rank in ranks)
+        assert sum(rank["failed_samples"] for rank in ranks) <= MOST_FAILED
         assert all((rank["inner_pid"] == rank["pid"]) is (port == OUTSIDE) for rank in ranks)
         assert pq.read_table(folders[port] / "steps.parquet").num_rows > 40
         assert pq.read_table(folders[port] / "collectives.parquet").num_rows > 80
