@@ -1,18 +1,21 @@
 """GPM: the performance monitors of Hopper and later GPUs, averaged between two samples of the driver.
 
-In: pynvml and a device handle. Out: GpmReading. Needs no CUPTI, clashes with no profiler, and costs the job nothing: the
-counters run anyway. Two samples per GPU take turns, so that each reading is the mean since the one before.
+In: pynvml and a device handle. Out: GpmSample while it is taken, GpmReading afterwards (all parsed at once costs a tenth). Needs
+no CUPTI, clashes with no profiler, and costs the job nothing: the counters run anyway. Two samples per GPU take turns, so that
+each reading is the mean since the one before.
 """
 
 from __future__ import annotations
 
 import contextlib
 import ctypes
-import math
 import time
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+
+from probes.nvml_calls import prepared
 
 _MIB = float(1 << 20)
 # nvml.h, NVML_GPM_METRIC_*: percentages, then MiB per second.
@@ -23,7 +26,15 @@ METRICS = {
 }  # fmt: skip
 _VERSION = 1
 _METRIC = np.dtype([("id", "<u4"), ("error", "<u4"), ("value", "<f8"), ("info", "V24")])
-_NO_ERRORS = bytes(4 * len(METRICS))
+_FACTORS = np.array([factor for _, factor in METRICS.values()])
+
+
+class GpmSample(NamedTuple):
+    """What the driver said of the `interval_ns` that ended at `time_ns` (CLOCK_MONOTONIC): its metrics as they lie in memory."""
+
+    time_ns: int
+    interval_ns: int
+    metrics: bytes
 
 
 class GpmReading(NamedTuple):
@@ -48,24 +59,27 @@ class Gpm:
 
     def __init__(self, library: Any, handle: Any) -> None:
         """Raises what the library raises, and AttributeError where it is too old to know GPM."""
-        self._library, self._handle = library, handle
+        self._library = library
         self._samples = [library.nvmlGpmSampleAlloc() for _ in range(2)]
-        # One request for each order of the two samples: nothing is built anew at a reading.
-        self._requests = [_Request(library, *self._samples[::-1]), _Request(library, *self._samples)]
+        # For each order of the two samples: nothing is built anew at a reading.
+        self._take = [prepared(library, "nvmlGpmSampleGet", handle, sample) for sample in self._samples]
+        self._requests = [_request(library, *self._samples[::-1]), _request(library, *self._samples)]
+        self._answer = [
+            prepared(library, "nvmlGpmMetricsGet", ctypes.byref(structure)) for structure, _ in self._requests
+        ]
         self._latest = 0
         self._since_ns = 0
 
-    def read(self) -> GpmReading | None:
+    def sample(self) -> GpmSample | None:
         """The means since the last call; None on the first one. Raises what the library raises (the GPU is lost, say)."""
         now = time.monotonic_ns()
-        self._library.nvmlGpmSampleGet(self._handle, self._samples[1 - self._latest])
-        self._latest = 1 - self._latest
+        latest = self._latest = 1 - self._latest
+        self._take[latest]()
         before, self._since_ns = self._since_ns, now
         if not before:
             return None
-        request = self._requests[self._latest]
-        self._library.nvmlGpmMetricsGet(request.structure)
-        return GpmReading(now, now - before, *request.answer())
+        self._answer[latest]()
+        return GpmSample(now, now - before, self._requests[latest][1].tobytes())
 
     def close(self) -> None:
         """Frees the samples. Never raises."""
@@ -75,25 +89,22 @@ class Gpm:
         self._samples = []
 
 
-class _Request:
-    """Asks for the means from one sample to another."""
+def _request(library: Any, before: Any, after: Any) -> tuple[Any, memoryview]:
+    """Asks for the means from one sample to another; with where the answer will lie."""
+    structure = library.c_nvmlGpmMetricsGet_t()
+    structure.version = _VERSION
+    structure.numMetrics = len(METRICS)
+    structure.sample1, structure.sample2 = before, after
+    offset = type(structure).metrics.offset
+    np.frombuffer(structure, _METRIC, len(METRICS), offset)["id"] = [number for number, _ in METRICS.values()]
+    return structure, memoryview(structure).cast("B")[offset : offset + len(METRICS) * _METRIC.itemsize]
 
-    def __init__(self, library: Any, before: Any, after: Any) -> None:
-        self.structure = library.c_nvmlGpmMetricsGet_t()
-        self.structure.version = _VERSION
-        self.structure.numMetrics = len(METRICS)
-        self.structure.sample1, self.structure.sample2 = before, after
-        rows = np.frombuffer(self.structure, _METRIC, len(METRICS), type(self.structure).metrics.offset)
-        rows["id"] = [number for number, _ in METRICS.values()]
-        self._errors, self._values = rows["error"], rows["value"]
-        self._factors = np.array([factor for _, factor in METRICS.values()])
 
-    def answer(self) -> list[float]:
-        values = self._values * self._factors
-        if self._errors.tobytes() != _NO_ERRORS:
-            values[self._errors != 0] = math.nan
-        found: list[float] = values.tolist()
-        return found
+def readings_of(samples: Sequence[GpmSample]) -> list[GpmReading]:
+    """What the samples say, in their order."""
+    rows = np.frombuffer(b"".join(sample.metrics for sample in samples), _METRIC).reshape(len(samples), len(METRICS))
+    values = np.where(rows["error"] == 0, rows["value"] * _FACTORS, np.nan).tolist()
+    return [GpmReading(sample.time_ns, sample.interval_ns, *row) for sample, row in zip(samples, values, strict=True)]
 
 
 def open_gpm(library: Any, handle: Any) -> Gpm | None:

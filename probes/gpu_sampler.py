@@ -9,12 +9,14 @@ counters. Nothing is ever set.
 from __future__ import annotations
 
 import contextlib
+import ctypes
+import functools
 import math
 import time
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from probes.gpm import Gpm, GpmReading, open_gpm
+from probes.gpm import Gpm, GpmSample, open_gpm
 from probes.gpu import Gpu
 from probes.gpu_series import (
     GpuGrowth,
@@ -30,7 +32,8 @@ from probes.gpu_series import (
     throttle_times,
 )
 from probes.nvml import MAX_GPUS, open_library
-from probes.nvml_fields import CLOCK_MEMORY, CLOCK_SM, FIELD_POWER_INSTANT, FieldBatch, GpuReader, ask, is_lost, text
+from probes.nvml_calls import number
+from probes.nvml_fields import CLOCK_MEMORY, CLOCK_SM, FIELD_POWER_INSTANT, GpuReader, OneField, ask, is_lost, text
 from probes.sampling import Sampler
 from probes.xid import XidWatch
 
@@ -59,16 +62,18 @@ class _Track:
             self.read_all()
             handle = self.reader.handle
             self.gpm = open_gpm(library, handle)
-            self.sm_clock = _working(lambda: float(library.nvmlDeviceGetClockInfo(handle, CLOCK_SM)))
-            self.memory_clock = _working(lambda: float(library.nvmlDeviceGetClockInfo(handle, CLOCK_MEMORY)))
+            clock = functools.partial(number, library, "nvmlDeviceGetClockInfo", ctypes.c_uint, handle)
+            self.sm_clock = clock(ctypes.c_uint(CLOCK_SM)) or _unknown
+            self.memory_clock = clock(ctypes.c_uint(CLOCK_MEMORY)) or _unknown
             self.memory_clock_hz = _number(self.memory_clock) * 1e6
             self.power = _power(library, handle)
-            self.reasons = _working(lambda: float(library.nvmlDeviceGetCurrentClocksEventReasons(handle))) or _working(
-                lambda: float(library.nvmlDeviceGetCurrentClocksThrottleReasons(handle))
+            self.reasons = (
+                number(library, "nvmlDeviceGetCurrentClocksEventReasons", ctypes.c_ulonglong, handle)
+                or number(library, "nvmlDeviceGetCurrentClocksThrottleReasons", ctypes.c_ulonglong, handle)
+                or _unknown
             )
-            self.rates = (
-                None if self.gpm else _rates(library, handle)
-            )  # a fallback: twice the calls where GPM has it all
+            # A fallback: twice the calls where GPM has it all.
+            self.rates = None if self.gpm else _rates(library, handle)
         except Exception as error:
             self.failed(error)
 
@@ -94,10 +99,10 @@ class _Track:
 
     def sample(self) -> None:
         """One row. Raises what says that the GPU is gone."""
-        reading: GpmReading | None = None
+        reading: GpmSample | None = None
         kernel = dram = math.nan
         if self.gpm is not None:
-            reading = self.gpm.read()
+            reading = self.gpm.sample()
             if reading is None:  # the first call: nothing to compare with yet
                 return
             now, interval = reading.time_ns, reading.interval_ns
@@ -109,12 +114,11 @@ class _Track:
             interval = now - since
             if self.rates is not None:
                 kernel, dram = self.rates()
-        self.rows.append(
-            Row(
-                now, interval, reading, kernel, dram, _number(self.sm_clock) * 1e6, self.memory_clock_hz,
-                _number(self.power), _number(self.reasons),
-            )
-        )  # fmt: skip
+        try:
+            clock, power, reasons = self.sm_clock(), self.power(), self.reasons()
+        except Exception:  # one of them: the others stand
+            clock, power, reasons = _number(self.sm_clock), _number(self.power), _number(self.reasons)
+        self.rows.append(Row(now, interval, reading, kernel, dram, clock * 1e6, self.memory_clock_hz, power, reasons))
 
 
 class GpuSampler(Sampler):
@@ -224,19 +228,16 @@ class GpuSampler(Sampler):
     def _fetch_xids(self) -> None:
         self._doing = "NVML, events"
         now = time.monotonic_ns()
-        for index, number in self._watch.poll() if self._watch is not None else ():
-            self._tracks[index].xids.append(Xid(number, now))
+        for index, xid in self._watch.poll() if self._watch is not None else ():
+            self._tracks[index].xids.append(Xid(xid, now))
 
 
-def _working(function: Number) -> Number | None:
-    """The function, if it works now: what is not supported is not asked again."""
-    return function if ask(function) is not None else None
+def _unknown() -> float:
+    return math.nan
 
 
-def _number(function: Number | None) -> float:
+def _number(function: Number) -> float:
     """Its value; NaN where there is none. Raises only what says that the GPU is gone."""
-    if function is None:
-        return math.nan
     try:
         return function()
     except Exception as error:
@@ -245,13 +246,13 @@ def _number(function: Number | None) -> float:
         return math.nan
 
 
-def _power(library: Any, handle: Any) -> Number | None:
+def _power(library: Any, handle: Any) -> Number:
     """Watts: the instant value where there is one, else the driver's average."""
-    field = (FIELD_POWER_INSTANT, 0)
-    batch = FieldBatch(library, handle, (field,))
-    if field not in batch.read():
-        return _working(lambda: float(library.nvmlDeviceGetPowerUsage(handle)) / 1e3)
-    return lambda: batch.read().get(field, math.nan) / 1e3
+    instant = OneField(library, handle, FIELD_POWER_INSTANT)
+    if math.isfinite(instant.read()):
+        return lambda: instant.read() / 1e3
+    average = number(library, "nvmlDeviceGetPowerUsage", ctypes.c_uint, handle)
+    return _unknown if average is None else lambda: average() / 1e3
 
 
 def _rates(library: Any, handle: Any) -> Callable[[], tuple[float, float]] | None:

@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from probes.counting import cumulative, total_growth
-from probes.gpm import GpmReading
+from probes.gpm import GpmSample, readings_of
 from probes.gpu import THROTTLE_BITS, Gpu, pci_address
 
 # Which measure stands behind kernel_active and sm_active.
@@ -208,7 +208,6 @@ _GPM_NAMES = (
     "kernel_active", "sm_active", "tensor_active", "dram_active", "pcie_tx_hz", "pcie_rx_hz", "nvlink_tx_hz", "nvlink_rx_hz",
 )  # fmt: skip
 _GPM_COLUMNS = operator.attrgetter(*_GPM_NAMES)
-_NO_GPM = (math.nan,) * len(_GPM_NAMES)
 
 
 class Row(NamedTuple):
@@ -216,7 +215,7 @@ class Row(NamedTuple):
 
     time_ns: int
     interval_ns: int
-    gpm: GpmReading | None
+    gpm: GpmSample | None
     kernel_active: float
     dram_active: float
     sm_clock_hz: float
@@ -233,8 +232,12 @@ def samples_of(index: int, rows: Sequence[Row], readings: Sequence[tuple[int, Gp
     def column(values: Sequence[float]) -> npt.NDArray[np.float64]:
         return np.array(values, np.float64)
 
-    table = np.array([_GPM_COLUMNS(row.gpm) if row.gpm is not None else _NO_GPM for row in rows], np.float64)
-    table = table.reshape(len(rows), len(_GPM_NAMES))
+    table = np.full((len(rows), len(_GPM_NAMES)), np.nan)
+    measured_rows = [place for place, row in enumerate(rows) if row.gpm is not None]
+    if measured_rows:
+        table[measured_rows] = [
+            _GPM_COLUMNS(one) for one in readings_of([row.gpm for row in rows if row.gpm is not None])
+        ]
 
     def measured(name: str) -> npt.NDArray[np.float64]:
         return np.array(table[:, _GPM_NAMES.index(name)], np.float64)

@@ -232,13 +232,13 @@ class PortReader:
         sent, received = self._number(tx), self._number(rx)
         return (None if sent is None else sent * unit, None if received is None else received * unit)
 
-    def raw(self) -> tuple[bytes, bytes]:
-        """What the two byte counters' files say: `sums` without the parsing, for bursts. Raises OSError, KeyError."""
+    def byte_files(self) -> tuple[int, int] | None:
+        """Descriptors of the two byte counters' files, sent and received: `sums` without the parsing, for bursts."""
         tx, rx, _ = self._bytes
-        return os.pread(self._files[tx], 32, 0), os.pread(self._files[rx], 32, 0)
+        return (self._files[tx], self._files[rx]) if tx in self._files and rx in self._files else None
 
     def parsed(self, raw: tuple[bytes, bytes]) -> tuple[int, int]:
-        """What `raw` gave, in bytes. Raises ValueError."""
+        """What those files said, in bytes. Raises ValueError."""
         return int(raw[0]) * self._bytes[2], int(raw[1]) * self._bytes[2]
 
     def close(self) -> None:

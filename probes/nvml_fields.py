@@ -35,6 +35,7 @@ MOVING_FIELDS = (
 _FIELD = np.dtype([("id", "<u4"), ("scope", "<u4"), ("time", "<i8"), ("latency", "<i8"), ("type", "<u4"), ("error", "<u4"),
                    ("value", "<u8")])  # fmt: skip
 _WIDTHS = {2: 64, 3: 64, 4: 64, 5: 32, 6: 16}
+_ANSWER, _ANSWER_AT = struct.Struct("<IIQ"), _FIELD.fields["type"][1]  # type: ignore[index]
 _DOUBLE, _WORD = struct.Struct("<d"), struct.Struct("<Q")
 
 _Value = TypeVar("_Value")
@@ -62,23 +63,27 @@ class FieldBatch:
     def __init__(self, library: Any, handle: Any, wanted: Sequence[Field]) -> None:
         """Never raises: a library that does not know fields tells none."""
         self.wanted = tuple(wanted)
-        self._handle = handle
+        self.memory: Any = b""
         self._function: Callable[..., int] | None = None
         self._state = b""
         self._found: dict[Field, int | float] = {}
         try:
-            self._array = (library.c_nvmlFieldValue_t * len(self.wanted))()
-            self._rows = np.frombuffer(self._array, _FIELD)
+            self.memory = (library.c_nvmlFieldValue_t * len(self.wanted))()
+            self._rows = np.frombuffer(self.memory, _FIELD)
             self._rows["id"], self._rows["scope"] = [field for field, _ in wanted], [scope for _, scope in wanted]
             # The function behind pynvml's, which makes a new array for each call at 1 µs per field.
             self._function = library.nvmlLib.nvmlDeviceGetFieldValues
-            self._arguments = (handle, ctypes.c_int32(len(self.wanted)), ctypes.byref(self._array))
+            self._arguments = (handle, ctypes.c_int32(len(self.wanted)), ctypes.byref(self.memory))
         except (AttributeError, TypeError, ValueError):
             self._function = None
 
+    def ask(self) -> bool:
+        """Have the driver write the answers to `memory`; False where it does not. Never raises."""
+        return self._function is not None and bool(self.wanted) and self._function(*self._arguments) == 0
+
     def read(self) -> dict[Field, int | float]:
         """The fields that the GPU knows. Never raises."""
-        if self._function is None or not self.wanted or self._function(*self._arguments) != 0:
+        if not self.ask():
             return {}
         rows = self._rows
         # Nearly always nothing has changed since: the answer is then the same object.
@@ -93,6 +98,22 @@ class FieldBatch:
                 found[key] = value
         self._state, self._found = state, found
         return found
+
+
+class OneField:
+    """One number that is asked for many times a second."""
+
+    def __init__(self, library: Any, handle: Any, field: int) -> None:
+        """Never raises: a library that does not know fields tells none."""
+        self._batch = FieldBatch(library, handle, ((field, 0),))
+
+    def read(self) -> float:
+        """Its value; NaN where the GPU does not tell it. Never raises."""
+        if not self._batch.ask():
+            return math.nan
+        kind, error, bits = _ANSWER.unpack_from(self._batch.memory, _ANSWER_AT)
+        value = field_value(kind, bits) if error == 0 else None
+        return math.nan if value is None else value
 
 
 def field_value(kind: int, bits: int) -> int | float | None:

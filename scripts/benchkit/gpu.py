@@ -24,9 +24,12 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from benchkit import gpu_training
+
+if TYPE_CHECKING:
+    from probes.gpm import Gpm
 
 _LOAD = """
 import time, torch
@@ -189,9 +192,16 @@ def _moving(library: Any, reader: Any) -> dict[str, Callable[[], float]]:
             )
     gpm = open_gpm(library, handle)
     if gpm is not None:
-        found["GPM, SM activity"] = lambda: getattr(gpm.read(), "sm_active", math.nan)
+        found["GPM, SM activity"] = lambda: _sm_active(gpm)
     found["a moving reading"] = lambda: reader.moving().temperature_c or 0
     return found
+
+
+def _sm_active(gpm: Gpm) -> float:
+    from probes.gpm import readings_of
+
+    sample = gpm.sample()
+    return readings_of([sample])[0].sm_active if sample is not None else math.nan
 
 
 def _pace(name: str, function: Callable[[], float], seconds: float) -> Pace:

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.gpm import GpmReading
+from probes.gpm import METRICS, GpmSample
 from probes.gpu import Gpu, GpuProcess, NvLink, pci_address
 from probes.gpu_sampler import GpuSampler
 from probes.gpu_series import Row, Xid, growth_of, power_proxy, samples_of, throttle_times
@@ -29,13 +29,20 @@ GPU = Gpu(
 
 
 def _row(
-    at_s: float, gpm: GpmReading | None = None, power: float = 100.0, reasons: float = 0.0, kernel: float = math.nan
+    at_s: float, gpm: GpmSample | None = None, power: float = 100.0, reasons: float = 0.0, kernel: float = math.nan
 ) -> Row:
     return Row(int(at_s * S), S // 10, gpm, kernel, 0.25, 1.98e9, 2.6e9, power, reasons)
 
 
-def _gpm(kernel: float, sm: float) -> GpmReading:
-    return GpmReading(0, S // 10, kernel, sm, 0.5, 0.25, 1e9, 2e9, 3e9, math.nan, 0.1)
+def _gpm(kernel: float, sm: float) -> GpmSample:
+    """As the driver writes it: per metric its number, an error, the value, 24 bytes of text."""
+    told = {"kernel_active": kernel, "sm_active": sm, "tensor_active": 0.5, "dram_active": 0.25, "pcie_tx_hz": 1e9,
+            "pcie_rx_hz": 2e9, "nvlink_rx_hz": 3e9, "sm_occupancy": 0.1}  # fmt: skip
+    rows = [
+        struct.pack("<IId24x", number, name not in told, told.get(name, 7.0) / factor)
+        for name, (number, factor) in METRICS.items()
+    ]
+    return GpmSample(0, S // 10, b"".join(rows))
 
 
 def test_gpm_samples_become_columns() -> None:
@@ -44,7 +51,7 @@ def test_gpm_samples_become_columns() -> None:
     assert (found.source, found.uuid, found.bus, found.name, found.index) == ("gpm", "GPU-a", "0000:3b:00.0", "H100", 3)
     assert found.sm_active.tolist() == pytest.approx([0.1 * place for place in range(1, 8)])
     assert found.temperature_c.tolist() == [41, 41, 41, 41, 43, 43, 43]
-    assert set(found.nvlink_tx_hz) == {0.0} and set(found.nvlink_rx_hz) == {3e9}
+    assert set(found.nvlink_tx_hz) == {0.0} and found.nvlink_rx_hz.tolist() == pytest.approx([3e9] * 7)
     seconds = {one.reason: one.throttled_s for one in throttle_times(found)}
     assert seconds.pop("hw_slowdown") == pytest.approx(0.3) and set(seconds.values()) == {0.0}
 

@@ -1,0 +1,41 @@
+"""Functions of NVML that are called many times a second, with their arguments made once.
+
+pynvml's own functions look their symbol up and build every argument anew: several times what the call itself costs. In:
+pynvml, initialised. Out: callables that raise as pynvml's do.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable
+from typing import Any
+
+
+def prepared(library: Any, name: str, *arguments: object) -> Callable[[], None]:
+    """The function `name` with these ctypes arguments. Raises AttributeError where the library has none; the callable raises
+    NVMLError as pynvml does."""
+    function, failure = getattr(library.nvmlLib, name), library.NVMLError
+
+    def call() -> None:
+        code = function(*arguments)
+        if code:
+            raise failure(code)
+
+    return call
+
+
+def number(library: Any, name: str, kind: type[Any], *arguments: object) -> Callable[[], float] | None:
+    """The number of ctypes type `kind` that the function writes to where its last argument points; None where this driver or
+    GPU does not tell it now: it is not asked again. The callable raises NVMLError."""
+    found = kind()
+    try:
+        call = prepared(library, name, *arguments, ctypes.byref(found))
+        call()
+    except Exception:
+        return None
+
+    def ask() -> float:
+        call()
+        return float(found.value)
+
+    return ask
