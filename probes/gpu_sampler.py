@@ -1,7 +1,7 @@
 """The GPUs of this host over a window: a thread that samples them through NVML at chosen rates.
 
 In: pynvml. Out: GpuRecording (gpu_series.py). At `activity_hz` (10 Hz): GPM, SM clock, reasons for lowered clocks, power. At
-`status_hz` (1 Hz): memory clock, temperatures, ECC, remapped rows, PCIe, NVLink states, errors and bytes, processes;
+`status_hz` (0.5 Hz): memory clock, temperatures, ECC, remapped rows, PCIe, NVLink states, errors and bytes, processes;
 everything at begin and end. README.md says how fast each value truly changes and what has been verified. Cost: scripts/bench
 counters. Nothing is ever set.
 """
@@ -42,6 +42,7 @@ __all__ = (
 )  # fmt: skip
 
 Number = Callable[[], float]
+_XIDS_HZ = 1.0
 
 
 class _Track:
@@ -127,10 +128,11 @@ class GpuSampler(Sampler):
     # One that hangs in the driver: another one would hang as well.
     _hanging: ClassVar[GpuSampler | None] = None
 
-    def __init__(self, activity_hz: float = 10.0, status_hz: float = 1.0, library: Any = None) -> None:
+    def __init__(self, activity_hz: float = 10.0, status_hz: float = 0.5, library: Any = None) -> None:
         super().__init__("GPU sampling")
         self._period_ns = int(1e9 / activity_hz)
         self._status_every = max(1, round(activity_hz / status_hz))
+        self._xids_every = max(1, round(activity_hz / _XIDS_HZ))
         self._library = library
         self._driver = ""
         self._tracks: list[_Track] = []
@@ -199,7 +201,7 @@ class GpuSampler(Sampler):
                     track.read_moving()
             except Exception as error:
                 track.failed(error)
-        if turn == 0:
+        if self._ticks % self._xids_every == 0:
             self._fetch_xids()
         self._ticks += 1
         return due_ns + self._period_ns

@@ -73,7 +73,7 @@ class PortSampler(Sampler):
         self,
         series_hz: float = 1.0,
         burst_hz: float = 1000.0,
-        burst_s: float = 0.15,
+        burst_s: float = 0.1,
         burst_every_s: float = 6.0,
         root: Path = ROOT,
     ) -> None:
