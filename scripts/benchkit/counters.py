@@ -15,6 +15,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 from labkit.shell import REPOSITORY, LabError
 
@@ -62,17 +63,17 @@ def run(options: argparse.Namespace) -> int:
     return 0 if worst["share"] <= TARGET_SHARE or options.profile else 1
 
 
-def _measure(command: list[str]) -> dict[str, object]:
+def _measure(command: list[str]) -> dict[str, Any]:
     environment = {**os.environ, "PYTHONPATH": f"{REPOSITORY}:{REPOSITORY / 'scripts'}"}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
         raise LabError(f"sampling ended with {done.returncode}: {done.stderr.strip()[-500:]}")
     sys.stderr.write(done.stderr)
-    result: dict[str, object] = json.loads(done.stdout.splitlines()[-1])
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
     return result
 
 
-def inside(seconds: float) -> dict[str, object]:
+def inside(seconds: float) -> dict[str, Any]:
     """One window of the default samplers; every burst is asked for, so that each costs what it may."""
     from probes.gpu_sampler import GpuSampler
     from probes.nic_sampler import PortSampler
@@ -104,7 +105,7 @@ def inside(seconds: float) -> dict[str, object]:
     }
 
 
-def _profiled(seconds: float) -> dict[str, object]:
+def _profiled(seconds: float) -> dict[str, Any]:
     """The same with every thread profiled; the table goes to stderr."""
     import cProfile
     import pstats
@@ -117,7 +118,7 @@ def _profiled(seconds: float) -> dict[str, object]:
         profiles.append(cProfile.Profile(time.thread_time))
         profiles[-1].runcall(plain, thread)
 
-    threading.Thread.run = run_profiled  # type: ignore[method-assign]
+    threading.Thread.run = run_profiled  # type: ignore[method-assign, assignment]
     result = inside(seconds)
     table = pstats.Stats(*profiles, stream=sys.stderr)
     table.sort_stats("tottime").print_stats(25)

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import resource
 import subprocess
 import sys
@@ -119,7 +120,7 @@ def run(options: argparse.Namespace) -> int:
 
 
 def culprits_of(ranks: int) -> int:
-    return max(1, round(ranks**0.5 / 8))
+    return max(1, round(math.sqrt(ranks) / 8))
 
 
 def _small(index: int) -> tuple[int, float, int, int, int, float]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import itertools
 import json
 import math
@@ -30,6 +31,7 @@ from benchkit import gpu_training
 
 if TYPE_CHECKING:
     from probes.gpm import Gpm
+    from probes.nvml_fields import Field, FieldBatch
 
 _LOAD = """
 import time, torch
@@ -187,14 +189,16 @@ def _moving(library: Any, reader: Any) -> dict[str, Callable[[], float]]:
     for key in MOVING_FIELDS:
         batch = FieldBatch(library, handle, (key,))
         if key in batch.read():
-            found[_FIELD_NAMES.get(key[0], f"field {key[0]}")] = lambda batch=batch, key=key: batch.read().get(
-                key, math.nan
-            )
+            found[_FIELD_NAMES.get(key[0], f"field {key[0]}")] = functools.partial(_value_of, batch, key)
     gpm = open_gpm(library, handle)
     if gpm is not None:
         found["GPM, SM activity"] = lambda: _sm_active(gpm)
     found["a moving reading"] = lambda: reader.moving().temperature_c or 0
     return found
+
+
+def _value_of(batch: FieldBatch, key: Field) -> float:
+    return batch.read().get(key, math.nan)
 
 
 def _sm_active(gpm: Gpm) -> float:

@@ -150,11 +150,11 @@ def _pyspy(job: Job, window_s: float) -> Round:
 
 def _summary(rounds: Sequence[Round], ranks: int) -> dict[str, float]:
     def median(observer: str, value: str) -> float:
-        return statistics.median(getattr(r, value) for r in rounds if r.observer == observer)
+        return float(statistics.median(getattr(r, value) for r in rounds if r.observer == observer))
 
     def share(observer: str, value: str) -> float:
         chosen = [r for r in rounds if r.observer == observer]
-        return 100 * statistics.median(getattr(r, value) / r.window_s / ranks for r in chosen)
+        return float(100 * statistics.median(getattr(r, value) / r.window_s / ranks for r in chosen))
 
     def slowdown(observer: str) -> float:
         ratios = []

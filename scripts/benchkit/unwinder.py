@@ -88,7 +88,8 @@ def run(options: argparse.Namespace) -> int:
     austin, why_not = observers.austin_program()
     names = [OURS, PYSPY, *([AUSTIN] if austin else []), PYSPY]
     found = _rounds(names, options.processes, options.threads, options, austin)
-    slower = _rounds([OURS, PYSPY, PYSPY], *options.agreement, options, None)
+    few, their_threads = options.agreement
+    slower = _rounds([OURS, PYSPY, PYSPY], few, their_threads, options, None)
     measured = _measured(found, slower)
     print("\n".join(_lines(found, slower, measured, options, why_not)))
     if options.json:

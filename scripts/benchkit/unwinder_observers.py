@@ -31,6 +31,7 @@ from benchkit.unwinder_profile import Reading
 from observer import kernel_probes, process_watch
 from observer.functions import NO_STACK
 from observer.gauges import Gauges
+from observer.hardware import Hardware
 from observer.observation import Observation
 from observer.process_watch import TRAINING
 from probes import procfs, ring
@@ -64,7 +65,7 @@ def rankscope(pids: Sequence[int], hz: int) -> Iterator[Observation]:
     try:
         for pid in pids:
             processes[pid] = process_watch.watch(pid, pid, TRAINING, probes)
-        running = Observation((), probes, processes, Gauges(()), FlowTracker(()), Path("/"))
+        running = Observation((), probes, processes, Gauges(()), FlowTracker(()), Path("/"), Hardware((), Path("/")))
         yield running
     finally:
         if running is not None:

@@ -16,7 +16,7 @@ class GcStorm(Fault):
     group = "python"
 
     def inject(self) -> Truth:
-        self.job.order(self.victim, {"collect_s": self.extra_s})
+        self.tune(lambda seconds: self.job.order(self.victim, {"collect_s": seconds}), self.extra_s, 0.002, 2.0)
         answers = [({"gc"}, None), ({"slow-function"}, "release_memory")]
         first, second = (
             Truth("fault", {"python": frozenset(causes)}, (self.victim,), function=function, exact=True)
@@ -36,8 +36,10 @@ class GilHog(Fault):
 
     def inject(self) -> Truth:
         # The part that runs while the training thread waits for its read delays nobody.
-        encode_s = self.extra_s + _HIDDEN_S
-        self.job.order(self.victim, {"upload": {"encode_s": encode_s}})
+        self.tune(
+            lambda seconds: self.job.order(self.victim, {"upload": {"encode_s": seconds}}),
+            self.extra_s + _HIDDEN_S, 0.005, 2.0,
+        )  # fmt: skip
         return Truth("fault", {"python": frozenset({"gil"})}, (self.victim,), exact=True, culprit="encode")
 
     def revert(self) -> None:

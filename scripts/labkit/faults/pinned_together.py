@@ -27,8 +27,8 @@ class PinnedTogether(Fault):
     @classmethod
     def plan(cls, plan: Plan, dose: str, rng: random.Random) -> Plan:
         views, device_ms = WORK[dose]
-        more = {"free_cores": True, "views": views, "device_ms": device_ms}
-        return replace(plan, ranks=RANKS, hosts=1, lone=plan.lone % RANKS, **more)
+        few = replace(plan, ranks=RANKS, hosts=1, lone=plan.lone % RANKS)
+        return replace(few, free_cores=True, views=views, device_ms=device_ms)
 
     def inject(self) -> Truth:
         core = self.rng.choice(sorted(os.sched_getaffinity(0)))

@@ -30,9 +30,12 @@ class Reniced(Fault):
         cores = self.job.cores_of(self.victim)
         self._sidecar = self.job.start_companion([str(script)], self.job.groups[self.victim], cores)
         share = SHARE_OF_NEED * self.healthy.cpu_s[self.victim] / (self.healthy.step_s + self.extra_s)
-        level = round(math.log((1 - share) / share, _WEIGHT_PER_LEVEL))
-        self._nice(min(_MOST, max(1, level)))
+        self.tune(self._outweigh, (1 - share) / share, _WEIGHT_PER_LEVEL, _WEIGHT_PER_LEVEL**_MOST)
         return Truth(status="fault", causes={"cpu": frozenset({"contended"})}, ranks=(self.victim,), culprit=name)
+
+    def _outweigh(self, times: float) -> None:
+        """Make the sidecar's weight so many times the rank's."""
+        self._nice(min(_MOST, max(1, round(math.log(times, _WEIGHT_PER_LEVEL)))))
 
     def _nice(self, level: int) -> None:
         for thread in self.job.threads_of(self.victim):

@@ -24,9 +24,13 @@ class SlowCheckpoint(Fault):
     def inject(self) -> Truth:
         if self.job.device is None:
             raise Impossible("the lab's folder is on no block device, and no loop device could be made for it")
-        # Nothing is written between two checkpoints, and for so long a pause the throttle gives no credit.
-        rate = int(BYTES / (SAVE_EVERY * self.added_s))
-        self.job.groups[self.victim].limit_writes(self.job.device, rate)
+        device = self.job.device
+
+        def throttle(seconds: float) -> None:
+            # Nothing is written between two checkpoints, and for so long a pause the throttle gives no credit.
+            self.job.groups[self.victim].limit_writes(device, int(BYTES / (SAVE_EVERY * seconds)))
+
+        self.tune(throttle, self.added_s, 0.002, 2.0)
         causes = frozenset({"slow-write", "stalled"})
         return Truth(status="fault", causes={"storage": causes}, ranks=(self.victim,))
 

@@ -24,11 +24,15 @@ class SlowRead(Fault):
     def _throttle(self, ranks: tuple[int, ...]) -> None:
         if self.job.device is None:
             raise Impossible("the lab's folder is on no block device, and no loop device could be made for it")
-        # The throttle is a mean: what was not read while the rank computed may be read at once afterwards.
-        extra_s = self.extra_s if len(ranks) == 1 else self.added_s
-        rate = int(self.job.plan.sample_bytes / (self.healthy.step_s + extra_s))
-        for rank in ranks:
-            self.job.groups[rank].limit_reads(self.job.device, rate)
+        device = self.job.device
+
+        def throttle(extra_s: float) -> None:
+            # The throttle is a mean: what was not read while the rank computed may be read at once afterwards.
+            rate = int(self.job.plan.sample_bytes / (self.healthy.step_s + extra_s))
+            for rank in ranks:
+                self.job.groups[rank].limit_reads(device, rate)
+
+        self.tune(throttle, self.extra_s if len(ranks) == 1 else self.added_s, 0.002, 2.0)
 
     def revert(self) -> None:
         if self.job.device is not None:
