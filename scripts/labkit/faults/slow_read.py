@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
 from typing import ClassVar
 
 from labkit.faults.base import Fault, Truth
+from labkit.launch import Plan
 from labkit.shell import Impossible
+
+# The kernel accounts for throttled bytes in slices of a tenth of a second: who must wait waits for the rest of one. For that
+# to be a weak dose the step must be long.
+_LONGER_MS = 450.0
 
 
 class SlowRead(Fault):
     name = "slow-read"
     group = "storage"
+
+    @classmethod
+    def plan(cls, plan: Plan, dose: str, rng: random.Random) -> Plan:
+        return replace(plan, device_ms=plan.device_ms + _LONGER_MS) if dose == "weak" else plan
 
     def inject(self) -> Truth:
         self._throttle((self.victim,))
