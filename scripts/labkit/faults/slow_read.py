@@ -12,7 +12,7 @@ from labkit.shell import Impossible
 
 # The kernel accounts for throttled bytes in slices of a tenth of a second: who must wait waits for the rest of one. For that
 # to be a weak dose the step must be long.
-_LONGER_MS = 450.0
+_SLICE_S, _LONGER_MS = 0.1, 450.0
 
 
 class SlowRead(Fault):
@@ -37,13 +37,13 @@ class SlowRead(Fault):
             raise Impossible("the lab's folder is on no block device, and no loop device could be made for it")
         device = self.job.device
 
-        def throttle(extra_s: float) -> None:
-            # The throttle is a mean: what was not read while the rank computed may be read at once afterwards.
-            rate = int(self.job.plan.sample_bytes / (self.healthy.step_s + extra_s))
+        def throttle(seconds: float) -> None:
+            # Whoever has not read for a slice begins a new one, without credit for the time that passed.
+            rate = int(self.job.plan.sample_bytes / seconds)
             for rank in ranks:
                 self.job.groups[rank].limit_reads(device, rate)
 
-        self.tune(throttle, self.extra_s if len(ranks) == 1 else self.added_s, 0.002, 2.0)
+        self.tune(throttle, max(_SLICE_S, self.extra_s if len(ranks) == 1 else self.added_s), 0.02, 2.0)
 
     def revert(self) -> None:
         if self.job.device is not None:
