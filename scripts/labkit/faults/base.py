@@ -14,7 +14,7 @@ from labkit.launch import Job, Plan
 from labkit.steps import Pace
 
 TUNING_ROUNDS = 3
-TUNING_S = 2.5
+TUNING_S, TUNING_STEPS = 2.5, 8
 # Good enough: wanted over gained.
 TUNED = (0.75, 1.2)
 # By how much a fault lengthens the step, as a share of the healthy step.
@@ -103,7 +103,7 @@ class Fault(abc.ABC):
             apply(level)
             time.sleep(0.5)
             since = time.monotonic()
-            time.sleep(TUNING_S)
+            time.sleep(max(TUNING_S, TUNING_STEPS * self.healthy.step_s))
             after = self.job.pace(since, time.monotonic())
             gained = after.step_s - self.healthy.step_s if after else math.inf
             # Never by more than three at once: one bad step of a few says little.
