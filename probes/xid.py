@@ -17,8 +17,11 @@ from probes.kmsg import KernelMessage
 from probes.nvml_fields import ask
 
 EVENT_XID = 0x8
-# What the driver's kernel module writes: "NVRM: Xid (PCI:0000:3b:00): 79, pid=…, GPU has fallen off the bus."
-_LOGGED = re.compile(r"^NVRM: Xid \(PCI:([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2})(?:\.[0-7])?\): (\d{1,4})")
+# What the driver's kernel module writes: "NVRM: Xid (PCI:0000:3b:00): 79, pid=…, GPU has fallen off the bus."; with MIG the
+# instance stands behind the address.
+_LOGGED = re.compile(
+    r"^NVRM: Xid \(PCI:([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2})(?:\.[0-7])?(?: GPU-I:\d{1,3})?\): (\d{1,4})"
+)
 _MAX_EVENTS = 256
 
 

@@ -1,6 +1,6 @@
 """What lines of the kernel's log mean: one row per kind of event, with its severity and what to do.
 
-To add an event, add a row. What Xid numbers mean: diagnose/xids.py.
+To add an event, add a row. Xids are read by probes/xid.py.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from dataclasses import dataclass
 
 from diagnose.sweep.context import Context, Unreadable
 from diagnose.sweep.finding import CRITICAL, WARNING
-from diagnose.xids import meaning
 from probes.kmsg import KernelMessage, read_kmsg
 
 IO, MCE, OOM, READONLY, OTHER = "io", "mce", "oom", "readonly", "other"
@@ -86,24 +85,6 @@ PATTERNS = (
 )  # fmt: skip
 _QUICK = re.compile("|".join(f"(?:{pattern.expression.pattern})" for pattern in PATTERNS))
 
-_XID = re.compile(r"NVRM: Xid \(PCI:([0-9A-Fa-f:.]{7,16})\)?[^)]{0,16}\)?: (\d{1,4})")
-_SXID = re.compile(r"nvidia-nvswitch(\d+): SXid \(PCI:[0-9a-fA-F:.]+\): (\d{1,6})")
-
-
-@dataclass(frozen=True, slots=True)
-class Xid:
-    """An Xid the driver logged. `bus` as the driver writes it ('0000:3b:00'), `time_s` since boot."""
-
-    number: int
-    bus: str
-    time_s: float
-    text: str
-
-    @property
-    def meaning(self) -> tuple[str, str, str]:
-        """(what, state, action); an Xid that is not in the table is a warning."""
-        return meaning(self.number)
-
 
 def kernel_log(context: Context) -> tuple[KernelMessage, ...]:
     """The kernel's log, read once per sweep. Raises Unreadable."""
@@ -143,15 +124,6 @@ def events(messages: Iterable[KernelMessage]) -> tuple[Event, ...]:
                     )
                 )
                 break
-    return tuple(found)
-
-
-def xids(messages: Iterable[KernelMessage]) -> tuple[Xid, ...]:
-    """The Xids, in order. Never raises."""
-    found = []
-    for message in messages:
-        if "Xid" in message.text and (match := _XID.search(message.text)):
-            found.append(Xid(int(match[2]), match[1].lower(), message.time_s, message.text))
     return tuple(found)
 
 

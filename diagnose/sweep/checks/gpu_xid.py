@@ -11,7 +11,9 @@ from collections.abc import Iterator
 from diagnose.sweep.context import Context, NotApplicable
 from diagnose.sweep.finding import CRITICAL, Finding
 from diagnose.sweep.gpus import loaded
-from diagnose.sweep.kernel_events import Xid, kernel_log, recent, unix_time, xids
+from diagnose.sweep.kernel_events import kernel_log, recent, unix_time
+from diagnose.xids import meaning
+from probes.xid import LoggedXid, logged_xids
 
 ID = "gpu.xid"
 SETTINGS = {"hours": 24.0}
@@ -20,12 +22,12 @@ SETTINGS = {"hours": 24.0}
 def run(context: Context) -> Iterator[Finding]:
     if not loaded(context):
         raise NotApplicable("no NVIDIA driver is loaded here")
-    groups: dict[tuple[str, int], list[Xid]] = {}
-    for xid in xids(kernel_log(context)):
-        if xid.meaning[1] == CRITICAL or recent(context, xid.time_s, context.number("hours")):
+    groups: dict[tuple[str, int], list[LoggedXid]] = {}
+    for xid in logged_xids(kernel_log(context)):
+        if meaning(xid.number)[1] == CRITICAL or recent(context, xid.time_s, context.number("hours")):
             groups.setdefault((xid.bus, xid.number), []).append(xid)
     for (bus, number), found in groups.items():
-        what, state, action = found[0].meaning
+        what, state, action = meaning(number)
         yield context.bad(
             state, "/dev/kmsg", float(len(found)), unit=f"times Xid {number}", instance=bus, expected="none",
             why=f"Xid {number}: {what}", action=action, since_s=unix_time(context, found[0].time_s),

@@ -23,6 +23,7 @@ def message(text: str) -> KernelMessage:
         ),
         ("NVRM: Xid (PCI:0000:C1:00.0): 94, pid=4711, Contained: SM (0x1)", ("0000:c1:00", 94)),
         ("NVRM: Xid (PCI:00000001:00:00): 13, Graphics SM Warp Exception", ("0001:00:00", 13)),
+        ("NVRM: Xid (PCI:0000:3b:00 GPU-I:05): 31, pid=7, name=python", ("0000:3b:00", 31)),
         ("usb 1-1: NVRM: Xid (PCI:0000:3b:00): 79", None),
         ("NVRM: GPU 0000:3b:00.0: RmInitAdapter failed!", None),
     ],

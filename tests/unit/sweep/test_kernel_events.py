@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from diagnose.sweep.kernel_events import PATTERNS, events, xids
+from diagnose.sweep.kernel_events import PATTERNS, events
 from probes.kmsg import KernelMessage, parse_record
 
 LINES = [
@@ -62,23 +62,6 @@ def test_lines_of_a_healthy_boot_mean_nothing(text: str) -> None:
 
 def test_most_kinds_of_event_have_an_example() -> None:
     assert len({pattern.name for pattern in PATTERNS} - {name for _, name, _ in LINES}) <= 3
-
-
-@pytest.mark.parametrize(
-    ("text", "number", "bus"),
-    [
-        (
-            "NVRM: Xid (PCI:0000:3b:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
-            79,
-            "0000:3b:00",
-        ),
-        ("NVRM: Xid (PCI:0000:3B:00): 13, pid=7, Graphics Exception", 13, "0000:3b:00"),
-        ("NVRM: Xid (PCI:0000:3b:00 GPU-I:05): 31, pid=7, name=python", 31, "0000:3b:00"),
-    ],
-)
-def test_xids_are_read(text: str, number: int, bus: str) -> None:
-    (xid,) = xids([KernelMessage(4, 1, 7.0, text)])
-    assert (xid.number, xid.bus) == (number, bus)
 
 
 def test_a_record_with_continuation_lines_is_its_first_line() -> None:
