@@ -99,6 +99,7 @@ class Fault(abc.ABC):
 
     def tune(self, apply: Callable[[float], object], level: float, least: float, most: float) -> None:
         """Set a level (higher: slower) so that a step becomes about `added_s` longer, by the job's own times."""
+        best, nearest = level, math.inf
         for _ in range(TUNING_ROUNDS):
             apply(level)
             time.sleep(0.5)
@@ -106,12 +107,15 @@ class Fault(abc.ABC):
             time.sleep(max(TUNING_S, TUNING_STEPS * self.healthy.step_s))
             after = self.job.pace(since, time.monotonic())
             gained = after.step_s - self.healthy.step_s if after else math.inf
-            # Never by more than three at once: one bad step of a few says little.
-            times = min(3.0, max(1 / 3, self.added_s / max(gained, 1e-3)))
+            times = self.added_s / max(gained, 1e-3)
             if TUNED[0] <= times <= TUNED[1]:
                 return
-            level = min(most, max(least, level * times))
-        apply(level)
+            if abs(math.log(max(times, 1e-3))) < nearest:
+                best, nearest = level, abs(math.log(max(times, 1e-3)))
+            # Never by more than three at once: one bad step of a few says little.
+            level = min(most, max(least, level * min(3.0, max(1 / 3, times))))
+        # What was measured, not where the next guess would be: some faults come in jumps.
+        apply(best)
 
     @abc.abstractmethod
     def inject(self) -> Truth:
