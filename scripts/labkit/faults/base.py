@@ -71,6 +71,8 @@ class Fault(abc.ABC):
     one_dose: ClassVar[bool] = False
     # How many usual windows it takes to see it.
     windows: ClassVar[float] = 1.0
+    # Whether levels may be tuned; not where another fault lengthens the step already.
+    tunes = True
 
     def __init__(self, job: Job, rng: random.Random, dose: str, healthy: Pace) -> None:
         self.job = job
@@ -99,6 +101,9 @@ class Fault(abc.ABC):
 
     def tune(self, apply: Callable[[float], object], level: float, least: float, most: float) -> None:
         """Set a level (higher: slower) so that a step becomes about `added_s` longer, by the job's own times."""
+        if not self.tunes:
+            apply(level)
+            return
         best, nearest = level, math.inf
         for _ in range(TUNING_ROUNDS):
             apply(level)

@@ -27,9 +27,13 @@ class SlowCollate(Fault):
 
     def inject(self) -> Truth:
         # The worker makes a batch while the rank trains on another: only what is longer than a step is lost.
-        seconds = self.healthy.step_s + self.added_s - WORKER_S
         manner = self.rng.choice(("busy", "sleep"))
-        self.job.order(self.victim, {"function": "collate", "manner": manner, "seconds": seconds})
+
+        def delay(seconds: float) -> None:
+            longer = self.healthy.step_s + seconds - WORKER_S
+            self.job.order(self.victim, {"function": "collate", "manner": manner, "seconds": longer})
+
+        self.tune(delay, self.added_s, 0.01, 1.0)
         return _truth(self.victim, "collate", manner)
 
     def revert(self) -> None:
@@ -48,10 +52,12 @@ class FewWorkers(Fault):
         return replace(plan, workers=ENOUGH, ranks=ranks, hosts=min(plan.hosts, ranks), lone=plan.lone % ranks)
 
     def inject(self) -> Truth:
-        fetch_s = self.healthy.step_s + self.added_s - WORKER_S
-        for rank in range(self.job.plan.ranks):
-            more = {"workers": FEW} if rank == self.victim else {}
-            self.job.order(rank, {"fetch_s": fetch_s, **more})
+        def delay(seconds: float) -> None:
+            for rank in range(self.job.plan.ranks):
+                more = {"workers": FEW} if rank == self.victim else {}
+                self.job.order(rank, {"fetch_s": self.healthy.step_s + seconds - WORKER_S, **more})
+
+        self.tune(delay, self.added_s, 0.01, 1.0)
         return _truth(self.victim, "fetch", "sleep")
 
     def revert(self) -> None:

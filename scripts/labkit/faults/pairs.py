@@ -32,8 +32,11 @@ class Pair(Fault):
         self._parts = (first, second)
 
     def inject(self) -> Truth:
-        first, second = (part.inject() for part in self._parts)
-        return replace(first, also=(second,))
+        # The second alone at first, so that it can be tuned: afterwards each hides a part of the other.
+        first, second = self._parts
+        also = second.inject()
+        first.tunes = False
+        return replace(first.inject(), also=(also,))
 
     def revert(self) -> None:
         for part in self._parts:
