@@ -211,10 +211,10 @@ def _mad(values: Floats) -> float:
     return float(np.median(np.abs(finite - np.median(finite)))) if len(finite) else 0.0
 
 
-def odd_ones(found: Differences) -> Bools:
+def odd_ones(found: Differences, least_z: float = limits.Z_LEAST) -> Bools:
     """Ranks that are significantly and noticeably slower than their peers, false discoveries controlled."""
     tested = np.isfinite(found.excess_s)
-    odd = tested & (found.z >= limits.Z_LEAST) & (found.excess_s >= found.floor_s)
+    odd = tested & (found.z >= least_z) & (found.excess_s >= found.floor_s)
     odd &= found.steady_s >= limits.STEADY * found.excess_s
     p = np.ones(len(odd))
     for index in np.flatnonzero(odd):

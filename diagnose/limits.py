@@ -9,6 +9,7 @@ EFFECT_SECONDS = 0.003  # timer ticks and scheduler slices of a busy host are ab
 
 # Significance: robust z of a rank's own time against its peers, and the false-discovery rate over all ranks tested.
 Z_LEAST = 4.0
+Z_HIDING = 3.0  # of a rank that hides what one with Z_LEAST costs: p = 0.001, false discoveries controlled as well
 FALSE_DISCOVERY_RATE = 0.01
 STEADY = 0.3  # of the excess must be there in every third of the steps: what comes and goes is the host's noise
 SCALE_FLOOR = 0.0125  # of the step: healthy ranks differ by about 1 %; the MAD of tight peers is 0
@@ -19,7 +20,7 @@ EPISODE_SHARE = 0.5
 EPISODES_LEAST = 3
 
 # A moving imbalance: what an even share of the work would save, of the step; and how much of the lateness must be work.
-MOVING_SHARE = 0.10
+MOVING_SHARE = 0.07
 MOVING_WORK = 0.7
 
 # Enough to judge by.
@@ -70,6 +71,7 @@ FOREIGN_SHARE = 0.03  # of the GPU in use by somebody else, above the peers': mo
 FOREIGN_BYTES = 1 << 29  # of GPU memory: a context of a monitor holds up to about 0.5 GB
 IRQ_SHARE = 0.05  # of the rank's CPUs in interrupts, above the peers': the lab without a flood has 0.6-1.4 %, 4 % with 5,000 disk reads/s
 FAULT_WORK = 3.0  # times the waiting for pages: the kernel's work for them and the queue after each (lab: up to 2.2)
+FAULT_WORK_S = 50e-6  # per page that had to be reclaimed first: faulting, reclaiming, asking the disk (lab: 35-43)
 MORE_INPUT = 0.05  # of the peers' bytes: what a GPU reads is counted exactly on some models, sampled on others
 EVENTS_HZ = 1.0  # errors per second: links correct a few an hour in health; it takes many to cost time
 EVENTS_RATIO = 10.0  # times the peers' median: what moved on everybody accuses nobody

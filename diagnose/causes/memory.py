@@ -1,7 +1,8 @@
 """Memory: pages that the rank needs were taken away, and it waits until they are read again.
 
 faults    = excess of the time in which the training thread waited for pages (io, 'page fault')
-besides   = excess of the functions in which it did: the kernel's work for these pages, the queue after each; at most 3 · faults
+besides   = excess of the functions in which it did: the kernel's work for these pages, the queue after each; at most
+            3 · faults, or 50 µs for each time that pages had to be taken away first: from a fast disk a page comes without waiting
 explained = faults + besides
 
 Convicts: its control group ran into its memory limit (1/s and ten times the peers in other groups): reclaim. Pages that came from
@@ -33,6 +34,7 @@ class Pressure:
     cause: str
     instance: str
     support: float
+    events: float  # times that pages were taken away, in the window
     evidence: Evidence
     action: str
 
@@ -48,6 +50,7 @@ def judge(case: Case) -> Iterator[Charge]:
     work = sum(f.excess_s for f in case.functions if _goes_with(f, places))
     own, peers = sum(f.own_s for f in faults), sum(f.peers_s for f in faults)
     worst = max(faults, key=lambda f: f.excess_s)
+    most = max(limits.FAULT_WORK * waited, limits.FAULT_WORK_S * short.events / max(case.steps, 1))
     evidence = [Evidence("files", "waiting for pages", own, peers, "s/step", len(case.peers)), short.evidence]
     if worst.caller:
         evidence.append(Evidence("stacks", "called by", worst.caller, None, ""))
@@ -55,7 +58,7 @@ def judge(case: Case) -> Iterator[Charge]:
     yield Charge(
         component="memory",
         cause=short.cause,
-        explained_s=waited + float(np.clip(work, 0.0, limits.FAULT_WORK * waited)),
+        explained_s=waited + float(np.clip(work, 0.0, most)),
         support=short.support,
         evidence=tuple(evidence),
         action=short.action,
@@ -97,7 +100,7 @@ def _limit(case: Case) -> Pressure | None:
     if worst.value < limits.EVENTS_RATIO * expected:
         return None
     return Pressure(
-        "reclaim", worst.instance, CONVICTED,
+        "reclaim", worst.instance, CONVICTED, worst.value,
         Evidence("cgroup", "memory.limit_hits", worst.value, expected, "events", len(hits)),
         "Raise the memory limit (memory.max, resources.limits.memory) of this rank's control group, or let it hold less: "
         "its pages are taken away and read again.",
@@ -110,7 +113,9 @@ def _swap(case: Case) -> Pressure | None:
     if swapped < limits.EVENTS_HZ * case.fleet.seconds or swapped < limits.HOLDS_LEAST * major:
         return None
     action = f"{case.host} swaps: give it more memory, or run less on it; swapoff where memory allows."
-    return Pressure("swap", "", CONVICTED, Evidence("host", "memory.swapped_in_pages", swapped, None, "pages"), action)
+    return Pressure(
+        "swap", "", CONVICTED, swapped, Evidence("host", "memory.swapped_in_pages", swapped, None, "pages"), action
+    )
 
 
 def _host(case: Case, waited: float) -> Pressure | None:
@@ -118,4 +123,4 @@ def _host(case: Case, waited: float) -> Pressure | None:
     if stalled < max(limits.HOLDS_LEAST * waited * case.steps, limits.EFFECT_SECONDS * case.steps):
         return None
     action = f"Memory of {case.host} is short (free, /proc/pressure/memory): see who uses it, and the memory limits of its groups."
-    return Pressure("reclaim", "", REPORTED, Evidence("host", "psi.memory.some_s", stalled, None, "s"), action)
+    return Pressure("reclaim", "", REPORTED, 0.0, Evidence("host", "psi.memory.some_s", stalled, None, "s"), action)

@@ -12,6 +12,8 @@ import math
 import re
 from collections.abc import Iterator
 
+import numpy as np
+
 from diagnose import limits
 from diagnose.causes.case import GUESS, Case, Charge
 from diagnose.causes.device import behaviour, beside, device_time
@@ -21,6 +23,7 @@ _MODEL = re.compile(r"/torch/(nn|autograd)/|/jax/|/flax/|/tensorflow/")
 _SAMPLING_S = 1 / 99  # between two stacks of a thread (observer/recorder.py)
 _THERE_TOO = 0.25  # of the rank's time in the function: it is the peers' work too
 _Z_MODEL = 2.0
+_Z_CPU, _CPU_SPREAD, _PEERS_LEAST = 3.0, 0.05, 2
 _ALL_OF_MODEL = 0.97  # support: a little more than the function alone
 _MORE_INPUT = 0.8  # support: more than a GPU that is slow for no reason, less than one with a reason
 
@@ -35,7 +38,8 @@ def judge(case: Case) -> Iterator[Charge]:
             "This rank has more work per step: compare its batch shapes and sequence lengths with its peers'.",
         )  # fmt: skip
     yield from _more_input(case)
-    yield from _longer_model(case)
+    longer = list(_longer_model(case)) or list(_more_cpu(case))
+    yield from longer
 
 
 def _longer_model(case: Case) -> Iterator[Charge]:
@@ -61,6 +65,36 @@ def _longer_model(case: Case) -> Iterator[Charge]:
         (Evidence("stacks", f"time in {found.function.name}", found.own_s, found.peers_s, "s/step", len(case.peers)),
          Evidence("stacks", "time in the model's other functions", own, peers, "s/step", len(case.peers))),
         "Everything the model does takes longer on this rank: compare its batch shapes and sequence lengths with its peers'.",
+    )  # fmt: skip
+
+
+def _more_cpu(case: Case) -> Iterator[Charge]:
+    """A function in which the rank sleeps takes g times as long as on the peers, and the rest of the process computes more, too.
+
+    c: CPU time of the process, less what the function itself computes more than on the peers; sd: 1.4826 MAD over the peers, at least
+    5 % of their median c', times (1 + 1/peers). (c - c') / sd >= 3 and c / c' >= 1 + (g - 1) / 4: much that a process does has nothing
+    to do with its input. Where nearly all time is waiting, the samples of single functions are too few to see that. Not with GPUs: who
+    waits for one may spin.
+    """
+    found = case.python
+    if found is None or found.spread or found.peers_s < _THERE_TOO * found.own_s or len(case.peers) < _PEERS_LEAST:
+        return
+    mine = beside(case, "cpu.process_run_s")
+    if mine is None or not mine.expected > 0 or device_time(case, "gpu") is not None:
+        return
+    asleep = case.profiles.locate(case.rank, case.peers, ("python",), 0.0, details=("sleep",))
+    computing = max(found.excess_s - (max(asleep.excess_s, 0.0) if asleep is not None else 0.0), 0.0)
+    own, times = mine.value - computing * case.steps, found.own_s / found.peers_s
+    peers = np.array([counter.value for counter in case.peers_of("cpu.process_run_s")])
+    spread = max(1.4826 * float(np.median(np.abs(peers - mine.expected))), _CPU_SPREAD * mine.expected)
+    if own - mine.expected < _Z_CPU * spread * (1 + 1 / len(peers)) or own / mine.expected < 1 + 0.25 * (times - 1):
+        return
+    steps = max(case.steps, 1)
+    yield Charge(
+        "workload", "data-imbalance", found.excess_s + (own - mine.expected) / steps, _ALL_OF_MODEL,
+        (Evidence("stacks", f"time in {found.function.name}", found.own_s, found.peers_s, "s/step", len(case.peers)),
+         Evidence("scheduler", "CPU time of all else", own / steps, mine.expected / steps, "s/step", len(peers))),
+        "All that this rank does takes longer: compare its batch shapes and sequence lengths with its peers'.",
     )  # fmt: skip
 
 
