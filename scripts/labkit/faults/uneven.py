@@ -56,9 +56,9 @@ class HeavyStage(Fault):
 
     @classmethod
     def plan(cls, plan: Plan, dose: str, rng: random.Random) -> Plan:
-        # An even number of ranks, two in a stage at least.
+        # An even number of ranks, two in a stage at least; none with a core of its own, or its neighbour in the stage is slower.
         ranks = max(4, plan.ranks - plan.ranks % 2)
-        return replace(plan, ranks=ranks, hosts=min(plan.hosts, 2), lone=plan.lone % ranks, stages=2)
+        return replace(plan, ranks=ranks, hosts=min(plan.hosts, 2), lone=plan.lone % ranks, stages=2, free_cores=True)
 
     def inject(self) -> Truth:
         plan = self.job.plan
