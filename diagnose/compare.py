@@ -7,6 +7,13 @@ level(r) = 10 % trimmed mean over s of own(r,s) - median over all ranks of the r
 between(r) = max(floor, 1.4826 MAD over peers of level · (1 + 1 / peers))
 z(r) = excess(r) / sqrt(between(r)² + se(r)²)
 
+A rank whose excess wanders has a large se(r), however large the excess is in every single step. What it always is above its peers:
+
+always(r) = 10th percentile over s of d(r,s),  wander(r) = 1.4826 MAD over peers and steps of own around level
+z(r) = max(z(r), always(r) / sqrt(between(r)² + wander(r)²))      where always(r) >= 2 floors, with two peers or more
+
+Peers that wander as well acquit it: wander is theirs.
+
 The levels spread by the errors of the levels too: from 64 peers on, where that is known well enough, median(se²) is taken off
 between². Where the levels fall into a lower group of more than half of the ranks and an upper one, with a gap that is four times the
 spread of the lower group, the spread is that of the lower group: so up to half of the ranks may be bad.
@@ -136,21 +143,26 @@ def differences(
     rho = autocorrelation(gap, first)
     own, median, gap = own[:, first:], median[:, first:], gap[:, first:]
     excess, error = trimmed_mean(gap), trimmed_error(gap, rho)
-    between = np.full(len(own), np.nan)
+    between, wander = np.full(len(own), np.nan), np.full(len(own), np.nan)
     level = np.full(len(own), np.nan)
     count = np.zeros(len(own), dtype=np.int64)
     for role in np.unique(roles):
         members = np.flatnonzero(roles == role)
         count[members] = len(members) - 1
         # Against one common median: the peers' own medians would carry the suspect's time into their spread.
-        level[members] = trimmed_mean(own[members] - nan_median(own[members], 0))
+        around = own[members] - nan_median(own[members], 0)
+        level[members] = trimmed_mean(around)
+        wander[members] = _wander(around)
         between[members] = _between(level[members], error[members], step_s)
     few = count < 3
+    always = _low(gap)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         z = excess / np.sqrt(between**2 + error**2)
+        z_always = always / np.sqrt(between**2 + wander**2)
         slower = np.nanmean(np.where(np.isfinite(gap), gap > 0, np.nan), axis=1)
-        share = np.where(few, limits.EFFECT_SHARE_FEW, limits.EFFECT_SHARE)
+    floor = np.maximum(np.where(few, limits.EFFECT_SHARE_FEW, limits.EFFECT_SHARE) * step_s, least_s)
+    z = np.where((count >= 2) & (always >= 2 * floor), np.fmax(z, z_always), z)
     return Differences(
         own_s=trimmed_mean(own),
         peers_own_s=trimmed_mean(median),
@@ -159,7 +171,7 @@ def differences(
         z=np.nan_to_num(z),
         slower_share=np.nan_to_num(slower),
         steady_s=_steady(gap),
-        floor_s=np.maximum(share * step_s, least_s),
+        floor_s=floor,
         peer_count=count,
     )
 
@@ -170,6 +182,23 @@ def _steady(gap: Floats) -> Floats:
     parts = np.array_split(gap, 3 if count >= 15 else 2 if count >= 8 else 1, axis=1)
     means = np.stack([trimmed_mean(part) for part in parts])
     return np.asarray(np.where(np.isfinite(means), means, np.inf).min(axis=0), dtype=np.float64)
+
+
+def _low(gap: Floats) -> Floats:
+    """The 10th percentile of each row, a value that occurs; NaN where there is none."""
+    ordered, cut, _ = _trimmed(gap, TRIM)
+    if not gap.shape[1]:
+        return np.full(len(gap), np.nan)
+    return np.asarray(ordered[np.arange(len(gap)), cut], dtype=np.float64)
+
+
+def _wander(around: Floats) -> Floats:
+    """How far the times of each rank's peers are from their levels, as a standard deviation. Rows: ranks of one role."""
+    rest = np.abs(around - nan_median(around, 1)[:, None])
+    if len(rest) - 1 >= limits.PEERS_EXACT:
+        return np.full(len(rest), _MAD_TO_SD * float(nan_median(nan_median(rest, 1)[None, :], 1)[0]))
+    others = [np.delete(rest, place, axis=0).reshape(1, -1) for place in range(len(rest))]
+    return np.array([_MAD_TO_SD * float(nan_median(each, 1)[0]) if each.size else np.nan for each in others])
 
 
 def _between(level: Floats, error: Floats, step_s: float) -> Floats:

@@ -264,11 +264,12 @@ def _odd_ranks(fleet: Fleet, scene: Scene, notes: list[str]) -> tuple[Ints, floa
         odd[row] = False
     rows: Ints = np.flatnonzero(odd)
     gained = _gained(scene, rows)
-    if len(rows) and gained < float(found.floor_s[rows].min()):
-        # Somebody else hides what they cost, slower on average but by jerks: less evidence will do for that one.
-        hiding: Ints = np.flatnonzero(odd | (odd_ones(found, limits.Z_HIDING) & (waited >= 0.5 * found.excess_s)))
-        if len(hiding) > len(rows):
-            rows, gained = hiding, _gained(scene, hiding)
+    if len(rows):
+        # One that is slower on average but by jerks may hide what these cost: beside them less evidence will do.
+        more: Ints = np.flatnonzero(odd | (odd_ones(found, limits.Z_HIDING) & (waited >= 0.5 * found.excess_s)))
+        together = _gained(scene, more) if len(more) > len(rows) else gained
+        if together - gained >= float(found.floor_s[more].min()):
+            rows, gained = more, together
     if len(rows) and gained < float(found.floor_s[rows].min()):
         if len(scene.own) > limits.PEERS_EXACT:
             notes.append(

@@ -132,6 +132,22 @@ def test_a_slow_host_link_is_named_and_no_rank_is_accused(seed: int, factor: flo
     assert len(verdict.suspects) == 1
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_a_shaper_is_named_on_hosts_where_everybody_stands_in_the_queue(seed: int) -> None:
+    job = builders.slow_link(seed % 4, 0.3, seed=seed, noise=0.01)
+    job.counters += [
+        {"rank": rank, "name": "cpu.process_ready_s", "value": 0.2 * job.steps} for rank in range(job.ranks)
+    ]
+    (window,) = build(job)
+    flows = window.flows.to_pylist()
+    for row in flows:
+        if row["sent_bytes"] > 1e6 and row["local"].split(":")[0] != row["peer"].split(":")[0]:
+            narrow = f"198.18.0.{10 + seed % 4}" in row["local"] + row["peer"]
+            row["busy_s"] = row["sent_bytes"] / (0.99 * job.link_rate * (0.3 if narrow else 1.0))
+    suspect = first(diagnose([builders.columns(window, "flows", flows)]))
+    assert (suspect.component, suspect.ranks) == ("network", (2 * (seed % 4), 2 * (seed % 4) + 1))
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_a_fault_that_begins_in_the_window_is_dated(seed: int) -> None:
     job = builders.slow_python(seed, 0.12, onset=0.6, seed=seed)
@@ -147,6 +163,38 @@ def test_two_culprits_share_the_lost_time_and_the_worse_comes_first() -> None:
     verdict = diagnose(build(Job(extra={2: [(builders.BUSY, 0.09)], 6: [(builders.READ, 0.05)]})))
     assert [(s.component, s.ranks) for s in verdict.suspects] == [("python", (2,)), ("storage", (6,))]
     assert sum(s.lost_seconds_per_step for s in verdict.suspects) < 0.1
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_two_culprits_that_hide_each_other_are_both_named(seed: int) -> None:
+    job = Job(
+        ranks=4,
+        extra={1: [(builders.BUSY, 0.027)], 2: [(builders.THROTTLED, 0.04)]},
+        noise=0.02,
+        spread=0.001,
+        stalls=0.0,
+        seed=seed,
+    )
+    job.counters += [
+        {"scope": "cgroup", "rank": rank, "instance": f"/job/rank{rank}", "name": "cpu.throttled_s", "limit": 0.4,
+         "value": 0.04 * job.steps if rank == 2 else 0.0}
+        for rank in range(4)
+    ]  # fmt: skip
+    (window,) = build(job)
+    rows = window.steps.to_pylist()
+    # A quota strikes by jerks: two of three steps suffer little, the third all the more. Collectives end together.
+    for row in rows:
+        if row["rank"] == 2:
+            jerk = 0.09 if row["step"] % 3 == seed % 3 else -0.045
+            row["own_s"] += jerk
+            row["sched_s"] += jerk
+    for step in range(job.steps):
+        of_step = [row for row in rows if row["step"] == step]
+        for row in of_step:
+            row["wait_s"] = max(each["own_s"] for each in of_step) + job.transfer_s - row["own_s"]
+            row["seconds"] = row["own_s"] + row["wait_s"]
+    verdict = diagnose([builders.columns(window, "steps", rows)])
+    assert {(s.component, s.ranks) for s in verdict.suspects[:2]} == {("python", (1,)), ("cpu", (2,))}, verdict
 
 
 def test_all_ranks_of_a_host_become_one_suspect() -> None:
@@ -289,6 +337,22 @@ def test_a_device_that_waits_longer_with_all_of_the_model_has_more_to_do() -> No
     # AND one whose device alone does so is another matter
     alone = first(diagnose(build(Job(extra={2: [(model[0], 0.12)]}))))
     assert (alone.component, alone.ranks) == ("python", (2,))
+
+
+@pytest.mark.parametrize(("more", "status"), [(1.31, "imbalance"), (1.03, "fault")])
+def test_a_device_that_waits_longer_while_the_process_computes_more_has_more_to_do(more: float, status: str) -> None:
+    device = next(work for work in builders.STEP if work.name == "device_wait")
+    job = Job(extra={2: [(device, 0.07)]})
+    job.counters = [
+        {
+            "rank": rank,
+            "name": "cpu.process_run_s",
+            "value": 0.097 * job.steps * (more if rank == 2 else 1 + 0.01 * rank),
+        }
+        for rank in range(job.ranks)
+    ]
+    verdict = diagnose(build(job))
+    assert (verdict.status, first(verdict).ranks) == (status, (2,))
 
 
 @pytest.mark.parametrize("bad", [2, 3, 4, 5, 6, 7])

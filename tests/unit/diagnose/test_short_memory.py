@@ -90,3 +90,10 @@ def test_a_function_that_is_slow_by_itself_is_not_excused_by_a_few_faults() -> N
     job.counters = [hits(VICTIM, 15_832)]
     suspect = first(job)
     assert suspect.component == "python" and suspect.function is not None and suspect.function.name == "look_up"
+
+
+def test_pages_that_come_without_waiting_are_work_of_the_kernel() -> None:
+    # A fast disk: 800 pages a step were taken away and read again, few of which took long enough to be waited for.
+    job = faulting(seconds=0.004, kernel=8.0)
+    job.counters = [hits(VICTIM, 800.0 * job.steps)]
+    assert (first(job).component, first(job).cause) == ("memory", "reclaim")

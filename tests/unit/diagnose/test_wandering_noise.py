@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from builders import Job, build, columns
+from builders import BUSY, Job, build, columns
 
 from diagnose.judge import diagnose
 from observer.windows import Window
 
 
-def wandering(job: Job, sd: float, rho: float) -> Window:
-    """The job's only window with own times multiplied by exp(AR(1)); patterns stay as they are."""
+def wandering(job: Job, sd: float | np.ndarray, rho: float) -> Window:
+    """The job's only window with own times multiplied by exp(AR(1)), of all ranks alike or each of its own sd; patterns stay."""
     window, rng = build(job)[0], np.random.default_rng(job.seed + 5)
     drift = np.zeros((job.ranks, job.steps))
     for step in range(job.steps):
@@ -41,3 +41,16 @@ def wandering(job: Job, sd: float, rho: float) -> Window:
 def test_nobody_is_accused_where_the_noise_wanders(ranks: int, sd: float, rho: float) -> None:
     accused = [seed for seed in range(8) if diagnose([wandering(Job(ranks=ranks, seed=seed), sd, rho)]).suspects]
     assert accused == []
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_rank_whose_excess_wanders_but_is_always_there_is_named(seed: int) -> None:
+    job = Job(ranks=4, steps=29, seed=seed, extra={1: [(BUSY, 0.3)]})
+    verdict = diagnose([wandering(job, np.array([0.01, 0.25, 0.01, 0.01]), 0.95)])
+    assert [suspect.ranks for suspect in verdict.suspects] == [(1,)], (verdict.suspects, verdict.notes)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_one_noisy_rank_that_is_sometimes_as_quick_as_its_peers_is_not_accused(seed: int) -> None:
+    noisy = wandering(Job(ranks=4, steps=29, seed=seed), np.array([0.01, 0.25, 0.01, 0.01]), 0.5)
+    assert diagnose([noisy]).suspects == ()
