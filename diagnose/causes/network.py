@@ -229,6 +229,8 @@ def _needed(cells: Cells, index: int, narrow: float | None) -> float:
     """How many times slower than its peers this cell must be."""
     if narrow is not None:
         return _SHAPED_RATIO
+    if {*cells.source, *cells.peer} == {cells.source[index], cells.peer[index]} and not _loses(cells, index):
+        return limits.LINK_RATIO_REVERSE
     return limits.LINK_RATIO if _loses(cells, index) or _queues(cells, index) else limits.LINK_RATIO_ALONE
 
 
