@@ -53,9 +53,7 @@ FLOW_SHARE_LEAST = 0.1  # of the bytes of the largest flow
 LINK_EFFECT_SHARE = 0.10  # of the step
 LINK_RATIO = 3.0  # with a counter that says why
 LINK_RATIO_ALONE = 5.0  # without one
-LINK_RATIO_REVERSE = (
-    10.0  # of one path's two ways: what they carry may differ, and small messages wait for delayed ACKs (40 ms)
-)
+LINK_RATIO_REVERSE = 10.0  # of one path's two ways, which may carry other things; small messages wait for delayed ACKs
 LINK_RATIO_END = 1.6  # slowest of the other pairs to the fastest of one address; healthy ones: up to 1.3 that queue so, 1.7 that do not
 RTT_RATIO_END = 2.0  # least inflation of the pairs of that address to the largest of the others
 RETRANSMIT_SHARE = 0.01

@@ -7,7 +7,8 @@ C4's delay matrix [source][destination]: one slow cell is a link, a slow row the
 lost(cell) = sending seconds per step · (1 - rate / rate of the cells that touch neither end), at most the transfer
 
 A process that stands in the run queue reads and acknowledges late, and its peers' flows to it look slow: the time that the
-processes at both ends were ready but not running is taken off (the longer of the two); not where the flow runs at the rate of the
+processes at both ends were ready but not running (the longer of the two) is taken off, as far as it exceeds that of the cells
+it is compared with, which are as fast as they are in spite of it; not where the flow runs at the rate of the
 narrow shaper before it, whose peers run at theirs at most.
 
 Convicts: a shaper with less than its peers' rate, retransmissions, a round trip far above its least. With one of them
@@ -98,12 +99,14 @@ def judge(fleet: Fleet, steps: int, step_s: float, transfer_s: float) -> tuple[L
     slow: list[tuple[int, float, float]] = []  # cell, reference rate, lost
     besides: list[tuple[int, float, float]] = []  # cells of a slow end that cost little themselves
     shaped, queued, ends = shapers(fleet), _queued_s(fleet), _slow_ends(cells)
+    queue = np.array([max(queued.get(end, 0.0) for end in pair) for pair in zip(cells.source, cells.peer, strict=True)])
     for index in range(len(cells.source)):
-        reference = _reference(cells, index)
-        if reference is None:  # one link only: nothing to compare it with
+        others = _others(cells, index)
+        if not others:  # one link only: nothing to compare it with
             continue
+        reference = _usual(cells.rate[others])
         narrow = tight(cells.source[index], shaped) or tight(cells.peer[index], shaped)
-        late = max(queued.get(cells.source[index], 0.0), queued.get(cells.peer[index], 0.0)) / steps
+        late = max(float(queue[index] - np.median(queue[others])), 0.0) / steps
         if narrow is not None:
             wide = [value for value in shaped.values() if value > narrow]
             reference = min(reference, float(np.median(wide))) if wide else reference
@@ -156,12 +159,16 @@ def cells_of(fleet: Fleet) -> Cells:
     )
 
 
-def _reference(cells: Cells, index: int) -> float | None:
-    """Median rate of the cells that touch neither end of this one; else of those that share only one end."""
+def _others(cells: Cells, index: int) -> list[int]:
+    """The cells that touch neither end of this one; else those that share one end."""
     ends = {cells.source[index], cells.peer[index]}
     apart = [i for i in range(len(cells.source)) if not ends & {cells.source[i], cells.peer[i]}]
-    others = apart or [i for i in range(len(cells.source)) if i != index]
-    return float(np.max(cells.rate[others]) if len(others) < 3 else np.median(cells.rate[others])) if others else None
+    return apart or [i for i in range(len(cells.source)) if i != index]
+
+
+def _usual(rates: Floats) -> float:
+    """The median; of fewer than three the highest, because one of two may be slow itself."""
+    return float(np.max(rates) if len(rates) < 3 else np.median(rates))
 
 
 def _slow_ends(cells: Cells) -> set[str]:
