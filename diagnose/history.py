@@ -27,7 +27,6 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.dataset as pds
 import pyarrow.parquet as pq
 
 from diagnose.verdict import Verdict, to_json
@@ -211,6 +210,8 @@ class History:
             return None
 
     def _read_index(self, job: str | None = None, host: str | None = None) -> list[Entry]:
+        import pyarrow.dataset as pds  # brings pandas where that is installed: half a second and 50 MB, only where it is needed
+
         path = self.folder / _INDEX
         wanted = None
         for column, value in (("job", job), ("host", host)):
