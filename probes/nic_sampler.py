@@ -57,6 +57,12 @@ class _Track:
         self.bursts: list[list[_RawReading]] = []
         self.looked: tuple[int, int] | None = None
 
+    def is_missed(self) -> bool:
+        """Whether bytes move on this port, but did not in this burst: its part of the collective is still to come."""
+        burst, ports = self.bursts[-1], (self.readings[0][1], self.readings[-1][1])
+        moves = ports[0].tx_bytes != ports[1].tx_bytes or ports[0].rx_bytes != ports[1].rx_bytes
+        return moves and len(burst) > 1 and burst[0][1] == burst[-1][1]
+
     def read(self, thorough: bool = False) -> None:
         # Errors are rare and their files many.
         port = self.reader.read(errors=thorough or len(self.readings) % _ERRORS_EVERY == 0)
@@ -67,7 +73,8 @@ class _Track:
 
 class PortSampler(Sampler):
     """Samples all ports from `start` to `stop`: everything at `series_hz`, and every `burst_every_s` (0: never) a burst of
-    `burst_s` at `burst_hz`. A port that does not answer in the beginning is left out, and said."""
+    `burst_s` at `burst_hz`, twice as long if a port that carries data was silent in it. A port that does not answer in the
+    beginning is left out, and said."""
 
     def __init__(
         self,
@@ -84,6 +91,7 @@ class PortSampler(Sampler):
         self._tracks: list[_Track] = []
         self._series_due = self._burst_due = self._looking_until = self._bursting_until = 0
         self._bursting: list[tuple[str, tuple[int, int], Callable[[_RawReading], None]]] = []
+        self._may_extend = False
         self._asked = threading.Event()
 
     def burst(self) -> None:
@@ -156,6 +164,9 @@ class PortSampler(Sampler):
             except OSError:
                 continue
         took_ns = clock() - now
+        if now >= self._bursting_until and self._may_extend and any(track.is_missed() for track in self._tracks):
+            self._may_extend = False
+            self._bursting_until = now + self._burst_for_ns
         if now >= self._bursting_until:
             self._bursting_until = 0
             self._burst_due = now + self._every_ns if self._every_ns else 0
@@ -185,7 +196,7 @@ class PortSampler(Sampler):
         self._end_look(now + self._every_ns if self._every_ns else 0)
         if not self._bursting_until and self._tracks and len(self._tracks[0].bursts) < MAX_BURSTS:
             self._bursting_until = now + self._burst_for_ns
-            self._bursting = []
+            self._bursting, self._may_extend = [], True
             for track in self._tracks:
                 track.bursts.append([])
                 if (files := track.reader.byte_files()) is not None:
