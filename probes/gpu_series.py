@@ -233,11 +233,9 @@ def samples_of(index: int, rows: Sequence[Row], readings: Sequence[tuple[int, Gp
         return np.array(values, np.float64)
 
     table = np.full((len(rows), len(_GPM_NAMES)), np.nan)
-    measured_rows = [place for place, row in enumerate(rows) if row.gpm is not None]
-    if measured_rows:
-        table[measured_rows] = [
-            _GPM_COLUMNS(one) for one in readings_of([row.gpm for row in rows if row.gpm is not None])
-        ]
+    told = {place: row.gpm for place, row in enumerate(rows) if row.gpm is not None}
+    if told:
+        table[list(told)] = [_GPM_COLUMNS(one) for one in readings_of(list(told.values()))]
 
     def measured(name: str) -> npt.NDArray[np.float64]:
         return np.array(table[:, _GPM_NAMES.index(name)], np.float64)

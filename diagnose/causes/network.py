@@ -8,8 +8,8 @@ lost(cell) = sending seconds per step · (1 - rate / rate of the cells that touc
 
 A process that stands in the run queue reads and acknowledges late, and its peers' flows to it look slow: the time that the
 processes at both ends were ready but not running (the longer of the two) is taken off, as far as it exceeds that of the cells
-it is compared with, which are as fast as they are in spite of it; not where the flow runs at the rate of the
-narrow shaper before it, whose peers run at theirs at most.
+it is compared with, which are as fast as they are in spite of it. Behind a narrow shaper those count for no more than their shapers let
+through.
 
 Convicts: a shaper with less than its peers' rate, retransmissions, a round trip far above its least. With one of them
 a cell is slow below a third of its peers' rate (two thirds with a shaper), without any below a fifth. A whole row and column says more
@@ -31,7 +31,6 @@ from diagnose.text import rate as rate_text
 from diagnose.verdict import Evidence
 
 _SHAPED_RATIO = 1.5  # enough where the shaper itself is seen
-_AT_SHAPER = 0.85  # of the shaper's rate: it is what limits the flow
 _SHAPED_BELOW = 0.7  # of the median shaper of the other hosts
 
 
@@ -110,8 +109,6 @@ def judge(fleet: Fleet, steps: int, step_s: float, transfer_s: float) -> tuple[L
         if narrow is not None:
             wide = [value for value in shaped.values() if value > narrow]
             reference = min(reference, float(np.median(wide))) if wide else reference
-            if float(cells.rate[index]) >= _AT_SHAPER * narrow:
-                late = 0.0  # what the shaper lets through does move: nobody stands in a queue meanwhile
         ratio = reference / float(cells.rate[index])
         lost = min(float(cells.sending_s[index]) / steps * (1 - 1 / max(ratio, 1.0)) - late, transfer_s)
         share = limits.EFFECT_SHARE if narrow is not None else limits.LINK_EFFECT_SHARE

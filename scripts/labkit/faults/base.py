@@ -115,8 +115,9 @@ class Fault(abc.ABC):
             times = self.added_s / max(gained, 1e-3)
             if TUNED[0] <= times <= TUNED[1]:
                 return
-            if abs(math.log(max(times, 1e-3))) < nearest:
-                best, nearest = level, abs(math.log(max(times, 1e-3)))
+            off = abs(math.log(max(times, 1e-3)))
+            if off < nearest:
+                best, nearest = level, off
             # Never by more than three at once: one bad step of a few says little.
             level = min(most, max(least, level * min(3.0, max(1 / 3, times))))
         # What was measured, not where the next guess would be: some faults come in jumps.
