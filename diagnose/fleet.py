@@ -136,11 +136,13 @@ class Pipelines:
     member: Ints  # one per rank: number of its pipeline
     micro_batches: int
     once_s: Floats  # ranks x steps: own time in functions that run less often than once per micro-batch
+    usual_once_s: Floats  # what of it is usual: the peers' median in the step, or the rank's own over the steps, whichever is less
     transfer_s: Floats  # per step: least stay of any rank in each collective that is no message, added up
 
     def since(self, first: int) -> Pipelines:
         """The same from step `first` on."""
-        return Pipelines(self.member, self.micro_batches, self.once_s[:, first:], self.transfer_s[first:])
+        once, usual = self.once_s[:, first:], self.usual_once_s[:, first:]
+        return Pipelines(self.member, self.micro_batches, once, usual, self.transfer_s[first:])
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,13 @@ T(s)      = median over ranks of own + wait where ranks agree (within 10 %): the
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 
-from diagnose.compare import nan_median
+from diagnose.compare import nan_median, peers_median
 from diagnose.fleet import Bools, Counters, Fleet, Floats, Flows, Ints, Labels, Patterns, Pipelines, Ranks, Steps
 from diagnose.text import clean
 from diagnose.timings import Timings, read_timings
@@ -21,6 +22,7 @@ from probes.errors import BadData
 
 CELLS_MOST = 200_000_000  # ranks x steps
 _AGREE = 0.10  # of the step: ranks whose totals differ by less ran without overlap
+_COLLECTOR = re.compile(r"(python[-_. ]*)?(gc([-_. ]*collect\w*)?|garbage[-_ ]*collect\w*)", re.IGNORECASE)
 _P2P = ("send", "recv", "receive", "isend", "irecv", "p2p")
 
 
@@ -193,16 +195,16 @@ def _patterns(timings: Timings, row: Ints, column: Ints, usable: Bools, steps: I
     inverse = inverse.reshape(-1)
     total = np.bincount(inverse, weights=timings.seconds[rows], minlength=len(unique))
     count = np.bincount(inverse, weights=timings.count[rows], minlength=len(unique))
-    rank = unique // 2 // len(KINDS) // names
+    rank, name = unique // 2 // len(KINDS) // names, unique // 2 // len(KINDS) % names
     none = Labels(np.zeros(len(unique), np.int64), ("",))
     return Patterns(
         rank=rank,
         thread=Labels(np.zeros(len(unique), np.int64), ("training",)),
         kind=Labels(unique // 2 % len(KINDS), KINDS),
-        name=Labels(unique // 2 // len(KINDS) % names, timings.function.values),
+        name=Labels(name, timings.function.values),
         file=none,
         line=np.zeros(len(unique), np.int64),
-        detail=Labels(unique % 2, ("", "transfer")),
+        detail=Labels(np.where(_collects(timings)[name], 2, unique % 2), ("", "transfer", "gc")),
         caller=none,
         stack=none,
         beta=np.asarray(total / max(window_s, 1e-9), dtype=np.float64),
@@ -210,6 +212,11 @@ def _patterns(timings: Timings, row: Ints, column: Ints, usable: Bools, steps: I
         per_step_s=np.asarray(total / np.maximum(steps[rank], 1), dtype=np.float64),
         sd_s=_deviation(timings, rows, inverse, column, steps[rank]),
     )
+
+
+def _collects(timings: Timings) -> Bools:
+    """Which functions are garbage collection, by their name."""
+    return np.array([bool(_COLLECTOR.fullmatch(value)) for value in timings.function.values], dtype=bool)
 
 
 def _deviation(timings: Timings, rows: Ints, inverse: Ints, column: Ints, steps: Ints) -> Floats:
@@ -254,7 +261,8 @@ def _pipelines(
         stay = matrix(timings.waits & (timings.function.codes == name))
         stay[stay <= 0] = np.inf
         least += np.where(np.isfinite(stay).any(axis=0), stay.min(axis=0), 0.0)
-    return Pipelines(position, batches, once, least)
+    usual = np.fmin(peers_median(once, code), nan_median(once, 1)[:, None])
+    return Pipelines(position, batches, once, usual, least)
 
 
 def _micro_batches(timings: Timings, row: Ints, column: Ints) -> tuple[int, Bools]:

@@ -1,4 +1,4 @@
-"""A moving imbalance: in every step another rank has more work (longer sequences, in turn or at random). Nobody is guilty.
+"""In every step another rank is late: it has more work (longer sequences, in turn or at random), or it pauses (garbage collection).
 
 W(r,s)  = own - io - sched - sync            what the rank computes: work, not waiting for a CPU, a disk or a lock
 x(r,s)  = W(r,s) - lower quartile over s of W(r,·) - lower quartile over ranks of the same (from four ranks on)
@@ -8,33 +8,43 @@ Told from noise, which moves too, by one of two signatures:
  turns     the x are of two kinds, split where their variance between the kinds is greatest (Otsu 1979), and the kinds lie apart:
            Ashman's D = |m2 - m1| / √((s1² + s2²)/2) >= 4.5 with medians and MADs (halves of one normal: 2.7); most steps have both kinds
  together  all functions of a step grow together (what-if analysis, OSDI'25: correlation of forward and backward >= 0.9):
-           rho = (Var W - Σ sd(f)²) / ((Σ sd(f))² - Σ sd(f)²) >= 0.8, the mean correlation of the functions, from variances alone.
-           Samples add variance of their own, sampling_s · t(f), to functions that were sampled; it is taken off, and where it is
-           more than half of what is there nothing can be said
-Told from a fault: no rank is slow oftener than chance gives it (else it is odd, or has episodes), and the time is work. Where it is
-waiting for a CPU, a disk or a lock instead, a note says so: that is the host's noise.
+           rho >= 0.8, the mean correlation of the functions (varying.py)
+Told from a fault of one rank: none is late oftener than chance gives it (else it is odd, or has episodes), and the time is work. Where
+it is waiting for a CPU, a disk or a lock instead, a note says so: that is the host's noise.
+
+Pauses: where one Python function varies alone, little of the work on average, the others' work is what it was: not the input moves but
+that function. It is the suspect, on all ranks, and in T' all x are 0. Else nobody is guilty.
+
+In pipelines of p stages and m micro-batches lengths cost more than the sums over a step tell: each micro-batch is paced by the longest
+of p at a time. With sd the ranks' relative standard deviation of W over the steps, a micro-batch has sd · √m, and the longest of p is
+e(p) of that above the mean (Blom 1958): lost += T' · sd · √m · e(p), at most what the steps are longer in truth.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 
-from diagnose import limits
-from diagnose.attribute import Function
+from diagnose import limits, varying
 from diagnose.compare import nan_median, trimmed_mean
-from diagnose.fleet import Bools, Fleet, Floats
-from diagnose.lost_time import shrink
+from diagnose.fleet import Bools, Fleet, Floats, Pipelines
+from diagnose.lost_time import busy, shrink
 from diagnose.suspects import Scene
 from diagnose.text import seconds
-from diagnose.verdict import Evidence, Suspect
+from diagnose.verdict import AGAINST, Evidence, Suspect
 
-_WORK = ("python", "gpu", "memory")
-_SAMPLING_S = 1 / 99  # between two stacks of one thread (observer/recorder.py)
 _APART = 4.5
 _TOGETHER = 0.8
+_DOUBT = 0.5  # of lengths that only one function shows
 _CELLS_MOST = 4_000_000
+_LENGTHS = (
+    "workload",
+    "data-imbalance",
+    "In each step other ranks have more work: sort or pack the batches by length, so that all have equally much per step.",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,13 +55,17 @@ class _Signature:
 
 
 def moving_imbalance(fleet: Fleet, scene: Scene, notes: list[str]) -> Suspect | None:
-    """The imbalance as a suspect of workload/data-imbalance; None, perhaps with a note, where there is none."""
+    """The imbalance as a suspect of workload/data-imbalance, pauses as one of python; None, perhaps with a note, where there is none."""
     ranks, steps = scene.own.shape
     if ranks < 2 or steps < limits.STEPS_FEW or ranks * steps > _CELLS_MOST:
         return None
     late = scene.own - _usual(scene.own)
     cost = float(np.nan_to_num(trimmed_mean((_highest(late) - np.nanmean(np.nan_to_num(late), axis=0))[None, :])[0]))
-    if cost < limits.MOVING_SHARE * scene.step_s:
+    pipelines = (
+        scene.pipelines if fleet.timed else None
+    )  # a live one's micro-batches are counted from outside: not for a model
+    clear = cost >= limits.EFFECT_SHARE * scene.step_s
+    if not clear and pipelines is None:
         return None
     first = fleet.steps.count - steps
     matrices = fleet.steps
@@ -61,18 +75,25 @@ def moving_imbalance(fleet: Fleet, scene: Scene, notes: list[str]) -> Suspect | 
     latest = np.argmax(np.where(np.isfinite(late), late, -np.inf), axis=0), np.arange(steps)
     worked = float(np.nansum(np.maximum(x[latest], 0.0)) / max(float(np.nansum(np.maximum(late[latest], 0.0))), 1e-12))
     if worked < limits.MOVING_WORK:
-        notes.append(
-            f"in each step another rank is late, by {seconds(cost)} on average, mostly waiting for a CPU, a disk or a lock: "
-            "noise of the hosts"
-        )
+        if clear:
+            notes.append(
+                f"in each step another rank is late, by {seconds(cost)} on average, mostly waiting for a CPU, a disk or a lock: "
+                "noise of the hosts"
+            )
         return None
-    lost_s = shrink(scene.own, scene.own - x + np.nanmean(x, axis=0), scene.pipelines, scene.busy_s)
-    if lost_s < limits.MOVING_SHARE * scene.step_s:
+    pause = varying.pausing(fleet)
+    even = scene.own - x + np.nanmean(x, axis=0) if pause is None else scene.own - np.nan_to_num(np.maximum(x, 0.0))
+    lost_s = shrink(scene.own, even, scene.pipelines, scene.busy_s)
+    if pause is None and pipelines is not None:
+        lost_s += _between_stages(scene, pipelines, work, even, lost_s)
+    if lost_s < limits.EFFECT_SHARE * scene.step_s:
         return None
-    signature = _turns(x) or _together(fleet, work, x, cost / scene.step_s)
+    signature = _turns(x, often=pause is None) or (
+        _together(fleet, work, x, lost_s / scene.step_s, pipelines) if pause is None else None
+    )
     if signature is None:
         return None
-    return _suspect(fleet, scene, signature, lost_s)
+    return _suspect(fleet, scene, signature, lost_s, pause)
 
 
 def _usual(own: Floats) -> Floats:
@@ -100,7 +121,8 @@ def _quartile(values: Floats, axis: int) -> Floats:
     return np.asarray(np.take_along_axis(ordered, place, axis), dtype=np.float64).squeeze(axis)
 
 
-def _turns(x: Floats) -> _Signature | None:
+def _turns(x: Floats, often: bool) -> _Signature | None:
+    """`often`: most steps must have both kinds."""
     known = x[np.isfinite(x)]
     split = _otsu(known)
     with np.errstate(invalid="ignore"):
@@ -113,7 +135,7 @@ def _turns(x: Floats) -> _Signature | None:
     spread = float(np.sqrt((_mad(many) ** 2 + _mad(light) ** 2) / 2))
     distance = apart / max(spread, 1e-9 * apart, 1e-12)
     both = float(np.mean(heavy.any(axis=0) & (~heavy & np.isfinite(x)).any(axis=0)))
-    if distance < _APART or both < 0.6 or not _spread_over_ranks(heavy):
+    if distance < _APART or (often and both < 0.6) or not _spread_over_ranks(heavy):
         return None
     evidence = (
         Evidence("steps", "steps in which some ranks have more work", 100 * both, None, "% of steps"),
@@ -151,56 +173,49 @@ def _spread_over_ranks(heavy: Bools) -> bool:
     return had >= (0.5 if usual >= 2 else 0.25 * usual) and float(count.max()) <= max(3 * usual, usual + 4)
 
 
-def _together(fleet: Fleet, work: Floats, x: Floats, cost_share: float) -> _Signature | None:
-    if fleet.patterns.sd_s is None or cost_share < 1.5 * limits.MOVING_SHARE:
+def _between_stages(scene: Scene, pipelines: Pipelines, work: Floats, even: Floats, lost_s: float) -> float:
+    """What lengths that differ from micro-batch to micro-batch cost besides, seconds per step."""
+    batches, stages = pipelines.micro_batches, int(np.bincount(pipelines.member).max())
+    level = nan_median(work, 1)
+    sd = nan_median((np.nanstd(work, axis=1) / np.maximum(level, 1e-12))[None, :], 1)[0] if len(level) else 0.0
+    after = trimmed_mean(np.stack([busy(even, pipelines), scene.busy_s]))
+    longest = NormalDist().inv_cdf((stages - 0.375) / (stages + 0.25)) if stages > 1 else 0.0
+    more = float(after[0]) * float(sd) * math.sqrt(batches) * longest
+    return float(np.clip(more, 0.0, max(float(after[1] - after[0]) - lost_s, 0.0)))
+
+
+def _together(fleet: Fleet, work: Floats, x: Floats, share: float, pipelines: Pipelines | None) -> _Signature | None:
+    least = limits.EFFECT_SHARE if fleet.timed else limits.MOVING_SHARE_TOGETHER
+    if fleet.patterns.sd_s is None or share < least:
         return None
-    correlation = _correlation(fleet, work)
+    correlation = varying.correlation(fleet, work)
     if correlation is None or correlation < _TOGETHER:
         return None
-    with np.errstate(invalid="ignore"):
-        heavy: Bools = x >= np.nan_to_num(_highest(x))[None, :]
-    if not _spread_over_ranks(heavy):
+    # All ranks of a pipeline work on the same sequences.
+    member = pipelines.member if pipelines is not None else np.arange(len(x))
+    groups = np.stack([np.nan_to_num(x[member == each]).mean(axis=0) for each in np.unique(member)])
+    heaviest: Bools = groups >= _highest(groups)[None, :]
+    heavy = np.asarray(heaviest[np.searchsorted(np.unique(member), member)], dtype=bool)
+    if not _spread_over_ranks(heaviest):
         return None
     evidence = (
         Evidence("functions", "functions of a step grow together (correlation)", correlation, _TOGETHER, ""),
-        Evidence("steps", "another rank has most work in each step, by", 100 * cost_share, None, "% of the step"),
+        Evidence(
+            "steps",
+            "another rank has most work in each step; shared evenly it would save",
+            100 * share,
+            None,
+            "% of the step",
+        ),
     )
     return _Signature(evidence, float(np.clip(correlation, 0.0, 1.0)) * 0.9, heavy)
 
 
-def _correlation(fleet: Fleet, work: Floats) -> float | None:
-    """Median over ranks of the mean correlation of their functions' times; None where it cannot be told."""
-    table = fleet.patterns
-    assert table.sd_s is not None
-    kinds = [table.kind.code(kind) for kind in _WORK]
-    chosen = (table.thread.codes == table.thread.code("training")) & np.isin(table.kind.codes, kinds)
-    rows = np.flatnonzero(chosen & np.isfinite(table.sd_s))
-    if len(rows) == 0:
-        return None
-    ranks = len(fleet.ranks)
-    variance = table.sd_s[rows] ** 2
-    sampled = np.zeros(len(rows))
-    if not fleet.timed:
-        running = (table.kind.codes[rows] == table.kind.code("python")) & (
-            table.detail.codes[rows] == table.detail.code("")
-        )
-        sampled = np.where(running, _SAMPLING_S * table.per_step_s[rows], 0.0)
-    clean = np.maximum(variance - sampled, 0.0)
-    squares = np.bincount(table.rank[rows], clean, ranks)
-    raw = np.bincount(table.rank[rows], variance, ranks)
-    linear = np.bincount(table.rank[rows], np.sqrt(clean), ranks) ** 2
-    whole = np.array([np.nanvar(each) if np.isfinite(each).sum() > 2 else np.nan for each in work])
-    # One function that varies alone says nothing about others; nor does what is mostly noise of the samples.
-    usable = np.isfinite(whole) & (squares >= 0.5 * raw) & (squares <= 0.8 * linear) & (squares > 0)
-    if usable.sum() < max(2, 0.5 * ranks):
-        return None
-    each = (whole[usable] - squares[usable]) / (linear[usable] - squares[usable])
-    return float(np.median(each))
-
-
-def _suspect(fleet: Fleet, scene: Scene, signature: _Signature, lost_s: float) -> Suspect:
+def _suspect(
+    fleet: Fleet, scene: Scene, signature: _Signature, lost_s: float, pause: varying.Varying | None
+) -> Suspect:
     rows = np.flatnonzero(signature.heavy.any(axis=1))
-    function = _most_varying(fleet)
+    found = varying.most(fleet)
     hosts = {fleet.ranks.host[int(row)] for row in rows}
     oftenest = 100 * float(signature.heavy.sum(axis=1).max()) / max(signature.heavy.shape[1], 1)
     evidence = [
@@ -208,36 +223,39 @@ def _suspect(fleet: Fleet, scene: Scene, signature: _Signature, lost_s: float) -
         Evidence("steps", "steps in which one rank has it, at most", oftenest, None, "% of steps"),
         Evidence("steps", "ranks whose turn it was", float(len(rows)), float(len(fleet.ranks)), "ranks"),
     ]
-    if function is not None:
-        evidence.append(Evidence("functions", "varies most", function.name, None, ""))
+    doubt = 1.0
+    if found is not None:
+        evidence.append(Evidence("functions", "varies most", found.function.name, None, ""))
+        if pause is not None or found.alone:
+            evidence.append(Evidence("functions", "its share of what varies", 100 * found.of_variance, None, "%"))
+            evidence.append(Evidence("functions", "its share of the work", 100 * found.of_work, None, "%"))
+        if pause is None and found.alone:
+            doubt = _DOUBT
+            evidence.append(Evidence(f"{AGAINST}functions", "grows alone: longer input makes most of a step longer; this looks like pauses",
+                                     found.function.name, None, ""))  # fmt: skip
+    component, cause, action = _LENGTHS if pause is None else _of_pause(pause)
     return Suspect(
-        component="workload",
-        cause="data-imbalance",
+        component=component,
+        cause=cause,
         host=hosts.pop() if len(hosts) == 1 else "",
         instance="moves from rank to rank",
         ranks=tuple(sorted(int(fleet.ranks.number[row]) for row in rows)),
-        function=None,
+        function=None if pause is None else pause.function,
         lost_seconds_per_step=lost_s,
         lost_percent=100 * lost_s / max(scene.step_s, lost_s),
-        confidence=float(np.clip(0.9 * signature.clear, 0.05, 0.95)),
+        confidence=float(np.clip(0.9 * signature.clear * doubt, 0.05, 0.95)),
         since=None,
         evidence=tuple(evidence),
-        action="In each step other ranks have more work: sort or pack the batches by length, so that all have equally much per step.",
+        action=action,
     )
 
 
-def _most_varying(fleet: Fleet) -> Function | None:
-    table = fleet.patterns
-    if table.sd_s is None:
-        return None
-    kinds = [table.kind.code(kind) for kind in _WORK]
-    rows = np.flatnonzero(
-        np.isin(table.kind.codes, kinds)
-        & (table.thread.codes == table.thread.code("training"))
-        & np.isfinite(table.sd_s)
-    )
-    if len(rows) == 0:
-        return None
-    total = np.bincount(table.name.codes[rows], table.sd_s[rows], len(table.name.values))
-    row = int(rows[np.flatnonzero(table.name.codes[rows] == int(np.argmax(total)))[0]])
-    return Function(table.kind.at(row), table.name.at(row), table.file.at(row), int(table.line[row]))
+def _of_pause(pause: varying.Varying) -> tuple[str, str, str]:
+    """Component, cause and action of a function that makes another rank late in each step."""
+    if pause.detail == "gc":
+        return ("python", "gc", "Each rank collects garbage in steps of its own, and all wait for it: collect on all ranks in the same "
+                "steps (gc.disable(), then gc.collect() every so many steps), or less often (gc.freeze()).")  # fmt: skip
+    function = pause.function
+    place = f"{function.name} ({function.file}:{function.line})" if function.file else function.name
+    return ("python", "blocking-call" if pause.detail == "sleep" else "slow-function",
+            f"Look at {place}: now and then it takes long, each time on another rank, and all wait for it.")  # fmt: skip

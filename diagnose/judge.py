@@ -36,6 +36,7 @@ from diagnose.lost_time import gain
 from diagnose.majority import majority_suspects
 from diagnose.onset import find_onset
 from diagnose.past import past_suspects
+from diagnose.pipeline_links import slow_links_of_pipelines
 from diagnose.rhythm import find_drift, rhythm_notes
 from diagnose.roles import roles
 from diagnose.stages import heavy_stages
@@ -168,6 +169,7 @@ def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, dr
     suspects += episode_suspects(fleet, scene, rare, odd, notes)
     suspects, designed = _by_design(suspects, fleet, scene, reference)
     links = _links(fleet, scene, gained, suspects)
+    links += slow_links_of_pipelines(fleet, scene) if not suspects else []
     past = past_suspects(fleet, scene, reference, notes) if reference is not None and not suspects else []
     grown = {rank for suspect in past for rank in suspect.ranks}  # a stage that was lighter is not heavy by design
     stages = [stage for stage in heavy_stages(fleet, scene, odd) if not set(stage.ranks) <= grown]

@@ -19,8 +19,9 @@ SCALE_FLOOR_FEW = 0.02  # of the step, with one or two peers
 EPISODE_SHARE = 0.5
 EPISODES_LEAST = 3
 
-# A moving imbalance: what an even share of the work would save, of the step; and how much of the lateness must be work.
-MOVING_SHARE = 0.07
+# A moving imbalance: what an even share of the work would save, of the step, where only the correlation of sampled functions
+# tells it from noise (else the effect floor is enough); and how much of the lateness must be work.
+MOVING_SHARE_TOGETHER = 0.10
 MOVING_WORK = 0.7
 
 # Enough to judge by.

@@ -48,4 +48,5 @@ def find_pipelines(fleet: Fleet, roles: Ints) -> Pipelines | None:
         mine = np.flatnonzero(roles == stage)
         member[mine] = np.arange(len(mine))
     least = slots.transfer(fleet.slots) if fleet.slots is not None else np.zeros(fleet.steps.count)
-    return Pipelines(member, batches, np.zeros_like(fleet.steps.own_s), np.nan_to_num(least))
+    once = np.zeros_like(fleet.steps.own_s)
+    return Pipelines(member, batches, once, once, np.nan_to_num(least))

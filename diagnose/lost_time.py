@@ -10,8 +10,9 @@ micro-batches (1F1B), a step is as long as its slowest pipeline d, which its slo
 
 busy(s)  = max over d of  (m - 1)/m · max over r in d of own(r,s)  +  1/m · sum over r in d of own(r,s)  +  max once(r,s)
 
-where own is without once, the time in functions that run once per step and not once per micro-batch. The replay
-of T may exceed the measured one (a slow first stage hides the filling): then the lesser counts.
+where own is without once, the time in functions that run once per step and not once per micro-batch; what of it is more than
+usual goes first when the replay takes time away. The replay of T may exceed the measured one (a slow first stage hides the filling):
+then the lesser counts.
 """
 
 from __future__ import annotations
@@ -24,8 +25,11 @@ from diagnose.compare import peers_median, trimmed_mean
 from diagnose.fleet import Floats, Ints, Pipelines
 
 
-def busy(own: Floats, pipelines: Pipelines | None = None) -> Floats:
-    """Per step, how long ranks that wait for one another are busy: seconds, NaN where no rank has the step."""
+def busy(own: Floats, pipelines: Pipelines | None = None, once_s: Floats | None = None) -> Floats:
+    """Per step, how long ranks that wait for one another are busy: seconds, NaN where no rank has the step.
+
+    `once_s`: in place of the pipelines' own.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         if pipelines is None or pipelines.micro_batches < 2:
@@ -33,7 +37,7 @@ def busy(own: Floats, pipelines: Pipelines | None = None) -> Floats:
         batches = pipelines.micro_batches
         order = np.argsort(pipelines.member, kind="stable")
         edges = np.flatnonzero(np.diff(pipelines.member[order], prepend=-1))
-        once = np.fmin(own, pipelines.once_s)[order]
+        once = np.fmin(own, pipelines.once_s if once_s is None else once_s)[order]
         each = own[order] - once
         known = np.isfinite(each)
         slowest = np.maximum.reduceat(np.where(known, each, -np.inf), edges, axis=0)
@@ -74,11 +78,19 @@ def gain(
 
 def shrink(own: Floats, better: Floats, pipelines: Pipelines | None = None, measured: Floats | None = None) -> float:
     """Seconds per step that the job is shorter with the own times `better`; 0 or more."""
-    before, after = busy(own, pipelines), busy(better, pipelines)
+    before, after = busy(own, pipelines), busy(better, pipelines, _better_once(own, better, pipelines))
     shorter = before - after
     if pipelines is not None and measured is not None:
         shorter = np.fmin(shorter, measured - after)
     return max(float(np.nan_to_num(trimmed_mean(shorter[None, :])[0])), 0.0)
+
+
+def _better_once(own: Floats, better: Floats, pipelines: Pipelines | None) -> Floats | None:
+    """What is left of the time once per step after `own - better` was taken away."""
+    if pipelines is None:
+        return None
+    more = np.maximum(np.nan_to_num(pipelines.once_s - pipelines.usual_once_s), 0.0)
+    return np.asarray(pipelines.once_s - np.clip(np.nan_to_num(own - better), 0.0, more), dtype=np.float64)
 
 
 def share_out(total_s: float, excess_s: Floats) -> Floats:

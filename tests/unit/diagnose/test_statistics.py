@@ -83,7 +83,7 @@ def test_a_pipeline_is_paced_by_its_slowest_stage_and_filled_once() -> None:
     # GIVEN two pipelines of three stages and 4 micro-batches; stage 1 of the first is slow
     own = np.tile([[4.0], [4.0], [8.0], [4.0], [4.0], [4.0]], (1, 7))
     once = np.zeros_like(own)
-    pipelines = Pipelines(np.array([0, 1, 0, 1, 0, 1]), 4, once, np.zeros(7))
+    pipelines = Pipelines(np.array([0, 1, 0, 1, 0, 1]), 4, once, once, np.zeros(7))
     roles = np.array([0, 0, 1, 1, 2, 2])
     # THEN 8 · 3/4 + 16/4 = 10 becomes 4 · 3/4 + 12/4 = 6
     assert busy(own, pipelines).tolist() == [10.0] * 7
