@@ -114,6 +114,19 @@ class Profiles:
         order = np.argsort(-(seconds[0] - expected), kind="stable")
         return tuple(self._describe(int(rows[first[k]]), float(seconds[0, k]), float(expected[k])) for k in order)
 
+    def in_kernel(self, rank: int, name: str) -> float:
+        """The share of the running time of the rank's Python functions of this name that was mostly spent in the kernel."""
+        table = self._table
+        if table.native is None:
+            return 0.0
+        rows = self._rows(np.array([rank]))
+        mine = rows[
+            (table.name.codes[rows] == table.name.code(name)) & (table.kind.codes[rows] == table.kind.code("python"))
+        ]
+        kernel = table.native.codes[mine] == table.native.code("kernel")
+        seconds = table.per_step_s[mine]
+        return float(seconds[kernel].sum() / max(seconds.sum(), 1e-12))
+
     def locate(
         self, rank: int, peers: Ints, kinds: Iterable[str], whole_share: float, thread: str = "training",
         details: Iterable[str] | None = None,

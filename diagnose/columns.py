@@ -167,6 +167,7 @@ def patterns(table: pa.Table, rows: Ints) -> Patterns:
         bytes=np.maximum(_ints(table, "bytes"), 0),
         mu=_floats(table, "mu"),
         sigma=_floats(table, "sigma"),
+        native=_labels(table, "native"),
     )
 
 

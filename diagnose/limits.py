@@ -74,6 +74,10 @@ FOREIGN_BYTES = 1 << 29  # of GPU memory: a context of a monitor holds up to abo
 IRQ_SHARE = 0.05  # of the rank's CPUs in interrupts, above the peers': the lab without a flood has 0.6-1.4 %, 4 % with 5,000 disk reads/s
 FAULT_WORK = 3.0  # times the waiting for pages: the kernel's work for them and the queue after each (lab: up to 2.2)
 FAULT_WORK_S = 50e-6  # per page that had to be reclaimed first: faulting, reclaiming, asking the disk (lab: 35-43)
+MINOR_FAULT_S = (
+    200e-6  # a page of 2 MiB given and cleared; one of 4 KiB takes 0.2-1 µs: fewer faults cannot have taken the time
+)
+MINOR_FAULTS_RATIO = 3.0  # times the peers': a process that takes no new memory faults now and then, too
 MORE_INPUT = 0.05  # of the peers' bytes: what a GPU reads is counted exactly on some models, sampled on others
 EVENTS_HZ = 1.0  # errors per second: links correct a few an hour in health; it takes many to cost time
 EVENTS_RATIO = 10.0  # times the peers' median: what moved on everybody accuses nobody

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from probes import cgroup, disk, host, netdev, qdisc
+from probes import cgroup, disk, host, netdev, procfs, qdisc
 from probes.cgroup import CgroupSample
 from probes.disk import DiskSample
 from probes.host import HostDelta, HostSample
@@ -67,6 +67,7 @@ class Gauges:
     _interfaces: dict[int, Interfaces] = field(default_factory=dict)
     _qdiscs: dict[int, Qdiscs] = field(default_factory=dict)
     _cgroups: dict[int, CgroupSample] = field(default_factory=dict)
+    _faults: dict[int, int] = field(default_factory=dict)
 
     def begin(self) -> None:
         """Read everything: the window counts from here."""
@@ -74,6 +75,9 @@ class Gauges:
         self._disks = disk.sample_disks(self.root)
         for pid in self.pids:
             self._cgroups[pid] = cgroup.sample_cgroup(pid, self.root)
+            faults = self._minor_faults(pid)
+            if faults is not None:
+                self._faults[pid] = faults
             netns = self._netns(pid)
             if netns not in self._interfaces:
                 self._interfaces[netns] = netdev.read_interfaces(pid, self.root)
@@ -84,6 +88,12 @@ class Gauges:
             return namespace_inode(pid, "net", self.root)
         except (OSError, ValueError):
             return 0
+
+    def _minor_faults(self, pid: int) -> int | None:
+        try:
+            return procfs.read_stat(pid, self.root).minor_faults
+        except (OSError, ValueError):
+            return None  # it ended
 
     def throttled_s(self) -> dict[int, float]:
         """Per pid: how long its CPU quota has held it back since `begin`."""
@@ -99,12 +109,15 @@ class Gauges:
         return self._host_rows() + self._disk_rows()
 
     def member_rows(self, members: Sequence[Member]) -> list[dict[str, Any]]:
-        """Growth and levels of what these ranks use: interfaces of their network namespaces, control groups."""
+        """Growth and levels of what these ranks use: interfaces of their network namespaces, control groups, pages."""
         rows = []
         for member in {member.netns: member for member in reversed(members)}.values():
             rows += self._interface_rows(member)
         for member in members:
             rows += self._cgroup_rows(member)
+            before, now = self._faults.get(member.pid), self._minor_faults(member.pid)
+            if before is not None and now is not None:
+                rows.append(_row("rank", "memory.minor_faults", "events", now - before, rank=member.rank))
         return rows
 
     def _host_rows(self) -> list[dict[str, Any]]:

@@ -36,6 +36,7 @@ class ProcStat:
     ppid: int
     pgrp: int
     session: int
+    minor_faults: int
     major_faults: int
     user_s: float
     system_s: float
@@ -231,6 +232,7 @@ def parse_stat(data: bytes) -> ProcStat:
         ppid=int(fields[1]),
         pgrp=int(fields[2]),
         session=int(fields[3]),
+        minor_faults=int(fields[7]),
         major_faults=int(fields[9]),
         user_s=int(fields[11]) / TICKS_PER_S,
         system_s=int(fields[12]) / TICKS_PER_S,

@@ -9,6 +9,10 @@ Convicts: its control group ran into its memory limit (1/s and ten times the pee
 swap are half of the major faults of its host: swap. Tasks of its host waited for memory (PSI) for half as long as the rank waited
 for pages: reclaim.
 Acquits: no waiting for pages above the peers'; no such counter: then a mapped file is slow to read, which is storage.
+
+Page faults without waiting: a function that allocates and touches memory anew in each step spends its time in the kernel, which gives
+and clears the pages. Convicts: the function's time is in the kernel (native stacks), and the process has three times the minor faults of
+its peers, enough of them to have taken half of the time if all were huge pages.
 A control group that is full of page cache hits its limit all day: without faults above the peers' that is health.
 """
 
@@ -22,6 +26,7 @@ import numpy as np
 from diagnose import limits
 from diagnose.attribute import FunctionExcess, sample
 from diagnose.causes.case import CONVICTED, REPORTED, Case, Charge
+from diagnose.causes.device import beside
 from diagnose.verdict import Evidence
 
 FAULT = "page fault"
@@ -40,10 +45,36 @@ class Pressure:
 
 
 def judge(case: Case) -> Iterator[Charge]:
-    """One charge if the rank waits for pages and a counter says that memory is short."""
+    """A charge if the rank waits for pages and a counter says that memory is short; one if it makes the kernel give it pages."""
     short = pressure(case)
-    if short is None:
+    yield from _given_pages(case) if short is None else _taken_pages(case, short)
+
+
+def _given_pages(case: Case) -> Iterator[Charge]:
+    found, faults = case.python, beside(case, "memory.minor_faults")
+    if found is None or found.spread or faults is None or not faults.known:
         return
+    more = faults.value - faults.expected
+    enough = more * limits.MINOR_FAULT_S >= limits.HOLDS_LEAST * found.excess_s * max(case.steps, 1)
+    worst = found.leaf.name if found.leaf is not None else found.function.name
+    if (
+        not enough
+        or faults.value < limits.MINOR_FAULTS_RATIO * faults.expected
+        or case.profiles.in_kernel(case.rank, worst) < limits.HOLDS_LEAST
+    ):
+        return
+    function = found.function
+    yield Charge(
+        "memory", "page-faults", found.excess_s, CONVICTED,
+        (Evidence("stacks", f"time in {function.name}, mostly in the kernel", found.own_s, found.peers_s, "s/step", len(case.peers)),
+         faults.evidence("host", "events", "minor page faults of its process")),
+        f"{function.name} ({function.file}:{function.line}) takes new memory in each step, which the kernel gives and clears page by page: "
+        "keep the buffers, or let the allocator keep them (MALLOC_TRIM_THRESHOLD_, MALLOC_MMAP_THRESHOLD_; huge pages).",
+        function=function,
+    )  # fmt: skip
+
+
+def _taken_pages(case: Case, short: Pressure) -> Iterator[Charge]:
     faults = _faults(case)
     waited = sum(f.excess_s for f in faults)
     places = {f.caller for f in faults if f.caller}

@@ -33,6 +33,7 @@ class Work:
     detail: str = ""
     caller: str = ""
     frames: tuple[str, ...] = ()
+    native: str = ""
 
     @property
     def stack(self) -> str:
@@ -161,7 +162,7 @@ def _window(job: Job, host: int, ranks: list[int], works: list[Work], seconds: A
 
 def _pattern(rank: int, work: Work, mean: float, job: Job) -> dict[str, Any]:
     return {"rank": rank, "thread": "training", "kind": work.kind, "name": work.name, "file": work.file, "line": work.line,
-            "detail": work.detail, "caller": work.caller if work.kind != "python" else "", "stack": work.stack,
+            "detail": work.detail, "caller": work.caller if work.kind != "python" else "", "stack": work.stack, "native": work.native,
             "beta": mean * job.steps / job.window_s, "mu": 1.0, "sigma": 0.0, "resource": "cpu", "count": job.steps,
             "total_s": mean * job.steps, "p50_s": mean, "p99_s": 1.2 * mean, "max_s": 1.3 * mean, "per_step_s": mean,
             "per_step_sd_s": 0.1 * mean, "bytes": 0}  # fmt: skip

@@ -97,3 +97,39 @@ def test_pages_that_come_without_waiting_are_work_of_the_kernel() -> None:
     job = faulting(seconds=0.004, kernel=8.0)
     job.counters = [hits(VICTIM, 800.0 * job.steps)]
     assert (first(job).component, first(job).cause) == ("memory", "reclaim")
+
+
+TOUCH = Work("python", "stage_buffers", 0, 149, native="kernel")
+
+
+def minor(events: dict[int, float], ranks: int = 8) -> list[dict[str, Any]]:
+    return [{"scope": "rank", "rank": rank, "name": "memory.minor_faults", "unit": "events", "value": events.get(rank, 4_001.0)}
+            for rank in range(ranks)]  # fmt: skip
+
+
+@pytest.mark.parametrize("faults", [30_011.0, 5_000_011.0])  # 28 ms a step: huge pages, or many small ones
+def test_new_memory_in_each_step_is_named_with_the_function_that_takes_it(faults: float) -> None:
+    job = Job(extra={VICTIM: [(TOUCH, 0.028)]}, counters=minor({VICTIM: 4_001.0 + faults}))
+    suspect = first(job)
+    assert (suspect.component, suspect.cause, suspect.ranks) == ("memory", "page-faults", (VICTIM,))
+    assert suspect.function is not None and suspect.function.name == "stage_buffers"
+    assert len(diagnose(build(job)).suspects) == 1
+
+
+@pytest.mark.parametrize(
+    ("work", "faults"),
+    [
+        (TOUCH, {}),  # in the kernel, but without faults: reads from the page cache
+        (TOUCH, dict.fromkeys(range(8), 900_001.0)),  # everybody has them
+        (Work("python", "stage_buffers", 0, 149), {VICTIM: 900_001.0}),  # computing beside them
+    ],
+)
+def test_without_faults_of_its_own_in_the_kernel_the_function_is_slow(work: Work, faults: dict[int, float]) -> None:
+    suspect = first(Job(extra={VICTIM: [(work, 0.028)]}, counters=minor(faults)))
+    assert (suspect.component, suspect.cause) == ("python", "slow-function")
+
+
+def test_a_rank_at_its_limit_has_many_faults_and_is_short_of_memory() -> None:
+    job = faulting(kernel=2.0)
+    job.counters = [hits(VICTIM, 15_832), *minor({VICTIM: 900_001.0})]
+    assert (first(job).component, first(job).cause) == ("memory", "reclaim")

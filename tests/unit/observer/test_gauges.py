@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import mmap
+import os
 from pathlib import Path
 
 import pytest
 
-from observer.gauges import Gauges
+from observer.gauges import Gauges, Member
 from probes.procfs import TICKS_PER_S
 
 
@@ -36,3 +38,23 @@ def test_a_host_without_interrupts_to_speak_of_has_only_its_total(tmp_path: Path
     gauges.begin()
     rows = [row for row in gauges.host_rows() if row["name"] == "cpu.softirq_s"]
     assert [row["instance"] for row in rows] == [""]
+
+
+def test_minor_faults_of_a_rank_are_counted_from_the_beginning(tmp_path: Path) -> None:
+    """A program that touches 97 new pages, counted by the kernel and by the gauges."""
+    pages = 97
+    memory = mmap.mmap(-1, pages * mmap.PAGESIZE)
+    memory.madvise(mmap.MADV_NOHUGEPAGE)
+    member = Member(5, os.getpid(), 0)
+    gauges = Gauges([member.pid])
+    gauges.begin()
+    memory[:: mmap.PAGESIZE] = bytes(pages)
+    rows = [row for row in gauges.member_rows([member]) if row["name"] == "memory.minor_faults"]
+    assert [(row["scope"], row["rank"]) for row in rows] == [("rank", 5)]
+    assert pages <= rows[0]["value"] <= 100 * pages  # reading the counters faults, too
+
+
+def test_a_rank_that_ended_has_no_faults_to_tell(tmp_path: Path) -> None:
+    gauges = Gauges([1_000_003], tmp_path)
+    gauges.begin()
+    assert gauges.member_rows([Member(0, 1_000_003, 0)]) == []
