@@ -38,7 +38,7 @@ from diagnose.onset import find_onset
 from diagnose.past import past_suspects
 from diagnose.pipeline_links import slow_links_of_pipelines
 from diagnose.rhythm import find_drift, rhythm_notes
-from diagnose.roles import roles
+from diagnose.roles import blind, roles
 from diagnose.stages import heavy_stages
 from diagnose.suspects import Scene, episode_suspects, pause_suspect, rank_suspects
 from diagnose.text import rank_list, seconds
@@ -236,6 +236,11 @@ def _scene(fleet: Fleet, per_step: Floats, notes: list[str]) -> Scene:
             onset = None  # no moment at which it began
     own, wait = steps.own_s[:, first:], steps.wait_s[:, first:]
     role = roles(fleet)
+    if (unseen := blind(fleet)).any():
+        notes.append(
+            f"{rank_list(tuple(int(number) for number in fleet.ranks.number[unseen]))}: the GPUs of their hosts are not seen (NVML); "
+            "compared with each other only"
+        )
     step_s = float(trimmed_mean(per_step[known & (np.arange(len(per_step)) >= first)][None, :])[0])
     least_s = 0.0 if fleet.timed else limits.EFFECT_SECONDS
     found = differences(steps.own_s, role, step_s, first, least_s)

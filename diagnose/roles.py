@@ -20,7 +20,31 @@ def roles(fleet: Fleet) -> Ints:
     the largest set of a role is at least 0.3. A role of one rank would have no peers: it joins the largest role. What is left
     is split by messages per step and by the volumes of collectives (stages of a pipeline run the same code).
     In timings every call is known, so there roles are told by the collectives and messages that ranks take part in.
+    Ranks of hosts whose GPUs are not seen (no NVML) are peers of each other only: their own time is measured in another way.
     """
+    found, unseen = _same_work(fleet), blind(fleet)
+    return (
+        np.asarray(np.unique(2 * found + unseen, return_inverse=True)[1].reshape(-1), dtype=np.int64)
+        if unseen.any()
+        else found
+    )
+
+
+def blind(fleet: Fleet) -> Bools:
+    """Which ranks are on hosts none of whose ranks show their GPU's activity, while it is seen on all of another host."""
+    table = fleet.patterns
+    rows = (table.kind.codes == table.kind.code("gpu")) & (table.thread.codes == table.thread.code("training"))
+    seen = np.zeros(len(fleet.ranks), dtype=bool)
+    seen[table.rank[rows & (table.beta > 0)]] = True
+    if fleet.timed or not seen.any() or seen.all():
+        return np.zeros(len(seen), dtype=bool)
+    host = np.unique(np.array(fleet.ranks.observed_on, dtype=object).astype(str), return_inverse=True)[1].reshape(-1)
+    share = np.bincount(host, seen) / np.bincount(host)
+    none: Bools = (share == 0)[host]
+    return none if (share == 1).any() else np.zeros(len(seen), dtype=bool)
+
+
+def _same_work(fleet: Fleet) -> Ints:
     said = np.unique(np.array(fleet.ranks.role, dtype=object).astype(str), return_inverse=True)[1].astype(np.int64)
     if any(fleet.ranks.role):
         return said

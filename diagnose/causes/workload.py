@@ -15,6 +15,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from diagnose import limits
+from diagnose.attribute import Located
 from diagnose.causes.case import GUESS, Case, Charge
 from diagnose.causes.device import behaviour, beside, device_time
 from diagnose.verdict import Evidence
@@ -38,19 +39,25 @@ def judge(case: Case) -> Iterator[Charge]:
             "This rank has more work per step: compare its batch shapes and sequence lengths with its peers'.",
         )  # fmt: skip
     yield from _more_input(case)
-    longer = list(_longer_model(case)) or list(_more_cpu(case))
-    yield from longer
+    shared = _shared(case)
+    if shared is not None:
+        yield from list(_longer_model(case, shared)) or _more_cpu(case, shared)
 
 
-def _longer_model(case: Case) -> Iterator[Charge]:
+def _shared(case: Case) -> Located | None:
+    """The rank's odd Python function, if the peers work in it too."""
+    found = case.python
+    if found is None or found.spread or found.peers_s < _THERE_TOO * found.own_s or not len(case.peers):
+        return None
+    return found
+
+
+def _longer_model(case: Case, found: Located) -> Iterator[Charge]:
     """A function of the rank takes g times as long as on the peers, and so do the model's functions that are no part of it.
 
     Samples count: with m the seconds of the model's functions per step, z = (m - m') / √(m' sampling_s / steps · (1 + 1/peers)) >= 2
     and m / m' >= 1 + (g - 1) / 2. A function that is slow by itself leaves the model's functions as they are.
     """
-    found = case.python
-    if found is None or found.spread or found.peers_s < _THERE_TOO * found.own_s or not len(case.peers):
-        return
     times = found.own_s / found.peers_s
     named = (found.function.name, found.leaf.name if found.leaf is not None else "")
     model = [f for f in case.functions if f.kind == "python" and _MODEL.search(f.file) and f.name not in named]
@@ -68,7 +75,7 @@ def _longer_model(case: Case) -> Iterator[Charge]:
     )  # fmt: skip
 
 
-def _more_cpu(case: Case) -> Iterator[Charge]:
+def _more_cpu(case: Case, found: Located) -> Iterator[Charge]:
     """A function in which the rank sleeps takes g times as long as on the peers, and the rest of the process computes more, too.
 
     c: CPU time of the process, less what the function itself computes more than on the peers; sd: 1.4826 MAD over the peers, at least
@@ -76,11 +83,8 @@ def _more_cpu(case: Case) -> Iterator[Charge]:
     to do with its input. Where nearly all time is waiting, the samples of single functions are too few to see that. Not with GPUs: who
     waits for one may spin.
     """
-    found = case.python
-    if found is None or found.spread or found.peers_s < _THERE_TOO * found.own_s or len(case.peers) < _PEERS_LEAST:
-        return
     mine = beside(case, "cpu.process_run_s")
-    if mine is None or not mine.expected > 0 or device_time(case, "gpu") is not None:
+    if len(case.peers) < _PEERS_LEAST or mine is None or not mine.expected > 0 or device_time(case, "gpu") is not None:
         return
     asleep = case.profiles.locate(case.rank, case.peers, ("python",), 0.0, details=("sleep",))
     computing = max(found.excess_s - (max(asleep.excess_s, 0.0) if asleep is not None else 0.0), 0.0)

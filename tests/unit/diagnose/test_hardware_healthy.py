@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from builders import columns
 from hardware_builders import CLOCK_HZ, NIC_HZ, NVLINK_HZ, Machine, named
+
+from diagnose.judge import diagnose
+from observer.windows import Window
 
 
 def wandering(seed: int, ranks: int) -> Machine:
@@ -47,3 +51,25 @@ def test_half_the_counters_missing_accuses_nobody(seed: int) -> None:
         if rng.random() < 0.5:
             machine.counters[key] = float("nan")
     assert not machine.verdict().suspects
+
+
+def one_host_unseen(machine: Machine) -> list[Window]:
+    """The second host has no NVML: its ranks wait for their GPUs in a call, half of which is not seen as their own time."""
+    seen, unseen = machine.windows()
+    steps = [row | {"own_s": row["own_s"] - 0.12, "wait_s": row["wait_s"] + 0.12} for row in unseen.steps.to_pylist()]
+    kinds = {"gpu": {"kind": "python", "name": "synchronize", "per_step_s": 0.08}}
+    patterns = [row | kinds.get(row["kind"], {}) for row in unseen.patterns.to_pylist()]
+    return [seen, columns(columns(unseen, "steps", steps), "patterns", patterns)]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_host_whose_gpus_are_not_seen_is_not_compared_with_those_that_are(seed: int) -> None:
+    verdict = diagnose(one_host_unseen(Machine(ranks=16, seed=seed)))
+    assert (verdict.status, verdict.suspects) == ("healthy", ()), named(verdict)
+    assert any("ranks 8-15" in note and "not seen" in note for note in verdict.notes), verdict.notes
+
+
+def test_a_slow_gpu_beside_such_a_host_is_named() -> None:
+    counters = {(3, "gpu.sm_clock_hz"): 0.5 * CLOCK_HZ, (3, "gpu.throttle.hw_thermal_s"): 19.0}
+    verdict = diagnose(one_host_unseen(Machine(ranks=16, kernels={3: 1.9}, counters=counters)))
+    assert named(verdict) == [("gpu", "throttled-thermal", "gpu3", (3,))]
