@@ -3,28 +3,16 @@
 from __future__ import annotations
 
 import statistics
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-
-# As in job.STEP_COLUMNS; the job is not imported here, because importing it needs torch.
-_COLUMNS = (
-    "step",
-    "end",
-    "seconds",
-    "load",
-    "prepare",
-    "forward",
-    "device",
-    "backward",
-    "optimizer",
-    "metrics",
-    "cpu",
-)
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One step of one rank, in seconds; `end` on CLOCK_MONOTONIC; `backward` contains the allreduce and its waiting."""
+    """One step of one rank, in seconds, in the order of job.STEP_COLUMNS; `end` on CLOCK_MONOTONIC.
+
+    `backward` contains the allreduce and its waiting.
+    """
 
     step: int
     end: float
@@ -58,13 +46,18 @@ class Pace:
 
 
 def read(path: Path) -> list[Step]:
-    """The steps in a file, without the line that is being written."""
+    """The steps in a file."""
+    return [Step(int(row[0]), *map(float, row[1:])) for row in rows(path, len(fields(Step)))]
+
+
+def rows(path: Path, width: int) -> list[list[str]]:
+    """The lines of so many words in a file, without the line that is being written."""
     try:
         lines = path.read_text().split("\n")[:-1]
     except FileNotFoundError:
         return []
-    rows = [line.split() for line in lines]
-    return [Step(int(row[0]), *map(float, row[1:])) for row in rows if len(row) == len(_COLUMNS)]
+    split = [line.split() for line in lines]
+    return [row for row in split if len(row) == width]
 
 
 def pace(folder: Path, ranks: int, since: float, until: float) -> Pace | None:

@@ -51,7 +51,9 @@ class PageFaults(Fault):
 
     def inject(self) -> Truth:
         self.job.order(self.victim, {"scratch_s": self.extra_s})
-        return Truth("fault", {"memory": frozenset({"page-faults"})}, (self.victim,), function="stage_buffers", exact=True)
+        return Truth(
+            "fault", {"memory": frozenset({"page-faults"})}, (self.victim,), function="stage_buffers", exact=True
+        )
 
     def revert(self) -> None:
         self.job.order(self.victim, None)

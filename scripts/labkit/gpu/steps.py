@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from labkit.steps import Pace
+from labkit.steps import Pace, rows
 
 # A step that took longer to wait for its GPU has waited; one that runs ahead does not call at all.
 _WAITED_S = 1e-3
@@ -53,14 +53,8 @@ class GpuPace(Pace):
 
 
 def read(path: Path) -> list[Step]:
-    """The steps in a file, without the line that is being written."""
-    try:
-        lines = path.read_text().split("\n")[:-1]
-    except FileNotFoundError:
-        return []
-    width = len(fields(Step))
-    rows = [line.split() for line in lines]
-    return [Step(int(row[0]), *map(float, row[1:])) for row in rows if len(row) == width]
+    """The steps in a file."""
+    return [Step(int(row[0]), *map(float, row[1:])) for row in rows(path, len(fields(Step)))]
 
 
 def _whole_groups(steps: list[Step], since: float, until: float) -> list[Step]:
