@@ -44,7 +44,11 @@ class Reading:
 
 @dataclass(slots=True)
 class Hardware:
-    """Samplers of one window: `start` when it begins, `stop` when it ends. `library` takes the place of pynvml."""
+    """Samplers of one window: `listen` as early as possible, `start` when it begins, `stop` when it ends.
+
+    A rank whose GPU fails while the probes load is gone when the window begins: what it used and what its GPU reported must be
+    known from before. `library` takes the place of pynvml.
+    """
 
     ranks: Sequence[FoundRank]
     root: Path = ROOT
@@ -56,17 +60,26 @@ class Hardware:
     _reading: Reading | None = None
     _started_s: float = 0.0
 
+    def listen(self) -> None:
+        """Hear what GPUs report from now on, and ask the ranks which they use. Returns at once."""
+        if any(uses_accelerator(rank) for rank in self.ranks):
+            self._gpus = GpuSampler(library=self.library)
+            self._gpus.listen()
+            self._hints = hardware_map.read_hints(self.ranks, self.root)
+
     def start(self) -> None:
         """Begin to sample. Returns at once."""
+        if self._gpus is None:
+            self.listen()
         self._started_s = time.monotonic()
         on_gpus = any(uses_accelerator(rank) for rank in self.ranks)
         self._nics = PortSampler(root=self.root) if on_gpus else PortSampler(root=self.root, burst_every_s=_NEVER)
         self._nics.start()
         if on_gpus:
-            self._gpus, self._links = GpuSampler(library=self.library), PcieSampler(root=self.root)
-            self._gpus.start()
+            self._links = PcieSampler(root=self.root)
             self._links.start()
-            self._hints = hardware_map.read_hints(self.ranks, self.root)
+        if self._gpus is not None:
+            self._gpus.start()
 
     def stop(self) -> Reading:
         """End, once, and say what was seen. Never raises, and takes at most `_STOP_S` seconds however many devices hang."""
@@ -79,6 +92,8 @@ class Hardware:
 
         nics = self._nics.stop(rest()) if self._nics is not None else NicRecording()
         if self._gpus is None or self._links is None:
+            if self._gpus is not None:  # it listened, and no window began
+                self._gpus.stop(rest())
             # A host without cards of its own (a virtual machine) is not worth a word where no rank needs one.
             self._reading = Reading(nics=nics, notes=nics.missing if nics.ports else ())
             return self._reading

@@ -7,6 +7,7 @@ out where it is known which ones it uses.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -68,12 +69,13 @@ def counter_rows(
     # GPUs of one product are wired alike: where others have their links, one without any has lost them.
     connected = {growth.name for growth in reading.gpus.growth if growth.links and not growth.dark}
     for growth in reading.gpus.growth:
-        logged = any(growth.bus.startswith(xid.bus) for xid in reading.earlier_xids) if growth.bus else False
-        if growth.index in others or (ranks[growth.index] < 0 and not (growth.lost or growth.xids or logged)):
+        earlier = _earlier_xids(growth, reading.earlier_xids)
+        if growth.index in others or (ranks[growth.index] < 0 and not (growth.lost or growth.xids or earlier)):
             continue
         rank, series = ranks[growth.index], samples.get(growth.index)
         rows += _gpu(growth, series, rank, computing.get(growth.index))
-        rows += _earlier_xids(growth, reading.earlier_xids, rank)
+        rows += [row("gpu", f"gpu{growth.index}", rank, f"gpu.earlier_xid.{number}", "events", count, kind="gauge")
+                 for number, count in sorted(earlier.items())]  # fmt: skip
         rows += _nvlink(growth, series, rank, growth.name in connected)
         rows += _gpu_link(growth, series, rank, copying_hz.get(growth.index))
     for foreign in reading.owners.foreign:
@@ -158,11 +160,10 @@ def _gpu(growth: GpuGrowth, series: GpuSamples | None, rank: int, computing: flo
         yield row("gpu", name, rank, "gpu.lost", "flag", 1.0, kind="gauge")
 
 
-def _earlier_xids(growth: GpuGrowth, logged: Iterable[LoggedXid], rank: int) -> Iterator[Row]:
-    mine = [xid for xid in logged if growth.bus and growth.bus.startswith(xid.bus)]
-    for number in sorted({xid.number for xid in mine}):
-        count = sum(xid.number == number for xid in mine)
-        yield row("gpu", f"gpu{growth.index}", rank, f"gpu.earlier_xid.{number}", "events", count, kind="gauge")
+def _earlier_xids(growth: GpuGrowth, logged: Iterable[LoggedXid]) -> dict[int, int]:
+    """Number → how often: by the kernel's log, or by NVML while the probes were loaded, whichever knows more."""
+    in_log = Counter(xid.number for xid in logged if growth.bus and growth.bus.startswith(xid.bus))
+    return dict(in_log | Counter(xid.number for xid in growth.earlier_xids))
 
 
 def _nvlink(growth: GpuGrowth, series: GpuSamples | None, rank: int, connected: bool) -> Iterator[Row]:

@@ -150,7 +150,13 @@ class Observation:
 
 def begin(ranks: Sequence[FoundRank], *, hz: int, root: Path = Path("/"), verbose: bool = False) -> Observation:
     """Load the probes and start to watch `ranks` with their workers."""
-    probes = kernel_probes.load(hz=hz, pids=[rank.pid for rank in ranks], root=root, verbose=verbose)
+    hardware = Hardware(ranks, root)
+    hardware.listen()
+    try:
+        probes = kernel_probes.load(hz=hz, pids=[rank.pid for rank in ranks], root=root, verbose=verbose)
+    except BaseException:
+        hardware.close()
+        raise
     processes: dict[int, ProcessWatch] = {}
     try:
         probes.calls.watch([rank.pid for rank in ranks], root)
@@ -161,10 +167,9 @@ def begin(ranks: Sequence[FoundRank], *, hz: int, root: Path = Path("/"), verbos
         flows = FlowTracker([rank.pid for rank in ranks], root)
     except BaseException:
         probes.close()
+        hardware.close()
         raise
-    return Observation(
-        ranks, probes, processes, Gauges([rank.pid for rank in ranks], root), flows, root, Hardware(ranks, root)
-    )
+    return Observation(ranks, probes, processes, Gauges([rank.pid for rank in ranks], root), flows, root, hardware)
 
 
 def children(pid: int, root: Path = Path("/")) -> tuple[int, ...]:

@@ -278,7 +278,7 @@ COUNTER_NAMES = {
     "gpu.ecc_corrected": "events; likewise gpu.ecc_uncorrected, gpu.rows_remapped, gpu.retired_pages",
     "gpu.remap_pending": "gauge: 1 where rows wait for a reset to be remapped; likewise gpu.remap_failed",
     "gpu.xid.<number>": "events: critical errors that the driver reported",
-    "gpu.earlier_xid.<number>": "gauge: how often the kernel's log has it from the ten minutes before the window",
+    "gpu.earlier_xid.<number>": "gauge: how often it came in the kernel's log of the ten minutes before the window, or while probes loaded",
     "gpu.lost": "gauge 1: the GPU has fallen off the bus",
     "gpu.recovery_action": "gauge: what the driver asks for (probes/gpu.py RECOVERY_ACTIONS)",
     "gpu.foreign_memory_bytes": "gauge: instance 'gpu2 by comm (pid)': held by a process that belongs to no rank of the GPU's job",

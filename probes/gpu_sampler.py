@@ -12,6 +12,7 @@ import contextlib
 import ctypes
 import functools
 import math
+import threading
 import time
 from collections.abc import Callable
 from typing import Any, ClassVar
@@ -53,6 +54,7 @@ class _Track:
         self.rows: list[Row] = []
         self.readings: list[tuple[int, Gpu]] = []
         self.xids: list[Xid] = []
+        self.earlier_xids: list[Xid] = []
         self.lost_ns = 0
         self.failures = 0
         self.since_ns = 0
@@ -139,9 +141,10 @@ class GpuSampler(Sampler):
         self._watch: XidWatch | None = None
         self._ticks = 0
         self._open = False
+        self._go = threading.Event()
 
-    def start(self) -> None:
-        """Begin to sample. Returns at once."""
+    def listen(self) -> None:
+        """Open the library and hear Xids from now on; `start` samples. Returns at once."""
         before = GpuSampler._hanging
         if before is not None and before.stuck:
             self._missing.append(f"GPUs: an earlier call still hangs in {before._doing or 'the driver'}")
@@ -149,8 +152,16 @@ class GpuSampler(Sampler):
         GpuSampler._hanging = None
         super().start()
 
+    def start(self) -> None:
+        """Begin to sample. Returns at once."""
+        self._go.set()
+        if not self._began:
+            self.listen()
+
     def stop(self, timeout_s: float = 2.0) -> GpuRecording:
         """End and give what was seen; what hangs longer than that is left behind, and said. Never raises."""
+        self._stopping.set()
+        self._go.set()
         if not self._finish(timeout_s):
             GpuSampler._hanging = self
         tracks = list(self._tracks)
@@ -163,7 +174,10 @@ class GpuSampler(Sampler):
         return GpuRecording(
             samples=tuple(samples_of(track.index, list(track.rows), list(track.readings)) for track in tracks),
             growth=tuple(
-                growth_of(track.index, list(track.readings), tuple(track.xids), track.lost_ns) for track in tracks
+                growth_of(
+                    track.index, list(track.readings), tuple(track.xids), track.lost_ns, tuple(track.earlier_xids)
+                )
+                for track in tracks
             ),
             driver_version=self._driver,
             cpu_s=self._cpu_s,
@@ -179,11 +193,21 @@ class GpuSampler(Sampler):
             return
         self._library, self._open = library, True
         self._driver = text(ask(library.nvmlSystemGetDriverVersion)) or ""
-        for index in range(min(ask(library.nvmlDeviceGetCount) or 0, MAX_GPUS)):
+        self._doing = "NVML, events"
+        indices = range(min(ask(library.nvmlDeviceGetCount) or 0, MAX_GPUS))
+        found = {index: ask(library.nvmlDeviceGetHandleByIndex, index) for index in indices}
+        handles = {index: handle for index, handle in found.items() if handle is not None}
+        self._watch = XidWatch(library, handles)
+        self._doing = ""
+        self._go.wait()
+        if self._stopping.is_set():
+            return
+        earlier = [(index, Xid(xid, time.monotonic_ns())) for index, xid in self._watch.poll()]
+        for index in indices:
             self._doing = f"NVML, gpu{index}"
             self._tracks.append(_Track(library, index))
-        handles = {track.index: track.reader.handle for track in self._tracks if track.reader is not None}
-        self._watch = XidWatch(library, handles)
+        for index, each in earlier:
+            self._tracks[index].earlier_xids.append(each)
         silent = [f"gpu{index}" for index in handles if index not in self._watch.registered]
         if silent:
             self._missing.append(f"Xids of {', '.join(silent)}: this driver tells none")
@@ -230,7 +254,7 @@ class GpuSampler(Sampler):
     def _fetch_xids(self) -> None:
         self._doing = "NVML, events"
         now = time.monotonic_ns()
-        for index, xid in self._watch.poll() if self._watch is not None else ():
+        for index, xid in self._watch.poll() if self._watch is not None and self._tracks else ():
             self._tracks[index].xids.append(Xid(xid, now))
 
 

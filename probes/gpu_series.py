@@ -137,6 +137,7 @@ class GpuGrowth:
     nvlink_rx_bytes: int | None = None
     links: tuple[LinkGrowth, ...] = ()
     xids: tuple[Xid, ...] = ()
+    earlier_xids: tuple[Xid, ...] = ()  # heard before the sampling began
     processes: tuple[ProcessUse, ...] = ()
     memory_temperature_c: float | None = None
     lost: bool = False
@@ -273,7 +274,13 @@ def samples_of(index: int, rows: Sequence[Row], readings: Sequence[tuple[int, Gp
     )
 
 
-def growth_of(index: int, readings: Sequence[tuple[int, Gpu]], xids: tuple[Xid, ...], lost_ns: int) -> GpuGrowth:
+def growth_of(
+    index: int,
+    readings: Sequence[tuple[int, Gpu]],
+    xids: tuple[Xid, ...],
+    lost_ns: int,
+    earlier_xids: tuple[Xid, ...] = (),
+) -> GpuGrowth:
     """What the counters grew by over all (time, reading) pairs, in order."""
     gpus = [gpu for _, gpu in readings]
     # Only complete readings know the bus, or, where there is none to know, the name.
@@ -305,6 +312,7 @@ def growth_of(index: int, readings: Sequence[tuple[int, Gpu]], xids: tuple[Xid, 
         nvlink_rx_bytes=grown("nvlink_rx_bytes"),
         links=_links(gpus),
         xids=xids,
+        earlier_xids=earlier_xids,
         processes=_processes(gpus),
         memory_temperature_c=float(max(hottest)) if hottest else None,
         lost=lost_ns > 0,

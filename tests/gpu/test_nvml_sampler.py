@@ -34,6 +34,22 @@ sys.stdout.buffer.write(pickle.dumps(found))
 """
 
 
+LISTENING = """
+import pickle, sys, time
+from probes.gpu_sampler import GpuSampler
+sampler = GpuSampler(activity_hz=29.0)
+sampler.listen()
+time.sleep(1.0)
+print("ready", flush=True)
+if sys.stdin.readline() == "start\\n":
+    sampler.start()
+    time.sleep(0.5)
+began = time.monotonic()
+found = sampler.stop(3.0), time.monotonic() - began
+sys.stdout.buffer.write(pickle.dumps(found))
+"""
+
+
 @dataclass
 class Window:
     """What the samplers saw between `open` and `close`, in a process of their own."""
@@ -157,6 +173,22 @@ def test_each_fault_of_a_gpu_is_in_its_counter(machine: Machine) -> None:
     assert (use.pid, use.memory_bytes) == (os.getpid(), 7_000_000_000) and 0.1 < use.active < 0.5
     # The machine rests: the idle bit is set too.
     assert {1, 0x49} <= set(window.gpu.samples[0].throttle_reasons.tolist())
+
+
+@pytest.mark.parametrize("order", [b"start\n", b"stop\n"])
+def test_what_a_gpu_reports_before_the_sampling_begins_is_kept_apart(machine: Machine, order: bytes) -> None:
+    command = machine.observer_command([sys.executable, "-c", LISTENING])
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    with subprocess.Popen(command, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None and process.stdout.readline() == b"ready\n"
+        machine.gpu(1).set(xid=79)
+        seen, stop_s = pickle.loads(process.communicate(order, timeout=60)[0])
+    assert stop_s < 1 and not seen.missing
+    if order == b"stop\n":  # no window began
+        assert seen.growth == () and seen.samples == ()
+        return
+    assert [[xid.number for xid in growth.earlier_xids] for growth in seen.growth] == [[], [79], []]
+    assert not any(growth.xids for growth in seen.growth) and len(seen.samples[1].time_ns) > 5
 
 
 def test_each_fault_of_a_port_and_a_slot_is_in_its_counter(machine: Machine) -> None:
