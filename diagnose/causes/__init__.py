@@ -5,8 +5,11 @@ Here are those of a rank's own time. Links between ranks (network.py, loss.py, n
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from diagnose import limits
 from diagnose.causes import cpu, gpu, interrupts, memory, pcie, process, python, storage, transfers, workload
-from diagnose.causes.case import Case, Charge
+from diagnose.causes.case import CONVICTED, Case, Charge
 
 JUDGES = (
     cpu.judge, interrupts.judge, memory.judge, gpu.judge, pcie.judge, transfers.judge, storage.judge, python.judge, process.judge,
@@ -19,8 +22,14 @@ def charges(case: Case) -> tuple[Charge, ...]:
 
     The strength of a charge is the seconds per step it explains times its support: behaviour accuses, hardware
     convicts. Support is 1 where a counter moved on the same component at the same time, about 0.75 where none is seen.
+    That all functions grew alike is what a taken CPU looks like, too: of what a convicted component explains, if that is half of the
+    excess, the workload is acquitted.
     """
-    found = [charge for judge in JUDGES for charge in judge(case) if charge.explained_s > 0]
+    found = [charge for judge in JUDGES for charge in judge(case)]
+    convicted = max((c.explained_s for c in found if c.component != "workload" and c.support >= CONVICTED), default=0.0)
+    if convicted >= limits.HOLDS_LEAST * case.excess_s:
+        found = [replace(c, explained_s=c.explained_s - convicted) if c.component == "workload" else c for c in found]
+    found = [charge for charge in found if charge.explained_s > 0]
     return tuple(sorted(found, key=lambda charge: -charge.explained_s * charge.support))
 
 

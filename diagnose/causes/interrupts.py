@@ -1,7 +1,9 @@
 """CPU: interrupts. Packets or disks keep the rank's CPU busy between its own instructions; no process takes it away.
 
 s          = share of the rank's CPUs in softirq and irq, above the median of its peers
-predicted  = Σ over functions that compute of min(excess, 2 · peers' time · s / (1 - s)):  all grow, each by its size
+predicted  = Σ over functions f that compute of min(excess, peers' time · max(2 s / (1 - s), g(f))):  all grow, each by its size
+g(f)       = growth of all others that compute, where it is clear (3 standard errors of the samples): what is counted as interrupts is
+             not all that they cost (caches, the host below a virtual machine)
 explained  = predicted + time in the run queue in which no other process ran
 
 s is counted per CPU where the window says so; else, where ksoftirqd/N took CPU N from this rank (1 % of the window, ten times its
@@ -12,14 +14,15 @@ is not 'interrupted'.
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from diagnose import limits
-from diagnose.attribute import sample
+from diagnose.attribute import FunctionExcess, sample
 from diagnose.causes.case import CONVICTED, REPORTED, Case, Charge
 from diagnose.causes.cpu import INTERRUPTS
 from diagnose.verdict import Evidence
@@ -28,6 +31,8 @@ from probes.procfs import parse_cpu_list
 _DAEMON = re.compile(rf"{INTERRUPTS.pattern[:-1]} \(\d+\)$")
 _DAEMON_SHARE = 0.01  # of the window
 _MOST = 0.9
+_SAMPLING_S = 1 / 99  # between two stacks of a thread (observer/recorder.py)
+_Z_GROWN = 3.0
 _KINDS = ("cpu.softirq_s", "cpu.irq_s")
 
 
@@ -55,7 +60,7 @@ def judge(case: Case) -> Iterator[Charge]:
         return
     slower = share.over / (1 - share.over) / limits.HOLDS_LEAST
     computing = [f for f in case.functions if f.kind == "python" and f.detail not in ("sleep", "gc")]
-    grown = sum(min(f.excess_s, f.peers_s * slower) for f in computing)
+    grown = sum(min(f.excess_s, f.peers_s * max(slower, _growth_beside(case, computing, f))) for f in computing)
     queued = max(case.excess_of("sched", "queue") - _taken_s(case), 0.0)
     explained = max(grown, 0.0) + queued
     if explained < limits.HOLDS_LEAST * case.excess_s:
@@ -76,6 +81,14 @@ def judge(case: Case) -> Iterator[Charge]:
         "CPUs without ranks (IRQ affinity, RPS), or stop who sends the packets.",
         instance=share.where,
     )
+
+
+def _growth_beside(case: Case, computing: Sequence[FunctionExcess], function: FunctionExcess) -> float:
+    """By what share the computing functions other than this one grew; 0 where the samples do not prove it."""
+    own = sum(f.own_s for f in computing) - function.own_s
+    peers = sum(f.peers_s for f in computing) - function.peers_s
+    error = math.sqrt((max(own, 0.0) + max(peers, 0.0)) * _SAMPLING_S / max(case.steps, 1))
+    return (own - peers) / peers if peers > 0 and own - peers >= _Z_GROWN * error else 0.0
 
 
 def _by_cpu(case: Case, spent: dict[tuple[str, str], float]) -> _Share | None:

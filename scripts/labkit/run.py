@@ -73,6 +73,7 @@ class _Session:
         self.progress = progress
         self.usable = True
         self._usual_s: float | None = None
+        self._baseline_lone: int | None = None
         self._folder = disk.FOLDER / "windows"
 
     def run(self, case: Case) -> Result | None:
@@ -137,9 +138,12 @@ class _Session:
         return result if outcome == verdicts.FAILED or not case.observe else judged(result)
 
     def _baseline(self, case: Case) -> Path:
-        """A window of the healthy job; one is enough for all cases of a job."""
+        """A window of the healthy job; one is enough for all cases of a job whose ranks are on the same cores."""
         self._folder.mkdir(parents=True, exist_ok=True)
         folder = self._folder / "baseline"
+        if self._baseline_lone != self.job.lone:
+            shutil.rmtree(folder, ignore_errors=True)
+            self._baseline_lone = self.job.lone
         if not folder.exists():
             self.progress(case, "healthy, observed")
             outcome, said, _ = self._record(folder, case.window_s)

@@ -99,6 +99,14 @@ class Fault(abc.ABC):
         slack = max(own) - own[self.victim] if own else 0.0
         return self.added_s + slack
 
+    def gained_s(self) -> float:
+        """By how much a step is longer now than a healthy one, by the job's own times; infinite where a rank ends none."""
+        time.sleep(0.5)
+        since = time.monotonic()
+        time.sleep(max(TUNING_S, TUNING_STEPS * self.healthy.step_s))
+        after = self.job.pace(since, time.monotonic())
+        return after.step_s - self.healthy.step_s if after else math.inf
+
     def tune(self, apply: Callable[[float], object], level: float, least: float, most: float) -> None:
         """Set a level (higher: slower) so that a step becomes about `added_s` longer, by the job's own times."""
         if not self.tunes:
@@ -107,12 +115,7 @@ class Fault(abc.ABC):
         best, nearest = level, math.inf
         for _ in range(TUNING_ROUNDS):
             apply(level)
-            time.sleep(0.5)
-            since = time.monotonic()
-            time.sleep(max(TUNING_S, TUNING_STEPS * self.healthy.step_s))
-            after = self.job.pace(since, time.monotonic())
-            gained = after.step_s - self.healthy.step_s if after else math.inf
-            times = self.added_s / max(gained, 1e-3)
+            times = self.added_s / max(self.gained_s(), 1e-3)
             if TUNED[0] <= times <= TUNED[1]:
                 return
             off = abs(math.log(max(times, 1e-3)))

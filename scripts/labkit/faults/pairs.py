@@ -12,7 +12,7 @@ from labkit.faults.cpu_quota import CpuQuota
 from labkit.faults.python_slow import PythonSlow
 from labkit.faults.slow_link import SlowLink
 from labkit.faults.slow_read import SlowRead
-from labkit.launch import Job
+from labkit.launch import Job, Plan
 from labkit.steps import Pace
 
 
@@ -31,9 +31,18 @@ class Pair(Fault):
         second.added_share = first.added_share
         self._parts = (first, second)
 
+    @classmethod
+    def plan(cls, plan: Plan, dose: str, rng: random.Random) -> Plan:
+        for kind in cls.kinds:
+            plan = kind.plan(plan, dose, rng)
+        return plan
+
     def inject(self) -> Truth:
-        # The second alone at first, so that it can be tuned: afterwards each hides a part of the other.
+        # Each alone at first, so that it can be tuned: together each hides a part of the other.
         first, second = self._parts
+        if isinstance(first, PythonSlow):
+            first.inject()
+            first.revert()
         also = second.inject()
         first.tunes = False
         return replace(first.inject(), also=(also,))

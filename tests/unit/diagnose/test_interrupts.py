@@ -106,3 +106,19 @@ def test_a_rank_that_stands_in_the_queue_behind_the_kernels_thread_is_interrupte
 def test_a_busy_network_slows_nobody_by_itself() -> None:
     job = Job(ranks=RANKS, ranks_columns=PINNED, counters=[spent(VICTIM, 0.3), whole(0.3), daemon(VICTIM, 0.5)])
     assert diagnose(build(job)).status == "healthy"
+
+
+@pytest.mark.parametrize("ranks", [2, RANKS])
+@pytest.mark.parametrize("seed", range(3))
+def test_interrupts_that_cost_more_than_they_count_are_the_one_suspect(ranks: int, seed: int) -> None:
+    job = Job(ranks=ranks, seed=seed, scale={1: 2.1}, extra={1: [(builders.QUEUE, 0.03)]}, ranks_columns=PINNED,
+              counters=[whole(0.27), spent(1, 0.24), spent(0, 0.03)])  # fmt: skip
+    verdict = diagnose(build(job))
+    assert [(s.component, s.cause, s.ranks) for s in verdict.suspects] == [("cpu", "irq", (1,))]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_function_that_grew_alone_beside_interrupts_is_slow_itself(seed: int) -> None:
+    job = Job(ranks=RANKS, seed=seed, extra={VICTIM: [(builders.BUSY, 0.15)]}, ranks_columns=PINNED,
+              counters=[whole(0.1), spent(VICTIM, 0.09), spent(0, 0.01)])  # fmt: skip
+    assert first(job).component == "python"
