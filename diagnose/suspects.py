@@ -76,8 +76,9 @@ def rank_suspects(fleet: Fleet, scene: Scene, rows: Ints, gained: float, notes: 
         kept, total = made[:1], made[0].explained_s
         for charge in made[1:]:
             # Two charges that together explain more than there is are about the same time: the stronger has it.
+            new_s = charge.explained_s - (made[0].computing_s if charge.component == "python" else 0.0)
             fits = total + charge.explained_s <= limits.CHARGES_TOGETHER * whole
-            if fits and charge.explained_s >= limits.CHARGE_LEAST * whole and _is_another(made[0], charge):
+            if fits and new_s >= limits.CHARGE_LEAST * whole and _is_another(made[0], charge):
                 kept, total = (*kept, charge), total + charge.explained_s
         floor = float(scene.differences.floor_s[row])
         for position, charge in enumerate(kept):

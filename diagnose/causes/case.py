@@ -74,3 +74,4 @@ class Charge:
     action: str
     instance: str = ""
     function: Function | None = None
+    computing_s: float = 0.0  # of it, growth of Python functions that compute: no function is charged with it again

@@ -80,6 +80,7 @@ def judge(case: Case) -> Iterator[Charge]:
         action=f"See what interrupts {share.where} of {case.host} (/proc/softirqs, /proc/interrupts, mpstat -P ALL 1): steer it to "
         "CPUs without ranks (IRQ affinity, RPS), or stop who sends the packets.",
         instance=share.where,
+        computing_s=max(grown, 0.0),
     )
 
 
