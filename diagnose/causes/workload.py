@@ -80,11 +80,19 @@ def _more_cpu(case: Case, found: Located) -> Iterator[Charge]:
 
     c: CPU time of the process, less what the function itself computes more than on the peers; sd: 1.4826 MAD over the peers, at least
     5 % of their median c', times (1 + 1/peers). (c - c') / sd >= 3 and c / c' >= 1 + (g - 1) / 4: much that a process does has nothing
-    to do with its input. Where nearly all time is waiting, the samples of single functions are too few to see that. Not with GPUs: who
+    to do with its input. The function must hold half of the excess: the CPU time may be another thread's, for which the rank waits in
+    other ways. Where nearly all time is waiting, the samples of single functions are too few to see that. Not with GPUs: who
     waits for one may spin.
     """
     mine = beside(case, "cpu.process_run_s")
-    if len(case.peers) < _PEERS_LEAST or mine is None or not mine.expected > 0 or device_time(case, "gpu") is not None:
+    main = found.excess_s >= limits.HOLDS_LEAST * case.excess_s
+    if (
+        not main
+        or len(case.peers) < _PEERS_LEAST
+        or mine is None
+        or not mine.expected > 0
+        or device_time(case, "gpu") is not None
+    ):
         return
     asleep = case.profiles.locate(case.rank, case.peers, ("python",), 0.0, details=("sleep",))
     computing = max(found.excess_s - (max(asleep.excess_s, 0.0) if asleep is not None else 0.0), 0.0)

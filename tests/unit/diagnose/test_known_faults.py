@@ -355,6 +355,21 @@ def test_a_device_that_waits_longer_while_the_process_computes_more_has_more_to_
     assert (verdict.status, first(verdict).ranks) == (status, (2,))
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_the_cpu_time_of_a_thread_that_holds_the_gil_is_not_longer_input(seed: int) -> None:
+    # GIVEN a function a little slower than the peers', and another thread of the process that computes under the GIL
+    held = builders.Work(
+        "sync", "gil", 0, detail="held by Metrics.encode (/job/metrics.py:41) on uploader", caller="augment"
+    )
+    job = Job(extra={2: [(held, 0.05), (builders.BUSY, 0.002)]}, seed=seed)
+    cpu = {rank: 0.097 + (0.05 if rank == 2 else 0.001 * rank) for rank in range(job.ranks)}
+    job.counters = [
+        {"rank": rank, "name": "cpu.process_run_s", "value": each * job.steps} for rank, each in cpu.items()
+    ]
+    suspect = first(diagnose(build(job)))
+    assert (suspect.component, suspect.cause, suspect.ranks) == ("python", "gil", (2,))
+
+
 @pytest.mark.parametrize("bad", [2, 3, 4, 5, 6, 7])
 def test_however_many_ranks_are_bad_time_tells_which(bad: int) -> None:
     # GIVEN all but a few ranks became slow in one function since the baseline
