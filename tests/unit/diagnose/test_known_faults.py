@@ -361,8 +361,8 @@ def test_the_cpu_time_of_a_thread_that_holds_the_gil_is_not_longer_input(seed: i
     held = builders.Work(
         "sync", "gil", 0, detail="held by Metrics.encode (/job/metrics.py:41) on uploader", caller="augment"
     )
-    job = Job(extra={2: [(held, 0.05), (builders.BUSY, 0.002)]}, seed=seed)
-    cpu = {rank: 0.097 + (0.05 if rank == 2 else 0.001 * rank) for rank in range(job.ranks)}
+    job = Job(extra={2: [(held, 0.05), (builders.BUSY, 0.006)]}, seed=seed)
+    cpu = {rank: 0.097 + (0.09 if rank == 2 else 0.001 * rank) for rank in range(job.ranks)}
     job.counters = [
         {"rank": rank, "name": "cpu.process_run_s", "value": each * job.steps} for rank, each in cpu.items()
     ]
