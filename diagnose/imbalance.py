@@ -225,10 +225,12 @@ def _suspect(
     ]
     doubt = 1.0
     if found is not None:
-        evidence.append(Evidence("functions", "varies most", found.function.name, None, ""))
+        varies = [Evidence("functions", "varies most", found.function.name, None, "")]
         if pause is not None or found.alone:
-            evidence.append(Evidence("functions", "its share of what varies", 100 * found.of_variance, None, "%"))
-            evidence.append(Evidence("functions", "its share of the work", 100 * found.of_work, None, "%"))
+            varies.append(Evidence("functions", "its share of what varies", 100 * found.of_variance, None, "%"))
+            varies.append(Evidence("functions", "its share of the work", 100 * found.of_work, None, "%"))
+        # Of a pause the function is what convicts; of lengths that all grow.
+        evidence = [*varies, *evidence] if pause is not None else [*evidence, *varies]
         if pause is None and found.alone:
             doubt = _DOUBT
             evidence.append(Evidence(f"{AGAINST}functions", "grows alone: longer input makes most of a step longer; this looks like pauses",
