@@ -23,6 +23,7 @@ e(p) of that above the mean (Blom 1958): lost += T' · sd · √m · e(p), at mo
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass
 from statistics import NormalDist
 
@@ -177,7 +178,10 @@ def _between_stages(scene: Scene, pipelines: Pipelines, work: Floats, even: Floa
     """What lengths that differ from micro-batch to micro-batch cost besides, seconds per step."""
     batches, stages = pipelines.micro_batches, int(np.bincount(pipelines.member).max())
     level = nan_median(work, 1)
-    sd = nan_median((np.nanstd(work, axis=1) / np.maximum(level, 1e-12))[None, :], 1)[0] if len(level) else 0.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a rank without steps
+        spread = np.nanstd(work, axis=1) / np.maximum(level, 1e-12)
+    sd = np.nan_to_num(nan_median(spread[None, :], 1)[0]) if len(level) else 0.0
     after = trimmed_mean(np.stack([busy(even, pipelines), scene.busy_s]))
     longest = NormalDist().inv_cdf((stages - 0.375) / (stages + 0.25)) if stages > 1 else 0.0
     more = float(after[0]) * float(sd) * math.sqrt(batches) * longest

@@ -23,7 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from diagnose import limits
-from diagnose.compare import nan_median, peers_median
+from diagnose.compare import nan_median, peers_median, trimmed_mean
 from diagnose.fleet import Fleet, Floats, Ints
 from diagnose.live_pipelines import message_names
 from diagnose.suspects import Scene
@@ -57,7 +57,7 @@ def slow_links_of_pipelines(fleet: Fleet, scene: Scene) -> list[Suspect]:
         return []
     earlier = _less(stays.meeting, scene.roles)
     late = np.array([float(np.median(earlier[member == d])) for d in range(int(member.max()) + 1)])
-    worked = _more(np.nan_to_num(np.nanmean(scene.own, axis=1)), scene.roles)
+    worked = _more(np.nan_to_num(trimmed_mean(scene.own)), scene.roles)
     floor_s = max(limits.PORT_EFFECT_SHARE * scene.step_s, 0.0)
     found = []
     for pipeline in np.flatnonzero(late >= floor_s):
@@ -149,7 +149,7 @@ def _suspect(fleet: Fleet, scene: Scene, ends: tuple[int, int], facts: tuple[flo
             Evidence("steps", f"rank {first} waits for gradients", *stay(before, stays.gradients), "s/step", peers),
             Evidence("steps", f"rank {second} waits for activations", *stay(behind, stays.activations), "s/step", peers),
             Evidence("steps", "own time of the two ranks", float(own.mean()),
-                     float(np.nanmean(peers_median(scene.own, scene.roles)[list(ends)])), "s/step", peers),
+                     float(nan_median(peers_median(scene.own, scene.roles)[list(ends)], 1).mean()), "s/step", peers),
         ),
         action=f"All stages of this pipeline run at the pace of the messages between rank {first} and rank {second}: look at the "
         "link, the ports and the route between their hosts.",
