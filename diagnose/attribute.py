@@ -26,6 +26,7 @@ from diagnose.fleet import Bools, Fleet, Floats, Ints
 WAITING = ("collective",)  # kinds in which a rank waits for others: never its own work
 TRANSFER = "transfer"  # detail of a collective that is known to contain no waiting: own time after all
 _FRAME = re.compile(r"^(.*) \((.*):(\d+)\)$", re.DOTALL)
+_SHARED = 0.25
 _LIBRARY = re.compile(r"/(site|dist)-packages/|/lib(64)?/python\d|^<frozen |^<__array_function__")
 
 
@@ -72,6 +73,11 @@ class Located:
     def share(self) -> float:
         """Which part of the function's inclusive time is excess."""
         return self.excess_s / self.own_s if self.own_s > 0 else 0.0
+
+    @property
+    def shared(self) -> bool:
+        """The peers spend time in it as well: a quarter of the rank's at least."""
+        return self.peers_s >= _SHARED * self.own_s
 
 
 class Profiles:

@@ -94,9 +94,7 @@ class Patterns:
     bytes: Ints | None = None  # moved in the window
     mu: Floats | None = None  # mean utilisation of the function's resource; NaN where it is not known
     sigma: Floats | None = None  # its standard deviation
-    native: Labels | None = (
-        None  # where most samples of a running Python function were: 'kernel', a native function, ''
-    )
+    native: Labels | None = None  # most samples of a running Python function: in 'kernel', a native function, ''
 
     def __len__(self) -> int:
         return len(self.rank)

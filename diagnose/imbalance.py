@@ -62,9 +62,8 @@ def moving_imbalance(fleet: Fleet, scene: Scene, notes: list[str]) -> Suspect | 
         return None
     late = scene.own - _usual(scene.own)
     cost = float(np.nan_to_num(trimmed_mean((_highest(late) - np.nanmean(np.nan_to_num(late), axis=0))[None, :])[0]))
-    pipelines = (
-        scene.pipelines if fleet.timed else None
-    )  # a live one's micro-batches are counted from outside: not for a model
+    # A live pipeline's micro-batches are counted from outside: not for a model.
+    pipelines = scene.pipelines if fleet.timed else None
     clear = cost >= limits.EFFECT_SHARE * scene.step_s
     if not clear and pipelines is None:
         return None
@@ -82,19 +81,18 @@ def moving_imbalance(fleet: Fleet, scene: Scene, notes: list[str]) -> Suspect | 
                 "noise of the hosts"
             )
         return None
-    pause = varying.pausing(fleet)
-    even = scene.own - x + np.nanmean(x, axis=0) if pause is None else scene.own - np.nan_to_num(np.maximum(x, 0.0))
+    found = varying.most(fleet)
+    pauses = found is not None and found.pauses
+    even = scene.own - np.nan_to_num(np.maximum(x, 0.0)) if pauses else scene.own - x + np.nanmean(x, axis=0)
     lost_s = shrink(scene.own, even, scene.pipelines, scene.busy_s)
-    if pause is None and pipelines is not None:
+    if not pauses and pipelines is not None:
         lost_s += _between_stages(scene, pipelines, work, even, lost_s)
     if lost_s < limits.EFFECT_SHARE * scene.step_s:
         return None
-    signature = _turns(x, often=pause is None) or (
-        _together(fleet, work, x, lost_s / scene.step_s, pipelines) if pause is None else None
-    )
-    if signature is None:
-        return None
-    return _suspect(fleet, scene, signature, lost_s, pause)
+    signature = _turns(x, often=not pauses)
+    if signature is None and not pauses:
+        signature = _together(fleet, work, x, lost_s / scene.step_s, pipelines)
+    return None if signature is None else _suspect(fleet, scene, signature, lost_s, found)
 
 
 def _usual(own: Floats) -> Floats:
@@ -197,9 +195,10 @@ def _together(fleet: Fleet, work: Floats, x: Floats, share: float, pipelines: Pi
         return None
     # All ranks of a pipeline work on the same sequences.
     member = pipelines.member if pipelines is not None else np.arange(len(x))
-    groups = np.stack([np.nan_to_num(x[member == each]).mean(axis=0) for each in np.unique(member)])
+    numbers, group = np.unique(member, return_inverse=True)
+    groups = np.stack([np.nan_to_num(x[member == each]).mean(axis=0) for each in numbers])
     heaviest: Bools = groups >= _highest(groups)[None, :]
-    heavy = np.asarray(heaviest[np.searchsorted(np.unique(member), member)], dtype=bool)
+    heavy = np.asarray(heaviest[group.reshape(-1)], dtype=bool)
     if not _spread_over_ranks(heaviest):
         return None
     evidence = (
@@ -216,10 +215,10 @@ def _together(fleet: Fleet, work: Floats, x: Floats, share: float, pipelines: Pi
 
 
 def _suspect(
-    fleet: Fleet, scene: Scene, signature: _Signature, lost_s: float, pause: varying.Varying | None
+    fleet: Fleet, scene: Scene, signature: _Signature, lost_s: float, found: varying.Varying | None
 ) -> Suspect:
     rows = np.flatnonzero(signature.heavy.any(axis=1))
-    found = varying.most(fleet)
+    pause = found if found is not None and found.pauses else None
     hosts = {fleet.ranks.host[int(row)] for row in rows}
     oftenest = 100 * float(signature.heavy.sum(axis=1).max()) / max(signature.heavy.shape[1], 1)
     evidence = [

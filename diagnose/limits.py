@@ -74,9 +74,7 @@ FOREIGN_BYTES = 1 << 29  # of GPU memory: a context of a monitor holds up to abo
 IRQ_SHARE = 0.05  # of the rank's CPUs in interrupts, above the peers': the lab without a flood has 0.6-1.4 %, 4 % with 5,000 disk reads/s
 FAULT_WORK = 3.0  # times the waiting for pages: the kernel's work for them and the queue after each (lab: up to 2.2)
 FAULT_WORK_S = 50e-6  # per page that had to be reclaimed first: faulting, reclaiming, asking the disk (lab: 35-43)
-MINOR_FAULT_S = (
-    200e-6  # a page of 2 MiB given and cleared; one of 4 KiB takes 0.2-1 µs: fewer faults cannot have taken the time
-)
+MINOR_FAULT_S = 200e-6  # at most: a page of 2 MiB given and cleared; one of 4 KiB takes 0.2-1 µs
 MINOR_FAULTS_RATIO = 3.0  # times the peers': a process that takes no new memory faults now and then, too
 MORE_INPUT = 0.05  # of the peers' bytes: what a GPU reads is counted exactly on some models, sampled on others
 EVENTS_HZ = 1.0  # errors per second: links correct a few an hour in health; it takes many to cost time
@@ -93,6 +91,9 @@ FLAT_BESIDE = 0.5  # times the peers' sigma: low and flat
 RARE_MODEL = 0.25  # of the ports: fewer of another nominal speed are degraded, not another model
 PORT_EFFECT_SHARE = 0.08  # of the step, without a counter; EFFECT_SHARE where it is flat beside peers that burst
 PORT_BYTES_SHARE = 0.1  # of the bytes of the busiest port: a quiet port's rate says nothing
+
+# What an observer's sample of a stack stands for (observer/recorder.py: 99 Hz); samples of t seconds have a variance of t times it.
+SAMPLING_S = 1 / 99
 
 # Comparison with the baseline windows.
 STAGE_SHARE = 0.10  # of the step: a role this much heavier than the median role is an imbalance

@@ -23,6 +23,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from diagnose import limits
+from diagnose.causes.case import NO_COUNTER
 from diagnose.compare import nan_median, peers_median, trimmed_mean
 from diagnose.fleet import Fleet, Floats, Ints
 from diagnose.live_pipelines import message_names
@@ -33,7 +34,6 @@ _GRADIENTS = re.compile(r"backward|bwd|grad", re.IGNORECASE)
 _ACTIVATIONS = re.compile(r"forward|fwd|activation", re.IGNORECASE)
 _EACH = 1 / 3  # of late(d)
 _OWN = 0.3  # of late(d): a pipeline that works this much longer is late by its work
-_SUPPORT = 0.75  # no counter says why
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ def slow_links_of_pipelines(fleet: Fleet, scene: Scene) -> list[Suspect]:
     earlier = _less(stays.meeting, scene.roles)
     late = np.array([float(np.median(earlier[member == d])) for d in range(int(member.max()) + 1)])
     worked = _more(np.nan_to_num(trimmed_mean(scene.own)), scene.roles)
-    floor_s = max(limits.PORT_EFFECT_SHARE * scene.step_s, 0.0)
+    floor_s = limits.PORT_EFFECT_SHARE * scene.step_s
     found = []
     for pipeline in np.flatnonzero(late >= floor_s):
         others = np.delete(late, pipeline)
@@ -142,7 +142,7 @@ def _suspect(fleet: Fleet, scene: Scene, ends: tuple[int, int], facts: tuple[flo
         function=None,
         lost_seconds_per_step=late_s,
         lost_percent=100 * late_s / scene.step_s,
-        confidence=float(np.clip(z * z / (z * z + 5) * _SUPPORT, 0.05, 0.95)),
+        confidence=float(np.clip(z * z / (z * z + 5) * NO_COUNTER, 0.05, 0.95)),
         since=None,
         evidence=(
             Evidence("steps", "its pipeline comes later than the others to their common collectives, by", late_s, 0.0, "s/step", peers),

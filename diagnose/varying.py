@@ -10,11 +10,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from diagnose import limits
 from diagnose.attribute import Function
 from diagnose.fleet import Fleet, Floats, Ints
 
 _WORK = ("python", "gpu", "memory")
-_SAMPLING_S = 1 / 99  # between two stacks of one thread (observer/recorder.py)
 _ALONE = 0.8  # of the variance
 _MOST = 0.5  # of the work: what grows with its input is most of a step
 _SMALL = 0.25  # of the work: a pause is little of it
@@ -33,6 +33,11 @@ class Varying:
     def alone(self) -> bool:
         """Nothing else varies, and most of the work is something else."""
         return self.of_variance >= _ALONE and self.of_work <= _MOST
+
+    @property
+    def pauses(self) -> bool:
+        """It is Python, varies alone and is little of the work."""
+        return self.alone and self.function.kind == "python" and (self.detail == "gc" or self.of_work <= _SMALL)
 
 
 def correlation(fleet: Fleet, work: Floats) -> float | None:
@@ -75,14 +80,6 @@ def most(fleet: Fleet) -> Varying | None:
     )
 
 
-def pausing(fleet: Fleet) -> Varying | None:
-    """The Python function that varies alone and is little of the work."""
-    found = most(fleet)
-    if found is None or not found.alone or found.function.kind != "python":
-        return None
-    return found if found.detail == "gc" or found.of_work <= _SMALL else None
-
-
 def _variances(fleet: Fleet) -> tuple[Ints, Floats, Floats]:
     """Rows of the patterns that are work, their variance over the steps, and that without the samples' own."""
     table = fleet.patterns
@@ -97,5 +94,5 @@ def _variances(fleet: Fleet) -> tuple[Ints, Floats, Floats]:
         running = (table.kind.codes[rows] == table.kind.code("python")) & (
             table.detail.codes[rows] == table.detail.code("")
         )
-        sampled = np.where(running, _SAMPLING_S * table.per_step_s[rows], 0.0)
+        sampled = np.where(running, limits.SAMPLING_S * table.per_step_s[rows], 0.0)
     return rows, variance, np.maximum(variance - sampled, 0.0)

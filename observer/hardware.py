@@ -72,14 +72,13 @@ class Hardware:
         if self._gpus is None:
             self.listen()
         self._started_s = time.monotonic()
-        on_gpus = any(uses_accelerator(rank) for rank in self.ranks)
+        on_gpus = self._gpus is not None
         self._nics = PortSampler(root=self.root) if on_gpus else PortSampler(root=self.root, burst_every_s=_NEVER)
         self._nics.start()
-        if on_gpus:
-            self._links = PcieSampler(root=self.root)
-            self._links.start()
         if self._gpus is not None:
+            self._links = PcieSampler(root=self.root)
             self._gpus.start()
+            self._links.start()
 
     def stop(self) -> Reading:
         """End, once, and say what was seen. Never raises, and takes at most `_STOP_S` seconds however many devices hang."""

@@ -257,6 +257,7 @@ COUNTER_NAMES = {
     "cpu.softirq_s": "scope host: softirq time, all CPUs; instance cpuN: of a CPU that spent 2 % of the window in interrupts; "
     "likewise cpu.irq_s",
     "cpu.busy_s": "scope host: non-idle time, all CPUs (limit = CPUs x window)",
+    "memory.minor_faults": "scope rank: events: pages given to the process without reading them from anywhere",
     "psi.cpu.some_s": "scope host: /proc/pressure/cpu some, likewise psi.memory.some_s, psi.memory.full_s, psi.io.some_s, psi.io.full_s",
     "disk.throttled": "scope cgroup: gauge: bytes/s that an I/O throttle (blkio v1, io.max v2) allows; instance = device, direction",
     "disk.read_bytes": "scope disk: instance = device; likewise disk.write_bytes, disk.busy_s, disk.read_s, disk.reads",

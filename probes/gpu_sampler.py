@@ -142,6 +142,7 @@ class GpuSampler(Sampler):
         self._ticks = 0
         self._open = False
         self._go = threading.Event()
+        self._wanted = False
 
     def listen(self) -> None:
         """Open the library and hear Xids from now on; `start` samples. Returns at once."""
@@ -154,13 +155,13 @@ class GpuSampler(Sampler):
 
     def start(self) -> None:
         """Begin to sample. Returns at once."""
+        self._wanted = True
         self._go.set()
-        if not self._began:
+        if not self._began and not self._missing:  # not refused before
             self.listen()
 
     def stop(self, timeout_s: float = 2.0) -> GpuRecording:
         """End and give what was seen; what hangs longer than that is left behind, and said. Never raises."""
-        self._stopping.set()
         self._go.set()
         if not self._finish(timeout_s):
             GpuSampler._hanging = self
@@ -200,8 +201,9 @@ class GpuSampler(Sampler):
         self._watch = XidWatch(library, handles)
         self._doing = ""
         self._go.wait()
-        if self._stopping.is_set():
+        if not self._wanted:  # told to stop before there was anything to sample
             return
+        self._doing = "NVML, events"
         earlier = [(index, Xid(xid, time.monotonic_ns())) for index, xid in self._watch.poll()]
         for index in indices:
             self._doing = f"NVML, gpu{index}"

@@ -31,7 +31,6 @@ from probes.procfs import parse_cpu_list
 _DAEMON = re.compile(rf"{INTERRUPTS.pattern[:-1]} \(\d+\)$")
 _DAEMON_SHARE = 0.01  # of the window
 _MOST = 0.9
-_SAMPLING_S = 1 / 99  # between two stacks of a thread (observer/recorder.py)
 _Z_GROWN = 3.0
 _KINDS = ("cpu.softirq_s", "cpu.irq_s")
 
@@ -88,7 +87,7 @@ def _growth_beside(case: Case, computing: Sequence[FunctionExcess], function: Fu
     """By what share the computing functions other than this one grew; 0 where the samples do not prove it."""
     own = sum(f.own_s for f in computing) - function.own_s
     peers = sum(f.peers_s for f in computing) - function.peers_s
-    error = math.sqrt((max(own, 0.0) + max(peers, 0.0)) * _SAMPLING_S / max(case.steps, 1))
+    error = math.sqrt((max(own, 0.0) + max(peers, 0.0)) * limits.SAMPLING_S / max(case.steps, 1))
     return (own - peers) / peers if peers > 0 and own - peers >= _Z_GROWN * error else 0.0
 
 

@@ -9,11 +9,11 @@ Convicts: its control group ran into its memory limit (1/s and ten times the pee
 swap are half of the major faults of its host: swap. Tasks of its host waited for memory (PSI) for half as long as the rank waited
 for pages: reclaim.
 Acquits: no waiting for pages above the peers'; no such counter: then a mapped file is slow to read, which is storage.
+A control group that is full of page cache hits its limit all day: without faults above the peers' that is health.
 
 Page faults without waiting: a function that allocates and touches memory anew in each step spends its time in the kernel, which gives
 and clears the pages. Convicts: the function's time is in the kernel (native stacks), and the process has three times the minor faults of
 its peers, enough of them to have taken half of the time if all were huge pages.
-A control group that is full of page cache hits its limit all day: without faults above the peers' that is health.
 """
 
 from __future__ import annotations

@@ -14,7 +14,6 @@ from diagnose.causes.case import GUESS, NO_COUNTER, SEEN, Case, Charge
 from diagnose.verdict import AGAINST, Evidence
 
 _LOADER_FILES = ("dataloader", "data_loader", "/utils/data/")
-_THERE_TOO = 0.25  # of the rank's time in a function in which its peers wait as well
 _LOCKS = ("futex", "lock", "semaphore", "condition")
 _HOLDER = re.compile(r"held by (.+) \((.+):(\d+)\) on ")  # observer/gil.py
 
@@ -44,7 +43,7 @@ def _function_charge(case: Case, found: Located) -> Charge:
         evidence.append(Evidence("stacks", "deepest frame", f"{leaf.name} ({leaf.file}:{leaf.line})", None, ""))
     evidence.append(Evidence("stacks", "state in it", "waiting by its own will" if blocking else "computing", None, ""))
     place = f"{function.name} ({function.file}:{function.line})"
-    shared = blocking and found.peers_s >= _THERE_TOO * found.own_s
+    shared = blocking and found.shared
     if shared:  # a device, a queue: what all wait for may have more to do for this rank
         evidence.append(Evidence(f"{AGAINST}stacks", "the peers wait there, too, for as much of this time",
                                  100 * found.peers_s / found.own_s, None, "%"))  # fmt: skip

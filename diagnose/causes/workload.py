@@ -21,8 +21,6 @@ from diagnose.causes.device import behaviour, beside, device_time
 from diagnose.verdict import Evidence
 
 _MODEL = re.compile(r"/torch/(nn|autograd)/|/jax/|/flax/|/tensorflow/")
-_SAMPLING_S = 1 / 99  # between two stacks of a thread (observer/recorder.py)
-_THERE_TOO = 0.25  # of the rank's time in the function: it is the peers' work too
 _Z_MODEL = 2.0
 _Z_CPU, _CPU_SPREAD, _PEERS_LEAST = 3.0, 0.05, 2
 _ALL_OF_MODEL = 0.97  # support: a little more than the function alone
@@ -47,7 +45,7 @@ def judge(case: Case) -> Iterator[Charge]:
 def _shared(case: Case) -> Located | None:
     """The rank's odd Python function, if the peers work in it too."""
     found = case.python
-    if found is None or found.spread or found.peers_s < _THERE_TOO * found.own_s or not len(case.peers):
+    if found is None or found.spread or not found.shared or not len(case.peers):
         return None
     return found
 
@@ -64,7 +62,7 @@ def _longer_model(case: Case, found: Located) -> Iterator[Charge]:
     own, peers = sum(f.own_s for f in model), sum(f.peers_s for f in model)
     if peers <= 0 or own / peers < 1 + 0.5 * (times - 1):
         return
-    error = math.sqrt(peers * _SAMPLING_S / max(case.steps, 1) * (1 + 1 / len(case.peers)))
+    error = math.sqrt(peers * limits.SAMPLING_S / max(case.steps, 1) * (1 + 1 / len(case.peers)))
     if (own - peers) / error < _Z_MODEL:
         return
     yield Charge(

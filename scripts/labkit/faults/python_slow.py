@@ -20,10 +20,9 @@ class PythonSlow(Fault):
     _choice: tuple[str, str] | None = None
 
     def inject(self) -> Truth:
-        truth = self.slow_down(self._seconds or self.extra_s)
         if self._seconds is None and self.tunes and self.victim == self.job.lone and not self.job.plan.free_cores:
-            truth = self._hold_up_the_others()
-        return truth
+            return self._hold_up_the_others()
+        return self.slow_down(self._seconds or self.extra_s)
 
     def _hold_up_the_others(self) -> Truth:
         """A rank with a core for itself has time in hand, of which its own part of a step tells only some."""
