@@ -1,8 +1,8 @@
 """GPM: the performance monitors of Hopper and later GPUs, averaged between two samples of the driver.
 
 In: pynvml and a device handle. Out: GpmSample while it is taken, GpmReading afterwards (all parsed at once costs a tenth). Needs
-no CUPTI, clashes with no profiler, and costs the job nothing: the counters run anyway. Two samples per GPU take turns, so that
-each reading is the mean since the one before.
+no CUPTI, clashes with no profiler, and costs the job nothing: the counters run anyway. Samples lie in a ring, and what the driver
+makes of them is asked for some at a time: asked for one by one, each finds the caches cold and costs ten times as much.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import contextlib
 import ctypes
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,12 +30,14 @@ _METRIC = np.dtype([("id", "<u4"), ("error", "<u4"), ("value", "<f8"), ("info", 
 _FACTORS = np.array([factor for _, factor in METRICS.values()])
 
 
-class GpmSample(NamedTuple):
-    """What the driver said of the `interval_ns` that ended at `time_ns` (CLOCK_MONOTONIC): its metrics as they lie in memory."""
+@dataclass(slots=True)
+class GpmSample:
+    """The `interval_ns` that ended at `time_ns` (CLOCK_MONOTONIC), and once the driver has been asked what it says of them: its
+    metrics as they lie in memory, empty until then."""
 
     time_ns: int
     interval_ns: int
-    metrics: bytes
+    metrics: bytes = b""
 
 
 class GpmReading(NamedTuple):
@@ -57,51 +60,56 @@ class GpmReading(NamedTuple):
 class Gpm:
     """The monitors of one GPU. Made by `open_gpm`; `close` gives the samples back."""
 
-    def __init__(self, library: Any, handle: Any) -> None:
-        """Raises what the library raises, and AttributeError where it is too old to know GPM."""
+    def __init__(self, library: Any, handle: Any, together: int = 5) -> None:
+        """Of each `together` samples the means are asked at once. Raises what the library raises, and AttributeError where it
+        is too old to know GPM."""
         self._library = library
-        self._samples = [library.nvmlGpmSampleAlloc() for _ in range(2)]
-        # For each order of the two samples: nothing is built anew at a reading.
-        self._take = [prepared(library, "nvmlGpmSampleGet", handle, sample) for sample in self._samples]
-        self._requests = [_request(library, *self._samples[::-1]), _request(library, *self._samples)]
-        self._answer = [
-            prepared(library, "nvmlGpmMetricsGet", ctypes.byref(structure)) for structure, _ in self._requests
-        ]
-        self._latest = 0
+        self._ring = [library.nvmlGpmSampleAlloc() for _ in range(together + 1)]
+        # Nothing is built anew at a reading.
+        self._take = [prepared(library, "nvmlGpmSampleGet", handle, sample) for sample in self._ring]
+        self._request = library.c_nvmlGpmMetricsGet_t()
+        self._request.version, self._request.numMetrics = _VERSION, len(METRICS)
+        metrics = type(self._request).metrics.offset
+        rows = np.frombuffer(self._request, _METRIC, len(METRICS), metrics)
+        rows["id"] = [number for number, _ in METRICS.values()]
+        self._answer = memoryview(self._request).cast("B")[metrics : metrics + rows.nbytes]
+        self._ask = prepared(library, "nvmlGpmMetricsGet", ctypes.byref(self._request))
+        self._waiting: list[tuple[int, GpmSample]] = []
+        self._place = 0
         self._since_ns = 0
 
     def sample(self) -> GpmSample | None:
-        """The means since the last call; None on the first one. Raises what the library raises (the GPU is lost, say)."""
+        """Of the time since the last call; None on the first one. Raises what the library raises (the GPU is lost, say)."""
         now = time.monotonic_ns()
-        latest = self._latest = 1 - self._latest
-        self._take[latest]()
-        before, self._since_ns = self._since_ns, now
+        place = (self._place + 1) % len(self._ring)
+        self._take[place]()
+        self._place, before, self._since_ns = place, self._since_ns, now
         if not before:
             return None
-        self._answer[latest]()
-        return GpmSample(now, now - before, self._requests[latest][1].tobytes())
+        sample = GpmSample(now, now - before)
+        self._waiting.append((place, sample))
+        if len(self._waiting) == len(self._ring) - 1:
+            self.fill()
+        return sample
+
+    def fill(self) -> None:
+        """Ask for the metrics of the samples that have none yet. Raises what the library raises; those stay empty."""
+        waiting, self._waiting = self._waiting, []
+        for place, sample in waiting:
+            self._request.sample1, self._request.sample2 = self._ring[place - 1], self._ring[place]
+            self._ask()
+            sample.metrics = self._answer.tobytes()
 
     def close(self) -> None:
         """Frees the samples. Never raises."""
-        for sample in self._samples:
+        for sample in self._ring:
             with contextlib.suppress(Exception):
                 self._library.nvmlGpmSampleFree(sample)
-        self._samples = []
-
-
-def _request(library: Any, before: Any, after: Any) -> tuple[Any, memoryview]:
-    """Asks for the means from one sample to another; with where the answer will lie."""
-    structure = library.c_nvmlGpmMetricsGet_t()
-    structure.version = _VERSION
-    structure.numMetrics = len(METRICS)
-    structure.sample1, structure.sample2 = before, after
-    offset = type(structure).metrics.offset
-    np.frombuffer(structure, _METRIC, len(METRICS), offset)["id"] = [number for number, _ in METRICS.values()]
-    return structure, memoryview(structure).cast("B")[offset : offset + len(METRICS) * _METRIC.itemsize]
+        self._ring, self._waiting = [], []
 
 
 def readings_of(samples: Sequence[GpmSample]) -> list[GpmReading]:
-    """What the samples say, in their order."""
+    """What the samples say, in their order. They have been filled."""
     rows = np.frombuffer(b"".join(sample.metrics for sample in samples), _METRIC).reshape(len(samples), len(METRICS))
     values = np.where(rows["error"] == 0, rows["value"] * _FACTORS, np.nan).tolist()
     return [GpmReading(sample.time_ns, sample.interval_ns, *row) for sample, row in zip(samples, values, strict=True)]

@@ -1,9 +1,9 @@
 """The GPUs of this host over a window: a thread that samples them through NVML at chosen rates.
 
-In: pynvml. Out: GpuRecording (gpu_series.py). At `activity_hz` (10 Hz): GPM, SM clock, reasons for lowered clocks, power. At
-`status_hz` (0.5 Hz): memory clock, temperatures, ECC, remapped rows, PCIe, NVLink states, errors and bytes, processes;
-everything at begin and end. README.md says how fast each value truly changes and what has been verified. Cost: scripts/bench
-counters. Nothing is ever set.
+In: pynvml. Out: GpuRecording (gpu_series.py). At `activity_hz` (10 Hz): GPM, and every other time (without GPM every time) SM
+clock, reasons for lowered clocks, power. At `status_hz` (0.5 Hz): memory clock, temperatures, ECC, remapped rows, PCIe, NVLink
+states, errors and bytes, processes. Everything at begin and end. README.md says how fast each value truly changes and what has
+been verified. Cost: scripts/bench counters. Nothing is ever set.
 """
 
 from __future__ import annotations
@@ -77,6 +77,9 @@ class _Track:
             )
             # A fallback: twice the calls where GPM has it all.
             self.rates = None if self.gpm else _rates(library, handle)
+            # Clock, power, reasons: where GPM tells the activity, power need not stand in for it.
+            self.state_every = 2 if self.gpm else 1
+            self.state = math.nan, math.nan, math.nan, math.nan
         except Exception as error:
             self.failed(error)
 
@@ -88,10 +91,15 @@ class _Track:
         """A call did not work: the GPU is lost, or not."""
         if is_lost(error):
             self.lost_ns = self.lost_ns or time.monotonic_ns()
+            with contextlib.suppress(Exception):  # the driver may still tell what it had read
+                if self.gpm is not None:
+                    self.gpm.fill()
         else:
             self.failures += 1
 
     def read_all(self) -> None:
+        if self.gpm is not None:
+            self.gpm.fill()
         if self.reader is not None:
             self.readings.append((time.monotonic_ns(), self.reader.full()))
 
@@ -117,11 +125,13 @@ class _Track:
             interval = now - since
             if self.rates is not None:
                 kernel, dram = self.rates()
-        try:
-            clock, power, reasons = self.sm_clock(), self.power(), self.reasons()
-        except Exception:  # one of them: the others stand
-            clock, power, reasons = _number(self.sm_clock), _number(self.power), _number(self.reasons)
-        self.rows.append(Row(now, interval, reading, kernel, dram, clock * 1e6, self.memory_clock_hz, power, reasons))
+        if len(self.rows) % self.state_every == 0:
+            try:
+                self.state = self.sm_clock() * 1e6, self.memory_clock_hz, self.power(), self.reasons()
+            except Exception:  # one of them: the others stand
+                clock_hz = _number(self.sm_clock) * 1e6
+                self.state = clock_hz, self.memory_clock_hz, _number(self.power), _number(self.reasons)
+        self.rows.append(Row(now, interval, reading, kernel, dram, *self.state))
 
 
 class GpuSampler(Sampler):

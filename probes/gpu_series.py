@@ -234,7 +234,7 @@ def samples_of(index: int, rows: Sequence[Row], readings: Sequence[tuple[int, Gp
         return np.array(values, np.float64)
 
     table = np.full((len(rows), len(_GPM_NAMES)), np.nan)
-    told = {place: row.gpm for place, row in enumerate(rows) if row.gpm is not None}
+    told = {place: row.gpm for place, row in enumerate(rows) if row.gpm is not None and row.gpm.metrics}
     if told:
         table[list(told)] = [_GPM_COLUMNS(one) for one in readings_of(list(told.values()))]
 
@@ -321,7 +321,10 @@ def growth_of(
 
 
 def _links(gpus: Sequence[Gpu]) -> tuple[LinkGrowth, ...]:
-    seen = [{link.link: link for link in gpu.links} for gpu in gpus]
+    # A reader gives the same object as long as nothing changes; the last is kept, for growth needs two.
+    told = [gpu.links for gpu in gpus]
+    changed = [place for place, links in enumerate(told[:-1]) if place == 0 or links is not told[place - 1]]
+    seen = [{link.link: link for link in told[place]} for place in (*changed, *range(len(told))[-1:])]
     wired = any(link.active for one in seen for link in one.values())
     result = []
     for number in sorted({link for one in seen for link in one}):

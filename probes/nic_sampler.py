@@ -81,7 +81,7 @@ class PortSampler(Sampler):
         series_hz: float = 1.0,
         burst_hz: float = 1000.0,
         burst_s: float = 0.1,
-        burst_every_s: float = 6.0,
+        burst_every_s: float = 8.0,
         root: Path = ROOT,
     ) -> None:
         super().__init__("port sampling")

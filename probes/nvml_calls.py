@@ -39,3 +39,22 @@ def number(library: Any, name: str, kind: type[Any], *arguments: object) -> Call
         return float(found.value)
 
     return ask
+
+
+def counter(library: Any, name: str, kind: type[Any], *arguments: object) -> Callable[[], int | None]:
+    """As `number`, but asked anew every time: None where the GPU does not tell it just now. Raises NVMLError only where the GPU
+    is lost."""
+    try:
+        function, found = getattr(library.nvmlLib, name), kind()
+    except AttributeError:  # a driver too old to know it
+        return lambda: None
+    lost, failure = library.NVML_ERROR_GPU_IS_LOST, library.NVMLError
+    arguments = (*arguments, ctypes.byref(found))
+
+    def ask() -> int | None:
+        code = function(*arguments)
+        if code == lost:
+            raise failure(code)
+        return None if code else int(found.value)
+
+    return ask

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 import numpy as np
 
 from probes.gpu import Gpu, GpuProcess, NvLink
+from probes.nvml_calls import counter
 
 MAX_LINKS, MAX_PROCESSES = 18, 256
 CLOCK_SM, CLOCK_MEMORY = 1, 2
@@ -28,7 +29,7 @@ FIELD_POWER_INSTANT, FIELD_PCIE_TX_BYTES, FIELD_PCIE_RX_BYTES = 186, 197, 198
 _LINK_ERRORS, _LINK_ERRORS_LATER = (161, 162, 163), (295, 215, 208)
 FIELD_LINK_STATE, FIELD_RECOVERY_ACTION = 165, 230
 MOVING_FIELDS = (
-    (FIELD_MEMORY_TEMPERATURE, 0), (FIELD_POWER_INSTANT, 0), (FIELD_PCIE_TX_BYTES, 0), (FIELD_PCIE_RX_BYTES, 0),
+    (FIELD_MEMORY_TEMPERATURE, 0), (FIELD_PCIE_TX_BYTES, 0), (FIELD_PCIE_RX_BYTES, 0),
     (FIELD_NVLINK_TX_KIB, ALL_LINKS), (FIELD_NVLINK_RX_KIB, ALL_LINKS),
 )  # fmt: skip
 # struct nvmlFieldValue_st, and how its union is read by valueType.
@@ -37,6 +38,15 @@ _FIELD = np.dtype([("id", "<u4"), ("scope", "<u4"), ("time", "<i8"), ("latency",
 _WIDTHS = {2: 64, 3: 64, 4: 64, 5: 32, 6: 16}
 _ANSWER, _ANSWER_AT = struct.Struct("<IIQ"), _FIELD.fields["type"][1]  # type: ignore[index]
 _DOUBLE, _WORD = struct.Struct("<d"), struct.Struct("<Q")
+# What is asked again and again: the function, what it takes beside the device, what it writes.
+_COUNTERS: dict[str, tuple[str, tuple[int, ...], type[Any]]] = {
+    "temperature_c": ("nvmlDeviceGetTemperature", (0,), ctypes.c_uint),
+    "ecc_corrected": ("nvmlDeviceGetTotalEccErrors", (0, 0), ctypes.c_ulonglong),
+    "ecc_uncorrected": ("nvmlDeviceGetTotalEccErrors", (1, 0), ctypes.c_ulonglong),
+    "pcie_gen": ("nvmlDeviceGetCurrPcieLinkGeneration", (), ctypes.c_uint),
+    "pcie_width": ("nvmlDeviceGetCurrPcieLinkWidth", (), ctypes.c_uint),
+    "pcie_replays": ("nvmlDeviceGetPcieReplayCounter", (), ctypes.c_uint),
+}
 
 _Value = TypeVar("_Value")
 Field = tuple[int, int]
@@ -150,17 +160,22 @@ class GpuReader:
         self._states_by_field = False
         self._wanted: tuple[Field, ...] | None = None
         self._processes_since_us = 0
+        self._counters = {
+            name: counter(library, function, kind, self.handle, *(ctypes.c_uint(one) for one in arguments))
+            for name, (function, arguments, kind) in _COUNTERS.items()
+        }
 
     def _call(self, name: str, *arguments: object) -> Any:
-        return ask(getattr(self.library, name, None), self.handle, *arguments)
-
-    def _alive(self) -> None:
-        """Raises if the GPU is lost: everything else here takes a failure for 'not supported'."""
-        self.library.nvmlDeviceGetUUID(self.handle)
+        """What the library says; None for any failure but a GPU that is lost, which raises."""
+        try:
+            return getattr(self.library, name)(self.handle, *arguments)
+        except Exception as error:
+            if is_lost(error):
+                raise
+            return None
 
     def full(self) -> Gpu:
         """Everything. Raises what the library raises if the GPU is lost."""
-        self._alive()
         call = self._call
         pci = call("nvmlDeviceGetPciInfo")
         utilisation = call("nvmlDeviceGetUtilizationRates")
@@ -169,10 +184,14 @@ class GpuReader:
         ecc_mode = call("nvmlDeviceGetEccMode")
         retired = call("nvmlDeviceGetRetiredPagesPendingStatus")
         moving = self._moving((
-            (FIELD_RECOVERY_ACTION, 0), (FIELD_RETIRED_SINGLE, 0), (FIELD_RETIRED_DOUBLE, 0), (FIELD_LINK_SPEED, 0),
+            (FIELD_POWER_INSTANT, 0), (FIELD_RECOVERY_ACTION, 0), (FIELD_RETIRED_SINGLE, 0), (FIELD_RETIRED_DOUBLE, 0),
+            (FIELD_LINK_SPEED, 0),
         ))  # fmt: skip
+        reasons = call("nvmlDeviceGetCurrentClocksEventReasons")
         return Gpu(
             **moving,
+            power_w=_watts(call("nvmlDeviceGetPowerUsage")),
+            throttle_reasons=reasons if reasons is not None else call("nvmlDeviceGetCurrentClocksThrottleReasons"),
             bus=(text(getattr(pci, "busId", None)) or "").lower() or None,
             name=text(call("nvmlDeviceGetName")),
             vbios=text(call("nvmlDeviceGetVbiosVersion")),
@@ -200,35 +219,29 @@ class GpuReader:
         )
 
     def moving(self) -> Gpu:
-        """What can change within a window. Raises what the library raises if the GPU is lost."""
-        self._alive()
+        """What can change within a window, but for what is sampled faster (power, reasons for lowered clocks). Raises what the
+        library raises if the GPU is lost."""
         return Gpu(**self._moving())
 
     def _moving(self, more: tuple[Field, ...] = ()) -> dict[str, Any]:
         call = self._call
+        counts = {name: told() for name, told in self._counters.items()}
         found = self._fields(len(more), (*MOVING_FIELDS, *more))
         rows = call("nvmlDeviceGetRemappedRows")
-        reasons = call("nvmlDeviceGetCurrentClocksEventReasons")
         retired = [found[(field, 0)] for field in (FIELD_RETIRED_SINGLE, FIELD_RETIRED_DOUBLE) if (field, 0) in found]
         return {
             "index": self.index,
             "uuid": self.uuid,
-            "temperature_c": below(call("nvmlDeviceGetTemperature", 0), 200),
+            **counts,
+            "temperature_c": below(counts["temperature_c"], 200),
             "memory_temperature_c": below(_whole(found.get((FIELD_MEMORY_TEMPERATURE, 0))), 200),
-            "power_w": _watts(call("nvmlDeviceGetPowerUsage")),
             "power_instant_w": _watts(found.get((FIELD_POWER_INSTANT, 0))),
-            "throttle_reasons": reasons if reasons is not None else call("nvmlDeviceGetCurrentClocksThrottleReasons"),
-            "ecc_corrected": call("nvmlDeviceGetTotalEccErrors", 0, 0),
-            "ecc_uncorrected": call("nvmlDeviceGetTotalEccErrors", 1, 0),
             "remap_corrected": rows[0] if rows is not None else None,
             "remap_uncorrected": rows[1] if rows is not None else None,
             "remap_pending": bool(rows[2]) if rows is not None else None,
             "remap_failed": bool(rows[3]) if rows is not None else None,
             "retired_pages": int(sum(retired)) if retired else None,
             "recovery_action": _whole(found.get((FIELD_RECOVERY_ACTION, 0))),
-            "pcie_gen": call("nvmlDeviceGetCurrPcieLinkGeneration"),
-            "pcie_width": call("nvmlDeviceGetCurrPcieLinkWidth"),
-            "pcie_replays": call("nvmlDeviceGetPcieReplayCounter"),
             "pcie_tx_bytes": _whole(found.get((FIELD_PCIE_TX_BYTES, 0))),
             "pcie_rx_bytes": _whole(found.get((FIELD_PCIE_RX_BYTES, 0))),
             "nvlink_tx_bytes": _whole(found.get((FIELD_NVLINK_TX_KIB, ALL_LINKS)), 1024),

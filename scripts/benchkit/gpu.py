@@ -171,7 +171,7 @@ def _environment() -> dict[str, str]:
 def _moving(library: Any, reader: Any) -> dict[str, Callable[[], float]]:
     """Everything that the samplers read again and again, and that this GPU tells."""
     from probes.gpm import open_gpm
-    from probes.nvml_fields import CLOCK_MEMORY, CLOCK_SM, MOVING_FIELDS, FieldBatch
+    from probes.nvml_fields import CLOCK_MEMORY, CLOCK_SM, FIELD_POWER_INSTANT, MOVING_FIELDS, FieldBatch
 
     handle = reader.handle
     found: dict[str, Callable[[], float]] = {
@@ -186,7 +186,7 @@ def _moving(library: Any, reader: Any) -> dict[str, Callable[[], float]]:
         "PCIe replays": lambda: library.nvmlDeviceGetPcieReplayCounter(handle),
         "ECC corrected": lambda: library.nvmlDeviceGetTotalEccErrors(handle, 0, 0),
     }
-    for key in MOVING_FIELDS:
+    for key in (*MOVING_FIELDS, (FIELD_POWER_INSTANT, 0)):
         batch = FieldBatch(library, handle, (key,))
         if key in batch.read():
             found[_FIELD_NAMES.get(key[0], f"field {key[0]}")] = functools.partial(_value_of, batch, key)
@@ -205,6 +205,7 @@ def _sm_active(gpm: Gpm) -> float:
     from probes.gpm import readings_of
 
     sample = gpm.sample()
+    gpm.fill()
     return readings_of([sample])[0].sm_active if sample is not None else math.nan
 
 

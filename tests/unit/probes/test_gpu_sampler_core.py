@@ -56,6 +56,25 @@ def test_gpm_samples_become_columns() -> None:
     assert seconds.pop("hw_slowdown") == pytest.approx(0.3) and set(seconds.values()) == {0.0}
 
 
+def test_samples_that_the_driver_was_not_asked_about_are_unknown() -> None:
+    rows = [_row(0.1, _gpm(1.0, 0.5)), _row(0.2, GpmSample(0, S // 10)), _row(0.3, _gpm(1.0, 0.7))]
+    found = samples_of(3, rows, [(0, GPU)])
+    assert found.source == "gpm" and found.sm_active[[0, 2]].tolist() == pytest.approx([0.5, 0.7])
+    assert np.isnan(found.sm_active).tolist() == np.isnan(found.tensor_active).tolist() == [False, True, False]
+    assert found.power_w.tolist() == [100.0] * 3
+
+
+def test_link_errors_count_whichever_readings_told_them() -> None:
+    quiet, worse = (NvLink(0, True, 0, 0, 0, 0),), (NvLink(0, True, 5, 5, 0, 0),)
+    told = [quiet, quiet, worse, worse, worse]
+    (link,) = growth_of(3, [(place * S, replace(GPU, links=links)) for place, links in enumerate(told)], (), 0).links
+    assert (link.crc, link.replay, link.down, link.fell) == (5, 0, False, False)
+    (still,) = growth_of(3, [(0, replace(GPU, links=quiet)), (S, replace(GPU, links=quiet))], (), 0).links
+    assert still.crc == 0
+    (once,) = growth_of(3, [(0, replace(GPU, links=quiet))], (), 0).links
+    assert once.crc is None
+
+
 def test_without_gpm_power_stands_in_and_byte_counters_give_rates() -> None:
     rows = [_row(0.5, kernel=1.0, power=700.0), _row(1.5, kernel=1.0, power=100.0), _row(1.9, kernel=0.0, power=100.0)]
     readings = [(0, GPU), (S, replace(GPU, nvlink_tx_bytes=4000)), (2 * S, replace(GPU, nvlink_tx_bytes=1500))]
