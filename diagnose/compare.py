@@ -131,18 +131,25 @@ def peers_median(values: Floats, roles: Ints) -> Floats:
 
 
 def differences(
-    own: Floats, roles: Ints, step_s: float, first: int = 0, least_s: float = limits.EFFECT_SECONDS
+    own: Floats,
+    roles: Ints,
+    step_s: float,
+    first: int = 0,
+    least_s: float = limits.EFFECT_SECONDS,
+    drifting: bool = False,
 ) -> Differences:
     """Compare every rank's own time with its peers', from step `first` on.
 
     `own`: ranks x steps, seconds; `step_s`: length of a step. Steps before `first` tell only how the noise wanders.
-    `least_s`: least excess that counts, whatever the step.
+    `least_s`: least excess that counts, whatever the step. `drifting`: the job's steps grow steadily longer; then a steady growth
+    of a rank's excess is no noise either.
     """
     median = peers_median(own, roles)
     gap = own - median
-    rho = autocorrelation(gap, first)
-    own, median, gap = own[:, first:], median[:, first:], gap[:, first:]
-    excess, error = trimmed_mean(gap), trimmed_error(gap, rho)
+    noise = gap - _line(gap) if drifting else gap
+    rho = autocorrelation(noise, first)
+    own, median, gap, noise = own[:, first:], median[:, first:], gap[:, first:], noise[:, first:]
+    excess, error = trimmed_mean(gap), trimmed_error(noise, rho)
     between, wander = np.full(len(own), np.nan), np.full(len(own), np.nan)
     level = np.full(len(own), np.nan)
     count = np.zeros(len(own), dtype=np.int64)
@@ -170,18 +177,35 @@ def differences(
         error_s=error,
         z=np.nan_to_num(z),
         slower_share=np.nan_to_num(slower),
-        steady_s=_steady(gap),
+        steady_s=_steady(gap, drifting),
         floor_s=floor,
         peer_count=count,
     )
 
 
-def _steady(gap: Floats) -> Floats:
-    """The least trimmed mean over thirds of the steps (halves below 15 steps, the whole below 8)."""
+def _steady(gap: Floats, drifting: bool = False) -> Floats:
+    """The least trimmed mean over thirds of the steps (halves below 15 steps, the whole below 8); `drifting`: of a rank whose
+    means rise from third to third without the first."""
     count = gap.shape[1]
     parts = np.array_split(gap, 3 if count >= 15 else 2 if count >= 8 else 1, axis=1)
     means = np.stack([trimmed_mean(part) for part in parts])
+    if drifting and len(parts) == 3:
+        rising = (np.diff(means, axis=0) > 0).all(axis=0)
+        means[0] = np.where(rising, np.inf, means[0])
     return np.asarray(np.where(np.isfinite(means), means, np.inf).min(axis=0), dtype=np.float64)
+
+
+def _line(values: Floats) -> Floats:
+    """The straight line of least squares through each row; NaN is passed over."""
+    known = np.isfinite(values)
+    count = np.maximum(known.sum(axis=1), 1)[:, None]
+    at = np.where(known, np.arange(values.shape[1], dtype=np.float64), 0.0)
+    filled = np.where(known, values, 0.0)
+    centre, level = at.sum(axis=1)[:, None] / count, filled.sum(axis=1)[:, None] / count
+    away = np.where(known, at - centre, 0.0)
+    square = (away**2).sum(axis=1)[:, None]
+    slope = np.divide((away * filled).sum(axis=1)[:, None], square, out=np.zeros_like(square), where=square > 0)
+    return np.asarray(level + slope * away, dtype=np.float64)
 
 
 def _low(gap: Floats) -> Floats:

@@ -243,7 +243,8 @@ def _scene(fleet: Fleet, per_step: Floats, notes: list[str]) -> Scene:
         )
     step_s = float(trimmed_mean(per_step[known & (np.arange(len(per_step)) >= first)][None, :])[0])
     least_s = 0.0 if fleet.timed else limits.EFFECT_SECONDS
-    found = differences(steps.own_s, role, step_s, first, least_s)
+    growing = drift is not None and drift.end_s > drift.begin_s
+    found = differences(steps.own_s, role, step_s, first, least_s, growing)
     pipelines = fleet.pipelines if fleet.timed else find_pipelines(fleet, role)
     pipelines = None if pipelines is None else pipelines.since(first)
     stays = None if fleet.slots is None else fleet.slots.since(first)
@@ -262,7 +263,8 @@ def _least_stay(wait: Floats, pipelines: Pipelines | None, stays: Slots | None) 
 def _odd_ranks(fleet: Fleet, scene: Scene, notes: list[str]) -> tuple[Ints, float]:
     """Rows of the suspects, and the seconds per step that they cost together."""
     found = scene.differences
-    odd = odd_ones(found) | odd_by_function(fleet, scene.roles, found, scene.step_s)
+    by_function = odd_by_function(fleet, scene.roles, found, scene.step_s)
+    odd = odd_ones(found) | by_function
     waited = waited_for(scene.wait, scene.roles)
     for row in np.flatnonzero(odd & ~(waited >= 0.5 * found.excess_s)):
         notes.append(
@@ -278,11 +280,13 @@ def _odd_ranks(fleet: Fleet, scene: Scene, notes: list[str]) -> tuple[Ints, floa
         if together - gained >= float(found.floor_s[more].min()):
             rows, gained = more, together
     if len(rows) and gained < float(found.floor_s[rows].min()):
-        if len(scene.own) > limits.PEERS_EXACT:
+        sure = (found.slower_share >= limits.NEARLY_ALWAYS) | (by_function & (len(scene.own) > limits.PEERS_EXACT))
+        always: Ints = rows[sure[rows]]
+        if len(scene.own) >= limits.FLEET and len(always):
             notes.append(
                 f"the step is hardly shorter without the suspects today: of {len(scene.own)} ranks some other one stalls in each"
             )
-            return rows, gained
+            return always, _gained(scene, always)
         notes.append(
             "some ranks are slower than their peers, but the step would not be noticeably shorter without them"
         )

@@ -16,7 +16,7 @@ SCALE_FLOOR = 0.0125  # of the step: healthy ranks differ by about 1 %; the MAD 
 SCALE_FLOOR_FEW = 0.02  # of the step, with one or two peers
 
 # Rare episodes: a step in which a rank is suddenly slower by this share of a step, and how many of them are no accident.
-EPISODE_SHARE = 0.5
+EPISODE_SHARE = 0.25
 EPISODES_LEAST = 3
 
 # A moving imbalance: what an even share of the work would save, of the step, where only the correlation of sampled functions
@@ -102,5 +102,7 @@ SAME_AS_BASELINE = 0.7  # an excess of which this share was there before is by d
 PARTLY_BEFORE = 0.3  # an excess of which this share was there before: said against the suspect
 
 SUSPECTS_EXAMINED = 64  # the worst; more have one common reason, or the comparison is wrong
+FLEET = 16  # ranks: from here on each step is as long as somebody's accident, and hardly shorter without one suspect
+NEARLY_ALWAYS = 0.9  # of the steps: who is slower than its peers in so many is a suspect of a fleet, whatever it costs
 PEERS_EXACT = 64  # up to this many ranks in a role the rank itself is left out of its peers' median
 PEERS_SAMPLED = 2000  # attribution looks at no more peers than this

@@ -146,7 +146,10 @@ def _act(args: argparse.Namespace) -> int:
     bench = _bench(args)
     faults = _faults(args.faults, bench.faults)
     if args.judge_again:
-        return _print_table(args, bench, list(judge_again(args.judge_again)))
+        results = list(judge_again(args.judge_again))
+        if args.json:
+            save(args.json, results)
+        return _print_table(args, bench, results)
     with guard.lab_to_oneself() as leftovers:
         if args.clean:
             print(f"{leftovers} leftovers removed" if leftovers else "nothing was left behind")

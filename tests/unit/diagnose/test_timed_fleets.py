@@ -1,0 +1,85 @@
+"""Timings of data-parallel fleets of 4 to 64 ranks in which one rank is slow always, from step to step more, or every so often."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pytest
+
+from diagnose.from_timings import fleet_of
+from diagnose.judge import judge
+from diagnose.timings import check
+from diagnose.verdict import Verdict
+
+FUNCTIONS = (("load", "io"), ("augment", "python"), ("forward", "kernel"), ("backward", "kernel"), ("update", "python"))
+STEPS = 61
+CULPRIT = 2
+Extra = Callable[[npt.NDArray[np.int64]], npt.NDArray[np.float64]]
+
+
+def judged(
+    ranks: int, noise: float, seed: int, extra: Extra | None = None, tail: float = 0.0, steps: int = STEPS
+) -> Verdict:
+    """Steps of one second in which every function's time has this noise, and a share `tail` of them takes thrice as long; `extra`:
+    seconds more in rank CULPRIT's augment, by step."""
+    rng = np.random.default_rng(seed)
+    shape = (ranks, steps, len(FUNCTIONS))
+    work = rng.dirichlet(np.full(len(FUNCTIONS), 3.0)) * np.exp(
+        rng.normal(0, noise, shape) + rng.normal(0, 0.01, (ranks, 1, 1))
+    )
+    work[rng.random(shape) < tail] *= 3
+    if extra is not None:
+        work[CULPRIT, :, 1] += extra(np.arange(steps))
+    own = work.sum(axis=2)
+    wait = own.max(axis=0) - own + 0.1
+    rank, step = (each.ravel() for each in np.indices((ranks, steps)))
+    columns = [(name, kind, work[..., place].ravel()) for place, (name, kind) in enumerate(FUNCTIONS)]
+    tables = [
+        pa.table({
+            "rank": rank, "step": step, "function": [name] * rank.size, "kind": [kind] * rank.size, "seconds": seconds,
+        })
+        for name, kind, seconds in (*columns, ("all_reduce", "collective", wait.ravel()))
+    ]  # fmt: skip
+    return judge(fleet_of(check(pa.concat_tables(tables), "file"), "job"))
+
+
+def named(verdict: Verdict) -> list[tuple[str, tuple[int, ...], str]]:
+    return [
+        (suspect.component, suspect.ranks, suspect.function.name if suspect.function else "")
+        for suspect in verdict.suspects
+    ]
+
+
+CULPRITS = [("python", (CULPRIT,), "augment")]
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("ranks", "noise"), [(4, 0.05), (16, 0.05), (16, 0.15), (61, 0.05)])
+def test_a_rank_that_grows_slower_from_step_to_step_is_named(ranks: int, noise: float, seed: int) -> None:
+    assert named(judged(ranks, noise, seed, lambda step: 0.35 * step / STEPS)) == CULPRITS
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("ranks", "noise"), [(4, 0.05), (4, 0.1), (16, 0.15), (61, 0.05)])
+def test_a_rank_that_is_slow_every_fifth_step_is_named(ranks: int, noise: float, seed: int) -> None:
+    assert named(judged(ranks, noise, seed, lambda step: 0.55 * (step % 5 == 3))) == CULPRITS
+
+
+@pytest.mark.parametrize("ranks", [17, 61, 97])
+def test_in_a_noisy_fleet_who_is_always_slower_is_named_though_the_step_is_hardly_shorter_without_it(
+    ranks: int,
+) -> None:
+    verdict = judged(ranks, 0.15, ranks, lambda step: np.full(len(step), 0.15), tail=0.01)
+    assert named(verdict) == CULPRITS and verdict.suspects[0].lost_percent < 5
+    assert any("some other one stalls in each" in note for note in verdict.notes)
+
+
+@pytest.mark.parametrize("seed", range(7))
+@pytest.mark.parametrize("ranks", [2, 16, 61])
+def test_nobody_is_accused_where_all_stall_now_and_then(ranks: int, seed: int) -> None:
+    for steps in (13, STEPS):
+        verdict = judged(ranks, 0.1, seed, tail=0.02, steps=steps)
+        assert verdict.status in {"healthy", "imbalance"}, named(verdict)
