@@ -8,7 +8,7 @@ Of several baseline windows the median counts, of every figure.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -62,6 +62,20 @@ def read_baseline(windows: Sequence[Window], job: str, source: str = "given") ->
     usable = [fleet for fleet in moments if fleet.steps.count >= limits.STEPS_LEAST]
     if not usable:
         raise BadData("the baseline holds no window with enough steps")
+    about = Baseline(
+        windows=len(windows),
+        ranks=len(usable[-1].ranks),
+        start=min(fleet.start for fleet in usable),
+        end=max(fleet.start + fleet.seconds for fleet in usable),
+        step_p50=None,
+        source=source,
+        used=tuple(folder_name(window.manifest) for window in sorted(windows, key=lambda each: -each.manifest.start)),
+    )
+    return reference_of(usable, about)
+
+
+def reference_of(usable: Sequence[Fleet], about: Baseline) -> Reference:
+    """What these fleets of one job, oldest first and at least one, say together; `about` without its step time."""
     medians = [float(np.nanmedian(fleet.steps.seconds)) for fleet in usable]
     newest = usable[-1]
     found = [differences(fleet.steps.own_s, roles(fleet), p50) for fleet, p50 in zip(usable, medians, strict=True)]
@@ -70,18 +84,9 @@ def read_baseline(windows: Sequence[Window], job: str, source: str = "given") ->
     within = float(np.median(np.abs(first - np.median(first)))) * 1.4826 / max(np.sqrt(len(first)), 1.0)
     between = float(np.median(np.abs(np.array(medians) - np.median(medians)))) * 1.4826
     p50 = float(np.median(medians))
-    about = Baseline(
-        windows=len(windows),
-        ranks=len(newest.ranks),
-        start=min(fleet.start for fleet in usable),
-        end=max(fleet.start + fleet.seconds for fleet in usable),
-        step_p50=p50,
-        source=source,
-        used=tuple(folder_name(window.manifest) for window in sorted(windows, key=lambda each: -each.manifest.start)),
-    )
     numbers = [fleet.ranks.number.tolist() for fleet in usable]
     return Reference(
-        about,
+        replace(about, step_p50=p50),
         p50,
         max(within, between),
         _medians(

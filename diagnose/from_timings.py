@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from pathlib import Path
+from dataclasses import replace
 
 import numpy as np
 
 from diagnose.compare import nan_median, peers_median
 from diagnose.fleet import Bools, Counters, Fleet, Floats, Flows, Ints, Labels, Patterns, Pipelines, Ranks, Steps
-from diagnose.text import clean
-from diagnose.timings import Timings, read_timings
+from diagnose.timings import Timings
 from observer.schema import KINDS
 from probes.errors import BadData
 
@@ -24,11 +23,6 @@ CELLS_MOST = 200_000_000  # ranks x steps
 _AGREE = 0.10  # of the step: ranks whose totals differ by less ran without overlap
 _COLLECTOR = re.compile(r"(python[-_. ]*)?(gc([-_. ]*collect\w*)?|garbage[-_ ]*collect\w*)", re.IGNORECASE)
 _P2P = ("send", "recv", "receive", "isend", "irecv", "p2p")
-
-
-def load_fleet(path: Path) -> Fleet:
-    """Read a file of timings. Raises BadData if nothing in it can be used."""
-    return fleet_of(read_timings(path), clean(path.stem, 80))
 
 
 def fleet_of(timings: Timings, job: str) -> Fleet:
@@ -72,6 +66,32 @@ def fleet_of(timings: Timings, job: str) -> Fleet:
         notes=tuple(dict.fromkeys(notes)),
         timed=True,
         pipelines=_pipelines(timings, row, column, ranks, matrix),
+    )
+
+
+def split(timings: Timings, column: int) -> tuple[Timings, Timings]:
+    """The timings of the steps before `column` of their fleet, and of those from it on."""
+    numbers, row = np.unique(timings.rank, return_inverse=True)
+    labels, _ = _steps_of(timings, row, len(numbers), [])
+    late = timings.step >= labels[column]
+    return _only(timings, ~late), _only(timings, late)
+
+
+def _only(timings: Timings, rows: Bools) -> Timings:
+    def chosen(labels: Labels) -> Labels:
+        return Labels(labels.codes[rows], labels.values)
+
+    return replace(
+        timings,
+        rank=timings.rank[rows],
+        step=timings.step[rows],
+        function=chosen(timings.function),
+        kind=timings.kind[rows],
+        seconds=timings.seconds[rows],
+        count=timings.count[rows],
+        waits=timings.waits[rows],
+        role=chosen(timings.role),
+        host=chosen(timings.host),
     )
 
 

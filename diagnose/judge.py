@@ -37,7 +37,7 @@ from diagnose.majority import majority_suspects
 from diagnose.onset import find_onset
 from diagnose.past import past_suspects
 from diagnose.pipeline_links import slow_links_of_pipelines
-from diagnose.rhythm import find_drift, rhythm_notes
+from diagnose.rhythm import find_drift, find_growth, rhythm_notes
 from diagnose.roles import blind, roles
 from diagnose.stages import heavy_stages
 from diagnose.suspects import Scene, episode_suspects, pause_suspect, rank_suspects
@@ -200,6 +200,13 @@ def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, dr
         status = "unknown"
         notes.insert(
             0, "every rank has a role of its own: nobody has peers; only earlier windows (--baseline) could tell"
+        )
+    elif reference is None and (change := find_growth(per_step[np.isfinite(per_step)])) is not None:
+        status = "unknown"
+        why = "no function tells why" if fleet.timed else "only an earlier window can tell why (--baseline)"
+        notes.insert(
+            0,
+            f"steps became longer, from {seconds(change.before_s)} to {seconds(change.after_s)}, and no rank stands out: {why}",
         )
     elif len(odd):
         status = "unknown"
@@ -406,9 +413,9 @@ def _everywhere(fleet: Fleet, scene: Scene, reference: Reference, draft: Verdict
         what = f"time in {grown.function.name}" + (f" ({grown.detail})" if grown.detail else "")
         evidence.append(Evidence("stacks", what, grown.now_s, grown.before_s, "s/step"))
     clear = explained >= 0.5 and grown is not None
-    place = (
-        f"{grown.function.name} ({grown.function.file}:{grown.function.line})" if grown is not None and clear else ""
-    )
+    place = grown.function.name if grown is not None and clear else ""
+    if grown is not None and place and grown.function.file:
+        place += f" ({grown.function.file}:{grown.function.line})"
     if not clear:
         evidence.append(Evidence("stacks", "no function grew by as much as the step", 100 * explained, None, "%"))
     component, cause = _component_of(grown) if grown is not None and clear else ("workload", "slow-everywhere")

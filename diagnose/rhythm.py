@@ -3,7 +3,7 @@
 drift     Theil-Sen slope b = median over s < t of (x(t) - x(s)) / (t - s);  Mann-Kendall S = Σ sign(x(t) - x(s)), ties left out,
           z = (|S| - 1) / √(n(n-1)(2n+5)/18) · √((1-ρ)/(1+ρ)), ρ the lag-1 autocorrelation around the line.
           A drift: z >= 3, b·n at least 10 % of a step, and the line leaves less (mean absolute rest) than two levels do
-spikes    steps that are half a step, 6 MAD and 30 % of the longest excess above the median. Periodic: three or more, all
+spikes    steps that are a quarter of a step, 6 MAD and 30 % of the longest excess above the median. Periodic: three or more, all
           distances are multiples of the shortest (within a step, from a period of 6 on), and 70 % of them are the shortest itself
 Spikes of one rank alone are episodes (episodes.py). Spikes of all ranks are what all ranks do then (a checkpoint, an evaluation):
 nobody's fault, but they cost, so a note says how much and how often. Theil 1950, Sen 1968, Mann 1945, Kendall 1975.
@@ -18,7 +18,7 @@ import numpy as np
 from diagnose import limits
 from diagnose.compare import nan_median
 from diagnose.fleet import Floats, Ints
-from diagnose.onset import Onset
+from diagnose.onset import Onset, find_onset
 from diagnose.text import seconds
 
 _STEPS_MOST = 2000  # pairs grow with the square
@@ -73,6 +73,18 @@ def find_drift(series: Floats, onset: Onset | None = None) -> Drift | None:
         if float(np.abs(x - levels).mean()) <= float(np.abs(rest).mean()):
             return None
     return Drift(middle, middle + slope * (count - 1))
+
+
+def find_growth(series: Floats) -> Onset | None:
+    """The change for the worse within a series: of one level, or of a drift from its first half to its second; None below what
+    counts against a baseline."""
+    change = find_onset(series)
+    if find_drift(series, change) is not None:
+        middle = len(series) // 2
+        change = Onset(middle, float(np.median(series[:middle])), float(np.median(series[middle:])))
+    if change is None or change.after_s < (1 + limits.BASELINE_SHARE) * change.before_s:
+        return None
+    return change
 
 
 def find_spikes(series: Floats) -> Spikes | None:

@@ -7,12 +7,12 @@ from pathlib import Path
 
 from diagnose import judge
 from diagnose.commands.output import progress, progress_done
-from diagnose.from_timings import load_fleet
 from diagnose.gather import load
 from diagnose.history import DEFAULT_FOLDER, History
 from diagnose.remember import remember
 from diagnose.report import print_report
 from diagnose.text import clean
+from diagnose.timed import judge_file
 from diagnose.verdict import Verdict, to_json
 from observer.windows import Window
 from probes.errors import UsageError
@@ -39,7 +39,7 @@ def run(
     if steps is not None and (folders or baseline or pids):
         raise UsageError("--steps brings all there is to judge: it makes no sense with folders, --baseline or --pid")
     if steps is not None:
-        return _print(judge.judge(load_fleet(steps)), as_json, verbose)
+        return _print(judge_file(steps), as_json, verbose)
     automatic = AUTO in baseline
     if automatic and len(baseline) > 1:
         raise UsageError("--baseline auto chooses by itself: give it alone")

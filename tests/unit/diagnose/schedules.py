@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from diagnose.from_timings import fleet_of
-from diagnose.judge import judge
+from diagnose.timed import judge_timings
 from diagnose.timings import check
 from diagnose.verdict import Verdict
 
@@ -46,7 +45,7 @@ class Schedule:
 
     def verdict(self) -> Verdict:
         table = pa.Table.from_pylist(list(self._rows()))
-        return judge(fleet_of(check(table if self.roles else table.drop_columns(["role"]), "file"), "job"))
+        return judge_timings(check(table if self.roles else table.drop_columns(["role"]), "file"), "job")
 
     def _rows(self) -> Iterator[dict[str, Any]]:
         rng = np.random.default_rng(self.seed)

@@ -8,8 +8,8 @@ import pyarrow as pa
 import pytest
 from builders import Job, build, columns
 
-from diagnose.from_timings import fleet_of
-from diagnose.judge import diagnose, judge
+from diagnose.judge import diagnose
+from diagnose.timed import judge_timings
 from diagnose.timings import check
 from diagnose.verdict import Verdict
 from observer.windows import Window
@@ -139,7 +139,7 @@ def timings(ranks: int, steps: int, seed: int, together: bool, spread: float) ->
         for rank in range(ranks):
             rows.append({"rank": rank, "step": step, "function": "allreduce", "kind": "collective",
                          "seconds": own.max() - own[rank] + 0.02})  # fmt: skip
-    return judge(fleet_of(check(pa.Table.from_pylist(rows), "file"), "job"))
+    return judge_timings(check(pa.Table.from_pylist(rows), "file"), "job")
 
 
 @pytest.mark.parametrize("seed", range(3))

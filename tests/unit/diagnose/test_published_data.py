@@ -10,8 +10,7 @@ import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 import pytest
 
-from diagnose.from_timings import load_fleet
-from diagnose.judge import judge
+from diagnose.timed import judge_file
 from diagnose.verdict import Verdict
 
 DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
@@ -30,7 +29,7 @@ def verdict(case: str, folder: Path, summed: bool = True, without: tuple[str, ..
         pcsv.write_csv(table, target)
     else:
         pq.write_table(table, target)
-    return judge(load_fleet(target))
+    return judge_file(target)
 
 
 def test_ar_is_rank_0s_compute_with_the_published_gain(tmp_path: Path) -> None:
@@ -71,5 +70,5 @@ def test_the_answers_do_not_hang_on_whether_clipping_is_counted_as_communication
     verdicts = []
     for case in ("AR", "ST"):
         published.convert(DATA / f"straggler-{case}.parquet", tmp_path / case, True, published.COMMUNICATION + "|clip")
-        verdicts.append(judge(load_fleet(tmp_path / case)))
+        verdicts.append(judge_file(tmp_path / case))
     assert [(v.status, v.suspects[0].ranks) for v in verdicts] == [("fault", (0,)), ("imbalance", (6, 7))]

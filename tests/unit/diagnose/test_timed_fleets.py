@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 
 import numpy as np
@@ -9,10 +10,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
-from diagnose.from_timings import fleet_of
-from diagnose.judge import judge
+from diagnose.timed import judge_timings
 from diagnose.timings import check
-from diagnose.verdict import Verdict
+from diagnose.verdict import Verdict, to_json
 
 FUNCTIONS = (("load", "io"), ("augment", "python"), ("forward", "kernel"), ("backward", "kernel"), ("update", "python"))
 STEPS = 61
@@ -21,10 +21,16 @@ Extra = Callable[[npt.NDArray[np.int64]], npt.NDArray[np.float64]]
 
 
 def judged(
-    ranks: int, noise: float, seed: int, extra: Extra | None = None, tail: float = 0.0, steps: int = STEPS
+    ranks: int,
+    noise: float,
+    seed: int,
+    extra: Extra | None = None,
+    tail: float = 0.0,
+    steps: int = STEPS,
+    culprits: tuple[int, ...] = (CULPRIT,),
 ) -> Verdict:
     """Steps of one second in which every function's time has this noise, and a share `tail` of them takes thrice as long; `extra`:
-    seconds more in rank CULPRIT's augment, by step."""
+    seconds more in the culprits' augment, by step."""
     rng = np.random.default_rng(seed)
     shape = (ranks, steps, len(FUNCTIONS))
     work = rng.dirichlet(np.full(len(FUNCTIONS), 3.0)) * np.exp(
@@ -32,7 +38,7 @@ def judged(
     )
     work[rng.random(shape) < tail] *= 3
     if extra is not None:
-        work[CULPRIT, :, 1] += extra(np.arange(steps))
+        work[list(culprits), :, 1] += extra(np.arange(steps))
     own = work.sum(axis=2)
     wait = own.max(axis=0) - own + 0.1
     rank, step = (each.ravel() for each in np.indices((ranks, steps)))
@@ -43,7 +49,7 @@ def judged(
         })
         for name, kind, seconds in (*columns, ("all_reduce", "collective", wait.ravel()))
     ]  # fmt: skip
-    return judge(fleet_of(check(pa.concat_tables(tables), "file"), "job"))
+    return judge_timings(check(pa.concat_tables(tables), "file"), "job")
 
 
 def named(verdict: Verdict) -> list[tuple[str, tuple[int, ...], str]]:
@@ -83,3 +89,20 @@ def test_nobody_is_accused_where_all_stall_now_and_then(ranks: int, seed: int) -
     for steps in (13, STEPS):
         verdict = judged(ranks, 0.1, seed, tail=0.02, steps=steps)
         assert verdict.status in {"healthy", "imbalance"}, named(verdict)
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("ranks", [2, 16])
+@pytest.mark.parametrize("drifts", [True, False])
+def test_what_makes_all_ranks_slower_in_the_middle_is_named_by_what_was_before(
+    ranks: int, seed: int, drifts: bool
+) -> None:
+    def extra(step: npt.NDArray[np.int64]) -> npt.NDArray[np.float64]:
+        return 0.5 * step / STEPS if drifts else np.where(step > 29, 0.3, 0.0)
+
+    verdict = judged(ranks, 0.05, seed, extra, culprits=tuple(range(ranks)))
+    assert named(verdict) == [("workload", tuple(range(ranks)), "augment")]
+    assert verdict.suspects[0].cause == "slow-everywhere" and verdict.suspects[0].lost_percent > 10
+    assert verdict.baseline is not None and verdict.baseline.source == "earlier steps of the file"
+    assert any(note.startswith(("steps became longer", "steps grow")) for note in verdict.notes)
+    assert json.loads(to_json(verdict))["baseline"]["start"] is None

@@ -15,9 +15,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from diagnose.cli import run
-from diagnose.from_timings import fleet_of, load_fleet
-from diagnose.judge import judge
 from diagnose.report import report
+from diagnose.timed import judge_file, judge_timings
 from diagnose.timings import check
 from diagnose.verdict import Verdict, to_json
 from probes.errors import BadData
@@ -52,7 +51,7 @@ SLOW = {(5, "backward"): 2.0}
 
 
 def judged(given_rows: list[dict[str, Any]]) -> Verdict:
-    return judge(fleet_of(check(pa.Table.from_pylist(given_rows), "file"), "job"))
+    return judge_timings(check(pa.Table.from_pylist(given_rows), "file"), "job")
 
 
 def named(verdict: Verdict) -> list[tuple[str, str, tuple[int, ...], str]]:
@@ -211,7 +210,7 @@ def test_lines_of_another_length_are_counted(tmp_path: Path) -> None:
     file = tmp_path / "timings.csv"
     pcsv.write_csv(pa.Table.from_pylist(rows(slow=SLOW)), file)
     file.write_text(file.read_text() + "0,1,2\n" * 3)
-    verdict = judge(load_fleet(file))
+    verdict = judge_file(file)
     assert named(verdict) == GUILTY and any("3 lines" in note for note in verdict.notes)
 
 
@@ -261,7 +260,7 @@ def test_parquet_with_lists_where_numbers_belong_is_bad_data(tmp_path: Path) -> 
     file = tmp_path / "timings.parquet"
     pq.write_table(pa.table({"rank": [[0]], "step": [0], "function": ["f"], "kind": ["gpu"], "seconds": [0.1]}), file)
     with pytest.raises(BadData, match="rank"):
-        load_fleet(file)
+        judge_file(file)
 
 
 CELLS = st.one_of(
@@ -276,7 +275,7 @@ def test_any_cells_end_in_a_verdict_or_in_bad_data(cells: list[tuple[str | None,
     names = ("rank", "step", "function", "kind", "seconds", extra)
     table = pa.table({name: pa.array([row[index] for row in cells], pa.string()) for index, name in enumerate(names)})
     try:
-        verdict = judge(fleet_of(check(table, "file"), "job"))
+        verdict = judge_timings(check(table, "file"), "job")
     except BadData as error:
         assert "\n" not in str(error)
         return

@@ -1,0 +1,53 @@
+"""The verdict on a file of timings: as on one window, and where all ranks became slower in the middle of it, as on two.
+
+Then the steps before the change are the baseline of those after it (of a steady growth: the first half that of the second). Observed
+windows hold the functions of the window as a whole, so that there another window must say what was before (`--baseline`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from diagnose import limits
+from diagnose.baseline import reference_of
+from diagnose.compare import nan_median
+from diagnose.fleet import Fleet
+from diagnose.from_timings import fleet_of, split
+from diagnose.judge import judge
+from diagnose.rhythm import find_growth
+from diagnose.text import clean
+from diagnose.timings import Timings, read_timings
+from diagnose.verdict import Baseline, Verdict
+
+
+def judge_file(path: Path) -> Verdict:
+    """The verdict on a file of timings. Raises BadData if nothing in it can be used."""
+    return judge_timings(read_timings(path), clean(path.stem, 80))
+
+
+def judge_timings(timings: Timings, job: str) -> Verdict:
+    """The verdict on timings that have been read and checked."""
+    fleet = fleet_of(timings, job)
+    verdict = judge(fleet)
+    column = 0 if verdict.suspects else _changed_at(fleet)
+    if not column:
+        return verdict
+    before, after = (fleet_of(part, job) for part in split(timings, column))
+    if min(before.steps.count, after.steps.count) < limits.STEPS_LEAST:
+        return verdict
+    about = Baseline(1, len(before.ranks), before.start, before.start, None, "earlier steps of the file")
+    later = judge(after, reference_of([before], about))
+    if not later.suspects:
+        return verdict
+    return replace(later, notes=tuple(dict.fromkeys((*verdict.notes[1:], *later.notes))))
+
+
+def _changed_at(fleet: Fleet) -> int:
+    """The first step (column) after a change for the worse; 0 if there was none."""
+    per_step = nan_median(fleet.steps.seconds, 0)
+    known = np.isfinite(per_step)
+    growth = find_growth(per_step[known])
+    return 0 if growth is None else int(np.flatnonzero(known)[growth.column])
