@@ -1,10 +1,10 @@
 """Packets that get lost: the median step is as it was, but now and then every rank waits for a packet that is sent again.
 
-usual   = 10th percentile of the transfer over steps;  long(s): transfer(s) - usual >= RTO_SECONDS, three such steps at least
+usual   = 10th percentile of the transfer over steps;  long(s): transfer(s) - usual >= RTO_SECONDS, two such steps at least
 lost    = mean over all steps of (transfer(s) - usual) where long(s)                                      seconds per step
 share(a) = retransmitted / sent bytes of all pairs of addresses that touch a;  rest(a): of those that do not
 
-Convicts: share(a) of 1 % and three times rest(a); of several addresses the one with the largest share(a) - rest(a): the end that the
+Convicts: share(a) of 0.5 % and three times rest(a); of several addresses the one with the largest share(a) - rest(a): the end that the
 pairs which lose have in common. Acquits: no long steps (what is sent again at once costs nothing), pairs that all lose alike, and two
 hosts: they have no pair that does not touch both.
 """
@@ -16,6 +16,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from diagnose import limits
+from diagnose.causes.case import REPORTED
 from diagnose.causes.network import Cells, LinkCharge, cells_of, interface_of, shapers, tight
 from diagnose.fleet import Bools, Fleet, Floats
 from diagnose.text import rate as rate_text
@@ -32,7 +33,7 @@ def judge(fleet: Fleet, transfer_s: Floats, step_s: float) -> tuple[LinkCharge, 
     usual = float(np.percentile(transfer_s, 10))  # most steps may be hit
     late: Bools = transfer_s - usual >= limits.RTO_SECONDS
     lost_s = float(np.where(late, transfer_s - usual, 0.0).mean())
-    if late.sum() < limits.EPISODES_LEAST or lost_s < max(limits.EFFECT_SHARE * step_s, limits.EFFECT_SECONDS):
+    if late.sum() < limits.LOSS_STEPS or lost_s < max(limits.EFFECT_SHARE * step_s, limits.EFFECT_SECONDS):
         return ()
     cells = cells_of(fleet)
     found = max(_lossy_ends(cells), default=None)
@@ -44,12 +45,13 @@ def judge(fleet: Fleet, transfer_s: Floats, step_s: float) -> tuple[LinkCharge, 
         Evidence("steps", "steps in which all ranks' transfer is long", float(late.sum()), 0.0, "steps"),
         Evidence("steps", "transfer in those", float(np.median(transfer_s[late])), usual, "s"),
     )
-    return (_charge(fleet, address, lost_s, share / max(rest, 0.1 * limits.RETRANSMIT_SHARE), evidence),)
+    support = _SUPPORT if late.sum() >= limits.EPISODES_LEAST else REPORTED
+    return (_charge(fleet, address, lost_s, share / max(rest, 0.2 * limits.LOSS_SHARE), support, evidence),)
 
 
 def _lossy_ends(cells: Cells) -> Iterator[tuple[float, str, float, float]]:
     """Addresses whose pairs lose while the others do not: weight, address, share, share of the others."""
-    losing = cells.retransmitted >= limits.RETRANSMIT_SHARE
+    losing = cells.retransmitted >= limits.LOSS_SHARE
     if not losing.any():
         return
     source, peer, names = cells.ends()
@@ -58,7 +60,7 @@ def _lossy_ends(cells: Cells) -> Iterator[tuple[float, str, float, float]]:
         if mine.all():
             continue
         share, rest = _pooled(cells, mine), _pooled(cells, ~mine)
-        if share < max(limits.RETRANSMIT_SHARE, limits.LOSS_RATIO * rest):
+        if share < max(limits.LOSS_SHARE, limits.LOSS_RATIO * rest):
             continue
         weight = _SENDER if (losing & (source == number)).any() else 1.0
         yield (share - rest) * weight, names[number], share, rest
@@ -68,7 +70,9 @@ def _pooled(cells: Cells, which: Bools) -> float:
     return float(cells.retransmitted_bytes[which].sum() / max(cells.sent_bytes[which].sum(), 1.0))
 
 
-def _charge(fleet: Fleet, address: str, lost_s: float, ratio: float, evidence: tuple[Evidence, ...]) -> LinkCharge:
+def _charge(
+    fleet: Fleet, address: str, lost_s: float, ratio: float, support: float, evidence: tuple[Evidence, ...]
+) -> LinkCharge:
     flows, narrow = fleet.flows, tight(address, shapers(fleet))
     rows = tuple(
         dict.fromkeys(int(row) for row, local in zip(flows.rank, flows.local, strict=True) if local == address)
@@ -85,7 +89,7 @@ def _charge(fleet: Fleet, address: str, lost_s: float, ratio: float, evidence: t
         ranks=rows,
         lost_s=lost_s,
         ratio=ratio,
-        support=_SUPPORT,
+        support=support,
         evidence=evidence,
         action=f"Packets to and from {where} get lost: look at its errors and drops (ip -s link), its cable, its switch port.",
     )

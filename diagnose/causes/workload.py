@@ -3,6 +3,7 @@
 Convicts: Python excess without an odd function; kernels that take longer while its GPU reads more over PCIe: with x the excess of
 kernel time and b that of the bytes read, both over the peers', b >= x / 2 and 5 % (longer sequences, larger batches);
 a function that takes longer while the model's other functions do as well, by as much.
+the same while the rank reads more from files than any peer.
 Acquits: one odd function; a counter of the device; the peers' bytes. Nobody is guilty: the verdict is an imbalance.
 """
 
@@ -18,6 +19,7 @@ from diagnose import limits
 from diagnose.attribute import Located
 from diagnose.causes.case import GUESS, Case, Charge
 from diagnose.causes.device import behaviour, beside, device_time
+from diagnose.fleet import Floats
 from diagnose.verdict import Evidence
 
 _MODEL = re.compile(r"/torch/(nn|autograd)/|/jax/|/flax/|/tensorflow/")
@@ -39,7 +41,7 @@ def judge(case: Case) -> Iterator[Charge]:
     yield from _more_input(case)
     shared = _shared(case)
     if shared is not None:
-        yield from list(_longer_model(case, shared)) or _more_cpu(case, shared)
+        yield from list(_longer_model(case, shared)) or list(_more_read(case, shared)) or _more_cpu(case, shared)
 
 
 def _shared(case: Case) -> Located | None:
@@ -71,6 +73,40 @@ def _longer_model(case: Case, found: Located) -> Iterator[Charge]:
          Evidence("stacks", "time in the model's other functions", own, peers, "s/step", len(case.peers))),
         "Everything the model does takes longer on this rank: compare its batch shapes and sequence lengths with its peers'.",
     )  # fmt: skip
+
+
+def _more_read(case: Case, found: Located) -> Iterator[Charge]:
+    """A function takes g times as long as on the peers, and the rank reads b times the bytes from files that the peers read per step.
+
+    b - 1 >= max((g - 1) / 2, 5 %), and three times as far above the peers' median as any of them is from it. Bytes are counted
+    exactly; the function must hold half of the excess. What loader processes read is not seen.
+    """
+    if found.excess_s < limits.HOLDS_LEAST * case.excess_s:
+        return
+    read = _read_per_step(case)
+    own, peers = float(read[case.rank]), read[case.peers]
+    expected = float(np.median(peers))
+    furthest = float(np.abs(peers - expected).max())
+    more, longer = own / expected - 1 if expected > 0 else 0.0, found.own_s / found.peers_s - 1
+    if more < max(limits.HOLDS_LEAST * longer, limits.MORE_INPUT) or own - expected < _Z_CPU * furthest:
+        return
+    yield Charge(
+        "workload", "data-imbalance", found.excess_s, _ALL_OF_MODEL,
+        (Evidence("stacks", f"time in {found.function.name}", found.own_s, found.peers_s, "s/step", len(case.peers)),
+         Evidence("files", "read", own / 1e6, expected / 1e6, "MB/step", len(peers))),
+        "This rank reads more input per step and works longer on it: compare its batch shapes and sequence lengths with its peers'.",
+    )  # fmt: skip
+
+
+def _read_per_step(case: Case) -> Floats:
+    """Bytes read from files by the threads of each rank, per step."""
+    table = case.fleet.patterns
+    steps = np.maximum(np.isfinite(case.fleet.steps.seconds).sum(axis=1), 1)
+    if table.bytes is None:
+        return np.zeros(len(steps))
+    rows = (table.kind.codes == table.kind.code("io")) & (table.name.codes == table.name.code("read"))
+    total = np.bincount(table.rank[rows], weights=table.bytes[rows], minlength=len(steps))
+    return np.asarray(total / steps, dtype=np.float64)
 
 
 def _more_cpu(case: Case, found: Located) -> Iterator[Charge]:

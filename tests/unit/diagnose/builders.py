@@ -87,6 +87,7 @@ class Job:
     link_rate: float = 400e6
     ranks_columns: dict[int, dict[str, Any]] = field(default_factory=dict)
     counters: list[dict[str, Any]] = field(default_factory=list)
+    read_bytes: dict[int, float] = field(default_factory=dict)  # per step, from files
 
     def node(self, rank: int) -> int:
         return rank * self.hosts * self.namespaces // self.ranks
@@ -165,7 +166,8 @@ def _pattern(rank: int, work: Work, mean: float, job: Job) -> dict[str, Any]:
             "detail": work.detail, "caller": work.caller if work.kind != "python" else "", "stack": work.stack, "native": work.native,
             "beta": mean * job.steps / job.window_s, "mu": 1.0, "sigma": 0.0, "resource": "cpu", "count": job.steps,
             "total_s": mean * job.steps, "p50_s": mean, "p99_s": 1.2 * mean, "max_s": 1.3 * mean, "per_step_s": mean,
-            "per_step_sd_s": 0.1 * mean, "bytes": 0}  # fmt: skip
+            "per_step_sd_s": 0.1 * mean,
+            "bytes": int(job.read_bytes.get(rank, 0.0) * job.steps) if work.name == "read" else 0}  # fmt: skip
 
 
 def _rank(job: Job, rank: int, host: int, step_s: float) -> dict[str, Any]:

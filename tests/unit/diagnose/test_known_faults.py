@@ -355,6 +355,22 @@ def test_a_device_that_waits_longer_while_the_process_computes_more_has_more_to_
     assert (verdict.status, first(verdict).ranks) == (status, (2,))
 
 
+@pytest.mark.parametrize(
+    ("mine", "peers_differ", "status"),
+    [(1.4, 0.0, "imbalance"), (1.4, 0.2, "fault"), (1.03, 0.0, "fault"), (0.0, 0.0, "fault")],
+)
+def test_a_device_that_waits_longer_while_the_rank_reads_more_has_more_to_do(
+    mine: float, peers_differ: float, status: str
+) -> None:
+    device = next(work for work in builders.STEP if work.name == "device_wait")
+    job = Job(extra={2: [(device, 0.05)]})
+    job.read_bytes = {
+        rank: 524288 * (mine if rank == 2 else 1 + peers_differ * (rank % 2)) for rank in range(job.ranks)
+    }
+    verdict = diagnose(build(job))
+    assert (verdict.status, first(verdict).ranks) == (status, (2,))
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_the_cpu_time_of_a_thread_that_holds_the_gil_is_not_longer_input(seed: int) -> None:
     # GIVEN a function a little slower than the peers', and another thread of the process that computes under the GIL
