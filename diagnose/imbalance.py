@@ -6,7 +6,8 @@ lost    = trimmed mean over s of T(s) - T'(s),  where in T' every x(r,s) is the 
 
 Told from noise, which moves too, by one of two signatures:
  turns     the x are of two kinds, split where their variance between the kinds is greatest (Otsu 1979), and the kinds lie apart:
-           Ashman's D = |m2 - m1| / √((s1² + s2²)/2) >= 4.5 with medians and MADs (halves of one normal: 2.7); most steps have both kinds
+           Ashman's D = |m2 - m1| / √((s1² + s2²)/2) >= 4.5 with medians and MADs (halves of one normal: 2.7); most steps have both
+           kinds; and they are not accidents, now of one function, now of another (varying.py, scattered)
  together  all functions of a step grow together (what-if analysis, OSDI'25: correlation of forward and backward >= 0.9):
            rho >= 0.8, the mean correlation of the functions (varying.py)
 Told from a fault of one rank: none is late oftener than chance gives it (else it is odd, or has episodes), and the time is work. Where
@@ -90,6 +91,11 @@ def moving_imbalance(fleet: Fleet, scene: Scene, notes: list[str]) -> Suspect | 
     if lost_s < limits.EFFECT_SHARE * scene.step_s:
         return None
     signature = _turns(x, often=not pauses)
+    if signature is not None and varying.scattered(fleet, work, found):
+        notes.append(
+            f"in each step another rank is late, by {seconds(cost)} on average, in one function or another: accidents, not the input"
+        )
+        return None
     if signature is None and not pauses:
         signature = _together(fleet, work, x, lost_s / scene.step_s, pipelines)
     return None if signature is None else _suspect(fleet, scene, signature, lost_s, found)

@@ -17,6 +17,7 @@ from diagnose.fleet import Fleet, Floats, Ints
 _WORK = ("python", "gpu", "memory")
 _ALONE = 0.8  # of the variance
 _MOST = 0.5  # of the work: what grows with its input is most of a step
+_SCATTERED, _SCATTERED_MOST = 0.3, 0.5  # correlation, share of the variance
 _SMALL = 0.25  # of the work: a pause is little of it
 
 
@@ -57,6 +58,24 @@ def correlation(fleet: Fleet, work: Floats) -> float | None:
         return None
     each = (whole[usable] - squares[usable]) / (linear[usable] - squares[usable])
     return float(np.median(each))
+
+
+def scattered(fleet: Fleet, work: Floats, found: Varying | None) -> bool:
+    """Whether the work varies now here, now there: accidents of single functions, and no input, which lengthens them together.
+
+    Of all ranks together rho = Σr(Var W - Σf sd²) / Σr((Σf sd)² - Σf sd²) is below 0.3, and no function has most of the variance: 0.8
+    of it; half of it where functions are sampled, which hides what grows with it.
+    """
+    if found is None or found.of_variance >= (_ALONE if fleet.timed else _SCATTERED_MOST):
+        return False
+    rows, _, clean = _variances(fleet)
+    ranks, table = len(fleet.ranks), fleet.patterns
+    squares = np.bincount(table.rank[rows], clean, ranks)
+    linear = np.bincount(table.rank[rows], np.sqrt(clean), ranks) ** 2
+    whole = np.array([np.nanvar(each) if np.isfinite(each).sum() > 2 else np.nan for each in work])
+    known = np.isfinite(whole)
+    together, apart = float((whole - squares)[known].sum()), float((linear - squares)[known].sum())
+    return apart > 0 and together < _SCATTERED * apart
 
 
 def most(fleet: Fleet) -> Varying | None:

@@ -33,7 +33,7 @@ def judged(
     seconds more in the culprits' augment, by step."""
     rng = np.random.default_rng(seed)
     shape = (ranks, steps, len(FUNCTIONS))
-    work = rng.dirichlet(np.full(len(FUNCTIONS), 3.0)) * np.exp(
+    work = rng.dirichlet(np.full(len(FUNCTIONS), 13.0)) * np.exp(
         rng.normal(0, noise, shape) + rng.normal(0, 0.01, (ranks, 1, 1))
     )
     work[rng.random(shape) < tail] *= 3
@@ -88,7 +88,7 @@ def test_in_a_noisy_fleet_who_is_always_slower_is_named_though_the_step_is_hardl
 def test_nobody_is_accused_where_all_stall_now_and_then(ranks: int, seed: int) -> None:
     for steps in (13, STEPS):
         verdict = judged(ranks, 0.1, seed, tail=0.02, steps=steps)
-        assert verdict.status in {"healthy", "imbalance"}, named(verdict)
+        assert verdict.status == "healthy", named(verdict)
 
 
 @pytest.mark.parametrize("seed", range(3))
