@@ -39,6 +39,7 @@ _MOVING_SHARE, _MOVING_HZ = 0.005, 5e6
 # A card whose firmware is asked for each value (mlx5: tens of microseconds) is read less often in a burst: of its time this is
 # the part that must remain, in times of what one round of readings took.
 _BURST_REST = 8
+_AGAIN = 2  # bursts at once after one in which a busy port was silent
 _FIRST_READ_S = 1.0
 _ERRORS_EVERY = 5
 MAX_BURSTS = 64
@@ -57,10 +58,16 @@ class _Track:
         self.bursts: list[list[_RawReading]] = []
         self.looked: tuple[int, int] | None = None
 
+    @property
+    def moving_hz(self) -> float:
+        """Traffic worth a burst, bytes per second."""
+        return self.readings[-1][1].speed_hz * _MOVING_SHARE or _MOVING_HZ
+
     def is_missed(self) -> bool:
-        """Whether bytes move on this port, but did not in this burst: its part of the collective is still to come."""
-        burst, ports = self.bursts[-1], (self.readings[0][1], self.readings[-1][1])
-        moves = ports[0].tx_bytes != ports[1].tx_bytes or ports[0].rx_bytes != ports[1].rx_bytes
+        """Whether bytes move on this port, but did not in this burst: its part of the collective is still to come, or was over."""
+        burst, (since_ns, first), (now_ns, last) = self.bursts[-1], self.readings[0], self.readings[-1]
+        moved = max((last.tx_bytes or 0) - (first.tx_bytes or 0), (last.rx_bytes or 0) - (first.rx_bytes or 0))
+        moves = moved / max(now_ns - since_ns, 1) * 1e9 > self.moving_hz
         return moves and len(burst) > 1 and burst[0][1] == burst[-1][1]
 
     def read(self, thorough: bool = False) -> None:
@@ -73,8 +80,8 @@ class _Track:
 
 class PortSampler(Sampler):
     """Samples all ports from `start` to `stop`: everything at `series_hz`, and every `burst_every_s` (0: never) a burst of
-    `burst_s` at `burst_hz`, twice as long if a port that carries data was silent in it. A port that does not answer in the
-    beginning is left out, and said."""
+    `burst_s` at `burst_hz`, twice as long if a port that carries data was silent in it, and at once another if it still was. A
+    port that does not answer in the beginning is left out, and said."""
 
     def __init__(
         self,
@@ -92,6 +99,7 @@ class PortSampler(Sampler):
         self._series_due = self._burst_due = self._looking_until = self._bursting_until = 0
         self._bursting: list[tuple[str, tuple[int, int], Callable[[_RawReading], None]]] = []
         self._may_extend = False
+        self._again = 0
         self._asked = threading.Event()
 
     def burst(self) -> None:
@@ -169,7 +177,11 @@ class PortSampler(Sampler):
             self._bursting_until = now + self._burst_for_ns
         if now >= self._bursting_until:
             self._bursting_until = 0
-            self._burst_due = now + self._every_ns if self._every_ns else 0
+            # It began as the collective was at its end: the next one will do, and not a third time.
+            self._again = (
+                self._again + 1 if self._again < _AGAIN and any(track.is_missed() for track in self._tracks) else 0
+            )
+            self._burst_due = now + (0 if self._again else self._every_ns) if self._every_ns else 0
             return min(self._series_due, self._burst_due or self._series_due)
         return max(due_ns + self._burst_ns, now + _BURST_REST * took_ns)
 
@@ -182,7 +194,7 @@ class PortSampler(Sampler):
             total = sum(value or 0 for value in track.reader.sums())
             if track.looked is not None:
                 rate = (total - track.looked[1]) / max(now - track.looked[0], 1) * 1e9
-                moving |= rate > (track.readings[-1][1].speed_hz * _MOVING_SHARE or _MOVING_HZ)
+                moving |= rate > track.moving_hz
             track.looked = (now, total)
         if moving:
             self._open_burst(now)

@@ -169,6 +169,27 @@ def test_a_series_and_a_burst_when_bytes_move(tmp_path: Path) -> None:
     assert all(len(burst.time_ns) > 7 and burst.tx_bytes[-1] > burst.tx_bytes[0] for burst in found.bursts[:-1])
 
 
+@pytest.mark.parametrize(("words_before", "bursts"), [(10**9, 3), (1000, 1)])
+def test_a_busy_port_that_was_silent_in_a_burst_gets_two_more_at_once(
+    tmp_path: Path, words_before: int, bursts: int
+) -> None:
+    port = ib(tmp_path, "mlx5_0", None, counters__port_xmit_data="0")
+    before = ib(tmp_path, "mlx5_1", None, counters__port_xmit_data="0")
+    sampler = PortSampler(series_hz=7.0, burst_hz=200.0, burst_s=0.05, burst_every_s=11.0, root=tmp_path)
+    sampler.start()
+    time.sleep(0.3)
+    (before / "counters/port_xmit_data").write_text(f"{words_before}\n")
+    deadline, words = time.monotonic() + 2.3, 0
+    with (port / "counters/port_xmit_data").open("r+") as file:
+        while time.monotonic() < deadline:
+            words += 250_000_000
+            file.seek(0)
+            file.write(f"{words}\n")
+            file.flush()
+            time.sleep(0.01)
+    assert [len(each.bursts) for each in sampler.stop().ports] == [bursts, bursts]
+
+
 def test_without_traffic_no_burst_is_taken_unless_asked_for(tmp_path: Path) -> None:
     ib(tmp_path, "mlx5_0", None)
     sampler = PortSampler(burst_s=0.1, burst_every_s=0.2, root=tmp_path)
