@@ -1,7 +1,8 @@
-"""The verdict on a file of timings: as on one window, and where all ranks became slower in the middle of it, as on two.
+"""The verdict on a file of timings: as on one window, and where nobody stands out in it, as on two.
 
-Then the steps before the change are the baseline of those after it (of a steady growth: the first half that of the second). Observed
-windows hold the functions of the window as a whole, so that there another window must say what was before (`--baseline`).
+Where all ranks became slower, the steps before the change are the baseline of those after it (of a steady growth: the first half that
+of the second). Where they did not, some rank may have, which in a large fleet shows in no step time: the later half is judged alone.
+Observed windows hold the functions of the window as a whole: there another window must say what was before (`--baseline`).
 """
 
 from __future__ import annotations
@@ -22,6 +23,8 @@ from diagnose.text import clean
 from diagnose.timings import Timings, read_timings
 from diagnose.verdict import Baseline, Verdict
 
+_HALVED_LEAST = 40  # steps: with ten in a half, accidents of a large fleet are taken for a rank's own
+
 
 def judge_file(path: Path) -> Verdict:
     """The verdict on a file of timings. Raises BadData if nothing in it can be used."""
@@ -32,12 +35,19 @@ def judge_timings(timings: Timings, job: str) -> Verdict:
     """The verdict on timings that have been read and checked."""
     fleet = fleet_of(timings, job)
     verdict = judge(fleet)
-    column = 0 if verdict.suspects else _changed_at(fleet)
-    if not column:
+    column = _changed_at(fleet)
+    if verdict.suspects or (not column and fleet.steps.count < _HALVED_LEAST):
         return verdict
-    before, after = (fleet_of(part, job) for part in split(timings, column))
+    before, after = (fleet_of(part, job) for part in split(timings, column or fleet.steps.count // 2))
     if min(before.steps.count, after.steps.count) < limits.STEPS_LEAST:
         return verdict
+    if not column:
+        later = judge(after)
+        if later.status != "fault":
+            return verdict
+        return replace(
+            later, notes=(*later.notes, f"only in the later half of the {fleet.steps.count} steps: it is judged")
+        )
     about = Baseline(1, len(before.ranks), before.start, before.start, None, "earlier steps of the file")
     later = judge(after, reference_of([before], about))
     if not any(suspect.function is not None for suspect in later.suspects):  # longer, but all alike: input may be

@@ -106,3 +106,10 @@ def test_what_makes_all_ranks_slower_in_the_middle_is_named_by_what_was_before(
     assert verdict.baseline is not None and verdict.baseline.source == "earlier steps of the file"
     assert any(note.startswith(("steps became longer", "steps grow")) for note in verdict.notes)
     assert json.loads(to_json(verdict))["baseline"]["start"] is None
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("ranks", [17, 61])
+def test_a_rank_that_becomes_slower_in_a_fleet_whose_steps_show_nothing_of_it_is_named(ranks: int, seed: int) -> None:
+    verdict = judged(ranks, 0.1, seed, lambda step: np.where(step > 27, 0.2, 0.0), tail=0.01)
+    assert named(verdict) == CULPRITS
