@@ -226,7 +226,9 @@ class Row(NamedTuple):
 
 
 def samples_of(index: int, rows: Sequence[Row], readings: Sequence[tuple[int, Gpu]]) -> GpuSamples:
-    """The columns of one GPU from its rows and (time, reading) pairs; what GPM does not tell is filled as GpuSamples says."""
+    """The columns of one GPU from its rows and (time, reading) pairs; what GPM does not tell is filled as GpuSamples says. Of a GPU
+    whose driver hung, the last rows are left out: the driver was not asked for their means any more."""
+    rows = [row for row in rows if row.gpm is None or row.gpm.metrics] or rows
     first = readings[0][1] if readings else Gpu(index)
     times = np.array([row.time_ns for row in rows], np.int64)
 

@@ -56,12 +56,13 @@ def test_gpm_samples_become_columns() -> None:
     assert seconds.pop("hw_slowdown") == pytest.approx(0.3) and set(seconds.values()) == {0.0}
 
 
-def test_samples_that_the_driver_was_not_asked_about_are_unknown() -> None:
-    rows = [_row(0.1, _gpm(1.0, 0.5)), _row(0.2, GpmSample(0, S // 10)), _row(0.3, _gpm(1.0, 0.7))]
+def test_samples_that_the_driver_was_not_asked_about_are_left_out() -> None:
+    rows = [_row(0.1, _gpm(1.0, 0.5)), _row(0.2, _gpm(1.0, 0.7)), _row(0.3, GpmSample(0, S // 10), power=7.0)]
     found = samples_of(3, rows, [(0, GPU)])
-    assert found.source == "gpm" and found.sm_active[[0, 2]].tolist() == pytest.approx([0.5, 0.7])
-    assert np.isnan(found.sm_active).tolist() == np.isnan(found.tensor_active).tolist() == [False, True, False]
-    assert found.power_w.tolist() == [100.0] * 3
+    assert found.source == "gpm" and found.sm_active.tolist() == pytest.approx([0.5, 0.7])
+    assert found.power_w.tolist() == [100.0] * 2 == [100.0] * len(found.time_ns)
+    never = samples_of(3, rows[2:], [(0, GPU)])
+    assert np.isnan(never.sm_active).all() and never.power_w.tolist() == [7.0]
 
 
 def test_link_errors_count_whichever_readings_told_them() -> None:
