@@ -3,7 +3,9 @@
 A step whose every function is 20 % noise says little about its sum; a function that takes a tenth of a step more than on all peers
 says much. t(f,r): seconds per step of function f on rank r, and of all gpu and all memory functions (a slow device slows them all).
 
-z(f,r) = (t(f,r) - median over peers) / max(1.4826 MAD over peers, 0.5 % of the step)
+z(f,r) = (t(f,r) - median over peers) / √(max(1.4826 MAD over peers, 0.5 % of the step)² + sd(f,r)² / n)
+
+sd(f,r) over the rank's n steps: a few accidents in one function lengthen its mean, but they vary.
 
 Odd: z >= 4 and Benjamini-Hochberg at 1 % over all ranks and functions tested; t - median above the effect floor; and the rank's
 steps say the same, though they cannot prove it: z >= 2 (compare.py), excess above the floor and in every third of the steps.
@@ -42,7 +44,7 @@ def odd_by_function(fleet: Fleet, roles: Ints, found: Differences, step_s: float
     odd = np.zeros(len(hinted), dtype=bool)
     if not hinted.any() or len(fleet.patterns) == 0:
         return odd
-    seconds = _seconds(fleet)
+    seconds, error = _seconds(fleet)
     for role in np.unique(roles[hinted]):
         members = np.flatnonzero(roles == role)
         if len(members) <= _PEERS_LEAST:
@@ -50,7 +52,7 @@ def odd_by_function(fleet: Fleet, roles: Ints, found: Differences, step_s: float
                 seconds[members], hinted[members], found.excess_s[members], found.floor_s[members]
             )
             continue
-        odd[members] = _odd_in_role(seconds[members], hinted[members], found.floor_s[members], step_s)
+        odd[members] = _odd_in_role(seconds[members], error[members], hinted[members], found.floor_s[members], step_s)
     return odd
 
 
@@ -64,13 +66,13 @@ def _out_of_proportion(seconds: Floats, hinted: Bools, excess_s: Floats, floor_s
     return odd
 
 
-def _odd_in_role(seconds: Floats, hinted: Bools, floor_s: Floats, step_s: float) -> Bools:
-    """`seconds`: ranks x functions of one role."""
+def _odd_in_role(seconds: Floats, error: Floats, hinted: Bools, floor_s: Floats, step_s: float) -> Bools:
+    """`seconds`, and their standard errors: ranks x functions of one role."""
     rows = np.flatnonzero(hinted)
     median = np.median(seconds, axis=0)
     mad = np.median(np.abs(seconds - median), axis=0)
     over = seconds[rows] - median
-    z = over / np.maximum(1.4826 * mad, _SCALE_FLOOR * step_s)
+    z = over / np.hypot(np.maximum(1.4826 * mad, _SCALE_FLOOR * step_s), error[rows])
     candidate = (z >= limits.Z_LEAST) & (over >= floor_s[rows, None])
     p = np.ones(z.shape)
     p[candidate] = [0.5 * math.erfc(min(float(each), 30.0) / math.sqrt(2)) for each in z[candidate]]
@@ -80,8 +82,9 @@ def _odd_in_role(seconds: Floats, hinted: Bools, floor_s: Floats, step_s: float)
     return odd
 
 
-def _seconds(fleet: Fleet) -> Floats:
-    """Own work of the training thread: ranks x (functions, then kinds), seconds per step."""
+def _seconds(fleet: Fleet) -> tuple[Floats, Floats]:
+    """Own work of the training thread, ranks x (functions, then kinds), seconds per step; and its standard error, 0 where the
+    deviation over the steps is not known."""
     table, ranks = fleet.patterns, len(fleet.ranks)
     waiting = np.isin(table.kind.codes, [table.kind.code(kind) for kind in WAITING])
     if (transfer := table.detail.code(TRANSFER)) >= 0:
@@ -91,18 +94,27 @@ def _seconds(fleet: Fleet) -> Floats:
     keys, column = np.unique(table.kind.codes[rows] * names + table.name.codes[rows], return_inverse=True)
     column = column.reshape(-1)
     kinds, of_kind = np.unique(keys // names, return_inverse=True)
+    of_kind = of_kind.reshape(-1)[column]
     room = max(_CELLS_MOST // max(ranks, 1) - len(kinds), 1)
     if len(keys) > room:  # the largest
         total = np.bincount(column, table.per_step_s[rows], len(keys))
         place = np.full(len(keys), -1)
         place[np.argsort(-total)[:room]] = np.arange(room)
         kept = place[column] >= 0
-        by_function = _matrix(table.rank[rows[kept]], place[column[kept]], table.per_step_s[rows[kept]], ranks, room)
+        width = room
+        shown, column = rows[kept], place[column[kept]]
     else:
-        by_function = _matrix(table.rank[rows], column, table.per_step_s[rows], ranks, len(keys))
-    by_kind = _matrix(table.rank[rows], of_kind.reshape(-1)[column], table.per_step_s[rows], ranks, len(kinds))
+        width, shown = len(keys), rows
     devices = np.isin(kinds, [table.kind.code(kind) for kind in _DEVICES])
-    return np.hstack([by_function, by_kind[:, devices]])
+    variance = np.zeros(len(table)) if table.sd_s is None else np.nan_to_num(table.sd_s) ** 2
+
+    def matrix(weight: Floats) -> Floats:
+        by_function = _matrix(table.rank[shown], column, weight[shown], ranks, width)
+        by_kind = _matrix(table.rank[rows], of_kind, weight[rows], ranks, len(kinds))
+        return np.hstack([by_function, by_kind[:, devices]])
+
+    steps = np.maximum(np.isfinite(fleet.steps.seconds).sum(axis=1), 1)[:, None]
+    return matrix(table.per_step_s), np.sqrt(matrix(variance) / steps)
 
 
 def _matrix(rank: Ints, column: Ints, weight: Floats, ranks: int, width: int) -> Floats:

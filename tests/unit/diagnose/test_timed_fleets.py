@@ -113,3 +113,9 @@ def test_what_makes_all_ranks_slower_in_the_middle_is_named_by_what_was_before(
 def test_a_rank_that_becomes_slower_in_a_fleet_whose_steps_show_nothing_of_it_is_named(ranks: int, seed: int) -> None:
     verdict = judged(ranks, 0.1, seed, lambda step: np.where(step > 27, 0.2, 0.0), tail=0.01)
     assert named(verdict) == CULPRITS
+
+
+@pytest.mark.parametrize("seed", range(11))
+def test_of_few_steps_of_a_large_fleet_accidents_accuse_nobody(seed: int) -> None:
+    verdict = judged(307, 0.03, seed, tail=0.05, steps=8)
+    assert verdict.status != "fault", named(verdict)
