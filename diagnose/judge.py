@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from diagnose import limits, quiet, slots
-from diagnose.baseline import Growth, Reference, code_changed, most_grown, read_baseline
+from diagnose.baseline import Reference, code_changed, read_baseline
 from diagnose.calibration import calibrate
 from diagnose.causes.case import CONVICTED
 from diagnose.causes.loss import judge as judge_loss
@@ -24,6 +24,7 @@ from diagnose.causes.process import pauses
 from diagnose.compare import differences, nan_median, odd_ones, trimmed_mean
 from diagnose.earlier import choose
 from diagnose.episodes import find_episodes
+from diagnose.everywhere import slower_everywhere
 from diagnose.fleet import Bools, Fleet, Floats, Ints, Pipelines, Slots
 from diagnose.function_tests import odd_by_function
 from diagnose.gather import gather
@@ -177,7 +178,9 @@ def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, dr
     if not suspects and not len(odd) and (moving := moving_imbalance(fleet, scene, notes)) is not None:
         suspects = [moving]
     if reference is not None and all(suspect.cause in _DESIGNED for suspect in suspects):
-        slower = majority_suspects(fleet, scene, reference, notes) or _everywhere(fleet, scene, reference, draft)
+        slower = majority_suspects(fleet, scene, reference, notes) or slower_everywhere(
+            fleet, scene, reference, draft.ranks
+        )
         if slower and suspects:
             notes.append(
                 f"besides, an imbalance costs {seconds(suspects[0].lost_seconds_per_step)} per step: {suspects[0].action}"
@@ -397,50 +400,3 @@ def _by_design(
                 suspect = replace(suspect, evidence=(*suspect.evidence, there))  # noqa: PLW2901
         result.append(suspect)
     return result, tuple(sorted(set(designed)))
-
-
-def _everywhere(fleet: Fleet, scene: Scene, reference: Reference, draft: Verdict) -> list[Suspect]:
-    """No rank is odd, yet steps are longer than they were: all ranks are slower."""
-    slower = scene.step_s - reference.step_p50
-    if slower < max(limits.BASELINE_SHARE * reference.step_p50, limits.EFFECT_SECONDS, 3 * reference.step_p50_spread):
-        return []
-    grown = most_grown(reference, fleet)
-    evidence = [Evidence("steps", "step time against the baseline", scene.step_s, reference.step_p50, "s",
-                         0)]  # fmt: skip
-    explained = 0.0
-    if grown is not None:
-        explained = min((grown.now_s - grown.before_s) / slower, 1.0)
-        what = f"time in {grown.function.name}" + (f" ({grown.detail})" if grown.detail else "")
-        evidence.append(Evidence("stacks", what, grown.now_s, grown.before_s, "s/step"))
-    clear = explained >= 0.5 and grown is not None
-    place = grown.function.name if grown is not None and clear else ""
-    if grown is not None and place and grown.function.file:
-        place += f" ({grown.function.file}:{grown.function.line})"
-    if not clear:
-        evidence.append(Evidence("stacks", "no function grew by as much as the step", 100 * explained, None, "%"))
-    component, cause = _component_of(grown) if grown is not None and clear else ("workload", "slow-everywhere")
-    return [
-        Suspect(
-            component=component,
-            cause=cause,
-            host=fleet.hosts[0] if len(fleet.hosts) == 1 else "",
-            instance=grown.detail if grown is not None and component == "storage" else "",
-            ranks=draft.ranks,
-            function=grown.function if grown is not None and clear else None,
-            lost_seconds_per_step=slower,
-            lost_percent=100 * slower / scene.step_s,
-            confidence=0.5 + 0.4 * explained,
-            since=None,
-            evidence=tuple(evidence),
-            action=f"All ranks are slower: look at what changed since the baseline{f', first at {place}' if place else ''}.",
-        )
-    ]
-
-
-def _component_of(grown: Growth) -> tuple[str, str]:
-    """What all ranks share that became slow: a folder, the CPUs; else the code or its configuration."""
-    if grown.function.kind == "io":
-        return "storage", "slow-write" if grown.function.name in ("write", "fsync", "sync", "truncate") else "slow-read"
-    if grown.function.kind == "sched" and grown.function.name == "ready":
-        return "cpu", "quota" if grown.detail == "throttled" else "contended"
-    return "workload", "slow-everywhere"

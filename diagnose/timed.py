@@ -50,7 +50,8 @@ def judge_timings(timings: Timings, job: str) -> Verdict:
         )
     about = Baseline(1, len(before.ranks), before.start, before.start, None, "earlier steps of the file")
     later = judge(after, reference_of([before], about))
-    if not any(suspect.function is not None for suspect in later.suspects):  # longer, but all alike: input may be
+    # Longer, but all functions alike: their input may be.
+    if not any(suspect.function is not None or suspect.component == "network" for suspect in later.suspects):
         return verdict
     return replace(later, notes=tuple(dict.fromkeys((*verdict.notes[1:], *later.notes))))
 

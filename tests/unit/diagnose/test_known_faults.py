@@ -386,6 +386,19 @@ def test_the_cpu_time_of_a_thread_that_holds_the_gil_is_not_longer_input(seed: i
     assert (suspect.component, suspect.cause, suspect.ranks) == ("python", "gil", (2,))
 
 
+def test_where_only_the_transfer_grew_since_the_baseline_it_is_the_network_of_all() -> None:
+    windows = build(Job(transfer_s=0.13))
+    verdict = diagnose(windows, earlier())
+    suspect = first(verdict)
+    assert (verdict.status, suspect.component, suspect.cause, suspect.ranks) == (
+        "fault",
+        "network",
+        "slow-link",
+        verdict.ranks,
+    )
+    assert suspect.lost_seconds_per_step == pytest.approx(0.09, rel=0.2) and suspect.function is None
+
+
 @pytest.mark.parametrize("bad", [2, 3, 4, 5, 6, 7])
 def test_however_many_ranks_are_bad_time_tells_which(bad: int) -> None:
     # GIVEN all but a few ranks became slow in one function since the baseline

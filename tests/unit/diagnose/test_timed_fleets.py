@@ -28,9 +28,10 @@ def judged(
     tail: float = 0.0,
     steps: int = STEPS,
     culprits: tuple[int, ...] = (CULPRIT,),
+    transfer: Extra | None = None,
 ) -> Verdict:
     """Steps of one second in which every function's time has this noise, and a share `tail` of them takes thrice as long; `extra`:
-    seconds more in the culprits' augment, by step."""
+    seconds more in the culprits' augment, by step; `transfer`: seconds of the collectives themselves."""
     rng = np.random.default_rng(seed)
     shape = (ranks, steps, len(FUNCTIONS))
     work = rng.dirichlet(np.full(len(FUNCTIONS), 13.0)) * np.exp(
@@ -40,7 +41,7 @@ def judged(
     if extra is not None:
         work[list(culprits), :, 1] += extra(np.arange(steps))
     own = work.sum(axis=2)
-    wait = own.max(axis=0) - own + 0.1
+    wait = own.max(axis=0) - own + (0.1 if transfer is None else transfer(np.arange(steps)))
     rank, step = (each.ravel() for each in np.indices((ranks, steps)))
     columns = [(name, kind, work[..., place].ravel()) for place, (name, kind) in enumerate(FUNCTIONS)]
     tables = [
@@ -119,3 +120,9 @@ def test_a_rank_that_becomes_slower_in_a_fleet_whose_steps_show_nothing_of_it_is
 def test_of_few_steps_of_a_large_fleet_accidents_accuse_nobody(seed: int) -> None:
     verdict = judged(307, 0.03, seed, tail=0.05, steps=8)
     assert verdict.status != "fault", named(verdict)
+
+
+@pytest.mark.parametrize("ranks", [2, 17])
+def test_collectives_that_take_longer_for_all_from_some_step_on_are_the_network(ranks: int) -> None:
+    verdict = judged(ranks, 0.05, ranks, transfer=lambda step: np.where(step > 29, 0.4, 0.1))
+    assert [(suspect.component, suspect.ranks) for suspect in verdict.suspects] == [("network", tuple(range(ranks)))]
