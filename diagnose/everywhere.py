@@ -12,6 +12,7 @@ import numpy as np
 from diagnose import limits
 from diagnose.baseline import Growth, Reference, most_grown
 from diagnose.causes.case import NO_COUNTER
+from diagnose.causes.storage import is_write
 from diagnose.compare import trimmed_mean
 from diagnose.fleet import Fleet, Floats
 from diagnose.suspects import Scene
@@ -64,7 +65,7 @@ def slower_everywhere(fleet: Fleet, scene: Scene, reference: Reference, ranks: t
 def _component_of(grown: Growth) -> tuple[str, str]:
     """What all ranks share that became slow: a folder, the CPUs; else the code or its configuration."""
     if grown.function.kind == "io":
-        return "storage", "slow-write" if grown.function.name in ("write", "fsync", "sync", "truncate") else "slow-read"
+        return "storage", "slow-write" if is_write(grown.function.name) else "slow-read"
     if grown.function.kind == "sched" and grown.function.name == "ready":
         return "cpu", "quota" if grown.detail == "throttled" else "contended"
     return "workload", "slow-everywhere"

@@ -21,7 +21,7 @@ from diagnose.causes.network import LinkCharge
 from diagnose.causes.network import judge as judge_links
 from diagnose.causes.port import PortCharge
 from diagnose.causes.process import pauses
-from diagnose.compare import differences, nan_median, odd_ones, trimmed_mean
+from diagnose.compare import differences, nan_median, odd_ones, peers_median, trimmed_mean
 from diagnose.earlier import choose
 from diagnose.episodes import find_episodes
 from diagnose.everywhere import slower_everywhere
@@ -48,6 +48,7 @@ from diagnose.waiting import transfer, waited_for
 from observer.windows import Window
 
 _DESIGNED = ("stage-imbalance", "data-imbalance")  # nobody's fault
+UNTIMED = "where these wait meanwhile was not timed"
 
 
 def diagnose(
@@ -211,7 +212,7 @@ def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, dr
             0,
             f"steps became longer, from {seconds(change.before_s)} to {seconds(change.after_s)}, and no rank stands out: {why}",
         )
-    elif len(odd):
+    elif len(odd) or any(UNTIMED in note for note in notes):
         status = "unknown"
         notes.sort(key=lambda note: "not accused" not in note)  # the reason first
     notes.extend(quiet.notes(fleet, suspects))
@@ -276,9 +277,15 @@ def _odd_ranks(fleet: Fleet, scene: Scene, notes: list[str]) -> tuple[Ints, floa
     by_function = odd_by_function(fleet, scene.roles, found, scene.step_s)
     odd = odd_ones(found) | by_function
     waited = waited_for(scene.wait, scene.roles)
+    if fleet.timed and not np.nansum(scene.wait) > 0:  # nobody timed the waiting
+        waited = found.excess_s
+    untimed = peers_median(scene.own + scene.wait, scene.roles)
+    untimed_s = trimmed_mean(scene.own + scene.wait - untimed) if fleet.timed else np.zeros(len(odd))
     for row in np.flatnonzero(odd & ~(waited >= 0.5 * found.excess_s)):
+        partly = untimed_s[row] >= 0.5 * found.excess_s[row]
         notes.append(
-            f"rank {int(fleet.ranks.number[row])} is busy longer than its peers, but they do not wait for it: not accused"
+            f"rank {int(fleet.ranks.number[row])} is busy longer than its peers, but "
+            f"{UNTIMED if partly else 'they do not wait for it'}: not accused"
         )
         odd[row] = False
     rows: Ints = np.flatnonzero(odd)

@@ -6,6 +6,7 @@ Acquits: no I/O time above the peers'; waiting for pages where memory is short (
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from diagnose.attribute import Function, FunctionExcess
@@ -27,6 +28,7 @@ _WRITES = (
     "truncate",
     "close",
 )
+_WRITING = re.compile(r"write|save|checkpoint|ckpt|dump|flush|upload", re.IGNORECASE)
 
 
 def judge(case: Case) -> Iterator[Charge]:
@@ -34,9 +36,7 @@ def judge(case: Case) -> Iterator[Charge]:
     reclaimed = memory.FAULT if memory.pressure(case) is not None else None
     for writing in (False, True):
         functions = [
-            f
-            for f in case.functions
-            if f.kind == "io" and f.name != reclaimed and (_base(f.name) in _WRITES) == writing
+            f for f in case.functions if f.kind == "io" and f.name != reclaimed and is_write(f.name) == writing
         ]
         excess = sum(f.excess_s for f in functions)
         if not functions and not writing and case.io_excess_s > 0 and not case.functions:
@@ -47,8 +47,9 @@ def judge(case: Case) -> Iterator[Charge]:
             yield _charge(case, writing, functions, excess)
 
 
-def _base(name: str) -> str:
-    return name.rstrip("0123456789v") if name not in _WRITES else name
+def is_write(name: str) -> bool:
+    """Whether a file call, or what somebody else calls his function, writes."""
+    return name in _WRITES or name.rstrip("0123456789v") in _WRITES or _WRITING.search(name) is not None
 
 
 def _charge(case: Case, writing: bool, functions: list[FunctionExcess], excess: float) -> Charge:

@@ -29,9 +29,11 @@ def judged(
     steps: int = STEPS,
     culprits: tuple[int, ...] = (CULPRIT,),
     transfer: Extra | None = None,
+    wait_timed: bool | None = True,
 ) -> Verdict:
     """Steps of one second in which every function's time has this noise, and a share `tail` of them takes thrice as long; `extra`:
-    seconds more in the culprits' augment, by step; `transfer`: seconds of the collectives themselves."""
+    seconds more in the culprits' augment, by step; `transfer`: seconds of the collectives themselves.
+    `wait_timed`: collectives hold the waiting; False: only their transfer; None: nobody timed them."""
     rng = np.random.default_rng(seed)
     shape = (ranks, steps, len(FUNCTIONS))
     work = rng.dirichlet(np.full(len(FUNCTIONS), 13.0)) * np.exp(
@@ -42,6 +44,8 @@ def judged(
         work[list(culprits), :, 1] += extra(np.arange(steps))
     own = work.sum(axis=2)
     wait = own.max(axis=0) - own + (0.1 if transfer is None else transfer(np.arange(steps)))
+    if not wait_timed:
+        wait = np.full_like(wait, 0.1)
     rank, step = (each.ravel() for each in np.indices((ranks, steps)))
     columns = [(name, kind, work[..., place].ravel()) for place, (name, kind) in enumerate(FUNCTIONS)]
     tables = [
@@ -50,6 +54,8 @@ def judged(
         })
         for name, kind, seconds in (*columns, ("all_reduce", "collective", wait.ravel()))
     ]  # fmt: skip
+    if wait_timed is None:
+        tables.pop()
     return judge_timings(check(pa.concat_tables(tables), "file"), "job")
 
 
@@ -126,3 +132,15 @@ def test_of_few_steps_of_a_large_fleet_accidents_accuse_nobody(seed: int) -> Non
 def test_collectives_that_take_longer_for_all_from_some_step_on_are_the_network(ranks: int) -> None:
     verdict = judged(ranks, 0.05, ranks, transfer=lambda step: np.where(step > 29, 0.4, 0.1))
     assert [(suspect.component, suspect.ranks) for suspect in verdict.suspects] == [("network", tuple(range(ranks)))]
+
+
+@pytest.mark.parametrize("ranks", [3, 16, 61])
+def test_of_a_file_without_collectives_the_slow_rank_is_named(ranks: int) -> None:
+    slow = lambda step: np.full(len(step), 0.3)  # noqa: E731
+    assert named(judged(ranks, 0.05, ranks, slow, wait_timed=None)) == CULPRITS
+    assert judged(ranks, 0.05, ranks, wait_timed=None).status == "healthy"
+
+
+def test_where_only_the_transfer_was_timed_it_is_unknown_whether_the_others_wait() -> None:
+    verdict = judged(8, 0.05, 1, lambda step: np.full(len(step), 0.3), wait_timed=False)
+    assert verdict.status == "unknown" and "not timed" in verdict.notes[0] and not verdict.suspects
