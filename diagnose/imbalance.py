@@ -170,12 +170,14 @@ def _mad(values: Floats) -> float:
 
 
 def _spread_over_ranks(heavy: Bools) -> bool:
-    """Whether at least half of the ranks have their share, and none has more than three times the usual one."""
+    """Whether at least half of the ranks have their share, and none has more than three times the usual one, or than six standard
+    deviations of chance above it."""
     count = heavy.sum(axis=1)
     usual = float(count.mean())
     several = max(2.0, 0.3 * usual) if usual >= 4 else 1.0  # few steps for many ranks: not everybody's turn comes
     had = float(np.mean(count >= several))
-    return had >= (0.5 if usual >= 2 else 0.25 * usual) and float(count.max()) <= max(3 * usual, usual + 4)
+    most = max(3 * usual, usual + 4, usual + 6 * math.sqrt(usual))
+    return had >= (0.5 if usual >= 2 else 0.25 * usual) and float(count.max()) <= most
 
 
 def _between_stages(scene: Scene, pipelines: Pipelines, work: Floats, even: Floats, lost_s: float) -> float:

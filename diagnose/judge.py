@@ -188,7 +188,8 @@ def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, dr
             )
         suspects = slower or suspects
     suspects = [replace(suspect, confidence=calibrate(suspect.confidence)) for suspect in suspects]
-    suspects.sort(key=lambda suspect: -suspect.lost_seconds_per_step)
+    # What is somebody's fault comes first, whatever is heavier by design.
+    suspects.sort(key=lambda suspect: (suspect.cause in _DESIGNED, -suspect.lost_seconds_per_step))
     lost = sum(suspect.lost_seconds_per_step for suspect in suspects)
     slowdown = 100 * lost / max(scene.step_s - lost, 1e-9) if suspects else 0.0
     if reference is not None:
@@ -296,7 +297,7 @@ def _odd_ranks(fleet: Fleet, scene: Scene, notes: list[str]) -> tuple[Ints, floa
         together = _gained(scene, more) if len(more) > len(rows) else gained
         if together - gained >= float(found.floor_s[more].min()):
             rows, gained = more, together
-    if len(rows) and gained < float(found.floor_s[rows].min()):
+    if len(rows) and gained + _hidden(fleet, scene, rows) < float(found.floor_s[rows].min()):
         sure = (found.slower_share >= limits.NEARLY_ALWAYS) | (by_function & (len(scene.own) > limits.PEERS_EXACT))
         always: Ints = rows[sure[rows]]
         if len(scene.own) >= limits.FLEET and len(always):
@@ -309,6 +310,17 @@ def _odd_ranks(fleet: Fleet, scene: Scene, notes: list[str]) -> tuple[Ints, floa
         )
         return np.empty(0, dtype=np.int64), 0.0
     return rows, gained
+
+
+def _hidden(fleet: Fleet, scene: Scene, rows: Ints) -> float:
+    """Seconds per step that a heavy stage costs and these ranks hide: without them it alone would be waited for. 0 where nobody
+    says the roles: who is a peer is not sure enough for that."""
+    if not all(fleet.ranks.role):
+        return 0.0
+    costs = (
+        sum(stage.lost_seconds_per_step for stage in heavy_stages(fleet, scene, each)) for each in (rows, rows[:0])
+    )
+    return max(float(next(costs) - next(costs)), 0.0)
 
 
 def _gained(scene: Scene, rows: Ints) -> float:

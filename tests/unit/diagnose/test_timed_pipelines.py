@@ -94,3 +94,21 @@ def test_a_heavy_last_stage_is_by_design(dp: int, pp: int) -> None:
     verdict = job.verdict()
     assert (verdict.status, [s.cause for s in verdict.suspects]) == ("imbalance", ["stage-imbalance"])
     assert verdict.suspects[0].ranks == tuple(job.rank(d, pp - 1) for d in range(dp))
+
+
+@SIZES
+def test_a_slow_rank_and_a_heavy_stage_that_hide_each_other_are_both_named_the_fault_first(dp: int, pp: int) -> None:
+    job = Schedule(dp=dp, pp=pp, heavy_last=True, slow=(0, 0))
+    verdict = job.verdict()
+    assert [(s.component, s.cause) for s in verdict.suspects] == [("gpu", "slow"), ("workload", "stage-imbalance")]
+    assert verdict.suspects[0].ranks == (job.rank(0, 0),)
+    even = replace(job, heavy_last=False, slow=None).verdict()
+    assert verdict.step_seconds is not None and even.step_seconds is not None
+    both = sum(s.lost_seconds_per_step for s in verdict.suspects)
+    assert both == pytest.approx(verdict.step_seconds.p50 - even.step_seconds.p50, rel=0.2)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_lengths_of_sixteen_pipelines_need_not_fall_evenly_on_few_steps(seed: int) -> None:
+    verdict = Schedule(dp=16, pp=4, lengths=0.4, seed=seed).verdict()
+    assert verdict.status == "imbalance" and [s.cause for s in verdict.suspects] == ["data-imbalance"]
