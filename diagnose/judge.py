@@ -203,9 +203,8 @@ def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, dr
         notes.insert(0, reason)
     elif not scene.differences.peer_count.any() and reference is None:
         status = "unknown"
-        notes.insert(
-            0, "every rank has a role of its own: nobody has peers; only earlier windows (--baseline) could tell"
-        )
+        who = "earlier steps" if fleet.timed else "earlier windows (--baseline)"
+        notes.insert(0, f"every rank has a role of its own: nobody has peers; only {who} could tell")
     elif reference is None and (change := find_growth(per_step[np.isfinite(per_step)])) is not None:
         status = "unknown"
         why = "no function tells why" if fleet.timed else "only an earlier window can tell why (--baseline)"

@@ -36,7 +36,8 @@ def judge_timings(timings: Timings, job: str) -> Verdict:
     fleet = fleet_of(timings, job)
     verdict = judge(fleet)
     column = _changed_at(fleet)
-    if verdict.suspects or (not column and fleet.steps.count < _HALVED_LEAST):
+    # What looks like an uneven design was perhaps not so before the change.
+    if verdict.status == "fault" or (not column and (verdict.suspects or fleet.steps.count < _HALVED_LEAST)):
         return verdict
     before, after = (fleet_of(part, job) for part in split(timings, column or fleet.steps.count // 2))
     if min(before.steps.count, after.steps.count) < limits.STEPS_LEAST:
@@ -51,9 +52,11 @@ def judge_timings(timings: Timings, job: str) -> Verdict:
     about = Baseline(1, len(before.ranks), before.start, before.start, None, "earlier steps of the file")
     later = judge(after, reference_of([before], about))
     # Longer, but all functions alike: their input may be.
-    if not any(suspect.function is not None or suspect.component == "network" for suspect in later.suspects):
+    clear = any(suspect.function is not None or suspect.component == "network" for suspect in later.suspects)
+    if not clear or (verdict.suspects and later.status != "fault"):
         return verdict
-    return replace(later, notes=tuple(dict.fromkeys((*verdict.notes[1:], *later.notes))))
+    notes = [note for note in verdict.notes if "no rank stands out" not in note]
+    return replace(later, notes=tuple(dict.fromkeys((*notes, *later.notes))))
 
 
 def _changed_at(fleet: Fleet) -> int:

@@ -30,10 +30,12 @@ def judged(
     culprits: tuple[int, ...] = (CULPRIT,),
     transfer: Extra | None = None,
     wait_timed: bool | None = True,
+    stages: bool = False,
 ) -> Verdict:
     """Steps of one second in which every function's time has this noise, and a share `tail` of them takes thrice as long; `extra`:
     seconds more in the culprits' augment, by step; `transfer`: seconds of the collectives themselves.
-    `wait_timed`: collectives hold the waiting; False: only their transfer; None: nobody timed them."""
+    `wait_timed`: collectives hold the waiting; False: only their transfer; None: nobody timed them. `stages`: every rank has
+    a role of its own."""
     rng = np.random.default_rng(seed)
     shape = (ranks, steps, len(FUNCTIONS))
     work = rng.dirichlet(np.full(len(FUNCTIONS), 13.0)) * np.exp(
@@ -56,7 +58,10 @@ def judged(
     ]  # fmt: skip
     if wait_timed is None:
         tables.pop()
-    return judge_timings(check(pa.concat_tables(tables), "file"), "job")
+    table = pa.concat_tables(tables)
+    if stages:
+        table = table.append_column("role", pa.array([f"stage {number}" for number in table["rank"].to_pylist()]))
+    return judge_timings(check(table, "file"), "job")
 
 
 def named(verdict: Verdict) -> list[tuple[str, tuple[int, ...], str]]:
@@ -144,3 +149,10 @@ def test_of_a_file_without_collectives_the_slow_rank_is_named(ranks: int) -> Non
 def test_where_only_the_transfer_was_timed_it_is_unknown_whether_the_others_wait() -> None:
     verdict = judged(8, 0.05, 1, lambda step: np.full(len(step), 0.3), wait_timed=False)
     assert verdict.status == "unknown" and "not timed" in verdict.notes[0] and not verdict.suspects
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_stage_of_one_rank_that_became_slower_in_the_file_is_no_design(seed: int) -> None:
+    verdict = judged(4, 0.05, seed, lambda step: np.where(step > 29, 0.3, 0.0), stages=True)
+    assert (verdict.status, named(verdict)) == ("fault", CULPRITS)
+    assert judged(4, 0.05, seed, lambda step: np.full(len(step), 0.3), stages=True).status in {"imbalance", "unknown"}
