@@ -148,12 +148,9 @@ def test_a_drivers_own_count_stands_in_for_an_interface_and_adds_to_a_device() -
         assert growth_of(readings, statistics).errors.link_downed == expected
 
 
-def test_a_series_and_a_burst_when_bytes_move(tmp_path: Path) -> None:
-    port = ib(tmp_path, "mlx5_0", None, counters__port_xmit_data="0")
-    sampler = PortSampler(series_hz=7.0, burst_hz=200.0, burst_s=0.2, burst_every_s=0.3, root=tmp_path)
-    sampler.start()
-    deadline = time.monotonic() + 1.9
-    words = 0
+def _send(port: Path, seconds: float) -> int:
+    """Have its counter of sent words grow by 1 GB every 10 ms; its value at the end."""
+    deadline, words = time.monotonic() + seconds, 0
     with (port / "counters/port_xmit_data").open("r+") as file:
         while time.monotonic() < deadline:
             words += 250_000_000
@@ -161,6 +158,14 @@ def test_a_series_and_a_burst_when_bytes_move(tmp_path: Path) -> None:
             file.write(f"{words}\n")
             file.flush()
             time.sleep(0.01)
+    return words
+
+
+def test_a_series_and_a_burst_when_bytes_move(tmp_path: Path) -> None:
+    port = ib(tmp_path, "mlx5_0", None, counters__port_xmit_data="0")
+    sampler = PortSampler(series_hz=7.0, burst_hz=200.0, burst_s=0.2, burst_every_s=0.3, root=tmp_path)
+    sampler.start()
+    words = _send(port, 1.9)
     found = sampler.stop().ports[0]
     assert found.growth.tx_bytes == 4 * words - (found.growth.first.tx_bytes or 0)
     assert found.series.tx_bytes[-1] == 4 * words
@@ -179,14 +184,7 @@ def test_a_busy_port_that_was_silent_in_a_burst_gets_two_more_at_once(
     sampler.start()
     time.sleep(0.3)
     (before / "counters/port_xmit_data").write_text(f"{words_before}\n")
-    deadline, words = time.monotonic() + 2.3, 0
-    with (port / "counters/port_xmit_data").open("r+") as file:
-        while time.monotonic() < deadline:
-            words += 250_000_000
-            file.seek(0)
-            file.write(f"{words}\n")
-            file.flush()
-            time.sleep(0.01)
+    _send(port, 2.3)
     assert [len(each.bursts) for each in sampler.stop().ports] == [bursts, bursts]
 
 
