@@ -11,6 +11,7 @@ from diagnose import limits
 from diagnose.against import weighed
 from diagnose.attribute import Located, Profiles, sample
 from diagnose.causes import Case, Charge, charges
+from diagnose.causes.case import GUESS
 from diagnose.causes.process import Pause
 from diagnose.compare import Differences, nan_median, trimmed_mean
 from diagnose.episodes import Episodes
@@ -66,7 +67,7 @@ def rank_suspects(fleet: Fleet, scene: Scene, rows: Ints, gained: float, notes: 
                 "than its peers, but no function of it is: not accused"
             )
             continue
-        if made[0].component == "workload" and len(case.peers) < 3:
+        if made[0].component == "workload" and made[0].support <= GUESS and len(case.peers) < 3:
             notes.append(
                 f"rank {int(fleet.ranks.number[row])} is slower than its peers in every function: not accused, with so few peers "
                 "only earlier windows (--baseline) could tell why"

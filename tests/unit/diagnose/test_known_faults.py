@@ -371,6 +371,16 @@ def test_a_device_that_waits_longer_while_the_rank_reads_more_has_more_to_do(
     assert (verdict.status, first(verdict).ranks) == (status, (2,))
 
 
+def test_what_a_rank_reads_tells_longer_input_with_two_peers_too() -> None:
+    device = next(work for work in builders.STEP if work.name == "device_wait")
+    job = Job(ranks=3, extra={2: [(device, 0.05)]}, read_bytes={0: 524288, 1: 524288, 2: 1.4 * 524288})
+    verdict = diagnose(build(job))
+    assert (verdict.status, first(verdict).component, first(verdict).ranks) == ("imbalance", "workload", (2,))
+    # AND what grew in all functions alike, and nothing says why, is unknown
+    alike = diagnose(build(Job(ranks=3, scale={2: 1.5})))
+    assert (alike.status, alike.suspects) == ("unknown", ()) and "so few peers" in alike.notes[0]
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_the_cpu_time_of_a_thread_that_holds_the_gil_is_not_longer_input(seed: int) -> None:
     # GIVEN a function a little slower than the peers', and another thread of the process that computes under the GIL
