@@ -48,7 +48,7 @@ from diagnose.waiting import transfer, waited_for
 from observer.windows import Window
 
 _DESIGNED = ("stage-imbalance", "data-imbalance")  # nobody's fault
-UNTIMED = "where these wait meanwhile was not timed"
+_UNTIMED = "where these wait meanwhile was not timed"
 
 
 def diagnose(
@@ -212,7 +212,7 @@ def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, dr
             0,
             f"steps became longer, from {seconds(change.before_s)} to {seconds(change.after_s)}, and no rank stands out: {why}",
         )
-    elif len(odd) or any(UNTIMED in note for note in notes):
+    elif len(odd) or any(_UNTIMED in note for note in notes):
         status = "unknown"
         notes.sort(key=lambda note: "not accused" not in note)  # the reason first
     notes.extend(quiet.notes(fleet, suspects))
@@ -279,13 +279,13 @@ def _odd_ranks(fleet: Fleet, scene: Scene, notes: list[str]) -> tuple[Ints, floa
     waited = waited_for(scene.wait, scene.roles)
     if fleet.timed and not np.nansum(scene.wait) > 0:  # nobody timed the waiting
         waited = found.excess_s
-    untimed = peers_median(scene.own + scene.wait, scene.roles)
-    untimed_s = trimmed_mean(scene.own + scene.wait - untimed) if fleet.timed else np.zeros(len(odd))
-    for row in np.flatnonzero(odd & ~(waited >= 0.5 * found.excess_s)):
+    free = odd & ~(waited >= 0.5 * found.excess_s)
+    untimed_s = _untimed(scene) if fleet.timed and free.any() else np.zeros(len(odd))
+    for row in np.flatnonzero(free):
         partly = untimed_s[row] >= 0.5 * found.excess_s[row]
         notes.append(
             f"rank {int(fleet.ranks.number[row])} is busy longer than its peers, but "
-            f"{UNTIMED if partly else 'they do not wait for it'}: not accused"
+            f"{_UNTIMED if partly else 'they do not wait for it'}: not accused"
         )
         odd[row] = False
     rows: Ints = np.flatnonzero(odd)
@@ -311,15 +311,20 @@ def _odd_ranks(fleet: Fleet, scene: Scene, notes: list[str]) -> tuple[Ints, floa
     return rows, gained
 
 
+def _untimed(scene: Scene) -> Floats:
+    """Per rank, how much longer its own time and its waiting are together than its peers': what nobody timed of these."""
+    whole = scene.own + scene.wait
+    return trimmed_mean(whole - peers_median(whole, scene.roles))
+
+
 def _hidden(fleet: Fleet, scene: Scene, rows: Ints) -> float:
     """Seconds per step that a heavy stage costs and these ranks hide: without them it alone would be waited for. 0 where nobody
     says the roles: who is a peer is not sure enough for that."""
     if not all(fleet.ranks.role):
         return 0.0
-    costs = (
-        sum(stage.lost_seconds_per_step for stage in heavy_stages(fleet, scene, each)) for each in (rows, rows[:0])
-    )
-    return max(float(next(costs) - next(costs)), 0.0)
+    alone = sum(stage.lost_seconds_per_step for stage in heavy_stages(fleet, scene, rows[:0]))
+    without_them = sum(stage.lost_seconds_per_step for stage in heavy_stages(fleet, scene, rows))
+    return max(without_them - alone, 0.0)
 
 
 def _gained(scene: Scene, rows: Ints) -> float:
