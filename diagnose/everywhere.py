@@ -28,8 +28,7 @@ def slower_everywhere(fleet: Fleet, scene: Scene, reference: Reference, ranks: t
     if slower < max(limits.BASELINE_SHARE * reference.step_p50, limits.EFFECT_SECONDS, 3 * reference.step_p50_spread):
         return []
     grown = most_grown(reference, fleet)
-    evidence = [Evidence("steps", "step time against the baseline", scene.step_s, reference.step_p50, "s",
-                         0)]  # fmt: skip
+    evidence = [_against_baseline(scene, reference)]
     explained = 0.0
     if grown is not None:
         explained = min((grown.now_s - grown.before_s) / slower, 1.0)
@@ -62,6 +61,10 @@ def slower_everywhere(fleet: Fleet, scene: Scene, reference: Reference, ranks: t
     ]
 
 
+def _against_baseline(scene: Scene, reference: Reference) -> Evidence:
+    return Evidence("steps", "step time against the baseline", scene.step_s, reference.step_p50, "s", 0)
+
+
 def _component_of(grown: Growth) -> tuple[str, str]:
     """What all ranks share that became slow: a folder, the CPUs; else the code or its configuration."""
     if grown.function.kind == "io":
@@ -80,12 +83,13 @@ def _longer_transfer(
     explained = min((now - before) / slower, 1.0)
     if not explained >= _EXPLAINED_LEAST or not before > 0:
         return None
-    bytes_before = float(np.median([_bytes_per_step(each) for each in reference.fleets]))
-    bytes_now = _bytes_per_step(fleet)
+    bytes_before = float(np.median([_sent(each) for each in reference.fleets]))
+    bytes_now = _sent(fleet)
     if bytes_before > 0 and bytes_now / bytes_before - 1 >= 0.5 * (now / before - 1):  # more is sent: nobody's link
         return None
+    lost_s = min(now - before, slower)
     evidence = [
-        Evidence("steps", "step time against the baseline", scene.step_s, reference.step_p50, "s", 0),
+        _against_baseline(scene, reference),
         Evidence("steps", "transfer (least stay of any rank)", now, before, "s/step"),
     ]
     if bytes_before > 0:
@@ -97,8 +101,8 @@ def _longer_transfer(
         instance="",
         ranks=ranks,
         function=None,
-        lost_seconds_per_step=min(now - before, slower),
-        lost_percent=100 * min(now - before, slower) / scene.step_s,
+        lost_seconds_per_step=lost_s,
+        lost_percent=100 * lost_s / scene.step_s,
         confidence=(0.5 + 0.4 * explained) * NO_COUNTER,
         since=None,
         evidence=tuple(evidence),
@@ -108,15 +112,9 @@ def _longer_transfer(
 
 
 def _mean(per_step: Floats) -> float:
-    known = per_step[np.isfinite(per_step)]
-    return float(trimmed_mean(known[None, :])[0]) if len(known) else float("nan")
+    return float(trimmed_mean(per_step[None, :])[0])
 
 
-def _bytes_per_step(fleet: Fleet) -> float:
-    """Median over ranks of the bytes of their collectives, per step; 0 where nobody counts them."""
-    table = fleet.patterns
-    if table.bytes is None or not len(fleet.ranks):
-        return 0.0
-    rows = table.kind.codes == table.kind.code("collective")
-    total = np.bincount(table.rank[rows], weights=table.bytes[rows], minlength=len(fleet.ranks))
-    return float(np.median(total / np.maximum(np.isfinite(fleet.steps.seconds).sum(axis=1), 1)))
+def _sent(fleet: Fleet) -> float:
+    """Median over ranks of the bytes of their collectives, per step."""
+    return float(np.median(fleet.bytes_per_step("collective")))

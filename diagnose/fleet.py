@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from diagnose.counters import Counter, Counters
 from diagnose.labels import Bools, Floats, Ints, Labels
 
@@ -167,3 +169,14 @@ class Fleet:
     @property
     def hosts(self) -> tuple[str, ...]:
         return tuple(sorted(set(self.ranks.host) - {""}))
+
+    def bytes_per_step(self, kind: str, name: str = "") -> Floats:
+        """What the functions of a kind (of this name, if one is given) move, one entry per rank; 0 where nobody counts."""
+        table, steps = self.patterns, np.maximum(np.isfinite(self.steps.seconds).sum(axis=1), 1)
+        if table.bytes is None:
+            return np.zeros(len(steps))
+        rows = table.kind.codes == table.kind.code(kind)
+        if name:
+            rows &= table.name.codes == table.name.code(name)
+        total = np.bincount(table.rank[rows], weights=table.bytes[rows], minlength=len(steps))
+        return np.asarray(total / steps, dtype=np.float64)

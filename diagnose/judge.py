@@ -48,6 +48,7 @@ from diagnose.waiting import transfer, waited_for
 from observer.windows import Window
 
 _DESIGNED = ("stage-imbalance", "data-imbalance")  # nobody's fault
+NOBODY = "no rank stands out"
 _UNTIMED = "where these wait meanwhile was not timed"
 
 
@@ -210,7 +211,7 @@ def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, dr
         why = "no function tells why" if fleet.timed else "only an earlier window can tell why (--baseline)"
         notes.insert(
             0,
-            f"steps became longer, from {seconds(change.before_s)} to {seconds(change.after_s)}, and no rank stands out: {why}",
+            f"steps became longer, from {seconds(change.before_s)} to {seconds(change.after_s)}, and {NOBODY}: {why}",
         )
     elif len(odd) or any(_UNTIMED in note for note in notes):
         status = "unknown"
@@ -296,7 +297,8 @@ def _odd_ranks(fleet: Fleet, scene: Scene, notes: list[str]) -> tuple[Ints, floa
         together = _gained(scene, more) if len(more) > len(rows) else gained
         if together - gained >= float(found.floor_s[more].min()):
             rows, gained = more, together
-    if len(rows) and gained + _hidden(fleet, scene, rows) < float(found.floor_s[rows].min()):
+    floor_s = float(found.floor_s[rows].min()) if len(rows) else 0.0
+    if gained < floor_s and gained + _hidden(fleet, scene, rows) < floor_s:
         sure = (found.slower_share >= limits.NEARLY_ALWAYS) | (by_function & (len(scene.own) > limits.PEERS_EXACT))
         always: Ints = rows[sure[rows]]
         if len(scene.own) >= limits.FLEET and len(always):

@@ -17,7 +17,7 @@ from diagnose.baseline import reference_of
 from diagnose.compare import nan_median
 from diagnose.fleet import Fleet
 from diagnose.from_timings import fleet_of, split
-from diagnose.judge import judge
+from diagnose.judge import NOBODY, judge
 from diagnose.rhythm import find_growth
 from diagnose.text import clean
 from diagnose.timings import Timings, read_timings
@@ -35,28 +35,34 @@ def judge_timings(timings: Timings, job: str) -> Verdict:
     """The verdict on timings that have been read and checked."""
     fleet = fleet_of(timings, job)
     verdict = judge(fleet)
-    column = _changed_at(fleet)
-    # What looks like an uneven design was perhaps not so before the change.
-    if verdict.status == "fault" or (not column and (verdict.suspects or fleet.steps.count < _HALVED_LEAST)):
+    if verdict.status == "fault":
         return verdict
-    before, after = (fleet_of(part, job) for part in split(timings, column or fleet.steps.count // 2))
+    if not (column := _changed_at(fleet)):
+        return _later_half(timings, fleet, verdict)
+    # What looks like an uneven design was perhaps not so before the change.
+    before, after = (fleet_of(part, job) for part in split(timings, column))
     if min(before.steps.count, after.steps.count) < limits.STEPS_LEAST:
         return verdict
-    if not column:
-        later = judge(after)
-        if later.status != "fault":
-            return verdict
-        return replace(
-            later, notes=(*later.notes, f"only in the later half of the {fleet.steps.count} steps: it is judged")
-        )
     about = Baseline(1, len(before.ranks), before.start, before.start, None, "earlier steps of the file")
     later = judge(after, reference_of([before], about))
     # Longer, but all functions alike: their input may be.
     clear = any(suspect.function is not None or suspect.component == "network" for suspect in later.suspects)
     if not clear or (verdict.suspects and later.status != "fault"):
         return verdict
-    notes = [note for note in verdict.notes if "no rank stands out" not in note]
+    notes = [note for note in verdict.notes if NOBODY not in note]
     return replace(later, notes=tuple(dict.fromkeys((*notes, *later.notes))))
+
+
+def _later_half(timings: Timings, fleet: Fleet, verdict: Verdict) -> Verdict:
+    """The verdict on the later half alone where it accuses somebody, else that on the whole."""
+    if verdict.suspects or fleet.steps.count < _HALVED_LEAST:
+        return verdict
+    later = judge(fleet_of(split(timings, fleet.steps.count // 2)[1], fleet.job))
+    if later.status != "fault":
+        return verdict
+    return replace(
+        later, notes=(*later.notes, f"only in the later half of the {fleet.steps.count} steps: it is judged")
+    )
 
 
 def _changed_at(fleet: Fleet) -> int:

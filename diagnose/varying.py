@@ -47,14 +47,9 @@ def correlation(fleet: Fleet, work: Floats) -> float | None:
     rho = (Var W - Σ sd(f)²) / ((Σ sd(f))² - Σ sd(f)²), from variances alone. `work`: seconds, ranks x steps. Where the samples' own
     variance is more than half of what is there, and where one function varies alone, nothing can be said.
     """
-    rows, variance, clean = _variances(fleet)
-    ranks, table = len(fleet.ranks), fleet.patterns
-    squares = np.bincount(table.rank[rows], clean, ranks)
-    raw = np.bincount(table.rank[rows], variance, ranks)
-    linear = np.bincount(table.rank[rows], np.sqrt(clean), ranks) ** 2
-    whole = np.array([np.nanvar(each) if np.isfinite(each).sum() > 2 else np.nan for each in work])
+    whole, squares, linear, raw = _by_rank(fleet, work)
     usable = np.isfinite(whole) & (squares >= 0.5 * raw) & (squares <= 0.8 * linear) & (squares > 0)
-    if usable.sum() < max(2, 0.5 * ranks):
+    if usable.sum() < max(2, 0.5 * len(whole)):
         return None
     each = (whole[usable] - squares[usable]) / (linear[usable] - squares[usable])
     return float(np.median(each))
@@ -68,11 +63,7 @@ def scattered(fleet: Fleet, work: Floats, found: Varying | None) -> bool:
     """
     if found is None or found.of_variance >= (_ALONE if fleet.timed else _SCATTERED_MOST):
         return False
-    rows, _, clean = _variances(fleet)
-    ranks, table = len(fleet.ranks), fleet.patterns
-    squares = np.bincount(table.rank[rows], clean, ranks)
-    linear = np.bincount(table.rank[rows], np.sqrt(clean), ranks) ** 2
-    whole = np.array([np.nanvar(each) if np.isfinite(each).sum() > 2 else np.nan for each in work])
+    whole, squares, linear, _ = _by_rank(fleet, work)
     known = np.isfinite(whole)
     together, apart = float((whole - squares)[known].sum()), float((linear - squares)[known].sum())
     return apart > 0 and together < _SCATTERED * apart
@@ -97,6 +88,18 @@ def most(fleet: Fleet) -> Varying | None:
         float(by_group[best] / max(by_group.sum(), 1e-30)),
         float(seconds[group == best].sum() / max(seconds.sum(), 1e-30)),
     )
+
+
+def _by_rank(fleet: Fleet, work: Floats) -> tuple[Floats, Floats, Floats, Floats]:
+    """Per rank: Var W (NaN where too few steps tell it), Σ sd(f)², (Σ sd(f))², and Σ sd(f)² with the samples' own."""
+    rows, variance, clean = _variances(fleet)
+    rank, ranks = fleet.patterns.rank[rows], len(fleet.ranks)
+    whole: Floats = np.array([np.nanvar(each) if np.isfinite(each).sum() > 2 else np.nan for each in work])
+
+    def total(each: Floats) -> Floats:
+        return np.bincount(rank, each, ranks).astype(np.float64)
+
+    return whole, total(clean), total(np.sqrt(clean)) ** 2, total(variance)
 
 
 def _variances(fleet: Fleet) -> tuple[Ints, Floats, Floats]:

@@ -19,7 +19,6 @@ from diagnose import limits
 from diagnose.attribute import Located
 from diagnose.causes.case import GUESS, Case, Charge
 from diagnose.causes.device import behaviour, beside, device_time
-from diagnose.fleet import Floats
 from diagnose.verdict import Evidence
 
 _MODEL = re.compile(r"/torch/(nn|autograd)/|/jax/|/flax/|/tensorflow/")
@@ -83,7 +82,7 @@ def _more_read(case: Case, found: Located) -> Iterator[Charge]:
     """
     if found.excess_s < limits.HOLDS_LEAST * case.excess_s:
         return
-    read = _read_per_step(case)
+    read = case.fleet.bytes_per_step("io", "read")
     own, peers = float(read[case.rank]), read[case.peers]
     expected = float(np.median(peers))
     furthest = float(np.abs(peers - expected).max())
@@ -96,17 +95,6 @@ def _more_read(case: Case, found: Located) -> Iterator[Charge]:
          Evidence("files", "read", own / 1e6, expected / 1e6, "MB/step", len(peers))),
         "This rank reads more input per step and works longer on it: compare its batch shapes and sequence lengths with its peers'.",
     )  # fmt: skip
-
-
-def _read_per_step(case: Case) -> Floats:
-    """Bytes read from files by the threads of each rank, per step."""
-    table = case.fleet.patterns
-    steps = np.maximum(np.isfinite(case.fleet.steps.seconds).sum(axis=1), 1)
-    if table.bytes is None:
-        return np.zeros(len(steps))
-    rows = (table.kind.codes == table.kind.code("io")) & (table.name.codes == table.name.code("read"))
-    total = np.bincount(table.rank[rows], weights=table.bytes[rows], minlength=len(steps))
-    return np.asarray(total / steps, dtype=np.float64)
 
 
 def _more_cpu(case: Case, found: Located) -> Iterator[Charge]:
