@@ -3,6 +3,10 @@
 1. Does the job stand still? (hang.py)                    4. Which function, which component, why? (attribute.py, causes/)
 2. Are there steps enough, ranks enough to judge by?      5. Is the transfer long because of a link? (causes/network.py)
 3. Which ranks are odd, and do others wait for them?      6. And against earlier windows? (baseline.py)
+
+Who hides whom: beside an odd rank z >= 3 makes a suspect of one that hides a floor of what the odd one costs (one slow on average, one by
+jerks), and what a heavy stage hides counts as lost. With 16 ranks or more some other one stalls in each step, and no step is shorter
+without the suspect: there who is slower in 90 % of the steps is accused (from 65 ranks on also who is odd by a function).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Did the step time change its level inside the window? A single change point, found by ranks of values."""
+"""Did the step time change its level inside the window? A single change point, found by ranks of values (Mann & Whitney 1947)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,9 @@
-"""From odd ranks to suspects: build the case of each, let the components charge, merge what is one and the same."""
+"""From odd ranks to suspects: build the case of each, let the components charge, merge what is one and the same.
+
+weight(charge) = explained seconds · support; the heaviest is the suspect. Another charge on the same rank becomes one as well if it is of
+another component and explains 30 % of the excess, and takes its part of the rank's lost time; workload is only ever what is left.
+Ranks of one host with the same cause in the same place, which suffer about equally, are one suspect.
+"""
 
 from __future__ import annotations
 
