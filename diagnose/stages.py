@@ -5,7 +5,8 @@ excess(g)   = trimmed mean over s of level(g, s) - lower median over the roles o
 
 A role is too heavy if its excess is clear (z >= 4), at least 10 % of the step, the others stay in collectives longer
 than it does by half of the excess, and the step would be 5 % shorter were it as light as the median role.
-One rank alone may as well be slow: half as sure. Only where the data says the roles or collectives and messages tell them: other roles that were found differ because their work does.
+One rank alone may as well be slow: half as sure. Only where the data says the roles or collectives and messages tell them: other
+roles that were found differ because their work does.
 """
 
 from __future__ import annotations

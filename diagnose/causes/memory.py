@@ -78,10 +78,12 @@ def _taken_pages(case: Case, short: Pressure) -> Iterator[Charge]:
     faults = _faults(case)
     waited = sum(f.excess_s for f in faults)
     places = {f.caller for f in faults if f.caller}
-    work = sum(f.excess_s for f in case.functions if _goes_with(f, places))
+    besides = [f for f in case.functions if _goes_with(f, places)]
+    work = sum(f.excess_s for f in besides)
     own, peers = sum(f.own_s for f in faults), sum(f.peers_s for f in faults)
     worst = max(faults, key=lambda f: f.excess_s)
     most = max(limits.FAULT_WORK * waited, limits.FAULT_WORK_S * short.events / max(case.steps, 1))
+    work = float(np.clip(work, 0.0, most))
     evidence = [Evidence("files", "waiting for pages", own, peers, "s/step", len(case.peers)), short.evidence]
     if worst.caller:
         evidence.append(Evidence("stacks", "called by", worst.caller, None, ""))
@@ -89,12 +91,13 @@ def _taken_pages(case: Case, short: Pressure) -> Iterator[Charge]:
     yield Charge(
         component="memory",
         cause=short.cause,
-        explained_s=waited + float(np.clip(work, 0.0, most)),
+        explained_s=waited + work,
         support=short.support,
         evidence=tuple(evidence),
         action=short.action,
         instance=short.instance,
         function=found.function if found is not None and found.function.kind == "python" else None,
+        computing_s=min(sum(max(f.excess_s, 0.0) for f in besides if f.kind == "python"), work),
     )
 
 

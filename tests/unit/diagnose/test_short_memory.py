@@ -47,6 +47,13 @@ def test_a_rank_whose_group_is_at_its_limit_is_short_of_memory(kernel: float, se
     assert suspect.lost_seconds_per_step == pytest.approx(0.04 * (1 + kernel), rel=0.4)
 
 
+def test_the_function_whose_pages_are_taken_is_not_accused_as_well() -> None:
+    job = faulting(kernel=0.6)
+    job.extra[VICTIM].append((Work("io", "read", 0, 151), 0.01))
+    job.counters = [hits(VICTIM, 15_832)]
+    assert [(each.component, each.cause) for each in diagnose(build(job)).suspects] == [("memory", "reclaim")]
+
+
 def test_a_group_that_all_ranks_share_is_not_its_own_witness_against() -> None:
     job = faulting()
     job.counters = [hits(rank, 15_832, "/pod") for rank in range(job.ranks)]
