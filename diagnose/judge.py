@@ -19,23 +19,18 @@ import numpy as np
 from diagnose import limits, quiet, slots
 from diagnose.baseline import Reference, code_changed, read_baseline
 from diagnose.calibration import calibrate
-from diagnose.causes.case import CONVICTED
-from diagnose.causes.loss import judge as judge_loss
-from diagnose.causes.network import LinkCharge
-from diagnose.causes.network import judge as judge_links
-from diagnose.causes.port import PortCharge
 from diagnose.causes.process import pauses
-from diagnose.compare import differences, nan_median, odd_ones, peers_median, trimmed_mean
+from diagnose.compare import Differences, differences, nan_median, odd_ones, peers_median, trimmed_mean
 from diagnose.earlier import choose
 from diagnose.episodes import find_episodes
 from diagnose.everywhere import slower_everywhere
-from diagnose.fleet import Bools, Fleet, Floats, Ints, Pipelines, Slots
+from diagnose.fleet import Bools, Fleet, Floats, Ints
 from diagnose.function_tests import odd_by_function
 from diagnose.gather import gather
 from diagnose.hang import find_hang
-from diagnose.hardware_links import judge as judge_hardware
 from diagnose.history import History
 from diagnose.imbalance import moving_imbalance
+from diagnose.links import suspect_links
 from diagnose.live_pipelines import find_pipelines
 from diagnose.lost_time import gain
 from diagnose.majority import majority_suspects
@@ -47,8 +42,9 @@ from diagnose.roles import blind, roles
 from diagnose.stages import heavy_stages
 from diagnose.suspects import Scene, episode_suspects, pause_suspect, rank_suspects
 from diagnose.text import rank_list, seconds
+from diagnose.threes import second_of_three
 from diagnose.verdict import AGAINST, Evidence, StepSeconds, Suspect, Verdict
-from diagnose.waiting import transfer, waited_for
+from diagnose.waiting import waited_for
 from observer.windows import Window
 
 _DESIGNED = ("stage-imbalance", "data-imbalance")  # nobody's fault
@@ -167,7 +163,7 @@ def _more(fleet: Fleet) -> str:
 def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, draft: Verdict) -> Verdict:
     notes = [*draft.notes, *_short_of_steps(fleet)]
     scene = _scene(fleet, per_step, notes)
-    odd, gained = _odd_ranks(fleet, scene, notes)
+    scene, odd, gained = _odd_ranks(fleet, scene, notes)
     suspects = rank_suspects(fleet, scene, odd, gained, notes)
     paused = [pause for pause in pauses(fleet) if pause.row not in set(odd.tolist())]
     suspects += [pause_suspect(fleet, scene, pause) for pause in paused]
@@ -175,7 +171,7 @@ def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, dr
     rare = find_episodes(scene.own, scene.roles, scene.step_s, scene.differences.floor_s, skip)
     suspects += episode_suspects(fleet, scene, rare, odd, notes)
     suspects, designed = _by_design(suspects, fleet, scene, reference)
-    links = _links(fleet, scene, gained, suspects)
+    links = suspect_links(fleet, scene, gained, suspects)
     links += slow_links_of_pipelines(fleet, scene) if not suspects else []
     past = past_suspects(fleet, scene, reference, notes) if reference is not None and not suspects else []
     grown = {rank for suspect in past for rank in suspect.ranks}  # a stage that was lighter is not heavy by design
@@ -199,27 +195,9 @@ def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, dr
     slowdown = 100 * lost / max(scene.step_s - lost, 1e-9) if suspects else 0.0
     if reference is not None:
         slowdown = max(slowdown, 100 * (scene.step_s / reference.step_p50 - 1))
-    status = "healthy"
-    if suspects:
-        guilty = [s for s in suspects if s.cause not in _DESIGNED]
-        status = "fault" if guilty else "imbalance"
-    elif reason := _too_uncertain(fleet, scene):
-        status = "unknown"
-        notes.insert(0, reason)
-    elif not scene.differences.peer_count.any() and reference is None:
-        status = "unknown"
-        who = "earlier steps" if fleet.timed else "earlier windows (--baseline)"
-        notes.insert(0, f"every rank has a role of its own: nobody has peers; only {who} could tell")
-    elif reference is None and (change := find_growth(per_step[np.isfinite(per_step)])) is not None:
-        status = "unknown"
-        why = "no function tells why" if fleet.timed else "only an earlier window can tell why (--baseline)"
-        notes.insert(
-            0,
-            f"steps became longer, from {seconds(change.before_s)} to {seconds(change.after_s)}, and {NOBODY}: {why}",
-        )
-    elif len(odd) or any(_UNTIMED in note for note in notes):
-        status = "unknown"
-        notes.sort(key=lambda note: "not accused" not in note)  # the reason first
+    status = "imbalance" if all(suspect.cause in _DESIGNED for suspect in suspects) else "fault"
+    if not suspects:
+        status = _nobody(fleet, reference, scene, per_step, bool(len(odd)), notes)
     notes.extend(quiet.notes(fleet, suspects))
     if designed:
         notes.append(f"{rank_list(designed)}: slower than the peers, but so already in the baseline")
@@ -230,6 +208,26 @@ def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, dr
         slowdown_percent=max(slowdown, 0.0),
         notes=tuple(notes),
     )
+
+
+def _nobody(
+    fleet: Fleet, reference: Reference | None, scene: Scene, per_step: Floats, acquitted: bool, notes: list[str]
+) -> str:
+    """The status where nobody is accused; the reason comes first in the notes. `acquitted`: a rank was odd nevertheless."""
+    if reason := _too_uncertain(fleet, scene):
+        notes.insert(0, reason)
+    elif not scene.differences.peer_count.any() and reference is None:
+        who = "earlier steps" if fleet.timed else "earlier windows (--baseline)"
+        notes.insert(0, f"every rank has a role of its own: nobody has peers; only {who} could tell")
+    elif reference is None and (change := find_growth(per_step[np.isfinite(per_step)])) is not None:
+        why = "no function tells why" if fleet.timed else "only an earlier window can tell why (--baseline)"
+        longer = f"from {seconds(change.before_s)} to {seconds(change.after_s)}"
+        notes.insert(0, f"steps became longer, {longer}, and {NOBODY}: {why}")
+    elif acquitted or any(_UNTIMED in note for note in notes):
+        notes.sort(key=lambda note: "not accused" not in note)
+    else:
+        return "healthy"
+    return "unknown"
 
 
 def _scene(fleet: Fleet, per_step: Floats, notes: list[str]) -> Scene:
@@ -260,30 +258,29 @@ def _scene(fleet: Fleet, per_step: Floats, notes: list[str]) -> Scene:
     step_s = float(trimmed_mean(per_step[known & (np.arange(len(per_step)) >= first)][None, :])[0])
     least_s = 0.0 if fleet.timed else limits.EFFECT_SECONDS
     growing = drift is not None and drift.end_s > drift.begin_s
+
+    def compare(rows: Ints) -> Differences:
+        return differences(steps.own_s[rows], np.zeros_like(rows), step_s, first, least_s, growing)
+
     found = differences(steps.own_s, role, step_s, first, least_s, growing)
     pipelines = fleet.pipelines if fleet.timed else find_pipelines(fleet, role)
     pipelines = None if pipelines is None else pipelines.since(first)
     stays = None if fleet.slots is None else fleet.slots.since(first)
-    least = _least_stay(wait, pipelines, stays)
-    return Scene(own, wait, role, step_s, found, onset, per_step[first:] - least, pipelines, stays)
+    least = slots.least_stay(wait, pipelines, stays)
+    return Scene(own, wait, role, step_s, found, compare, onset, per_step[first:] - least, pipelines, stays)
 
 
-def _least_stay(wait: Floats, pipelines: Pipelines | None, stays: Slots | None) -> Floats:
-    """Per step, the transfer: time in collectives in which nobody waits for anybody."""
-    if pipelines is not None:
-        return pipelines.transfer_s
-    least = transfer(wait)
-    return least if stays is None else np.fmin(least, slots.transfer(stays))
+def _odd_ranks(fleet: Fleet, scene: Scene, notes: list[str]) -> tuple[Scene, Ints, float]:
+    """The scene, with the differences that count in the end; rows of the suspects; the seconds per step that they cost together."""
+    untimed = fleet.timed and not np.nansum(scene.wait) > 0  # nobody timed the waiting
 
+    def waited_by(rows: Ints, found: Differences) -> Floats:
+        return found.excess_s if untimed else waited_for(scene.wait[rows], np.zeros_like(rows))
 
-def _odd_ranks(fleet: Fleet, scene: Scene, notes: list[str]) -> tuple[Ints, float]:
-    """Rows of the suspects, and the seconds per step that they cost together."""
     found = scene.differences
     by_function = odd_by_function(fleet, scene.roles, found, scene.step_s)
     odd = odd_ones(found) | by_function
-    waited = waited_for(scene.wait, scene.roles)
-    if fleet.timed and not np.nansum(scene.wait) > 0:  # nobody timed the waiting
-        waited = found.excess_s
+    waited = found.excess_s if untimed else waited_for(scene.wait, scene.roles)
     free = odd & ~(waited >= 0.5 * found.excess_s)
     untimed_s = _untimed(scene) if fleet.timed and free.any() else np.zeros(len(odd))
     for row in np.flatnonzero(free):
@@ -293,6 +290,8 @@ def _odd_ranks(fleet: Fleet, scene: Scene, notes: list[str]) -> tuple[Ints, floa
             f"{_UNTIMED if partly else 'they do not wait for it'}: not accused"
         )
         odd[row] = False
+    found, odd = second_of_three(found, odd, scene.roles, scene.compare, waited_by)
+    scene = replace(scene, differences=found)
     rows: Ints = np.flatnonzero(odd)
     gained = _gained(scene, rows)
     if len(rows):
@@ -309,12 +308,12 @@ def _odd_ranks(fleet: Fleet, scene: Scene, notes: list[str]) -> tuple[Ints, floa
             notes.append(
                 f"the step is hardly shorter without the suspects today: of {len(scene.own)} ranks some other one stalls in each"
             )
-            return always, _gained(scene, always)
+            return scene, always, _gained(scene, always)
         notes.append(
             "some ranks are slower than their peers, but the step would not be noticeably shorter without them"
         )
-        return np.empty(0, dtype=np.int64), 0.0
-    return rows, gained
+        return scene, np.empty(0, dtype=np.int64), 0.0
+    return scene, rows, gained
 
 
 def _untimed(scene: Scene) -> Floats:
@@ -353,55 +352,6 @@ def _too_uncertain(fleet: Fleet, scene: Scene) -> str | None:
             f"do not prove it: {_more(fleet)}"
         )
     return None
-
-
-# ---- links, baseline ---------------------------------------------------------------------------------------------
-
-
-def _links(fleet: Fleet, scene: Scene, gained: float, suspects: Sequence[Suspect]) -> list[Suspect]:
-    """Suspect links. Their lost time comes out of the transfer, the ranks' out of own time: never the same twice.
-
-    A port that convicts itself speaks for the flows of its ranks too.
-    """
-    least = _least_stay(scene.wait, None, scene.slots)
-    least = least[np.isfinite(least)]
-    transfer_s = float(trimmed_mean(least[None, :])[0]) if len(least) else 0.0
-    steps = int(np.median(np.isfinite(fleet.steps.seconds).sum(axis=1)))
-    transfer_s = min(transfer_s, scene.step_s - gained)
-    accused = {(suspect.component, name) for suspect in suspects for name in suspect.instance.split(", ")}
-    ports = () if fleet.timed else judge_hardware(fleet, steps, scene.step_s, least)
-    ports = tuple(port for port in ports if (port.component, port.instance) not in accused)
-    known = {row for port in ports for row in port.ranks}
-    losing = () if fleet.timed else judge_loss(fleet, least, scene.step_s)
-    links = judge_links(fleet, steps, scene.step_s, transfer_s)
-    # Whoever waits for what is sent again looks slow at both ends: beside a loss only a shaper says that a link is slow as well.
-    links = (*losing, *(link for link in links if not losing or link.support >= CONVICTED))
-    flows = [link for link in links if not known & set(link.ranks)]
-    charged: list[LinkCharge | PortCharge] = [*ports, *flows]
-    whole_s = float(least.mean()) if losing else transfer_s  # a trimmed mean leaves out what a loss costs
-    return [_link_suspect(fleet, scene, link, whole_s) for link in charged]
-
-
-def _link_suspect(fleet: Fleet, scene: Scene, link: LinkCharge | PortCharge, transfer_s: float) -> Suspect:
-    share = link.lost_s / scene.step_s
-    behaviour = Evidence("steps", "transfer (least stay of any rank)", transfer_s, transfer_s - link.lost_s, "s/step")
-    onset = scene.onset
-    return Suspect(
-        component=link.component,
-        cause=link.cause,
-        host=link.host,
-        instance=link.instance,
-        ranks=tuple(sorted(int(fleet.ranks.number[row]) for row in link.ranks)),
-        function=None,
-        lost_seconds_per_step=link.lost_s,
-        lost_percent=100 * share,
-        confidence=float(np.clip(link.support * link.clear * min(1.0, 0.6 + share), 0.05, 0.99)),
-        since=fleet.start + float(fleet.steps.start_s[onset.column])
-        if onset and onset.after_s > onset.before_s and np.isfinite(fleet.start)
-        else None,
-        evidence=(*link.evidence, behaviour),
-        action=link.action,
-    )
 
 
 def _by_design(

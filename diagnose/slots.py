@@ -20,8 +20,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from diagnose import waiting
 from diagnose.compare import nan_median, trimmed_mean
-from diagnose.fleet import Floats, Ints, Slots, Steps
+from diagnose.fleet import Floats, Ints, Pipelines, Slots, Steps
 from diagnose.verdict import Evidence
 
 SLOTS_MOST = 64
@@ -109,6 +110,14 @@ def transfer(slots: Slots) -> Floats:
     """Per step, the sum over slots of the least stay, seconds; NaN where a slot is not known of every rank that has the step."""
     least = _least(slots.stay_s)
     return np.asarray(least.sum(axis=1), dtype=np.float64)
+
+
+def least_stay(wait: Floats, pipelines: Pipelines | None, stays: Slots | None) -> Floats:
+    """Per step, the transfer by what is known best: seconds in collectives in which nobody waits for anybody."""
+    if pipelines is not None:
+        return pipelines.transfer_s
+    least = waiting.transfer(wait)
+    return least if stays is None else np.fmin(least, transfer(stays))
 
 
 def gain(slots: Slots, roles: Ints, suspects: Ints) -> float:

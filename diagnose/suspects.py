@@ -7,7 +7,7 @@ Ranks of one host with the same cause in the same place, which suffer about equa
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -39,6 +39,7 @@ class Scene:
     roles: Ints
     step_s: float
     differences: Differences
+    compare: Callable[[Ints], Differences]  # of these ranks (rows) among themselves
     onset: Onset | None
     busy_s: Floats  # per step: its length without the transfer
     pipelines: Pipelines | None = None
@@ -140,11 +141,16 @@ def _is_another(first: Charge, second: Charge) -> bool:
     return second.component not in (first.component, "workload")
 
 
-def _case(fleet: Fleet, scene: Scene, profiles: Profiles, row: int, suspects: Ints) -> Case:
+def _innocent(scene: Scene, row: int, suspects: Ints) -> Ints:
+    """The peers of a rank (rows) that are no suspects themselves; all of them where none is left."""
     peers = np.flatnonzero(scene.roles == scene.roles[row])
     peers = peers[peers != row]
-    innocent = peers[~np.isin(peers, suspects)]
-    peers = innocent if len(innocent) else peers
+    innocent: Ints = peers[~np.isin(peers, suspects)]
+    return innocent if len(innocent) else peers
+
+
+def _case(fleet: Fleet, scene: Scene, profiles: Profiles, row: int, suspects: Ints) -> Case:
+    peers = _innocent(scene, row, suspects)
     sampled = sample(peers)
     steps = fleet.steps
 
@@ -191,24 +197,26 @@ def _merged(fleet: Fleet, scene: Scene, charged: list[tuple[int, float, Charge, 
                 break
         else:
             groups.append([entry])
-    return [_suspect(fleet, scene, group) for group in groups]
+    accused: Ints = np.array([row for row, *_ in charged], dtype=np.int64)
+    return [_suspect(fleet, scene, group, accused) for group in groups]
 
 
-def _suspect(fleet: Fleet, scene: Scene, group: list[tuple[int, float, Charge, float]]) -> Suspect:
+def _suspect(
+    fleet: Fleet, scene: Scene, group: list[tuple[int, float, Charge, float]], accused: Ints
+) -> Suspect:
     row, _, charge, explained = group[0]
     lost_s = sum(entry[1] for entry in group)
     found = scene.differences
     z = float(found.z[row])
     # Doubt of the difference itself, of its attribution, and of its reason.
     confidence = z * z / (z * z + 5) * (0.4 + 0.6 * min(explained / 0.8, 1.0)) * charge.support
-    peers = sample(np.flatnonzero(scene.roles == scene.roles[row]))
-    others = peers[peers != row]
+    others = sample(_innocent(scene, row, accused))
     wait = trimmed_mean(np.vstack([scene.wait[row], nan_median(scene.wait[others], 0)]))
     behaviour = (
         Evidence("steps", "own time", float(found.own_s[row]), float(found.peers_own_s[row]), "s/step",
                  int(found.peer_count[row])),
         Evidence("steps", "time in collectives (the culprit waits least)", float(wait[0]), float(wait[1]), "s/step",
-                 int(found.peer_count[row])),
+                 len(others)),
         Evidence("steps", "waits least of all in", 100 * float(least_waiter_share(scene.wait)[row]), None, "% of steps"),
     )  # fmt: skip
     told = (*distance_evidence(fleet, row, others), *late_evidence(scene.slots, scene.roles, row))

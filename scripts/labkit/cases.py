@@ -157,7 +157,7 @@ def plan_of(case: Case) -> Plan:
     kind = ALL[case.fault]
     rng = random.Random(f"plan {case.fault} {case.seed}{_of_weak(case)}")
     least = kind.min_hosts
-    sizes = [size for size in SIZES if size[1] >= least]
+    sizes = [size for size in SIZES if size[1] >= least and size[0] >= kind.min_ranks]
     ranks, hosts = sizes[(case.seed - 1) % len(sizes)]
     if case.ranks is not None:
         ranks, hosts = case.ranks, min(max(hosts, least), case.ranks)

@@ -37,9 +37,10 @@ def _run_chunk(cases: list[Case], progress: Progress, bench: Bench) -> Iterator[
     tries = 0
     while left:
         case, began = left[0], time.monotonic()
-        plan, least = bench.plan_of(case), bench.faults[case.fault].min_hosts
-        if plan.hosts < least:
-            yield Result(left.pop(0), plan, verdicts.IMPOSSIBLE, f"needs {least} hosts")
+        plan, kind = bench.plan_of(case), bench.faults[case.fault]
+        if plan.hosts < kind.min_hosts or plan.ranks < kind.min_ranks:
+            least = f"needs {kind.min_ranks} ranks on {kind.min_hosts} hosts"
+            yield Result(left.pop(0), plan, verdicts.IMPOSSIBLE, least)
             continue
         progress(case, "starting")
         with bench.job(plan, case.seed) as job:

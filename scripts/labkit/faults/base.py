@@ -63,6 +63,7 @@ class Fault(abc.ABC):
     name: ClassVar[str]
     group: ClassVar[str] = "other"
     min_hosts: ClassVar[int] = 1
+    min_ranks: ClassVar[int] = 2
     # Whether a window of the healthy job is recorded first and given as --baseline.
     needs_baseline: ClassVar[bool] = False
     # Whether the job cannot be made as it was before.

@@ -1,4 +1,7 @@
-"""Two faults at once, on different ranks. Right is only a verdict whose first two suspects are the two culprits."""
+"""Two faults at once, on different ranks. Right is only a verdict whose first two suspects are the two culprits.
+
+Of two ranks only their difference is seen, and that belongs to one of them: pairs need a third rank.
+"""
 
 from __future__ import annotations
 
@@ -20,6 +23,7 @@ class Pair(Fault):
     """`kinds`: the first is on the rank with a core of its own, the second on another (or, for a link, not on its host)."""
 
     group = "pairs"
+    min_ranks = 3  # of two slow ranks nobody can say what each would take
     kinds: ClassVar[tuple[type[Fault], type[Fault]]]
 
     def __init__(self, job: Job, rng: random.Random, dose: str, healthy: Pace) -> None:

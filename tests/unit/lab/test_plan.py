@@ -31,7 +31,7 @@ def test_there_are_24_kinds_of_fault_four_pairs_and_two_kinds_of_healthy_run() -
 def test_every_plan_can_be_started() -> None:
     for case in every_case():
         plan = plan_of(case)
-        assert 2 <= plan.ranks <= 8
+        assert ALL[case.fault].min_ranks <= plan.ranks <= 8
         assert 1 <= plan.hosts <= min(4, plan.ranks)
         assert plan.hosts >= ALL[case.fault].min_hosts
         assert 0 <= plan.lone < plan.ranks

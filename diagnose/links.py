@@ -1,0 +1,66 @@
+"""Links of the ranks as suspects: flows (causes/network.py, causes/loss.py) and ports (hardware_links.py), on the transfer.
+
+Their lost time comes out of the transfer, the ranks' out of own time: never the same twice. A port that convicts itself speaks for
+the flows of its ranks too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from diagnose.causes.case import CONVICTED
+from diagnose.causes.loss import judge as judge_loss
+from diagnose.causes.network import LinkCharge
+from diagnose.causes.network import judge as judge_links
+from diagnose.causes.port import PortCharge
+from diagnose.compare import trimmed_mean
+from diagnose.fleet import Fleet
+from diagnose.hardware_links import judge as judge_hardware
+from diagnose.slots import least_stay
+from diagnose.suspects import Scene
+from diagnose.verdict import Evidence, Suspect
+
+
+def suspect_links(fleet: Fleet, scene: Scene, gained: float, suspects: Sequence[Suspect]) -> list[Suspect]:
+    """Suspects among the links of the ranks. `gained`: seconds per step that the suspects among the ranks cost already."""
+    least = least_stay(scene.wait, None, scene.slots)
+    least = least[np.isfinite(least)]
+    transfer_s = float(trimmed_mean(least[None, :])[0]) if len(least) else 0.0
+    steps = int(np.median(np.isfinite(fleet.steps.seconds).sum(axis=1)))
+    transfer_s = min(transfer_s, scene.step_s - gained)
+    accused = {(suspect.component, name) for suspect in suspects for name in suspect.instance.split(", ")}
+    ports = () if fleet.timed else judge_hardware(fleet, steps, scene.step_s, least)
+    ports = tuple(port for port in ports if (port.component, port.instance) not in accused)
+    known = {row for port in ports for row in port.ranks}
+    losing = () if fleet.timed else judge_loss(fleet, least, scene.step_s)
+    links = judge_links(fleet, steps, scene.step_s, transfer_s)
+    # Whoever waits for what is sent again looks slow at both ends: beside a loss only a shaper says that a link is slow as well.
+    links = (*losing, *(link for link in links if not losing or link.support >= CONVICTED))
+    flows = [link for link in links if not known & set(link.ranks)]
+    charged: list[LinkCharge | PortCharge] = [*ports, *flows]
+    whole_s = float(least.mean()) if losing else transfer_s  # a trimmed mean leaves out what a loss costs
+    return [_link_suspect(fleet, scene, link, whole_s) for link in charged]
+
+
+def _link_suspect(fleet: Fleet, scene: Scene, link: LinkCharge | PortCharge, transfer_s: float) -> Suspect:
+    share = link.lost_s / scene.step_s
+    behaviour = Evidence("steps", "transfer (least stay of any rank)", transfer_s, transfer_s - link.lost_s, "s/step")
+    onset = scene.onset
+    return Suspect(
+        component=link.component,
+        cause=link.cause,
+        host=link.host,
+        instance=link.instance,
+        ranks=tuple(sorted(int(fleet.ranks.number[row]) for row in link.ranks)),
+        function=None,
+        lost_seconds_per_step=link.lost_s,
+        lost_percent=100 * share,
+        confidence=float(np.clip(link.support * link.clear * min(1.0, 0.6 + share), 0.05, 0.99)),
+        since=fleet.start + float(fleet.steps.start_s[onset.column])
+        if onset and onset.after_s > onset.before_s and np.isfinite(fleet.start)
+        else None,
+        evidence=(*link.evidence, behaviour),
+        action=link.action,
+    )
