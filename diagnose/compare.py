@@ -10,9 +10,9 @@ z(r) = excess(r) / sqrt(between(r)² + se(r)²)
 A rank whose excess wanders has a large se(r), however large the excess is in every single step. What it always is above its peers:
 
 always(r) = 10th percentile over s of d(r,s),  wander(r) = 1.4826 MAD over peers and steps of own around level
-z(r) = max(z(r), always(r) / sqrt(between(r)² + wander(r)²))      where always(r) >= 2 floors, with two peers or more
+z(r) = max(z(r), excess(r) / sqrt(between(r)² + wander(r)²))      where always(r) >= 2 floors, with two peers or more
 
-Peers that wander as well acquit it: wander is theirs.
+Were it healthy, it would wander as its peers do: wander is theirs, and peers that wander as well acquit it.
 
 The levels spread by the errors of the levels too: from 64 peers on, where that is known well enough, median(se²) is taken off
 between². Where the levels fall into a lower group of more than half of the ranks and an upper one, with a gap that is four times the
@@ -166,7 +166,7 @@ def differences(
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         z = excess / np.sqrt(between**2 + error**2)
-        z_always = always / np.sqrt(between**2 + wander**2)
+        z_always = excess / np.sqrt(between**2 + wander**2)
         slower = np.nanmean(np.where(np.isfinite(gap), gap > 0, np.nan), axis=1)
     floor = np.maximum(np.where(few, limits.EFFECT_SHARE_FEW, limits.EFFECT_SHARE) * step_s, least_s)
     z = np.where((count >= 2) & (always >= 2 * floor), np.fmax(z, z_always), z)

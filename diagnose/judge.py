@@ -4,9 +4,10 @@
 2. Are there steps enough, ranks enough to judge by?      5. Is the transfer long because of a link? (causes/network.py)
 3. Which ranks are odd, and do others wait for them?      6. And against earlier windows? (baseline.py)
 
-Who hides whom: beside an odd rank z >= 3 makes a suspect of one that hides a floor of what the odd one costs (one slow on average, one by
-jerks), and what a heavy stage hides counts as lost. With 16 ranks or more some other one stalls in each step, and no step is shorter
-without the suspect: there who is slower in 90 % of the steps is accused (from 65 ranks on also who is odd by a function).
+With z >= 3 a rank is a suspect if a counter convicts it of half of its excess, or if it hides a floor of what an odd one costs (one
+slow on average, one by jerks); and what a heavy stage hides counts as lost. With 16 ranks or more some other one stalls in each step,
+and no step is shorter without the suspect: there who is slower in 90 % of the steps is accused (from 65 ranks on also who is odd by a
+function).
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from diagnose.pipeline_links import slow_links_of_pipelines
 from diagnose.rhythm import find_drift, find_growth, rhythm_notes
 from diagnose.roles import blind, roles
 from diagnose.stages import heavy_stages
-from diagnose.suspects import Scene, episode_suspects, pause_suspect, rank_suspects
+from diagnose.suspects import Scene, convicted, episode_suspects, pause_suspect, rank_suspects
 from diagnose.text import rank_list, seconds
 from diagnose.threes import second_of_three
 from diagnose.verdict import AGAINST, Evidence, StepSeconds, Suspect, Verdict
@@ -290,13 +291,15 @@ def _odd_ranks(fleet: Fleet, scene: Scene, notes: list[str]) -> tuple[Scene, Int
             f"{_UNTIMED if partly else 'they do not wait for it'}: not accused"
         )
         odd[row] = False
+    nearly = odd_ones(found, limits.Z_BESIDE) & ~odd & (waited >= 0.5 * found.excess_s)
+    odd |= convicted(fleet, scene, nearly, odd)
     found, odd = second_of_three(found, odd, scene.roles, scene.compare, waited_by)
     scene = replace(scene, differences=found)
     rows: Ints = np.flatnonzero(odd)
     gained = _gained(scene, rows)
     if len(rows):
         # One that is slower on average but by jerks may hide what these cost: beside them less evidence will do.
-        more: Ints = np.flatnonzero(odd | (odd_ones(found, limits.Z_HIDING) & (waited >= 0.5 * found.excess_s)))
+        more: Ints = np.flatnonzero(odd | (odd_ones(found, limits.Z_BESIDE) & (waited >= 0.5 * found.excess_s)))
         together = _gained(scene, more) if len(more) > len(rows) else gained
         if together - gained >= float(found.floor_s[more].min()):
             rows, gained = more, together

@@ -6,6 +6,7 @@ the flows of its ranks too.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 
 import numpy as np
@@ -15,8 +16,8 @@ from diagnose.causes.loss import judge as judge_loss
 from diagnose.causes.network import LinkCharge
 from diagnose.causes.network import judge as judge_links
 from diagnose.causes.port import PortCharge
-from diagnose.compare import trimmed_mean
-from diagnose.fleet import Fleet
+from diagnose.compare import nan_median, trimmed_mean
+from diagnose.fleet import Fleet, Floats
 from diagnose.hardware_links import judge as judge_hardware
 from diagnose.slots import least_stay
 from diagnose.suspects import Scene
@@ -34,19 +35,35 @@ def suspect_links(fleet: Fleet, scene: Scene, gained: float, suspects: Sequence[
     ports = () if fleet.timed else judge_hardware(fleet, steps, scene.step_s, least)
     ports = tuple(port for port in ports if (port.component, port.instance) not in accused)
     known = {row for port in ports for row in port.ranks}
-    losing = () if fleet.timed else judge_loss(fleet, least, scene.step_s)
+    held = _held_up(scene)
+    losing = () if fleet.timed else judge_loss(fleet, held, scene.step_s)
     links = judge_links(fleet, steps, scene.step_s, transfer_s)
     # Whoever waits for what is sent again looks slow at both ends: beside a loss only a shaper says that a link is slow as well.
     links = (*losing, *(link for link in links if not losing or link.support >= CONVICTED))
     flows = [link for link in links if not known & set(link.ranks)]
     charged: list[LinkCharge | PortCharge] = [*ports, *flows]
-    whole_s = float(least.mean()) if losing else transfer_s  # a trimmed mean leaves out what a loss costs
-    return [_link_suspect(fleet, scene, link, whole_s) for link in charged]
+    behaviour = ("transfer (least stay of any rank)", transfer_s)
+    if losing:  # a trimmed mean leaves out what they cost, and so does the least stay
+        behaviour = ("step less the longest own time", float(held.mean()))
+    return [_link_suspect(fleet, scene, link, *behaviour) for link in charged]
 
 
-def _link_suspect(fleet: Fleet, scene: Scene, link: LinkCharge | PortCharge, transfer_s: float) -> Suspect:
+def _held_up(scene: Scene) -> Floats:
+    """Per step, what no rank's own work explains of it, seconds: median length over ranks less the longest own time.
+
+    Not the least stay: who got all of its packets goes on to its next step, and waits there.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        held = nan_median(scene.own + scene.wait, 0) - np.nanmax(scene.own, axis=0)
+    return np.asarray(held[np.isfinite(held)], dtype=np.float64)
+
+
+def _link_suspect(
+    fleet: Fleet, scene: Scene, link: LinkCharge | PortCharge, measure: str, measured_s: float
+) -> Suspect:
     share = link.lost_s / scene.step_s
-    behaviour = Evidence("steps", "transfer (least stay of any rank)", transfer_s, transfer_s - link.lost_s, "s/step")
+    behaviour = Evidence("steps", measure, measured_s, measured_s - link.lost_s, "s/step")
     onset = scene.onset
     return Suspect(
         component=link.component,

@@ -16,11 +16,11 @@ from diagnose import limits
 from diagnose.against import weighed
 from diagnose.attribute import Located, Profiles, sample
 from diagnose.causes import Case, Charge, charges
-from diagnose.causes.case import GUESS
+from diagnose.causes.case import CONVICTED, GUESS
 from diagnose.causes.process import Pause
 from diagnose.compare import Differences, nan_median, trimmed_mean
 from diagnose.episodes import Episodes
-from diagnose.fleet import Fleet, Floats, Ints, Pipelines, Slots
+from diagnose.fleet import Bools, Fleet, Floats, Ints, Pipelines, Slots
 from diagnose.lost_time import share_out
 from diagnose.onset import Onset
 from diagnose.pattern_distance import distance_evidence
@@ -44,6 +44,23 @@ class Scene:
     busy_s: Floats  # per step: its length without the transfer
     pipelines: Pipelines | None = None
     slots: Slots | None = None
+
+
+def convicted(fleet: Fleet, scene: Scene, nearly: Bools, odd: Bools) -> Bools:
+    """Which of the ranks that are nearly odd (`nearly`) a counter convicts of at least half of their excess."""
+    result = np.zeros(len(nearly), dtype=bool)
+    profiles = Profiles(fleet) if nearly.any() else None
+    for row in np.flatnonzero(nearly)[: limits.SUSPECTS_EXAMINED]:
+        assert profiles is not None
+        case = _case(fleet, scene, profiles, int(row), np.flatnonzero(odd | nearly))
+        first = next(iter(charges(case)), None)
+        result[row] = (
+            first is not None
+            and first.component != "workload"
+            and first.support >= CONVICTED
+            and first.explained_s >= limits.HOLDS_LEAST * max(case.excess_s, float(scene.differences.excess_s[row]))
+        )
+    return result
 
 
 def rank_suspects(fleet: Fleet, scene: Scene, rows: Ints, gained: float, notes: list[str]) -> list[Suspect]:
@@ -201,9 +218,7 @@ def _merged(fleet: Fleet, scene: Scene, charged: list[tuple[int, float, Charge, 
     return [_suspect(fleet, scene, group, accused) for group in groups]
 
 
-def _suspect(
-    fleet: Fleet, scene: Scene, group: list[tuple[int, float, Charge, float]], accused: Ints
-) -> Suspect:
+def _suspect(fleet: Fleet, scene: Scene, group: list[tuple[int, float, Charge, float]], accused: Ints) -> Suspect:
     row, _, charge, explained = group[0]
     lost_s = sum(entry[1] for entry in group)
     found = scene.differences

@@ -1,7 +1,9 @@
 """Packets that get lost: the median step is as it was, but now and then every rank waits for a packet that is sent again.
 
-usual   = 10th percentile of the transfer over steps;  long(s): transfer(s) - usual >= RTO_SECONDS, two such steps at least
-lost    = mean over all steps of (transfer(s) - usual) where long(s)                                      seconds per step
+held(s) = median over ranks of the step's length - longest own time of any rank: what nobody's work explains. Not the least stay: of a
+          ring who has all of its packets goes on to its next step, and waits there
+usual   = 10th percentile of held over steps;  long(s): held(s) - usual >= RTO_SECONDS, two such steps at least
+lost    = mean over all steps of (held(s) - usual) where long(s)                                          seconds per step
 share(a) = retransmitted / sent bytes of all pairs of addresses that touch a;  rest(a): of those that do not
 
 Convicts: share(a) of 0.5 % and three times rest(a); of several addresses the one with the largest share(a) - rest(a): the end that the
@@ -26,13 +28,13 @@ _SUPPORT = 0.95  # what is sent again is counted by the kernel; that it fell int
 _SENDER = 1.05  # times the weight: where one pair alone loses, its sender is a little likelier
 
 
-def judge(fleet: Fleet, transfer_s: Floats, step_s: float) -> tuple[LinkCharge, ...]:
-    """One charge at most. `transfer_s`: per step, the least stay of any rank in collectives; no NaN. Seconds."""
-    if len(transfer_s) < limits.STEPS_LEAST:
+def judge(fleet: Fleet, held_s: Floats, step_s: float) -> tuple[LinkCharge, ...]:
+    """One charge at most. `held_s`: per step, what no rank's own work explains; no NaN. Seconds."""
+    if len(held_s) < limits.STEPS_LEAST:
         return ()
-    usual = float(np.percentile(transfer_s, 10))  # most steps may be hit
-    late: Bools = transfer_s - usual >= limits.RTO_SECONDS
-    lost_s = float(np.where(late, transfer_s - usual, 0.0).mean())
+    usual = float(np.percentile(held_s, 10))  # most steps may be hit
+    late: Bools = held_s - usual >= limits.RTO_SECONDS
+    lost_s = float(np.where(late, held_s - usual, 0.0).mean())
     if late.sum() < limits.LOSS_STEPS or lost_s < max(limits.EFFECT_SHARE * step_s, limits.EFFECT_SECONDS):
         return ()
     cells = cells_of(fleet)
@@ -42,8 +44,8 @@ def judge(fleet: Fleet, transfer_s: Floats, step_s: float) -> tuple[LinkCharge, 
     _, address, share, rest = found
     evidence = (
         Evidence("tcp", f"sent again to and from {address}", 100 * share, 100 * rest, "%", len(cells.source)),
-        Evidence("steps", "steps in which all ranks' transfer is long", float(late.sum()), 0.0, "steps"),
-        Evidence("steps", "transfer in those", float(np.median(transfer_s[late])), usual, "s"),
+        Evidence("steps", "steps in which a lost packet was waited for", float(late.sum()), 0.0, "steps"),
+        Evidence("steps", "step less the longest own time, in those", float(np.median(held_s[late])), usual, "s"),
     )
     support = _SUPPORT if late.sum() >= limits.EPISODES_LEAST else REPORTED
     return (_charge(fleet, address, lost_s, share / max(rest, 0.2 * limits.LOSS_SHARE), support, evidence),)

@@ -72,6 +72,8 @@ class Fault(abc.ABC):
     one_dose: ClassVar[bool] = False
     # How many usual windows it takes to see it.
     windows: ClassVar[float] = 1.0
+    # How long it takes at least to see what a level does.
+    tuning_s: ClassVar[float] = TUNING_S
     # Whether levels may be tuned; not where another fault lengthens the step already.
     tunes = True
 
@@ -104,7 +106,7 @@ class Fault(abc.ABC):
         """By how much a step is longer now than a healthy one, by the job's own times; infinite where a rank ends none."""
         time.sleep(0.5)
         since = time.monotonic()
-        time.sleep(max(TUNING_S, TUNING_STEPS * self.healthy.step_s))
+        time.sleep(max(self.tuning_s, TUNING_STEPS * self.healthy.step_s))
         after = self.job.pace(since, time.monotonic())
         return after.step_s - self.healthy.step_s if after else math.inf
 

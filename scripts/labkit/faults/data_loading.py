@@ -7,12 +7,14 @@ is the place of the code that must be changed.
 from __future__ import annotations
 
 import random
+import time
 from dataclasses import replace
 
 from labkit.faults.base import Fault, Truth
 from labkit.launch import Plan
 
 FEW, ENOUGH = 1, 3
+RESTART_S = 2.0
 
 
 class SlowCollate(Fault):
@@ -57,6 +59,9 @@ class FewWorkers(Fault):
                 more = {"workers": FEW} if rank == self.victim else {}
                 self.job.order(rank, {"fetch_s": self.healthy.step_s + seconds - WORKER_S, **more})
 
+        # Its loader starts anew with fewer workers, which is a stall that must not be taken for the dose.
+        self.job.order(self.victim, {"workers": FEW})
+        time.sleep(RESTART_S)
         self.tune(delay, self.added_s, 0.01, 1.0)
         return _truth(self.victim, "fetch", "sleep")
 

@@ -20,12 +20,12 @@ class PythonSlow(Fault):
     _choice: tuple[str, str] | None = None
 
     def inject(self) -> Truth:
-        if self._seconds is None and self.tunes and self.victim == self.job.lone and not self.job.plan.free_cores:
+        if self._seconds is None and self.tunes and not self.job.plan.free_cores:
             return self._hold_up_the_others()
         return self.slow_down(self._seconds or self.extra_s)
 
     def _hold_up_the_others(self) -> Truth:
-        """A rank with a core for itself has time in hand, of which its own part of a step tells only some."""
+        """The others are late now and then, and a rank with a core for itself has time in hand: by the job's own times."""
         seconds, truth = self.extra_s, self.slow_down(self.extra_s)
         for _ in range(TUNING_ROUNDS - 1):
             gained = self.gained_s()

@@ -63,6 +63,7 @@ class PacketLoss(SlowLink):
 
     name = "packet-loss"
     least, most = 0.003, 0.2
+    tuning_s = 6.0  # a step in eight waits for a packet
 
     def _strike(self) -> None:
         self._struck: Host = self.host

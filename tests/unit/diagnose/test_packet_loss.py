@@ -14,16 +14,24 @@ STALL_S = 0.21  # a retransmission timeout
 
 
 def lossy(
-    loses: dict[tuple[int, int], float], every: int = 5, again: int = 1, everywhere: float = 0.0, **more: object
+    loses: dict[tuple[int, int], float],
+    every: int = 5,
+    again: int = 1,
+    everywhere: float = 0.0,
+    ahead: tuple[int, ...] = (),
+    **more: object,
 ) -> Window:
-    """A job in which packets from node to node get lost with this share, and every `every`-th step waits for one."""
+    """A job in which packets from node to node get lost with this share, and every `every`-th step waits for one.
+
+    `ahead`: ranks that have all of their packets then, and wait in the step after it.
+    """
     window = build(Job(**{"ranks": 8, "namespaces": 4, **more}))[0]  # type: ignore[arg-type]
     flows, steps = window.flows.to_pylist(), window.steps.to_pylist()
     for row in flows:
         source, peer = (int(row[end].split(":")[0].rsplit(".", 1)[1]) - 10 for end in ("local", "peer"))
         row["retransmitted_bytes"] = int(row["sent_bytes"] * loses.get((source, peer), everywhere))
     for row in steps:
-        if every and row["step"] % every == every - 1:
+        if every and (row["step"] - (row["rank"] in ahead)) % every == every - 1:
             row["seconds"] += again * STALL_S
             row["wait_s"] += again * STALL_S
     return builders.columns(builders.columns(window, "flows", flows), "steps", steps)
@@ -52,6 +60,13 @@ def test_in_a_ring_of_three_each_end_of_a_bad_pair_has_another_pair() -> None:
     # GIVEN 0 > 1 > 2 > 0, and what goes into 2 and out of it gets lost
     verdict = diagnose([lossy({(1, 2): 0.049, (2, 0): 0.045}, ranks=6, namespaces=3)])
     assert [(suspect.cause, suspect.ranks) for suspect in verdict.suspects] == [("loss", (4, 5))]
+
+
+@pytest.mark.parametrize("ahead", [(0,), (1, 5, 6), (3, 4, 5, 6, 7)])
+def test_it_is_the_same_where_some_ranks_wait_in_the_next_step(ahead: tuple[int, ...]) -> None:
+    verdict = diagnose([lossy(of(2), ahead=ahead)])
+    assert [(suspect.cause, suspect.ranks) for suspect in verdict.suspects] == [("loss", (4, 5))]
+    assert verdict.suspects[0].lost_seconds_per_step == pytest.approx(STALL_S / 5, rel=0.2)
 
 
 def test_what_is_sent_again_at_once_costs_nothing() -> None:
