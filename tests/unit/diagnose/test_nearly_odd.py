@@ -1,0 +1,42 @@
+"""A rank that is slow by bursts, so that its steps nearly prove it: a counter convicts it, and without one nobody is accused."""
+
+from __future__ import annotations
+
+import builders
+import pytest
+from builders import Job, build, columns
+
+from diagnose.judge import diagnose
+from observer.windows import Window
+
+VICTIM = 2
+
+
+def by_bursts(job: Job, seconds: float, length: int = 3, mean: float = 0.0) -> Window:
+    """The job's only window, in which the victim is slower by `mean`, and by `seconds` more or less every `length` steps."""
+    window = build(job)[0]
+    rows = window.steps.to_pylist()
+    for row in rows:
+        if row["rank"] == VICTIM:
+            more = mean + (seconds if row["step"] // length % 2 else -seconds)
+            row["own_s"] += more
+            row["sched_s"] += more
+    for step in range(job.steps):
+        of_step = [row for row in rows if row["step"] == step]
+        ends = max(row["own_s"] for row in of_step) + job.transfer_s
+        for row in of_step:
+            row |= {"wait_s": ends - row["own_s"], "seconds": ends}
+    return columns(window, "steps", rows)
+
+
+@pytest.mark.parametrize("seed", [0, 3, 5])
+def test_who_stands_in_the_run_queue_by_bursts_is_named(seed: int) -> None:
+    verdict = diagnose([by_bursts(builders.hogged(VICTIM, 0.03, steps=41, seed=seed), 0.03)])
+    assert [(suspect.component, suspect.ranks) for suspect in verdict.suspects] == [("cpu", (VICTIM,))], verdict.notes
+    assert verdict.suspects[0].confidence < 0.9
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_the_same_bursts_of_which_no_counter_tells_accuse_nobody(seed: int) -> None:
+    verdict = diagnose([by_bursts(Job(steps=41, seed=seed), 0.03, mean=0.03)])
+    assert verdict.suspects == ()
