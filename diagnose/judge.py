@@ -299,7 +299,7 @@ def _odd_ranks(fleet: Fleet, scene: Scene, notes: list[str]) -> tuple[Scene, Int
     gained = _gained(scene, rows)
     if len(rows):
         # One that is slower on average but by jerks may hide what these cost: beside them less evidence will do.
-        more: Ints = np.flatnonzero(odd | (odd_ones(found, limits.Z_BESIDE) & (waited >= 0.5 * found.excess_s)))
+        more: Ints = np.flatnonzero(odd | nearly)
         together = _gained(scene, more) if len(more) > len(rows) else gained
         if together - gained >= float(found.floor_s[more].min()):
             rows, gained = more, together

@@ -35,8 +35,8 @@ def suspect_links(fleet: Fleet, scene: Scene, gained: float, suspects: Sequence[
     ports = () if fleet.timed else judge_hardware(fleet, steps, scene.step_s, least)
     ports = tuple(port for port in ports if (port.component, port.instance) not in accused)
     known = {row for port in ports for row in port.ranks}
-    held = _held_up(scene)
-    losing = () if fleet.timed else judge_loss(fleet, held, scene.step_s)
+    held = np.zeros(0) if fleet.timed else _held_up(scene)
+    losing = judge_loss(fleet, held, scene.step_s)
     links = judge_links(fleet, steps, scene.step_s, transfer_s)
     # Whoever waits for what is sent again looks slow at both ends: beside a loss only a shaper says that a link is slow as well.
     links = (*losing, *(link for link in links if not losing or link.support >= CONVICTED))

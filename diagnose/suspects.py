@@ -49,9 +49,10 @@ class Scene:
 def convicted(fleet: Fleet, scene: Scene, nearly: Bools, odd: Bools) -> Bools:
     """Which of the ranks that are nearly odd (`nearly`) a counter convicts of at least half of their excess."""
     result = np.zeros(len(nearly), dtype=bool)
-    profiles = Profiles(fleet) if nearly.any() else None
+    if not nearly.any():
+        return result
+    profiles = Profiles(fleet)
     for row in np.flatnonzero(nearly)[: limits.SUSPECTS_EXAMINED]:
-        assert profiles is not None
         case = _case(fleet, scene, profiles, int(row), np.flatnonzero(odd | nearly))
         first = next(iter(charges(case)), None)
         result[row] = (

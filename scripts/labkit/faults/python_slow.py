@@ -20,11 +20,11 @@ class PythonSlow(Fault):
     _choice: tuple[str, str] | None = None
 
     def inject(self) -> Truth:
-        if self._seconds is None and self.tunes and not self.job.plan.free_cores:
-            return self._hold_up_the_others()
+        if self._seconds is None and self.tunes:
+            return self._tuned()
         return self.slow_down(self._seconds or self.extra_s)
 
-    def _hold_up_the_others(self) -> Truth:
+    def _tuned(self) -> Truth:
         """The others are late now and then, and a rank with a core for itself has time in hand: by the job's own times."""
         seconds, truth = self.extra_s, self.slow_down(self.extra_s)
         for _ in range(TUNING_ROUNDS - 1):
