@@ -13,10 +13,12 @@ from typing import ClassVar
 from labkit.launch import Job, Plan
 from labkit.steps import Pace
 
-TUNING_ROUNDS = 3
+TUNING_ROUNDS, TUNING_TRIES = 3, 2
 TUNING_S, TUNING_STEPS = 2.5, 8
 # Good enough: wanted over gained.
 TUNED = (0.75, 1.2)
+# There at all, in about this dose.
+SEEN = (0.4, 2.5)
 # By how much a fault lengthens the step, as a share of the healthy step.
 DOSES = {"strong": (0.5, 0.9), "weak": (0.12, 0.22)}
 
@@ -115,19 +117,36 @@ class Fault(abc.ABC):
         if not self.tunes:
             apply(level)
             return
+        for _ in range(TUNING_TRIES):
+            nearest = self._approach(apply, level, least, most)
+            if nearest is None:
+                return
+            level = nearest
+            apply(level)
+            # A level that is set again need not do what it did: a limit that is raised finds other pages in the room.
+            if SEEN[0] <= self._wanted_over_gained() <= SEEN[1]:
+                return
+
+    def _wanted_over_gained(self) -> float:
+        return self.added_s / max(self.gained_s(), 1e-3)
+
+    def _approach(self, apply: Callable[[float], object], level: float, least: float, most: float) -> float | None:
+        """Some rounds towards the level that is wanted: None once it is met, else the nearest that was measured.
+
+        What was measured, not where the next guess would be: some faults come in jumps.
+        """
         best, nearest = level, math.inf
         for _ in range(TUNING_ROUNDS):
             apply(level)
-            times = self.added_s / max(self.gained_s(), 1e-3)
+            times = self._wanted_over_gained()
             if TUNED[0] <= times <= TUNED[1]:
-                return
+                return None
             off = abs(math.log(max(times, 1e-3)))
             if off < nearest:
                 best, nearest = level, off
             # Never by more than three at once: one bad step of a few says little.
             level = min(most, max(least, level * min(3.0, max(1 / 3, times))))
-        # What was measured, not where the next guess would be: some faults come in jumps.
-        apply(best)
+        return best
 
     @abc.abstractmethod
     def inject(self) -> Truth:
