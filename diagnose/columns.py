@@ -187,7 +187,7 @@ def flows(table: pa.Table, rows: Ints) -> Flows:
             "min_rtt_s",
         )
     }
-    sending = numbers["busy_s"] - numbers["rwnd_limited_s"] - numbers["sndbuf_limited_s"]
+    unacknowledged = numbers["busy_s"] - numbers["rwnd_limited_s"]
     return Flows(
         rank=rows[keep],
         local=tuple(address_of(text) for text in _texts(table, "local")),
@@ -195,7 +195,8 @@ def flows(table: pa.Table, rows: Ints) -> Flows:
         interface=_texts(table, "interface"),
         sent_bytes=np.maximum(numbers["sent_bytes"], 0),
         retransmitted_bytes=np.maximum(numbers["retransmitted_bytes"], 0),
-        sending_s=np.maximum(sending, 0),
+        sending_s=np.maximum(unacknowledged - numbers["sndbuf_limited_s"], 0),
+        unacknowledged_s=np.maximum(unacknowledged, 0),
         rtt_s=numbers["rtt_s"],
         min_rtt_s=numbers["min_rtt_s"],
     )

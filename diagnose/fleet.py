@@ -113,6 +113,7 @@ class Flows:
     sent_bytes: Floats
     retransmitted_bytes: Floats
     sending_s: Floats  # busy - rwnd_limited - sndbuf_limited: time in which only the network held the data back
+    unacknowledged_s: Floats  # busy - rwnd_limited: data was out, and not for want of room at the receiver
     rtt_s: Floats
     min_rtt_s: Floats
 

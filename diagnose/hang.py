@@ -4,6 +4,7 @@ A rank stalls if its last marker (collective, backward) is older than max(5 ordi
 rank that is left stalls. The suspects are then the ranks that are stopped; else those that are gone; else those that are in
 no collective while the others wait in one; else those that NCCL itself (RAS) says have launched fewer operations than the
 others, and moved none between two questions. Hardware that failed (failures.py) beats all but the first: ranks die of their GPU.
+Where all wait alike it is the link that data waits for (causes/unacknowledged.py).
 """
 
 from __future__ import annotations
@@ -15,9 +16,12 @@ import numpy as np
 
 from diagnose import limits
 from diagnose.attribute import Function
+from diagnose.causes import unacknowledged
 from diagnose.failures import Failure, application_failures, failed_gpus, failed_ports, orphaned_gpus
 from diagnose.fleet import Bools, Fleet, Floats, Ints
 from diagnose.verdict import Evidence, Suspect
+
+_LINK_SURE = 0.9  # that the message that is missing is the one that is sent again and again
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +45,9 @@ def find_hang(fleet: Fleet, step_s: float | None) -> Hang | None:
         failed = application_failures(fleet, ended)
     if not failed and not hang.suspects:
         failed = orphaned_gpus(fleet) or failed_ports(fleet)
-    return _by_hardware(fleet, hang, failed, step_s) if failed else hang
+    if failed:
+        return _by_hardware(fleet, hang, failed, step_s)
+    return hang if hang.suspects else _by_link(fleet, hang, step_s)
 
 
 def _without_gpu(fleet: Fleet, failed: tuple[Failure, ...], step_s: float | None) -> Hang | None:
@@ -82,11 +88,35 @@ def _by_hardware(fleet: Fleet, hang: Hang, failed: tuple[Failure, ...], step_s: 
                 host=fleet.ranks.host[each.row] if each.row >= 0 else each.observed_on,
                 lost_seconds_per_step=max(hang.stalled_s - (step_s or 0.0), 0.0),
                 lost_percent=100.0, confidence=each.confidence,
-                since=fleet.start + fleet.seconds - hang.stalled_s if hang.stalled_s < fleet.seconds else None,
+                since=_since(fleet, hang.stalled_s),
                 evidence=tuple(evidence), action=each.action,
             )
         )  # fmt: skip
     return Hang(hang.stalled_s, tuple(suspects), hang.notes if not suspects else ())
+
+
+def _by_link(fleet: Fleet, hang: Hang, step_s: float | None) -> Hang:
+    """The same hang, explained by a link on which what was sent does not arrive; or who it was sent to, who was not seen here."""
+    link = unacknowledged.judge(fleet, hang.stalled_s)
+    if link is not None:
+        waiting = Evidence("calls", "no progress of any rank", hang.stalled_s, None, "s", len(fleet.ranks))
+        suspect = Suspect(
+            component=link.component, cause=link.cause, host=link.host, instance=link.instance, function=None,
+            ranks=tuple(sorted(int(fleet.ranks.number[row]) for row in link.ranks)),
+            lost_seconds_per_step=max(hang.stalled_s - (step_s or 0.0), 0.0), lost_percent=100.0,
+            confidence=_LINK_SURE * link.support, since=_since(fleet, hang.stalled_s),
+            evidence=(*link.evidence, waiting), action=link.action,
+        )  # fmt: skip
+        return Hang(hang.stalled_s, (suspect,), ())
+    here = set(fleet.flows.local)
+    unseen = sorted({peer for _, peer in unacknowledged.stuck_pairs(fleet, hang.stalled_s)} - here)
+    notes = tuple(f"what is sent to {peer} is not acknowledged: look there first" for peer in unseen[:8])
+    return Hang(hang.stalled_s, (), (*hang.notes, *notes))
+
+
+def _since(fleet: Fleet, stalled_s: float) -> float | None:
+    """When it began; None if it was so before the window."""
+    return fleet.start + fleet.seconds - stalled_s if stalled_s < fleet.seconds else None
 
 
 def _numbers(fleet: Fleet, failure: Failure) -> tuple[int, ...]:
@@ -271,7 +301,7 @@ def _suspect(
         lost_seconds_per_step=max(stalled_s - (step_s or 0.0), 0.0),
         lost_percent=100.0,
         confidence=confidence,
-        since=fleet.start + fleet.seconds - stalled_s if stalled_s < fleet.seconds else None,
+        since=_since(fleet, stalled_s),
         evidence=evidence,
         action=action,
     )

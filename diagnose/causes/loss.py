@@ -38,7 +38,7 @@ def judge(fleet: Fleet, held_s: Floats, step_s: float) -> tuple[LinkCharge, ...]
     if late.sum() < limits.LOSS_STEPS or lost_s < max(limits.EFFECT_SHARE * step_s, limits.EFFECT_SECONDS):
         return ()
     cells = cells_of(fleet)
-    found = max(_lossy_ends(cells), default=None)
+    found = max(lossy_ends(cells), default=None)
     if found is None:
         return ()
     _, address, share, rest = found
@@ -51,7 +51,7 @@ def judge(fleet: Fleet, held_s: Floats, step_s: float) -> tuple[LinkCharge, ...]
     return (_charge(fleet, address, lost_s, share / max(rest, 0.2 * limits.LOSS_SHARE), support, evidence),)
 
 
-def _lossy_ends(cells: Cells) -> Iterator[tuple[float, str, float, float]]:
+def lossy_ends(cells: Cells) -> Iterator[tuple[float, str, float, float]]:
     """Addresses whose pairs lose while the others do not: weight, address, share, share of the others."""
     losing = cells.retransmitted >= limits.LOSS_SHARE
     if not losing.any():

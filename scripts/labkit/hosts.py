@@ -79,7 +79,7 @@ class Host:
             return
         _run(f"tc -n {SWITCH} qdisc add dev {self.port} clsact")
         # Classic BPF: a random number; at least the limit: go on (-1), else drop (2).
-        limit = round(share * (1 << 32))
+        limit = min(round(share * (1 << 32)), (1 << 32) - 1)
         program = f"4,32 0 0 4294963256,53 0 1 {limit},6 0 0 4294967295,6 0 0 2"
         for way in ("ingress", "egress"):
             words = f"tc -n {SWITCH} filter add dev {self.port} {way} bpf direct-action bytecode".split()

@@ -15,7 +15,7 @@ from labkit.faults.pipe_print import PipePrint
 from labkit.faults.python_slow import Every50th, PythonSlow
 from labkit.faults.reniced import Reniced
 from labkit.faults.slow_checkpoint import SlowCheckpoint
-from labkit.faults.slow_link import PacketLoss, SlowFabric, SlowLink
+from labkit.faults.slow_link import CutOff, PacketLoss, SlowFabric, SlowLink
 from labkit.faults.slow_read import SlowFolder, SlowRead
 from labkit.faults.stopped import Stopped
 from labkit.faults.uneven import HeavyStage, InTurn, LongSequences
@@ -25,7 +25,7 @@ _KINDS: tuple[type[Fault], ...] = (
     CpuHog, CpuQuota, PinnedTogether, PacketFlood, Reniced,
     MemoryLimit, PageFaults,
     SlowRead, SlowCheckpoint, SlowFolder,
-    SlowLink, PacketLoss, SlowFabric,
+    SlowLink, PacketLoss, SlowFabric, CutOff,
     LongSequences, InTurn, HeavyStage,
     SlowEverywhere, BiggerModel,
     Stopped,

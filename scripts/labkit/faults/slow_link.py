@@ -5,6 +5,8 @@ With two hosts there is one path, and no telling which end is slow: three at lea
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from labkit import hosts
 from labkit.faults.base import Fault, Truth
 from labkit.hosts import INTERFACE, Host
@@ -68,6 +70,24 @@ class PacketLoss(SlowLink):
     def _strike(self) -> None:
         self._struck: Host = self.host
         self.tune(self.host.lose, {"strong": 0.02, "weak": 0.008}[self.dose], self.least, self.most)
+
+    def revert(self) -> None:
+        self.host.lose(0.0)
+
+
+class CutOff(SlowLink):
+    """The switch drops every packet from and to one host; its link stays up, and no process fails before its own timeout."""
+
+    name = "cut-off"
+    one_dose = True
+    # What waits to be sent again is so for as long as the cut was, and longer each time.
+    spoils = True
+
+    def _strike(self) -> None:
+        self.host.lose(1.0)
+
+    def _truth(self) -> Truth:
+        return replace(super()._truth(), status="hang", causes={"network": frozenset({"loss"})}, exact=True)
 
     def revert(self) -> None:
         self.host.lose(0.0)
