@@ -23,7 +23,7 @@ from diagnose.calibration import calibrate
 from diagnose.causes.process import pauses
 from diagnose.compare import Differences, differences, nan_median, odd_ones, peers_median, trimmed_mean
 from diagnose.earlier import choose
-from diagnose.episodes import find_episodes
+from diagnose.episodes import Episodes, find_episodes
 from diagnose.everywhere import slower_everywhere
 from diagnose.fleet import Bools, Fleet, Floats, Ints
 from diagnose.function_tests import odd_by_function
@@ -169,8 +169,7 @@ def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, dr
     paused = [pause for pause in pauses(fleet) if pause.row not in set(odd.tolist())]
     suspects += [pause_suspect(fleet, scene, pause) for pause in paused]
     skip = np.append(odd, np.array([pause.row for pause in paused], dtype=np.int64))
-    rare = find_episodes(scene.own, scene.roles, scene.step_s, scene.differences.floor_s, skip)
-    suspects += episode_suspects(fleet, scene, rare, odd, notes)
+    suspects += episode_suspects(fleet, scene, _rare(fleet, scene, skip), odd, notes)
     suspects, designed = _by_design(suspects, fleet, scene, reference)
     links = suspect_links(fleet, scene, gained, suspects)
     links += slow_links_of_pipelines(fleet, scene) if not suspects else []
@@ -209,6 +208,16 @@ def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, dr
         slowdown_percent=max(slowdown, 0.0),
         notes=tuple(notes),
     )
+
+
+def _rare(fleet: Fleet, scene: Scene, skip: Ints) -> list[Episodes]:
+    """Of the part that is judged, and of the whole window: what is rare may be older than a small change of level."""
+    found: dict[int, Episodes] = {}
+    parts = [scene.own] if scene.own.shape == fleet.steps.own_s.shape else [scene.own, fleet.steps.own_s]
+    for own in parts:
+        for each in find_episodes(own, scene.roles, scene.step_s, scene.differences.floor_s, skip):
+            found.setdefault(each.row, each)
+    return list(found.values())
 
 
 def _nobody(

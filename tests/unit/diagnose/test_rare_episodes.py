@@ -38,6 +38,23 @@ def test_a_rank_that_is_slow_every_tenth_step_is_named(seed: int) -> None:
     assert suspect.lost_seconds_per_step == pytest.approx(0.04, rel=0.15)
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_small_change_of_level_does_not_hide_what_came_before_it(seed: int) -> None:
+    # GIVEN a rank that is slow in every 23rd of 211 steps, and the last 37 of them a little longer for everybody
+    window = spiky(1, 23, 2.0, seed=seed, steps=211)
+    rows = window.steps.to_pylist()
+    for row in rows:
+        if row["step"] >= 174:
+            row["own_s"] += 0.04
+            row["seconds"] += 0.04
+    # WHEN it is diagnosed
+    verdict = diagnose([builders.columns(window, "steps", rows)])
+    # THEN the later part is judged, and that rank is named nevertheless
+    assert any("the later part is judged" in note for note in verdict.notes)
+    (suspect,) = verdict.suspects
+    assert suspect.ranks == (1,) and suspect.function is not None and suspect.function.name == "augment"
+
+
 def test_one_or_two_episodes_are_an_accident() -> None:
     assert diagnose([spiky(3, 33, 0.5)]).status == "healthy"
 
