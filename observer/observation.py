@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -150,26 +151,25 @@ class Observation:
 
 def begin(ranks: Sequence[FoundRank], *, hz: int, root: Path = Path("/"), verbose: bool = False) -> Observation:
     """Load the probes and start to watch `ranks` with their workers."""
-    hardware = Hardware(ranks, root)
-    hardware.listen()
-    try:
-        probes = kernel_probes.load(hz=hz, pids=[rank.pid for rank in ranks], root=root, verbose=verbose)
-    except BaseException:
-        hardware.close()
-        raise
-    processes: dict[int, ProcessWatch] = {}
-    try:
-        probes.calls.watch([rank.pid for rank in ranks], root)
+    pids = [rank.pid for rank in ranks]
+    with contextlib.ExitStack() as undo:
+        hardware = Hardware(ranks, root)
+        undo.callback(hardware.close)
+        hardware.listen()
+        probes = kernel_probes.load(hz=hz, pids=pids, root=root, verbose=verbose)
+        undo.callback(probes.close)
+        probes.calls.watch(pids, root)
+        processes: dict[int, ProcessWatch] = {}
         for rank in ranks:
-            processes[rank.pid] = process_watch.watch(rank.pid, rank.pid, TRAINING, probes, root)
-            for worker in rank.workers[:_MAX_WORKERS]:
-                processes[worker.pid] = process_watch.watch(worker.pid, rank.pid, LOADER, probes, root)
-        flows = FlowTracker([rank.pid for rank in ranks], root)
-    except BaseException:
-        probes.close()
-        hardware.close()
-        raise
-    return Observation(ranks, probes, processes, Gauges([rank.pid for rank in ranks], root), flows, root, hardware)
+            workers = [(worker.pid, LOADER) for worker in rank.workers[:_MAX_WORKERS]]
+            for pid, label in [(rank.pid, TRAINING), *workers]:
+                processes[pid] = process_watch.watch(pid, rank.pid, label, probes, root)
+                undo.callback(processes[pid].close)
+        flows = FlowTracker(pids, root)
+        undo.callback(flows.close)
+        observation = Observation(ranks, probes, processes, Gauges(pids, root), flows, root, hardware)
+        undo.pop_all()  # it closes all of it from now on
+    return observation
 
 
 def children(pid: int, root: Path = Path("/")) -> tuple[int, ...]:
