@@ -68,7 +68,7 @@ def test_a_lab_without_sharing_starts_a_job_per_case() -> None:
 def test_faults_are_chosen_by_name_and_by_group() -> None:
     assert _faults("all", ALL) == list(ALL)
     assert set(_faults("classic", ALL)) == set(CLASSIC)
-    assert set(_faults("network,none", ALL)) == {"slow-link", "packet-loss", "slow-fabric", "none"}
+    assert set(_faults("network,none", ALL)) == {"slow-link", "packet-loss", "slow-fabric", "cut-off", "none"}
     with pytest.raises(LabError) as refused:
         _faults("python-slow,no-such", ALL)
     assert "no-such" in str(refused.value)
