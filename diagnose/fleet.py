@@ -117,6 +117,11 @@ class Flows:
     rtt_s: Floats
     min_rtt_s: Floats
 
+    @classmethod
+    def none(cls) -> Flows:
+        """Where no connection was seen."""
+        return cls(np.empty(0, np.int64), (), (), (), *(np.empty(0) for _ in range(6)))
+
     def __len__(self) -> int:
         return len(self.rank)
 

@@ -61,7 +61,7 @@ def fleet_of(timings: Timings, job: str) -> Fleet:
         ranks=ranks,
         steps=Steps(start, seconds, own, wait, *parts),
         patterns=patterns,
-        flows=Flows(np.empty(0, np.int64), (), (), (), *(np.empty(0) for _ in range(6))),
+        flows=Flows.none(),
         counters=Counters(),
         notes=tuple(dict.fromkeys(notes)),
         timed=True,

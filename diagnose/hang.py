@@ -97,7 +97,8 @@ def _by_hardware(fleet: Fleet, hang: Hang, failed: tuple[Failure, ...], step_s: 
 
 def _by_link(fleet: Fleet, hang: Hang, step_s: float | None) -> Hang:
     """The same hang, explained by a link on which what was sent does not arrive; or who it was sent to, who was not seen here."""
-    link = unacknowledged.judge(fleet, hang.stalled_s)
+    stuck = unacknowledged.stuck_pairs(fleet, hang.stalled_s)
+    link = unacknowledged.judge(fleet, stuck, hang.stalled_s)
     if link is not None:
         waiting = Evidence("calls", "no progress of any rank", hang.stalled_s, None, "s", len(fleet.ranks))
         suspect = Suspect(
@@ -108,8 +109,7 @@ def _by_link(fleet: Fleet, hang: Hang, step_s: float | None) -> Hang:
             evidence=(*link.evidence, waiting), action=link.action,
         )  # fmt: skip
         return Hang(hang.stalled_s, (suspect,), ())
-    here = set(fleet.flows.local)
-    unseen = sorted({peer for _, peer in unacknowledged.stuck_pairs(fleet, hang.stalled_s)} - here)
+    unseen = sorted({peer for _, peer in stuck})
     notes = tuple(f"what is sent to {peer} is not acknowledged: look there first" for peer in unseen[:8])
     return Hang(hang.stalled_s, (), (*hang.notes, *notes))
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from diagnose import limits
 from diagnose.causes.case import REPORTED
-from diagnose.causes.network import Cells, LinkCharge, cells_of, interface_of, shapers, tight
+from diagnose.causes.network import Cells, LinkCharge, cells_of, end_at, shapers, tight
 from diagnose.fleet import Bools, Fleet, Floats
 from diagnose.text import rate as rate_text
 from diagnose.verdict import Evidence
@@ -75,23 +75,18 @@ def _pooled(cells: Cells, which: Bools) -> float:
 def _charge(
     fleet: Fleet, address: str, lost_s: float, ratio: float, support: float, evidence: tuple[Evidence, ...]
 ) -> LinkCharge:
-    flows, narrow = fleet.flows, tight(address, shapers(fleet))
-    rows = tuple(
-        dict.fromkeys(int(row) for row, local in zip(flows.rank, flows.local, strict=True) if local == address)
-    )
-    interface, host = interface_of(fleet, address), fleet.ranks.host[rows[0]]
-    where = f"{interface or 'the interface'} ({address}) of {host}"
+    end, narrow = end_at(fleet, address), tight(address, shapers(fleet))
     if narrow is not None:
         evidence = (*evidence, Evidence("qdisc", f"shaper on {address}", rate_text(narrow), None, ""))
     return LinkCharge(
         cause="loss" if narrow is None else "slow-link",
         address=address,
-        interface=interface,
-        host=host,
-        ranks=rows,
+        interface=end.interface,
+        host=end.host,
+        ranks=end.ranks,
         lost_s=lost_s,
         ratio=ratio,
         support=support,
         evidence=evidence,
-        action=f"Packets to and from {where} get lost: look at its errors and drops (ip -s link), its cable, its switch port.",
+        action=f"Packets to and from {end} get lost: look at its errors and drops (ip -s link), its cable, its switch port.",
     )

@@ -61,6 +61,19 @@ class LinkCharge:
 
 
 @dataclass(frozen=True, slots=True)
+class End:
+    """One end of a link: an address of a host, and the ranks behind it."""
+
+    address: str
+    interface: str  # empty if it is not known
+    host: str
+    ranks: tuple[int, ...]  # rows in fleet.ranks
+
+    def __str__(self) -> str:
+        return f"{self.interface or 'the interface'} ({self.address}) of {self.host}"
+
+
+@dataclass(frozen=True, slots=True)
 class Cells:
     """One entry per pair of addresses (source, destination)."""
 
@@ -257,20 +270,14 @@ def _accuse(fleet: Fleet, cells: Cells, slow: list[tuple[int, float, float]], sh
     address = _common_end(cells, slow, shaped)
     mine = [item for item in slow if address in (cells.source[item[0]], cells.peer[item[0]])]
     worst, reference, _ = max(mine, key=lambda item: item[2])
-    flows = fleet.flows
-    rows = [int(row) for row, local in zip(flows.rank, flows.local, strict=True) if local == address]
-    host = fleet.ranks.host[rows[0]]
     sending = {cells.source[index] == address for index, _, _ in mine}
     way = "both ways" if len(sending) == 2 else "sending" if True in sending else "receiving"
     named = [cells.interface[i] for i, _, _ in mine if cells.source[i] == address]
-    interface = next((name for name in named if name), "") or interface_of(fleet, address)
+    end = end_at(fleet, address, next((name for name in named if name), ""))
     loses = any(_loses(cells, index) for index, _, _ in mine)
     queues = any(_queues(cells, index) for index, _, _ in mine)
     narrow = tight(address, shaped)
-    where = f"{interface or 'the interface'} ({address}) of {host}"
-    action = (
-        f"Check {where}: {'the shaper on it, ' if narrow is not None else ''}its cable, its switch port, its speed."
-    )
+    action = f"Check {end}: {'the shaper on it, ' if narrow is not None else ''}its cable, its switch port, its speed."
     if len(mine) == 1 and narrow is None:
         other = cells.peer[worst] if cells.source[worst] == address else cells.source[worst]
         action = f"Check the path between {address} and {other}: only this one is slow."
@@ -279,9 +286,9 @@ def _accuse(fleet: Fleet, cells: Cells, slow: list[tuple[int, float, float]], sh
     return LinkCharge(
         cause="loss" if loses and not queues and narrow is None else "slow-link",
         address=address,
-        interface=interface,
-        host=host,
-        ranks=tuple(dict.fromkeys(rows)),
+        interface=end.interface,
+        host=end.host,
+        ranks=end.ranks,
         lost_s=max(item[2] for item in mine),
         ratio=reference / float(cells.rate[worst]),
         support=1.0 if narrow is not None else 0.9 if loses or queues else 0.75,
@@ -319,8 +326,10 @@ def _evidence(
                    float(np.median(inflation)) if count else None, "x", count)  # fmt: skip
 
 
-def interface_of(fleet: Fleet, address: str) -> str:
-    for local, interface in zip(fleet.flows.local, fleet.flows.interface, strict=True):
-        if local == address and interface:
-            return interface
-    return ""
+def end_at(fleet: Fleet, address: str, interface: str = "") -> End:
+    """The end with this address, which must be the local one of some flow. `interface`: if it is known already."""
+    flows = fleet.flows
+    mine = [index for index, local in enumerate(flows.local) if local == address]
+    rows = tuple(dict.fromkeys(int(flows.rank[index]) for index in mine))
+    named = interface or next((flows.interface[index] for index in mine if flows.interface[index]), "")
+    return End(address, named, fleet.ranks.host[rows[0]], rows)

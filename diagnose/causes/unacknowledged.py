@@ -11,21 +11,23 @@ closes its window, and is busy elsewhere.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
 from diagnose.causes.case import CONVICTED, GUESS
 from diagnose.causes.loss import lossy_ends
-from diagnose.causes.network import LinkCharge, cells_of, interface_of
+from diagnose.causes.network import LinkCharge, cells_of, end_at
 from diagnose.fleet import Fleet
 from diagnose.verdict import Evidence
 
 _STUCK_SHARE = 0.8  # of the silence: who waits for the message went silent a little before the one that sent it
 
 
-def judge(fleet: Fleet, silent_s: float) -> LinkCharge | None:
-    """The end of the network that a hang of `silent_s` seconds waits for."""
+def judge(fleet: Fleet, pairs: Mapping[tuple[str, str], float], silent_s: float) -> LinkCharge | None:
+    """The end of the network that a hang of `silent_s` seconds waits for; None where no pair (stuck_pairs) has both ends here."""
     here = set(fleet.flows.local)
-    stuck = {pair: long for pair, long in stuck_pairs(fleet, silent_s).items() if pair[1] in here}
+    stuck = {pair: long for pair, long in pairs.items() if pair[1] in here}
     if not stuck:
         return None
     losing = {address: (share, rest) for _, address, share, rest in lossy_ends(cells_of(fleet))}
@@ -77,18 +79,14 @@ def _charge(
     ]  # fmt: skip
     if loses is not None:
         evidence.append(Evidence("tcp", f"sent again to and from {address}", 100 * loses[0], 100 * loses[1], "%"))
-    rows = tuple(
-        dict.fromkeys(int(row) for row, local in zip(flows.rank, flows.local, strict=True) if local == address)
-    )
-    interface, host = interface_of(fleet, address), fleet.ranks.host[rows[0]]
+    end = end_at(fleet, address)
     other = peer if address == source else source
     action = (
-        f"Packets to and from {interface or 'the interface'} ({address}) of {host} get lost: look at its link, its errors and drops "
-        "(ip -s link), its cable, its switch port."
+        f"Packets to and from {end} get lost: look at its link, its errors and drops (ip -s link), its cable, its switch port."
         if sure
         else f"Packets between {address} and {other} get lost: look at the path, and at both ends (ip -s link)."
     )
     return LinkCharge(
-        cause="loss", address=address, interface=interface, host=host, ranks=rows, lost_s=silent_s, ratio=np.inf,
+        cause="loss", address=address, interface=end.interface, host=end.host, ranks=end.ranks, lost_s=silent_s, ratio=np.inf,
         support=CONVICTED if sure else GUESS, evidence=tuple(evidence), action=action,
     )  # fmt: skip

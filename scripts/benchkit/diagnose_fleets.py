@@ -267,9 +267,7 @@ def _fleet(kind: Ints, seconds: Floats, own: Floats, wait: Floats, total: Floats
         count=np.full(rows, steps),
         per_step_s=seconds.reshape(-1),
     )
-    none = np.empty(0)
-    flows = Flows(np.empty(0, np.int64), (), (), (), none, none, none, none, none, none)
-    return Fleet("synthetic", 1.7e9, window, 1, people, matrices, patterns, flows, Counters(), ())
+    return Fleet("synthetic", 1.7e9, window, 1, people, matrices, patterns, Flows.none(), Counters(), ())
 
 
 # ---- the other rules -------------------------------------------------------------------------------------------------

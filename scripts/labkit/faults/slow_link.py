@@ -75,7 +75,7 @@ class PacketLoss(SlowLink):
         self.host.lose(0.0)
 
 
-class CutOff(SlowLink):
+class CutOff(PacketLoss):
     """The switch drops every packet from and to one host; its link stays up, and no process fails before its own timeout."""
 
     name = "cut-off"
@@ -88,6 +88,3 @@ class CutOff(SlowLink):
 
     def _truth(self) -> Truth:
         return replace(super()._truth(), status="hang", causes={"network": frozenset({"loss"})}, exact=True)
-
-    def revert(self) -> None:
-        self.host.lose(0.0)
