@@ -4,10 +4,10 @@
 2. Are there steps enough, ranks enough to judge by?      5. Is the transfer long because of a link? (causes/network.py)
 3. Which ranks are odd, and do others wait for them?      6. And against earlier windows? (baseline.py)
 
-With z >= 3 a rank is a suspect if a counter convicts it of half of its excess, or if it hides a floor of what an odd one costs (one
-slow on average, one by jerks); and what a heavy stage hides counts as lost. With 16 ranks or more some other one stalls in each step,
-and no step is shorter without the suspect: there who is slower in 90 % of the steps is accused (from 65 ranks on also who is odd by a
-function).
+With z >= 3 a rank is a suspect if a counter convicts it of half of its excess (z >= 1: the kernel's count of a CPU quota), or if it
+hides a floor of what an odd one costs (one slow on average, one by jerks); and what a heavy stage hides counts as lost. With 16 ranks
+or more some other one stalls in each step, and no step is shorter without the suspect: there who is slower in 90 % of the steps is
+accused (from 65 ranks on also who is odd by a function).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import numpy as np
 from diagnose import limits, quiet, slots
 from diagnose.baseline import Reference, code_changed, read_baseline
 from diagnose.calibration import calibrate
+from diagnose.causes.cpu import throttled
 from diagnose.causes.process import pauses
 from diagnose.compare import Differences, differences, nan_median, odd_ones, peers_median, trimmed_mean
 from diagnose.earlier import choose
@@ -300,8 +301,10 @@ def _odd_ranks(fleet: Fleet, scene: Scene, notes: list[str]) -> tuple[Scene, Int
             f"{_UNTIMED if partly else 'they do not wait for it'}: not accused"
         )
         odd[row] = False
-    nearly = odd_ones(found, limits.Z_BESIDE) & ~odd & (waited >= 0.5 * found.excess_s)
-    odd |= convicted(fleet, scene, nearly, odd)
+    late = ~odd & (waited >= 0.5 * found.excess_s)
+    nearly = odd_ones(found, limits.Z_BESIDE) & late
+    ordered = throttled(fleet) & late & (found.z >= limits.Z_THROTTLED) & (found.excess_s >= found.floor_s)
+    odd |= convicted(fleet, scene, nearly, odd) | convicted(fleet, scene, ordered, odd, "quota")
     found, odd = second_of_three(found, odd, scene.roles, scene.compare, waited_by)
     scene = replace(scene, differences=found)
     rows: Ints = np.flatnonzero(odd)
@@ -321,8 +324,11 @@ def _odd_ranks(fleet: Fleet, scene: Scene, notes: list[str]) -> tuple[Scene, Int
                 f"the step is hardly shorter without the suspects today: of {len(scene.own)} ranks some other one stalls in each"
             )
             return scene, always, _gained(scene, always)
+        slower = rank_list(tuple(int(number) for number in fleet.ranks.number[rows]))
+        by = f"{'by up to ' if len(rows) > 1 else 'by '}{seconds(float(found.excess_s[rows].max()))}"
         notes.append(
-            "some ranks are slower than their peers, but the step would not be noticeably shorter without them"
+            f"slower than the peers, {by} per step: {slower}; without that a step would be only {seconds(gained)} shorter, "
+            "because others are as late: not accused"
         )
         return scene, np.empty(0, dtype=np.int64), 0.0
     return scene, rows, gained

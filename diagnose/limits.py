@@ -10,6 +10,7 @@ EFFECT_SECONDS = 0.003  # timer ticks and scheduler slices of a busy host are ab
 # Significance: robust z of a rank's own time against its peers, and the false-discovery rate over all ranks tested.
 Z_LEAST = 4.0
 Z_BESIDE = 3.0  # p = 0.001, false discoveries controlled as well: of a rank that a counter convicts, or that hides what an odd one costs
+Z_THROTTLED = 1.0  # of a rank that was throttled, by the kernel's count: what is ordered is no accident, however it comes and goes
 FALSE_DISCOVERY_RATE = 0.01
 STEADY = 0.3  # of the excess must be there in every third of the steps: what comes and goes is the host's noise
 SCALE_FLOOR = 0.0125  # of the step: healthy ranks differ by about 1 %; the MAD of tight peers is 0

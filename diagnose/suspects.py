@@ -46,8 +46,8 @@ class Scene:
     slots: Slots | None = None
 
 
-def convicted(fleet: Fleet, scene: Scene, nearly: Bools, odd: Bools) -> Bools:
-    """Which of the ranks that are nearly odd (`nearly`) a counter convicts of at least half of their excess."""
+def convicted(fleet: Fleet, scene: Scene, nearly: Bools, odd: Bools, cause: str = "") -> Bools:
+    """Which of the ranks that are nearly odd (`nearly`) a counter convicts of at least half of their excess; of this cause only."""
     result = np.zeros(len(nearly), dtype=bool)
     if not nearly.any():
         return result
@@ -58,6 +58,7 @@ def convicted(fleet: Fleet, scene: Scene, nearly: Bools, odd: Bools) -> Bools:
         result[row] = (
             first is not None
             and first.component != "workload"
+            and cause in ("", first.cause)
             and first.support >= CONVICTED
             and first.explained_s >= limits.HOLDS_LEAST * max(case.excess_s, float(scene.differences.excess_s[row]))
         )

@@ -16,6 +16,7 @@ import numpy as np
 
 from diagnose.attribute import sample
 from diagnose.causes.case import CONVICTED, NO_COUNTER, Case, Charge
+from diagnose.fleet import Bools, Fleet
 from diagnose.verdict import Evidence
 
 _OWNER = re.compile(r"^(.*) \((\d+)\)$", re.DOTALL)
@@ -44,6 +45,15 @@ def judge(case: Case) -> Iterator[Charge]:
         diffuse = 0.0
     if queued > 0:
         yield _queue_charge(case, queued, diffuse)
+
+
+def throttled(fleet: Fleet) -> Bools:
+    """Ranks (rows) whose control group was throttled at all."""
+    table, rows = fleet.counters.table, fleet.counters.rows("cpu.throttled_s")
+    ranks = table.rank[rows[table.value[rows] > 0]]
+    result = np.zeros(len(fleet.ranks), dtype=bool)
+    result[ranks[ranks >= 0]] = True
+    return result
 
 
 def _throttling(case: Case) -> tuple[float, tuple[Evidence, ...]]:

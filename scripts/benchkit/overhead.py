@@ -22,7 +22,7 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 from labkit.launch import Job, Plan
-from labkit.shell import LabError, rankscope
+from labkit.shell import LabError, rankscope, set_up
 
 TARGETS = {
     "kernel": ("in the kernel, % of a core per rank", 0.5),
@@ -58,6 +58,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Print the table; 0 when every target is met."""
+    set_up(torch=True)
     rounds: list[Round] = []
     with Job(Plan(options.ranks, options.hosts, 0), 1) as job:
         job.wait_until_healthy()

@@ -15,7 +15,7 @@ from labkit.cases import read, save
 from labkit.faults import ALL, CLASSIC, Fault
 from labkit.faults.base import DOSES
 from labkit.run import CPU, SIZES, Bench, Case, Result, judge_again, run_cases
-from labkit.shell import EXIT_NOT_GOOD_ENOUGH, EXIT_USAGE, LabError
+from labkit.shell import EXIT_NOT_GOOD_ENOUGH, EXIT_USAGE, LabError, set_up
 
 EPILOG = """examples:
   scripts/lab --faults all --seeds 10 --json results.json      the whole examination: hours
@@ -145,6 +145,8 @@ def _seeds(text: str) -> list[int]:
 def _act(args: argparse.Namespace) -> int:
     bench = _bench(args)
     faults = _faults(args.faults, bench.faults)
+    if not args.clean:
+        set_up(torch=not (args.gpu or args.judge_again))
     if args.judge_again:
         results = list(judge_again(args.judge_again))
         if args.json:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -48,6 +49,27 @@ def quietly(*argv: str | Path) -> bool:
     except LabError:
         return False
     return True
+
+
+def set_up(torch: bool) -> None:
+    """Install what the clone's .venv lacks; nothing where RANKSCOPE_PYTHON names another interpreter."""
+    package = "torch" if torch else "rankscope"
+    if os.environ.get("RANKSCOPE_PYTHON") or _installed(package):
+        return
+    command = [REPOSITORY / "scripts/setup", *(["--lab"] if torch else [])]
+    print(f"{package} is not in .venv yet: scripts/setup{' --lab' if torch else ''}", file=sys.stderr, flush=True)
+    done = subprocess.run(command, stdout=sys.stderr, check=False)
+    if done.returncode:
+        raise LabError("scripts/setup failed: see above", exit_code=done.returncode)
+
+
+def _installed(package: str) -> bool:
+    # By its metadata, which pip writes last: an interrupted installation does not count.
+    asked = [REPOSITORY / ".venv/bin/python", "-c", f"import importlib.metadata as m; m.version({package!r})"]
+    try:
+        return subprocess.run(asked, capture_output=True, check=False).returncode == 0
+    except OSError:
+        return False
 
 
 def python() -> str:

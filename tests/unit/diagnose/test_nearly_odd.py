@@ -36,6 +36,38 @@ def test_who_stands_in_the_run_queue_by_bursts_is_named(seed: int) -> None:
     assert verdict.suspects[0].confidence < 0.9
 
 
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("length", [3, 20])
+def test_who_is_throttled_is_named_however_it_comes_and_goes(length: int, seed: int) -> None:
+    verdict = diagnose([by_bursts(builders.throttled(VICTIM, 0.04, steps=41, seed=seed), 0.05, length)])
+    assert [(suspect.cause, suspect.ranks) for suspect in verdict.suspects] == [("quota", (VICTIM,))], verdict.notes
+
+
+def test_a_throttled_rank_does_not_hide_a_slow_function_of_another() -> None:
+    job = builders.throttled(VICTIM, 0.04, steps=41)
+    job.extra[0] = [(builders.BUSY, 0.03)]
+    verdict = diagnose([by_bursts(job, 0.05)])
+    assert {(suspect.component, suspect.ranks) for suspect in verdict.suspects} == {
+        ("cpu", (VICTIM,)),
+        ("python", (0,)),
+    }
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_quota_that_throttles_all_ranks_alike_accuses_nobody(seed: int) -> None:
+    job = builders.throttled(VICTIM, 1e-6, steps=41, seed=seed)
+    for counter in job.counters:
+        counter["value"] = 1.0
+    assert diagnose([by_bursts(job, 0.05)]).suspects == ()
+
+
+def test_what_the_step_would_not_be_shorter_without_is_told_with_its_rank() -> None:
+    job = Job(steps=41, extra={0: [(builders.BUSY, 0.02)]})
+    verdict = diagnose([by_bursts(job, 0.06, length=1)])
+    assert verdict.suspects == ()
+    assert any("slower than the peers, by" in note and "rank 0" in note for note in verdict.notes), verdict.notes
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_the_same_bursts_of_which_no_counter_tells_accuse_nobody(seed: int) -> None:
     verdict = diagnose([by_bursts(Job(steps=41, seed=seed), 0.03, mean=0.03)])
