@@ -56,7 +56,7 @@ def set_up(torch: bool) -> None:
     package = "torch" if torch else "rankscope"
     if os.environ.get("RANKSCOPE_PYTHON") or _installed(package):
         return
-    command = [REPOSITORY / "scripts/setup", *(["--lab"] if torch else [])]
+    command = [str(REPOSITORY / "scripts/setup"), *(["--lab"] if torch else [])]
     print(f"{package} is not in .venv yet: scripts/setup{' --lab' if torch else ''}", file=sys.stderr, flush=True)
     done = subprocess.run(command, stdout=sys.stderr, check=False)
     if done.returncode:
@@ -65,7 +65,7 @@ def set_up(torch: bool) -> None:
 
 def _installed(package: str) -> bool:
     # By its metadata, which pip writes last: an interrupted installation does not count.
-    asked = [REPOSITORY / ".venv/bin/python", "-c", f"import importlib.metadata as m; m.version({package!r})"]
+    asked = [str(REPOSITORY / ".venv/bin/python"), "-c", f"import importlib.metadata as m; m.version({package!r})"]
     try:
         return subprocess.run(asked, capture_output=True, check=False).returncode == 0
     except OSError:
