@@ -39,6 +39,7 @@ from diagnose.majority import majority_suspects
 from diagnose.onset import find_onset
 from diagnose.past import past_suspects
 from diagnose.pipeline_links import slow_links_of_pipelines
+from diagnose.quotas import throttled_together
 from diagnose.rhythm import find_drift, find_growth, rhythm_notes
 from diagnose.roles import blind, roles
 from diagnose.stages import heavy_stages
@@ -178,6 +179,8 @@ def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, dr
     grown = {rank for suspect in past for rank in suspect.ranks}  # a stage that was lighter is not heavy by design
     stages = [stage for stage in heavy_stages(fleet, scene, odd) if not set(stage.ranks) <= grown]
     suspects = [*suspects, *links, *past, *stages]
+    if all(suspect.cause in (*_DESIGNED, "quota") for suspect in suspects):
+        suspects = _with_quotas(suspects, throttled_together(fleet, scene))
     if not suspects and not len(odd) and (moving := moving_imbalance(fleet, scene, notes)) is not None:
         suspects = [moving]
     if reference is not None and all(suspect.cause in _DESIGNED for suspect in suspects):
@@ -209,6 +212,14 @@ def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, dr
         slowdown_percent=max(slowdown, 0.0),
         notes=tuple(notes),
     )
+
+
+def _with_quotas(suspects: list[Suspect], together: Suspect | None) -> list[Suspect]:
+    """The quotas of most ranks in place of one rank's, where they cost clearly more."""
+    single_s = sum(suspect.lost_seconds_per_step for suspect in suspects if suspect.cause == "quota")
+    if together is None or together.lost_seconds_per_step < limits.QUOTAS_TOGETHER * single_s:
+        return suspects
+    return [together, *(suspect for suspect in suspects if suspect.cause != "quota")]
 
 
 def _rare(fleet: Fleet, scene: Scene, skip: Ints) -> list[Episodes]:

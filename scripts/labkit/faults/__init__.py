@@ -2,7 +2,7 @@
 
 from labkit.faults.base import Fault, Truth
 from labkit.faults.cpu_hog import CpuHog
-from labkit.faults.cpu_quota import CpuQuota
+from labkit.faults.cpu_quota import CpuQuota, EqualQuotas
 from labkit.faults.data_loading import FewWorkers, SlowCollate
 from labkit.faults.everywhere import BiggerModel, SlowEverywhere
 from labkit.faults.housekeeping import GcStorm, GilHog, LockHeld
@@ -27,7 +27,7 @@ _KINDS: tuple[type[Fault], ...] = (
     SlowRead, SlowCheckpoint, SlowFolder,
     SlowLink, PacketLoss, SlowFabric, CutOff,
     LongSequences, InTurn, HeavyStage,
-    SlowEverywhere, BiggerModel,
+    SlowEverywhere, BiggerModel, EqualQuotas,
     Stopped,
     TwoFunctions, FunctionAndRead, QuotaAndFunction, HogAndRead, FunctionAndLink,
     NoFault, Noisy,

@@ -1,0 +1,64 @@
+"""All ranks are held by equal CPU quotas: nobody is odd, and the kernel's counters tell it without a baseline."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import builders
+import pytest
+from builders import Job, build
+
+from diagnose.judge import diagnose
+from diagnose.verdict import Verdict
+
+RANKS = 5
+
+
+def limited(seconds: float, who: range = range(RANKS), counted: bool = True, **more: Any) -> Job:
+    """A job in which the quotas of `who` take `seconds` from each of their steps."""
+    job = Job(ranks=RANKS, steps=37, extra={rank: [(builders.THROTTLED, seconds)] for rank in who}, **more)
+    if counted:
+        job.counters += [
+            {"scope": "cgroup", "rank": rank, "instance": f"/pod/rank{rank}", "name": "cpu.throttled_s", "limit": 0.5,
+             "value": seconds * job.steps if rank in who else 0.0}
+            for rank in range(RANKS)
+        ]  # fmt: skip
+    return job
+
+
+def verdict_on(job: Job, baseline: Job | None = None) -> Verdict:
+    return diagnose(build(job), build(baseline) if baseline is not None else ())
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seconds", [0.03, 0.11])
+def test_the_quotas_of_all_are_named_with_what_they_cost(seconds: float, seed: int) -> None:
+    (suspect,) = verdict_on(limited(seconds, seed=seed)).suspects
+    assert (suspect.component, suspect.cause, suspect.ranks) == ("cpu", "quota", tuple(range(RANKS)))
+    assert suspect.lost_seconds_per_step == pytest.approx(seconds, rel=0.2)
+
+
+def test_with_a_baseline_it_is_the_quotas_and_not_the_code() -> None:
+    (suspect,) = verdict_on(limited(0.07), Job(ranks=RANKS, steps=37)).suspects
+    assert (suspect.cause, suspect.ranks) == ("quota", tuple(range(RANKS)))
+
+
+def test_quotas_that_cost_a_twentieth_of_a_step_are_nobodys_problem() -> None:
+    verdict = verdict_on(limited(0.005))
+    assert (verdict.status, verdict.suspects) == ("healthy", ())
+
+
+def test_time_in_the_run_queue_that_no_kernel_counted_as_throttled_is_no_quota() -> None:
+    assert verdict_on(limited(0.07, counted=False)).suspects == ()
+
+
+def test_one_rank_that_runs_into_its_quota_is_named_alone() -> None:
+    (suspect,) = verdict_on(limited(0.07, range(2, 3))).suspects
+    assert (suspect.cause, suspect.ranks) == ("quota", (2,))
+
+
+def test_a_slow_function_is_named_beside_quotas_of_all() -> None:
+    job = limited(0.03)
+    job.extra[3] = [*job.extra[3], (builders.BUSY, 0.06)]
+    first = verdict_on(job).suspects[0]
+    assert (first.component, first.ranks) == ("python", (3,))
