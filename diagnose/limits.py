@@ -101,9 +101,7 @@ SAMPLING_S = 1 / 99
 # Comparison with the baseline windows.
 STAGE_SHARE = 0.10  # of the step: a role this much heavier than the median role is an imbalance
 BASELINE_SHARE = 0.10  # of the baseline step
-QUOTA_SHARE = (
-    0.10  # of the step: what the quotas of most ranks cost together; without a baseline less may be how it always was
-)
+QUOTA_SHARE = 0.10  # of the step: what quotas of most ranks cost; without a baseline less may be how it always was
 QUOTAS_TOGETHER = 1.5  # times what the quota of one rank costs: then it is not that rank's
 SAME_AS_BASELINE = 0.7  # an excess of which this share was there before is by design
 PARTLY_BEFORE = 0.3  # an excess of which this share was there before: said against the suspect
