@@ -5,8 +5,9 @@ lost      = trimmed mean over s of T(s) - T'(s),  T' with own(r,s) - held(r,s) i
 
 sched(r,s): ready and not running, of each step; throttled(r) / ready(r): the throttled part of it, over the window.
 
-Convicts: the kernel's count (cpu.throttled_s) on more than half of the ranks, each held for a quarter as long as the one held longest
-or more; and lost >= 10 % of the step. Named is who is held at all. Acquits: a quota that few ranks run into is theirs (causes/cpu.py).
+Convicts: the kernel's count (cpu.throttled_s) on more than half of the ranks, each held for 5 % of the step, or for a quarter as long
+as the one held longest; and lost >= 10 % of the step. Named is who is held at all. Acquits: a quota that few ranks run into is theirs
+(causes/cpu.py).
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ def throttled_together(fleet: Fleet, scene: Scene) -> Suspect | None:
     seconds = np.where(counted, seconds, 0.0)
     if not seconds.any():
         return None
-    held = counted & (seconds >= _ALIKE * seconds.max())
+    held = counted & (seconds >= min(_ALIKE * seconds.max(), limits.EFFECT_SHARE * scene.step_s))
     if held.sum() * 2 <= len(held):
         return None
     held = counted & (seconds >= _NAMED * seconds.max())

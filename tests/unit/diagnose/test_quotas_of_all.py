@@ -57,6 +57,14 @@ def test_one_rank_that_runs_into_its_quota_is_named_alone() -> None:
     assert (suspect.cause, suspect.ranks) == ("quota", (2,))
 
 
+def test_who_needs_most_under_equal_quotas_is_not_named_alone() -> None:
+    job = limited(0.03)
+    job.extra[2] = [(builders.THROTTLED, 0.07)]
+    next(each for each in job.counters if each["rank"] == 2)["value"] = 0.07 * job.steps
+    first = verdict_on(job).suspects[0]
+    assert (first.cause, first.ranks) == ("quota", tuple(range(RANKS)))
+
+
 def test_a_slow_function_is_named_beside_quotas_of_all() -> None:
     job = limited(0.03)
     job.extra[3] = [*job.extra[3], (builders.BUSY, 0.06)]
