@@ -315,7 +315,7 @@ def _odd_ranks(fleet: Fleet, scene: Scene, notes: list[str]) -> tuple[Scene, Int
     late = ~odd & (waited >= 0.5 * found.excess_s)
     nearly = odd_ones(found, limits.Z_BESIDE) & late
     ordered = throttled(fleet) & late & (found.z >= limits.Z_THROTTLED) & (found.excess_s >= found.floor_s)
-    odd |= convicted(fleet, scene, nearly, odd) | convicted(fleet, scene, ordered, odd, "quota")
+    odd |= convicted(fleet, scene, nearly, ordered, odd)
     found, odd = second_of_three(found, odd, scene.roles, scene.compare, waited_by)
     scene = replace(scene, differences=found)
     rows: Ints = np.flatnonzero(odd)

@@ -35,12 +35,12 @@ def throttled_together(fleet: Fleet, scene: Scene) -> Suspect | None:
     seconds = np.where(counted, seconds, 0.0)
     if not seconds.any():
         return None
-    held = counted & (seconds >= min(_ALIKE * seconds.max(), limits.EFFECT_SHARE * scene.step_s))
+    held = seconds >= min(_ALIKE * seconds.max(), limits.EFFECT_SHARE * scene.step_s)
     if held.sum() * 2 <= len(held):
         return None
-    held = counted & (seconds >= _NAMED * seconds.max())
+    held = seconds >= _NAMED * seconds.max()
     sched = np.nan_to_num(fleet.steps.sched_s[:, -scene.own.shape[1] :])
-    better: Floats = scene.own - np.where(held, part, 0.0)[:, None] * np.fmin(sched, np.nan_to_num(scene.own))
+    better: Floats = scene.own - np.where(held, part, 0.0)[:, None] * np.fmin(sched, scene.own)
     lost_s = shrink(scene.own, better, scene.pipelines, scene.busy_s)
     if lost_s < max(limits.QUOTA_SHARE * scene.step_s, limits.EFFECT_SECONDS):
         return None

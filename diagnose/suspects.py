@@ -46,19 +46,21 @@ class Scene:
     slots: Slots | None = None
 
 
-def convicted(fleet: Fleet, scene: Scene, nearly: Bools, odd: Bools, cause: str = "") -> Bools:
-    """Which of the ranks that are nearly odd (`nearly`) a counter convicts of at least half of their excess; of this cause only."""
-    result = np.zeros(len(nearly), dtype=bool)
-    if not nearly.any():
+def convicted(fleet: Fleet, scene: Scene, nearly: Bools, ordered: Bools, odd: Bools) -> Bools:
+    """Which of the ranks that are nearly odd (`nearly`) a counter convicts of at least half of their excess; of those that were
+    throttled (`ordered`) only the count of their quota does."""
+    asked = nearly | ordered
+    result = np.zeros(len(asked), dtype=bool)
+    if not asked.any():
         return result
     profiles = Profiles(fleet)
-    for row in np.flatnonzero(nearly)[: limits.SUSPECTS_EXAMINED]:
-        case = _case(fleet, scene, profiles, int(row), np.flatnonzero(odd | nearly))
+    for row in np.flatnonzero(asked)[: limits.SUSPECTS_EXAMINED]:
+        case = _case(fleet, scene, profiles, int(row), np.flatnonzero(odd | asked))
         first = next(iter(charges(case)), None)
         result[row] = (
             first is not None
             and first.component != "workload"
-            and cause in ("", first.cause)
+            and (nearly[row] or first.cause == "quota")
             and first.support >= CONVICTED
             and first.explained_s >= limits.HOLDS_LEAST * max(case.excess_s, float(scene.differences.excess_s[row]))
         )
