@@ -12,8 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from probes import btf, headers
-from probes.errors import RankscopeError
+from rankscope.probes.bpf import btf, headers
+from rankscope.probes.errors import RankscopeError
 
 _MIN_KERNEL = (5, 8)
 _TRACEPOINTS = ("sched/sched_switch", "sched/sched_wakeup", "sched/sched_process_exit", "syscalls/sys_enter_read")
@@ -61,7 +61,7 @@ def _root_rights(_: Path) -> Finding:
 
 
 def _pid_namespace(root: Path) -> Finding:
-    from observer.kernel_probes import in_initial_pid_namespace
+    from rankscope.observer.live.kernel_probes import in_initial_pid_namespace
 
     inside = in_initial_pid_namespace(root)
     return Finding(
@@ -132,7 +132,7 @@ def _load(root: Path) -> Finding:
     name = "probes load"
     if os.geteuid() != 0 or root != Path("/"):
         return Finding(name, None, "needs root on the live host", "Run as root (sudo).", True)
-    from observer import kernel_probes
+    from rankscope.observer.live import kernel_probes
 
     try:
         probes = kernel_probes.load(hz=99)

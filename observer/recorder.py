@@ -13,11 +13,12 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from observer import closing, observation
-from observer.observation import Progress
-from observer.ranks import FoundRank, RankCensus, find_ranks
-from observer.windows import Window, prepare_place, write_window
-from probes.errors import NoRanks, NotPermitted, UsageError
+from rankscope.observer import finish
+from rankscope.observer.census.ranks import FoundRank, RankCensus, find_ranks
+from rankscope.observer.live import observation
+from rankscope.observer.live.observation import Progress
+from rankscope.observer.window.folder import Window, prepare_place, write_window
+from rankscope.probes.errors import NoRanks, NotPermitted, UsageError
 
 _WARM_UP_S = 0.4  # threads must have left the CPU once before their absences are known
 
@@ -61,7 +62,7 @@ def record(options: RecordOptions, progress: Progress = lambda _: None) -> list[
         running.start_fallback(options.window_s, options.hz)
         start, start_ns = time.time(), time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         running.run_until(start + options.window_s, progress)
-        windows = closing.close_windows(running, before, start, start_ns, options.hz)
+        windows = finish.close_windows(running, before, start, start_ns, options.hz)
     finally:
         running.close()
     if options.out is not None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from probes.errors import EXIT_MISSING, NotPermitted, RankscopeError
+from rankscope.probes.errors import EXIT_MISSING, NotPermitted, RankscopeError
 
 
 class UnwindError(RankscopeError):

@@ -19,10 +19,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from diagnose.sweep.context import Setting
-from diagnose.sweep.finding import CRITICAL, UNKNOWN, WARNING
-from diagnose.sweep.registry import Check
-from probes.errors import UsageError
+from rankscope.diagnose.sweep.context import Setting
+from rankscope.diagnose.sweep.finding import CRITICAL, UNKNOWN, WARNING
+from rankscope.diagnose.sweep.registry import Check
+from rankscope.probes.errors import UsageError
 
 if sys.version_info >= (3, 11):
     import tomllib

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar, cast
 
-from diagnose.sweep.finding import CRITICAL, OK, UNKNOWN, WARNING, Finding
-from probes.procfs import ROOT, read_file
+from rankscope.diagnose.sweep.finding import CRITICAL, OK, UNKNOWN, WARNING, Finding
+from rankscope.probes.host.procfs import ROOT, read_file
 
 _Value = TypeVar("_Value")
 Setting = float | bool | str | tuple[str, ...]

@@ -13,13 +13,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from diagnose.sweep.config import Config
-from diagnose.sweep.context import Context, Earlier, NotApplicable, Shared, Unreadable
-from diagnose.sweep.finding import OK, UNKNOWN, Finding, worst
-from diagnose.sweep.registry import Check
-from diagnose.text import clean
-from probes.namespaces import host_name
-from probes.procfs import ROOT, read_file, reason
+from rankscope.diagnose.sweep.config import Config
+from rankscope.diagnose.sweep.context import Context, Earlier, NotApplicable, Shared, Unreadable
+from rankscope.diagnose.sweep.finding import OK, UNKNOWN, Finding, worst
+from rankscope.diagnose.sweep.registry import Check
+from rankscope.diagnose.text import clean
+from rankscope.probes.host.namespaces import host_name
+from rankscope.probes.host.procfs import ROOT, read_file, reason
 
 MAX_FINDINGS_PER_CHECK = 512
 _TEXT_CAP = 400

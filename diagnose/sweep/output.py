@@ -11,9 +11,9 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
-from diagnose.sweep.engine import Sweep
-from diagnose.sweep.finding import CRITICAL, OK, STATES, UNKNOWN, WARNING, Finding
-from probes.errors import OutputFailed
+from rankscope.diagnose.sweep.engine import Sweep
+from rankscope.diagnose.sweep.finding import CRITICAL, OK, STATES, UNKNOWN, WARNING, Finding
+from rankscope.probes.errors import OutputFailed
 
 SCHEMA = "rankscope.sweep/1"
 _CODES = {OK: 0, WARNING: 1, CRITICAL: 2, UNKNOWN: 3}

@@ -20,11 +20,11 @@ from typing import Any
 
 import numpy as np
 
-from diagnose.compare import benjamini_hochberg
-from diagnose.sweep.finding import OK, STATES
-from diagnose.sweep.output import SCHEMA
-from diagnose.text import clean
-from probes.errors import BadData
+from rankscope.diagnose.model.excess import benjamini_hochberg
+from rankscope.diagnose.sweep.finding import OK, STATES
+from rankscope.diagnose.sweep.output import SCHEMA
+from rankscope.diagnose.text import clean
+from rankscope.probes.errors import BadData
 
 FILE_CAP = 16 * 1024 * 1024
 MAX_FILES, LEAST_HOSTS = 20_000, 3

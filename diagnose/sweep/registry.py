@@ -1,4 +1,4 @@
-"""All checks: every module of `diagnose.sweep.checks` is one. Adding a check is adding a file.
+"""All checks: every module of `rankscope.diagnose.sweep.checks` is one. Adding a check is adding a file.
 
 A check module has: a docstring (what `--explain` prints; its first line is what `--list` prints), `ID`, `SETTINGS`
 (its thresholds with their defaults) and `run(context)`, which yields Findings or raises NotApplicable or Unreadable.
@@ -13,9 +13,9 @@ import pkgutil
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
-from diagnose.sweep import checks as package
-from diagnose.sweep.context import Context, Setting
-from diagnose.sweep.finding import Finding
+from rankscope.diagnose.sweep import checks as package
+from rankscope.diagnose.sweep.context import Context, Setting
+from rankscope.diagnose.sweep.finding import Finding
 
 
 @dataclass(frozen=True, slots=True)

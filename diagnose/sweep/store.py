@@ -16,11 +16,11 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from diagnose.sweep.context import Earlier, Reading
-from diagnose.sweep.engine import Sweep
-from diagnose.sweep.finding import Finding
-from probes.errors import EXIT_UNKNOWN, RankscopeError
-from probes.procfs import reason
+from rankscope.diagnose.sweep.context import Earlier, Reading
+from rankscope.diagnose.sweep.engine import Sweep
+from rankscope.diagnose.sweep.finding import Finding
+from rankscope.probes.errors import EXIT_UNKNOWN, RankscopeError
+from rankscope.probes.host.procfs import reason
 
 DEFAULT_FOLDER = Path("/var/lib/rankscope/sweep")
 _FILE, _LOCK = "sweep.db", "lock"

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from diagnose.sweep.finding import WARNING, Finding
-from diagnose.sweep.store import Point
+from rankscope.diagnose.sweep.finding import WARNING, Finding
+from rankscope.diagnose.sweep.store import Point
 
 RECENT_S = 86400.0
 BASELINE_S = 3 * 86400.0

@@ -6,10 +6,11 @@ import argparse
 import os
 import sys
 
-from labkit import guard
-from labkit.shell import LabError
-
-from benchkit import counters, diagnose_fleets, gpu, overhead, sweep, unwinder
+from benchkit import counters, diagnose_fleets, overhead, sweep
+from benchkit.gpu import bench as gpu
+from benchkit.unwinder import bench as unwinder
+from labkit.machine import guard
+from labkit.machine.shell import LabError
 
 
 def main() -> int:

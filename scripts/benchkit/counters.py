@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from labkit.shell import REPOSITORY, LabError
+from labkit.machine.shell import REPOSITORY, LabError
 
 TARGET_SHARE = 0.01
 _INSIDE = "benchkit.counters"
@@ -75,9 +75,9 @@ def _measure(command: list[str]) -> dict[str, Any]:
 
 def inside(seconds: float) -> dict[str, Any]:
     """One window of the default samplers; every burst is asked for, so that each costs what it may."""
-    from probes.gpu_sampler import GpuSampler
-    from probes.nic_sampler import PortSampler
-    from probes.pcie_sampler import PcieSampler
+    from rankscope.probes.gpu.sampler import GpuSampler
+    from rankscope.probes.pci.sampler import PcieSampler
+    from rankscope.probes.ports.sampler import PortSampler
 
     began, cpu = time.monotonic(), time.process_time()
     gpus, ports, pcie = GpuSampler(), PortSampler(), PcieSampler()

@@ -30,10 +30,10 @@ from pathlib import Path
 
 import numpy as np
 
-from diagnose import calibration
-from diagnose.fleet import Bools, Counters, Fleet, Floats, Flows, Ints, Labels, Patterns, Ranks, Steps
-from diagnose.judge import judge
-from diagnose.verdict import Suspect
+from rankscope.diagnose.fleet.model import Bools, Counters, Fleet, Floats, Flows, Ints, Labels, Patterns, Ranks, Steps
+from rankscope.diagnose.solve import calibration
+from rankscope.diagnose.solve.judge import judge
+from rankscope.diagnose.verdict.contract import Suspect
 
 FUNCTIONS = 60
 STEPS = 30

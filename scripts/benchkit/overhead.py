@@ -21,8 +21,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow.parquet as pq
+
 from labkit.launch import Job, Plan
-from labkit.shell import LabError, rankscope, set_up
+from labkit.machine.shell import LabError, rankscope, set_up
 
 TARGETS = {
     "kernel": ("in the kernel, % of a core per rank", 0.5),

@@ -11,7 +11,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from labkit.shell import LabError
+from labkit.machine.shell import LabError
 
 TARGET_SECONDS, TARGET_CPU_SECONDS = 5.0, 1.0
 EXITS = (0, 1, 2, 3)

@@ -10,12 +10,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from labkit import demo, guard, table, verdicts
+from labkit import demo, table, verdicts
 from labkit.cases import read, save
 from labkit.faults import ALL, CLASSIC, Fault
 from labkit.faults.base import DOSES
+from labkit.machine import guard
+from labkit.machine.shell import EXIT_NOT_GOOD_ENOUGH, EXIT_USAGE, LabError, set_up
 from labkit.run import CPU, SIZES, Bench, Case, Result, judge_again, run_cases
-from labkit.shell import EXIT_NOT_GOOD_ENOUGH, EXIT_USAGE, LabError, set_up
 
 EPILOG = """examples:
   scripts/lab --faults all --seeds 10 --json results.json      the whole examination: hours

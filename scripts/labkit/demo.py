@@ -10,7 +10,7 @@ import time
 from labkit import verdicts
 from labkit.faults.python_slow import PythonSlow
 from labkit.launch import Job, Plan
-from labkit.shell import EXIT_NOT_GOOD_ENOUGH, LabError, rankscope
+from labkit.machine.shell import EXIT_NOT_GOOD_ENOUGH, LabError, rankscope
 
 
 def run(window_s: float) -> int:

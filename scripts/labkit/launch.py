@@ -14,11 +14,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from labkit import cgroups, disk, hosts, steps
-from labkit.shell import LabError, python
+from labkit import steps
+from labkit.machine import cgroups, disk, hosts
+from labkit.machine.shell import LabError, python
 from labkit.shipper import Shipper
 
-JOB_SCRIPT = Path(__file__).with_name("job.py")
+JOB_SCRIPT = Path(__file__).parent / "training" / "job.py"
 MASTER_PORT = 29500
 HEALTHY_STEPS = 10
 START_TIMEOUT_S = 120.0

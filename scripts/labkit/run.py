@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from labkit import disk, verdicts
+from labkit import verdicts
 from labkit.cases import CPU, GOOD_ENOUGH, SIZES, Bench, Case, Result, plan_of, random_of, schedule
 from labkit.launch import Job, RankEnded
-from labkit.shell import REPOSITORY, Impossible, LabError, rankscope
+from labkit.machine import disk
+from labkit.machine.shell import REPOSITORY, Impossible, LabError, rankscope
 
 KEPT = REPOSITORY / "lab-out"
 HEALTHY_S = 2.5

@@ -13,10 +13,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(REPOSITORY / "scripts"))
+from labkit.gpu.sim.sim import Machine
 
-from labkit.gpu.sim.sim import Machine  # noqa: E402
+REPOSITORY = Path(__file__).resolve().parents[2]
 
 PRELUDE = """
 import ctypes, json, os, sys, time

@@ -13,13 +13,12 @@ from pathlib import Path
 
 import pytest
 
-REPOSITORY = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(REPOSITORY / "scripts"))
+from labkit.gpu.faults import ALL
+from labkit.gpu.launch import JOB_SCRIPT, MACHINE, RANKS, GpuJob, GpuPlan
+from labkit.gpu.steps import GpuPace
+from labkit.machine import cgroups, disk, guard, hosts
 
-from labkit import cgroups, disk, guard, hosts  # noqa: E402
-from labkit.gpu.faults import ALL  # noqa: E402
-from labkit.gpu.launch import JOB_SCRIPT, MACHINE, RANKS, GpuJob, GpuPlan  # noqa: E402
-from labkit.gpu.steps import GpuPace  # noqa: E402
+REPOSITORY = Path(__file__).resolve().parents[2]
 
 PLAN = GpuPlan(ranks=RANKS, hosts=2, lone=0)
 HEALTHY_S = 5.0

@@ -4,14 +4,10 @@ from __future__ import annotations
 
 import json
 import random
-import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "scripts"))
 
 from labkit import verdicts
 from labkit.faults.base import Truth

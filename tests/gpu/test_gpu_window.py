@@ -16,13 +16,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from labkit.gpu import steps as account
+from labkit.gpu.sim.sim import CACHE, Machine, build
+from rankscope.observer.window.folder import Window, find_windows, read_window
+
 REPOSITORY = Path(__file__).resolve().parents[2]
-sys.path.insert(0, str(REPOSITORY / "scripts"))
-
-from labkit.gpu import steps as account  # noqa: E402
-from labkit.gpu.sim.sim import CACHE, Machine, build  # noqa: E402
-
-from observer.windows import Window, find_windows, read_window  # noqa: E402
 
 RANKS, PER_HOST = 7, 4
 JOB = REPOSITORY / "scripts/labkit/gpu/job.py"
@@ -90,7 +88,7 @@ class PlainJob:
         shutil.rmtree(out, ignore_errors=True)
         pids = [word for process in self.processes for word in ("--pid", str(process.pid))]
         options = ["--out", str(out), "--window", f"{seconds:g}", *pids]
-        command = [sys.executable, "-m", "diagnose.cli", "record", *options]
+        command = [sys.executable, "-m", "rankscope.diagnose.cli.main", "record", *options]
         done = subprocess.run(
             self.machine.observer_command(command),
             cwd=REPOSITORY,

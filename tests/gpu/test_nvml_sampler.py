@@ -19,9 +19,9 @@ from simsupport import REPOSITORY, Machine, ranks, start, told
 
 PROGRAM = """
 import pickle, sys, time
-from probes.gpu_sampler import GpuSampler
-from probes.nic_sampler import PortSampler
-from probes.pcie_sampler import PcieSampler
+from rankscope.probes.gpu.sampler import GpuSampler
+from rankscope.probes.ports.sampler import PortSampler
+from rankscope.probes.pci.sampler import PcieSampler
 samplers = GpuSampler(activity_hz=29.0, status_hz=7.0), PortSampler(series_hz=7.0, burst_every_s=0.7), PcieSampler(hz=7.0)
 for sampler in samplers:
     sampler.start()
@@ -36,7 +36,7 @@ sys.stdout.buffer.write(pickle.dumps(found))
 
 LISTENING = """
 import pickle, sys, time
-from probes.gpu_sampler import GpuSampler
+from rankscope.probes.gpu.sampler import GpuSampler
 sampler = GpuSampler(activity_hz=29.0)
 sampler.listen()
 time.sleep(1.0)
@@ -271,7 +271,7 @@ def test_a_library_that_lacks_a_function_lacks_only_what_it_tells(machine: Machi
     import pynvml, pickle, sys, time
     def refuse(*_): raise pynvml.NVMLError(3)
     pynvml.{hidden} = refuse
-    from probes.gpu_sampler import GpuSampler
+    from rankscope.probes.gpu.sampler import GpuSampler
     sampler = GpuSampler(activity_hz=29.0)
     sampler.start()
     time.sleep(0.7)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from simsupport import REPOSITORY, Machine, eventually, finish, observe, ranks, start, told, words_of
+from simsupport import Machine, eventually, finish, observe, ranks, start, told, words_of
 
 GIB = 1 << 30
 
@@ -325,12 +325,11 @@ def test_a_lost_gpu_answers_so_on_every_call_and_fails_the_job(machine: Machine)
             found = nvml.c_nvmlDevice_t()
             nvml.nvmlLib.nvmlDeviceGetHandleByIndex_v2(index, nvml.byref(found))
             return found
-        sys.path.insert(0, os.environ["REPOSITORY"])
-        from probes.nvml import read_gpus
+        from rankscope.probes.gpu.nvml import read_gpus
         print(json.dumps([[said(lambda: nvml.nvmlDeviceGetHandleByIndex(index)), said(lambda: nvml.nvmlDeviceGetName(handle(index))),
                            said(lambda: nvml.nvmlDeviceGetPowerUsage(handle(index)))] for index in (3, 4)]
                          + [[gpu.lost for gpu in read_gpus().gpus]]))
-        """.replace('os.environ["REPOSITORY"]', repr(str(REPOSITORY))),
+        """,
     )
     assert seen == [[0, 0, 0], [15, 15, 15], [index == 4 for index in range(8)]]
 
@@ -486,10 +485,9 @@ def test_the_observer_sees_the_pci_tree_and_ports_and_leaves_nothing(machine: Ma
     time.sleep(0.4)
     seen = observe(
         machine,
-        f"""
-        sys.path.insert(0, {str(REPOSITORY)!r})
-        from probes.pci import read_pci
-        from probes.infiniband import read_ports
+        """
+        from rankscope.probes.pci.devices import read_pci
+        from rankscope.probes.ports.infiniband import read_ports
         gpus = [one for one in read_pci() if one.kind == "gpu"]
         nics = [one for one in read_pci() if one.vendor == 0x15B3]
         ports = read_ports()
@@ -497,7 +495,7 @@ def test_the_observer_sees_the_pci_tree_and_ports_and_leaves_nothing(machine: Ma
         print(json.dumps([[one.address for one in gpus], gpus[2].link.width, gpus[2].link.speed_gts, gpus[2].able.width,
                           gpus[2].aer.correctable > 0, gpus[1].aer.correctable,
                           [switch(gpu.address) == switch(nic.address) for gpu, nic in zip(gpus, nics, strict=True)],
-                          [os.path.realpath(f"/sys/class/infiniband/mlx5_{{k}}/device").rsplit("/", 1)[1] == nics[k].address
+                          [os.path.realpath(f"/sys/class/infiniband/mlx5_{k}/device").rsplit("/", 1)[1] == nics[k].address
                            for k in range(8)],
                           [one.rate_gbps for one in ports], [one.state for one in ports],
                           ports[3].counter("symbol_error") > 0, ports[2].counter("symbol_error"),

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from watching import HZ, Watched
 
-from observer import kernel_probes
-from observer.kernel_probes import KernelProbes
+from rankscope.observer.live import kernel_probes
+from rankscope.observer.live.kernel_probes import KernelProbes
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -6,7 +6,7 @@ import contextlib
 import time
 from pathlib import Path
 
-from probes import bpfsys
+from rankscope.probes.bpf import syscalls
 
 
 def programs_of(pid: int) -> set[int]:
@@ -20,7 +20,7 @@ def programs_of(pid: int) -> set[int]:
 
 def loaded(programs: set[int]) -> set[int]:
     """Those that the kernel has."""
-    return programs & {info.identity for info in bpfsys.loaded_programs()}
+    return programs & {info.identity for info in syscalls.loaded_programs()}
 
 
 def left_after(programs: set[int], seconds: float = 20.0) -> set[int]:

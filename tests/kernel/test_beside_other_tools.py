@@ -12,11 +12,12 @@ from pathlib import Path
 
 import pytest
 
-from probes import calls, loader, ring, uprobes
-from probes.call_table import CallRow
-from probes.calls import CallProbe
-from probes.loader import Module
-from probes.symbols import file_offsets, find_names
+from rankscope.probes.bpf import loader, ring, uprobes
+from rankscope.probes.bpf.loader import Module
+from rankscope.probes.calls import probe as calls
+from rankscope.probes.calls.probe import CallProbe
+from rankscope.probes.calls.table import CallRow
+from rankscope.probes.elf.exports import file_offsets, find_names
 
 Start = Callable[..., "subprocess.Popen[str]"]
 RING_PAGES = 64

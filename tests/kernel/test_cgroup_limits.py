@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from probes.cgroup import cgroup_delta, sample_cgroup
-from probes.mounts import read_mounts
+from rankscope.probes.host.cgroup import cgroup_delta, sample_cgroup
+from rankscope.probes.host.mounts import read_mounts
 
 QUOTA_CPUS = 0.2
 

@@ -12,12 +12,15 @@ from pathlib import Path
 import pytest
 from programs import left_after, loaded, programs_of
 
-from probes import calls, collectives, cuda, loader, ring
-from probes.call_row import COLLECTIVE, ENQUEUE, GPU_WAIT, LAUNCH, MEMORY
-from probes.call_table import CALL_TABLE
-from probes.calls import CallProbe, CallSum, functions_of
-from probes.launches import LaunchMeter
-from probes.loader import Module
+from rankscope.probes.bpf import loader, ring
+from rankscope.probes.bpf.loader import Module
+from rankscope.probes.calls import collectives
+from rankscope.probes.calls import copies as cuda
+from rankscope.probes.calls import probe as calls
+from rankscope.probes.calls.launches import LaunchMeter
+from rankscope.probes.calls.probe import CallProbe, CallSum, functions_of
+from rankscope.probes.calls.row import COLLECTIVE, ENQUEUE, GPU_WAIT, LAUNCH, MEMORY
+from rankscope.probes.calls.table import CALL_TABLE
 
 Start = Callable[..., "subprocess.Popen[str]"]
 RING_PAGES = 64
@@ -373,12 +376,12 @@ def test_a_call_that_has_not_ended_is_open(watching: Watching, program: Start, l
 
 OBSERVE = """
 import sys, time
-from observer import kernel_probes
+from rankscope.observer import kernel_probes
 pid = int(sys.argv[1])
 probes = kernel_probes.load(hz=99, pids=[pid])
 probes.watch_process(pid, 1)
-probes.calls.watch([pid])
-assert probes.calls.notes == [] and len(probes.calls.rows_attached()) > 10
+rankscope.probes.calls.probe.watch([pid])
+assert rankscope.probes.calls.probe.notes == [] and len(rankscope.probes.calls.probe.rows_attached()) > 10
 print("observing", flush=True)
 time.sleep(float(sys.argv[2]))
 began = time.monotonic()

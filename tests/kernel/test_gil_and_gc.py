@@ -13,14 +13,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from observer import assemble, kernel_probes, process_watch
-from observer.assemble import RawProcess
-from observer.kernel_probes import KernelProbes
-from observer.patterns import Pattern
-from observer.process_watch import TRAINING
-from probes import ring
-from probes.call_table import CALL_TABLE
-from unwinder.native import NativeNames
+from rankscope.observer.live import kernel_probes, process_watch
+from rankscope.observer.live.kernel_probes import KernelProbes
+from rankscope.observer.live.process_watch import TRAINING
+from rankscope.observer.tables import rank as assemble
+from rankscope.observer.tables.rank import RawProcess
+from rankscope.observer.thread.patterns import Pattern
+from rankscope.probes.bpf import ring
+from rankscope.probes.calls.table import CALL_TABLE
+from rankscope.unwinder.names.native import NativeNames
 
 Start = Callable[..., "subprocess.Popen[str]"]
 HZ = 199

@@ -11,9 +11,10 @@ import numpy as np
 import pytest
 from watching import HZ, Watched
 
-from observer.helper_threads import helper_threads
-from probes import ring, sched
-from unwinder.native import NativeNames
+from rankscope.observer.thread.helper_threads import helper_threads
+from rankscope.probes.bpf import ring
+from rankscope.probes.sched import probe as sched
+from rankscope.unwinder.names.native import NativeNames
 
 LIBRARY = r"""
 #define _GNU_SOURCE

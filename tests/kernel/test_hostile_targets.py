@@ -18,11 +18,11 @@ import numpy as np
 import pytest
 from watching import Watched, interpreters
 
-from observer import observation, process_watch
-from observer.kernel_probes import KernelProbes
-from observer.process_watch import TRAINING
-from probes import ring
-from unwinder.symbols import NAME_CAP
+from rankscope.observer.live import observation, process_watch
+from rankscope.observer.live.kernel_probes import KernelProbes
+from rankscope.observer.live.process_watch import TRAINING
+from rankscope.probes.bpf import ring
+from rankscope.unwinder.names.code import NAME_CAP
 
 Start = Callable[..., "subprocess.Popen[str]"]
 forged_in_3_11 = pytest.mark.skipif(

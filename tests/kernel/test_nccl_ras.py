@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from probes import nccl_ras
-from probes.nccl_ras import RasSilence
-from probes.nccl_ras_answer import RasAnswer
+from rankscope.probes.nccl import ras as nccl_ras
+from rankscope.probes.nccl.ras import RasSilence
+from rankscope.probes.nccl.ras_answer import RasAnswer
 
 # Speaks as NCCL's src/ras/client_support.cc does: a line per command, then the status, then it closes.
 SERVER = """

@@ -14,11 +14,11 @@ from dataclasses import dataclass
 
 import pytest
 
-from probes.namespaces import in_namespace, namespace_inode, node_name
-from probes.netdev import interface_deltas, read_interfaces
-from probes.network import FlowTracker, tcp_sockets
-from probes.procfs import socket_inodes
-from probes.qdisc import qdisc_deltas, read_qdiscs
+from rankscope.probes.host.namespaces import in_namespace, namespace_inode, node_name
+from rankscope.probes.host.procfs import socket_inodes
+from rankscope.probes.network.flows import FlowTracker, tcp_sockets
+from rankscope.probes.network.interfaces import interface_deltas, read_interfaces
+from rankscope.probes.network.qdisc import qdisc_deltas, read_qdiscs
 
 RATE_HZ = 2_500_000  # bytes per second: tbf rate 20mbit
 SENDER, RECEIVER = "198.51.100.1", "198.51.100.2"

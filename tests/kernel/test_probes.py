@@ -13,10 +13,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from probes import btf, calls, files, loader, ring, sched
-from probes.call_table import CallRow
-from probes.calls import CallProbe
-from probes.loader import Module
+from rankscope.probes.bpf import btf, loader, ring
+from rankscope.probes.bpf.loader import Module
+from rankscope.probes.calls import probe as calls
+from rankscope.probes.calls.probe import CallProbe
+from rankscope.probes.calls.table import CallRow
+from rankscope.probes.files import probe as files
+from rankscope.probes.sched import probe as sched
 
 # Stands in for the unwinder: every thread is reported, none has a stack.
 NO_UNWINDER = """

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from watching import Watched, interpreters
 
-from probes import ring
-from unwinder.errors import UnsupportedInterpreter
-from unwinder.interpreter import find_interpreter
+from rankscope.probes.bpf import ring
+from rankscope.unwinder.errors import UnsupportedInterpreter
+from rankscope.unwinder.interpreter.find import find_interpreter
 
 Start = Callable[..., "subprocess.Popen[str]"]
 

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from observer import process_watch
-from observer.functions import StackName
-from observer.kernel_probes import KernelProbes
-from observer.process_watch import TRAINING, ProcessWatch
-from probes import ring
+from rankscope.observer.live import process_watch
+from rankscope.observer.live.kernel_probes import KernelProbes
+from rankscope.observer.live.process_watch import TRAINING, ProcessWatch
+from rankscope.observer.thread.functions import StackName
+from rankscope.probes.bpf import ring
 
 HZ = 499
 

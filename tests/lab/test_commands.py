@@ -123,8 +123,8 @@ def test_what_cannot_be_done_ends_in_one_clear_line(arguments: tuple[str, ...], 
 
 def test_without_root_the_missing_right_is_named() -> None:
     code = (
-        "import os, sys, diagnose.cli, diagnose.commands.record, observer.recorder; os.seteuid(65534); "
-        "sys.argv = ['rankscope', 'record', '--out', '/tmp/rankscope-none']; diagnose.cli.main()"
+        "import os, sys, rankscope.diagnose.cli.main, rankscope.diagnose.cli.record, rankscope.observer.recorder; os.seteuid(65534); "
+        "sys.argv = ['rankscope', 'record', '--out', '/tmp/rankscope-none']; rankscope.diagnose.cli.main.main()"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 77

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from diagnose.sweep.context import Context, NotApplicable
-from diagnose.sweep.finding import Finding
-from diagnose.sweep.trees import cpu_folders
+from rankscope.diagnose.sweep.context import Context, NotApplicable
+from rankscope.diagnose.sweep.finding import Finding
+from rankscope.diagnose.sweep.readings.trees import cpu_folders
 
 ID = "cpu.governor"
 SETTINGS = {"max_percent": 90.0}

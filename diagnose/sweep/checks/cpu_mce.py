@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from diagnose.sweep.context import Context
-from diagnose.sweep.finding import CRITICAL, OK, Finding
-from diagnose.sweep.kernel_events import MCE, logged_events, recent, unix_time
-from probes.procfs import proc_path, read_file
+from rankscope.diagnose.sweep.context import Context
+from rankscope.diagnose.sweep.finding import CRITICAL, OK, Finding
+from rankscope.diagnose.sweep.readings.kernel_events import MCE, logged_events, recent, unix_time
+from rankscope.probes.host.procfs import proc_path, read_file
 
 ID = "cpu.mce"
 SETTINGS = {"hours": 24.0}

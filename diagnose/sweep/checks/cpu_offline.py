@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from diagnose.sweep.context import Context, NotApplicable
-from diagnose.sweep.finding import CRITICAL, WARNING, Finding
-from probes.procfs import parse_cpu_list
+from rankscope.diagnose.sweep.context import Context, NotApplicable
+from rankscope.diagnose.sweep.finding import CRITICAL, WARNING, Finding
+from rankscope.probes.host.procfs import parse_cpu_list
 
 ID = "cpu.offline"
 SETTINGS: dict[str, float] = {}

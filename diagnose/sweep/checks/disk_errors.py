@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from diagnose.sweep.context import Context, Unreadable
-from diagnose.sweep.finding import Finding
-from diagnose.sweep.kernel_events import IO, grouped, logged_events, recent, unix_time
-from diagnose.sweep.trees import names
+from rankscope.diagnose.sweep.context import Context, Unreadable
+from rankscope.diagnose.sweep.finding import Finding
+from rankscope.diagnose.sweep.readings.kernel_events import IO, grouped, logged_events, recent, unix_time
+from rankscope.diagnose.sweep.readings.trees import names
 
 ID = "disk.errors"
 SETTINGS = {"hours": 24.0, "scsi_errors": 10.0}

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from diagnose.sweep.context import Context, NotApplicable
-from diagnose.sweep.filesystems import Usage, usages
-from diagnose.sweep.finding import CRITICAL, OK, WARNING, Finding
+from rankscope.diagnose.sweep.context import Context, NotApplicable
+from rankscope.diagnose.sweep.finding import CRITICAL, OK, WARNING, Finding
+from rankscope.diagnose.sweep.readings.filesystems import Usage, usages
 
 ID = "disk.full"
 SETTINGS = {"warning_percent": 92.0, "critical_percent": 98.0, "free_gb": 20.0}

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from diagnose.sweep.context import Context, NotApplicable, Unreadable
-from diagnose.sweep.filesystems import mounts
-from diagnose.sweep.finding import Finding
-from diagnose.sweep.kernel_events import READONLY, logged_events
-from probes.mounts import Mount
+from rankscope.diagnose.sweep.context import Context, NotApplicable, Unreadable
+from rankscope.diagnose.sweep.finding import Finding
+from rankscope.diagnose.sweep.readings.filesystems import mounts
+from rankscope.diagnose.sweep.readings.kernel_events import READONLY, logged_events
+from rankscope.probes.host.mounts import Mount
 
 ID = "disk.readonly"
 SETTINGS: dict[str, float] = {}

@@ -9,9 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from diagnose.sweep.context import Context, NotApplicable
-from diagnose.sweep.finding import Finding
-from probes.disk import sample_disks
+from rankscope.diagnose.sweep.context import Context, NotApplicable
+from rankscope.diagnose.sweep.finding import Finding
+from rankscope.probes.host.disks import sample_disks
 
 ID = "disk.slow"
 SETTINGS = {"warning_ms": 100.0, "critical_ms": 1000.0, "requests": 100.0}

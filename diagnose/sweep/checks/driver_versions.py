@@ -9,12 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from diagnose.sweep.context import Context
-from diagnose.sweep.finding import Finding
-from diagnose.sweep.gpus import reading
-from diagnose.sweep.interfaces import physical
-from probes.infiniband import read_ports
-from probes.nvml import MISMATCH
+from rankscope.diagnose.sweep.context import Context
+from rankscope.diagnose.sweep.finding import Finding
+from rankscope.diagnose.sweep.readings.gpus import reading
+from rankscope.diagnose.sweep.readings.interfaces import physical
+from rankscope.probes.gpu.nvml import MISMATCH
+from rankscope.probes.ports.infiniband import read_ports
 
 ID = "driver.versions"
 SETTINGS: dict[str, float] = {}

@@ -11,10 +11,10 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from diagnose.sweep.context import Context
-from diagnose.sweep.filesystems import usages
-from diagnose.sweep.finding import CRITICAL, WARNING, Finding
-from probes.procfs import pids, proc_path, read_file, read_stat
+from rankscope.diagnose.sweep.context import Context
+from rankscope.diagnose.sweep.finding import CRITICAL, WARNING, Finding
+from rankscope.diagnose.sweep.readings.filesystems import usages
+from rankscope.probes.host.procfs import pids, proc_path, read_file, read_stat
 
 ID = "fs.stuck"
 SETTINGS = {"patience_s": 1.0, "wait_s": 0.5, "most_shown": 20.0}

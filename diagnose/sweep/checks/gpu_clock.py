@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from diagnose.sweep.context import Context, NotApplicable
-from diagnose.sweep.finding import Finding
-from diagnose.sweep.gpus import gpus, name_of
+from rankscope.diagnose.sweep.context import Context, NotApplicable
+from rankscope.diagnose.sweep.finding import Finding
+from rankscope.diagnose.sweep.readings.gpus import gpus, name_of
 
 ID = "gpu.clock"
 SETTINGS = {"percent": 97.0}

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from diagnose.sweep.context import Context, NotApplicable, Unreadable
-from diagnose.sweep.finding import Finding
-from diagnose.sweep.gpus import gpus, name_of
-from diagnose.sweep.training import claims
-from probes.procfs import pids, read_comm
+from rankscope.diagnose.sweep.context import Context, NotApplicable, Unreadable
+from rankscope.diagnose.sweep.finding import Finding
+from rankscope.diagnose.sweep.readings.gpus import gpus, name_of
+from rankscope.diagnose.sweep.readings.training import claims
+from rankscope.probes.host.procfs import pids, read_comm
 
 ID = "gpu.foreign-process"
 SETTINGS = {

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from diagnose.sweep.context import Context, NotApplicable, Unreadable
-from diagnose.sweep.finding import Finding
-from diagnose.sweep.gpus import loaded, name_of, on_bus, reading
+from rankscope.diagnose.sweep.context import Context, NotApplicable, Unreadable
+from rankscope.diagnose.sweep.finding import Finding
+from rankscope.diagnose.sweep.readings.gpus import loaded, name_of, on_bus, reading
 
 ID = "gpu.lost"
 SETTINGS = {"count": 0.0}

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from diagnose.sweep.context import Context, NotApplicable
-from diagnose.sweep.finding import Finding
-from diagnose.sweep.gpus import gpus, name_of
-from probes.nvml import RECOVERY_ACTIONS
+from rankscope.diagnose.sweep.context import Context, NotApplicable
+from rankscope.diagnose.sweep.finding import Finding
+from rankscope.diagnose.sweep.readings.gpus import gpus, name_of
+from rankscope.probes.gpu.nvml import RECOVERY_ACTIONS
 
 ID = "gpu.recovery"
 SETTINGS: dict[str, float] = {}

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from diagnose.sweep.context import Context, NotApplicable
-from diagnose.sweep.finding import CRITICAL, Finding
-from diagnose.sweep.gpus import loaded
-from diagnose.sweep.kernel_events import kernel_log, recent, unix_time
-from diagnose.xids import meaning
-from probes.xid import LoggedXid, logged_xids
+from rankscope.diagnose.sweep.context import Context, NotApplicable
+from rankscope.diagnose.sweep.finding import CRITICAL, Finding
+from rankscope.diagnose.sweep.readings.gpus import loaded
+from rankscope.diagnose.sweep.readings.kernel_events import kernel_log, recent, unix_time
+from rankscope.diagnose.xids import meaning
+from rankscope.probes.gpu.xid import LoggedXid, logged_xids
 
 ID = "gpu.xid"
 SETTINGS = {"hours": 24.0}

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from diagnose.sweep.context import Context, NotApplicable
-from diagnose.sweep.finding import Finding
-from probes.infiniband import read_ports
+from rankscope.diagnose.sweep.context import Context, NotApplicable
+from rankscope.diagnose.sweep.finding import Finding
+from rankscope.probes.ports.infiniband import read_ports
 
 ID = "ib.errors"
 SETTINGS = {"symbols_per_hour": 120.0, "errors_per_hour": 10.0, "retransmissions_per_hour": 10000.0}

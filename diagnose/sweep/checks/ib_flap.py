@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from diagnose.sweep.context import Context, NotApplicable
-from diagnose.sweep.finding import CRITICAL, WARNING, Finding
-from probes.infiniband import read_ports
+from rankscope.diagnose.sweep.context import Context, NotApplicable
+from rankscope.diagnose.sweep.finding import CRITICAL, WARNING, Finding
+from rankscope.probes.ports.infiniband import read_ports
 
 ID = "ib.flap"
 SETTINGS = {"critical": 3.0}

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from diagnose.sweep.context import Context, NotApplicable
-from diagnose.sweep.finding import Finding
-from probes.infiniband import IbPort, read_ports
+from rankscope.diagnose.sweep.context import Context, NotApplicable
+from rankscope.diagnose.sweep.finding import Finding
+from rankscope.probes.ports.infiniband import IbPort, read_ports
 
 ID = "ib.port"
 SETTINGS = {"ports": 0.0, "rate_gbps": 0.0}

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from diagnose.sweep.context import Context, Unreadable
-from diagnose.sweep.finding import Finding
-from diagnose.sweep.training import LaunchedRank, claims
-from probes.procfs import pids
+from rankscope.diagnose.sweep.context import Context, Unreadable
+from rankscope.diagnose.sweep.finding import Finding
+from rankscope.diagnose.sweep.readings.training import LaunchedRank, claims
+from rankscope.probes.host.procfs import pids
 
 ID = "job.orphans"
 SETTINGS = {"age_s": 60.0, "most_shown": 20.0}

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from diagnose.sweep.context import Context, NotApplicable
-from diagnose.sweep.finding import Finding
-from probes.edac import read_edac
+from rankscope.diagnose.sweep.context import Context, NotApplicable
+from rankscope.diagnose.sweep.finding import Finding
+from rankscope.probes.host.edac import read_edac
 
 ID = "mem.ecc"
 SETTINGS = {"corrected_per_hour": 10.0}

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from diagnose.sweep.context import Context, Unreadable
-from diagnose.sweep.finding import Finding
-from diagnose.sweep.kernel_events import OOM, logged_events
-from probes.host import sample_host
+from rankscope.diagnose.sweep.context import Context, Unreadable
+from rankscope.diagnose.sweep.finding import Finding
+from rankscope.diagnose.sweep.readings.kernel_events import OOM, logged_events
+from rankscope.probes.host.cpu_memory import sample_host
 
 ID = "mem.oom"
 SETTINGS: dict[str, float] = {}

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from diagnose.sweep.context import Context, Unreadable
-from diagnose.sweep.finding import Finding
-from probes.host import sample_host
+from rankscope.diagnose.sweep.context import Context, Unreadable
+from rankscope.diagnose.sweep.finding import Finding
+from rankscope.probes.host.cpu_memory import sample_host
 
 ID = "mem.pressure"
 SETTINGS = {"warning_percent": 2.0, "critical_percent": 20.0, "available_percent": 2.0}

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from diagnose.sweep.context import Context, NotApplicable
-from diagnose.sweep.finding import Finding
-from diagnose.sweep.interfaces import IFF_UP, Nic, physical
+from rankscope.diagnose.sweep.context import Context, NotApplicable
+from rankscope.diagnose.sweep.finding import Finding
+from rankscope.diagnose.sweep.readings.interfaces import IFF_UP, Nic, physical
 
 ID = "net.link"
 SETTINGS = {"flaps": 0.0}

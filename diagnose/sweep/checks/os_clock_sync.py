@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from diagnose.sweep.context import Context, NotApplicable
-from diagnose.sweep.finding import Finding
-from probes.clocksync import read_clock
-from probes.procfs import pids, read_comm
+from rankscope.diagnose.sweep.context import Context, NotApplicable
+from rankscope.diagnose.sweep.finding import Finding
+from rankscope.probes.host.clock_sync import read_clock
+from rankscope.probes.host.procfs import pids, read_comm
 
 ID = "os.clock-sync"
 SETTINGS = {"warning_s": 0.1, "critical_s": 1.0}

@@ -9,9 +9,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from diagnose.sweep.context import Context
-from diagnose.sweep.finding import CRITICAL, Finding
-from diagnose.sweep.kernel_events import OTHER, grouped, kernel_log, logged_events, recent, unix_time
+from rankscope.diagnose.sweep.context import Context
+from rankscope.diagnose.sweep.finding import CRITICAL, Finding
+from rankscope.diagnose.sweep.readings.kernel_events import (
+    OTHER,
+    grouped,
+    kernel_log,
+    logged_events,
+    recent,
+    unix_time,
+)
 
 ID = "os.kmsg"
 SETTINGS = {"hours": 24.0}

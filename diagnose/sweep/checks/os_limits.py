@@ -8,11 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from diagnose.sweep.context import Context
-from diagnose.sweep.finding import Finding
-from diagnose.sweep.training import claims
-from probes.infiniband import read_ports
-from probes.procfs import pids, proc_path, read_file
+from rankscope.diagnose.sweep.context import Context
+from rankscope.diagnose.sweep.finding import Finding
+from rankscope.diagnose.sweep.readings.training import claims
+from rankscope.probes.host.procfs import pids, proc_path, read_file
+from rankscope.probes.ports.infiniband import read_ports
 
 ID = "os.limits"
 SETTINGS = {"used_percent": 90.0, "memlock_gb": 1.0}

@@ -9,10 +9,10 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
-from diagnose.sweep.context import Context, NotApplicable
-from diagnose.sweep.finding import Finding
-from diagnose.sweep.gpus import loaded
-from probes.procfs import ProcStat, pids, read_stat, threads
+from rankscope.diagnose.sweep.context import Context, NotApplicable
+from rankscope.diagnose.sweep.finding import Finding
+from rankscope.diagnose.sweep.readings.gpus import loaded
+from rankscope.probes.host.procfs import ProcStat, pids, read_stat, threads
 
 ID = "os.zombie-gpu"
 SETTINGS = {"wait_s": 0.5}

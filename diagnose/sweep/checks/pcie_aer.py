@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from diagnose.sweep.context import Context, NotApplicable
-from diagnose.sweep.finding import CRITICAL, WARNING, Finding
-from probes.pci import read_pci
+from rankscope.diagnose.sweep.context import Context, NotApplicable
+from rankscope.diagnose.sweep.finding import CRITICAL, WARNING, Finding
+from rankscope.probes.pci.devices import read_pci
 
 ID = "pcie.aer"
 SETTINGS = {"correctable_per_hour": 100.0}

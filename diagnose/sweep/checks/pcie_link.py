@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from diagnose.sweep.context import Context, NotApplicable
-from diagnose.sweep.finding import CRITICAL, WARNING, Finding
-from probes.pci import PciDevice, PciLink, read_pci
+from rankscope.diagnose.sweep.context import Context, NotApplicable
+from rankscope.diagnose.sweep.finding import CRITICAL, WARNING, Finding
+from rankscope.probes.pci.devices import PciDevice, PciLink, read_pci
 
 ID = "pcie.link"
 SETTINGS = {"critical_percent": 49.0}

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 import random
 
-from labkit.disk import TABLE_BYTES
 from labkit.faults.base import LOOKUPS, Fault, Truth, equipped
 from labkit.launch import Plan
+from labkit.machine.disk import TABLE_BYTES
 
 # What one page read from the disk takes, seconds: where tuning begins.
 PAGE_S = 50e-6

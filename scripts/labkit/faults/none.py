@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from labkit.faults.base import Fault, Truth
 from labkit.launch import Plan
-from labkit.shell import python
+from labkit.machine.shell import python
 
 
 class NoFault(Fault):

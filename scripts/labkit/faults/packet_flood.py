@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import ClassVar
 
 from labkit.faults.base import Fault, Truth
-from labkit.hosts import INTERFACE
 from labkit.launch import Plan
-from labkit.shell import Impossible, python, quietly, run
+from labkit.machine.hosts import INTERFACE
+from labkit.machine.shell import Impossible, python, quietly, run
 
 RULES = 16_000
 MOST_HZ = 10_000.0

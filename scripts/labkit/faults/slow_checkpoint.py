@@ -6,7 +6,7 @@ import random
 
 from labkit.faults.base import SAVE_EVERY, Fault, Truth, equipped
 from labkit.launch import Plan
-from labkit.shell import Impossible
+from labkit.machine.shell import Impossible
 
 BYTES = 1 << 20
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from labkit import hosts
 from labkit.faults.base import Fault, Truth
-from labkit.hosts import INTERFACE, Host
+from labkit.machine import hosts
+from labkit.machine.hosts import INTERFACE, Host
 
 # A tenth is what a port that fell back from 100 to 10 Gbit/s leaves.
 SHARES = {"strong": 0.1, "weak": 0.4}

@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from labkit.faults.base import Fault, Truth
 from labkit.launch import Plan
-from labkit.shell import Impossible
+from labkit.machine.shell import Impossible
 
 # The kernel accounts for throttled bytes in slices of a tenth of a second: who must wait waits for the rest of one. For that
 # to be a weak dose the step must be long.

@@ -11,11 +11,11 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from labkit import hosts
 from labkit.gpu import steps
 from labkit.gpu.sim.sim import Machine
 from labkit.launch import Job, Plan, RankEnded, start
-from labkit.shell import LabError, python
+from labkit.machine import hosts
+from labkit.machine.shell import LabError, python
 
 JOB_SCRIPT = Path(__file__).with_name("job.py")
 # The machine's state: on a RAM file system.

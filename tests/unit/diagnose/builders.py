@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from observer.windows import Manifest, Window, table_from_rows
+from rankscope.observer.window.folder import Manifest, Window, table_from_rows
 
 TRAIN = "/srv/job/train.py"
 TORCH = "/opt/venv/lib/python3.11/site-packages/torch"

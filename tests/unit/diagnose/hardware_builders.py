@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from builders import Job, Work, build
 
-from diagnose.judge import diagnose
-from diagnose.verdict import Suspect, Verdict
-from observer.windows import Window
+from rankscope.diagnose.solve.judge import diagnose
+from rankscope.diagnose.verdict.contract import Suspect, Verdict
+from rankscope.observer.window.folder import Window
 
 KERNELS = Work("gpu", "kernels", 0, 0, "", frames=())
 COPY = Work("memory", "host to device", 0, 0, "")

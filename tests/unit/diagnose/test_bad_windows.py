@@ -13,12 +13,12 @@ from builders import Job, build
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from diagnose.gather import load
-from diagnose.judge import diagnose
-from diagnose.report import report
-from diagnose.verdict import to_json
-from observer.windows import Window, write_window
-from probes.errors import BadData, NoRanks
+from rankscope.diagnose.cli.report import report
+from rankscope.diagnose.fleet.gather import load
+from rankscope.diagnose.solve.judge import diagnose
+from rankscope.diagnose.verdict.contract import to_json
+from rankscope.observer.window.folder import Window, write_window
+from rankscope.probes.errors import BadData, NoRanks
 
 
 @pytest.mark.parametrize("empty", ["steps", "patterns", "flows", "counters", "collectives"])

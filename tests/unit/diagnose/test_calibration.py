@@ -13,7 +13,8 @@ from builders import Job, build
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diagnose.calibration import (
+from rankscope.diagnose.cli.report import report
+from rankscope.diagnose.solve.calibration import (
     LEAST,
     MOST,
     POINTS,
@@ -26,10 +27,9 @@ from diagnose.calibration import (
     score_of,
     wilson,
 )
-from diagnose.judge import diagnose
-from diagnose.report import report
-from diagnose.verdict import AGAINST, Suspect
-from probes.errors import BadData
+from rankscope.diagnose.solve.judge import diagnose
+from rankscope.diagnose.verdict.contract import AGAINST, Suspect
+from rankscope.probes.errors import BadData
 
 
 def sample(count: int, truth: float = 1.0, seed: int = 3) -> list[tuple[float, bool]]:

@@ -9,8 +9,8 @@ import builders
 import pytest
 from builders import Job, build
 
-from diagnose.cli import run
-from observer.windows import write_window
+from rankscope.diagnose.cli.main import run
+from rankscope.observer.window.folder import write_window
 
 
 @pytest.fixture

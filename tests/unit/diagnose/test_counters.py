@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from diagnose import xids
-from diagnose.counters import Columns, Counters
-from diagnose.labels import Labels
-from diagnose.ports import classes, grown, peers_of
+from rankscope.diagnose import xids
+from rankscope.diagnose.fleet.counters import Columns, Counters
+from rankscope.diagnose.fleet.labels import Labels
+from rankscope.diagnose.fleet.ports import classes, grown, peers_of
 
 NAMES = ("nic.tx_bytes", "gpu.power_w", "gpu.lost", "never")
 

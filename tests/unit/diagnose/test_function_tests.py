@@ -8,13 +8,13 @@ import pytest
 from builders import Job, build, columns
 from test_wandering_noise import wandering
 
-from diagnose.compare import differences, odd_ones
-from diagnose.function_tests import odd_by_function
-from diagnose.gather import gather
-from diagnose.judge import judge
-from diagnose.pattern_distance import most_unlike
-from diagnose.roles import roles
-from observer.windows import Window
+from rankscope.diagnose.fleet.gather import gather
+from rankscope.diagnose.fleet.roles import roles
+from rankscope.diagnose.model.excess import differences, odd_ones
+from rankscope.diagnose.model.function_tests import odd_by_function
+from rankscope.diagnose.model.pattern_distance import most_unlike
+from rankscope.diagnose.solve.judge import judge
+from rankscope.observer.window.folder import Window
 
 RANKS, STEPS = 101, 31
 

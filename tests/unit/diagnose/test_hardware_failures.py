@@ -8,9 +8,9 @@ import builders
 import pytest
 from hardware_builders import Machine, first, gpu, named, nic
 
-from diagnose.judge import diagnose
-from diagnose.report import report
-from diagnose.verdict import Verdict
+from rankscope.diagnose.cli.report import report
+from rankscope.diagnose.solve.judge import diagnose
+from rankscope.diagnose.verdict.contract import Verdict
 
 WAITS = {"last_progress_s": 8.0, "in_collective_s": 7.9}
 ABORTED = {"state": "exited", "last_progress_s": 8.2, "ended_s": 12.0, "exit_status": 6}

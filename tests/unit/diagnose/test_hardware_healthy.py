@@ -7,8 +7,8 @@ import pytest
 from builders import columns
 from hardware_builders import CLOCK_HZ, NIC_HZ, NVLINK_HZ, Machine, named
 
-from diagnose.judge import diagnose
-from observer.windows import Window
+from rankscope.diagnose.solve.judge import diagnose
+from rankscope.observer.window.folder import Window
 
 
 def wandering(seed: int, ranks: int) -> Machine:

@@ -8,8 +8,8 @@ import builders
 import pytest
 from hardware_builders import CAP_W, CLOCK_HZ, NUMBERS, PCIE_HZ, Machine, first, gpu, named, pci
 
-from diagnose.report import report
-from diagnose.verdict import CAUSES
+from rankscope.diagnose.cli.report import report
+from rankscope.diagnose.verdict.contract import CAUSES
 
 SLOW = 0.65  # of the speed
 CLOCK = SLOW * 0.97 * CLOCK_HZ

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from builders import Job, build, hogged, slow_python
 
-from diagnose.judge import diagnose
+from rankscope.diagnose.solve.judge import diagnose
 
 
 @pytest.mark.parametrize("noise", [0.02, 0.05, 0.10, 0.15])

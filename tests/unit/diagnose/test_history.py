@@ -14,15 +14,15 @@ import builders
 import pytest
 from builders import Job, build
 
-from diagnose.cli import run
-from diagnose.earlier import MOST, choose
-from diagnose.history import History
-from diagnose.judge import diagnose
-from diagnose.remember import remember
-from diagnose.report import report
-from diagnose.verdict import Verdict, to_json
-from observer.windows import Window, write_window
-from probes.errors import OutputFailed
+from rankscope.diagnose.cli.keep_history import remember
+from rankscope.diagnose.cli.main import run
+from rankscope.diagnose.cli.report import report
+from rankscope.diagnose.past.auto_baseline import MOST, choose
+from rankscope.diagnose.past.history import History
+from rankscope.diagnose.solve.judge import diagnose
+from rankscope.diagnose.verdict.contract import Verdict, to_json
+from rankscope.observer.window.folder import Window, write_window
+from rankscope.probes.errors import OutputFailed
 
 NOW = 1_760_000_000.0
 

@@ -6,8 +6,8 @@ import builders
 import pytest
 from builders import Job, build
 
-from diagnose.judge import diagnose
-from diagnose.verdict import Suspect, Verdict
+from rankscope.diagnose.solve.judge import diagnose
+from rankscope.diagnose.verdict.contract import Suspect, Verdict
 
 STEP_S = 0.25
 DOSES = {"strong": 0.6, "weak": 0.15}

@@ -6,8 +6,8 @@ import builders
 import pytest
 from builders import Job, build
 
-from diagnose.judge import diagnose
-from diagnose.verdict import Verdict
+from rankscope.diagnose.solve.judge import diagnose
+from rankscope.diagnose.verdict.contract import Verdict
 
 SILENT_S = 7.9
 RANKS = {"last_progress_s": SILENT_S + 0.1, "in_collective_s": SILENT_S}

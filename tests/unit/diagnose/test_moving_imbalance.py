@@ -8,11 +8,11 @@ import pyarrow as pa
 import pytest
 from builders import Job, build, columns
 
-from diagnose.judge import diagnose
-from diagnose.timed import judge_timings
-from diagnose.timings import check
-from diagnose.verdict import Verdict
-from observer.windows import Window
+from rankscope.diagnose.fleet.steps_file import check
+from rankscope.diagnose.solve.judge import diagnose
+from rankscope.diagnose.solve.judge_steps_file import judge_timings
+from rankscope.diagnose.verdict.contract import Verdict
+from rankscope.observer.window.folder import Window
 
 
 def moved(job: Job, more: np.ndarray, kind: str = "") -> Window:

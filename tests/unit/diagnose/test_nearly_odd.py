@@ -6,8 +6,8 @@ import builders
 import pytest
 from builders import Job, build, columns
 
-from diagnose.judge import diagnose
-from observer.windows import Window
+from rankscope.diagnose.solve.judge import diagnose
+from rankscope.observer.window.folder import Window
 
 VICTIM = 2
 

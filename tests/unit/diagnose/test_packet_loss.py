@@ -6,9 +6,9 @@ import builders
 import pytest
 from builders import Job, build
 
-from diagnose.judge import diagnose
-from diagnose.verdict import Verdict
-from observer.windows import Window
+from rankscope.diagnose.solve.judge import diagnose
+from rankscope.diagnose.verdict.contract import Verdict
+from rankscope.observer.window.folder import Window
 
 STALL_S = 0.21  # a retransmission timeout
 

@@ -10,8 +10,8 @@ import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 import pytest
 
-from diagnose.timed import judge_file
-from diagnose.verdict import Verdict
+from rankscope.diagnose.solve.judge_steps_file import judge_file
+from rankscope.diagnose.verdict.contract import Verdict
 
 DATA = Path(__file__).resolve().parents[4] / "shared" / "data"
 

@@ -8,8 +8,8 @@ import builders
 import pytest
 from builders import Job, build
 
-from diagnose.judge import diagnose
-from diagnose.verdict import Verdict
+from rankscope.diagnose.solve.judge import diagnose
+from rankscope.diagnose.verdict.contract import Verdict
 
 RANKS = 5
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 from builders import Job, build
 
-from diagnose.episodes import find_episodes
-from diagnose.judge import diagnose
-from observer.windows import Window
+from rankscope.diagnose.model.episodes import find_episodes
+from rankscope.diagnose.solve.judge import diagnose
+from rankscope.observer.window.folder import Window
 
 
 def spiky(rank: int, every: int, seconds: float, **more: object) -> Window:

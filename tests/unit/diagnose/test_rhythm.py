@@ -9,10 +9,10 @@ from builders import Job, build, columns
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diagnose.judge import diagnose
-from diagnose.onset import find_onset
-from diagnose.rhythm import find_drift, find_spikes
-from observer.windows import Window
+from rankscope.diagnose.solve.judge import diagnose
+from rankscope.diagnose.stats.onset import find_onset
+from rankscope.diagnose.stats.rhythm import find_drift, find_spikes
+from rankscope.observer.window.folder import Window
 
 
 def noise(count: int, seed: int, sd: float = 0.04) -> np.ndarray:

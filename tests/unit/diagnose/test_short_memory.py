@@ -8,8 +8,8 @@ import builders
 import pytest
 from builders import Job, Work, build
 
-from diagnose.judge import diagnose
-from diagnose.verdict import Suspect
+from rankscope.diagnose.solve.judge import diagnose
+from rankscope.diagnose.verdict.contract import Suspect
 
 PAGES = Work("io", "page fault", 0, 139, caller="look_up")
 KERNEL = Work("python", "look_up", 0, 139)

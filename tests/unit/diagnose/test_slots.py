@@ -11,12 +11,12 @@ from builders import Job, build, columns
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from diagnose.gather import gather
-from diagnose.judge import diagnose, judge
-from diagnose.live_pipelines import find_pipelines
-from diagnose.roles import roles
-from diagnose.slots import gain, latest, transfer
-from observer.windows import Window
+from rankscope.diagnose.fleet.gather import gather
+from rankscope.diagnose.fleet.pipelines import find_pipelines
+from rankscope.diagnose.fleet.roles import roles
+from rankscope.diagnose.model.slots import gain, latest, transfer
+from rankscope.diagnose.solve.judge import diagnose, judge
+from rankscope.observer.window.folder import Window
 
 RANKS, STEPS = 6, 41
 

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 from builders import Job, build
 
-from diagnose.judge import diagnose
-from observer.windows import Window
+from rankscope.diagnose.solve.judge import diagnose
+from rankscope.observer.window.folder import Window
 
 NODES = 4
 

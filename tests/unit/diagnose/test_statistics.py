@@ -5,11 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from diagnose.compare import benjamini_hochberg, differences, odd_ones, peers_median, trimmed_error, trimmed_mean
-from diagnose.fleet import Pipelines
-from diagnose.lost_time import busy, gain, share_out
-from diagnose.onset import find_onset
-from diagnose.waiting import transfer, waited_for
+from rankscope.diagnose.fleet.model import Pipelines
+from rankscope.diagnose.model.excess import (
+    benjamini_hochberg,
+    differences,
+    odd_ones,
+    peers_median,
+    trimmed_error,
+    trimmed_mean,
+)
+from rankscope.diagnose.model.replay import busy, gain, share_out
+from rankscope.diagnose.model.waiting import transfer, waited_for
+from rankscope.diagnose.stats.onset import find_onset
 
 
 def test_trimmed_mean_leaves_the_extremes_out_and_ignores_nan() -> None:

@@ -10,9 +10,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pytest
 
-from diagnose.timed import judge_timings
-from diagnose.timings import check
-from diagnose.verdict import Verdict, to_json
+from rankscope.diagnose.fleet.steps_file import check
+from rankscope.diagnose.solve.judge_steps_file import judge_timings
+from rankscope.diagnose.verdict.contract import Verdict, to_json
 
 FUNCTIONS = (("load", "io"), ("augment", "python"), ("forward", "kernel"), ("backward", "kernel"), ("update", "python"))
 STEPS = 61

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from diagnose.cli import run
-from diagnose.report import report
-from diagnose.timed import judge_file, judge_timings
-from diagnose.timings import check
-from diagnose.verdict import Verdict, to_json
-from probes.errors import BadData
+from rankscope.diagnose.cli.main import run
+from rankscope.diagnose.cli.report import report
+from rankscope.diagnose.fleet.steps_file import check
+from rankscope.diagnose.solve.judge_steps_file import judge_file, judge_timings
+from rankscope.diagnose.verdict.contract import Verdict, to_json
+from rankscope.probes.errors import BadData
 
 WORK = {"forward": ("gpu", 0.050), "backward": ("gpu", 0.090), "load": ("io", 0.020), "step": ("python", 0.030)}
 

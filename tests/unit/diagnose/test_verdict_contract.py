@@ -10,9 +10,9 @@ import builders
 import pytest
 from builders import Job, build
 
-from diagnose.judge import diagnose
-from diagnose.report import print_report, report
-from diagnose.verdict import CAUSES, STATUSES, to_json
+from rankscope.diagnose.cli.report import print_report, report
+from rankscope.diagnose.solve.judge import diagnose
+from rankscope.diagnose.verdict.contract import CAUSES, STATUSES, to_json
 
 CASES = {
     "healthy": Job(),

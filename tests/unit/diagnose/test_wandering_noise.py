@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from builders import BUSY, Job, build, columns
 
-from diagnose.judge import diagnose
-from observer.windows import Window
+from rankscope.diagnose.solve.judge import diagnose
+from rankscope.observer.window.folder import Window
 
 
 def wandering(job: Job, sd: float | np.ndarray, rho: float) -> Window:

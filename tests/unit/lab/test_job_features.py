@@ -11,9 +11,10 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+
 from labkit.shipper import Shipper
 
-FEATURES = Path(__file__).resolve().parents[3] / "scripts/labkit/features.py"
+FEATURES = Path(__file__).resolve().parents[3] / "scripts/labkit/training/features.py"
 RANKS = 5
 
 

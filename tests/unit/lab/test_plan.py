@@ -6,11 +6,12 @@ import argparse
 from dataclasses import replace
 
 import pytest
+
 from labkit.cases import CPU, Case, plan_of, random_of, schedule
 from labkit.cli import _faults
 from labkit.faults import ALL, CLASSIC
 from labkit.launch import Plan
-from labkit.shell import EXIT_USAGE, LabError
+from labkit.machine.shell import EXIT_USAGE, LabError
 
 SEEDS = range(1, 8)
 

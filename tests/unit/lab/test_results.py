@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from labcases import AUGMENT, FOREIGN, HEALTHY, PYTHON, READ, SLOW_READ, UNEVEN, result, suspect, verdict
+
 from labkit import table, verdicts
 from labkit.cases import Result, read, save
 from labkit.run import judge_again, judged

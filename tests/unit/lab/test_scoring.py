@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 from labcases import AUGMENT, FOREIGN, HEALTHY, PYTHON, READ, SLOW_READ, UNEVEN, suspect, verdict
+
 from labkit.faults import Truth
 from labkit.verdicts import FIRST, IN_THREE, SILENT, WRONG, BadVerdict, first_is_right, names, parse, score
 

@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 
 import pytest
-from labkit import shell
+
+from labkit.machine import shell
 
 SETUP = """#!/bin/sh
 echo "$0 $*" >>asked

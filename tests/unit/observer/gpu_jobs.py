@@ -10,12 +10,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from observer import timeline
-from observer.functions import Function, StackName
-from observer.gpu_levels import Series, Shares, combine, find_levels, find_shares
-from observer.patterns import Labels, Samples
-from observer.steps import Steps
-from observer.timeline import Absences, Scopes, Timeline
+from rankscope.observer.gpu.levels import Series, Shares, combine, find_levels, find_shares
+from rankscope.observer.thread import timeline
+from rankscope.observer.thread.functions import Function, StackName
+from rankscope.observer.thread.patterns import Labels, Samples
+from rankscope.observer.thread.steps import Steps
+from rankscope.observer.thread.timeline import Absences, Scopes, Timeline
 
 LAUNCH_S, TRANSFER_S, OPTIMIZER_S = 0.01, 0.06, 0.02
 SM_COMPUTING, SM_COLLECTIVE, TENSOR = 0.9, 0.12, 0.6

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from observer.gauges import Gauges, Member
-from probes.procfs import TICKS_PER_S
+from rankscope.observer.live.gauges import Gauges, Member
+from rankscope.probes.host.procfs import TICKS_PER_S
 
 
 def _stat(root: Path, softirq: dict[int, int]) -> None:

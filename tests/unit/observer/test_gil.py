@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from observer import gil, patterns, timeline
-from observer.functions import StackName
-from observer.patterns import Labels, Samples
-from observer.steps import Steps
-from observer.timeline import GIL, NO_SCOPES, Absences, Scopes
+from rankscope.observer.thread import gil, patterns, timeline
+from rankscope.observer.thread.functions import StackName
+from rankscope.observer.thread.patterns import Labels, Samples
+from rankscope.observer.thread.steps import Steps
+from rankscope.observer.thread.timeline import GIL, NO_SCOPES, Absences, Scopes
 
 WORK, HOG, OTHER = (
     StackName("work", "/a/train.py", 3, "work"),

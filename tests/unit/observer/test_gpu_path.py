@@ -10,11 +10,13 @@ from gpu_jobs import OPTIMIZER_S, SM_COLLECTIVE, SM_COMPUTING, TRANSFER_S, Rank,
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from observer import gpu_path, gpu_rows, patterns, timeline
-from observer.functions import Function
-from observer.gpu_levels import Series, Shares, collective_tail_s, combine, find_levels, find_shares
-from observer.gpu_rows import GpuView
-from observer.patterns import Pattern, StepTimes
+from rankscope.observer.gpu import overlay
+from rankscope.observer.gpu import rows as gpu_rows
+from rankscope.observer.gpu.levels import Series, Shares, collective_tail_s, combine, find_levels, find_shares
+from rankscope.observer.gpu.rows import GpuView
+from rankscope.observer.thread import patterns, timeline
+from rankscope.observer.thread.functions import Function
+from rankscope.observer.thread.patterns import Pattern, StepTimes
 
 WINDOW_S = 19.0
 PCIE_HZ = 64e9
@@ -242,7 +244,7 @@ def test_every_instant_is_given_away_once_whatever_the_gpu_says(values: list[tup
         return
     rank = job([0.05], [0.3], edges[-1], seed=seed)[0]
     line, _, _, _, _ = host_line(rank, float(edges[-1]), find_shares(series, levels))
-    line, time = gpu_path.overlay(line, find_shares(series, levels))
+    line, time = overlay.overlay(line, find_shares(series, levels))
     assert line.share is not None and (line.share >= 0).all() and (line.share <= 1 + 1e-9).all()
     parts = line.seconds + time.compute_s + time.collective_s + time.unknown_s
     assert parts == pytest.approx(line.lengths)

@@ -6,17 +6,17 @@ import numpy as np
 import pytest
 from gpu_jobs import job, series_of
 
-from observer.assemble import RawProcess, assemble
-from observer.device_calls import device_calls, moved_bytes, wait_s
-from observer.functions import StackName
-from observer.gpu_window import counter_rows, with_gpus
-from observer.hardware import Reading
-from observer.hardware_map import Owners
-from observer.timeline import COPY, GPU_WAIT
-from probes import ring
-from probes.call_table import CALL_TABLE
-from probes.gpu_series import GpuGrowth, GpuRecording, GpuSamples
-from probes.ring import Events
+from rankscope.observer.live.owners import Owners
+from rankscope.observer.live.samplers import Reading
+from rankscope.observer.tables.job import counter_rows, with_gpus
+from rankscope.observer.tables.rank import RawProcess, assemble
+from rankscope.observer.thread.device_calls import device_calls, moved_bytes, wait_s
+from rankscope.observer.thread.functions import StackName
+from rankscope.observer.thread.timeline import COPY, GPU_WAIT
+from rankscope.probes.bpf import ring
+from rankscope.probes.bpf.ring import Events
+from rankscope.probes.calls.table import CALL_TABLE
+from rankscope.probes.gpu.series import GpuGrowth, GpuRecording, GpuSamples
 
 WINDOW_S, START_NS = 13.0, 5_000_000_000
 PIDS = (701, 702, 703)

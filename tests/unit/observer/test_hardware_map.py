@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from observer.hardware_map import Owners, find_owners, read_hints
-from probes.gpu_series import GpuGrowth, GpuRecording, ProcessUse
-from probes.pcie import EMPTY
+from rankscope.observer.live.owners import Owners, find_owners, read_hints
+from rankscope.probes.gpu.series import GpuGrowth, GpuRecording, ProcessUse
+from rankscope.probes.pci.tree import EMPTY
 
 GIB = 1 << 30
 

@@ -9,18 +9,26 @@ from typing import Any
 import numpy as np
 import pytest
 
-from observer.gpu_levels import find_levels
-from observer.gpu_window import series_of
-from observer.hardware import Reading
-from observer.hardware_map import Foreign, Owners
-from observer.hardware_rows import counter_rows, pcie_limit_hz, port_use
-from observer.schema import COUNTER_NAMES
-from probes.gpu import Gpu
-from probes.gpu_series import GpuGrowth, GpuRecording, GpuSamples, LinkGrowth, ProcessUse, Xid
-from probes.nic import INFINIBAND, NicRecording, Port, PortErrors, PortGrowth, PortRecording, PortSamples
-from probes.pci import AerCounters, PciDevice, PciLink
-from probes.pcie import PcieNode, PcieTree
-from probes.pcie_sampler import PcieGrowth, PcieRecording
+from rankscope.observer.gpu.levels import find_levels
+from rankscope.observer.live.owners import Foreign, Owners
+from rankscope.observer.live.samplers import Reading
+from rankscope.observer.tables.hardware_rows import counter_rows, pcie_limit_hz, port_use
+from rankscope.observer.tables.job import series_of
+from rankscope.observer.window.schema import COUNTER_NAMES
+from rankscope.probes.gpu.model import Gpu
+from rankscope.probes.gpu.series import GpuGrowth, GpuRecording, GpuSamples, LinkGrowth, ProcessUse, Xid
+from rankscope.probes.pci.devices import AerCounters, PciDevice, PciLink
+from rankscope.probes.pci.sampler import PcieGrowth, PcieRecording
+from rankscope.probes.pci.tree import PcieNode, PcieTree
+from rankscope.probes.ports.port import (
+    INFINIBAND,
+    NicRecording,
+    Port,
+    PortErrors,
+    PortGrowth,
+    PortRecording,
+    PortSamples,
+)
 
 COUNT = 97
 BUS = "0000:3b:00.0"
@@ -273,7 +281,7 @@ def test_a_healthy_gpu_that_nobody_of_the_job_uses_is_left_out_and_a_lost_one_is
 
 
 def test_nearest_ports_are_shared_out_among_gpus_that_are_equally_near() -> None:
-    from observer.hardware_map import _ports
+    from rankscope.observer.live.owners import _ports
 
     def node(address: str, kind: str, ports: tuple[str, ...] = ()) -> PcieNode:
         link = PciLink(32.0, 16)

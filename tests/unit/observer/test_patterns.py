@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from observer import patterns, timeline
-from observer.functions import Function, StackName
-from observer.patterns import Labels, Samples
-from observer.steps import Steps
-from observer.timeline import Absences, Scopes
+from rankscope.observer.thread import patterns, timeline
+from rankscope.observer.thread.functions import Function, StackName
+from rankscope.observer.thread.patterns import Labels, Samples
+from rankscope.observer.thread.steps import Steps
+from rankscope.observer.thread.timeline import Absences, Scopes
 
 FORWARD = StackName("forward", "model.py", 10, "main (train.py:1);forward (model.py:10)")
 AUGMENT = StackName("augment", "data.py", 20, "main (train.py:1);augment (data.py:20)")

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from observer.containers import find_container
-from observer.identity import parse_arguments, parse_claim, printable, shorten
-from probes.procfs import parse_environ
+from rankscope.observer.census.containers import find_container
+from rankscope.observer.census.identity import parse_arguments, parse_claim, printable, shorten
+from rankscope.probes.host.procfs import parse_environ
 
 TORCH = {
     "RANK": "5",

@@ -5,9 +5,9 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any
 
-from observer.ras import missing, stands_still
-from probes.nccl_ras import RasSilence
-from probes.nccl_ras_answer import Communicator, Launched, Missing, Place, RasAnswer
+from rankscope.observer.live.ras import missing, stands_still
+from rankscope.probes.nccl.ras import RasSilence
+from rankscope.probes.nccl.ras_answer import Communicator, Launched, Missing, Place, RasAnswer
 
 PLACES = tuple(Place(rank, f"node{rank // 2}", 700 + rank, rank % 2, rank % 2) for rank in range(5))
 

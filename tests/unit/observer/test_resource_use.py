@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from observer.resource_use import SHARE, executions, measure, trim
+from rankscope.observer.thread.resource_use import SHARE, executions, measure, trim
 
 SAMPLES = st.lists(st.one_of(st.just(0.0), st.floats(0.01, 1.0)), min_size=1, max_size=61)
 

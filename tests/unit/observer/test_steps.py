@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from observer.steps import Markers, common_period, find_steps
+from rankscope.observer.thread.steps import Markers, common_period, find_steps
 
 BACKWARD, WAIT, ALLREDUCE = 14, 13, 0
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from observer import timeline
-from observer.timeline import Absences, Scopes
+from rankscope.observer.thread import timeline
+from rankscope.observer.thread.timeline import Absences, Scopes
 
 NANOSLEEP, FUTEX, READ, POLL, SELECT, NO_SYSCALL = 230, 202, 0, 7, 23, 0xFFFF
 INTERRUPTIBLE, UNINTERRUPTIBLE, RUNNABLE, STOPPED = 1, 2, 0, 4

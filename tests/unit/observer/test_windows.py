@@ -10,9 +10,17 @@ from pathlib import Path
 import pyarrow.parquet as pq
 import pytest
 
-from observer.schema import TABLES, WINDOW_SCHEMA
-from observer.windows import Loss, Manifest, Window, find_windows, read_window, table_from_rows, write_window
-from probes.errors import BadData, OutputFailed
+from rankscope.observer.window.folder import (
+    Loss,
+    Manifest,
+    Window,
+    find_windows,
+    read_window,
+    table_from_rows,
+    write_window,
+)
+from rankscope.observer.window.schema import TABLES, WINDOW_SCHEMA
+from rankscope.probes.errors import BadData, OutputFailed
 
 
 def a_window() -> Window:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from probes.beside_others import PlaceTaken, attach, disagreements
-from probes.kmsg import KernelMessage
+from rankscope.probes.bpf.shared_uprobes import PlaceTaken, attach, disagreements
+from rankscope.probes.host.kmsg import KernelMessage
 
 SAID = (
     "ref_ctr_offset mismatch. inode: 0x52a764 offset: 0x8b67030 ref_ctr_offset(old): 0x{:x} ref_ctr_offset(new): 0x{:x}"

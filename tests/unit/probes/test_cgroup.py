@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.cgroup import cgroup_delta, parse_cpu_max, parse_entries, parse_io_max, sample_cgroup
+from rankscope.probes.host.cgroup import cgroup_delta, parse_cpu_max, parse_entries, parse_io_max, sample_cgroup
 
 V1_MOUNTS = """32 31 0:29 {root} /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct
 35 31 0:32 {root} /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory

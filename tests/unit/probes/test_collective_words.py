@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes import collectives, cuda
-from probes.call_row import LAUNCH, ROLES, CallRow
-from probes.call_table import CALL_TABLE
+from rankscope.probes.calls import collectives, copies
+from rankscope.probes.calls.row import LAUNCH, ROLES, CallRow
+from rankscope.probes.calls.table import CALL_TABLE
 
 ROWS = {row.symbol: row for row in CALL_TABLE}
 
@@ -60,14 +60,14 @@ def test_no_number_from_a_target_breaks_the_words(row: CallRow, arg: int, aux: i
     call = collectives.collective_call(row, arg, aux, thing)
     assert call.bytes is None or call.bytes >= 0
     assert collectives.wire_bytes(row, arg, aux, 8) >= 0
-    assert cuda.direction(aux) in cuda.DIRECTIONS
+    assert copies.direction(aux) in copies.DIRECTIONS
 
 
 def test_copy_directions() -> None:
-    assert [cuda.direction(aux) for aux in (0, 1, 2, 3, 4, 77)] == [
+    assert [copies.direction(aux) for aux in (0, 1, 2, 3, 4, 77)] == [
         "host to host", "host to device", "device to host", "device to device", "copy", "copy",
     ]  # fmt: skip
-    assert [aux for aux in range(5) if cuda.crosses_pcie(aux)] == [1, 2]
+    assert [aux for aux in range(5) if copies.crosses_pcie(aux)] == [1, 2]
 
 
 def test_every_row_is_well_formed() -> None:
@@ -82,6 +82,6 @@ def test_every_row_is_well_formed() -> None:
 
 
 def test_launches_of_the_runtime_are_told_from_those_of_the_driver() -> None:
-    runtime = cuda.runtime_launch_rows(CALL_TABLE)
+    runtime = copies.runtime_launch_rows(CALL_TABLE)
     assert {CALL_TABLE[index].symbol for index in runtime} >= {"cudaLaunchKernel", "cudaGraphLaunch", "hipLaunchKernel"}
     assert "cuLaunchKernel" not in {CALL_TABLE[index].symbol for index in runtime}

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.gpm import METRICS, GpmSample
-from probes.gpu import Gpu, GpuProcess, NvLink, pci_address
-from probes.gpu_sampler import GpuSampler
-from probes.gpu_series import Row, Xid, growth_of, power_proxy, samples_of, throttle_times
-from probes.nvml_fields import field_value
-from probes.sampling import Sampler, within
+from rankscope.probes.gpu.gpm import METRICS, GpmSample
+from rankscope.probes.gpu.model import Gpu, GpuProcess, NvLink, pci_address
+from rankscope.probes.gpu.nvml_fields import field_value
+from rankscope.probes.gpu.sampler import GpuSampler
+from rankscope.probes.gpu.series import Row, Xid, growth_of, power_proxy, samples_of, throttle_times
+from rankscope.probes.sampling.thread import Sampler, within
 
 S = 10**9
 GPU = Gpu(

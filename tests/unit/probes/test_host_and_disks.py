@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.disk import disk_deltas, parse_diskstats, sample_disks
-from probes.host import host_delta, parse_cpu_times, parse_vmstat, sample_host
-from probes.procfs import TICKS_PER_S
+from rankscope.probes.host.cpu_memory import host_delta, parse_cpu_times, parse_vmstat, sample_host
+from rankscope.probes.host.disks import disk_deltas, parse_diskstats, sample_disks
+from rankscope.probes.host.procfs import TICKS_PER_S
 
 
 def _tree(root: Path, files: dict[str, str]) -> Path:

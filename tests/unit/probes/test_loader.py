@@ -6,9 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from probes import calls, files, headers, loader, sched
-from probes.call_row import HOST_ROLES
-from probes.call_table import CALL_TABLE, CallRow
+from rankscope.probes.bpf import headers, loader
+from rankscope.probes.calls import probe as calls
+from rankscope.probes.calls.row import HOST_ROLES
+from rankscope.probes.calls.table import CALL_TABLE, CallRow
+from rankscope.probes.files import probe as files
+from rankscope.probes.sched import probe as sched
 
 
 def test_an_own_include_is_put_in_once_and_a_system_include_is_left(tmp_path: Path) -> None:

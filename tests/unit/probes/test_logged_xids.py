@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.kmsg import KernelMessage
-from probes.xid import LoggedXid, logged_xids
+from rankscope.probes.gpu.xid import LoggedXid, logged_xids
+from rankscope.probes.host.kmsg import KernelMessage
 
 
 def message(text: str) -> KernelMessage:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes import nccl_ras
-from probes.nccl_ras_answer import Laggard, NotRas, Place, RasAnswer, laggards, parse
+from rankscope.probes.nccl import ras as nccl_ras
+from rankscope.probes.nccl.ras_answer import Laggard, NotRas, Place, RasAnswer, laggards, parse
 
 TEXT = """NCCL version 2.27.7+cuda12.9 compiled with CUDA 12.9
 CUDA runtime version 12090, driver version 12080

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes import netlink, tcpinfo
-from probes.netdev import (
+from rankscope.probes.network import inet_diag, netlink
+from rankscope.probes.network.interfaces import (
     Interface,
     InterfaceCounters,
     Interfaces,
@@ -22,7 +22,7 @@ from probes.netdev import (
     parse_net_dev,
     read_interfaces,
 )
-from probes.qdisc import htb_limit, parse_qdisc
+from rankscope.probes.network.qdisc import htb_limit, parse_qdisc
 
 
 def attribute(kind: int, data: bytes) -> bytes:
@@ -43,7 +43,7 @@ def tcp_info(**fields: int) -> bytes:
 
 
 def test_every_field_of_tcp_info_is_read_from_its_place() -> None:
-    info = tcpinfo.parse_tcp_info(tcp_info(
+    info = inet_diag.parse_tcp_info(tcp_info(
         unacked=2, lost=3, rtt=5000, snd_cwnd=7, total_retrans=11, bytes_acked=13, bytes_received=17, segs_out=19, notsent_bytes=23,
         min_rtt=29, delivery_rate=31, busy_time=37_000_000, rwnd_limited=41, sndbuf_limited=43, bytes_sent=47, bytes_retrans=53, flags=1,
     ))  # fmt: skip
@@ -56,34 +56,34 @@ def test_every_field_of_tcp_info_is_read_from_its_place() -> None:
 
 
 def test_a_glance_sees_what_the_whole_says() -> None:
-    assert tcpinfo.peek(memoryview(tcp_info(rtt=5000, delivery_rate=31))) == (5000, 31)
-    assert tcpinfo.peek(memoryview(b"x" * 100)) == (0, 0)
+    assert inet_diag.peek(memoryview(tcp_info(rtt=5000, delivery_rate=31))) == (5000, 31)
+    assert inet_diag.peek(memoryview(b"x" * 100)) == (0, 0)
 
 
 def test_a_shorter_tcp_info_of_an_older_kernel_leaves_zeros() -> None:
-    info = tcpinfo.parse_tcp_info(tcp_info(bytes_acked=13, bytes_retrans=53)[:192])
+    info = inet_diag.parse_tcp_info(tcp_info(bytes_acked=13, bytes_retrans=53)[:192])
     assert (info.acked_bytes, info.retransmitted_bytes) == (13, 0)
 
 
 def test_both_ends_of_a_connection_read_the_same_whatever_the_family() -> None:
     mapped = b"\0" * 10 + b"\xff\xff" + bytes([10, 0, 0, 1])
-    assert tcpinfo.endpoint(socket.AF_INET6, mapped, 29500) == tcpinfo.endpoint(
+    assert inet_diag.endpoint(socket.AF_INET6, mapped, 29500) == inet_diag.endpoint(
         socket.AF_INET, bytes([10, 0, 0, 1]) + b"\0" * 12, 29500
     )
-    assert tcpinfo.endpoint(socket.AF_INET6, b"\xfe\x80" + b"\0" * 13 + b"\1", 7) == "[fe80::1]:7"
+    assert inet_diag.endpoint(socket.AF_INET6, b"\xfe\x80" + b"\0" * 13 + b"\1", 7) == "[fe80::1]:7"
 
 
 def test_a_socket_is_read_from_its_place() -> None:
     payload = struct.pack(
-        "=BBBB2s2s16s16sIQIIIII", socket.AF_INET, tcpinfo.ESTABLISHED, 0, 0, (29500).to_bytes(2, "big"), (7).to_bytes(2, "big"),
+        "=BBBB2s2s16s16sIQIIIII", socket.AF_INET, inet_diag.ESTABLISHED, 0, 0, (29500).to_bytes(2, "big"), (7).to_bytes(2, "big"),
         bytes([10, 0, 0, 1]), bytes([10, 0, 0, 2]), 0, 0xABCDEF0123, 0, 101, 103, 0, 4242,
     )  # fmt: skip
-    assert len(payload) == tcpinfo.MESSAGE_BYTES
-    found = tcpinfo.parse_socket(memoryview(payload), None)
+    assert len(payload) == inet_diag.MESSAGE_BYTES
+    found = inet_diag.parse_socket(memoryview(payload), None)
     assert (found.local, found.peer, found.inode, found.cookie) == ("10.0.0.1:29500", "10.0.0.2:7", 4242, 0xABCDEF0123)
     assert (found.receive_queue_bytes, found.send_queue_bytes) == (101, 103)
-    assert tcpinfo.message_key(memoryview(payload)) == (0xABCDEF0123, 4242)
-    assert len(tcpinfo.request(socket.AF_INET)) == 56
+    assert inet_diag.message_key(memoryview(payload)) == (0xABCDEF0123, 4242)
+    assert len(inet_diag.request(socket.AF_INET)) == 56
 
 
 def _qdisc(kind: str, options: bytes, parent: int = 0xFFFFFFFF) -> bytes:
@@ -134,8 +134,8 @@ def test_no_bytes_make_the_parsers_fail(data: bytes) -> None:
         netlink.parse_attributes(message.payload)
     view = memoryview(data)
     assert netlink.find_attribute(view, 2) is None or 2 in netlink.parse_attributes(view)
-    tcpinfo.peek(view)
-    tcpinfo.parse_tcp_info(data)
+    inet_diag.peek(view)
+    inet_diag.parse_tcp_info(data)
     parse_link(view, {})
     parse_address(view)
     parse_qdisc(view, {})
@@ -143,11 +143,11 @@ def test_no_bytes_make_the_parsers_fail(data: bytes) -> None:
     parse_net_dev(data)
     for kind in ("tbf", "netem", "htb", "cake"):
         parse_qdisc(memoryview(_qdisc(kind, data)), {})
-    if len(data) >= tcpinfo.MESSAGE_BYTES:
-        tcpinfo.parse_socket(view, view)
+    if len(data) >= inet_diag.MESSAGE_BYTES:
+        inet_diag.parse_socket(view, view)
     else:
         with pytest.raises(struct.error):
-            tcpinfo.parse_socket(view, None)
+            inet_diag.parse_socket(view, None)
 
 
 def test_interface_counters_of_proc() -> None:

@@ -11,10 +11,10 @@ from hardware_trees import ethernet, ib, pci, put
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.counting import cumulative, growth, total_growth
-from probes.ethtool import best_mode_hz
-from probes.nic import ERROR_NAMES, Port, PortErrors, errors_of, parse_rate, read_ports_all
-from probes.nic_sampler import PortSampler, growth_of
+from rankscope.probes.ports.ethtool import best_mode_hz
+from rankscope.probes.ports.port import ERROR_NAMES, Port, PortErrors, errors_of, parse_rate, read_ports_all
+from rankscope.probes.ports.sampler import PortSampler, growth_of
+from rankscope.probes.sampling.growth import cumulative, growth, total_growth
 
 GBIT = 1e9 / 8
 

@@ -10,9 +10,9 @@ from hardware_trees import ethernet, ib, pci
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes.pci import parse_aer, parse_speed, parse_width
-from probes.pcie import nearest_nics, read_tree
-from probes.pcie_sampler import PcieSampler
+from rankscope.probes.pci.devices import parse_aer, parse_speed, parse_width
+from rankscope.probes.pci.sampler import PcieSampler
+from rankscope.probes.pci.tree import nearest_nics, read_tree
 
 GPU, NIC, NVME, BRIDGE = "0x030200", "0x020700", "0x010802", "0x060400"
 

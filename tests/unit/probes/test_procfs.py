@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from probes import procfs
-from probes.mounts import Mounts, parse_mountinfo, unescape
-from probes.namespaces import host_name, namespaces, node_name
+from rankscope.probes.host import procfs
+from rankscope.probes.host.mounts import Mounts, parse_mountinfo, unescape
+from rankscope.probes.host.namespaces import host_name, namespaces, node_name
 
 STAT = (
     b"4242 (a) R 1 (b c) S 1 4242 4242 0 -1 4194560 9 0 13 0 250 50 0 0 20 0 7 0 98765 1000 10 18446744073709551615 "

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probes.returns import NoReturns, leave_offsets
-from probes.symbols import NotElf, Symbol, find_names
+from rankscope.probes.elf.exports import NotElf, Symbol, find_names
+from rankscope.probes.elf.return_sites import NoReturns, leave_offsets
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the assembler is for x86-64")
 

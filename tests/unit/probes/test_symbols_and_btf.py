@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probes.btf import Btf, NoBtf
-from probes.errors import RankscopeError
-from probes.symbols import NotElf, file_offsets, find_functions, find_names
+from rankscope.probes.bpf.btf import Btf, NoBtf
+from rankscope.probes.elf.exports import NotElf, file_offsets, find_functions, find_names
+from rankscope.probes.errors import RankscopeError
 
 
 @pytest.fixture(scope="module")

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from diagnose.sweep.config import Config
-from diagnose.sweep.context import Earlier, Reading
-from diagnose.sweep.engine import Sweep, sweep
-from diagnose.sweep.finding import Finding
-from diagnose.sweep.registry import all_checks
-from probes.nvml import Gpu, NvmlReading, to_json
+from rankscope.diagnose.sweep.config import Config
+from rankscope.diagnose.sweep.context import Earlier, Reading
+from rankscope.diagnose.sweep.engine import Sweep, sweep
+from rankscope.diagnose.sweep.finding import Finding
+from rankscope.diagnose.sweep.registry import all_checks
+from rankscope.probes.gpu.nvml import Gpu, NvmlReading, to_json
 
 NOW_S, UPTIME_S, BOOT = 1_800_000_000.0, 100_000.0, "boot-one"
 HOUR_S = 3600.0

@@ -22,7 +22,7 @@ from sweep_trees import (
     with_gpus,
 )
 
-from probes.nvml import Gpu, GpuProcess, NvLink, NvmlReading, from_json, read_gpus, to_json
+from rankscope.probes.gpu.nvml import Gpu, GpuProcess, NvLink, NvmlReading, from_json, read_gpus, to_json
 
 GPU = Gpu(
     0, uuid="GPU-a", bus="00000000:3b:00.0", name="H100", temperature_c=40, power_limit_w=700.0, power_default_w=700.0,

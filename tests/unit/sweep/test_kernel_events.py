@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from diagnose.sweep.kernel_events import PATTERNS, events
-from probes.kmsg import KernelMessage, parse_record
+from rankscope.diagnose.sweep.readings.kernel_events import PATTERNS, events
+from rankscope.probes.host.kmsg import KernelMessage, parse_record
 
 LINES = [
     ("watchdog: BUG: soft lockup - CPU#3 stuck for 23s! [python:7]", "soft-lockup", "CPU#3"),

@@ -18,17 +18,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sweep_trees import CHECKS, NOW_S, host, ib, put
 
-from diagnose.cli import run as command_line
-from diagnose.sweep.config import Config, ConfigError, parse_config
-from diagnose.sweep.context import Context, Earlier
-from diagnose.sweep.engine import sweep
-from diagnose.sweep.finding import Finding, exit_code
-from diagnose.sweep.output import as_json, as_prometheus, as_text
-from diagnose.sweep.peers import HostSweep, odd_ones, parse_sweep
-from diagnose.sweep.registry import Check, all_checks
-from diagnose.sweep.store import Point, SweepRunning, open_store
-from diagnose.sweep.trends import trends
-from probes.kmsg import parse_record
+from rankscope.diagnose.cli.main import run as command_line
+from rankscope.diagnose.sweep.config import Config, ConfigError, parse_config
+from rankscope.diagnose.sweep.context import Context, Earlier
+from rankscope.diagnose.sweep.engine import sweep
+from rankscope.diagnose.sweep.finding import Finding, exit_code
+from rankscope.diagnose.sweep.output import as_json, as_prometheus, as_text
+from rankscope.diagnose.sweep.peers import HostSweep, odd_ones, parse_sweep
+from rankscope.diagnose.sweep.registry import Check, all_checks
+from rankscope.diagnose.sweep.store import Point, SweepRunning, open_store
+from rankscope.diagnose.sweep.trends import trends
+from rankscope.probes.host.kmsg import parse_record
 
 PROMTOOL = shutil.which("promtool", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
 

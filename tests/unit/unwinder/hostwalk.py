@@ -7,11 +7,11 @@ import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from unwinder.errors import UnwindError
-from unwinder.memory import Memory
+from rankscope.unwinder.errors import UnwindError
+from rankscope.unwinder.interpreter.memory import Memory
 
 MAX_FRAMES = 128
-WALK = Path(__file__).parents[3] / "unwinder" / "walk.bpf.h"
+WALK = Path(__file__).parents[3] / "unwinder" / "walk" / "walk.bpf.h"
 
 OK, NO_FRAME, STALE, READ_FAILED, CYCLE = range(5)
 

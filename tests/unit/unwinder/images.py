@@ -6,8 +6,8 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from unwinder.errors import UnreadableMemory
-from unwinder.offsets import (
+from rankscope.unwinder.errors import UnreadableMemory
+from rankscope.unwinder.interpreter.offsets import (
     ABSENT,
     DEBUG_COOKIE,
     TABLES,

@@ -9,11 +9,11 @@ from typing import Any
 
 from hostwalk import OK, HostWalk
 
-from unwinder.errors import InterpreterNotReady
-from unwinder.interpreter import Interpreter, find_interpreter
-from unwinder.memory import ProcessMemory
-from unwinder.symbols import Frame, Symboliser
-from unwinder.threads import PythonThread, list_threads
+from rankscope.unwinder.errors import InterpreterNotReady
+from rankscope.unwinder.interpreter.find import Interpreter, find_interpreter
+from rankscope.unwinder.interpreter.memory import ProcessMemory
+from rankscope.unwinder.interpreter.threads import PythonThread, list_threads
+from rankscope.unwinder.names.code import Frame, Symboliser
 
 
 @dataclass

@@ -16,18 +16,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from hostwalk import HostWalk
+from images import Chunks
+
+from rankscope.unwinder.interpreter.find import Interpreter, find_interpreter
+from rankscope.unwinder.interpreter.memory import Memory, ProcessMemory
+from rankscope.unwinder.interpreter.offsets import DEBUG_OFFSETS_BYTES, TABLES, parse_debug_offsets
+from rankscope.unwinder.interpreter.threads import list_threads
+from rankscope.unwinder.names.code import Symboliser
+
 HERE = Path(__file__).parent
-if __name__ == "__main__":
-    sys.path[:0] = [str(HERE.parents[2])]
-
-from hostwalk import HostWalk  # noqa: E402
-from images import Chunks  # noqa: E402
-
-from unwinder.interpreter import Interpreter, find_interpreter  # noqa: E402
-from unwinder.memory import Memory, ProcessMemory  # noqa: E402
-from unwinder.offsets import DEBUG_OFFSETS_BYTES, TABLES, parse_debug_offsets  # noqa: E402
-from unwinder.symbols import Symboliser  # noqa: E402
-from unwinder.threads import list_threads  # noqa: E402
 
 
 class Recorder:

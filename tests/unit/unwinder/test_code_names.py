@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from images import Interpreter, layout
 
-from unwinder.symbols import (
+from rankscope.unwinder.names.code import (
     NAME_CAP,
     UNKNOWN_NAME,
     Frame,

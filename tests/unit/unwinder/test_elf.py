@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unwinder.elf import ElfFacts, Mapping, Segment, load_bias, parse_elf, parse_maps, read_facts
+from rankscope.unwinder.interpreter.elf import ElfFacts, Mapping, Segment, load_bias, parse_elf, parse_maps, read_facts
 
 MAPS = b"""\
 55d0a0000000-55d0a0001000 r--p 00000000 fd:00 131 /usr/bin/my python3.10 (deleted)

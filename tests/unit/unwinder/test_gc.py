@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from probes.symbols import find_functions
-from unwinder import gc
-from unwinder.errors import UnsupportedInterpreter
+from rankscope.probes.elf.exports import find_functions
+from rankscope.unwinder.errors import UnsupportedInterpreter
+from rankscope.unwinder.interpreter import gc
 
 
 def files() -> dict[str, tuple[int, int]]:

@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 from images import Image, debug_offsets, layout
 
-from unwinder.elf import read_facts
-from unwinder.errors import InterpreterNotReady, NotPython, TargetGone, UnsupportedInterpreter
-from unwinder.interpreter import Interpreter, find_interpreter
+from rankscope.unwinder.errors import InterpreterNotReady, NotPython, TargetGone, UnsupportedInterpreter
+from rankscope.unwinder.interpreter.elf import read_facts
+from rankscope.unwinder.interpreter.find import Interpreter, find_interpreter
 
 PID = 4242
 BIAS = 0x7F00_0000_0000

@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from images import layout
 from pythons import KNOWN
 
-from unwinder.linetable import line_at
-from unwinder.offsets import LineTable
+from rankscope.unwinder.interpreter.offsets import LineTable
+from rankscope.unwinder.names.linetable import line_at
 
 DUMP = Path(__file__).parent / "dump_line_tables.py"
 

@@ -16,11 +16,11 @@ from hostwalk import HostWalk
 from live import Program, Seen, look, look_until
 from pythons import KNOWN, OLD
 
-from unwinder.errors import NotPython, TargetGone, UnsupportedInterpreter, UnwindError
-from unwinder.interpreter import find_interpreter
-from unwinder.memory import ProcessMemory
-from unwinder.still import walk_still
-from unwinder.threads import ThreadPairs, list_threads
+from rankscope.unwinder.errors import NotPython, TargetGone, UnsupportedInterpreter, UnwindError
+from rankscope.unwinder.interpreter.find import find_interpreter
+from rankscope.unwinder.interpreter.memory import ProcessMemory
+from rankscope.unwinder.interpreter.threads import ThreadPairs, list_threads
+from rankscope.unwinder.walk.still import walk_still
 
 Start = Callable[..., Program]
 HERE = Path(__file__).parent

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from unwinder.errors import TargetGone, UnreadableMemory
-from unwinder.memory import READ_CAP_BYTES, ProcessMemory, read_i32, read_u8, read_u32, read_u64
+from rankscope.unwinder.errors import TargetGone, UnreadableMemory
+from rankscope.unwinder.interpreter.memory import READ_CAP_BYTES, ProcessMemory, read_i32, read_u8, read_u32, read_u64
 
 
 @pytest.fixture

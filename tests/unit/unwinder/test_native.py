@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from unwinder.elf import Mapping
-from unwinder.native import KERNEL, NAME_CAP, NativeNames, read_symbols, readable
+from rankscope.unwinder.interpreter.elf import Mapping
+from rankscope.unwinder.names.native import KERNEL, NAME_CAP, NativeNames, read_symbols, readable
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from images import debug_offsets, layout
 
-from unwinder.offsets import (
+from rankscope.unwinder.interpreter.offsets import (
     DEBUG_COOKIE,
     DEBUG_OFFSETS_BYTES,
     RECORD_BYTES,

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from live import Program
 
-from unwinder.errors import FallbackFailed
-from unwinder.pyspy import PySample, explain, find_pyspy, parse_log, parse_raw, record
-from unwinder.symbols import Frame
+from rankscope.unwinder.errors import FallbackFailed
+from rankscope.unwinder.names.code import Frame
+from rankscope.unwinder.walk.pyspy import PySample, explain, find_pyspy, parse_log, parse_raw, record
 
 MEASURED = (
     "thread (16197): MainThread;<module> (target.py:12);Model.forward (target.py:8);spin (target.py:4) 62\n"

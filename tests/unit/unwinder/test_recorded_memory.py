@@ -8,8 +8,8 @@ import pytest
 from hostwalk import OK, HostWalk
 from recording import load
 
-from unwinder.symbols import Symboliser
-from unwinder.threads import list_threads
+from rankscope.unwinder.interpreter.threads import list_threads
+from rankscope.unwinder.names.code import Symboliser
 
 DATA = Path(__file__).parents[2] / "data" / "unwinder"
 RECORDINGS = sorted(DATA.glob("*.json.gz"))

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 from images import Image, layout
 
-from unwinder.errors import TargetGone
-from unwinder.interpreter import Interpreter
-from unwinder.offsets import ABSENT
-from unwinder.threads import ThreadPairs, list_threads
+from rankscope.unwinder.errors import TargetGone
+from rankscope.unwinder.interpreter.find import Interpreter
+from rankscope.unwinder.interpreter.offsets import ABSENT
+from rankscope.unwinder.interpreter.threads import ThreadPairs, list_threads
 
 PID = 700
 RUNTIME = 0x5000_0000

@@ -8,8 +8,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from images import NONE, THREAD_ID, Interpreter, layout
 
-from unwinder.offsets import RECORD_BYTES
-from unwinder.symbols import checksum
+from rankscope.unwinder.interpreter.offsets import RECORD_BYTES
+from rankscope.unwinder.names.code import checksum
 
 MINORS = [8, 9, 10, 11, 12, 13, 14, 15]
 every_layout = pytest.mark.parametrize("minor", MINORS)

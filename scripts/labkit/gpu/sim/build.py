@@ -11,7 +11,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from labkit.shell import LabError, run
+from labkit.machine.shell import LabError, run
 
 SOURCES = Path(__file__).resolve().parent
 _FLAGS = ("-O2", "-Wall", "-Wextra", "-std=c11", "-pthread")

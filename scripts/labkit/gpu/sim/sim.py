@@ -22,7 +22,7 @@ from pathlib import Path
 
 from labkit.gpu.sim import sysfs
 from labkit.gpu.sim.build import LibraryFolder, build
-from labkit.shell import REPOSITORY, LabError
+from labkit.machine.shell import REPOSITORY, LabError
 
 __all__ = ["LibraryFolder", "Machine", "Part", "build"]
 

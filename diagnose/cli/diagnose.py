@@ -1,0 +1,75 @@
+"""`rankscope diagnose`: from window folders, a file of timings, or this host now, to one verdict."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from rankscope.diagnose.cli.keep_history import remember
+from rankscope.diagnose.cli.output import progress, progress_done
+from rankscope.diagnose.cli.report import print_report
+from rankscope.diagnose.fleet.gather import load
+from rankscope.diagnose.past.history import DEFAULT_FOLDER, History
+from rankscope.diagnose.solve import judge
+from rankscope.diagnose.solve.judge_steps_file import judge_file
+from rankscope.diagnose.text import clean
+from rankscope.diagnose.verdict.contract import Verdict, to_json
+from rankscope.observer.window.folder import Window
+from rankscope.probes.errors import UsageError
+
+AUTO = Path("auto")  # a folder of this name: ./auto/
+
+
+def run(
+    *,
+    folders: tuple[Path, ...],
+    baseline: tuple[Path, ...],
+    steps: Path | None,
+    window_s: float,
+    job: str | None,
+    pids: tuple[int, ...],
+    as_json: bool,
+    verbose: bool,
+    history: Path | None = None,
+    keep: bool = True,
+) -> int:
+    """Print the verdict; its exit code. `history`: None is the usual folder. `keep`: put what is observed here into it."""
+    if folders and pids:
+        raise UsageError("--pid chooses what to observe: it makes no sense with window folders")
+    if steps is not None and (folders or baseline or pids):
+        raise UsageError("--steps brings all there is to judge: it makes no sense with folders, --baseline or --pid")
+    if steps is not None:
+        return _print(judge_file(steps), as_json, verbose)
+    automatic = AUTO in baseline
+    if automatic and len(baseline) > 1:
+        raise UsageError("--baseline auto chooses by itself: give it alone")
+    store = History(history if history is not None else DEFAULT_FOLDER)
+    # Before observing: a bad baseline or history must not cost a window.
+    earlier = [] if automatic else load(baseline)
+    if history is not None and keep and not folders:
+        store.prepare()
+    windows = load(folders) if folders else _observe(window_s, job, pids, verbose)
+    verdict = judge.diagnose(windows, earlier, job, store if automatic else None)
+    code = _print(verdict, as_json, verbose)
+    if keep and not folders:
+        for trouble in remember(store, windows, verdict):
+            sys.stderr.write(f"rankscope: {clean(trouble, 300)}\n")
+    return code
+
+
+def _print(verdict: Verdict, as_json: bool, verbose: bool) -> int:
+    if as_json:
+        print(to_json(verdict))
+    else:
+        print_report(verdict, sys.stdout, verbose)
+    sys.stdout.flush()
+    return verdict.exit_code
+
+
+def _observe(window_s: float, job: str | None, pids: tuple[int, ...], verbose: bool) -> list[Window]:
+    from rankscope.observer.recorder import RecordOptions, record
+
+    try:
+        return record(RecordOptions(window_s=window_s, out=None, pids=pids, job=job, verbose=verbose), progress())
+    finally:
+        progress_done()

@@ -1,0 +1,205 @@
+"""The command line: `rankscope COMMAND`. One exit code per situation (DESIGN.md, "Commands"); never a stack trace."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+import traceback
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+from rankscope.diagnose.cli.sweep_arguments import sweep as sweep_command
+from rankscope.probes.errors import EXIT_BAD_DATA, EXIT_NOT_PERMITTED, EXIT_USAGE, RankscopeError
+
+EXIT_INTERRUPTED = 130
+EXIT_INTERNAL = 70
+
+app = typer.Typer(
+    name="rankscope",
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="Names the component that slows or stops a distributed training job, observing it from outside.",
+    epilog="Exit codes: 0 nothing wrong, 1 slow, 2 critical, 3 unknown, 64 usage, 65 bad data, 69 missing, 77 not permitted.",
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Explain: all evidence and notes.")]
+Window = Annotated[float, typer.Option("--window", min=1.0, max=3600.0, help="Length of the window, seconds.")]
+Job = Annotated[Optional[str], typer.Option("--job", help="Judge this job (its name, or how it begins).")]  # noqa: UP045
+HistoryDir = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option(
+        "--history",
+        metavar="DIR",
+        help="Where windows are kept for --baseline auto; by diagnose in /var/lib/rankscope/history, by record nowhere.",
+    ),
+]
+NoHistory = Annotated[bool, typer.Option("--no-history", help="Keep nothing of what is observed now.")]
+Pids = Annotated[Optional[list[int]], typer.Option("--pid", help="Observe only these processes.")]  # noqa: UP045
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        try:
+            typer.echo(f"rankscope {importlib.metadata.version('rankscope')}")
+        except importlib.metadata.PackageNotFoundError:
+            typer.echo("rankscope (not installed)")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version.")
+    ] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def doctor(as_json: Json = False, verbose: Verbose = False) -> int:
+    """Can this host be observed? What is missing, and how to get it."""
+    from rankscope.diagnose.cli import doctor as command
+
+    return command.run(as_json=as_json, verbose=verbose)
+
+
+@app.command()
+def ranks(as_json: Json = False, verbose: Verbose = False) -> int:
+    """The training processes found here; with -v also what was rejected, and why."""
+    from rankscope.diagnose.cli import ranks as command
+
+    return command.run(as_json=as_json, verbose=verbose)
+
+
+@app.command()
+def record(
+    out: Annotated[Path, typer.Option("--out", help="Folder to put the window folders in; made if missing.")],
+    window: Window = 20.0,
+    job: Job = None,
+    pid: Pids = None,
+    history: HistoryDir = None,
+    as_json: Json = False,
+    verbose: Verbose = False,
+) -> int:
+    """Observe one window and write window files."""
+    from rankscope.diagnose.cli import record as command
+
+    return command.run(
+        out=out, window_s=window, job=job, pids=tuple(pid or ()), as_json=as_json, verbose=verbose, history=history
+    )
+
+
+@app.command()
+def diagnose(
+    folders: Annotated[
+        Optional[list[Path]],  # noqa: UP045
+        typer.Argument(metavar="[DIR]...", help="Window folders, or folders of them. None: observe this host now."),
+    ] = None,
+    baseline: Annotated[
+        Optional[list[Path]],  # noqa: UP045
+        typer.Option(
+            "--baseline",
+            metavar="DIR",
+            help="Earlier windows of the same job; may be repeated. auto: healthy ones of the history.",
+        ),
+    ] = None,
+    steps: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option(
+            "--steps",
+            metavar="FILE",
+            help="Judge timings measured by others: Parquet or CSV with rank, step, "
+            "function, kind, seconds; optional role, host, count, waits.",
+        ),
+    ] = None,
+    window: Window = 20.0,
+    job: Job = None,
+    pid: Pids = None,
+    history: HistoryDir = None,
+    no_history: NoHistory = False,
+    as_json: Json = False,
+    verbose: Verbose = False,
+) -> int:
+    """Name what slows or stops the job: from window folders, or from this host now."""
+    from rankscope.diagnose.cli import diagnose as command
+
+    return command.run(
+        folders=tuple(folders or ()),
+        baseline=tuple(baseline or ()),
+        steps=steps,
+        window_s=window,
+        job=job,
+        pids=tuple(pid or ()),
+        as_json=as_json,
+        verbose=verbose,
+        history=history,
+        keep=not no_history,
+    )
+
+
+app.command(name="sweep")(sweep_command)
+
+
+def main() -> None:
+    """Entry point of the `rankscope` command."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: list[str]) -> int:
+    """Run one command line; its exit code. Every error becomes one line on stderr."""
+    try:
+        code = app(arguments, standalone_mode=False)
+    except RankscopeError as error:
+        return _say(error, error.help, error.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        return _say("interrupted; nothing was left behind", "", EXIT_INTERRUPTED)
+    except BrokenPipeError:
+        # The reader (head, less) has gone: nothing more to say, and nothing to flush at exit.
+        sys.stderr.close()
+        return 0
+    except PermissionError as error:
+        return _say(error, "Run as root.", EXIT_NOT_PERMITTED)
+    except MemoryError:
+        return _say("not enough memory", "", EXIT_BAD_DATA)
+    except Exception as error:
+        if (said := _usage_error(error)) is not None:
+            return said
+        if "-v" in arguments or "--verbose" in arguments:
+            traceback.print_exc()
+        return _say(
+            f"internal error: {type(error).__name__}: {error}", "Run again with -v and report it.", EXIT_INTERNAL
+        )
+    return code if isinstance(code, int) else 0
+
+
+def _usage_error(error: Exception) -> int | None:
+    """The exit code if the command line was wrong. Typer brings its own click or uses the one installed: go by name."""
+    names = {base.__name__ for base in type(error).__mro__}
+    if "ClickException" not in names:
+        return None
+    message = str(getattr(error, "format_message", lambda: error)())
+    if "NoArgsIsHelpError" in names:
+        sys.stderr.write(f"{message}\n")
+        return EXIT_USAGE
+    context = getattr(error, "ctx", None)
+    return _say(
+        message.rstrip("."), f"See `{getattr(context, 'command_path', None) or 'rankscope'} --help`.", EXIT_USAGE
+    )
+
+
+def _say(message: object, remedy: str, code: int) -> int:
+    from rankscope.diagnose.text import clean
+
+    line = clean(" ".join(str(message).split()), 400)
+    sys.stderr.write(f"rankscope: {line}{'. ' + remedy if remedy else ''}\n")
+    return code
+
+
+if __name__ == "__main__":
+    main()

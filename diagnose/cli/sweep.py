@@ -1,0 +1,172 @@
+"""`rankscope sweep`: health checks of this host, or a comparison of many hosts' sweeps."""
+
+from __future__ import annotations
+
+import re
+import syslog
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rankscope.diagnose.cli.output import print_json, table
+from rankscope.diagnose.sweep.config import FAIL_ON, Config, read_config
+from rankscope.diagnose.sweep.engine import Sweep
+from rankscope.diagnose.sweep.engine import sweep as run_sweep
+from rankscope.diagnose.sweep.finding import CRITICAL, OK, exit_code
+from rankscope.diagnose.sweep.hook import run_hook
+from rankscope.diagnose.sweep.output import as_json, as_prometheus, as_text, syslog_lines, write_atomically
+from rankscope.diagnose.sweep.registry import Check, all_checks
+from rankscope.diagnose.sweep.store import open_store
+from rankscope.diagnose.sweep.trends import trends
+from rankscope.probes.errors import EXIT_CRITICAL, EXIT_DEGRADED, EXIT_HEALTHY, UsageError
+from rankscope.probes.host.procfs import ROOT
+
+DEFAULT_CONFIG = Path("/etc/rankscope/sweep.toml")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The command line of one sweep."""
+
+    only: tuple[str, ...] = ()
+    skip: tuple[str, ...] = ()
+    fail_on: str | None = None
+    config: Path | None = None
+    state: Path = Path("/var/lib/rankscope/sweep")
+    textfile: Path | None = None
+    to_syslog: bool = False
+    hook: str = ""
+    root: Path = ROOT
+    as_json: bool = False
+    verbose: bool = False
+
+
+def run(options: Options) -> int:
+    """Sweep this host; 0 ok, 1 warning, 2 critical, 3 unknown."""
+    checks = all_checks()
+    config = _config(options, checks)
+    chosen = choose(checks, options.only, (*options.skip, *config.skip))
+    with open_store(options.state) as store:
+        done = run_sweep(chosen, config, store.earlier(), options.root)
+        done = store.save(replace(done, notes=store.notes), tuple(check.id for check in chosen), config.retention_days)
+        if not options.only:
+            drifts = trends(store.history(done.time_s - config.retention_days * 86400), done.time_s)
+            done = replace(done, findings=(*done.findings, *drifts))
+    content = as_json(done)
+    hook = options.hook or config.hook
+    if hook and done.state == CRITICAL:
+        note = run_hook(hook, content, config.hook_timeout_s)
+        if note:
+            done = replace(done, notes=(*done.notes, note))
+            content = as_json(done)
+    if options.textfile is not None:
+        write_atomically(options.textfile, as_prometheus(done, {check.id for check in checks if check.per_process}))
+    if options.to_syslog:
+        _syslog(done)
+    if options.as_json:
+        print_json(content)
+    else:
+        for line in as_text(done, options.verbose):
+            print(line)
+    return exit_code((finding.state for finding in done.findings), config.fail_on)
+
+
+def list_checks(as_json_wanted: bool) -> int:
+    """All checks with one line each."""
+    checks = all_checks()
+    if as_json_wanted:
+        print_json([{"id": check.id, "title": check.title, "settings": dict(check.settings)} for check in checks])
+    else:
+        for line in table(["CHECK", "WHAT IT SAYS WHEN IT IS OK"], [[check.id, check.title] for check in checks]):
+            print(line)
+    return EXIT_HEALTHY
+
+
+def explain(identifier: str) -> int:
+    """What one check reads and how it judges, with its settings. Raises UsageError."""
+    (check,) = _named(all_checks(), (identifier,), exact=True)
+    print(f"{check.id}\n")
+    for paragraph in check.explanation.split("\n\n"):
+        print(textwrap.fill(" ".join(paragraph.split()), 80) + "\n")
+    if check.settings:
+        print(f'Settings (in [check."{check.id}"]):')
+        for name, default in check.settings.items():
+            shown = list(default) if isinstance(default, tuple) else default
+            print(f"  {name} = {shown}"[:80])
+    else:
+        print(f'Settings (in [check."{check.id}"]):')
+    print("  ignore = []   # instances that are known and accepted")
+    return EXIT_HEALTHY
+
+
+def compare(places: tuple[Path, ...], as_json_wanted: bool) -> int:
+    """Many hosts' sweeps side by side; 1 if one is odd, else what the worst host's state says."""
+    from rankscope.diagnose.sweep.peers import odd_ones, read_sweeps
+
+    sweeps, notes = read_sweeps(places)
+    odd = odd_ones(sweeps, {check.id for check in all_checks() if check.per_process})
+    code = exit_code(sweep.state for sweep in sweeps)
+    code = EXIT_DEGRADED if odd and code != EXIT_CRITICAL else code
+    if as_json_wanted:
+        print_json(
+            {
+                "schema": "rankscope.sweep-comparison/1",
+                "hosts": [{"host": sweep.host, "state": sweep.state} for sweep in sweeps],
+                "odd": [
+                    {"host": one.host, "id": one.id, "instance": one.instance, "value": one.value, "others": one.others,
+                     "hosts": one.hosts, "z": one.z}
+                    for one in odd
+                ],
+                "notes": list(notes),
+            }
+        )  # fmt: skip
+        return code
+    if odd:
+        rows = [[one.host[:20], f"{one.id} {one.instance}".strip()[:30], one.value[:20], one.others] for one in odd]
+        for line in table(["ODD HOST", "CHECK", "VALUE", "OTHERS"], rows):
+            print(line)
+    for sweep in sweeps:
+        if sweep.state != OK:
+            print(f"{sweep.host}: {sweep.state}"[:80])
+    for note in notes:
+        print(f"note  {note}"[:80])
+    few = "" if len(sweeps) >= 3 else "; fewer than three cannot be compared"
+    print(f"{len(sweeps)} hosts compared: {len(odd)} odd values{few}")
+    return code
+
+
+def choose(checks: Sequence[Check], only: Sequence[str], skip: Sequence[str]) -> tuple[Check, ...]:
+    """The checks to run: ids, or the part before the point for a whole family. Raises UsageError."""
+    wanted = _named(checks, only) if only else tuple(checks)
+    unwanted = {check.id for check in _named(checks, skip)} if skip else set()
+    return tuple(check for check in wanted if check.id not in unwanted)
+
+
+def _named(checks: Sequence[Check], names: Sequence[str], exact: bool = False) -> tuple[Check, ...]:
+    asked = [name for entry in names for name in re.split(r"[,\s]+", entry) if name]
+    for name in asked:
+        if not any(check.id == name or (not exact and check.id.partition(".")[0] == name) for check in checks):
+            error = UsageError(f"there is no check {name!r}")
+            error.help = "`rankscope sweep --list` shows them."
+            raise error
+    return tuple(check for check in checks if check.id in asked or check.id.partition(".")[0] in asked)
+
+
+def _config(options: Options, checks: Sequence[Check]) -> Config:
+    path = options.config
+    if path is None and options.root == ROOT and DEFAULT_CONFIG.exists():
+        path = DEFAULT_CONFIG
+    config = read_config(path, checks) if path is not None else Config()
+    if options.fail_on is not None:
+        if options.fail_on not in FAIL_ON:
+            raise UsageError(f"--fail-on must be one of {', '.join(FAIL_ON)}")
+        config = replace(config, fail_on=options.fail_on)
+    return config
+
+
+def _syslog(done: Sweep) -> None:
+    syslog.openlog("rankscope", syslog.LOG_PID, syslog.LOG_DAEMON)
+    for priority, line in syslog_lines(done):
+        syslog.syslog(priority, line)
+    syslog.closelog()

@@ -1,0 +1,70 @@
+"""The arguments of `rankscope sweep`; the work is in `rankscope.diagnose.cli.sweep`, imported only when it is called."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+_Only = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option("--only", metavar="ID", help="Run these checks only: ids or families."),
+]
+_Skip = Annotated[
+    Optional[list[str]],  # noqa: UP045
+    typer.Option("--skip", metavar="ID", help="Leave these checks out."),
+]
+_Text = Optional[str]  # noqa: UP045
+_File = Optional[Path]  # noqa: UP045
+
+
+def sweep(
+    sweeps: Annotated[
+        Optional[list[Path]],  # noqa: UP045
+        typer.Argument(metavar="[DIR]...", help="Compare many hosts' sweeps (files of --json). None: sweep this host."),
+    ] = None,
+    only: _Only = None,
+    skip: _Skip = None,
+    list_them: Annotated[bool, typer.Option("--list", help="List all checks.")] = False,
+    explain: Annotated[
+        _Text, typer.Option("--explain", metavar="ID", help="What a check reads and how it judges.")
+    ] = None,
+    fail_on: Annotated[
+        _Text,
+        typer.Option("--fail-on", metavar="STATE", help="Exit 0 below this: unknown (default), warning, critical."),
+    ] = None,
+    config: Annotated[
+        _File, typer.Option("--config", metavar="FILE", help="Thresholds and known quirks (TOML).")
+    ] = None,
+    state: Annotated[Path, typer.Option("--state", metavar="DIR", help="Memory of earlier sweeps.")] = Path(
+        "/var/lib/rankscope/sweep"
+    ),
+    textfile: Annotated[
+        _File, typer.Option("--textfile", metavar="FILE", help="Write metrics for Prometheus' node exporter.")
+    ] = None,
+    to_syslog: Annotated[bool, typer.Option("--syslog", help="Also log what is wrong to syslog.")] = False,
+    hook: Annotated[
+        str, typer.Option("--hook", metavar="PROGRAM", help="Gets the JSON of a critical sweep on its standard input.")
+    ] = "",
+    root: Annotated[Path, typer.Option("--root", hidden=True)] = Path("/"),
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Every finding, and why checks do not apply.")
+    ] = False,
+) -> int:
+    """Health checks of this host for cron: ok, warning, critical or unknown."""
+    from rankscope.diagnose.cli import sweep as command
+
+    if list_them:
+        return command.list_checks(as_json)
+    if explain is not None:
+        return command.explain(explain)
+    if sweeps:
+        return command.compare(tuple(sweeps), as_json)
+    return command.run(
+        command.Options(
+            only=tuple(only or ()), skip=tuple(skip or ()), fail_on=fail_on, config=config, state=state, textfile=textfile,
+            to_syslog=to_syslog, hook=hook, root=root, as_json=as_json, verbose=verbose,
+        )
+    )  # fmt: skip

@@ -1,0 +1,1 @@
+"""Windows or timings in, one fleet out."""

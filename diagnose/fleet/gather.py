@@ -1,0 +1,131 @@
+"""Windows in, fleet out: pick one job and one moment out of any number of windows, and concatenate its hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rankscope.diagnose.fleet import from_windows
+from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.model.slots import read_slots
+from rankscope.diagnose.text import clean
+from rankscope.observer.window.folder import Window, find_windows, read_window
+from rankscope.observer.window.schema import TABLES
+from rankscope.probes.errors import BadData, NoRanks
+
+
+def load(folders: Iterable[Path]) -> list[Window]:
+    """Read window folders, or folders of window folders. Raises BadData, one clear line, for anything else."""
+    return [read_window(folder) for given in folders for folder in find_windows(given)]
+
+
+def gather(windows: Sequence[Window], job: str | None = None) -> Fleet:
+    """Concatenate the windows of one job at one moment.
+
+    The job is `job`, or the one with most ranks. The moment is the newest at which most hosts of the job were
+    observed. Raises BadData if no window holds the job, NoRanks if no window holds any rank.
+    """
+    notes: list[str] = []
+    chosen = _choose_job(windows, job, notes)
+    mine = [window for window in windows if chosen in _jobs(window)]
+    mine = _choose_moment(mine, notes)
+    for window in mine:
+        notes.extend(clean(note, 300) for note in window.manifest.notes)
+        for loss in window.manifest.losses:
+            if loss.count:
+                notes.append(f"{window.manifest.host}: {clean(loss.source)} lost {loss.count} ({clean(loss.name)})")
+    return _assemble(chosen, mine, notes)
+
+
+# ---- choosing ---------------------------------------------------------------------------------------------------
+
+
+def _jobs(window: Window) -> dict[str, int]:
+    """Ranks per job."""
+    counted = pc.value_counts(_table(window, "ranks")["job"].combine_chunks())
+    return {entry["values"]: entry["counts"] for entry in counted.to_pylist() if entry["values"] is not None}
+
+
+def _choose_job(windows: Sequence[Window], job: str | None, notes: list[str]) -> str:
+    sizes: dict[str, int] = {}
+    for window in windows:
+        for name, count in _jobs(window).items():
+            sizes[name] = sizes.get(name, 0) + count
+    if job is not None:
+        matches = [name for name in sizes if name == job] or [name for name in sizes if name.startswith(job)]
+        if len(matches) != 1:
+            known = ", ".join(clean(name, 40) for name in sorted(sizes)[:5]) or "none"
+            raise BadData(f"job {clean(job, 60)!r} is not in these windows (jobs seen: {known})")
+        return matches[0]
+    if not sizes:
+        raise NoRanks("no rank was found in the window")
+    best = max(sorted(sizes), key=lambda name: sizes[name])
+    if len(sizes) > 1:
+        others = ", ".join(clean(name, 40) for name in sorted(sizes) if name != best)
+        notes.append(f"{len(sizes)} jobs were seen; the largest is judged, use --job for: {others}")
+    return best
+
+
+def _choose_moment(windows: Sequence[Window], notes: list[str]) -> list[Window]:
+    hosts = {window.manifest.host for window in windows}
+    moments: list[list[Window]] = []
+    for window in sorted(windows, key=lambda each: -each.manifest.start):
+        length = window.manifest.seconds
+        if moments and abs(moments[-1][0].manifest.start - window.manifest.start) < length / 2:
+            moments[-1].append(window)
+        else:
+            moments.append([window])
+    best = max(moments, key=lambda group: len({window.manifest.host for window in group}))  # the first is the newest
+    if len(moments) > 1:
+        notes.append(f"{len(moments)} moments were given; the newest common one is judged, the others are left out")
+    missing = sorted(hosts - {window.manifest.host for window in best})
+    if missing:
+        notes.append(f"no window of this moment from: {', '.join(clean(host, 60) for host in missing[:8])}")
+    return best
+
+
+# ---- assembling ----------------------------------------------------------------------------------------------------
+
+
+def _table(window: Window, name: str) -> pa.Table:
+    table: pa.Table = getattr(window, name)
+    return table
+
+
+def _assemble(job: str, windows: Sequence[Window], notes: list[str]) -> Fleet:
+    parts: dict[str, pa.Table] = {}
+    for name in TABLES:
+        pieces = []
+        for window in windows:
+            table = _table(window, name)
+            host = pa.array([window.manifest.host] * table.num_rows, pa.string())
+            pieces.append(from_windows.plain(table).append_column("observed_on", host))
+        parts[name] = pa.concat_tables(pieces)
+    everyone = parts["ranks"]
+    ranks = from_windows.ranks(everyone.filter(pc.equal(everyone["job"], job)), notes)
+    strangers = everyone.filter(pc.not_equal(everyone["job"], job))["rank"].to_pylist()
+    if set(strangers) & set(ranks.number.tolist()):
+        notes.append("another job on these hosts has ranks of the same numbers: record with --job to tell them apart")
+    seconds = float(np.median([window.manifest.seconds for window in windows]))
+    rows = {
+        name: from_windows.rows_of(parts[name], ranks.number)
+        for name in ("steps", "patterns", "flows", "counters", "collectives")
+    }
+    steps = from_windows.steps(parts["steps"], rows["steps"], len(ranks), seconds, notes)
+    return Fleet(
+        job=job,
+        start=min(window.manifest.start for window in windows),
+        seconds=seconds,
+        windows=len(windows),
+        ranks=ranks,
+        steps=steps,
+        patterns=from_windows.patterns(parts["patterns"], rows["patterns"]),
+        flows=from_windows.flows(parts["flows"], rows["flows"]),
+        counters=from_windows.counters(parts["counters"], rows["counters"]),
+        notes=tuple(dict.fromkeys(notes)),
+        slots=read_slots(parts["collectives"], rows["collectives"], steps),
+    )

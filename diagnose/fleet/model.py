@@ -1,0 +1,188 @@
+"""The fleet: all that is known about one job at one moment, as columns (gather.py fills them).
+
+Ranks are rows 0..R-1, sorted by rank number; every other table refers to ranks by that row. Steps are matrices of R rows
+and S columns, a column being one iteration of the whole job. 100,000 ranks are possible: no dicts, no rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rankscope.diagnose.fleet.counters import Counter, Counters
+from rankscope.diagnose.fleet.labels import Bools, Floats, Ints, Labels
+
+__all__ = [
+    "Bools",
+    "Counter",
+    "Counters",
+    "Fleet",
+    "Floats",
+    "Flows",
+    "Ints",
+    "Labels",
+    "Patterns",
+    "Pipelines",
+    "Ranks",
+    "Slots",
+    "Steps",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """One row per rank, sorted by rank number."""
+
+    number: Ints
+    host: tuple[str, ...]  # the name the operator knows: the node name, where ranks of one host see different ones
+    observed_on: tuple[str, ...]  # the host whose observer saw it
+    netns: Ints
+    role: tuple[str, ...]
+    world_size: Ints
+    pid: Ints
+    addresses: tuple[tuple[str, ...], ...]
+    cpus: tuple[str, ...]
+    state: tuple[str, ...]
+    stopped_s: Floats
+    last_progress_s: Floats  # NaN: no marker in the whole window
+    in_collective_s: Floats
+    ended_s: Floats  # below 0: before the window; NaN: did not end
+    exit_status: Floats  # as waitpid gives it; NaN: not known
+    lost_events: Ints
+    gpus: tuple[tuple[str, ...], ...] = ()  # 'gpu2'; () where nobody knows
+    nics: tuple[tuple[str, ...], ...] = ()  # 'mlx5_3', 'eth0'
+
+    def __len__(self) -> int:
+        return len(self.number)
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Matrices of ranks x steps, NaN where a rank has no such step. Seconds."""
+
+    start_s: Floats  # one per column: start of the step on the reference rank
+    seconds: Floats
+    own_s: Floats
+    wait_s: Floats
+    io_s: Floats
+    sched_s: Floats
+    sync_s: Floats
+    # The step's number in its rank's window; -1 where the rank has no such step.
+    number: Ints | None = field(default=None, kw_only=True)
+
+    @property
+    def count(self) -> int:
+        return int(self.seconds.shape[1])
+
+
+@dataclass(frozen=True, slots=True)
+class Patterns:
+    """What ranks spent their time on: one row per rank, thread, function and stack."""
+
+    rank: Ints  # row in Ranks
+    thread: Labels
+    kind: Labels
+    name: Labels
+    file: Labels
+    line: Ints
+    detail: Labels
+    caller: Labels
+    stack: Labels
+    beta: Floats
+    count: Ints
+    per_step_s: Floats
+    sd_s: Floats | None = None  # standard deviation over steps of the seconds per step; NaN where it is not known
+    bytes: Ints | None = None  # moved in the window
+    mu: Floats | None = None  # mean utilisation of the function's resource; NaN where it is not known
+    sigma: Floats | None = None  # its standard deviation
+    native: Labels | None = None  # most samples of a running Python function: in 'kernel', a native function, ''
+
+    def __len__(self) -> int:
+        return len(self.rank)
+
+
+@dataclass(frozen=True, slots=True)
+class Flows:
+    """TCP connections of ranks, as seen by the local end."""
+
+    rank: Ints
+    local: tuple[str, ...]  # address without port
+    peer: tuple[str, ...]
+    interface: tuple[str, ...]
+    sent_bytes: Floats
+    retransmitted_bytes: Floats
+    sending_s: Floats  # busy - rwnd_limited - sndbuf_limited: time in which only the network held the data back
+    unacknowledged_s: Floats  # busy - rwnd_limited: data was out, and not for want of room at the receiver
+    rtt_s: Floats
+    min_rtt_s: Floats
+
+    @classmethod
+    def none(cls) -> Flows:
+        """Where no connection was seen."""
+        return cls(np.empty(0, np.int64), (), (), (), *(np.empty(0) for _ in range(6)))
+
+    def __len__(self) -> int:
+        return len(self.rank)
+
+
+@dataclass(frozen=True, slots=True)
+class Slots:
+    """Stays in the collectives of each step (slots.py)."""
+
+    stay_s: Floats  # ranks x steps x slots, seconds; NaN where it is not known
+    ops: tuple[str, ...]  # one per slot
+
+    def since(self, first: int) -> Slots:
+        """The same from step `first` on."""
+        return Slots(self.stay_s[:, first:], self.ops)
+
+
+@dataclass(frozen=True, slots=True)
+class Pipelines:
+    """Which ranks pass micro-batches to one another, and how many in each step."""
+
+    member: Ints  # one per rank: number of its pipeline
+    micro_batches: int
+    once_s: Floats  # ranks x steps: own time in functions that run less often than once per micro-batch
+    usual_once_s: Floats  # what of it is usual: the peers' median in the step, or the rank's own over the steps, whichever is less
+    transfer_s: Floats  # per step: least stay of any rank in each collective that is no message, added up
+
+    def since(self, first: int) -> Pipelines:
+        """The same from step `first` on."""
+        once, usual = self.once_s[:, first:], self.usual_once_s[:, first:]
+        return Pipelines(self.member, self.micro_batches, once, usual, self.transfer_s[first:])
+
+
+@dataclass(frozen=True, slots=True)
+class Fleet:
+    """All that is known about one job at one moment."""
+
+    job: str
+    start: float  # unix time; NaN where the data has no clock
+    seconds: float
+    windows: int
+    ranks: Ranks
+    steps: Steps
+    patterns: Patterns
+    flows: Flows
+    counters: Counters
+    notes: tuple[str, ...]
+    timed: bool = False  # from timings that somebody else measured: no scheduler noise floor, no counters
+    pipelines: Pipelines | None = None
+    slots: Slots | None = None
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        return tuple(sorted(set(self.ranks.host) - {""}))
+
+    def bytes_per_step(self, kind: str, name: str = "") -> Floats:
+        """What the functions of a kind (of this name, if one is given) move, one entry per rank; 0 where nobody counts."""
+        table, steps = self.patterns, np.maximum(np.isfinite(self.steps.seconds).sum(axis=1), 1)
+        if table.bytes is None:
+            return np.zeros(len(steps))
+        rows = table.kind.codes == table.kind.code(kind)
+        if name:
+            rows &= table.name.codes == table.name.code(name)
+        total = np.bincount(table.rank[rows], weights=table.bytes[rows], minlength=len(steps))
+        return np.asarray(total / steps, dtype=np.float64)

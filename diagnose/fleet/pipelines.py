@@ -1,0 +1,52 @@
+"""Pipelines seen from outside: ranks that wait for messages (send, recv) of one another, besides collectives.
+
+A slow stage makes the stages after it wait for its activations and those before it for its gradients; with a flush at the end of the
+step everybody waits for everybody. Whoever suffers most waits longest, so own time, not waiting, is compared (judge.py): ranks of one
+stage with each other, and the replay (lost_time.py) runs each pipeline of m micro-batches through.
+
+The k-th ranks of the stages are one pipeline; m is how often a rank receives per step, on the median rank that does.
+The transfer is what the collectives that are no messages take at least (slots.py), where that is known, else nothing.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rankscope.diagnose.fleet.model import Fleet, Ints, Pipelines
+from rankscope.diagnose.model import slots
+
+MESSAGES = ("send", "recv", "receive", "isend", "irecv", "p2p")
+_PART = 0.5  # of the ranks must take part
+
+
+def message_names(fleet: Fleet) -> Ints:
+    """Codes of the pattern names that are messages."""
+    names = fleet.patterns.name.values
+    return np.array(
+        [code for code, name in enumerate(names) if any(word in name.lower() for word in MESSAGES)], dtype=np.int64
+    )
+
+
+def find_pipelines(fleet: Fleet, roles: Ints) -> Pipelines | None:
+    """The pipelines of a live job; None where no messages are passed or stages are of different sizes."""
+    table = fleet.patterns
+    rows = np.flatnonzero(
+        (table.kind.codes == table.kind.code("collective")) & np.isin(table.name.codes, message_names(fleet))
+    )
+    stages, sizes = np.unique(roles, return_counts=True)
+    if len(rows) == 0 or len(stages) < 2 or len(set(sizes.tolist())) > 1:
+        return None
+    if len(np.unique(table.rank[rows])) < _PART * len(fleet.ranks):
+        return None
+    steps = np.maximum(np.isfinite(fleet.steps.seconds).sum(axis=1), 1)
+    receives = np.array([not any(word in name.lower() for word in ("send",)) for name in table.name.values], dtype=bool)
+    counted = rows[receives[table.name.codes[rows]]]
+    each = np.bincount(table.rank[counted], table.count[counted], len(fleet.ranks)) / steps
+    batches = max(round(float(np.median(each[each > 0.5]))), 1) if (each > 0.5).any() else 1
+    member = np.empty(len(roles), dtype=np.int64)
+    for stage in stages:
+        mine = np.flatnonzero(roles == stage)
+        member[mine] = np.arange(len(mine))
+    least = slots.transfer(fleet.slots) if fleet.slots is not None else np.zeros(fleet.steps.count)
+    once = np.zeros_like(fleet.steps.own_s)
+    return Pipelines(member, batches, once, once, np.nan_to_num(least))

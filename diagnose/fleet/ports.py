@@ -1,0 +1,139 @@
+"""Ports (NICs, or the NVLinks of a GPU) of a fleet as columns: one row per port, one array per counter.
+
+A port is (observed host, network namespace of its rank, instance): interfaces of one name exist in every namespace. A port that
+several ranks share has counters of no rank: it belongs to those that name it among their own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rankscope.diagnose import limits
+from rankscope.diagnose.fleet.model import Bools, Fleet, Floats, Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Values are NaN where a port has no such counter. Only ports that a rank of the job uses."""
+
+    rank: Ints  # row in fleet.ranks: the first rank that uses it
+    instance: tuple[str, ...]
+    values: dict[str, Floats]  # counter name → value
+    limits: dict[str, Floats]
+    least: dict[str, Floats]  # the counter's minimum over the window
+
+    def __len__(self) -> int:
+        return len(self.rank)
+
+    def value(self, name: str) -> Floats:
+        return self.values.get(name, np.full(len(self), np.nan))
+
+    def limit(self, name: str) -> Floats:
+        return self.limits.get(name, np.full(len(self), np.nan))
+
+    def lowest(self, name: str) -> Floats:
+        return self.least.get(name, np.full(len(self), np.nan))
+
+    @property
+    def bytes(self) -> Floats:
+        """The busier direction; NaN where neither is counted."""
+        names = [name for name in self.values if name.endswith((".tx_bytes", ".rx_bytes"))]
+        if not names:
+            return np.full(len(self), np.nan)
+        return np.asarray(np.fmax.reduce([self.values[name] for name in names]), dtype=np.float64)
+
+
+def ports(fleet: Fleet, prefix: str) -> Ports:
+    """The ports that have counters beginning with `prefix` ('nic.') and are used by a rank."""
+    counters, table = fleet.counters, fleet.counters.table
+    names = counters.names(prefix)
+    owner = _owners(fleet, names)
+    rows = {name: (found := counters.rows(name))[owner[found] >= 0] for name in names}
+    everything = np.concatenate([np.empty(0, np.int64), *rows.values()])
+    key, first = np.unique(_keys(fleet, everything, owner), return_index=True)
+    chosen = everything[first]
+    values: dict[str, Floats] = {}
+    most: dict[str, Floats] = {}
+    least: dict[str, Floats] = {}
+    for name, mine in rows.items():
+        mine = mine[np.isfinite(table.value[mine])]  # noqa: PLW2901
+        place = np.searchsorted(key, _keys(fleet, mine, owner))
+        for target, column in ((values, table.value), (most, table.limit), (least, table.minimum)):
+            array = np.full(len(key), np.nan)
+            array[place[::-1]] = column[mine][::-1]  # several ranks on one port report it alike: the first counts
+            target[name] = array
+    return Ports(owner[chosen], tuple(table.instance.at(int(row)) for row in chosen), values, most, least)
+
+
+def _owners(fleet: Fleet, names: tuple[str, ...]) -> Ints:
+    """Per counter row the rank that uses the port: its own, else the first that names the port; -1 if none does."""
+    table = fleet.counters.table
+    owner: Ints = table.rank.copy()
+    shared = [row for name in names for row in fleet.counters.rows_of(name, -1).tolist()]
+    if shared:
+        first: dict[tuple[str, str], int] = {}
+        for rank, nics in enumerate(fleet.ranks.nics):
+            for port in nics:
+                first.setdefault((fleet.ranks.observed_on[rank], port), rank)
+        for row in shared:
+            owner[row] = first.get((table.observed_on.at(row), table.instance.at(row)), -1)
+    return owner
+
+
+def _keys(fleet: Fleet, rows: Ints, owner: Ints) -> Ints:
+    table = fleet.counters.table
+    _, space = np.unique(fleet.ranks.netns, return_inverse=True)
+    spaces = int(space.max(initial=0)) + 1
+    place = table.observed_on.codes[rows] * spaces + space.reshape(-1)[owner[rows]]
+    key: Ints = np.asarray(place * max(len(table.instance.values), 1) + table.instance.codes[rows], dtype=np.int64)
+    return key
+
+
+def classes(capability: Floats) -> Ints:
+    """A class per port: ports of one nominal capability (to 4 %) are peers; those that do not say are a class of their own.
+
+    InfiniBand does not say what a port could do: a degraded one looks like a slower model. So what at most a quarter of the
+    ports has is no class of its own, but joins the largest.
+    """
+    known = np.isfinite(capability) & (capability > 0)
+    found = np.full(len(capability), -1, dtype=np.int64)
+    found[known] = np.round(np.log(capability[known]) / 0.04).astype(np.int64)
+    values, inverse, count = np.unique(found, return_inverse=True, return_counts=True)
+    group: Ints = inverse.reshape(-1).astype(np.int64)
+    if len(values) > 1:
+        group[count[group] <= limits.RARE_MODEL * len(capability)] = int(np.argmax(count))
+    return group
+
+
+def peers_of(values: Floats, group: Ints) -> tuple[Floats, Floats, Ints]:
+    """Per port (median, 1.4826 MAD, number) over the other ports of its class; NaN, NaN, 0 without any."""
+    middle, spread = np.full(len(values), np.nan), np.full(len(values), np.nan)
+    count = np.zeros(len(values), dtype=np.int64)
+    for each in np.unique(group):
+        members = np.flatnonzero((group == each) & np.isfinite(values))
+        if len(members) < 2:
+            continue
+        count[members] = len(members) - 1
+        if len(members) > limits.PEERS_EXACT:
+            middle[members] = np.median(values[members])
+            spread[members] = 1.4826 * np.median(np.abs(values[members] - middle[members[0]]))
+            continue
+        for place, member in enumerate(members):
+            others = values[np.delete(members, place)]
+            middle[member] = np.median(others)
+            spread[member] = 1.4826 * np.median(np.abs(others - middle[member]))
+    # A port that does not report the value itself still has peers.
+    for each in np.unique(group[~np.isfinite(values)]):
+        members = (group == each) & ~np.isfinite(values)
+        others = values[(group == each) & np.isfinite(values)]
+        if len(others):
+            middle[members], spread[members], count[members] = np.median(others), 0.0, len(others)
+    return middle, spread, count
+
+
+def grown(values: Floats, group: Ints, least: float) -> Bools:
+    """Ports whose events reach `least` and ten times the median of their peers."""
+    middle = np.nan_to_num(peers_of(values, group)[0])
+    return np.asarray(np.nan_to_num(values) >= np.maximum(least, limits.EVENTS_RATIO * middle), dtype=np.bool_)

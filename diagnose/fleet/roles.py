@@ -1,0 +1,161 @@
+"""Who are peers? What the data says; else ranks that do the same: equal function sets, messages per step, bytes per collective."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rankscope.diagnose.fleet.model import Bools, Fleet, Floats, Ints
+from rankscope.diagnose.fleet.pipelines import message_names
+
+_LARGE = 50_000_000
+_LONERS = 10_000
+_APART = 1.5
+_OPERATIONS = 32
+
+
+def roles(fleet: Fleet) -> Ints:
+    """A role code per rank: what the data says, else ranks that run the same functions.
+
+    Function sets (Python and collective functions with beta >= 2 %) are merged while their Jaccard similarity with
+    the largest set of a role is at least 0.3. A role of one rank would have no peers: it joins the largest role. What is left
+    is split by messages per step and by the volumes of collectives (stages of a pipeline run the same code).
+    In timings every call is known, so there roles are told by the collectives and messages that ranks take part in.
+    Ranks of hosts whose GPUs are not seen (no NVML) are peers of each other only: their own time is measured in another way.
+    """
+    found, unseen = _same_work(fleet), blind(fleet)
+    return (
+        np.asarray(np.unique(2 * found + unseen, return_inverse=True)[1].reshape(-1), dtype=np.int64)
+        if unseen.any()
+        else found
+    )
+
+
+def blind(fleet: Fleet) -> Bools:
+    """Which ranks are on hosts none of whose ranks show their GPU's activity, while it is seen on all of another host."""
+    table = fleet.patterns
+    rows = (table.kind.codes == table.kind.code("gpu")) & (table.thread.codes == table.thread.code("training"))
+    seen = np.zeros(len(fleet.ranks), dtype=bool)
+    seen[table.rank[rows & (table.beta > 0)]] = True
+    if fleet.timed or not seen.any() or seen.all():
+        return np.zeros(len(seen), dtype=bool)
+    host = np.unique(np.array(fleet.ranks.observed_on, dtype=object).astype(str), return_inverse=True)[1].reshape(-1)
+    share = np.bincount(host, seen) / np.bincount(host)
+    none: Bools = (share == 0)[host]
+    return none if (share == 1).any() else np.zeros(len(seen), dtype=bool)
+
+
+def _same_work(fleet: Fleet) -> Ints:
+    said = np.unique(np.array(fleet.ranks.role, dtype=object).astype(str), return_inverse=True)[1].astype(np.int64)
+    if any(fleet.ranks.role):
+        return said
+    if fleet.timed:
+        return _by_collectives(fleet)
+    sets = _function_sets(fleet)
+    if sets is None:
+        return said
+    unique, inverse, counts = np.unique(sets, axis=0, return_inverse=True, return_counts=True)
+    inverse = inverse.reshape(-1)
+    leaders: list[int] = []
+    code = np.zeros(len(unique), dtype=np.int64)
+    for index in np.argsort(-counts):
+        for position, leader in enumerate(leaders):
+            union = (unique[index] | unique[leader]).sum()
+            if union == 0 or (unique[index] & unique[leader]).sum() / union >= 0.3:
+                code[index] = position
+                break
+        else:
+            code[index] = len(leaders)
+            leaders.append(int(index))
+    found: Ints = code[inverse]
+    sizes = np.bincount(found)
+    return _by_volumes(fleet, np.where(sizes[found] < 2, int(np.argmax(sizes)), found))
+
+
+def _by_volumes(fleet: Fleet, found: Ints) -> Ints:
+    """Split roles by what their ranks communicate: messages per step, and bytes per step in each collective.
+
+    Values of one column are one group as long as the next larger one is less than 1.5 times as large: no edge cuts through ranks
+    that do the same. A group of one has no peers: its role stays whole, unless all of its groups have at least two.
+    """
+    table, ranks = fleet.patterns, len(fleet.ranks)
+    rows = np.flatnonzero(
+        (table.kind.codes == table.kind.code("collective")) & (table.thread.codes == table.thread.code("training"))
+    )
+    if len(rows) == 0:
+        return found
+    steps = np.maximum(np.isfinite(fleet.steps.seconds).sum(axis=1), 1)
+    messages = set(message_names(fleet).tolist())
+    columns = []
+    for name in np.unique(table.name.codes[rows])[:_OPERATIONS]:
+        mine = rows[table.name.codes[rows] == name]
+        if int(name) in messages:
+            columns.append(_groups(np.bincount(table.rank[mine], table.count[mine], ranks) / steps, 0.5))
+        elif table.bytes is not None:
+            columns.append(_groups(np.bincount(table.rank[mine], table.bytes[mine], ranks) / steps, 1024.0))
+    if not columns:
+        return found
+    parts = np.unique(np.stack([found, *columns], axis=1), axis=0, return_inverse=True)[1].reshape(-1)
+    result: Ints = found.copy()
+    following = int(found.max()) + 1
+    for role in np.unique(found):
+        members = np.flatnonzero(found == role)
+        inside, part, sizes = np.unique(parts[members], return_inverse=True, return_counts=True)
+        if len(inside) > 1 and sizes.min() >= 2:
+            result[members] = following + part.reshape(-1)
+            following += len(inside)
+    return result
+
+
+def _groups(values: Floats, least: float) -> Ints:
+    """0 below `least`; else the number of the group that the value falls into, groups being a factor of 1.5 apart."""
+    order = np.argsort(values, kind="stable")
+    ordered = np.maximum(values[order], least)
+    group = np.cumsum(np.concatenate(([0], (ordered[1:] >= _APART * ordered[:-1]).astype(np.int64))))
+    result = np.empty(len(values), dtype=np.int64)
+    result[order] = group + 1
+    result[values < least] = 0
+    return result
+
+
+def _function_sets(fleet: Fleet) -> Bools | None:
+    table = fleet.patterns
+    kinds = [table.kind.code("python"), table.kind.code("collective")]
+    rows = np.flatnonzero(np.isin(table.kind.codes, kinds) & (table.thread.codes == table.thread.code("training")))
+    if (
+        len(rows) * len(fleet.ranks) > _LARGE
+    ):  # ranks x names must fit: what is never 0.1 % of a window adds up to nothing
+        rows = rows[table.beta[rows] >= 1e-3]
+    if len(rows) == 0:
+        return None
+    key = table.name.codes[rows] * (len(table.file.values) + 1) + table.file.codes[rows]
+    names, key = np.unique(key, return_inverse=True)
+    weight = np.bincount(
+        table.rank[rows] * len(names) + key, weights=table.beta[rows], minlength=len(fleet.ranks) * len(names)
+    )
+    present: Bools = weight.reshape(len(fleet.ranks), len(names)) >= 0.02
+    return present
+
+
+def _by_collectives(fleet: Fleet) -> Ints:
+    """Ranks that take part in the same collectives and messages, about equally often (within a factor of 1.5)."""
+    table, ranks = fleet.patterns, len(fleet.ranks)
+    steps = np.maximum(np.isfinite(fleet.steps.seconds).sum(axis=1), 1)
+    rows = np.flatnonzero(table.kind.codes == table.kind.code("collective"))
+    if len(rows) == 0:
+        return np.zeros(ranks, dtype=np.int64)
+    names, column = np.unique(table.name.codes[rows], return_inverse=True)
+    count = np.zeros((ranks, len(names)))
+    np.add.at(count, (table.rank[rows], column.reshape(-1)), table.count[rows])
+    each = count / steps[:, None]
+    each[each < 0.5] = 0  # not a part of every step
+    signature = np.where(each > 0, np.round(np.log(np.maximum(each, 0.5)) / np.log(1.5)).astype(np.int64) + 2, 0)
+    unique, inverse, counts = np.unique(signature, axis=0, return_inverse=True, return_counts=True)
+    inverse = inverse.reshape(-1)
+    large = np.flatnonzero(counts >= 2)
+    if len(large) == 0:
+        return np.zeros(ranks, dtype=np.int64)
+    nearest = np.arange(len(unique))
+    for index in np.flatnonzero(counts < 2)[:_LONERS]:  # no peers: to the role that differs in fewest collectives
+        nearest[index] = large[np.argmin((unique[large] != unique[index]).sum(axis=1))]
+    found: Ints = nearest[inverse]
+    return found

@@ -1,0 +1,333 @@
+"""Timings that somebody else measured (`--steps FILE`, Parquet or CSV): read, checked, and turned into columns.
+
+Columns: `rank` int, `step` int, `function` text, `kind` (python, gpu, memory, collective, io, sync, sched), `seconds`
+float; optional `role` text, `host` text, `count` int (executions in this row), `waits` bool (the time contains waiting
+for other ranks; true for collectives where the column is missing). A row is one execution, or the sum of a step.
+
+A row that cannot be right is counted in the notes, never repaired. What is left of its step on its rank would be too
+little, and would make others look slow: that step of that rank is left out as a whole. A function that is unusable in
+more than half of its rows is left out of every rank instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pcsv
+import pyarrow.parquet as pq
+
+from rankscope.diagnose.fleet.model import Bools, Floats, Ints, Labels
+from rankscope.diagnose.text import clean
+from rankscope.observer.window.schema import KINDS
+from rankscope.probes.errors import BadData
+
+REQUIRED = ("rank", "step", "function", "kind", "seconds")
+OPTIONAL = ("role", "host", "count", "waits")
+ROWS_MOST = 200_000_000
+SECONDS_MOST = 86_400.0  # a day in one function of one step is no measurement
+RANK_MOST = 10_000_000
+STEP_MOST = 1 << 53
+TEXT_MOST = 300
+_ALIASES = {
+    "cuda": "gpu", "kernel": "gpu", "compute": "gpu",
+    "copy": "memory", "memcpy": "memory", "memset": "memory",
+    "comm": "collective", "communication": "collective", "nccl": "collective", "p2p": "collective",
+    "cpu": "python", "file": "io", "disk": "io", "lock": "sync",
+}  # fmt: skip
+_BROKEN = b"broken-lines"  # metadata: lines with another number of columns than the first
+_NUMBER = r"^[-+]?(\d+\.?\d*|\.\d+)([eE][-+]?\d{1,3})?$"
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """One row per usable timing; `bad_rank` and `bad_step` name the steps that lost a row."""
+
+    rank: Ints
+    step: Ints
+    function: Labels
+    kind: Ints  # index in rankscope.observer.window.schema.KINDS
+    seconds: Floats
+    count: Ints
+    counted: bool  # whether the file says how many executions a row stands for
+    waits: Bools
+    role: Labels
+    host: Labels
+    bad_rank: Ints
+    bad_step: Ints
+    notes: tuple[str, ...]
+
+    def __len__(self) -> int:
+        return len(self.rank)
+
+
+def read_timings(path: Path) -> Timings:
+    """Read and check one file. Raises BadData, one clear line, if nothing in it can be used."""
+    table = _load(path)
+    name = clean(path.name, 80)
+    missing = [column for column in REQUIRED if column not in table.column_names]
+    if missing:
+        raise BadData(f"{name}: no column {', '.join(missing)} (needed: {', '.join(REQUIRED)})")
+    if table.num_rows == 0:
+        raise BadData(f"{name}: no rows")
+    return check(table, name)
+
+
+def check(table: pa.Table, name: str) -> Timings:
+    """Keep what can be right, count what cannot."""
+    notes: list[str] = []
+    if broken := int((table.schema.metadata or {}).get(_BROKEN, b"0")):
+        notes.append(f"{broken} lines have another number of columns than the first and were left out")
+    rank, step = _numbers(table, "rank", name), _numbers(table, "step", name)
+    seconds = _numbers(table, "seconds", name)
+    function, kind = _texts(table, "function", name), _kinds(table, name)
+    placed = _whole(rank, RANK_MOST) & _whole(step, STEP_MOST)
+    reasons = (
+        ("without a rank and step that are whole numbers from 0", ~placed),
+        ("without a function", placed & (function.codes == function.code(""))),
+        ("of a kind that is none", placed & (kind < 0)),
+        ("with seconds that are no number", placed & ~np.isfinite(seconds)),
+        ("with negative seconds", placed & np.isfinite(seconds) & (seconds < 0)),
+        ("with absurd seconds (more than a day)", placed & np.isfinite(seconds) & (seconds > SECONDS_MOST)),
+    )
+    bad = np.zeros(table.num_rows, dtype=bool)
+    for reason, rows in reasons:
+        if (fresh := int((rows & ~bad).sum())) > 0:
+            notes.append(f"{fresh} of {table.num_rows} rows {reason} were left out")
+        bad |= rows
+    if bad.all():
+        why = notes[-1].partition(" rows ")[2].removesuffix(" were left out") if notes else "no rows"
+        raise BadData(f"{name}: no usable row of {table.num_rows} ({why})")
+    useless = _useless(function, bad, placed)
+    if len(useless):
+        shown = ", ".join(clean(function.values[code], 40) for code in useless[:4])
+        notes.append(f"mostly unusable, so left out of every rank: {shown}{' and others' if len(useless) > 4 else ''}")
+    left_out = np.isin(function.codes, useless)
+    keep = ~bad & ~left_out
+    spoilt = bad & placed & ~left_out & (kind >= 0)  # a kind that is none says nothing about the rest of the step
+    if not keep.any():
+        raise BadData(f"{name}: no usable row of {table.num_rows}")
+    count, counted = _counts(table, name)
+    whole = np.where(placed, rank, 0).astype(np.int64), np.where(placed, step, 0).astype(np.int64)
+    rows = np.flatnonzero(keep)
+    rows = rows[~_repeated(whole[0][rows], whole[1][rows], function.codes[rows], kind[rows], seconds[rows], notes)]
+    return Timings(
+        rank=whole[0][rows],
+        step=whole[1][rows],
+        function=Labels(function.codes[rows], function.values),
+        kind=kind[rows],
+        seconds=seconds[rows],
+        count=count[rows],
+        counted=counted,
+        waits=_waits(table, kind, name)[rows],
+        role=_optional(table, "role", rows, name),
+        host=_optional(table, "host", rows, name),
+        bad_rank=whole[0][spoilt],
+        bad_step=whole[1][spoilt],
+        notes=tuple(notes),
+    )
+
+
+# ---- reading ---------------------------------------------------------------------------------------------------------
+
+
+def _load(path: Path) -> pa.Table:
+    name = clean(str(path), 120)
+    try:
+        with path.open("rb") as file:
+            head = file.read(65536)
+        table = _parquet(path) if head[:4] == b"PAR1" else _csv(path, head)
+    except FileNotFoundError:
+        raise BadData(f"{name}: no such file") from None
+    except IsADirectoryError:
+        raise BadData(f"{name} is a folder: --steps takes one Parquet or CSV file") from None
+    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
+        raise BadData(
+            f"{name}: neither Parquet nor CSV: {clean(str(error).splitlines()[0] if str(error) else '', 160)}"
+        ) from None
+    return table
+
+
+def _parquet(path: Path) -> pa.Table:
+    file = pq.ParquetFile(path)
+    if file.metadata.num_rows > ROWS_MOST:
+        raise BadData(f"{clean(path.name)}: {file.metadata.num_rows} rows are too many: sum them up per step first")
+    found = {column.strip().lower(): column for column in file.schema_arrow.names}
+    wanted = [column for column in (*REQUIRED, *OPTIONAL) if column in found]
+    table = file.read(columns=[found[column] for column in wanted])
+    return table.select([found[column] for column in wanted]).rename_columns(wanted)
+
+
+def _csv(path: Path, head: bytes) -> pa.Table:
+    if b"\0" in head:
+        raise ValueError("it holds binary data")
+    first = head.removeprefix(b"\xef\xbb\xbf").splitlines()[0] if head.strip() else b""
+    mark = max((b",", b";", b"\t"), key=first.count)
+    names = [part.strip().strip('"').lower() for part in first.decode("utf-8", "replace").split(mark.decode())]
+    wanted = [name for name in (*REQUIRED, *OPTIONAL) if name in names]
+    if not set(REQUIRED) <= set(wanted):
+        return pa.table({name: pa.array([], pa.string()) for name in wanted})
+    if len(set(names)) < len(names):
+        names = [f"{name}#{index}" if name in names[:index] else name for index, name in enumerate(names)]
+    broken: list[int] = []
+
+    def skip(row: pcsv.InvalidRow) -> str:
+        broken.append(row.actual_columns)
+        return "skip"
+
+    table = pcsv.read_csv(
+        path,
+        read_options=pcsv.ReadOptions(column_names=names, skip_rows=1, block_size=1 << 24),
+        parse_options=pcsv.ParseOptions(delimiter=mark.decode(), invalid_row_handler=skip),
+        convert_options=pcsv.ConvertOptions(
+            column_types={name: pa.string() for name in wanted}, include_columns=wanted, check_utf8=True
+        ),
+    )
+    return table.replace_schema_metadata({_BROKEN: str(len(broken))})
+
+
+# ---- columns ---------------------------------------------------------------------------------------------------------
+
+
+def _plain(table: pa.Table, column: str) -> pa.Array:
+    values = table[column]
+    if pa.types.is_dictionary(values.type):
+        values = values.cast(values.type.value_type)
+    joined = values.combine_chunks()
+    return joined if isinstance(joined, pa.Array) else pa.concat_arrays(joined.chunks)
+
+
+def _numbers(table: pa.Table, column: str, name: str) -> Floats:
+    """The column as floats, NaN where there is no number."""
+    values = _plain(table, column)
+    if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
+        text = pc.utf8_trim_whitespace(values)
+        good = pc.fill_null(pc.match_substring_regex(text, _NUMBER), False)
+        values = pc.if_else(good, text, pa.scalar(None, text.type))
+    elif not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type) or pa.types.is_decimal(values.type)
+              or pa.types.is_null(values.type)):  # fmt: skip
+        raise BadData(f"{name}: column {column} holds {clean(str(values.type), 40)}, not numbers")
+    floats = pc.fill_null(values.cast(pa.float64(), safe=False), float("nan"))
+    return np.asarray(floats.to_numpy(zero_copy_only=False), dtype=np.float64)
+
+
+def _texts(table: pa.Table, column: str, name: str) -> Labels:
+    values = _plain(table, column)
+    if pa.types.is_nested(values.type) or pa.types.is_binary(values.type):
+        raise BadData(f"{name}: column {column} holds {clean(str(values.type), 40)}, not text")
+    encoded = pc.fill_null(values.cast(pa.string()), "").dictionary_encode()
+    codes = np.asarray(encoded.indices.to_numpy(zero_copy_only=False), dtype=np.int64)
+    texts = [value.strip()[:TEXT_MOST] for value in encoded.dictionary.to_pylist()]
+    unique = {text: index for index, text in enumerate(dict.fromkeys(texts))}
+    merged = np.array([unique[text] for text in texts], dtype=np.int64)
+    return Labels(merged[codes] if len(merged) else codes, tuple(unique))
+
+
+def _optional(table: pa.Table, column: str, rows: Ints, name: str) -> Labels:
+    if column not in table.column_names:
+        return Labels(np.zeros(len(rows), dtype=np.int64), ("",))
+    labels = _texts(table, column, name)
+    return Labels(labels.codes[rows], labels.values)
+
+
+def _kinds(table: pa.Table, name: str) -> Ints:
+    """Index in KINDS; -1 where the kind is none of them."""
+    labels = _texts(table, "kind", name)
+    known = [_ALIASES.get(value.lower(), value.lower()) for value in labels.values]
+    codes = np.array([KINDS.index(value) if value in KINDS else -1 for value in known], dtype=np.int64)
+    return codes[labels.codes]
+
+
+def _counts(table: pa.Table, name: str) -> tuple[Ints, bool]:
+    if "count" not in table.column_names:
+        return np.ones(table.num_rows, dtype=np.int64), False
+    count = _numbers(table, "count", name)
+    sane = np.isfinite(count) & (count >= 1) & (count <= 1e9)
+    return np.where(sane, count, 1).astype(np.int64), bool(sane.any())
+
+
+def _waits(table: pa.Table, kind: Ints, name: str) -> Bools:
+    by_kind: Bools = kind == KINDS.index("collective")
+    if "waits" not in table.column_names:
+        return by_kind
+    values = _plain(table, "waits")
+    if pa.types.is_boolean(values.type):
+        said = pc.fill_null(values.cast(pa.int8()), -1).to_numpy(zero_copy_only=False)
+        return np.where(said < 0, by_kind, said == 1)
+    labels = _texts(table, "waits", name)
+    yes = np.array([value.lower() in ("true", "1", "1.0", "yes", "t") for value in labels.values], dtype=bool)
+    no = np.array([value.lower() in ("false", "0", "0.0", "no", "f") for value in labels.values], dtype=bool)
+    return np.where(yes[labels.codes], True, np.where(no[labels.codes], False, by_kind))
+
+
+# ---- checks ----------------------------------------------------------------------------------------------------------
+
+
+def _whole(values: Floats, most: int) -> Bools:
+    with np.errstate(invalid="ignore"):
+        good: Bools = np.isfinite(values) & (values >= 0) & (values <= most) & (values == np.floor(values))
+    return good
+
+
+def _useless(function: Labels, bad: Bools, placed: Bools) -> Ints:
+    """Codes of the functions of which more than half of the rows are bad."""
+    rows = placed & (function.codes != function.code(""))
+    width = len(function.values)
+    every = np.bincount(function.codes[rows], minlength=width)
+    spoilt = np.bincount(function.codes[rows & bad], minlength=width)
+    return np.flatnonzero(spoilt > 0.5 * np.maximum(every, 1))
+
+
+def _repeated(rank: Ints, step: Ints, function: Ints, kind: Ints, seconds: Floats, notes: list[str]) -> Bools:
+    """Rows that say again what another row says.
+
+    Several rows of one function in one step may be as many executions. A row is a repetition if an equal one stands before
+    it and its function has more rows in that step than it has in the median step; or if the whole step is there twice over.
+    """
+    order = np.lexsort((seconds, kind, function, step, rank))
+    same_cell = (np.diff(rank[order]) == 0) & (np.diff(step[order]) == 0) & (np.diff(function[order]) == 0)
+    start = np.concatenate(([True], ~same_cell))
+    group = np.cumsum(start) - 1
+    size = np.bincount(group)
+    if int(size.max(initial=0)) <= 1:
+        return np.zeros(len(rank), dtype=bool)
+    owner = function[order][start]
+    usual = np.ones(int(function.max()) + 1)
+    by_owner = np.argsort(owner, kind="stable")
+    edges = np.searchsorted(owner[by_owner], np.arange(len(usual) + 1))
+    for code in range(len(usual)):
+        if edges[code] < edges[code + 1]:
+            usual[code] = np.median(size[by_owner[edges[code] : edges[code + 1]]])
+    more = size > usual[owner]
+    equal = np.concatenate(([False], same_cell & (np.diff(seconds[order]) == 0) & (np.diff(kind[order]) == 0)))
+    again = equal & more[group]
+    result = np.zeros(len(rank), dtype=bool)
+    result[order[again]] = True
+    if again.any():
+        notes.append(f"{int(again.sum())} duplicated rows were left out")
+    return result | _twice_over(rank, step, function, ~result, usual, notes)
+
+
+def _twice_over(rank: Ints, step: Ints, function: Ints, keep: Bools, usual: Floats, notes: list[str]) -> Bools:
+    """Later rows of steps in which every function has at least twice its usual number of rows: reported by two sources."""
+    rows = np.flatnonzero(keep)
+    order = rows[np.lexsort((rows, function[rows], step[rows], rank[rows]))]
+    new_step = np.concatenate(([True], (np.diff(rank[order]) != 0) | (np.diff(step[order]) != 0)))
+    new = new_step | np.concatenate(([True], np.diff(function[order]) != 0))
+    group, cell = np.cumsum(new) - 1, np.cumsum(new_step) - 1
+    size = np.bincount(group)
+    allowed = usual[function[order][new]]
+    twice = size >= 2 * allowed
+    cell_of_group = cell[new]
+    all_twice = np.bincount(cell_of_group, weights=twice) == np.bincount(cell_of_group)
+    several = np.bincount(cell_of_group) > 1  # one function only: two executions are as likely
+    place = np.arange(len(order)) - np.flatnonzero(new)[group]
+    late = (all_twice & several)[cell] & (place >= allowed[group])
+    result = np.zeros(len(rank), dtype=bool)
+    result[order[late]] = True
+    if late.any():
+        notes.append(f"{int((all_twice & several).sum())} steps of ranks were reported twice; the first report is used")
+    return result

@@ -1,0 +1,1 @@
+"""What may be the reason: one file per mechanism."""

@@ -1,0 +1,180 @@
+"""Hardware that has failed: what a dead or hung rank is explained by.
+
+A GPU that fell off the bus, an Xid that no application causes and none survives, an uncorrected memory error where no Xid was
+seen; and, where everybody waits in a collective and no rank is missing, a port that lost its link. Such evidence beats "the
+process exited": ranks die of their GPU. Xids that the kernel logged before the window count for ranks that are gone. An Xid
+that user code causes explains the end of its own rank and nothing else, and says to look at the job; none explains a rank that
+somebody killed, for 43 and 45 follow the end of a process.
+"""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from rankscope.diagnose import xids
+from rankscope.diagnose.fleet.counters import Counter
+from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.verdict.contract import Evidence
+
+_BY_OTHERS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # nobody dies of an Xid by these
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """One device that failed. `row`: the rank it belongs to; -1: one that is not there any more, on the host `observed_on`."""
+
+    row: int
+    component: str
+    cause: str
+    instance: str
+    evidence: tuple[Evidence, ...]
+    action: str
+    confidence: float = 0.97
+    observed_on: str = ""
+
+
+def failed_gpus(fleet: Fleet) -> tuple[Failure, ...]:
+    """GPUs of the job's ranks that are lost or have failed, one entry each, lost ones first."""
+    found: dict[tuple[int, str], Failure] = {}
+    for failure in (*_lost(fleet), *_by_xid(fleet), *_by_memory(fleet)):
+        found.setdefault((failure.row, failure.instance), failure)
+    return tuple(found.values())
+
+
+def orphaned_gpus(fleet: Fleet) -> tuple[Failure, ...]:
+    """Lost GPUs of hosts of a job that misses ranks, which none of those that are left claims: those of the missing."""
+    ranks = fleet.ranks
+    if int(ranks.world_size.max(initial=0)) <= len(ranks) or not any(ranks.gpus):
+        return ()
+    return tuple(
+        Failure(
+            -1,
+            "gpu",
+            "lost",
+            c.instance,
+            (_gone(c.instance),),
+            _lost_action(c.observed_on, c.instance),
+            0.9,
+            c.observed_on,
+        )
+        for c in fleet.counters.moved("gpu.lost")
+        if rank_of(fleet, c) < 0 and c.observed_on in ranks.observed_on
+    )
+
+
+def failed_ports(fleet: Fleet) -> tuple[Failure, ...]:
+    """NICs of the job's ranks that were not active at some time, while most were; those that are down longest first."""
+    down = sorted((c for c in fleet.counters.named("nic.state") if c.rank >= 0), key=lambda c: c.value)
+    bad = [counter for counter in down if counter.value < 1]
+    if len(bad) * 2 > len(down) or not bad:
+        return ()
+    return tuple(
+        Failure(
+            c.rank, "nic", "down", c.instance,
+            (Evidence("sysfs", f"{c.instance} active", 100 * c.value, 100.0, "% of the window", len(down) - len(bad)),),
+            f"Bring up {c.instance} of {fleet.ranks.host[c.rank]}: cable, transceiver, switch port "
+            f"(`ibstat {c.instance.partition('/')[0]}`, `ip link`).",
+        )
+        for c in bad[:8]
+    )  # fmt: skip
+
+
+def application_failures(fleet: Fleet, rows: Iterable[int]) -> tuple[Failure, ...]:
+    """Of the ranks that ended: those that their own code ended on the GPU."""
+    found: list[Failure] = []
+    for row in rows:
+        status = fleet.ranks.exit_status[row]
+        killed = np.isfinite(status) and int(status) & 0x7F in _BY_OTHERS
+        if fleet.ranks.state[row] == "exited" and not killed:
+            found.extend(_by_application(fleet, row))
+    return tuple(found)
+
+
+def _by_application(fleet: Fleet, row: int) -> Iterator[Failure]:
+    for number, counter, source in _xids(fleet):
+        if not xids.ends_application(number) or rank_of(fleet, counter) != row:
+            continue
+        what, _, action = xids.meaning(number)
+        text = f"Xid {number} on {counter.instance}: {what}, as user code causes it"
+        told = Evidence(source, text, counter.value, None, "events")
+        see = f"{action} See the rank's log and `dmesg -T | grep Xid` on {fleet.ranks.host[row]}."
+        yield Failure(row, "gpu", "xid", counter.instance, (told,), see, 0.85)
+
+
+def _xids(fleet: Fleet) -> Iterator[tuple[int, Counter, str]]:
+    """(number, counter, who says so): Xids of the window, then those that the kernel logged before it for ranks that are gone."""
+    for prefix, source in (("gpu.xid.", "nvml"), ("gpu.earlier_xid.", "kernel log")):
+        for name in fleet.counters.names(prefix):
+            number = name.removeprefix(prefix)
+            if not number.isdigit():
+                continue
+            for counter in fleet.counters.moved(name):
+                row = rank_of(fleet, counter)
+                if prefix == "gpu.xid." or (row >= 0 and fleet.ranks.state[row] == "exited"):
+                    yield int(number), counter, source
+
+
+def rank_of(fleet: Fleet, counter: Counter) -> int:
+    """The rank (row) of a GPU's counter, also if its process is gone and the driver lists nobody on it; -1: nobody's."""
+    if counter.rank >= 0:
+        return counter.rank
+    ranks, gpu = fleet.ranks, counter.instance.split(" ", 1)[0]
+    for row, gpus in enumerate(ranks.gpus):
+        if gpu in gpus and ranks.observed_on[row] == counter.observed_on:
+            return row
+    # Nobody claims the GPU: it was that of the only rank of the host that claims none, in a job whose ranks do claim GPUs.
+    if not any(ranks.gpus):
+        return -1
+    homeless = [
+        row for row in range(len(ranks)) if ranks.observed_on[row] == counter.observed_on and not ranks.gpus[row]
+    ]
+    return homeless[0] if len(homeless) == 1 else -1
+
+
+def _lost(fleet: Fleet) -> Iterator[Failure]:
+    for counter in fleet.counters.moved("gpu.lost"):
+        row = rank_of(fleet, counter)
+        if row >= 0:
+            action = _lost_action(fleet.ranks.host[row], counter.instance)
+            yield Failure(row, "gpu", "lost", counter.instance, (_gone(counter.instance),), action)
+
+
+def _gone(instance: str) -> Evidence:
+    return Evidence("nvml", f"{instance} answers", "no: it has fallen off the bus", None, "")
+
+
+def _lost_action(host: str, instance: str) -> str:
+    return f"Drain {host} and power-cycle it; have {instance} inspected if it falls off the bus again (`dmesg -T | grep Xid`)."
+
+
+def _by_xid(fleet: Fleet) -> Iterator[Failure]:
+    for number, counter, source in sorted(_xids(fleet), key=lambda each: not xids.means_lost(each[0])):
+        row = rank_of(fleet, counter)
+        if row < 0 or not xids.ends_ranks(number):
+            continue
+        what, _, action = xids.meaning(number)
+        told = Evidence(source, f"Xid {number} on {counter.instance}: {what}", counter.value, None, "events")
+        cause = "lost" if xids.means_lost(number) else "xid"
+        see = f"{action} See `dmesg -T | grep Xid` on {fleet.ranks.host[row]}."
+        yield Failure(row, "gpu", cause, counter.instance, (told,), see)
+
+
+def _by_memory(fleet: Fleet) -> Iterator[Failure]:
+    counters = fleet.counters
+    for name in ("gpu.ecc_uncorrected", "gpu.remap_failed"):
+        rows = counters.rows(name)
+        moved = rows[counters.table.value[rows] > 0]
+        if len(moved) * 2 > max(len(rows), 2):
+            continue
+        for counter in map(counters.at, np.sort(moved).tolist()):
+            row = rank_of(fleet, counter)
+            if row >= 0:
+                told = Evidence(
+                    "nvml", f"{name[4:].replace('_', ' ')} on {counter.instance}", counter.value, 0.0, "events"
+                )
+                action = f"Drain {fleet.ranks.host[row]}, reset {counter.instance}; replace it if the errors return."
+                yield Failure(row, "gpu", "ecc-errors", counter.instance, (told,), action)

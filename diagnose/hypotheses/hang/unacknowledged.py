@@ -1,0 +1,92 @@
+"""Every rank waits in a collective and none is missing: what one of them sent does not arrive, and is sent again and again.
+
+stuck(flow):  its data was unacknowledged, and the receiver's window open, for 0.8 of the silence or more (busy - rwnd_limited), and
+              some of it was sent again
+weight(a)  =  pairs of addresses that are stuck and touch a; then share(a) - rest(a) of loss.py
+
+Convicts: the address that more stuck pairs touch than any other; of several the one whose pairs lose while the others do not (loss.py).
+Where that decides nothing it is the path of the two: the sender is named, with less confidence. Acquits: a receiver that does not read
+closes its window, and is busy elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.hypotheses.link.loss import lossy_ends
+from rankscope.diagnose.hypotheses.link.network import LinkCharge, cells_of, end_at
+from rankscope.diagnose.hypotheses.rank.case import CONVICTED, GUESS
+from rankscope.diagnose.verdict.contract import Evidence
+
+_STUCK_SHARE = 0.8  # of the silence: who waits for the message went silent a little before the one that sent it
+
+
+def judge(fleet: Fleet, pairs: Mapping[tuple[str, str], float], silent_s: float) -> LinkCharge | None:
+    """The end of the network that a hang of `silent_s` seconds waits for; None where no pair (stuck_pairs) has both ends here."""
+    here = set(fleet.flows.local)
+    stuck = {pair: long for pair, long in pairs.items() if pair[1] in here}
+    if not stuck:
+        return None
+    losing = {address: (share, rest) for _, address, share, rest in lossy_ends(cells_of(fleet))}
+
+    def weight(address: str) -> tuple[int, float]:
+        share, rest = losing.get(address, (0.0, 0.0))
+        return sum(address in pair for pair in stuck), share - rest
+
+    # What is to be sent again waits at the sender: where nothing else decides, it is named.
+    senders = [source for source, _ in stuck]
+    ordered = sorted({end for pair in stuck for end in pair}, key=lambda each: (*weight(each), each in senders))
+    address = ordered.pop()
+    sure = weight(address) > weight(ordered[-1])
+    return _charge(fleet, address, stuck, sure, losing.get(address), silent_s)
+
+
+def stuck_pairs(fleet: Fleet, silent_s: float) -> dict[tuple[str, str], float]:
+    """Seconds for which data was unacknowledged, by (source, destination), of pairs that were so through the silence."""
+    flows = fleet.flows
+    stuck = (flows.unacknowledged_s >= _STUCK_SHARE * silent_s) & (flows.retransmitted_bytes > 0)
+    found: dict[tuple[str, str], float] = {}
+    for index in np.flatnonzero(stuck):
+        pair = flows.local[index], flows.peer[index]
+        if pair[0] != pair[1]:
+            found[pair] = max(found.get(pair, 0.0), float(flows.unacknowledged_s[index]))
+    return found
+
+
+def _charge(
+    fleet: Fleet,
+    address: str,
+    stuck: dict[tuple[str, str], float],
+    sure: bool,
+    loses: tuple[float, float] | None,
+    silent_s: float,
+) -> LinkCharge:
+    flows = fleet.flows
+    mine = {pair: long for pair, long in stuck.items() if address in pair}
+    (source, peer), longest = max(mine.items(), key=lambda item: item[1])
+    others = [
+        float(long)
+        for long, local, far in zip(flows.unacknowledged_s, flows.local, flows.peer, strict=True)
+        if local != far and (local, far) not in stuck
+    ]
+    evidence = [
+        Evidence("tcp", f"not acknowledged {source} > {peer}", longest, float(np.median(others)) if others else None, "s",
+                 len(others)),
+        Evidence("tcp", f"pairs that wait so, and touch {address}", f"{len(mine)} of {len(stuck)}", None, ""),
+    ]  # fmt: skip
+    if loses is not None:
+        evidence.append(Evidence("tcp", f"sent again to and from {address}", 100 * loses[0], 100 * loses[1], "%"))
+    end = end_at(fleet, address)
+    other = peer if address == source else source
+    action = (
+        f"Packets to and from {end} get lost: look at its link, its errors and drops (ip -s link), its cable, its switch port."
+        if sure
+        else f"Packets between {address} and {other} get lost: look at the path, and at both ends (ip -s link)."
+    )
+    return LinkCharge(
+        cause="loss", address=address, interface=end.interface, host=end.host, ranks=end.ranks, lost_s=silent_s, ratio=np.inf,
+        support=CONVICTED if sure else GUESS, evidence=tuple(evidence), action=action,
+    )  # fmt: skip

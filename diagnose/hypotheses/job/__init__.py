@@ -1,0 +1,1 @@
+"""What touches roles, most ranks or all of them."""

@@ -1,0 +1,113 @@
+"""One stage is heavier than the others by design: nobody's fault, and all the others wait for it.
+
+level(g, s) = median over the ranks of role g of own(r,s)      after suspects were replaced by their innocent peers
+excess(g)   = trimmed mean over s of level(g, s) - lower median over the roles of level(·, s)
+
+A role is too heavy if its excess is clear (z >= 4), at least 10 % of the step, the others stay in collectives longer
+than it does by half of the excess, and the step would be 5 % shorter were it as light as the median role.
+One rank alone may as well be slow: half as sure. Only where the data says the roles or collectives and messages tell them: other
+roles that were found differ because their work does.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rankscope.diagnose import limits
+from rankscope.diagnose.fleet.model import Fleet, Floats, Ints
+from rankscope.diagnose.hypotheses.rank.suspects import Scene
+from rankscope.diagnose.model.attribute import WAITING, Function
+from rankscope.diagnose.model.excess import nan_median, trimmed_error, trimmed_mean
+from rankscope.diagnose.model.replay import repaired, shrink
+from rankscope.diagnose.text import seconds
+from rankscope.diagnose.verdict.contract import Evidence, Suspect
+
+
+def heavy_stages(fleet: Fleet, scene: Scene, suspects: Ints) -> list[Suspect]:
+    """Roles that are too heavy, as suspects of workload/stage-imbalance, one each."""
+    said = all(fleet.ranks.role)
+    told = said or fleet.timed or scene.pipelines is not None
+    if len(np.unique(scene.roles)) < 2 or not told or scene.own.shape[1] < limits.STEPS_LEAST:
+        return []
+    own = repaired(scene.own, scene.roles, suspects) if len(suspects) else scene.own
+    # What is done once per step (an optimiser, say) does not pace the pipeline.
+    once = np.fmin(own, scene.pipelines.once_s) if scene.pipelines is not None else np.zeros_like(own)
+    codes = np.unique(scene.roles)
+    level = np.stack([nan_median((own - once)[scene.roles == code], 0) for code in codes])
+    wait = np.stack([nan_median(scene.wait[scene.roles == code], 0) for code in codes])
+    lower = np.sort(level, axis=0)[(len(codes) - 1) // 2]
+    over, error = trimmed_mean(level - lower), trimmed_error(level - lower)
+    waited = np.array(
+        [trimmed_mean((nan_median(np.delete(wait, i, 0), 0) - wait[i])[None, :])[0] for i in range(len(codes))]
+    )
+    z = over / np.sqrt(error**2 + (limits.SCALE_FLOOR * scene.step_s) ** 2)
+    heavy = (z >= limits.Z_LEAST) & (over >= limits.STAGE_SHARE * scene.step_s) & (waited >= 0.5 * over)
+    found = []
+    for index in np.flatnonzero(heavy):
+        members = np.flatnonzero(scene.roles == codes[index])
+        better = own.copy()
+        better[members] = np.fmin(own[members], once[members] + lower)
+        lost_s = shrink(own, better, scene.pipelines, scene.busy_s)
+        if lost_s >= limits.EFFECT_SHARE * scene.step_s:
+            facts = float(over[index]), float(np.nanmean(level[index])), float(waited[index]), float(z[index])
+            found.append(_suspect(fleet, scene, members, lost_s, facts))
+    return found
+
+
+def _suspect(
+    fleet: Fleet, scene: Scene, members: Ints, lost_s: float, facts: tuple[float, float, float, float]
+) -> Suspect:
+    over, level, waited, z = facts
+    role = fleet.ranks.role[int(members[0])] or f"like rank {int(fleet.ranks.number[members[0]])}"
+    own = trimmed_mean(scene.own[members])
+    others = len(fleet.ranks) - len(members)
+    evidence = [
+        Evidence("steps", f"own time of role {role}", level, level - over, "s/step", others),
+        Evidence("steps", "the others stay longer in collectives by", waited, None, "s/step"),
+    ]
+    alike = len(members) > 1 and float(np.nanmax(own) - np.nanmin(own)) <= 0.3 * over
+    if len(members) > 1:
+        spread = 100 * float(np.nanmax(own) - np.nanmin(own)) / max(float(np.nanmedian(own)), 1e-12)
+        evidence.insert(1, Evidence("steps", f"spread among the {len(members)} ranks of the role", spread, None, "%"))
+    function, more = _heaviest(fleet, members)
+    if function is not None:
+        evidence.append(Evidence("functions", f"{function.name}, more than in other roles", more, None, "s/step"))
+    hosts = {fleet.ranks.host[int(row)] for row in members}
+    doubt = 0.9 if alike else 0.5  # one rank alone: it may as well be the rank
+    only = "" if alike else " With one rank in the role only its past can tell the stage from the rank."
+    return Suspect(
+        component="workload",
+        cause="stage-imbalance",
+        host=hosts.pop() if len(hosts) == 1 else "",
+        instance=f"role {role}",
+        ranks=tuple(sorted(int(fleet.ranks.number[row]) for row in members)),
+        function=function,
+        lost_seconds_per_step=lost_s,
+        lost_percent=100 * lost_s / scene.step_s,
+        confidence=float(np.clip(z * z / (z * z + 5) * doubt, 0.05, 0.99)),
+        since=None,
+        evidence=tuple(evidence),
+        action=f"Role {role} has {seconds(over)} per step more work than the others: move layers away from it, or leave it.{only}",
+    )
+
+
+def _heaviest(fleet: Fleet, members: Ints) -> tuple[Function | None, float]:
+    """The function of which the role spends more than the other roles do, and how much more."""
+    table = fleet.patterns
+    rows = np.flatnonzero(~np.isin(table.kind.codes, [table.kind.code(kind) for kind in WAITING]))
+    if len(rows) == 0:
+        return None, 0.0
+    width = len(table.name.values)
+    ours = np.zeros(len(fleet.ranks), dtype=bool)
+    ours[members] = True
+
+    def mean(side: Floats) -> Floats:
+        weights = table.per_step_s[rows] * side[table.rank[rows]]
+        return np.asarray(np.bincount(table.name.codes[rows], weights=weights, minlength=width) / max(side.sum(), 1))
+
+    more = mean(ours.astype(np.float64)) - mean((~ours).astype(np.float64))
+    best = int(np.argmax(more))
+    if more[best] <= 0:
+        return None, 0.0
+    row = int(rows[np.flatnonzero((table.name.codes[rows] == best) & ours[table.rank[rows]])[0]])
+    return Function(table.kind.at(row), table.name.at(row), table.file.at(row), int(table.line[row])), float(more[best])

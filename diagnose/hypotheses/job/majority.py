@@ -1,0 +1,76 @@
+"""Most of the ranks are bad: space turns the test round, so time decides.
+
+growth(r) = own(r) now - own(r) in the baseline       trimmed means over steps, median over the baseline windows
+
+A rank grew if its growth exceeds max(10 % of the baseline step, 3 ms, 3 times the spread of the baseline). If some grew and others
+did not (both at least a tenth), those that grew are compared with those that did not: they are the suspects, however many they are.
+If all grew it is everybody: judge.py, slow-everywhere.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from rankscope.diagnose import limits
+from rankscope.diagnose.fleet.model import Fleet, Ints
+from rankscope.diagnose.hypotheses.rank.suspects import Scene, rank_suspects
+from rankscope.diagnose.model.excess import nan_median, trimmed_mean
+from rankscope.diagnose.model.replay import gain
+from rankscope.diagnose.past.baseline import Reference
+from rankscope.diagnose.text import rank_list
+from rankscope.diagnose.verdict.contract import Suspect
+
+_PART = 0.1
+
+
+def grown_ranks(fleet: Fleet, scene: Scene, reference: Reference) -> Ints:
+    """Rows of the ranks that take longer than they did, if others of their role do not; else none."""
+    now = trimmed_mean(scene.own)
+    before = np.array([reference.own.get(int(number), np.nan) for number in fleet.ranks.number])
+    growth = now - before
+    known = np.isfinite(growth)
+    floor = max(limits.BASELINE_SHARE * reference.step_p50, limits.EFFECT_SECONDS, 3 * reference.step_p50_spread)
+    grown = known & (growth >= floor)
+    same = known & (growth < 0.5 * floor)
+    for role in np.unique(scene.roles[grown]):
+        if not same[scene.roles == role].any():  # nobody to compare with
+            grown &= scene.roles != role
+    clear = grown.sum() >= max(_PART * known.sum(), 1) and same.sum() >= max(_PART * known.sum(), 1)
+    rows: Ints = np.flatnonzero(grown)
+    return rows if clear else np.empty(0, dtype=np.int64)
+
+
+def majority_suspects(fleet: Fleet, scene: Scene, reference: Reference, notes: list[str]) -> list[Suspect]:
+    """Suspects among the ranks that are slower than in the baseline, compared with those that are not."""
+    rows = grown_ranks(fleet, scene, reference)
+    if len(rows) == 0:
+        return []
+    gained = gain(scene.own, scene.roles, rows, scene.pipelines, scene.busy_s)
+    if gained < float(scene.differences.floor_s[rows].min()):
+        return []
+    found = scene.differences
+    peers = found.peers_own_s.copy()
+    z = found.z.copy()
+    count = found.peer_count.copy()
+    innocent = np.ones(len(scene.own), dtype=bool)
+    innocent[rows] = False
+    for role in np.unique(scene.roles[rows]):
+        mine = scene.roles == role
+        level = found.own_s[mine & innocent]
+        peers[mine] = float(nan_median(level, 0))
+        count[mine] = len(level)
+    excess = found.own_s - peers
+    scale = np.sqrt(
+        (limits.SCALE_FLOOR_FEW * scene.step_s) ** 2 + np.where(np.isfinite(found.error_s), found.error_s, 0) ** 2
+    )
+    z[rows] = (excess / scale)[rows]
+    clear = (z[rows] >= limits.Z_LEAST) & (excess[rows] >= found.floor_s[rows])
+    rows = rows[clear]
+    if len(rows) == 0:
+        return []
+    numbers = tuple(sorted(int(number) for number in fleet.ranks.number[rows]))
+    notes.append(f"{rank_list(numbers)}: slower than in the baseline, the other ranks are not; compared with these")
+    better = replace(found, peers_own_s=peers, excess_s=excess, z=z, peer_count=count)
+    return rank_suspects(fleet, replace(scene, differences=better), rows, gained, notes)

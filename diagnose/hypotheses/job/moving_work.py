@@ -1,0 +1,275 @@
+"""In every step another rank is late: it has more work (longer sequences, in turn or at random), or it pauses (garbage collection).
+
+W(r,s)  = own - io - sched - sync            what the rank computes: work, not waiting for a CPU, a disk or a lock
+x(r,s)  = W(r,s) - lower quartile over s of W(r,·) - lower quartile over ranks of the same (from four ranks on)
+lost    = trimmed mean over s of T(s) - T'(s),  where in T' every x(r,s) is the mean of x(·,s) over the ranks: work shared evenly
+
+Told from noise, which moves too, by one of two signatures:
+ turns     the x are of two kinds, split where their variance between the kinds is greatest (Otsu 1979), and the kinds lie apart:
+           Ashman's D = |m2 - m1| / √((s1² + s2²)/2) >= 4.5 with medians and MADs (halves of one normal: 2.7); most steps have both
+           kinds; and they are not accidents, now of one function, now of another (varying.py, scattered)
+ together  all functions of a step grow together (what-if analysis, OSDI'25: correlation of forward and backward >= 0.9):
+           rho >= 0.8, the mean correlation of the functions (varying.py)
+Told from a fault of one rank: none is late oftener than chance gives it (else it is odd, or has episodes), and the time is work. Where
+it is waiting for a CPU, a disk or a lock instead, a note says so: that is the host's noise.
+
+Pauses: where one Python function varies alone, little of the work on average, the others' work is what it was: not the input moves but
+that function. It is the suspect, on all ranks, and in T' all x are 0. Else nobody is guilty.
+
+In pipelines of p stages and m micro-batches lengths cost more than the sums over a step tell: each micro-batch is paced by the longest
+of p at a time. With sd the ranks' relative standard deviation of W over the steps, a micro-batch has sd · √m, and the longest of p is
+e(p) of that above the mean (Blom 1958): lost += T' · sd · √m · e(p), at most what the steps are longer in truth.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+from statistics import NormalDist
+
+import numpy as np
+
+from rankscope.diagnose import limits
+from rankscope.diagnose.fleet.model import Bools, Fleet, Floats, Pipelines
+from rankscope.diagnose.hypotheses.rank.suspects import Scene
+from rankscope.diagnose.model import varying
+from rankscope.diagnose.model.excess import nan_median, trimmed_mean
+from rankscope.diagnose.model.replay import busy, shrink
+from rankscope.diagnose.text import seconds
+from rankscope.diagnose.verdict.contract import AGAINST, Evidence, Suspect
+
+_APART = 4.5
+_TOGETHER = 0.8
+_DOUBT = 0.5  # of lengths that only one function shows
+_CELLS_MOST = 4_000_000
+_LENGTHS = (
+    "workload",
+    "data-imbalance",
+    "In each step other ranks have more work: sort or pack the batches by length, so that all have equally much per step.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Signature:
+    evidence: tuple[Evidence, ...]
+    clear: float  # 0..1
+    heavy: Bools  # ranks x steps
+
+
+def moving_imbalance(fleet: Fleet, scene: Scene, notes: list[str]) -> Suspect | None:
+    """The imbalance as a suspect of workload/data-imbalance, pauses as one of python; None, perhaps with a note, where there is none."""
+    ranks, steps = scene.own.shape
+    if ranks < 2 or steps < limits.STEPS_FEW or ranks * steps > _CELLS_MOST:
+        return None
+    late = scene.own - _usual(scene.own)
+    cost = float(np.nan_to_num(trimmed_mean((_highest(late) - np.nanmean(np.nan_to_num(late), axis=0))[None, :])[0]))
+    # A live pipeline's micro-batches are counted from outside: not for a model.
+    pipelines = scene.pipelines if fleet.timed else None
+    clear = cost >= limits.EFFECT_SHARE * scene.step_s
+    if not clear and pipelines is None:
+        return None
+    first = fleet.steps.count - steps
+    matrices = fleet.steps
+    other = np.nan_to_num(matrices.io_s + matrices.sched_s + matrices.sync_s)[:, first:]
+    work = scene.own - other
+    x = _moved(work)
+    latest = np.argmax(np.where(np.isfinite(late), late, -np.inf), axis=0), np.arange(steps)
+    worked = float(np.nansum(np.maximum(x[latest], 0.0)) / max(float(np.nansum(np.maximum(late[latest], 0.0))), 1e-12))
+    if worked < limits.MOVING_WORK:
+        if clear:
+            notes.append(
+                f"in each step another rank is late, by {seconds(cost)} on average, mostly waiting for a CPU, a disk or a lock: "
+                "noise of the hosts"
+            )
+        return None
+    found = varying.most(fleet)
+    pauses = found is not None and found.pauses
+    even = scene.own - np.nan_to_num(np.maximum(x, 0.0)) if pauses else scene.own - x + np.nanmean(x, axis=0)
+    lost_s = shrink(scene.own, even, scene.pipelines, scene.busy_s)
+    if not pauses and pipelines is not None:
+        lost_s += _between_stages(scene, pipelines, work, even, lost_s)
+    if lost_s < limits.EFFECT_SHARE * scene.step_s:
+        return None
+    signature = _turns(x, often=not pauses)
+    if signature is not None and varying.scattered(fleet, work, found):
+        notes.append(
+            f"in each step another rank is late, by {seconds(cost)} on average, in one function or another: accidents, not the input"
+        )
+        return None
+    if signature is None and not pauses:
+        signature = _together(fleet, work, x, lost_s / scene.step_s, pipelines)
+    return None if signature is None else _suspect(fleet, scene, signature, lost_s, found)
+
+
+def _usual(own: Floats) -> Floats:
+    """What each rank takes usually, as a column: a lasting difference between ranks is not a moving one."""
+    return nan_median(own, 1)[:, None]
+
+
+def _highest(values: Floats) -> Floats:
+    return np.asarray(np.where(np.isfinite(values), values, -np.inf).max(axis=0), dtype=np.float64)
+
+
+def _moved(work: Floats) -> Floats:
+    level = np.nan_to_num(_quartile(work, 1))[:, None]
+    x = work - level
+    if len(work) >= 4:
+        x = x - np.nan_to_num(_quartile(x, 0))[None, :]
+    return x
+
+
+def _quartile(values: Floats, axis: int) -> Floats:
+    """Lower quartile without NaN, a value that occurs; NaN where everything is NaN."""
+    ordered = np.sort(values, axis=axis)  # NaN last
+    count = np.isfinite(values).sum(axis=axis)
+    place = np.expand_dims(np.maximum(np.ceil(count * 0.25).astype(np.int64) - 1, 0), axis)
+    return np.asarray(np.take_along_axis(ordered, place, axis), dtype=np.float64).squeeze(axis)
+
+
+def _turns(x: Floats, often: bool) -> _Signature | None:
+    """`often`: most steps must have both kinds."""
+    known = x[np.isfinite(x)]
+    split = _otsu(known)
+    with np.errstate(invalid="ignore"):
+        heavy: Bools = x > split
+    light = known[known <= split]
+    many = known[known > split]
+    if not len(light) or not len(many):
+        return None
+    apart = float(np.median(many) - np.median(light))
+    spread = float(np.sqrt((_mad(many) ** 2 + _mad(light) ** 2) / 2))
+    distance = apart / max(spread, 1e-9 * apart, 1e-12)
+    both = float(np.mean(heavy.any(axis=0) & (~heavy & np.isfinite(x)).any(axis=0)))
+    if distance < _APART or (often and both < 0.6) or not _spread_over_ranks(heavy):
+        return None
+    evidence = (
+        Evidence("steps", "steps in which some ranks have more work", 100 * both, None, "% of steps"),
+        Evidence("steps", "work is of two sizes, which differ by", apart, None, "s/step"),
+        Evidence("steps", "distance of the sizes over their spread (noise: 2.7)", min(distance, 999.0), _APART, ""),
+    )
+    return _Signature(evidence, distance**2 / (distance**2 + 5), heavy)
+
+
+def _otsu(values: Floats) -> float:
+    """The threshold with the greatest variance between what is below and what is above."""
+    ordered = np.sort(values)
+    count = len(ordered)
+    if count < 2:
+        return float("inf")
+    below = np.arange(1, count)
+    total = np.cumsum(ordered)
+    mean_below = total[:-1] / below
+    mean_above = (total[-1] - total[:-1]) / (count - below)
+    between = below * (count - below) * (mean_above - mean_below) ** 2
+    best = int(np.argmax(between))
+    return float((ordered[best] + ordered[best + 1]) / 2)
+
+
+def _mad(values: Floats) -> float:
+    return 1.4826 * float(np.median(np.abs(values - np.median(values))))
+
+
+def _spread_over_ranks(heavy: Bools) -> bool:
+    """Whether at least half of the ranks have their share, and none has more than three times the usual one, or than six standard
+    deviations of chance above it."""
+    count = heavy.sum(axis=1)
+    usual = float(count.mean())
+    several = max(2.0, 0.3 * usual) if usual >= 4 else 1.0  # few steps for many ranks: not everybody's turn comes
+    had = float(np.mean(count >= several))
+    most = max(3 * usual, usual + 4, usual + 6 * math.sqrt(usual))
+    return had >= (0.5 if usual >= 2 else 0.25 * usual) and float(count.max()) <= most
+
+
+def _between_stages(scene: Scene, pipelines: Pipelines, work: Floats, even: Floats, lost_s: float) -> float:
+    """What lengths that differ from micro-batch to micro-batch cost besides, seconds per step."""
+    batches, stages = pipelines.micro_batches, int(np.bincount(pipelines.member).max())
+    level = nan_median(work, 1)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)  # a rank without steps
+        spread = np.nanstd(work, axis=1) / np.maximum(level, 1e-12)
+    sd = np.nan_to_num(nan_median(spread[None, :], 1)[0]) if len(level) else 0.0
+    after = trimmed_mean(np.stack([busy(even, pipelines), scene.busy_s]))
+    longest = NormalDist().inv_cdf((stages - 0.375) / (stages + 0.25)) if stages > 1 else 0.0
+    more = float(after[0]) * float(sd) * math.sqrt(batches) * longest
+    return float(np.clip(more, 0.0, max(float(after[1] - after[0]) - lost_s, 0.0)))
+
+
+def _together(fleet: Fleet, work: Floats, x: Floats, share: float, pipelines: Pipelines | None) -> _Signature | None:
+    least = limits.EFFECT_SHARE if fleet.timed else limits.MOVING_SHARE_TOGETHER
+    if fleet.patterns.sd_s is None or share < least:
+        return None
+    correlation = varying.correlation(fleet, work)
+    if correlation is None or correlation < _TOGETHER:
+        return None
+    # All ranks of a pipeline work on the same sequences.
+    member = pipelines.member if pipelines is not None else np.arange(len(x))
+    numbers, group = np.unique(member, return_inverse=True)
+    groups = np.stack([np.nan_to_num(x[member == each]).mean(axis=0) for each in numbers])
+    heaviest: Bools = groups >= _highest(groups)[None, :]
+    heavy = np.asarray(heaviest[group.reshape(-1)], dtype=bool)
+    if not _spread_over_ranks(heaviest):
+        return None
+    evidence = (
+        Evidence("functions", "functions of a step grow together (correlation)", correlation, _TOGETHER, ""),
+        Evidence(
+            "steps",
+            "another rank has most work in each step; shared evenly it would save",
+            100 * share,
+            None,
+            "% of the step",
+        ),
+    )
+    return _Signature(evidence, float(np.clip(correlation, 0.0, 1.0)) * 0.9, heavy)
+
+
+def _suspect(
+    fleet: Fleet, scene: Scene, signature: _Signature, lost_s: float, found: varying.Varying | None
+) -> Suspect:
+    rows = np.flatnonzero(signature.heavy.any(axis=1))
+    pause = found if found is not None and found.pauses else None
+    hosts = {fleet.ranks.host[int(row)] for row in rows}
+    oftenest = 100 * float(signature.heavy.sum(axis=1).max()) / max(signature.heavy.shape[1], 1)
+    evidence = [
+        *signature.evidence,
+        Evidence("steps", "steps in which one rank has it, at most", oftenest, None, "% of steps"),
+        Evidence("steps", "ranks whose turn it was", float(len(rows)), float(len(fleet.ranks)), "ranks"),
+    ]
+    doubt = 1.0
+    if found is not None:
+        varies = [Evidence("functions", "varies most", found.function.name, None, "")]
+        if pause is not None or found.alone:
+            varies.append(Evidence("functions", "its share of what varies", 100 * found.of_variance, None, "%"))
+            varies.append(Evidence("functions", "its share of the work", 100 * found.of_work, None, "%"))
+        # Of a pause the function is what convicts; of lengths that all grow.
+        evidence = [*varies, *evidence] if pause is not None else [*evidence, *varies]
+        if pause is None and found.alone:
+            doubt = _DOUBT
+            evidence.append(Evidence(f"{AGAINST}functions", "grows alone: longer input makes most of a step longer; this looks like pauses",
+                                     found.function.name, None, ""))  # fmt: skip
+    component, cause, action = _LENGTHS if pause is None else _of_pause(pause)
+    return Suspect(
+        component=component,
+        cause=cause,
+        host=hosts.pop() if len(hosts) == 1 else "",
+        instance="moves from rank to rank",
+        ranks=tuple(sorted(int(fleet.ranks.number[row]) for row in rows)),
+        function=None if pause is None else pause.function,
+        lost_seconds_per_step=lost_s,
+        lost_percent=100 * lost_s / max(scene.step_s, lost_s),
+        confidence=float(np.clip(0.9 * signature.clear * doubt, 0.05, 0.95)),
+        since=None,
+        evidence=tuple(evidence),
+        action=action,
+    )
+
+
+def _of_pause(pause: varying.Varying) -> tuple[str, str, str]:
+    """Component, cause and action of a function that makes another rank late in each step."""
+    if pause.detail == "gc":
+        return ("python", "gc", "Each rank collects garbage in steps of its own, and all wait for it: collect on all ranks in the same "
+                "steps (gc.disable(), then gc.collect() every so many steps), or less often (gc.freeze()).")  # fmt: skip
+    function = pause.function
+    place = f"{function.name} ({function.file}:{function.line})" if function.file else function.name
+    return ("python", "blocking-call" if pause.detail == "sleep" else "slow-function",
+            f"Look at {place}: now and then it takes long, each time on another rank, and all wait for it.")  # fmt: skip

@@ -1,0 +1,90 @@
+"""Most ranks are held by their CPU quotas: nobody is odd, and no baseline is needed, because the kernel counts what it takes.
+
+held(r,s) = sched(r,s) · throttled(r) / ready(r)      seconds of step s in which its quota kept rank r from the CPU
+lost      = trimmed mean over s of T(s) - T'(s),  T' with own(r,s) - held(r,s) in place of own(r,s)      (lost_time.py)
+
+sched(r,s): ready and not running, of each step; throttled(r) / ready(r): the throttled part of it, over the window.
+
+Convicts: the kernel's count (cpu.throttled_s) on more than half of the ranks, each held for 5 % of the step, or for a quarter as long
+as the one held longest; and lost >= 10 % of the step. Named is who is held at all. Acquits: a quota that few ranks run into is theirs
+(causes/cpu.py).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rankscope.diagnose import limits
+from rankscope.diagnose.fleet.model import Fleet, Floats
+from rankscope.diagnose.hypotheses.rank.cpu import throttled
+from rankscope.diagnose.hypotheses.rank.suspects import Scene
+from rankscope.diagnose.model.replay import shrink
+from rankscope.diagnose.verdict.contract import Evidence, Suspect
+
+_ALIKE = 0.25  # of the longest: quotas are equal, what ranks need is not quite
+_NAMED = 0.02  # of the longest: of equal quotas the suspect is each, also that of the rank that needs least
+_CONFIDENCE = 0.95
+
+
+def throttled_together(fleet: Fleet, scene: Scene) -> Suspect | None:
+    """The quota of most ranks, where the step were shorter without it; None where there is none or it costs little."""
+    counted = throttled(fleet)
+    if not counted.any():
+        return None
+    part, seconds = _parts(fleet)
+    seconds = np.where(counted, seconds, 0.0)
+    if not seconds.any():
+        return None
+    held = seconds >= min(_ALIKE * seconds.max(), limits.EFFECT_SHARE * scene.step_s)
+    if held.sum() * 2 <= len(held):
+        return None
+    held = seconds >= _NAMED * seconds.max()
+    sched = np.nan_to_num(fleet.steps.sched_s[:, -scene.own.shape[1] :])
+    better: Floats = scene.own - np.where(held, part, 0.0)[:, None] * np.fmin(sched, scene.own)
+    lost_s = shrink(scene.own, better, scene.pipelines, scene.busy_s)
+    if lost_s < max(limits.QUOTA_SHARE * scene.step_s, limits.EFFECT_SECONDS):
+        return None
+    hosts = {fleet.ranks.host[row] for row in np.flatnonzero(held)}
+    return Suspect(
+        component="cpu",
+        cause="quota",
+        host=hosts.pop() if len(hosts) == 1 else "",
+        instance="",
+        ranks=tuple(sorted(int(number) for number in fleet.ranks.number[held])),
+        function=None,
+        lost_seconds_per_step=lost_s,
+        lost_percent=100 * lost_s / scene.step_s,
+        confidence=_CONFIDENCE,
+        since=None,
+        evidence=_evidence(fleet, scene, seconds[held], lost_s),
+        action="Most ranks are held by their CPU quotas: raise or remove them (cpu.max, cpu.cfs_quota_us, resources.limits.cpu).",
+    )
+
+
+def _parts(fleet: Fleet) -> tuple[Floats, Floats]:
+    """Per rank: the throttled part of the time in which its training thread was ready and did not run; and its seconds per step."""
+    table, ranks = fleet.patterns, len(fleet.ranks)
+    ready = (table.thread.codes == table.thread.code("training")) & (table.kind.codes == table.kind.code("sched"))
+    by_quota = ready & (table.detail.codes == table.detail.code("throttled"))
+    total = np.bincount(table.rank[ready], table.per_step_s[ready], ranks)
+    seconds = np.bincount(table.rank[by_quota], table.per_step_s[by_quota], ranks)
+    part = np.divide(seconds, total, out=np.zeros(ranks), where=total > 0)
+    return np.asarray(part, dtype=np.float64), np.asarray(seconds, dtype=np.float64)
+
+
+def _evidence(fleet: Fleet, scene: Scene, seconds: Floats, lost_s: float) -> tuple[Evidence, ...]:
+    table, rows = fleet.counters.table, fleet.counters.rows("cpu.throttled_s")
+    moved = rows[table.value[rows] > 0]
+    evidence = [
+        Evidence("scheduler", "ready, not running (throttled), median", float(np.median(seconds)), None, "s/step", len(seconds)),
+        Evidence("cgroup", "cpu.throttled_s, median", float(np.median(table.value[moved])), 0.0, "s"),
+    ]  # fmt: skip
+    quotas = table.limit[moved]
+    if np.isfinite(quotas).any():
+        evidence.append(Evidence("cgroup", "cpu quota, median", float(np.nanmedian(quotas)), None, "CPUs"))
+    evidence.append(
+        Evidence(
+            "steps", "step, against one without throttling (what-if replay)", scene.step_s, scene.step_s - lost_s, "s"
+        )
+    )
+    return tuple(evidence)

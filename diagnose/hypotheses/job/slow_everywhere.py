@@ -1,0 +1,120 @@
+"""All ranks are slower than in the baseline, and none stands out: which function grew, or the transfer.
+
+slower = step - step p50 of the baseline >= 10 % of it; explained = growth of the function that grew most / slower
+Where no function explains half: the transfer, least stay of any rank in collectives, if its growth explains half of slower and the bytes
+of collectives did not grow by half as much. Which link it is cannot be told: all are as slow as each other.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rankscope.diagnose import limits
+from rankscope.diagnose.fleet.model import Fleet, Floats
+from rankscope.diagnose.hypotheses.rank.case import NO_COUNTER
+from rankscope.diagnose.hypotheses.rank.storage import is_write
+from rankscope.diagnose.hypotheses.rank.suspects import Scene
+from rankscope.diagnose.model.excess import trimmed_mean
+from rankscope.diagnose.model.waiting import transfer
+from rankscope.diagnose.past.baseline import Growth, Reference, most_grown
+from rankscope.diagnose.verdict.contract import Evidence, Suspect
+
+_EXPLAINED_LEAST = 0.5
+
+
+def slower_everywhere(fleet: Fleet, scene: Scene, reference: Reference, ranks: tuple[int, ...]) -> list[Suspect]:
+    """The suspect where no rank is odd and steps are longer than they were; none where they are not. `ranks`: all ranks' numbers."""
+    slower = scene.step_s - reference.step_p50
+    if slower < max(limits.BASELINE_SHARE * reference.step_p50, limits.EFFECT_SECONDS, 3 * reference.step_p50_spread):
+        return []
+    grown = most_grown(reference, fleet)
+    evidence = [_against_baseline(scene, reference)]
+    explained = 0.0
+    if grown is not None:
+        explained = min((grown.now_s - grown.before_s) / slower, 1.0)
+        what = f"time in {grown.function.name}" + (f" ({grown.detail})" if grown.detail else "")
+        evidence.append(Evidence("stacks", what, grown.now_s, grown.before_s, "s/step"))
+    clear = explained >= _EXPLAINED_LEAST and grown is not None
+    place = grown.function.name if grown is not None and clear else ""
+    if grown is not None and place and grown.function.file:
+        place += f" ({grown.function.file}:{grown.function.line})"
+    if not clear and (network := _longer_transfer(fleet, scene, reference, slower, ranks)) is not None:
+        return [network]
+    if not clear:
+        evidence.append(Evidence("stacks", "no function grew by as much as the step", 100 * explained, None, "%"))
+    component, cause = _component_of(grown) if grown is not None and clear else ("workload", "slow-everywhere")
+    return [
+        Suspect(
+            component=component,
+            cause=cause,
+            host=fleet.hosts[0] if len(fleet.hosts) == 1 else "",
+            instance=grown.detail if grown is not None and component == "storage" else "",
+            ranks=ranks,
+            function=grown.function if grown is not None and clear else None,
+            lost_seconds_per_step=slower,
+            lost_percent=100 * slower / scene.step_s,
+            confidence=0.5 + 0.4 * explained,
+            since=None,
+            evidence=tuple(evidence),
+            action=f"All ranks are slower: look at what changed since the baseline{f', first at {place}' if place else ''}.",
+        )
+    ]
+
+
+def _against_baseline(scene: Scene, reference: Reference) -> Evidence:
+    return Evidence("steps", "step time against the baseline", scene.step_s, reference.step_p50, "s", 0)
+
+
+def _component_of(grown: Growth) -> tuple[str, str]:
+    """What all ranks share that became slow: a folder, the CPUs; else the code or its configuration."""
+    if grown.function.kind == "io":
+        return "storage", "slow-write" if is_write(grown.function.name) else "slow-read"
+    if grown.function.kind == "sched" and grown.function.name == "ready":
+        return "cpu", "quota" if grown.detail == "throttled" else "contended"
+    return "workload", "slow-everywhere"
+
+
+def _longer_transfer(
+    fleet: Fleet, scene: Scene, reference: Reference, slower: float, ranks: tuple[int, ...]
+) -> Suspect | None:
+    known = [_mean(transfer(each.steps.wait_s)) for each in reference.fleets]
+    before = float(np.median(known)) if known else float("nan")
+    now = _mean(transfer(scene.wait))
+    explained = min((now - before) / slower, 1.0)
+    if not explained >= _EXPLAINED_LEAST or not before > 0:
+        return None
+    bytes_before = float(np.median([_sent(each) for each in reference.fleets]))
+    bytes_now = _sent(fleet)
+    if bytes_before > 0 and bytes_now / bytes_before - 1 >= 0.5 * (now / before - 1):  # more is sent: nobody's link
+        return None
+    lost_s = min(now - before, slower)
+    evidence = [
+        _against_baseline(scene, reference),
+        Evidence("steps", "transfer (least stay of any rank)", now, before, "s/step"),
+    ]
+    if bytes_before > 0:
+        evidence.append(Evidence("collectives", "bytes of a rank", bytes_now / 1e6, bytes_before / 1e6, "MB/step"))
+    return Suspect(
+        component="network",
+        cause="slow-link",
+        host=fleet.hosts[0] if len(fleet.hosts) == 1 else "",
+        instance="",
+        ranks=ranks,
+        function=None,
+        lost_seconds_per_step=lost_s,
+        lost_percent=100 * lost_s / scene.step_s,
+        confidence=(0.5 + 0.4 * explained) * NO_COUNTER,
+        since=None,
+        evidence=tuple(evidence),
+        action="All ranks stay longer in collectives and none waits for another: look at what their links share, a switch or other "
+        "traffic, and at changed settings of the collectives.",
+    )
+
+
+def _mean(per_step: Floats) -> float:
+    return float(trimmed_mean(per_step[None, :])[0])
+
+
+def _sent(fleet: Fleet) -> float:
+    """Median over ranks of the bytes of their collectives, per step."""
+    return float(np.median(fleet.bytes_per_step("collective")))

@@ -1,0 +1,1 @@
+"""Links between ranks: flows, ports, PCIe and NVLink paths."""

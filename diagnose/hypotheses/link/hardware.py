@@ -1,0 +1,251 @@
+"""The transfer is long: which NIC, NVLink or PCIe link between ranks is it? No rank is odd, because nobody's own time is long.
+
+In a ring every step ends with the slowest link: its rate is low and flat, its peers burst and wait. With the rate of port i while
+it moves and ρ(i) = rate(i) / median rate of its peers (ports of one nominal speed that carry as much):
+
+sending(i) = bytes(i) / rate(i) per step, at most the transfer          (the transfer where either is unknown)
+lost(i)    = sending(i) · (1 - ρ(i))                                    what the step gains if i were as fast as its peers
+
+Convicts: a counter of the port (causes/nic.py, causes/nvlink.py; a degraded PCIe link above it) with ρ <= 0.85 and 5 % of the
+step lost. Without a counter five robust standard deviations below the peers, and either ρ <= 0.6, not burstier than they and
+8 % lost, or ρ <= 0.8, σ at most half of theirs and 5 % lost: the link itself, network/slow-link (nvlink/slow).
+Acquits: what moved on all peers; a port whose rate is that of its peers.
+Suspects share the lost time of the slowest of them, for a ring waits for that one.
+Interfaces that carry the job's TCP flows are judged by the flows (causes/network.py) unless a counter of theirs speaks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from rankscope.diagnose import limits
+from rankscope.diagnose.fleet.counters import Counter
+from rankscope.diagnose.fleet.model import Bools, Fleet, Floats, Ints
+from rankscope.diagnose.fleet.ports import Ports, peers_of, ports
+from rankscope.diagnose.hypotheses.link import nic, nvlink
+from rankscope.diagnose.hypotheses.link.port import Found, PortCharge, Scale
+from rankscope.diagnose.hypotheses.rank import pcie
+from rankscope.diagnose.hypotheses.rank.case import CONVICTED, NO_COUNTER, SEEN
+from rankscope.diagnose.model.pcie_links import degraded, narrow_ranks
+from rankscope.diagnose.verdict.contract import Evidence
+
+_REACHED = 0.8  # of NVLink's nominal speed that collectives get at best
+
+
+def judge(fleet: Fleet, steps: int, step_s: float, transfer: Floats) -> tuple[PortCharge, ...]:
+    """Ports and links that explain a large part of the transfer, the worst first.
+
+    `steps` in the whole window; `transfer`: seconds of each step that is judged.
+    """
+    transfer = transfer[np.isfinite(transfer)]
+    if steps < 1 or len(transfer) == 0:
+        return ()
+    scale = Scale(steps, step_s, fleet.seconds, transfer)
+    if scale.transfer_s < max(limits.EFFECT_SHARE * step_s, limits.EFFECT_SECONDS):
+        return ()
+    nvlinks, nics = (Found.of(ports(fleet, prefix), prefix, scale) for prefix in (nvlink.PREFIX, nic.PREFIX))
+    devices = Found.of(ports(fleet, "pcie."), "pcie.", scale)
+    charges = _of_nics(fleet, nics)
+    charges += _through_pcie(fleet, nics, devices, charges)
+    charges += _one_link(_alone(fleet, nics, charges))
+    charges += _of_nvlinks(fleet, nvlinks, float("nan") if charges else _moving(nics, nvlinks))
+    charges += _alone(fleet, nvlinks, charges)
+    # Where NICs and NVLinks are measured, a slow device shows there; what else it moves are copies.
+    elsewhere = np.concatenate([each.ports.rank[np.isfinite(each.ratio)] for each in (nvlinks, nics)])
+    charges += _of_pcie(fleet, scale, devices, np.unique(elsewhere))
+    return _shared(charges)
+
+
+# ---- NICs and NVLinks --------------------------------------------------------------------------------------------------
+
+
+def _of_nics(fleet: Fleet, found: Found) -> list[PortCharge]:
+    """NICs that a counter of their own convicts."""
+    made = (nic.charge(fleet, found, index) for index in found.candidates(nic.moved(found), nic.gone(found)).tolist())
+    return [charge for charge in made if charge is not None]
+
+
+def _of_nvlinks(fleet: Fleet, found: Found, moving: float) -> list[PortCharge]:
+    """GPUs that a counter of their NVLinks convicts."""
+    moved = nvlink.moved(found)
+    waited = moved & (moving <= limits.RATE_RATIO)
+    made = (nvlink.charge(fleet, found, index, moving) for index in found.candidates(moved, waited).tolist())
+    return [charge for charge in made if charge is not None]
+
+
+def _moving(nics: Found, nvlinks: Found) -> float:
+    """Share of the transfer in which the job's links move data; NaN where nobody knows.
+
+    Of NICs: median of mean use / use while moving. Without them: (bytes of the median GPU / 80 % of its links' speed) / transfer.
+    """
+    speed = nics.ports.value("nic.speed_hz")
+    duty = nics.ports.value("nic.collective_mu") * speed / nics.rate
+    if np.isfinite(duty).any():
+        return min(float(np.nanmedian(duty)), 1.0)
+    needed = nvlinks.ports.bytes / (_REACHED * nvlinks.ports.limit("nvlink.burst_hz")) / nvlinks.scale.steps
+    known = needed[np.isfinite(needed) & (needed > 0)]
+    return min(float(np.median(known)) / nvlinks.scale.transfer_s, 1.0) if len(known) else float("nan")
+
+
+def _through_pcie(fleet: Fleet, found: Found, devices: Found, known: list[PortCharge]) -> list[PortCharge]:
+    """NICs that are slow because a PCIe link of their rank is degraded or errs."""
+    rows = np.flatnonzero(found.slower())
+    rows = rows[np.isin(found.ports.rank[rows], [row for charge in known for row in charge.ranks], invert=True)]
+    narrow, result = set(narrow_ranks(fleet).tolist()), []
+    erring = devices.moved(pcie.ERRORS)
+    for index in rows[np.argsort(found.ratio[rows], kind="stable")][: limits.SUSPECTS_EXAMINED].tolist():
+        rank, told = int(found.ports.rank[index]), found.evidence(index)
+        host = fleet.ranks.host[rank]
+        link = degraded(fleet, rank, _others(fleet, rank)) if rank in narrow else None
+        if link is not None:
+            told = (*link.evidence(), *told)
+            result.append(
+                found.charge(fleet, index, "pcie", "link-degraded", CONVICTED, told, link.action(host), link.instance)
+            )
+            continue
+        for device in np.flatnonzero(erring & (devices.ports.rank == rank))[:1].tolist():
+            instance = devices.ports.instance[device]
+            told = (*devices.events(device, pcie.ERRORS), *told)
+            result.append(
+                found.charge(fleet, index, "pcie", "errors", SEEN, told, pcie.errors_action(instance, host), instance)
+            )
+    return result
+
+
+def _alone(fleet: Fleet, found: Found, known: list[PortCharge]) -> list[PortCharge]:
+    """Ports that are slow by their rate alone, the slowest first: the path they are on."""
+    sigma = found.ports.value(f"{found.prefix}collective_sigma")
+    theirs = peers_of(sigma, found.group)[0]
+    step_s = found.scale.step_s
+    flat = (found.ratio <= limits.RATE_RATIO_ALONE) & (found.lost_s >= limits.PORT_EFFECT_SHARE * step_s)
+    flat &= ~(sigma > limits.FLAT_SIGMA * theirs)  # unknown does not acquit
+    lower = (found.ratio <= limits.RATE_RATIO_FLAT) & (found.lost_s >= limits.EFFECT_SHARE * step_s)
+    flat |= lower & (sigma <= limits.FLAT_BESIDE * theirs)
+    flat &= found.lost_s >= limits.EFFECT_SECONDS
+    flat &= found.rate <= found.peers_rate - limits.RATE_MADS * found.spread
+    flat &= ~_judged_by_flows(fleet, found.ports)
+    rows = np.flatnonzero(flat)
+    result: list[PortCharge] = []
+    for index in rows[np.argsort(found.ratio[rows], kind="stable")][: limits.SUSPECTS_EXAMINED].tolist():
+        ratio, rank = float(found.ratio[index]), int(found.ports.rank[index])
+        # It may be slow only because it sends to, or hears from, one that is as slow and convicted.
+        if any(charge.ratio <= 1.25 * ratio or rank in charge.ranks for charge in known):
+            continue
+        instance, host = found.ports.instance[index], fleet.ranks.host[rank]
+        nothing = Evidence("counters", f"errors, speed and state of {instance}", "as its peers'", None, "")
+        told = (*found.evidence(index), nothing)
+        if found.prefix == nic.PREFIX:
+            action = nic.slow_action(host, instance)
+            result.append(found.charge(fleet, index, "network", "slow-link", NO_COUNTER, told, action))
+        else:
+            action = nvlink.slow_action(host, instance)
+            result.append(found.charge(fleet, index, "nvlink", "slow", NO_COUNTER, told, action))
+    return result
+
+
+def _one_link(found: list[PortCharge]) -> list[PortCharge]:
+    """Two ports that are as slow as each other, with no counter on either, are the two ends of one link."""
+    if len(found) != 2 or found[0].ratio < 0.8 * found[1].ratio:
+        return found
+    one, other = found
+    what = f"as slow, perhaps the other end of the link: {other.instance} of {other.host}"
+    end = Evidence("counters", what, 100 * other.ratio, 100.0, "% of the peers' rate")
+    ranks = tuple(sorted({*one.ranks, *other.ranks}))
+    return [replace(one, ranks=ranks, evidence=(*one.evidence, end))]
+
+
+def _judged_by_flows(fleet: Fleet, seen: Ports) -> Bools:
+    interfaces = {(int(fleet.ranks.netns[row]), name) for row, name in
+                  zip(fleet.flows.rank.tolist(), fleet.flows.interface, strict=True) if name}  # fmt: skip
+    netns = fleet.ranks.netns[seen.rank].tolist()
+    return np.array(
+        [(space, name) in interfaces for space, name in zip(netns, seen.instance, strict=True)], dtype=np.bool_
+    )
+
+
+def _others(fleet: Fleet, rank: int) -> Ints:
+    return np.delete(np.arange(len(fleet.ranks)), rank)
+
+
+# ---- GPUs that talk over PCIe, unseen by any NIC or NVLink -------------------------------------------------------------
+
+
+def _of_pcie(fleet: Fleet, scale: Scale, devices: Found, elsewhere: Ints) -> list[PortCharge]:
+    """Ranks whose devices move data more slowly than their peers', with a degraded link or one that errs."""
+    result: list[PortCharge] = []
+    for rank in narrow_ranks(fleet).tolist():
+        link = degraded(fleet, rank, _others(fleet, rank))
+        cost = _cost(fleet, scale, rank) if link is not None and rank not in elsewhere else None
+        if link is None or cost is None:
+            continue
+        host, (lost, ratio, told) = fleet.ranks.host[rank], cost
+        evidence = (*link.evidence(), told)
+        result.append(
+            PortCharge(
+                "pcie",
+                "link-degraded",
+                host,
+                link.instance,
+                (rank,),
+                lost,
+                ratio,
+                CONVICTED,
+                evidence,
+                link.action(host),
+            )
+        )
+    for index in np.flatnonzero(devices.moved(pcie.ERRORS))[: limits.SUSPECTS_EXAMINED].tolist():
+        instance, rank = devices.ports.instance[index], int(devices.ports.rank[index])
+        cost = _cost(fleet, scale, rank) if rank not in elsewhere else None
+        if cost is not None and not any(rank in charge.ranks for charge in result):
+            lost, ratio, told = cost
+            action = pcie.errors_action(instance, fleet.ranks.host[rank])
+            evidence = (*devices.events(index, pcie.ERRORS), told)
+            result.append(devices.charge(fleet, index, "pcie", "errors", SEEN, evidence, action, "", lost, ratio))
+    return result
+
+
+def _cost(fleet: Fleet, scale: Scale, rank: int) -> tuple[float, float, Evidence] | None:
+    """(seconds per step, rate over the peers', evidence) of a rank's slowest device; None if it is not slow, or nobody measured."""
+    counters = fleet.counters
+    mine = list(counters.of("pcie.burst_hz", rank))
+    rows = counters.rows("pcie.burst_hz")
+    others = counters.table.value[rows[(counters.table.rank[rows] >= 0) & (counters.table.rank[rows] != rank)]]
+    if not mine or not len(others):
+        return None
+    slowest: Counter = min(mine, key=lambda c: c.value)
+    sent = [
+        c.value
+        for name in ("pcie.rx_bytes", "pcie.tx_bytes")
+        for c in counters.of(name, rank)
+        if c.instance == slowest.instance
+    ]
+    rate, expected = slowest.value, float(np.median(others))
+    if not sent or not 0 < rate <= limits.RATE_RATIO * expected:
+        return None
+    lost = min(max(sent) / rate / scale.steps, scale.transfer_s) * (1 - rate / expected)
+    if not scale.counts(lost, limits.EFFECT_SHARE):
+        return None
+    return lost, rate / expected, Evidence("nvml", "rate while moving", rate, expected, "bytes/s", len(others))
+
+
+# ---- together ----------------------------------------------------------------------------------------------------------
+
+
+def _shared(found: list[PortCharge]) -> tuple[PortCharge, ...]:
+    """One charge per port; all together cost no more than the worst of them: a ring waits for its slowest link."""
+    best: dict[tuple[str, str], PortCharge] = {}
+    for charge in sorted(found, key=lambda each: -each.lost_s * each.support):
+        same = best.get((charge.host, charge.instance))
+        if same is None:
+            best[charge.host, charge.instance] = charge
+        elif (same.component, same.cause) == (charge.component, charge.cause):
+            best[charge.host, charge.instance] = replace(same, ranks=tuple(sorted({*same.ranks, *charge.ranks})))
+    charges = sorted(best.values(), key=lambda each: -each.lost_s)
+    if not charges:
+        return ()
+    weight = np.array([charge.lost_s for charge in charges])
+    shares = weight[0] * weight / weight.sum()
+    return tuple(replace(charge, lost_s=float(share)) for charge, share in zip(charges, shares, strict=True))

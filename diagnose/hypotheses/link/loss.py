@@ -1,0 +1,92 @@
+"""Packets that get lost: the median step is as it was, but now and then every rank waits for a packet that is sent again.
+
+held(s) = median over ranks of the step's length - longest own time of any rank: what nobody's work explains. Not the least stay: of a
+          ring who has all of its packets goes on to its next step, and waits there
+usual   = 10th percentile of held over steps;  long(s): held(s) - usual >= RTO_SECONDS, two such steps at least
+lost    = mean over all steps of (held(s) - usual) where long(s)                                          seconds per step
+share(a) = retransmitted / sent bytes of all pairs of addresses that touch a;  rest(a): of those that do not
+
+Convicts: share(a) of 0.5 % and three times rest(a); of several addresses the one with the largest share(a) - rest(a): the end that the
+pairs which lose have in common. Acquits: no long steps (what is sent again at once costs nothing), pairs that all lose alike, and two
+hosts: they have no pair that does not touch both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from rankscope.diagnose import limits
+from rankscope.diagnose.fleet.model import Bools, Fleet, Floats
+from rankscope.diagnose.hypotheses.link.network import Cells, LinkCharge, cells_of, end_at, shapers, tight
+from rankscope.diagnose.hypotheses.rank.case import REPORTED
+from rankscope.diagnose.text import rate as rate_text
+from rankscope.diagnose.verdict.contract import Evidence
+
+_SUPPORT = 0.95  # what is sent again is counted by the kernel; that it fell into the long steps is inferred
+_SENDER = 1.05  # times the weight: where one pair alone loses, its sender is a little likelier
+
+
+def judge(fleet: Fleet, held_s: Floats, step_s: float) -> tuple[LinkCharge, ...]:
+    """One charge at most. `held_s`: per step, what no rank's own work explains; no NaN. Seconds."""
+    if len(held_s) < limits.STEPS_LEAST:
+        return ()
+    usual = float(np.percentile(held_s, 10))  # most steps may be hit
+    late: Bools = held_s - usual >= limits.RTO_SECONDS
+    lost_s = float(np.where(late, held_s - usual, 0.0).mean())
+    if late.sum() < limits.LOSS_STEPS or lost_s < max(limits.EFFECT_SHARE * step_s, limits.EFFECT_SECONDS):
+        return ()
+    cells = cells_of(fleet)
+    found = max(lossy_ends(cells), default=None)
+    if found is None:
+        return ()
+    _, address, share, rest = found
+    evidence = (
+        Evidence("tcp", f"sent again to and from {address}", 100 * share, 100 * rest, "%", len(cells.source)),
+        Evidence("steps", "steps in which a lost packet was waited for", float(late.sum()), 0.0, "steps"),
+        Evidence("steps", "step less the longest own time, in those", float(np.median(held_s[late])), usual, "s"),
+    )
+    support = _SUPPORT if late.sum() >= limits.EPISODES_LEAST else REPORTED
+    return (_charge(fleet, address, lost_s, share / max(rest, 0.2 * limits.LOSS_SHARE), support, evidence),)
+
+
+def lossy_ends(cells: Cells) -> Iterator[tuple[float, str, float, float]]:
+    """Addresses whose pairs lose while the others do not: weight, address, share, share of the others."""
+    losing = cells.retransmitted >= limits.LOSS_SHARE
+    if not losing.any():
+        return
+    source, peer, names = cells.ends()
+    for number in sorted({*source[losing].tolist(), *peer[losing].tolist()}):
+        mine = (source == number) | (peer == number)
+        if mine.all():
+            continue
+        share, rest = _pooled(cells, mine), _pooled(cells, ~mine)
+        if share < max(limits.LOSS_SHARE, limits.LOSS_RATIO * rest):
+            continue
+        weight = _SENDER if (losing & (source == number)).any() else 1.0
+        yield (share - rest) * weight, names[number], share, rest
+
+
+def _pooled(cells: Cells, which: Bools) -> float:
+    return float(cells.retransmitted_bytes[which].sum() / max(cells.sent_bytes[which].sum(), 1.0))
+
+
+def _charge(
+    fleet: Fleet, address: str, lost_s: float, ratio: float, support: float, evidence: tuple[Evidence, ...]
+) -> LinkCharge:
+    end, narrow = end_at(fleet, address), tight(address, shapers(fleet))
+    if narrow is not None:
+        evidence = (*evidence, Evidence("qdisc", f"shaper on {address}", rate_text(narrow), None, ""))
+    return LinkCharge(
+        cause="loss" if narrow is None else "slow-link",
+        address=address,
+        interface=end.interface,
+        host=end.host,
+        ranks=end.ranks,
+        lost_s=lost_s,
+        ratio=ratio,
+        support=support,
+        evidence=evidence,
+        action=f"Packets to and from {end} get lost: look at its errors and drops (ip -s link), its cable, its switch port.",
+    )

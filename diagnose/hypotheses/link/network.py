@@ -1,0 +1,335 @@
+"""Network: the transfer is long because one link is slow. No rank is accused: nobody's own time is too long.
+
+Rate of a flow while it sends = sent_bytes / (busy - rwnd_limited - sndbuf_limited): the time in which only the network held
+data back, so that a waiting peer process does not look like a slow link. Flows between two addresses are one cell of
+C4's delay matrix [source][destination]: one slow cell is a link, a slow row the sender, a slow column the receiver.
+
+lost(cell) = sending seconds per step · (1 - rate / rate of the cells that touch neither end), at most the transfer
+
+A process that stands in the run queue reads and acknowledges late, and its peers' flows to it look slow: the time that the
+processes at both ends were ready but not running (the longer of the two) is taken off, as far as it exceeds that of the cells
+it is compared with, which are as fast as they are in spite of it. Behind a narrow shaper those count for no more than their shapers let
+through.
+
+Convicts: a shaper with less than its peers' rate, retransmissions, a round trip far above its least. With one of them
+a cell is slow below a third of its peers' rate (two thirds with a shaper), without any below a fifth. A whole row and column says more
+than a cell: where every pair into and out of one address is slower than each pair that does not touch it (by 1.6) and queues more
+(by 2), they are slow.
+Acquits: flows that are small, or wait for the receiving process; a transfer that is a small part of the step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from rankscope.diagnose import limits
+from rankscope.diagnose.fleet.model import Bools, Fleet, Floats, Ints
+from rankscope.diagnose.text import rate as rate_text
+from rankscope.diagnose.verdict.contract import Evidence
+
+_SHAPED_RATIO = 1.5  # enough where the shaper itself is seen
+_SHAPED_BELOW = 0.7  # of the median shaper of the other hosts
+
+
+@dataclass(frozen=True, slots=True)
+class LinkCharge:
+    """One end of the network accused of a part of the transfer."""
+
+    cause: str
+    address: str
+    interface: str
+    host: str
+    ranks: tuple[int, ...]  # rows in fleet.ranks
+    lost_s: float
+    ratio: float
+    support: float
+    evidence: tuple[Evidence, ...]
+    action: str
+    component: str = "network"
+
+    @property
+    def clear(self) -> float:
+        """How sure the slowness itself is, 0..1: 1 - 1 / ratio²."""
+        return 1 - 1 / max(self.ratio, 1.0) ** 2
+
+    @property
+    def instance(self) -> str:
+        return f"{self.interface} {self.address}".strip()
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """One end of a link: an address of a host, and the ranks behind it."""
+
+    address: str
+    interface: str  # empty if it is not known
+    host: str
+    ranks: tuple[int, ...]  # rows in fleet.ranks
+
+    def __str__(self) -> str:
+        return f"{self.interface or 'the interface'} ({self.address}) of {self.host}"
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """One entry per pair of addresses (source, destination)."""
+
+    source: tuple[str, ...]
+    peer: tuple[str, ...]
+    interface: tuple[str, ...]
+    sent_bytes: Floats
+    sending_s: Floats
+    retransmitted_bytes: Floats
+    inflation: Floats
+
+    @property
+    def rate(self) -> Floats:
+        return self.sent_bytes / np.maximum(self.sending_s, 1e-6)
+
+    @property
+    def retransmitted(self) -> Floats:
+        """Share of the bytes that had to be sent again."""
+        return self.retransmitted_bytes / np.maximum(self.sent_bytes, 1.0)
+
+    def ends(self) -> tuple[Ints, Ints, tuple[str, ...]]:
+        """Source and destination of each entry as numbers of addresses, and the addresses."""
+        names, codes = np.unique(np.array([*self.source, *self.peer]), return_inverse=True)
+        count = len(self.source)
+        return codes[:count].astype(np.int64), codes[count:].astype(np.int64), tuple(names.tolist())
+
+
+def judge(fleet: Fleet, steps: int, step_s: float, transfer_s: float) -> tuple[LinkCharge, ...]:
+    """Links that explain a large part of the transfer. `steps` in the whole window; seconds per step."""
+    if transfer_s < max(limits.EFFECT_SHARE * step_s, limits.EFFECT_SECONDS) or steps < 1:
+        return ()
+    cells = cells_of(fleet)
+    if len(cells.source) == 0:
+        return ()
+    slow: list[tuple[int, float, float]] = []  # cell, reference rate, lost
+    besides: list[tuple[int, float, float]] = []  # cells of a slow end that cost little themselves
+    shaped, queued, ends = shapers(fleet), _queued_s(fleet), _slow_ends(cells)
+    queue = np.array([max(queued.get(end, 0.0) for end in pair) for pair in zip(cells.source, cells.peer, strict=True)])
+    for index in range(len(cells.source)):
+        others = _others(cells, index)
+        if not others:  # one link only: nothing to compare it with
+            continue
+        reference = _usual(cells.rate[others])
+        narrow = tight(cells.source[index], shaped) or tight(cells.peer[index], shaped)
+        late = max(float(queue[index] - np.median(queue[others])), 0.0) / steps
+        if narrow is not None:
+            wide = [value for value in shaped.values() if value > narrow]
+            reference = min(reference, float(np.median(wide))) if wide else reference
+        ratio = reference / float(cells.rate[index])
+        lost = min(float(cells.sending_s[index]) / steps * (1 - 1 / max(ratio, 1.0)) - late, transfer_s)
+        share = limits.EFFECT_SHARE if narrow is not None else limits.LINK_EFFECT_SHARE
+        floor = max(share * step_s, limits.EFFECT_SECONDS)
+        whole = not ends.isdisjoint((cells.source[index], cells.peer[index]))
+        if ratio >= (limits.LINK_RATIO_END if whole else _needed(cells, index, narrow)):
+            if lost >= floor:
+                slow.append((index, reference, lost))
+            elif whole:
+                besides.append((index, reference, max(lost, 0.0)))
+    if not slow:
+        return ()
+    return (_accuse(fleet, cells, slow + besides, shaped),)
+
+
+def cells_of(fleet: Fleet) -> Cells:
+    """Flows between different addresses of the job's hosts, added up by pair; small ones left out."""
+    flows = fleet.flows
+    here = set(flows.local)
+    # A quiet connection (the store, a heartbeat) says nothing about a rate, however long it is busy.
+    loud = max(limits.FLOW_BYTES_LEAST, limits.FLOW_SHARE_LEAST * float(flows.sent_bytes.max(initial=0.0)))
+    totals: dict[tuple[str, str], list[float]] = {}
+    interface: dict[tuple[str, str], str] = {}
+    for index in range(len(flows)):
+        pair = flows.local[index], flows.peer[index]
+        if pair[0] == pair[1] or pair[1] not in here or flows.sent_bytes[index] < loud:
+            continue
+        least = float(flows.min_rtt_s[index])
+        swollen = float(flows.rtt_s[index]) / least if least > 0 else 1.0
+        sent = float(flows.sent_bytes[index])
+        total = totals.setdefault(pair, [0.0, 0.0, 0.0, 0.0])
+        for place, value in enumerate((sent, flows.sending_s[index], flows.retransmitted_bytes[index], sent * swollen)):
+            total[place] += float(value)
+        interface.setdefault(pair, flows.interface[index])
+    pairs = sorted(totals)
+    columns = np.array([totals[pair] for pair in pairs], dtype=np.float64).reshape(len(pairs), 4)
+    return Cells(
+        source=tuple(pair[0] for pair in pairs),
+        peer=tuple(pair[1] for pair in pairs),
+        interface=tuple(interface[pair] for pair in pairs),
+        sent_bytes=columns[:, 0],
+        sending_s=columns[:, 1],
+        retransmitted_bytes=columns[:, 2],
+        inflation=columns[:, 3] / np.maximum(columns[:, 0], 1.0),
+    )
+
+
+def _others(cells: Cells, index: int) -> list[int]:
+    """The cells that touch neither end of this one; else those that share one end."""
+    ends = {cells.source[index], cells.peer[index]}
+    apart = [i for i in range(len(cells.source)) if not ends & {cells.source[i], cells.peer[i]}]
+    return apart or [i for i in range(len(cells.source)) if i != index]
+
+
+def _usual(rates: Floats) -> float:
+    """The median; of fewer than three the highest, because one of two may be slow itself."""
+    return float(np.max(rates) if len(rates) < 3 else np.median(rates))
+
+
+def _slow_ends(cells: Cells) -> set[str]:
+    """Addresses of which every pair, both ways, is slower and queues more than every other pair; two of each at least."""
+    found = set()
+    source, peer, names = cells.ends()
+    for number, address in enumerate(names):
+        mine = (source == number) | (peer == number)
+        both_ways = (source == number).any() and (peer == number).any()
+        if not both_ways or min(mine.sum(), (~mine).sum()) < 2:
+            continue
+        slower = float(cells.rate[~mine].min()) >= limits.LINK_RATIO_END * float(cells.rate[mine].max())
+        queues = float(cells.inflation[mine].min()) >= max(
+            limits.RTT_INFLATION, limits.RTT_RATIO_END * float(cells.inflation[~mine].max())
+        )
+        if slower and queues:
+            found.add(address)
+    return found
+
+
+def shapers(fleet: Fleet) -> dict[str, float]:
+    """Addresses behind a shaper, bytes/s."""
+    found: dict[str, float] = {}
+    ranks, flows = fleet.ranks, fleet.flows
+    for counter in fleet.counters.named("qdisc.rate_limit"):
+        if not counter.value > 0:
+            continue
+        if counter.rank >= 0:
+            # Interfaces of one name exist in every network namespace: ranks of the same one share the shaper.
+            near = (ranks.netns[flows.rank] == ranks.netns[counter.rank]) & _on(fleet, flows.rank, counter.observed_on)
+        else:
+            near = _on(fleet, flows.rank, counter.observed_on)
+        for index in np.flatnonzero(near):
+            if flows.interface[index] == counter.instance or not flows.interface[index]:
+                found[flows.local[index]] = min(found.get(flows.local[index], np.inf), counter.value)
+    return found
+
+
+def _queued_s(fleet: Fleet) -> dict[str, float]:
+    """How long the worst process behind each address stood in the run queue, all its threads together, seconds."""
+    found: dict[str, float] = {}
+    flows = fleet.flows
+    for counter in fleet.counters.named("cpu.process_ready_s"):
+        if not counter.value > 0:
+            continue
+        for address in {flows.local[index] for index in np.flatnonzero(flows.rank == counter.rank)}:
+            found[address] = max(found.get(address, 0.0), counter.value)
+    return found
+
+
+def _on(fleet: Fleet, rows: Ints, host: str) -> Bools:
+    return np.array([fleet.ranks.observed_on[row] == host for row in rows], dtype=bool)
+
+
+def tight(address: str, shaped: dict[str, float]) -> float | None:
+    """The shaper of an address, if it is clearly below those of the others or the others have none."""
+    mine = shaped.get(address)
+    if mine is None:
+        return None
+    others = [value for other, value in shaped.items() if other != address]
+    return mine if not others or mine <= _SHAPED_BELOW * float(np.median(others)) else None
+
+
+def _needed(cells: Cells, index: int, narrow: float | None) -> float:
+    """How many times slower than its peers this cell must be."""
+    if narrow is not None:
+        return _SHAPED_RATIO
+    if {*cells.source, *cells.peer} == {cells.source[index], cells.peer[index]} and not _loses(cells, index):
+        return limits.LINK_RATIO_REVERSE
+    return limits.LINK_RATIO if _loses(cells, index) or _queues(cells, index) else limits.LINK_RATIO_ALONE
+
+
+def _loses(cells: Cells, index: int) -> bool:
+    """Of few cells two may touch the lossy end: the lower median says what is usual."""
+    share = cells.retransmitted
+    others = np.sort(np.delete(share, index))
+    usual = float(others[(len(others) - 1) // 2]) if len(others) else 0.0
+    return bool(share[index] >= max(limits.RETRANSMIT_SHARE, limits.LOSS_RATIO * usual))
+
+
+def _queues(cells: Cells, index: int) -> bool:
+    others = np.delete(cells.inflation, index)
+    usual = float(np.median(others)) if len(others) else 1.0
+    return bool(cells.inflation[index] >= max(limits.RTT_INFLATION, 2 * usual))
+
+
+def _accuse(fleet: Fleet, cells: Cells, slow: list[tuple[int, float, float]], shaped: dict[str, float]) -> LinkCharge:
+    """One charge: the end that most of the slow cells have in common."""
+    address = _common_end(cells, slow, shaped)
+    mine = [item for item in slow if address in (cells.source[item[0]], cells.peer[item[0]])]
+    worst, reference, _ = max(mine, key=lambda item: item[2])
+    sending = {cells.source[index] == address for index, _, _ in mine}
+    way = "both ways" if len(sending) == 2 else "sending" if True in sending else "receiving"
+    named = [cells.interface[i] for i, _, _ in mine if cells.source[i] == address]
+    end = end_at(fleet, address, next((name for name in named if name), ""))
+    loses = any(_loses(cells, index) for index, _, _ in mine)
+    queues = any(_queues(cells, index) for index, _, _ in mine)
+    narrow = tight(address, shaped)
+    action = f"Check {end}: {'the shaper on it, ' if narrow is not None else ''}its cable, its switch port, its speed."
+    if len(mine) == 1 and narrow is None:
+        other = cells.peer[worst] if cells.source[worst] == address else cells.source[worst]
+        action = f"Check the path between {address} and {other}: only this one is slow."
+    evidence = list(_evidence(cells, worst, reference, address, shaped, narrow))
+    evidence.insert(1, Evidence("tcp", f"{address} slow", way, None, ""))
+    return LinkCharge(
+        cause="loss" if loses and not queues and narrow is None else "slow-link",
+        address=address,
+        interface=end.interface,
+        host=end.host,
+        ranks=end.ranks,
+        lost_s=max(item[2] for item in mine),
+        ratio=reference / float(cells.rate[worst]),
+        support=1.0 if narrow is not None else 0.9 if loses or queues else 0.75,
+        evidence=tuple(evidence),
+        action=action,
+    )
+
+
+def _common_end(cells: Cells, slow: list[tuple[int, float, float]], shaped: dict[str, float]) -> str:
+    weight: dict[str, float] = {}
+    for index, _, lost in slow:
+        # A sender is a little likelier than the receiver: its queue is where a rate is enforced.
+        for address, part in ((cells.source[index], 1.05), (cells.peer[index], 1.0)):
+            convicted = 1.5 if tight(address, shaped) is not None else 1.0
+            weight[address] = weight.get(address, 0.0) + lost * part * convicted
+    return max(sorted(weight), key=lambda each: weight[each])
+
+
+def _evidence(
+    cells: Cells, worst: int, reference: float, address: str, shaped: dict[str, float], narrow: float | None
+) -> Iterable[Evidence]:
+    count = len(cells.source) - 1
+    name = f"{cells.source[worst]} > {cells.peer[worst]}"
+    yield Evidence("tcp", f"rate while sending {name}", float(cells.rate[worst]), reference, "bytes/s", count)
+    if narrow is not None:
+        rest = [value for other, value in shaped.items() if other != address]
+        yield Evidence("qdisc", f"shaper on {address}", rate_text(narrow), rate_text(float(np.median(rest))) if rest else None,
+                       "", len(rest))  # fmt: skip
+    share = cells.retransmitted
+    others_share = np.delete(share, worst)
+    yield Evidence("tcp", "retransmitted", 100 * float(share[worst]),
+                   100 * float(np.median(others_share)) if count else None, "%", count)  # fmt: skip
+    inflation = np.delete(cells.inflation, worst)
+    yield Evidence("tcp", "round trip over its least", float(cells.inflation[worst]),
+                   float(np.median(inflation)) if count else None, "x", count)  # fmt: skip
+
+
+def end_at(fleet: Fleet, address: str, interface: str = "") -> End:
+    """The end with this address, which must be the local one of some flow. `interface`: if it is known already."""
+    flows = fleet.flows
+    mine = [index for index, local in enumerate(flows.local) if local == address]
+    rows = tuple(dict.fromkeys(int(flows.rank[index]) for index in mine))
+    named = interface or next((flows.interface[index] for index in mine if flows.interface[index]), "")
+    return End(address, named, fleet.ranks.host[rows[0]], rows)

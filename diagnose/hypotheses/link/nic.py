@@ -1,0 +1,176 @@
+"""NIC: collectives between hosts are long because one port is down now and then, runs at a lower speed, errs or is slow.
+
+Convicts: speed (or width) below its capability and below the peers'; symbol, CRC errors at 1/s and ten times the peers';
+pause frames likewise (nic/slow: the port cannot take what arrives): all only where the rate while moving is below the
+peers' and the loss matters. A rate that nobody measured is taken from the speed. Retransmissions and gaps in sequence
+without errors of the port itself are loss in the network (network/loss).
+Down: the port was not active, or lost its link more often than its peers. lost = the time it was down, or what steps with a flap
+are longer than the quickest quarter, whichever is more; at most the mean transfer.
+A port that never was active costs what another port carries more than the median one.
+Acquits: the same on most peers; a rate like theirs. Slow alone, with no counter: the link, network/slow-link.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rankscope.diagnose import limits
+from rankscope.diagnose.fleet.model import Bools, Fleet, Floats
+from rankscope.diagnose.fleet.ports import grown, peers_of
+from rankscope.diagnose.hypotheses.link.port import Found, PortCharge
+from rankscope.diagnose.hypotheses.rank.case import CONVICTED, REPORTED, SEEN
+from rankscope.diagnose.text import rate
+from rankscope.diagnose.verdict.contract import Evidence
+
+PREFIX = "nic."
+ERRORS = ("nic.symbol_errors", "nic.crc_errors")
+LOSSES = ("nic.retransmits", "nic.out_of_sequence")
+PAUSES = ("nic.pause",)
+CONGESTED = ("nic.cnp",)
+_NEVER = 0.01  # of the window
+
+
+def moved(found: Found) -> Bools:
+    """Ports on which a counter moved that did not on their peers."""
+    return np.asarray(
+        _down(found) | (_speed(found) < 1) | found.moved((*ERRORS, *LOSSES, *PAUSES)), dtype=np.bool_
+    )  # fmt: skip
+
+
+def charge(fleet: Fleet, found: Found, index: int) -> PortCharge | None:
+    """The charge against one port whose counters moved; None if the cost is not known or too small."""
+    return _down_charge(fleet, found, index) or _speed_charge(fleet, found, index) or _error_charge(fleet, found, index)
+
+
+def slow_action(host: str, instance: str) -> str:
+    """What to do about a port that is slow without a reason."""
+    return (
+        f"{instance} of {host} is slow and reports nothing: check the path behind it (cable, switch port, its counters and congestion "
+        f"control), `ib_write_bw -d {instance.partition('/')[0]}` to another host."
+    )
+
+
+def gone(found: Found) -> Bools:
+    """Ports that were down, all the time or now and then."""
+    return _down(found)
+
+
+# ---- down --------------------------------------------------------------------------------------------------------------
+
+
+def _down(found: Found) -> Bools:
+    state, fell = found.ports.value("nic.state"), found.ports.value("nic.link_downed")
+    middle = np.nan_to_num(peers_of(state, found.group)[0], nan=1.0)
+    return np.asarray(((state < 1) & (state < middle)) | grown(fell, found.group, 1), dtype=np.bool_)
+
+
+def _down_charge(fleet: Fleet, found: Found, index: int) -> PortCharge | None:
+    if not _down(found)[index]:
+        return None
+    instance, host = found.ports.instance[index], fleet.ranks.host[int(found.ports.rank[index])]
+    state = float(np.nan_to_num(found.ports.value("nic.state")[index], nan=1.0))
+    fell = float(np.nan_to_num(found.ports.value("nic.link_downed")[index]))
+    transfer = found.scale.transfer
+    down_s = (1 - state) * found.scale.window_s / found.scale.steps
+    longer = float(np.mean(transfer) - np.quantile(transfer, 0.25)) if fell > 0 else 0.0
+    lost = min(max(down_s, longer), float(np.mean(transfer))) if state > _NEVER else _by_detour(found)
+    if found.slower()[index]:
+        lost = max(lost, float(found.lost_s[index]))
+    if not found.scale.counts(lost, limits.EFFECT_SHARE):
+        return None
+    evidence = [Evidence("sysfs", f"{instance} active", 100 * state, 100.0, "% of the window", int(found.peers[index]))]
+    if fell > 0:
+        evidence.append(Evidence("sysfs", f"links lost by {instance}", fell, 0.0, "events", int(found.peers[index])))
+    action = (
+        f"{instance} of {host} loses its link: change cable or transceiver, then the switch port (`ibstat {instance.partition('/')[0]}`, "
+        "`dmesg -T | grep -i link`)."
+    )
+    ratio = max(1 - lost / max(float(np.mean(transfer)), 1e-9), 0.05)
+    return found.charge(fleet, index, "nic", "down", CONVICTED, evidence, action, "", lost, ratio)
+
+
+def _by_detour(found: Found) -> float:
+    """A port that never was active: its traffic loads another one, which then carries more than the median."""
+    moved = found.ports.bytes
+    moved = moved[moved > 0]
+    if len(moved) < 2:
+        return 0.0
+    return found.scale.transfer_s * (1 - float(np.median(moved) / moved.max()))
+
+
+# ---- speed -------------------------------------------------------------------------------------------------------------
+
+
+def _speed(found: Found) -> Floats:
+    """Speed over the peers', where it is also below the port's own capability; 1 elsewhere."""
+    speed, able = found.ports.value("nic.speed_hz"), found.ports.limit("nic.speed_hz")
+    middle, _, count = peers_of(speed, found.group)
+    expected = np.where(count > 0, middle, able)
+    # InfiniBand does not say what a port could do: the limit is then the speed itself, and the peers decide.
+    told = able > 1.02 * speed
+    low = (
+        (speed > 0) & (speed <= limits.LINK_SPEED_RATIO * expected) & ~(told & (speed > limits.LINK_SPEED_RATIO * able))
+    )
+    return np.where(low, speed / expected, 1.0)
+
+
+def _speed_charge(fleet: Fleet, found: Found, index: int) -> PortCharge | None:
+    share = float(_speed(found)[index])
+    if share >= 1:
+        return None
+    measured = bool(np.isfinite(found.ratio[index]))
+    lost, ratio = (
+        (float(found.lost_s[index]), float(found.ratio[index])) if measured else _by_speed(found, index, share)
+    )
+    if (measured and not found.slower()[index]) or not found.scale.counts(lost, limits.EFFECT_SHARE):
+        return None
+    instance, host = found.ports.instance[index], fleet.ranks.host[int(found.ports.rank[index])]
+    speed, able = float(found.ports.value("nic.speed_hz")[index]), float(found.ports.limit("nic.speed_hz")[index])
+    count = int(found.peers[index])
+    told = [Evidence("sysfs", f"speed of {instance}", speed, speed / share, "bytes/s", count)]
+    if able > 1.02 * speed:
+        told.append(Evidence("sysfs", f"capability of {instance}", rate(able), None, ""))
+    width = found.ports.value("nic.width")
+    lanes = peers_of(width, found.group)[0][index]
+    if width[index] < lanes:
+        told.append(Evidence("sysfs", f"lanes of {instance}", float(width[index]), float(lanes), "lanes", count))
+    action = (
+        f"{instance} of {host} came up below its speed: reseat or change cable and transceiver, look at the switch port's speed "
+        f"(`ibstat {instance.partition('/')[0]}`, `ethtool <interface>`)."
+    )
+    support = CONVICTED if measured and count else REPORTED
+    return found.charge(
+        fleet, index, "nic", "speed-degraded", support, (*told, *found.evidence(index)), action, "", lost, ratio
+    )
+
+
+def _by_speed(found: Found, index: int, share: float) -> tuple[float, float]:
+    """The cost where nobody measured rates: the port at its full speed, for as long as its bytes take."""
+    sent, speed = found.ports.bytes[index], found.ports.value("nic.speed_hz")[index]
+    sending = (
+        min(float(sent / speed) / found.scale.steps, found.scale.transfer_s) if sent > 0 else found.scale.transfer_s
+    )
+    return sending * (1 - share), share
+
+
+# ---- errors ------------------------------------------------------------------------------------------------------------
+
+
+def _error_charge(fleet: Fleet, found: Found, index: int) -> PortCharge | None:
+    if not found.slower()[index]:
+        return None
+    instance, host = found.ports.instance[index], fleet.ranks.host[int(found.ports.rank[index])]
+    rates = found.evidence(index)
+    device = instance.partition("/")[0]
+    if errors := tuple(found.events(index, ERRORS)):
+        more = tuple(found.events(index, LOSSES))
+        action = f"Bits arrive broken: clean or change cable and transceiver of {instance} on {host} (`mlxlink -d {device} -c`)."
+        return found.charge(fleet, index, "nic", "errors", CONVICTED, (*errors, *more, *rates), action)
+    if pauses := tuple(found.events(index, PAUSES)):
+        action = f"{instance} of {host} asks its switch to pause: look at its PCIe link and at what else uses it (`ethtool -S`)."
+        return found.charge(fleet, index, "nic", "slow", SEEN, (*pauses, *rates), action)
+    if losses := tuple(found.events(index, LOSSES)):
+        congested = tuple(found.events(index, CONGESTED))
+        action = f"Packets of {instance} on {host} are lost on their way: look at the switches' drops, at congestion control (ECN, PFC)."
+        return found.charge(fleet, index, "network", "loss", CONVICTED, (*losses, *congested, *rates), action)
+    return None

@@ -1,0 +1,86 @@
+"""NVLink: collectives inside a host are long because the links of one GPU are down, err or are slow.
+
+Convicts: links that are down on this GPU and not on its peers; errors (CRC, replay, recovery) at 1/s and ten times the
+peers'; both only where it is felt. NVLink's rates are means over some 0.1 s, in which all members of a ring move the same, so the
+GPU's own rate need not show it. Then the others must wait: while they are in collectives the job's NICs move data in 85 % of the
+time or less (mean use over rate while moving), though no NIC is slow; lost = transfer · (1 - that share). Without NICs:
+what the bytes of the median GPU take at 80 % of its links' speed, over the transfer; without rates the links that are left.
+Acquits: links that are down on most GPUs (the machine has so many); NICs that move all the time. Alone slow: nvlink/slow.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rankscope.diagnose import limits
+from rankscope.diagnose.fleet.model import Bools, Fleet, Floats
+from rankscope.diagnose.fleet.ports import peers_of
+from rankscope.diagnose.hypotheses.link.port import Found, PortCharge
+from rankscope.diagnose.hypotheses.rank.case import CONVICTED, SEEN
+from rankscope.diagnose.verdict.contract import Evidence
+
+PREFIX = "nvlink."
+ERRORS = ("nvlink.errors",)
+_OTHER_WAY = 0.1  # of the rate: PCIe 5 x16 moves 64 GB/s, NVLink 4 450 to 900
+
+
+def moved(found: Found) -> Bools:
+    """GPUs on which a counter of NVLink moved that did not on their peers."""
+    return np.asarray((_more_down(found) > 0) | found.moved(ERRORS), dtype=np.bool_)
+
+
+def charge(fleet: Fleet, found: Found, index: int, moving: float) -> PortCharge | None:
+    """The charge against one GPU whose counters moved; None if the cost is not known or too small.
+
+    `moving`: share of the transfer in which the job's other links move data; NaN where nobody knows.
+    """
+    instance = found.ports.instance[index]
+    host = fleet.ranks.host[int(found.ports.rank[index])]
+    down, total = float(_more_down(found)[index]), float(found.ports.limit("nvlink.links_down")[index])
+    lost, ratio = _cost(found, index, down, total, moving)
+    if not found.scale.counts(lost, limits.EFFECT_SHARE):
+        return None
+    rates = found.evidence(index)
+    if np.isfinite(moving) and not found.slower()[index]:
+        waits = Evidence("counters", "the links of all others move data in", 100 * moving, None, "% of the transfer")
+        rates = (waits, *rates)
+    number = instance.removeprefix("gpu")
+    which = f" -i {number}" if number.isdigit() else ""
+    if down > 0:
+        value, count = float(found.ports.value("nvlink.links_down")[index]), int(found.peers[index])
+        links = Evidence("nvml", f"NVLinks of {instance} that are down", value, value - down, "links", count)
+        action = (
+            f"See `nvidia-smi nvlink -s{which}` and `dmesg -T | grep -i -e xid -e nvlink` on {host}: reset {instance} with the job "
+            "stopped; if links stay down, drain the host and have bridge, switch and fabricmanager checked."
+        )
+        return found.charge(fleet, index, "nvlink", "down", CONVICTED, (links, *rates), action, "", lost, ratio)
+    action = f"See `nvidia-smi nvlink -e{which}` on {host}: links of {instance} repeat what arrives broken; have bridge and switch checked."
+    told = (*found.events(index, ERRORS), *rates)
+    return found.charge(fleet, index, "nvlink", "errors", SEEN, told, action, "", lost, ratio)
+
+
+def slow_action(host: str, instance: str) -> str:
+    """What to do about a GPU whose links are slow without a reason."""
+    return (
+        f"NVLink of {instance} on {host} is slow and reports no error: check `nvidia-smi nvlink -s` and fabricmanager's log, run "
+        "`nccl-tests all_reduce_perf` inside the host."
+    )
+
+
+def _more_down(found: Found) -> Floats:
+    """Links that are down beyond the peers' median."""
+    values = found.ports.value("nvlink.links_down")
+    middle = np.nan_to_num(peers_of(values, found.group)[0])
+    return np.nan_to_num(values - middle)
+
+
+def _cost(found: Found, index: int, down: float, total: float, moving: float) -> tuple[float, float]:
+    """(seconds per step, what the transfer would shrink to): by its rate, by what the others wait, by the links that are left."""
+    if found.slower()[index]:
+        return float(found.lost_s[index]), float(found.ratio[index])
+    if np.isfinite(moving):
+        return (found.scale.transfer_s * (1 - moving), moving) if moving <= limits.RATE_RATIO else (0.0, 1.0)
+    if np.isfinite(found.ratio[index]) or not down > 0:
+        return 0.0, 1.0
+    left = max(1 - down / total, _OTHER_WAY) if total > 0 else 0.5
+    return found.scale.transfer_s * (1 - left), left

@@ -1,0 +1,156 @@
+"""A slow link between two stages of one of several pipelines, from the stays in messages alone (timings).
+
+A pipeline whose work is that of the others but whose messages take longer is late: its ranks wait less where all pipelines meet (the
+gradients), and longer in messages. A slow stage shows itself by its own time, and then no link is looked for.
+
+late(d)   = median over the ranks r of pipeline d of  (median over r's peers of stay(·) - stay(r)),  stay: mean seconds per step in
+            collectives that are no messages
+lost      = the same of the stage of d that comes last: it decides when the step ends
+z(d)      = late(d) / max(1.4826 MAD of late over the other pipelines, floor of 1.25 % of the step)                       z >= 4
+more(r,w) = seconds per step that r stays longer than its peers in messages of the way w: activations (forward) or gradients
+            (backward)
+
+Where: both sides of a slow link run at its pace. The stages before it wait for gradients, those behind it for activations, so it lies
+behind the stage k for which Σ over j <= k of more(j, gradients) + Σ over j > k of more(j, activations) is greatest; each of
+these must be a third of late(d), or nothing is said: work that nobody timed makes all later stages wait, but none before it.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from rankscope.diagnose import limits
+from rankscope.diagnose.fleet.model import Fleet, Floats, Ints
+from rankscope.diagnose.fleet.pipelines import message_names
+from rankscope.diagnose.hypotheses.rank.case import NO_COUNTER
+from rankscope.diagnose.hypotheses.rank.suspects import Scene
+from rankscope.diagnose.model.excess import nan_median, peers_median, trimmed_mean
+from rankscope.diagnose.verdict.contract import Evidence, Suspect
+
+_GRADIENTS = re.compile(r"backward|bwd|grad", re.IGNORECASE)
+_ACTIVATIONS = re.compile(r"forward|fwd|activation", re.IGNORECASE)
+_EACH = 1 / 3  # of late(d)
+_OWN = 0.3  # of late(d): a pipeline that works this much longer is late by its work
+
+
+@dataclass(frozen=True, slots=True)
+class _Stays:
+    """Seconds per step and rank: where the pipelines meet, and in messages of either way."""
+
+    meeting: Floats
+    gradients: Floats
+    activations: Floats
+
+
+def slow_links_of_pipelines(fleet: Fleet, scene: Scene) -> list[Suspect]:
+    """Suspects of network/slow-link: the two ranks at the ends of each; none where pipelines or the ways of messages are not known."""
+    if not fleet.timed or scene.pipelines is None:
+        return []
+    member = scene.pipelines.member
+    if int(member.max()) < 1:
+        return []
+    stays = _stays(fleet)
+    if not stays.gradients.any() or not stays.activations.any():
+        return []
+    earlier = _less(stays.meeting, scene.roles)
+    late = np.array([float(np.median(earlier[member == d])) for d in range(int(member.max()) + 1)])
+    worked = _more(np.nan_to_num(trimmed_mean(scene.own)), scene.roles)
+    floor_s = limits.PORT_EFFECT_SHARE * scene.step_s
+    found = []
+    for pipeline in np.flatnonzero(late >= floor_s):
+        others = np.delete(late, pipeline)
+        spread = 1.4826 * float(np.median(np.abs(others - np.median(others))))
+        z = float(late[pipeline]) / max(spread, limits.SCALE_FLOOR * scene.step_s)
+        ranks = np.flatnonzero(member == pipeline)
+        if z < limits.Z_LEAST or float(np.max(worked[ranks])) > _OWN * late[pipeline]:
+            continue
+        ends = _ends(_in_order(fleet, ranks), stays, scene.roles, float(late[pipeline]))
+        if ends is not None:
+            # The stage that is last through decides when the step ends.
+            last = int(ranks[np.argmin((stays.meeting + earlier)[ranks])])
+            found.append(_suspect(fleet, scene, ends, (max(float(earlier[last]), float(late[pipeline])), z, stays)))
+    return found
+
+
+def _stays(fleet: Fleet) -> _Stays:
+    table, ranks = fleet.patterns, len(fleet.ranks)
+    collective = table.kind.codes == table.kind.code("collective")
+    stayed = collective & (table.detail.codes != table.detail.code("transfer"))
+    message = np.isin(table.name.codes, message_names(fleet))
+    receives = np.array(["send" not in value.lower() for value in table.name.values], dtype=bool)[table.name.codes]
+
+    def total(words: re.Pattern[str] | None) -> Floats:
+        chosen = stayed & ~message
+        if words is not None:
+            named = np.array([bool(words.search(value)) for value in table.name.values], dtype=bool)
+            chosen = stayed & message & receives & named[table.name.codes]
+        return np.bincount(table.rank[chosen], np.nan_to_num(table.per_step_s[chosen]), ranks).astype(np.float64)
+
+    return _Stays(total(None), total(_GRADIENTS), total(_ACTIVATIONS))
+
+
+def _less(values: Floats, roles: Ints) -> Floats:
+    """How much less each has than the median of its peers."""
+    return np.asarray(np.nan_to_num(peers_median(values[:, None], roles)[:, 0] - values), dtype=np.float64)
+
+
+def _more(values: Floats, roles: Ints) -> Floats:
+    return -_less(values, roles)
+
+
+def _in_order(fleet: Fleet, ranks: Ints) -> Ints:
+    """The ranks of one pipeline from its first stage to its last: by the numbers in their roles' names, else by rank."""
+
+    def place(row: int) -> tuple[tuple[int, ...], int]:
+        return tuple(int(number) for number in re.findall(r"\d{1,9}", fleet.ranks.role[row])), int(
+            fleet.ranks.number[row]
+        )
+
+    return np.array(sorted(ranks.tolist(), key=place), dtype=np.int64)
+
+
+def _ends(ranks: Ints, stays: _Stays, roles: Ints, late_s: float) -> tuple[int, int] | None:
+    """Rows at both ends of the slow link of a pipeline (ranks in order of stages)."""
+    gradients, activations = _more(stays.gradients, roles)[ranks], _more(stays.activations, roles)[ranks]
+    behind = [float(gradients[: k + 1].sum() + activations[k + 1 :].sum()) for k in range(len(ranks) - 1)]
+    if not behind:
+        return None
+    k = int(np.argmax(behind))
+    paced = np.concatenate([gradients[: k + 1], activations[k + 1 :]])
+    return (int(ranks[k]), int(ranks[k + 1])) if float(paced.min()) >= _EACH * late_s else None
+
+
+def _suspect(fleet: Fleet, scene: Scene, ends: tuple[int, int], facts: tuple[float, float, _Stays]) -> Suspect:
+    late_s, z, stays = facts
+    before, behind = ends
+    peers = int(np.count_nonzero(scene.roles == scene.roles[before])) - 1
+    first, second = (int(fleet.ranks.number[row]) for row in ends)
+
+    def stay(row: int, values: Floats) -> tuple[float, float]:
+        return float(values[row]), float(values[row] + _less(values, scene.roles)[row])
+
+    own = nan_median(scene.own[list(ends)], 1)
+    return Suspect(
+        component="network",
+        cause="slow-link",
+        host=fleet.ranks.host[before] if fleet.ranks.host[before] == fleet.ranks.host[behind] else "",
+        instance=f"rank {first} to rank {second}",
+        ranks=tuple(sorted((first, second))),
+        function=None,
+        lost_seconds_per_step=late_s,
+        lost_percent=100 * late_s / scene.step_s,
+        confidence=float(np.clip(z * z / (z * z + 5) * NO_COUNTER, 0.05, 0.95)),
+        since=None,
+        evidence=(
+            Evidence("steps", "its pipeline comes later than the others to their common collectives, by", late_s, 0.0, "s/step", peers),
+            Evidence("steps", f"rank {first} waits for gradients", *stay(before, stays.gradients), "s/step", peers),
+            Evidence("steps", f"rank {second} waits for activations", *stay(behind, stays.activations), "s/step", peers),
+            Evidence("steps", "own time of the two ranks", float(own.mean()),
+                     float(nan_median(peers_median(scene.own, scene.roles)[list(ends)], 1).mean()), "s/step", peers),
+        ),
+        action=f"All stages of this pipeline run at the pace of the messages between rank {first} and rank {second}: look at the "
+        "link, the ports and the route between their hosts.",
+    )  # fmt: skip

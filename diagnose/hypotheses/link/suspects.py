@@ -1,0 +1,83 @@
+"""Links of the ranks as suspects: flows (causes/network.py, causes/loss.py) and ports (hardware_links.py), on the transfer.
+
+Their lost time comes out of the transfer, the ranks' out of own time: never the same twice. A port that convicts itself speaks for
+the flows of its ranks too.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+
+import numpy as np
+
+from rankscope.diagnose.fleet.model import Fleet, Floats
+from rankscope.diagnose.hypotheses.link.hardware import judge as judge_hardware
+from rankscope.diagnose.hypotheses.link.loss import judge as judge_loss
+from rankscope.diagnose.hypotheses.link.network import LinkCharge
+from rankscope.diagnose.hypotheses.link.network import judge as judge_links
+from rankscope.diagnose.hypotheses.link.port import PortCharge
+from rankscope.diagnose.hypotheses.rank.case import CONVICTED
+from rankscope.diagnose.hypotheses.rank.suspects import Scene
+from rankscope.diagnose.model.excess import nan_median, trimmed_mean
+from rankscope.diagnose.model.slots import least_stay
+from rankscope.diagnose.verdict.contract import Evidence, Suspect
+
+
+def suspect_links(fleet: Fleet, scene: Scene, gained: float, suspects: Sequence[Suspect]) -> list[Suspect]:
+    """Suspects among the links of the ranks. `gained`: seconds per step that the suspects among the ranks cost already."""
+    least = least_stay(scene.wait, None, scene.slots)
+    least = least[np.isfinite(least)]
+    transfer_s = float(trimmed_mean(least[None, :])[0]) if len(least) else 0.0
+    steps = int(np.median(np.isfinite(fleet.steps.seconds).sum(axis=1)))
+    transfer_s = min(transfer_s, scene.step_s - gained)
+    accused = {(suspect.component, name) for suspect in suspects for name in suspect.instance.split(", ")}
+    ports = () if fleet.timed else judge_hardware(fleet, steps, scene.step_s, least)
+    ports = tuple(port for port in ports if (port.component, port.instance) not in accused)
+    known = {row for port in ports for row in port.ranks}
+    held = np.zeros(0) if fleet.timed else _held_up(scene)
+    losing = judge_loss(fleet, held, scene.step_s)
+    links = judge_links(fleet, steps, scene.step_s, transfer_s)
+    # Whoever waits for what is sent again looks slow at both ends: beside a loss only a shaper says that a link is slow as well.
+    links = (*losing, *(link for link in links if not losing or link.support >= CONVICTED))
+    flows = [link for link in links if not known & set(link.ranks)]
+    charged: list[LinkCharge | PortCharge] = [*ports, *flows]
+    behaviour = ("transfer (least stay of any rank)", transfer_s)
+    if losing:  # a trimmed mean leaves out what they cost, and so does the least stay
+        behaviour = ("step less the longest own time", float(held.mean()))
+    return [_link_suspect(fleet, scene, link, *behaviour) for link in charged]
+
+
+def _held_up(scene: Scene) -> Floats:
+    """Per step, what no rank's own work explains of it, seconds: median length over ranks less the longest own time.
+
+    Not the least stay: who got all of its packets goes on to its next step, and waits there.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        held = nan_median(scene.own + scene.wait, 0) - np.nanmax(scene.own, axis=0)
+    return np.asarray(held[np.isfinite(held)], dtype=np.float64)
+
+
+def _link_suspect(
+    fleet: Fleet, scene: Scene, link: LinkCharge | PortCharge, measure: str, measured_s: float
+) -> Suspect:
+    share = link.lost_s / scene.step_s
+    behaviour = Evidence("steps", measure, measured_s, measured_s - link.lost_s, "s/step")
+    onset = scene.onset
+    return Suspect(
+        component=link.component,
+        cause=link.cause,
+        host=link.host,
+        instance=link.instance,
+        ranks=tuple(sorted(int(fleet.ranks.number[row]) for row in link.ranks)),
+        function=None,
+        lost_seconds_per_step=link.lost_s,
+        lost_percent=100 * share,
+        confidence=float(np.clip(link.support * link.clear * min(1.0, 0.6 + share), 0.05, 0.99)),
+        since=fleet.start + float(fleet.steps.start_s[onset.column])
+        if onset and onset.after_s > onset.before_s and np.isfinite(fleet.start)
+        else None,
+        evidence=(*link.evidence, behaviour),
+        action=link.action,
+    )

@@ -1,0 +1,1 @@
+"""What makes one rank slow: one file per component."""

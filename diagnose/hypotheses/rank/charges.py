@@ -1,0 +1,41 @@
+"""What the components are charged with for one rank's excess. Each file beside this one judges one component."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rankscope.diagnose import limits
+from rankscope.diagnose.hypotheses.rank import (
+    cpu,
+    gpu,
+    interrupts,
+    memory,
+    pcie,
+    process,
+    python,
+    storage,
+    transfers,
+    workload,
+)
+from rankscope.diagnose.hypotheses.rank.case import CONVICTED, Case, Charge
+
+JUDGES = (
+    cpu.judge, interrupts.judge, memory.judge, gpu.judge, pcie.judge, transfers.judge, storage.judge, python.judge, process.judge,
+    workload.judge,
+)  # fmt: skip
+
+
+def charges(case: Case) -> tuple[Charge, ...]:
+    """What the components are charged with for one rank's excess, the strongest charge first.
+
+    The strength of a charge is the seconds per step it explains times its support: behaviour accuses, hardware
+    convicts. Support is 1 where a counter moved on the same component at the same time, about 0.75 where none is seen.
+    That all functions grew alike is what a taken CPU looks like, too: of what a convicted component explains, if that is half of the
+    excess, the workload is acquitted.
+    """
+    found = [charge for judge in JUDGES for charge in judge(case)]
+    convicted = max((c.explained_s for c in found if c.component != "workload" and c.support >= CONVICTED), default=0.0)
+    if convicted >= limits.HOLDS_LEAST * case.excess_s:
+        found = [replace(c, explained_s=c.explained_s - convicted) if c.component == "workload" else c for c in found]
+    found = [charge for charge in found if charge.explained_s > 0]
+    return tuple(sorted(found, key=lambda charge: -charge.explained_s * charge.support))

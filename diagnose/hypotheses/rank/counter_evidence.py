@@ -1,0 +1,45 @@
+"""What speaks against a suspect: shown beside what speaks for it, and taken off its score.
+
+rival       another component would explain a part of the same excess: support · (1 + first/(first + rival)) / 2 of the explained seconds
+not shown   a part of the excess is in no function of the rank (the score counts it already)
+no counter  the component has counters and none moved (its support is lower already)
+not always  steps in which the rank was no slower than its peers
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from rankscope.diagnose.hypotheses.rank.case import NO_COUNTER, Case, Charge
+from rankscope.diagnose.model.excess import Differences
+from rankscope.diagnose.verdict.contract import AGAINST, Evidence
+
+_RIVAL_LEAST = 0.2  # of the explained seconds
+_NOT_SHOWN_LEAST = 0.25  # of the excess
+_NOT_ALWAYS_LEAST = 0.15  # of the steps
+_COUNTED = ("gpu", "nvlink", "pcie", "nic", "network")
+
+
+def weighed(case: Case, charge: Charge, others: Sequence[Charge], found: Differences, whole_s: float) -> Charge:
+    """The charge with its contradicting evidence, and with less support where there is a rival. `whole_s`: the rank's excess."""
+    against = []
+    rival = next((each for each in others if each.component not in (charge.component, "workload")), None)
+    support = charge.support
+    if rival is not None and rival.explained_s >= _RIVAL_LEAST * charge.explained_s:
+        against.append(
+            Evidence(f"{AGAINST}functions", f"{rival.component}/{rival.cause} would explain", rival.explained_s,
+                     None, "s/step")
+        )  # fmt: skip
+        support *= 0.5 + 0.5 * charge.explained_s / (charge.explained_s + rival.explained_s)
+    hidden = whole_s - charge.explained_s - (rival.explained_s if rival is not None else 0.0)
+    if hidden >= _NOT_SHOWN_LEAST * whole_s and case.functions:
+        against.append(Evidence(f"{AGAINST}steps", "excess that this does not explain", hidden, None, "s/step"))
+    if charge.component in _COUNTED and charge.support <= NO_COUNTER and not case.fleet.timed:
+        against.append(
+            Evidence(f"{AGAINST}counters", f"a counter of {charge.component} that moved", "none was seen", None, "")
+        )
+    seldom = 1 - float(found.slower_share[case.rank])
+    if seldom >= _NOT_ALWAYS_LEAST:
+        against.append(Evidence(f"{AGAINST}steps", "no slower than its peers in", 100 * seldom, None, "% of steps"))
+    return replace(charge, support=support, evidence=(*charge.evidence, *against))

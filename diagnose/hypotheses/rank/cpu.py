@@ -1,0 +1,168 @@
+"""CPU: the training thread is ready and does not run.
+
+Convicts: ready time above the peers', and a counter that says who or what kept it from the CPU: CFS throttling of its
+control group (quota), the process that ran meanwhile (contended; affinity where it is a rank of the same job; irq where it is the
+kernel's thread for interrupts), steal. Interrupts that run between the rank's own instructions: interrupts.py.
+Where takers are counted and hardly anybody took the CPU, nobody contends: that is a quota too, or steal.
+Acquits: no ready time above the peers'. Where no counter speaks the charge stands with less support.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from rankscope.diagnose.fleet.model import Bools, Fleet
+from rankscope.diagnose.hypotheses.rank.case import CONVICTED, NO_COUNTER, Case, Charge
+from rankscope.diagnose.model.attribute import sample
+from rankscope.diagnose.verdict.contract import Evidence
+
+_OWNER = re.compile(r"^(.*) \((\d+)\)$", re.DOTALL)
+INTERRUPTS = re.compile(r"^ksoftirqd/(\d{1,5})$")  # the kernel's thread for interrupts that are too many
+_PART = 0.3  # of the ready time that a counter must explain to convict
+
+
+def judge(case: Case) -> Iterator[Charge]:
+    """Charges of the CPU for the excess of ready time."""
+    ready = case.excess_of("sched") - case.excess_of("sched", "job control") if case.functions else case.sched_excess_s
+    if ready <= 0:
+        return
+    throttled, quota_evidence = _throttling(case)
+    by_quota = min(max(throttled, case.excess_of("sched", "throttled"), 0.0), ready)
+    queued = ready - by_quota
+    # A rank that is kept from the CPU loses caches and clock too: every function grows a little. No function is odd.
+    spread = case.python is not None and case.python.spread and ready >= _PART * case.excess_s
+    diffuse = case.python.excess_s if case.python is not None and spread else 0.0
+    if by_quota >= _PART * ready:
+        yield Charge(
+            "cpu", "quota", by_quota + diffuse, CONVICTED if quota_evidence else NO_COUNTER,
+            (_ready_evidence(case, ready, "throttled"), *quota_evidence),
+            "Raise or remove the CPU quota (cpu.max, cpu.cfs_quota_us, resources.limits.cpu) of this rank's control group.",
+            instance=_cgroup(case),
+        )  # fmt: skip
+        diffuse = 0.0
+    if queued > 0:
+        yield _queue_charge(case, queued, diffuse)
+
+
+def throttled(fleet: Fleet) -> Bools:
+    """Ranks (rows) whose control group was throttled at all."""
+    table, rows = fleet.counters.table, fleet.counters.rows("cpu.throttled_s")
+    ranks = table.rank[rows[table.value[rows] > 0]]
+    result = np.zeros(len(fleet.ranks), dtype=bool)
+    result[ranks[ranks >= 0]] = True
+    return result
+
+
+def _throttling(case: Case) -> tuple[float, tuple[Evidence, ...]]:
+    """Seconds per step in which the rank's control group was throttled, above its peers'."""
+    counters = list(case.counters("cpu.throttled_s", ("cgroup",)))
+    if not counters:
+        return 0.0, ()
+    worst = max(counters, key=lambda counter: counter.value)
+    peers = [counter.value for counter in case.peers_of("cpu.throttled_s")]
+    expected = sorted(peers)[len(peers) // 2] if peers else 0.0
+    over = (worst.value - expected) / max(case.steps, 1)
+    if over <= 0:
+        return 0.0, ()
+    evidence = [Evidence("cgroup", "cpu.throttled_s", worst.value, expected, "s", len(peers))]
+    if worst.limit == worst.limit:
+        evidence.append(Evidence("cgroup", "cpu quota", worst.limit, None, "CPUs"))
+    return over, tuple(evidence)
+
+
+def _cgroup(case: Case) -> str:
+    counters = sorted(case.counters("cpu.throttled_s", ("cgroup",)), key=lambda counter: -counter.value)
+    return counters[0].instance if counters else ""
+
+
+def _ready_evidence(case: Case, ready: float, how: str) -> Evidence:
+    mine = sum(f.own_s for f in case.functions if f.kind == "sched")
+    value, expected = (mine, mine - ready) if mine >= ready else (ready, 0.0)
+    return Evidence("scheduler", f"ready, not running ({how})", value, max(expected, 0.0), "s/step", len(case.peers))
+
+
+def _queue_charge(case: Case, queued: float, diffuse: float) -> Charge:
+    """Who ran while the rank stood in the queue? Processes of one name are added up."""
+    job = set(case.fleet.ranks.pid.tolist())
+    foreign: dict[str, tuple[float, list[str]]] = {}
+    ours = 0.0
+    for counter in case.counters("cpu.taken_s", ("rank",)):
+        match = _OWNER.match(counter.instance)
+        comm, pid = (match[1], match[2]) if match else (counter.instance, "")
+        if pid and int(pid[:9]) in job:
+            ours += counter.value
+            continue
+        total, pids = foreign.get(comm, (0.0, []))
+        foreign[comm] = (total + counter.value, [*pids, pid] if pid else pids)
+    needed = _PART * queued * max(case.steps, 1)
+    evidence = [_ready_evidence(case, queued, "queue")]
+    takers = sorted(foreign.items(), key=lambda item: -item[1][0])
+    taken = sum(total for _, (total, _) in takers)
+    watched = "cpu.taken_s" in case.fleet.counters
+    if watched and taken + ours < needed:
+        return _nobody_charge(case, queued, diffuse, taken + ours, evidence)
+    if takers and taken >= needed and taken >= ours:
+        comm, (total, pids) = takers[0]
+        who = f"{comm} ({pids[0]})" if len(pids) == 1 else f"{comm} ({len(pids)} processes)" if pids else comm
+        evidence.extend(
+            Evidence("scheduler", f"CPU taken by {name}", each / max(case.steps, 1), 0.0, "s/step")
+            for name, (each, _) in takers[:3]
+            if each >= 0.1 * taken
+        )
+        interrupted = INTERRUPTS.match(comm)
+        if interrupted is not None and total - _interrupted_peers_s(case) >= needed:
+            cpu = f"cpu{interrupted[1]}"
+            action = f"See what interrupts {cpu} of {case.host} (/proc/softirqs, mpstat -P ALL 1): steer it to CPUs without ranks."
+            return Charge("cpu", "irq", queued + diffuse, CONVICTED, tuple(evidence), action, instance=cpu)
+        action = f"Move or stop {who} on {case.host}, or give the rank CPUs of its own."
+        return Charge("cpu", "contended", queued + diffuse, CONVICTED, tuple(evidence), action, instance=who)
+    if ours >= needed and _is_crowded(case):
+        evidence.append(
+            Evidence("scheduler", "CPU taken by ranks of the same job", ours / max(case.steps, 1), 0.0, "s/step")
+        )
+        evidence.append(Evidence("process", "allowed CPUs", case.fleet.ranks.cpus[case.rank], None, ""))
+        action = "Several ranks share these CPUs: widen or spread their affinity (taskset, --bind-to, cpuset)."
+        return Charge("cpu", "affinity", queued + diffuse, CONVICTED, tuple(evidence), action,
+                      instance=case.fleet.ranks.cpus[case.rank])  # fmt: skip
+    if ours >= needed:
+        evidence.append(
+            Evidence("scheduler", "CPU taken by ranks of the same job", ours / max(case.steps, 1), 0.0, "s/step")
+        )
+    action = f"Find what runs on the CPUs of this rank on {case.host} (pidstat 1, top)."
+    return Charge("cpu", "contended", queued + diffuse, NO_COUNTER, tuple(evidence), action)
+
+
+def _interrupted_peers_s(case: Case) -> float:
+    """For how long the kernel's threads for interrupts ran in place of a peer, median, seconds."""
+    taken = dict.fromkeys(sample(case.peers).tolist(), 0.0)
+    for counter in case.peers_of("cpu.taken_s"):
+        if INTERRUPTS.match(counter.instance.partition(" ")[0]):
+            taken[counter.rank] += counter.value
+    return float(np.median(list(taken.values()))) if taken else 0.0
+
+
+def _nobody_charge(case: Case, queued: float, diffuse: float, taken: float, evidence: list[Evidence]) -> Charge:
+    """A thread stood in the queue and hardly anybody ran instead: its group was throttled, or the hypervisor took the CPU."""
+    steps = max(case.steps, 1)
+    evidence.append(Evidence("scheduler", "CPU taken by any other process", taken / steps, queued, "s/step"))
+    stolen = sum(counter.value for counter in case.host_counters("cpu.steal_s"))
+    if stolen >= _PART * queued * steps:
+        evidence.append(Evidence("host", "cpu.steal_s", stolen, None, "s"))
+        action = f"The hypervisor gives {case.host} less CPU than it was sold: move the virtual machine."
+        return Charge("cpu", "steal", queued + diffuse, CONVICTED, tuple(evidence), action)
+    action = "Nobody else ran: look for a CPU quota on this rank's control group (cpu.max, cpu.cfs_quota_us)."
+    return Charge("cpu", "quota", queued + diffuse, NO_COUNTER, tuple(evidence), action)
+
+
+def _is_crowded(case: Case) -> bool:
+    """Whether this rank shares exactly its CPUs with another rank while some peer of the host has other ones."""
+    ranks = case.fleet.ranks
+    mine, host = ranks.cpus[case.rank], ranks.observed_on[case.rank]
+    on_host = [row for row in range(len(ranks)) if ranks.observed_on[row] == host]
+    if len(on_host) > 4096 or not mine:
+        return False
+    same = sum(ranks.cpus[row] == mine for row in on_host)
+    return 1 < same < len(on_host)

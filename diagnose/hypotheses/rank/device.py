@@ -1,0 +1,130 @@
+"""What device causes share: the time spent on a device beside the peers', and one counter beside the same of the peers."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from rankscope.diagnose import limits
+from rankscope.diagnose.fleet.counters import Counter
+from rankscope.diagnose.hypotheses.rank.case import NO_COUNTER, Case, Charge
+from rankscope.diagnose.model.attribute import Function, FunctionExcess, sample
+from rankscope.diagnose.verdict.contract import Evidence
+
+_SMALL = 1e-3  # of the own time: functions below say nothing
+_SLOWER = 1.2
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceTime:
+    """Seconds per step of one kind of function on the rank and on its peers."""
+
+    kind: str
+    own_s: float
+    peers_s: float
+    functions: tuple[FunctionExcess, ...]
+
+    @property
+    def excess_s(self) -> float:
+        return self.own_s - self.peers_s
+
+    @property
+    def worst(self) -> FunctionExcess:
+        return max(self.functions, key=lambda f: f.excess_s)
+
+    @property
+    def function(self) -> Function:
+        return Function(self.worst.kind, self.worst.name, self.worst.file, self.worst.line)
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """One counter of the rank, `expected`: the median of its peers; NaN without any."""
+
+    counter: Counter
+    value: float
+    expected: float
+    peers: int
+
+    @property
+    def known(self) -> bool:
+        return self.peers > 0 and math.isfinite(self.expected)
+
+    def evidence(self, source: str, unit: str, measure: str = "", factor: float = 1.0) -> Evidence:
+        what = measure or f"{self.counter.name} of {self.counter.instance}"
+        expected = self.expected * factor if self.known else None
+        return Evidence(source, what, self.value * factor, expected, unit, self.peers)
+
+
+def device_time(case: Case, kind: str, detail: str | None = None) -> DeviceTime | None:
+    """The time in functions of this kind; None if there are none, or the rank spends no more than its peers."""
+    functions = tuple(f for f in case.functions if f.kind == kind and (detail is None or f.detail == detail))
+    if not functions:
+        return None
+    found = DeviceTime(kind, sum(f.own_s for f in functions), sum(f.peers_s for f in functions), functions)
+    return found if found.excess_s > 0 else None
+
+
+def behaviour(case: Case, device: DeviceTime) -> tuple[Evidence, ...]:
+    """What the times alone say. More work slows what grows with it, a slow device slows every function on it."""
+    worst, peers = device.worst, len(case.peers)
+    evidence = [Evidence("functions", f"time in {worst.name}", worst.own_s, worst.peers_s, "s/step", peers)]
+    if len(device.functions) == 1:
+        return tuple(evidence)
+    evidence.append(Evidence("functions", f"all {device.kind} time", device.own_s, device.peers_s, "s/step", peers))
+    compared = [f for f in device.functions if f.own_s >= _SMALL * case.own_s]
+    if len(compared) > 1:
+        slower = sum(f.own_s >= _SLOWER * f.peers_s for f in compared)
+        what = f"{device.kind} functions slower than the peers'"
+        evidence.append(Evidence("functions", what, f"{slower} of {len(compared)}", None, ""))
+    return tuple(evidence)
+
+
+def slow(
+    case: Case, device: DeviceTime, component: str, cause: str, action: str, instance: str = "",
+    counters: Iterable[Evidence] = (),
+) -> Charge:  # fmt: skip
+    """The charge that is left when no counter says why. `counters`: those that were read and say nothing."""
+    evidence = (*behaviour(case, device), *counters)
+    return Charge(component, cause, device.excess_s, NO_COUNTER, evidence, action, instance, device.function)
+
+
+def beside(case: Case, name: str, lowest: bool = False, instance: str = "") -> Beside | None:
+    """The rank's worst counter of this name beside its peers': the highest value, or the lowest."""
+    mine = [c for c in case.counters(name) if not instance or c.instance == instance]
+    if not mine:
+        return None
+    worst = min(mine, key=lambda c: c.value if lowest else -c.value)
+    expected, count = peers_value(case, name)
+    return Beside(worst, worst.value, expected, count)
+
+
+def total_beside(case: Case, name: str, instance: str) -> float:
+    """Sum over all counters of the rank whose instance begins with `instance`, less the peers' median of the same sum."""
+    mine = sum(c.value for c in case.counters(name) if c.instance.split(" ", 1)[0] == instance)
+    peers = sample(case.peers)
+    counters = case.fleet.counters
+    rows = counters.rows_of(name, peers)
+    place = np.searchsorted(peers, counters.table.rank[rows])
+    sums = np.bincount(place, weights=counters.table.value[rows], minlength=len(peers))
+    return mine - (float(np.median(sums)) if len(sums) else 0.0)
+
+
+def peers_value(case: Case, name: str) -> tuple[float, int]:
+    """(median over the peers' counters of this name, how many); NaN, 0 without any."""
+    counters = case.fleet.counters
+    values = counters.table.value[counters.rows_of(name, sample(case.peers))]
+    return (float(np.median(values)), len(values)) if len(values) else (float("nan"), 0)
+
+
+def grown(case: Case, name: str, least: float) -> Beside | None:
+    """A counter of events that grew by `least` and by far more than the peers'; else None."""
+    found = beside(case, name)
+    if found is None or found.value < least:
+        return None
+    if found.known and found.value < limits.EVENTS_RATIO * found.expected:
+        return None
+    return found

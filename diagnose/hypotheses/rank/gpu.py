@@ -1,0 +1,321 @@
+"""GPU: kernels take longer than on the peers. Behaviour accuses, hardware convicts.
+
+A counter is compared with the same counter of the peers, and what it predicts with the excess e that was measured. With the
+rank's kernel time g per step:
+
+clock      r = SM clock while busy / peers' median        predicted = g · (1 - r)         reason: the throttle bits, the power cap
+neighbour  f = share of the GPU used by others - peers'   predicted = g · f
+
+Convicts: a prediction of half of e; the larger one, if both do. A clock's cause is the throttle reason that was set longer than on
+the peers: thermal, power (also a power cap below the peers'), else clock-low. Without a prediction: corrected memory errors
+at 1/s and ten times the peers', any uncorrected one, a failed remap; an Xid that user code does not cause.
+Acquits: peers with the same clock, the same bit for as long, the same errors, the same neighbour. Then it is gpu/slow: the
+behaviour stands, and nothing that was read says why. A lost GPU: hang.py.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rankscope.diagnose import limits, xids
+from rankscope.diagnose.fleet.counters import Counter
+from rankscope.diagnose.hypotheses.rank.case import CONVICTED, REPORTED, SEEN, Case, Charge
+from rankscope.diagnose.hypotheses.rank.device import (
+    Beside,
+    DeviceTime,
+    behaviour,
+    beside,
+    device_time,
+    grown,
+    slow,
+    total_beside,
+)
+from rankscope.diagnose.model.attribute import sample
+from rankscope.diagnose.verdict.contract import Evidence
+
+_THERMAL, _POWER, _CLOCKS = "throttled-thermal", "throttled-power", "clock-low"
+# Specific reasons first: hw_slowdown is set beside hw_thermal and power_brake, and says neither.
+_REASONS = {
+    "hw_thermal": _THERMAL, "sw_thermal": _THERMAL, "power_cap": _POWER, "power_brake": _POWER,
+    "app_clocks": _CLOCKS, "sync_boost": _CLOCKS, "hw_slowdown": _POWER,
+}  # fmt: skip
+_SAME_MODEL = 0.02  # maximum clocks that differ by less belong to one model
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Why this GPU is slow, as a counter says. `predicted_s`: seconds per step; NaN where it cannot be computed."""
+
+    cause: str
+    instance: str
+    predicted_s: float
+    support: float
+    evidence: tuple[Evidence, ...]
+    action: str
+
+
+def judge(case: Case) -> Iterator[Charge]:
+    """One charge for the excess of kernel time, with the cause that its GPU's counters give."""
+    device = device_time(case, "gpu")
+    if device is None:
+        return
+    measured = [reason for reason in (_clock(case, device), _neighbour(case, device)) if reason is not None]
+    told = [r for r in measured if r.predicted_s >= limits.HOLDS_LEAST * device.excess_s]
+    told.sort(key=lambda reason: -reason.predicted_s)
+    told += [r for r in measured if math.isnan(r.predicted_s)]
+    errors = [reason for reason in (_lost(case), _memory_errors(case), _xid(case)) if reason is not None]
+    told += errors
+    if errors and told[0].cause == _CLOCKS and not _explained(case, told[0]):
+        # A clock that nothing holds down, on a GPU whose driver reports a fault: the fault holds it down.
+        told = [
+            replace(errors[0], predicted_s=told[0].predicted_s, evidence=(*errors[0].evidence, *told[0].evidence[:1]))
+        ]
+    if not told:
+        weak = tuple(evidence for reason in measured for evidence in reason.evidence)
+        gpu = name_of(case)
+        action = (
+            f"Nothing on {gpu or 'this GPU'} of {case.host} was reported: run `dcgmi diag -r 3` on it with the job stopped, swap "
+            "ranks between GPUs to see whether the slowness stays with the GPU."
+        )
+        yield slow(case, device, "gpu", "slow", action, gpu, weak or _unremarkable(case))
+        return
+    why = told[0]
+    more = tuple(evidence for reason in told[1:3] for evidence in reason.evidence[:1])
+    predicted: tuple[Evidence, ...] = ()
+    if math.isfinite(why.predicted_s):
+        what = "excess per step, beside what the counter predicts"
+        predicted = (Evidence("functions", what, device.excess_s, why.predicted_s, "s"),)
+    yield Charge(
+        "gpu", why.cause, device.excess_s, why.support,
+        (*why.evidence, *predicted, *behaviour(case, device)[:1], *more),
+        why.action, why.instance, device.function,
+    )  # fmt: skip
+
+
+def name_of(case: Case) -> str:
+    """'gpu2', as the rank's counters or the rank itself say; '' where nobody does."""
+    for name in ("gpu.sm_clock_hz", "gpu.sm_active", "gpu.power_w"):
+        for counter in case.counters(name):
+            return counter.instance
+    gpus = case.fleet.ranks.gpus
+    return gpus[case.rank][0] if len(gpus) > case.rank and gpus[case.rank] else ""
+
+
+def smi(instance: str, what: str, host: str) -> str:
+    """'`nvidia-smi -i 2 -q -d CLOCK` on node-7'."""
+    index = instance.split(" ", 1)[0].removeprefix("gpu")
+    return f"`nvidia-smi{f' -i {index}' if index.isdigit() else ''} {what}` on {host}"
+
+
+# ---- clocks and what holds them down -----------------------------------------------------------------------------------
+
+
+def _clock(case: Case, device: DeviceTime) -> Reason | None:
+    """The SM clock is below the peers': why? Without a clock the bits alone, whose cost nobody knows."""
+    clocks = list(case.counters("gpu.sm_clock_hz"))
+    if not clocks:
+        return _bits_alone(case)
+    mine = min(clocks, key=_of_limit)
+    expected, peers = _expected_clock(case, mine)
+    ratio = mine.value / expected if expected > 0 else 1.0
+    if ratio > (limits.CLOCK_RATIO if peers else limits.CLOCK_RATIO_ALONE):
+        return None
+    cause, why = _held_by(case, mine.instance)
+    clock = Evidence("nvml", f"SM clock of {mine.instance}", mine.value / 1e9, expected / 1e9, "GHz", peers)
+    return Reason(
+        cause,
+        mine.instance,
+        device.own_s * (1 - ratio),
+        CONVICTED,
+        (clock, *why),
+        _clock_action(case, cause, mine.instance),
+    )
+
+
+def _of_limit(clock: Counter) -> float:
+    return clock.value / clock.limit if clock.limit > 0 else clock.value
+
+
+def _expected_clock(case: Case, mine: Counter) -> tuple[float, int]:
+    """(the clock this GPU should have, of how many peers): peers of the same model, else any peers' share of their limit."""
+    counters = case.fleet.counters
+    rows = counters.rows_of("gpu.sm_clock_hz", sample(case.peers))
+    value, limit = counters.table.value[rows], counters.table.limit[rows]
+    if not mine.limit > 0:
+        return (float(np.median(value)), len(value)) if len(value) else (0.0, 0)
+    alike = np.abs(limit / mine.limit - 1) <= _SAME_MODEL
+    if alike.any():
+        return float(np.median(value[alike])), int(alike.sum())
+    share = (value / limit)[limit > 0]
+    return (float(np.median(share)) * mine.limit, len(share)) if len(share) else (mine.limit, 0)
+
+
+def _held_by(case: Case, instance: str) -> tuple[str, tuple[Evidence, ...]]:
+    """(cause, evidence): the throttle reason that was set longer than on the peers, or a low power cap."""
+    over: dict[str, tuple[float, Beside]] = {}
+    for reason, cause in _REASONS.items():
+        found = beside(case, f"gpu.throttle.{reason}_s", instance=instance)
+        if found is None:
+            continue
+        more = found.value - (found.expected if found.known else 0.0)
+        if more < limits.THROTTLED_SHARE * case.fleet.seconds or (reason == "hw_slowdown" and over):
+            continue
+        if more > over.get(cause, (0.0, found))[0]:
+            over[cause] = (more, found)
+    cap = beside(case, "gpu.power_cap_w", lowest=True, instance=instance)
+    if cap is not None and cap.value <= limits.POWER_CAP_RATIO * (cap.expected if cap.known else cap.counter.limit):
+        low = cap.evidence("nvml", "W", f"power cap of {instance}")
+        bit = over.get(_POWER)
+        return _POWER, (low, *((_bit(case, bit[1]),) if bit else ()))
+    if not over:
+        return _CLOCKS, (Evidence("nvml", "throttle reasons set longer than on its peers", "none", None, ""),)
+    cause = max(over, key=lambda each: over[each][0])
+    evidence = [_bit(case, over[cause][1])]
+    if cause == _POWER and over[cause][1].counter.name == "gpu.throttle.hw_slowdown_s" and _hot(case, instance):
+        cause = _THERMAL
+    level = {"throttled-thermal": ("gpu.temperature_c", "°C"), "throttled-power": ("gpu.power_w", "W")}.get(cause)
+    if level is not None and (now := beside(case, level[0], instance=instance)) is not None:
+        evidence.append(now.evidence("nvml", level[1], f"{level[0].split('.')[1].split('_')[0]} of {instance}"))
+    return cause, tuple(evidence)
+
+
+def _bit(case: Case, found: Beside) -> Evidence:
+    reason = found.counter.name.removeprefix("gpu.throttle.").removesuffix("_s")
+    return found.evidence("nvml", "% of the window", f"throttled by {reason}", 100 / case.fleet.seconds)
+
+
+def _hot(case: Case, instance: str) -> bool:
+    now = beside(case, "gpu.temperature_c", instance=instance)
+    return now is not None and now.counter.maximum >= now.counter.limit - 2
+
+
+def _explained(case: Case, reason: Reason) -> bool:
+    """Whether a throttle bit or cap says who lowered the clock."""
+    return any(evidence.measure.startswith(("throttled by", "power cap")) for evidence in reason.evidence)
+
+
+def _bits_alone(case: Case) -> Reason | None:
+    for reason in _REASONS:
+        found = beside(case, f"gpu.throttle.{reason}_s")
+        if found is None:
+            continue
+        if found.value - (found.expected if found.known else 0.0) >= limits.THROTTLED_ALONE * case.fleet.seconds:
+            instance = found.counter.instance
+            cause, why = _held_by(case, instance)
+            return Reason(cause, instance, float("nan"), REPORTED, why, _clock_action(case, cause, instance))
+    return None
+
+
+def _clock_action(case: Case, cause: str, instance: str) -> str:
+    if cause == _THERMAL:
+        see = smi(instance, "-q -d TEMPERATURE,PERFORMANCE", case.host)
+        return f"{instance} of {case.host} is too hot: check fans, airflow and its neighbours' heat ({see}); move the rank meanwhile."
+    if cause == _POWER:
+        see, cap = smi(instance, "-q -d POWER,PERFORMANCE", case.host), smi(instance, "-pl <watts>", case.host)
+        return f"{instance} is held down by its power: see {see}; raise a lowered cap with {cap}, check power supplies and cables."
+    see, reset = smi(instance, "-q -d CLOCK", case.host), smi(instance, "-rgc", case.host)
+    return f"{instance} runs below the clock of its peers: see {see}; lift locked or application clocks with {reset} (and -rac)."
+
+
+# ---- neighbours --------------------------------------------------------------------------------------------------------
+
+
+def _neighbour(case: Case, device: DeviceTime) -> Reason | None:
+    """A process that is not of the job uses the GPU. Who only holds memory on it accuses where no use is measured."""
+    users = sorted(case.counters("gpu.foreign_active"), key=lambda counter: -counter.value)
+    if users:
+        gpu = users[0].instance.split(" ", 1)[0]
+        share = total_beside(case, "gpu.foreign_active", gpu)
+        if share < limits.FOREIGN_SHARE:
+            return None
+        active = Evidence("nvml", f"share of {gpu} used by others", 100 * share, 0.0, "%", len(case.peers))
+        return _neighbour_reason(case, users[0], device.own_s * min(share, 1.0), CONVICTED, active)
+    holders = sorted(case.counters("gpu.foreign_memory_bytes"), key=lambda counter: -counter.value)
+    if not holders:
+        return None
+    gpu = holders[0].instance.split(" ", 1)[0]
+    held = total_beside(case, "gpu.foreign_memory_bytes", gpu)
+    if held < limits.FOREIGN_BYTES:
+        return None
+    memory = Evidence("nvml", f"memory of {gpu} held by others", held / 1e9, 0.0, "GB", len(case.peers))
+    return _neighbour_reason(case, holders[0], float("nan"), REPORTED, memory)
+
+
+def _neighbour_reason(case: Case, user: Counter, predicted_s: float, support: float, what: Evidence) -> Reason:
+    gpu, _, who = user.instance.partition(" by ")
+    action = (
+        f"Stop {who or 'the other process'} on {case.host} or move it off {gpu} ({smi(gpu, 'pmon -c 1', case.host)})."
+    )
+    more = Evidence("nvml", "the process that uses it most", who, None, "") if who else None
+    return Reason("contended", user.instance, predicted_s, support, (what, more) if more else (what,), action)
+
+
+# ---- errors ------------------------------------------------------------------------------------------------------------
+
+
+def _lost(case: Case) -> Reason | None:
+    for counter in case.counters("gpu.lost"):
+        if counter.value > 0:
+            evidence = Evidence("nvml", f"{counter.instance} answers", "no: it has fallen off the bus", None, "")
+            return Reason("lost", counter.instance, float("nan"), CONVICTED, (evidence,), xids.meaning(79)[2])
+    return None
+
+
+def _memory_errors(case: Case) -> Reason | None:
+    """Uncorrected errors and failed remaps always; corrected ones as a storm."""
+    storm = limits.EVENTS_HZ * case.fleet.seconds
+    for name, least in (("gpu.ecc_uncorrected", 1), ("gpu.remap_failed", 1), ("gpu.ecc_corrected", storm),
+                        ("gpu.rows_remapped", 1), ("gpu.retired_pages", 1)):  # fmt: skip
+        found = grown(case, name, least)
+        if found is None:
+            continue
+        instance = found.counter.instance
+        see = smi(instance, "-q -d ECC,ROW_REMAPPER", case.host)
+        action = f"Drain {case.host}, reset {instance}, and replace it if the errors return or a remap failed ({see})."
+        evidence = [found.evidence("nvml", "events", f"{name.removeprefix('gpu.').replace('_', ' ')} on {instance}")]
+        evidence += [_xid_evidence(counter) for counter in _xids(case) if xids.of_memory(_number(counter))]
+        return Reason("ecc-errors", instance, float("nan"), SEEN, tuple(evidence), action)
+    return None
+
+
+def _xid(case: Case) -> Reason | None:
+    """The worst Xid that user code does not cause."""
+    hardware = [c for c in _xids(case) if not xids.by_application(_number(c)) and not xids.of_nvlink(_number(c))]
+    if not hardware:
+        return None
+    worst = max(hardware, key=lambda c: (xids.ends_ranks(_number(c)), c.value))
+    action = f"{xids.meaning(_number(worst))[2]} See `dmesg -T | grep Xid` on {case.host}."
+    cause = "ecc-errors" if xids.of_memory(_number(worst)) else "lost" if xids.means_lost(_number(worst)) else "xid"
+    return Reason(cause, worst.instance, float("nan"), SEEN, tuple(_xid_evidence(c) for c in hardware[:3]), action)
+
+
+def _xids(case: Case) -> list[Counter]:
+    names = case.fleet.counters.names("gpu.xid.")
+    return [c for name in names for c in case.counters(name) if c.value > 0 and name[8:].isdigit()]
+
+
+def _number(counter: Counter) -> int:
+    return int(counter.name.removeprefix("gpu.xid."))
+
+
+def _xid_evidence(counter: Counter) -> Evidence:
+    number = _number(counter)
+    return Evidence(
+        "nvml", f"Xid {number} on {counter.instance}: {xids.meaning(number)[0]}", counter.value, None, "events"
+    )
+
+
+def _unremarkable(case: Case) -> tuple[Evidence, ...]:
+    """Counters that were read and do not say why: the reader must see that they were looked at."""
+    found = []
+    clock = beside(case, "gpu.sm_clock_hz", lowest=True)
+    if clock is not None and clock.known:
+        found.append(clock.evidence("nvml", "GHz", f"SM clock of {clock.counter.instance}", 1e-9))
+    active = beside(case, "gpu.sm_active_computing", lowest=True)
+    if active is not None and active.known:
+        found.append(active.evidence("nvml", "%", "SM activity while computing", 100))
+    return tuple(found)

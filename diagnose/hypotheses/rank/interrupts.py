@@ -1,0 +1,166 @@
+"""CPU: interrupts. Packets or disks keep the rank's CPU busy between its own instructions; no process takes it away.
+
+s          = share of the rank's CPUs in softirq and irq, above the median of its peers
+predicted  = Σ over functions f that compute of min(excess, peers' time · max(2 s / (1 - s), g(f))):  all grow, each by its size
+g(f)       = growth of all others that compute, where it is clear (3 standard errors of the samples): what is counted as interrupts is
+             not all that they cost (caches, the host below a virtual machine)
+explained  = predicted + time in the run queue in which no other process ran
+
+s is counted per CPU where the window says so; else, where ksoftirqd/N took CPU N from this rank (1 % of the window, ten times its
+peers'), what the whole host spent in softirq was spent there.
+Convicts: s >= 5 % that explains half of the excess. Acquits: interrupts that all peers have; a function that the peers do not have: it
+is not 'interrupted'.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rankscope.diagnose import limits
+from rankscope.diagnose.hypotheses.rank.case import CONVICTED, REPORTED, Case, Charge
+from rankscope.diagnose.hypotheses.rank.cpu import INTERRUPTS
+from rankscope.diagnose.model.attribute import FunctionExcess, sample
+from rankscope.diagnose.verdict.contract import Evidence
+from rankscope.probes.host.procfs import parse_cpu_list
+
+_DAEMON = re.compile(rf"{INTERRUPTS.pattern[:-1]} \(\d+\)$")
+_DAEMON_SHARE = 0.01  # of the window
+_MOST = 0.9
+_Z_GROWN = 3.0
+_KINDS = ("cpu.softirq_s", "cpu.irq_s")
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """Of the rank's CPUs in interrupts; `peers`: what is usual, None where it is not known."""
+
+    own: float
+    peers: float | None
+    where: str
+    support: float
+
+    @property
+    def over(self) -> float:
+        return min(self.own - (self.peers or 0.0), _MOST)
+
+
+def judge(case: Case) -> Iterator[Charge]:
+    """One charge if interrupts explain half of the excess."""
+    if not case.functions or not case.steps:
+        return
+    spent = _per_cpu(case)
+    share = _by_cpu(case, spent) if spent else _by_daemon(case)
+    if share is None or share.over < limits.IRQ_SHARE:
+        return
+    slower = share.over / (1 - share.over) / limits.HOLDS_LEAST
+    computing = [f for f in case.functions if f.kind == "python" and f.detail not in ("sleep", "gc")]
+    grown = sum(min(f.excess_s, f.peers_s * max(slower, _growth_beside(case, computing, f))) for f in computing)
+    queued = max(case.excess_of("sched", "queue") - _taken_s(case), 0.0)
+    explained = max(grown, 0.0) + queued
+    if explained < limits.HOLDS_LEAST * case.excess_s:
+        return
+    own, peers = sum(f.own_s for f in computing), sum(f.peers_s for f in computing)
+    count = len(case.peers)
+    yield Charge(
+        component="cpu",
+        cause="irq",
+        explained_s=explained,
+        support=share.support,
+        evidence=(
+            Evidence("host", f"{share.where} in interrupts", share.own, share.peers, "share of the window", count),
+            Evidence("stacks", "computing, all functions", own, peers, "s/step", count),
+            Evidence("scheduler", "ready, while no other process ran", queued, 0.0, "s/step", count),
+        ),
+        action=f"See what interrupts {share.where} of {case.host} (/proc/softirqs, /proc/interrupts, mpstat -P ALL 1): steer it to "
+        "CPUs without ranks (IRQ affinity, RPS), or stop who sends the packets.",
+        instance=share.where,
+        computing_s=max(grown, 0.0),
+    )
+
+
+def _growth_beside(case: Case, computing: Sequence[FunctionExcess], function: FunctionExcess) -> float:
+    """By what share the computing functions other than this one grew; 0 where the samples do not prove it."""
+    own = sum(f.own_s for f in computing) - function.own_s
+    peers = sum(f.peers_s for f in computing) - function.peers_s
+    error = math.sqrt((max(own, 0.0) + max(peers, 0.0)) * limits.SAMPLING_S / max(case.steps, 1))
+    return (own - peers) / peers if peers > 0 and own - peers >= _Z_GROWN * error else 0.0
+
+
+def _by_cpu(case: Case, spent: dict[tuple[str, str], float]) -> _Share | None:
+    own = _share_of(case, case.rank, spent)
+    if own is None or own < limits.IRQ_SHARE:
+        return None
+    others = [share for peer in sample(case.peers) if (share := _share_of(case, int(peer), spent)) is not None]
+    return (
+        _Share(own, float(np.median(others)), f"cpu{case.fleet.ranks.cpus[case.rank]}", CONVICTED) if others else None
+    )
+
+
+def _per_cpu(case: Case) -> dict[tuple[str, str], float]:
+    """Seconds in interrupts by host and CPU, of the CPUs that the windows name."""
+    counters = case.fleet.counters
+    table, found = counters.table, dict[tuple[str, str], float]()
+    for name in _KINDS:
+        rows = counters.rows_of(name, -1)
+        for row in rows[table.instance.codes[rows] != table.instance.code("")]:
+            key = table.observed_on.at(row), table.instance.at(row)
+            found[key] = found.get(key, 0.0) + float(table.value[row])
+    return found
+
+
+def _share_of(case: Case, rank: int, spent: dict[tuple[str, str], float]) -> float | None:
+    """Mean share of the window that the CPUs which a rank may use spent in interrupts; None where nobody knows them."""
+    ranks = case.fleet.ranks
+    cpus = _cpus(ranks.cpus[rank])
+    if not cpus:
+        return None
+    total = sum(spent.get((ranks.observed_on[rank], cpu), 0.0) for cpu in cpus)
+    return total / (len(cpus) * max(case.fleet.seconds, 1e-9))
+
+
+def _cpus(text: str) -> frozenset[str]:
+    try:
+        return frozenset(f"cpu{number}" for number in parse_cpu_list(text))
+    except ValueError:
+        return frozenset()
+
+
+def _by_daemon(case: Case) -> _Share | None:
+    """The kernel's thread for interrupts that are too many ran in place of this rank, on one of its CPUs."""
+    taken = _daemons(case, case.rank)
+    least = _DAEMON_SHARE * case.fleet.seconds
+    cpu = max(taken, key=lambda number: taken[number], default="")
+    cpus = _cpus(case.fleet.ranks.cpus[case.rank])
+    if not cpu or taken[cpu] < least or (cpus and cpu not in cpus):
+        return None
+    others = [sum(_daemons(case, int(peer)).values()) for peer in sample(case.peers)]
+    if taken[cpu] < limits.EVENTS_RATIO * float(np.median(others) if others else 0.0):
+        return None
+    spent = sum(counter.value for counter in case.host_counters("cpu.softirq_s") if not counter.instance)
+    share = spent / (max(len(cpus), 1) * max(case.fleet.seconds, 1e-9))
+    return _Share(share, None, cpu, REPORTED) if share > 0 else None
+
+
+def _daemons(case: Case, rank: int) -> dict[str, float]:
+    """Seconds that each CPU's ksoftirqd ran while the rank stood in the queue."""
+    found: dict[str, float] = {}
+    for counter in case.fleet.counters.of("cpu.taken_s", rank):
+        if (match := _DAEMON.match(counter.instance)) is not None:
+            found[f"cpu{int(match[1])}"] = found.get(f"cpu{int(match[1])}", 0.0) + counter.value
+    return found
+
+
+def _taken_s(case: Case) -> float:
+    """Seconds per step that processes other than ksoftirqd took from the rank, above its peers' median."""
+
+    def taken(rank: int) -> float:
+        rows = case.fleet.counters.of("cpu.taken_s", rank)
+        return sum(counter.value for counter in rows if not _DAEMON.match(counter.instance))
+
+    others = [taken(int(peer)) for peer in sample(case.peers)]
+    return max(taken(case.rank) - float(np.median(others) if others else 0.0), 0.0) / case.steps

@@ -1,0 +1,160 @@
+"""Memory: pages that the rank needs were taken away, and it waits until they are read again.
+
+faults    = excess of the time in which the training thread waited for pages (io, 'page fault')
+besides   = excess of the functions in which it did: the kernel's work for these pages, the queue after each; at most
+            3 · faults, or 50 µs for each time that pages had to be taken away first: from a fast disk a page comes without waiting
+explained = faults + besides
+
+Convicts: its control group ran into its memory limit (1/s and ten times the peers in other groups): reclaim. Pages that came from
+swap are half of the major faults of its host: swap. Tasks of its host waited for memory (PSI) for half as long as the rank waited
+for pages: reclaim.
+Acquits: no waiting for pages above the peers'; no such counter: then a mapped file is slow to read, which is storage.
+A control group that is full of page cache hits its limit all day: without faults above the peers' that is health.
+
+Page faults without waiting: a function that allocates and touches memory anew in each step spends its time in the kernel, which gives
+and clears the pages. Convicts: the function's time is in the kernel (native stacks), and the process has three times the minor faults of
+its peers, enough of them to have taken half of the time if all were huge pages.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from rankscope.diagnose import limits
+from rankscope.diagnose.hypotheses.rank.case import CONVICTED, REPORTED, Case, Charge
+from rankscope.diagnose.hypotheses.rank.device import beside
+from rankscope.diagnose.model.attribute import FunctionExcess, sample
+from rankscope.diagnose.verdict.contract import Evidence
+
+FAULT = "page fault"
+
+
+@dataclass(frozen=True, slots=True)
+class Pressure:
+    """What says that memory is short."""
+
+    cause: str
+    instance: str
+    support: float
+    events: float  # times that pages were taken away, in the window
+    evidence: Evidence
+    action: str
+
+
+def judge(case: Case) -> Iterator[Charge]:
+    """A charge if the rank waits for pages and a counter says that memory is short; one if it makes the kernel give it pages."""
+    short = pressure(case)
+    yield from _given_pages(case) if short is None else _taken_pages(case, short)
+
+
+def _given_pages(case: Case) -> Iterator[Charge]:
+    found, faults = case.python, beside(case, "memory.minor_faults")
+    if found is None or found.spread or faults is None or not faults.known:
+        return
+    more = faults.value - faults.expected
+    enough = more * limits.MINOR_FAULT_S >= limits.HOLDS_LEAST * found.excess_s * max(case.steps, 1)
+    worst = found.leaf.name if found.leaf is not None else found.function.name
+    if (
+        not enough
+        or faults.value < limits.MINOR_FAULTS_RATIO * faults.expected
+        or case.profiles.in_kernel(case.rank, worst) < limits.HOLDS_LEAST
+    ):
+        return
+    function = found.function
+    yield Charge(
+        "memory", "page-faults", found.excess_s, CONVICTED,
+        (Evidence("stacks", f"time in {function.name}, mostly in the kernel", found.own_s, found.peers_s, "s/step", len(case.peers)),
+         faults.evidence("host", "events", "minor page faults of its process")),
+        f"{function.name} ({function.file}:{function.line}) takes new memory in each step, which the kernel gives and clears page by page: "
+        "keep the buffers, or let the allocator keep them (MALLOC_TRIM_THRESHOLD_, MALLOC_MMAP_THRESHOLD_; huge pages).",
+        function=function,
+    )  # fmt: skip
+
+
+def _taken_pages(case: Case, short: Pressure) -> Iterator[Charge]:
+    faults = _faults(case)
+    waited = sum(f.excess_s for f in faults)
+    places = {f.caller for f in faults if f.caller}
+    besides = [f for f in case.functions if _goes_with(f, places)]
+    work = sum(f.excess_s for f in besides)
+    own, peers = sum(f.own_s for f in faults), sum(f.peers_s for f in faults)
+    worst = max(faults, key=lambda f: f.excess_s)
+    most = max(limits.FAULT_WORK * waited, limits.FAULT_WORK_S * short.events / max(case.steps, 1))
+    work = float(np.clip(work, 0.0, most))
+    evidence = [Evidence("files", "waiting for pages", own, peers, "s/step", len(case.peers)), short.evidence]
+    if worst.caller:
+        evidence.append(Evidence("stacks", "called by", worst.caller, None, ""))
+    found = case.profiles.locate(case.rank, case.peers, ("io",), 0.0)
+    yield Charge(
+        component="memory",
+        cause=short.cause,
+        explained_s=waited + work,
+        support=short.support,
+        evidence=tuple(evidence),
+        action=short.action,
+        instance=short.instance,
+        function=found.function if found is not None and found.function.kind == "python" else None,
+        computing_s=min(sum(max(f.excess_s, 0.0) for f in besides if f.kind == "python"), work),
+    )
+
+
+def pressure(case: Case) -> Pressure | None:
+    """Why the rank's pages were taken away; None where nothing says so or it does not wait for pages."""
+    waited = sum(f.excess_s for f in _faults(case))
+    if waited <= 0:
+        return None
+    return _limit(case) or _swap(case) or _host(case, waited)
+
+
+def _faults(case: Case) -> list[FunctionExcess]:
+    return [f for f in case.functions if f.kind == "io" and f.name == FAULT]
+
+
+def _goes_with(function: FunctionExcess, places: set[str]) -> bool:
+    if function.kind == "python":
+        return function.name in places and function.detail not in ("sleep", "gc")
+    return function.kind == "sched" and function.caller in places
+
+
+def _limit(case: Case) -> Pressure | None:
+    worst = max(case.counters("memory.limit_hits", ("cgroup",)), key=lambda counter: counter.value, default=None)
+    if worst is None or worst.value < limits.EVENTS_HZ * case.fleet.seconds:
+        return None
+    peers = sample(case.peers)
+    hits = {int(peer): 0.0 for peer in peers}  # no row: no hit
+    for counter in case.peers_of("memory.limit_hits"):
+        if (counter.observed_on, counter.instance) == (worst.observed_on, worst.instance):
+            hits.pop(counter.rank, None)  # the same group: it says nothing beside itself
+        elif counter.rank in hits:
+            hits[counter.rank] = max(hits[counter.rank], counter.value)
+    expected = float(np.median(list(hits.values()))) if hits else 0.0
+    if worst.value < limits.EVENTS_RATIO * expected:
+        return None
+    return Pressure(
+        "reclaim", worst.instance, CONVICTED, worst.value,
+        Evidence("cgroup", "memory.limit_hits", worst.value, expected, "events", len(hits)),
+        "Raise the memory limit (memory.max, resources.limits.memory) of this rank's control group, or let it hold less: "
+        "its pages are taken away and read again.",
+    )  # fmt: skip
+
+
+def _swap(case: Case) -> Pressure | None:
+    swapped = sum(counter.value for counter in case.host_counters("memory.swapped_in_pages"))
+    major = sum(counter.value for counter in case.host_counters("memory.major_faults"))
+    if swapped < limits.EVENTS_HZ * case.fleet.seconds or swapped < limits.HOLDS_LEAST * major:
+        return None
+    action = f"{case.host} swaps: give it more memory, or run less on it; swapoff where memory allows."
+    return Pressure(
+        "swap", "", CONVICTED, swapped, Evidence("host", "memory.swapped_in_pages", swapped, None, "pages"), action
+    )
+
+
+def _host(case: Case, waited: float) -> Pressure | None:
+    stalled = sum(counter.value for counter in case.host_counters("psi.memory.some_s"))
+    if stalled < max(limits.HOLDS_LEAST * waited * case.steps, limits.EFFECT_SECONDS * case.steps):
+        return None
+    action = f"Memory of {case.host} is short (free, /proc/pressure/memory): see who uses it, and the memory limits of its groups."
+    return Pressure("reclaim", "", REPORTED, 0.0, Evidence("host", "psi.memory.some_s", stalled, None, "s"), action)

@@ -1,0 +1,91 @@
+"""PCIe: copies between host and device take longer than on the peers.
+
+Convicts: a link (GPU, bridge above it) below its capability and below the peers' same link. With the ratio r of the link's
+speed x width over the peers' and the copy time m, predicted = m · (1 - r) must be half of the excess. Where copies are not
+timed, m = bytes / rate while moving. Errors: replays or AER at 1/s and ten times the peers'.
+Acquits: peers whose links are as narrow, or err as much; a prediction far below the excess.
+Links that are narrow while no copy is late, but transfers between ranks are: hardware_links.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rankscope.diagnose import limits
+from rankscope.diagnose.hypotheses.rank.case import CONVICTED, SEEN, Case, Charge
+from rankscope.diagnose.hypotheses.rank.device import Beside, DeviceTime, behaviour, beside, device_time, grown, slow
+from rankscope.diagnose.model.pcie_links import Link, degraded
+from rankscope.diagnose.verdict.contract import Evidence
+
+ERRORS = ("pcie.aer_fatal", "pcie.aer_nonfatal", "pcie.replays", "pcie.aer_correctable")
+
+
+def judge(case: Case) -> Iterator[Charge]:
+    """At most one charge for the rank's copies."""
+    device = device_time(case, "memory")
+    link = degraded(case.fleet, case.rank, case.peers)
+    if link is not None and (charge := _link_charge(case, device, link)) is not None:
+        yield charge
+        return
+    if device is None:
+        return
+    errors = worst_errors(case)
+    if errors is not None:
+        name = errors.counter.name.removeprefix("pcie.").replace("_", " ")
+        yield Charge(
+            "pcie", "errors", device.excess_s, SEEN,
+            (errors.evidence("pcie", "events", f"{name} on {errors.counter.instance}"), *behaviour(case, device)[:1]),
+            errors_action(errors.counter.instance, case.host), errors.counter.instance, device.function,
+        )  # fmt: skip
+        return
+    action = (
+        f"No PCIe counter of this rank on {case.host} says why: look at the link (`lspci -vv`, LnkSta), at pinned memory, and on which "
+        "NUMA node the process and its GPU are (`nvidia-smi topo -m`)."
+    )
+    rate = beside(case, "pcie.burst_hz", lowest=True)
+    told = (rate.evidence("nvml", "bytes/s", "rate while moving"),) if rate is not None and rate.known else ()
+    yield slow(case, device, "pcie", "slow", action, counters=told)
+
+
+def worst_errors(case: Case) -> Beside | None:
+    """The most serious error counter that grew far more than the peers'."""
+    for name in ERRORS:
+        serious = name in ("pcie.aer_fatal", "pcie.aer_nonfatal")
+        if (found := grown(case, name, 1 if serious else limits.EVENTS_HZ * case.fleet.seconds)) is not None:
+            return found
+    return None
+
+
+def errors_action(instance: str, host: str) -> str:
+    """What to do about a link that errs."""
+    return (
+        f"Reseat {instance} of {host}, clean its contacts, check riser and cable (`lspci -vv -s {instance}`: DevSta, "
+        "`nvidia-smi -q | grep -i replay`): the link repeats what arrives broken."
+    )
+
+
+def _link_charge(case: Case, device: DeviceTime | None, link: Link) -> Charge | None:
+    timed = device is not None and device.excess_s >= limits.CHARGE_LEAST * case.excess_s
+    copying = device.own_s if device is not None and timed else _copying_s(case)
+    predicted = copying * (1 - link.ratio)
+    measured = device.excess_s if device is not None and timed else case.excess_s
+    if predicted < limits.HOLDS_LEAST * measured:
+        return None
+    explained = Evidence("functions", "excess per step, beside what the link predicts", measured, predicted, "s")
+    seen = behaviour(case, device)[:1] if device is not None and timed else ()
+    return Charge(
+        "pcie", "link-degraded", measured, CONVICTED,
+        (*link.evidence(), explained, *seen), link.action(case.host), link.instance,
+        device.function if device is not None and timed else None,
+    )  # fmt: skip
+
+
+def _copying_s(case: Case) -> float:
+    """Seconds per step in which the rank's devices move data over PCIe: bytes / rate while moving."""
+    total = 0.0
+    rates = {c.instance: c.value for c in case.counters("pcie.burst_hz")}
+    for name in ("pcie.rx_bytes", "pcie.tx_bytes"):
+        for counter in case.counters(name):
+            if rates.get(counter.instance, 0.0) > 0:
+                total += counter.value / rates[counter.instance]
+    return total / max(case.steps, 1)

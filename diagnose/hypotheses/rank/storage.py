@@ -1,0 +1,99 @@
+"""Storage: the training thread (or a loader worker of the rank) waits in a file system call.
+
+Convicts: time in reads or writes above the peers', and an I/O throttle on the rank's control group or a busy disk.
+Acquits: no I/O time above the peers'; waiting for pages where memory is short (memory.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from rankscope.diagnose.hypotheses.rank import memory
+from rankscope.diagnose.hypotheses.rank.case import CONVICTED, NO_COUNTER, SEEN, Case, Charge
+from rankscope.diagnose.model.attribute import Function, FunctionExcess
+from rankscope.diagnose.text import rate
+from rankscope.diagnose.verdict.contract import Evidence
+
+_WRITES = (
+    "write",
+    "pwrite",
+    "writev",
+    "pwritev",
+    "fsync",
+    "fdatasync",
+    "sync",
+    "msync",
+    "sendfile",
+    "truncate",
+    "close",
+)
+_WRITING = re.compile(r"write|save|checkpoint|ckpt|dump|flush|upload", re.IGNORECASE)
+
+
+def judge(case: Case) -> Iterator[Charge]:
+    """One charge for slow reads and one for slow writes, on the training thread or in the rank's loader workers."""
+    reclaimed = memory.FAULT if memory.pressure(case) is not None else None
+    for writing in (False, True):
+        functions = [
+            f for f in case.functions if f.kind == "io" and f.name != reclaimed and is_write(f.name) == writing
+        ]
+        excess = sum(f.excess_s for f in functions)
+        if not functions and not writing and case.io_excess_s > 0 and not case.functions:
+            yield Charge("storage", "slow-read", case.io_excess_s, NO_COUNTER,
+                         (Evidence("files", "time in I/O", case.io_excess_s, 0.0, "s/step", len(case.peers)),),
+                         "Look at the disks and mounts of this host (iostat -x 1).")  # fmt: skip
+        elif excess > 0 and functions:
+            yield _charge(case, writing, functions, excess)
+
+
+def is_write(name: str) -> bool:
+    """Whether a file call, or what somebody else calls his function, writes."""
+    return name in _WRITES or name.rstrip("0123456789v") in _WRITES or _WRITING.search(name) is not None
+
+
+def _charge(case: Case, writing: bool, functions: list[FunctionExcess], excess: float) -> Charge:
+    worst = max(functions, key=lambda f: f.excess_s)
+    own, expected = sum(f.own_s for f in functions), sum(f.peers_s for f in functions)
+    evidence = [
+        Evidence(
+            "files",
+            f"{worst.name} on {worst.detail or 'unknown mount'}",
+            own,
+            expected,
+            "s/step",
+            len(case.peers),
+        )
+    ]
+    place = case.profiles.locate(case.rank, case.peers, ("io",), 0.0)
+    file, line, caller = worst.file, worst.line, worst.caller
+    if place is not None and place.function.kind == "python":
+        file, line, caller = place.function.file, place.function.line, place.function.name
+    if caller:
+        evidence.append(Evidence("stacks", "called by", caller, None, ""))
+    hardware = tuple(_hardware(case, worst.detail, "read" if writing else "write"))
+    evidence.extend(hardware)
+    support = CONVICTED if hardware else SEEN if expected < 0.2 * own else NO_COUNTER
+    verb = "writes to" if writing else "reads from"
+    return Charge(
+        component="storage",
+        cause="slow-write" if writing else "slow-read",
+        explained_s=excess,
+        support=support,
+        evidence=tuple(evidence),
+        action=f"{verb.capitalize()} {worst.detail or 'its files'} are slow for this rank: look at I/O limits of its "
+        "control group, the disk and the mount.",
+        instance=worst.detail,
+        function=Function("io", worst.name, file, line),
+    )
+
+
+def _hardware(case: Case, detail: str, other_way: str) -> Iterator[Evidence]:
+    """Throttles on the rank's control group (the instance ends in the direction they hold for) and busy disks."""
+    for counter in case.counters("disk.throttled"):
+        if counter.value > 0 and not counter.instance.endswith(other_way):
+            yield Evidence("cgroup", f"I/O throttle on {counter.instance}", rate(counter.value), None, "")
+    window = case.fleet.seconds
+    for counter in case.host_counters("disk.busy_s"):
+        if counter.instance and counter.instance in detail and counter.value >= 0.8 * window:
+            yield Evidence("disk", f"{counter.instance} busy", counter.value / window, None, "share of the window")

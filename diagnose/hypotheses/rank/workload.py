@@ -1,0 +1,150 @@
+"""Workload: the rank has more to do. Every function of its step grew alike and no counter says the CPU was held back.
+
+Convicts: Python excess without an odd function; kernels that take longer while its GPU reads more over PCIe: with x the excess of
+kernel time and b that of the bytes read, both over the peers', b >= x / 2 and 5 % (longer sequences, larger batches);
+a function that takes longer while the model's other functions do as well, by as much.
+the same while the rank reads more from files than any peer.
+Acquits: one odd function; a counter of the device; the peers' bytes. Nobody is guilty: the verdict is an imbalance.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+
+import numpy as np
+
+from rankscope.diagnose import limits
+from rankscope.diagnose.hypotheses.rank.case import GUESS, Case, Charge
+from rankscope.diagnose.hypotheses.rank.device import behaviour, beside, device_time
+from rankscope.diagnose.model.attribute import Located
+from rankscope.diagnose.verdict.contract import Evidence
+
+_MODEL = re.compile(r"/torch/(nn|autograd)/|/jax/|/flax/|/tensorflow/")
+_Z_MODEL = 2.0
+_Z_CPU, _CPU_SPREAD, _PEERS_LEAST = 3.0, 0.05, 2
+_ALL_OF_MODEL = 0.97  # support: a little more than the function alone
+_MORE_INPUT = 0.8  # support: more than a GPU that is slow for no reason, less than one with a reason
+
+
+def judge(case: Case) -> Iterator[Charge]:
+    """One charge if the excess has no place of its own, one if it follows what the rank was given to do."""
+    found = case.python
+    if found is not None and found.spread:
+        yield Charge(
+            "workload", "data-imbalance", found.excess_s, GUESS,
+            (Evidence("stacks", "own Python time, all functions alike", found.own_s, found.peers_s, "s/step", len(case.peers)),),
+            "This rank has more work per step: compare its batch shapes and sequence lengths with its peers'.",
+        )  # fmt: skip
+    yield from _more_input(case)
+    shared = _shared(case)
+    if shared is not None:
+        yield from list(_longer_model(case, shared)) or list(_more_read(case, shared)) or _more_cpu(case, shared)
+
+
+def _shared(case: Case) -> Located | None:
+    """The rank's odd Python function, if the peers work in it too."""
+    found = case.python
+    if found is None or found.spread or not found.shared or not len(case.peers):
+        return None
+    return found
+
+
+def _longer_model(case: Case, found: Located) -> Iterator[Charge]:
+    """A function of the rank takes g times as long as on the peers, and so do the model's functions that are no part of it.
+
+    Samples count: with m the seconds of the model's functions per step, z = (m - m') / √(m' sampling_s / steps · (1 + 1/peers)) >= 2
+    and m / m' >= 1 + (g - 1) / 2. A function that is slow by itself leaves the model's functions as they are.
+    """
+    times = found.own_s / found.peers_s
+    named = (found.function.name, found.leaf.name if found.leaf is not None else "")
+    model = [f for f in case.functions if f.kind == "python" and _MODEL.search(f.file) and f.name not in named]
+    own, peers = sum(f.own_s for f in model), sum(f.peers_s for f in model)
+    if peers <= 0 or own / peers < 1 + 0.5 * (times - 1):
+        return
+    error = math.sqrt(peers * limits.SAMPLING_S / max(case.steps, 1) * (1 + 1 / len(case.peers)))
+    if (own - peers) / error < _Z_MODEL:
+        return
+    yield Charge(
+        "workload", "data-imbalance", found.excess_s + own - peers, _ALL_OF_MODEL,
+        (Evidence("stacks", f"time in {found.function.name}", found.own_s, found.peers_s, "s/step", len(case.peers)),
+         Evidence("stacks", "time in the model's other functions", own, peers, "s/step", len(case.peers))),
+        "Everything the model does takes longer on this rank: compare its batch shapes and sequence lengths with its peers'.",
+    )  # fmt: skip
+
+
+def _more_read(case: Case, found: Located) -> Iterator[Charge]:
+    """A function takes g times as long as on the peers, and the rank reads b times the bytes from files that the peers read per step.
+
+    b - 1 >= max((g - 1) / 2, 5 %), and three times as far above the peers' median as any of them is from it. Bytes are counted
+    exactly; the function must hold half of the excess. What loader processes read is not seen.
+    """
+    if found.excess_s < limits.HOLDS_LEAST * case.excess_s:
+        return
+    read = case.fleet.bytes_per_step("io", "read")
+    own, peers = float(read[case.rank]), read[case.peers]
+    expected = float(np.median(peers))
+    furthest = float(np.abs(peers - expected).max())
+    more, longer = own / expected - 1 if expected > 0 else 0.0, found.own_s / found.peers_s - 1
+    if more < max(limits.HOLDS_LEAST * longer, limits.MORE_INPUT) or own - expected < _Z_CPU * furthest:
+        return
+    yield Charge(
+        "workload", "data-imbalance", found.excess_s, _ALL_OF_MODEL,
+        (Evidence("stacks", f"time in {found.function.name}", found.own_s, found.peers_s, "s/step", len(case.peers)),
+         Evidence("files", "read", own / 1e6, expected / 1e6, "MB/step", len(peers))),
+        "This rank reads more input per step and works longer on it: compare its batch shapes and sequence lengths with its peers'.",
+    )  # fmt: skip
+
+
+def _more_cpu(case: Case, found: Located) -> Iterator[Charge]:
+    """A function in which the rank sleeps takes g times as long as on the peers, and the rest of the process computes more, too.
+
+    c: CPU time of the process, less what the function itself computes more than on the peers; sd: 1.4826 MAD over the peers, at least
+    5 % of their median c', times (1 + 1/peers). (c - c') / sd >= 3 and c / c' >= 1 + (g - 1) / 4: much that a process does has nothing
+    to do with its input. The function must hold half of the excess: the CPU time may be another thread's, for which the rank waits in
+    other ways. Where nearly all time is waiting, the samples of single functions are too few to see that. Not with GPUs: who
+    waits for one may spin.
+    """
+    mine = beside(case, "cpu.process_run_s")
+    main = found.excess_s >= limits.HOLDS_LEAST * case.excess_s
+    if (
+        not main
+        or len(case.peers) < _PEERS_LEAST
+        or mine is None
+        or not mine.expected > 0
+        or device_time(case, "gpu") is not None
+    ):
+        return
+    asleep = case.profiles.locate(case.rank, case.peers, ("python",), 0.0, details=("sleep",))
+    computing = max(found.excess_s - (max(asleep.excess_s, 0.0) if asleep is not None else 0.0), 0.0)
+    own, times = mine.value - computing * case.steps, found.own_s / found.peers_s
+    peers = np.array([counter.value for counter in case.peers_of("cpu.process_run_s")])
+    spread = max(1.4826 * float(np.median(np.abs(peers - mine.expected))), _CPU_SPREAD * mine.expected)
+    if own - mine.expected < _Z_CPU * spread * (1 + 1 / len(peers)) or own / mine.expected < 1 + 0.25 * (times - 1):
+        return
+    steps = max(case.steps, 1)
+    yield Charge(
+        "workload", "data-imbalance", found.excess_s + (own - mine.expected) / steps, _ALL_OF_MODEL,
+        (Evidence("stacks", f"time in {found.function.name}", found.own_s, found.peers_s, "s/step", len(case.peers)),
+         Evidence("scheduler", "CPU time of all else", own / steps, mine.expected / steps, "s/step", len(peers))),
+        "All that this rank does takes longer: compare its batch shapes and sequence lengths with its peers'.",
+    )  # fmt: skip
+
+
+def _more_input(case: Case) -> Iterator[Charge]:
+    device = device_time(case, "gpu")
+    if device is None or device.peers_s <= 0:
+        return
+    # What the device counts; the bytes of calls are seen in part only.
+    read = beside(case, "pcie.rx_bytes")
+    if read is None or not read.expected > 0:
+        return
+    more, longer = read.value / read.expected - 1, device.excess_s / device.peers_s
+    if more < max(limits.HOLDS_LEAST * longer, limits.MORE_INPUT):
+        return
+    copied = read.evidence("pcie", "GB", "read by its GPU over PCIe", 1e-9)
+    yield Charge(
+        "workload", "data-imbalance", device.excess_s, _MORE_INPUT, (copied, *behaviour(case, device)[:1]),
+        "This rank gets more input per step and computes longer for it: balance batch shapes and sequence lengths.",
+    )  # fmt: skip

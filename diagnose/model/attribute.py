@@ -1,0 +1,343 @@
+"""Which function explains a rank's excess?
+
+Seconds per step by function, this rank against the median of its peers:
+
+excess(f) = t(f, rank) - median over peers p of t(f, p)         t: seconds per step on the training thread
+
+For Python, a function is sought in the stacks, because the time may be spread over the helpers that the culprit calls:
+incl(g, r) = seconds per step in which frame g is anywhere on the stack of rank r, and the same difference of it. The
+function is the deepest frame that holds 70 % of the whole Python excess. Where that frame is library code, its callers
+are climbed towards the root to the first frame of user code, as long as the share of its inclusive time that is excess
+is at least half of the library frame's: a training loop in which peers spend time too is not blamed.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from rankscope.diagnose import limits
+from rankscope.diagnose.fleet.model import Bools, Fleet, Floats, Ints
+from rankscope.diagnose.model.excess import nan_median
+
+WAITING = ("collective",)  # kinds in which a rank waits for others: never its own work
+TRANSFER = "transfer"  # detail of a collective that is known to contain no waiting: own time after all
+_FRAME = re.compile(r"^(.*) \((.*):(\d+)\)$", re.DOTALL)
+_SHARED = 0.25
+_LIBRARY = re.compile(r"/(site|dist)-packages/|/lib(64)?/python\d|^<frozen |^<__array_function__")
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function as the verdict names it."""
+
+    kind: str
+    name: str
+    file: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionExcess:
+    """Seconds per step of one function (not split by stack) on the rank and on its peers."""
+
+    kind: str
+    name: str
+    file: str
+    line: int
+    detail: str
+    caller: str
+    own_s: float
+    peers_s: float
+
+    @property
+    def excess_s(self) -> float:
+        return self.own_s - self.peers_s
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """Where in the code an excess sits. `leaf`: the library function under it, if that is where the time goes."""
+
+    function: Function
+    excess_s: float
+    own_s: float
+    peers_s: float
+    spread: bool  # every part of the step grew alike: no function is odd
+    leaf: Function | None
+
+    @property
+    def share(self) -> float:
+        """Which part of the function's inclusive time is excess."""
+        return self.excess_s / self.own_s if self.own_s > 0 else 0.0
+
+    @property
+    def shared(self) -> bool:
+        """The peers spend time in it as well: a quarter of the rank's at least."""
+        return self.peers_s >= _SHARED * self.own_s
+
+
+class Profiles:
+    """Seconds per step by function and by frame, for any ranks of one fleet. Built once, queried per suspect."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        table = fleet.patterns
+        self._table = table
+        self._ranks = len(fleet.ranks)
+        # Rows in the order of ranks: a suspect and its peers are a small part of a large fleet.
+        self._order = np.argsort(table.rank, kind="stable")
+        self._edges = np.searchsorted(table.rank[self._order], np.arange(len(fleet.ranks) + 1))
+        python = table.kind.code("python")
+        caller = np.where(table.kind.codes == python, -1, table.caller.codes)
+        columns = (table.thread.codes, table.kind.codes, table.name.codes, table.file.codes, table.line,
+                   table.detail.codes, caller)  # fmt: skip
+        self._key = _joined(columns)
+        self._frames: list[tuple[str, str, int]] = []
+        self._frame_code: dict[tuple[str, str, int], int] = {}
+        self._paths: dict[int, list[int]] = {}
+        # A row without a stack (the observer drops the stacks of small functions) is a stack of its leaf alone.
+        bare = table.stack.codes == table.stack.code("")
+        self._stack = np.where(bare, len(table.stack.values) + self._key, table.stack.codes)
+        self._row_of_key = np.zeros(int(self._key.max(initial=-1)) + 1, dtype=np.int64)
+        self._row_of_key[self._key] = np.arange(len(table))
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+    def functions(self, rank: int, peers: Ints, thread: str = "training") -> tuple[FunctionExcess, ...]:
+        """Every function of the rank's own work or of its peers', largest excess first."""
+        peers = sample(peers)
+        rows = self._rows(np.append(peers, rank))
+        rows = rows[self._own_work(rows, thread)]
+        keys, first = np.unique(self._key[rows], return_index=True)
+        if len(keys) == 0:
+            return ()
+        seconds = self._sum(rows, np.searchsorted(keys, self._key[rows]), len(keys), np.append(rank, peers))
+        expected = nan_median(seconds[1:], 0) if len(peers) else np.zeros(len(keys))
+        order = np.argsort(-(seconds[0] - expected), kind="stable")
+        return tuple(self._describe(int(rows[first[k]]), float(seconds[0, k]), float(expected[k])) for k in order)
+
+    def in_kernel(self, rank: int, name: str) -> float:
+        """The share of the running time of the rank's Python functions of this name that was mostly spent in the kernel."""
+        table = self._table
+        if table.native is None:
+            return 0.0
+        rows = self._rows(np.array([rank]))
+        mine = rows[
+            (table.name.codes[rows] == table.name.code(name)) & (table.kind.codes[rows] == table.kind.code("python"))
+        ]
+        kernel = table.native.codes[mine] == table.native.code("kernel")
+        seconds = table.per_step_s[mine]
+        return float(seconds[kernel].sum() / max(seconds.sum(), 1e-12))
+
+    def locate(
+        self, rank: int, peers: Ints, kinds: Iterable[str], whole_share: float, thread: str = "training",
+        details: Iterable[str] | None = None,
+    ) -> Located | None:  # fmt: skip
+        """The frame that explains the rank's excess in functions of these kinds; None if there is no excess in them.
+
+        `whole_share`: which part of the rank's own time is excess, all kinds together.
+        """
+        table = self._table
+        codes = [table.kind.code(kind) for kind in kinds]
+        peers = sample(peers)
+        rows = self._rows(np.append(peers, rank))
+        mask = np.isin(table.kind.codes[rows], codes) & (table.thread.codes[rows] == table.thread.code(thread))
+        if details is not None:
+            mask &= np.isin(table.detail.codes[rows], [table.detail.code(detail) for detail in details])
+        rows = rows[mask]
+        mine = rows[table.rank[rows] == rank]
+        if len(mine) == 0:
+            return None
+        ranks = np.append(rank, peers)
+        total = self._sum(rows, np.zeros(len(rows), dtype=np.int64), 1, ranks)[:, 0]
+        excess = float(total[0] - (np.median(total[1:]) if len(peers) else 0.0))
+        if excess <= 0:
+            return None
+        found = self._deepest(mine, rows, ranks, excess, whole_share, limits.FRAME_HOLDS)
+        if found is not None and found.spread:
+            # Sampling noise of other functions may hide the odd one: it then holds a little less.
+            closer = self._deepest(mine, rows, ranks, excess, whole_share, limits.FRAME_HOLDS_LEAST)
+            found = found if closer is None or closer.spread else closer
+        return found
+
+    # ---- inside ----------------------------------------------------------------------------------------------
+
+    def _rows(self, ranks: Ints) -> Ints:
+        """Rows of these ranks, in the order of the table."""
+        start, count = self._edges[ranks], self._edges[ranks + 1] - self._edges[ranks]
+        inside = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
+        rows: Ints = np.sort(self._order[np.repeat(start, count) + inside])
+        return rows
+
+    def _own_work(self, rows: Ints, thread: str) -> Bools:
+        table = self._table
+        waiting = np.isin(table.kind.codes[rows], [table.kind.code(kind) for kind in WAITING])
+        if (transfer := table.detail.code(TRANSFER)) >= 0:
+            waiting &= table.detail.codes[rows] != transfer
+        mask: Bools = (table.thread.codes[rows] == table.thread.code(thread)) & ~waiting
+        return mask
+
+    def _sum(self, rows: Ints, column: Ints, width: int, ranks: Ints) -> Floats:
+        """Sum per_step_s of `rows` into a matrix of `ranks` x `width` columns."""
+        place = np.full(self._ranks, -1, dtype=np.int64)
+        place[ranks] = np.arange(len(ranks))
+        where = place[self._table.rank[rows]] * width + column
+        total = np.bincount(where, weights=self._table.per_step_s[rows], minlength=len(ranks) * width)
+        return np.asarray(total, dtype=np.float64).reshape(len(ranks), width)
+
+    def _describe(self, row: int, own_s: float, peers_s: float) -> FunctionExcess:
+        table = self._table
+        kind = table.kind.at(row)
+        caller = "" if kind == "python" else table.caller.at(row)
+        return FunctionExcess(kind, table.name.at(row), table.file.at(row), int(table.line[row]), table.detail.at(row),
+                              caller, own_s, peers_s)  # fmt: skip
+
+    def _frames_of(self, stack: int) -> list[int]:
+        """Frame codes of a stack, root first, each once (recursion)."""
+        known = self._paths.get(stack)
+        if known is None:
+            known = []
+            for frame in self._parsed(stack):
+                code = self._frame_code.setdefault(frame, len(self._frames))
+                if code == len(self._frames):
+                    self._frames.append(frame)
+                if code not in known:
+                    known.append(code)
+            self._paths[stack] = known
+        return known
+
+    def _parsed(self, stack: int) -> list[tuple[str, str, int]]:
+        table = self._table
+        if stack < len(table.stack.values):
+            parsed = [_parse_frame(text) for text in table.stack.values[stack].split(";")]
+            return [frame for frame in parsed if frame is not None]
+        row = int(self._row_of_key[stack - len(table.stack.values)])
+        name = table.name.at(row) if table.kind.at(row) == "python" else table.caller.at(row)
+        return [(name, table.file.at(row), int(table.line[row]))] if name and table.file.at(row) else []
+
+    def _deepest(
+        self, mine: Ints, rows: Ints, ranks: Ints, excess: float, whole_share: float, part: float
+    ) -> Located | None:
+        stacks, inverse = np.unique(self._stack[rows], return_inverse=True)
+        paths = [self._frames_of(int(stack)) for stack in stacks]
+        length = np.array([len(path) for path in paths], dtype=np.int64)
+        if length.sum() == 0:
+            return self._by_leaf(mine, rows, ranks, excess)
+        flat = np.array([frame for path in paths for frame in path], dtype=np.int64)
+        frames, local = np.unique(flat, return_inverse=True)
+        offset = np.concatenate(([0], np.cumsum(length)[:-1]))
+        each = length[inverse]
+        repeated = np.repeat(rows, each)
+        inside = np.arange(each.sum()) - np.repeat(np.cumsum(each) - each, each)
+        column = local[np.repeat(offset[inverse], each) + inside]
+        inclusive = self._sum(repeated, column, len(frames), ranks)
+        leaf_rows = rows[each > 0]
+        leaf_column = local[(offset + length - 1)[inverse][each > 0]]
+        leaf = self._sum(leaf_rows, leaf_column, len(frames), ranks)
+        expected = nan_median(inclusive[1:], 0) if len(ranks) > 1 else np.zeros(len(frames))
+        leaf_expected = nan_median(leaf[1:], 0) if len(ranks) > 1 else np.zeros(len(frames))
+        over, leaf_over = inclusive[0] - expected, leaf[0] - leaf_expected
+        ours = self._table.rank[repeated] == ranks[0]
+        depth = np.zeros(len(frames))
+        weight = self._table.per_step_s[repeated[ours]] + 1e-12
+        total_weight = np.bincount(column[ours], weights=weight, minlength=len(frames))
+        np.divide(np.bincount(column[ours], weights=weight * inside[ours], minlength=len(frames)), total_weight,
+                  out=depth, where=total_weight > 0)  # fmt: skip
+        holding = np.flatnonzero(over >= part * excess)
+        if len(holding) == 0:
+            return self._by_leaf(mine, rows, ranks, excess)
+        chosen = int(holding[np.argmax(depth[holding] + 1e-6 * over[holding] / excess)])
+
+        def located(index: int, under: int | None, spread: bool) -> Located:
+            return Located(
+                self._function(int(frames[index])), float(over[index]), float(inclusive[0, index]),
+                float(expected[index]), spread, None if under is None else self._function(int(frames[under])),
+            )  # fmt: skip
+
+        share = np.divide(over, inclusive[0], out=np.zeros(len(frames)), where=inclusive[0] > 0)
+        odd = bool(share[chosen] >= limits.CONCENTRATED * whole_share or share[chosen] >= 0.8)
+        alone = bool(leaf_over[chosen] >= 0.5 * over[chosen])
+        if not _is_library(self._frames[int(frames[chosen])][1]):
+            return located(chosen, None, not (odd or alone))
+        for index in self._callers(chosen, frames, mine):
+            caller_file = self._frames[int(frames[index])][1]
+            if share[index] < 0.5 * share[chosen]:
+                break
+            if not _is_library(caller_file):
+                caller_odd = bool(share[index] >= limits.CONCENTRATED * whole_share or share[index] >= 0.8)
+                return located(index, chosen, not caller_odd)
+        return located(chosen, None, not odd)
+
+    def seconds_through(self, rank: int, kind: str, files: Iterable[str], thread: str = "training") -> float:
+        """Seconds per step of the rank in functions of this kind with a frame of these files anywhere on their stack."""
+        table, marks = self._table, tuple(files)
+        mask = (table.kind.codes == table.kind.code(kind)) & (table.thread.codes == table.thread.code(thread))
+        total = 0.0
+        for row in np.flatnonzero(mask & (table.rank == rank)):
+            if any(mark in file for _, file, _ in self._parsed(int(self._stack[row])) for mark in marks):
+                total += float(table.per_step_s[row])
+        return total
+
+    def _callers(self, chosen: int, frames: Ints, mine: Ints) -> list[int]:
+        """Indices into `frames` of the frames above `chosen`, nearest first, on the rank's longest stack through it."""
+        code = int(frames[chosen])
+        best: list[int] = []
+        longest = -1.0
+        for row in mine[np.argsort(-self._table.per_step_s[mine])][:200]:
+            path = self._frames_of(int(self._stack[row]))
+            if code in path and float(self._table.per_step_s[row]) > longest:
+                longest = float(self._table.per_step_s[row])
+                best = path[: path.index(code)]
+        return [int(np.searchsorted(frames, frame)) for frame in reversed(best)]
+
+    def _function(self, frame: int) -> Function:
+        name, file, line = self._frames[frame]
+        return Function("python", name, file, line)
+
+    def _by_leaf(self, mine: Ints, rows: Ints, ranks: Ints, excess: float) -> Located | None:
+        """Without stacks: the leaf with most excess."""
+        keys, inverse = np.unique(self._key[rows], return_inverse=True)
+        seconds = self._sum(rows, inverse, len(keys), ranks)
+        expected = nan_median(seconds[1:], 0) if len(ranks) > 1 else np.zeros(len(keys))
+        over = seconds[0] - expected
+        best = int(np.argmax(over))
+        row = int(rows[np.flatnonzero(inverse == best)[0]])
+        table = self._table
+        leaf = Function(table.kind.at(row), table.name.at(row), table.file.at(row), int(table.line[row]))
+        return Located(leaf, float(over[best]), float(seconds[0, best]), float(expected[best]),
+                       bool(over[best] < 0.5 * excess), None)  # fmt: skip
+
+
+def _joined(columns: tuple[Ints, ...]) -> Ints:
+    """One integer per distinct row of the columns."""
+    key = np.zeros(len(columns[0]), dtype=np.int64)
+    for column in columns:
+        if len(column) == 0:
+            return key
+        codes = column - column.min()
+        key = key * (int(codes.max()) + 1) + codes
+        if int(key.max(initial=0)) > 2**31:
+            key = np.unique(key, return_inverse=True)[1].astype(np.int64)
+    return np.unique(key, return_inverse=True)[1].astype(np.int64)
+
+
+def sample(peers: Ints) -> Ints:
+    """At most limits.PEERS_SAMPLED of them, evenly spread: a median needs no more."""
+    if len(peers) <= limits.PEERS_SAMPLED:
+        return peers
+    return peers[np.linspace(0, len(peers) - 1, limits.PEERS_SAMPLED).astype(np.int64)]
+
+
+def _parse_frame(text: str) -> tuple[str, str, int] | None:
+    match = _FRAME.match(text)
+    if match is None:
+        return (text, "", 0) if text else None
+    return match[1], match[2], int(match[3][:9])
+
+
+def _is_library(file: str) -> bool:
+    return bool(_LIBRARY.search(file))

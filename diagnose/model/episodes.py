@@ -1,0 +1,101 @@
+"""Rare episodes: steps in which one rank is suddenly slow. No robust mean over steps shows them; the tail does.
+
+An episode of rank r is a step s with d(r,s) = own(r,s) - median over peers >= max(a quarter of a step, 4 x 1.4826 MAD of d(r,·)).
+If accidents fall on ranks by chance, each of the E episodes falls on r with probability 1 / R. Rank r is a suspect if
+
+2 R · P(Binomial(E, 1/R) >= E(r)) · rhythm(r) <= 1 %,  E(r) >= 3, at most half of the steps are episodes,
+and the mean over all steps of T(s) - T'(s), its episodes replaced by its peers' time, is above the effect floor.
+The factor 2: episodes are counted twice, all of them, and only those of at least 30 % of the longest: on a busy host small stalls of
+all ranks must not hide the large ones of one.
+rhythm(r) = (3 / k)^(E(r) - 2) if the episodes are k steps apart, each within a step, else 1: how probable it is that chance keeps time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from rankscope.diagnose import limits
+from rankscope.diagnose.fleet.model import Bools, Floats, Ints
+from rankscope.diagnose.model.excess import nan_median, peers_median
+from rankscope.diagnose.model.replay import busy
+
+_OF_LONGEST = 0.3
+
+
+@dataclass(frozen=True, slots=True)
+class Episodes:
+    """A rank (row) with more episodes than chance gives it."""
+
+    row: int
+    count: int
+    of_all: int  # episodes of all ranks together
+    lost_s: float  # mean over all steps
+    longest_s: float  # longest own time
+    usual_s: float  # median own time
+    chance: float  # probability that this is an accident
+    period: int = 0  # steps from one to the next, where they keep time; else 0
+
+
+def find_episodes(own: Floats, roles: Ints, step_s: float, floor_s: Floats, skip: Ints) -> Iterator[Episodes]:
+    """Ranks with rare episodes, the most damaging first. `skip`: rows that are suspects for all of their steps."""
+    ranks, steps = own.shape
+    if ranks < 2 or steps < limits.STEPS_FEW:
+        return
+    gap = own - peers_median(own, roles)
+    rest = np.abs(gap - nan_median(gap, 1)[:, None])
+    spread = 4 * 1.4826 * nan_median(rest, 1)[:, None]
+    gap = np.nan_to_num(gap)
+    least = np.maximum(limits.EPISODE_SHARE * step_s, np.nan_to_num(spread, nan=np.inf))
+    gap_of_all = np.delete(gap, skip, axis=0)
+    longest = float(gap_of_all.max()) if gap_of_all.size else 0.0
+    found: dict[int, Episodes] = {}
+    for share in (0.0, _OF_LONGEST):
+        sudden = gap >= np.maximum(least, share * longest)
+        sudden[skip] = False
+        for each in _oftener_than_chance(own, gap, sudden, floor_s):
+            if each.row not in found or each.lost_s > found[each.row].lost_s:
+                found[each.row] = each
+    yield from sorted(found.values(), key=lambda each: -each.lost_s)[: limits.SUSPECTS_EXAMINED]
+
+
+def _oftener_than_chance(own: Floats, gap: Floats, sudden: Bools, floor_s: Floats) -> Iterator[Episodes]:
+    ranks, steps = own.shape
+    count = sudden.sum(axis=1)
+    total = int(count.sum())
+    for row in np.flatnonzero((count >= limits.EPISODES_LEAST) & (count <= 0.5 * steps)):
+        period, by_chance = _rhythm(np.flatnonzero(sudden[row]))
+        chance = min(2 * ranks * _tail(total, int(count[row]), 1 / ranks) * by_chance, 1.0)
+        if chance > limits.FALSE_DISCOVERY_RATE:
+            continue
+        better = own.copy()
+        better[row] = np.where(sudden[row], own[row] - gap[row], own[row])
+        lost = float(np.nanmean(busy(own) - busy(better)))
+        if lost >= float(floor_s[row]):
+            usual = float(np.nanmedian(own[row]))
+            yield Episodes(int(row), int(count[row]), total, lost, float(np.nanmax(own[row])), usual, chance, period)
+
+
+def _rhythm(at: Ints) -> tuple[int, float]:
+    """How many steps lie between these (0: they keep no time), and how probable it is that chance keeps time so well."""
+    apart = np.diff(at)
+    period = float(apart.mean())
+    if len(at) < 3 or period < 4 or np.abs(apart - period).max() > 1:
+        return 0, 1.0
+    return round(period), (3 / period) ** (len(at) - 2)
+
+
+def _tail(trials: int, least: int, p: float) -> float:
+    """P(Binomial(trials, p) >= least), summed until what is left cannot matter."""
+    log_p, log_q = math.log(p), math.log1p(-p)
+    total = 0.0
+    for hits in range(least, trials + 1):
+        log_choose = math.lgamma(trials + 1) - math.lgamma(hits + 1) - math.lgamma(trials - hits + 1)
+        term = math.exp(log_choose + hits * log_p + (trials - hits) * log_q)
+        total += term
+        if hits > trials * p and term < 1e-6 * total:
+            break
+    return total

@@ -1,0 +1,293 @@
+"""Ranks against their peers: robust location and scale with floors, and the ranks whose own time is too long.
+
+d(r,s) = own(r,s) - median over peers q of own(q,s)        per step s, peers = ranks of the same role, without r
+excess(r) = 10 % trimmed mean over s of d(r,s)
+se(r) = winsorised sd of d(r,·) / (0.8 sqrt(n_eff)),  n_eff = n (1 - rho) / (1 + rho),  rho = lag-1 autocorrelation
+level(r) = 10 % trimmed mean over s of own(r,s) - median over all ranks of the role
+between(r) = max(floor, 1.4826 MAD over peers of level · (1 + 1 / peers))
+z(r) = excess(r) / sqrt(between(r)² + se(r)²)
+
+A rank whose excess wanders has a large se(r), however large the excess is in every single step. What it always is above its peers:
+
+always(r) = 10th percentile over s of d(r,s),  wander(r) = 1.4826 MAD over peers and steps of own around level
+z(r) = max(z(r), excess(r) / sqrt(between(r)² + wander(r)²))      where always(r) >= 2 floors, with two peers or more
+
+Were it healthy, it would wander as its peers do: wander is theirs, and peers that wander as well acquit it.
+
+The levels spread by the errors of the levels too: from 64 peers on, where that is known well enough, median(se²) is taken off
+between². Where the levels fall into a lower group of more than half of the ranks and an upper one, with a gap that is four times the
+spread of the lower group, the spread is that of the lower group: so up to half of the ranks may be bad.
+
+A rank is odd if z >= 4, its one-sided normal p passes Benjamini-Hochberg at 1 % over all ranks tested, its excess
+exceeds the effect floor and is there in every third of the steps, and it makes its peers wait (waiting.py).
+Trimmed mean and winsorised error: Yuen 1974. False discoveries: statsmodels, fdr_bh.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from dataclasses import dataclass
+
+import numpy as np
+
+from rankscope.diagnose import limits
+from rankscope.diagnose.fleet.model import Bools, Floats, Ints
+
+TRIM = 0.1
+_MAD_TO_SD = 1.4826
+
+
+@dataclass(frozen=True, slots=True)
+class Differences:
+    """One entry per rank, seconds per step; NaN for ranks without steps or without peers."""
+
+    own_s: Floats
+    peers_own_s: Floats
+    excess_s: Floats
+    error_s: Floats
+    z: Floats
+    slower_share: Floats  # share of steps in which the rank took longer than its peers' median
+    steady_s: Floats  # least excess in any third of the steps
+    floor_s: Floats  # least excess that counts
+    peer_count: Ints
+
+
+def nan_median(values: Floats, axis: int) -> Floats:
+    """Median without NaN; NaN, and no warning, where everything is NaN."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        return np.asarray(np.nanmedian(values, axis=axis), dtype=np.float64)
+
+
+def trimmed_mean(values: Floats, trim: float = TRIM) -> Floats:
+    """Mean of each row without its `trim` lowest and highest values, at least one of each from five values on."""
+    ordered, lowest, highest = _trimmed(values, trim)
+    position = np.arange(values.shape[1])
+    inside = (position >= lowest[:, None]) & (position < highest[:, None])
+    total = np.where(inside, np.nan_to_num(ordered), 0.0).sum(axis=1)
+    count = np.maximum(highest - lowest, 0)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+
+def trimmed_error(values: Floats, rho: Floats | None = None, trim: float = TRIM) -> Floats:
+    """Standard error of `trimmed_mean`; `rho`: lag-1 autocorrelation per row. Infinite below three values."""
+    ordered, lowest, highest = _trimmed(values, trim)
+    count = np.isfinite(values).sum(axis=1)
+    if values.shape[1] == 0:
+        return np.full(len(values), np.inf)
+    rows, width = np.arange(len(values)), values.shape[1] - 1
+    low = ordered[rows, np.clip(lowest, 0, width)][:, None]
+    high = ordered[rows, np.clip(highest - 1, 0, width)][:, None]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        spread = np.nanstd(np.clip(values, low, high), axis=1)
+    rho = np.zeros(len(values)) if rho is None else rho
+    effective = np.maximum(count * (1 - rho) / (1 + rho), 1.0)
+    kept = np.where(count > 0, (highest - lowest) / np.maximum(count, 1), 1.0)
+    error = spread / (np.maximum(kept, 0.2) * np.sqrt(effective))
+    return np.where(count >= 3, np.nan_to_num(error, nan=np.inf), np.inf)
+
+
+def autocorrelation(values: Floats, split: int = 0) -> Floats:
+    """Lag-1 autocorrelation of each row around the medians of its parts before and after column `split`, in [0, 0.9].
+
+    rho' = rho + (1 + 3 rho) / n corrects the bias of short series (Kendall 1954). No row is taken to be less correlated than
+    the median row: the noise of one host is of one kind, and a single short series says little about it.
+    """
+    rest = values.copy()
+    for part in (slice(None, split), slice(split, None)):
+        if values[:, part].shape[1]:
+            rest[:, part] -= nan_median(values[:, part], 1)[:, None]
+    spread = 3 * _MAD_TO_SD * nan_median(np.abs(rest), 1)[:, None]  # a single stall must not hide the correlation
+    rest = np.nan_to_num(np.clip(rest, -spread, spread))
+    count = np.maximum(np.isfinite(values).sum(axis=1), 1)
+    square = (rest**2).sum(axis=1)
+    rho = np.divide((rest[:, 1:] * rest[:, :-1]).sum(axis=1), square, out=np.zeros(len(values)), where=square > 0)
+    rho = np.clip(rho + (1 + 3 * rho) / count, 0.0, 0.9)
+    return np.asarray(np.maximum(rho, np.median(rho) if len(rho) else 0.0), dtype=np.float64)
+
+
+def _trimmed(values: Floats, trim: float) -> tuple[Floats, Ints, Ints]:
+    ordered = np.sort(values, axis=1)  # NaN last
+    count = np.isfinite(values).sum(axis=1)
+    cut = np.where(count >= 5, np.maximum((count * trim).astype(np.int64), 1), 0)
+    return ordered, cut, count - cut
+
+
+def peers_median(values: Floats, roles: Ints) -> Floats:
+    """For each rank and step the median over its peers. In large roles the rank itself is not left out."""
+    result = np.full_like(values, np.nan)
+    for role in np.unique(roles):
+        members = np.flatnonzero(roles == role)
+        if len(members) < 2:
+            continue
+        if len(members) > limits.PEERS_EXACT:
+            result[members] = nan_median(values[members], 0)
+            continue
+        for position, member in enumerate(members):
+            result[member] = nan_median(values[np.delete(members, position)], 0)
+    return result
+
+
+def differences(
+    own: Floats,
+    roles: Ints,
+    step_s: float,
+    first: int = 0,
+    least_s: float = limits.EFFECT_SECONDS,
+    drifting: bool = False,
+) -> Differences:
+    """Compare every rank's own time with its peers', from step `first` on.
+
+    `own`: ranks x steps, seconds; `step_s`: length of a step. Steps before `first` tell only how the noise wanders.
+    `least_s`: least excess that counts, whatever the step. `drifting`: the job's steps grow steadily longer; then a steady growth
+    of a rank's excess is no noise either.
+    """
+    median = peers_median(own, roles)
+    gap = own - median
+    noise = gap - _line(gap) if drifting else gap
+    rho = autocorrelation(noise, first)
+    own, median, gap, noise = own[:, first:], median[:, first:], gap[:, first:], noise[:, first:]
+    excess, error = trimmed_mean(gap), trimmed_error(noise, rho)
+    between, wander = np.full(len(own), np.nan), np.full(len(own), np.nan)
+    level = np.full(len(own), np.nan)
+    count = np.zeros(len(own), dtype=np.int64)
+    for role in np.unique(roles):
+        members = np.flatnonzero(roles == role)
+        count[members] = len(members) - 1
+        # Against one common median: the peers' own medians would carry the suspect's time into their spread.
+        around = own[members] - nan_median(own[members], 0)
+        level[members] = trimmed_mean(around)
+        wander[members] = _wander(around)
+        between[members] = _between(level[members], error[members], step_s)
+    few = count < 3
+    always = _low(gap)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        z = excess / np.sqrt(between**2 + error**2)
+        z_always = excess / np.sqrt(between**2 + wander**2)
+        slower = np.nanmean(np.where(np.isfinite(gap), gap > 0, np.nan), axis=1)
+    floor = np.maximum(np.where(few, limits.EFFECT_SHARE_FEW, limits.EFFECT_SHARE) * step_s, least_s)
+    z = np.where((count >= 2) & (always >= 2 * floor), np.fmax(z, z_always), z)
+    return Differences(
+        own_s=trimmed_mean(own),
+        peers_own_s=trimmed_mean(median),
+        excess_s=excess,
+        error_s=error,
+        z=np.nan_to_num(z),
+        slower_share=np.nan_to_num(slower),
+        steady_s=_steady(gap, drifting),
+        floor_s=floor,
+        peer_count=count,
+    )
+
+
+def _steady(gap: Floats, drifting: bool = False) -> Floats:
+    """The least trimmed mean over thirds of the steps (halves below 15 steps, the whole below 8); `drifting`: of a rank whose
+    means rise from third to third without the first."""
+    count = gap.shape[1]
+    parts = np.array_split(gap, 3 if count >= 15 else 2 if count >= 8 else 1, axis=1)
+    means = np.stack([trimmed_mean(part) for part in parts])
+    if drifting and len(parts) == 3:
+        rising = (np.diff(means, axis=0) > 0).all(axis=0)
+        means[0] = np.where(rising, np.inf, means[0])
+    return np.asarray(np.where(np.isfinite(means), means, np.inf).min(axis=0), dtype=np.float64)
+
+
+def _line(values: Floats) -> Floats:
+    """The straight line of least squares through each row; NaN is passed over."""
+    known = np.isfinite(values)
+    count = np.maximum(known.sum(axis=1), 1)[:, None]
+    at = np.where(known, np.arange(values.shape[1], dtype=np.float64), 0.0)
+    filled = np.where(known, values, 0.0)
+    centre, level = at.sum(axis=1)[:, None] / count, filled.sum(axis=1)[:, None] / count
+    away = np.where(known, at - centre, 0.0)
+    square = (away**2).sum(axis=1)[:, None]
+    slope = np.divide((away * filled).sum(axis=1)[:, None], square, out=np.zeros_like(square), where=square > 0)
+    return np.asarray(level + slope * away, dtype=np.float64)
+
+
+def _low(gap: Floats) -> Floats:
+    """The 10th percentile of each row, a value that occurs; NaN where there is none."""
+    ordered, cut, _ = _trimmed(gap, TRIM)
+    if not gap.shape[1]:
+        return np.full(len(gap), np.nan)
+    return np.asarray(ordered[np.arange(len(gap)), cut], dtype=np.float64)
+
+
+def _wander(around: Floats) -> Floats:
+    """How far the times of each rank's peers are from their levels, as a standard deviation. Rows: ranks of one role."""
+    rest = np.abs(around - nan_median(around, 1)[:, None])
+    if len(rest) - 1 >= limits.PEERS_EXACT:
+        return np.full(len(rest), _MAD_TO_SD * float(nan_median(nan_median(rest, 1)[None, :], 1)[0]))
+    others = [np.delete(rest, place, axis=0).reshape(1, -1) for place in range(len(rest))]
+    return np.array([_MAD_TO_SD * float(nan_median(each, 1)[0]) if each.size else np.nan for each in others])
+
+
+def _between(level: Floats, error: Floats, step_s: float) -> Floats:
+    """Spread of the own time among each rank's peers, never below the floor."""
+    peers = len(level) - 1
+    floor = (limits.SCALE_FLOOR_FEW if peers < 3 else limits.SCALE_FLOOR) * step_s
+    if peers < 3:
+        return np.full(len(level), floor)
+    usual = _lower_group(level, step_s)
+    if peers >= limits.PEERS_EXACT:
+        spread = np.full(len(level), _mad(level[usual]))
+    else:
+        spread = np.array([_mad(np.delete(level, index)[np.delete(usual, index)]) for index in range(len(level))])
+    spread = _MAD_TO_SD * spread
+    if peers >= limits.PEERS_EXACT:
+        known = error[np.isfinite(error)]
+        spread = np.sqrt(np.maximum(spread**2 - (float(np.median(known)) ** 2 if len(known) else 0.0), 0.0))
+    return np.maximum(floor, spread * (1 + 1 / peers))
+
+
+def _lower_group(level: Floats, step_s: float) -> Bools:
+    """The ranks below the widest gap above the median, if it is one: clearly wider than the spread below it, and an effect."""
+    everybody = np.isfinite(level)
+    ordered = np.sort(level[everybody])
+    half = len(ordered) // 2 + 1  # the lower group has more than half
+    if len(ordered) < 5 or half >= len(ordered):
+        return everybody
+    gaps = np.diff(ordered)[half - 1 :]
+    widest = int(np.argmax(gaps))
+    below = ordered[: half + widest]
+    if gaps[widest] < max(4 * _MAD_TO_SD * _mad(below), limits.EFFECT_SHARE * step_s):
+        return everybody
+    lower: Bools = everybody & (np.nan_to_num(level, nan=np.inf) <= below[-1])
+    return lower
+
+
+def _mad(values: Floats) -> float:
+    finite = values[np.isfinite(values)]
+    return float(np.median(np.abs(finite - np.median(finite)))) if len(finite) else 0.0
+
+
+def odd_ones(found: Differences, least_z: float = limits.Z_LEAST) -> Bools:
+    """Ranks that are significantly and noticeably slower than their peers, false discoveries controlled."""
+    tested = np.isfinite(found.excess_s)
+    odd = tested & (found.z >= least_z) & (found.excess_s >= found.floor_s)
+    odd &= found.steady_s >= limits.STEADY * found.excess_s
+    p = np.ones(len(odd))
+    for index in np.flatnonzero(odd):
+        p[index] = 0.5 * math.erfc(float(found.z[index]) / math.sqrt(2))
+    odd[tested] &= benjamini_hochberg(p[tested])
+    return odd
+
+
+def benjamini_hochberg(p: Floats, tests: int = 0) -> Bools:
+    """Which of these hypotheses are rejected at the false-discovery rate q. `tests`: how many were tested, where p is a part.
+
+    A p above q is never rejected, so of m tests only the k small ones are handed over, with q k / m in place of q: the same bounds
+    i q / m for millions of tests.
+    """
+    rate = limits.FALSE_DISCOVERY_RATE
+    small = p <= rate
+    rejected = np.zeros(len(p), dtype=bool)
+    if small.any():
+        from statsmodels.stats.multitest import multipletests  # a second to load: only where somebody is odd
+
+        part = int(small.sum()) / max(tests, len(p))
+        rejected[small] = multipletests(p[small], rate * part, method="fdr_bh")[0]
+    return rejected

@@ -1,0 +1,94 @@
+"""EROICA's pattern distance (arXiv 2506.08528), beside our own tests: how unlike its peers' patterns is a rank's?
+
+Pattern of function f on rank r: (β, μ, σ); stacks of one leaf are added up, μ and σ weighted by β. Each component is divided by its
+largest value over the ranks compared, so that it is 0..1.
+
+d(r,q) = |β' - β'| + |μ' - μ'| + |σ' - σ'|           two ranks differ if d >= 0.4
+D(r)   = median over peers q of d(r,q)
+
+Only functions with β > 0.01 on the rank, the rule's own floor. It is evidence, not a test: where peers are tight its scale is 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rankscope.diagnose.fleet.model import Fleet, Floats, Ints
+from rankscope.diagnose.model.attribute import WAITING
+from rankscope.diagnose.verdict.contract import Evidence
+
+DIFFERS = 0.4
+_BETA_LEAST = 0.01
+_PEERS_MOST = 100
+_ROWS_MOST = 1_000_000  # every suspect looks through all patterns: in the largest fleets it would cost seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Distance:
+    """The function whose pattern differs most from the peers'."""
+
+    name: str
+    distance: float  # D of the rank
+    usual: float  # the median D of its peers
+    peers: int
+
+
+def most_unlike(fleet: Fleet, row: int, peers: Ints) -> Distance | None:
+    """The function of the rank's own work with the largest distance; None where nothing can be compared."""
+    table = fleet.patterns
+    if len(peers) == 0 or table.mu is None or table.sigma is None or len(table) > _ROWS_MOST:
+        return None
+    if len(peers) > _PEERS_MOST:
+        peers = peers[np.linspace(0, len(peers) - 1, _PEERS_MOST).astype(np.int64)]
+    ranks = np.append(row, peers)
+    place = np.full(len(fleet.ranks), -1, dtype=np.int64)
+    place[ranks] = np.arange(len(ranks))
+    waiting = np.isin(table.kind.codes, [table.kind.code(kind) for kind in WAITING])
+    training = table.thread.codes == table.thread.code("training")
+    rows = np.flatnonzero((place[table.rank] >= 0) & training & ~waiting & (table.beta > 0))
+    if len(rows) == 0:
+        return None
+    keys, column = np.unique(
+        table.kind.codes[rows] * len(table.name.values) + table.name.codes[rows], return_inverse=True
+    )
+    cell = place[table.rank[rows]] * len(keys) + column.reshape(-1)
+
+    def summed(weight: Floats) -> Floats:
+        total = np.bincount(cell, weights=weight, minlength=len(ranks) * len(keys))
+        return np.asarray(total, dtype=np.float64).reshape(len(ranks), len(keys))
+
+    share = table.beta[rows]
+    beta = summed(share)
+    parts = [beta]
+    for values in (table.mu[rows], table.sigma[rows]):
+        mean = np.divide(summed(share * np.nan_to_num(values)), beta, out=np.zeros_like(beta), where=beta > 0)
+        parts.append(mean)
+    normal = [part / np.maximum(part.max(axis=0), 1e-12) for part in parts]
+    apart = _medians(normal)
+    large = beta[0] > _BETA_LEAST
+    if not large.any():
+        return None
+    best = int(np.argmax(np.where(large, apart[0], -1.0)))
+    name = table.name.values[int(keys[best]) % len(table.name.values)]
+    return Distance(name, float(apart[0, best]), float(np.median(apart[1:, best])), len(peers))
+
+
+def _medians(normal: list[Floats]) -> Floats:
+    """Ranks x functions: median distance of each rank to the others."""
+    count, width = normal[0].shape
+    result = np.empty((count, width))
+    for index in range(count):
+        distance = sum(np.abs(np.delete(part, index, axis=0) - part[index]) for part in normal)
+        result[index] = np.median(distance, axis=0)
+    return result
+
+
+def distance_evidence(fleet: Fleet, row: int, peers: Ints) -> tuple[Evidence, ...]:
+    """Evidence for a suspect, where its patterns differ by EROICA's measure."""
+    found = most_unlike(fleet, row, peers)
+    if found is None or found.distance < DIFFERS:
+        return ()
+    measure = f"distance of the pattern (β, μ, σ) of {found.name}, {DIFFERS} differs"
+    return (Evidence("patterns", measure, found.distance, found.usual, "", found.peers),)

@@ -1,0 +1,99 @@
+"""What would a step take if the suspects behaved as their peers do? (What-if replay.)
+
+T(s)     = busy(s) + transfer(s),  busy(s) = max over ranks of own(r,s)
+T'(s)    = the same with own(r,s) replaced by the median of r's innocent peers, for every suspect r
+lost     = trimmed mean over s of T(s) - T'(s)          seconds per step, all suspects together
+lost(r)  = lost · excess(r) / sum of the suspects' excesses
+
+so that the lost times of all suspects never add up to more than the step can shrink. Where ranks form pipelines of m
+micro-batches (1F1B), a step is as long as its slowest pipeline d, which its slowest stage paces and all others fill once:
+
+busy(s)  = max over d of  (m - 1)/m · max over r in d of own(r,s)  +  1/m · sum over r in d of own(r,s)  +  max once(r,s)
+
+where own is without once, the time in functions that run once per step and not once per micro-batch; what of it is more than
+usual goes first when the replay takes time away. The replay of T may exceed the measured one (a slow first stage hides the filling):
+then the lesser counts.
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+
+from rankscope.diagnose.fleet.model import Floats, Ints, Pipelines
+from rankscope.diagnose.model.excess import peers_median, trimmed_mean
+
+
+def busy(own: Floats, pipelines: Pipelines | None = None, once_s: Floats | None = None) -> Floats:
+    """Per step, how long ranks that wait for one another are busy: seconds, NaN where no rank has the step.
+
+    `once_s`: in place of the pipelines' own.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        if pipelines is None or pipelines.micro_batches < 2:
+            return np.asarray(np.nanmax(own, axis=0), dtype=np.float64)
+        batches = pipelines.micro_batches
+        order = np.argsort(pipelines.member, kind="stable")
+        edges = np.flatnonzero(np.diff(pipelines.member[order], prepend=-1))
+        once = np.fmin(own, pipelines.once_s if once_s is None else once_s)[order]
+        each = own[order] - once
+        known = np.isfinite(each)
+        slowest = np.maximum.reduceat(np.where(known, each, -np.inf), edges, axis=0)
+        total = np.add.reduceat(np.where(known, each, 0.0), edges, axis=0)
+        last = np.maximum.reduceat(np.where(known, once, -np.inf), edges, axis=0)
+        paced = (batches - 1) / batches * slowest + total / batches + last
+        longest = np.nanmax(np.where(np.isfinite(paced), paced, np.nan), axis=0)
+        return np.asarray(longest, dtype=np.float64)
+
+
+def repaired(own: Floats, roles: Ints, suspects: Ints) -> Floats:
+    """`own` with every suspect (row) as fast as its innocent peers' median, never slower than it is."""
+    others = own.copy()
+    others[suspects] = np.nan
+    if len(suspects) < len(own):
+        # Peers of a suspect are the innocent: with several suspects their own times must not enter the median.
+        expected = peers_median(others, roles)[suspects]
+        fallback = peers_median(own, roles)[suspects]
+        expected = np.where(np.isfinite(expected), expected, fallback)
+    else:
+        expected = peers_median(own, roles)[suspects]
+    result: Floats = own.copy()
+    result[suspects] = np.where(np.isfinite(own[suspects]), np.fmin(own[suspects], expected), np.nan)
+    return result
+
+
+def gain(
+    own: Floats, roles: Ints, suspects: Ints, pipelines: Pipelines | None = None, measured: Floats | None = None
+) -> float:
+    """Seconds per step regained if all `suspects` (rows of `own`) took what their peers' median takes.
+
+    `measured`: per step, how long the ranks were busy in truth (step - transfer), where it is known apart from `own`.
+    """
+    if len(suspects) == 0 or own.shape[1] == 0:
+        return 0.0
+    return shrink(own, repaired(own, roles, suspects), pipelines, measured)
+
+
+def shrink(own: Floats, better: Floats, pipelines: Pipelines | None = None, measured: Floats | None = None) -> float:
+    """Seconds per step that the job is shorter with the own times `better`; 0 or more."""
+    before, after = busy(own, pipelines), busy(better, pipelines, _better_once(own, better, pipelines))
+    shorter = before - after
+    if pipelines is not None and measured is not None:
+        shorter = np.fmin(shorter, measured - after)
+    return max(float(np.nan_to_num(trimmed_mean(shorter[None, :])[0])), 0.0)
+
+
+def _better_once(own: Floats, better: Floats, pipelines: Pipelines | None) -> Floats | None:
+    """What is left of the time once per step after `own - better` was taken away."""
+    if pipelines is None:
+        return None
+    more = np.maximum(np.nan_to_num(pipelines.once_s - pipelines.usual_once_s), 0.0)
+    return np.asarray(pipelines.once_s - np.clip(np.nan_to_num(own - better), 0.0, more), dtype=np.float64)
+
+
+def share_out(total_s: float, excess_s: Floats) -> Floats:
+    """Divide the joint gain in proportion to each suspect's excess, seconds per step."""
+    weight = np.maximum(np.nan_to_num(excess_s), 0.0)
+    return total_s * weight / weight.sum() if weight.sum() > 0 else np.zeros(len(weight))

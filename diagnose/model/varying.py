@@ -1,0 +1,120 @@
+"""Which functions of a step vary from step to step: all of them together, one alone, or each by itself.
+
+Of the functions of the training thread that are work (python, gpu, memory), from their standard deviations over the steps. Samples
+add variance of their own, sampling_s · t(f), to functions that were sampled; it is taken off.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rankscope.diagnose import limits
+from rankscope.diagnose.fleet.model import Fleet, Floats, Ints
+from rankscope.diagnose.model.attribute import Function
+
+_WORK = ("python", "gpu", "memory")
+_ALONE = 0.8  # of the variance
+_MOST = 0.5  # of the work: what grows with its input is most of a step
+_SCATTERED, _SCATTERED_MOST = 0.3, 0.5  # correlation, share of the variance
+_SMALL = 0.25  # of the work: a pause is little of it
+
+
+@dataclass(frozen=True, slots=True)
+class Varying:
+    """One function, what of it varies, and its share of the variance and of the work."""
+
+    function: Function
+    detail: str  # as in the patterns: gc, sleep
+    of_variance: float
+    of_work: float
+
+    @property
+    def alone(self) -> bool:
+        """Nothing else varies, and most of the work is something else."""
+        return self.of_variance >= _ALONE and self.of_work <= _MOST
+
+    @property
+    def pauses(self) -> bool:
+        """It is Python, varies alone and is little of the work."""
+        return self.alone and self.function.kind == "python" and (self.detail == "gc" or self.of_work <= _SMALL)
+
+
+def correlation(fleet: Fleet, work: Floats) -> float | None:
+    """Median over ranks of the mean correlation of their functions' times; None where it cannot be told.
+
+    rho = (Var W - Σ sd(f)²) / ((Σ sd(f))² - Σ sd(f)²), from variances alone. `work`: seconds, ranks x steps. Where the samples' own
+    variance is more than half of what is there, and where one function varies alone, nothing can be said.
+    """
+    whole, squares, linear, raw = _by_rank(fleet, work)
+    usable = np.isfinite(whole) & (squares >= 0.5 * raw) & (squares <= 0.8 * linear) & (squares > 0)
+    if usable.sum() < max(2, 0.5 * len(whole)):
+        return None
+    each = (whole[usable] - squares[usable]) / (linear[usable] - squares[usable])
+    return float(np.median(each))
+
+
+def scattered(fleet: Fleet, work: Floats, found: Varying | None) -> bool:
+    """Whether the work varies now here, now there: accidents of single functions, and no input, which lengthens them together.
+
+    Of all ranks together rho = Σr(Var W - Σf sd²) / Σr((Σf sd)² - Σf sd²) is below 0.3, and no function has most of the variance: 0.8
+    of it; half of it where functions are sampled, which hides what grows with it.
+    """
+    if found is None or found.of_variance >= (_ALONE if fleet.timed else _SCATTERED_MOST):
+        return False
+    whole, squares, linear, _ = _by_rank(fleet, work)
+    known = np.isfinite(whole)
+    together, apart = float((whole - squares)[known].sum()), float((linear - squares)[known].sum())
+    return apart > 0 and together < _SCATTERED * apart
+
+
+def most(fleet: Fleet) -> Varying | None:
+    """The function that varies most; None where the samples' own variance is most of what there is."""
+    rows, variance, clean = _variances(fleet)
+    table = fleet.patterns
+    if len(rows) == 0 or clean.sum() < 0.5 * variance.sum():
+        return None
+    labels = np.column_stack([each.codes[rows] for each in (table.kind, table.name, table.file, table.detail)])
+    _, group = np.unique(labels, axis=0, return_inverse=True)
+    group = group.reshape(-1)
+    by_group = np.bincount(group, clean)
+    best = int(np.argmax(by_group))
+    row = int(rows[np.flatnonzero(group == best)[0]])
+    seconds = table.per_step_s[rows]
+    return Varying(
+        Function(table.kind.at(row), table.name.at(row), table.file.at(row), int(table.line[row])),
+        table.detail.at(row),
+        float(by_group[best] / max(by_group.sum(), 1e-30)),
+        float(seconds[group == best].sum() / max(seconds.sum(), 1e-30)),
+    )
+
+
+def _by_rank(fleet: Fleet, work: Floats) -> tuple[Floats, Floats, Floats, Floats]:
+    """Per rank: Var W (NaN where too few steps tell it), Σ sd(f)², (Σ sd(f))², and Σ sd(f)² with the samples' own."""
+    rows, variance, clean = _variances(fleet)
+    rank, ranks = fleet.patterns.rank[rows], len(fleet.ranks)
+    whole: Floats = np.array([np.nanvar(each) if np.isfinite(each).sum() > 2 else np.nan for each in work])
+
+    def total(each: Floats) -> Floats:
+        return np.bincount(rank, each, ranks).astype(np.float64)
+
+    return whole, total(clean), total(np.sqrt(clean)) ** 2, total(variance)
+
+
+def _variances(fleet: Fleet) -> tuple[Ints, Floats, Floats]:
+    """Rows of the patterns that are work, their variance over the steps, and that without the samples' own."""
+    table = fleet.patterns
+    if table.sd_s is None:
+        return np.empty(0, dtype=np.int64), np.empty(0), np.empty(0)
+    kinds = [table.kind.code(kind) for kind in _WORK]
+    chosen = (table.thread.codes == table.thread.code("training")) & np.isin(table.kind.codes, kinds)
+    rows: Ints = np.flatnonzero(chosen & np.isfinite(table.sd_s) & np.isfinite(table.per_step_s))
+    variance = table.sd_s[rows] ** 2
+    sampled = np.zeros(len(rows))
+    if not fleet.timed:
+        running = (table.kind.codes[rows] == table.kind.code("python")) & (
+            table.detail.codes[rows] == table.detail.code("")
+        )
+        sampled = np.where(running, limits.SAMPLING_S * table.per_step_s[rows], 0.0)
+    return rows, variance, np.maximum(variance - sampled, 0.0)

@@ -1,0 +1,1 @@
+"""Earlier windows of the same job."""

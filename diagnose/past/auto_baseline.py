@@ -1,0 +1,112 @@
+"""`--baseline auto`: which windows of the history are healthy earlier ones of the same job, host and role.
+
+A window can serve if it ended before the judged one began, is of the same job and host, its ranks have the same roles and the
+same world size, it has steps enough, and its verdict was healthy or an imbalance (by design: nobody's fault); or `unknown` only
+because none of its ranks has a peer. Where windows differ, those in which steps took 10 % longer than in the fastest third are left
+out: a slow-down that nobody recognised at the time must not become what is normal. Of the rest the newest few are taken.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rankscope.diagnose import limits
+from rankscope.diagnose.past.history import Entry, History
+from rankscope.diagnose.text import clean
+from rankscope.observer.window.folder import Window
+
+MOST = 5  # windows per host
+_LOOKED_AT = 100  # newest ones per host
+
+
+@dataclass(frozen=True, slots=True)
+class Earlier:
+    """What was chosen: the windows, their names, and why so (or why none)."""
+
+    windows: tuple[Window, ...]
+    names: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def choose(history: History, windows: Sequence[Window], job: str) -> Earlier:
+    """Healthy earlier windows for each host of `windows`. Nothing is ever raised: no history is said in the notes."""
+    found: list[Window] = []
+    names: list[str] = []
+    notes: list[str] = []
+    for window in windows:
+        roles, world = _roles(window, job), _world(window, job)
+        if roles is None:
+            continue
+        host = window.manifest.host
+        entries = history.entries(job, host)
+        before = [entry for entry in entries if entry.start + entry.seconds <= window.manifest.start + 1e-3]
+        usable = [entry for entry in before if serves(entry) and (entry.roles, entry.world_size) == (roles, world)]
+        fast = _not_slow(usable[-_LOOKED_AT:])
+        chosen: list[tuple[Entry, Window]] = []
+        for entry in reversed(fast):
+            if len(chosen) < MOST and (earlier := history.window(entry)) is not None:
+                chosen.append((entry, earlier))
+        if not chosen:
+            notes.append(_why_none(history, host, entries, before, usable))
+            continue
+        found += [earlier for _, earlier in chosen]
+        names += [entry.name for entry, _ in chosen]
+        newest, oldest = chosen[0][0], chosen[-1][0]
+        slow = len(usable[-_LOOKED_AT:]) - len(fast)
+        left_out = f"; {slow} healthy but slower ones were left out" if slow else ""
+        notes.append(
+            f"baseline: {len(chosen)} earlier windows of this job on {clean(host, 60)}, "
+            f"{_moment(oldest.start)} to {_moment(newest.start)}{left_out}"
+        )
+    return Earlier(tuple(found), tuple(names), tuple(dict.fromkeys(notes)))
+
+
+def serves(entry: Entry) -> bool:
+    """Whether a window may be what others are compared with."""
+    judged = entry.status in ("healthy", "imbalance") or (entry.status == "unknown" and entry.peerless)
+    return judged and entry.steps >= limits.STEPS_LEAST and np.isfinite(entry.step_p50)
+
+
+def _not_slow(entries: Sequence[Entry]) -> list[Entry]:
+    if not entries:
+        return []
+    fastest = float(np.quantile([entry.step_p50 for entry in entries], 1 / 3))
+    return [entry for entry in entries if entry.step_p50 <= (1 + limits.BASELINE_SHARE) * fastest]
+
+
+def _why_none(
+    history: History, host: str, entries: Sequence[Entry], before: Sequence[Entry], usable: Sequence[Entry]
+) -> str:
+    start = f"no baseline: {history.folder} holds no healthy earlier window of this job on {clean(host, 60)}"
+    if usable:
+        return f"{start} that can be read"
+    if not entries:
+        return f"{start}, and no other one of it"
+    if not before:
+        return f"{start}: all {len(entries)} of it are of the same time or later"
+    said = Counter(entry.status for entry in before)
+    return f"{start} with these ranks and roles ({', '.join(f'{count} {status}' for status, count in said.items())})"
+
+
+def _rows(window: Window, job: str) -> list[dict[str, object]]:
+    columns = ("job", "role", "world_size")
+    return [row for row in window.ranks.select(columns).to_pylist() if row["job"] == job]
+
+
+def _roles(window: Window, job: str) -> str | None:
+    """The different roles of the job's ranks, as `Entry.roles`; None where the window has no rank of it."""
+    rows = _rows(window, job)
+    return ",".join(sorted({str(row["role"]) for row in rows})) if rows else None
+
+
+def _world(window: Window, job: str) -> int:
+    return max((int(str(row["world_size"] or 0)) for row in _rows(window, job)), default=0)
+
+
+def _moment(unix: float) -> str:
+    return time.strftime("%Y-%m-%d %H:%M:%SZ", time.gmtime(unix))

@@ -1,0 +1,167 @@
+"""Earlier windows of the same job: time as well as space.
+
+Slow everywhere: step p50 exceeds the baseline's by 10 % and no rank is odd. The function is the one whose median over
+ranks grew most. By design: an excess over the peers of which 70 % was there before is an imbalance, not a fault.
+Of several baseline windows the median counts, of every figure.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+import numpy as np
+
+from rankscope.diagnose import limits
+from rankscope.diagnose.fleet.gather import gather
+from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.fleet.roles import roles
+from rankscope.diagnose.model.attribute import WAITING, Function
+from rankscope.diagnose.model.excess import differences, nan_median
+from rankscope.diagnose.verdict.contract import Baseline
+from rankscope.observer.window.folder import Window, folder_name
+from rankscope.probes.errors import BadData
+
+_FLEETS_KEPT = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """What the baseline windows say."""
+
+    about: Baseline
+    step_p50: float
+    step_p50_spread: float  # between baseline windows, or within the only one: seconds
+    excess: dict[int, float]  # rank number → excess over its peers then, seconds per step
+    own: dict[int, float]  # rank number → own time then, seconds per step
+    functions: dict[tuple[str, str, str, int, str], float]  # median over ranks, seconds per step
+    notes: tuple[str, ...]
+    fleets: tuple[Fleet, ...] = ()  # the windows themselves, newest first
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """The function that grew most between the baseline and now, on the median rank."""
+
+    function: Function
+    detail: str
+    before_s: float
+    now_s: float
+
+
+def read_baseline(windows: Sequence[Window], job: str, source: str = "given") -> Reference:
+    """Summarise the baseline (of which `source` says where it is from). BadData if it holds no window of `job` or no steps."""
+    moments: list[Fleet] = []
+    for start in sorted({round(window.manifest.start / max(window.manifest.seconds, 1.0)) for window in windows}):
+        group = [w for w in windows if round(w.manifest.start / max(w.manifest.seconds, 1.0)) == start]
+        if any(job in window.ranks["job"].to_pylist() for window in group):
+            moments.append(gather(group, job))
+    if not moments:
+        raise BadData("the baseline is of another job: no window in it holds this one")
+    usable = [fleet for fleet in moments if fleet.steps.count >= limits.STEPS_LEAST]
+    if not usable:
+        raise BadData("the baseline holds no window with enough steps")
+    about = Baseline(
+        windows=len(windows),
+        ranks=len(usable[-1].ranks),
+        start=min(fleet.start for fleet in usable),
+        end=max(fleet.start + fleet.seconds for fleet in usable),
+        step_p50=None,
+        source=source,
+        used=tuple(folder_name(window.manifest) for window in sorted(windows, key=lambda each: -each.manifest.start)),
+    )
+    return reference_of(usable, about)
+
+
+def reference_of(usable: Sequence[Fleet], about: Baseline) -> Reference:
+    """What these fleets of one job, oldest first and at least one, say together; `about` without its step time."""
+    medians = [float(np.nanmedian(fleet.steps.seconds)) for fleet in usable]
+    newest = usable[-1]
+    found = [differences(fleet.steps.own_s, roles(fleet), p50) for fleet, p50 in zip(usable, medians, strict=True)]
+    first = nan_median(newest.steps.seconds, 0)
+    first = first[np.isfinite(first)]
+    within = float(np.median(np.abs(first - np.median(first)))) * 1.4826 / max(np.sqrt(len(first)), 1.0)
+    between = float(np.median(np.abs(np.array(medians) - np.median(medians)))) * 1.4826
+    p50 = float(np.median(medians))
+    numbers = [fleet.ranks.number.tolist() for fleet in usable]
+    return Reference(
+        replace(about, step_p50=p50),
+        p50,
+        max(within, between),
+        _medians(
+            [dict(zip(who, each.excess_s.tolist(), strict=True)) for who, each in zip(numbers, found, strict=True)]
+        ),
+        _medians([dict(zip(who, each.own_s.tolist(), strict=True)) for who, each in zip(numbers, found, strict=True)]),
+        _medians([function_medians(fleet) for fleet in usable], 0.0),
+        (),
+        tuple(reversed(usable))[:_FLEETS_KEPT],
+    )
+
+
+_Key = TypeVar("_Key")
+
+
+def _medians(windows: Sequence[Mapping[_Key, float]], absent: float | None = None) -> dict[_Key, float]:
+    """The median over windows of each key's value. `absent`: the value where a window lacks a key; None: it does not count."""
+    result: dict[_Key, float] = {}
+    for key in dict.fromkeys(key for window in windows for key in window):
+        values = [window.get(key, absent) for window in windows]
+        known = [value for value in values if value is not None and np.isfinite(value)]
+        if known:
+            result[key] = float(np.median(known))
+    return result
+
+
+def code_changed(reference: Reference, fleet: Fleet) -> bool:
+    """Whether the job ran other code then: functions of both times hold less than half of the time of either.
+
+    shared = Σ min(before(f), now(f)) / min(Σ before, Σ now)   f: Python and GPU functions, by name and file
+    """
+    now, before = _by_place(function_medians(fleet)), _by_place(reference.functions)
+    least = min(sum(now.values()), sum(before.values()))
+    if least <= 0:
+        return False
+    return sum(min(seconds, before.get(place, 0.0)) for place, seconds in now.items()) < 0.5 * least
+
+
+def _by_place(functions: Mapping[tuple[str, str, str, int, str], float]) -> dict[tuple[str, str], float]:
+    result: dict[tuple[str, str], float] = {}
+    for (kind, name, file, _, _), seconds in functions.items():
+        if kind in ("python", "gpu"):
+            result[name, file] = result.get((name, file), 0.0) + seconds
+    return result
+
+
+def function_medians(fleet: Fleet) -> dict[tuple[str, str, str, int, str], float]:
+    """Median over ranks of each function's seconds per step on the training thread; waiting left out."""
+    table = fleet.patterns
+    skipped = [table.kind.code(kind) for kind in WAITING]
+    rows = np.flatnonzero((table.thread.codes == table.thread.code("training")) & ~np.isin(table.kind.codes, skipped))
+    if len(rows) == 0:
+        return {}
+    columns = np.stack([table.kind.codes[rows], table.name.codes[rows], table.file.codes[rows], table.line[rows],
+                        table.detail.codes[rows]])  # fmt: skip
+    unique, key = np.unique(columns, axis=1, return_inverse=True)
+    width = unique.shape[1]
+    total = np.bincount(table.rank[rows] * width + key.reshape(-1), weights=table.per_step_s[rows],
+                        minlength=len(fleet.ranks) * width).reshape(len(fleet.ranks), width)  # fmt: skip
+    median = np.median(total, axis=0)
+    return {
+        (table.kind.values[kind], table.name.values[name], table.file.values[file], int(line), table.detail.values[detail]):
+            float(median[index])
+        for index, (kind, name, file, line, detail) in enumerate(unique.T)
+    }  # fmt: skip
+
+
+def most_grown(reference: Reference, fleet: Fleet) -> Growth | None:
+    """The function with the largest growth; None if none grew."""
+    now = function_medians(fleet)
+    grown = {key: seconds - reference.functions.get(key, 0.0) for key, seconds in now.items()}
+    if not grown:
+        return None
+    key = max(grown, key=lambda each: grown[each])
+    if grown[key] <= 0:
+        return None
+    kind, name, file, line, detail = key
+    return Growth(Function(kind, name, file, line), detail, reference.functions.get(key, 0.0), now[key])

@@ -1,0 +1,303 @@
+"""The history of windows: an embedded store in one folder, Parquet throughout, read with pyarrow datasets.
+
+    DIR/windows/<name>/     a window folder as observer/windows.py writes it, and verdict.json: what was judged then
+    DIR/index.parquet       one row per window (`INDEX`); only a cache: rebuilt from the folders where it is lost or damaged
+    DIR/lock                held by whoever writes
+
+Nothing is ever half there. A window is written under a `.partial-` name beside its destination, flushed and renamed; the index
+is replaced by a rename; both under the lock, which the kernel releases when a writer is killed. What a killed writer leaves
+(a `.partial-` folder, a window that is not in the index) the next one removes or takes in. Readers take no lock: they see the
+index before or after a write, and skip a window that was removed meanwhile.
+
+Whole windows are kept (about 10 KB per rank), the newest `cap_bytes` of them: the oldest are removed first.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rankscope.diagnose.verdict.contract import Verdict, to_json
+from rankscope.observer.window.folder import MANIFEST, Window, read_window, write_window
+from rankscope.probes.errors import BadData, OutputFailed
+
+DEFAULT_FOLDER = Path("/var/lib/rankscope/history")
+CAP_BYTES = 256 << 20
+_INDEX, _WINDOWS, _LOCK, _VERDICT, _PARTIAL = "index.parquet", "windows", "lock", "verdict.json", ".partial-"
+_LOCK_WAIT_S = 10.0
+_MAX_VERDICT_BYTES = 16 << 20
+
+INDEX = pa.schema(
+    [
+        pa.field("name", pa.string(), False),
+        pa.field("job", pa.string(), False),
+        pa.field("host", pa.string(), False),
+        pa.field("start", pa.float64(), False),
+        pa.field("seconds", pa.float64(), False),
+        pa.field("ranks", pa.int64(), False),
+        pa.field("world_size", pa.int64(), False),
+        pa.field("roles", pa.string(), False),
+        pa.field("status", pa.string(), False),
+        pa.field("suspects", pa.string(), False),
+        pa.field("peerless", pa.bool_(), False),
+        pa.field("steps", pa.int64(), False),
+        pa.field("step_p50", pa.float64(), False),
+        pa.field("bytes", pa.int64(), False),
+    ]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One kept window of one job on one host. `start` Unix time."""
+
+    name: str  # of its folder
+    job: str
+    host: str
+    start: float
+    seconds: float
+    ranks: int
+    world_size: int
+    roles: str  # the different roles of its ranks, sorted, joined by ','
+    status: str  # of the verdict
+    suspects: str  # 'component/cause rank 3; …'
+    peerless: bool  # no rank of it has a peer: only time can judge it
+    steps: int  # complete steps of a rank
+    step_p50: float  # seconds; NaN without steps
+    bytes: int  # on disk
+
+
+class History:
+    """A history folder. Nothing is touched before `add`."""
+
+    def __init__(self, folder: Path = DEFAULT_FOLDER, cap_bytes: int = CAP_BYTES) -> None:
+        self.folder, self._cap_bytes = folder, cap_bytes
+
+    # ---- writing -----------------------------------------------------------------------------------------------------
+
+    def prepare(self) -> None:
+        """Make the folder (0700) and see that it can be written. Raises OutputFailed."""
+        with self._locked():
+            pass
+
+    def add(self, window: Window, verdict: Verdict) -> Entry:
+        """Keep a window (of one job) and what was judged of it. Raises OutputFailed, with nothing half-written."""
+        with self._locked():
+            self._remove_partials()
+            try:
+                name = self._write(window, verdict)
+                entries = [*self._reconciled(name), describe(name, window, verdict, _size(self._place(name)))]
+                kept = self._within_cap(entries)
+                self._write_index(kept)
+                names = {entry.name for entry in kept}
+                for entry in entries:
+                    if entry.name not in names:
+                        shutil.rmtree(self._place(entry.name), ignore_errors=True)
+            except OSError as error:
+                raise OutputFailed(f"cannot write the history {self.folder}: {error.strerror or error}") from error
+        return entries[-1]
+
+    def _write(self, window: Window, verdict: Verdict) -> str:
+        """The window folder, complete, under its final name."""
+        staging = self.folder / f"{_PARTIAL}{time.time_ns()}-{os.getpid()}"
+        try:
+            written = write_window(window, staging)
+            _write_file(written / _VERDICT, to_json(verdict).encode())
+            name = written.name
+            for attempt in range(2, 1000):
+                if not self._place(name).exists():
+                    break
+                name = f"{written.name}.{attempt}"
+            written.rename(self._place(name))
+        finally:
+            shutil.rmtree(staging, ignore_errors=True)
+        return name
+
+    def _within_cap(self, entries: Sequence[Entry]) -> list[Entry]:
+        """The newest entries that fit; always the one that was just written (the last)."""
+        room = self._cap_bytes - entries[-1].bytes
+        kept = []
+        for entry in sorted(entries[:-1], key=lambda each: -each.start):
+            room -= entry.bytes
+            if room < 0:
+                break
+            kept.append(entry)
+        return [*reversed(kept), entries[-1]]
+
+    def _reconciled(self, new: str) -> list[Entry]:
+        """The index as the folders say: without windows that are gone, with windows that a killed writer did not enter."""
+        there = {path.name for path in (self.folder / _WINDOWS).iterdir()} - {new}
+        known = [entry for entry in self._read_index() if entry.name in there]
+        missing = there - {entry.name for entry in known}
+        found = []
+        for name in sorted(missing):
+            entry = self._entry_of_folder(name)
+            if entry is None:
+                shutil.rmtree(self._place(name), ignore_errors=True)
+            else:
+                found.append(entry)
+        return [*known, *found]
+
+    def _entry_of_folder(self, name: str) -> Entry | None:
+        folder = self._place(name)
+        try:
+            window = read_window(folder)
+            with (folder / _VERDICT).open("rb") as file:
+                said = json.loads(file.read(_MAX_VERDICT_BYTES))
+            return _described(name, window, said, _size(folder))
+        except (BadData, OSError, ValueError, KeyError, TypeError, RecursionError):
+            return None
+
+    def _write_index(self, entries: Sequence[Entry]) -> None:
+        table = pa.Table.from_pylist([asdict(entry) for entry in entries], INDEX)
+        partial = self.folder / f"{_PARTIAL}index-{os.getpid()}"
+        try:
+            descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+            with os.fdopen(descriptor, "wb") as file:
+                pq.write_table(table, file, compression="zstd")
+                file.flush()
+                os.fsync(file.fileno())
+            partial.rename(self.folder / _INDEX)
+        finally:
+            partial.unlink(missing_ok=True)
+
+    def _remove_partials(self) -> None:
+        """What killed writers left. The lock is held: nobody else is writing."""
+        for path in self.folder.glob(f"{_PARTIAL}*"):
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+
+    @contextmanager
+    def _locked(self) -> Iterator[None]:
+        try:
+            (self.folder / _WINDOWS).mkdir(mode=0o700, parents=True, exist_ok=True)
+            if self.folder.stat().st_uid == os.geteuid():
+                self.folder.chmod(0o700)
+            lock = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise OutputFailed(f"cannot write the history {self.folder}: {error.strerror or error}") from error
+        try:
+            _wait_for(lock, self.folder)
+            yield
+        finally:
+            os.close(lock)
+
+    # ---- reading -----------------------------------------------------------------------------------------------------
+
+    def entries(self, job: str | None = None, host: str | None = None) -> tuple[Entry, ...]:
+        """What is kept, oldest first. Nothing where there is no history, or none that can be read."""
+        return tuple(sorted(self._read_index(job, host), key=lambda entry: (entry.start, entry.name)))
+
+    def window(self, entry: Entry) -> Window | None:
+        """The window of an entry; None where it is gone or damaged."""
+        try:
+            return read_window(self._place(entry.name))
+        except BadData:
+            return None
+
+    def _read_index(self, job: str | None = None, host: str | None = None) -> list[Entry]:
+        import pyarrow.dataset as pds  # brings pandas where that is installed: half a second and 50 MB, only where it is needed
+
+        path = self.folder / _INDEX
+        wanted = None
+        for column, value in (("job", job), ("host", host)):
+            if value is not None:
+                this = pds.field(column) == value
+                wanted = this if wanted is None else wanted & this
+        try:
+            table = pds.dataset(path, format="parquet").to_table(filter=wanted)
+            rows = table.select([field.name for field in fields(Entry)]).cast(INDEX).to_pylist()
+        except (OSError, pa.ArrowException, KeyError, ValueError):
+            return self._from_folders(job, host)
+        return [Entry(**row) for row in rows]
+
+    def _from_folders(self, job: str | None, host: str | None) -> list[Entry]:
+        """The index, lost or damaged, from the windows themselves."""
+        place = self.folder / _WINDOWS
+        names = sorted(path.name for path in place.iterdir() if (path / MANIFEST).is_file()) if place.is_dir() else []
+        found = [entry for name in names if (entry := self._entry_of_folder(name)) is not None]
+        return [entry for entry in found if job in (None, entry.job) and host in (None, entry.host)]
+
+    def _place(self, name: str) -> Path:
+        return self.folder / _WINDOWS / name
+
+
+# ---- what an entry says ----------------------------------------------------------------------------------------------
+
+
+def describe(name: str, window: Window, verdict: Verdict, size_bytes: int) -> Entry:
+    """The index row of a window and its verdict."""
+    return _described(name, window, json.loads(to_json(verdict)), size_bytes)
+
+
+def _described(name: str, window: Window, verdict: dict[str, Any], size_bytes: int) -> Entry:
+    manifest = window.manifest
+    job = manifest.jobs[0] if manifest.jobs else str(verdict["job"])
+    roles = [str(role) for role in window.ranks["role"].to_pylist()]
+    seconds = np.asarray(window.steps["seconds"].to_numpy(zero_copy_only=False), dtype=np.float64)
+    seconds = seconds[np.isfinite(seconds) & (seconds > 0)]
+    counts = np.unique(window.steps["rank"].to_numpy(zero_copy_only=False), return_counts=True)[1]
+    suspects = [
+        f"{suspect['component']}/{suspect['cause']} " + ",".join(str(rank) for rank in suspect["ranks"][:8])
+        for suspect in verdict["suspects"][:4]
+    ]
+    return Entry(
+        name=name,
+        job=job,
+        host=manifest.host,
+        start=float(manifest.start),
+        seconds=float(manifest.seconds),
+        ranks=window.ranks.num_rows,
+        world_size=max((int(size or 0) for size in window.ranks["world_size"].to_pylist()), default=0),
+        roles=",".join(sorted(set(roles))),
+        status=str(verdict["status"]),
+        suspects="; ".join(suspects),
+        peerless=len(roles) < 2 or (len(set(roles)) == len(roles) and "" not in roles),
+        steps=int(np.median(counts)) if len(counts) else 0,
+        step_p50=float(np.median(seconds)) if len(seconds) else float("nan"),
+        bytes=size_bytes,
+    )
+
+
+def _size(folder: Path) -> int:
+    """Bytes on disk, whole blocks."""
+    total = 0
+    for path in folder.iterdir():
+        with suppress(OSError):
+            total += -(-path.stat().st_size // 4096) * 4096
+    return total
+
+
+def _write_file(path: Path, content: bytes) -> None:
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def _wait_for(lock: int, folder: Path) -> None:
+    """Take the lock; writers hold it for milliseconds. OutputFailed after some seconds."""
+    until = time.monotonic() + _LOCK_WAIT_S
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                raise OutputFailed(f"the history {folder} is locked by another process") from None
+            time.sleep(0.02)
+        else:
+            return

@@ -1,0 +1,1 @@
+"""From fleets to one verdict."""

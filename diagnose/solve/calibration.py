@@ -1,0 +1,190 @@
+"""From a score to a confidence that means something: of the verdicts given with 0.9, nine in ten should be right.
+
+A suspect's score orders suspects (suspects.py, "confidence"); how often suspects of a score are right is counted, offline, on cases
+with a known answer, and written down here as a map:
+
+  1. pairs (score, right), sorted by score, in groups of at least `GROUP`
+  2. p(group) = (right + 1) / (count + 2)          rule of succession (Laplace): few cases are never certainty
+  3. isotonic regression: neighbours whose p falls are pooled (pool adjacent violators; Zadrozny & Elkan 2002)
+  4. straight lines between the groups' mean scores; made strictly rising, so that a score can be had back from a confidence
+
+  5. fitted on fewer than `LAB_ENOUGH` results of the lab: where the map is surer than the score, half-way back to it
+
+`PROVENANCE` says what the map was fitted on. It is as good as those cases are like the world: counted anew by `from_lab` from the
+results of the lab (`scripts/bench diagnose --fit RESULTS.json` prints the table).
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from rankscope.probes.errors import BadData
+
+Pair = tuple[float, bool]  # score (or confidence), and whether the suspect was right
+
+PROVENANCE = (
+    "834 verdicts on 1000 synthetic confusing fleets, 233 lab results (scripts/bench diagnose --fit --confusing 1000: 138 of the CPU "
+    "lab, 95 of the GPU lab; the rules had been mended by what the 138 showed)"
+)
+POINTS: tuple[tuple[float, float], ...] = (
+    (0.0, 0.2746), (0.4293, 0.5492), (0.5507, 0.581), (0.587, 0.6538), (0.6111, 0.7037), (0.6497, 0.7165), (0.7057, 0.8269),
+    (0.7251, 0.8889), (0.7342, 0.9259), (0.878, 0.9676), (1.0, 0.97),
+)  # fmt: skip
+LAB_ENOUGH = 100
+
+GROUP = 25
+LEAST, MOST = 0.05, 0.97  # of a confidence: nothing is certain
+_RISE = 0.02  # least slope between two points
+_MAX_BYTES = 256 << 20
+
+
+def calibrate(score: float, points: Sequence[tuple[float, float]] = POINTS) -> float:
+    """The confidence for a score in [0, 1]."""
+    if not math.isfinite(score):
+        return LEAST
+    return float(np.clip(np.interp(score, [x for x, _ in points], [y for _, y in points]), LEAST, MOST))
+
+
+def score_of(confidence: float, points: Sequence[tuple[float, float]] = POINTS) -> float:
+    """The score that gave this confidence; of a clipped one the nearest."""
+    return float(np.interp(confidence, [y for _, y in points], [x for x, _ in points]))
+
+
+def fit(pairs: Iterable[Pair], group: int = GROUP) -> tuple[tuple[float, float], ...]:
+    """The map for these (score, right). Too few pairs for one group: the identity, drawn half-way to one half."""
+    known = sorted((float(score), bool(right)) for score, right in pairs if math.isfinite(score))
+    if len(known) < group:
+        return ((0.0, 0.25), (1.0, 0.75))
+    groups = np.array_split(np.arange(len(known)), max(len(known) // group, 1))
+    # One block per group: [right, count, sum of scores]
+    blocks: list[list[float]] = []
+    for rows in groups:
+        chosen = [known[row] for row in rows]
+        blocks.append([float(sum(right for _, right in chosen)), float(len(chosen)), sum(score for score, _ in chosen)])
+        while len(blocks) > 1 and _share(blocks[-2]) >= _share(blocks[-1]):
+            last = blocks.pop()
+            blocks[-1] = [before + more for before, more in zip(blocks[-1], last, strict=True)]
+    points = [(block[2] / block[1], _share(block)) for block in blocks]
+    # Outside what was counted: towards 0 below; above, no surer than the surest.
+    points = [(0.0, 0.5 * points[0][1]), *points, (1.0, points[-1][1])]
+    return tuple(_rising(points))
+
+
+def cautious(points: Sequence[tuple[float, float]]) -> tuple[tuple[float, float], ...]:
+    """Half-way back to the score where the map is surer than it: cases that we made up must not make us sure."""
+    return tuple(_rising([(x, min(y, (x + y) / 2)) for x, y in points]))
+
+
+def _share(block: Sequence[float]) -> float:
+    return (block[0] + 1) / (block[1] + 2)
+
+
+def _rising(points: Sequence[tuple[float, float]]) -> Iterator[tuple[float, float]]:
+    """The points with strictly rising scores, and confidences that rise by `_RISE` of the score at least, to `MOST` at most."""
+    before: tuple[float, float] | None = None
+    for x, y in points:
+        y = min(y, MOST - _RISE * (1 - x))  # noqa: PLW2901
+        if before is not None:
+            if x <= before[0] + 1e-6:
+                continue
+            y = max(y, before[1] + _RISE * (x - before[0]))  # noqa: PLW2901
+        before = round(x, 4), round(y, 4)
+        yield before
+
+
+# ---- reliability -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Bin:
+    """Verdicts of about one confidence: how many, their mean confidence, how many were right, and between what that may be true."""
+
+    low: float
+    high: float
+    count: int
+    mean: float
+    right: float
+    least: float  # 95 % interval of the share that is right (Wilson 1927)
+    most: float
+
+
+def reliability(pairs: Iterable[Pair], edges: Sequence[float] = (0.0, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)) -> tuple[Bin, ...]:
+    """The reliability table: bins that hold no verdict are left out."""
+    known = [(float(value), bool(right)) for value, right in pairs]
+    bins = []
+    for low, high in itertools.pairwise(edges):
+        chosen = [
+            (value, right) for value, right in known if low <= value < high or (high == edges[-1] and value == high)
+        ]
+        if chosen:
+            right = sum(flag for _, flag in chosen)
+            least, most = wilson(right, len(chosen))
+            mean = sum(value for value, _ in chosen) / len(chosen)
+            bins.append(Bin(low, high, len(chosen), mean, right / len(chosen), least, most))
+    return tuple(bins)
+
+
+def wilson(right: int, count: int, z: float = 1.96) -> tuple[float, float]:
+    """(p + z²/2n ± z √(p(1-p)/n + z²/4n²)) / (1 + z²/n): where the true share lies, 95 of 100 times."""
+    if count == 0:
+        return 0.0, 1.0
+    p, square = right / count, z * z / count
+    half = z * math.sqrt(p * (1 - p) / count + square / (4 * count))
+    return max((p + square / 2 - half) / (1 + square), 0.0), min((p + square / 2 + half) / (1 + square), 1.0)
+
+
+def expected_error(bins: Sequence[Bin]) -> float:
+    """Expected calibration error: mean over verdicts of |mean confidence - share right| of their bin."""
+    total = sum(each.count for each in bins)
+    return sum(each.count * abs(each.mean - each.right) for each in bins) / total if total else 0.0
+
+
+# ---- the lab ---------------------------------------------------------------------------------------------------------
+
+
+def from_lab(path: Path) -> tuple[Pair, ...]:
+    """(confidence, right) of the first suspect of every lab result in a JSON file. Raises BadData.
+
+    A result is an object with `accused_rightly` or `outcome` ('first': the first suspect was right), and `verdict` (the verdict's JSON,
+    as text or as an object) or `confidence`. Results that accuse nobody do not count: nothing was claimed.
+    """
+    try:
+        with path.open("rb") as file:
+            content = json.loads(file.read(_MAX_BYTES))
+    except (OSError, ValueError, RecursionError) as error:
+        raise BadData(f"{path.name}: no results of the lab ({type(error).__name__})") from None
+    if isinstance(content, dict):
+        content = [content] if "outcome" in content else content.get("results")
+    found = content
+    if not isinstance(found, list):
+        raise BadData(f"{path.name}: no list of results")
+    pairs = []
+    for result in found:
+        if not isinstance(result, dict) or result.get("accused") is False:
+            continue
+        if (confidence := _confidence(result)) is not None:
+            pairs.append((confidence, bool(result.get("accused_rightly", result.get("outcome") == "first"))))
+    return tuple(pairs)
+
+
+def _confidence(result: dict[str, Any]) -> float | None:
+    value = result.get("confidence")
+    verdict = result.get("verdict")
+    if value is None and verdict:
+        try:
+            verdict = json.loads(verdict) if isinstance(verdict, str) else verdict
+            suspects = verdict.get("suspects") or []
+            value = suspects[0].get("confidence") if suspects else None
+        except (ValueError, AttributeError, RecursionError, LookupError):
+            return None
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
+        return None
+    return float(value)

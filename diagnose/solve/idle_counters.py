@@ -1,0 +1,138 @@
+"""Hardware counters that moved while nobody waits: notes, no suspects.
+
+A counter is told if it moved far more than on its peers (errors), or is below its own capability and its peers (speeds, clocks),
+and its device is no suspect. What moved on everybody is told once, as what the machines are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+
+from rankscope.diagnose import limits, xids
+from rankscope.diagnose.fleet.model import Fleet, Ints
+from rankscope.diagnose.text import rank_list
+from rankscope.diagnose.verdict.contract import DEVICES, Suspect
+
+MOST = 8  # notes
+
+_ERRORS = {
+    "gpu.ecc_uncorrected": 1.0, "gpu.ecc_corrected": 0.0, "gpu.rows_remapped": 1.0, "gpu.remap_failed": 1.0,
+    "gpu.remap_pending": 1.0, "pcie.replays": 0.0, "pcie.aer_correctable": 0.0, "pcie.aer_nonfatal": 1.0,
+    "pcie.aer_fatal": 1.0, "nvlink.errors": 0.0, "nvlink.links_down": 1.0, "nic.symbol_errors": 0.0,
+    "nic.crc_errors": 0.0, "nic.link_downed": 1.0, "nic.retransmits": 0.0, "nic.out_of_sequence": 0.0,
+}  # fmt: skip  # name → least value; 0: at limits.EVENTS_HZ
+_BELOW = {
+    "pcie.speed_gts": (limits.PCIE_RATIO, "GT/s"), "pcie.width": (limits.PCIE_RATIO, "lanes"),
+    "nic.speed_hz": (limits.LINK_SPEED_RATIO, "bytes/s"), "gpu.sm_clock_hz": (limits.CLOCK_RATIO_ALONE, "Hz"),
+}  # fmt: skip
+
+
+def notes(fleet: Fleet, suspects: Sequence[Suspect]) -> list[str]:
+    """What moved and costs nothing, worst first; at most `MOST` lines."""
+    accused = {(suspect.host, suspect.instance.split(" ", 1)[0]) for suspect in suspects}
+    by_rank = {rank for suspect in suspects for rank in suspect.ranks if suspect.component in DEVICES}
+    found = [*events(fleet, suspects), *_errors(fleet, accused, by_rank), *_below(fleet, accused, by_rank)]
+    return (
+        found[:MOST]
+        if len(found) <= MOST
+        else [*found[: MOST - 1], f"{len(found) - MOST + 1} more counters moved and cost nothing"]
+    )
+
+
+def events(fleet: Fleet, suspects: Iterable[Suspect]) -> list[str]:
+    """Lost GPUs and Xids of no suspect's device: what to know whether the job is slow or stands still."""
+    accused = {(suspect.host, suspect.instance.split(" ", 1)[0]) for suspect in suspects}
+    return [*_lost(fleet, accused), *_xids(fleet, accused)][:MOST]
+
+
+def _errors(fleet: Fleet, accused: set[tuple[str, str]], ranks: set[int]) -> Iterator[str]:
+    table = fleet.counters.table
+    for name, least in _ERRORS.items():
+        rows = fleet.counters.rows(name)
+        values = table.value[rows]
+        if not len(rows):
+            continue
+        floor = max(least or limits.EVENTS_HZ * fleet.seconds, limits.EVENTS_RATIO * float(np.median(values)))
+        moved = rows[values >= floor]
+        if len(moved) and len(moved) * 2 <= max(len(rows), 2):
+            yield from _told(fleet, moved, name, accused, ranks)
+
+
+def _told(fleet: Fleet, moved: Ints, name: str, accused: set[tuple[str, str]], ranks: set[int]) -> Iterator[str]:
+    """One line per name: the device on which it moved most, and how many others."""
+    table = fleet.counters.table
+    left = [
+        row
+        for row in moved[np.argsort(-table.value[moved], kind="stable")].tolist()
+        if not _known(fleet, row, accused, ranks)
+    ]
+    if left:
+        counter = fleet.counters.at(left[0])
+        more = f" and {len(left) - 1} more devices" if len(left) > 1 else ""
+        unit = "" if counter.kind == "gauge" else "+"
+        yield f"{name} {unit}{counter.value:.0f} on {counter.instance}{_whose(fleet, left[0])}{more}, but nobody waits for it"
+
+
+def _known(fleet: Fleet, row: int, accused: set[tuple[str, str]], ranks: set[int]) -> bool:
+    """Whether the device, or another one of the same rank, is a suspect already."""
+    table = fleet.counters.table
+    rank = int(table.rank[row])
+    if rank >= 0 and int(fleet.ranks.number[rank]) in ranks:
+        return True
+    return (_host(fleet, row), table.instance.at(row).split(" ", 1)[0]) in accused
+
+
+def _host(fleet: Fleet, row: int) -> str:
+    table = fleet.counters.table
+    rank = int(table.rank[row])
+    return fleet.ranks.host[rank] if rank >= 0 else table.observed_on.at(row)
+
+
+def _whose(fleet: Fleet, row: int) -> str:
+    rank = int(fleet.counters.table.rank[row])
+    host = _host(fleet, row)
+    return (
+        f" ({rank_list((int(fleet.ranks.number[rank]),))}, {host})" if rank >= 0 else f" ({host}, no rank of the job)"
+    )
+
+
+def _below(fleet: Fleet, accused: set[tuple[str, str]], ranks: set[int]) -> Iterator[str]:
+    table = fleet.counters.table
+    for name, (share, unit) in _BELOW.items():
+        rows = fleet.counters.rows(name)
+        rows = rows[(table.limit[rows] > 0) & (table.value[rows] > 0)]
+        if not len(rows):
+            continue
+        part = table.value[rows] / table.limit[rows]
+        low = rows[part <= share]
+        if len(low) * 2 > len(rows) and len(rows) > 1:
+            level = f"{100 * float(np.median(part)):.0f} % of its limit"
+            yield f"{name} is at {level} on {len(low)} of {len(rows)} devices: nobody is odd, all may be slow"
+            continue
+        low = low[table.value[low] / table.limit[low] <= share * float(np.median(part))]
+        left = [row for row in low.tolist() if not _known(fleet, row, accused, ranks)]
+        if left:
+            counter = fleet.counters.at(left[0])
+            more = f" and {len(left) - 1} more devices" if len(left) > 1 else ""
+            level = f"{counter.value:.4g} of {counter.limit:.4g} {unit}"
+            yield f"{name} {level} on {counter.instance}{_whose(fleet, left[0])}{more}, but nobody waits for it"
+
+
+def _xids(fleet: Fleet, accused: set[tuple[str, str]]) -> Iterator[str]:
+    for name in fleet.counters.names("gpu.xid."):
+        rows = fleet.counters.rows(name)
+        for row in rows[fleet.counters.table.value[rows] > 0].tolist():
+            counter = fleet.counters.at(row)
+            if name[8:].isdigit() and not _known(fleet, row, accused, set()):
+                what, state, action = xids.meaning(int(name[8:]))
+                yield f"Xid {name[8:]} on {counter.instance}{_whose(fleet, row)}: {what} ({state}). {action}"
+
+
+def _lost(fleet: Fleet, accused: set[tuple[str, str]]) -> Iterator[str]:
+    rows = fleet.counters.rows("gpu.lost")
+    for row in rows[fleet.counters.table.value[rows] > 0].tolist():
+        counter = fleet.counters.at(row)
+        if not _known(fleet, row, accused, set()):
+            yield f"{counter.instance}{_whose(fleet, row)} has fallen off the bus"

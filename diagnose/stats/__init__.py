@@ -1,0 +1,1 @@
+"""Robust statistics, change and rhythm. No domain words."""

@@ -1,0 +1,49 @@
+"""Did the step time change its level inside the window? A single change point, found by ranks of values (Mann & Whitney 1947)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rankscope.diagnose import limits
+from rankscope.diagnose.fleet.model import Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Onset:
+    """From step `column` on, steps take `after_s` instead of `before_s`."""
+
+    column: int
+    before_s: float
+    after_s: float
+
+
+def find_onset(step_seconds: Floats, shortest: int = limits.STEPS_LEAST) -> Onset | None:
+    """The split of the series with the largest Mann-Whitney z, if it is clear and the level shifts by 5 % or more.
+
+    U(k) = sum of the ranks of the values after k - n2 (n2 + 1) / 2
+    z(k) = (U(k) - n1 n2 / 2) / sqrt(n1 n2 (n + 1) / 12) · sqrt((1 - rho) / (1 + rho))
+
+    rho is the lag-1 autocorrelation of the ranks of the values around the medians of both parts: a wandering series has no onset.
+    """
+    series = np.asarray(step_seconds, dtype=np.float64)
+    count = len(series)
+    if count < 2 * shortest or not np.isfinite(series).all():
+        return None
+    ranks = np.empty(count)
+    ranks[np.argsort(series, kind="stable")] = np.arange(1, count + 1)
+    before = np.arange(shortest, count - shortest + 1)
+    after = count - before
+    tail_sum = np.cumsum(ranks[::-1])[::-1][before]
+    u = tail_sum - after * (after + 1) / 2
+    z = (u - before * after / 2) / np.sqrt(before * after * (count + 1) / 12)
+    best = int(np.argmax(np.abs(z)))
+    column = int(before[best])
+    rest = ranks - np.where(np.arange(count) < column, np.median(ranks[:column]), np.median(ranks[column:]))
+    rho = float(np.clip((rest[1:] * rest[:-1]).sum() / max((rest**2).sum(), 1e-12), 0.0, 0.9))
+    z = z * np.sqrt((1 - rho) / (1 + rho))
+    level = float(np.median(series[:column])), float(np.median(series[column:]))
+    if abs(z[best]) < limits.ONSET_Z or abs(level[1] - level[0]) < limits.ONSET_LEVEL * min(level):
+        return None
+    return Onset(column, *level)

@@ -1,0 +1,161 @@
+"""What the step time does within a window besides one change of level (onset.py): it drifts, or every so many steps one is long.
+
+drift     Theil-Sen slope b = median over s < t of (x(t) - x(s)) / (t - s);  Mann-Kendall S = Σ sign(x(t) - x(s)), ties left out,
+          z = (|S| - 1) / √(n(n-1)(2n+5)/18) · √((1-ρ)/(1+ρ)), ρ the lag-1 autocorrelation around the line.
+          A drift: z >= 3, b·n at least 10 % of a step, and the line leaves less (mean absolute rest) than two levels do
+spikes    steps that are a quarter of a step, 6 MAD and 30 % of the longest excess above the median. Periodic: three or more, all
+          distances are multiples of the shortest (within a step, from a period of 6 on), and 70 % of them are the shortest itself
+Spikes of one rank alone are episodes (episodes.py). Spikes of all ranks are what all ranks do then (a checkpoint, an evaluation):
+nobody's fault, but they cost, so a note says how much and how often. Theil 1950, Sen 1968, Mann 1945, Kendall 1975.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rankscope.diagnose import limits
+from rankscope.diagnose.fleet.model import Floats, Ints
+from rankscope.diagnose.model.excess import nan_median
+from rankscope.diagnose.stats.onset import Onset, find_onset
+from rankscope.diagnose.text import seconds
+
+_STEPS_MOST = 2000  # pairs grow with the square
+_Z = 3.0
+_DRIFT_SHARE = 0.10
+_SPIKES_LEAST = 3
+_OF_LONGEST = 0.3  # smaller ones are stalls of a busy host
+_NEIGHBOURS = 0.7  # of the distances are one period: a few may have been missed
+
+
+@dataclass(frozen=True, slots=True)
+class Drift:
+    """Steps take steadily more (or less): seconds at the begin and at the end of the window."""
+
+    begin_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Spikes:
+    """Every `period`-th step takes `spike_s` instead of `usual_s`; spread over all steps that costs `cost_s` each."""
+
+    period: int
+    count: int
+    spike_s: float
+    usual_s: float
+    cost_s: float
+
+
+def find_drift(series: Floats, onset: Onset | None = None) -> Drift | None:
+    """A steady change; None where there is none, or where one change of level describes it better."""
+    x = np.asarray(series, dtype=np.float64)
+    x = x[:: max(-(-len(x) // _STEPS_MOST), 1)]
+    count = len(x)
+    if count < 2 * limits.STEPS_LEAST or not np.isfinite(x).all():
+        return None
+    later, earlier = np.triu_indices(count, 1)[::-1]
+    x = np.clip(x, 0, 1e9)
+    rise = x[later] - x[earlier]
+    slope = float(np.median(rise / (later - earlier)))
+    middle = float(np.median(x - slope * np.arange(count)))
+    rest = x - slope * np.arange(count) - middle
+    square = float((rest**2).sum())
+    rho = float(np.clip((rest[1:] * rest[:-1]).sum() / square, 0.0, 0.9)) if square > 0 else 0.0
+    score = abs(float(np.sign(rise).sum())) - 1
+    z = score / np.sqrt(count * (count - 1) * (2 * count + 5) / 18) * np.sqrt((1 - rho) / (1 + rho))
+    if z < _Z or abs(slope) * count < _DRIFT_SHARE * float(np.median(x)):
+        return None
+    if onset is not None:
+        part = np.arange(count) < round(onset.column * count / max(len(series), 1))
+        levels = np.where(part, onset.before_s, onset.after_s)
+        if float(np.abs(x - levels).mean()) <= float(np.abs(rest).mean()):
+            return None
+    return Drift(middle, middle + slope * (count - 1))
+
+
+def find_growth(series: Floats) -> Onset | None:
+    """The change for the worse within a series: of one level, or of a drift from its first half to its second; None below what
+    counts against a baseline."""
+    change = find_onset(series)
+    if find_drift(series, change) is not None:
+        middle = len(series) // 2
+        change = Onset(middle, float(np.median(series[:middle])), float(np.median(series[middle:])))
+    if change is None or change.after_s < (1 + limits.BASELINE_SHARE) * change.before_s:
+        return None
+    return change
+
+
+def find_spikes(series: Floats) -> Spikes | None:
+    """Long steps at equal distances; None where there are none."""
+    x = np.asarray(series, dtype=np.float64)
+    known = np.isfinite(x)
+    if known.sum() < limits.STEPS_FEW:
+        return None
+    usual = float(np.median(x[known]))
+    spread = 1.4826 * float(np.median(np.abs(x[known] - usual)))
+    least = max(limits.EPISODE_SHARE * usual, 6 * spread, _OF_LONGEST * (float(x[known].max()) - usual))
+    at = np.flatnonzero(known & (np.nan_to_num(x) - usual >= least))
+    if len(at) < _SPIKES_LEAST or len(at) > 0.4 * known.sum():
+        return None
+    distance = np.diff(at)
+    period = float(distance.min())
+    if period < 2:
+        return None
+    period = float(np.sum(distance) / np.sum(np.round(distance / period)))  # the mean distance of neighbours
+    off = np.abs(distance - np.round(distance / period) * period)
+    neighbours = np.mean(np.round(distance / period) == 1)
+    if off.max() > (1.01 if period >= 6 else 0.01) or neighbours < _NEIGHBOURS:
+        return None
+    spike = float(np.median(x[at]))
+    return Spikes(round(period), len(at), spike, usual, float((x[at] - usual).sum() / known.sum()))
+
+
+def rhythm_notes(numbers: Ints, own: Floats, per_step: Floats, drift: Drift | None) -> list[str]:
+    """What to tell about drifts, spikes of all, and long steps of one rank that are too few to judge by."""
+    notes = []
+    if drift is not None:
+        more = "longer" if drift.end_s > drift.begin_s else "shorter"
+        notes.append(
+            f"steps grow steadily {more} in the window, from {seconds(drift.begin_s)} to {seconds(drift.end_s)}"
+        )
+    spikes = find_spikes(per_step)
+    if spikes is not None:
+        notes.append(
+            f"every {spikes.period}th step takes {seconds(spikes.spike_s)} instead of {seconds(spikes.usual_s)}, "
+            f"{seconds(spikes.cost_s)} on average: {_who(own, per_step, spikes)}"
+        )
+    return notes + _seldom(numbers, own, float(np.nanmedian(per_step)) if np.isfinite(per_step).any() else 0.0)
+
+
+def _who(own: Floats, per_step: Floats, spikes: Spikes) -> str:
+    at = np.flatnonzero(np.nan_to_num(per_step) >= (spikes.spike_s + spikes.usual_s) / 2)
+    busy = nan_median(own[:, at], 1) - nan_median(own, 1)
+    share = float(np.mean(np.nan_to_num(busy) >= 0.5 * (spikes.spike_s - spikes.usual_s)))
+    if share >= 0.5:
+        return "most ranks are busy then (a checkpoint, an evaluation, a collection?)"
+    return (
+        "few ranks are busy then, the others wait for them"
+        if share > 0
+        else "all ranks wait then: for the network or storage"
+    )
+
+
+def _seldom(numbers: Ints, own: Floats, step_s: float) -> list[str]:
+    """One rank alone was slow in one or two steps: too few for a verdict, so say what to record next."""
+    ranks, steps = own.shape
+    if ranks < 2 or steps < limits.STEPS_FEW or step_s <= 0:
+        return []
+    gap = own - nan_median(own, 0)[None, :]
+    spread = 6 * 1.4826 * nan_median(np.abs(gap - nan_median(gap, 1)[:, None]), 1)[:, None]
+    sudden = np.nan_to_num(gap) >= np.maximum(limits.EPISODE_SHARE * step_s, np.nan_to_num(spread, nan=np.inf))
+    count = sudden.sum(axis=1)
+    row = int(np.argmax(count))
+    if count[row] != 2 or count.sum() != 2:
+        return []
+    apart = int(np.diff(np.flatnonzero(sudden[row]))[0])
+    return [
+        f"rank {int(numbers[row])} alone was slow in 2 steps, {apart} apart, which may be chance: "
+        f"a window of {3 * apart} steps and more would tell"
+    ]

@@ -1,0 +1,1 @@
+"""What several checks read: once per sweep."""

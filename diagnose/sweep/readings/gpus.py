@@ -1,0 +1,44 @@
+"""The NVIDIA GPUs of this host: read once per sweep, or why the GPU checks do not apply."""
+
+from __future__ import annotations
+
+from rankscope.diagnose.sweep.context import Context, NotApplicable, Unreadable
+from rankscope.probes.gpu.nvml import Gpu, NvmlReading, read_gpus
+from rankscope.probes.pci.devices import VENDOR_NVIDIA, read_pci
+
+
+def reading(context: Context) -> NvmlReading:
+    """What NVML says, or why it does not. The library is loaded only where the driver is."""
+    if not loaded(context):
+        return NvmlReading(absent="the NVIDIA driver is not loaded")
+    return context.shared.get("nvml", lambda: read_gpus(context.root))
+
+
+def loaded(context: Context) -> bool:
+    """The NVIDIA driver is loaded."""
+    return context.path("proc/driver/nvidia/version").exists()
+
+
+def on_bus(context: Context) -> list[str]:
+    """PCI addresses of NVIDIA GPUs that the nvidia driver owns, or that no driver owns (not those of virtual machines)."""
+    devices = context.shared.get("pci", lambda: read_pci(context.root))
+    return [
+        one.address
+        for one in devices
+        if one.vendor == VENDOR_NVIDIA and one.kind == "gpu" and one.driver in ("nvidia", "")
+    ]
+
+
+def gpus(context: Context) -> tuple[Gpu, ...]:
+    """GPUs that answer. Raises NotApplicable without NVIDIA hardware, Unreadable where there is some but NVML does not work."""
+    if not loaded(context):
+        raise NotApplicable("no NVIDIA driver is loaded here")
+    found = reading(context)
+    if found.absent:
+        raise Unreadable(found.absent, "Install the NVML library (libnvidia-ml) of the loaded driver's version.")
+    return tuple(gpu for gpu in found.gpus if not gpu.lost)
+
+
+def name_of(gpu: Gpu) -> str:
+    """'gpu2'."""
+    return f"gpu{gpu.index}"

@@ -1,0 +1,77 @@
+"""Physical network interfaces of this host, as files under /sys/class/net show them; read once per sweep."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+from rankscope.diagnose.sweep.context import Context
+
+IFF_UP = 1
+_COUNTERS = ("rx_packets", "tx_packets", "rx_errors", "tx_errors", "rx_crc_errors", "rx_dropped", "tx_dropped",
+             "tx_carrier_errors", "rx_missed_errors")  # fmt: skip
+_MAX = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Nic:
+    """One interface. `speed_mbps` None where the driver does not say; `model` is vendor:device of its PCI card."""
+
+    name: str
+    state: str
+    flags: int
+    up: bool
+    speed_mbps: int | None
+    duplex: str
+    bond: str
+    model: str
+    driver: str
+    carrier_downs: int
+    counters: tuple[tuple[str, int], ...]
+
+    def counter(self, name: str) -> int:
+        """A counter of `statistics`, 0 where there is none."""
+        return dict(self.counters).get(name, 0)
+
+
+def physical(context: Context) -> tuple[Nic, ...]:
+    """Interfaces with a device behind them. Raises PermissionError."""
+    return context.shared.get("nics", lambda: _read(context))
+
+
+def _read(context: Context) -> tuple[Nic, ...]:
+    folder = context.path("sys/class/net")
+    try:
+        names = sorted(os.listdir(folder))[:_MAX]  # noqa: PTH208
+    except FileNotFoundError:
+        return ()
+    return tuple(_nic(context, name) for name in names if (folder / name / "device").exists())
+
+
+def _nic(context: Context, name: str) -> Nic:
+    base = f"sys/class/net/{name}"
+    state = context.text(base, "operstate") or "unknown"
+    speed = context.integer(base, "speed")  # reading it fails while the interface is down
+    master = context.path(base, "master")
+    bonded = master.exists() and (master / "bonding").exists()
+    device = context.path(base, "device")
+    return Nic(
+        name=name,
+        state=state,
+        flags=_flags(context.text(base, "flags")),
+        up=state == "up" or (state == "unknown" and context.integer(base, "carrier") == 1),
+        speed_mbps=speed if speed is not None and 0 < speed < 10_000_000 else None,
+        duplex=context.text(base, "duplex") or "",
+        bond=master.resolve().name if bonded else "",
+        model=":".join((context.text(base, "device", part) or "").removeprefix("0x") for part in ("vendor", "device")),
+        driver=(device / "driver").resolve().name if (device / "driver").exists() else "",
+        carrier_downs=context.integer(base, "carrier_down_count") or 0,
+        counters=tuple((one, context.integer(base, "statistics", one) or 0) for one in _COUNTERS),
+    )
+
+
+def _flags(text: str | None) -> int:
+    try:
+        return int(text or "0", 16)
+    except ValueError:
+        return 0

@@ -1,0 +1,151 @@
+"""What lines of the kernel's log mean: one row per kind of event, with its severity and what to do.
+
+To add an event, add a row. Xids are read by probes/xid.py.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rankscope.diagnose.sweep.context import Context, Unreadable
+from rankscope.diagnose.sweep.finding import CRITICAL, WARNING
+from rankscope.probes.host.kmsg import KernelMessage, read_kmsg
+
+IO, MCE, OOM, READONLY, OTHER = "io", "mce", "oom", "readonly", "other"
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """One kind of event. Group 1 of the expression, if it has one, is the instance."""
+
+    name: str
+    family: str
+    state: str
+    expression: re.Pattern[str]
+    action: str
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A line that matched. `time_s` is seconds since boot."""
+
+    name: str
+    family: str
+    state: str
+    instance: str
+    time_s: float
+    text: str
+    action: str
+
+
+def _row(name: str, family: str, state: str, expression: str, action: str) -> Pattern:
+    return Pattern(name, family, state, re.compile(expression), action)
+
+
+_DISK = "Check the device (smartctl, nvme smart-log) and replace it if it repeats."
+_STUCK = "Look at what the task waits for (its stack is in dmesg); storage or a driver hangs."
+_REBOOT = "Drain the host and reboot it; report the trace to whoever owns the kernel."
+PATTERNS = (
+    _row("soft-lockup", OTHER, CRITICAL, r"watchdog: BUG: soft lockup - (CPU#\d+)", _REBOOT),
+    _row("hard-lockup", OTHER, CRITICAL, r"(?:Watchdog detected hard LOCKUP on|NMI watchdog:.*hard LOCKUP.*) ?(cpu ?\d+)?", _REBOOT),
+    _row("rcu-stall", OTHER, CRITICAL, r"rcu: INFO: rcu\S* (?:self-)?detected stall", _REBOOT),
+    _row("hung-task", OTHER, WARNING, r"INFO: task (\S{1,64}):\d+ blocked for more than \d+ seconds", _STUCK),
+    _row("panic", OTHER, CRITICAL, r"Kernel panic - not syncing", _REBOOT),
+    _row("oops", OTHER, CRITICAL, r"(?:^|: )(?:BUG: unable to handle|BUG: kernel NULL pointer|Oops: |general protection fault, )", _REBOOT),
+    _row("file-table-full", OTHER, CRITICAL, r"VFS: file-max limit \d+ reached", "Raise fs.file-max."),
+    _row("oom-kill", OOM, WARNING, r"(?:Out of memory|Memory cgroup out of memory): Killed process \d+ \(([^)]{1,64})\)",
+         "Give the job more memory, or make it use less; see who was killed."),
+    _row("io-error", IO, WARNING,
+         r"(?:blk_update_request: |^|: )(?:critical medium error|I/O error|critical target error), dev (?!fd\d|sr\d)(\w{1,32})", _DISK),
+    _row("buffer-io-error", IO, WARNING, r"Buffer I/O error on dev (?!fd\d|sr\d)(\S{1,32}),", _DISK),
+    _row("nvme-timeout", IO, WARNING, r"nvme (nvme\d+): (?:I/O .*timeout|I/O tag .* timeout)", _DISK),
+    _row("nvme-lost", IO, CRITICAL, r"nvme (nvme\d+): (?:Removing after probe|Disabling device after reset) failure", _DISK),
+    _row("raid-failure", IO, CRITICAL, r"md/raid\S*?:(md\d+): (?:Disk failure|Operation continuing)", "Replace the failed disk."),
+    _row("fs-error", IO, CRITICAL, r"EXT4-fs error \(device ([^)]{1,32})\)", "Take the file system offline and run fsck."),
+    _row("fs-error", IO, CRITICAL, r"XFS \(([^)]{1,32})\): .*(?:[Cc]orruption|Shutting down filesystem|shut down due to)",
+         "Take the file system offline and run xfs_repair."),
+    _row("remounted-readonly", READONLY, CRITICAL, r"EXT4-fs \(([^)]{1,32})\): Remounting filesystem read-only",
+         "Drain the host; check the disk, then fsck and remount."),
+    _row("uncorrected-error", MCE, CRITICAL, r"\[Hardware Error\]:.*(?:[Uu]ncorrected|UC, |event severity: fatal)",
+         "Drain the host and have the hardware inspected."),
+    _row("hardware-error", MCE, WARNING, r"(?:mce: )?\[Hardware Error\]: (?:Machine check|CPU \d+: Machine Check|[Cc]orrected)",
+         "Read the record (rasdaemon, mcelog); replace what it names if it repeats."),
+    _row("mlx5-power", OTHER, WARNING, r"mlx5_core (\S{1,20}): .*Detected insufficient power on the PCIe slot",
+         "Check the slot's power budget and the card's seating."),
+    _row("mlx5-temperature", OTHER, WARNING, r"mlx5_core (\S{1,20}): .*Port module event\[error\].*[Hh]igh [Tt]emperature",
+         "Check airflow and the transceiver."),
+    _row("mlx5-health", OTHER, CRITICAL, r"mlx5_core (\S{1,20}): .*(?:health compromised|device's health compromised|fatal error)",
+         "Drain the host; reset the NIC, inspect it if it repeats."),
+    _row("nfs-timeout", OTHER, WARNING, r"nfs: server (\S{1,64}) not responding", "Check the file server and the way to it."),
+    _row("lustre-evicted", OTHER, WARNING, r"LustreError: .*This client was evicted by (\S{1,64})",
+         "Check the file servers and the fabric."),
+    _row("nccl-segfault", OTHER, WARNING, r"segfault at .* in (libnccl\.so[\w.]{0,16})", "Look at the job that crashed."),
+)  # fmt: skip
+_QUICK = re.compile("|".join(f"(?:{pattern.expression.pattern})" for pattern in PATTERNS))
+
+
+def kernel_log(context: Context) -> tuple[KernelMessage, ...]:
+    """The kernel's log, read once per sweep. Raises Unreadable."""
+    return context.shared.get("kmsg", lambda: _read(context))
+
+
+def _read(context: Context) -> tuple[KernelMessage, ...]:
+    try:
+        return read_kmsg(context.root)
+    except PermissionError as error:
+        raise Unreadable("/dev/kmsg: not permitted", "Run as root or with CAP_SYSLOG.") from error
+    except OSError as error:
+        raise Unreadable(
+            f"/dev/kmsg: {error.strerror}", "Make /dev/kmsg visible (in a container: mount it)."
+        ) from error
+
+
+def events(messages: Iterable[KernelMessage]) -> tuple[Event, ...]:
+    """The lines that mean something, in order. Never raises."""
+    found = []
+    for message in messages:
+        if not _QUICK.search(message.text):
+            continue
+        for pattern in PATTERNS:
+            match = pattern.expression.search(message.text)
+            if match:
+                instance = next((group for group in match.groups() if group), "")
+                found.append(
+                    Event(
+                        pattern.name,
+                        pattern.family,
+                        pattern.state,
+                        instance,
+                        message.time_s,
+                        message.text,
+                        pattern.action,
+                    )
+                )
+                break
+    return tuple(found)
+
+
+def logged_events(context: Context) -> tuple[Event, ...]:
+    """Events of the kernel's log, parsed once per sweep. Raises Unreadable."""
+    messages = kernel_log(context)
+    return context.shared.get("events", lambda: events(messages))
+
+
+def recent(context: Context, time_s: float, hours: float) -> bool:
+    """Whether something of the log happened in the last hours. Log times are seconds since boot."""
+    return context.uptime_s - time_s <= hours * 3600
+
+
+def unix_time(context: Context, time_s: float) -> float:
+    """Unix time of a log time."""
+    return context.now_s - (context.uptime_s - time_s)
+
+
+def grouped(found: Sequence[Event]) -> dict[tuple[str, str], list[Event]]:
+    """By (name, instance), each in order."""
+    groups: dict[tuple[str, str], list[Event]] = {}
+    for event in found:
+        groups.setdefault((event.name, event.instance), []).append(event)
+    return groups

@@ -1,0 +1,1 @@
+"""Which processes are ranks, and whose."""

@@ -1,0 +1,195 @@
+"""One pass over all processes of a host: which of them could be ranks, and who is whose parent.
+
+Most processes cost three reads (stat, environ, the exe link; about 30 µs); the list of mapped files, 1 ms for a process
+with torch, is read only where the environment claims a rank or the program is Python.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from rankscope.observer.census.identity import MARKERS, Claim, parse_claim
+from rankscope.probes.host import procfs
+from rankscope.probes.host.namespaces import node_name
+from rankscope.probes.host.procfs import ROOT, ProcStat, proc_path, read_file, reason
+
+_PYTHON = re.compile(r"^(python|pypy|pt_main|pt_data|pt_elastic)")
+_VERSION = re.compile(r"/(?:lib)?python(\d\.\d{1,2})t?(?:/|\.so|$)")
+_KTHREADD = 2
+
+# Framework → what the name of its main library begins with. In this order: whoever loads torch trains with torch.
+_FRAMEWORKS = (
+    ("torch", ("libtorch_cpu.", "libtorch.", "libtorch_python.")),
+    ("jax", ("xla_extension.", "libjax_common.", "_jax.")),
+    ("tensorflow", ("libtensorflow_framework.", "libtensorflow_cc.", "_pywrap_tensorflow_internal.")),
+    ("paddle", ("libpaddle.", "core_avx.")),
+    ("mxnet", ("libmxnet.",)),
+    ("mindspore", ("libmindspore_backend.", "_c_expression.")),
+    ("nccl", ("libnccl.", "librccl.")),  # jobs that use it without any of the above
+)
+_OTHERS = {
+    "torch_cpu": ("libtorch_cpu.",),
+    "torch_cuda": ("libtorch_cuda.", "libtorch_hip."),
+    "nccl": ("libnccl.", "librccl."),
+    "cudart": ("libcudart.", "libcudart-", "libamdhip64."),
+    "cuda": ("libcuda.",),
+    "mpi": ("libmpi.", "libmpi_"),
+    "libpython": ("libpython3",),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Libraries:
+    """Paths (in the process's own mount namespace) of the libraries that matter; '' where not mapped.
+
+    `framework` is torch, jax, tensorflow, …, or '' where none is loaded. NCCL inside libtorch_cuda (pip wheels before
+    2.0, conda) shows no file of its own.
+    """
+
+    framework: str
+    framework_path: str
+    torch_cpu: str
+    torch_cuda: str
+    nccl: str
+    cudart: str
+    cuda: str
+    mpi: str
+    libpython: str
+    python_version: str
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A process that has a training library, or an environment that claims a rank."""
+
+    pid: int
+    ppid: int
+    comm: str
+    start_ticks: int
+    python: bool
+    cmdline: tuple[str, ...]
+    claim: Claim | None
+    libraries: Libraries
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What the pass found. `processes`: all living processes by pid (for kinship); the rest concerns candidates."""
+
+    processes: dict[int, ProcStat]
+    candidates: dict[int, Candidate]
+    unreadable: tuple[tuple[int, str, str], ...]  # (pid, comm, reason): environment claims a rank, but no access
+    denied: int  # Python processes whose environment may not be read
+    notes: tuple[str, ...]
+
+
+NO_LIBRARIES = Libraries("", "", "", "", "", "", "", "", "", "")
+
+
+def scan(root: Path = ROOT) -> Scan:
+    """Looks at every process once. Never raises; processes that end meanwhile are left out."""
+    processes: dict[int, ProcStat] = {}
+    candidates: dict[int, Candidate] = {}
+    unreadable: list[tuple[int, str, str]] = []
+    denied = 0
+    try:
+        pids = procfs.pids(root)
+    except OSError as error:
+        return Scan({}, {}, (), 0, (f"processes: {reason(error)}",))
+    for pid in pids:
+        try:
+            stat = procfs.read_stat(pid, root)
+        except (OSError, ValueError):
+            continue
+        if stat.state in "ZX" or _KTHREADD in (pid, stat.ppid):
+            continue
+        processes[pid] = stat
+        try:
+            environ = procfs.read_environ_bytes(pid, root)
+        except PermissionError:
+            denied += _is_python(pid, stat.comm, root)
+            continue
+        except OSError:
+            continue
+        claims = any(marker in environ for marker in MARKERS)
+        python = _is_python(pid, stat.comm, root)
+        if not (claims or python):
+            continue
+        try:
+            libraries = find_libraries(procfs.mapped_files(pid, root))
+        except PermissionError as error:
+            unreadable.append((pid, stat.comm, f"its mapped files cannot be read: {reason(error)}"))
+            continue
+        except OSError:
+            continue
+        if not (claims or libraries.framework):
+            continue
+        candidate = _candidate(stat, environ if claims else b"", python, libraries, root)
+        if candidate.claim is not None or libraries.framework:
+            candidates[pid] = candidate
+    notes = (f"{denied} Python processes of other users could not be looked at: run as root",) if denied else ()
+    return Scan(processes, candidates, tuple(unreadable), denied, notes)
+
+
+def find_libraries(paths: tuple[str, ...]) -> Libraries:
+    """Picks the libraries that matter out of mapped files. Never raises."""
+    by_name: dict[str, str] = {}
+    version = ""
+    for path in paths:
+        by_name.setdefault(path.rpartition("/")[2], path)
+        if not version:
+            match = _VERSION.search(path)
+            version = match[1] if match else ""
+    framework, framework_path = "", ""
+    for name, prefixes in _FRAMEWORKS:
+        framework_path = _named(by_name, prefixes)
+        if framework_path:
+            framework = name
+            break
+    found = {field: _named(by_name, prefixes) for field, prefixes in _OTHERS.items()}
+    return Libraries(framework, framework_path, python_version=version, **found)
+
+
+def _named(by_name: dict[str, str], prefixes: tuple[str, ...]) -> str:
+    for prefix in prefixes:
+        for name, path in by_name.items():
+            if name.startswith(prefix) and ".so" in name:
+                return path
+    return ""
+
+
+def _candidate(stat: ProcStat, environ: bytes, python: bool, libraries: Libraries, root: Path) -> Candidate:
+    try:
+        cmdline = procfs.read_cmdline(stat.pid, root)
+    except OSError:
+        cmdline = ()
+    node = node_name(stat.pid, root)
+    claim = parse_claim(procfs.parse_environ(environ), node) if environ else None
+    return Candidate(
+        stat.pid,
+        stat.ppid,
+        stat.comm,
+        stat.start_ticks,
+        python or bool(libraries.libpython),
+        cmdline,
+        claim,
+        libraries,
+        node,
+    )
+
+
+def _is_python(pid: int, comm: str, root: Path) -> bool:
+    if _PYTHON.match(comm):
+        return True
+    try:
+        return bool(_PYTHON.match(procfs.read_link(proc_path(root, pid, "exe")).rpartition("/")[2]))
+    except OSError:
+        pass
+    try:
+        first = read_file(proc_path(root, pid, "cmdline"), 4096).partition(b"\0")[0]
+        return bool(_PYTHON.match(first.decode("utf-8", "replace").rpartition("/")[2]))
+    except OSError:
+        return False

@@ -1,0 +1,131 @@
+"""Which processes talk to each other by TCP: tells ranks that no environment names from helpers of a rank.
+
+In: the sockets a process holds (/proc/PID/fd) and the connections of its network namespace (/proc/PID/net/tcp, tcp6).
+Files, not netlink: recorded trees serve as well, and only doubtful cases are looked at. Pure but for two readers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rankscope.probes.host.namespaces import namespace_inode
+from rankscope.probes.host.procfs import ROOT, proc_path, read_file, socket_inodes
+
+_ESTABLISHED = b"01"
+_NET_TCP_CAP = 64 * 1024 * 1024
+_LOOPBACK_V4 = b"0100007F"
+_MAPPED = b"0000000000000000FFFF0000"
+_LOOPBACK_V6 = b"00000000000000000000000001000000"
+
+Pair = tuple[bytes, bytes]
+
+
+@dataclass(slots=True)
+class Connections:
+    """Looks connections up, and remembers what it has read. Unreadable means: none."""
+
+    root: Path = ROOT
+    _tables: dict[int, dict[int, Pair]] = field(default_factory=dict)
+    _inodes: dict[int, frozenset[int]] = field(default_factory=dict)
+
+    def inodes(self, pid: int) -> frozenset[int]:
+        """Inodes of the sockets a process holds."""
+        if pid not in self._inodes:
+            try:
+                self._inodes[pid] = socket_inodes(pid, self.root)
+            except OSError:
+                self._inodes[pid] = frozenset()
+        return self._inodes[pid]
+
+    def own(self, pid: int, parent: int) -> frozenset[Pair]:
+        """(local, peer) of the connections that a process has and its parent has not: a fork inherits its parent's."""
+        inodes = self.inodes(pid) - self.inodes(parent)
+        if not inodes:
+            return frozenset()
+        table = self._table(pid)
+        return frozenset(table[inode] for inode in inodes if inode in table)
+
+    def groups(self, pids: Iterable[int], parents: dict[int, int]) -> list[list[int]]:
+        """Groups of at least two processes that are connected with each other, directly or through one another."""
+        ends: dict[tuple[int, Pair], int] = {}
+        members = list(pids)
+        pairs = {pid: self.own(pid, parents.get(pid, 0)) for pid in members}
+        spaces = {pid: self._space(pid) for pid in members}
+        for pid in members:
+            for pair in pairs[pid]:
+                ends[_key(spaces[pid], pair), pair] = pid
+        leader = {pid: pid for pid in members}
+
+        def find(pid: int) -> int:
+            while leader[pid] != pid:
+                leader[pid] = leader[leader[pid]]
+                pid = leader[pid]
+            return pid
+
+        for pid in members:
+            for local, peer in pairs[pid]:
+                other = ends.get((_key(spaces[pid], (peer, local)), (peer, local)))
+                if other is not None and other != pid:
+                    leader[find(other)] = find(pid)
+        grouped: dict[int, list[int]] = {}
+        for pid in members:
+            grouped.setdefault(find(pid), []).append(pid)
+        return [group for group in grouped.values() if len(group) > 1]
+
+    def reaches_out(self, pid: int, parent: int) -> bool:
+        """Whether it has a connection of its own to another host."""
+        return any(
+            not _is_loopback(peer) and _address(local) != _address(peer) for local, peer in self.own(pid, parent)
+        )
+
+    def _space(self, pid: int) -> int:
+        try:
+            return namespace_inode(pid, "net", self.root)
+        except (OSError, ValueError):
+            return 0
+
+    def _table(self, pid: int) -> dict[int, Pair]:
+        space = self._space(pid)
+        if space in self._tables:
+            return self._tables[space]
+        table: dict[int, Pair] = {}
+        for name in ("tcp", "tcp6"):
+            try:
+                table.update(parse_net_tcp(read_file(proc_path(self.root, pid, "net", name), _NET_TCP_CAP)))
+            except OSError:
+                continue
+        if space:
+            self._tables[space] = table
+        return table
+
+
+def parse_net_tcp(data: bytes) -> dict[int, Pair]:
+    """/proc/net/tcp or tcp6: inode → (local, peer) of established connections, in hexadecimal. Never raises."""
+    table: dict[int, Pair] = {}
+    for line in data.split(b"\n"):
+        words = line.split()
+        if len(words) < 10 or words[3] != _ESTABLISHED or not words[9].isdigit() or words[9] == b"0":
+            continue
+        table[int(words[9])] = (_plain(words[1]), _plain(words[2]))
+    return table
+
+
+def _plain(endpoint: bytes) -> bytes:
+    """IPv4 inside IPv6 as IPv4: the two ends of one connection may differ in that."""
+    return endpoint[len(_MAPPED) :] if endpoint.startswith(_MAPPED) else endpoint
+
+
+def _address(endpoint: bytes) -> bytes:
+    return endpoint.partition(b":")[0]
+
+
+def _is_loopback(endpoint: bytes) -> bool:
+    address = _address(endpoint)
+    return address in (_LOOPBACK_V4, _LOOPBACK_V6) or (len(address) == 8 and address.endswith(b"7F"))
+
+
+def _key(space: int, pair: Pair) -> int:
+    """Loopback means something else in every namespace; other addresses mean the same everywhere."""
+    return space if _is_loopback(pair[0]) else 0

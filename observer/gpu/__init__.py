@@ -1,0 +1,1 @@
+"""What GPUs did, and that laid over the host's timeline."""

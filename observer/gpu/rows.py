@@ -1,0 +1,151 @@
+"""Rows of what a rank's GPU did, for the table `patterns`; copies by their traffic. Pure. The reasoning is gpu_path.py's."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from rankscope.observer.gpu import overlay
+from rankscope.observer.gpu.levels import Shares
+from rankscope.observer.gpu.overlay import GpuTime, per_step
+from rankscope.observer.thread import timeline
+from rankscope.observer.thread.functions import Function
+from rankscope.observer.thread.patterns import Labels, Pattern, StepTimes
+from rankscope.observer.thread.resource_use import Use
+from rankscope.observer.thread.steps import Steps
+from rankscope.observer.thread.timeline import Floats, Ints, Timeline
+
+TO_DEVICE, TO_HOST = "host to device", "device to host"
+
+
+@dataclass(frozen=True, slots=True)
+class GpuView:
+    """What is seen of a rank's GPUs. `moved`: bytes of its collectives by operation; `pcie_limit_hz`: what its link can do,
+    bytes/s, 0 unknown; `use`: how its collectives use the resource they run over."""
+
+    shares: Shares
+    moved: Mapping[Function, int] = field(default_factory=dict)
+    pcie_limit_hz: float = 0.0
+    use: Use | None = None
+    resource: str = "nic"
+
+    @classmethod
+    def unseen(cls, moved: Mapping[Function, int]) -> GpuView:
+        """Of a rank whose GPU tells nothing, while its peers' do."""
+        nothing = np.empty(0)
+        return cls(Shares(*(nothing,) * 8), moved)
+
+    @property
+    def seen(self) -> bool:
+        return len(self.shares.start_s) > 0
+
+
+def lay_over(line: Timeline, labels: Labels, shares: Shares) -> tuple[Timeline, Labels, GpuTime]:
+    """gpu_path.overlay, with names and bytes for the waits for the GPU that turn out to be copies: a new scope for each."""
+    line, time = overlay.overlay(line, shares)
+    functions, moved, index = list(labels.device), labels.device_bytes.tolist(), line.device.copy()
+    new: dict[tuple[int, str], int] = {}
+    counted: set[int] = set()
+    at = overlay.interval_of(shares, (line.start_s + line.end_s) / 2)
+    for segment in np.flatnonzero(line.kind == timeline.COPY):
+        scope, interval = int(line.device[segment]), int(at[segment])
+        if labels.device[scope].kind == "memory":
+            continue
+        rate = overlay.copied_hz(shares, interval)
+        key = (scope, TO_DEVICE if rate >= 0 else TO_HOST)
+        if key not in new:
+            new[key] = len(functions)
+            functions.append(Function("memory", key[1], detail=labels.device[scope].name, resource="pcie"))
+            moved.append(0)
+        index[segment] = new[key]
+        if interval not in counted:
+            counted.add(interval)
+            moved[new[key]] += int(abs(rate) * (shares.end_s[interval] - shares.start_s[interval]))
+    labels = replace(labels, device=functions, device_bytes=np.array(moved, dtype=np.int64))
+    return replace(line, device=index), labels, time
+
+
+def add_gpu(
+    host: tuple[Pattern, ...],
+    times: StepTimes,
+    line: Timeline,
+    time: GpuTime,
+    view: GpuView,
+    steps: Steps,
+    window_s: float,
+) -> tuple[tuple[Pattern, ...], StepTimes]:
+    """The host's rows and steps with the GPU's; copies get μ = bytes / (seconds · what the link can do)."""
+    limit_hz = view.pcie_limit_hz
+    rows = [
+        replace(row, mu=min(row.bytes / (row.total_s * limit_hz), 1.0))
+        if row.function.kind == "memory" and row.bytes and row.total_s > 0 and limit_hz > 0
+        else row
+        for row in host
+    ]
+    rows += _gpu_patterns(line, time, view, steps, window_s)
+    return tuple(rows), overlay.step_times(line, time, times, steps)
+
+
+def _gpu_patterns(line: Timeline, time: GpuTime, view: GpuView, steps: Steps, window_s: float) -> tuple[Pattern, ...]:
+    """Rows of what the GPU did: `kernels`, and its collectives by operation, in proportion to their bytes.
+
+    One activity of such a row is one step's worth of it. μ and σ of the kernels: of s/k over intervals that are at least
+    0.8 computing, weighted with c·Δt. Those of collectives are the links' (hardware_rows.py).
+    """
+    at = steps.index((line.start_s + line.end_s) / 2)
+    found = []
+    use = _computing_use(view.shares)
+    kernels = Function("gpu", "kernels", resource="gpu")
+    total = _pattern(kernels, time.compute_s, at, steps.count, window_s, 0, 1.0)
+    if total is not None:
+        found.append(replace(total, mu=use[0], sigma=use[1]) if use else total)
+    whole = sum(view.moved.values())
+    named = view.moved or {Function("collective", "collective", detail="gpu", resource="nic"): 0}
+    for function, amount in named.items():
+        part = amount / whole if whole else 1.0 / len(named)
+        row = _pattern(
+            replace(function, resource=view.resource), time.collective_s, at, steps.count, window_s, amount, part
+        )
+        if row is not None:
+            found.append(replace(row, mu=view.use.mu, sigma=view.use.sigma) if view.use else row)
+    return tuple(found)
+
+
+def _pattern(
+    function: Function, seconds: Floats, at: Ints, count: int, window_s: float, moved: int, part: float
+) -> Pattern | None:
+    total = float(seconds.sum()) * part
+    if total <= 0:
+        return None
+    sums = per_step(seconds, at, count) * part
+    outside = total - float(sums.sum())
+    activities = np.append(sums, outside) if outside > 1e-6 * total or not count else sums
+    activities = activities[activities > 0]
+    return Pattern(
+        function,
+        beta=total / window_s,
+        mu=None,
+        sigma=None,
+        count=len(activities),
+        total_s=total,
+        p50_s=float(np.quantile(activities, 0.5)),
+        p99_s=float(np.quantile(activities, 0.99)),
+        max_s=float(activities.max()),
+        per_step_s=float(sums.mean()) if count else None,
+        per_step_sd_s=float(sums.std()) if count else None,
+        bytes=moved,
+    )
+
+
+def _computing_use(shares: Shares) -> tuple[float, float] | None:
+    busy = shares.compute + shares.collective
+    with np.errstate(invalid="ignore"):
+        chosen = np.isfinite(shares.activity) & (busy >= 0.2) & (shares.compute >= 0.8 * busy)
+    if not chosen.any():
+        return None
+    use = shares.activity[chosen]
+    weight = (shares.compute * (shares.end_s - shares.start_s))[chosen]
+    mu = float(np.average(use, weights=weight))
+    return mu, float(np.sqrt(np.average((use - mu) ** 2, weights=weight)))

@@ -1,0 +1,1 @@
+"""What runs while a window runs."""

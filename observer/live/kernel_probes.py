@@ -1,0 +1,163 @@
+"""All BPF probes of one observer as one thing: load, watch processes, drain, meter, close.
+
+What this kernel cannot do is left out with a note; what is left still works. Nothing survives the process: programs, maps
+and probes hang on file descriptors, which the kernel closes whatever ends us.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rankscope.observer.window.folder import Loss, ProbeCost
+from rankscope.probes.bpf import btf, loader, ring
+from rankscope.probes.bpf.loader import BpfUnavailable, Module
+from rankscope.probes.calls import probe as calls
+from rankscope.probes.calls.probe import CallProbe
+from rankscope.probes.files import probe as files
+from rankscope.probes.sched import probe as sched
+
+_WALK = Path(__file__).resolve().parents[2] / "unwinder" / "walk"
+_PROBES = Path(loader.__file__).resolve().parent
+_RING_PAGES = 512
+_PAGE_BYTES = 4096
+
+# The slots of enum rs_counter (probes/common.bpf.h), in its order.
+COUNTERS = (
+    "ring_full", "thread_map_full", "call_map_full", "call_unmatched", "file_map_full", "file_no_device", "taker_map_full",
+    "stack_map_full", "walk_ok", "walk_no_frame", "walk_stale", "walk_failed", "walk_truncated", "negative_time", "short",
+)  # fmt: skip
+_LOSSES = frozenset(COUNTERS) - {"walk_ok", "short", "call_unmatched", "walk_no_frame"}
+
+RANK, MEMBER = 1, 2
+
+
+@dataclass(slots=True)
+class KernelProbes:
+    """Loaded and attached probes. `notes` says what is missing."""
+
+    module: Module
+    calls: CallProbe
+    events: ring.Ring
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def maps(self) -> Any:
+        """The bcc object: `maps["name"]` is a table."""
+        return self.module.bpf
+
+    def watch_process(self, pid: int, role: int) -> None:
+        """From now on the threads of `pid` are observed."""
+        self.maps["rs_targets"][ctypes.c_uint32(pid)] = ctypes.c_uint32(role)
+
+    def forget_process(self, pid: int) -> None:
+        """Stop observing `pid`, which has ended."""
+        for table in ("rs_targets", "rs_interpreters"):
+            _discard(self.maps[table], ctypes.c_uint32(pid))
+
+    def set_interpreter(self, pid: int, packed_offsets: bytes) -> None:
+        """Tell the walk how the interpreter of `pid` lays out its memory."""
+        table = self.maps["rs_interpreters"]
+        table[ctypes.c_uint32(pid)] = table.Leaf.from_buffer_copy(packed_offsets)
+
+    def set_thread(self, host_tid: int, tstate: int, expected: int) -> None:
+        """Tell where a thread's PyThreadState is; (0, 0) watches a thread that has none."""
+        table = self.maps["rs_pythreads"]
+        table[ctypes.c_uint32(host_tid)] = table.Leaf(tstate, expected)
+
+    def forget_thread(self, host_tid: int) -> None:
+        """The thread has no Python state any more."""
+        _discard(self.maps["rs_pythreads"], ctypes.c_uint32(host_tid))
+
+    def stack(self, identity: int) -> bytes | None:
+        """The raw `struct rs_stack`, None where the map has dropped it."""
+        try:
+            return bytes(self.maps["rs_stacks"][ctypes.c_uint64(identity)])
+        except KeyError:
+            return None
+
+    def losses(self) -> tuple[Loss, ...]:
+        """Counters of what was not observed, those above zero."""
+        counted = dict(self.module.counters(COUNTERS))
+        return tuple(Loss("bpf", name, counted[name]) for name in COUNTERS if name in _LOSSES and counted[name])
+
+    def counted(self) -> dict[str, int]:
+        """All counters by name."""
+        return dict(self.module.counters(COUNTERS))
+
+    def costs(self) -> tuple[ProbeCost, ...]:
+        """Run count and time of each program since it was loaded, those that ran."""
+        return tuple(ProbeCost(c.program, c.run_count, c.run_time_ns) for c in self.module.costs() if c.run_count)
+
+    def close(self) -> None:
+        """Detach and free everything."""
+        self.events.close()
+        self.module.close()
+
+
+def _discard(table: Any, key: Any) -> None:
+    with contextlib.suppress(KeyError):
+        del table[key]
+
+
+def in_initial_pid_namespace(root: Path = Path("/")) -> bool:
+    """Whether the numbers in /proc are those that the kernel's probes see (PROC_PID_INIT_INO, include/linux/proc_ns.h)."""
+    try:
+        return (root / "proc/self/ns/pid").readlink().name == "pid:[4026531836]"
+    except OSError:
+        return True
+
+
+def load(*, hz: int, pids: Iterable[int] = (), root: Path = Path("/"), verbose: bool = False) -> KernelProbes:
+    """Compile and attach everything that this kernel allows. Raises what rankscope.probes.bpf.loader.load raises.
+
+    Of the call table only what the processes `pids` have mapped is compiled.
+    """
+    from bcc import PerfSWConfig, PerfType
+
+    if not in_initial_pid_namespace(root):
+        raise BpfUnavailable(
+            "this process is in a pid namespace of its own, where threads have other numbers than in the kernel"
+        )
+    notes: list[str] = []
+    sources = [_WALK / "sampler.bpf.c", sched.SOURCE, calls.SOURCE]
+    rows = calls.rows_mapped(pids, root)
+    epilogue = calls.programs(rows=rows)
+    tracepoints = list(sched.TRACEPOINTS)
+    defines: dict[str, int | str] = {"RS_RING_PAGES": _RING_PAGES}
+    if sched.needs_stack_offset(os.uname().release):
+        try:
+            defines["RS_TASK_STACK"] = btf.kernel(root).offset("task_struct", "stack")
+        except btf.NoBtf as error:
+            raise BpfUnavailable(f"Linux {os.uname().release} is older than 5.15 and has no BTF: {error}") from error
+    try:
+        defines["RS_TASK_EXIT_CODE"] = btf.kernel(root).offset("task_struct", "exit_code")
+        defines.update(files.defines(root))
+        sources.append(files.SOURCE)
+        epilogue += files.programs()
+        tracepoints += files.tracepoints()
+    except btf.NoBtf as error:
+        notes.append(f"file calls are not timed: {error}")
+    module = loader.load(
+        sources, defines=defines, folders=(_PROBES, _WALK), epilogue=epilogue, root=root, verbose=verbose
+    )
+    try:
+        module.attach(tracepoints)
+        try:
+            module.program("rs_sample", perf_event=True)
+            module.bpf.attach_perf_event(
+                ev_type=PerfType.SOFTWARE, ev_config=PerfSWConfig.CPU_CLOCK, fn_name="rs_sample", sample_freq=hz
+            )
+        except Exception as error:
+            notes.append(f"running threads are not sampled: {str(error).splitlines()[0]}")
+        notes += [f"{refused.program} is not attached: {refused.reason}" for refused in module.refused]
+        events = ring.Ring(module.bpf["rs_events"].map_fd, _RING_PAGES * _PAGE_BYTES)
+    except BaseException:
+        module.close()
+        raise
+    return KernelProbes(module, CallProbe(module, compiled=rows), events, notes)

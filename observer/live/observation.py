@@ -1,0 +1,189 @@
+"""What is gathered while a window runs: events drained, stacks put into words, threads and processes kept up to date."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from rankscope.observer.census.ranks import FoundRank
+from rankscope.observer.live import kernel_probes, process_watch
+from rankscope.observer.live.fallback import Fallback
+from rankscope.observer.live.gauges import Gauges
+from rankscope.observer.live.kernel_probes import KernelProbes
+from rankscope.observer.live.process_watch import LOADER, TRAINING, ProcessWatch
+from rankscope.observer.live.samplers import Hardware
+from rankscope.observer.thread.functions import StackName
+from rankscope.observer.window.folder import ProbeCost
+from rankscope.probes.bpf import ring
+from rankscope.probes.bpf.ring import Events
+from rankscope.probes.calls.launches import LaunchCount
+from rankscope.probes.host.procfs import proc_path, read_file
+from rankscope.probes.network.flows import FlowTracker
+from rankscope.probes.sched import probe as sched
+
+Progress = Callable[[str], None]
+
+_DRAIN_EVERY_S = 0.25
+_REFRESH_EVERY_S = 1.0
+_FLOWS_EVERY_S = 0.5
+_SAY_EVERY_S = 5.0
+_MAX_WORKERS = 256  # per rank; more are processes that a training script has no use for
+
+
+@dataclass(frozen=True, slots=True)
+class Totals:
+    """Sums that only grow, as they stood when the window began."""
+
+    threads: dict[int, sched.ThreadTimes]
+    takers: dict[tuple[int, int], float]
+    costs: tuple[ProbeCost, ...]
+    observer_cpu_s: float
+    launches: LaunchCount | None = None
+
+
+@dataclass(slots=True)
+class Observation:
+    """The ranks of this host under observation. Close it whatever happens."""
+
+    ranks: Sequence[FoundRank]
+    probes: KernelProbes
+    processes: dict[int, ProcessWatch]
+    gauges: Gauges
+    flows: FlowTracker
+    root: Path
+    hardware: Hardware
+    batches: list[Events] = field(default_factory=list)
+    stacks: dict[int, StackName] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    lost_stacks: int = 0
+    fallback: Fallback | None = None
+    _due: dict[str, float] = field(default_factory=dict)
+
+    def run_until(self, end: float, progress: Progress | None = None) -> None:
+        """Observe until the wall clock says `end`."""
+        while True:
+            now = time.time()
+            self.drain()
+            if self._is_due("refresh", now, _REFRESH_EVERY_S):
+                self.refresh()
+            if self._is_due("flows", now, _FLOWS_EVERY_S):
+                self.flows.sample()
+            if progress is not None and self._is_due("say", now, _SAY_EVERY_S):
+                progress(f"observing, {max(end - now, 0):.0f} s to go")
+            if now >= end:
+                return
+            time.sleep(min(_DRAIN_EVERY_S, end - now))
+
+    def _is_due(self, what: str, now: float, every_s: float) -> bool:
+        if now < self._due.get(what, 0.0):
+            return False
+        self._due[what] = now + every_s
+        return True
+
+    def drain(self) -> None:
+        """Take the events, and put new stacks into words while their code objects are alive."""
+        events = self.probes.events.drain()
+        if not len(events):
+            return
+        self.batches.append(events)
+        identities = np.where(events["type"] == ring.CALL, 0, events["stack"])  # a call's is a communicator or a stream
+        fresh, first = np.unique(identities, return_index=True)
+        for identity, at in zip(fresh.tolist(), first.tolist(), strict=True):
+            self.name_stack(identity, int(events["tgid"][at]))
+
+    def name_stack(self, identity: int, tgid: int) -> None:
+        """Words for one stack, once."""
+        if not identity or identity in self.stacks:
+            return
+        raw = self.probes.stack(identity)
+        process = self.processes.get(tgid)
+        if raw is None or process is None:
+            self.lost_stacks += 1
+            return
+        self.stacks[identity] = process.name_stack(raw)
+
+    def refresh(self) -> None:
+        """Threads and loader workers come and go; a probe that fires too often is let go."""
+        for process in self.processes.values():
+            process.refresh(self.probes)
+        for rank in self.ranks:
+            for child in children(rank.pid, self.root):
+                if child not in self.processes:
+                    worker = process_watch.watch(child, rank.pid, LOADER, self.probes, self.root)
+                    self.processes[child] = worker
+        self.probes.calls.enforce_budget(len(self.ranks))
+
+    def totals(self) -> Totals:
+        """The growing sums as they stand now."""
+        return Totals(
+            {times.tid: times for times in sched.thread_times(self.probes.module)},
+            {(taken.tid, taken.taker): taken.seconds for taken in sched.takers(self.probes.module)},
+            self.probes.costs(),
+            time.process_time(),
+            self.launches(),
+        )
+
+    def launches(self) -> LaunchCount | None:
+        """Kernel launches counted until now; None where none are."""
+        meter = self.probes.calls.launches
+        return meter.counted() if meter is not None else None
+
+    def start_fallback(self, seconds: float, hz: int) -> None:
+        """Sample with py-spy what the kernel cannot walk."""
+        unknown = [
+            pid for pid, process in self.processes.items() if process.interpreter is None and process.owner == pid
+        ]
+        self.fallback = Fallback(unknown, hz)
+        self.fallback.start(seconds)
+
+    def close(self) -> None:
+        """Let go of the kernel, the devices, the sockets and the processes."""
+        self.hardware.close()
+        self.flows.close()
+        self.probes.close()
+        for process in self.processes.values():
+            process.close()
+
+
+def begin(ranks: Sequence[FoundRank], *, hz: int, root: Path = Path("/"), verbose: bool = False) -> Observation:
+    """Load the probes and start to watch `ranks` with their workers."""
+    pids = [rank.pid for rank in ranks]
+    with contextlib.ExitStack() as undo:
+        hardware = Hardware(ranks, root)
+        undo.callback(hardware.close)
+        hardware.listen()
+        probes = kernel_probes.load(hz=hz, pids=pids, root=root, verbose=verbose)
+        undo.callback(probes.close)
+        probes.calls.watch(pids, root)
+        processes: dict[int, ProcessWatch] = {}
+        for rank in ranks:
+            workers = [(worker.pid, LOADER) for worker in rank.workers[:_MAX_WORKERS]]
+            for pid, label in [(rank.pid, TRAINING), *workers]:
+                processes[pid] = process_watch.watch(pid, rank.pid, label, probes, root)
+                undo.callback(processes[pid].close)
+        flows = FlowTracker(pids, root)
+        undo.callback(flows.close)
+        observation = Observation(ranks, probes, processes, Gauges(pids, root), flows, root, hardware)
+        undo.pop_all()  # it closes all of it from now on
+    return observation
+
+
+def children(pid: int, root: Path = Path("/")) -> tuple[int, ...]:
+    """Direct children of all threads of a process; none where it has ended."""
+    found: list[int] = []
+    try:
+        tasks = [entry.name for entry in (root / "proc" / str(pid) / "task").iterdir()]
+    except OSError:
+        return ()
+    for task in tasks:
+        try:
+            words = read_file(proc_path(root, pid, "task", task, "children")).split()
+        except OSError:
+            continue
+        found += [int(word) for word in words if word.isdigit()]
+    return tuple(found[:_MAX_WORKERS])

@@ -1,0 +1,221 @@
+"""Whose GPU and whose network port: ranks to devices.
+
+A rank's GPUs, by the first of these that says something:
+  1. NVML's compute processes: those on which the rank, or a process below it, holds most memory (at least a quarter of its
+     most; ranks often leave a small context on the first GPU);
+  2. CUDA_VISIBLE_DEVICES in its environment, by its local rank where several are visible;
+  3. the one /dev/nvidiaN that it has open.
+Its ports are those nearest to its GPUs in the PCI tree; of GPUs that are equally near to several, each takes one in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rankscope.observer.census.identity import printable
+from rankscope.observer.census.ranks import FoundRank
+from rankscope.probes.gpu.series import GpuRecording
+from rankscope.probes.host import procfs
+from rankscope.probes.host.procfs import ROOT, proc_path
+from rankscope.probes.pci.tree import PcieTree
+
+_OWN_SHARE = 0.25
+_MAX_DEPTH = 64
+_DEVICE = "/dev/nvidia"
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """A process on a GPU that belongs to no rank of the GPU's job. `active`: its share of SM time, None unknown."""
+
+    gpu: int
+    pid: int
+    comm: str
+    memory_bytes: int | None
+    active: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Owners:
+    """GPUs (NVML indices), port names and notes by pid of the rank; processes on those GPUs that are not the job's."""
+
+    gpus: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    ports: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+    foreign: tuple[Foreign, ...] = ()
+    notes: Mapping[int, str] = field(default_factory=dict)
+
+    def of(self, pids: set[int]) -> Owners:
+        """What these ranks own."""
+        gpus = {pid: found for pid, found in self.gpus.items() if pid in pids}
+        mine = {index for found in gpus.values() for index in found}
+        return Owners(
+            gpus,
+            {pid: found for pid, found in self.ports.items() if pid in pids},
+            tuple(one for one in self.foreign if one.gpu in mine),
+            {pid: note for pid, note in self.notes.items() if pid in pids},
+        )
+
+    def gpu_pid(self, index: int) -> int | None:
+        """The rank that uses a GPU; the first where several do."""
+        return next((pid for pid, found in self.gpus.items() if index in found), None)
+
+    def port_pid(self, name: str) -> int | None:
+        """The rank that a port is nearest to."""
+        return next((pid for pid, found in self.ports.items() if name in found), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """What a rank's process says of its GPUs while it lives: CUDA_VISIBLE_DEVICES, numbers of the devices it has open."""
+
+    visible: str = ""
+    opened: frozenset[int] = frozenset()
+
+
+def read_hints(ranks: Sequence[FoundRank], root: Path = ROOT) -> dict[int, Hint]:
+    """By pid, of those that use an accelerator. Best read early: whose GPU falls off the bus soon ends."""
+    return {
+        rank.pid: Hint(_visible(rank.pid, root), _opened(rank.pid, root)) for rank in ranks if uses_accelerator(rank)
+    }
+
+
+def find_owners(
+    ranks: Sequence[FoundRank], gpus: GpuRecording, tree: PcieTree, hints: Mapping[int, Hint], root: Path = ROOT
+) -> Owners:
+    """Never raises: what cannot be told is a note."""
+    above = _Ancestry({rank.pid for rank in ranks}, root)
+    found: dict[int, tuple[int, ...]] = {}
+    notes: dict[int, str] = {}
+    holds = _memory_by_rank(gpus, above)
+    known = {growth.index for growth in gpus.growth}
+    by_uuid = {growth.uuid: growth.index for growth in gpus.growth if growth.uuid}
+    for rank in ranks:
+        hint = hints.get(rank.pid, Hint())
+        mine = _most_memory(holds.get(rank.pid, {})) or _given(hint.visible, rank.identity.local_rank, by_uuid, known)
+        if not mine and len(hint.opened) == 1:
+            mine = tuple(hint.opened & known)
+        if mine:
+            found[rank.pid] = mine
+        elif known and uses_accelerator(rank):
+            notes[rank.pid] = f"rank {rank.identity.rank}: nothing says which GPU it uses"
+    foreign = _foreign(ranks, gpus, found, above, root)
+    return Owners(found, _ports(found, gpus, tree), foreign, notes)
+
+
+def uses_accelerator(rank: FoundRank) -> bool:
+    """Whether the rank has the libraries of an accelerator loaded."""
+    libraries = rank.libraries
+    return bool(libraries.cuda or libraries.cudart or libraries.nccl)
+
+
+class _Ancestry:
+    """Which rank a process is or descends from."""
+
+    def __init__(self, ranks: set[int], root: Path) -> None:
+        self._ranks, self._root = ranks, root
+
+    def rank_of(self, pid: int) -> int | None:
+        for _ in range(_MAX_DEPTH):
+            if pid in self._ranks:
+                return pid
+            if pid <= 1:
+                return None
+            try:
+                pid = procfs.read_stat(pid, self._root).ppid
+            except (OSError, ValueError):
+                return None
+        return None
+
+
+def _memory_by_rank(gpus: GpuRecording, above: _Ancestry) -> dict[int, dict[int, float]]:
+    holds: dict[int, dict[int, float]] = {}
+    for growth in gpus.growth:
+        for process in growth.processes:
+            pid = above.rank_of(process.pid)
+            if pid is not None:
+                mine = holds.setdefault(pid, {})
+                mine[growth.index] = mine.get(growth.index, 0.0) + (process.memory_bytes or 1)
+    return holds
+
+
+def _most_memory(holds: Mapping[int, float]) -> tuple[int, ...]:
+    most = max(holds.values(), default=0.0)
+    return tuple(sorted(index for index, held in holds.items() if held >= _OWN_SHARE * most))
+
+
+def _visible(pid: int, root: Path) -> str:
+    try:
+        return procfs.read_environ(pid, root).get("CUDA_VISIBLE_DEVICES", "")[:4096]
+    except OSError:
+        return ""
+
+
+def _given(visible: str, local: int, by_uuid: Mapping[str, int], known: set[int]) -> tuple[int, ...]:
+    words = [word.strip() for word in visible.split(",")[:64] if word.strip()]
+    if len(words) > 1:
+        words = [words[local]] if 0 <= local < len(words) else []
+    found = []
+    for word in words:
+        number = int(word) if word.isascii() and word.isdigit() and len(word) < 4 else None
+        matches = [index for uuid, index in by_uuid.items() if uuid.startswith(word)] if number is None else [number]
+        found += matches[:1] if len(matches) == 1 else []
+    return tuple(index for index in found if index in known)
+
+
+def _opened(pid: int, root: Path) -> frozenset[int]:
+    found = set()
+    try:
+        for entry in Path(proc_path(root, pid, "fd")).iterdir():
+            try:
+                target = str(entry.readlink())
+            except OSError:
+                continue
+            number = target.removeprefix(_DEVICE)
+            if target.startswith(_DEVICE) and number.isascii() and number.isdigit() and len(number) < 4:
+                found.add(int(number))
+    except OSError:
+        return frozenset()
+    return frozenset(found)
+
+
+def _foreign(
+    ranks: Sequence[FoundRank], gpus: GpuRecording, owners: Mapping[int, tuple[int, ...]], above: _Ancestry, root: Path
+) -> tuple[Foreign, ...]:
+    jobs = {rank.pid: rank.identity.job for rank in ranks}
+    found = []
+    for growth in gpus.growth:
+        owner = next((jobs[pid] for pid, mine in owners.items() if growth.index in mine), None)
+        if owner is None:
+            continue
+        for process in growth.processes:
+            rank = above.rank_of(process.pid)
+            if rank is None or jobs[rank] != owner:
+                comm = _comm(process.pid, root)
+                found.append(Foreign(growth.index, process.pid, comm, process.memory_bytes, process.active))
+    return tuple(found)
+
+
+def _comm(pid: int, root: Path) -> str:
+    try:
+        return printable(procfs.read_comm(pid, root), 32)
+    except (OSError, ValueError):
+        return "?"
+
+
+def _ports(owners: Mapping[int, tuple[int, ...]], gpus: GpuRecording, tree: PcieTree) -> dict[int, tuple[str, ...]]:
+    bus = {growth.index: growth.bus for growth in gpus.growth}
+    near = {index: tree.nearest_nics(bus[index]) for index in _all(owners.values()) if bus.get(index)}
+    chosen: dict[int, str] = {}
+    for names in set(near.values()):
+        alike = sorted(index for index, one in near.items() if one == names)
+        for turn, index in enumerate(alike if names else ()):
+            chosen[index] = names[turn % len(names)]
+    return {
+        pid: tuple(dict.fromkeys(chosen[index] for index in mine if index in chosen)) for pid, mine in owners.items()
+    }
+
+
+def _all(groups: Iterable[tuple[int, ...]]) -> list[int]:
+    return sorted({index for group in groups for index in group})

@@ -1,0 +1,140 @@
+"""One watched process: its interpreter, its Python threads kept known to the kernel, its stacks put into words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from rankscope.observer.live.kernel_probes import KernelProbes
+from rankscope.observer.thread.functions import NO_STACK, StackName
+from rankscope.probes.calls.probe import Library
+from rankscope.probes.errors import RankscopeError
+from rankscope.probes.host import procfs
+from rankscope.unwinder.interpreter import elf, gc, gil
+from rankscope.unwinder.interpreter.find import Interpreter, find_interpreter
+from rankscope.unwinder.interpreter.memory import ProcessMemory
+from rankscope.unwinder.interpreter.threads import ThreadPairs, list_threads
+from rankscope.unwinder.names.code import Frame, Symboliser, collapse
+from rankscope.unwinder.walk.still import walk_still
+
+TRAINING, LOADER = "training", "loader"
+
+_STACK_HEADER_BYTES = 16
+_FRAME = np.dtype([("code", "<u8"), ("lasti", "<i4"), ("checksum", "<u4")])
+_MAX_TEXT = 4096
+_MAX_STATES = 65536  # thread states remembered of one process; more than it ever has, unless it means harm
+
+
+@dataclass(slots=True)
+class ProcessWatch:
+    """A rank's process or one that belongs to it (a data-loader worker)."""
+
+    pid: int
+    owner: int  # pid of the rank it belongs to
+    label: str
+    interpreter: Interpreter | None
+    reason: str
+    memory: ProcessMemory | None = None
+    symbols: Symboliser | None = None
+    threads: dict[int, int] = field(default_factory=dict)  # host tid -> PyThreadState address
+    states: dict[int, int] = field(default_factory=dict)  # the reverse, those of threads that have ended too
+    pairs: ThreadPairs = field(default_factory=ThreadPairs)
+    gone: bool = False
+
+    def refresh(self, probes: KernelProbes) -> None:
+        """Bring the kernel's map of this process's Python threads up to date. Never raises: a dead process is `gone`."""
+        if self.interpreter is None or self.memory is None or self.gone:
+            return
+        try:
+            found = list_threads(self.interpreter, self.memory, pairs=self.pairs)
+        except (RankscopeError, OSError):
+            self.gone = not Path("/proc", str(self.pid)).exists()
+            return
+        found = tuple(thread for thread in found if thread.host_tid)
+        now = {thread.host_tid: thread.tstate_address for thread in found}
+        for thread in found:
+            if self.threads.get(thread.host_tid) != thread.tstate_address:
+                probes.set_thread(thread.host_tid, thread.tstate_address, thread.thread_id)
+                if len(self.states) >= _MAX_STATES:
+                    self.states.clear()
+                self.states[thread.tstate_address] = thread.host_tid
+        for tid in self.threads.keys() - now.keys():
+            probes.forget_thread(tid)
+        self.threads = now
+
+    def name_stack(self, raw: bytes) -> StackName:
+        """The words for a raw `struct rs_stack`; NO_STACK where nothing of it can be read any more."""
+        if self.symbols is None or len(raw) < _STACK_HEADER_BYTES:
+            return NO_STACK
+        count = min(int.from_bytes(raw[:4], "little"), (len(raw) - _STACK_HEADER_BYTES) // _FRAME.itemsize)
+        frames = np.frombuffer(raw, _FRAME, count, _STACK_HEADER_BYTES)
+        named = []
+        for frame in frames:
+            try:
+                named.append(self.symbols.resolve(int(frame["code"]), int(frame["lasti"]), int(frame["checksum"])))
+            except (RankscopeError, OSError):
+                break
+        return _in_words(named)
+
+    def still_stack(self, tid: int) -> StackName:
+        """The stack of a thread that has not moved for a while; NO_STACK where it cannot be read or the thread moved."""
+        if self.symbols is None or self.memory is None or self.interpreter is None or tid not in self.threads:
+            return NO_STACK
+        try:
+            stack = walk_still(self.memory, self.interpreter, self.threads[tid])
+            named = [self.symbols.resolve(frame.code, frame.lasti) for frame in stack.frames]
+        except (RankscopeError, OSError):
+            return NO_STACK
+        return NO_STACK if stack.moved else _in_words(named)
+
+    def close(self) -> None:
+        """Let go of the process's memory."""
+        if self.memory is not None:
+            self.memory.close()
+            self.memory = None
+
+
+def _in_words(frames: Sequence[Frame]) -> StackName:
+    if not frames:
+        return NO_STACK
+    leaf = frames[0]
+    return StackName(leaf.name, leaf.file, leaf.first_line, collapse(frames)[-_MAX_TEXT:])
+
+
+def _time_collections(pid: int, interpreter: Interpreter, probes: KernelProbes, root: Path) -> None:
+    """Time the garbage collector of this interpreter, once per file however many processes map it. Never raises."""
+    try:
+        maps = elf.parse_maps(procfs.read_file(procfs.proc_path(root, pid, "maps"), procfs.MAPS_CAP))
+        mapping = next((mapping for mapping in maps if mapping.path == interpreter.path), None)
+        if mapping is None or probes.calls.knows("gc", mapping.device, mapping.inode):
+            return
+        with elf.open_mapped(pid, mapping, root) as file:
+            addresses = gc.find_collectors(file, interpreter.version)
+    except (RankscopeError, OSError) as error:
+        probes.notes.append(f"garbage collections of {interpreter.path} are not timed: {error}")
+        return
+    path = Path(procfs.proc_path(root, pid, "root") + mapping.path)
+    name = mapping.path.rpartition("/")[2]
+    probes.calls.attach_at("gc", Library(name, path, mapping.device, mapping.inode), addresses)
+
+
+def watch(pid: int, owner: int, label: str, probes: KernelProbes, root: Path = Path("/")) -> ProcessWatch:
+    """Begin to observe `pid`. Where its interpreter is not understood, its main thread is timed without stacks."""
+    process = ProcessWatch(pid, owner, label, None, "")
+    try:
+        process.interpreter = find_interpreter(pid, root)
+        process.memory = ProcessMemory(pid, root, process.interpreter.start_ticks)
+        process.symbols = Symboliser(process.memory, process.interpreter.offsets, process.interpreter.code_type_address)
+        probes.set_interpreter(pid, process.interpreter.kernel_record())
+        gil.tell(probes.maps, process.interpreter)
+        _time_collections(pid, process.interpreter, probes, root)
+    except (RankscopeError, OSError) as error:
+        process.interpreter = None
+        process.reason = str(error)
+        probes.set_thread(pid, 0, 0)
+    probes.watch_process(pid, 1 if label == TRAINING else 2)
+    process.refresh(probes)
+    return process

@@ -1,0 +1,86 @@
+"""Who has not joined, by NCCL's own account (RAS): asked only of a job on GPUs that stands still, and twice.
+
+Counts of a healthy job differ from moment to moment, and an answer costs a message to every process of the job; so nobody is asked
+while collectives end. In: ranks of this host with what their windows show. Out: rows of the table `counters` and notes; a rank of
+another host is named as well, where the communicator is as large as the job.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rankscope.observer.census.identity import printable
+from rankscope.observer.census.ranks import FoundRank
+from rankscope.probes.nccl import ras as nccl_ras
+from rankscope.probes.nccl import ras_answer
+from rankscope.probes.nccl.ras import RasSilence
+from rankscope.probes.nccl.ras_answer import Communicator, Place, RasAnswer
+
+STILL_S = 5.0
+_BETWEEN_S = 1.0
+_LIMIT_S = 2.0
+_MAX_NAMED = 16
+
+Ask = Callable[[int], "RasAnswer | RasSilence"]
+
+
+def stands_still(in_collective_s: Mapping[int, float], window_s: float) -> bool:
+    """Whether some rank has been inside one collective for most of the window, and for longer than a slow step."""
+    return any(seconds >= max(0.5 * window_s, STILL_S) for seconds in in_collective_s.values())
+
+
+def ask(pid: int) -> RasAnswer | RasSilence:
+    """What RAS says to a rank's host, within `_LIMIT_S`."""
+    return nccl_ras.ask(pid, limit_s=_LIMIT_S)
+
+
+def missing(
+    ranks: Sequence[FoundRank], asking: Ask = ask, pause_s: float = _BETWEEN_S
+) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
+    """Rows and notes about ranks that are behind or do not answer; none, with a note, where RAS is silent. Never raises."""
+    first = asking(ranks[0].pid)
+    if isinstance(first, RasSilence):
+        return [], (first.reason,)
+    time.sleep(pause_s)
+    second = asking(ranks[0].pid)
+    if isinstance(second, RasSilence):
+        return [], (second.reason,)
+    world = max(rank.identity.world_size for rank in ranks)
+    sizes = {one.identity: one for one in second.communicators}
+    rows, notes = [], []
+    for late in ras_answer.laggards(first, second)[:_MAX_NAMED]:
+        number = _number(late.place, sizes.get(late.communicator), ranks, world)
+        rows.append(_row(number, "ras.behind", late.operation, late.furthest - late.launched, late.furthest))
+        notes.append(
+            f"NCCL says: {_who(late.place, number)} has launched {late.launched} {printable(late.operation, 32)} of "
+            f"communicator {printable(late.communicator, 32)}, others {late.furthest}"
+        )
+    for communicator in second.communicators:
+        for one in communicator.missing[:_MAX_NAMED]:
+            number = _number(one.place, communicator, ranks, world)
+            rows.append(_row(number, "ras.missing", communicator.identity, 1.0, None))
+            notes.append(f"NCCL says: {_who(one.place, number)} {'is dead' if one.dead else 'does not answer'}")
+    return rows, tuple(dict.fromkeys(notes))[:_MAX_NAMED]
+
+
+def _number(place: Place, communicator: Communicator | None, ranks: Sequence[FoundRank], world: int) -> int:
+    """The rank in the job; −1 where only a process is known."""
+    for rank in ranks:
+        if place.pid == rank.identity.inner_pid and place.host in ("", rank.identity.node):
+            return rank.identity.rank
+    size = communicator.size if communicator is not None else 0
+    return place.rank if size == world and 0 <= place.rank < world else -1
+
+
+def _who(place: Place, number: int) -> str:
+    known = f"rank {number}" if number >= 0 else f"rank {place.rank} of a communicator"
+    return f"{known} (pid {place.pid} on {printable(place.host, 64)})" if place.host else known
+
+
+def _row(rank: int, name: str, what: str, value: float, limit: float | None) -> dict[str, Any]:
+    return {
+        "scope": "rank", "instance": printable(what, 64), "rank": rank, "name": name, "unit": "operations", "kind": "gauge",
+        "value": float(value), "limit": limit,
+    }  # fmt: skip

@@ -1,0 +1,126 @@
+"""The hardware under the ranks during one window: GPUs, network ports and PCI links sampled on threads of their own.
+
+In: this host, through NVML and sysfs. Out: Reading. Nothing here waits for a device: what does not answer is left behind with a
+note (probes/sampling.py). GPUs and PCI links are read only where a rank uses an accelerator.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from rankscope.observer.census.ranks import FoundRank
+from rankscope.observer.live import owners as hardware_map
+from rankscope.observer.live.owners import Hint, Owners, uses_accelerator
+from rankscope.probes.gpu.sampler import GpuSampler
+from rankscope.probes.gpu.series import GpuRecording
+from rankscope.probes.gpu.xid import LoggedXid, logged_xids
+from rankscope.probes.host.kmsg import read_kmsg
+from rankscope.probes.host.procfs import ROOT
+from rankscope.probes.pci.sampler import PcieRecording, PcieSampler
+from rankscope.probes.ports.port import NicRecording
+from rankscope.probes.ports.sampler import PortSampler
+
+EARLIER_S = 600.0  # an Xid of the kernel's log from so long before the window still explains a rank that is dead in it
+_STOP_S = 2.0
+# Where bursts say nothing (no collectives on GPUs) none are taken.
+_NEVER = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What was seen of the hardware in a window, and whose it is. `notes`: what was not seen; `earlier_xids`: logged before it."""
+
+    gpus: GpuRecording = field(default_factory=GpuRecording)
+    nics: NicRecording = field(default_factory=NicRecording)
+    links: PcieRecording = field(default_factory=PcieRecording)
+    owners: Owners = field(default_factory=Owners)
+    earlier_xids: tuple[LoggedXid, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class Hardware:
+    """Samplers of one window: `listen` as early as possible, `start` when it begins, `stop` when it ends.
+
+    A rank whose GPU fails while the probes load is gone when the window begins: what it used and what its GPU reported must be
+    known from before. `library` takes the place of pynvml.
+    """
+
+    ranks: Sequence[FoundRank]
+    root: Path = ROOT
+    library: Any = None
+    _gpus: GpuSampler | None = None
+    _nics: PortSampler | None = None
+    _links: PcieSampler | None = None
+    _hints: dict[int, Hint] = field(default_factory=dict)
+    _reading: Reading | None = None
+    _started_s: float = 0.0
+
+    def listen(self) -> None:
+        """Hear what GPUs report from now on, and ask the ranks which they use. Returns at once."""
+        if any(uses_accelerator(rank) for rank in self.ranks):
+            self._gpus = GpuSampler(library=self.library)
+            self._gpus.listen()
+            self._hints = hardware_map.read_hints(self.ranks, self.root)
+
+    def start(self) -> None:
+        """Begin to sample. Returns at once."""
+        if self._gpus is None:
+            self.listen()
+        self._started_s = time.monotonic()
+        on_gpus = self._gpus is not None
+        self._nics = PortSampler(root=self.root) if on_gpus else PortSampler(root=self.root, burst_every_s=_NEVER)
+        self._nics.start()
+        if self._gpus is not None:
+            self._links = PcieSampler(root=self.root)
+            self._gpus.start()
+            self._links.start()
+
+    def stop(self) -> Reading:
+        """End, once, and say what was seen. Never raises, and takes at most `_STOP_S` seconds however many devices hang."""
+        if self._reading is not None:
+            return self._reading
+        until = time.monotonic() + _STOP_S
+
+        def rest() -> float:
+            return max(until - time.monotonic(), 0.1)
+
+        nics = self._nics.stop(rest()) if self._nics is not None else NicRecording()
+        if self._gpus is None or self._links is None:
+            if self._gpus is not None:  # it listened, and no window began
+                self._gpus.stop(rest())
+            # A host without cards of its own (a virtual machine) is not worth a word where no rank needs one.
+            self._reading = Reading(nics=nics, notes=nics.missing if nics.ports else ())
+            return self._reading
+        gpus, links = self._gpus.stop(rest()), self._links.stop(rest())
+        owners = hardware_map.find_owners(self.ranks, gpus, links.tree, self._hints, self.root)
+        # CUDA builds of frameworks load the runtime on any host, but the driver's library only where there is a driver.
+        driver = bool(gpus.growth) or any(rank.libraries.cuda for rank in self.ranks)
+        notes = (*gpus.missing, *nics.missing, *links.missing) if driver else ()
+        earlier = _earlier_xids(self._started_s, self.root) if gpus.growth else ()
+        self._reading = Reading(gpus, nics, links, owners, earlier, notes)
+        return self._reading
+
+    def close(self) -> None:
+        """End the samplers if nobody has."""
+        self.stop()
+
+
+def _earlier_xids(until_s: float, root: Path) -> tuple[LoggedXid, ...]:
+    """Xids of the last ten minutes before somebody listened; none where the kernel's log may not be read."""
+    try:
+        messages = read_kmsg(root)
+    except OSError:
+        return ()
+    return tuple(xid for xid in logged_xids(messages) if until_s - EARLIER_S <= xid.time_s < until_s)
+
+
+def of_job(reading: Reading, ranks: Sequence[FoundRank]) -> Reading:
+    """The same, with the owners among these ranks only, and the notes that concern them."""
+    owners = reading.owners.of({rank.pid for rank in ranks})
+    concerned = reading.notes if any(uses_accelerator(rank) for rank in ranks) else ()
+    return replace(reading, owners=owners, notes=(*concerned, *owners.notes.values()))

@@ -1,0 +1,299 @@
+"""Rows of the table `counters` for GPUs, NVLinks, PCI links and network ports. Pure.
+
+In: what the samplers saw (Reading). Out: rows with the names of schema.COUNTER_NAMES. A row belongs to the rank that uses the
+device (−1: several ranks', or all of the host's); what a device does not tell has no row. Devices that the job does not use are left
+out where it is known which ones it uses.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from rankscope.observer.live.samplers import Reading
+from rankscope.observer.thread import resource_use
+from rankscope.observer.thread.resource_use import Use
+from rankscope.probes.gpu.series import GpuGrowth, GpuSamples, throttle_times
+from rankscope.probes.gpu.xid import LoggedXid
+from rankscope.probes.pci.sampler import PcieGrowth
+from rankscope.probes.pci.tree import BRIDGE
+from rankscope.probes.ports.port import ERROR_NAMES, ETHERNET, PortRecording
+
+Row = dict[str, Any]
+Floats = npt.NDArray[np.float64]
+
+_BUSY = 0.1
+_MIB = 1e6
+# Transfer rates of one lane and direction in bytes/s by GT/s, after line coding (PCI Express Base Specification).
+_LANE_HZ = {2.5: 0.25e9, 5.0: 0.5e9, 8.0: 0.985e9, 16.0: 1.969e9, 32.0: 3.938e9, 64.0: 7.563e9}
+_GENERATION_GTS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
+# A pause of so many samples of a burst lies between two collectives, not within one: the steps of a ring are shorter.
+_PAUSE_S = 0.02
+_IDLE_SHARE = 0.005
+
+
+def row(scope: str, instance: str, rank: int, name: str, unit: str, value: float, **more: Any) -> Row:
+    """One row; growth unless `kind` says otherwise."""
+    return {
+        "scope": scope, "instance": instance, "rank": rank, "name": name, "unit": unit, "kind": "delta",
+        "value": float(value), **more,
+    }  # fmt: skip
+
+
+def level(
+    scope: str, instance: str, rank: int, name: str, unit: str, values: Any, limit: float | None = None
+) -> Iterator[Row]:
+    """A gauge: mean, least and greatest of the values that are numbers; no row where there is none."""
+    known = np.asarray(values, dtype=np.float64).reshape(-1)
+    known = known[np.isfinite(known)]
+    if len(known):
+        yield row(
+            scope, instance, rank, name, unit, float(known.mean()), kind="gauge",
+            minimum=float(known.min()), maximum=float(known.max()), limit=limit if limit and limit > 0 else None,
+        )  # fmt: skip
+
+
+def counter_rows(
+    reading: Reading, others: frozenset[int], ports_of_others: frozenset[str], numbers: Mapping[int, int],
+    computing: Mapping[int, float], copying_hz: Mapping[int, float],
+) -> list[Row]:  # fmt: skip
+    """All rows of one job. `others`: GPUs of other jobs' ranks, `numbers`: pid of a rank → its number, `computing`: a_comp by
+    GPU, `copying_hz`: the rate of the copies of a GPU's rank, bytes/s."""
+    rows: list[Row] = []
+    samples = {one.index: one for one in reading.gpus.samples}
+    ranks = {growth.index: numbers.get(reading.owners.gpu_pid(growth.index) or 0, -1) for growth in reading.gpus.growth}
+    # GPUs of one product are wired alike: where others have their links, one without any has lost them.
+    connected = {growth.name for growth in reading.gpus.growth if growth.links and not growth.dark}
+    for growth in reading.gpus.growth:
+        earlier = _earlier_xids(growth, reading.earlier_xids)
+        if growth.index in others or (ranks[growth.index] < 0 and not (growth.lost or growth.xids or earlier)):
+            continue
+        rank, series = ranks[growth.index], samples.get(growth.index)
+        rows += _gpu(growth, series, rank, computing.get(growth.index))
+        rows += [row("gpu", f"gpu{growth.index}", rank, f"gpu.earlier_xid.{number}", "events", count, kind="gauge")
+                 for number, count in sorted(earlier.items())]  # fmt: skip
+        rows += _nvlink(growth, series, rank, growth.name in connected)
+        rows += _gpu_link(growth, series, rank, copying_hz.get(growth.index))
+    for foreign in reading.owners.foreign:
+        where = f"gpu{foreign.gpu} by {foreign.comm} ({foreign.pid})"
+        rows += level(
+            "gpu", where, ranks.get(foreign.gpu, -1), "gpu.foreign_memory_bytes", "bytes", _number(foreign.memory_bytes)
+        )
+        rows += level("gpu", where, ranks.get(foreign.gpu, -1), "gpu.foreign_active", "share", _number(foreign.active))
+    owners = {
+        port.growth.name: numbers.get(reading.owners.port_pid(port.growth.name) or 0, -1) for port in reading.nics.ports
+    }
+    buses = {growth.bus: ranks[growth.index] for growth in reading.gpus.growth if growth.bus}
+    for port in reading.nics.ports:
+        rank = owners[port.growth.name]
+        known = bool(reading.owners.ports) and port.growth.first.kind != ETHERNET
+        if port.growth.name not in ports_of_others and (rank >= 0 or not known):
+            rows += _port(port, rank)
+    theirs = {growth.bus for growth in reading.gpus.growth if growth.index in others}
+    disks = {one.address for one in reading.links.devices if one.kind == "nvme"}
+    users = {one.address: _users(one, buses, owners) for one in reading.links.devices}
+    for device in reading.links.devices:
+        below = device.below if device.kind == BRIDGE else (device.address,)
+        using = {rank for address in below for rank in users.get(address, ())}
+        unknown = not reading.owners.gpus and not theirs.issuperset(below)
+        if using or unknown or disks.intersection(below):
+            rows += _pci_link(device.address, next(iter(using)) if len(using) == 1 else -1, device)
+    return rows
+
+
+def _users(device: PcieGrowth, buses: Mapping[str, int], owners: Mapping[str, int]) -> set[int]:
+    """Ranks that use a GPU or a NIC."""
+    return ({buses.get(device.address, -1)} | {owners.get(name, -1) for name in device.ports}) - {-1}
+
+
+def _number(value: float | None) -> float:
+    return float("nan") if value is None else float(value)
+
+
+def _gpu(growth: GpuGrowth, series: GpuSamples | None, rank: int, computing: float | None) -> Iterator[Row]:
+    name, last = f"gpu{growth.index}", growth.last or growth.first
+    if series is not None and len(series.time_ns):
+        busy = np.nan_to_num(series.kernel_active) > _BUSY
+        busy = busy if busy.any() else np.ones(len(busy), dtype=bool)
+        limits = {
+            "sm": _number(last.sm_clock_max_mhz if last else None) * _MIB,
+            "memory": _number(last.memory_clock_max_mhz if last else None) * _MIB,
+        }
+        yield from level("gpu", name, rank, "gpu.sm_clock_hz", "Hz", series.sm_clock_hz[busy], limits["sm"])
+        yield from level("gpu", name, rank, "gpu.memory_clock_hz", "Hz", series.memory_clock_hz[busy], limits["memory"])
+        for reason in throttle_times(series):
+            yield row("gpu", name, rank, f"gpu.throttle.{reason.reason}_s", "s", reason.throttled_s)
+        yield from level("gpu", name, rank, "gpu.power_w", "W", series.power_w, last.power_limit_w if last else None)
+        yield from level(
+            "gpu",
+            name,
+            rank,
+            "gpu.temperature_c",
+            "celsius",
+            series.temperature_c,
+            _number(last.slowdown_c if last else None),
+        )
+        activities = {"kernel": series.kernel_active, "tensor": series.tensor_active, "dram": series.dram_active}
+        if series.source == "gpm":  # elsewhere it is a guess from power
+            activities["sm"] = series.sm_active
+        for what, values in activities.items():
+            yield from level("gpu", name, rank, f"gpu.{what}_active", "share", values)
+    if computing is not None:
+        yield from level("gpu", name, rank, "gpu.sm_active_computing", "share", computing)
+    if last is not None:
+        yield from level("gpu", name, rank, "gpu.power_cap_w", "W", _number(last.power_limit_w), last.power_default_w)
+        for what, flag in (("remap_pending", last.remap_pending), ("remap_failed", last.remap_failed)):
+            yield from level("gpu", name, rank, f"gpu.{what}", "flag", _number(flag))
+        yield from level("gpu", name, rank, "gpu.recovery_action", "number", _number(last.recovery_action))
+    yield from level("gpu", name, rank, "gpu.memory_temperature_c", "celsius", _number(growth.memory_temperature_c))
+    for what in ("ecc_corrected", "ecc_uncorrected", "rows_remapped", "retired_pages"):
+        grown = getattr(growth, what)
+        if grown is not None:
+            yield row("gpu", name, rank, f"gpu.{what}", "events", grown)
+    for number in sorted({xid.number for xid in growth.xids}):
+        yield row("gpu", name, rank, f"gpu.xid.{number}", "events", sum(xid.number == number for xid in growth.xids))
+    if growth.lost:
+        yield row("gpu", name, rank, "gpu.lost", "flag", 1.0, kind="gauge")
+
+
+def _earlier_xids(growth: GpuGrowth, logged: Iterable[LoggedXid]) -> dict[int, int]:
+    """Number → how often: by the kernel's log, or by NVML while the probes were loaded, whichever knows more."""
+    in_log = Counter(xid.number for xid in logged if growth.bus and growth.bus.startswith(xid.bus))
+    return dict(in_log | Counter(xid.number for xid in growth.earlier_xids))
+
+
+def _nvlink(growth: GpuGrowth, series: GpuSamples | None, rank: int, connected: bool) -> Iterator[Row]:
+    name = f"gpu{growth.index}"
+    if growth.links_down is not None:
+        down = len(growth.links) if growth.dark and connected else growth.links_down
+        yield from level("nvlink", name, rank, "nvlink.links_down", "links", down, len(growth.links))
+    if growth.nvlink_errors is not None:
+        yield row("nvlink", name, rank, "nvlink.errors", "events", growth.nvlink_errors)
+    for direction in ("tx", "rx"):
+        moved = _moved(getattr(growth, f"nvlink_{direction}_bytes"), series, f"nvlink_{direction}_hz")
+        if moved is not None and growth.links:
+            yield row("nvlink", name, rank, f"nvlink.{direction}_bytes", "bytes", moved)
+    use, limit = nvlink_use(growth, series)
+    if use is not None:
+        yield from level("nvlink", name, rank, "nvlink.burst_hz", "bytes/s", use.moving * limit, limit)
+        yield from level("nvlink", name, rank, "nvlink.collective_mu", "share", use.mu)
+        yield from level("nvlink", name, rank, "nvlink.collective_sigma", "share", use.sigma)
+
+
+def nvlink_use(growth: GpuGrowth, series: GpuSamples | None) -> tuple[Use | None, float]:
+    """Use of a GPU's NVLinks, one direction, over sample intervals (coarser than a collective), and what they could move."""
+    seen = growth.last or growth.first
+    limit = _number(seen.link_speed_mbps if seen else None) * _MIB * max(len(growth.links), 1)
+    if series is None or not len(series.time_ns) or not limit > 0:
+        return None, 0.0
+    rates = np.fmax(series.nvlink_tx_hz, series.nvlink_rx_hz) / limit
+    return resource_use.measure([(rates, series.interval_ns / 1e9)], idle=_IDLE_SHARE), limit
+
+
+def pcie_limit_hz(growth: GpuGrowth) -> float:
+    """What the GPU's PCIe link can do in one direction, bytes/s; 0 unknown."""
+    seen = growth.last or growth.first
+    if seen is None or not seen.pcie_gen_max or not seen.pcie_width_max:
+        return 0.0
+    return _LANE_HZ.get(_GENERATION_GTS.get(seen.pcie_gen_max, 0.0), 0.0) * seen.pcie_width_max
+
+
+def _gpu_link(growth: GpuGrowth, series: GpuSamples | None, rank: int, copying_hz: float | None) -> Iterator[Row]:
+    if not growth.bus:
+        return
+    if growth.pcie_replays is not None:
+        yield row("pcie", growth.bus, rank, "pcie.replays", "events", growth.pcie_replays)
+    for direction in ("rx", "tx"):
+        moved = _moved(getattr(growth, f"pcie_{direction}_bytes"), series, f"pcie_{direction}_hz")
+        if moved is not None:
+            yield row("pcie", growth.bus, rank, f"pcie.{direction}_bytes", "bytes", moved)
+    if copying_hz:
+        yield from level("pcie", growth.bus, rank, "pcie.burst_hz", "bytes/s", copying_hz, pcie_limit_hz(growth))
+
+
+def _moved(counted: int | None, series: GpuSamples | None, rate: str) -> float | None:
+    """Bytes: counted by the GPU, else Σ rate · interval."""
+    if counted is not None:
+        return float(counted)
+    if series is None or not np.isfinite(getattr(series, rate)).any():
+        return None
+    return float(np.nansum(getattr(series, rate) * series.interval_ns / 1e9))
+
+
+def _pci_link(address: str, rank: int, device: PcieGrowth) -> Iterator[Row]:
+    if device.speed_gts is not None:
+        yield from level("pcie", address, rank, "pcie.speed_gts", "GT/s", device.speed_gts, device.speed_limit_gts)
+    if device.width is not None:
+        widths = [device.width, device.width_least if device.width_least is not None else device.width]
+        for one in level("pcie", address, rank, "pcie.width", "lanes", widths, device.width_limit):
+            yield {**one, "value": float(device.width)}
+    for what in ("correctable", "nonfatal", "fatal"):
+        grown = getattr(device, what)
+        if grown is not None:
+            yield row("pcie", address, rank, f"pcie.aer_{what}", "events", grown)
+
+
+def _port(port: PortRecording, rank: int) -> Iterator[Row]:
+    growth = port.growth
+    name, speed = growth.name, growth.speed_hz
+    if speed > 0:
+        able = growth.first.speed_limit_hz or max(growth.first.speed_hz, growth.last.speed_hz)
+        yield row(
+            "nic", name, rank, "nic.speed_hz", "bytes/s", speed, kind="gauge", minimum=speed,
+            maximum=max(growth.first.speed_hz, growth.last.speed_hz, speed), limit=able or None,
+        )  # fmt: skip
+    if growth.width is not None:
+        yield from level("nic", name, rank, "nic.width", "lanes", growth.width, growth.first.width_limit)
+    if growth.first.up is not None:
+        up = 1 - growth.down_readings / max(growth.readings, 1)
+        yield row(
+            "nic", name, rank, "nic.state", "flag", up, kind="gauge",
+            minimum=0.0 if growth.down_readings else 1.0, maximum=1.0 if growth.down_readings < growth.readings else 0.0,
+        )  # fmt: skip
+    if growth.first.kind != ETHERNET:  # gauges.py reads those of interfaces, in each network namespace
+        for direction in ("tx", "rx"):
+            grown = getattr(growth, f"{direction}_bytes")
+            if grown is not None:
+                yield row("nic", name, rank, f"nic.{direction}_bytes", "bytes", grown, limit=speed or None)
+    for what in ERROR_NAMES:
+        grown = getattr(growth.errors, what)
+        if grown is not None:
+            yield row("nic", name, rank, f"nic.{what}", "events", grown)
+    use = port_use(port)
+    if use is not None:
+        yield from level("nic", name, rank, "nic.burst_hz", "bytes/s", use.moving * speed, speed)
+        yield from level("nic", name, rank, "nic.collective_mu", "share", use.mu)
+        yield from level("nic", name, rank, "nic.collective_sigma", "share", use.sigma)
+
+
+def port_use(port: PortRecording) -> Use | None:
+    """Use of a port over its bursts: each stretch between pauses is an execution. None without bursts, bytes or a speed."""
+    speed = port.growth.speed_hz or port.growth.first.speed_hz
+    pieces = []
+    for burst in port.bursts:
+        kept = _spaced(burst.time_ns)
+        if len(kept) < 2 or speed <= 0:
+            continue
+        length = np.diff(burst.time_ns[kept]) / 1e9
+        moved = max((np.diff(burst.tx_bytes[kept]), np.diff(burst.rx_bytes[kept])), key=lambda one: float(one.sum()))
+        use: Floats = np.minimum(moved / length / speed, 1.0)
+        pause = max(round(_PAUSE_S / float(np.median(length))), 1)
+        pieces += [(use[part], length[part]) for part in resource_use.executions(use, pause, _IDLE_SHARE)]
+    return resource_use.measure(pieces, idle=_IDLE_SHARE)
+
+
+def _spaced(time_ns: npt.NDArray[np.int64]) -> list[int]:
+    """Readings at least three quarters of the usual distance apart. One that was late is followed by others too soon, and a card
+    that brings its counters up to date once a millisecond would seem to have moved a millisecond's bytes in between."""
+    if len(time_ns) < 2:
+        return []
+    least = 0.75 * float(np.median(np.diff(time_ns)))
+    kept = [0]
+    for at in range(1, len(time_ns)):
+        if time_ns[at] - time_ns[kept[-1]] >= max(least, 1.0):
+            kept.append(at)
+    return kept

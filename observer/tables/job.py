@@ -1,0 +1,171 @@
+"""What the hardware's reading means for the ranks of one job: their GPU shares, their rows, their devices. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from rankscope.observer.gpu import levels as gpu_levels
+from rankscope.observer.gpu.levels import Levels, Series
+from rankscope.observer.gpu.rows import GpuView
+from rankscope.observer.live.samplers import Reading
+from rankscope.observer.tables import hardware_rows
+from rankscope.observer.tables.hardware_rows import Row, row
+from rankscope.observer.tables.rank import RankRows, RawProcess
+from rankscope.observer.thread import device_calls
+from rankscope.observer.thread.resource_use import Use
+from rankscope.probes.bpf import ring
+from rankscope.probes.calls import copies
+from rankscope.probes.calls.launches import LaunchCount
+from rankscope.probes.calls.row import ENQUEUE
+from rankscope.probes.calls.table import CallRow
+from rankscope.probes.gpu.series import GPM, POWER, GpuSamples
+
+
+@dataclass(frozen=True, slots=True)
+class JobGpus:
+    """The GPUs of one job on this host. `numbers`: pid → rank."""
+
+    reading: Reading
+    numbers: Mapping[int, int]
+    levels: Levels | None = None
+    computing: Mapping[int, float] = field(default_factory=dict)  # by GPU
+    notes: tuple[str, ...] = ()
+
+
+def series_of(samples: GpuSamples, start_ns: int, window_s: float, clock_hz: float = np.nan) -> Series:
+    """One GPU's samples of the window, in seconds since its start. `clock_hz`: what its peers run at, NaN where nobody knows."""
+    end = (samples.time_ns - start_ns) / 1e9
+    start = end - samples.interval_ns / 1e9
+    kept = (end > 0) & (start < window_s) & (samples.interval_ns > 0)
+    unknown = np.full(len(end), np.nan)
+    scale = np.where(samples.sm_clock_hz > 0, clock_hz / samples.sm_clock_hz, 1.0)
+    by_power = samples.sm_active * np.where(np.isfinite(scale), scale, 1.0)
+    columns = (
+        start, end, samples.kernel_active, samples.sm_active if samples.source == GPM else unknown, samples.tensor_active,
+        by_power if samples.source == POWER else unknown, samples.pcie_rx_hz, samples.pcie_tx_hz,
+    )  # fmt: skip
+    return Series(*(np.asarray(column, dtype=np.float64)[kept] for column in columns))
+
+
+def _usual_clock_hz(samples: Iterable[GpuSamples]) -> float:
+    """Median over GPUs of the median clock while busy; NaN where no GPU tells."""
+    clocks = [one.sm_clock_hz[np.nan_to_num(one.kernel_active) > 0.5] for one in samples]
+    medians = [float(np.median(one[np.isfinite(one)])) for one in clocks if np.isfinite(one).any()]
+    return float(np.median(medians)) if medians else np.nan
+
+
+def with_gpus(
+    raws: Mapping[int, RawProcess],
+    numbers: Mapping[int, int],
+    world_size: int,
+    reading: Reading,
+    table: Sequence[CallRow],
+) -> tuple[dict[int, RawProcess], JobGpus]:
+    """The same processes with what their GPUs did; `raws` by pid of the rank, `reading` of this job's owners.
+
+    Where the activity of no GPU can be split, all stay without; where that of some cannot, those ranks' steps are not measured,
+    because own time by two methods cannot be compared.
+    """
+    found = dict(raws)
+    mine = {pid: reading.owners.gpus[pid] for pid in raws if reading.owners.gpus.get(pid)}
+    samples = {one.index: one for one in reading.gpus.samples if len(one.time_ns)}
+    growth = {one.index: one for one in reading.gpus.growth}
+    clock_hz = _usual_clock_hz(samples[at] for indices in mine.values() for at in indices if at in samples)
+    by_rank: dict[int, Series] = {}
+    for pid, indices in mine.items():
+        series = [
+            series_of(samples[at], raws[pid].start_ns, raws[pid].window_s, clock_hz) for at in indices if at in samples
+        ]
+        series = [one for one in series if len(one.start_s)]
+        if series:
+            by_rank[pid] = gpu_levels.combine(series)
+    for pid, one in by_rank.items():
+        found[pid] = replace(raws[pid], collective_tail_s=gpu_levels.collective_tail_s(one, raws[pid].window_s))
+    if not by_rank:
+        return found, JobGpus(reading, numbers)
+    moved = {pid: device_calls.moved_bytes(raws[pid].events, table, world_size) for pid in raws}
+    pids = sorted(by_rank)
+    levels = gpu_levels.find_levels([by_rank[pid] for pid in pids], world_size != 1 or any(moved.values()))
+    notes = [levels.note] if levels.note else []
+    computing = {}
+    for at, pid in enumerate(pids if levels.measure else ()):
+        level = levels.own[at] if levels.own else levels.computing
+        shares = gpu_levels.find_shares(by_rank[pid], levels, level)
+        if not np.isfinite(shares.compute).any():
+            continue
+        use, resource = _link_use(reading, pid, mine[pid])
+        limit = max((hardware_rows.pcie_limit_hz(growth[index]) for index in mine[pid] if index in growth), default=0.0)
+        found[pid] = replace(found[pid], gpu=GpuView(shares, moved[pid], limit, use, resource))
+        computing.update({index: level for index in mine[pid] if levels.measure == "sm" and np.isfinite(level)})
+    if levels.measure:
+        for pid in [pid for pid in raws if found[pid].gpu is None]:
+            notes.append(f"rank {numbers[pid]}: nothing is seen of its GPU: its steps cannot be compared")
+            found[pid] = replace(found[pid], gpu=GpuView.unseen(moved[pid]))
+    return found, JobGpus(reading, numbers, levels, computing, tuple(notes))
+
+
+def _link_use(reading: Reading, pid: int, gpus: Sequence[int]) -> tuple[Use | None, str]:
+    """How the rank's collectives use the link that they run over: its network port if that moves bytes, else its NVLinks."""
+    ports = {port.growth.name: port for port in reading.nics.ports}
+    for name in reading.owners.ports.get(pid, ()):
+        use = hardware_rows.port_use(ports[name]) if name in ports else None
+        if use is not None:
+            return use, "nic"
+    samples = {one.index: one for one in reading.gpus.samples}
+    for one in reading.gpus.growth:
+        if one.index in gpus:
+            use, _ = hardware_rows.nvlink_use(one, samples.get(one.index))
+            if use is not None:
+                return use, "nvlink"
+    return None, "nic"
+
+
+def devices(reading: Reading, pid: int) -> tuple[list[str], list[str]]:
+    """Names of a rank's GPUs and of the ports nearest to them."""
+    return [f"gpu{index}" for index in reading.owners.gpus.get(pid, ())], list(reading.owners.ports.get(pid, ()))
+
+
+def counter_rows(
+    job: JobGpus, whole: Reading, rows: Mapping[int, RankRows], raws: Mapping[int, RawProcess], table: Sequence[CallRow],
+    before: LaunchCount | None = None, after: LaunchCount | None = None,
+) -> list[Row]:  # fmt: skip
+    """The hardware's counters, and what each rank did with its GPU. `whole`: the reading of all jobs."""
+    others = frozenset(at for pid, found in whole.owners.gpus.items() if pid not in job.numbers for at in found)
+    ports = frozenset(name for pid, found in whole.owners.ports.items() if pid not in job.numbers for name in found)
+    ports -= {name for found in job.reading.owners.ports.values() for name in found}
+    copying = {}
+    for pid, found in rows.items():
+        moved = [(one.bytes, one.total_s) for one in found.training if one.function.kind == "memory" and one.bytes]
+        seconds = sum(spent for _, spent in moved)
+        if seconds > 0:
+            copying.update(
+                dict.fromkeys(job.reading.owners.gpus.get(pid, ()), sum(size for size, _ in moved) / seconds)
+            )
+    result = hardware_rows.counter_rows(job.reading, others, ports, job.numbers, job.computing, copying)
+    for pid, found in rows.items():
+        result += _rank_rows(job.numbers[pid], found, raws[pid], table)
+        hz = after.rate_hz(before, pid, copies.runtime_launch_rows(table)) if before and after else None
+        if hz:
+            result.append(row("rank", "", job.numbers[pid], "gpu.launches", "events", hz * raws[pid].window_s))
+    return result
+
+
+def _rank_rows(rank: int, rows: RankRows, raw: RawProcess, table: Sequence[CallRow]) -> list[Row]:
+    calls = raw.events[raw.events["type"] == ring.CALL]
+    mine = calls[calls["tid"] == rows.training_thread]
+    waited = device_calls.wait_s(mine[np.argsort(mine["ts_ns"], kind="stable")], table)
+    launched = int(device_calls.of_roles(calls, table, ENQUEUE).sum()) if len(calls) else 0
+    found = []
+    if waited or raw.gpu is not None:
+        found.append(row("rank", "", rank, "gpu.wait_s", "s", waited))
+    if launched:
+        found.append(row("rank", "", rank, "nccl.launched", "events", launched))
+    if rows.gpu is not None and raw.gpu is not None and raw.gpu.seen:
+        seconds = {"compute": rows.gpu.compute_s, "collective": rows.gpu.collective_s}
+        found += [row("rank", "", rank, f"gpu.{name}_s", "s", float(values.sum())) for name, values in seconds.items()]
+        idle = raw.gpu.shares.idle * (raw.gpu.shares.end_s - raw.gpu.shares.start_s)
+        found.append(row("rank", "", rank, "gpu.idle_s", "s", float(np.nansum(idle))))
+    return found

@@ -1,0 +1,1 @@
+"""One training thread: steps, timeline, functions, patterns."""

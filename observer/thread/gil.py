@@ -1,0 +1,74 @@
+"""Who held the GIL while a thread waited for it: pure, no I/O.
+
+The kernel marks a wait for the GIL and reads from the lock itself whose thread state took it last (probes/sched.bpf.c), so the
+thread is exact for each look, of which there is one every 5 ms. What that thread was doing comes from its samples that
+fall into these waits or, where it held the GIL without running, from its absences.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from rankscope.observer.thread.functions import StackName
+from rankscope.observer.thread.patterns import Samples
+from rankscope.observer.thread.timeline import GIL, Absences, Floats
+
+Leaf = tuple[str, str, int]
+_DETAIL_CAP = 160
+
+
+def held_by(
+    waiting: Absences,
+    stacks: Mapping[int, StackName],
+    threads: Mapping[int, int],
+    names: Mapping[int, str],
+    track: Callable[[int], tuple[Samples, Absences]],
+) -> dict[Leaf, str]:
+    """For each Python function in which this thread waited for the GIL: who held it for most of that time, in words.
+
+    `threads`: thread state -> tid; `names`: tid -> name of the thread; `track`: what a thread did in this window.
+    """
+    waits: dict[Leaf, list[int]] = {}
+    for index in np.flatnonzero(waiting.syscall == GIL).tolist():
+        stack = stacks.get(int(waiting.stack[index]))
+        waits.setdefault((stack.name, stack.file, stack.line) if stack else ("", "", 0), []).append(index)
+    found: dict[Leaf, str] = {}
+    tracks: dict[int, tuple[Samples, Absences]] = {}
+    for function, mine in waits.items():
+        holder = np.array([threads.get(int(argument), 0) for argument in waiting.argument[mine]])
+        starts, ends = waiting.start_s[mine], (waiting.end_s - waiting.ready_s)[mine]
+        known = np.unique(holder[holder != 0]).tolist()
+        if not known:
+            continue
+        tid = max(known, key=lambda one: float((ends - starts)[holder == one].sum()))
+        if tid not in tracks:
+            tracks[tid] = track(tid)
+        leaf = _leaf(*tracks[tid], starts[holder == tid], ends[holder == tid], stacks)
+        what = f"{leaf[0]} ({leaf[1].rpartition('/')[2]}:{leaf[2]}) on " if leaf is not None else ""
+        found[function] = f"held by {what}{names.get(tid, 'another thread')}"[:_DETAIL_CAP]
+    return found
+
+
+def _leaf(
+    samples: Samples, absences: Absences, starts: Floats, ends: Floats, stacks: Mapping[int, StackName]
+) -> Leaf | None:
+    """The function that a thread was in for most of these times, which are in order and disjoint."""
+    weight: dict[Leaf, float] = {}
+    if len(samples.time_s):
+        at = np.searchsorted(starts, samples.time_s, side="right") - 1
+        inside = (at >= 0) & (samples.time_s < ends[np.maximum(at, 0)])
+        for identity, count in zip(*np.unique(samples.stack[inside], return_counts=True), strict=True):
+            _add(weight, stacks.get(int(identity)), float(count))
+    if not weight:
+        for index in np.flatnonzero(absences.syscall != GIL).tolist():
+            overlap = np.minimum(ends, absences.end_s[index]) - np.maximum(starts, absences.start_s[index])
+            _add(weight, stacks.get(int(absences.stack[index])), float(overlap[overlap > 0].sum()))
+    return max(weight, key=lambda leaf: weight[leaf], default=None)
+
+
+def _add(weight: dict[Leaf, float], stack: StackName | None, much: float) -> None:
+    if stack is not None and stack.name and much > 0:
+        leaf = (stack.name, stack.file, stack.line)
+        weight[leaf] = weight.get(leaf, 0.0) + much

@@ -1,0 +1,1 @@
+"""The window: schema and folder."""

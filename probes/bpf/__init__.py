@@ -1,0 +1,1 @@
+"""Compiling, loading and attaching BPF programs; the ring their events come through."""

@@ -1,0 +1,120 @@
+"""Member offsets of kernel structures, from the running kernel's own type information (BTF).
+
+Headers that bcc compiles with may be those of another kernel, so an offset taken from them is wrong without a word
+(measured: task_struct.thread.fsbase 5416 in Debian 6.1 headers, 3128 in the running 6.18). Format: Linux
+Documentation/bpf/btf.rst. Only what a probe asks for is looked up.
+"""
+
+from __future__ import annotations
+
+import struct
+from functools import lru_cache
+from pathlib import Path
+
+from rankscope.probes.errors import MissingFeature
+
+_MAGIC = 0xEB9F
+_INT, _ARRAY, _STRUCT, _UNION, _ENUM = 1, 3, 4, 5, 6
+_FUNC_PROTO, _VAR, _DATASEC, _DECL_TAG, _ENUM64 = 13, 14, 15, 17, 19
+_TYPEDEF, _VOLATILE, _CONST, _RESTRICT, _TYPE_TAG = 8, 9, 10, 11, 18
+_MODIFIERS = (_TYPEDEF, _VOLATILE, _CONST, _RESTRICT, _TYPE_TAG)
+
+
+class NoBtf(MissingFeature):
+    """The kernel publishes no type information, or not of the wanted structure."""
+
+    help = "The kernel needs CONFIG_DEBUG_INFO_BTF=y for this probe; the other probes work without."
+
+
+class Btf:
+    """Types of one BTF blob. `offset("task_struct", "files")` gives bytes; nested members with a dotted path."""
+
+    def __init__(self, blob: bytes) -> None:
+        if len(blob) < 24 or struct.unpack_from("<H", blob)[0] != _MAGIC:
+            raise NoBtf("not a BTF blob")
+        header_bytes, type_at, type_bytes, text_at, text_bytes = struct.unpack_from("<4xIIIII", blob)
+        self._text = blob[header_bytes + text_at : header_bytes + text_at + text_bytes]
+        self._blob = blob[header_bytes + type_at : header_bytes + type_at + type_bytes]
+        self._at: list[int] = [0]
+        self._structs: dict[int, int] = {}
+        try:
+            self._index()
+        except (struct.error, IndexError) as error:
+            raise NoBtf("BTF blob is cut short") from error
+
+    def _index(self) -> None:
+        blob, at, end = self._blob, 0, len(self._blob)
+        unpack = struct.Struct("<III").unpack_from
+        extra = {_INT: 4, _ARRAY: 12, _VAR: 4, _DECL_TAG: 4}
+        per_member = {_STRUCT: 12, _UNION: 12, _ENUM: 8, _FUNC_PROTO: 8, _DATASEC: 12, _ENUM64: 12}
+        while at < end:
+            name, info, _ = unpack(blob, at)
+            kind, members = info >> 24 & 0x1F, info & 0xFFFF
+            if kind == _STRUCT and name:
+                self._structs.setdefault(name, len(self._at))
+            self._at.append(at)
+            at += 12 + extra.get(kind, 0) + members * per_member.get(kind, 0)
+
+    def _name(self, at: int) -> str:
+        return self._text[at : self._text.index(b"\0", at)].decode("ascii", "replace")
+
+    def offset(self, structure: str, path: str) -> int:
+        """Bytes from the start of `structure` to the member at `path` ('thread.fsbase'); NoBtf where there is none."""
+        try:
+            return self._offset(structure, path)
+        except (struct.error, IndexError, ValueError, RecursionError) as error:
+            raise NoBtf("the kernel's type information is broken") from error
+
+    def _offset(self, structure: str, path: str) -> int:
+        needle = b"\0" + structure.encode() + b"\0"
+        name_at = self._text.find(needle) + 1
+        type_id = self._structs.get(name_at) if name_at else None
+        if type_id is None:
+            type_id = next((i for at, i in self._structs.items() if self._name(at) == structure), None)
+        if type_id is None:
+            raise NoBtf(f"kernel type information has no struct {structure}")
+        total_bits = 0
+        for member in path.split("."):
+            found = self._member(type_id, member)
+            if found is None:
+                raise NoBtf(f"struct {structure} has no member {path} in this kernel")
+            bits, type_id = found
+            total_bits += bits
+        if total_bits % 8:
+            raise NoBtf(f"{structure}.{path} is a bit field")
+        return total_bits // 8
+
+    def _member(self, type_id: int, wanted: str) -> tuple[int, int] | None:
+        type_id = self._strip(type_id)
+        _, info, _ = struct.unpack_from("<III", self._blob, self._at[type_id])
+        kind, count, bitfields = info >> 24 & 0x1F, info & 0xFFFF, info >> 31
+        if kind not in (_STRUCT, _UNION):
+            return None
+        for index in range(count):
+            name, member_type, offset = struct.unpack_from("<III", self._blob, self._at[type_id] + 12 + 12 * index)
+            bits = offset & 0xFFFFFF if bitfields else offset
+            if not name:  # an anonymous struct or union: its members count as ours
+                inner = self._member(member_type, wanted)
+                if inner is not None:
+                    return bits + inner[0], inner[1]
+            elif self._name(name) == wanted:
+                return bits, member_type
+        return None
+
+    def _strip(self, type_id: int) -> int:
+        for _ in range(16):
+            _, info, target = struct.unpack_from("<III", self._blob, self._at[type_id])
+            if info >> 24 & 0x1F not in _MODIFIERS:
+                break
+            type_id = target
+        return type_id
+
+
+@lru_cache(maxsize=1)
+def kernel(root: Path = Path("/")) -> Btf:
+    """The running kernel's BTF; NoBtf where it publishes none."""
+    path = root / "sys/kernel/btf/vmlinux"
+    try:
+        return Btf(path.read_bytes())
+    except OSError as error:
+        raise NoBtf(f"{path}: {error.strerror}") from error

@@ -1,0 +1,1 @@
+"""Library calls, timed or counted by uprobes."""

@@ -1,0 +1,182 @@
+"""Kernel launches, which are too many to be timed: how many a second, measured now and then, within a budget.
+
+A training process launches 1,000 to 50,000 kernels a second, and each probe hit costs it 1-2 µs. So the entry probes are
+attached for a tenth of a second. Where the rate is within the budget they stay, and every launch is counted; where it is not
+they are detached at once and attached again a few times per window, and the rate is what those samples say.
+
+In: functions of launch rows. Out: launches and seconds of counting, per process. Everything happens on a thread of its own,
+as the last close of a probe takes 20 ms (0.1 s per function before Linux 6.6).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rankscope.probes.bpf.loader import Module
+
+SAMPLE_S = 0.1
+REST_S = 6.0  # 3 samples in a window of 20 s
+_LOOK_AGAIN_S = 0.25  # while attached: a rate may rise
+_UNWATCHED = 256  # RS_MAX_ROWS in calls.bpf.c
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchCount:
+    """What was counted until now. `seconds`: how long counting went on; less than has passed where it was over budget."""
+
+    seconds: float
+    launches: Mapping[tuple[int, int], int]  # (tgid, row)
+
+    def rate_hz(self, before: LaunchCount, tgid: int, runtime: frozenset[int]) -> float | None:
+        """Launches a second of a process since `before`, None where nothing was counted.
+
+        A runtime call (rows `runtime`) ends in a driver call, and other libraries call the driver alone: the sum of either
+        kind is a lower bound, and the greater one is the answer.
+        """
+        seconds = self.seconds - before.seconds
+        if seconds <= 0:
+            return None
+        sums = {True: 0, False: 0}
+        for (process, row), count in self.launches.items():
+            if process == tgid:
+                sums[row in runtime] += count - before.launches.get((process, row), 0)
+        return max(sums.values()) / seconds
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    row: int
+    path: Path
+    offsets: tuple[int, ...]
+
+
+@dataclass(slots=True)
+class LaunchMeter:
+    """Counts launches on a thread of its own until the module is closed.
+
+    `over_budget_hz`: how often the probes were hit, per process, when that was too often; a launch through the runtime hits
+    two. Where a program does nothing but launch, the probes slow it down while they count, and the rate is a lower bound.
+    """
+
+    module: Module
+    notes: list[str]
+    budget_hz: float
+    sample_s: float = SAMPLE_S
+    rest_s: float = REST_S
+    processes: int = 1
+    over_budget_hz: float | None = None
+    _places: list[_Place] = field(default_factory=list)
+    _links: list[int] = field(default_factory=list)
+    _counted_s: float = 0.0
+    _counted: Counter[tuple[int, int]] = field(default_factory=Counter)
+    _since: float | None = None  # attached since, with the sums of that moment; None while detached
+    _sums: Counter[tuple[int, int]] = field(default_factory=Counter)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    def add(self, row: int, path: Path, offsets: Sequence[int]) -> None:
+        """A file that exports the functions of a launch row. Attached from the next sample on."""
+        with self._lock:
+            self._places.append(_Place(row, path, tuple(offsets)))
+
+    def begin(self, processes: int) -> None:
+        """Start counting; `processes` are watched, each with the budget."""
+        self.processes = max(processes, 1)
+        if self._thread is None:
+            try:
+                self._attach()  # here, as programs are loaded on one thread only
+            except Exception as error:
+                self._give_up(error)
+                return
+            self.module.before_close.append(self.stop)
+            self._thread = threading.Thread(target=self._run, name="launch-meter", daemon=True)
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread. What is attached is held by the module, and goes with it."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(timeout=2.0)
+
+    def counted(self) -> LaunchCount:
+        """Counts and seconds of counting until now."""
+        with self._lock:
+            self._settle()
+            return LaunchCount(self._counted_s, dict(self._counted))
+
+    def _settle(self) -> None:
+        """Add what has been counted since the last time. What is counted while probes are being detached is left out."""
+        if self._since is None:
+            return
+        now, sums = time.monotonic(), self._read_sums()
+        self._counted_s += now - self._since
+        self._counted += sums - self._sums
+        self._since, self._sums = now, sums
+
+    def _read_sums(self) -> Counter[tuple[int, int]]:
+        rows = {place.row for place in self._places}
+        return Counter(
+            {
+                (int(key.tgid), int(key.row)): int(value.count)
+                for key, value in self.module.bpf["rs_call_sums"].items()
+                if int(key.row) in rows
+            }
+        )
+
+    def _run(self) -> None:
+        try:
+            while True:
+                hz = self._rate_hz(self.sample_s)
+                while hz is not None and hz <= self.budget_hz:
+                    hz = self._rate_hz(_LOOK_AGAIN_S)
+                if hz is None:
+                    return
+                self._detach()
+                if self.over_budget_hz is None:
+                    self.notes.append(
+                        f"kernel launches are counted in samples of {self.sample_s:g} s every {self.rest_s:g} s only: their "
+                        f"probes are hit {hz:.0f} times a second per process, more than the {self.budget_hz:.0f} allowed"
+                    )
+                self.over_budget_hz = hz
+                if self._stop.wait(self.rest_s):
+                    return
+                self._attach()
+        except Exception as error:
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        self.notes.append(f"kernel launches are not counted: {(str(error) or type(error).__name__).splitlines()[0]}")
+        self._since = None
+        self._detach()
+
+    def _rate_hz(self, seconds: float) -> float | None:
+        """Hits a second per watched process over the next `seconds`, those of other processes included; None when told to end."""
+        before, start = self._hits(), time.monotonic()
+        if self._stop.wait(seconds):
+            return None
+        return (self._hits() - before) / (time.monotonic() - start) / self.processes
+
+    def _hits(self) -> int:
+        table = self.module.bpf["rs_call_hits"]
+        rows = {place.row for place in self._places}
+        return sum(int(sum(table[ctypes.c_int(slot)])) for row in rows for slot in (row, _UNWATCHED + row))
+
+    def _attach(self) -> None:
+        with self._lock:
+            for place in self._places:
+                self._links += self.module.attach_uprobes(f"rs_enter_{place.row}", place.path, place.offsets)
+            self._since, self._sums = time.monotonic(), self._read_sums()
+
+    def _detach(self) -> None:
+        with self._lock:
+            self._settle()
+            self._since = None
+            links, self._links = tuple(self._links), []
+        self.module.release(links)

@@ -1,0 +1,341 @@
+"""Timing library calls by uprobe: which libraries the watched processes map, which rows of the call table they export.
+
+In: pids. Out: CALL events in the ring, sums per process, open calls, hits per row. A row that is hit more often than its
+budget is detached, with a word about it: a probe must never cost the job more than it tells.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import re
+import threading
+import time
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rankscope.probes.bpf.loader import Module
+from rankscope.probes.calls.launches import LaunchMeter
+from rankscope.probes.calls.row import LAUNCH, OPERATION_SHIFT, PEER_SHIFT, ROLES, SCOPED
+from rankscope.probes.calls.table import CALL_TABLE, CallRow
+from rankscope.probes.elf.exports import Symbol, file_offsets, find_functions, find_names
+from rankscope.probes.elf.return_sites import leave_offsets
+from rankscope.probes.errors import RankscopeError
+
+SOURCE = Path(__file__).parent / "calls.bpf.c"
+MAX_ROWS = 256  # RS_MAX_ROWS in calls.bpf.c; also where the scopes of roles begin
+_REGISTERS = 6  # arguments of a function that are passed in registers
+_MAX_OVERLOADS = 4
+_MAPPED_FILE = re.compile(r"^[0-9a-f]+-[0-9a-f]+ \S+ [0-9a-f]+ ([0-9a-f:]+) (\d+) +(/.*)$")
+
+
+@dataclass(frozen=True, slots=True)
+class Library:
+    """A library file as one process maps it; (device, inode) tells copies in different containers apart."""
+
+    name: str
+    path: Path  # through /proc/PID/root, so that it opens whatever mount namespace we are in
+    device: str
+    inode: int
+
+
+@dataclass(frozen=True, slots=True)
+class OpenCall:
+    """A call that has been entered and not left."""
+
+    tid: int
+    row: int
+    since_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class CallSum:
+    """Calls of one summed row in one process since the probes were loaded, brief ones included; of copies, per direction."""
+
+    tgid: int
+    row: int
+    aux: int
+    count: int
+    bytes: int
+    seconds: float
+
+
+@dataclass(slots=True)
+class CallProbe:
+    """Attached rows of the call table. `notes` says what is not timed, and why.
+
+    `compiled`: the rows that `programs` was asked for, None for all. `launches` counts the rows that are never timed.
+    """
+
+    module: Module
+    table: tuple[CallRow, ...] = CALL_TABLE
+    budget_hz: float = 1000.0
+    compiled: Collection[int] | None = None
+    notes: list[str] = field(default_factory=list)
+    launches: LaunchMeter | None = None
+    _attached: dict[int, list[int]] = field(default_factory=dict)
+    _looked_at: set[tuple[str, int]] = field(default_factory=set)
+    _placed: set[tuple[str, str, int]] = field(default_factory=set)
+    _hits: dict[int, tuple[int, int]] = field(default_factory=dict)
+    _hits_at: float = 0.0
+    _exported: set[int] = field(default_factory=set)
+
+    def watch(self, pids: Iterable[int], root: Path = Path("/")) -> None:
+        """Attach to every library of the table that these processes map and that is not attached yet."""
+        watched = list(pids)
+        for pid in watched:
+            for library in mapped_libraries(pid, _prefixes(self.table), root):
+                if (library.device, library.inode) not in self._looked_at:
+                    self._looked_at.add((library.device, library.inode))
+                    self._attach_library(library)
+        if self.launches is not None:
+            self.launches.begin(len(watched))
+
+    def _attach_library(self, library: Library) -> None:
+        rows = [(index, row) for index, row in enumerate(self.table) if library.name.startswith(row.libraries or "/")]
+        try:
+            found = functions_of(library.path, [row for _, row in rows])
+        except (OSError, RankscopeError) as error:
+            self.notes.append(f"calls into {library.name} are not timed: {error}")
+            return
+        taken: set[int] = set()  # two names of one function: the first row has it
+        for index, row in rows:
+            symbols = [symbol for symbol in found[row] if symbol.address not in taken]
+            taken.update(symbol.address for symbol in symbols)
+            if symbols and self.compiled is not None and index not in self.compiled:
+                self.notes.append(
+                    f"{row.name} in {library.name} is not timed: it was loaded after the observation began"
+                )
+                continue
+            if row.role == LAUNCH:
+                self._count_launches(library, index, symbols)
+                continue
+            try:
+                ends = leave_offsets(library.path, symbols) if row.throws and symbols else None
+            except (OSError, RankscopeError) as error:
+                self.notes.append(f"{row.name} in {library.name} is not timed: {error}")
+                continue
+            self._attach(library, index, [symbol.offset for symbol in symbols], ends)
+        if not any(found.values()) and any(library.name.startswith(row.library) for _, row in rows if row.library):
+            self.notes.append(f"{library.name} exports none of the functions that are timed")
+
+    def _count_launches(self, library: Library, index: int, symbols: list[Symbol]) -> None:
+        if not symbols:
+            return
+        if self.launches is None:
+            self.launches = LaunchMeter(self.module, self.notes, self.budget_hz)
+        self.launches.add(index, library.path, [symbol.offset for symbol in symbols])
+
+    def knows(self, name: str, device: str, inode: int) -> bool:
+        """Whether `attach_at` was called for this row and file."""
+        return (name, device, inode) in self._placed
+
+    def attach_at(self, name: str, library: Library, addresses: Iterable[int]) -> None:
+        """Time the row `name`, whose functions somebody else found at `addresses` (as linked) of this file. Once per file."""
+        if self.knows(name, library.device, library.inode):
+            return
+        self._placed.add((name, library.device, library.inode))
+        index = next((index for index, row in enumerate(self.table) if row.name == name and not row.library), None)
+        if index is None:
+            return
+        try:
+            offsets = file_offsets(library.path, addresses)
+        except (OSError, RankscopeError) as error:
+            self.notes.append(f"{name} in {library.name} is not timed: {error}")
+            return
+        self._attach(library, index, offsets)
+
+    def _attach(self, library: Library, index: int, offsets: Sequence[int], ends: Sequence[int] | None = None) -> None:
+        """Probes on the functions at `offsets`, and on their ends: where these are not said, by return probe."""
+        if not offsets:
+            return
+        row, links = self.table[index], self._attached.setdefault(index, [])
+        try:
+            links += self.module.attach_uprobes(f"rs_enter_{index}", library.path, offsets)
+            leave = f"rs_leave_{_scope(index, row)}"
+            if ends is None:
+                links += self.module.attach_uprobes(leave, library.path, offsets, on_return=True)
+            else:
+                links += self.module.attach_uprobes(leave, library.path, ends)
+        except Exception as error:
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            self.notes.append(f"{row.name} in {library.name} is not timed: {reason}")
+            return
+        self._exported.add(index)
+
+    def rows_attached(self) -> frozenset[int]:
+        """Rows of the table that are timed in at least one library."""
+        return frozenset(self._exported)
+
+    def enforce_budget(self, processes: int) -> None:
+        """Detach rows called more than `budget_hz` times a second per process since the last call of this method.
+
+        Processes that nobody watches pay for the trap too. Their calls are counted apart and have the same allowance, that
+        of `processes` processes, as how many of them call is not known.
+        """
+        table = self.module.bpf["rs_call_hits"]
+        now = time.monotonic()
+        hits = {
+            index: (sum(table[ctypes.c_int(index)]), sum(table[ctypes.c_int(MAX_ROWS + index)]))
+            for index in sorted(self._exported)
+        }
+        seconds = now - self._hits_at
+        allowed = self.budget_hz * max(processes, 1) * seconds
+        for index, after in hits.items():
+            if index not in self._hits:
+                continue
+            watched, other = after[0] - self._hits[index][0], after[1] - self._hits[index][1]
+            if max(watched, other) <= allowed:
+                continue
+            self._detach(index)
+            name, limit = self.table[index].name, f"{self.budget_hz:.0f} times a second"
+            self.notes.append(
+                f"{name} is called more than {limit} per process: no longer timed"
+                if watched > allowed
+                else f"{name} is called {other / seconds:.0f} times a second by processes that are not watched, "
+                "which pay for the probe too: no longer timed"
+            )
+        self._hits, self._hits_at = hits, now
+        if self.launches is not None:
+            self.launches.processes = max(processes, 1)
+
+    def _detach(self, index: int) -> None:
+        """On a thread: it takes 20 ms, or 0.3 s a function before Linux 6.6, and the ring must be drained meanwhile."""
+        self._exported.discard(index)
+        letting_go = threading.Thread(
+            target=self._let_go, args=(index, tuple(self._attached.pop(index, ()))), name="detach", daemon=True
+        )
+        self.module.before_close.append(letting_go.join)
+        letting_go.start()
+
+    def _let_go(self, index: int, links: Sequence[int]) -> None:
+        self.module.release(links)
+        calls = self.module.bpf["rs_calls"]
+        for key, entry in calls.items():  # their returns will not be seen: they would hide the next call of their role
+            if int(entry.row) == index:
+                with contextlib.suppress(KeyError):
+                    del calls[key]
+
+    def open_calls(self) -> tuple[OpenCall, ...]:
+        """Calls in progress now, in which a thread may be waiting for ever."""
+        return tuple(
+            OpenCall(int(key.tid), int(entry.row), int(entry.ts_ns))
+            for key, entry in self.module.bpf["rs_calls"].items()
+            if not (self.table[int(entry.row)].throws and _has_left(int(key.tid), int(entry.sp), int(entry.caller)))
+        )
+
+    def sums(self) -> tuple[CallSum, ...]:
+        """Sums of the rows that are summed up, launches left out: their counts hold only while they are counted."""
+        return tuple(
+            CallSum(int(key.tgid), int(key.row), int(key.aux), int(s.count), int(s.bytes), int(s.ns) / 1e9)
+            for key, s in self.module.bpf["rs_call_sums"].items()
+            if self.table[int(key.row)].role != LAUNCH
+        )
+
+
+def _prefixes(table: tuple[CallRow, ...]) -> tuple[str, ...]:
+    return tuple({prefix for row in table for prefix in row.libraries})
+
+
+def rows_mapped(pids: Iterable[int], root: Path = Path("/"), table: tuple[CallRow, ...] = CALL_TABLE) -> frozenset[int]:
+    """Rows that may be timed in these processes: the only ones worth compiling (8 ms each, measured)."""
+    prefixes = _prefixes(table)
+    names = {library.name for pid in pids for library in mapped_libraries(pid, prefixes, root)}
+    return frozenset(
+        index
+        for index, row in enumerate(table)
+        if not row.library or any(name.startswith(row.libraries) for name in names)
+    )
+
+
+def functions_of(library: Path, rows: Iterable[CallRow]) -> dict[CallRow, tuple[Symbol, ...]]:
+    """The functions of each row that a library exports, two names of one address once. Raises NotElf, OSError."""
+    wanted = list(rows)
+    by_name = find_names(library, [name for row in wanted if row.whole for name in row.names])
+    by_prefix = find_functions(library, [row.symbol for row in wanted if not row.whole])
+    found: dict[CallRow, tuple[Symbol, ...]] = {}
+    for row in wanted:
+        symbols = list(by_prefix[row.symbol][:_MAX_OVERLOADS]) if not row.whole else []
+        symbols += [symbol for name in row.names if row.whole for symbol in by_name[name]]
+        found[row] = tuple({symbol.address: symbol for symbol in reversed(symbols)}.values())
+    return found
+
+
+def programs(table: tuple[CallRow, ...] = CALL_TABLE, rows: Collection[int] | None = None) -> str:
+    """The C of the programs of every row, or of `rows`, to be compiled behind calls.bpf.c."""
+    chosen = [(index, row) for index, row in enumerate(table) if rows is None or index in rows]
+    leaves = sorted({(_scope(index, row), int(row.throws)) for index, row in chosen if row.role != LAUNCH})
+    return "".join(
+        [
+            *(_enter(index, row) for index, row in chosen),
+            *(
+                f"int rs_leave_{scope}(struct pt_regs *ctx) {{ return rs_return(ctx, {scope}, {at_return}); }}\n"
+                for scope, at_return in leaves
+            ),
+        ]
+    )
+
+
+def _scope(index: int, row: CallRow) -> int:
+    """All rows of a role of which only the outermost call counts share a scope; every other row has its own."""
+    return MAX_ROWS + ROLES.index(row.role) if row.role in SCOPED else index
+
+
+def _enter(index: int, row: CallRow) -> str:
+    head = f"int rs_enter_{index}(struct pt_regs *ctx)"
+    if row.role == LAUNCH:
+        return f"{head} {{ return rs_launch(ctx, {index}); }}\n"
+    argument = f"({'s32' if row.int_count else 's64'}){_argument(row.argument)}"
+    if row.second:
+        argument += f" * (s64){_argument(row.second)}"
+    picks = (
+        (row.direction, 0xFF, 0),
+        (row.datatype, 0xFF, 0),
+        (row.operation, 0xFF, OPERATION_SHIFT),
+        (row.peer, 0xFFFF, PEER_SHIFT),
+    )
+    parts = [f"((u32){_argument(position)} & {mask}) << {shift}" for position, mask, shift in picks if position]
+    if row.handle:
+        parts = [f"(u32){_argument(row.handle)}"]
+    aux = " | ".join(parts) or str(row.towards)
+    return (
+        f"{head} {{ return rs_enter(ctx, {index}, {_scope(index, row)}, {row.shortest_ns}, {int(row.throws)}, "
+        f"(s64)({argument}), {aux}, (u64){_argument(row.object)}); }}\n"
+    )
+
+
+def _argument(position: int) -> str:
+    if not position:
+        return "0"
+    return f"PT_REGS_PARM{position}(ctx)" if position <= _REGISTERS else f"rs_stack_argument(ctx, {position})"
+
+
+def _has_left(tid: int, stack: int, caller: int) -> bool:
+    """Whether a call ended without returning, by an exception: its return address is no longer where it was."""
+    try:
+        with Path(f"/proc/{tid}/mem").open("rb", buffering=0) as memory:
+            return os.pread(memory.fileno(), 8, stack) != caller.to_bytes(8, "little")
+    except (OSError, OverflowError):
+        return False
+
+
+def mapped_libraries(pid: int, prefixes: tuple[str, ...], root: Path = Path("/")) -> tuple[Library, ...]:
+    """Files whose name starts with one of `prefixes`, as /proc/PID/maps shows them; empty when the process is gone."""
+    found: dict[tuple[str, int], Library] = {}
+    try:
+        with (root / "proc" / str(pid) / "maps").open("r", encoding="utf-8", errors="surrogateescape") as lines:
+            for line in lines:
+                match = _MAPPED_FILE.match(line)
+                if match is None:
+                    continue
+                path = match.group(3).removesuffix(" (deleted)")
+                name = path.rpartition("/")[2]
+                key = (match.group(1), int(match.group(2)))
+                if name.startswith(prefixes) and key not in found:
+                    inside = root / "proc" / str(pid) / "root" / path.lstrip("/")
+                    found[key] = Library(name, inside, *key)
+    except OSError:
+        return ()
+    return tuple(found.values())

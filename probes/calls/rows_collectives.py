@@ -1,0 +1,96 @@
+"""Rows of the collective libraries of accelerators (NCCL, RCCL, HCCL) and of MPI.
+
+Argument positions are those of the C prototypes: NCCL src/nccl.h.in, RCCL the same, HCCL hccl.h, MPI-4.1 appendix A.
+NCCL may be linked into libtorch_cuda.so itself, which then exports its functions.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rankscope.probes.calls.row import COLLECTIVE, ENQUEUE, GROUP, WAIT, CallRow
+
+_NCCL_HOMES = (
+    "libnccl-",
+    "librccl.so",
+    "libtorch_cuda.so",
+    "libtorch_hip.so",
+)  # libnccl-HASH.so.2, as auditwheel names it
+
+
+def _nccl(symbol: str, name: str, count: int, datatype: int, communicator: int, **more: Any) -> CallRow:
+    return CallRow(
+        "libnccl.so", symbol, name, ENQUEUE, count, whole=True, elsewhere=_NCCL_HOMES, family="nccl",
+        datatype=datatype, object=communicator, **more,
+    )  # fmt: skip
+
+
+def _nccl_group(symbol: str) -> CallRow:
+    return CallRow("libnccl.so", symbol, "group", GROUP, whole=True, elsewhere=_NCCL_HOMES, family="nccl")
+
+
+def _hccl(symbol: str, name: str, count: int, datatype: int, communicator: int, **more: Any) -> CallRow:
+    return CallRow(
+        "libhccl.so", symbol, name, ENQUEUE, count, whole=True, family="hccl",
+        datatype=datatype, object=communicator, **more,
+    )  # fmt: skip
+
+
+def _mpi(symbol: str, name: str, count: int, datatype: int, communicator: int, role: str = COLLECTIVE) -> CallRow:
+    return CallRow(
+        "libmpi.so", symbol, name, role, count, whole=True, elsewhere=("libmpich.so", "libmpi_cray.so"), family="mpi",
+        handle=datatype, object=communicator, int_count=True,
+    )  # fmt: skip
+
+
+_NCCL_ROWS = (
+    _nccl("ncclAllReduce", "allreduce", 3, 4, 6, operation=5),
+    _nccl("ncclReduceScatter", "reduce_scatter", 3, 4, 6, operation=5),
+    _nccl("ncclAllGather", "allgather", 3, 4, 5),
+    _nccl("ncclBroadcast", "broadcast", 3, 4, 6, peer=5),
+    _nccl("ncclBcast", "broadcast", 2, 3, 5, peer=4),
+    _nccl("ncclReduce", "reduce", 3, 4, 7, operation=5, peer=6),
+    _nccl("ncclSend", "send", 2, 3, 5, peer=4),
+    _nccl("ncclRecv", "recv", 2, 3, 5, peer=4),
+    _nccl("ncclAlltoAll", "alltoall", 3, 4, 5),  # NCCL 2.28
+    _nccl("ncclAllToAll", "alltoall", 3, 4, 5),  # RCCL
+    _nccl("ncclAllToAllv", "alltoallv", 0, 7, 8),  # RCCL
+    _nccl("ncclGather", "gather", 3, 4, 6, peer=5),
+    _nccl("ncclScatter", "scatter", 3, 4, 6, peer=5),
+    # ncclGroupStart only counts up: the work, and what there is of waiting, is in ncclGroupEnd.
+    _nccl_group("ncclGroupEnd"),
+)
+_HCCL_ROWS = (
+    _hccl("HcclAllReduce", "allreduce", 3, 4, 6, operation=5),
+    _hccl("HcclReduceScatter", "reduce_scatter", 3, 4, 6, operation=5),
+    _hccl("HcclAllGather", "allgather", 3, 4, 5),
+    _hccl("HcclBroadcast", "broadcast", 2, 3, 5, peer=4),
+    _hccl("HcclReduce", "reduce", 3, 4, 7, operation=5, peer=6),
+    _hccl("HcclScatter", "scatter", 3, 4, 6, peer=5),
+    _hccl("HcclSend", "send", 2, 3, 5, peer=4),
+    _hccl("HcclRecv", "recv", 2, 3, 5, peer=4),
+    _hccl("HcclAlltoAll", "alltoall", 2, 3, 7),
+    _hccl("HcclAlltoAllV", "alltoallv", 0, 4, 9),
+    _hccl("HcclBarrier", "barrier", 0, 0, 1),
+)
+# The datatype is a handle in MPICH, which holds the size, and a pointer in Open MPI, which tells nothing (collectives.py).
+_MPI_ROWS = (
+    _mpi("MPI_Allreduce", "allreduce", 3, 4, 6),
+    _mpi("MPI_Reduce_scatter_block", "reduce_scatter", 3, 4, 6),
+    _mpi("MPI_Reduce_scatter", "reduce_scatter", 0, 4, 6),
+    _mpi("MPI_Allgather", "allgather", 2, 3, 7),
+    _mpi("MPI_Allgatherv", "allgatherv", 2, 3, 8),
+    _mpi("MPI_Bcast", "broadcast", 2, 3, 5),
+    _mpi("MPI_Reduce", "reduce", 3, 4, 7),
+    _mpi("MPI_Gather", "gather", 2, 3, 8),
+    _mpi("MPI_Scatter", "scatter", 2, 3, 8),
+    _mpi("MPI_Alltoall", "alltoall", 2, 3, 7),
+    _mpi("MPI_Alltoallv", "alltoallv", 0, 4, 9),
+    _mpi("MPI_Barrier", "barrier", 0, 0, 1),
+    _mpi("MPI_Send", "send", 2, 3, 6, WAIT),
+    _mpi("MPI_Recv", "recv", 2, 3, 6, WAIT),
+    _mpi("MPI_Wait", "wait", 0, 0, 0, WAIT),
+    _mpi("MPI_Waitall", "wait", 0, 0, 0, WAIT),
+)
+
+COLLECTIVE_ROWS: tuple[CallRow, ...] = (*_NCCL_ROWS, *_HCCL_ROWS, *_MPI_ROWS)

@@ -1,0 +1,74 @@
+"""Rows of the CUDA runtime (libcudart) and of the CUDA driver (libcuda).
+
+Wheels name the runtime libcudart.so.12 or, where it was vendored by auditwheel, libcudart-HASH.so.12: hence the prefix
+without its suffix. Libraries that carry the runtime linked in show only at the driver. What a CUDA graph replays shows as
+cudaGraphLaunch alone: neither its copies and kernels nor its collectives are called again. Argument positions: CUDA Runtime API
+and CUDA Driver API reference, 12.x.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rankscope.probes.calls.row import ALLOCATE, GPU_WAIT, LAUNCH, MEMORY, POLL, CallRow
+
+RUNTIME, DRIVER = "libcudart", "libcuda.so"
+TO_DEVICE, TO_HOST, ON_DEVICE, BY_ADDRESS = 1, 2, 3, 4  # enum cudaMemcpyKind; 0 is host to host
+
+# An asynchronous copy from pageable memory blocks; what returns within 20 µs has not (a call alone takes 2-10 µs).
+_BRIEF_NS = 20_000
+# Polls and allocations matter as sums; one of these lasts only where something holds the driver's lock.
+_LONG_NS = 1_000_000
+
+
+def _runtime(symbol: str, role: str, argument: int = 0, **more: Any) -> CallRow:
+    return CallRow(RUNTIME, symbol, symbol, role, argument, whole=True, family="cuda", **more)
+
+
+def _driver(symbol: str, role: str, argument: int = 0, **more: Any) -> CallRow:
+    return CallRow(DRIVER, symbol, symbol, role, argument, whole=True, family="cuda", **more)
+
+
+_RUNTIME_ROWS = (
+    _runtime("cudaStreamSynchronize", GPU_WAIT, object=1),
+    _runtime("cudaDeviceSynchronize", GPU_WAIT),
+    _runtime("cudaEventSynchronize", GPU_WAIT, object=1),
+    _runtime("cudaStreamQuery", POLL, object=1, shortest_ns=_LONG_NS),
+    _runtime("cudaEventQuery", POLL, object=1, shortest_ns=_LONG_NS),
+    _runtime("cudaMemcpy", MEMORY, 3, direction=4, shortest_ns=_BRIEF_NS),
+    _runtime("cudaMemcpyAsync", MEMORY, 3, direction=4, object=5, shortest_ns=_BRIEF_NS),
+    _runtime("cudaMemcpy2D", MEMORY, 5, second=6, direction=7, shortest_ns=_BRIEF_NS),
+    _runtime("cudaMemcpy2DAsync", MEMORY, 5, second=6, direction=7, object=8, shortest_ns=_BRIEF_NS),
+    _runtime("cudaMemcpyPeer", MEMORY, 5, towards=ON_DEVICE, shortest_ns=_BRIEF_NS),
+    _runtime("cudaMemcpyPeerAsync", MEMORY, 5, towards=ON_DEVICE, object=6, shortest_ns=_BRIEF_NS),
+    _runtime("cudaMalloc", ALLOCATE, 2, shortest_ns=_LONG_NS),
+    _runtime("cudaFree", ALLOCATE, shortest_ns=_LONG_NS),
+    _runtime("cudaHostAlloc", ALLOCATE, 2, shortest_ns=_LONG_NS),
+    _runtime("cudaFreeHost", ALLOCATE, shortest_ns=_LONG_NS),
+    _runtime("cudaLaunchKernel", LAUNCH),
+    _runtime("cudaLaunchKernelExC", LAUNCH),
+    _runtime("cudaGraphLaunch", LAUNCH),
+)
+_DRIVER_ROWS = (
+    _driver("cuStreamSynchronize", GPU_WAIT, object=1),
+    _driver("cuCtxSynchronize", GPU_WAIT),
+    _driver("cuEventSynchronize", GPU_WAIT, object=1),
+    _driver("cuStreamQuery", POLL, object=1, shortest_ns=_LONG_NS),
+    _driver("cuEventQuery", POLL, object=1, shortest_ns=_LONG_NS),
+    _driver("cuMemcpy", MEMORY, 3, towards=BY_ADDRESS, shortest_ns=_BRIEF_NS),
+    _driver("cuMemcpyAsync", MEMORY, 3, towards=BY_ADDRESS, object=4, shortest_ns=_BRIEF_NS),
+    _driver("cuMemcpyHtoD", MEMORY, 3, towards=TO_DEVICE, shortest_ns=_BRIEF_NS),
+    _driver("cuMemcpyHtoDAsync", MEMORY, 3, towards=TO_DEVICE, object=4, shortest_ns=_BRIEF_NS),
+    _driver("cuMemcpyDtoH", MEMORY, 3, towards=TO_HOST, shortest_ns=_BRIEF_NS),
+    _driver("cuMemcpyDtoHAsync", MEMORY, 3, towards=TO_HOST, object=4, shortest_ns=_BRIEF_NS),
+    _driver("cuMemcpyDtoD", MEMORY, 3, towards=ON_DEVICE, shortest_ns=_BRIEF_NS),
+    _driver("cuMemcpyDtoDAsync", MEMORY, 3, towards=ON_DEVICE, object=4, shortest_ns=_BRIEF_NS),
+    _driver("cuMemcpyPeerAsync", MEMORY, 5, towards=ON_DEVICE, object=6, shortest_ns=_BRIEF_NS),
+    _driver("cuMemAlloc", ALLOCATE, 2, shortest_ns=_LONG_NS),
+    _driver("cuMemFree", ALLOCATE, shortest_ns=_LONG_NS),
+    _driver("cuLaunchKernel", LAUNCH),
+    _driver("cuLaunchKernelEx", LAUNCH),
+    _driver("cuGraphLaunch", LAUNCH),
+)
+
+CUDA_ROWS: tuple[CallRow, ...] = (*_RUNTIME_ROWS, *_DRIVER_ROWS)

@@ -1,0 +1,36 @@
+"""The library functions whose calls are timed. A new library is a new row, here or in the file of its family.
+
+What a row says, and what roles mean: call_row.py. A row's number is its place here: events and maps carry it.
+"""
+
+from __future__ import annotations
+
+from rankscope.probes.calls.row import BACKWARD, COLLECTIVE, GC, WAIT, CallRow
+from rankscope.probes.calls.rows_collectives import COLLECTIVE_ROWS
+from rankscope.probes.calls.rows_cuda import CUDA_ROWS
+from rankscope.probes.calls.rows_others import OTHER_ACCELERATOR_ROWS
+
+__all__ = ["CALL_TABLE", "CallRow"]
+
+
+def _gloo(name: str) -> CallRow:
+    return CallRow("libtorch_cpu.so", f"_ZN4gloo{len(name)}{name}E", name, COLLECTIVE, family="gloo")
+
+
+CALL_TABLE: tuple[CallRow, ...] = (
+    *(
+        _gloo(name)
+        for name in (
+            "allreduce", "allgather", "allgatherv", "broadcast", "reduce", "barrier", "gather", "scatter", "alltoall", "alltoallv",
+        )
+    ),
+    CallRow("libtorch_cpu.so", "_ZN4c10d4Work4waitE", "wait", WAIT, family="gloo"),
+    CallRow("libtorch_cpu.so", "_ZN4c10d16ProcessGroupGloo8SendWork4waitE", "send", WAIT, family="gloo"),
+    CallRow("libtorch_cpu.so", "_ZN4c10d16ProcessGroupGloo8RecvWork4waitE", "recv", WAIT, family="gloo"),
+    CallRow("libtorch_cpu.so", "_ZN4c10d7Reducer17finalize_backwardE", "finalize_backward", WAIT, family="gloo"),
+    CallRow("libtorch_cpu.so", "_ZN5torch8autograd6Engine7executeE", "backward", BACKWARD, family="torch"),
+    CallRow("", "", "gc", GC, family="python"),
+    *COLLECTIVE_ROWS,
+    *CUDA_ROWS,
+    *OTHER_ACCELERATOR_ROWS,
+)  # fmt: skip

@@ -1,0 +1,1 @@
+"""What is read from ELF files of a target."""

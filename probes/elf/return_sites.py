@@ -1,0 +1,193 @@
+"""Where a function leaves: the addresses of its return instructions, for probes that must not touch the stack.
+
+A return probe (uretprobe) puts its own address in place of the caller's on the target's stack. A C++ exception that passes
+through such a function finds no way to unwind there, and std::terminate ends the process: a recoverable time-out of a
+collective would become the death of the job. So functions that may throw are left through ordinary probes on their `ret`
+instructions, which change nothing; a call that ends by an exception is simply not seen to end (calls.bpf.c).
+
+A function that does nothing but jump to another (a tail call as its first instruction) is followed there. The extent of a function
+without a symbol comes from the unwind tables (.eh_frame_hdr, Linux Standard Base 5.0, 10.6.2). Disassembly: capstone.
+"""
+
+from __future__ import annotations
+
+import importlib
+import platform
+import struct
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rankscope.probes.elf.exports import LOAD, NotElf, Reader, Symbol, segments
+from rankscope.probes.errors import RankscopeError
+
+MAX_BYTES = 1 << 20  # of one function; a larger one is not looked through
+MAX_LEAVES = 64
+_MAX_HOPS = 3
+_GNU_EH_FRAME = 0x6474E550
+_DATAREL_SDATA4, _UDATA4 = 0x3B, 0x03
+_MAX_TABLE_BYTES = 256 << 20
+_PLT_ENTRIES = (b"\xf3\x0f\x1e\xfa", b"\xff\x25", b"\xf2\xff\x25")  # endbr64; jmp *…(%rip), with and without bnd
+
+
+class NoReturns(RankscopeError):
+    """The ends of a function could not be found."""
+
+    help = "This function is not timed; all else is."
+
+
+@dataclass(frozen=True, slots=True)
+class _Body:
+    """Instructions of one function, decoded: address, mnemonic and operands of those that leave it, and its first one."""
+
+    first: tuple[str, str]
+    leaves: tuple[int, ...]
+
+
+def leave_offsets(library: Path, symbols: Sequence[Symbol]) -> tuple[int, ...]:
+    """File offsets of the instructions by which these functions leave. Raises NoReturns, NotElf, OSError."""
+    engine = _engine()
+    with library.open("rb") as file:
+        code = _Code(file.fileno(), library)
+        found: list[int] = []
+        for symbol in symbols:
+            leaves = _leaves(engine, code, symbol.address, symbol.size)
+            if not leaves:
+                raise NoReturns(f"{symbol.name[:80]} has no return instruction")
+            found += [code.offset(address) for address in leaves]
+    if len(found) > MAX_LEAVES:
+        raise NoReturns(f"{len(found)} return instructions")
+    return tuple(sorted(set(found)))
+
+
+def _engine() -> Any:
+    """The disassembler for this machine's instructions. Raises NoReturns."""
+    try:
+        capstone = importlib.import_module("capstone")
+    except ImportError as error:
+        raise NoReturns("the disassembler (capstone) is not installed") from error
+    machine = platform.machine()
+    if machine == "x86_64":
+        return capstone.Cs(capstone.CS_ARCH_X86, capstone.CS_MODE_64)
+    if machine == "aarch64":
+        return capstone.Cs(capstone.CS_ARCH_ARM64, capstone.CS_MODE_ARM)
+    raise NoReturns(f"return instructions of {machine} are not known")
+
+
+def _leaves(engine: Any, code: _Code, address: int, size: int) -> tuple[int, ...]:
+    for _ in range(_MAX_HOPS):
+        size = size or code.extent(address)
+        if not 0 < size <= MAX_BYTES:
+            raise NoReturns(f"a function of {size} bytes")
+        body = _decode(engine, code, address, size)
+        mnemonic, operands = body.first
+        if not (
+            _jumps(mnemonic) and (target := _target(operands)) is not None and not address <= target < address + size
+        ):
+            return body.leaves
+        address, size = target, 0
+    return ()
+
+
+def _decode(engine: Any, code: _Code, address: int, size: int) -> _Body:
+    """Linear sweep: compilers for these machines put no data between instructions."""
+    text = code.read(address, size)
+    first, leaves, end = ("", ""), [], address
+    for at, length, mnemonic, operands in engine.disasm_lite(text, address):
+        first = first if first[0] else (mnemonic, operands)
+        end = at + length
+        words = mnemonic.split()
+        if "ret" in words or "retaa" in words or "retab" in words:
+            leaves.append(at)
+        elif _jumps(mnemonic):
+            target = _target(operands)
+            if target is None or (not address <= target < address + size and code.is_function(target)):
+                leaves.append(at)  # perhaps a tail call; the probe looks at the stack pointer and knows
+    if end != address + size:
+        raise NoReturns("instructions that the disassembler does not know")
+    return _Body(first, tuple(leaves))
+
+
+def _jumps(mnemonic: str) -> bool:
+    return mnemonic.split()[-1:] in (["jmp"], ["b"], ["br"])
+
+
+def _target(operands: str) -> int | None:
+    text = operands.removeprefix("#")
+    return int(text, 16) if text.startswith("0x") else None
+
+
+class _Code:
+    """The loaded parts of an ELF file, by address as linked."""
+
+    def __init__(self, descriptor: int, library: Path) -> None:
+        self._file, self._name = Reader(descriptor), library.name
+        self._table: memoryview | None = None
+        try:
+            headers = segments(self._file, library)
+        except (struct.error, ValueError) as error:
+            raise NotElf(f"{self._name} has a broken program header") from error
+        self._loads = [(vaddr, offset, size) for kind, _, offset, vaddr, size in headers if kind == LOAD]
+        self._unwind = next(
+            ((vaddr, offset, size) for kind, _, offset, vaddr, size in headers if kind == _GNU_EH_FRAME), None
+        )
+
+    def _part(self, size: int, at: int) -> bytes:
+        try:
+            return self._file.part(at, size)
+        except ValueError as error:
+            raise NotElf(f"{self._name} has a broken header") from error
+
+    def offset(self, address: int) -> int:
+        """Position in the file. Raises NoReturns for an address that is not loaded."""
+        for vaddr, offset, size in self._loads:
+            if vaddr <= address < vaddr + size:
+                return int(address - vaddr + offset)
+        raise NoReturns(f"address {address:#x} lies in no loaded part of {self._name}")
+
+    def read(self, address: int, size: int) -> bytes:
+        return self._part(size, self.offset(address))
+
+    def is_function(self, address: int) -> bool:
+        """Whether a function begins here, or an entry of the procedure linkage table: not the cold part of another one."""
+        try:
+            return self.extent(address) > 0
+        except NoReturns:
+            pass
+        try:
+            return self.read(address, 4).startswith(_PLT_ENTRIES)
+        except NoReturns:
+            return False
+
+    def extent(self, address: int) -> int:
+        """Bytes of the function that begins at `address`, by its unwind entry; NoReturns where it has none."""
+        if self._unwind is None:
+            raise NoReturns(f"{self._name} has no unwind tables")
+        base, pairs = self._pairs(*self._unwind)
+        place = bisect_right(range(len(pairs) // 2), address - base, key=lambda i: int(pairs[2 * i])) - 1
+        if place < 0 or base + int(pairs[2 * place]) != address:
+            raise NoReturns(f"no function begins at {address:#x}")
+        entry = base + int(pairs[2 * place + 1])
+        try:
+            length, _, begin, extent = struct.unpack("<IIiI", self.read(entry, 16))
+        except struct.error as error:
+            raise NoReturns(f"{self._name} has broken unwind tables") from error
+        if not length or entry + 8 + begin != address:
+            raise NoReturns(f"{self._name} has unwind tables of a kind that is not known")
+        return int(extent)
+
+    def _pairs(self, base: int, at: int, length: int) -> tuple[int, memoryview]:
+        """(what the table's numbers count from, its pairs of function and entry in one flat row)."""
+        if self._table is None:
+            text = self._part(min(length, _MAX_TABLE_BYTES), at)
+            try:
+                version, _, count_as, table_as = struct.unpack_from("<BBBB", text)
+                (count,) = struct.unpack_from("<I", text, 8)
+                if (version, count_as, table_as) != (1, _UDATA4, _DATAREL_SDATA4):
+                    raise NoReturns(f"{self._name} has unwind tables of a kind that is not known")
+                self._table = memoryview(text)[12 : 12 + 8 * count].cast("i")
+            except (struct.error, TypeError) as error:
+                raise NoReturns(f"{self._name} has broken unwind tables") from error
+        return base, self._table

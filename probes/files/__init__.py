@@ -1,0 +1,1 @@
+"""Read, write and sync system calls of watched processes."""

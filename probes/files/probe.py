@@ -1,0 +1,95 @@
+"""Time in read, write and sync system calls of watched processes, with bytes and device.
+
+In: a loaded module. Out: FILE events in the ring (calls of 0.1 ms and more), sums of all calls per process and operation.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rankscope.probes.bpf import btf
+from rankscope.probes.bpf.loader import Module, Tracepoint
+
+SOURCE = Path(__file__).parent / "files.bpf.c"
+
+# Row number = operation number in the events. The second word is what the operation does to the file.
+OPERATIONS: tuple[tuple[str, str], ...] = (
+    ("read", "read"),
+    ("pread64", "read"),
+    ("readv", "read"),
+    ("preadv", "read"),
+    ("write", "write"),
+    ("pwrite64", "write"),
+    ("writev", "write"),
+    ("pwritev", "write"),
+    ("fsync", "sync"),
+    ("fdatasync", "sync"),
+)
+
+# File types: the top four bits of st_mode.
+FIFO, CHARACTER, DIRECTORY, BLOCK, REGULAR, SOCKET = 1, 2, 4, 6, 8, 12
+
+_OFFSETS = (
+    ("RS_TASK_FILES", "task_struct", "files"),
+    ("RS_FILES_FDT", "files_struct", "fdt"),
+    ("RS_FDTABLE_FD", "fdtable", "fd"),
+    ("RS_FILE_INODE", "file", "f_inode"),
+    ("RS_INODE_MODE", "inode", "i_mode"),
+    ("RS_INODE_SB", "inode", "i_sb"),
+    ("RS_SB_DEV", "super_block", "s_dev"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class FileSum:
+    """All calls of one operation by one process since the probe was attached."""
+
+    tgid: int
+    operation: str
+    count: int
+    seconds: float
+    bytes: int
+
+
+def defines(root: Path = Path("/")) -> dict[str, int]:
+    """The -D constants that files.bpf.c needs. NoBtf where the kernel has no type information."""
+    kernel = btf.kernel(root)
+    offsets = {name: kernel.offset(structure, member) for name, structure, member in _OFFSETS}
+    btf.kernel.cache_clear()
+    return offsets
+
+
+def programs() -> str:
+    """The C of the enter and exit programs, to be compiled behind files.bpf.c."""
+    lines = []
+    for index, (call, _) in enumerate(OPERATIONS):
+        lines.append(
+            f"int rs_file_in_{index}(struct tracepoint__syscalls__sys_enter_{call} *args)"
+            f" {{ return rs_file_enter({index}, (u32)args->fd); }}\n"
+            f"int rs_file_out_{index}(struct tracepoint__syscalls__sys_exit_{call} *args)"
+            f" {{ return rs_file_exit(args->ret); }}"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def tracepoints() -> tuple[Tracepoint, ...]:
+    """Where those programs go."""
+    return tuple(
+        Tracepoint(f"rs_file_{way}_{index}", f"syscalls:sys_{side}_{call}")
+        for index, (call, _) in enumerate(OPERATIONS)
+        for way, side in (("in", "enter"), ("out", "exit"))
+    )
+
+
+def sums(module: Module) -> tuple[FileSum, ...]:
+    """Totals per process and operation."""
+    return tuple(
+        FileSum(int(key.tgid), OPERATIONS[int(key.op)][0], int(row.count), int(row.ns) / 1e9, int(row.bytes))
+        for key, row in module.bpf["rs_file_sums"].items()
+    )
+
+
+def device_numbers(kernel_dev: int) -> tuple[int, int]:
+    """(major, minor) of the kernel's internal dev_t: 12 and 20 bits (include/linux/kdev_t.h)."""
+    return kernel_dev >> 20, kernel_dev & 0xFFFFF

@@ -1,0 +1,1 @@
+"""NVIDIA GPUs through NVML, GPM and the Xids they report."""

@@ -1,0 +1,125 @@
+"""GPM: the performance monitors of Hopper and later GPUs, averaged between two samples of the driver.
+
+In: pynvml and a device handle. Out: GpmSample while it is taken, GpmReading afterwards (all parsed at once costs a tenth). Needs
+no CUPTI, clashes with no profiler, and costs the job nothing: the counters run anyway. Samples lie in a ring, and what the driver
+makes of them is asked for some at a time: asked for one by one, each finds the caches cold and costs ten times as much.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from rankscope.probes.gpu.nvml_calls import prepared
+
+_MIB = float(1 << 20)
+# nvml.h, NVML_GPM_METRIC_*: percentages, then MiB per second.
+METRICS = {
+    "kernel_active": (1, 0.01), "sm_active": (2, 0.01), "tensor_active": (5, 0.01), "dram_active": (10, 0.01),
+    "pcie_tx_hz": (20, _MIB), "pcie_rx_hz": (21, _MIB), "nvlink_rx_hz": (60, _MIB), "nvlink_tx_hz": (61, _MIB),
+    "sm_occupancy": (3, 0.01),
+}  # fmt: skip
+_VERSION = 1
+_METRIC = np.dtype([("id", "<u4"), ("error", "<u4"), ("value", "<f8"), ("info", "V24")])
+_FACTORS = np.array([factor for _, factor in METRICS.values()])
+
+
+@dataclass(slots=True)
+class GpmSample:
+    """The `interval_ns` that ended at `time_ns` (CLOCK_MONOTONIC), and once the driver has been asked what it says of them: its
+    metrics as they lie in memory, empty until then."""
+
+    time_ns: int
+    interval_ns: int
+    metrics: bytes = b""
+
+
+class GpmReading(NamedTuple):
+    """Means over the `interval_ns` that ended at `time_ns` (CLOCK_MONOTONIC). Shares 0..1, rates in bytes per second; NaN
+    where the GPU does not measure it. sm_active is the share of SMs with a warp, averaged; sm_occupancy the share of warps."""
+
+    time_ns: int
+    interval_ns: int
+    kernel_active: float
+    sm_active: float
+    tensor_active: float
+    dram_active: float
+    pcie_tx_hz: float
+    pcie_rx_hz: float
+    nvlink_rx_hz: float
+    nvlink_tx_hz: float
+    sm_occupancy: float
+
+
+class Gpm:
+    """The monitors of one GPU. Made by `open_gpm`; `close` gives the samples back."""
+
+    def __init__(self, library: Any, handle: Any, together: int = 5) -> None:
+        """Of each `together` samples the means are asked at once. Raises what the library raises, and AttributeError where it
+        is too old to know GPM."""
+        self._library = library
+        self._ring = [library.nvmlGpmSampleAlloc() for _ in range(together + 1)]
+        # Nothing is built anew at a reading.
+        self._take = [prepared(library, "nvmlGpmSampleGet", handle, sample) for sample in self._ring]
+        self._request = library.c_nvmlGpmMetricsGet_t()
+        self._request.version, self._request.numMetrics = _VERSION, len(METRICS)
+        metrics = type(self._request).metrics.offset
+        rows = np.frombuffer(self._request, _METRIC, len(METRICS), metrics)
+        rows["id"] = [number for number, _ in METRICS.values()]
+        self._answer = memoryview(self._request).cast("B")[metrics : metrics + rows.nbytes]
+        self._ask = prepared(library, "nvmlGpmMetricsGet", ctypes.byref(self._request))
+        self._waiting: list[tuple[int, GpmSample]] = []
+        self._place = 0
+        self._since_ns = 0
+
+    def sample(self) -> GpmSample | None:
+        """Of the time since the last call; None on the first one. Raises what the library raises (the GPU is lost, say)."""
+        now = time.monotonic_ns()
+        place = (self._place + 1) % len(self._ring)
+        self._take[place]()
+        self._place, before, self._since_ns = place, self._since_ns, now
+        if not before:
+            return None
+        sample = GpmSample(now, now - before)
+        self._waiting.append((place, sample))
+        if len(self._waiting) == len(self._ring) - 1:
+            self.fill()
+        return sample
+
+    def fill(self) -> None:
+        """Ask for the metrics of the samples that have none yet. Raises what the library raises; those stay empty."""
+        waiting, self._waiting = self._waiting, []
+        for place, sample in waiting:
+            self._request.sample1, self._request.sample2 = self._ring[place - 1], self._ring[place]
+            self._ask()
+            sample.metrics = self._answer.tobytes()
+
+    def close(self) -> None:
+        """Frees the samples. Never raises."""
+        for sample in self._ring:
+            with contextlib.suppress(Exception):
+                self._library.nvmlGpmSampleFree(sample)
+        self._ring, self._waiting = [], []
+
+
+def readings_of(samples: Sequence[GpmSample]) -> list[GpmReading]:
+    """What the samples say, in their order. They have been filled."""
+    rows = np.frombuffer(b"".join(sample.metrics for sample in samples), _METRIC).reshape(len(samples), len(METRICS))
+    values = np.where(rows["error"] == 0, rows["value"] * _FACTORS, np.nan).tolist()
+    return [GpmReading(sample.time_ns, sample.interval_ns, *row) for sample, row in zip(samples, values, strict=True)]
+
+
+def open_gpm(library: Any, handle: Any) -> Gpm | None:
+    """The GPU's monitors; None where it, its driver or the library has none (A100 and older, MIG). Never raises."""
+    try:
+        if not library.nvmlGpmQueryDeviceSupport(handle).isSupportedDevice:
+            return None
+        return Gpm(library, handle)
+    except (Exception, ctypes.ArgumentError):
+        return None

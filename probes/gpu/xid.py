@@ -1,0 +1,92 @@
+"""Xids, the critical errors of a GPU, as NVML reports them while somebody listens.
+
+In: pynvml and device handles. Out: (GPU index, number). Events are kept by the driver from the registration on; nothing that
+happened before is told, but the kernel's log has it (`logged_xids`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from rankscope.probes.gpu.nvml_fields import ask
+from rankscope.probes.host.kmsg import KernelMessage
+
+EVENT_XID = 0x8
+# What the driver's kernel module writes: "NVRM: Xid (PCI:0000:3b:00): 79, pid=…, GPU has fallen off the bus."; with MIG the
+# instance stands behind the address.
+_LOGGED = re.compile(
+    r"^NVRM: Xid \(PCI:([0-9A-Fa-f]{4,8}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2})(?:\.[0-7])?(?: GPU-I:\d{1,3})?\): (\d{1,4})"
+)
+_MAX_EVENTS = 256
+
+
+@dataclass(frozen=True, slots=True)
+class LoggedXid:
+    """One Xid of the kernel's log. `bus`: 0000:3b:00, lower case, without the function; `time_s` by CLOCK_MONOTONIC."""
+
+    bus: str
+    number: int
+    time_s: float
+
+
+def logged_xids(messages: Iterable[KernelMessage]) -> tuple[LoggedXid, ...]:
+    """The Xids among what the kernel logged, in order. Never raises."""
+    found = []
+    for message in messages:
+        if match := _LOGGED.match(message.text):
+            found.append(LoggedXid(match[1].lower()[-10:], int(match[2]), message.time_s))
+    return tuple(found)
+
+
+class XidWatch:
+    """Listens to all GPUs at once. `close` when done."""
+
+    def __init__(self, library: Any, handles: Mapping[int, Any]) -> None:
+        """`handles` by GPU index. Never raises: `registered` says which GPUs tell their Xids."""
+        self._library = library
+        self._set: Any = None
+        self._indices: dict[int | None, int] = {}
+        with contextlib.suppress(Exception):
+            self._set = library.nvmlEventSetCreate()
+        if self._set is None:
+            return
+        for index, handle in handles.items():
+            supported = ask(getattr(library, "nvmlDeviceGetSupportedEventTypes", None), handle)
+            if supported is not None and not supported & EVENT_XID:
+                continue
+            with contextlib.suppress(Exception):
+                library.nvmlDeviceRegisterEvents(handle, EVENT_XID, self._set)
+                self._indices[_pointer(handle)] = index
+
+    @property
+    def registered(self) -> frozenset[int]:
+        return frozenset(self._indices.values())
+
+    def poll(self) -> list[tuple[int, int]]:
+        """What came since the last call: (index, Xid). Does not wait. Never raises."""
+        found: list[tuple[int, int]] = []
+        while self._indices and len(found) < _MAX_EVENTS:
+            try:
+                event = self._library.nvmlEventSetWait_v2(self._set, 0)
+            except Exception:  # a time-out: nothing more
+                break
+            index = self._indices.get(_pointer(event.device))
+            if index is not None and event.eventType & EVENT_XID:
+                found.append((index, int(event.eventData)))
+        return found
+
+    def close(self) -> None:
+        """Stop listening. Never raises."""
+        if self._set is not None:
+            with contextlib.suppress(Exception):
+                self._library.nvmlEventSetFree(self._set)
+        self._set, self._indices = None, {}
+
+
+def _pointer(handle: Any) -> int | None:
+    return ctypes.cast(handle, ctypes.c_void_p).value

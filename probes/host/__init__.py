@@ -1,0 +1,1 @@
+"""/proc, /sys and namespaces: the host and its processes."""

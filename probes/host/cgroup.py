@@ -1,0 +1,398 @@
+"""Control groups of a process: what it is allowed (CPU, memory, I/O, CPUs) and how often the limit held it back.
+
+In: /proc/PID/cgroup, the cgroup mounts in the observer's own mountinfo, and the files of the cgroup and all its
+ancestors: a limit anywhere above binds as well. Version 1, version 2 and both at once (each controller lives in one of
+them). Out: CgroupSample; two of them give the growth of the throttling counters.
+
+`nr_throttled` and the throttled time count only a cgroup's own quota, not its ancestors', so every level with a quota is
+listed. The throttled time adds up over CPUs (kernel/sched/fair.c, unthrottle_cfs_rq): two CPUs held back for 1 s give 2 s.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rankscope.probes.host.mounts import Mount, parse_mountinfo
+from rankscope.probes.host.procfs import ROOT, proc_path, read_file, reason
+
+MAX_LEVELS = 64
+# memory.limit_in_bytes of version 1 says "none" as the largest multiple of the page size.
+_NO_LIMIT_BYTES = 1 << 60
+CPU, MEMORY, IO, CPUSET = "cpu", "memory", "io", "cpuset"
+_V1_NAMES = {CPU: "cpu", MEMORY: "memory", IO: "blkio", CPUSET: "cpuset"}
+
+
+@dataclass(frozen=True, slots=True)
+class CpuLevel:
+    """CPU accounting of one cgroup. `quota_cpus` is None without quota; `period_s` 0 where unknown.
+
+    `throttled_s` is of the cgroup's own quota, summed over CPUs.
+    """
+
+    path: str
+    quota_cpus: float | None
+    period_s: float
+    periods: int
+    throttled_periods: int
+    throttled_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryLevel:
+    """Memory accounting of one cgroup; None: no limit, or not told. Events since it was made."""
+
+    path: str
+    limit_bytes: int | None
+    high_bytes: int | None
+    usage_bytes: int | None
+    limit_hits: int
+    high_hits: int
+    oom_kills: int
+
+
+@dataclass(frozen=True, slots=True)
+class IoLimit:
+    """An I/O throttle on one device ('major:minor'). Bytes or operations per second; None: not limited."""
+
+    path: str
+    device: str
+    read_bytes_hz: float | None
+    write_bytes_hz: float | None
+    read_ops_hz: float | None
+    write_ops_hz: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class CgroupSample:
+    """One reading for one process, the process's own cgroup first, then its ancestors.
+
+    `path` is the cgroup path that names it best (the CPU controller's). `missing` says what could not be read and why.
+    """
+
+    pid: int
+    time_s: float
+    path: str
+    cpu: tuple[CpuLevel, ...]
+    memory: tuple[MemoryLevel, ...]
+    io: tuple[IoLimit, ...]
+    cpuset: str
+    missing: tuple[str, ...]
+
+    @property
+    def tightest_cpu(self) -> CpuLevel | None:
+        """The level with the least CPU quota; None where none has one."""
+        limited = [level for level in self.cpu if level.quota_cpus is not None]
+        return min(limited, key=lambda level: level.quota_cpus or 0.0, default=None)
+
+    @property
+    def tightest_memory(self) -> MemoryLevel | None:
+        """The level with the least memory limit; None where none has one."""
+        limited = [level for level in self.memory if level.limit_bytes is not None]
+        return min(limited, key=lambda level: level.limit_bytes or 0, default=None)
+
+    @property
+    def throttled_s(self) -> float:
+        """Time held back by the quotas of all levels."""
+        return sum(level.throttled_s for level in self.cpu if level.quota_cpus is not None)
+
+    @property
+    def throttled_periods(self) -> int:
+        """Periods in which a quota of any level held it back."""
+        return sum(level.throttled_periods for level in self.cpu if level.quota_cpus is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class CgroupEntry:
+    """One line of /proc/PID/cgroup. Version 2 has hierarchy 0 and no controllers."""
+
+    hierarchy: int
+    controllers: tuple[str, ...]
+    path: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a controller of a process lives: folders of the cgroup and its ancestors, own first."""
+
+    version: int
+    folders: tuple[tuple[str, str], ...]  # (folder, cgroup path)
+
+
+def sample_cgroup(pid: int, root: Path = ROOT) -> CgroupSample:
+    """Limits and counters of the control groups of a process. Never raises."""
+    missing: list[str] = []
+    entries: tuple[CgroupEntry, ...] = ()
+    mounts: tuple[Mount, ...] = ()
+    try:
+        entries = read_entries(pid, root)
+        mounts = _cgroup_mounts(root)
+    except OSError as error:
+        missing.append(f"control groups of pid {pid}: {reason(error)}")
+    places: dict[str, _Place] = {}
+    for controller in _V1_NAMES if entries else ():
+        place = _find(controller, entries, mounts, root, missing)
+        if place is not None:
+            places[controller] = place
+    cpu, memory, cpuset = places.get(CPU), places.get(MEMORY), places.get(CPUSET)
+    return CgroupSample(
+        pid=pid,
+        time_s=time.monotonic(),
+        path=best_path(entries),
+        cpu=_cpu_levels(cpu) if cpu else (),
+        memory=_memory_levels(memory) if memory else (),
+        io=_io_limits(places[IO]) if IO in places else (),
+        cpuset=_cpuset(cpuset) if cpuset else "",
+        missing=tuple(missing),
+    )
+
+
+def cgroup_delta(before: CgroupSample, after: CgroupSample) -> CgroupSample:
+    """`after` with its counters reduced to their growth; levels that are new count from 0 (moved to another cgroup)."""
+    cpu = {level.path: level for level in before.cpu}
+    memory = {level.path: level for level in before.memory}
+    return replace(
+        after,
+        cpu=tuple(
+            replace(
+                now,
+                periods=max(0, now.periods - cpu[now.path].periods),
+                throttled_periods=max(0, now.throttled_periods - cpu[now.path].throttled_periods),
+                throttled_s=max(0.0, now.throttled_s - cpu[now.path].throttled_s),
+            )
+            if now.path in cpu
+            else now
+            for now in after.cpu
+        ),
+        memory=tuple(
+            replace(
+                now,
+                limit_hits=max(0, now.limit_hits - memory[now.path].limit_hits),
+                high_hits=max(0, now.high_hits - memory[now.path].high_hits),
+                oom_kills=max(0, now.oom_kills - memory[now.path].oom_kills),
+            )
+            if now.path in memory
+            else now
+            for now in after.memory
+        ),
+    )
+
+
+def read_entries(pid: int, root: Path = ROOT) -> tuple[CgroupEntry, ...]:
+    """/proc/PID/cgroup, as seen from the observer's cgroup namespace. Raises OSError."""
+    return parse_entries(read_file(proc_path(root, pid, "cgroup"), 65536))
+
+
+def parse_entries(data: bytes) -> tuple[CgroupEntry, ...]:
+    """Parses /proc/PID/cgroup; lines it cannot use are left out. Never raises."""
+    entries = []
+    for line in data.split(b"\n"):
+        number, colon, rest = line.partition(b":")
+        names, second, path = rest.partition(b":")
+        if not (colon and second and path.startswith(b"/") and number.isdigit()):
+            continue
+        controllers = tuple(name for name in names.decode("utf-8", "replace").split(",") if name)
+        entries.append(
+            CgroupEntry(int(number), controllers, path.decode("utf-8", "replace").removesuffix(" (deleted)"))
+        )
+    return tuple(entries)
+
+
+def best_path(entries: tuple[CgroupEntry, ...]) -> str:
+    """The path that names a process best: the deepest, the CPU controller's where several are as deep; '' if none."""
+    ranked = sorted(entries, key=lambda entry: (-entry.path.rstrip("/").count("/"), "cpu" not in entry.controllers))
+    return ranked[0].path if ranked else ""
+
+
+def _cgroup_mounts(root: Path) -> tuple[Mount, ...]:
+    mounts = parse_mountinfo(read_file(proc_path(root, "self", "mountinfo"), 8 << 20))
+    return tuple(mount for mount in mounts if mount.fs_type in ("cgroup", "cgroup2"))
+
+
+def _find(
+    controller: str, entries: tuple[CgroupEntry, ...], mounts: tuple[Mount, ...], root: Path, missing: list[str]
+) -> _Place | None:
+    """The cgroup that governs `controller`: in version 1 where it is mounted there, else in version 2."""
+    name = _V1_NAMES[controller]
+    old = next((entry for entry in entries if name in entry.controllers), None)
+    version = 2 if old is None else 1
+    entry = old or next((entry for entry in entries if entry.hierarchy == 0 and not entry.controllers), None)
+    if entry is None:
+        missing.append(f"{controller} cgroup: the process is in none")
+        return None
+    candidates = [
+        mount for mount in mounts if (mount.fs_type == "cgroup2" if version == 2 else _has_controller(mount, name))
+    ]
+    if not candidates:
+        missing.append(f"{controller} cgroup: its hierarchy is not mounted here")
+        return None
+    for mount in candidates:
+        relative = _below(entry.path, mount.root)
+        if relative is not None:
+            return _Place(version, _ancestors(f"{str(root).rstrip('/')}{mount.mount_point}", relative, mount.root))
+    # A path that begins with /.. lies outside the cgroup namespace that the observer lives in.
+    missing.append(
+        f"{controller} cgroup: {entry.path[:200]} lies outside of what is mounted here (run in the host's namespace)"
+    )
+    return None
+
+
+def _has_controller(mount: Mount, name: str) -> bool:
+    return mount.fs_type == "cgroup" and name in mount.super_options.split(",")
+
+
+def _below(path: str, mount_root: str) -> str | None:
+    """`path` relative to the cgroup that is mounted; None if it is not below it."""
+    base = mount_root.rstrip("/")
+    if path.rstrip("/") != base and not path.startswith(base + "/"):
+        return None
+    below = path[len(base) :].strip("/")
+    return None if ".." in below.split("/") else below
+
+
+def _ancestors(mount_point: str, relative: str, mount_root: str) -> tuple[tuple[str, str], ...]:
+    parts = relative.split("/") if relative else []
+    base = mount_root.rstrip("/")
+    places = []
+    for depth in range(len(parts), -1, -1):
+        below = "/".join(parts[:depth])
+        places.append((f"{mount_point}/{below}".rstrip("/"), f"{base}/{below}".rstrip("/") or "/"))
+    return tuple(places[:MAX_LEVELS])
+
+
+def _cpu_levels(place: _Place) -> tuple[CpuLevel, ...]:
+    return tuple(_cpu_level(folder, path, place.version) for folder, path in place.folders)
+
+
+def _cpu_level(folder: str, path: str, version: int) -> CpuLevel:
+    quota: float | None = None
+    period = 0.0
+    if version == 1:
+        quota_us, period_us = _number(f"{folder}/cpu.cfs_quota_us"), _number(f"{folder}/cpu.cfs_period_us")
+        period = (period_us or 0) / 1e6
+        if quota_us is not None and quota_us > 0 and period_us:
+            quota = quota_us / period_us
+    else:
+        quota, period = parse_cpu_max(_text(f"{folder}/cpu.max"))
+    stat = _pairs(f"{folder}/cpu.stat")
+    throttled = stat["throttled_time"] / 1e9 if "throttled_time" in stat else stat.get("throttled_usec", 0) / 1e6
+    return CpuLevel(path, quota, period, stat.get("nr_periods", 0), stat.get("nr_throttled", 0), throttled)
+
+
+def parse_cpu_max(text: str) -> tuple[float | None, float]:
+    """(quota in CPUs or None, period in seconds) of a cpu.max file. Never raises."""
+    words = text.split()
+    try:
+        period = int(words[1]) / 1e6 if len(words) > 1 else 0.1
+        quota = None if words[0] == "max" else int(words[0]) / 1e6
+    except (ValueError, IndexError):
+        return None, 0.0
+    if quota is None or period <= 0:
+        return None, max(period, 0.0)
+    return quota / period, period
+
+
+def _memory_levels(place: _Place) -> tuple[MemoryLevel, ...]:
+    return tuple(_memory_level(folder, path, place.version) for folder, path in place.folders)
+
+
+def _memory_level(folder: str, path: str, version: int) -> MemoryLevel:
+    if version == 1:
+        limit = _number(f"{folder}/memory.limit_in_bytes")
+        soft = _number(f"{folder}/memory.soft_limit_in_bytes")
+        return MemoryLevel(
+            path,
+            limit if limit is not None and limit < _NO_LIMIT_BYTES else None,
+            soft if soft is not None and soft < _NO_LIMIT_BYTES else None,
+            _number(f"{folder}/memory.usage_in_bytes"),
+            _number(f"{folder}/memory.failcnt") or 0,
+            0,
+            _pairs(f"{folder}/memory.oom_control").get("oom_kill", 0),
+        )
+    events = _pairs(f"{folder}/memory.events")
+    return MemoryLevel(
+        path,
+        _number(f"{folder}/memory.max"),
+        _number(f"{folder}/memory.high"),
+        _number(f"{folder}/memory.current"),
+        events.get("max", 0),
+        events.get("high", 0),
+        events.get("oom_kill", 0),
+    )
+
+
+def _io_limits(place: _Place) -> tuple[IoLimit, ...]:
+    limits: list[IoLimit] = []
+    for folder, path in place.folders:
+        if place.version == 2:
+            limits += parse_io_max(path, _text(f"{folder}/io.max"))
+            continue
+        tables = [
+            _device_limits(f"{folder}/blkio.throttle.{name}_device")
+            for name in ("read_bps", "write_bps", "read_iops", "write_iops")
+        ]
+        for device in sorted(set().union(*tables)):
+            limits.append(IoLimit(path, device, *(table.get(device) for table in tables)))
+    return tuple(limits)
+
+
+def parse_io_max(path: str, text: str) -> list[IoLimit]:
+    """Lines of an io.max file ('8:16 rbps=2097152 wbps=max …'). Never raises."""
+    limits = []
+    for line in text.splitlines()[:1024]:
+        device, *words = line.split() or [""]
+        values: dict[str, float] = {}
+        for word in words:
+            key, _, value = word.partition("=")
+            if value.isascii() and value.isdigit():
+                values[key] = float(value)
+        if values and ":" in device:
+            limits.append(
+                IoLimit(path, device, values.get("rbps"), values.get("wbps"), values.get("riops"), values.get("wiops"))
+            )
+    return limits
+
+
+def _device_limits(path: str) -> dict[str, float]:
+    """'8:0 1048576' per line."""
+    found = {}
+    for line in _text(path).splitlines()[:1024]:
+        device, _, value = line.partition(" ")
+        if ":" in device and value.strip().isascii() and value.strip().isdigit():
+            found[device] = float(value)
+    return found
+
+
+def _cpuset(place: _Place) -> str:
+    names = ("cpuset.effective_cpus", "cpuset.cpus") if place.version == 1 else ("cpuset.cpus.effective", "cpuset.cpus")
+    for folder, _ in place.folders:
+        for name in names:
+            text = _text(f"{folder}/{name}").strip()
+            if text:
+                return text[:1024]
+    return ""
+
+
+def _text(path: str) -> str:
+    """What a cgroup file says; '' where there is none: the root has few, and controllers may be off anywhere."""
+    try:
+        return read_file(path, 65536).decode("ascii", "replace")
+    except OSError:
+        return ""
+
+
+def _number(path: str) -> int | None:
+    try:
+        return int(_text(path))
+    except ValueError:
+        return None  # also "max"
+
+
+def _pairs(path: str) -> dict[str, int]:
+    pairs = {}
+    for line in _text(path).splitlines()[:256]:
+        name, _, value = line.partition(" ")
+        if value.isascii() and value.isdigit():
+            pairs[name] = int(value)
+    return pairs

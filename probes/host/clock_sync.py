@@ -1,0 +1,61 @@
+"""Is the host's clock kept in time? Asked from the kernel, whatever program keeps it.
+
+In: adjtimex(2), read only. Out: ClockState. A recorded tree has the file `adjtimex`: 'status=… maxerror_us=… offset_us=…'.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from rankscope.probes.host.procfs import ROOT, read_file
+
+STA_UNSYNC, STA_NANO = 0x0040, 0x2000
+
+
+class _Timex(ctypes.Structure):
+    """struct timex of x86-64 and other 64-bit systems; what follows `tick` is not read."""
+
+    _fields_ = (
+        ("modes", ctypes.c_uint),
+        ("offset", ctypes.c_long),
+        ("freq", ctypes.c_long),
+        ("maxerror", ctypes.c_long),
+        ("esterror", ctypes.c_long),
+        ("status", ctypes.c_int),
+        ("rest", ctypes.c_byte * 256),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ClockState:
+    """`offset_s` is what is still to be corrected, `max_error_s` a bound that grows until the next correction."""
+
+    synchronised: bool
+    offset_s: float
+    max_error_s: float
+
+
+def read_clock(root: Path = ROOT) -> ClockState:
+    """State of the clock. Raises OSError, ValueError."""
+    if root != ROOT:
+        return parse_recorded(read_file(str(Path(root) / "adjtimex"), 4096).decode("ascii", "replace"))
+    timex = _Timex()  # modes = 0: read only
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.adjtimex(ctypes.byref(timex)) < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), "adjtimex")
+    unit = 1e-9 if timex.status & STA_NANO else 1e-6
+    return ClockState(not timex.status & STA_UNSYNC, timex.offset * unit, timex.maxerror * 1e-6)
+
+
+def parse_recorded(text: str) -> ClockState:
+    """A recorded reading. Raises ValueError."""
+    values = dict(word.split("=", 1) for word in text.split() if "=" in word)
+    try:
+        status = int(values["status"], 0)
+        return ClockState(not status & STA_UNSYNC, int(values["offset_us"]) * 1e-6, int(values["maxerror_us"]) * 1e-6)
+    except KeyError as error:
+        raise ValueError(f"adjtimex: no {error}") from error

@@ -1,0 +1,111 @@
+"""Block devices: what each one read and wrote, and how long it took.
+
+In: /proc/diskstats (Documentation/admin-guide/iostats.rst). Out: DiskCounters since boot, and their growth.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from rankscope.probes.host.procfs import ROOT, proc_path, read_file, reason
+
+SECTOR_BYTES = 512  # of /proc/diskstats, whatever the device's own sector
+
+
+@dataclass(frozen=True, slots=True)
+class DiskCounters:
+    """One device. `busy_s` is time with at least one request in flight; `read_s`/`write_s` add up over requests."""
+
+    device: str
+    major: int
+    minor: int
+    reads: int
+    read_bytes: int
+    read_s: float
+    writes: int
+    write_bytes: int
+    write_s: float
+    in_flight: int
+    busy_s: float
+    weighted_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class DiskSample:
+    """All devices at `time_s` (CLOCK_MONOTONIC)."""
+
+    time_s: float
+    disks: tuple[DiskCounters, ...]
+    missing: tuple[str, ...]
+
+
+def sample_disks(root: Path = ROOT) -> DiskSample:
+    """Counters of all block devices. Never raises."""
+    try:
+        disks = parse_diskstats(read_file(proc_path(root, "diskstats"), 8 << 20))
+        return DiskSample(time.monotonic(), disks, ())
+    except OSError as error:
+        return DiskSample(time.monotonic(), (), (f"block devices: {reason(error)}",))
+
+
+def disk_deltas(before: DiskSample, after: DiskSample) -> tuple[DiskCounters, ...]:
+    """Growth per device that both samples have; `in_flight` is the later level. A counter that fell counts as 0."""
+    earlier = {(disk.major, disk.minor, disk.device): disk for disk in before.disks}
+    deltas = []
+    for now in after.disks:
+        then = earlier.get((now.major, now.minor, now.device))
+        if then is None:
+            continue
+        deltas.append(
+            DiskCounters(
+                now.device,
+                now.major,
+                now.minor,
+                max(0, now.reads - then.reads),
+                max(0, now.read_bytes - then.read_bytes),
+                max(0.0, now.read_s - then.read_s),
+                max(0, now.writes - then.writes),
+                max(0, now.write_bytes - then.write_bytes),
+                max(0.0, now.write_s - then.write_s),
+                now.in_flight,
+                max(0.0, now.busy_s - then.busy_s),
+                max(0.0, now.weighted_s - then.weighted_s),
+            )
+        )
+    return tuple(deltas)
+
+
+def parse_diskstats(data: bytes) -> tuple[DiskCounters, ...]:
+    """Devices that were ever used (loop and ram devices are mostly not). Never raises."""
+    disks = []
+    for line in data.split(b"\n"):
+        words = line.split()
+        if len(words) < 14:
+            continue
+        try:
+            numbers = [int(word) for word in words[3:14]]
+            major, minor = int(words[0]), int(words[1])
+        except ValueError:
+            continue
+        reads, _, read_sectors, read_ms, writes, _, write_sectors, write_ms, in_flight, busy_ms, weighted_ms = numbers
+        if not any(numbers):
+            continue
+        disks.append(
+            DiskCounters(
+                device=words[2].decode("utf-8", "replace"),
+                major=major,
+                minor=minor,
+                reads=reads,
+                read_bytes=read_sectors * SECTOR_BYTES,
+                read_s=read_ms / 1e3,
+                writes=writes,
+                write_bytes=write_sectors * SECTOR_BYTES,
+                write_s=write_ms / 1e3,
+                in_flight=in_flight,
+                busy_s=busy_ms / 1e3,
+                weighted_s=weighted_ms / 1e3,
+            )
+        )
+    return tuple(disks)

@@ -1,0 +1,90 @@
+"""What is mounted where, as one process sees it: from a device or a path to a mount.
+
+In: /proc/PID/mountinfo (its mount namespace, so a container's own view). Out: Mounts.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from rankscope.probes.host.procfs import ROOT, proc_path, read_file
+
+MOUNTINFO_CAP = 8 * 1024 * 1024
+_ESCAPE = re.compile(rb"\\([0-7]{3})")
+
+
+@dataclass(frozen=True, slots=True)
+class Mount:
+    """One line of mountinfo. `root` is the folder of the file system that appears at `mount_point`."""
+
+    mount_id: int
+    parent_id: int
+    major: int
+    minor: int
+    root: str
+    mount_point: str
+    options: str
+    fs_type: str
+    source: str
+    super_options: str
+
+
+@dataclass(frozen=True, slots=True)
+class Mounts:
+    """The mounts of one mount namespace, in order of mounting: a later one hides an earlier one at the same place."""
+
+    mounts: tuple[Mount, ...]
+
+    def by_device(self, major: int, minor: int) -> Mount | None:
+        """The mount of a device (a file's st_dev): the whole file system if mounted, else the shortest mount point."""
+        found = [mount for mount in self.mounts if (mount.major, mount.minor) == (major, minor)]
+        return min(found, key=lambda mount: (mount.root != "/", len(mount.mount_point)), default=None)
+
+    def by_path(self, path: str) -> Mount | None:
+        """The mount an absolute path lies under (the caller has resolved symbolic links)."""
+        best: Mount | None = None
+        for mount in self.mounts:
+            point = mount.mount_point
+            inside = path == point or path.startswith(point if point.endswith("/") else point + "/")
+            if inside and (best is None or len(point) >= len(best.mount_point)):
+                best = mount
+        return best
+
+
+def read_mounts(pid: int | str = "self", root: Path = ROOT) -> Mounts:
+    """The mounts in the mount namespace of a process. Raises OSError."""
+    return Mounts(parse_mountinfo(read_file(proc_path(root, pid, "mountinfo"), MOUNTINFO_CAP)))
+
+
+def parse_mountinfo(data: bytes) -> tuple[Mount, ...]:
+    """Parses mountinfo (proc_pid_mountinfo(5)); lines it cannot use are left out. Never raises."""
+    mounts = []
+    for line in data.split(b"\n"):
+        fields = line.split(b" ")
+        try:
+            dash = fields.index(b"-", 6)
+            major, _, minor = fields[2].partition(b":")
+            mounts.append(
+                Mount(
+                    mount_id=int(fields[0]),
+                    parent_id=int(fields[1]),
+                    major=int(major),
+                    minor=int(minor),
+                    root=unescape(fields[3]),
+                    mount_point=unescape(fields[4]),
+                    options=unescape(fields[5]),
+                    fs_type=unescape(fields[dash + 1]),
+                    source=unescape(fields[dash + 2]),
+                    super_options=unescape(fields[dash + 3]) if len(fields) > dash + 3 else "",
+                )
+            )
+        except (ValueError, IndexError):
+            continue
+    return tuple(mounts)
+
+
+def unescape(field: bytes) -> str:
+    r"""Undoes the kernel's octal escapes (space is \040). Never raises."""
+    return _ESCAPE.sub(lambda match: bytes((int(match[1], 8) & 0xFF,)), field).decode("utf-8", "replace")

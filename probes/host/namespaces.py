@@ -1,0 +1,127 @@
+"""Namespaces of a process: which ones, and how to run one function inside them.
+
+A thread, not the process, enters a namespace (setns(2)): a fresh thread enters, runs the function and ends, so nothing
+of the observer is left behind elsewhere. That works for network and UTS namespaces; mount, user and pid namespaces
+refuse threads, and are never needed: /proc/PID/root and /proc/PID/mountinfo show them from outside.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from rankscope.probes.host.procfs import ROOT, proc_path, read_environ, read_file, read_link, reason
+
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWNET = 0x40000000
+_FLAGS = {"uts": CLONE_NEWUTS, "net": CLONE_NEWNET}
+KINDS = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
+
+_libc = ctypes.CDLL(None, use_errno=True)
+_Result = TypeVar("_Result")
+
+
+@dataclass(frozen=True, slots=True)
+class Namespaces:
+    """Inode numbers of a process's namespaces; 0 where unreadable, and `missing` says why."""
+
+    cgroup: int
+    ipc: int
+    mnt: int
+    net: int
+    pid: int
+    user: int
+    uts: int
+    missing: tuple[str, ...] = ()
+
+
+def namespaces(pid: int | str, root: Path = ROOT) -> Namespaces:
+    """The namespaces of a process. Never raises."""
+    found: dict[str, int] = {}
+    missing: list[str] = []
+    for kind in KINDS:
+        try:
+            found[kind] = namespace_inode(pid, kind, root)
+        except (OSError, ValueError) as error:
+            found[kind] = 0
+            missing.append(f"{kind} namespace of pid {pid}: {reason(error)}")
+    return Namespaces(**found, missing=tuple(missing))
+
+
+def namespace_inode(pid: int | str, kind: str, root: Path = ROOT) -> int:
+    """Inode number of one namespace of a process. Raises OSError, ValueError."""
+    target = read_link(proc_path(root, pid, "ns", kind))
+    name, _, inode = target.partition(":[")
+    if name != kind or not inode.rstrip("]").isdigit():
+        raise ValueError(f"not a namespace: {target[:80]!r}")
+    return int(inode.rstrip("]"))
+
+
+class _Visit(threading.Thread, Generic[_Result]):
+    """Enters the namespace behind a descriptor, calls the function, ends."""
+
+    def __init__(self, descriptor: int, flag: int, function: Callable[[], _Result]) -> None:
+        super().__init__(name="namespace-visit", daemon=True)
+        self._descriptor, self._flag, self._function = descriptor, flag, function
+        self.results: list[_Result] = []
+        self.error: Exception | None = None
+
+    def run(self) -> None:
+        try:
+            if _libc.setns(self._descriptor, self._flag) != 0:
+                number = ctypes.get_errno()
+                raise OSError(number, os.strerror(number))
+            self.results.append(self._function())
+        except Exception as error:
+            self.error = error
+
+
+def in_namespace(pid: int, kind: str, function: Callable[[], _Result], root: Path = ROOT) -> _Result:
+    """Runs `function` on a fresh thread inside the `net` or `uts` namespace of a process, and returns its result.
+
+    Raises OSError if the namespace cannot be entered (no such process, not root), and whatever the function raises.
+    """
+    descriptor = os.open(proc_path(root, pid, "ns", kind), os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        visit = _Visit(descriptor, _FLAGS[kind], function)
+        visit.start()
+        visit.join()
+    finally:
+        os.close(descriptor)
+    if visit.error is not None:
+        raise visit.error
+    return visit.results[0]
+
+
+def host_name(root: Path = ROOT) -> str:
+    """Node name of the observed host."""
+    if root == ROOT:
+        return os.uname().nodename
+    try:
+        return read_file(proc_path(root, "sys/kernel/hostname"), 256).decode("utf-8", "replace").strip()
+    except OSError:
+        return ""
+
+
+def node_name(pid: int, root: Path = ROOT) -> str:
+    """Node name that a process sees: of its UTS namespace, else what its environment says, else the host's."""
+    try:
+        inside = namespace_inode(pid, "uts", root)
+    except (OSError, ValueError):
+        return host_name(root)
+    try:
+        if inside == namespace_inode("self", "uts", root):
+            return host_name(root)
+        if root == ROOT:
+            return in_namespace(pid, "uts", lambda: os.uname().nodename)
+    except (OSError, ValueError):
+        pass
+    try:
+        return read_environ(pid, root).get("HOSTNAME", "")[:64] or host_name(root)
+    except OSError:
+        return host_name(root)

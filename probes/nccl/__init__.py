@@ -1,0 +1,1 @@
+"""What a NCCL job says of itself (RAS)."""

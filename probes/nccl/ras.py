@@ -1,0 +1,147 @@
+"""Asking a NCCL job about itself: the client side of RAS, which NCCL 2.24 and later offers on a port of the loopback.
+
+In: the pid of a rank, whose network namespace is entered. Out: RasAnswer, or RasSilence with the reason. The job is not
+changed: its RAS threads answer anyone on the port (ncclras is such a client). All its processes on a host listen on one port
+and the kernel picks one of them, which may be stopped: hence several attempts, each with a short greeting, all of them within
+one limit. Protocol: NCCL src/ras/client.cc.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from rankscope.probes.host.namespaces import in_namespace
+from rankscope.probes.host.procfs import ROOT, read_environ, reason
+from rankscope.probes.nccl.ras_answer import NotRas, RasAnswer, parse
+
+PORT = 28028
+LIMIT_S = 5.0
+_GREETING_S = 0.7  # of a process that is alive it takes some milliseconds
+_ATTEMPTS = 4
+_GATHERING_S = 2  # how long RAS waits for the other processes of the job; a whole number for the protocol
+_MAX_BYTES = 64 << 20  # 0.9 KB per rank and communicator: 16,000 ranks with 4 communicators each
+_MAX_LINE = 4096
+_ADDRESSES = ("127.0.0.1", "::1")  # NCCL listens on whichever `localhost` means there
+
+
+@dataclass(frozen=True, slots=True)
+class RasSilence:
+    """No answer, and why."""
+
+    reason: str
+
+
+class _NoAnswer(Exception):
+    """This attempt failed; another may not."""
+
+
+def ask(pid: int, *, limit_s: float = LIMIT_S, root: Path = ROOT) -> RasAnswer | RasSilence:
+    """What RAS says of the job of process `pid`. Takes `limit_s` at most, milliseconds as a rule. Never raises."""
+    try:
+        port, hosts = listening(read_environ(pid, root))
+        answer = in_namespace(pid, "net", lambda: _fetch(hosts, port, time.monotonic() + limit_s), root)
+    except (OSError, ValueError) as error:
+        return RasSilence(f"RAS of NCCL cannot be asked: {reason(error)}")
+    if isinstance(answer, RasSilence):
+        return answer
+    try:
+        return parse(answer)
+    except NotRas as error:
+        return RasSilence(f"RAS of NCCL answers what is not understood: {error}")
+
+
+def listening(environment: dict[str, str]) -> tuple[int, tuple[str, ...]]:
+    """Port and loopback addresses of RAS by the environment of a process. ValueError where it is off or elsewhere.
+
+    NCCL_RAS_ADDR comes from the target, and we are root: nothing but a loopback address is ever connected to.
+    """
+    if environment.get("NCCL_RAS_ENABLE", "1").strip() == "0":
+        raise ValueError("it is switched off in this job (NCCL_RAS_ENABLE=0)")
+    address = environment.get("NCCL_RAS_ADDR", "").strip()
+    if not address:
+        return PORT, _ADDRESSES
+    host, _, port = address.rpartition(":")
+    host = host.strip("[]")
+    if not port.isdigit() or not 0 < int(port) < 1 << 16:
+        raise ValueError(f"NCCL_RAS_ADDR is {address[:64]!r}")
+    if host == "localhost":
+        return int(port), _ADDRESSES
+    if ipaddress.ip_address(host).is_loopback:
+        return int(port), (host,)
+    raise ValueError(f"it listens on {address[:64]!r}, not on the loopback")
+
+
+def _fetch(hosts: tuple[str, ...], port: int, deadline: float) -> bytes | RasSilence:
+    said = "nothing listens on its port"
+    for attempt in range(_ATTEMPTS):
+        for host in hosts:
+            left = deadline - time.monotonic()
+            if left <= 0:
+                return RasSilence(f"RAS of NCCL: {said}")
+            try:
+                with socket.create_connection((host, port), timeout=min(left, _GREETING_S)) as connection:
+                    return _converse(connection, deadline)
+            except ConnectionRefusedError:
+                continue
+            except _NoAnswer as error:
+                said = str(error)
+            except TimeoutError:
+                said = "a process of the job accepts the connection and does not answer"
+            except OSError as error:
+                said = reason(error)
+        if attempt == 0 and said == "nothing listens on its port":
+            break
+    return RasSilence(f"RAS of NCCL: {said}")
+
+
+def _converse(connection: socket.socket, deadline: float) -> bytes:
+    """One conversation: greeting, limits, format where it has one, status until the other side closes."""
+    greeted = min(time.monotonic() + _GREETING_S, deadline)
+    line = _request(connection, "CLIENT PROTOCOL 2", greeted)
+    if not line.upper().startswith("SERVER PROTOCOL "):
+        raise _NoAnswer("something else than RAS listens on its port")
+    _request(connection, f"TIMEOUT {_GATHERING_S}", greeted)
+    _request(connection, "SET FORMAT json", greeted)  # an error line before NCCL 2.28.7, which then answers in text
+    _send(connection, "VERBOSE STATUS", greeted)
+    parts: list[bytes] = []
+    size = 0
+    while True:
+        part = _receive(connection, deadline)
+        if not part:
+            return b"".join(parts)
+        parts.append(part)
+        size += len(part)
+        if size > _MAX_BYTES:
+            raise _NoAnswer(f"its answer is longer than {_MAX_BYTES >> 20} MiB")
+
+
+def _request(connection: socket.socket, command: str, deadline: float) -> str:
+    _send(connection, command, deadline)
+    line = b""
+    while not line.endswith(b"\n"):
+        part = _receive(connection, deadline)
+        if not part or len(line) + len(part) > _MAX_LINE:
+            raise _NoAnswer("something else than RAS listens on its port")
+        line += part
+    return line.decode("utf-8", "replace")
+
+
+def _send(connection: socket.socket, command: str, deadline: float) -> None:
+    connection.settimeout(_left_s(deadline))
+    connection.sendall(command.encode() + b"\n")
+
+
+def _receive(connection: socket.socket, deadline: float) -> bytes:
+    connection.settimeout(_left_s(deadline))
+    return connection.recv(1 << 16)
+
+
+def _left_s(deadline: float) -> float:
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise TimeoutError
+    return left

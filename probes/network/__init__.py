@@ -1,0 +1,1 @@
+"""TCP flows, interfaces and queueing disciplines of a network namespace."""

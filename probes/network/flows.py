@@ -1,0 +1,251 @@
+"""TCP connections of chosen processes, as the kernel accounts for them: bytes, round trips, what limited the sender.
+
+In: inet_diag dumps (NETLINK_SOCK_DIAG), one socket per network namespace, kept open between samples. Out: one
+FlowSummary per connection and window. Whose connection it is, is learnt from the links in /proc/PID/fd (looked at again
+when sockets appear that were not there before, at most twice a second); once known, the socket's cookie tells.
+
+Cost, measured with Python 3.11 in a virtual machine: 0.5 ms of CPU per sample for 64 sockets, 0.95 ms for 226; sockets of
+others in the same namespace cost about 2 µs each. Bytes moved between the last sample and the closing of a connection are not seen.
+"""
+
+from __future__ import annotations
+
+import socket
+import statistics
+import struct
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rankscope.probes.host.namespaces import namespace_inode
+from rankscope.probes.host.procfs import ROOT, reason, socket_inodes
+from rankscope.probes.network import inet_diag, netlink
+from rankscope.probes.network.inet_diag import TcpSocket
+from rankscope.probes.network.interfaces import Interfaces, read_interfaces
+
+_FAMILIES = (socket.AF_INET, socket.AF_INET6)
+_OWNERS_EVERY_S = 0.5
+# More would mean that the processes serve the world rather than train; the rest is counted, not followed.
+MAX_CONNECTIONS = 16384
+
+
+@dataclass(frozen=True, slots=True)
+class FlowSummary:
+    """One connection over a window: the columns of observer/schema.py FLOWS, with pid in place of rank."""
+
+    pid: int
+    local: str
+    peer: str
+    interface: str
+    sent_bytes: int
+    received_bytes: int
+    retransmitted_bytes: int
+    busy_s: float
+    rwnd_limited_s: float
+    sndbuf_limited_s: float
+    rtt_s: float
+    min_rtt_s: float
+    delivery_rate_hz: float
+
+
+@dataclass(slots=True)
+class _Flow:
+    """A connection that is followed: `first` are its counters when the window began."""
+
+    pid: int
+    first: TcpSocket
+    answer: netlink.Message  # the latest; taken apart only when the window ends
+    rtts_us: list[int] = field(default_factory=list)
+    rate_hz: int = 0
+
+    def add(self, answer: netlink.Message) -> None:
+        self.answer = answer
+        info = netlink.find_attribute(answer.payload, inet_diag.INET_DIAG_INFO, inet_diag.MESSAGE_BYTES)
+        if info is not None:
+            rtt_us, rate_hz = inet_diag.peek(info)
+            if rtt_us:
+                self.rtts_us.append(rtt_us)
+            self.rate_hz = max(self.rate_hz, rate_hz)
+
+
+@dataclass(slots=True)
+class _Namespace:
+    """One network namespace with the watched processes in it."""
+
+    inode: int
+    pids: list[int]
+    channel: socket.socket
+    interfaces: Interfaces
+    flows: dict[int, _Flow] = field(default_factory=dict)
+    foreign: set[int] = field(default_factory=set)
+    owners: dict[int, int] = field(default_factory=dict)
+    owners_read_s: float = float("-inf")
+    begun: bool = False
+
+
+class FlowTracker:
+    """Follows the TCP connections of processes: `begin()`, `sample()` two to five times a second, `summaries()`.
+
+    `begin()` starts a window (and may be called again for the next one). A connection opened within the window counts
+    from zero; one that closes keeps what was last seen of it. `notes` says what could not be seen. Use as a context
+    manager, or call `close()`: open sockets keep namespaces alive.
+    """
+
+    def __init__(self, pids: Iterable[int], root: Path = ROOT) -> None:
+        self._root = root
+        self._notes: dict[str, None] = {}
+        self._namespaces: list[_Namespace] = []
+        by_inode: dict[int, list[int]] = {}
+        for pid in pids:
+            try:
+                by_inode.setdefault(namespace_inode(pid, "net", root), []).append(pid)
+            except (OSError, ValueError) as error:
+                self._note(f"connections of pid {pid}: {reason(error)}")
+        for inode, members in by_inode.items():
+            self._open(inode, members)
+
+    def __enter__(self) -> FlowTracker:
+        return self
+
+    def __exit__(self, *_exception: object) -> None:
+        self.close()
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What could not be seen, and why."""
+        return tuple(self._notes)
+
+    def close(self) -> None:
+        """Gives the sockets back. Calling it twice does no harm."""
+        for namespace in self._namespaces:
+            namespace.channel.close()
+        self._namespaces = []
+
+    def begin(self) -> None:
+        """Starts a window: what follows counts from here."""
+        for namespace in self._namespaces:
+            namespace.interfaces = read_interfaces(namespace.pids[0], self._root, speeds=False)
+            if not namespace.interfaces.interfaces and namespace.interfaces.missing:
+                self._note(namespace.interfaces.missing[0])
+            namespace.flows = {}
+            namespace.foreign = set()
+            namespace.begun = False
+        self.sample()
+        for namespace in self._namespaces:
+            namespace.begun = True
+
+    def sample(self) -> None:
+        """Takes one sample in every namespace. Never raises."""
+        for namespace in self._namespaces:
+            try:
+                self._sample(namespace)
+            except (OSError, struct.error) as error:
+                self._note(f"connections of pid {namespace.pids[0]}: {reason(error)}")
+
+    def summaries(self) -> tuple[FlowSummary, ...]:
+        """What was seen of each connection since `begin()`."""
+        return tuple(
+            _summary(flow, namespace.interfaces) for namespace in self._namespaces for flow in namespace.flows.values()
+        )
+
+    def _open(self, inode: int, members: list[int]) -> None:
+        error: OSError | None = None
+        for pid in members:  # the first may have ended meanwhile
+            try:
+                channel = netlink.open_netlink(netlink.NETLINK_SOCK_DIAG, pid, self._root)
+            except OSError as caught:
+                error = caught
+                continue
+            self._namespaces.append(_Namespace(inode, members, channel, Interfaces(pid, 0.0, (), ())))
+            return
+        if error is not None:
+            self._note(f"connections of pid {members[0]}: {reason(error)}")
+
+    def _sample(self, namespace: _Namespace) -> None:
+        unknown: dict[int, netlink.Message] = {}
+        for family in _FAMILIES:
+            for message in netlink.dump(namespace.channel, inet_diag.SOCK_DIAG_BY_FAMILY, inet_diag.request(family)):
+                cookie, inode = inet_diag.message_key(message.payload)
+                flow = namespace.flows.get(cookie)
+                if flow is not None:
+                    flow.add(message)
+                elif cookie not in namespace.foreign and inode:
+                    unknown[cookie] = message
+        if unknown:
+            self._adopt(namespace, unknown)
+
+    def _adopt(self, namespace: _Namespace, unknown: dict[int, netlink.Message]) -> None:
+        """Finds out whose the new connections are."""
+        now_s = time.monotonic()
+        if namespace.begun and now_s - namespace.owners_read_s < _OWNERS_EVERY_S:
+            return  # they are still unknown next time
+        namespace.owners, namespace.owners_read_s = self._read_owners(namespace.pids), now_s
+        for cookie, message in unknown.items():
+            now = _parse(message)
+            pid = namespace.owners.get(now.inode)
+            if pid is None:
+                namespace.foreign.add(cookie)
+                continue
+            if len(namespace.flows) >= MAX_CONNECTIONS:
+                self._note(f"pid {pid} has more than {MAX_CONNECTIONS} connections: the rest is not followed")
+                return
+            flow = _Flow(pid, _opened(now) if namespace.begun else now, message)
+            flow.add(message)
+            namespace.flows[cookie] = flow
+
+    def _read_owners(self, pids: list[int]) -> dict[int, int]:
+        owners: dict[int, int] = {}
+        for pid in pids:
+            try:
+                for inode in socket_inodes(pid, self._root):
+                    owners.setdefault(inode, pid)
+            except OSError as error:
+                self._note(f"open files of pid {pid}: {reason(error)}")
+        return owners
+
+    def _note(self, note: str) -> None:
+        if len(self._notes) < 64:
+            self._notes[note] = None
+
+
+def tcp_sockets(pid: int, root: Path = ROOT) -> tuple[TcpSocket, ...]:
+    """The TCP connections of one process, now. Raises OSError."""
+    inodes = socket_inodes(pid, root)
+    with netlink.open_netlink(netlink.NETLINK_SOCK_DIAG, pid, root) as channel:
+        return tuple(
+            _parse(message)
+            for family in _FAMILIES
+            for message in netlink.dump(channel, inet_diag.SOCK_DIAG_BY_FAMILY, inet_diag.request(family))
+            if inet_diag.message_key(message.payload)[1] in inodes
+        )
+
+
+def _parse(message: netlink.Message) -> TcpSocket:
+    info = netlink.find_attribute(message.payload, inet_diag.INET_DIAG_INFO, inet_diag.MESSAGE_BYTES)
+    return inet_diag.parse_socket(message.payload, info)
+
+
+def _opened(now: TcpSocket) -> TcpSocket:
+    """The same connection as it was when it was opened: nothing counted yet."""
+    return TcpSocket(now.cookie, now.inode, now.state, now.local, now.peer, 0, 0, inet_diag.parse_tcp_info(b""))
+
+
+def _summary(flow: _Flow, interfaces: Interfaces) -> FlowSummary:
+    now = _parse(flow.answer)
+    first, last = flow.first.info, now.info
+    return FlowSummary(
+        pid=flow.pid,
+        local=now.local,
+        peer=now.peer,
+        interface=interfaces.carrying(now.local),
+        sent_bytes=max(0, last.acked_bytes - first.acked_bytes),
+        received_bytes=max(0, last.received_bytes - first.received_bytes),
+        retransmitted_bytes=max(0, last.retransmitted_bytes - first.retransmitted_bytes),
+        busy_s=max(0.0, last.busy_s - first.busy_s),
+        rwnd_limited_s=max(0.0, last.rwnd_limited_s - first.rwnd_limited_s),
+        sndbuf_limited_s=max(0.0, last.sndbuf_limited_s - first.sndbuf_limited_s),
+        rtt_s=statistics.median(flow.rtts_us) / 1e6 if flow.rtts_us else 0.0,
+        min_rtt_s=last.min_rtt_s,
+        delivery_rate_hz=float(flow.rate_hz),
+    )

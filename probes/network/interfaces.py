@@ -1,0 +1,259 @@
+"""Network interfaces of one network namespace: counters, speed, state, addresses.
+
+In: rtnetlink (RTM_GETLINK, RTM_GETADDR) and the ethtool ioctl, both on sockets opened inside the namespace, so that a
+container's own interfaces are seen; /proc/PID/net/dev where netlink is refused, and /sys/class/net for the own
+namespace. Out: Interfaces.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import fcntl
+import ipaddress
+import socket
+import struct
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+from rankscope.probes.host.namespaces import in_namespace
+from rankscope.probes.host.procfs import ROOT, proc_path, read_file, reason
+from rankscope.probes.network import netlink
+
+RTM_GETLINK, RTM_GETADDR = 18, 22
+_IFLA_IFNAME, _IFLA_MTU, _IFLA_OPERSTATE, _IFLA_STATS64 = 3, 4, 16, 23
+_IFA_ADDRESS, _IFA_LOCAL = 1, 2
+_OPERSTATES = ("unknown", "notpresent", "down", "lowerlayerdown", "testing", "dormant", "up")
+# struct rtnl_link_stats64: packets, bytes, errors, dropped, each received then sent, come first.
+_STATS = struct.Struct("=8Q")
+_IFINFO, _IFADDR = struct.Struct("=BBHiII"), struct.Struct("=BBBBi")
+_SIOCETHTOOL, _ETHTOOL_GSET = 0x8946, 1
+_SPEED_UNKNOWN = 0xFFFFFFFF
+
+
+@dataclass(frozen=True, slots=True)
+class InterfaceCounters:
+    """Counters of one interface since it was made, or between two samples."""
+
+    name: str
+    rx_bytes: int
+    rx_packets: int
+    rx_errors: int
+    rx_dropped: int
+    tx_bytes: int
+    tx_packets: int
+    tx_errors: int
+    tx_dropped: int
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """One interface. `speed_hz` is bytes per second, 0 where the driver does not say (virtual ones)."""
+
+    index: int
+    name: str
+    mtu: int
+    state: str
+    speed_hz: float
+    addresses: tuple[str, ...]
+    counters: InterfaceCounters
+
+
+@dataclass(frozen=True, slots=True)
+class Interfaces:
+    """The interfaces of the network namespace of `pid`, at `time_s` (CLOCK_MONOTONIC)."""
+
+    pid: int
+    time_s: float
+    interfaces: tuple[Interface, ...]
+    missing: tuple[str, ...]
+
+    def carrying(self, address: str) -> str:
+        """Name of the interface that has an address ('10.0.0.1', also with ':port'); '' where none has."""
+        bare = address_of(address)
+        for interface in self.interfaces:
+            if bare in interface.addresses:
+                return interface.name
+        if bare.startswith("127.") or bare == "::1":
+            return "lo"
+        return ""
+
+
+def read_interfaces(pid: int | None = None, root: Path = ROOT, speeds: bool = True) -> Interfaces:
+    """Interfaces of the network namespace of a process (own: None). Never raises."""
+    missing: list[str] = []
+    found: tuple[Interface, ...] = ()
+    if root == ROOT:
+        try:
+            found = _ask_netlink(pid, root)
+            if speeds:
+                found = _with_speeds(found, pid, root, missing)
+        except OSError as error:
+            missing.append(f"interfaces of pid {pid or 'self'} by netlink: {reason(error)}")
+    if not found:
+        found = _read_files(pid, root, missing)
+    return Interfaces(pid or 0, time.monotonic(), found, tuple(missing))
+
+
+def interface_deltas(before: Interfaces, after: Interfaces) -> tuple[InterfaceCounters, ...]:
+    """Growth of the counters of each interface that both samples have; a counter that fell counts as 0."""
+    earlier = {(interface.index, interface.name): interface.counters for interface in before.interfaces}
+    deltas = []
+    for interface in after.interfaces:
+        then, now = earlier.get((interface.index, interface.name)), interface.counters
+        if then is None:
+            continue
+        deltas.append(
+            InterfaceCounters(
+                now.name,
+                max(0, now.rx_bytes - then.rx_bytes),
+                max(0, now.rx_packets - then.rx_packets),
+                max(0, now.rx_errors - then.rx_errors),
+                max(0, now.rx_dropped - then.rx_dropped),
+                max(0, now.tx_bytes - then.tx_bytes),
+                max(0, now.tx_packets - then.tx_packets),
+                max(0, now.tx_errors - then.tx_errors),
+                max(0, now.tx_dropped - then.tx_dropped),
+            )
+        )
+    return tuple(deltas)
+
+
+def address_of(endpoint: str) -> str:
+    """The address of 'address', 'address:port' or '[address]:port'."""
+    if endpoint.startswith("["):
+        return endpoint[1:].partition("]")[0]
+    return endpoint.partition(":")[0] if endpoint.count(":") == 1 else endpoint
+
+
+def parse_net_dev(data: bytes) -> tuple[InterfaceCounters, ...]:
+    """/proc/PID/net/dev. Never raises."""
+    found = []
+    for line in data.split(b"\n"):
+        name, colon, rest = line.rpartition(b":")
+        words = rest.split()
+        if not colon or len(words) < 16 or not all(word.isdigit() for word in words[:16]):
+            continue
+        received, sent = map(int, words[:4]), map(int, words[8:12])
+        found.append(InterfaceCounters(name.strip().decode("utf-8", "replace"), *received, *sent))
+    return tuple(found)
+
+
+def parse_link(payload: memoryview, addresses: dict[int, list[str]]) -> Interface | None:
+    """One RTM_NEWLINK message; None if cut short. Never raises."""
+    if len(payload) < _IFINFO.size:
+        return None
+    index = _IFINFO.unpack_from(payload)[3]
+    attributes = netlink.parse_attributes(payload, _IFINFO.size)
+    name = netlink.text(attributes.get(_IFLA_IFNAME))
+    stats = attributes.get(_IFLA_STATS64)
+    values = _STATS.unpack_from(stats) if stats is not None and len(stats) >= _STATS.size else (0,) * 8
+    rx_packets, tx_packets, rx_bytes, tx_bytes, rx_errors, tx_errors, rx_dropped, tx_dropped = values
+    state = netlink.unsigned(attributes.get(_IFLA_OPERSTATE))
+    return Interface(
+        index=index,
+        name=name,
+        mtu=netlink.unsigned(attributes.get(_IFLA_MTU)),
+        state=_OPERSTATES[state] if state < len(_OPERSTATES) else "unknown",
+        speed_hz=0.0,
+        addresses=tuple(addresses.get(index, ())),
+        counters=InterfaceCounters(
+            name, rx_bytes, rx_packets, rx_errors, rx_dropped, tx_bytes, tx_packets, tx_errors, tx_dropped
+        ),
+    )
+
+
+def parse_address(payload: memoryview) -> tuple[int, str] | None:
+    """(interface index, address) of one RTM_NEWADDR message; None if cut short. Never raises."""
+    if len(payload) < _IFADDR.size:
+        return None
+    index = _IFADDR.unpack_from(payload)[4]
+    attributes = netlink.parse_attributes(payload, _IFADDR.size)
+    # IFA_LOCAL is the own address; on point-to-point links IFA_ADDRESS is the other end's. IPv6 has only the latter.
+    raw = attributes.get(_IFA_LOCAL, attributes.get(_IFA_ADDRESS))
+    if raw is None or len(raw) not in (4, 16):
+        return None
+    return index, str(ipaddress.ip_address(bytes(raw)))
+
+
+def _ask_netlink(pid: int | None, root: Path) -> tuple[Interface, ...]:
+    with netlink.open_netlink(netlink.NETLINK_ROUTE, pid, root) as channel:
+        addresses: dict[int, list[str]] = {}
+        for message in netlink.dump(channel, RTM_GETADDR, _IFADDR.pack(0, 0, 0, 0, 0)):
+            found = parse_address(message.payload)
+            if found is not None:
+                addresses.setdefault(found[0], []).append(found[1])
+        links = netlink.dump(channel, RTM_GETLINK, _IFINFO.pack(0, 0, 0, 0, 0, 0))
+        interfaces = [parse_link(message.payload, addresses) for message in links]
+        return tuple(interface for interface in interfaces if interface is not None and interface.name)
+
+
+def _with_speeds(
+    found: tuple[Interface, ...], pid: int | None, root: Path, missing: list[str]
+) -> tuple[Interface, ...]:
+    names = [interface.name for interface in found]
+    try:
+        speeds = _speeds(names) if pid is None else in_namespace(pid, "net", lambda: _speeds(names), root)
+    except OSError as error:
+        missing.append(f"link speeds of pid {pid or 'self'}: {reason(error)}")
+        return found
+    return tuple(
+        Interface(one.index, one.name, one.mtu, one.state, speed, one.addresses, one.counters)
+        for one, speed in zip(found, speeds, strict=True)
+    )
+
+
+def _speeds(names: list[str]) -> list[float]:
+    """Nominal speeds in bytes per second, by ethtool (struct ethtool_cmd) in the namespace of the calling thread."""
+    speeds = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
+        for name in names:
+            command = array.array("B", struct.pack("=I40x", _ETHTOOL_GSET))
+            request = struct.pack("16sP16x", name.encode()[:15], command.buffer_info()[0])
+            speed = 0
+            with contextlib.suppress(OSError):
+                fcntl.ioctl(channel, _SIOCETHTOOL, request)
+                low, high = struct.unpack_from("=H", command, 12)[0], struct.unpack_from("=H", command, 28)[0]
+                speed = high << 16 | low
+            speeds.append(0.0 if speed in (_SPEED_UNKNOWN, 0xFFFF) else speed * 1e6 / 8)
+    return speeds
+
+
+def _read_files(pid: int | None, root: Path, missing: list[str]) -> tuple[Interface, ...]:
+    """What files alone tell: counters; speed, state and MTU for the observer's own namespace."""
+    try:
+        counters = parse_net_dev(read_file(proc_path(root, pid or "self", "net/dev")))
+    except OSError as error:
+        missing.append(f"interfaces of pid {pid or 'self'}: {reason(error)}")
+        return ()
+    own = pid is None
+    interfaces = []
+    for counter in counters:
+        folder = f"{str(root).rstrip('/')}/sys/class/net/{counter.name}"
+        interfaces.append(
+            Interface(
+                index=_number(f"{folder}/ifindex") if own else 0,
+                name=counter.name,
+                mtu=_number(f"{folder}/mtu") if own else 0,
+                state=_word(f"{folder}/operstate") if own else "unknown",
+                speed_hz=max(0, _number(f"{folder}/speed")) * 1e6 / 8 if own else 0.0,
+                addresses=(),
+                counters=counter,
+            )
+        )
+    return tuple(interfaces)
+
+
+def _word(path: str) -> str:
+    try:
+        return read_file(path, 64).decode("ascii", "replace").strip()
+    except OSError:
+        return "unknown"
+
+
+def _number(path: str) -> int:
+    try:
+        return int(read_file(path, 64))
+    except (OSError, ValueError):
+        return 0

@@ -1,0 +1,152 @@
+"""Netlink by hand: one request, one answer, in the network namespace of any process.
+
+A netlink socket belongs for ever to the namespace of the thread that opened it. So it is opened inside (see
+namespaces.py), kept, and used from anywhere. Only information is asked for; nothing is ever set.
+Formats: netlink(7), include/uapi/linux/netlink.h. Answers are parsed by length: newer kernels append fields.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+import socket
+import struct
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from rankscope.probes.host.namespaces import in_namespace, namespace_inode
+from rankscope.probes.host.procfs import ROOT
+
+NETLINK_ROUTE = 0
+NETLINK_SOCK_DIAG = 4
+
+NLM_F_REQUEST = 0x1
+NLM_F_DUMP = 0x300
+NLMSG_ERROR = 2
+NLMSG_DONE = 3
+NLA_TYPE_MASK = 0x3FFF
+
+_HEADER = struct.Struct("=IHHII")
+_ATTRIBUTE = struct.Struct("=HH")
+_RECEIVE_BYTES = 256 * 1024
+_SOCKET_BUFFER_BYTES = 1024 * 1024
+# 16 MiB hold 50,000 sockets: more than any host has, and an end to a kernel that would never stop.
+ANSWER_CAP = 16 * 1024 * 1024
+_TIMEOUT_S = 2.0
+_sequences = itertools.count(1)
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """One netlink message without its header."""
+
+    kind: int
+    sequence: int
+    payload: memoryview
+
+
+def open_netlink(protocol: int, pid: int | None = None, root: Path = ROOT) -> socket.socket:
+    """A netlink socket in the network namespace of `pid` (own namespace: None). Raises OSError. The caller closes it."""
+    if pid is None or _same_namespace(pid, root):
+        return _open(protocol)
+    return in_namespace(pid, "net", lambda: _open(protocol), root)
+
+
+def dump(channel: socket.socket, kind: int, payload: bytes) -> list[Message]:
+    """All messages that answer one dump request. Raises OSError (what the kernel said, or no answer in 2 s)."""
+    sequence = next(_sequences) & 0xFFFFFFFF
+    request = _HEADER.pack(_HEADER.size + len(payload), kind, NLM_F_REQUEST | NLM_F_DUMP, sequence, 0) + payload
+    channel.send(request)
+    messages: list[Message] = []
+    size = 0
+    while size < ANSWER_CAP:
+        data = channel.recv(_RECEIVE_BYTES)
+        size += len(data)
+        for message in parse_messages(data):
+            if message.sequence != sequence:
+                continue  # the rest of an earlier answer that was given up
+            if message.kind == NLMSG_DONE:
+                return messages
+            if message.kind == NLMSG_ERROR:
+                number = -struct.unpack_from("=i", message.payload)[0] if len(message.payload) >= 4 else 0
+                if number:
+                    raise OSError(number, os.strerror(number))
+                return messages
+            messages.append(message)
+        if not data:
+            break
+    return messages
+
+
+def parse_messages(data: bytes) -> Iterator[Message]:
+    """The messages of one datagram; stops at the first that is cut short. Never raises."""
+    view = memoryview(data)
+    offset, end = 0, len(data)
+    while offset + _HEADER.size <= end:
+        length, kind, _flags, sequence, _port = _HEADER.unpack_from(view, offset)
+        if length < _HEADER.size or offset + length > end:
+            return
+        yield Message(kind, sequence, view[offset + _HEADER.size : offset + length])
+        offset += (length + 3) & ~3
+
+
+def parse_attributes(payload: memoryview, offset: int = 0) -> dict[int, memoryview]:
+    """Attributes (type → value) that follow `offset` bytes of fixed header; stops where cut short. Never raises."""
+    found: dict[int, memoryview] = {}
+    end = len(payload)
+    while offset + _ATTRIBUTE.size <= end:
+        length, kind = _ATTRIBUTE.unpack_from(payload, offset)
+        if length < _ATTRIBUTE.size or offset + length > end:
+            break
+        found[kind & NLA_TYPE_MASK] = payload[offset + _ATTRIBUTE.size : offset + length]
+        offset += (length + 3) & ~3
+    return found
+
+
+def find_attribute(payload: memoryview, wanted: int, offset: int = 0) -> memoryview | None:
+    """One attribute, the others passed over; None where there is none. Never raises."""
+    end = len(payload)
+    while offset + 4 <= end:
+        length, kind = _ATTRIBUTE.unpack_from(payload, offset)
+        if length < 4 or offset + length > end:
+            return None
+        if kind & NLA_TYPE_MASK == wanted:
+            return payload[offset + 4 : offset + length]
+        offset += (length + 3) & ~3
+    return None
+
+
+def text(value: memoryview | None) -> str:
+    """A NUL-terminated string attribute, at most 256 bytes."""
+    return "" if value is None else bytes(value[:256]).partition(b"\0")[0].decode("utf-8", "replace")
+
+
+def unsigned(value: memoryview | None, default: int = 0) -> int:
+    """A number of 1, 2, 4 or 8 bytes in host order."""
+    if value is None or len(value) not in (1, 2, 4, 8):
+        return default
+    return int.from_bytes(value, sys.byteorder)
+
+
+def _same_namespace(pid: int, root: Path) -> bool:
+    # "self" would do for the process; the calling thread is what counts.
+    try:
+        return namespace_inode(pid, "net", root) == namespace_inode("thread-self", "net")
+    except (OSError, ValueError):
+        return False
+
+
+def _open(protocol: int) -> socket.socket:
+    channel = socket.socket(socket.AF_NETLINK, socket.SOCK_RAW | socket.SOCK_CLOEXEC, protocol)
+    try:
+        channel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _SOCKET_BUFFER_BYTES)
+        channel.bind((0, 0))
+        # A kernel that answers does so at once; SO_RCVTIMEO keeps the socket blocking, so no extra poll per read.
+        whole, part = divmod(_TIMEOUT_S, 1)
+        channel.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, struct.pack("ll", int(whole), int(part * 1e6)))
+    except OSError:
+        channel.close()
+        raise
+    return channel

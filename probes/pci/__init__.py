@@ -1,0 +1,1 @@
+"""PCI devices, their links, and the tree they hang from."""

@@ -1,0 +1,163 @@
+"""PCI devices: what they are, how their link runs, what errors it had.
+
+In: /sys/bus/pci/devices (Documentation/ABI/testing/sysfs-bus-pci, …-devices-aer_stats). Out: PciDevice.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from rankscope.probes.host.procfs import ROOT, read_file
+
+CLASS_STORAGE_NVME, CLASS_NETWORK, CLASS_DISPLAY, CLASS_ACCELERATOR, CLASS_INFINIBAND = 0x0108, 0x02, 0x03, 0x12, 0x0C06
+VENDOR_NVIDIA = 0x10DE
+_ADDRESS = re.compile(r"[0-9a-f]{4,8}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]")
+_SPEED = re.compile(r"([0-9.]+)\s*GT/s")
+MAX_DEVICES = 8192
+
+
+@dataclass(frozen=True, slots=True)
+class PciLink:
+    """Speed in GT/s per lane and number of lanes; None where the device does not say (not PCI Express, asleep)."""
+
+    speed_gts: float | None
+    width: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class AerCounters:
+    """PCIe errors since boot."""
+
+    correctable: int
+    nonfatal: int
+    fatal: int
+
+
+@dataclass(frozen=True, slots=True)
+class PciDevice:
+    """One device. `able` is the most that it and the port above it can do. `class_code` has 24 bits."""
+
+    address: str
+    vendor: int
+    device: int
+    class_code: int
+    driver: str
+    link: PciLink
+    able: PciLink
+    aer: AerCounters | None
+
+    @property
+    def kind(self) -> str:
+        """gpu, nic, nvme, accelerator, or '' for what nobody's training depends on."""
+        base, sub = self.class_code >> 16, self.class_code >> 8
+        if base == CLASS_DISPLAY:
+            return "gpu"
+        if base == CLASS_NETWORK or sub == CLASS_INFINIBAND:
+            return "nic"
+        if sub == CLASS_STORAGE_NVME:
+            return "nvme"
+        return "accelerator" if base == CLASS_ACCELERATOR else ""
+
+
+def read_pci(root: Path = ROOT, errors: bool = True) -> tuple[PciDevice, ...]:
+    """All PCI devices, by address; none where there is no PCI bus. `errors`: AER counters too, three files more per device.
+    Raises PermissionError."""
+    folder = f"{str(root).rstrip('/')}/sys/bus/pci/devices"
+    try:
+        names = sorted(name for name in os.listdir(folder) if _ADDRESS.fullmatch(name))[:MAX_DEVICES]  # noqa: PTH208
+    except FileNotFoundError:
+        return ()
+    return tuple(_device(folder, name, errors) for name in names)
+
+
+def is_address(name: str) -> bool:
+    """'0000:3b:00.0'."""
+    return _ADDRESS.fullmatch(name) is not None
+
+
+def parse_speed(text: str) -> float | None:
+    """'16.0 GT/s PCIe' in GT/s; None for 'Unknown' and the like. Never raises."""
+    match = _SPEED.match(text.strip())
+    try:
+        value = float(match[1]) if match else 0.0
+    except ValueError:
+        return None
+    return value if 0 < value < 1000 else None
+
+
+def parse_width(text: str) -> int | None:
+    """'16' as a number of lanes; None for 255 and 0, which a device that sleeps or has gone reads as. Never raises."""
+    text = text.strip()
+    return int(text) if text.isascii() and text.isdigit() and 0 < int(text[:9]) <= 64 else None
+
+
+def parse_aer(text: str) -> int:
+    """The total of an aer_dev_* file; the sum of its lines where it has none. Never raises."""
+    total = 0
+    for line in text.splitlines()[:256]:
+        name, _, number = line.strip().rpartition(" ")
+        if not number.isascii() or not number.isdigit() or len(number) > 19:
+            continue
+        if name.startswith("TOTAL_ERR"):
+            return int(number)
+        total += int(number)
+    return total
+
+
+def _device(folder: str, name: str, errors: bool) -> PciDevice:
+    path = f"{folder}/{name}"
+    parent = os.path.dirname(os.path.realpath(path))  # noqa: PTH120
+    above = _able(parent) if _ADDRESS.fullmatch(os.path.basename(parent)) else PciLink(None, None)  # noqa: PTH119
+    own = _able(path)
+    try:
+        driver = os.path.basename(os.readlink(f"{path}/driver"))  # noqa: PTH115, PTH119
+    except OSError:
+        driver = ""
+    return PciDevice(
+        address=name,
+        vendor=_hexadecimal(f"{path}/vendor"),
+        device=_hexadecimal(f"{path}/device"),
+        class_code=_hexadecimal(f"{path}/class"),
+        driver=driver,
+        link=PciLink(parse_speed(_text(f"{path}/current_link_speed")), _width(f"{path}/current_link_width")),
+        able=PciLink(_least(own.speed_gts, above.speed_gts), _least_width(own.width, above.width)),
+        aer=_aer(path) if errors else None,
+    )
+
+
+def _able(path: str) -> PciLink:
+    return PciLink(parse_speed(_text(f"{path}/max_link_speed")), _width(f"{path}/max_link_width"))
+
+
+def _aer(path: str) -> AerCounters | None:
+    texts = [_text(f"{path}/aer_dev_{name}") for name in ("correctable", "nonfatal", "fatal")]
+    return AerCounters(*map(parse_aer, texts)) if any(texts) else None
+
+
+def _least(one: float | None, other: float | None) -> float | None:
+    return min(one, other) if one is not None and other is not None else one
+
+
+def _least_width(one: int | None, other: int | None) -> int | None:
+    return min(one, other) if one is not None and other is not None else one
+
+
+def _width(path: str) -> int | None:
+    return parse_width(_text(path))
+
+
+def _hexadecimal(path: str) -> int:
+    try:
+        return int(_text(path).strip() or "0", 16)
+    except ValueError:
+        return 0
+
+
+def _text(path: str) -> str:
+    try:
+        return read_file(path, 8192).decode("ascii", "replace")
+    except OSError:
+        return ""

@@ -1,0 +1,1 @@
+"""Ports of network cards: InfiniBand, RoCE and Ethernet alike."""

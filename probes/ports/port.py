@@ -1,0 +1,384 @@
+"""Ports of network cards, InfiniBand, RoCE and Ethernet alike: state, speed and width against capability, errors.
+
+In: /sys/class/infiniband, /sys/class/net (physical interfaces only), ethtool. Out: Port, PortErrors. `nic_sampler.py`
+watches them over a window.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from rankscope.probes.host.procfs import ROOT
+from rankscope.probes.pci.devices import is_address
+from rankscope.probes.ports import ethtool
+
+INFINIBAND, ROCE, ETHERNET = "infiniband", "roce", "ethernet"
+MAX_PORTS = 256
+_RATE = re.compile(r"([0-9]{1,5}(?:\.[0-9]{1,3})?)\s*Gb/sec(?:\s*\((\d{1,2})X)?")
+_WORD_BYTES = 4  # port_xmit_data and port_rcv_data count 4-byte words (IBA, PortCounters)
+# Where each error is counted: groups of files (or statistics) of the same meaning, the first group of which any is there is
+# summed. InfiniBand and RoCE under ports/N: mlx5, then bnxt_re, irdma, efa. Documentation/ABI/stable/sysfs-class-infiniband.
+_IB_ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "symbol_errors": (("counters/symbol_error",),),
+    "link_downed": (("counters/link_downed",),),
+    "crc_errors": (
+        ("counters/port_rcv_errors", "counters/local_link_integrity_errors", "hw_counters/rx_icrc_encapsulated"),
+    ),
+    "retransmits": (
+        (
+            "hw_counters/packet_seq_err", "hw_counters/local_ack_timeout_err", "hw_counters/implied_nak_seq_err",
+            "hw_counters/roce_adp_retrans",
+        ),
+        ("hw_counters/to_retransmits", "hw_counters/seq_err_naks_rcvd"),
+        ("hw_counters/RetransSegs",),
+        ("hw_counters/retrans_pkts",),
+    ),
+    "out_of_sequence": (("hw_counters/out_of_sequence",), ("hw_counters/oos_drop_count",)),
+    "pause": (("hw_counters/rx_pause_ctrl_phy", "hw_counters/tx_pause_ctrl_phy"), ("counters/port_xmit_wait",)),
+    "cnp": (
+        ("hw_counters/np_cnp_sent", "hw_counters/rp_cnp_handled"),
+        ("hw_counters/tx_cnp_pkts", "hw_counters/rx_cnp_pkts"),
+        ("hw_counters/cnpSent", "hw_counters/cnpHandled"),
+    ),
+}  # fmt: skip
+_IB_BASIC, _NET_BASIC = ("state", "rate", "link_layer"), ("operstate", "carrier", "speed")
+_IB_BYTES: tuple[tuple[str, str, int], ...] = (
+    ("counters/port_xmit_data", "counters/port_rcv_data", _WORD_BYTES),
+    ("hw_counters/tx_bytes", "hw_counters/rx_bytes", 1),
+)
+_NET_BYTES: tuple[tuple[str, str, int], ...] = (("statistics/tx_bytes", "statistics/rx_bytes", 1),)
+# Under /sys/class/net/NAME; then the drivers' own statistics: mlx5, bnxt, ice.
+_NET_ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "link_downed": (("carrier_down_count",),),
+    "crc_errors": (("statistics/rx_crc_errors",),),
+}
+_ETHTOOL_ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "symbol_errors": (("rx_symbol_err_phy",), ("rx_pcs_symbol_err_phy",)),
+    "crc_errors": (("rx_crc_errors_phy",), ("rx_fcs_err_frames",), ("rx_crc_errors.nic",)),
+    "pause": (
+        ("rx_pause_ctrl_phy", "tx_pause_ctrl_phy"),
+        ("rx_pause_frames", "tx_pause_frames"),
+        ("link_xoff_rx.nic", "link_xoff_tx.nic"),
+    ),
+}
+_ETHTOOL_NAMES = tuple(name for groups in _ETHTOOL_ERRORS.values() for group in groups for name in group)
+
+
+@dataclass(frozen=True, slots=True)
+class PortErrors:
+    """Errors of one port since its driver came up, or their growth; None where the port does not count them.
+
+    symbol_errors: bits wrong on the wire; link_downed: times the link went down; crc_errors: packets dropped for a wrong
+    checksum; retransmits: packets or sequences sent again; out_of_sequence: packets that arrived so; pause: pause frames
+    received or sent (on InfiniBand, which has credits in their place, ticks for which data had to wait); cnp: congestion
+    notifications received or sent.
+    """
+
+    symbol_errors: int | None = None
+    link_downed: int | None = None
+    crc_errors: int | None = None
+    retransmits: int | None = None
+    out_of_sequence: int | None = None
+    pause: int | None = None
+    cnp: int | None = None
+
+
+ERROR_NAMES = tuple(field.name for field in fields(PortErrors))
+
+
+@dataclass(frozen=True, slots=True)
+class Port:
+    """One port. `name`: 'mlx5_3' (its port 1), 'mlx5_3/2', 'eth0'. `pci` is the card's address, '' if it has none.
+
+    Speeds in bytes per second, 0.0 unknown; `speed_limit_hz` is the most that the card says it can do (0.0: it does not say,
+    as InfiniBand in sysfs; then the best seen and the peers must tell). `width` in lanes, None unknown.
+    """
+
+    name: str
+    device: str
+    port: int
+    kind: str
+    pci: str
+    up: bool | None
+    state: str
+    speed_hz: float
+    speed_limit_hz: float
+    width: int | None
+    width_limit: int | None
+    tx_bytes: int | None
+    rx_bytes: int | None
+    errors: PortErrors
+    interfaces: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PortSamples:
+    """Bytes of one port over time. `time_ns` is CLOCK_MONOTONIC; tx and rx are cumulative and never fall."""
+
+    name: str
+    device: str
+    port: int
+    pci: str
+    time_ns: npt.NDArray[np.int64]
+    tx_bytes: npt.NDArray[np.int64]
+    rx_bytes: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class PortGrowth:
+    """What one port's counters grew by from `first` to `last`. `down_readings` of `readings` found it down; `changes` is how
+    often its state changed between readings; `speed_hz` and `width` are the least seen while it was up (0.0, None: never)."""
+
+    name: str
+    device: str
+    port: int
+    pci: str
+    seconds: float
+    first: Port
+    last: Port
+    tx_bytes: int | None
+    rx_bytes: int | None
+    errors: PortErrors
+    speed_hz: float
+    width: int | None
+    readings: int
+    down_readings: int
+    changes: int
+
+
+@dataclass(frozen=True, slots=True)
+class PortRecording:
+    """One port of a window: a slow series over all of it, and short fast ones (`bursts`), in order."""
+
+    growth: PortGrowth
+    series: PortSamples
+    bursts: tuple[PortSamples, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class NicRecording:
+    """All ports of a window. `missing` says what could not be seen, and why; `cpu_s` is what the sampling cost."""
+
+    ports: tuple[PortRecording, ...] = ()
+    cpu_s: float = 0.0
+    missing: tuple[str, ...] = ()
+
+
+class PortReader:
+    """One port, with its files held open: reading again costs one system call per file. Not for two threads at once.
+
+    Whatever cannot be read (any more) is None. Opening and reading may hang when the card is sick.
+    """
+
+    def __init__(self, folder: str, device: str, port: int, pci: str, interfaces: tuple[str, ...], ours: bool) -> None:
+        """`folder` holds the port's files; `port` 0 is an Ethernet interface. `ours`: the interfaces are in this thread's
+        network namespace and may be asked by ioctl."""
+        self.name = device if port in (0, 1) else f"{device}/{port}"
+        self.device, self.port, self.pci, self.interfaces = device, port, pci, interfaces
+        self._ours = ours
+        self._files: dict[str, int] = {}
+        if port:
+            basic, pairs, errors = _IB_BASIC, _IB_BYTES, _IB_ERRORS
+        else:
+            basic, pairs, errors = _NET_BASIC, _NET_BYTES, _NET_ERRORS
+        self._errors = errors
+        for name in (*basic, *(file for pair in pairs for file in pair[:2]), *_names(errors)):
+            with contextlib.suppress(OSError):
+                self._files[name] = os.open(f"{folder}/{name}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        self._counted = tuple(name for name in _names(errors) if name in self._files)
+        self._bytes = next((pair for pair in pairs if pair[0] in self._files), pairs[0])
+        self._limit_hz = self._best_speed()
+
+    def read(self, thorough: bool = False, errors: bool = True) -> Port:
+        """State and counters now. `thorough` fills what sysfs does not count from `statistics`; without `errors` none is read."""
+        tx, rx = self.sums()
+        names = self._counted if errors else ()
+        counts = {name: value for name in names if (value := self._number(name)) is not None}
+        found = errors_of(self._errors, counts)
+        if thorough:
+            more = self.statistics()
+            found = {name: found[name] if found[name] is not None else getattr(more, name) for name in ERROR_NAMES}
+        up, state = self._state()
+        speed, width = self._speed()
+        return Port(
+            name=self.name,
+            device=self.device,
+            port=self.port,
+            kind=self._kind(),
+            pci=self.pci,
+            up=up,
+            state=state,
+            speed_hz=speed,
+            speed_limit_hz=self._limit_hz,
+            width=width,
+            width_limit=None,
+            tx_bytes=tx,
+            rx_bytes=rx,
+            errors=PortErrors(**found),
+            interfaces=self.interfaces,
+        )
+
+    def sums(self) -> tuple[int | None, int | None]:
+        """(sent, received) since the driver came up."""
+        tx, rx, unit = self._bytes
+        sent, received = self._number(tx), self._number(rx)
+        return (None if sent is None else sent * unit, None if received is None else received * unit)
+
+    def byte_files(self) -> tuple[int, int] | None:
+        """Descriptors of the two byte counters' files, sent and received: `sums` without the parsing, for bursts."""
+        tx, rx, _ = self._bytes
+        return (self._files[tx], self._files[rx]) if tx in self._files and rx in self._files else None
+
+    def parsed(self, raw: tuple[bytes, bytes]) -> tuple[int, int]:
+        """What those files said, in bytes. Raises ValueError."""
+        return int(raw[0]) * self._bytes[2], int(raw[1]) * self._bytes[2]
+
+    def close(self) -> None:
+        files, self._files = self._files, {}
+        for descriptor in files.values():
+            os.close(descriptor)
+
+    def _kind(self) -> str:
+        if not self.port:
+            return ETHERNET
+        return ROCE if self._text("link_layer") == "Ethernet" else INFINIBAND
+
+    def _state(self) -> tuple[bool | None, str]:
+        if self.port:
+            text = self._text("state")
+            state = text.partition(":")[2].strip() or text
+            return (state == "ACTIVE" if state else None), state
+        state = self._text("operstate")
+        carrier = self._number("carrier")
+        return (bool(carrier) if carrier is not None else state == "up" if state else None), state
+
+    def _speed(self) -> tuple[float, int | None]:
+        if self.port:
+            return parse_rate(self._text("rate"))
+        return max(0, self._number("speed") or 0) * 1e6 / 8, None
+
+    def _best_speed(self) -> float:
+        best = 0.0
+        for interface in self.interfaces if self._ours else ():
+            with contextlib.suppress(OSError):
+                best = max(best, ethtool.best_speed_hz(interface))
+        return best
+
+    def statistics(self) -> PortErrors:
+        """What the driver counts of the errors for ethtool, all interfaces of the port together: up to some milliseconds."""
+        counts: dict[str, int] = {}
+        for interface in self.interfaces if self._ours else ():
+            with contextlib.suppress(OSError):
+                for name, value in ethtool.statistics(interface, _ETHTOOL_NAMES).items():
+                    counts[name] = counts.get(name, 0) + value
+        return PortErrors(**errors_of(_ETHTOOL_ERRORS, counts))
+
+    def _text(self, name: str) -> str:
+        descriptor = self._files.get(name)
+        if descriptor is None:
+            return ""
+        try:
+            return os.pread(descriptor, 256, 0).decode("ascii", "replace").strip()
+        except OSError:
+            return ""
+
+    def _number(self, name: str) -> int | None:
+        descriptor = self._files.get(name)
+        if descriptor is None:
+            return None
+        try:
+            return int(os.pread(descriptor, 64, 0))
+        except (OSError, ValueError):  # the card has gone; "N/A (no PMA)"
+            return None
+
+
+def parse_rate(text: str) -> tuple[float, int | None]:
+    """'100 Gb/sec (4X EDR)' as bytes per second and lanes; (0.0, None) for anything else. Never raises."""
+    match = _RATE.match(text.strip())
+    if match is None:
+        return 0.0, None
+    lanes = int(match[2]) if match[2] else None
+    return float(match[1]) * 1e9 / 8, lanes or None
+
+
+def errors_of(table: Mapping[str, tuple[tuple[str, ...], ...]], counts: Mapping[str, int]) -> dict[str, int | None]:
+    """Each error's count: the sum of the first group of names of which any is counted; None where none is."""
+    found: dict[str, int | None] = dict.fromkeys(ERROR_NAMES)
+    for error, groups in table.items():
+        known = next((group for group in groups if any(name in counts for name in group)), ())
+        if known:
+            found[error] = sum(counts.get(name, 0) for name in known)
+    return found
+
+
+def find_ports(root: Path = ROOT) -> tuple[PortReader, ...]:
+    """All ports of physical cards, InfiniBand devices first; an interface of an InfiniBand or RoCE device belongs to that
+    device's port. Raises PermissionError. The readers are the caller's to close."""
+    base = str(root).rstrip("/")
+    ours = root == ROOT
+    cards: dict[str, list[str]] = {}
+    readers: list[PortReader] = []
+    physical = [
+        name for name in _list(f"{base}/sys/class/net") if os.path.lexists(f"{base}/sys/class/net/{name}/device")
+    ]
+    addresses = {name: device_address(f"{base}/sys/class/net/{name}/device") for name in physical}
+    for name in physical:
+        cards.setdefault(addresses[name], []).append(name)
+    taken: set[str] = set()
+    for device in _list(f"{base}/sys/class/infiniband"):
+        folder = f"{base}/sys/class/infiniband/{device}"
+        pci = device_address(f"{folder}/device")
+        interfaces = tuple(cards.get(pci, ())) if pci else ()
+        for port in _list(f"{folder}/ports"):
+            if port.isascii() and port.isdigit() and 0 < int(port[:4]) < 1000 and len(readers) < MAX_PORTS:
+                readers.append(PortReader(f"{folder}/ports/{port}", device, int(port), pci, interfaces, ours))
+                taken.update(interfaces)
+    for name in physical:
+        if name not in taken and len(readers) < MAX_PORTS:
+            folder = f"{base}/sys/class/net/{name}"
+            readers.append(PortReader(folder, name, 0, addresses[name], (name,), ours))
+    return tuple(readers)
+
+
+def read_ports_all(root: Path = ROOT) -> tuple[Port, ...]:
+    """All ports now. Raises PermissionError."""
+    readers = find_ports(root)
+    try:
+        return tuple(reader.read(thorough=True) for reader in readers)
+    finally:
+        for reader in readers:
+            reader.close()
+
+
+def device_address(link: str) -> str:
+    """PCI address of the nearest PCI device at or above a `device` link; '' where there is none (USB, virtual, absent)."""
+    parts = os.path.realpath(link).split("/")
+    return next((part for part in reversed(parts) if is_address(part)), "")
+
+
+def _names(table: Mapping[str, tuple[tuple[str, ...], ...]]) -> Iterable[str]:
+    return (name for groups in table.values() for group in groups for name in group)
+
+
+def _list(folder: str) -> list[str]:
+    try:
+        return sorted(os.listdir(folder), key=_natural)  # noqa: PTH208
+    except PermissionError:
+        raise
+    except OSError:
+        return []
+
+
+def _natural(name: str) -> tuple[str, int, str]:
+    """mlx5_10 after mlx5_9."""
+    stem = name.rstrip("0123456789")
+    digits = name[len(stem) :]
+    return stem, int(digits[:9] or 0), name

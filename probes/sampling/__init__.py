@@ -1,0 +1,1 @@
+"""Threads that sample hardware, and the growth of its counters."""

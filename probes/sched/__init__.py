@@ -1,0 +1,1 @@
+"""Time off the CPU, run-queue delay, and who took the CPU."""

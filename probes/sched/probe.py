@@ -1,0 +1,77 @@
+"""Off-CPU time, run-queue delay and who took the CPU.
+
+In: a loaded module. Out: OFFCPU events in the ring for threads with Python state; totals for every thread of a watched
+process; for threads with Python state the processes that ran while they stood in the queue.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from rankscope.probes.bpf.loader import Module, Tracepoint
+
+SOURCE = Path(__file__).parent / "sched.bpf.c"
+TRACEPOINTS = (
+    Tracepoint("rs_sched_switch", "sched:sched_switch"),
+    Tracepoint("rs_sched_wakeup", "sched:sched_wakeup"),
+    Tracepoint("rs_sched_exit", "sched:sched_process_exit"),
+)
+
+# prev_state bits of sched_switch (include/linux/sched.h); 0 is runnable: it was preempted.
+UNINTERRUPTIBLE, STOPPED, TRACED = 0x2, 0x4, 0x8
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadTimes:
+    """Where the time of one thread went since it was first seen to leave a CPU. `out_since_ns` 0: running."""
+
+    tid: int
+    tgid: int
+    run_s: float
+    ready_s: float
+    blocked_s: float
+    stopped_s: float
+    switches: int
+    out_since_ns: int
+    wake_ns: int
+    state: int
+    syscall: int
+    argument: int
+    stack: int
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """How long `taker` ran while `tid` stood in that CPU's run queue. Process 0 is the idle task."""
+
+    tid: int
+    taker: int
+    comm: str
+    seconds: float
+
+
+def needs_stack_offset(release: str) -> bool:
+    """Whether the kernel `release` lacks bpf_task_pt_regs (Linux 5.15), so that RS_TASK_STACK must be defined."""
+    numbers = [int(number) for number in re.findall(r"\d+", release)[:2]]
+    return tuple(numbers) < (5, 15)
+
+
+def thread_times(module: Module) -> tuple[ThreadTimes, ...]:
+    """Totals of every thread of every watched process."""
+    return tuple(
+        ThreadTimes(
+            int(tid.value), int(row.tgid), row.run_ns / 1e9, row.ready_ns / 1e9, row.blocked_ns / 1e9, row.stopped_ns / 1e9,
+            int(row.switches), int(row.out_ns), int(row.wake_ns), int(row.state), int(row.syscall), int(row.arg), int(row.stack),
+        )
+        for tid, row in module.bpf["rs_threads"].items()
+    )  # fmt: skip
+
+
+def takers(module: Module) -> tuple[Taken, ...]:
+    """Who ran while whom waited, all pairs."""
+    return tuple(
+        Taken(int(key.tid), int(key.tgid), bytes(row.comm).split(b"\0")[0].decode("ascii", "replace"), row.ns / 1e9)
+        for key, row in module.bpf["rs_takers"].items()
+    )

@@ -1,0 +1,1 @@
+"""Benches for a host with a GPU."""

@@ -1,0 +1,1 @@
+"""What Python stacks cost, and whether they are right."""

@@ -1,0 +1,1 @@
+"""What a lab job runs on: namespaces as hosts, control groups, disks."""

@@ -1,0 +1,1 @@
+"""The jobs that are observed. They know nothing of rankscope."""

@@ -1,0 +1,1 @@
+"""Names for what the walk found: code objects, lines, native functions."""

@@ -1,0 +1,200 @@
+"""Names for code objects: read from the target's memory once per code object, checked, escaped, remembered.
+
+A code object is known by its address and by the checksum that the kernel took from it (walk.bpf.h, rs_checksum): where the
+memory now says something else, the object died and its name with it. The identity of a function is (name, file, first line);
+the current line is extra.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rankscope.unwinder.errors import UnreadableMemory
+from rankscope.unwinder.interpreter.memory import Memory, read_u64
+from rankscope.unwinder.interpreter.offsets import ABSENT, FrameOffsets
+from rankscope.unwinder.names.linetable import line_at
+
+NAME_CAP = 1024
+"""Characters of a name that are kept. A file's path loses its head, anything else its tail."""
+
+LINE_TABLE_CAP_BYTES = 128 * 1024
+_LENGTH_CAP = 1 << 20  # a longer str is no name: the memory is not what it seems
+_CODE_CAP = 16384
+_LINE_CAP = 65536
+
+UNKNOWN_NAME = "?"
+_PLAIN = re.compile(r"[\x20-\x7e]*")
+_LIBRARY = re.compile(
+    r"/(?:site|dist)-packages/|/lib(?:64)?/python\d(?:\.\d+)?[a-z]*/|/lib(?:64)?/pypy\d|^<frozen |\.zip/"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One frame with names. `line` is None where only the function is known; `stale`: the code object is gone, no names."""
+
+    name: str  # qualified name (3.11+), else the bare name
+    file: str
+    first_line: int
+    line: int | None
+    stale: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Code:
+    name: str
+    file: str
+    first_line: int
+    line_table: bytes | None
+
+
+def checksum(argcount: int, kwonlyargcount: int, flags: int, first_line: int) -> int:
+    """The same arithmetic as rs_checksum in walk.bpf.h, modulo 2**32."""
+    return ((argcount << 25) + (kwonlyargcount << 18) + (flags << 10) + first_line) & 0xFFFF_FFFF
+
+
+class Symboliser:
+    """Names the frames of one process. Keep it as long as the process is observed; it remembers 16,384 code objects."""
+
+    def __init__(self, memory: Memory, offsets: FrameOffsets, code_type_address: int = 0) -> None:
+        """`code_type_address` is that of `PyCode_Type`; 0 leaves the type of objects unchecked."""
+        self._memory = memory
+        self._offsets = offsets
+        self._code_type = code_type_address
+        self._codes: OrderedDict[tuple[int, int], _Code | None] = OrderedDict()
+        self._frames: OrderedDict[tuple[int, int, int], Frame] = OrderedDict()
+
+    def resolve(self, code: int, lasti: int = -1, expected: int = 0) -> Frame:
+        """The frame at code unit `lasti` of the code object at `code`, whose checksum was `expected` (0: not known).
+
+        Raises TargetGone; unreadable or forged memory gives a frame that is `stale`. With `lasti` -1, `line` is None.
+        """
+        key = (code, lasti, expected)
+        frame = self._frames.get(key)
+        if frame is not None:
+            self._frames.move_to_end(key)
+            return frame
+        found = self._code(code, expected)
+        if found is None:
+            return Frame(UNKNOWN_NAME, UNKNOWN_NAME, 0, None, stale=True)
+        line = None
+        if lasti >= 0 and found.line_table is not None:
+            line = line_at(self._offsets.line_table, found.line_table, found.first_line, lasti)
+        frame = Frame(found.name, found.file, found.first_line, line, stale=False)
+        self._frames[key] = frame
+        if len(self._frames) > _LINE_CAP:
+            self._frames.popitem(last=False)
+        return frame
+
+    def _code(self, address: int, expected: int) -> _Code | None:
+        key = (address, expected)
+        code = self._codes.get(key)
+        if code is not None:
+            self._codes.move_to_end(key)
+            return code
+        try:
+            code = read_code(self._memory, self._offsets, address, expected, self._code_type)
+        except UnreadableMemory:
+            code = None
+        if code is None:
+            return None  # not remembered: the object may be half-made, and readable a moment later
+        self._codes[key] = code
+        if len(self._codes) > _CODE_CAP:
+            self._codes.popitem(last=False)
+        return code
+
+
+def read_code(memory: Memory, offsets: FrameOffsets, address: int, expected: int, code_type: int = 0) -> _Code | None:
+    """The code object at `address`; None where it is not the one whose checksum was `expected`. Raises UnreadableMemory."""
+    name_at = offsets.code_qualname if offsets.code_qualname != ABSENT else offsets.code_name
+    last = max(offsets.code_filename, name_at, offsets.code_linetable, offsets.code_firstlineno)
+    data = memory.read(address, last + 8)
+
+    def number(at: int) -> int:
+        return int(_I32.unpack_from(data, at)[0])
+
+    def pointer(at: int) -> int:
+        return int(_U64.unpack_from(data, at)[0])
+
+    if code_type and pointer(8) != code_type:
+        return None
+    first_line = number(offsets.code_firstlineno)
+    found = checksum(
+        number(offsets.code_argcount), number(offsets.code_kwonlyargcount), number(offsets.code_flags), first_line
+    )
+    if expected and found != expected:
+        return None
+    name = read_str(memory, offsets, pointer(name_at))
+    file = read_str(memory, offsets, pointer(offsets.code_filename), keep_tail=True)
+    if name is None or file is None:
+        return None
+    return _Code(name, file, max(first_line, 0), _line_table(memory, offsets, pointer(offsets.code_linetable)))
+
+
+def _line_table(memory: Memory, offsets: FrameOffsets, address: int) -> bytes | None:
+    try:
+        length = read_u64(memory, address + offsets.bytes_length)
+        if not 0 < length <= LINE_TABLE_CAP_BYTES:
+            return None
+        return memory.read(address + offsets.bytes_data, length)
+    except UnreadableMemory:
+        return None
+
+
+_I32 = struct.Struct("<i")
+_U64 = struct.Struct("<Q")
+_WIDTHS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}
+
+
+def read_str(memory: Memory, offsets: FrameOffsets, address: int, keep_tail: bool = False) -> str | None:
+    """A compact str object as printable text of at most NAME_CAP characters; None where there is none.
+
+    Raises UnreadableMemory.
+    """
+    head = memory.read(address, max(offsets.str_length + 8, offsets.str_state + 4))
+    length = _U64.unpack_from(head, offsets.str_length)[0]
+    state = struct.unpack_from("<I", head, offsets.str_state)[0]
+    width, compact, ascii_only = state >> 2 & 7, state >> 5 & 1, state >> 6 & 1
+    encoding = _WIDTHS.get(width)
+    if encoding is None or not compact or length > _LENGTH_CAP or (ascii_only and width != 1):
+        return None
+    start = address + (offsets.ascii_text if ascii_only else offsets.compact_text)
+    cut = max(0, length - NAME_CAP)
+    if cut and keep_tail:
+        start += cut * width
+    size = min(length, NAME_CAP) * width
+    if not size:
+        return ""
+    text = printable(memory.read(start, size).decode(encoding, "replace"))
+    if not cut:
+        return text
+    return "…" + text if keep_tail else text + "…"
+
+
+def printable(text: str) -> str:
+    """Text with everything that a terminal would not show as itself written as an escape."""
+    if _PLAIN.fullmatch(text):
+        return text
+    return "".join(
+        character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
+        for character in text
+    )
+
+
+def collapse(frames: Iterable[Frame]) -> str:
+    """`a (f.py:1);b (g.py:2)`: frames given innermost first become one text from root to leaf, with FIRST lines."""
+    parts = [f"{_plain(frame.name)} ({_plain(frame.file)}:{frame.first_line})" for frame in frames]
+    return ";".join(reversed(parts))
+
+
+def _plain(text: str) -> str:
+    return text.replace(";", ":")
+
+
+def is_library(file: str) -> bool:
+    """Whether a file belongs to the standard library or an installed package, rather than to the job itself."""
+    return _LIBRARY.search(file) is not None

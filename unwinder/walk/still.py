@@ -1,0 +1,79 @@
+"""The Python stack of a thread that does not move, read from user space.
+
+A thread that waits for as long as anybody looks never leaves the CPU under the kernel probe's eyes, so nobody takes its
+stack there. Its frames stand still, and can be walked through /proc/PID/mem; should it move after all, the walk may end
+early or mix two moments, and says `moved`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rankscope.unwinder.errors import UnreadableMemory
+from rankscope.unwinder.interpreter.find import Interpreter
+from rankscope.unwinder.interpreter.memory import Memory, read_i32, read_u8, read_u64
+from rankscope.unwinder.interpreter.offsets import ABSENT, LastInstruction
+
+FRAMES_CAP = 512
+_CODE_UNIT_BYTES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class StillFrame:
+    """A code object and the code unit that it stands at (-1 unknown)."""
+
+    code: int
+    lasti: int
+
+
+@dataclass(frozen=True, slots=True)
+class StillStack:
+    """Frames innermost first. `moved`: the thread ran meanwhile, so they may not belong together."""
+
+    frames: tuple[StillFrame, ...]
+    moved: bool
+
+
+def walk_still(memory: Memory, interpreter: Interpreter, tstate: int) -> StillStack:
+    """The frames of the thread with this PyThreadState. Raises TargetGone; unreadable memory ends the walk."""
+    try:
+        first = _top(memory, interpreter, tstate)
+        frames = _walk(memory, interpreter, first)
+        return StillStack(frames, moved=_top(memory, interpreter, tstate) != first)
+    except UnreadableMemory:
+        return StillStack((), moved=True)
+
+
+def _top(memory: Memory, interpreter: Interpreter, tstate: int) -> int:
+    offsets = interpreter.offsets
+    top = read_u64(memory, tstate + offsets.tstate_frame)
+    if top and offsets.cframe_frame != ABSENT:
+        top = read_u64(memory, top + offsets.cframe_frame)
+    return top
+
+
+def _walk(memory: Memory, interpreter: Interpreter, frame: int) -> tuple[StillFrame, ...]:
+    offsets, seen = interpreter.offsets, set[int]()
+    frames: list[StillFrame] = []
+    while frame and frame not in seen and len(frames) < FRAMES_CAP:
+        seen.add(frame)
+        try:
+            code = read_u64(memory, frame + offsets.frame_code) & ~offsets.tag_bits
+            shim = offsets.frame_owner != ABSENT and (
+                read_u8(memory, frame + offsets.frame_owner) >= offsets.first_shim_owner
+            )
+            if code and code != interpreter.none_address and not shim:
+                frames.append(StillFrame(code, _lasti(memory, interpreter, frame, code)))
+            frame = read_u64(memory, frame + offsets.frame_previous)
+        except UnreadableMemory:
+            break
+    return tuple(frames)
+
+
+def _lasti(memory: Memory, interpreter: Interpreter, frame: int, code: int) -> int:
+    offsets = interpreter.offsets
+    if offsets.last_instruction is LastInstruction.POINTER:
+        distance = read_u64(memory, frame + offsets.frame_last) - code - offsets.code_bytecode
+        return distance // _CODE_UNIT_BYTES if 0 <= distance < 1 << 26 else -1
+    counted = read_i32(memory, frame + offsets.frame_last)
+    return counted // _CODE_UNIT_BYTES if offsets.last_instruction is LastInstruction.BYTES else counted
