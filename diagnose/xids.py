@@ -5,7 +5,7 @@ Severities: NVIDIA's Xid catalogue as gpud applies it (shared reference "operato
 
 from __future__ import annotations
 
-from rankscope.diagnose.sweep.finding import CRITICAL, WARNING
+from rankscope.diagnose.severity import CRITICAL, WARNING
 
 _RESET, _INSPECT = "Drain the host and reset the GPU or reboot.", "Drain the host; have the GPU inspected."
 _APPLICATION = "Look at the job first: user code causes this; the GPU is suspect if it follows the GPU."

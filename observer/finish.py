@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
+from rankscope.observer.census.owners import uses_accelerator
 from rankscope.observer.census.ranks import FoundRank
 from rankscope.observer.live import ras, samplers
 from rankscope.observer.live.gauges import Member
 from rankscope.observer.live.observation import Observation, Totals
-from rankscope.observer.live.owners import uses_accelerator
 from rankscope.observer.live.process_watch import LOADER, TRAINING, ProcessWatch
-from rankscope.observer.tables import cpu_rows, pattern_rows
+from rankscope.observer.tables import cpu_rows, pattern_rows, reading
 from rankscope.observer.tables import job as gpu_window
 from rankscope.observer.tables import rank as assemble
 from rankscope.observer.tables.rank import OpenAbsence, RankRows, RawProcess
@@ -61,7 +61,7 @@ class _Last:
     window_s: float
     hz: int
     natives: NativeNames
-    hardware: samplers.Reading
+    hardware: reading.Reading
     launches: LaunchCount | None
 
 

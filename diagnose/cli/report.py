@@ -8,9 +8,9 @@ import textwrap
 from collections.abc import Iterable, Iterator
 from typing import TextIO
 
-from rankscope.diagnose.model.attribute import Function
 from rankscope.diagnose.text import clean, rank_list, rate, seconds
 from rankscope.diagnose.verdict.contract import AGAINST, DEVICES, Evidence, Suspect, Verdict, timestamp
+from rankscope.diagnose.verdict.function import Function
 
 WIDTH = 80
 _EVIDENCE_SHOWN = 5

@@ -10,10 +10,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rankscope.diagnose.cli.output import print_json, table
+from rankscope.diagnose.severity import CRITICAL, OK, exit_code
 from rankscope.diagnose.sweep.config import FAIL_ON, Config, read_config
 from rankscope.diagnose.sweep.engine import Sweep
 from rankscope.diagnose.sweep.engine import sweep as run_sweep
-from rankscope.diagnose.sweep.finding import CRITICAL, OK, exit_code
 from rankscope.diagnose.sweep.hook import run_hook
 from rankscope.diagnose.sweep.output import as_json, as_prometheus, as_text, syslog_lines, write_atomically
 from rankscope.diagnose.sweep.registry import Check, all_checks

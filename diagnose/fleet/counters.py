@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rankscope.diagnose.fleet.labels import Floats, Ints, Labels
+from rankscope.diagnose.fleet.labels import Labels
+from rankscope.probes.arrays import Floats, Ints
 
 
 @dataclass(frozen=True, slots=True)

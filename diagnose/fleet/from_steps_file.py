@@ -13,22 +13,13 @@ from dataclasses import replace
 
 import numpy as np
 
-from rankscope.diagnose.fleet.model import (
-    Bools,
-    Counters,
-    Fleet,
-    Floats,
-    Flows,
-    Ints,
-    Labels,
-    Patterns,
-    Pipelines,
-    Ranks,
-    Steps,
-)
+from rankscope.diagnose.fleet.counters import Counters
+from rankscope.diagnose.fleet.labels import Labels
+from rankscope.diagnose.fleet.model import Fleet, Flows, Patterns, Pipelines, Ranks, Steps
 from rankscope.diagnose.fleet.steps_file import Timings
-from rankscope.diagnose.model.excess import nan_median, peers_median
+from rankscope.diagnose.stats.robust import nan_median, peers_median
 from rankscope.observer.window.schema import KINDS
+from rankscope.probes.arrays import Bools, Floats, Ints
 from rankscope.probes.errors import BadData
 
 CELLS_MOST = 200_000_000  # ranks x steps

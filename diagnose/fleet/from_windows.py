@@ -7,7 +7,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rankscope.diagnose.fleet.counters import Columns, Counters
-from rankscope.diagnose.fleet.model import Floats, Flows, Ints, Labels, Patterns, Ranks, Steps
+from rankscope.diagnose.fleet.labels import Labels
+from rankscope.diagnose.fleet.model import Flows, Patterns, Ranks, Steps
+from rankscope.probes.arrays import Floats, Ints
 from rankscope.probes.errors import NoRanks
 
 _STEP_COLUMNS = ("seconds", "own_s", "wait_s", "io_s", "sched_s", "sync_s")

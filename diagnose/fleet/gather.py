@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from rankscope.diagnose.fleet import from_windows
 from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.model.slots import read_slots
+from rankscope.diagnose.fleet.slots import read_slots
 from rankscope.diagnose.text import clean
 from rankscope.observer.window.folder import Window, find_windows, read_window
 from rankscope.observer.window.schema import TABLES

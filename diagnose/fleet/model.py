@@ -10,24 +10,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rankscope.diagnose.fleet.counters import Counter, Counters
-from rankscope.diagnose.fleet.labels import Bools, Floats, Ints, Labels
-
-__all__ = [
-    "Bools",
-    "Counter",
-    "Counters",
-    "Fleet",
-    "Floats",
-    "Flows",
-    "Ints",
-    "Labels",
-    "Patterns",
-    "Pipelines",
-    "Ranks",
-    "Slots",
-    "Steps",
-]
+from rankscope.diagnose.fleet.counters import Counters
+from rankscope.diagnose.fleet.labels import Labels
+from rankscope.probes.arrays import Floats, Ints
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from rankscope.diagnose.fleet.model import Fleet, Ints, Pipelines
-from rankscope.diagnose.model import slots
+from rankscope.diagnose.fleet import slots
+from rankscope.diagnose.fleet.model import Fleet, Pipelines
+from rankscope.probes.arrays import Ints
 
 MESSAGES = ("send", "recv", "receive", "isend", "irecv", "p2p")
 _PART = 0.5  # of the ranks must take part

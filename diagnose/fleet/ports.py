@@ -11,7 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.fleet.model import Bools, Fleet, Floats, Ints
+from rankscope.diagnose.fleet.model import Fleet
+from rankscope.probes.arrays import Bools, Floats, Ints
 
 
 @dataclass(frozen=True, slots=True)

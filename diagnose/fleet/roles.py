@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from rankscope.diagnose.fleet.model import Bools, Fleet, Floats, Ints
+from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.pipelines import message_names
+from rankscope.probes.arrays import Bools, Floats, Ints
 
 _LARGE = 50_000_000
 _LONERS = 10_000

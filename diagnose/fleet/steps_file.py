@@ -20,9 +20,10 @@ import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 
-from rankscope.diagnose.fleet.model import Bools, Floats, Ints, Labels
+from rankscope.diagnose.fleet.labels import Labels
 from rankscope.diagnose.text import clean
 from rankscope.observer.window.schema import KINDS
+from rankscope.probes.arrays import Bools, Floats, Ints
 from rankscope.probes.errors import BadData
 
 REQUIRED = ("rank", "step", "function", "kind", "seconds")

@@ -20,24 +20,16 @@ from dataclasses import dataclass
 import numpy as np
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.fleet.model import Bools, Fleet, Floats, Ints
-from rankscope.diagnose.model.excess import nan_median
+from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.stats.robust import nan_median
+from rankscope.diagnose.verdict.function import Function
+from rankscope.probes.arrays import Bools, Floats, Ints
 
 WAITING = ("collective",)  # kinds in which a rank waits for others: never its own work
 TRANSFER = "transfer"  # detail of a collective that is known to contain no waiting: own time after all
 _FRAME = re.compile(r"^(.*) \((.*):(\d+)\)$", re.DOTALL)
 _SHARED = 0.25
 _LIBRARY = re.compile(r"/(site|dist)-packages/|/lib(64)?/python\d|^<frozen |^<__array_function__")
-
-
-@dataclass(frozen=True, slots=True)
-class Function:
-    """A function as the verdict names it."""
-
-    kind: str
-    name: str
-    file: str
-    line: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,9 +19,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.fleet.model import Bools, Floats, Ints
-from rankscope.diagnose.model.excess import nan_median, peers_median
 from rankscope.diagnose.model.replay import busy
+from rankscope.diagnose.stats.robust import nan_median, peers_median
+from rankscope.probes.arrays import Bools, Floats, Ints
 
 _OF_LONGEST = 0.3
 

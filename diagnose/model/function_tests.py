@@ -23,9 +23,11 @@ import math
 import numpy as np
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.fleet.model import Bools, Fleet, Floats, Ints
+from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.model.attribute import TRANSFER, WAITING
-from rankscope.diagnose.model.excess import Differences, benjamini_hochberg
+from rankscope.diagnose.model.excess import Differences
+from rankscope.diagnose.stats.robust import benjamini_hochberg
+from rankscope.probes.arrays import Bools, Floats, Ints
 
 _PEERS_LEAST = 16
 _Z_STEPS = 2.0

@@ -15,9 +15,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rankscope.diagnose.fleet.model import Fleet, Floats, Ints
+from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.model.attribute import WAITING
 from rankscope.diagnose.verdict.contract import Evidence
+from rankscope.probes.arrays import Floats, Ints
 
 DIFFERS = 0.4
 _BETA_LEAST = 0.01

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.fleet.model import Fleet, Ints
+from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.model.attribute import sample
 from rankscope.diagnose.verdict.contract import Evidence
+from rankscope.probes.arrays import Ints
 
 Key = tuple[float, float]
 

@@ -21,8 +21,9 @@ import warnings
 
 import numpy as np
 
-from rankscope.diagnose.fleet.model import Floats, Ints, Pipelines
-from rankscope.diagnose.model.excess import peers_median, trimmed_mean
+from rankscope.diagnose.fleet.model import Pipelines
+from rankscope.diagnose.stats.robust import peers_median, trimmed_mean
+from rankscope.probes.arrays import Floats, Ints
 
 
 def busy(own: Floats, pipelines: Pipelines | None = None, once_s: Floats | None = None) -> Floats:

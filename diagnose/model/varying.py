@@ -11,8 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.fleet.model import Fleet, Floats, Ints
-from rankscope.diagnose.model.attribute import Function
+from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.verdict.function import Function
+from rankscope.probes.arrays import Floats, Ints
 
 _WORK = ("python", "gpu", "memory")
 _ALONE = 0.8  # of the variance

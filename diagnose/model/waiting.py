@@ -10,8 +10,8 @@ import warnings
 
 import numpy as np
 
-from rankscope.diagnose.fleet.model import Floats, Ints
-from rankscope.diagnose.model.excess import peers_median, trimmed_mean
+from rankscope.diagnose.stats.robust import peers_median, trimmed_mean
+from rankscope.probes.arrays import Floats, Ints
 
 
 def transfer(wait: Floats) -> Floats:

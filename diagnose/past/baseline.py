@@ -17,9 +17,11 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.gather import gather
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.roles import roles
-from rankscope.diagnose.model.attribute import WAITING, Function
-from rankscope.diagnose.model.excess import differences, nan_median
+from rankscope.diagnose.model.attribute import WAITING
+from rankscope.diagnose.model.excess import differences
+from rankscope.diagnose.stats.robust import nan_median
 from rankscope.diagnose.verdict.contract import Baseline
+from rankscope.diagnose.verdict.function import Function
 from rankscope.observer.window.folder import Window, folder_name
 from rankscope.probes.errors import BadData
 

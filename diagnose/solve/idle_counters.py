@@ -11,9 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 
 from rankscope.diagnose import limits, xids
-from rankscope.diagnose.fleet.model import Fleet, Ints
+from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.text import rank_list
 from rankscope.diagnose.verdict.contract import DEVICES, Suspect
+from rankscope.probes.arrays import Ints
 
 MOST = 8  # notes
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.gather import gather
-from rankscope.diagnose.fleet.model import Bools, Fleet, Floats, Ints
+from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.pipelines import find_pipelines
 from rankscope.diagnose.fleet.roles import blind, roles
 from rankscope.diagnose.hypotheses.hang.standstill import find_hang
@@ -33,30 +33,28 @@ from rankscope.diagnose.hypotheses.link.pipelines import slow_links_of_pipelines
 from rankscope.diagnose.hypotheses.link.suspects import suspect_links
 from rankscope.diagnose.hypotheses.rank.cpu import throttled
 from rankscope.diagnose.hypotheses.rank.process import pauses
-from rankscope.diagnose.hypotheses.rank.suspects import (
-    Scene,
-    convicted,
-    episode_suspects,
-    pause_suspect,
-    rank_suspects,
-)
+from rankscope.diagnose.hypotheses.rank.suspects import convicted, episode_suspects, pause_suspect, rank_suspects
 from rankscope.diagnose.model import slots
 from rankscope.diagnose.model.episodes import Episodes, find_episodes
-from rankscope.diagnose.model.excess import Differences, differences, nan_median, odd_ones, peers_median, trimmed_mean
+from rankscope.diagnose.model.excess import Differences, differences, odd_ones
 from rankscope.diagnose.model.function_tests import odd_by_function
 from rankscope.diagnose.model.replay import gain
+from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.model.waiting import waited_for
 from rankscope.diagnose.past.auto_baseline import choose
 from rankscope.diagnose.past.baseline import Reference, code_changed, read_baseline
 from rankscope.diagnose.past.history import History
 from rankscope.diagnose.solve import idle_counters
 from rankscope.diagnose.solve.calibration import calibrate
+from rankscope.diagnose.solve.rhythm_notes import rhythm_notes
 from rankscope.diagnose.solve.second_of_three import second_of_three
 from rankscope.diagnose.stats.onset import find_onset
-from rankscope.diagnose.stats.rhythm import find_drift, find_growth, rhythm_notes
+from rankscope.diagnose.stats.rhythm import find_drift, find_growth
+from rankscope.diagnose.stats.robust import nan_median, peers_median, trimmed_mean
 from rankscope.diagnose.text import rank_list, seconds
 from rankscope.diagnose.verdict.contract import AGAINST, Evidence, StepSeconds, Suspect, Verdict
 from rankscope.observer.window.folder import Window
+from rankscope.probes.arrays import Bools, Floats, Ints
 
 _DESIGNED = ("stage-imbalance", "data-imbalance")  # nobody's fault
 NOBODY = "no rank stands out"

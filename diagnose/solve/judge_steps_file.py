@@ -16,10 +16,10 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.from_steps_file import fleet_of, split
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.steps_file import Timings, read_timings
-from rankscope.diagnose.model.excess import nan_median
 from rankscope.diagnose.past.baseline import reference_of
 from rankscope.diagnose.solve.judge import NOBODY, judge
 from rankscope.diagnose.stats.rhythm import find_growth
+from rankscope.diagnose.stats.robust import nan_median
 from rankscope.diagnose.text import clean
 from rankscope.diagnose.verdict.contract import Baseline, Verdict
 

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from rankscope.diagnose.fleet.model import Bools, Floats, Ints
 from rankscope.diagnose.model.excess import Differences, odd_ones
+from rankscope.probes.arrays import Bools, Floats, Ints
 
 Compare = Callable[[Ints], Differences]
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.fleet.model import Floats
+from rankscope.probes.arrays import Floats
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,10 +16,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.fleet.model import Floats, Ints
-from rankscope.diagnose.model.excess import nan_median
 from rankscope.diagnose.stats.onset import Onset, find_onset
-from rankscope.diagnose.text import seconds
+from rankscope.probes.arrays import Floats
 
 _STEPS_MOST = 2000  # pairs grow with the square
 _Z = 3.0
@@ -110,52 +108,3 @@ def find_spikes(series: Floats) -> Spikes | None:
         return None
     spike = float(np.median(x[at]))
     return Spikes(round(period), len(at), spike, usual, float((x[at] - usual).sum() / known.sum()))
-
-
-def rhythm_notes(numbers: Ints, own: Floats, per_step: Floats, drift: Drift | None) -> list[str]:
-    """What to tell about drifts, spikes of all, and long steps of one rank that are too few to judge by."""
-    notes = []
-    if drift is not None:
-        more = "longer" if drift.end_s > drift.begin_s else "shorter"
-        notes.append(
-            f"steps grow steadily {more} in the window, from {seconds(drift.begin_s)} to {seconds(drift.end_s)}"
-        )
-    spikes = find_spikes(per_step)
-    if spikes is not None:
-        notes.append(
-            f"every {spikes.period}th step takes {seconds(spikes.spike_s)} instead of {seconds(spikes.usual_s)}, "
-            f"{seconds(spikes.cost_s)} on average: {_who(own, per_step, spikes)}"
-        )
-    return notes + _seldom(numbers, own, float(np.nanmedian(per_step)) if np.isfinite(per_step).any() else 0.0)
-
-
-def _who(own: Floats, per_step: Floats, spikes: Spikes) -> str:
-    at = np.flatnonzero(np.nan_to_num(per_step) >= (spikes.spike_s + spikes.usual_s) / 2)
-    busy = nan_median(own[:, at], 1) - nan_median(own, 1)
-    share = float(np.mean(np.nan_to_num(busy) >= 0.5 * (spikes.spike_s - spikes.usual_s)))
-    if share >= 0.5:
-        return "most ranks are busy then (a checkpoint, an evaluation, a collection?)"
-    return (
-        "few ranks are busy then, the others wait for them"
-        if share > 0
-        else "all ranks wait then: for the network or storage"
-    )
-
-
-def _seldom(numbers: Ints, own: Floats, step_s: float) -> list[str]:
-    """One rank alone was slow in one or two steps: too few for a verdict, so say what to record next."""
-    ranks, steps = own.shape
-    if ranks < 2 or steps < limits.STEPS_FEW or step_s <= 0:
-        return []
-    gap = own - nan_median(own, 0)[None, :]
-    spread = 6 * 1.4826 * nan_median(np.abs(gap - nan_median(gap, 1)[:, None]), 1)[:, None]
-    sudden = np.nan_to_num(gap) >= np.maximum(limits.EPISODE_SHARE * step_s, np.nan_to_num(spread, nan=np.inf))
-    count = sudden.sum(axis=1)
-    row = int(np.argmax(count))
-    if count[row] != 2 or count.sum() != 2:
-        return []
-    apart = int(np.diff(np.flatnonzero(sudden[row]))[0])
-    return [
-        f"rank {int(numbers[row])} alone was slow in 2 steps, {apart} apart, which may be chance: "
-        f"a window of {3 * apart} steps and more would tell"
-    ]

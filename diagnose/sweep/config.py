@@ -19,8 +19,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rankscope.diagnose.severity import CRITICAL, UNKNOWN, WARNING
 from rankscope.diagnose.sweep.context import Setting
-from rankscope.diagnose.sweep.finding import CRITICAL, UNKNOWN, WARNING
 from rankscope.diagnose.sweep.registry import Check
 from rankscope.probes.errors import UsageError
 

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar, cast
 
-from rankscope.diagnose.sweep.finding import CRITICAL, OK, UNKNOWN, WARNING, Finding
+from rankscope.diagnose.severity import CRITICAL, OK, UNKNOWN, WARNING
+from rankscope.diagnose.sweep.finding import Finding
 from rankscope.probes.host.procfs import ROOT, read_file
 
 _Value = TypeVar("_Value")

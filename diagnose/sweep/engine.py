@@ -13,9 +13,10 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from rankscope.diagnose.severity import OK, UNKNOWN, worst
 from rankscope.diagnose.sweep.config import Config
 from rankscope.diagnose.sweep.context import Context, Earlier, NotApplicable, Shared, Unreadable
-from rankscope.diagnose.sweep.finding import OK, UNKNOWN, Finding, worst
+from rankscope.diagnose.sweep.finding import Finding
 from rankscope.diagnose.sweep.registry import Check
 from rankscope.diagnose.text import clean
 from rankscope.probes.host.namespaces import host_name

@@ -11,8 +11,9 @@ from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
+from rankscope.diagnose.severity import CRITICAL, OK, STATES, UNKNOWN, WARNING
 from rankscope.diagnose.sweep.engine import Sweep
-from rankscope.diagnose.sweep.finding import CRITICAL, OK, STATES, UNKNOWN, WARNING, Finding
+from rankscope.diagnose.sweep.finding import Finding
 from rankscope.probes.errors import OutputFailed
 
 SCHEMA = "rankscope.sweep/1"

@@ -20,8 +20,8 @@ from typing import Any
 
 import numpy as np
 
-from rankscope.diagnose.model.excess import benjamini_hochberg
-from rankscope.diagnose.sweep.finding import OK, STATES
+from rankscope.diagnose.severity import OK, STATES
+from rankscope.diagnose.stats.robust import benjamini_hochberg
 from rankscope.diagnose.sweep.output import SCHEMA
 from rankscope.diagnose.text import clean
 from rankscope.probes.errors import BadData

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from rankscope.diagnose.sweep.finding import WARNING, Finding
+from rankscope.diagnose.severity import WARNING
+from rankscope.diagnose.sweep.finding import Finding
 from rankscope.diagnose.sweep.store import Point
 
 RECENT_S = 86400.0

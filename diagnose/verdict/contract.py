@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from datetime import datetime, timezone
 from typing import Any
 
-from rankscope.diagnose.model.attribute import Function
 from rankscope.diagnose.text import clean
+from rankscope.diagnose.verdict.function import Function
 from rankscope.probes.errors import EXIT_CRITICAL, EXIT_DEGRADED, EXIT_HEALTHY, EXIT_UNKNOWN
 
 VERDICT_SCHEMA = "rankscope.verdict/1"

@@ -28,9 +28,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
+from rankscope.probes.arrays import Floats
 
 MOST_CTA_SHARE = 0.25
 _MOST_POWER_SHARE = 0.35  # of the level of computing

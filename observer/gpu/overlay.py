@@ -30,7 +30,8 @@ from rankscope.observer.gpu.levels import Shares
 from rankscope.observer.thread import timeline
 from rankscope.observer.thread.patterns import StepTimes
 from rankscope.observer.thread.steps import Steps
-from rankscope.observer.thread.timeline import Bools, Floats, Ints, Timeline
+from rankscope.observer.thread.timeline import Timeline
+from rankscope.probes.arrays import Bools, Floats, Ints
 
 MOST_UNKNOWN = 0.2
 COPY_LEAST_HZ = 1e9  # slower than any copy between host and GPU that is worth a step's time

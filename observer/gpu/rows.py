@@ -15,7 +15,8 @@ from rankscope.observer.thread.functions import Function
 from rankscope.observer.thread.patterns import Labels, Pattern, StepTimes
 from rankscope.observer.thread.resource_use import Use
 from rankscope.observer.thread.steps import Steps
-from rankscope.observer.thread.timeline import Floats, Ints, Timeline
+from rankscope.observer.thread.timeline import Timeline
+from rankscope.probes.arrays import Floats, Ints
 
 TO_DEVICE, TO_HOST = "host to device", "device to host"
 

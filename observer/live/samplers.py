@@ -12,15 +12,15 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from rankscope.observer.census import owners as hardware_map
+from rankscope.observer.census.owners import Hint, uses_accelerator
 from rankscope.observer.census.ranks import FoundRank
-from rankscope.observer.live import owners as hardware_map
-from rankscope.observer.live.owners import Hint, Owners, uses_accelerator
+from rankscope.observer.tables.reading import Reading
 from rankscope.probes.gpu.sampler import GpuSampler
-from rankscope.probes.gpu.series import GpuRecording
 from rankscope.probes.gpu.xid import LoggedXid, logged_xids
 from rankscope.probes.host.kmsg import read_kmsg
 from rankscope.probes.host.procfs import ROOT
-from rankscope.probes.pci.sampler import PcieRecording, PcieSampler
+from rankscope.probes.pci.sampler import PcieSampler
 from rankscope.probes.ports.port import NicRecording
 from rankscope.probes.ports.sampler import PortSampler
 
@@ -28,18 +28,6 @@ EARLIER_S = 600.0  # an Xid of the kernel's log from so long before the window s
 _STOP_S = 2.0
 # Where bursts say nothing (no collectives on GPUs) none are taken.
 _NEVER = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """What was seen of the hardware in a window, and whose it is. `notes`: what was not seen; `earlier_xids`: logged before it."""
-
-    gpus: GpuRecording = field(default_factory=GpuRecording)
-    nics: NicRecording = field(default_factory=NicRecording)
-    links: PcieRecording = field(default_factory=PcieRecording)
-    owners: Owners = field(default_factory=Owners)
-    earlier_xids: tuple[LoggedXid, ...] = ()
-    notes: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
-from rankscope.observer.live.samplers import Reading
+from rankscope.observer.tables.reading import Reading
 from rankscope.observer.thread import resource_use
 from rankscope.observer.thread.resource_use import Use
+from rankscope.probes.arrays import Floats, Ints
 from rankscope.probes.gpu.series import GpuGrowth, GpuSamples, throttle_times
 from rankscope.probes.gpu.xid import LoggedXid
 from rankscope.probes.pci.sampler import PcieGrowth
@@ -24,7 +24,6 @@ from rankscope.probes.pci.tree import BRIDGE
 from rankscope.probes.ports.port import ERROR_NAMES, ETHERNET, PortRecording
 
 Row = dict[str, Any]
-Floats = npt.NDArray[np.float64]
 
 _BUSY = 0.1
 _MIB = 1e6
@@ -286,7 +285,7 @@ def port_use(port: PortRecording) -> Use | None:
     return resource_use.measure(pieces, idle=_IDLE_SHARE)
 
 
-def _spaced(time_ns: npt.NDArray[np.int64]) -> list[int]:
+def _spaced(time_ns: Ints) -> list[int]:
     """Readings at least three quarters of the usual distance apart. One that was late is followed by others too soon, and a card
     that brings its counters up to date once a millisecond would seem to have moved a millisecond's bytes in between."""
     if len(time_ns) < 2:

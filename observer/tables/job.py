@@ -10,10 +10,10 @@ import numpy as np
 from rankscope.observer.gpu import levels as gpu_levels
 from rankscope.observer.gpu.levels import Levels, Series
 from rankscope.observer.gpu.rows import GpuView
-from rankscope.observer.live.samplers import Reading
 from rankscope.observer.tables import hardware_rows
 from rankscope.observer.tables.hardware_rows import Row, row
 from rankscope.observer.tables.rank import RankRows, RawProcess
+from rankscope.observer.tables.reading import Reading
 from rankscope.observer.thread import device_calls
 from rankscope.observer.thread.resource_use import Use
 from rankscope.probes.bpf import ring

@@ -21,7 +21,8 @@ from rankscope.observer.thread.device_calls import MARKER_ROLES, device_calls, o
 from rankscope.observer.thread.functions import NO_STACK, Function, StackName
 from rankscope.observer.thread.patterns import Labels, Pattern, Samples, StepTimes
 from rankscope.observer.thread.steps import Markers, Steps, find_steps
-from rankscope.observer.thread.timeline import Absences, Floats, Ints, Scopes
+from rankscope.observer.thread.timeline import Absences, Scopes
+from rankscope.probes.arrays import Floats, Ints
 from rankscope.probes.bpf import ring
 from rankscope.probes.bpf.ring import Events
 from rankscope.probes.calls import collectives

@@ -13,7 +13,8 @@ import numpy as np
 
 from rankscope.observer.thread.functions import StackName
 from rankscope.observer.thread.patterns import Samples
-from rankscope.observer.thread.timeline import GIL, Absences, Floats
+from rankscope.observer.thread.timeline import GIL, Absences
+from rankscope.probes.arrays import Floats
 
 Leaf = tuple[str, str, int]
 _DETAIL_CAP = 160

@@ -23,7 +23,8 @@ import numpy.typing as npt
 from rankscope.observer.thread import functions, timeline
 from rankscope.observer.thread.functions import NO_STACK, Function, StackName
 from rankscope.observer.thread.steps import Steps
-from rankscope.observer.thread.timeline import Absences, Floats, Ints, Timeline
+from rankscope.observer.thread.timeline import Absences, Timeline
+from rankscope.probes.arrays import Floats, Ints
 
 MIN_SHARE = 0.0005  # stacks below this share of the window are told apart by their leaf only
 _GIL_GAP_S = 0.001  # between two looks at the GIL that belong to one wait

@@ -19,10 +19,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
+from rankscope.probes.arrays import Floats, Ints
 
 SHARE = 0.8
 

@@ -23,11 +23,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
-Floats = npt.NDArray[np.float64]
-Ints = npt.NDArray[np.int64]
-Bools = npt.NDArray[np.bool_]
+from rankscope.probes.arrays import Bools, Floats, Ints
 
 AGREEMENT = 0.9
 GAP_GAIN = 3.0

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
+from rankscope.probes.arrays import Floats, Ints
 from rankscope.probes.gpu.gpm import GpmSample, readings_of
 from rankscope.probes.gpu.model import THROTTLE_BITS, Gpu, pci_address
 from rankscope.probes.sampling.growth import cumulative, total_growth
@@ -53,21 +53,21 @@ class GpuSamples:
     bus: str
     name: str
     source: str
-    time_ns: npt.NDArray[np.int64]
-    interval_ns: npt.NDArray[np.int64]
-    kernel_active: npt.NDArray[np.float64]
-    sm_active: npt.NDArray[np.float64]
-    tensor_active: npt.NDArray[np.float64]
-    dram_active: npt.NDArray[np.float64]
-    pcie_tx_hz: npt.NDArray[np.float64]
-    pcie_rx_hz: npt.NDArray[np.float64]
-    nvlink_tx_hz: npt.NDArray[np.float64]
-    nvlink_rx_hz: npt.NDArray[np.float64]
-    sm_clock_hz: npt.NDArray[np.float64]
-    memory_clock_hz: npt.NDArray[np.float64]
-    power_w: npt.NDArray[np.float64]
-    temperature_c: npt.NDArray[np.float64]
-    throttle_reasons: npt.NDArray[np.int64]
+    time_ns: Ints
+    interval_ns: Ints
+    kernel_active: Floats
+    sm_active: Floats
+    tensor_active: Floats
+    dram_active: Floats
+    pcie_tx_hz: Floats
+    pcie_rx_hz: Floats
+    nvlink_tx_hz: Floats
+    nvlink_rx_hz: Floats
+    sm_clock_hz: Floats
+    memory_clock_hz: Floats
+    power_w: Floats
+    temperature_c: Floats
+    throttle_reasons: Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,9 +194,7 @@ def throttle_times(samples: GpuSamples) -> tuple[ThrottleTime, ...]:
     )
 
 
-def power_proxy(
-    kernel_active: npt.NDArray[np.float64], power_w: npt.NDArray[np.float64], default_w: float | None
-) -> npt.NDArray[np.float64]:
+def power_proxy(kernel_active: Floats, power_w: Floats, default_w: float | None) -> Floats:
     """SM activity guessed from power, kernel_active · clip((P − P_rest) / (P_default − P_rest), 0, 1); see GpuSamples."""
     finite = power_w[np.isfinite(power_w)]
     if not default_w or default_w <= 0 or finite.size == 0:
@@ -232,7 +230,7 @@ def samples_of(index: int, rows: Sequence[Row], readings: Sequence[tuple[int, Gp
     first = readings[0][1] if readings else Gpu(index)
     times = np.array([row.time_ns for row in rows], np.int64)
 
-    def column(values: Sequence[float]) -> npt.NDArray[np.float64]:
+    def column(values: Sequence[float]) -> Floats:
         return np.array(values, np.float64)
 
     table = np.full((len(rows), len(_GPM_NAMES)), np.nan)
@@ -240,7 +238,7 @@ def samples_of(index: int, rows: Sequence[Row], readings: Sequence[tuple[int, Gp
     if told:
         table[list(told)] = [_GPM_COLUMNS(one) for one in readings_of(list(told.values()))]
 
-    def measured(name: str) -> npt.NDArray[np.float64]:
+    def measured(name: str) -> Floats:
         return np.array(table[:, _GPM_NAMES.index(name)], np.float64)
 
     kernel, sm, dram = measured("kernel_active"), measured("sm_active"), measured("dram_active")
@@ -363,7 +361,7 @@ def _processes(gpus: Sequence[Gpu]) -> tuple[ProcessUse, ...]:
     return tuple(result)
 
 
-def _held(times: npt.NDArray[np.int64], readings: Sequence[tuple[int, Gpu]], name: str) -> npt.NDArray[np.float64]:
+def _held(times: Ints, readings: Sequence[tuple[int, Gpu]], name: str) -> Floats:
     """At each time the value of the latest reading before it (of the first one before that); NaN where none tells."""
     known = [(time_ns, float(value)) for time_ns, gpu in readings if (value := getattr(gpu, name)) is not None]
     if not known:
@@ -373,9 +371,7 @@ def _held(times: npt.NDArray[np.int64], readings: Sequence[tuple[int, Gpu]], nam
     return values[np.clip(place, 0, None)]
 
 
-def _or_counted(
-    measured: npt.NDArray[np.float64], times: npt.NDArray[np.int64], readings: Sequence[tuple[int, Gpu]], name: str
-) -> npt.NDArray[np.float64]:
+def _or_counted(measured: Floats, times: Ints, readings: Sequence[tuple[int, Gpu]], name: str) -> Floats:
     """The measured rate; where GPM has none, growth of the byte counter between the two readings around the sample, per
     second: a mean over about a second."""
     if np.isfinite(measured).any():

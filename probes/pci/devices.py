@@ -161,3 +161,9 @@ def _text(path: str) -> str:
         return read_file(path, 8192).decode("ascii", "replace")
     except OSError:
         return ""
+
+
+def device_address(link: str) -> str:
+    """PCI address of the nearest PCI device at or above a `device` link; '' where there is none (USB, virtual, absent)."""
+    parts = os.path.realpath(link).split("/")
+    return next((part for part in reversed(parts) if is_address(part)), "")

@@ -11,8 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rankscope.probes.host.procfs import ROOT, names_in, read_file
-from rankscope.probes.pci.devices import PciDevice, is_address, read_pci
-from rankscope.probes.ports.port import device_address
+from rankscope.probes.pci.devices import PciDevice, device_address, is_address, read_pci
 
 BRIDGE = "bridge"
 KINDS = ("gpu", "nic", "nvme", BRIDGE)

@@ -13,11 +13,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-import numpy as np
-import numpy.typing as npt
-
+from rankscope.probes.arrays import Ints
 from rankscope.probes.host.procfs import ROOT
-from rankscope.probes.pci.devices import is_address
+from rankscope.probes.pci.devices import device_address
 from rankscope.probes.ports import ethtool
 
 INFINIBAND, ROCE, ETHERNET = "infiniband", "roce", "ethernet"
@@ -127,9 +125,9 @@ class PortSamples:
     device: str
     port: int
     pci: str
-    time_ns: npt.NDArray[np.int64]
-    tx_bytes: npt.NDArray[np.int64]
-    rx_bytes: npt.NDArray[np.int64]
+    time_ns: Ints
+    tx_bytes: Ints
+    rx_bytes: Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,12 +354,6 @@ def read_ports_all(root: Path = ROOT) -> tuple[Port, ...]:
     finally:
         for reader in readers:
             reader.close()
-
-
-def device_address(link: str) -> str:
-    """PCI address of the nearest PCI device at or above a `device` link; '' where there is none (USB, virtual, absent)."""
-    parts = os.path.realpath(link).split("/")
-    return next((part for part in reversed(parts) if is_address(part)), "")
 
 
 def _names(table: Mapping[str, tuple[tuple[str, ...], ...]]) -> Iterable[str]:

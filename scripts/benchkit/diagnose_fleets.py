@@ -30,10 +30,13 @@ from pathlib import Path
 
 import numpy as np
 
-from rankscope.diagnose.fleet.model import Bools, Counters, Fleet, Floats, Flows, Ints, Labels, Patterns, Ranks, Steps
+from rankscope.diagnose.fleet.counters import Counters
+from rankscope.diagnose.fleet.labels import Labels
+from rankscope.diagnose.fleet.model import Fleet, Flows, Patterns, Ranks, Steps
 from rankscope.diagnose.solve import calibration
 from rankscope.diagnose.solve.judge import judge
 from rankscope.diagnose.verdict.contract import Suspect
+from rankscope.probes.arrays import Bools, Floats, Ints
 
 FUNCTIONS = 60
 STEPS = 30

@@ -19,6 +19,7 @@ from typing import IO
 import numpy as np
 import numpy.typing as npt
 
+from rankscope.probes.arrays import Ints
 from rankscope.unwinder.errors import UnsupportedInterpreter
 from rankscope.unwinder.interpreter import elf
 
@@ -39,8 +40,8 @@ class _Code:
 
     descriptor: int
     segments: tuple[elf.Segment, ...]
-    starts: npt.NDArray[np.int64]
-    records: npt.NDArray[np.int64]  # of each function, the address of its FDE
+    starts: Ints
+    records: Ints  # of each function, the address of its FDE
     exported: npt.NDArray[np.uint64]
 
     def offset(self, address: int) -> int:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.fleet.model import Bools, Fleet, Floats, Ints
+from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hang import unacknowledged
 from rankscope.diagnose.hypotheses.hang.failed_hardware import (
     Failure,
@@ -24,8 +24,9 @@ from rankscope.diagnose.hypotheses.hang.failed_hardware import (
     failed_ports,
     orphaned_gpus,
 )
-from rankscope.diagnose.model.attribute import Function
 from rankscope.diagnose.verdict.contract import Evidence, Suspect
+from rankscope.diagnose.verdict.function import Function
+from rankscope.probes.arrays import Bools, Floats, Ints
 
 _LINK_SURE = 0.9  # that the message that is missing is the one that is sent again and again
 

@@ -14,13 +14,15 @@ from __future__ import annotations
 import numpy as np
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.fleet.model import Fleet, Floats, Ints
-from rankscope.diagnose.hypotheses.rank.suspects import Scene
-from rankscope.diagnose.model.attribute import WAITING, Function
-from rankscope.diagnose.model.excess import nan_median, trimmed_error, trimmed_mean
+from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.model.attribute import WAITING
 from rankscope.diagnose.model.replay import repaired, shrink
+from rankscope.diagnose.model.scene import Scene
+from rankscope.diagnose.stats.robust import nan_median, trimmed_error, trimmed_mean
 from rankscope.diagnose.text import seconds
 from rankscope.diagnose.verdict.contract import Evidence, Suspect
+from rankscope.diagnose.verdict.function import Function
+from rankscope.probes.arrays import Floats, Ints
 
 
 def heavy_stages(fleet: Fleet, scene: Scene, suspects: Ints) -> list[Suspect]:

@@ -14,13 +14,15 @@ from dataclasses import replace
 import numpy as np
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.fleet.model import Fleet, Ints
-from rankscope.diagnose.hypotheses.rank.suspects import Scene, rank_suspects
-from rankscope.diagnose.model.excess import nan_median, trimmed_mean
+from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.hypotheses.rank.suspects import rank_suspects
 from rankscope.diagnose.model.replay import gain
+from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.past.baseline import Reference
+from rankscope.diagnose.stats.robust import nan_median, trimmed_mean
 from rankscope.diagnose.text import rank_list
 from rankscope.diagnose.verdict.contract import Suspect
+from rankscope.probes.arrays import Ints
 
 _PART = 0.1
 

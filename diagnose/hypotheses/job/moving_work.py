@@ -31,13 +31,14 @@ from statistics import NormalDist
 import numpy as np
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.fleet.model import Bools, Fleet, Floats, Pipelines
-from rankscope.diagnose.hypotheses.rank.suspects import Scene
+from rankscope.diagnose.fleet.model import Fleet, Pipelines
 from rankscope.diagnose.model import varying
-from rankscope.diagnose.model.excess import nan_median, trimmed_mean
 from rankscope.diagnose.model.replay import busy, shrink
+from rankscope.diagnose.model.scene import Scene
+from rankscope.diagnose.stats.robust import nan_median, trimmed_mean
 from rankscope.diagnose.text import seconds
 from rankscope.diagnose.verdict.contract import AGAINST, Evidence, Suspect
+from rankscope.probes.arrays import Bools, Floats
 
 _APART = 4.5
 _TOGETHER = 0.8

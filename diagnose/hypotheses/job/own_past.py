@@ -15,13 +15,17 @@ from typing import Any, TypeVar
 import numpy as np
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.fleet.model import Fleet, Floats, Ints, Labels, Patterns, Ranks, Steps
-from rankscope.diagnose.hypotheses.rank.suspects import Scene, rank_suspects
-from rankscope.diagnose.model.excess import differences, odd_ones, trimmed_mean
+from rankscope.diagnose.fleet.labels import Labels
+from rankscope.diagnose.fleet.model import Fleet, Patterns, Ranks, Steps
+from rankscope.diagnose.hypotheses.rank.suspects import rank_suspects
+from rankscope.diagnose.model.excess import differences, odd_ones
 from rankscope.diagnose.model.replay import shrink
+from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.past.baseline import Reference
+from rankscope.diagnose.stats.robust import trimmed_mean
 from rankscope.diagnose.text import rank_list
 from rankscope.diagnose.verdict.contract import Suspect
+from rankscope.probes.arrays import Floats, Ints
 
 _RANKS_MOST = 4096
 _Table = TypeVar("_Table", Ranks, Patterns)

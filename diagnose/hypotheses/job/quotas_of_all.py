@@ -15,11 +15,12 @@ from __future__ import annotations
 import numpy as np
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.fleet.model import Fleet, Floats
+from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.rank.cpu import throttled
-from rankscope.diagnose.hypotheses.rank.suspects import Scene
 from rankscope.diagnose.model.replay import shrink
+from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.verdict.contract import Evidence, Suspect
+from rankscope.probes.arrays import Floats
 
 _ALIKE = 0.25  # of the longest: quotas are equal, what ranks need is not quite
 _NAMED = 0.02  # of the longest: of equal quotas the suspect is each, also that of the rank that needs least

@@ -10,14 +10,15 @@ from __future__ import annotations
 import numpy as np
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.fleet.model import Fleet, Floats
+from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.rank.case import NO_COUNTER
 from rankscope.diagnose.hypotheses.rank.storage import is_write
-from rankscope.diagnose.hypotheses.rank.suspects import Scene
-from rankscope.diagnose.model.excess import trimmed_mean
+from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.model.waiting import transfer
 from rankscope.diagnose.past.baseline import Growth, Reference, most_grown
+from rankscope.diagnose.stats.robust import trimmed_mean
 from rankscope.diagnose.verdict.contract import Evidence, Suspect
+from rankscope.probes.arrays import Floats
 
 _EXPLAINED_LEAST = 0.5
 

@@ -22,7 +22,7 @@ import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.counters import Counter
-from rankscope.diagnose.fleet.model import Bools, Fleet, Floats, Ints
+from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.ports import Ports, peers_of, ports
 from rankscope.diagnose.hypotheses.link import nic, nvlink
 from rankscope.diagnose.hypotheses.link.port import Found, PortCharge, Scale
@@ -30,6 +30,7 @@ from rankscope.diagnose.hypotheses.rank import pcie
 from rankscope.diagnose.hypotheses.rank.case import CONVICTED, NO_COUNTER, SEEN
 from rankscope.diagnose.model.pcie_links import degraded, narrow_ranks
 from rankscope.diagnose.verdict.contract import Evidence
+from rankscope.probes.arrays import Bools, Floats, Ints
 
 _REACHED = 0.8  # of NVLink's nominal speed that collectives get at best
 

@@ -18,11 +18,12 @@ from collections.abc import Iterator
 import numpy as np
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.fleet.model import Bools, Fleet, Floats
+from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.link.network import Cells, LinkCharge, cells_of, end_at, shapers, tight
 from rankscope.diagnose.hypotheses.rank.case import REPORTED
 from rankscope.diagnose.text import rate as rate_text
 from rankscope.diagnose.verdict.contract import Evidence
+from rankscope.probes.arrays import Bools, Floats
 
 _SUPPORT = 0.95  # what is sent again is counted by the kernel; that it fell into the long steps is inferred
 _SENDER = 1.05  # times the weight: where one pair alone loses, its sender is a little likelier

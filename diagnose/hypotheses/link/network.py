@@ -26,9 +26,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.fleet.model import Bools, Fleet, Floats, Ints
+from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.text import rate as rate_text
 from rankscope.diagnose.verdict.contract import Evidence
+from rankscope.probes.arrays import Bools, Floats, Ints
 
 _SHAPED_RATIO = 1.5  # enough where the shaper itself is seen
 _SHAPED_BELOW = 0.7  # of the median shaper of the other hosts

@@ -15,12 +15,13 @@ from __future__ import annotations
 import numpy as np
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.fleet.model import Bools, Fleet, Floats
+from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.ports import grown, peers_of
 from rankscope.diagnose.hypotheses.link.port import Found, PortCharge
 from rankscope.diagnose.hypotheses.rank.case import CONVICTED, REPORTED, SEEN
 from rankscope.diagnose.text import rate
 from rankscope.diagnose.verdict.contract import Evidence
+from rankscope.probes.arrays import Bools, Floats
 
 PREFIX = "nic."
 ERRORS = ("nic.symbol_errors", "nic.crc_errors")

@@ -23,12 +23,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.fleet.model import Fleet, Floats, Ints
+from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.pipelines import message_names
 from rankscope.diagnose.hypotheses.rank.case import NO_COUNTER
-from rankscope.diagnose.hypotheses.rank.suspects import Scene
-from rankscope.diagnose.model.excess import nan_median, peers_median, trimmed_mean
+from rankscope.diagnose.model.scene import Scene
+from rankscope.diagnose.stats.robust import nan_median, peers_median, trimmed_mean
 from rankscope.diagnose.verdict.contract import Evidence, Suspect
+from rankscope.probes.arrays import Floats, Ints
 
 _GRADIENTS = re.compile(r"backward|bwd|grad", re.IGNORECASE)
 _ACTIVATIONS = re.compile(r"forward|fwd|activation", re.IGNORECASE)

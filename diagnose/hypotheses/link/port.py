@@ -8,11 +8,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.fleet.model import Bools, Fleet, Floats, Ints
+from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.ports import Ports, classes, grown, peers_of
 from rankscope.diagnose.hypotheses.rank.case import REPORTED
-from rankscope.diagnose.model.excess import trimmed_mean
+from rankscope.diagnose.stats.robust import trimmed_mean
 from rankscope.diagnose.verdict.contract import Evidence
+from rankscope.probes.arrays import Bools, Floats, Ints
 
 
 @dataclass(frozen=True, slots=True)

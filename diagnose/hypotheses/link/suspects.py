@@ -11,17 +11,18 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rankscope.diagnose.fleet.model import Fleet, Floats
+from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.link.hardware import judge as judge_hardware
 from rankscope.diagnose.hypotheses.link.loss import judge as judge_loss
 from rankscope.diagnose.hypotheses.link.network import LinkCharge
 from rankscope.diagnose.hypotheses.link.network import judge as judge_links
 from rankscope.diagnose.hypotheses.link.port import PortCharge
 from rankscope.diagnose.hypotheses.rank.case import CONVICTED
-from rankscope.diagnose.hypotheses.rank.suspects import Scene
-from rankscope.diagnose.model.excess import nan_median, trimmed_mean
+from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.model.slots import least_stay
+from rankscope.diagnose.stats.robust import nan_median, trimmed_mean
 from rankscope.diagnose.verdict.contract import Evidence, Suspect
+from rankscope.probes.arrays import Floats
 
 
 def suspect_links(fleet: Fleet, scene: Scene, gained: float, suspects: Sequence[Suspect]) -> list[Suspect]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from rankscope.diagnose.fleet.model import Counter, Fleet, Ints
-from rankscope.diagnose.model.attribute import Function, FunctionExcess, Located, Profiles, sample
+from rankscope.diagnose.fleet.counters import Counter
+from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.model.attribute import FunctionExcess, Located, Profiles, sample
 from rankscope.diagnose.verdict.contract import Evidence
+from rankscope.diagnose.verdict.function import Function
+from rankscope.probes.arrays import Ints
 
 # Support of a charge, and so a factor of its confidence.
 CONVICTED = 1.0  # a counter on the same component says why

@@ -14,10 +14,11 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from rankscope.diagnose.fleet.model import Bools, Fleet
+from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.rank.case import CONVICTED, NO_COUNTER, Case, Charge
 from rankscope.diagnose.model.attribute import sample
 from rankscope.diagnose.verdict.contract import Evidence
+from rankscope.probes.arrays import Bools
 
 _OWNER = re.compile(r"^(.*) \((\d+)\)$", re.DOTALL)
 INTERRUPTS = re.compile(r"^ksoftirqd/(\d{1,5})$")  # the kernel's thread for interrupts that are too many

@@ -11,8 +11,9 @@ import numpy as np
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.counters import Counter
 from rankscope.diagnose.hypotheses.rank.case import NO_COUNTER, Case, Charge
-from rankscope.diagnose.model.attribute import Function, FunctionExcess, sample
+from rankscope.diagnose.model.attribute import FunctionExcess, sample
 from rankscope.diagnose.verdict.contract import Evidence
+from rankscope.diagnose.verdict.function import Function
 
 _SMALL = 1e-3  # of the own time: functions below say nothing
 _SLOWER = 1.2

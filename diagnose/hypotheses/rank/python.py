@@ -10,8 +10,9 @@ import re
 from collections.abc import Iterator
 
 from rankscope.diagnose.hypotheses.rank.case import GUESS, NO_COUNTER, SEEN, Case, Charge
-from rankscope.diagnose.model.attribute import Function, FunctionExcess, Located
+from rankscope.diagnose.model.attribute import FunctionExcess, Located
 from rankscope.diagnose.verdict.contract import AGAINST, Evidence
+from rankscope.diagnose.verdict.function import Function
 
 _LOADER_FILES = ("dataloader", "data_loader", "/utils/data/")
 _LOCKS = ("futex", "lock", "semaphore", "condition")

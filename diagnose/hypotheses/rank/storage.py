@@ -11,9 +11,10 @@ from collections.abc import Iterator
 
 from rankscope.diagnose.hypotheses.rank import memory
 from rankscope.diagnose.hypotheses.rank.case import CONVICTED, NO_COUNTER, SEEN, Case, Charge
-from rankscope.diagnose.model.attribute import Function, FunctionExcess
+from rankscope.diagnose.model.attribute import FunctionExcess
 from rankscope.diagnose.text import rate
 from rankscope.diagnose.verdict.contract import Evidence
+from rankscope.diagnose.verdict.function import Function
 
 _WRITES = (
     "write",

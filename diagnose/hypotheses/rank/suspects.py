@@ -7,43 +7,27 @@ Ranks of one host with the same cause in the same place, which suffer about equa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable
 
 import numpy as np
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.fleet.model import Bools, Fleet, Floats, Ints, Pipelines, Slots
+from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.rank.case import CONVICTED, GUESS, Case, Charge
 from rankscope.diagnose.hypotheses.rank.charges import charges
 from rankscope.diagnose.hypotheses.rank.counter_evidence import weighed
 from rankscope.diagnose.hypotheses.rank.process import Pause
 from rankscope.diagnose.model.attribute import Located, Profiles, sample
 from rankscope.diagnose.model.episodes import Episodes
-from rankscope.diagnose.model.excess import Differences, nan_median, trimmed_mean
 from rankscope.diagnose.model.pattern_distance import distance_evidence
 from rankscope.diagnose.model.replay import share_out
+from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.model.slots import late_evidence
 from rankscope.diagnose.model.waiting import least_waiter_share
-from rankscope.diagnose.stats.onset import Onset
+from rankscope.diagnose.stats.robust import nan_median, trimmed_mean
 from rankscope.diagnose.text import seconds
 from rankscope.diagnose.verdict.contract import CAUSES, DEVICES, Evidence, Suspect
-
-
-@dataclass(frozen=True, slots=True)
-class Scene:
-    """The part of the window that is judged: from the onset on, if there is one."""
-
-    own: Floats
-    wait: Floats
-    roles: Ints
-    step_s: float
-    differences: Differences
-    compare: Callable[[Ints], Differences]  # of these ranks (rows) among themselves
-    onset: Onset | None
-    busy_s: Floats  # per step: its length without the transfer
-    pipelines: Pipelines | None = None
-    slots: Slots | None = None
+from rankscope.probes.arrays import Bools, Floats, Ints
 
 
 def convicted(fleet: Fleet, scene: Scene, nearly: Bools, ordered: Bools, odd: Bools) -> Bools:

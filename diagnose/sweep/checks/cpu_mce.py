@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rankscope.diagnose.severity import CRITICAL, OK
 from rankscope.diagnose.sweep.context import Context
-from rankscope.diagnose.sweep.finding import CRITICAL, OK, Finding
+from rankscope.diagnose.sweep.finding import Finding
 from rankscope.diagnose.sweep.readings.kernel_events import MCE, logged_events, recent, unix_time
 from rankscope.probes.host.procfs import proc_path, read_file
 

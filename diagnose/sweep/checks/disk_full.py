@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rankscope.diagnose.severity import CRITICAL, OK, WARNING
 from rankscope.diagnose.sweep.context import Context, NotApplicable
-from rankscope.diagnose.sweep.finding import CRITICAL, OK, WARNING, Finding
+from rankscope.diagnose.sweep.finding import Finding
 from rankscope.diagnose.sweep.readings.filesystems import Usage, usages
 
 ID = "disk.full"

@@ -11,8 +11,9 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from rankscope.diagnose.severity import CRITICAL, WARNING
 from rankscope.diagnose.sweep.context import Context
-from rankscope.diagnose.sweep.finding import CRITICAL, WARNING, Finding
+from rankscope.diagnose.sweep.finding import Finding
 from rankscope.diagnose.sweep.readings.filesystems import usages
 from rankscope.probes.host.procfs import pids, proc_path, read_file, read_stat
 

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rankscope.diagnose.severity import CRITICAL
 from rankscope.diagnose.sweep.context import Context, NotApplicable
-from rankscope.diagnose.sweep.finding import CRITICAL, Finding
+from rankscope.diagnose.sweep.finding import Finding
 from rankscope.diagnose.sweep.readings.gpus import loaded
 from rankscope.diagnose.sweep.readings.kernel_events import kernel_log, recent, unix_time
 from rankscope.diagnose.xids import meaning

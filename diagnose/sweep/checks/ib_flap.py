@@ -8,8 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rankscope.diagnose.severity import CRITICAL, WARNING
 from rankscope.diagnose.sweep.context import Context, NotApplicable
-from rankscope.diagnose.sweep.finding import CRITICAL, WARNING, Finding
+from rankscope.diagnose.sweep.finding import Finding
 from rankscope.probes.ports.infiniband import read_ports
 
 ID = "ib.flap"

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rankscope.diagnose.severity import CRITICAL
 from rankscope.diagnose.sweep.context import Context
-from rankscope.diagnose.sweep.finding import CRITICAL, Finding
+from rankscope.diagnose.sweep.finding import Finding
 from rankscope.diagnose.sweep.readings.kernel_events import (
     OTHER,
     grouped,

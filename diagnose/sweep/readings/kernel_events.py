@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from rankscope.diagnose.severity import CRITICAL, WARNING
 from rankscope.diagnose.sweep.context import Context, Unreadable
-from rankscope.diagnose.sweep.finding import CRITICAL, WARNING
 from rankscope.probes.host.kmsg import KernelMessage, read_kmsg
 
 IO, MCE, OOM, READONLY, OTHER = "io", "mce", "oom", "readonly", "other"

@@ -6,17 +6,11 @@ import numpy as np
 import pytest
 
 from rankscope.diagnose.fleet.model import Pipelines
-from rankscope.diagnose.model.excess import (
-    benjamini_hochberg,
-    differences,
-    odd_ones,
-    peers_median,
-    trimmed_error,
-    trimmed_mean,
-)
+from rankscope.diagnose.model.excess import differences, odd_ones
 from rankscope.diagnose.model.replay import busy, gain, share_out
 from rankscope.diagnose.model.waiting import transfer, waited_for
 from rankscope.diagnose.stats.onset import find_onset
+from rankscope.diagnose.stats.robust import benjamini_hochberg, peers_median, trimmed_error, trimmed_mean
 
 
 def test_trimmed_mean_leaves_the_extremes_out_and_ignores_nan() -> None:

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 from gpu_jobs import job, series_of
 
-from rankscope.observer.live.owners import Owners
-from rankscope.observer.live.samplers import Reading
+from rankscope.observer.census.owners import Owners
 from rankscope.observer.tables.job import counter_rows, with_gpus
 from rankscope.observer.tables.rank import RawProcess, assemble
+from rankscope.observer.tables.reading import Reading
 from rankscope.observer.thread.device_calls import device_calls, moved_bytes, wait_s
 from rankscope.observer.thread.functions import StackName
 from rankscope.observer.thread.timeline import COPY, GPU_WAIT

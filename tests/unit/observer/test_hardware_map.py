@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from rankscope.observer.live.owners import Owners, find_owners, read_hints
+from rankscope.observer.census.owners import Owners, find_owners, read_hints
 from rankscope.probes.gpu.series import GpuGrowth, GpuRecording, ProcessUse
 from rankscope.probes.pci.tree import EMPTY
 

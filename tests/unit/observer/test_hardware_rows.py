@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from rankscope.observer.census.owners import Foreign, Owners
 from rankscope.observer.gpu.levels import find_levels
-from rankscope.observer.live.owners import Foreign, Owners
-from rankscope.observer.live.samplers import Reading
 from rankscope.observer.tables.hardware_rows import counter_rows, pcie_limit_hz, port_use
 from rankscope.observer.tables.job import series_of
+from rankscope.observer.tables.reading import Reading
 from rankscope.observer.window.schema import COUNTER_NAMES
 from rankscope.probes.gpu.model import Gpu
 from rankscope.probes.gpu.series import GpuGrowth, GpuRecording, GpuSamples, LinkGrowth, ProcessUse, Xid
@@ -281,7 +281,7 @@ def test_a_healthy_gpu_that_nobody_of_the_job_uses_is_left_out_and_a_lost_one_is
 
 
 def test_nearest_ports_are_shared_out_among_gpus_that_are_equally_near() -> None:
-    from rankscope.observer.live.owners import _ports
+    from rankscope.observer.census.owners import _ports
 
     def node(address: str, kind: str, ports: tuple[str, ...] = ()) -> PcieNode:
         link = PciLink(32.0, 16)

@@ -19,10 +19,11 @@ from hypothesis import strategies as st
 from sweep_trees import CHECKS, NOW_S, host, ib, put
 
 from rankscope.diagnose.cli.main import run as command_line
+from rankscope.diagnose.severity import exit_code
 from rankscope.diagnose.sweep.config import Config, ConfigError, parse_config
 from rankscope.diagnose.sweep.context import Context, Earlier
 from rankscope.diagnose.sweep.engine import sweep
-from rankscope.diagnose.sweep.finding import Finding, exit_code
+from rankscope.diagnose.sweep.finding import Finding
 from rankscope.diagnose.sweep.output import as_json, as_prometheus, as_text
 from rankscope.diagnose.sweep.peers import HostSweep, odd_ones, parse_sweep
 from rankscope.diagnose.sweep.registry import Check, all_checks

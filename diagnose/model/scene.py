@@ -1,0 +1,27 @@
+"""The part of the window that is judged, and what was found in it so far: what every hypothesis is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rankscope.diagnose.fleet.model import Pipelines, Slots
+from rankscope.diagnose.model.excess import Differences
+from rankscope.diagnose.stats.onset import Onset
+from rankscope.probes.arrays import Floats, Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """The part of the window that is judged: from the onset on, if there is one."""
+
+    own: Floats
+    wait: Floats
+    roles: Ints
+    step_s: float
+    differences: Differences
+    compare: Callable[[Ints], Differences]  # of these ranks (rows) among themselves
+    onset: Onset | None
+    busy_s: Floats  # per step: its length without the transfer
+    pipelines: Pipelines | None = None
+    slots: Slots | None = None

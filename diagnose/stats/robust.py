@@ -1,0 +1,114 @@
+"""Robust location, scale and error, and the control of false discoveries.
+
+trimmed_mean    mean of what is left when 10 % of the values at either end are left out
+trimmed_error   winsorised sd / (kept share · sqrt(n_eff)),  n_eff = n (1 - rho) / (1 + rho),  rho = lag-1 autocorrelation
+Yuen 1974; Kendall 1954 (bias of rho); Benjamini & Hochberg 1995 (statsmodels, fdr_bh).
+"""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+
+from rankscope.diagnose import limits
+from rankscope.probes.arrays import Bools, Floats, Ints
+
+TRIM = 0.1
+
+
+_MAD_TO_SD = 1.4826
+
+
+def nan_median(values: Floats, axis: int) -> Floats:
+    """Median without NaN; NaN, and no warning, where everything is NaN."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        return np.asarray(np.nanmedian(values, axis=axis), dtype=np.float64)
+
+
+def trimmed_mean(values: Floats, trim: float = TRIM) -> Floats:
+    """Mean of each row without its `trim` lowest and highest values, at least one of each from five values on."""
+    ordered, lowest, highest = _trimmed(values, trim)
+    position = np.arange(values.shape[1])
+    inside = (position >= lowest[:, None]) & (position < highest[:, None])
+    total = np.where(inside, np.nan_to_num(ordered), 0.0).sum(axis=1)
+    count = np.maximum(highest - lowest, 0)
+    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+
+def trimmed_error(values: Floats, rho: Floats | None = None, trim: float = TRIM) -> Floats:
+    """Standard error of `trimmed_mean`; `rho`: lag-1 autocorrelation per row. Infinite below three values."""
+    ordered, lowest, highest = _trimmed(values, trim)
+    count = np.isfinite(values).sum(axis=1)
+    if values.shape[1] == 0:
+        return np.full(len(values), np.inf)
+    rows, width = np.arange(len(values)), values.shape[1] - 1
+    low = ordered[rows, np.clip(lowest, 0, width)][:, None]
+    high = ordered[rows, np.clip(highest - 1, 0, width)][:, None]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        spread = np.nanstd(np.clip(values, low, high), axis=1)
+    rho = np.zeros(len(values)) if rho is None else rho
+    effective = np.maximum(count * (1 - rho) / (1 + rho), 1.0)
+    kept = np.where(count > 0, (highest - lowest) / np.maximum(count, 1), 1.0)
+    error = spread / (np.maximum(kept, 0.2) * np.sqrt(effective))
+    return np.where(count >= 3, np.nan_to_num(error, nan=np.inf), np.inf)
+
+
+def autocorrelation(values: Floats, split: int = 0) -> Floats:
+    """Lag-1 autocorrelation of each row around the medians of its parts before and after column `split`, in [0, 0.9].
+
+    rho' = rho + (1 + 3 rho) / n corrects the bias of short series (Kendall 1954). No row is taken to be less correlated than
+    the median row: the noise of one host is of one kind, and a single short series says little about it.
+    """
+    rest = values.copy()
+    for part in (slice(None, split), slice(split, None)):
+        if values[:, part].shape[1]:
+            rest[:, part] -= nan_median(values[:, part], 1)[:, None]
+    spread = 3 * _MAD_TO_SD * nan_median(np.abs(rest), 1)[:, None]  # a single stall must not hide the correlation
+    rest = np.nan_to_num(np.clip(rest, -spread, spread))
+    count = np.maximum(np.isfinite(values).sum(axis=1), 1)
+    square = (rest**2).sum(axis=1)
+    rho = np.divide((rest[:, 1:] * rest[:, :-1]).sum(axis=1), square, out=np.zeros(len(values)), where=square > 0)
+    rho = np.clip(rho + (1 + 3 * rho) / count, 0.0, 0.9)
+    return np.asarray(np.maximum(rho, np.median(rho) if len(rho) else 0.0), dtype=np.float64)
+
+
+def _trimmed(values: Floats, trim: float) -> tuple[Floats, Ints, Ints]:
+    ordered = np.sort(values, axis=1)  # NaN last
+    count = np.isfinite(values).sum(axis=1)
+    cut = np.where(count >= 5, np.maximum((count * trim).astype(np.int64), 1), 0)
+    return ordered, cut, count - cut
+
+
+def benjamini_hochberg(p: Floats, tests: int = 0) -> Bools:
+    """Which of these hypotheses are rejected at the false-discovery rate q. `tests`: how many were tested, where p is a part.
+
+    A p above q is never rejected, so of m tests only the k small ones are handed over, with q k / m in place of q: the same bounds
+    i q / m for millions of tests.
+    """
+    rate = limits.FALSE_DISCOVERY_RATE
+    small = p <= rate
+    rejected = np.zeros(len(p), dtype=bool)
+    if small.any():
+        from statsmodels.stats.multitest import multipletests  # a second to load: only where somebody is odd
+
+        part = int(small.sum()) / max(tests, len(p))
+        rejected[small] = multipletests(p[small], rate * part, method="fdr_bh")[0]
+    return rejected
+
+
+def peers_median(values: Floats, roles: Ints) -> Floats:
+    """For each rank and step the median over its peers. In large roles the rank itself is not left out."""
+    result = np.full_like(values, np.nan)
+    for role in np.unique(roles):
+        members = np.flatnonzero(roles == role)
+        if len(members) < 2:
+            continue
+        if len(members) > limits.PEERS_EXACT:
+            result[members] = nan_median(values[members], 0)
+            continue
+        for position, member in enumerate(members):
+            result[member] = nan_median(values[np.delete(members, position)], 0)
+    return result

@@ -1,0 +1,131 @@
+"""The house stays as it was drawn: imports point down, no cycles, no crowded folder, every room says what it is for."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10
+    import tomli as tomllib
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+PACKAGES = ("probes", "unwinder", "observer", "diagnose")
+MOST_FILES = 15
+TABLES_OF_CASES = ("diagnose/sweep/checks", "diagnose/hypotheses/")
+
+# From the bottom up: a room imports only what stands before it in its own list, and packages before its own.
+# A name that is a file is a room of its own at the root of its package.
+FLOORS: dict[str, tuple[str, ...]] = {
+    "probes": ("errors", "arrays", "host", "elf", "bpf", "sched", "files", "network", "sampling", "pci", "ports", "gpu", "nccl", "calls"),
+    "unwinder": ("errors", "interpreter", "names", "walk"),
+    "observer": ("window", "census", "thread", "gpu", "tables", "live", "finish", "recorder", "doctor"),
+    "diagnose": (
+        "severity", "limits", "text", "xids", "verdict", "stats", "fleet", "model", "past", "hypotheses", "solve", "sweep", "cli",
+    ),
+}  # fmt: skip
+
+
+def modules() -> dict[str, Path]:
+    """Dotted names below `rankscope` and their files, of the four packages."""
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard", *(f"{package}/*.py" for package in PACKAGES)],
+        cwd=REPOSITORY, capture_output=True, text=True, check=True,
+    ).stdout.split()  # fmt: skip
+    found = {}
+    for name in listed:
+        path = REPOSITORY / name
+        if path.exists():
+            parts = Path(name).with_suffix("").parts
+            found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
+    return found
+
+
+MODULES = modules()
+
+
+def imports(path: Path) -> set[str]:
+    """Modules of ours that a file imports, those in functions and under TYPE_CHECKING too."""
+    result = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        names: list[str] = []
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        for name in names:
+            inner = name.removeprefix("rankscope.")
+            if inner != name and inner in MODULES and MODULES[inner].name != "__init__.py":
+                result.add(inner)
+    return result
+
+
+IMPORTS = {name: imports(path) for name, path in MODULES.items()}
+
+
+def room(module: str) -> tuple[str, str]:
+    package, _, rest = module.partition(".")
+    return package, rest.split(".")[0]
+
+
+def test_imports_point_down() -> None:
+    upward = []
+    for module, imported in IMPORTS.items():
+        package, own = room(module)
+        for other in imported:
+            below, its = room(other)
+            if below != package:
+                fine = PACKAGES.index(below) < PACKAGES.index(package)
+            elif not own or own == its:
+                fine = True
+            else:
+                fine = FLOORS[package].index(its) < FLOORS[package].index(own)
+            if not fine:
+                upward.append(f"{module} -> {other}")
+    assert upward == []
+
+
+def test_no_file_imports_itself_by_a_detour() -> None:
+    left = {module: set(imported) for module, imported in IMPORTS.items()}
+    while free := [module for module, imported in left.items() if not imported & left.keys()]:
+        for module in free:
+            del left[module]
+    assert sorted(left) == []
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_room_has_its_place(package: str) -> None:
+    rooms = {room(module)[1] for module in MODULES if module.startswith(f"{package}.")}
+    assert rooms == set(FLOORS[package])
+
+
+def test_no_folder_is_crowded() -> None:
+    listed = subprocess.run(
+        ["git", "ls-files", "-co", "--exclude-standard", *PACKAGES, "scripts"], cwd=REPOSITORY, capture_output=True, text=True, check=True
+    ).stdout.split()  # fmt: skip
+    count: dict[str, int] = defaultdict(int)
+    for name in listed:
+        path = Path(name)
+        if path.suffix in (".py", ".c", ".h") and path.name != "__init__.py" and (REPOSITORY / path).exists():
+            count[str(path.parent)] += 1
+    free = (*TABLES_OF_CASES, "scripts/labkit/faults", "scripts/labkit/gpu/sim", "scripts/labkit/gpu/faults")
+    assert {name: number for name, number in count.items() if number > MOST_FILES and not name.startswith(free)} == {}
+
+
+@pytest.mark.parametrize("folder", sorted({path.parent for path in MODULES.values()}))
+def test_every_room_says_what_it_is_for(folder: Path) -> None:
+    readme = folder / "README.md"
+    assert readme.is_file(), "a room has a README: what comes in, what goes out, where to add one"
+    assert len(readme.read_text().splitlines()) >= 5
+
+
+def test_the_distribution_holds_every_folder() -> None:
+    settings = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())["tool"]["setuptools"]
+    folders = {str(path.parent.relative_to(REPOSITORY)) for path in MODULES.values()}
+    assert set(settings["packages"]) == {f"rankscope.{folder.replace('/', '.')}" for folder in folders}
+    assert settings["package-dir"] == {f"rankscope.{package}": package for package in PACKAGES}
