@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from labkit import demo, table, verdicts
+from labkit import compare, demo, table, verdicts
 from labkit.cases import read, save
 from labkit.faults import ALL, CLASSIC, Fault
 from labkit.faults.base import DOSES
@@ -24,7 +24,8 @@ EPILOG = """examples:
   scripts/lab --faults classic --doses strong                  the first six kinds of fault and a healthy run
   scripts/lab --faults python,none --seeds 1 --ranks 4 --hosts 2
   scripts/lab --effects --faults all                           what each fault does to the job, without observing it
-  scripts/lab --judge-again lab-out                            ask once more about the windows that were kept
+  scripts/lab --judge-again lab-out --json after.json          ask once more about the windows that were kept
+  scripts/lab --compare before.json after.json                 two judgings of the same windows: what differs
   scripts/lab --gpu --faults all --seeds 5                     the GPU lab: eight ranks on an emulated machine
   scripts/lab --run-only 60 --ranks 4                          a healthy job to look at
   scripts/lab --clean                                          remove what an interrupted lab left
@@ -91,6 +92,14 @@ def _parser() -> argparse.ArgumentParser:
         "--judge-again", type=Path, metavar="DIR", help="judge the windows kept in DIR once more, and end"
     )
     parser.add_argument(
+        "--compare",
+        type=Path,
+        nargs=2,
+        metavar=("BEFORE", "AFTER"),
+        help="print in what the verdicts of two judgings differ (files of --json, or folders of kept cases), and end; "
+        "exit code 1 if they do",
+    )
+    parser.add_argument(
         "--keep",
         action="store_true",
         help="keep logs and verdicts of all cases in lab-out/, not only of bad ones",
@@ -144,6 +153,10 @@ def _seeds(text: str) -> list[int]:
 
 
 def _act(args: argparse.Namespace) -> int:
+    if args.compare:
+        lines, same = compare.comparison(*map(compare.judgings, args.compare))
+        print("\n".join(lines))
+        return 0 if same else EXIT_NOT_GOOD_ENOUGH
     bench = _bench(args)
     faults = _faults(args.faults, bench.faults)
     if not args.clean:

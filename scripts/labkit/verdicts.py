@@ -33,6 +33,7 @@ class Suspect:
     instance: str
     said: str
     confidence: float = 0.0
+    lost_s: float = 0.0  # seconds of each step
 
     def __str__(self) -> str:
         where = f" ranks {','.join(map(str, self.ranks))}" if self.ranks else f" {self.host}"
@@ -77,6 +78,7 @@ def _suspect(item: dict[str, Any]) -> Suspect:
         instance=str(item.get("instance") or ""),
         said=json.dumps(item),
         confidence=float(item.get("confidence") or 0.0),
+        lost_s=float(item.get("lost_seconds_per_step") or 0.0),
     )
 
 
