@@ -12,6 +12,7 @@ import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.stats.robust import peers_median, robust_sd_of_others
 from rankscope.probes.arrays import Bools, Floats, Ints
 
 
@@ -109,7 +110,7 @@ def classes(capability: Floats) -> Ints:
 
 
 def peers_of(values: Floats, group: Ints) -> tuple[Floats, Floats, Ints]:
-    """Per port (median, 1.4826 MAD, number) over the other ports of its class; NaN, NaN, 0 without any."""
+    """Per port (median, robust_sd, number) over the other ports of its class; NaN, NaN, 0 without any."""
     middle, spread = np.full(len(values), np.nan), np.full(len(values), np.nan)
     count = np.zeros(len(values), dtype=np.int64)
     for each in np.unique(group):
@@ -117,14 +118,8 @@ def peers_of(values: Floats, group: Ints) -> tuple[Floats, Floats, Ints]:
         if len(members) < 2:
             continue
         count[members] = len(members) - 1
-        if len(members) > limits.PEERS_EXACT:
-            middle[members] = np.median(values[members])
-            spread[members] = 1.4826 * np.median(np.abs(values[members] - middle[members[0]]))
-            continue
-        for place, member in enumerate(members):
-            others = values[np.delete(members, place)]
-            middle[member] = np.median(others)
-            spread[member] = 1.4826 * np.median(np.abs(others - middle[member]))
+        middle[members] = peers_median(values[members, None], np.zeros_like(members))[:, 0]
+        spread[members] = robust_sd_of_others(values[members])
     # A port that does not report the value itself still has peers.
     for each in np.unique(group[~np.isfinite(values)]):
         members = (group == each) & ~np.isfinite(values)

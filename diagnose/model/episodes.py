@@ -1,6 +1,6 @@
 """Rare episodes: steps in which one rank is suddenly slow. No robust mean over steps shows them; the tail does.
 
-An episode of rank r is a step s with d(r,s) = own(r,s) - median over peers >= max(a quarter of a step, 4 x 1.4826 MAD of d(r,·)).
+An episode of rank r is a step s with d(r,s) = own(r,s) - median over peers >= max(a quarter of a step, 4 robust_sd of d(r,·)).
 If accidents fall on ranks by chance, each of the E episodes falls on r with probability 1 / R. Rank r is a suspect if
 
 2 R · P(Binomial(E, 1/R) >= E(r)) · rhythm(r) <= 1 %,  E(r) >= 3, at most half of the steps are episodes,
@@ -20,7 +20,7 @@ import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.model.replay import busy
-from rankscope.diagnose.stats.robust import nan_median, peers_median
+from rankscope.diagnose.stats.robust import peers_median, robust_sd
 from rankscope.probes.arrays import Bools, Floats, Ints
 
 _OF_LONGEST = 0.3
@@ -46,8 +46,7 @@ def find_episodes(own: Floats, roles: Ints, step_s: float, floor_s: Floats, skip
     if ranks < 2 or steps < limits.STEPS_FEW:
         return
     gap = own - peers_median(own, roles)
-    rest = np.abs(gap - nan_median(gap, 1)[:, None])
-    spread = 4 * 1.4826 * nan_median(rest, 1)[:, None]
+    spread = 4 * robust_sd(gap, 1)[:, None]
     gap = np.nan_to_num(gap)
     least = np.maximum(limits.EPISODE_SHARE * step_s, np.nan_to_num(spread, nan=np.inf))
     gap_of_all = np.delete(gap, skip, axis=0)

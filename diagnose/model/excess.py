@@ -4,12 +4,12 @@ d(r,s) = own(r,s) - median over peers q of own(q,s)        per step s, peers = r
 excess(r) = 10 % trimmed mean over s of d(r,s)
 se(r) = winsorised sd of d(r,·) / (0.8 sqrt(n_eff)),  n_eff = n (1 - rho) / (1 + rho),  rho = lag-1 autocorrelation
 level(r) = 10 % trimmed mean over s of own(r,s) - median over all ranks of the role
-between(r) = max(floor, 1.4826 MAD over peers of level · (1 + 1 / peers))
+between(r) = max(floor, robust_sd over peers of level · (1 + 1 / peers))
 z(r) = excess(r) / sqrt(between(r)² + se(r)²)
 
 A rank whose excess wanders has a large se(r), however large the excess is in every single step. What it always is above its peers:
 
-always(r) = 10th percentile over s of d(r,s),  wander(r) = 1.4826 MAD over peers and steps of own around level
+always(r) = 10th percentile over s of d(r,s),  wander(r) = robust_sd over peers and steps of own around level
 z(r) = max(z(r), excess(r) / sqrt(between(r)² + wander(r)²))      where always(r) >= 2 floors, with two peers or more
 
 Were it healthy, it would wander as its peers do: wander is theirs, and peers that wander as well acquit it.
@@ -33,13 +33,15 @@ import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.stats.robust import (
-    _MAD_TO_SD,
-    TRIM,
-    _trimmed,
+    MAD_TO_SD,
     autocorrelation,
     benjamini_hochberg,
+    deviations,
     nan_median,
     peers_median,
+    robust_sd_of,
+    robust_sd_of_others,
+    trimmed,
     trimmed_error,
     trimmed_mean,
 )
@@ -141,7 +143,7 @@ def _line(values: Floats) -> Floats:
 
 def _low(gap: Floats) -> Floats:
     """The 10th percentile of each row, a value that occurs; NaN where there is none."""
-    ordered, cut, _ = _trimmed(gap, TRIM)
+    ordered, cut, _ = trimmed(gap)
     if not gap.shape[1]:
         return np.full(len(gap), np.nan)
     return np.asarray(ordered[np.arange(len(gap)), cut], dtype=np.float64)
@@ -149,11 +151,11 @@ def _low(gap: Floats) -> Floats:
 
 def _wander(around: Floats) -> Floats:
     """How far the times of each rank's peers are from their levels, as a standard deviation. Rows: ranks of one role."""
-    rest = np.abs(around - nan_median(around, 1)[:, None])
+    rest = deviations(around, 1)
     if len(rest) - 1 >= limits.PEERS_EXACT:
-        return np.full(len(rest), _MAD_TO_SD * float(nan_median(nan_median(rest, 1)[None, :], 1)[0]))
+        return np.full(len(rest), MAD_TO_SD * float(nan_median(nan_median(rest, 1)[None, :], 1)[0]))
     others = [np.delete(rest, place, axis=0).reshape(1, -1) for place in range(len(rest))]
-    return np.array([_MAD_TO_SD * float(nan_median(each, 1)[0]) if each.size else np.nan for each in others])
+    return np.array([MAD_TO_SD * float(nan_median(each, 1)[0]) if each.size else np.nan for each in others])
 
 
 def _between(level: Floats, error: Floats, step_s: float) -> Floats:
@@ -163,11 +165,7 @@ def _between(level: Floats, error: Floats, step_s: float) -> Floats:
     if peers < 3:
         return np.full(len(level), floor)
     usual = _lower_group(level, step_s)
-    if peers >= limits.PEERS_EXACT:
-        spread = np.full(len(level), _mad(level[usual]))
-    else:
-        spread = np.array([_mad(np.delete(level, index)[np.delete(usual, index)]) for index in range(len(level))])
-    spread = _MAD_TO_SD * spread
+    spread = robust_sd_of_others(level, usual)
     if peers >= limits.PEERS_EXACT:
         known = error[np.isfinite(error)]
         spread = np.sqrt(np.maximum(spread**2 - (float(np.median(known)) ** 2 if len(known) else 0.0), 0.0))
@@ -184,15 +182,10 @@ def _lower_group(level: Floats, step_s: float) -> Bools:
     gaps = np.diff(ordered)[half - 1 :]
     widest = int(np.argmax(gaps))
     below = ordered[: half + widest]
-    if gaps[widest] < max(4 * _MAD_TO_SD * _mad(below), limits.EFFECT_SHARE * step_s):
+    if gaps[widest] < max(4 * robust_sd_of(below), limits.EFFECT_SHARE * step_s):
         return everybody
     lower: Bools = everybody & (np.nan_to_num(level, nan=np.inf) <= below[-1])
     return lower
-
-
-def _mad(values: Floats) -> float:
-    finite = values[np.isfinite(values)]
-    return float(np.median(np.abs(finite - np.median(finite)))) if len(finite) else 0.0
 
 
 def odd_ones(found: Differences, least_z: float = limits.Z_LEAST) -> Bools:

@@ -3,7 +3,7 @@
 A step whose every function is 20 % noise says little about its sum; a function that takes a tenth of a step more than on all peers
 says much. t(f,r): seconds per step of function f on rank r, and of all gpu and all memory functions (a slow device slows them all).
 
-z(f,r) = (t(f,r) - median over peers) / √(max(1.4826 MAD over peers, 0.5 % of the step)² + sd(f,r)² / n)
+z(f,r) = (t(f,r) - median over peers) / √(max(robust_sd over peers, 0.5 % of the step)² + sd(f,r)² / n)
 
 sd(f,r) over the rank's n steps: a few accidents in one function lengthen its mean, but they vary.
 
@@ -26,7 +26,7 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.model.attribute import TRANSFER, WAITING
 from rankscope.diagnose.model.excess import Differences
-from rankscope.diagnose.stats.robust import benjamini_hochberg
+from rankscope.diagnose.stats.robust import benjamini_hochberg, robust_sd
 from rankscope.probes.arrays import Bools, Floats, Ints
 
 _PEERS_LEAST = 16
@@ -72,9 +72,8 @@ def _odd_in_role(seconds: Floats, error: Floats, hinted: Bools, floor_s: Floats,
     """`seconds`, and their standard errors: ranks x functions of one role."""
     rows = np.flatnonzero(hinted)
     median = np.median(seconds, axis=0)
-    mad = np.median(np.abs(seconds - median), axis=0)
     over = seconds[rows] - median
-    z = over / np.hypot(np.maximum(1.4826 * mad, _SCALE_FLOOR * step_s), error[rows])
+    z = over / np.hypot(np.maximum(robust_sd(seconds, 0), _SCALE_FLOOR * step_s), error[rows])
     candidate = (z >= limits.Z_LEAST) & (over >= floor_s[rows, None])
     p = np.ones(z.shape)
     p[candidate] = [0.5 * math.erfc(min(float(each), 30.0) / math.sqrt(2)) for each in z[candidate]]

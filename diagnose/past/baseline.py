@@ -19,7 +19,7 @@ from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.roles import roles
 from rankscope.diagnose.model.attribute import WAITING
 from rankscope.diagnose.model.excess import differences
-from rankscope.diagnose.stats.robust import nan_median
+from rankscope.diagnose.stats.robust import nan_median, robust_sd_of
 from rankscope.diagnose.verdict.contract import Baseline
 from rankscope.diagnose.verdict.function import Function
 from rankscope.observer.window.folder import Window, folder_name
@@ -83,8 +83,8 @@ def reference_of(usable: Sequence[Fleet], about: Baseline) -> Reference:
     found = [differences(fleet.steps.own_s, roles(fleet), p50) for fleet, p50 in zip(usable, medians, strict=True)]
     first = nan_median(newest.steps.seconds, 0)
     first = first[np.isfinite(first)]
-    within = float(np.median(np.abs(first - np.median(first)))) * 1.4826 / max(np.sqrt(len(first)), 1.0)
-    between = float(np.median(np.abs(np.array(medians) - np.median(medians)))) * 1.4826
+    within = robust_sd_of(first) / max(np.sqrt(len(first)), 1.0)
+    between = robust_sd_of(np.array(medians))
     p50 = float(np.median(medians))
     numbers = [fleet.ranks.number.tolist() for fleet in usable]
     return Reference(

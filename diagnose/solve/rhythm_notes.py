@@ -6,7 +6,7 @@ import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.stats.rhythm import Drift, Spikes, find_spikes
-from rankscope.diagnose.stats.robust import nan_median
+from rankscope.diagnose.stats.robust import nan_median, robust_sd
 from rankscope.diagnose.text import seconds
 from rankscope.probes.arrays import Floats, Ints
 
@@ -47,7 +47,7 @@ def _seldom(numbers: Ints, own: Floats, step_s: float) -> list[str]:
     if ranks < 2 or steps < limits.STEPS_FEW or step_s <= 0:
         return []
     gap = own - nan_median(own, 0)[None, :]
-    spread = 6 * 1.4826 * nan_median(np.abs(gap - nan_median(gap, 1)[:, None]), 1)[:, None]
+    spread = 6 * robust_sd(gap, 1)[:, None]
     sudden = np.nan_to_num(gap) >= np.maximum(limits.EPISODE_SHARE * step_s, np.nan_to_num(spread, nan=np.inf))
     count = sudden.sum(axis=1)
     row = int(np.argmax(count))

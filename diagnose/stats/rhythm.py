@@ -3,7 +3,7 @@
 drift     Theil-Sen slope b = median over s < t of (x(t) - x(s)) / (t - s);  Mann-Kendall S = Σ sign(x(t) - x(s)), ties left out,
           z = (|S| - 1) / √(n(n-1)(2n+5)/18) · √((1-ρ)/(1+ρ)), ρ the lag-1 autocorrelation around the line.
           A drift: z >= 3, b·n at least 10 % of a step, and the line leaves less (mean absolute rest) than two levels do
-spikes    steps that are a quarter of a step, 6 MAD and 30 % of the longest excess above the median. Periodic: three or more, all
+spikes    steps that are a quarter of a step, 6 robust_sd and 30 % of the longest excess above the median. Periodic: three or more, all
           distances are multiples of the shortest (within a step, from a period of 6 on), and 70 % of them are the shortest itself
 Spikes of one rank alone are episodes (episodes.py). Spikes of all ranks are what all ranks do then (a checkpoint, an evaluation):
 nobody's fault, but they cost, so a note says how much and how often. Theil 1950, Sen 1968, Mann 1945, Kendall 1975.
@@ -17,6 +17,7 @@ import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.stats.onset import Onset, find_onset
+from rankscope.diagnose.stats.robust import robust_sd_of
 from rankscope.probes.arrays import Floats
 
 _STEPS_MOST = 2000  # pairs grow with the square
@@ -92,7 +93,7 @@ def find_spikes(series: Floats) -> Spikes | None:
     if known.sum() < limits.STEPS_FEW:
         return None
     usual = float(np.median(x[known]))
-    spread = 1.4826 * float(np.median(np.abs(x[known] - usual)))
+    spread = robust_sd_of(x)
     least = max(limits.EPISODE_SHARE * usual, 6 * spread, _OF_LONGEST * (float(x[known].max()) - usual))
     at = np.flatnonzero(known & (np.nan_to_num(x) - usual >= least))
     if len(at) < _SPIKES_LEAST or len(at) > 0.4 * known.sum():

@@ -1,7 +1,8 @@
 """Robust location, scale and error, and the control of false discoveries.
 
-trimmed_mean    mean of what is left when 10 % of the values at either end are left out
-trimmed_error   winsorised sd / (kept share · sqrt(n_eff)),  n_eff = n (1 - rho) / (1 + rho),  rho = lag-1 autocorrelation
+median, robust_sd   a value is called x, its group's median m:  robust_sd = 1.4826 · median |x - m|
+trimmed_mean        mean of what is left when 10 % of the values at either end are left out
+trimmed_error       winsorised sd / (kept share · sqrt(n_eff)),  n_eff = n (1 - rho) / (1 + rho),  rho = lag-1 autocorrelation
 Yuen 1974; Kendall 1954 (bias of rho); Benjamini & Hochberg 1995 (statsmodels, fdr_bh).
 """
 
@@ -15,21 +16,50 @@ from rankscope.diagnose import limits
 from rankscope.probes.arrays import Bools, Floats, Ints
 
 TRIM = 0.1
-
-
-_MAD_TO_SD = 1.4826
+MAD_TO_SD = (
+    1.4826  # 1 / (third quartile of the normal distribution): the median absolute deviation as a standard deviation
+)
 
 
 def nan_median(values: Floats, axis: int) -> Floats:
     """Median without NaN; NaN, and no warning, where everything is NaN."""
+    if values.size and not np.isnan(values).any():
+        return np.asarray(np.median(values, axis=axis), dtype=np.float64)  # several times faster
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         return np.asarray(np.nanmedian(values, axis=axis), dtype=np.float64)
 
 
+def deviations(values: Floats, axis: int = -1) -> Floats:
+    """|x - m|, m the median along the axis; NaN where x is."""
+    return np.asarray(np.abs(values - np.expand_dims(nan_median(values, axis), axis)), dtype=np.float64)
+
+
+def robust_sd(values: Floats, axis: int = -1) -> Floats:
+    """1.4826 · median |x - m| along the axis, m the median there: the standard deviation of normal values. NaN is passed over."""
+    return np.asarray(MAD_TO_SD * nan_median(deviations(values, axis), axis), dtype=np.float64)
+
+
+def robust_sd_of(values: Floats) -> float:
+    """`robust_sd` of one series; 0 where nothing is known."""
+    known = values[np.isfinite(values)]
+    return float(robust_sd(known)) if len(known) else 0.0
+
+
+def robust_sd_of_others(values: Floats, counted: Bools | None = None) -> Floats:
+    """For each value `robust_sd` of the others, of those that are `counted`; from limits.PEERS_EXACT others on of all together."""
+    counted = np.ones(len(values), dtype=np.bool_) if counted is None else counted
+    if len(values) > limits.PEERS_EXACT:
+        return np.full(len(values), robust_sd_of(values[counted]))
+    return np.array(
+        [robust_sd_of(np.delete(values, place)[np.delete(counted, place)]) for place in range(len(values))],
+        dtype=np.float64,
+    )
+
+
 def trimmed_mean(values: Floats, trim: float = TRIM) -> Floats:
     """Mean of each row without its `trim` lowest and highest values, at least one of each from five values on."""
-    ordered, lowest, highest = _trimmed(values, trim)
+    ordered, lowest, highest = trimmed(values, trim)
     position = np.arange(values.shape[1])
     inside = (position >= lowest[:, None]) & (position < highest[:, None])
     total = np.where(inside, np.nan_to_num(ordered), 0.0).sum(axis=1)
@@ -39,7 +69,7 @@ def trimmed_mean(values: Floats, trim: float = TRIM) -> Floats:
 
 def trimmed_error(values: Floats, rho: Floats | None = None, trim: float = TRIM) -> Floats:
     """Standard error of `trimmed_mean`; `rho`: lag-1 autocorrelation per row. Infinite below three values."""
-    ordered, lowest, highest = _trimmed(values, trim)
+    ordered, lowest, highest = trimmed(values, trim)
     count = np.isfinite(values).sum(axis=1)
     if values.shape[1] == 0:
         return np.full(len(values), np.inf)
@@ -66,7 +96,7 @@ def autocorrelation(values: Floats, split: int = 0) -> Floats:
     for part in (slice(None, split), slice(split, None)):
         if values[:, part].shape[1]:
             rest[:, part] -= nan_median(values[:, part], 1)[:, None]
-    spread = 3 * _MAD_TO_SD * nan_median(np.abs(rest), 1)[:, None]  # a single stall must not hide the correlation
+    spread = 3 * MAD_TO_SD * nan_median(np.abs(rest), 1)[:, None]  # a single stall must not hide the correlation
     rest = np.nan_to_num(np.clip(rest, -spread, spread))
     count = np.maximum(np.isfinite(values).sum(axis=1), 1)
     square = (rest**2).sum(axis=1)
@@ -75,7 +105,8 @@ def autocorrelation(values: Floats, split: int = 0) -> Floats:
     return np.asarray(np.maximum(rho, np.median(rho) if len(rho) else 0.0), dtype=np.float64)
 
 
-def _trimmed(values: Floats, trim: float) -> tuple[Floats, Ints, Ints]:
+def trimmed(values: Floats, trim: float = TRIM) -> tuple[Floats, Ints, Ints]:
+    """The values of each row in rising order, NaN last; and per row the first place that is kept, and the first that no longer is."""
     ordered = np.sort(values, axis=1)  # NaN last
     count = np.isfinite(values).sum(axis=1)
     cut = np.where(count >= 5, np.maximum((count * trim).astype(np.int64), 1), 0)
@@ -99,11 +130,11 @@ def benjamini_hochberg(p: Floats, tests: int = 0) -> Bools:
     return rejected
 
 
-def peers_median(values: Floats, roles: Ints) -> Floats:
-    """For each rank and step the median over its peers. In large roles the rank itself is not left out."""
+def peers_median(values: Floats, groups: Ints) -> Floats:
+    """For each row the median, per column, of the other rows of its group. In large groups the row itself is not left out."""
     result = np.full_like(values, np.nan)
-    for role in np.unique(roles):
-        members = np.flatnonzero(roles == role)
+    for group in np.unique(groups):
+        members = np.flatnonzero(groups == group)
         if len(members) < 2:
             continue
         if len(members) > limits.PEERS_EXACT:

@@ -2,7 +2,7 @@
 
 In: JSON of `rankscope sweep --json`, one file per host. A value is odd
 - as words (versions, link speeds): where more than two thirds of at least three hosts agree, and this host differs;
-- as a number: |value - median| ≥ 4 robust deviations (1.4826 MAD, never below 5 % of the median), significant at 1 % after
+- as a number: |value - median| ≥ 4 robust standard deviations (never below 5 % of the median), significant at 1 % after
   Benjamini and Hochberg over all comparisons;
 - by absence: where more than two thirds have the finding, and this host does not.
 """
@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import math
-import statistics
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from rankscope.diagnose.severity import OK, STATES
-from rankscope.diagnose.stats.robust import benjamini_hochberg
+from rankscope.diagnose.stats.robust import benjamini_hochberg, robust_sd_of
 from rankscope.diagnose.sweep.output import SCHEMA
 from rankscope.diagnose.text import clean
 from rankscope.probes.errors import BadData
@@ -151,9 +150,9 @@ def _odd_words(key: tuple[str, str], values: Sequence[tuple[str, str]]) -> list[
 
 
 def _odd_numbers(key: tuple[str, str], values: Sequence[tuple[str, float]]) -> list[tuple[Odd, float]]:
-    median = statistics.median(value for _, value in values)
-    spread = 1.4826 * statistics.median(abs(value - median) for _, value in values)
-    scale = max(spread, _FLOOR * abs(median), 1e-9 if median else 1.0)
+    numbers = np.array([value for _, value in values])
+    median = float(np.median(numbers))
+    scale = max(robust_sd_of(numbers), _FLOOR * abs(median), 1e-9 if median else 1.0)
     found = []
     for host, value in values:
         z = (value - median) / scale

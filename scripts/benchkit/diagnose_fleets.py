@@ -7,7 +7,7 @@ Two rules see the same patterns beside ours:
 
 EROICA        beta > 0.01, and beta over its largest is 0.4 or more (L1) from more of 100 sampled peers than the median
               rank's is + 5 MAD. No utilisation is simulated: mu and sigma, which the rule also uses, are missing.
-median + MAD  beta > 0.01, and seconds per step above the median by more than 5 x 1.4826 MAD
+median + MAD  beta > 0.01, and seconds per step above the median by more than 5 robust_sd (1.4826 MAD)
 
 The reliability table is counted on small confusing fleets besides: up to 70 % of a culprit's loss shows in a function of another
 component, and the noise of its own time wanders (autocorrelation 0.8). They say how the score orders what is likely right; how often
@@ -35,6 +35,7 @@ from rankscope.diagnose.fleet.labels import Labels
 from rankscope.diagnose.fleet.model import Fleet, Flows, Patterns, Ranks, Steps
 from rankscope.diagnose.solve import calibration
 from rankscope.diagnose.solve.judge import judge
+from rankscope.diagnose.stats.robust import robust_sd
 from rankscope.diagnose.verdict.contract import Suspect
 from rankscope.probes.arrays import Bools, Floats, Ints
 
@@ -285,8 +286,7 @@ def _matrix(fleet: Fleet) -> tuple[Floats, Floats, Bools]:
 
 def median_mad(seconds: Floats, beta: Floats, own: Bools) -> set[int]:
     median = np.median(seconds, axis=0)
-    mad = 1.4826 * np.median(np.abs(seconds - median), axis=0)
-    odd = (seconds > median + 5 * mad) & (beta > 0.01) & own
+    odd = (seconds > median + 5 * robust_sd(seconds, 0)) & (beta > 0.01) & own
     return set(np.flatnonzero(odd.any(axis=1)).tolist())
 
 

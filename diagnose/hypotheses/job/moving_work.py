@@ -6,7 +6,7 @@ lost    = trimmed mean over s of T(s) - T'(s),  where in T' every x(r,s) is the 
 
 Told from noise, which moves too, by one of two signatures:
  turns     the x are of two kinds, split where their variance between the kinds is greatest (Otsu 1979), and the kinds lie apart:
-           Ashman's D = |m2 - m1| / √((s1² + s2²)/2) >= 4.5 with medians and MADs (halves of one normal: 2.7); most steps have both
+           Ashman's D = |m2 - m1| / √((s1² + s2²)/2) >= 4.5 with medians and MADs (halves of one normal: 2.3); most steps have both
            kinds; and they are not accidents, now of one function, now of another (varying.py, scattered)
  together  all functions of a step grow together (what-if analysis, OSDI'25: correlation of forward and backward >= 0.9):
            rho >= 0.8, the mean correlation of the functions (varying.py)
@@ -35,6 +35,7 @@ from rankscope.diagnose.fleet.model import Fleet, Pipelines
 from rankscope.diagnose.model import varying
 from rankscope.diagnose.model.replay import busy, shrink
 from rankscope.diagnose.model.scene import Scene
+from rankscope.diagnose.stats.mixture import two_kinds
 from rankscope.diagnose.stats.robust import nan_median, trimmed_mean
 from rankscope.diagnose.text import seconds
 from rankscope.diagnose.verdict.contract import AGAINST, Evidence, Suspect
@@ -130,45 +131,22 @@ def _quartile(values: Floats, axis: int) -> Floats:
 
 def _turns(x: Floats, often: bool) -> _Signature | None:
     """`often`: most steps must have both kinds."""
-    known = x[np.isfinite(x)]
-    split = _otsu(known)
-    with np.errstate(invalid="ignore"):
-        heavy: Bools = x > split
-    light = known[known <= split]
-    many = known[known > split]
-    if not len(light) or not len(many):
+    kinds = two_kinds(x)
+    if kinds is None:
         return None
-    apart = float(np.median(many) - np.median(light))
-    spread = float(np.sqrt((_mad(many) ** 2 + _mad(light) ** 2) / 2))
-    distance = apart / max(spread, 1e-9 * apart, 1e-12)
+    with np.errstate(invalid="ignore"):
+        heavy: Bools = x > kinds.split
     both = float(np.mean(heavy.any(axis=0) & (~heavy & np.isfinite(x)).any(axis=0)))
-    if distance < _APART or (often and both < 0.6) or not _spread_over_ranks(heavy):
+    if kinds.distance < _APART or (often and both < 0.6) or not _spread_over_ranks(heavy):
         return None
     evidence = (
         Evidence("steps", "steps in which some ranks have more work", 100 * both, None, "% of steps"),
-        Evidence("steps", "work is of two sizes, which differ by", apart, None, "s/step"),
-        Evidence("steps", "distance of the sizes over their spread (noise: 2.7)", min(distance, 999.0), _APART, ""),
+        Evidence("steps", "work is of two sizes, which differ by", kinds.apart, None, "s/step"),
+        Evidence(
+            "steps", "distance of the sizes over their spread (noise: 2.3)", min(kinds.distance, 999.0), _APART, ""
+        ),
     )
-    return _Signature(evidence, distance**2 / (distance**2 + 5), heavy)
-
-
-def _otsu(values: Floats) -> float:
-    """The threshold with the greatest variance between what is below and what is above."""
-    ordered = np.sort(values)
-    count = len(ordered)
-    if count < 2:
-        return float("inf")
-    below = np.arange(1, count)
-    total = np.cumsum(ordered)
-    mean_below = total[:-1] / below
-    mean_above = (total[-1] - total[:-1]) / (count - below)
-    between = below * (count - below) * (mean_above - mean_below) ** 2
-    best = int(np.argmax(between))
-    return float((ordered[best] + ordered[best + 1]) / 2)
-
-
-def _mad(values: Floats) -> float:
-    return 1.4826 * float(np.median(np.abs(values - np.median(values))))
+    return _Signature(evidence, kinds.distance**2 / (kinds.distance**2 + 5), heavy)
 
 
 def _spread_over_ranks(heavy: Bools) -> bool:

@@ -6,7 +6,7 @@ gradients), and longer in messages. A slow stage shows itself by its own time, a
 late(d)   = median over the ranks r of pipeline d of  (median over r's peers of stay(·) - stay(r)),  stay: mean seconds per step in
             collectives that are no messages
 lost      = the same of the stage of d that comes last: it decides when the step ends
-z(d)      = late(d) / max(1.4826 MAD of late over the other pipelines, floor of 1.25 % of the step)                       z >= 4
+z(d)      = late(d) / max(robust_sd of late over the other pipelines, floor of 1.25 % of the step)                       z >= 4
 more(r,w) = seconds per step that r stays longer than its peers in messages of the way w: activations (forward) or gradients
             (backward)
 
@@ -27,7 +27,7 @@ from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.pipelines import message_names
 from rankscope.diagnose.hypotheses.rank.case import NO_COUNTER
 from rankscope.diagnose.model.scene import Scene
-from rankscope.diagnose.stats.robust import nan_median, peers_median, trimmed_mean
+from rankscope.diagnose.stats.robust import nan_median, peers_median, robust_sd_of, trimmed_mean
 from rankscope.diagnose.verdict.contract import Evidence, Suspect
 from rankscope.probes.arrays import Floats, Ints
 
@@ -63,7 +63,7 @@ def slow_links_of_pipelines(fleet: Fleet, scene: Scene) -> list[Suspect]:
     found = []
     for pipeline in np.flatnonzero(late >= floor_s):
         others = np.delete(late, pipeline)
-        spread = 1.4826 * float(np.median(np.abs(others - np.median(others))))
+        spread = robust_sd_of(others)
         z = float(late[pipeline]) / max(spread, limits.SCALE_FLOOR * scene.step_s)
         ranks = np.flatnonzero(member == pipeline)
         if z < limits.Z_LEAST or float(np.max(worked[ranks])) > _OWN * late[pipeline]:

@@ -19,6 +19,7 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.hypotheses.rank.case import GUESS, Case, Charge
 from rankscope.diagnose.hypotheses.rank.device import behaviour, beside, device_time
 from rankscope.diagnose.model.attribute import Located
+from rankscope.diagnose.stats.robust import robust_sd_of
 from rankscope.diagnose.verdict.contract import Evidence
 
 _MODEL = re.compile(r"/torch/(nn|autograd)/|/jax/|/flax/|/tensorflow/")
@@ -100,7 +101,7 @@ def _more_read(case: Case, found: Located) -> Iterator[Charge]:
 def _more_cpu(case: Case, found: Located) -> Iterator[Charge]:
     """A function in which the rank sleeps takes g times as long as on the peers, and the rest of the process computes more, too.
 
-    c: CPU time of the process, less what the function itself computes more than on the peers; sd: 1.4826 MAD over the peers, at least
+    c: CPU time of the process, less what the function itself computes more than on the peers; sd: robust_sd over the peers, at least
     5 % of their median c', times (1 + 1/peers). (c - c') / sd >= 3 and c / c' >= 1 + (g - 1) / 4: much that a process does has nothing
     to do with its input. The function must hold half of the excess: the CPU time may be another thread's, for which the rank waits in
     other ways. Where nearly all time is waiting, the samples of single functions are too few to see that. Not with GPUs: who
@@ -120,7 +121,7 @@ def _more_cpu(case: Case, found: Located) -> Iterator[Charge]:
     computing = max(found.excess_s - (max(asleep.excess_s, 0.0) if asleep is not None else 0.0), 0.0)
     own, times = mine.value - computing * case.steps, found.own_s / found.peers_s
     peers = np.array([counter.value for counter in case.peers_of("cpu.process_run_s")])
-    spread = max(1.4826 * float(np.median(np.abs(peers - mine.expected))), _CPU_SPREAD * mine.expected)
+    spread = max(robust_sd_of(peers), _CPU_SPREAD * mine.expected)
     if own - mine.expected < _Z_CPU * spread * (1 + 1 / len(peers)) or own / mine.expected < 1 + 0.25 * (times - 1):
         return
     steps = max(case.steps, 1)
