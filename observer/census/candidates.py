@@ -12,6 +12,7 @@ from pathlib import Path
 
 from rankscope.observer.census.identity import MARKERS, Claim, parse_claim
 from rankscope.probes.host import procfs
+from rankscope.probes.host.maps import mapped_files
 from rankscope.probes.host.namespaces import node_name
 from rankscope.probes.host.procfs import ROOT, ProcStat, proc_path, read_file, reason
 
@@ -119,7 +120,7 @@ def scan(root: Path = ROOT) -> Scan:
         if not (claims or python):
             continue
         try:
-            libraries = find_libraries(procfs.mapped_files(pid, root))
+            libraries = find_libraries(mapped_files(pid, root))
         except PermissionError as error:
             unreadable.append((pid, stat.comm, f"its mapped files cannot be read: {reason(error)}"))
             continue

@@ -13,7 +13,8 @@ from rankscope.observer.thread.functions import NO_STACK, StackName
 from rankscope.probes.calls.probe import Library
 from rankscope.probes.errors import RankscopeError
 from rankscope.probes.host import procfs
-from rankscope.unwinder.interpreter import elf, gc, gil
+from rankscope.probes.host.maps import open_mapped, read_maps
+from rankscope.unwinder.interpreter import gc, gil
 from rankscope.unwinder.interpreter.find import Interpreter, find_interpreter
 from rankscope.unwinder.interpreter.memory import ProcessMemory
 from rankscope.unwinder.interpreter.threads import ThreadPairs, list_threads
@@ -107,11 +108,10 @@ def _in_words(frames: Sequence[Frame]) -> StackName:
 def _time_collections(pid: int, interpreter: Interpreter, probes: KernelProbes, root: Path) -> None:
     """Time the garbage collector of this interpreter, once per file however many processes map it. Never raises."""
     try:
-        maps = elf.parse_maps(procfs.read_file(procfs.proc_path(root, pid, "maps"), procfs.MAPS_CAP))
-        mapping = next((mapping for mapping in maps if mapping.path == interpreter.path), None)
+        mapping = next((mapping for mapping in read_maps(pid, root) if mapping.path == interpreter.path), None)
         if mapping is None or probes.calls.knows("gc", mapping.device, mapping.inode):
             return
-        with elf.open_mapped(pid, mapping, root) as file:
+        with open_mapped(pid, mapping, root) as file:
             addresses = gc.find_collectors(file, interpreter.version)
     except (RankscopeError, OSError) as error:
         probes.notes.append(f"garbage collections of {interpreter.path} are not timed: {error}")

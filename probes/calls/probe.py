@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-import re
 import threading
 import time
 from collections.abc import Collection, Iterable, Sequence
@@ -23,12 +22,12 @@ from rankscope.probes.calls.table import CALL_TABLE, CallRow
 from rankscope.probes.elf.exports import Symbol, file_offsets, find_functions, find_names
 from rankscope.probes.elf.return_sites import leave_offsets
 from rankscope.probes.errors import RankscopeError
+from rankscope.probes.host.maps import read_maps
 
 SOURCE = Path(__file__).parent / "calls.bpf.c"
 MAX_ROWS = 256  # RS_MAX_ROWS in calls.bpf.c; also where the scopes of roles begin
 _REGISTERS = 6  # arguments of a function that are passed in registers
 _MAX_OVERLOADS = 4
-_MAPPED_FILE = re.compile(r"^[0-9a-f]+-[0-9a-f]+ \S+ [0-9a-f]+ ([0-9a-f:]+) (\d+) +(/.*)$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -325,17 +324,12 @@ def mapped_libraries(pid: int, prefixes: tuple[str, ...], root: Path = Path("/")
     """Files whose name starts with one of `prefixes`, as /proc/PID/maps shows them; empty when the process is gone."""
     found: dict[tuple[str, int], Library] = {}
     try:
-        with (root / "proc" / str(pid) / "maps").open("r", encoding="utf-8", errors="surrogateescape") as lines:
-            for line in lines:
-                match = _MAPPED_FILE.match(line)
-                if match is None:
-                    continue
-                path = match.group(3).removesuffix(" (deleted)")
-                name = path.rpartition("/")[2]
-                key = (match.group(1), int(match.group(2)))
-                if name.startswith(prefixes) and key not in found:
-                    inside = root / "proc" / str(pid) / "root" / path.lstrip("/")
-                    found[key] = Library(name, inside, *key)
+        mappings = read_maps(pid, root, wanted=lambda path: path.rpartition("/")[2].startswith(prefixes))
     except OSError:
         return ()
+    for mapping in mappings:
+        key = (mapping.device, mapping.inode)
+        if key not in found:
+            inside = root / "proc" / str(pid) / "root" / mapping.path.lstrip("/")
+            found[key] = Library(mapping.path.rpartition("/")[2], inside, *key)
     return tuple(found.values())

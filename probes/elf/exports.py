@@ -1,36 +1,23 @@
-"""Exported functions of a shared library by name or by prefix, without reading all of it.
+"""Symbols of a program or library by name or by prefix, without reading all of it.
 
 libtorch_cpu.so exports 54,000 symbols in 400 MB; asking for a dozen of them by text search in `.dynstr` and one numpy
 comparison over `.dynsym` takes milliseconds. C++ names are matched by prefix, because the tail of a mangled name (argument
-types) moves between releases while the function stays. Format: ELF-64, System V ABI.
+types) moves between releases while the function stays.
 """
 
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 
-from rankscope.probes.errors import RankscopeError
+from rankscope.probes.elf.reader import DYNSYM, FUNCTION_TYPES, LOAD, SYMTAB, WRITABLE, ElfFile, SymbolRows
 
-_SYMBOL = np.dtype(
-    [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")]
-)
-_DYNSYM, _SYMTAB = 11, 2
-_FUNC, _IFUNC = 2, 10
-LOAD, _WRITABLE = 1, 2  # p_type, p_flags
 _MAX_HITS = 64
-_MAX_PART_BYTES = 1 << 30
-
-
-class NotElf(RankscopeError):
-    """The file is not a 64-bit little-endian ELF file with a symbol table."""
-
-    help = "Only x86-64 and aarch64 libraries can be probed."
+_SYMTAB_CAP_BYTES = 256 * 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,128 +39,87 @@ def find_functions(library: Path, prefixes: Sequence[str]) -> dict[str, tuple[Sy
 
 
 def find_names(library: Path, names: Sequence[str]) -> dict[str, tuple[Symbol, ...]]:
-    """For each name the defined functions of exactly that name. Raises NotElf, OSError.
-
-    Linkers keep a name that is the tail of another one inside it (ncclSend in pncclSend, MPI_Send in PMPI_Send): so a name
-    is looked for anywhere in the string table, and the symbols say where names begin.
-    """
+    """For each name the defined functions of exactly that name. Raises NotElf, OSError."""
     return _find(library, names, whole=True)
+
+
+def find_addresses(elf: ElfFile, names: Sequence[str]) -> dict[str, int]:
+    """The addresses (as linked) of functions and variables of exactly these names; absent where not defined.
+
+    Raises NotElf, OSError.
+    """
+    found: dict[str, int] = {}
+    for kind in (DYNSYM, SYMTAB):
+        missing = [name for name in names if name not in found]
+        for table in elf.symbol_sections(kind) if missing else ():
+            if max(table.names_size, table.count) > _SYMTAB_CAP_BYTES:
+                continue
+            rows, text = elf.symbols(table), elf.names(table)
+            for name in missing:
+                values = _called(rows, text, name, whole=True)["value"]
+                if len(values):
+                    found.setdefault(name, int(values[0]))
+    return found
 
 
 def file_offsets(library: Path, addresses: Iterable[int]) -> tuple[int, ...]:
     """Where in the file these addresses (as linked) are; those in no loaded part are left out. Raises NotElf, OSError."""
     with library.open("rb") as file:
-        try:
-            loads = _loads(Reader(file.fileno()), library)
-        except (struct.error, ValueError) as error:
-            raise NotElf(f"{library.name} has a broken program header") from error
-    return tuple(
-        address - vaddr + offset
-        for address in addresses
-        for vaddr, offset, size in loads
-        if vaddr <= address < vaddr + size
-    )
+        elf = ElfFile(file.fileno(), library.name)
+        found = [elf.file_offset(address) for address in addresses]
+    return tuple(offset for offset in found if offset is not None)
 
 
 def written_parts(library: Path) -> tuple[tuple[int, int], ...]:
     """(begin, end) in the file of what a process maps writable, in whole pages. Raises NotElf, OSError."""
     page = os.sysconf("SC_PAGESIZE")
     with library.open("rb") as file:
-        try:
-            found = segments(Reader(file.fileno()), library)
-        except (struct.error, ValueError) as error:
-            raise NotElf(f"{library.name} has a broken program header") from error
+        segments = ElfFile(file.fileno(), library.name).segments
     return tuple(
-        (offset // page * page, -(-(offset + size) // page) * page)
-        for kind, flags, offset, _, size in found
-        if kind == LOAD and flags & _WRITABLE
+        (one.offset // page * page, -(-(one.offset + one.size) // page) * page)
+        for one in segments
+        if one.kind == LOAD and one.flags & WRITABLE
     )
 
 
 def _find(library: Path, wanted: Sequence[str], whole: bool) -> dict[str, tuple[Symbol, ...]]:
+    found: dict[str, list[Symbol]] = {name: [] for name in wanted}
     with library.open("rb") as file:
-        try:
-            return _search(Reader(file.fileno()), library, wanted, whole)
-        except (struct.error, IndexError, ValueError) as error:
-            raise NotElf(f"{library.name} has a broken symbol table") from error
+        elf = ElfFile(file.fileno(), library.name)
+        for kind in (DYNSYM, SYMTAB):
+            missing = [name for name in wanted if not found[name]]
+            for table in elf.symbol_sections(kind) if missing else ():
+                rows, text = elf.symbols(table), elf.names(table)
+                for name in missing:
+                    found[name] += _functions(elf, _called(rows, text, name, whole), text)
+    return {name: tuple(symbols) for name, symbols in found.items()}
 
 
-class Reader:
-    """Parts of a file by pread: a mapped file that its owner truncates would kill its reader."""
+def _called(rows: SymbolRows, text: bytes, name: str, whole: bool) -> SymbolRows:
+    """The defined symbols of that name, or whose names begin with it.
 
-    def __init__(self, descriptor: int) -> None:
-        self._descriptor = descriptor
-
-    def part(self, at: int, size: int) -> bytes:
-        """`size` bytes from `at` on, fewer where the file ends. ValueError for what no file can have."""
-        if not 0 <= size <= _MAX_PART_BYTES or not 0 <= at < 1 << 62:
-            raise ValueError("absurd size")
-        return os.pread(self._descriptor, size, at)
-
-
-def _search(file: Reader, library: Path, prefixes: Sequence[str], whole: bool) -> dict[str, tuple[Symbol, ...]]:
-    head = _header(file, library)
-    (section_at,) = struct.unpack_from("<Q", head, 40)
-    section_size, section_count = struct.unpack_from("<HH", head, 58)
-    table = file.part(section_at, section_size * section_count)
-    sections = [struct.unpack_from("<IIQQQQIIQQ", table, i * section_size) for i in range(section_count)]
-    loads = _loads(file, library)
-    found: dict[str, list[Symbol]] = {prefix: [] for prefix in prefixes}
-    for wanted in (_DYNSYM, _SYMTAB):
-        missing = [prefix for prefix in prefixes if not found[prefix]]
-        for section in sections:
-            if section[1] != wanted or not missing:
-                continue
-            symbols = np.frombuffer(file.part(section[4], section[5]), _SYMBOL)
-            text = sections[section[6]]
-            names = file.part(text[4], text[5])
-            for prefix in missing:
-                needle = prefix.encode() + b"\0" if whole else b"\0" + prefix.encode()
-                found[prefix].extend(_matches(symbols, names, needle, 0 if whole else 1, loads))
-    return {prefix: tuple(symbols) for prefix, symbols in found.items()}
-
-
-def _header(file: Reader, library: Path) -> bytes:
-    head = file.part(0, 64)
-    if head[:6] != b"\x7fELF\x02\x01":
-        raise NotElf(f"{library.name} is not a 64-bit little-endian ELF file")
-    return head
-
-
-def _loads(file: Reader, library: Path) -> list[tuple[int, int, int]]:
-    """(address, file offset, size in the file) of what is loaded."""
-    return [(vaddr, offset, size) for kind, _, offset, vaddr, size in segments(file, library) if kind == LOAD]
-
-
-def segments(file: Reader, library: Path) -> list[tuple[int, int, int, int, int]]:
-    """(type, flags, file offset, address, size in the file) of every program header. Raises NotElf, struct.error, ValueError."""
-    head = _header(file, library)
-    (program_at,) = struct.unpack_from("<Q", head, 32)
-    program_size, program_count = struct.unpack_from("<HH", head, 54)
-    table = file.part(program_at, program_size * program_count)
-    return [struct.unpack_from("<IIQQ8xQ", table, i * program_size) for i in range(program_count)]
-
-
-def _matches(
-    table: np.ndarray[tuple[int], np.dtype[np.void]],
-    names: bytes,
-    needle: bytes,
-    begin: int,
-    loads: list[tuple[int, int, int]],
-) -> list[Symbol]:
-    at = -1
+    Linkers keep a name that is the tail of another one inside it (ncclSend in pncclSend, MPI_Send in PMPI_Send): so a whole
+    name is looked for anywhere in the names, and the symbols say where names begin.
+    """
+    needle, begin = (name.encode() + b"\0", 0) if whole else (b"\0" + name.encode(), 1)
     hits: list[int] = []
-    while len(hits) < _MAX_HITS and (at := names.find(needle, at + 1)) >= 0:
+    at = -1
+    while len(hits) < _MAX_HITS and (at := text.find(needle, at + 1)) >= 0:
         hits.append(at + begin)
-    rows = table[np.isin(table["name"], np.array(hits, dtype=np.uint32)) & (table["value"] != 0)]
+    if not hits:
+        return rows[:0]
+    chosen: SymbolRows = rows[
+        np.isin(rows["name"], np.array(hits, dtype=np.uint32)) & (rows["value"] != 0) & (rows["section"] != 0)
+    ]
+    return chosen
+
+
+def _functions(elf: ElfFile, rows: SymbolRows, text: bytes) -> list[Symbol]:
     symbols = []
     for row in rows:
-        if int(row["info"]) & 15 not in (_FUNC, _IFUNC) or int(row["section"]) == 0:
-            continue
         address, start = int(row["value"]), int(row["name"])
-        for vaddr, offset, file_size in loads:
-            if vaddr <= address < vaddr + file_size:
-                name = names[start : names.index(b"\0", start)].decode("ascii", "replace")
-                symbols.append(Symbol(name, address, address - vaddr + offset, int(row["size"])))
-                break
+        offset = elf.file_offset(address)
+        if int(row["info"]) & 15 in FUNCTION_TYPES and offset is not None:
+            name = text[start : text.find(b"\0", start)].decode("ascii", "replace")
+            symbols.append(Symbol(name, address, offset, int(row["size"])))
     return symbols

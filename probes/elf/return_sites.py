@@ -6,29 +6,26 @@ collective would become the death of the job. So functions that may throw are le
 instructions, which change nothing; a call that ends by an exception is simply not seen to end (calls.bpf.c).
 
 A function that does nothing but jump to another (a tail call as its first instruction) is followed there. The extent of a function
-without a symbol comes from the unwind tables (.eh_frame_hdr, Linux Standard Base 5.0, 10.6.2). Disassembly: capstone.
+without a symbol comes from the unwind tables (functions.py). Disassembly: capstone.
 """
 
 from __future__ import annotations
 
 import importlib
 import platform
-import struct
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rankscope.probes.elf.exports import LOAD, NotElf, Reader, Symbol, segments
+from rankscope.probes.elf.exports import Symbol
+from rankscope.probes.elf.functions import FunctionTable
+from rankscope.probes.elf.reader import ElfFile, NotElf
 from rankscope.probes.errors import RankscopeError
 
 MAX_BYTES = 1 << 20  # of one function; a larger one is not looked through
 MAX_LEAVES = 64
 _MAX_HOPS = 3
-_GNU_EH_FRAME = 0x6474E550
-_DATAREL_SDATA4, _UDATA4 = 0x3B, 0x03
-_MAX_TABLE_BYTES = 256 << 20
 _PLT_ENTRIES = (b"\xf3\x0f\x1e\xfa", b"\xff\x25", b"\xf2\xff\x25")  # endbr64; jmp *…(%rip), with and without bnd
 
 
@@ -50,7 +47,7 @@ def leave_offsets(library: Path, symbols: Sequence[Symbol]) -> tuple[int, ...]:
     """File offsets of the instructions by which these functions leave. Raises NoReturns, NotElf, OSError."""
     engine = _engine()
     with library.open("rb") as file:
-        code = _Code(file.fileno(), library)
+        code = _Code(ElfFile(file.fileno(), library.name))
         found: list[int] = []
         for symbol in symbols:
             leaves = _leaves(engine, code, symbol.address, symbol.size)
@@ -122,33 +119,20 @@ def _target(operands: str) -> int | None:
 class _Code:
     """The loaded parts of an ELF file, by address as linked."""
 
-    def __init__(self, descriptor: int, library: Path) -> None:
-        self._file, self._name = Reader(descriptor), library.name
-        self._table: memoryview | None = None
-        try:
-            headers = segments(self._file, library)
-        except (struct.error, ValueError) as error:
-            raise NotElf(f"{self._name} has a broken program header") from error
-        self._loads = [(vaddr, offset, size) for kind, _, offset, vaddr, size in headers if kind == LOAD]
-        self._unwind = next(
-            ((vaddr, offset, size) for kind, _, offset, vaddr, size in headers if kind == _GNU_EH_FRAME), None
-        )
-
-    def _part(self, size: int, at: int) -> bytes:
-        try:
-            return self._file.part(at, size)
-        except ValueError as error:
-            raise NotElf(f"{self._name} has a broken header") from error
+    def __init__(self, elf: ElfFile) -> None:
+        self._elf = elf
+        self._functions: FunctionTable | None = None
 
     def offset(self, address: int) -> int:
         """Position in the file. Raises NoReturns for an address that is not loaded."""
-        for vaddr, offset, size in self._loads:
-            if vaddr <= address < vaddr + size:
-                return int(address - vaddr + offset)
-        raise NoReturns(f"address {address:#x} lies in no loaded part of {self._name}")
+        offset = self._elf.file_offset(address)
+        if offset is None:
+            raise NoReturns(f"address {address:#x} lies in no loaded part of {self._elf.name}")
+        return offset
 
     def read(self, address: int, size: int) -> bytes:
-        return self._part(size, self.offset(address))
+        """What the file has there, as far as it goes."""
+        return self._elf.part(self.offset(address), size)
 
     def is_function(self, address: int) -> bool:
         """Whether a function begins here, or an entry of the procedure linkage table: not the cold part of another one."""
@@ -163,31 +147,11 @@ class _Code:
 
     def extent(self, address: int) -> int:
         """Bytes of the function that begins at `address`, by its unwind entry; NoReturns where it has none."""
-        if self._unwind is None:
-            raise NoReturns(f"{self._name} has no unwind tables")
-        base, pairs = self._pairs(*self._unwind)
-        place = bisect_right(range(len(pairs) // 2), address - base, key=lambda i: int(pairs[2 * i])) - 1
-        if place < 0 or base + int(pairs[2 * place]) != address:
-            raise NoReturns(f"no function begins at {address:#x}")
-        entry = base + int(pairs[2 * place + 1])
         try:
-            length, _, begin, extent = struct.unpack("<IIiI", self.read(entry, 16))
-        except struct.error as error:
-            raise NoReturns(f"{self._name} has broken unwind tables") from error
-        if not length or entry + 8 + begin != address:
-            raise NoReturns(f"{self._name} has unwind tables of a kind that is not known")
-        return int(extent)
-
-    def _pairs(self, base: int, at: int, length: int) -> tuple[int, memoryview]:
-        """(what the table's numbers count from, its pairs of function and entry in one flat row)."""
-        if self._table is None:
-            text = self._part(min(length, _MAX_TABLE_BYTES), at)
-            try:
-                version, _, count_as, table_as = struct.unpack_from("<BBBB", text)
-                (count,) = struct.unpack_from("<I", text, 8)
-                if (version, count_as, table_as) != (1, _UDATA4, _DATAREL_SDATA4):
-                    raise NoReturns(f"{self._name} has unwind tables of a kind that is not known")
-                self._table = memoryview(text)[12 : 12 + 8 * count].cast("i")
-            except (struct.error, TypeError) as error:
-                raise NoReturns(f"{self._name} has broken unwind tables") from error
-        return base, self._table
+            self._functions = self._functions or FunctionTable(self._elf)
+            size = self._functions.size(address)
+        except NotElf as error:
+            raise NoReturns(str(error)) from error
+        if not size:
+            raise NoReturns(f"no function begins at {address:#x}")
+        return size

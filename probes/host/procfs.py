@@ -16,8 +16,6 @@ from pathlib import Path
 ENVIRON_CAP = 256 * 1024
 CMDLINE_CAP = 64 * 1024
 FILE_CAP = 1024 * 1024
-# A training process with many GPUs has some thousands of mappings of ~100 bytes each.
-MAPS_CAP = 16 * 1024 * 1024
 COMM_CAP = 64
 ROOT = Path("/")
 
@@ -174,30 +172,6 @@ def cpus_allowed(pid: int, root: Path = ROOT, tid: int | None = None) -> str:
     return read_status(pid, root, tid).cpus_allowed
 
 
-def mapped_files(pid: int, root: Path = ROOT) -> tuple[str, ...]:
-    """Distinct paths of the files mapped into a process, in order of address. Raises OSError."""
-    return parse_mapped_files(read_file(proc_path(root, pid, "maps"), MAPS_CAP))
-
-
-def maps_library(pid: int, name: str, root: Path = ROOT) -> bool:
-    """Whether a file whose path contains `name` is mapped. Streams the file, stops at the first hit. Raises OSError."""
-    needle = name.encode()
-    descriptor = os.open(proc_path(root, pid, "maps"), os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        tail, size = b"", 0
-        while size < MAPS_CAP:
-            chunk = os.read(descriptor, 65536)
-            if not chunk:
-                return False
-            if needle in tail + chunk:
-                return True
-            tail = chunk[-len(needle) :]
-            size += len(chunk)
-        return False
-    finally:
-        os.close(descriptor)
-
-
 def socket_inodes(pid: int, root: Path = ROOT) -> frozenset[int]:
     """Inodes of the sockets a process holds open. Raises OSError."""
     inodes = set()
@@ -286,16 +260,6 @@ def parse_cmdline(data: bytes) -> tuple[str, ...]:
     if data.endswith(b"\0"):
         data = data[:-1]
     return tuple(argument.decode("utf-8", "replace") for argument in data.split(b"\0"))
-
-
-def parse_mapped_files(data: bytes) -> tuple[str, ...]:
-    """Distinct absolute paths of /proc/PID/maps, in order. '(deleted)' is cut off. Never raises."""
-    paths: dict[bytes, None] = {}
-    for line in data.split(b"\n"):
-        slash = line.find(b"/")
-        if slash > 0:
-            paths[line[slash:]] = None
-    return tuple(path.decode("utf-8", "replace").removesuffix(" (deleted)") for path in paths)
 
 
 def parse_cpu_list(text: str) -> frozenset[int]:

@@ -15,7 +15,9 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from rankscope.probes.elf.reader import NotElf
 from rankscope.probes.host import procfs
+from rankscope.probes.host.maps import Mapping, open_mapped, read_maps
 from rankscope.unwinder.errors import (
     InterpreterNotReady,
     MemoryNotPermitted,
@@ -24,7 +26,7 @@ from rankscope.unwinder.errors import (
     UnreadableMemory,
     UnsupportedInterpreter,
 )
-from rankscope.unwinder.interpreter import elf
+from rankscope.unwinder.interpreter.elf_facts import ElfFacts, load_bias, read_facts
 from rankscope.unwinder.interpreter.memory import Memory, ProcessMemory, read_u32, read_u64
 from rankscope.unwinder.interpreter.offsets import (
     ABSENT,
@@ -74,7 +76,7 @@ class Interpreter:
 class _Candidate:
     path: str
     build: str
-    mappings: tuple[elf.Mapping, ...]
+    mappings: tuple[Mapping, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +99,7 @@ def find_interpreter(pid: int, root: Path = procfs.ROOT, memory: Memory | None =
     """
     try:
         start_ticks = procfs.start_ticks(pid, root)
-        mappings = elf.parse_maps(procfs.read_file(procfs.proc_path(root, pid, "maps"), procfs.MAPS_CAP))
+        mappings = read_maps(pid, root)
         executable = procfs.read_link(procfs.proc_path(root, pid, "exe")).removesuffix(" (deleted)")
     except PermissionError as error:
         raise MemoryNotPermitted(f"process {pid}: {procfs.reason(error)}") from error
@@ -126,9 +128,9 @@ def _age_s(start_ticks: int, root: Path) -> float:
     return uptime_s - start_ticks / procfs.TICKS_PER_S
 
 
-def _candidates(mappings: tuple[elf.Mapping, ...], executable: str) -> list[_Candidate]:
+def _candidates(mappings: tuple[Mapping, ...], executable: str) -> list[_Candidate]:
     """Files that may hold an interpreter, best first. Raises UnsupportedInterpreter, NotPython."""
-    by_path: dict[str, list[elf.Mapping]] = {}
+    by_path: dict[str, list[Mapping]] = {}
     for mapping in mappings:
         by_path.setdefault(mapping.path, []).append(mapping)
     for path in by_path:
@@ -156,7 +158,7 @@ def _find_place(pid: int, candidates: list[_Candidate], root: Path) -> _Place:
     for candidate in candidates:
         try:
             facts = _facts(pid, candidate, root)
-        except (OSError, ValueError) as error:
+        except (OSError, NotElf) as error:
             last = error
             problems.append(f"{candidate.path}: {procfs.reason(error)}")
             continue
@@ -180,16 +182,16 @@ def named(path: str) -> tuple[int, int, str] | None:
     return None
 
 
-def _facts(pid: int, candidate: _Candidate, root: Path) -> elf.ElfFacts:
-    with elf.open_mapped(pid, candidate.mappings[0], root) as file:
-        return elf.read_facts(file, _SYMBOLS)
+def _facts(pid: int, candidate: _Candidate, root: Path) -> ElfFacts:
+    with open_mapped(pid, candidate.mappings[0], root) as file:
+        return read_facts(file, _SYMBOLS)
 
 
-def _place(candidate: _Candidate, facts: elf.ElfFacts) -> _Place | None:
+def _place(candidate: _Candidate, facts: ElfFacts) -> _Place | None:
     linked, how = facts.runtime_section, "section .PyRuntime"
     if not linked:
         linked, how = facts.symbol("_PyRuntime"), "symbol _PyRuntime"
-    bias = elf.load_bias(facts, candidate.mappings)
+    bias = load_bias(facts, candidate.mappings)
     if not linked or bias is None:
         return None
 
@@ -200,7 +202,7 @@ def _place(candidate: _Candidate, facts: elf.ElfFacts) -> _Place | None:
     return _Place(candidate, linked + bias, how, live("Py_Version"), live("_Py_NoneStruct"), live("PyCode_Type"))
 
 
-def _refuse_old(candidate: _Candidate, facts: elf.ElfFacts) -> None:
+def _refuse_old(candidate: _Candidate, facts: ElfFacts) -> None:
     """3.6 and 2.7 have no _PyRuntime. Raises UnsupportedInterpreter for those."""
     if facts.symbol("Py_GetVersion") and facts.symbol("PyCode_Type"):
         version = named(candidate.path)
@@ -208,9 +210,7 @@ def _refuse_old(candidate: _Candidate, facts: elf.ElfFacts) -> None:
         raise UnsupportedInterpreter(f"CPython {text} in {candidate.path}: 3.8-3.15 are known")
 
 
-def _describe(
-    pid: int, start_ticks: int, place: _Place, mappings: tuple[elf.Mapping, ...], memory: Memory
-) -> Interpreter:
+def _describe(pid: int, start_ticks: int, place: _Place, mappings: tuple[Mapping, ...], memory: Memory) -> Interpreter:
     path = place.candidate.path
     try:
         version, version_hex, how = _version(place, mappings, memory)
@@ -243,7 +243,7 @@ def _describe(
     )
 
 
-def _version(place: _Place, mappings: tuple[elf.Mapping, ...], memory: Memory) -> tuple[tuple[int, int], int, str]:
+def _version(place: _Place, mappings: tuple[Mapping, ...], memory: Memory) -> tuple[tuple[int, int], int, str]:
     head = memory.read(place.runtime, 24)
     if head[:8] == DEBUG_COOKIE:
         version_hex = int.from_bytes(head[8:12], "little")

@@ -11,50 +11,34 @@ Checked against .symtab (3.8-3.13) and the USDT notes of Debian's static builds 
 
 from __future__ import annotations
 
-import os
-import struct
 from dataclasses import dataclass
 from typing import IO
 
 import numpy as np
 import numpy.typing as npt
 
-from rankscope.probes.arrays import Ints
+from rankscope.probes.elf.functions import FunctionTable
+from rankscope.probes.elf.reader import DYNSYM, X86_64, ElfFile, NotElf
 from rankscope.unwinder.errors import UnsupportedInterpreter
-from rankscope.unwinder.interpreter import elf
+from rankscope.unwinder.interpreter.elf_facts import read_facts
 
 LEAST_BYTES = 1500  # the smallest collector known has 1,957 (3.8), the largest other function on the way 900
 _DEPTH = 3
 _MOST_BYTES = 64 * 1024  # of one function; larger ones are not searched for calls
 _MOST_FUNCTIONS = 400
-_X86_64 = 62
 _ROOTS = ("PyGC_Collect", "_PyObject_GC_Malloc")
-_SECTIONS_CAP = 256
-_READ_CAP_BYTES = 64 * 1024 * 1024
-_ENCODING = b"\x01\x1b\x03\x3b"  # version 1, pcrel sdata4, udata4, datarel sdata4: what every linker writes
 
 
 @dataclass(frozen=True, slots=True)
 class _Code:
-    """The functions of one file: where each begins, and its bytes."""
+    """The functions of one file, by address as linked, and which of them it exports."""
 
-    descriptor: int
-    segments: tuple[elf.Segment, ...]
-    starts: Ints
-    records: Ints  # of each function, the address of its FDE
+    elf: ElfFile
+    functions: FunctionTable
     exported: npt.NDArray[np.uint64]
 
-    def offset(self, address: int) -> int:
-        for segment in self.segments:
-            if segment.address <= address < segment.address + segment.size:
-                return segment.offset + address - segment.address
-        raise ValueError(f"no segment holds {address:#x}")
-
     def size(self, start: int) -> int:
-        at = int(np.searchsorted(self.starts, start))
-        if at >= len(self.starts) or self.starts[at] != start:
-            return 0
-        return int(struct.unpack("<I", _content(self.descriptor, self.offset(int(self.records[at])) + 12, 4))[0])
+        return self.functions.size(start)
 
     def is_exported(self, start: int) -> bool:
         return bool(np.isin(start, self.exported))
@@ -64,14 +48,17 @@ class _Code:
         size = self.size(start)
         if not 5 <= size <= _MOST_BYTES:
             return []
-        code = np.frombuffer(_content(self.descriptor, self.offset(start), size), np.uint8)
+        offset = self.elf.file_offset(start)
+        if offset is None:
+            raise NotElf(f"no loaded part holds {start:#x}")
+        code = np.frombuffer(self.elf.whole(offset, size), np.uint8)
         where = np.flatnonzero((code[:-4] & 0xFE) == 0xE8)
         if not len(where):
             return []
         raw = np.stack([code[where + 1 + byte] for byte in range(4)], axis=1)
         jumps = np.ascontiguousarray(raw).view("<i4")[:, 0].astype(np.int64)
         targets = np.unique(start + where + 5 + jumps)
-        return [int(target) for target in targets[np.isin(targets, self.starts)] if target != start]
+        return [int(target) for target in targets[np.isin(targets, self.functions.starts)] if target != start]
 
 
 def find_collectors(file: IO[bytes], version: tuple[int, int]) -> tuple[int, ...]:
@@ -80,14 +67,13 @@ def find_collectors(file: IO[bytes], version: tuple[int, int]) -> tuple[int, ...
     Raises UnsupportedInterpreter (with the reason), OSError.
     """
     try:
-        facts = elf.read_facts(file, _ROOTS)
+        facts = read_facts(file, _ROOTS)
         roots = [facts.symbol(name) for name in (_ROOTS if version < (3, 9) else _ROOTS[:1])]
         if not all(roots):
             raise UnsupportedInterpreter("PyGC_Collect is not exported")
-        # Read, not mapped: whoever cuts a mapped file short kills its reader.
-        code = _read(file.fileno(), facts.segments)
+        code = _read(ElfFile(file.fileno(), "the file"))
         found = sorted({largest for root in roots if (largest := _largest(code, root))})
-    except (ValueError, struct.error, IndexError, OverflowError) as error:
+    except (NotElf, OverflowError) as error:
         raise UnsupportedInterpreter(f"its functions cannot be told apart: {error}") from error
     if not found:
         raise UnsupportedInterpreter("no function below PyGC_Collect looks like the collector")
@@ -114,39 +100,9 @@ def _largest(code: _Code, root: int) -> int:
     return 0
 
 
-def _content(descriptor: int, at: int, size: int) -> bytes:
-    """`size` bytes of the file. Raises ValueError where it ends before."""
-    if size > _READ_CAP_BYTES:
-        raise ValueError(f"{size} bytes in one piece")
-    data = os.pread(descriptor, size, at)
-    if len(data) < size:
-        raise ValueError("it ends too early")
-    return data
-
-
-def _read(descriptor: int, segments: tuple[elf.Segment, ...]) -> _Code:
-    """The table of functions. Raises ValueError, struct.error for a file that is not laid out as expected."""
-    if struct.unpack("<H", _content(descriptor, 18, 2))[0] != _X86_64:
-        raise ValueError("not x86-64")
-    sections = _sections(descriptor)
-    header, symbols = sections.get(b".eh_frame_hdr"), sections.get(b".dynsym")
-    if header is None or symbols is None or _content(descriptor, header[1], 4) != _ENCODING:
-        raise ValueError("no table in .eh_frame_hdr")
-    address, at, size = header
-    count = min(struct.unpack("<I", _content(descriptor, at + 8, 4))[0], max(size - 12, 0) // 8)
-    table = np.frombuffer(_content(descriptor, at + 12, 8 * count), "<i4").reshape(-1, 2).astype(np.int64) + address
-    content = _content(descriptor, symbols[1], symbols[2] // 24 * 24)
-    exported = np.frombuffer(content, "<u8").reshape(-1, 3)[:, 1].copy()
-    return _Code(descriptor, segments, table[:, 0], table[:, 1], exported)
-
-
-def _sections(descriptor: int) -> dict[bytes, tuple[int, int, int]]:
-    """(address, offset, size) by name."""
-    header = _content(descriptor, 0, 64)
-    at = struct.unpack_from("<Q", header, 40)[0]
-    size, count, names = struct.unpack_from("<HHH", header, 58)
-    count = min(count, _SECTIONS_CAP)
-    table = _content(descriptor, at, size * count)
-    headers = [struct.unpack_from("<IIQQQQIIQQ", table, i * size) for i in range(count)]
-    strings = _content(descriptor, headers[names][4], min(headers[names][5], 1 << 20))
-    return {strings[h[0] : strings.find(b"\0", h[0])]: (h[3], h[4], h[5]) for h in headers}
+def _read(elf: ElfFile) -> _Code:
+    """The table of functions. Raises NotElf for a file that is not laid out as expected."""
+    if elf.machine != X86_64:
+        raise NotElf("not x86-64")
+    exported = [elf.symbols(table)["value"] for table in elf.symbol_sections(DYNSYM)]
+    return _Code(elf, FunctionTable(elf), np.concatenate([np.empty(0, np.uint64), *exported]))

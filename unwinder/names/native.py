@@ -12,7 +12,6 @@ name without arguments: they are the target's, and the C++ library's demangler w
 from __future__ import annotations
 
 import os
-import struct
 from bisect import bisect_left
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -21,17 +20,12 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
+from rankscope.probes.elf.reader import DYNSYM, FUNCTION_TYPES, SYMTAB, ElfFile, NotElf, Segment
 from rankscope.probes.host import procfs
-from rankscope.unwinder.interpreter import elf
+from rankscope.probes.host.maps import Mapping, open_mapped, read_maps
 
 KERNEL = "kernel"
 NAME_CAP = 120
-_SYMBOL = np.dtype(
-    [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")]
-)
-_DYNSYM, _SYMTAB = 11, 2
-_FUNCTIONS = (2, 10)  # STT_FUNC, STT_GNU_IFUNC
-_SECTIONS_CAP = 256
 _SYMBOLS_CAP = 2_000_000  # of one table: 48 MB that are looked at a slice at a time
 _SLICE = 131_072
 _NAME_BYTES = 4096
@@ -43,7 +37,7 @@ class SymbolTable:
     """The functions of one ELF file, by address as linked."""
 
     name: str
-    segments: tuple[elf.Segment, ...]
+    segments: tuple[Segment, ...]
     starts: npt.NDArray[np.uint64]
     sizes: npt.NDArray[np.uint64]
     texts: npt.NDArray[np.uint64]  # where each name begins in the file
@@ -89,11 +83,11 @@ class NativeNames:
         found = {int(pointer): KERNEL for pointer in pointers[pointers >= np.uint64(1 << 63)]}
         wanted = np.unique(pointers[pointers < np.uint64(1 << 63)])
         try:
-            maps = procfs.read_file(procfs.proc_path(self.root, pid, "maps"), procfs.MAPS_CAP) if len(wanted) else b""
+            mappings = read_maps(pid, self.root) if len(wanted) else ()
         except OSError:
             return found
         ordered = wanted.tolist()
-        for mapping in elf.parse_maps(maps):  # thousands of lines, few of which hold anything
+        for mapping in mappings:  # thousands of lines, few of which hold anything
             first, end = bisect_left(ordered, mapping.start), bisect_left(ordered, mapping.end)
             if first < end:
                 inside = wanted[first:end]
@@ -102,7 +96,7 @@ class NativeNames:
                 found.update(zip(inside.tolist(), table.names(offsets), strict=True))
         return found
 
-    def _table(self, pid: int, mapping: elf.Mapping) -> SymbolTable:
+    def _table(self, pid: int, mapping: Mapping) -> SymbolTable:
         key = (mapping.device, mapping.inode)
         table = self._tables.get(key)
         if table is None:
@@ -119,22 +113,21 @@ class NativeNames:
         self._tables.clear()
 
 
-def read_symbols(pid: int, mapping: elf.Mapping, root: Path = procfs.ROOT) -> SymbolTable:
+def read_symbols(pid: int, mapping: Mapping, root: Path = procfs.ROOT) -> SymbolTable:
     """The functions of the file behind `mapping`; a table without symbols where it cannot be read. Never raises."""
     name = mapping.path.rpartition("/")[2][:NAME_CAP]
     nothing = np.empty(0, dtype=np.uint64)
-    empty = SymbolTable(name, (), nothing, nothing, nothing)
     descriptor = -1
     try:
-        with elf.open_mapped(pid, mapping, root) as file:
-            facts = elf.read_facts(file, ())
+        with open_mapped(pid, mapping, root) as file:
             descriptor = os.dup(file.fileno())
-        starts, sizes, texts = _functions(descriptor)
-    except (OSError, ValueError, struct.error, IndexError, OverflowError):
+        elf = ElfFile(descriptor, name)
+        starts, sizes, texts = _functions(elf)
+        return SymbolTable(name, elf.loads, starts, sizes, texts, descriptor)
+    except (OSError, NotElf, OverflowError):
         if descriptor >= 0:
             os.close(descriptor)
-        return empty
-    return SymbolTable(name, facts.segments, starts, sizes, texts, descriptor)
+        return SymbolTable(name, (), nothing, nothing, nothing)
 
 
 def _content(descriptor: int, at: int, size: int) -> bytes:
@@ -148,30 +141,16 @@ def _content(descriptor: int, at: int, size: int) -> bytes:
 _Columns = tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.uint64]]
 
 
-def _functions(descriptor: int) -> _Columns:
+def _functions(elf: ElfFile) -> _Columns:
     """(address, size, place of the name) of every function, in order of address, the larger first."""
-    header = _content(descriptor, 0, 64)
-    at = struct.unpack_from("<Q", header, 40)[0]
-    each, count = struct.unpack_from("<HH", header, 58)
-    count = min(count, _SECTIONS_CAP)
-    table = _content(descriptor, at, each * count)
-    sections = [struct.unpack_from("<IIQQQQIIQQ", table, i * each) for i in range(count)]
     parts: list[_Columns] = []
-    best = _SYMTAB if any(section[1] == _SYMTAB for section in sections) else _DYNSYM  # the former holds the latter
-    for section in sections:
-        if section[1] != best:
-            continue
-        strings = sections[section[6]]
-        total = min(section[5] // _SYMBOL.itemsize, _SYMBOLS_CAP)
-        for first in range(0, total, _SLICE):
-            start = section[4] + first * _SYMBOL.itemsize
-            content = _content(descriptor, start, min(_SLICE, total - first) * _SYMBOL.itemsize)
-            rows = np.frombuffer(content[: len(content) // _SYMBOL.itemsize * _SYMBOL.itemsize], _SYMBOL)
-            rows = rows[np.isin(rows["info"] & 15, _FUNCTIONS) & (rows["section"] != 0) & (rows["value"] != 0)]
-            rows = rows[rows["name"] < strings[5]]
-            parts.append(
-                (rows["value"].copy(), rows["size"].copy(), rows["name"].astype(np.uint64) + np.uint64(strings[4]))
-            )
+    for table in elf.symbol_sections(SYMTAB) or elf.symbol_sections(DYNSYM):  # the former holds the latter
+        for first in range(0, min(table.count, _SYMBOLS_CAP), _SLICE):
+            rows = elf.symbols(table, first, _SLICE)
+            rows = rows[np.isin(rows["info"] & 15, FUNCTION_TYPES) & (rows["section"] != 0) & (rows["value"] != 0)]
+            rows = rows[rows["name"] < table.names_size]
+            texts = rows["name"].astype(np.uint64) + np.uint64(table.names_offset)
+            parts.append((rows["value"].copy(), rows["size"].copy(), texts))
     if not parts:
         nothing = np.empty(0, dtype=np.uint64)
         return nothing, nothing, nothing

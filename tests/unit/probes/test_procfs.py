@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankscope.probes.host import procfs
+from rankscope.probes.host.maps import mapped_files, parse_mapped_files
 from rankscope.probes.host.mounts import Mounts, parse_mountinfo, unescape
 from rankscope.probes.host.namespaces import host_name, namespaces, node_name
 
@@ -43,9 +44,8 @@ def test_the_own_process_reads_the_same_by_every_way() -> None:
     assert procfs.read_stat(pid).ppid == procfs.read_status(pid).ppid == os.getppid()
     assert pid in procfs.threads(pid)
     assert pid in procfs.pids()
-    assert procfs.maps_library(pid, "libc.so.6")
-    assert not procfs.maps_library(pid, "libnothing-of-that-name")
-    assert any("libc.so.6" in path for path in procfs.mapped_files(pid))
+    assert any("libc.so.6" in path for path in mapped_files(pid))
+    assert not any("libnothing-of-that-name" in path for path in mapped_files(pid))
     assert procfs.parse_cpu_list(procfs.cpus_allowed(pid)) == os.sched_getaffinity(0)
     assert namespaces(pid).missing == ()
     assert node_name(pid) == host_name()
@@ -70,7 +70,7 @@ def test_arguments_keep_their_empty_ones() -> None:
 
 def test_deleted_libraries_keep_their_path() -> None:
     data = b"7f-80 r-xp 0 fe:00 1   /lib/libtorch cpu.so (deleted)\n7f-80 r-xp 0 fe:00 1   /lib/a.so\n7f-80 rw-p 0 00:00 0 [heap]\n"
-    assert procfs.parse_mapped_files(data) == ("/lib/libtorch cpu.so", "/lib/a.so")
+    assert parse_mapped_files(data) == ("/lib/libtorch cpu.so", "/lib/a.so")
 
 
 def test_an_ended_process_has_a_reason() -> None:
@@ -89,7 +89,7 @@ def test_no_bytes_can_do_more_than_be_refused(data: bytes) -> None:
             continue
     procfs.parse_environ(data)
     procfs.parse_cmdline(data)
-    procfs.parse_mapped_files(data)
+    parse_mapped_files(data)
     parse_mountinfo(data)
 
 

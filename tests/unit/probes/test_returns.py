@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankscope.probes.elf.exports import NotElf, Symbol, find_names
+from rankscope.probes.elf.exports import Symbol, find_names
+from rankscope.probes.elf.reader import NotElf
 from rankscope.probes.elf.return_sites import NoReturns, leave_offsets
 
 pytestmark = pytest.mark.skipif(platform.machine() != "x86_64", reason="the assembler is for x86-64")

@@ -12,7 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankscope.probes.bpf.btf import Btf, NoBtf
-from rankscope.probes.elf.exports import NotElf, file_offsets, find_functions, find_names
+from rankscope.probes.elf.exports import file_offsets, find_functions, find_names
+from rankscope.probes.elf.reader import NotElf
 from rankscope.probes.errors import RankscopeError
 
 

@@ -12,7 +12,7 @@ import pytest
 from images import Image, debug_offsets, layout
 
 from rankscope.unwinder.errors import InterpreterNotReady, NotPython, TargetGone, UnsupportedInterpreter
-from rankscope.unwinder.interpreter.elf import read_facts
+from rankscope.unwinder.interpreter.elf_facts import read_facts
 from rankscope.unwinder.interpreter.find import Interpreter, find_interpreter
 
 PID = 4242

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankscope.unwinder.interpreter.elf import Mapping
+from rankscope.probes.host.maps import Mapping
 from rankscope.unwinder.names.native import KERNEL, NAME_CAP, NativeNames, read_symbols, readable
 
 
@@ -90,7 +90,7 @@ def test_damaged_libraries_give_the_files_name(tail: bytes, patches: list[tuple[
     descriptor = os.memfd_create("damaged")
     os.write(descriptor, image)
     path = f"/proc/self/fd/{descriptor}"
-    table = read_symbols(os.getpid(), Mapping(1, 2, 0, "0:0", 1, path, False))
+    table = read_symbols(os.getpid(), Mapping(1, 2, "r--p", 0, "0:0", 1, path))
     assert len(table.names(np.array([0, 64, 2**63], dtype=np.uint64))) == 3
     table.close()
     os.close(descriptor)

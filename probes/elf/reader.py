@@ -1,0 +1,169 @@
+"""The one reader of ELF files: header, segments, sections, symbol tables.
+
+In: an open file of a target. Out: numbers and numpy rows. Nothing is read but what is asked for (libtorch_cpu.so has 400 MB),
+and by pread: a mapped file that its owner cuts short would kill its reader. pyelftools believes every length in the
+file; these files are the target's, so here every length is capped and every place may be nonsense: then NotElf is raised.
+Format: ELF-64, System V ABI.
+"""
+
+from __future__ import annotations
+
+import os
+import struct
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+from rankscope.probes.errors import RankscopeError
+
+LOAD, GNU_EH_FRAME = 1, 0x6474E550  # p_type
+WRITABLE = 2  # p_flags
+SYMTAB, DYNSYM = 2, 11  # sh_type; the first holds all symbols and is often stripped, the second those that are exported
+FUNCTION_TYPES = (2, 10)  # STT_FUNC, STT_GNU_IFUNC
+X86_64 = 62  # e_machine
+_ET_DYN = 3
+_MAX_PART_BYTES = 1 << 30
+_MAX_NAMES_BYTES = 1 << 20  # of the sections' names
+
+_HEADER = struct.Struct("<16sHH12xQQ6xHHHHH")
+_SEGMENT = struct.Struct("<IIQQ8xQ16x")
+_SECTION = struct.Struct("<IIQQQQIIQQ")
+SYMBOL = np.dtype(
+    [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")]
+)
+SymbolRows = npt.NDArray[np.void]  # of dtype SYMBOL
+
+
+class NotElf(RankscopeError):
+    """The file is not a sound 64-bit little-endian ELF file."""
+
+    help = "Only x86-64 and aarch64 programs and libraries can be looked into."
+
+
+@dataclass(frozen=True, slots=True)
+class Segment:
+    """A part of the file that has a meaning at run time: `size` bytes of the file, linked at `address`."""
+
+    offset: int
+    address: int
+    size: int
+    kind: int = LOAD
+    flags: int = 0
+
+    def holds(self, address: int) -> bool:
+        return self.address <= address < self.address + self.size
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A section. `link` is the number of the section that belongs to it: of a symbol table, its names."""
+
+    name_at: int
+    kind: int
+    address: int
+    offset: int
+    size: int
+    link: int
+
+
+@dataclass(frozen=True, slots=True)
+class SymbolSection:
+    """A symbol table and its names: where they are in the file."""
+
+    offset: int
+    count: int
+    names_offset: int
+    names_size: int
+
+
+class ElfFile:
+    """An ELF file behind an open descriptor, which stays the caller's. Everything here may raise NotElf and OSError."""
+
+    def __init__(self, descriptor: int, name: str) -> None:
+        """`name` is for messages."""
+        self.descriptor, self.name = descriptor, name
+        head = self.part(0, _HEADER.size)
+        if len(head) < _HEADER.size or head[:6] != b"\x7fELF\x02\x01":
+            raise NotElf(f"{name} is not a 64-bit little-endian ELF file")
+        (
+            _, kind, self.machine, self._segments_at, self._sections_at, self._segment_bytes, self._segment_count,
+            self._section_bytes, self._section_count, self._names_index,
+        ) = _HEADER.unpack(head)  # fmt: skip
+        self.position_independent = kind == _ET_DYN
+
+    def part(self, at: int, size: int) -> bytes:
+        """`size` bytes from `at` on, fewer where the file ends."""
+        if not 0 <= size <= _MAX_PART_BYTES or not 0 <= at < 1 << 62:
+            raise NotElf(f"{self.name} has a part of absurd size or place")
+        return os.pread(self.descriptor, size, at)
+
+    def whole(self, at: int, size: int) -> bytes:
+        """Exactly `size` bytes from `at` on."""
+        data = self.part(at, size)
+        if len(data) < size:
+            raise NotElf(f"{self.name} ends too early")
+        return data
+
+    @cached_property
+    def segments(self) -> tuple[Segment, ...]:
+        """Every program header."""
+        if self._segment_count and self._segment_bytes != _SEGMENT.size:
+            raise NotElf(f"{self.name} has a broken program header")
+        table = self.whole(self._segments_at, self._segment_bytes * self._segment_count)
+        return tuple(
+            Segment(offset, address, size, kind, flags)
+            for kind, flags, offset, address, size in _SEGMENT.iter_unpack(table)
+        )
+
+    @cached_property
+    def loads(self) -> tuple[Segment, ...]:
+        """The segments that are loaded."""
+        return tuple(segment for segment in self.segments if segment.kind == LOAD)
+
+    @cached_property
+    def sections(self) -> tuple[Section, ...]:
+        """Every section header; none where they were stripped."""
+        if self._section_count and self._section_bytes != _SECTION.size:
+            raise NotElf(f"{self.name} has a broken section header")
+        table = self.whole(self._sections_at, self._section_bytes * self._section_count)
+        return tuple(
+            Section(name, kind, address, offset, size, link)
+            for name, kind, _, address, offset, size, link, _, _, _ in _SECTION.iter_unpack(table)
+        )
+
+    def section(self, name: str) -> Section | None:
+        """The first section of that name."""
+        if self._names_index >= len(self.sections):
+            return None
+        names = self.sections[self._names_index]
+        text = self.part(names.offset, min(names.size, _MAX_NAMES_BYTES))
+        wanted = name.encode() + b"\0"
+        return next((one for one in self.sections if text.startswith(wanted, one.name_at)), None)
+
+    def file_offset(self, address: int) -> int | None:
+        """Where in the file this address (as linked) is; None where it is in no loaded part."""
+        return next((address - one.address + one.offset for one in self.loads if one.holds(address)), None)
+
+    def symbol_sections(self, kind: int) -> tuple[SymbolSection, ...]:
+        """The symbol tables of this kind, SYMTAB or DYNSYM."""
+        found = []
+        for section in self.sections:
+            if section.kind == kind:
+                if section.link >= len(self.sections):
+                    raise NotElf(f"{self.name} has a broken symbol table")
+                names = self.sections[section.link]
+                found.append(SymbolSection(section.offset, section.size // SYMBOL.itemsize, names.offset, names.size))
+        return tuple(found)
+
+    def symbols(self, table: SymbolSection, first: int = 0, count: int | None = None) -> SymbolRows:
+        """Rows of a symbol table, up to its end or that of the file."""
+        count = table.count - first if count is None else min(count, table.count - first)
+        content = self.part(table.offset + first * SYMBOL.itemsize, count * SYMBOL.itemsize)
+        rows: SymbolRows = np.frombuffer(content[: len(content) // SYMBOL.itemsize * SYMBOL.itemsize], SYMBOL)
+        return rows
+
+    def names(self, table: SymbolSection) -> bytes:
+        """All names of a symbol table, each ended by a zero byte; a row's `name` is its place in them."""
+        return self.part(table.names_offset, table.names_size)

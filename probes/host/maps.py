@@ -1,0 +1,114 @@
+"""The files that a process has mapped: /proc/PID/maps, read once for everybody.
+
+In: a pid, or the bytes of the file. Out: Mapping. Paths are the target's: they lie in its mount namespace (`open_mapped` finds
+the file all the same), and may hold any byte.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+from rankscope.probes.host.procfs import ROOT, proc_path, read_file
+
+# A training process with many GPUs has some thousands of mappings of ~100 bytes each.
+MAPS_CAP_BYTES = 16 * 1024 * 1024
+_DELETED = b" (deleted)"
+
+
+@dataclass(frozen=True, slots=True)
+class Mapping:
+    """One line of /proc/PID/maps with a file behind it. Addresses and the place in the file (`offset`) are bytes."""
+
+    start: int
+    end: int
+    perms: str  # 'r-xp'
+    offset: int
+    device: str  # 'fd:00'; with the inode it tells copies of a file in different containers apart
+    inode: int
+    path: str
+    deleted: bool = False
+
+
+def read_maps(pid: int, root: Path = ROOT, wanted: Callable[[str], bool] | None = None) -> tuple[Mapping, ...]:
+    """The file mappings of a process, as `parse_maps` gives them. Raises OSError."""
+    return parse_maps(_read(pid, root), wanted)
+
+
+def mapped_files(pid: int, root: Path = ROOT) -> tuple[str, ...]:
+    """Distinct paths of the files mapped into a process, in order of address. Raises OSError."""
+    return parse_mapped_files(_read(pid, root))
+
+
+def _read(pid: int, root: Path) -> bytes:
+    return read_file(proc_path(root, pid, "maps"), MAPS_CAP_BYTES)
+
+
+def parse_maps(data: bytes, wanted: Callable[[str], bool] | None = None) -> tuple[Mapping, ...]:
+    """The file mappings in /proc/PID/maps, in order of address. Lines that make no sense are left out. Never raises.
+
+    `wanted` is asked once for each path; the mappings of the others are left out, and cost little.
+    """
+    known: dict[bytes, tuple[str, bool] | None] = {}
+    mappings = []
+    for line, raw in _lines(data):
+        if raw not in known:
+            path = os.fsdecode(raw.removesuffix(_DELETED))
+            known[raw] = (path, raw.endswith(_DELETED)) if wanted is None or wanted(path) else None
+        if (file := known[raw]) is None:
+            continue
+        fields = line.split(None, 5)
+        if len(fields) < 6 or fields[5] != raw:
+            continue
+        try:
+            start, end = (int(number, 16) for number in fields[0].split(b"-"))
+            offset, inode = int(fields[2], 16), int(fields[4])
+        except ValueError:
+            continue
+        perms, device = (fields[place].decode("ascii", "replace") for place in (1, 3))
+        mappings.append(Mapping(start, end, perms, offset, device, inode, *file))
+    return tuple(mappings)
+
+
+def parse_mapped_files(data: bytes) -> tuple[str, ...]:
+    """Distinct paths of the files in /proc/PID/maps, in order. Never raises."""
+    raw = dict.fromkeys(raw.removesuffix(_DELETED) for _, raw in _lines(data))
+    return tuple(path.decode("utf-8", "replace") for path in raw)
+
+
+def _lines(data: bytes) -> Iterator[tuple[bytes, bytes]]:
+    """(line, its path) of the lines that have one: nothing before the path holds a slash, and nothing anonymous begins with one."""
+    for line in data.split(b"\n"):
+        slash = line.find(b"/")
+        if slash > 0 and line[slash - 1 : slash] == b" ":
+            yield line, line[slash:]
+
+
+def open_mapped(pid: int, mapping: Mapping, root: Path = ROOT) -> IO[bytes]:
+    """Opens the file behind a mapping, also when it was deleted or lies in another mount namespace. Raises OSError.
+
+    /proc/PID/map_files leads to the very file, but asks for CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE; the path under
+    /proc/PID/root serves the rest.
+    """
+    by_address = proc_path(root, pid, "map_files", f"{mapping.start:x}-{mapping.end:x}")
+    by_path = proc_path(root, pid, "root") + mapping.path
+    problem: OSError | None = None
+    for path in (by_address, by_path):
+        try:
+            return _open_regular(path)
+        except OSError as error:
+            problem = error
+    raise problem or FileNotFoundError(mapping.path)
+
+
+def _open_regular(path: str) -> IO[bytes]:
+    # The path is the target's: O_NONBLOCK, lest it be a FIFO.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise OSError(f"{path}: not a regular file")
+    return os.fdopen(descriptor, "rb")

@@ -1,0 +1,73 @@
+"""What the search for an interpreter wants from an ELF file: the addresses of a few symbols and one section, and where in a
+process they are. Remembered per file: all ranks of a host run the same interpreter.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import OrderedDict
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import IO
+
+from rankscope.probes.elf.exports import find_addresses
+from rankscope.probes.elf.reader import ElfFile, Segment
+from rankscope.probes.host.maps import Mapping
+
+_PAGE_BYTES = 4096
+_CACHE_FILES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class ElfFacts:
+    """What was looked for in one file. Addresses are as linked: add the load bias. 0 where absent."""
+
+    position_independent: bool
+    segments: tuple[Segment, ...]  # those that are loaded
+    runtime_section: int
+    symbols: tuple[tuple[str, int], ...]
+
+    def symbol(self, name: str) -> int:
+        """Address of a symbol that was asked for, 0 where the file does not define it."""
+        return next((address for symbol, address in self.symbols if symbol == name), 0)
+
+
+_cache: OrderedDict[tuple[int, int, int, tuple[str, ...]], ElfFacts] = OrderedDict()
+
+
+def read_facts(file: IO[bytes], names: Iterable[str]) -> ElfFacts:
+    """Looks up `names` in an open ELF file; remembered by (device, inode, mtime). Raises NotElf, OSError."""
+    wanted = tuple(names)
+    status = os.fstat(file.fileno())
+    key = (status.st_dev, status.st_ino, status.st_mtime_ns, wanted)
+    known = _cache.get(key)
+    if known is None:
+        known = _look_up(ElfFile(file.fileno(), "the file"), wanted)
+        _cache[key] = known
+        if len(_cache) > _CACHE_FILES:
+            _cache.popitem(last=False)
+    return known
+
+
+def _look_up(elf: ElfFile, names: tuple[str, ...]) -> ElfFacts:
+    runtime = elf.section(".PyRuntime")
+    return ElfFacts(
+        position_independent=elf.position_independent,
+        segments=elf.loads,
+        runtime_section=runtime.address if runtime is not None else 0,
+        symbols=tuple(find_addresses(elf, names).items()),
+    )
+
+
+def load_bias(facts: ElfFacts, mappings: Iterable[Mapping]) -> int | None:
+    """What must be added to an address of the file to get that in the process. `mappings` are those of the file.
+
+    None where no mapping fits a segment. Zero for an executable linked at a fixed address.
+    """
+    if not facts.position_independent:
+        return 0
+    for mapping in mappings:
+        for segment in facts.segments:
+            if segment.offset & -_PAGE_BYTES == mapping.offset and segment.size:
+                return mapping.start - (segment.address & -_PAGE_BYTES)
+    return None
