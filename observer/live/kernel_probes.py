@@ -23,7 +23,6 @@ from rankscope.probes.files import probe as files
 from rankscope.probes.sched import probe as sched
 
 _WALK = Path(__file__).resolve().parents[2] / "unwinder" / "walk"
-_PROBES = Path(loader.__file__).resolve().parent
 _RING_PAGES = 512
 _PAGE_BYTES = 4096
 
@@ -143,9 +142,7 @@ def load(*, hz: int, pids: Iterable[int] = (), root: Path = Path("/"), verbose: 
         tracepoints += files.tracepoints()
     except btf.NoBtf as error:
         notes.append(f"file calls are not timed: {error}")
-    module = loader.load(
-        sources, defines=defines, folders=(_PROBES, _WALK), epilogue=epilogue, root=root, verbose=verbose
-    )
+    module = loader.load(sources, defines=defines, folders=(_WALK,), epilogue=epilogue, root=root, verbose=verbose)
     try:
         module.attach(tracepoints)
         try:

@@ -24,6 +24,7 @@ from typing import Any
 from rankscope.probes.bpf import headers, shared_uprobes, syscalls, uprobes
 from rankscope.probes.errors import MissingFeature, NotPermitted, RankscopeError
 
+_HERE = Path(__file__).resolve().parent  # of common.bpf.h
 _INCLUDE = re.compile(r'^[ \t]*#include "([\w./-]+)"[^\n]*\n', re.MULTILINE)
 _CHILD_WAITS_S = 0.3  # until the parent has closed its side
 _PASSING = (errno.ENOMEM, errno.EAGAIN, errno.EINTR)
@@ -224,7 +225,7 @@ def _let_a_child_detach() -> None:
 
 
 def join(sources: Sequence[Path], folders: Sequence[Path]) -> str:
-    """One text out of `sources`; our own includes are found beside the source or in `folders`, and put in once."""
+    """One text out of `sources`; our own includes are found beside the source, here or in `folders`, and put in once."""
     seen: set[Path] = set()
 
     def text_of(path: Path) -> str:
@@ -233,7 +234,7 @@ def join(sources: Sequence[Path], folders: Sequence[Path]) -> str:
         seen.add(path)
 
         def included(match: re.Match[str]) -> str:
-            for folder in (path.parent, *folders):
+            for folder in (path.parent, _HERE, *folders):
                 if (folder / match.group(1)).is_file():
                     return text_of((folder / match.group(1)).resolve())
             raise CompileFailed(f"{path.name} includes {match.group(1)}, which is not there")
