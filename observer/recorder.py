@@ -37,7 +37,15 @@ class RecordOptions:
     verbose: bool = False
 
 
-def record(options: RecordOptions, progress: Progress = lambda _: None) -> list[Window]:
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """One job's window, and the folder it was written to; None where it was kept in memory only."""
+
+    window: Window
+    folder: Path | None
+
+
+def record(options: RecordOptions, progress: Progress = lambda _: None) -> list[Recorded]:
     """Observe one window of this host; one Window for each job. Written below `options.out` when that is given.
 
     Raises UsageError, NotPermitted, NoRanks, MissingFeature, OutputFailed.
@@ -65,10 +73,9 @@ def record(options: RecordOptions, progress: Progress = lambda _: None) -> list[
         windows = finish.close_windows(running, before, start, start_ns, options.hz)
     finally:
         running.close()
-    if options.out is not None:
-        for window in windows:
-            progress(f"written to {write_window(window, options.out)}")
-    return windows
+    if options.out is None:
+        return [Recorded(window, None) for window in windows]
+    return [Recorded(window, write_window(window, options.out)) for window in windows]
 
 
 def choose(census: RankCensus, options: RecordOptions) -> tuple[FoundRank, ...]:

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from rankscope.diagnose.cli.keep_history import remember
-from rankscope.diagnose.cli.output import progress, progress_done
+from rankscope.diagnose.cli.output import progress
 from rankscope.diagnose.cli.report import print_report
 from rankscope.diagnose.fleet.gather import load
 from rankscope.diagnose.past.history import DEFAULT_FOLDER, History
@@ -69,7 +69,6 @@ def _print(verdict: Verdict, as_json: bool, verbose: bool) -> int:
 def _observe(window_s: float, job: str | None, pids: tuple[int, ...], verbose: bool) -> list[Window]:
     from rankscope.observer.recorder import RecordOptions, record
 
-    try:
-        return record(RecordOptions(window_s=window_s, out=None, pids=pids, job=job, verbose=verbose), progress())
-    finally:
-        progress_done()
+    options = RecordOptions(window_s=window_s, out=None, pids=pids, job=job, verbose=verbose)
+    with progress() as say:
+        return [recorded.window for recorded in record(options, say)]

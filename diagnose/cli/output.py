@@ -1,46 +1,70 @@
-"""What commands share: progress on stderr, plain tables, JSON on stdout."""
+"""What commands share: progress on stderr, tables, JSON on stdout.
+
+rich draws what a terminal shows; its import takes 50 ms, so it is made where something is drawn, never at the start.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
+from contextlib import contextmanager
+from typing import Any, TextIO
 
 from rankscope.diagnose.text import clean
 
 
-def progress() -> Callable[[str], None]:
-    """A function that tells the operator on stderr what is going on: one line that is rewritten on a terminal."""
-    terminal = sys.stderr.isatty()
+@contextmanager
+def progress() -> Iterator[Callable[[str], None]]:
+    """A function that tells the operator on stderr what is going on: on a terminal in one line that is gone at the end."""
+    if not sys.stderr.isatty():
+        yield _say
+        return
+    from rich.console import Console
+    from rich.live import Live
+    from rich.text import Text
 
-    def say(text: str) -> None:
-        line = clean(text, 78)
-        sys.stderr.write(f"\r\033[K{line}" if terminal else f"{line}\n")
-        sys.stderr.flush()
+    began = time.monotonic()
+    # Drawn only when there is something to say: a thread that redraws would cost CPU time while a job is observed.
+    with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as live:
 
-    return say
+        def draw(text: str) -> None:
+            line = f"{time.monotonic() - began:4.0f} s  {clean(text, 200)}"
+            live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
+
+        yield draw
 
 
-def progress_done() -> None:
-    """Clear the progress line."""
-    if sys.stderr.isatty():
-        sys.stderr.write("\r\033[K")
-        sys.stderr.flush()
+def _say(text: str) -> None:
+    sys.stderr.write(f"{clean(text, 200)}\n")
+    sys.stderr.flush()
 
 
 def print_json(content: Any) -> None:
     print(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False))
 
 
-def table(heads: Sequence[str], rows: Sequence[Sequence[str]], width: int = 80) -> Iterator[str]:
-    """Lines of a table of at most `width` columns; the last column is cut to what is left."""
+def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]], stream: TextIO | None = None) -> None:
+    """A table as wide as it must be. A terminal folds what is too long for it; a pipe gets a row a line, whole."""
+    out = sys.stdout if stream is None else stream
     cells = [[clean(cell) for cell in row] for row in rows]
+    if out.isatty():
+        _draw_table(heads, cells, out)
+        return
     sizes = [max(len(line[column]) for line in [list(heads), *cells]) for column in range(len(heads))]
-    room = width - sum(sizes[:-1]) - 2 * (len(sizes) - 1)
-    sizes[-1] = max(room, 8)
     for line in [list(heads), *cells]:
-        last = line[-1] if len(line[-1]) <= sizes[-1] else line[-1][: sizes[-1] - 1] + "…"
-        yield "  ".join([cell.ljust(size) for cell, size in zip(line[:-1], sizes, strict=False)] + [last]).rstrip()[
-            :width
-        ]
+        out.write("  ".join(cell.ljust(size) for cell, size in zip(line, sizes, strict=True)).rstrip() + "\n")
+
+
+def _draw_table(heads: Sequence[str], cells: Sequence[Sequence[str]], out: TextIO) -> None:
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for head in heads:
+        drawn.add_column(Text(head, no_wrap=True), overflow="fold", min_width=min(len(head), 12))
+    for row in cells:
+        drawn.add_row(*map(Text, row))
+    Console(file=out).print(drawn)

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
-from rankscope.diagnose.cli.output import print_json, table
+from rankscope.diagnose.cli.output import print_json, print_table
 from rankscope.diagnose.text import clean
 from rankscope.probes.errors import NoRanks
 
-_REJECTED_SHOWN = 5
+if TYPE_CHECKING:
+    from rankscope.observer.census.ranks import FoundRank, RankCensus
+
+_REJECTED_SHOWN = 5  # without -v, where there is no rank
 
 
 def run(*, as_json: bool, verbose: bool) -> int:
@@ -17,47 +21,55 @@ def run(*, as_json: bool, verbose: bool) -> int:
 
     census = find_ranks(Path("/"))
     if as_json:
-        print_json(
-            {
-                "ranks": [
-                    {
-                        "job": clean(found.identity.job),
-                        "rank": found.identity.rank,
-                        "local_rank": found.identity.local_rank,
-                        "world_size": found.identity.world_size,
-                        "role": clean(found.identity.role),
-                        "host": clean(found.identity.host),
-                        "node": clean(found.identity.node),
-                        "container": clean(found.identity.container),
-                        "pid": found.identity.pid,
-                        "workers": len(found.workers),
-                        "python": clean(found.identity.python),
-                        "command": clean(found.identity.command),
-                    }
-                    for found in census.ranks
-                ],
-                "rejected": [{"pid": r.pid, "comm": clean(r.comm), "reason": clean(r.reason)} for r in census.rejected],
-                "notes": [clean(note) for note in census.notes],
-            }
-        )
-        return 0 if census.ranks else NoRanks.exit_code
+        print_json(_as_json(census))
+    else:
+        _print(census, verbose)
+    return 0 if census.ranks else NoRanks.exit_code
+
+
+def _as_json(census: RankCensus) -> dict[str, Any]:
+    return {
+        "ranks": [_rank(found) for found in census.ranks],
+        "rejected": [{"pid": r.pid, "comm": clean(r.comm), "reason": clean(r.reason)} for r in census.rejected],
+        "notes": [clean(note) for note in census.notes],
+    }
+
+
+def _rank(found: FoundRank) -> dict[str, Any]:
+    identity = found.identity
+    return {
+        "job": clean(identity.job),
+        "rank": identity.rank,
+        "local_rank": identity.local_rank,
+        "world_size": identity.world_size,
+        "role": clean(identity.role),
+        "host": clean(identity.host),
+        "node": clean(identity.node),
+        "container": clean(identity.container),
+        "pid": identity.pid,
+        "workers": len(found.workers),
+        "python": clean(identity.python),
+        "command": clean(identity.command),
+    }
+
+
+def _print(census: RankCensus, verbose: bool) -> None:
     if census.ranks:
         ordered = sorted(census.ranks, key=lambda found: (found.identity.job, found.identity.rank))
         rows = [
             [str(f.identity.rank), str(f.identity.pid), f.identity.node or f.identity.host, str(len(f.workers)),
-             f.identity.python, f.identity.job[:20], f.identity.command]
+             f.identity.python, f.identity.job, f.identity.command]
             for f in ordered
         ]  # fmt: skip
-        for line in table(["RANK", "PID", "NODE", "WORKERS", "PYTHON", "JOB", "COMMAND"], rows):
-            print(line)
+        print_table(["RANK", "PID", "NODE", "WORKERS", "PYTHON", "JOB", "COMMAND"], rows)
     else:
         print("No training process was found here.")
     rejected = census.rejected if verbose or not census.ranks else ()
-    for process in rejected if verbose else rejected[:_REJECTED_SHOWN]:
-        print(f"not a rank: {clean(process.comm, 16)} ({process.pid}): {clean(process.reason, 120)}"[:80])
-    hidden = len(census.rejected) - (len(rejected) if verbose else min(len(rejected), _REJECTED_SHOWN))
+    shown = rejected if verbose else rejected[:_REJECTED_SHOWN]
+    if shown:
+        print_table(["NOT A RANK", "PID", "WHY"], [[clean(r.comm, 16), str(r.pid), r.reason] for r in shown])
+    hidden = len(census.rejected) - len(shown)
     if hidden > 0:
         print(f"{hidden} {'other ' if rejected else ''}processes were looked at and rejected; -v lists them")
     for note in census.notes:
-        print(f"note  {clean(note, 300)}"[:80])
-    return 0 if census.ranks else NoRanks.exit_code
+        print(f"note  {clean(note, 300)}")

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rankscope.diagnose.cli.output import print_json, table
+from rankscope.diagnose.cli.output import print_json, print_table
 from rankscope.diagnose.severity import CRITICAL, OK, exit_code
 from rankscope.diagnose.sweep.config import FAIL_ON, Config, read_config
 from rankscope.diagnose.sweep.engine import Sweep
@@ -78,8 +78,7 @@ def list_checks(as_json_wanted: bool) -> int:
     if as_json_wanted:
         print_json([{"id": check.id, "title": check.title, "settings": dict(check.settings)} for check in checks])
     else:
-        for line in table(["CHECK", "WHAT IT SAYS WHEN IT IS OK"], [[check.id, check.title] for check in checks]):
-            print(line)
+        print_table(["CHECK", "WHAT IT SAYS WHEN IT IS OK"], [[check.id, check.title] for check in checks])
     return EXIT_HEALTHY
 
 
@@ -93,7 +92,7 @@ def explain(identifier: str) -> int:
         print(f'Settings (in [check."{check.id}"]):')
         for name, default in check.settings.items():
             shown = list(default) if isinstance(default, tuple) else default
-            print(f"  {name} = {shown}"[:80])
+            print(f"  {name} = {shown}")
     else:
         print(f'Settings (in [check."{check.id}"]):')
     print("  ignore = []   # instances that are known and accepted")
@@ -123,14 +122,13 @@ def compare(places: tuple[Path, ...], as_json_wanted: bool) -> int:
         )  # fmt: skip
         return code
     if odd:
-        rows = [[one.host[:20], f"{one.id} {one.instance}".strip()[:30], one.value[:20], one.others] for one in odd]
-        for line in table(["ODD HOST", "CHECK", "VALUE", "OTHERS"], rows):
-            print(line)
+        rows = [[one.host, f"{one.id} {one.instance}".strip(), one.value, one.others] for one in odd]
+        print_table(["ODD HOST", "CHECK", "VALUE", "OTHERS"], rows)
     for sweep in sweeps:
         if sweep.state != OK:
-            print(f"{sweep.host}: {sweep.state}"[:80])
+            print(f"{sweep.host}: {sweep.state}")
     for note in notes:
-        print(f"note  {note}"[:80])
+        print(f"note  {note}")
     few = "" if len(sweeps) >= 3 else "; fewer than three cannot be compared"
     print(f"{len(sweeps)} hosts compared: {len(odd)} odd values{few}")
     return code

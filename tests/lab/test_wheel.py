@@ -71,9 +71,7 @@ def test_the_installed_command_is_the_installed_package(environment: Path) -> No
     assert call(environment, "--version").stdout.startswith("rankscope ")
 
 
-def test_the_installed_command_observes(
-    environment: Path, torchrun: Callable[..., RunningJob], tmp_path: Path
-) -> None:
+def test_the_installed_command_observes(environment: Path, torchrun: Callable[..., RunningJob], tmp_path: Path) -> None:
     assert json.loads(call(environment, "doctor", "--json").stdout)["observable"]
     job = torchrun("60")
     found = json.loads(call(environment, "ranks", "--json").stdout)["ranks"]

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import builders
 import pytest
 from builders import Job, build
 
 from rankscope.diagnose.cli.main import run
-from rankscope.observer.window.folder import write_window
+from rankscope.observer import recorder
+from rankscope.observer.window.folder import read_window, write_window
 
 
 @pytest.fixture
@@ -82,3 +85,22 @@ def test_unusable_folders_are_65_in_one_line(faulty: Path, damage: str, capsys: 
 
 def test_pids_and_folders_together_make_no_sense(faulty: Path) -> None:
     assert run(["diagnose", str(faulty), "--pid", "1"]) == 64
+
+
+def test_record_says_where_each_window_lies_though_one_name_begins_like_the_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    # GIVEN a host with two jobs, and an observation that is over at once
+    (window,) = build(builders.slow_python(3, 0.08))
+    jobs = ["torch-a:2950", "torch-a:29500"]
+    windows = [replace(window, manifest=replace(window.manifest, jobs=(job,))) for job in jobs]
+    monkeypatch.setattr(recorder.os, "geteuid", lambda: 0)
+    monkeypatch.setattr(recorder, "find_ranks", MagicMock())
+    monkeypatch.setattr(recorder, "choose", lambda *_: (1, 2))
+    monkeypatch.setattr(recorder.observation, "begin", MagicMock())
+    monkeypatch.setattr(recorder.finish, "close_windows", lambda *_: windows)
+    # THEN the folder that is printed for a job holds the window of that job
+    assert run(["record", "--out", str(tmp_path), "--json"]) == 0
+    said = json.loads(capsys.readouterr().out)
+    assert [one["jobs"] for one in said] == [[job] for job in jobs]
+    assert [read_window(Path(one["folder"])).manifest.jobs for one in said] == [(job,) for job in jobs]

@@ -1,0 +1,79 @@
+"""Tables and progress: whole in a pipe, fitted to a terminal, without colours where they are not wanted."""
+
+from __future__ import annotations
+
+import io
+import re
+import subprocess
+import sys
+
+import pytest
+
+from rankscope.diagnose.cli.output import print_table, progress
+
+REASON = "it has no training library mapped, " + "or nothing says which rank it is " * 4
+HEADS, ROWS = ["PROCESS", "PID", "WHY"], [["python3", "4711", REASON], ["a\x1b[2Jb", "12", "[bold]short[/bold]"]]
+_STYLE = re.compile(r"\x1b\[[0-9;]*m")
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_a_pipe_gets_every_row_on_a_line_of_its_own_and_nothing_cut() -> None:
+    out = io.StringIO()
+    print_table(HEADS, ROWS, out)
+    lines = out.getvalue().splitlines()
+    assert [line.split()[0] for line in lines[:2]] == ["PROCESS", "python3"]
+    assert lines[1].endswith(REASON.strip())
+    assert lines[2].endswith("[bold]short[/bold]") and "\x1b" not in out.getvalue()
+
+
+def test_a_terminal_folds_and_loses_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "60")
+    monkeypatch.setenv("TERM", "xterm")
+    out = Terminal()
+    print_table(HEADS, ROWS, out)
+    lines = [_STYLE.sub("", line) for line in out.getvalue().splitlines()]
+    assert max(map(len, lines)) <= 60
+    assert "\x1b" not in "".join(lines)
+    shown = "".join(line[line.index("it has") if "it has" in line else 0 :] for line in lines)
+    assert "".join(REASON.split()) in "".join(shown.split())
+    assert "[bold]short[/bold]" in "".join(lines)
+
+
+def test_no_color_means_no_escape_sequences_in_tables(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NO_COLOR", "1")
+    monkeypatch.setenv("TERM", "xterm")
+    out = Terminal()
+    print_table(HEADS, ROWS, out)
+    assert not re.search(r"\x1b\[3[0-9]", out.getvalue())
+
+
+def test_progress_is_plain_lines_where_nobody_looks_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with progress() as say:
+        say("2 ranks found")
+        say("observing \x1b[2J")
+    assert capsys.readouterr().err == "2 ranks found\nobserving \\x1b[2J\n"
+
+
+def test_progress_on_a_terminal_is_gone_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys, "stderr", terminal)
+    with progress() as say:
+        say("observing [red]20 s[/red] to go " + "x" * 300)
+    assert "observing [red]20 s[/red] to go" in terminal.getvalue()
+    assert terminal.getvalue().endswith("\x1b[2K")
+
+
+def test_help_and_a_verdict_do_not_wait_for_what_only_a_terminal_needs() -> None:
+    code = (
+        "import sys, rankscope.diagnose.cli.main, rankscope.diagnose.cli.diagnose; "
+        "print([name for name in sys.modules if name.startswith('rich')])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"
