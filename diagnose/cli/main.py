@@ -39,6 +39,27 @@ HistoryDir = Annotated[
         help="Where windows are kept for --baseline auto; by diagnose in /var/lib/rankscope/history, by record nowhere.",
     ),
 ]
+Folders = Annotated[
+    Optional[list[Path]],  # noqa: UP045
+    typer.Argument(metavar="[DIR]...", help="Window folders, or folders of them. None: observe this host now."),
+]
+Baselines = Annotated[
+    Optional[list[Path]],  # noqa: UP045
+    typer.Option(
+        "--baseline",
+        metavar="DIR",
+        help="Earlier windows of the same job; may be repeated. auto: healthy ones of the history.",
+    ),
+]
+StepsFile = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option(
+        "--steps",
+        metavar="FILE",
+        help="Judge timings measured by others: Parquet or CSV with rank, step, "
+        "function, kind, seconds; optional role, host, count, waits.",
+    ),
+]
 NoHistory = Annotated[bool, typer.Option("--no-history", help="Keep nothing of what is observed now.")]
 Pids = Annotated[Optional[list[int]], typer.Option("--pid", help="Observe only these processes.")]  # noqa: UP045
 
@@ -97,27 +118,9 @@ def record(
 
 @app.command()
 def diagnose(
-    folders: Annotated[
-        Optional[list[Path]],  # noqa: UP045
-        typer.Argument(metavar="[DIR]...", help="Window folders, or folders of them. None: observe this host now."),
-    ] = None,
-    baseline: Annotated[
-        Optional[list[Path]],  # noqa: UP045
-        typer.Option(
-            "--baseline",
-            metavar="DIR",
-            help="Earlier windows of the same job; may be repeated. auto: healthy ones of the history.",
-        ),
-    ] = None,
-    steps: Annotated[
-        Optional[Path],  # noqa: UP045
-        typer.Option(
-            "--steps",
-            metavar="FILE",
-            help="Judge timings measured by others: Parquet or CSV with rank, step, "
-            "function, kind, seconds; optional role, host, count, waits.",
-        ),
-    ] = None,
+    folders: Folders = None,
+    baseline: Baselines = None,
+    steps: StepsFile = None,
     window: Window = 20.0,
     job: Job = None,
     pid: Pids = None,

@@ -16,8 +16,9 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
+from typing import TypeVar, cast
 
 from rankscope.diagnose.severity import CRITICAL, UNKNOWN, WARNING
 from rankscope.diagnose.sweep.context import Setting
@@ -31,15 +32,8 @@ else:
 
 CONFIG_CAP = 1024 * 1024
 FAIL_ON = (UNKNOWN, WARNING, CRITICAL)
-_SWEEP_KEYS: Mapping[str, Setting] = {
-    "fail_on": UNKNOWN,
-    "timeout_s": 4.0,
-    "retention_days": 14.0,
-    "skip": (),
-    "hook": "",
-    "hook_timeout_s": 30.0,
-}
 _LARGEST = 1e15
+_Kind = TypeVar("_Kind", bound=Setting)
 
 
 class ConfigError(UsageError):
@@ -91,80 +85,92 @@ def parse_config(text: str, checks: Sequence[Check], name: str = "configuration"
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise ConfigError(f"{name}: {error}") from error
-
-    def wrong(words: str, *keys: str) -> ConfigError:
-        line = line_of(text, keys)
-        return ConfigError(f"{name}: {f'line {line}: ' if line else ''}{words}")
-
-    known = {check.id: check for check in checks}
+    file = _File(text, name)
     for table in tables:
         if table not in ("sweep", "check"):
-            raise wrong(f'unknown table [{table}]; there are [sweep] and [check."ID"]', table)
-    general: dict[str, Setting] = dict(_SWEEP_KEYS)
-    given = tables.get("sweep", {})
+            raise file.wrong(f'unknown table [{table}]; there are [sweep] and [check."ID"]', table)
+    known = {check.id: check for check in checks}
+    general = _general(file, tables.get("sweep", {}), known)
+    return replace(general, overrides=_overrides(file, tables.get("check", {}), known))
+
+
+@dataclass(frozen=True, slots=True)
+class _File:
+    """The text of a configuration, for saying where a mistake is."""
+
+    text: str
+    name: str
+
+    def wrong(self, words: str, *keys: str) -> ConfigError:
+        line = line_of(self.text, keys)
+        return ConfigError(f"{self.name}: {f'line {line}: ' if line else ''}{words}")
+
+    def checked(self, value: object, default: _Kind, *keys: str) -> _Kind:
+        """A value of the kind of its default; `keys` is the way to it. Raises ConfigError."""
+        mistake = _mistake(value, default)
+        if mistake:
+            raise self.wrong(f"{keys[-1]} must be {mistake}", *keys)
+        if isinstance(value, list):
+            value = tuple(value)
+        elif isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        return cast(_Kind, value)
+
+
+def _mistake(value: object, default: Setting) -> str:
+    """What a value must be and is not; '' where it is right. A bool is a number in Python, but never a threshold."""
+    if isinstance(default, bool):
+        return "" if isinstance(value, bool) else "true or false"
+    if isinstance(default, (int, float)):
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            return "a number"
+        return "" if 0 <= value <= _LARGEST else "a number from 0 on"
+    if isinstance(default, tuple):
+        fine = isinstance(value, list) and all(isinstance(one, str) for one in value)
+        return "" if fine else "a list of strings"
+    return "" if isinstance(value, str) else "a string"
+
+
+def _general(file: _File, given: object, known: Mapping[str, Check]) -> Config:
+    """The table [sweep]."""
     if not isinstance(given, dict):
-        raise wrong("[sweep] must be a table", "sweep")
-    for key, value in given.items():
-        if key not in _SWEEP_KEYS:
-            raise wrong(f"unknown setting {key}; there are {', '.join(_SWEEP_KEYS)}", "sweep", key)
-        general[key] = _checked(value, _SWEEP_KEYS[key], lambda words, key=key: wrong(words, "sweep", key), key)
-    if general["fail_on"] not in FAIL_ON:
-        raise wrong(f"fail_on must be one of {', '.join(FAIL_ON)}", "sweep", "fail_on")
-    for identifier in general["skip"] if isinstance(general["skip"], tuple) else ():
+        raise file.wrong("[sweep] must be a table", "sweep")
+    names = [one.name for one in fields(Config) if one.name != "overrides"]
+    for key in given:
+        if key not in names:
+            raise file.wrong(f"unknown setting {key}; there are {', '.join(names)}", "sweep", key)
+    usual = Config()
+    found = Config(**{key: file.checked(value, getattr(usual, key), "sweep", key) for key, value in given.items()})
+    if found.fail_on not in FAIL_ON:
+        raise file.wrong(f"fail_on must be one of {', '.join(FAIL_ON)}", "sweep", "fail_on")
+    for identifier in found.skip:
         if identifier not in known:
-            raise wrong(f"unknown check {identifier!r}", "sweep", "skip")
-    if not 0.1 <= float(str(general["timeout_s"])) <= 60:
-        raise wrong("timeout_s must lie between 0.1 and 60", "sweep", "timeout_s")
-    overrides: dict[str, Mapping[str, Setting]] = {}
-    sections = tables.get("check", {})
+            raise file.wrong(f"unknown check {identifier!r}", "sweep", "skip")
+    if not 0.1 <= found.timeout_s <= 60:
+        raise file.wrong("timeout_s must lie between 0.1 and 60", "sweep", "timeout_s")
+    return found
+
+
+def _overrides(file: _File, sections: object, known: Mapping[str, Check]) -> dict[str, Mapping[str, Setting]]:
+    """The tables [check."ID"]."""
     if not isinstance(sections, dict):
-        raise wrong('[check."ID"] must be a table', "check")
+        raise file.wrong('[check."ID"] must be a table', "check")
+    overrides: dict[str, Mapping[str, Setting]] = {}
     for identifier, section in sections.items():
         if identifier not in known:
             hint = ' (quote the id: [check."disk.full"])' if isinstance(section, dict) else ""
-            raise wrong(f"unknown check {identifier!r}{hint}", "check", identifier)
+            raise file.wrong(f"unknown check {identifier!r}{hint}", "check", identifier)
         if not isinstance(section, dict):
-            raise wrong(f"{identifier} must be a table", "check", identifier)
+            raise file.wrong(f"{identifier} must be a table", "check", identifier)
         allowed: dict[str, Setting] = {**known[identifier].settings, "ignore": ()}
-        chosen: dict[str, Setting] = {}
-        for key, value in section.items():
+        for key in section:
             if key not in allowed:
-                raise wrong(f"{identifier} has no setting {key}; it has {', '.join(allowed)}", "check", identifier, key)
-            chosen[key] = _checked(
-                value, allowed[key], lambda words, i=identifier, k=key: wrong(words, "check", i, k), key
-            )
-        overrides[identifier] = chosen
-    return Config(
-        fail_on=str(general["fail_on"]),
-        timeout_s=float(str(general["timeout_s"])),
-        retention_days=float(str(general["retention_days"])),
-        skip=general["skip"] if isinstance(general["skip"], tuple) else (),
-        hook=str(general["hook"]),
-        hook_timeout_s=float(str(general["hook_timeout_s"])),
-        overrides=overrides,
-    )
-
-
-def _checked(value: object, default: Setting, wrong: object, key: str) -> Setting:
-    """A value of the kind of its default. Raises what `wrong` makes."""
-    assert callable(wrong)
-    if isinstance(default, bool):
-        if not isinstance(value, bool):
-            raise wrong(f"{key} must be true or false")
-        return value
-    if isinstance(default, (int, float)):
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise wrong(f"{key} must be a number")
-        if not 0 <= value <= _LARGEST:
-            raise wrong(f"{key} must be a number from 0 on")
-        return float(value)
-    if isinstance(default, tuple):
-        if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-            raise wrong(f"{key} must be a list of strings")
-        return tuple(value)
-    if not isinstance(value, str):
-        raise wrong(f"{key} must be a string")
-    return value
+                words = f"{identifier} has no setting {key}; it has {', '.join(allowed)}"
+                raise file.wrong(words, "check", identifier, key)
+        overrides[identifier] = {
+            key: file.checked(value, allowed[key], "check", identifier, key) for key, value in section.items()
+        }
+    return overrides
 
 
 def line_of(text: str, keys: Sequence[str]) -> int:

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from rankscope.diagnose.severity import OK, STATES
+from rankscope.diagnose.severity import STATES
 from rankscope.diagnose.stats.robust import benjamini_hochberg, robust_sd_of
 from rankscope.diagnose.sweep.output import SCHEMA
 from rankscope.diagnose.text import clean
@@ -160,8 +160,3 @@ def _odd_numbers(key: tuple[str, str], values: Sequence[tuple[str, float]]) -> l
             odd = Odd(host, *key, f"{value:g}", f"{median:g}", len(values) - 1, round(z, 1))
             found.append((odd, math.erfc(abs(z) / math.sqrt(2))))
     return found
-
-
-def states(sweeps: Sequence[HostSweep]) -> Counter[str]:
-    """How many hosts are in each state."""
-    return Counter(sweep.state for sweep in sweeps if sweep.state != OK)

@@ -11,18 +11,19 @@ import fcntl
 import os
 import sqlite3
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import NamedTuple
 
+from rankscope.diagnose.severity import UNKNOWN
 from rankscope.diagnose.sweep.context import Earlier, Reading
 from rankscope.diagnose.sweep.engine import Sweep
 from rankscope.diagnose.sweep.finding import Finding
 from rankscope.probes.errors import EXIT_UNKNOWN, RankscopeError
 from rankscope.probes.host.procfs import reason
 
-DEFAULT_FOLDER = Path("/var/lib/rankscope/sweep")
 _FILE, _LOCK = "sweep.db", "lock"
 _VERSION = 1
 _MAX_ROWS = 500_000
@@ -84,32 +85,11 @@ class Store:
         with self._database as database:
             database.execute("BEGIN IMMEDIATE")
             current = {
-                (identifier, instance): (state, value, since)
-                for identifier, instance, state, value, since in database.execute("SELECT * FROM current")
+                (identifier, instance): _Current(*known)
+                for identifier, instance, *known in database.execute("SELECT * FROM current")
             }
-            findings = []
-            told = {finding.id for finding in sweep.findings if finding.state != "unknown"}
-            for identifier in told & set(ran):
-                database.execute("DELETE FROM current WHERE id = ?", (identifier,))
-            # A check that could not look keeps the counters it had: the growth over the gap is judged next time.
-            for identifier in {key[0] for key in sweep.counters}:
-                database.execute("DELETE FROM counters WHERE id = ?", (identifier,))
-            for identifier in {key[0] for key in sweep.words} | (told & set(ran)):
-                database.execute("DELETE FROM words WHERE id = ?", (identifier,))
-            for finding in sweep.findings:
-                state, value, since = current.get((finding.id, finding.instance), (None, None, None))
-                now = float(finding.value) if isinstance(finding.value, (int, float)) else None
-                began = finding.since_s or (since if state == finding.state else sweep.time_s)
-                findings.append(_since(finding, began or sweep.time_s))
-                database.execute(
-                    "INSERT OR REPLACE INTO current VALUES (?, ?, ?, ?, ?)",
-                    (finding.id, finding.instance, finding.state, now, began),
-                )
-                if state != finding.state or value != now:
-                    database.execute(
-                        "INSERT INTO history VALUES (?, ?, ?, ?, ?, ?)",
-                        (sweep.time_s, finding.id, finding.instance, finding.state, now, finding.unit),
-                    )
+            _forget(database, sweep, set(ran))
+            findings = tuple(_remember(database, finding, current, sweep.time_s) for finding in sweep.findings)
             database.executemany(
                 "INSERT OR REPLACE INTO counters VALUES (?, ?, ?, ?, ?, ?)",
                 ((*counter, sweep.time_s, sweep.uptime_s, sweep.boot) for counter in sweep.counters),
@@ -119,12 +99,8 @@ class Store:
                 "INSERT OR REPLACE INTO sweeps VALUES (?, ?, ?, ?)",
                 (sweep.time_s, sweep.state, sweep.seconds, sweep.cpu_seconds),
             )
-            oldest = sweep.time_s - retention_days * 86400
-            database.execute("DELETE FROM history WHERE time < ?", (oldest,))
-            # A clock that was ahead once must not leave sweeps in the future.
-            database.execute("DELETE FROM sweeps WHERE time < ? OR time > ?", (oldest, sweep.time_s))
-            database.execute("DELETE FROM history WHERE rowid <= (SELECT max(rowid) FROM history) - ?", (_MAX_ROWS,))
-        return replace(sweep, findings=tuple(findings))
+            _prune(database, sweep.time_s, retention_days)
+        return replace(sweep, findings=findings)
 
     def history(self, since_s: float) -> tuple[Point, ...]:
         """Entries since a Unix time, oldest first."""
@@ -195,3 +171,49 @@ def _connect(path: Path) -> sqlite3.Connection:
 
 def _since(finding: Finding, since_s: float) -> Finding:
     return finding if finding.since_s is not None else replace(finding, since_s=since_s)
+
+
+class _Current(NamedTuple):
+    """What the last sweep found of one instance. `since` in Unix seconds."""
+
+    state: str | None = None
+    value: float | None = None
+    since: float | None = None
+
+
+def _forget(database: sqlite3.Connection, sweep: Sweep, ran: set[str]) -> None:
+    """Drop what this sweep says anew. A check that could not look keeps its counters: the growth over the gap is judged next time."""
+    told = ran & {finding.id for finding in sweep.findings if finding.state != UNKNOWN}
+    for identifier in told:
+        database.execute("DELETE FROM current WHERE id = ?", (identifier,))
+    for identifier in {key[0] for key in sweep.counters}:
+        database.execute("DELETE FROM counters WHERE id = ?", (identifier,))
+    for identifier in {key[0] for key in sweep.words} | told:
+        database.execute("DELETE FROM words WHERE id = ?", (identifier,))
+
+
+def _remember(
+    database: sqlite3.Connection, finding: Finding, current: Mapping[tuple[str, str], _Current], time_s: float
+) -> Finding:
+    """Write one finding, into the history too if it changed; the finding with the time its state began."""
+    before = current.get((finding.id, finding.instance), _Current())
+    value = float(finding.value) if isinstance(finding.value, (int, float)) else None
+    since = finding.since_s or (before.since if before.state == finding.state else time_s)
+    database.execute(
+        "INSERT OR REPLACE INTO current VALUES (?, ?, ?, ?, ?)",
+        (finding.id, finding.instance, finding.state, value, since),
+    )
+    if (before.state, before.value) != (finding.state, value):
+        database.execute(
+            "INSERT INTO history VALUES (?, ?, ?, ?, ?, ?)",
+            (time_s, finding.id, finding.instance, finding.state, value, finding.unit),
+        )
+    return _since(finding, since or time_s)
+
+
+def _prune(database: sqlite3.Connection, now_s: float, retention_days: float) -> None:
+    oldest = now_s - retention_days * 86400
+    database.execute("DELETE FROM history WHERE time < ?", (oldest,))
+    # A clock that was ahead once must not leave sweeps in the future.
+    database.execute("DELETE FROM sweeps WHERE time < ? OR time > ?", (oldest, now_s))
+    database.execute("DELETE FROM history WHERE rowid <= (SELECT max(rowid) FROM history) - ?", (_MAX_ROWS,))

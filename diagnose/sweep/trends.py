@@ -23,42 +23,33 @@ def trends(points: Iterable[Point], now_s: float) -> tuple[Finding, ...]:
     for point in points:
         if point.value is not None and (point.unit.endswith("/h") or point.unit == "°C"):
             series.setdefault((point.id, point.instance), []).append(point)
-    found = []
-    for (identifier, instance), entries in series.items():
-        if now_s - entries[0].time_s < RECENT_S + BASELINE_S:
-            continue
-        before = mean_between(entries, entries[0].time_s, now_s - RECENT_S)
-        recent = mean_between(entries, now_s - RECENT_S, now_s)
-        name, unit = f"{identifier} {instance}".strip(), entries[-1].unit
-        if unit == "°C" and recent - before >= CLIMB_C:
-            found.append(
-                Finding(
-                    "trend.temperature",
-                    WARNING,
-                    name,
-                    "history",
-                    round(recent, 1),
-                    unit,
-                    f"about {before:.0f} °C, as in the days before",
-                    f"it climbed by {recent - before:.0f} °C",
-                    "Check fans, filters and inlet temperature.",
-                )
-            )
-        elif unit != "°C" and recent >= LEAST_PER_HOUR and recent >= FACTOR * before:
-            found.append(
-                Finding(
-                    "trend.rate",
-                    WARNING,
-                    name,
-                    "history",
-                    round(recent, 1),
-                    unit,
-                    f"about {before:.1f} {unit}, as in the days before",
-                    "the rate at least doubled within a day",
-                    f"See what {identifier} says; plan a repair before it fails.",
-                )
-            )
-    return tuple(found)
+    found = (_drift(entries, now_s) for entries in series.values())
+    return tuple(finding for finding in found if finding is not None)
+
+
+def _drift(entries: Sequence[Point], now_s: float) -> Finding | None:
+    """What one series did in the last day, if that is worth a warning."""
+    began_s = entries[0].time_s
+    if now_s - began_s < RECENT_S + BASELINE_S:
+        return None
+    before = mean_between(entries, began_s, now_s - RECENT_S)
+    recent = mean_between(entries, now_s - RECENT_S, now_s)
+    last = entries[-1]
+
+    def warning(kind: str, usual: str, why: str, action: str) -> Finding:
+        name = f"{last.id} {last.instance}".strip()
+        expected = f"about {usual}, as in the days before"
+        return Finding(kind, WARNING, name, "history", round(recent, 1), last.unit, expected, why, action)
+
+    if last.unit == "°C":
+        if recent - before < CLIMB_C:
+            return None
+        why = f"it climbed by {recent - before:.0f} °C"
+        return warning("trend.temperature", f"{before:.0f} °C", why, "Check fans, filters and inlet temperature.")
+    if recent < LEAST_PER_HOUR or recent < FACTOR * before:
+        return None
+    action = f"See what {last.id} says; plan a repair before it fails."
+    return warning("trend.rate", f"{before:.1f} {last.unit}", "the rate at least doubled within a day", action)
 
 
 def mean_between(points: Sequence[Point], start_s: float, end_s: float) -> float:

@@ -7,6 +7,7 @@ import os
 import subprocess
 import sys
 import sysconfig
+import venv
 from collections.abc import Callable
 from pathlib import Path
 
@@ -30,10 +31,7 @@ def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
     subprocess.run(
         [*pip, "wheel", str(sources), "--no-deps", "--no-build-isolation", "--wheel-dir", str(folder)], check=True
     )
-    subprocess.run(
-        [sys._base_executable, "-m", "venv", "--system-site-packages", "--without-pip", str(fresh)],  # type: ignore[attr-defined]
-        check=True,
-    )
+    venv.create(fresh, system_site_packages=True)  # on the distribution's Python, as .venv is
     (wheel,) = folder.glob("*.whl")
     subprocess.run([*pip, "--python", str(fresh), "install", "--no-deps", "--no-index", str(wheel)], check=True)
     # A path, not a site folder: the editable installation that lies in it stays out of sight.

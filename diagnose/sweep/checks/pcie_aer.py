@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from rankscope.diagnose.severity import CRITICAL, WARNING
 from rankscope.diagnose.sweep.context import Context, NotApplicable
 from rankscope.diagnose.sweep.finding import Finding
-from rankscope.probes.pci.devices import read_pci
+from rankscope.probes.pci.devices import PciDevice, read_pci
 
 ID = "pcie.aer"
 SETTINGS = {"correctable_per_hour": 100.0}
@@ -23,40 +23,28 @@ def run(context: Context) -> Iterator[Finding]:
     if not devices:
         raise NotApplicable("no PCI device counts errors (no AER)")
     for device in devices:
-        assert device.aer is not None
-        growths = {
-            name: context.grown(f"{device.address}.{name}", value)
-            for name, value in (
-                ("fatal", device.aer.fatal),
-                ("nonfatal", device.aer.nonfatal),
-                ("correctable", device.aer.correctable),
-            )
-        }
-        read, action = (
-            f"/sys/bus/pci/devices/{device.address}/aer_dev_*",
-            "Reseat the card or riser; replace what repeats.",
-        )
-        if growths["fatal"].amount or growths["nonfatal"].amount:
-            kind = "fatal" if growths["fatal"].amount else "nonfatal"
-            yield context.bad(
-                CRITICAL if kind == "fatal" else WARNING,
-                read,
-                growths[kind].amount,
-                unit="errors",
-                instance=device.address,
-                expected="none since the last sweep",
-                why=f"{kind} PCIe errors: transfers of this device failed",
-                action=action,
-            )
-        elif growths["correctable"].per_hour > context.number("correctable_per_hour"):
-            yield context.warning(
-                read,
-                round(growths["correctable"].per_hour, 1),
-                unit="errors/h",
-                instance=device.address,
-                expected=f"at most {context.number('correctable_per_hour'):g} correctable errors an hour",
-                why="transfers are repeated: bandwidth is lost, and the link may fail",
-                action=action,
-            )
-        else:
-            yield context.ok(read, round(growths["correctable"].per_hour, 1), unit="errors/h", instance=device.address)
+        yield _judge(context, device)
+
+
+def _judge(context: Context, device: PciDevice) -> Finding:
+    assert device.aer is not None
+    fatal, nonfatal, correctable = (
+        context.grown(f"{device.address}.{name}", getattr(device.aer, name))
+        for name in ("fatal", "nonfatal", "correctable")
+    )
+    read = f"/sys/bus/pci/devices/{device.address}/aer_dev_*"
+    action = "Reseat the card or riser; replace what repeats."
+    if fatal.amount or nonfatal.amount:
+        kind, state = ("fatal", CRITICAL) if fatal.amount else ("nonfatal", WARNING)
+        return context.bad(
+            state, read, fatal.amount or nonfatal.amount, unit="errors", instance=device.address,
+            expected="none since the last sweep", why=f"{kind} PCIe errors: transfers of this device failed", action=action,
+        )  # fmt: skip
+    per_hour, most = correctable.per_hour, context.number("correctable_per_hour")
+    if per_hour > most:
+        return context.warning(
+            read, round(per_hour, 1), unit="errors/h", instance=device.address,
+            expected=f"at most {most:g} correctable errors an hour",
+            why="transfers are repeated: bandwidth is lost, and the link may fail", action=action,
+        )  # fmt: skip
+    return context.ok(read, round(per_hour, 1), unit="errors/h", instance=device.address)

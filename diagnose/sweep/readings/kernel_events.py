@@ -1,6 +1,6 @@
 """What lines of the kernel's log mean: one row per kind of event, with its severity and what to do.
 
-To add an event, add a row. Xids are read by probes/xid.py.
+To add an event, add a row. Xids are read by probes/gpu/xid.py.
 """
 
 from __future__ import annotations
