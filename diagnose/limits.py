@@ -30,6 +30,9 @@ STEPS_LEAST = 5
 STEPS_FEW = 10  # below this a large effect that is not significant is "unknown", not "healthy"
 UNKNOWN_SHARE = 0.25  # of the step: an effect this large that cannot be proven is reported as unknown
 
+# Clocks of two hosts. NTP holds them within a few milliseconds of each other over the Internet, within one in a data centre.
+CLOCK_NOTE_S = 0.010
+
 # A change of level of the step time inside the window.
 ONSET_Z = 3.0  # Mann-Whitney z at the best split
 ONSET_LEVEL = 0.05  # of the step

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from rankscope.diagnose.fleet.columns import floats, ints, labels, texts
 from rankscope.diagnose.fleet.counters import Columns, Counters
-from rankscope.diagnose.fleet.labels import Labels
-from rankscope.diagnose.fleet.model import Flows, Patterns, Ranks, Steps
-from rankscope.probes.arrays import Floats, Ints
+from rankscope.diagnose.fleet.model import Flows, Patterns, Ranks
+from rankscope.probes.arrays import Ints
 from rankscope.probes.errors import NoRanks
-
-_STEP_COLUMNS = ("seconds", "own_s", "wait_s", "io_s", "sched_s", "sync_s")
 
 
 def plain(table: pa.Table) -> pa.Table:
@@ -26,47 +23,24 @@ def plain(table: pa.Table) -> pa.Table:
 
 def rows_of(table: pa.Table, numbers: Ints) -> Ints:
     """Row in Ranks of every table row's rank; -1 where the rank is not of this job."""
-    wanted = _ints(table, "rank")
+    wanted = ints(table, "rank")
     if len(numbers) == 0:
         return np.full(len(wanted), -1, np.int64)
     place = np.clip(np.searchsorted(numbers, wanted), 0, len(numbers) - 1)
     return np.where(numbers[place] == wanted, place, -1)
 
 
-def _ints(table: pa.Table, name: str) -> Ints:
-    column = pc.fill_null(table[name].cast(pa.int64()), -1)
-    return np.asarray(column.to_numpy(), dtype=np.int64)
-
-
-def _floats(table: pa.Table, name: str) -> Floats:
-    column = table[name].cast(pa.float64())
-    return np.asarray(pc.fill_null(column, float("nan")).to_numpy(), dtype=np.float64)
-
-
-def _texts(table: pa.Table, name: str) -> tuple[str, ...]:
-    return tuple(value if value is not None else "" for value in table[name].to_pylist())
-
-
-def _labels(table: pa.Table, name: str) -> Labels:
-    column = pc.fill_null(table[name], "").combine_chunks()
-    if isinstance(column, pa.ChunkedArray):
-        column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], pa.string())
-    encoded = column.dictionary_encode()
-    codes = np.asarray(encoded.indices.to_numpy(zero_copy_only=False), dtype=np.int64)
-    return Labels(codes, tuple(encoded.dictionary.to_pylist()))
-
-
 def ranks(table: pa.Table, notes: list[str]) -> Ranks:
     """One row per rank of the job, sorted by number. Raises NoRanks if there is none."""
     if table.num_rows == 0:
         raise NoRanks("no rank was found in the window")
-    numbers = _ints(table, "rank")
+    numbers = ints(table, "rank")
     unique, first = np.unique(numbers, return_index=True)
     if len(unique) < len(numbers):
         notes.append(f"{len(numbers) - len(unique)} ranks were reported twice; the first report of each is used")
     table = table.take(pa.array(first))
-    host, node, netns = _texts(table, "observed_on"), _texts(table, "node"), _ints(table, "netns")
-    world = _ints(table, "world_size")
+    host, node, netns = texts(table, "observed_on"), texts(table, "node"), ints(table, "netns")
+    world = ints(table, "world_size")
     absent = int(world.max(initial=0)) - len(unique)
     if absent > 0:
         notes.append(
@@ -77,18 +51,18 @@ def ranks(table: pa.Table, notes: list[str]) -> Ranks:
         host=_host_names(host, node),
         observed_on=host,
         netns=netns,
-        role=_texts(table, "role"),
+        role=texts(table, "role"),
         world_size=world,
-        pid=_ints(table, "pid"),
+        pid=ints(table, "pid"),
         addresses=tuple(tuple(each or ()) for each in table["addresses"].to_pylist()),
-        cpus=_texts(table, "cpus"),
-        state=_texts(table, "state"),
-        stopped_s=np.nan_to_num(_floats(table, "stopped_s")),
-        last_progress_s=_floats(table, "last_progress_s"),
-        in_collective_s=np.nan_to_num(_floats(table, "in_collective_s")),
-        ended_s=_floats(table, "ended_s"),
-        exit_status=_floats(table, "exit_status"),
-        lost_events=_ints(table, "lost_events"),
+        cpus=texts(table, "cpus"),
+        state=texts(table, "state"),
+        stopped_s=np.nan_to_num(floats(table, "stopped_s")),
+        last_progress_s=floats(table, "last_progress_s"),
+        in_collective_s=np.nan_to_num(floats(table, "in_collective_s")),
+        ended_s=floats(table, "ended_s"),
+        exit_status=floats(table, "exit_status"),
+        lost_events=ints(table, "lost_events"),
         gpus=tuple(tuple(each or ()) for each in table["gpus"].to_pylist()),
         nics=tuple(tuple(each or ()) for each in table["nics"].to_pylist()),
     )
@@ -102,74 +76,29 @@ def _host_names(hosts: tuple[str, ...], nodes: tuple[str, ...]) -> tuple[str, ..
     return tuple(node if node and len(seen[host]) > 1 else host for host, node in zip(hosts, nodes, strict=True))
 
 
-def steps(table: pa.Table, rows: Ints, ranks: int, window_s: float, notes: list[str]) -> Steps:
-    """Put every rank's steps into the columns of a reference rank: the nearest start in wall time.
-
-    The steps of one job start together, so the nearest start is right as long as clocks agree to half a step; where
-    they do not, the columns are merely shifted, which costs power and not correctness.
-    """
-    start, length = _floats(table, "start_s"), _floats(table, "seconds")
-    own, wait = _floats(table, "own_s"), _floats(table, "wait_s")
-    ours = rows >= 0
-    sane = np.isfinite(start) & np.isfinite(length) & (length > 0) & (length <= 2 * window_s)
-    sane &= np.isfinite(own) & np.isfinite(wait) & (own >= 0) & (wait >= 0) & (own <= 2 * window_s)
-    absurd = int((ours & ~sane).sum())
-    if absurd:
-        notes.append(f"{absurd} steps had impossible durations and were left out")
-    keep = ours & sane
-    row, start = rows[keep], start[keep]
-    columns = {name: np.nan_to_num(_floats(table, name)[keep]) for name in _STEP_COLUMNS}
-    if len(row) == 0:
-        empty = np.empty((ranks, 0))
-        return Steps(np.empty(0), *(empty for _ in _STEP_COLUMNS))
-    counts = np.bincount(row, minlength=ranks)
-    usual = int(np.median(counts[counts > 0]))
-    reference = int(np.argmin(np.abs(counts - usual)))
-    if (np.abs(counts - usual) > max(2, 0.2 * usual)).any():
-        odd = int((np.abs(counts - usual) > max(2, 0.2 * usual)).sum())
-        notes.append(f"{odd} ranks show another number of steps than the others ({usual})")
-    grid = np.sort(start[row == reference])
-    cell = np.clip(np.searchsorted(grid, start), 1, max(len(grid) - 1, 1))
-    cell = np.where(
-        np.abs(start - grid[cell - 1]) <= np.abs(grid[np.minimum(cell, len(grid) - 1)] - start),
-        cell - 1,
-        cell,
-    )
-    cell = np.minimum(cell, len(grid) - 1)
-    near = np.abs(start - grid[cell]) <= 0.75 * np.median(columns["seconds"])
-    matrices = []
-    for name in _STEP_COLUMNS:
-        matrix = np.full((ranks, len(grid)), np.nan)
-        matrix[row[near], cell[near]] = columns[name][near]
-        matrices.append(matrix)
-    number = np.full((ranks, len(grid)), -1, dtype=np.int64)
-    number[row[near], cell[near]] = _ints(table, "step")[keep][near]
-    return Steps(grid, *matrices, number=number)
-
-
 def patterns(table: pa.Table, rows: Ints) -> Patterns:
     """This job's patterns; `rows` is the row in Ranks of every table row, -1 for others."""
     keep = rows >= 0
     table = table.filter(pa.array(keep))
-    per_step = _floats(table, "per_step_s")
+    per_step = floats(table, "per_step_s")
     return Patterns(
         rank=rows[keep],
-        thread=_labels(table, "thread"),
-        kind=_labels(table, "kind"),
-        name=_labels(table, "name"),
-        file=_labels(table, "file"),
-        line=_ints(table, "line"),
-        detail=_labels(table, "detail"),
-        caller=_labels(table, "caller"),
-        stack=_labels(table, "stack"),
-        beta=np.nan_to_num(_floats(table, "beta")),
-        count=_ints(table, "count"),
+        thread=labels(table, "thread"),
+        kind=labels(table, "kind"),
+        name=labels(table, "name"),
+        file=labels(table, "file"),
+        line=ints(table, "line"),
+        detail=labels(table, "detail"),
+        caller=labels(table, "caller"),
+        stack=labels(table, "stack"),
+        beta=np.nan_to_num(floats(table, "beta")),
+        count=ints(table, "count"),
         per_step_s=np.where(np.isfinite(per_step) & (per_step > 0), per_step, 0.0),
-        sd_s=_floats(table, "per_step_sd_s"),
-        bytes=np.maximum(_ints(table, "bytes"), 0),
-        mu=_floats(table, "mu"),
-        sigma=_floats(table, "sigma"),
-        native=_labels(table, "native"),
+        sd_s=floats(table, "per_step_sd_s"),
+        bytes=np.maximum(ints(table, "bytes"), 0),
+        mu=floats(table, "mu"),
+        sigma=floats(table, "sigma"),
+        native=labels(table, "native"),
     )
 
 
@@ -178,7 +107,7 @@ def flows(table: pa.Table, rows: Ints) -> Flows:
     keep = rows >= 0
     table = table.filter(pa.array(keep))
     numbers = {
-        name: np.nan_to_num(_floats(table, name))
+        name: np.nan_to_num(floats(table, name))
         for name in (
             "sent_bytes",
             "retransmitted_bytes",
@@ -192,9 +121,9 @@ def flows(table: pa.Table, rows: Ints) -> Flows:
     unacknowledged = numbers["busy_s"] - numbers["rwnd_limited_s"]
     return Flows(
         rank=rows[keep],
-        local=tuple(address_of(text) for text in _texts(table, "local")),
-        peer=tuple(address_of(text) for text in _texts(table, "peer")),
-        interface=_texts(table, "interface"),
+        local=tuple(address_of(text) for text in texts(table, "local")),
+        peer=tuple(address_of(text) for text in texts(table, "peer")),
+        interface=texts(table, "interface"),
         sent_bytes=np.maximum(numbers["sent_bytes"], 0),
         retransmitted_bytes=np.maximum(numbers["retransmitted_bytes"], 0),
         sending_s=np.maximum(unacknowledged - numbers["sndbuf_limited_s"], 0),
@@ -212,21 +141,21 @@ def address_of(endpoint: str) -> str:
 
 def counters(table: pa.Table, rows: Ints) -> Counters:
     """Counters of this job's ranks and of their hosts; what is not a number is left out."""
-    value = _floats(table, "value")
-    keep = ((rows >= 0) | (_ints(table, "rank") < 0)) & np.isfinite(value)
+    value = floats(table, "value")
+    keep = ((rows >= 0) | (ints(table, "rank") < 0)) & np.isfinite(value)
     table = table.filter(pa.array(keep))
     return Counters(
         Columns(
-            observed_on=_labels(table, "observed_on"),
-            scope=_labels(table, "scope"),
-            instance=_labels(table, "instance"),
+            observed_on=labels(table, "observed_on"),
+            scope=labels(table, "scope"),
+            instance=labels(table, "instance"),
             rank=rows[keep],
-            name=_labels(table, "name"),
-            unit=_labels(table, "unit"),
-            kind=_labels(table, "kind"),
+            name=labels(table, "name"),
+            unit=labels(table, "unit"),
+            kind=labels(table, "kind"),
             value=value[keep],
-            minimum=_floats(table, "minimum"),
-            maximum=_floats(table, "maximum"),
-            limit=_floats(table, "limit"),
+            minimum=floats(table, "minimum"),
+            maximum=floats(table, "maximum"),
+            limit=floats(table, "limit"),
         )
     )

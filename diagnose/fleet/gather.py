@@ -12,6 +12,7 @@ import pyarrow.compute as pc
 from rankscope.diagnose.fleet import from_windows
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.slots import read_slots
+from rankscope.diagnose.fleet.step_matrix import read_steps
 from rankscope.diagnose.text import clean
 from rankscope.observer.window.folder import Window, find_windows, read_window
 from rankscope.observer.window.schema import TABLES
@@ -115,7 +116,8 @@ def _assemble(job: str, windows: Sequence[Window], notes: list[str]) -> Fleet:
         name: from_windows.rows_of(parts[name], ranks.number)
         for name in ("steps", "patterns", "flows", "counters", "collectives")
     }
-    steps = from_windows.steps(parts["steps"], rows["steps"], len(ranks), seconds, notes)
+    begins_s = {window.manifest.host: window.manifest.start for window in windows}
+    steps = read_steps(parts["steps"], rows["steps"], len(ranks), seconds, begins_s, notes)
     return Fleet(
         job=job,
         start=min(window.manifest.start for window in windows),

@@ -1,0 +1,97 @@
+"""Which steps of two hosts are the same? A step ends with a collective, which ends on all ranks at one moment, up to their clocks.
+
+E(i): end of step i on the reference host; e(j): end of step j on another one; both in Unix time by the clock of their own host.
+k0          median over j of nearest(j) - j, nearest(j) the step of the reference whose end is nearest in time
+d(j)        E(j + k) - e(j), for the shifts k = k0 - 1, k0, k0 + 1
+offset(k)   median over j of d(j): how far the other clock is behind, if k is the right shift
+rest(k)     median over j of |d(j) - offset(k)|: what is left is small where the lengths of the steps agree one by one
+
+The shift is the one with the least |offset|. Where the next one's is less than twice as large (that is from a third of a step on), the
+clocks do not tell; then the one with the least rest, if the other's is twice as large; else it is not known, and a note says so.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rankscope.diagnose import limits
+from rankscope.diagnose.stats.robust import deviations, nan_median
+from rankscope.probes.arrays import Bools, Floats
+
+STEPS_MOST = 512  # of each host: a median needs no more
+_OVERLAP_LEAST = 3  # steps: the rest of fewer is 0 or nearly so, however they are matched
+_SHIFTS = np.array([-1, 0, 1])
+_CLEARLY = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """One entry per host: what is to be added to its times, seconds, 0 where nothing is known; and whether the match is unsure."""
+
+    offset_s: Floats
+    unsure: Bools
+
+
+def align(reference_s: Floats, ends_s: Floats, step_s: float) -> Clocks:
+    """`reference_s`: ends of the reference host's steps, rising; `ends_s`: hosts x steps, each row rising, NaN behind the last.
+
+    All in seconds of one scale, by each host's own clock; `step_s`: a usual step.
+    """
+    reference_s, ends_s = reference_s[:STEPS_MOST], ends_s[:, :STEPS_MOST]
+    if not len(reference_s) or not ends_s.size:
+        return Clocks(np.zeros(len(ends_s)), np.zeros(len(ends_s), dtype=np.bool_))
+    behind = _numbers_behind(reference_s, ends_s, step_s)
+    shift = np.nan_to_num(np.round(behind)).astype(np.int64)
+    place = np.arange(ends_s.shape[1])[None, None, :] + shift[:, None, None] + _SHIFTS[None, :, None]
+    inside = (place >= 0) & (place < len(reference_s))
+    apart = np.where(inside, reference_s[np.clip(place, 0, len(reference_s) - 1)], np.nan) - ends_s[:, None, :]
+    offset = nan_median(apart, 2)
+    rest = np.where(np.isfinite(apart).sum(axis=2) >= _OVERLAP_LEAST, nan_median(deviations(apart, 2), 2), np.inf)
+    rest[np.isnan(rest)] = np.inf
+    far = np.where(np.isfinite(offset), np.abs(offset), np.inf)
+    by_clock = np.argsort(far, axis=1)
+    hosts = np.arange(len(ends_s))
+    best, second = by_clock[:, 0], by_clock[:, 1]
+    unclear = far[hosts, second] < _CLEARLY * far[hosts, best]
+    otherwise = unclear & (_CLEARLY * rest[hosts, second] < rest[hosts, best])
+    agreed = unclear & (_CLEARLY * rest[hosts, best] < rest[hosts, second])
+    chosen = np.where(otherwise, second, best)
+    common = np.isfinite(behind)
+    return Clocks(np.where(common, np.nan_to_num(offset[hosts, chosen]), 0.0), common & unclear & ~otherwise & ~agreed)
+
+
+def _numbers_behind(reference_s: Floats, ends_s: Floats, step_s: float) -> Floats:
+    """Per host, by how many the numbers of its steps are less than those of the reference that end nearest; NaN: nothing in common."""
+    after = np.searchsorted(reference_s, np.nan_to_num(ends_s)).clip(1, max(len(reference_s) - 1, 1))
+    before = after - 1
+    after = np.minimum(after, len(reference_s) - 1)
+    nearest = np.where(np.abs(reference_s[before] - ends_s) <= np.abs(reference_s[after] - ends_s), before, after)
+    observed = np.abs(reference_s[nearest] - ends_s) <= step_s  # by both hosts; NaN is not
+    return nan_median(np.where(observed, nearest - np.arange(ends_s.shape[1]), np.nan), 1)
+
+
+def clock_notes(hosts: tuple[str, ...], clocks: Clocks) -> list[str]:
+    """What to say of clocks that differ, and of hosts whose steps could not be matched for sure."""
+    notes = []
+    late = np.flatnonzero(np.abs(clocks.offset_s) > limits.CLOCK_NOTE_S)
+    if len(late):
+        worst = late[np.argsort(-np.abs(clocks.offset_s[late]))][:8]
+        each = ", ".join(
+            f"{hosts[host]} {1e3 * abs(clocks.offset_s[host]):.0f} ms {'behind' if clocks.offset_s[host] > 0 else 'ahead'}"
+            for host in worst
+        )
+        more = f" and {len(late) - len(worst)} more" if len(late) > len(worst) else ""
+        notes.append(
+            f"by the hosts' clocks steps do not end together ({each}{more}): the clocks differ, or these steps end "
+            "elsewhere in the iteration; they were matched by when they end"
+        )
+    unsure = np.flatnonzero(clocks.unsure)
+    if len(unsure):
+        named = ", ".join(hosts[host] for host in unsure[:8])
+        notes.append(
+            f"which steps of {named}{' and others' if len(unsure) > 8 else ''} belong to which of the other hosts is not sure: "
+            "clocks differ by a third of a step or more, and the steps are too alike to tell"
+        )
+    return notes

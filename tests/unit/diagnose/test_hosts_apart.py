@@ -1,0 +1,137 @@
+"""Hosts whose windows begin apart, or whose clocks differ: the same iterations are compared with each other."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+import builders
+import numpy as np
+import pytest
+from builders import Job, build, columns
+
+from rankscope.diagnose.fleet.align import align, clock_notes
+from rankscope.diagnose.fleet.gather import gather
+from rankscope.diagnose.solve.judge import judge
+from rankscope.observer.window.folder import Window
+
+STEP_S = 0.25  # about what a step of the builders takes
+
+
+def moved(window: Window, late_s: float = 0.0, clock_s: float = 0.0) -> Window:
+    """The window as it is when it begins `late_s` later and the host's clock is `clock_s` ahead."""
+    rows = [row for row in window.steps.to_pylist() if row["start_s"] >= late_s]
+    first = {row["rank"]: row["step"] for row in reversed(rows)}
+    for row in rows:
+        row["start_s"] -= late_s
+        row["step"] -= first[row["rank"]]
+    begins = window.manifest.start + late_s + clock_s
+    return replace(columns(window, "steps", rows), manifest=replace(window.manifest, start=begins))
+
+
+def slowing(window: Window) -> Window:
+    """Steps become steadily longer, to twice as long at the end."""
+
+    def later(second: float) -> float:
+        return second + second**2 / (2 * window.manifest.seconds)
+
+    rows = window.steps.to_pylist()
+    for row in rows:
+        begin, end = later(row["start_s"]), later(row["start_s"] + row["seconds"])
+        factor = (end - begin) / row["seconds"]
+        row |= {name: factor * row[name] for name in ("seconds", "own_s", "wait_s", "io_s", "sched_s", "sync_s")}
+        row["start_s"] = begin
+    return columns(window, "steps", rows)
+
+
+def same(window: Window) -> Window:
+    return window
+
+
+def disagreement(windows: list[Window]) -> tuple[float, int]:
+    """The largest difference, over columns, of the length of the step on the ranks (it is one length in truth); columns that
+    all ranks have."""
+    seconds = gather(windows).steps.seconds
+    full = np.isfinite(seconds).all(axis=0)
+    return float(np.ptp(seconds[:, full], axis=0).max(initial=0.0)), int(full.sum())
+
+
+@pytest.mark.parametrize("shape", [same, slowing])
+@pytest.mark.parametrize("clock_s", [0.0, 0.003, 0.11, -0.11])
+@pytest.mark.parametrize("late_s", [0.0, 0.1, 1.3, 5.9])
+def test_one_column_is_one_iteration(late_s: float, clock_s: float, shape: Callable[[Window], Window]) -> None:
+    first, second = (shape(window) for window in build(Job(hosts=2, steps=70)))
+    apart, common = disagreement([first, moved(second, late_s, clock_s)])
+    assert apart < 1e-4
+    assert common >= 70 - late_s / (0.8 * STEP_S) - 2
+    # AND the same whichever host is the reference
+    assert disagreement([moved(first, late_s, clock_s), second])[0] < 1e-4
+
+
+def test_who_is_late_now_and_then_is_found_although_the_windows_begin_apart() -> None:
+    # GIVEN a host whose window begins 1.3 s later, and a rank on it that is slow in every step by as much as steps differ
+    job = builders.slow_python(6, 0.06, hosts=2, noise=0.1)
+    first, second = build(job)
+    together, apart = judge(gather([first, second])), judge(gather([first, moved(second, 1.3)]))
+    assert [suspect.ranks for suspect in apart.suspects] == [suspect.ranks for suspect in together.suspects] == [(6,)]
+    lost = [verdict.suspects[0].lost_seconds_per_step for verdict in (apart, together)]
+    assert lost[0] == pytest.approx(lost[1], rel=0.15)
+
+
+def test_clocks_that_agree_are_not_mentioned_and_others_are() -> None:
+    first, second = build(Job(hosts=2))
+    assert not [note for note in gather([first, moved(second, 1.3, 0.008)]).notes if "clock" in note]
+    (note,) = [note for note in gather([first, moved(second, 1.3, 0.07)]).notes if "clock" in note]
+    assert "node-1 70 ms ahead" in note
+    (note,) = [note for note in gather([first, moved(second, 1.3, -0.07)]).notes if "clock" in note]
+    assert "node-1 70 ms behind" in note
+
+
+def test_steps_too_alike_under_clocks_too_far_apart_are_said_to_be_unsure() -> None:
+    alike = Job(hosts=2, noise=0.0, spread=0.0, stalls=0.0)
+    first, second = build(alike)
+    step_s = float(np.median(first.steps["seconds"].to_numpy()))
+    notes = gather([first, moved(second, 0.0, 0.45 * step_s)]).notes
+    assert any("not sure" in note and "node-1" in note for note in notes)
+    assert not any("not sure" in note for note in gather([first, moved(second, 0.0, 0.2 * step_s)]).notes)
+
+
+def test_windows_that_begin_together_are_judged_as_ever() -> None:
+    windows = build(builders.slow_python(3, 0.08, hosts=2))
+    late = [replace(each, manifest=replace(each.manifest, start=each.manifest.start + 40.0)) for each in windows]
+    fleet = gather(windows)
+    assert np.array_equal(fleet.steps.own_s, gather(late).steps.own_s)
+    written = [row["own_s"] for window in windows for row in window.steps.to_pylist()]
+    assert fleet.steps.own_s.reshape(-1).tolist() == pytest.approx(written)
+    alone = judge(gather(build(builders.slow_python(3, 0.08, hosts=1))))
+    assert [s.ranks for s in judge(fleet).suspects] == [s.ranks for s in alone.suspects]
+
+
+def test_of_two_steps_for_one_column_the_nearer_stays() -> None:
+    (window,) = build(Job(ranks=2, steps=20, noise=0.0, stalls=0.0))
+    rows = window.steps.to_pylist()
+    stray = dict(next(row for row in rows if row["rank"] == 1 and row["step"] == 7))
+    stray |= {"start_s": stray["start_s"] + 0.02, "own_s": 9.0, "step": 20}
+    steps = gather([columns(window, "steps", [*rows, stray])]).steps
+    assert np.nanmax(steps.own_s) < 1.0
+
+
+def test_no_common_step_and_single_steps_are_no_stumbling_block() -> None:
+    reference = np.arange(10) * 0.25
+    ends = np.array([reference + 100.0, np.full(10, np.nan), np.append(0.255, np.full(9, np.nan))])
+    clocks = align(reference, ends, 0.25)
+    assert clocks.offset_s[:2].tolist() == [0.0, 0.0] and clocks.offset_s[2] == pytest.approx(-0.005)
+    assert align(np.empty(0), ends, 0.25).offset_s.tolist() == [0.0] * 3
+    assert clock_notes(("a", "b", "c"), clocks) == []
+
+
+def test_twelve_thousand_hosts_take_little_time() -> None:
+    rng = np.random.default_rng(3)
+    reference = np.cumsum(rng.normal(0.25, 0.01, 67))
+    offset = rng.normal(0, 0.02, 12_500)
+    ends = reference[None, :] - offset[:, None] + rng.normal(0, 0.001, (12_500, 67))
+    begun = time.process_time()
+    found = align(reference, ends, 0.25)
+    assert time.process_time() - begun < 10
+    assert np.abs(found.offset_s - offset).max() < 0.001 and not found.unsure.any()
