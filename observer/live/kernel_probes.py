@@ -9,31 +9,24 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rankscope.observer.window.folder import Loss, ProbeCost
 from rankscope.probes.bpf import btf, loader, ring
+from rankscope.probes.bpf.counters import COUNTERS, LOSSES
 from rankscope.probes.bpf.loader import BpfUnavailable, Module
 from rankscope.probes.calls import probe as calls
 from rankscope.probes.calls.probe import CallProbe
 from rankscope.probes.files import probe as files
 from rankscope.probes.sched import probe as sched
+from rankscope.unwinder.walk.stack import KernelStack, decode
 
 _WALK = Path(__file__).resolve().parents[2] / "unwinder" / "walk"
 _RING_PAGES = 512
 _PAGE_BYTES = 4096
-
-# The slots of enum rs_counter (probes/common.bpf.h), in its order.
-COUNTERS = (
-    "ring_full", "thread_map_full", "call_map_full", "call_unmatched", "file_map_full", "file_no_device", "taker_map_full",
-    "stack_map_full", "walk_ok", "walk_no_frame", "walk_stale", "walk_failed", "walk_truncated", "negative_time", "short",
-)  # fmt: skip
-_LOSSES = frozenset(COUNTERS) - {"walk_ok", "short", "call_unmatched", "walk_no_frame"}
-
-RANK, MEMBER = 1, 2
 
 
 @dataclass(slots=True)
@@ -54,10 +47,15 @@ class KernelProbes:
         """From now on the threads of `pid` are observed."""
         self.maps["rs_targets"][ctypes.c_uint32(pid)] = ctypes.c_uint32(role)
 
-    def forget_process(self, pid: int) -> None:
-        """Stop observing `pid`, which has ended."""
-        for table in ("rs_targets", "rs_interpreters"):
+    def forget_process(self, pid: int, threads: Mapping[int, int]) -> None:
+        """Stop observing `pid`, which has ended, with its `threads` (host tid -> PyThreadState): others may get its numbers.
+
+        Sums of what it did stay: they belong to the window.
+        """
+        for table in ("rs_targets", "rs_interpreters", "rs_gils"):
             _discard(self.maps[table], ctypes.c_uint32(pid))
+        for tid, tstate in threads.items():
+            self.forget_thread(tid, tstate)
 
     def set_interpreter(self, pid: int, packed_offsets: bytes) -> None:
         """Tell the walk how the interpreter of `pid` lays out its memory."""
@@ -69,21 +67,24 @@ class KernelProbes:
         table = self.maps["rs_pythreads"]
         table[ctypes.c_uint32(host_tid)] = table.Leaf(tstate, expected)
 
-    def forget_thread(self, host_tid: int) -> None:
-        """The thread has no Python state any more."""
-        _discard(self.maps["rs_pythreads"], ctypes.c_uint32(host_tid))
+    def forget_thread(self, host_tid: int, tstate: int) -> None:
+        """The thread has this Python state no more. Where its number means another thread already, that one stays."""
+        table, key = self.maps["rs_pythreads"], ctypes.c_uint32(host_tid)
+        with contextlib.suppress(KeyError):
+            if int(table[key].tstate) == tstate:
+                del table[key]
 
-    def stack(self, identity: int) -> bytes | None:
-        """The raw `struct rs_stack`, None where the map has dropped it."""
+    def stack(self, identity: int) -> KernelStack | None:
+        """The Python stack that an event names, None where the map has dropped it."""
         try:
-            return bytes(self.maps["rs_stacks"][ctypes.c_uint64(identity)])
+            return decode(bytes(self.maps["rs_stacks"][ctypes.c_uint64(identity)]))
         except KeyError:
             return None
 
     def losses(self) -> tuple[Loss, ...]:
         """Counters of what was not observed, those above zero."""
         counted = dict(self.module.counters(COUNTERS))
-        return tuple(Loss("bpf", name, counted[name]) for name in COUNTERS if name in _LOSSES and counted[name])
+        return tuple(Loss("bpf", name, counted[name]) for name in COUNTERS if name in LOSSES and counted[name])
 
     def counted(self) -> dict[str, int]:
         """All counters by name."""

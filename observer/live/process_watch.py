@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
-
 from rankscope.observer.live.kernel_probes import KernelProbes
 from rankscope.observer.thread.functions import NO_STACK, StackName
+from rankscope.probes.bpf.counters import MEMBER, RANK
 from rankscope.probes.calls.probe import Library
 from rankscope.probes.errors import RankscopeError
 from rankscope.probes.host import procfs
@@ -19,12 +19,11 @@ from rankscope.unwinder.interpreter.find import Interpreter, find_interpreter
 from rankscope.unwinder.interpreter.memory import ProcessMemory
 from rankscope.unwinder.interpreter.threads import ThreadPairs, list_threads
 from rankscope.unwinder.names.code import Frame, Symboliser, collapse
+from rankscope.unwinder.walk.stack import KernelStack
 from rankscope.unwinder.walk.still import walk_still
 
 TRAINING, LOADER = "training", "loader"
 
-_STACK_HEADER_BYTES = 16
-_FRAME = np.dtype([("code", "<u8"), ("lasti", "<i4"), ("checksum", "<u4")])
 _MAX_TEXT = 4096
 _MAX_STATES = 65536  # thread states remembered of one process; more than it ever has, unless it means harm
 
@@ -38,6 +37,7 @@ class ProcessWatch:
     label: str
     interpreter: Interpreter | None
     reason: str
+    start_ticks: int = 0  # with the pid it names this process for ever
     memory: ProcessMemory | None = None
     symbols: Symboliser | None = None
     threads: dict[int, int] = field(default_factory=dict)  # host tid -> PyThreadState address
@@ -47,12 +47,15 @@ class ProcessWatch:
 
     def refresh(self, probes: KernelProbes) -> None:
         """Bring the kernel's map of this process's Python threads up to date. Never raises: a dead process is `gone`."""
-        if self.interpreter is None or self.memory is None or self.gone:
+        if self.gone:
+            return
+        if self.interpreter is None or self.memory is None:
+            self._forget_if_ended(probes)
             return
         try:
             found = list_threads(self.interpreter, self.memory, pairs=self.pairs)
         except (RankscopeError, OSError):
-            self.gone = not Path("/proc", str(self.pid)).exists()
+            self._forget_if_ended(probes)
             return
         found = tuple(thread for thread in found if thread.host_tid)
         now = {thread.host_tid: thread.tstate_address for thread in found}
@@ -63,19 +66,25 @@ class ProcessWatch:
                     self.states.clear()
                 self.states[thread.tstate_address] = thread.host_tid
         for tid in self.threads.keys() - now.keys():
-            probes.forget_thread(tid)
+            probes.forget_thread(tid, self.threads[tid])
         self.threads = now
 
-    def name_stack(self, raw: bytes) -> StackName:
-        """The words for a raw `struct rs_stack`; NO_STACK where nothing of it can be read any more."""
-        if self.symbols is None or len(raw) < _STACK_HEADER_BYTES:
+    def _forget_if_ended(self, probes: KernelProbes) -> None:
+        """Where the process is no more, or its pid is another's, the kernel stops observing that number."""
+        with contextlib.suppress(OSError, ValueError):
+            if procfs.start_ticks(self.pid) == self.start_ticks:
+                return
+        self.gone = True
+        probes.forget_process(self.pid, self.threads or {self.pid: 0})
+
+    def name_stack(self, stack: KernelStack) -> StackName:
+        """The words for a stack that the kernel walked; NO_STACK where nothing of it can be read any more."""
+        if self.symbols is None:
             return NO_STACK
-        count = min(int.from_bytes(raw[:4], "little"), (len(raw) - _STACK_HEADER_BYTES) // _FRAME.itemsize)
-        frames = np.frombuffer(raw, _FRAME, count, _STACK_HEADER_BYTES)
         named = []
-        for frame in frames:
+        for frame in stack.frames:
             try:
-                named.append(self.symbols.resolve(int(frame["code"]), int(frame["lasti"]), int(frame["checksum"])))
+                named.append(self.symbols.resolve(frame.code, frame.lasti, frame.checksum))
             except (RankscopeError, OSError):
                 break
         return _in_words(named)
@@ -124,6 +133,8 @@ def _time_collections(pid: int, interpreter: Interpreter, probes: KernelProbes, 
 def watch(pid: int, owner: int, label: str, probes: KernelProbes, root: Path = Path("/")) -> ProcessWatch:
     """Begin to observe `pid`. Where its interpreter is not understood, its main thread is timed without stacks."""
     process = ProcessWatch(pid, owner, label, None, "")
+    with contextlib.suppress(OSError, ValueError):
+        process.start_ticks = procfs.start_ticks(pid, root)
     try:
         process.interpreter = find_interpreter(pid, root)
         process.memory = ProcessMemory(pid, root, process.interpreter.start_ticks)
@@ -135,6 +146,6 @@ def watch(pid: int, owner: int, label: str, probes: KernelProbes, root: Path = P
         process.interpreter = None
         process.reason = str(error)
         probes.set_thread(pid, 0, 0)
-    probes.watch_process(pid, 1 if label == TRAINING else 2)
+    probes.watch_process(pid, RANK if label == TRAINING else MEMBER)
     process.refresh(probes)
     return process

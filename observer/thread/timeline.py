@@ -25,12 +25,13 @@ import numpy as np
 import numpy.typing as npt
 
 from rankscope.probes.arrays import Floats, Ints
+from rankscope.probes.sched.probe import GIL_WAIT
 
 CPU, SCHED, COLLECTIVE, IO, SYNC, SLEEP, STOPPED, GC, GPU_WAIT, COPY = range(10)
 NONE = -1
 
 _NO_SYSCALL = 0xFFFF
-GIL = 0xFFFE  # in place of futex: RS_GIL of probes/sched.bpf.c; its argument is the thread state of who holds the GIL
+GIL = GIL_WAIT
 # x86-64 system call numbers (arch/x86/entry/syscalls/syscall_64.tbl).
 SLEEP_CALLS = {35: "nanosleep", 230: "clock_nanosleep", 34: "pause"}
 SELECT_CALLS = {23: "select", 270: "pselect6"}

@@ -2,7 +2,7 @@
 /*
  * What every Rankscope probe shares: which processes are watched, the one event ring, the counters of early returns.
  *
- * All probes of one observer are compiled as one translation unit (probes/loader.py joins the files), so that they share
+ * All probes of one observer are compiled as one translation unit (loader.py joins the files), so that they share
  * these maps. No kernel structure is touched by a header offset anywhere: tracepoint arguments, pt_regs, perf-event context
  * and helpers only; the offsets that files.bpf.c needs come from the running kernel's BTF as -D constants.
  */
@@ -25,9 +25,9 @@ enum rs_event_type {
 	RS_EV_OFFCPU = 1, /* a thread was switched out and in again: what = syscall, arg = its first argument, aux = state */
 	RS_EV_SAMPLE = 2, /* a thread was found running: arg = user instruction pointer */
 	RS_EV_CALL = 3,   /* a library function was entered and left: what = row of the call table, arg = its argument */
+	RS_EV_FILE = 4,   /* a read, write or sync: what = operation | file type << 8, arg = bytes or -errno, aux = device */
 	RS_EV_EXIT = 5,   /* a watched process ended: arg = its wait status, -1 unknown */
 	RS_EV_NATIVE = 6, /* a thread of a rank that has no Python state was found running: arg = user instruction pointer */
-	RS_EV_FILE = 4,   /* a read, write or sync: what = operation | file type << 8, arg = bytes or -errno, aux = device */
 };
 
 /* 56 bytes: with the ring's 8-byte header one event is one cache line, and user space reads them as one array. */
@@ -46,7 +46,11 @@ struct rs_event {
 
 BPF_RINGBUF_OUTPUT(rs_events, RS_RING_PAGES);
 
-/* tgid -> role: 1 a rank, 2 a process that belongs to one. Written by user space only. */
+enum rs_process_role {
+	RS_ROLE_RANK = 1,
+	RS_ROLE_MEMBER = 2, /* a process that belongs to a rank: a data-loader worker */
+};
+/* tgid -> enum rs_process_role. Written by user space only. */
 BPF_HASH(rs_targets, u32, u32, RS_MAX_PROCESSES);
 
 /* One slot per counter below, summed over CPUs by user space. */

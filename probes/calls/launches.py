@@ -19,11 +19,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rankscope.probes.bpf.loader import Module
+from rankscope.probes.calls.row import MAX_ROWS
 
 SAMPLE_S = 0.1
 REST_S = 6.0  # 3 samples in a window of 20 s
 _LOOK_AGAIN_S = 0.25  # while attached: a rate may rise
-_UNWATCHED = 256  # RS_MAX_ROWS in calls.bpf.c
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ class LaunchMeter:
     def _hits(self) -> int:
         table = self.module.bpf["rs_call_hits"]
         rows = {place.row for place in self._places}
-        return sum(int(sum(table[ctypes.c_int(slot)])) for row in rows for slot in (row, _UNWATCHED + row))
+        return sum(int(sum(table[ctypes.c_int(slot)])) for row in rows for slot in (row, MAX_ROWS + row))
 
     def _attach(self) -> None:
         with self._lock:

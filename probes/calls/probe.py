@@ -17,7 +17,7 @@ from pathlib import Path
 
 from rankscope.probes.bpf.loader import Module
 from rankscope.probes.calls.launches import LaunchMeter
-from rankscope.probes.calls.row import LAUNCH, OPERATION_SHIFT, PEER_SHIFT, ROLES, SCOPED
+from rankscope.probes.calls.row import LAUNCH, MAX_ROWS, OPERATION_SHIFT, PEER_SHIFT, ROLES, SCOPED
 from rankscope.probes.calls.table import CALL_TABLE, CallRow
 from rankscope.probes.elf.exports import Symbol, file_offsets, find_functions, find_names
 from rankscope.probes.elf.return_sites import leave_offsets
@@ -25,7 +25,6 @@ from rankscope.probes.errors import RankscopeError
 from rankscope.probes.host.maps import read_maps
 
 SOURCE = Path(__file__).parent / "calls.bpf.c"
-MAX_ROWS = 256  # RS_MAX_ROWS in calls.bpf.c; also where the scopes of roles begin
 _REGISTERS = 6  # arguments of a function that are passed in registers
 _MAX_OVERLOADS = 4
 

@@ -40,6 +40,9 @@ HOST_ROLES = (COLLECTIVE, WAIT, BACKWARD, GC)
 SCOPED = (ENQUEUE, GROUP, GPU_WAIT, POLL, MEMORY, ALLOCATE)
 ROLES = (*HOST_ROLES, *SCOPED, LAUNCH)
 
+# RS_MAX_ROWS in calls.bpf.c: from here on traps are counted of processes that nobody watches, and scopes are those of roles.
+MAX_ROWS = 256
+
 # Bits of `aux` of a collective: datatype, operation, peer or root. Of a copy: the direction alone.
 OPERATION_SHIFT, PEER_SHIFT = 8, 16
 

@@ -21,6 +21,8 @@ TRACEPOINTS = (
 
 # prev_state bits of sched_switch (include/linux/sched.h); 0 is runnable: it was preempted.
 UNINTERRUPTIBLE, STOPPED, TRACED = 0x2, 0x4, 0x8
+# RS_GIL in sched.bpf.c, in place of the system call: a wait for the GIL; the argument is the thread state of who holds it.
+GIL_WAIT = 0xFFFE
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,7 +79,7 @@ def observe(probes: KernelProbes, process: subprocess.Popen[str]) -> tuple[Patte
     )  # fmt: skip
     natives.close()
     rows = assemble.assemble(raw_process, CALL_TABLE)
-    probes.forget_process(process.pid)
+    probes.forget_process(process.pid, watch.threads)
     watch.close()
     return (*rows.training, *rows.others)
 

@@ -123,7 +123,6 @@ def test_a_fork_in_mid_window_gives_each_side_its_own_stacks(
     assert not any("in_child (" in text for text in mine)
     walked = after["walk_ok"] - before["walk_ok"]
     assert after["walk_failed"] + after["walk_stale"] - before["walk_failed"] - before["walk_stale"] <= 0.02 * walked
-    probes.forget_process(child)
     offspring.close()
 
 
@@ -155,7 +154,6 @@ def test_processes_that_end_in_mid_sample_are_forgotten_and_the_rest_goes_on(
                 watch.name_stack(raw)  # the memory is gone: words or none, never an error
         watch.refresh(probes)
         assert watch.gone
-        probes.forget_process(victim.pid)
         watch.close()
     time.sleep(0.3)
     events = probes.events.drain()
@@ -164,7 +162,7 @@ def test_processes_that_end_in_mid_sample_are_forgotten_and_the_rest_goes_on(
     assert int((alive["stack"] == 0).sum()) <= 0.01 * len(alive) + 1
     kept.refresh(probes)
     assert not kept.gone
-    probes.forget_process(survivor.pid)
+    probes.forget_process(survivor.pid, kept.threads)
     kept.close()
 
 
@@ -305,5 +303,5 @@ def test_a_process_whose_runtime_is_forged_before_it_is_found_is_refused_with_th
     watch = process_watch.watch(process.pid, process.pid, TRAINING, probes)
     assert watch.interpreter is None
     assert watch.reason
-    probes.forget_process(process.pid)
+    probes.forget_process(process.pid, {process.pid: 0})
     watch.close()

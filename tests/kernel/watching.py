@@ -63,5 +63,5 @@ class Watched:
         return list(Path("/proc", str(self.process.pid), "task").iterdir())
 
     def close(self) -> None:
-        self.probes.forget_process(self.process.pid)
+        self.probes.forget_process(self.process.pid, self.watch.threads)
         self.watch.close()

@@ -17,7 +17,7 @@ int rs_sample(struct bpf_perf_event_data *ctx)
 	u32 tgid = id >> 32, tid = (u32)id;
 	u32 role = rs_role(tgid);
 	int python = rs_is_python(tid);
-	if (!role || (!python && role != 1)) /* helper threads of loader workers are nobody's concern */
+	if (!role || (!python && role != RS_ROLE_RANK)) /* helper threads of loader workers are nobody's concern */
 		return 0;
 	struct rs_event event = {
 		.ts_ns = bpf_ktime_get_ns(),

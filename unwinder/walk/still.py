@@ -13,24 +13,17 @@ from rankscope.unwinder.errors import UnreadableMemory
 from rankscope.unwinder.interpreter.find import Interpreter
 from rankscope.unwinder.interpreter.memory import Memory, read_i32, read_u8, read_u64
 from rankscope.unwinder.interpreter.offsets import ABSENT, LastInstruction
+from rankscope.unwinder.walk.stack import RawFrame
 
 FRAMES_CAP = 512
 _CODE_UNIT_BYTES = 2
 
 
 @dataclass(frozen=True, slots=True)
-class StillFrame:
-    """A code object and the code unit that it stands at (-1 unknown)."""
-
-    code: int
-    lasti: int
-
-
-@dataclass(frozen=True, slots=True)
 class StillStack:
     """Frames innermost first. `moved`: the thread ran meanwhile, so they may not belong together."""
 
-    frames: tuple[StillFrame, ...]
+    frames: tuple[RawFrame, ...]
     moved: bool
 
 
@@ -52,9 +45,9 @@ def _top(memory: Memory, interpreter: Interpreter, tstate: int) -> int:
     return top
 
 
-def _walk(memory: Memory, interpreter: Interpreter, frame: int) -> tuple[StillFrame, ...]:
+def _walk(memory: Memory, interpreter: Interpreter, frame: int) -> tuple[RawFrame, ...]:
     offsets, seen = interpreter.offsets, set[int]()
-    frames: list[StillFrame] = []
+    frames: list[RawFrame] = []
     while frame and frame not in seen and len(frames) < FRAMES_CAP:
         seen.add(frame)
         try:
@@ -63,7 +56,7 @@ def _walk(memory: Memory, interpreter: Interpreter, frame: int) -> tuple[StillFr
                 read_u8(memory, frame + offsets.frame_owner) >= offsets.first_shim_owner
             )
             if code and code != interpreter.none_address and not shim:
-                frames.append(StillFrame(code, _lasti(memory, interpreter, frame, code)))
+                frames.append(RawFrame(code, _lasti(memory, interpreter, frame, code)))
             frame = read_u64(memory, frame + offsets.frame_previous)
         except UnreadableMemory:
             break

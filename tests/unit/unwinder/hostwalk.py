@@ -9,11 +9,11 @@ from pathlib import Path
 
 from rankscope.unwinder.errors import UnwindError
 from rankscope.unwinder.interpreter.memory import Memory
+from rankscope.unwinder.walk.stack import MAX_FRAMES, WalkStatus, decode
 
-MAX_FRAMES = 128
 WALK = Path(__file__).parents[3] / "unwinder" / "walk" / "walk.bpf.h"
 
-OK, NO_FRAME, STALE, READ_FAILED, CYCLE = range(5)
+OK, NO_FRAME, STALE, READ_FAILED, CYCLE = WalkStatus
 
 _SOURCE = f"""
 #define RS_HOST 1
@@ -95,6 +95,9 @@ class HostWalk:
         assert status == stack.status
         assert stack.n <= MAX_FRAMES
         frames = tuple((f.code, f.lasti, f.checksum) for f in stack.frames[: stack.n])
+        decoded = decode(bytes(stack))
+        assert tuple((f.code, f.lasti, f.checksum) for f in decoded.frames) == frames
+        assert (decoded.truncated, decoded.status) == (bool(stack.truncated), stack.status)
         return Walked(status, bool(stack.truncated), frames, len(count))
 
     def leaf(self, record: bytes, memory: Memory, tstate: int, expected: int) -> Leaf:

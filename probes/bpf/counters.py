@@ -1,0 +1,16 @@
+"""The slots of `rs_counters`: what the programs in the kernel counted, summed over CPUs.
+
+In: a loaded module. Out: counts by name. The names are those of enum rs_counter in common.bpf.h, in its order
+(tests/unit/probes/test_c_mirrors.py compares them).
+"""
+
+from __future__ import annotations
+
+COUNTERS = (
+    "ring_full", "thread_map_full", "call_map_full", "call_unmatched", "file_map_full", "file_no_device", "taker_map_full",
+    "stack_map_full", "walk_ok", "walk_no_frame", "walk_stale", "walk_failed", "walk_truncated", "negative_time", "short",
+)  # fmt: skip
+# What was not observed; the others count what is no loss.
+LOSSES = frozenset(COUNTERS) - {"walk_ok", "short", "call_unmatched", "walk_no_frame"}
+# enum rs_process_role, what the map rs_targets says of a watched process.
+RANK, MEMBER = 1, 2
