@@ -21,7 +21,7 @@ from rankscope.probes.gpu.xid import LoggedXid, logged_xids
 from rankscope.probes.host.kmsg import read_kmsg
 from rankscope.probes.host.procfs import ROOT
 from rankscope.probes.pci.sampler import PcieSampler
-from rankscope.probes.ports.port import NicRecording
+from rankscope.probes.ports.model import NicRecording
 from rankscope.probes.ports.sampler import PortSampler
 
 EARLIER_S = 600.0  # an Xid of the kernel's log from so long before the window still explains a rank that is dead in it

@@ -21,7 +21,7 @@ from rankscope.probes.gpu.series import GpuGrowth, GpuSamples, throttle_times
 from rankscope.probes.gpu.xid import LoggedXid
 from rankscope.probes.pci.sampler import PcieGrowth
 from rankscope.probes.pci.tree import BRIDGE
-from rankscope.probes.ports.port import ERROR_NAMES, ETHERNET, PortRecording
+from rankscope.probes.ports.model import ERROR_NAMES, ETHERNET, PortRecording
 
 Row = dict[str, Any]
 

@@ -8,7 +8,7 @@ from rankscope.observer.census.owners import Owners
 from rankscope.probes.gpu.series import GpuRecording
 from rankscope.probes.gpu.xid import LoggedXid
 from rankscope.probes.pci.sampler import PcieRecording
-from rankscope.probes.ports.port import NicRecording
+from rankscope.probes.ports.model import NicRecording
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
 """The network ports of this host over a window: a slow series with all counters, and bursts of bytes at 1 kHz.
 
-In: the ports of nic.py. Out: NicRecording. A burst shows how a transfer runs: a culprit's link is low and flat, its peers' move
+In: the ports of reader.py. Out: NicRecording. A burst shows how a transfer runs: a culprit's link is low and flat, its peers' move
 at full rate and wait. It is taken while traffic flows: when one is due, the bytes are looked at 10 times a second until they
 move. Cost: scripts/bench counters.
 """
@@ -19,17 +19,16 @@ from pathlib import Path
 import numpy as np
 
 from rankscope.probes.host.procfs import ROOT, reason
-from rankscope.probes.ports.port import (
+from rankscope.probes.ports.model import (
     ERROR_NAMES,
     NicRecording,
     Port,
     PortErrors,
     PortGrowth,
-    PortReader,
     PortRecording,
     PortSamples,
-    find_ports,
 )
+from rankscope.probes.ports.reader import PortReader, find_ports
 from rankscope.probes.sampling.growth import cumulative, total_growth
 from rankscope.probes.sampling.thread import Sampler, within
 

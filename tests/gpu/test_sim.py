@@ -487,10 +487,10 @@ def test_the_observer_sees_the_pci_tree_and_ports_and_leaves_nothing(machine: Ma
         machine,
         """
         from rankscope.probes.pci.devices import read_pci
-        from rankscope.probes.ports.infiniband import read_ports
+        from rankscope.probes.ports.reader import read_ports
         gpus = [one for one in read_pci() if one.kind == "gpu"]
         nics = [one for one in read_pci() if one.vendor == 0x15B3]
-        ports = read_ports()
+        ports = read_ports(interfaces=False)
         switch = lambda address: os.path.realpath("/sys/bus/pci/devices/" + address).split("/")[-3]
         print(json.dumps([[one.address for one in gpus], gpus[2].link.width, gpus[2].link.speed_gts, gpus[2].able.width,
                           gpus[2].aer.correctable > 0, gpus[1].aer.correctable,
@@ -498,7 +498,7 @@ def test_the_observer_sees_the_pci_tree_and_ports_and_leaves_nothing(machine: Ma
                           [os.path.realpath(f"/sys/class/infiniband/mlx5_{k}/device").rsplit("/", 1)[1] == nics[k].address
                            for k in range(8)],
                           [one.rate_gbps for one in ports], [one.state for one in ports],
-                          ports[3].counter("symbol_error") > 0, ports[2].counter("symbol_error"),
+                          ports[3].count("symbol_error") > 0, ports[2].count("symbol_error"),
                           os.path.isdir("/sys/class/net/lo"), os.path.isdir("/sys/fs/bpf"),
                           open("/sys/bus/pci/devices/0000:39:00.0/current_link_width").read()]))
         """,

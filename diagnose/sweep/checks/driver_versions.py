@@ -14,7 +14,7 @@ from rankscope.diagnose.sweep.finding import Finding
 from rankscope.diagnose.sweep.readings.gpus import reading
 from rankscope.diagnose.sweep.readings.interfaces import physical
 from rankscope.probes.gpu.nvml import MISMATCH
-from rankscope.probes.ports.infiniband import read_ports
+from rankscope.probes.ports.reader import read_ports
 
 ID = "driver.versions"
 SETTINGS: dict[str, float] = {}
@@ -27,7 +27,7 @@ def run(context: Context) -> Iterator[Finding]:
     for nic in physical(context):
         if nic.driver:
             yield context.ok(f"/sys/class/net/{nic.name}/device/driver", nic.driver, instance=f"driver of {nic.name}")
-    for port in context.shared.get("ib", lambda: read_ports(context.root)):
+    for port in context.shared.get("ib", lambda: read_ports(context.root, interfaces=False)):
         if port.firmware and port.port == 1:
             yield context.ok(
                 f"/sys/class/infiniband/{port.device}/fw_ver", port.firmware, instance=f"firmware of {port.device}"

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from rankscope.diagnose.sweep.context import Context, NotApplicable
 from rankscope.diagnose.sweep.finding import Finding
-from rankscope.probes.ports.infiniband import read_ports
+from rankscope.probes.ports.reader import read_ports
 
 ID = "ib.errors"
 SETTINGS = {"symbols_per_hour": 120.0, "errors_per_hour": 10.0, "retransmissions_per_hour": 10000.0}
@@ -24,7 +24,7 @@ _GROUPS = (
 
 
 def run(context: Context) -> Iterator[Finding]:
-    ports = context.shared.get("ib", lambda: read_ports(context.root))
+    ports = context.shared.get("ib", lambda: read_ports(context.root, interfaces=False))
     if not ports:
         raise NotApplicable("no InfiniBand or RoCE device")
     for port in ports:
@@ -33,16 +33,16 @@ def run(context: Context) -> Iterator[Finding]:
         for setting, words, names in _GROUPS:
             rate = 0.0
             for name in names:
-                value = port.counter(name)
+                value = port.count(name)
                 if value is not None:
-                    rate += context.grown(f"{port.name}.{name}", value).per_hour
+                    rate += context.grown(f"{port.number}.{name}", value).per_hour
             if rate > context.number(setting):
                 wrong = True
                 yield context.warning(
-                    read, round(rate, 1), unit=f"{words}/h", instance=port.name,
+                    read, round(rate, 1), unit=f"{words}/h", instance=port.number,
                     expected=f"at most {context.number(setting):g} {words} an hour",
                     why="packets are damaged, lost or sent again",
                     action="Check cable and transceiver (mlxlink -d DEVICE); compare with the switch's counters.",
                 )  # fmt: skip
         if not wrong:
-            yield context.ok(read, 0.0, instance=port.name, unit="errors/h beyond the limits")
+            yield context.ok(read, 0.0, instance=port.number, unit="errors/h beyond the limits")

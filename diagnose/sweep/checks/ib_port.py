@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 from rankscope.diagnose.sweep.context import Context, NotApplicable
 from rankscope.diagnose.sweep.finding import Finding
-from rankscope.probes.ports.infiniband import IbPort, read_ports
+from rankscope.probes.ports.model import Port
+from rankscope.probes.ports.reader import read_ports
 
 ID = "ib.port"
 SETTINGS = {"ports": 0.0, "rate_gbps": 0.0}
@@ -19,7 +20,7 @@ _ACTION = "Check cable, transceiver and switch port (ibdiagnet, mlxlink)."
 
 
 def run(context: Context) -> Iterator[Finding]:
-    ports = context.shared.get("ib", lambda: read_ports(context.root))
+    ports = context.shared.get("ib", lambda: read_ports(context.root, interfaces=False))
     if not ports:
         raise NotApplicable("no InfiniBand or RoCE device")
     for port in ports:
@@ -32,35 +33,35 @@ def run(context: Context) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _judge(context: Context, port: IbPort, ports: tuple[IbPort, ...]) -> Finding:
+def _judge(context: Context, port: Port, ports: tuple[Port, ...]) -> Finding:
     read = f"/sys/class/infiniband/{port.device}/ports/{port.port}/state"
-    before = context.recall(port.name)
+    before = context.recall(port.number)
     best = float(before) if before else 0.0
     equals = [one for one in ports if one is not port and one.board == port.board and one.state == "ACTIVE"]
     if port.state == "ACTIVE":
-        context.keep(port.name, f"{max(best, port.rate_gbps):g}")
+        context.keep(port.number, f"{max(best, port.rate_gbps):g}")
         expected = context.number("rate_gbps") or max([best, *(one.rate_gbps for one in equals)])
         if port.rate_gbps < expected:
             return context.warning(
-                read.replace("/state", "/rate"), port.rate_gbps, unit="Gbit/s", instance=port.name,
+                read.replace("/state", "/rate"), port.rate_gbps, unit="Gbit/s", instance=port.number,
                 expected=f"{expected:g} Gbit/s", why="slower than before, than its equals, or than the setting", action=_ACTION,
             )  # fmt: skip
-        return context.ok(read, port.rate_gbps, instance=port.name, unit="Gbit/s")
+        return context.ok(read, port.rate_gbps, instance=port.number, unit="Gbit/s")
     if before:
-        context.keep(port.name, before)
+        context.keep(port.number, before)
     value = f"{port.state} ({port.physical})"
     if before:
         return context.critical(
             read,
             value,
-            instance=port.name,
+            instance=port.number,
             expected="ACTIVE, as in an earlier sweep",
             why="the port is lost",
             action=_ACTION,
         )
     if equals and port.physical != "Disabled":
         return context.warning(
-            read, value, instance=port.name, expected=f"ACTIVE, as {equals[0].name} is", why="its equals are active",
+            read, value, instance=port.number, expected=f"ACTIVE, as {equals[0].number} is", why="its equals are active",
             action=f"{_ACTION} If it is unused on purpose, add it to `ignore`.",
         )  # fmt: skip
-    return context.ok(read, value, "not in use", instance=port.name)
+    return context.ok(read, value, "not in use", instance=port.number)

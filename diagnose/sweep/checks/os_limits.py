@@ -12,7 +12,7 @@ from rankscope.diagnose.sweep.context import Context
 from rankscope.diagnose.sweep.finding import Finding
 from rankscope.diagnose.sweep.readings.training import claims
 from rankscope.probes.host.procfs import pids, proc_path, read_file
-from rankscope.probes.ports.infiniband import read_ports
+from rankscope.probes.ports.reader import read_ports
 
 ID = "os.limits"
 SETTINGS = {"used_percent": 90.0, "memlock_gb": 1.0}
@@ -41,7 +41,7 @@ def run(context: Context) -> Iterator[Finding]:
 
 
 def _memlock(context: Context) -> Iterator[Finding]:
-    if not context.shared.get("ib", lambda: read_ports(context.root)):
+    if not context.shared.get("ib", lambda: read_ports(context.root, interfaces=False)):
         return
     for claim in context.shared.get("claims", lambda: claims(context.root, pids(context.root))).ranks:
         try:

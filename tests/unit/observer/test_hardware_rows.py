@@ -20,7 +20,7 @@ from rankscope.probes.gpu.series import GpuGrowth, GpuRecording, GpuSamples, Lin
 from rankscope.probes.pci.devices import AerCounters, PciDevice, PciLink
 from rankscope.probes.pci.sampler import PcieGrowth, PcieRecording
 from rankscope.probes.pci.tree import PcieNode, PcieTree
-from rankscope.probes.ports.port import (
+from rankscope.probes.ports.model import (
     INFINIBAND,
     NicRecording,
     Port,

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankscope.probes.ports.ethtool import best_mode_hz
-from rankscope.probes.ports.port import ERROR_NAMES, Port, PortErrors, errors_of, parse_rate, read_ports_all
+from rankscope.probes.ports.model import ERROR_NAMES, Port, PortErrors
+from rankscope.probes.ports.reader import errors_of, parse_rate, read_ports
 from rankscope.probes.ports.sampler import PortSampler, growth_of
 from rankscope.probes.sampling.growth import cumulative, growth, total_growth
 
@@ -31,7 +32,7 @@ def _cards(root: Path) -> Path:
 
 
 def test_every_port_is_found_once_with_its_card(tmp_path: Path) -> None:
-    found = {port.name: (port.kind, port.pci, port.interfaces) for port in read_ports_all(_cards(tmp_path))}
+    found = {port.name: (port.kind, port.pci, port.interfaces) for port in read_ports(_cards(tmp_path))}
     assert found == {
         "mlx5_0": ("infiniband", "0000:01:00.0", ()),
         "mlx5_10": ("roce", "0000:02:00.0", ("eth7",)),
@@ -40,7 +41,7 @@ def test_every_port_is_found_once_with_its_card(tmp_path: Path) -> None:
 
 
 def test_each_counter_is_read_in_its_unit(tmp_path: Path) -> None:
-    first, *_, last = read_ports_all(_cards(tmp_path))
+    first, *_, last = read_ports(_cards(tmp_path))
     assert (first.tx_bytes, first.rx_bytes) == (4 * 1009, 4 * 2003)
     assert (first.speed_hz, first.width, first.up, first.state) == (400 * GBIT, 4, True, "ACTIVE")
     assert first.errors == PortErrors(
@@ -66,11 +67,25 @@ def test_each_counter_is_read_in_its_unit(tmp_path: Path) -> None:
 )
 def test_a_port_that_counts_differently(tmp_path: Path, files: dict[str, str], name: str, expected: object) -> None:
     put(tmp_path, {f"sys/class/infiniband/efa_0/ports/1/{file}": text for file, text in files.items()})
-    assert getattr(read_ports_all(tmp_path)[0], name) == expected
+    assert getattr(read_ports(tmp_path)[0], name) == expected
+
+
+def test_every_counter_is_known_by_its_own_name_to_whoever_reads_once(tmp_path: Path) -> None:
+    """What the sweep reads: the devices alone, without their interfaces."""
+    put(
+        _cards(tmp_path),
+        {"sys/class/infiniband/mlx5_0/board_id": "MT_0001", "sys/class/infiniband/mlx5_0/ports/1/counters/n": "-"},
+    )
+    first, second = read_ports(tmp_path, interfaces=False)
+    assert (first.number, first.board, first.physical, first.rate_gbps) == ("mlx5_0/1", "MT_0001", "LinkUp", 400.0)
+    assert {name: first.count(name) for name in ("symbol_error", "np_cnp_sent", "n", "absent")} == {
+        "symbol_error": 7, "np_cnp_sent": 23, "n": None, "absent": None,
+    }  # fmt: skip
+    assert (second.number, second.interfaces, second.board) == ("mlx5_10/1", (), "")
 
 
 def test_a_host_without_network_cards_has_no_ports(tmp_path: Path) -> None:
-    assert read_ports_all(tmp_path) == ()
+    assert read_ports(tmp_path) == ()
 
 
 @given(st.text(max_size=60))

@@ -1,25 +1,25 @@
 """Ports of network cards, InfiniBand, RoCE and Ethernet alike: state, speed and width against capability, errors.
 
-In: /sys/class/infiniband, /sys/class/net (physical interfaces only), ethtool. Out: Port, PortErrors. `nic_sampler.py`
-watches them over a window.
+In: /sys/class/infiniband (Documentation/ABI/stable/sysfs-class-infiniband), /sys/class/net (physical interfaces only), ethtool.
+Out: Port. The sweep reads once (`read_ports`), sampler.py keeps the readers open over a window.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import os
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, fields
 from pathlib import Path
 
-from rankscope.probes.arrays import Ints
-from rankscope.probes.host.procfs import ROOT
+from rankscope.probes.host.procfs import ROOT, names_in, read_file
 from rankscope.probes.pci.devices import device_address
 from rankscope.probes.ports import ethtool
+from rankscope.probes.ports.model import ERROR_NAMES, ETHERNET, INFINIBAND, ROCE, Port, PortCount, PortErrors
 
-INFINIBAND, ROCE, ETHERNET = "infiniband", "roce", "ethernet"
-MAX_PORTS = 256
+MAX_PORTS, MAX_PORTS_ONCE = 256, 1024  # followed over a window, read once; virtual functions are ports too
+_MAX_COUNTS = 256  # of one group
 _RATE = re.compile(r"([0-9]{1,5}(?:\.[0-9]{1,3})?)\s*Gb/sec(?:\s*\((\d{1,2})X)?")
 _WORD_BYTES = 4  # port_xmit_data and port_rcv_data count 4-byte words (IBA, PortCounters)
 # Where each error is counted: groups of files (or statistics) of the same meaning, the first group of which any is there is
@@ -47,7 +47,7 @@ _IB_ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
         ("hw_counters/cnpSent", "hw_counters/cnpHandled"),
     ),
 }  # fmt: skip
-_IB_BASIC, _NET_BASIC = ("state", "rate", "link_layer"), ("operstate", "carrier", "speed")
+_IB_BASIC, _NET_BASIC = ("state", "phys_state", "rate", "link_layer"), ("operstate", "carrier", "speed")
 _IB_BYTES: tuple[tuple[str, str, int], ...] = (
     ("counters/port_xmit_data", "counters/port_rcv_data", _WORD_BYTES),
     ("hw_counters/tx_bytes", "hw_counters/rx_bytes", 1),
@@ -70,106 +70,6 @@ _ETHTOOL_ERRORS: dict[str, tuple[tuple[str, ...], ...]] = {
 _ETHTOOL_NAMES = tuple(name for groups in _ETHTOOL_ERRORS.values() for group in groups for name in group)
 
 
-@dataclass(frozen=True, slots=True)
-class PortErrors:
-    """Errors of one port since its driver came up, or their growth; None where the port does not count them.
-
-    symbol_errors: bits wrong on the wire; link_downed: times the link went down; crc_errors: packets dropped for a wrong
-    checksum; retransmits: packets or sequences sent again; out_of_sequence: packets that arrived so; pause: pause frames
-    received or sent (on InfiniBand, which has credits in their place, ticks for which data had to wait); cnp: congestion
-    notifications received or sent.
-    """
-
-    symbol_errors: int | None = None
-    link_downed: int | None = None
-    crc_errors: int | None = None
-    retransmits: int | None = None
-    out_of_sequence: int | None = None
-    pause: int | None = None
-    cnp: int | None = None
-
-
-ERROR_NAMES = tuple(field.name for field in fields(PortErrors))
-
-
-@dataclass(frozen=True, slots=True)
-class Port:
-    """One port. `name`: 'mlx5_3' (its port 1), 'mlx5_3/2', 'eth0'. `pci` is the card's address, '' if it has none.
-
-    Speeds in bytes per second, 0.0 unknown; `speed_limit_hz` is the most that the card says it can do (0.0: it does not say,
-    as InfiniBand in sysfs; then the best seen and the peers must tell). `width` in lanes, None unknown.
-    """
-
-    name: str
-    device: str
-    port: int
-    kind: str
-    pci: str
-    up: bool | None
-    state: str
-    speed_hz: float
-    speed_limit_hz: float
-    width: int | None
-    width_limit: int | None
-    tx_bytes: int | None
-    rx_bytes: int | None
-    errors: PortErrors
-    interfaces: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class PortSamples:
-    """Bytes of one port over time. `time_ns` is CLOCK_MONOTONIC; tx and rx are cumulative and never fall."""
-
-    name: str
-    device: str
-    port: int
-    pci: str
-    time_ns: Ints
-    tx_bytes: Ints
-    rx_bytes: Ints
-
-
-@dataclass(frozen=True, slots=True)
-class PortGrowth:
-    """What one port's counters grew by from `first` to `last`. `down_readings` of `readings` found it down; `changes` is how
-    often its state changed between readings; `speed_hz` and `width` are the least seen while it was up (0.0, None: never)."""
-
-    name: str
-    device: str
-    port: int
-    pci: str
-    seconds: float
-    first: Port
-    last: Port
-    tx_bytes: int | None
-    rx_bytes: int | None
-    errors: PortErrors
-    speed_hz: float
-    width: int | None
-    readings: int
-    down_readings: int
-    changes: int
-
-
-@dataclass(frozen=True, slots=True)
-class PortRecording:
-    """One port of a window: a slow series over all of it, and short fast ones (`bursts`), in order."""
-
-    growth: PortGrowth
-    series: PortSamples
-    bursts: tuple[PortSamples, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class NicRecording:
-    """All ports of a window. `missing` says what could not be seen, and why; `cpu_s` is what the sampling cost."""
-
-    ports: tuple[PortRecording, ...] = ()
-    cpu_s: float = 0.0
-    missing: tuple[str, ...] = ()
-
-
 class PortReader:
     """One port, with its files held open: reading again costs one system call per file. Not for two threads at once.
 
@@ -181,8 +81,9 @@ class PortReader:
         network namespace and may be asked by ioctl."""
         self.name = device if port in (0, 1) else f"{device}/{port}"
         self.device, self.port, self.pci, self.interfaces = device, port, pci, interfaces
-        self._ours = ours
+        self._folder, self._ours = folder, ours
         self._files: dict[str, int] = {}
+        basic: tuple[str, ...]
         if port:
             basic, pairs, errors = _IB_BASIC, _IB_BYTES, _IB_ERRORS
         else:
@@ -222,7 +123,23 @@ class PortReader:
             rx_bytes=rx,
             errors=PortErrors(**found),
             interfaces=self.interfaces,
+            physical=_behind_number(self._text("phys_state")),
         )
+
+    def read_all(self) -> Port:
+        """`read`, and of an InfiniBand or RoCE port its board and every counter by its own name: one open file each."""
+        port = self.read(thorough=True)
+        if not self.port:
+            return port
+        counts = tuple(
+            PortCount(name, int(text))
+            for group in ("counters", "hw_counters")
+            for name in names_in(f"{self._folder}/{group}")[:_MAX_COUNTS]
+            if (text := _read_text(f"{self._folder}/{group}/{name}")).isascii() and text.isdigit() and len(text) < 21
+        )
+        device = f"{self._folder}/../.."
+        board, firmware = (_read_text(f"{device}/{name}") for name in ("board_id", "fw_ver"))
+        return dataclasses.replace(port, board=board, firmware=firmware, counts=counts)
 
     def sums(self) -> tuple[int | None, int | None]:
         """(sent, received) since the driver came up."""
@@ -251,8 +168,7 @@ class PortReader:
 
     def _state(self) -> tuple[bool | None, str]:
         if self.port:
-            text = self._text("state")
-            state = text.partition(":")[2].strip() or text
+            state = _behind_number(self._text("state"))
             return (state == "ACTIVE" if state else None), state
         state = self._text("operstate")
         carrier = self._number("carrier")
@@ -317,43 +233,56 @@ def errors_of(table: Mapping[str, tuple[tuple[str, ...], ...]], counts: Mapping[
     return found
 
 
-def find_ports(root: Path = ROOT) -> tuple[PortReader, ...]:
+def find_ports(root: Path = ROOT, interfaces: bool = True, most: int = MAX_PORTS) -> tuple[PortReader, ...]:
     """All ports of physical cards, InfiniBand devices first; an interface of an InfiniBand or RoCE device belongs to that
-    device's port. Raises PermissionError. The readers are the caller's to close."""
+    device's port. Without `interfaces` only the devices: no driver is asked anything. Raises PermissionError. The readers are
+    the caller's to close."""
     base = str(root).rstrip("/")
     ours = root == ROOT
+    addresses = {
+        name: device_address(f"{base}/sys/class/net/{name}/device")
+        for name in (_list(f"{base}/sys/class/net") if interfaces else ())
+        if os.path.lexists(f"{base}/sys/class/net/{name}/device")
+    }
     cards: dict[str, list[str]] = {}
+    for name, address in addresses.items():
+        cards.setdefault(address, []).append(name)
     readers: list[PortReader] = []
-    physical = [
-        name for name in _list(f"{base}/sys/class/net") if os.path.lexists(f"{base}/sys/class/net/{name}/device")
-    ]
-    addresses = {name: device_address(f"{base}/sys/class/net/{name}/device") for name in physical}
-    for name in physical:
-        cards.setdefault(addresses[name], []).append(name)
     taken: set[str] = set()
     for device in _list(f"{base}/sys/class/infiniband"):
         folder = f"{base}/sys/class/infiniband/{device}"
         pci = device_address(f"{folder}/device")
-        interfaces = tuple(cards.get(pci, ())) if pci else ()
+        own = tuple(cards.get(pci, ())) if pci else ()
         for port in _list(f"{folder}/ports"):
-            if port.isascii() and port.isdigit() and 0 < int(port[:4]) < 1000 and len(readers) < MAX_PORTS:
-                readers.append(PortReader(f"{folder}/ports/{port}", device, int(port), pci, interfaces, ours))
-                taken.update(interfaces)
-    for name in physical:
-        if name not in taken and len(readers) < MAX_PORTS:
-            folder = f"{base}/sys/class/net/{name}"
-            readers.append(PortReader(folder, name, 0, addresses[name], (name,), ours))
+            if port.isascii() and port.isdigit() and 0 < int(port[:4]) < 1000 and len(readers) < most:
+                readers.append(PortReader(f"{folder}/ports/{port}", device, int(port), pci, own, ours))
+                taken.update(own)
+    for name, address in addresses.items():
+        if name not in taken and len(readers) < most:
+            readers.append(PortReader(f"{base}/sys/class/net/{name}", name, 0, address, (name,), ours))
     return tuple(readers)
 
 
-def read_ports_all(root: Path = ROOT) -> tuple[Port, ...]:
-    """All ports now. Raises PermissionError."""
-    readers = find_ports(root)
+def read_ports(root: Path = ROOT, interfaces: bool = True) -> tuple[Port, ...]:
+    """The ports of `find_ports` now, with all that they count. Raises PermissionError."""
+    readers = find_ports(root, interfaces, MAX_PORTS_ONCE)
     try:
-        return tuple(reader.read(thorough=True) for reader in readers)
+        return tuple(reader.read_all() for reader in readers)
     finally:
         for reader in readers:
             reader.close()
+
+
+def _behind_number(text: str) -> str:
+    """'ACTIVE' of '4: ACTIVE'."""
+    return text.partition(":")[2].strip() or text
+
+
+def _read_text(path: str) -> str:
+    try:
+        return read_file(path, 4096).decode("utf-8", "replace").strip()
+    except OSError:
+        return ""
 
 
 def _names(table: Mapping[str, tuple[tuple[str, ...], ...]]) -> Iterable[str]:
