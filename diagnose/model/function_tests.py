@@ -5,7 +5,8 @@ says much. t(f,r): seconds per step of function f on rank r, and of all gpu and 
 
 z(f,r) = (t(f,r) - median over peers) / √(max(robust_sd over peers, 0.5 % of the step)² + sd(f,r)² / n)
 
-sd(f,r) over the rank's n steps: a few accidents in one function lengthen its mean, but they vary.
+sd(f,r) over the rank's n steps: a few accidents in one function lengthen its mean, but they vary. p is Student's, with
+(n - 1) · (1 + max(…)² / (sd² / n))² degrees of freedom: the peers' scale counts as known (stats/README.md).
 
 Odd: z >= 4 and Benjamini-Hochberg at 1 % over all ranks and functions tested; t - median above the effect floor; and the rank's
 steps say the same, though they cannot prove it: z >= 2 (compare.py), excess above the floor and in every third of the steps.
@@ -18,8 +19,6 @@ in nine of ten steps. This is a rule of thumb, checked on healthy noisy fleets, 
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
 
 from rankscope.diagnose import limits
@@ -27,6 +26,7 @@ from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.model.attribute import TRANSFER, WAITING
 from rankscope.diagnose.model.excess import Differences
 from rankscope.diagnose.stats.robust import benjamini_hochberg, robust_sd
+from rankscope.diagnose.stats.student import chance, combined_freedom
 from rankscope.probes.arrays import Bools, Floats, Ints
 
 _PEERS_LEAST = 16
@@ -47,6 +47,7 @@ def odd_by_function(fleet: Fleet, roles: Ints, found: Differences, step_s: float
     if not hinted.any() or len(fleet.patterns) == 0:
         return odd
     seconds, error = _seconds(fleet)
+    freedom = np.maximum(np.isfinite(fleet.steps.seconds).sum(axis=1) - 1.0, 1.0)
     for role in np.unique(roles[hinted]):
         members = np.flatnonzero(roles == role)
         if len(members) <= _PEERS_LEAST:
@@ -54,7 +55,10 @@ def odd_by_function(fleet: Fleet, roles: Ints, found: Differences, step_s: float
                 seconds[members], hinted[members], found.excess_s[members], found.floor_s[members]
             )
             continue
-        odd[members] = _odd_in_role(seconds[members], error[members], hinted[members], found.floor_s[members], step_s)
+        mine, rows = seconds[members], members[hinted[members]]
+        scale = np.maximum(robust_sd(mine, 0), _SCALE_FLOOR * step_s)
+        over = mine[hinted[members]] - np.median(mine, axis=0)
+        odd[rows] = _odd_rows(over, scale, error[rows], freedom[rows], found.floor_s[rows], mine.size)
     return odd
 
 
@@ -68,19 +72,15 @@ def _out_of_proportion(seconds: Floats, hinted: Bools, excess_s: Floats, floor_s
     return odd
 
 
-def _odd_in_role(seconds: Floats, error: Floats, hinted: Bools, floor_s: Floats, step_s: float) -> Bools:
-    """`seconds`, and their standard errors: ranks x functions of one role."""
-    rows = np.flatnonzero(hinted)
-    median = np.median(seconds, axis=0)
-    over = seconds[rows] - median
-    z = over / np.hypot(np.maximum(robust_sd(seconds, 0), _SCALE_FLOOR * step_s), error[rows])
-    candidate = (z >= limits.Z_LEAST) & (over >= floor_s[rows, None])
+def _odd_rows(over: Floats, scale: Floats, error: Floats, freedom: Floats, floor_s: Floats, tests: int) -> Bools:
+    """`over`: ranks x functions, seconds above the median of the role; `error`: the standard errors of that, of `freedom` degrees."""
+    z = over / np.hypot(scale, error)
+    candidate = (z >= limits.Z_LEAST) & (over >= floor_s[:, None])
     p = np.ones(z.shape)
-    p[candidate] = [0.5 * math.erfc(min(float(each), 30.0) / math.sqrt(2)) for each in z[candidate]]
-    passed = benjamini_hochberg(p.reshape(-1), seconds.size).reshape(p.shape)
-    odd = np.zeros(len(seconds), dtype=bool)
-    odd[rows] = (passed & candidate).any(axis=1)
-    return odd
+    if candidate.any():
+        p[candidate] = chance(z[candidate], combined_freedom(scale, error, freedom[:, None])[candidate])
+    passed = benjamini_hochberg(p.reshape(-1), tests).reshape(p.shape)
+    return np.asarray((passed & candidate).any(axis=1))
 
 
 def _seconds(fleet: Fleet) -> tuple[Floats, Floats]:

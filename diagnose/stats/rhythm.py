@@ -109,3 +109,16 @@ def find_spikes(series: Floats) -> Spikes | None:
         return None
     spike = float(np.median(x[at]))
     return Spikes(round(period), len(at), spike, usual, float((x[at] - usual).sum() / known.sum()))
+
+
+def fitted_line(values: Floats) -> Floats:
+    """The straight line of least squares through each row; NaN is passed over."""
+    known = np.isfinite(values)
+    count = np.maximum(known.sum(axis=1), 1)[:, None]
+    at = np.where(known, np.arange(values.shape[1], dtype=np.float64), 0.0)
+    filled = np.where(known, values, 0.0)
+    centre, level = at.sum(axis=1)[:, None] / count, filled.sum(axis=1)[:, None] / count
+    away = np.where(known, at - centre, 0.0)
+    square = (away**2).sum(axis=1)[:, None]
+    slope = np.divide((away * filled).sum(axis=1)[:, None], square, out=np.zeros_like(square), where=square > 0)
+    return np.asarray(level + slope * away, dtype=np.float64)

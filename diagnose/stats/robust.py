@@ -3,6 +3,7 @@
 median, robust_sd   a value is called x, its group's median m:  robust_sd = 1.4826 · median |x - m|
 trimmed_mean        mean of what is left when 10 % of the values at either end are left out
 trimmed_error       winsorised sd / (kept share · sqrt(n_eff)),  n_eff = n (1 - rho) / (1 + rho),  rho = lag-1 autocorrelation
+trimmed_freedom     h (1 - rho) / (1 + rho) - 1, at least 1,  h = number of values kept: the error's degrees of freedom
 Yuen 1974; Kendall 1954 (bias of rho); Benjamini & Hochberg 1995 (statsmodels, fdr_bh).
 """
 
@@ -84,6 +85,21 @@ def trimmed_error(values: Floats, rho: Floats | None = None, trim: float = TRIM)
     kept = np.where(count > 0, (highest - lowest) / np.maximum(count, 1), 1.0)
     error = spread / (np.maximum(kept, 0.2) * np.sqrt(effective))
     return np.where(count >= 3, np.nan_to_num(error, nan=np.inf), np.inf)
+
+
+def trimmed_freedom(values: Floats, rho: Floats | None = None, trim: float = TRIM) -> Floats:
+    """Degrees of freedom of `trimmed_error`: the values kept, as far as they are independent, less one; at least 1 (Yuen 1974)."""
+    _, lowest, highest = trimmed(values, trim)
+    rho = np.zeros(len(values)) if rho is None else rho
+    return np.asarray(np.maximum((highest - lowest) * (1 - rho) / (1 + rho) - 1, 1.0), dtype=np.float64)
+
+
+def lowest_kept(values: Floats) -> Floats:
+    """The 10th percentile of each row, a value that occurs: the lowest that `trimmed_mean` keeps. NaN where there is none."""
+    ordered, cut, _ = trimmed(values)
+    if not values.shape[1]:
+        return np.full(len(values), np.nan)
+    return np.asarray(ordered[np.arange(len(values)), cut], dtype=np.float64)
 
 
 def autocorrelation(values: Floats, split: int = 0) -> Floats:

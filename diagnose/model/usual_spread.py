@@ -1,0 +1,91 @@
+"""How far healthy ranks differ: between one another, and each from itself over the steps.
+
+level(r)   = 10 % trimmed mean over s of own(r,s) - median over all ranks of the role
+between(r) = max(floor, robust_sd over peers of level · (1 + 1 / peers))
+wander(r)  = 1.4826 · median over peers q and steps s of |own around its level|
+
+The levels spread by the errors of the levels too: from 64 peers on, where that is known well enough, median(se²) is taken off
+between². Where the levels fall into a lower group of more than half of the ranks and an upper one, with a gap that is four times the
+spread of the lower group, the spread is that of the lower group: so up to half of the ranks may be bad.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rankscope.diagnose import limits
+from rankscope.diagnose.stats.robust import (
+    MAD_TO_SD,
+    deviations,
+    nan_median,
+    robust_sd_of,
+    robust_sd_of_others,
+    trimmed_mean,
+)
+from rankscope.probes.arrays import Bools, Floats, Ints
+
+
+@dataclass(frozen=True, slots=True)
+class UsualSpread:
+    """One entry per rank."""
+
+    between_s: Floats
+    wander_s: Floats
+    wander_values: Ints  # from how many values of its peers
+    peers: Ints
+
+
+def usual_spread(own: Floats, roles: Ints, error_s: Floats, step_s: float) -> UsualSpread:
+    """`own`: ranks x steps, seconds; `error_s`: standard error of each rank's excess."""
+    between, wander = np.full(len(own), np.nan), np.full(len(own), np.nan)
+    values, peers = np.zeros(len(own), dtype=np.int64), np.zeros(len(own), dtype=np.int64)
+    for role in np.unique(roles):
+        members = np.flatnonzero(roles == role)
+        # Against one common median: the peers' own medians would carry the suspect's time into their spread.
+        around = own[members] - nan_median(own[members], 0)
+        known = np.isfinite(around).sum(axis=1)
+        peers[members] = len(members) - 1
+        wander[members] = _wander(around)
+        values[members] = known.sum() - known
+        between[members] = _between(trimmed_mean(around), error_s[members], step_s)
+    return UsualSpread(between, wander, values, peers)
+
+
+def _wander(around: Floats) -> Floats:
+    """How far the times of each rank's peers are from their levels, as a standard deviation. Rows: ranks of one role."""
+    rest = deviations(around, 1)
+    if len(rest) - 1 >= limits.PEERS_EXACT:
+        return np.full(len(rest), MAD_TO_SD * float(nan_median(nan_median(rest, 1)[None, :], 1)[0]))
+    others = [np.delete(rest, place, axis=0).reshape(1, -1) for place in range(len(rest))]
+    return np.array([MAD_TO_SD * float(nan_median(each, 1)[0]) if each.size else np.nan for each in others])
+
+
+def _between(level: Floats, error_s: Floats, step_s: float) -> Floats:
+    """Spread of the own time among each rank's peers, never below the floor."""
+    peers = len(level) - 1
+    floor = (limits.SCALE_FLOOR_FEW if peers < 3 else limits.SCALE_FLOOR) * step_s
+    if peers < 3:
+        return np.full(len(level), floor)
+    spread = robust_sd_of_others(level, _lower_group(level, step_s))
+    if peers >= limits.PEERS_EXACT:
+        known = error_s[np.isfinite(error_s)]
+        spread = np.sqrt(np.maximum(spread**2 - (float(np.median(known)) ** 2 if len(known) else 0.0), 0.0))
+    return np.maximum(floor, spread * (1 + 1 / peers))
+
+
+def _lower_group(level: Floats, step_s: float) -> Bools:
+    """The ranks below the widest gap above the median, if it is one: clearly wider than the spread below it, and an effect."""
+    everybody = np.isfinite(level)
+    ordered = np.sort(level[everybody])
+    half = len(ordered) // 2 + 1  # the lower group has more than half
+    if len(ordered) < 5 or half >= len(ordered):
+        return everybody
+    gaps = np.diff(ordered)[half - 1 :]
+    widest = int(np.argmax(gaps))
+    below = ordered[: half + widest]
+    if gaps[widest] < max(4 * robust_sd_of(below), limits.EFFECT_SHARE * step_s):
+        return everybody
+    lower: Bools = everybody & (np.nan_to_num(level, nan=np.inf) <= below[-1])
+    return lower

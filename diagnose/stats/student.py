@@ -1,0 +1,29 @@
+"""How probable is a difference this large by chance, where its error was estimated from few values? (Student's t)
+
+z = difference / sqrt(known² + error²)     known: a scale that is not estimated from these values; error: one that is, from few
+freedom(z) = nu · (1 + known² / error²)²   nu: the error's degrees of freedom; the known part has any number (Welch & Satterthwaite).
+                                           It is nu where the error is all there is, and grows with the known part
+p = P(t >= z), one-sided, t of so many degrees of freedom
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rankscope.probes.arrays import Floats
+
+_MOST = 1e12  # the normal distribution
+
+
+def combined_freedom(known: Floats, error: Floats, freedom: Floats) -> Floats:
+    """Degrees of freedom of sqrt(known² + error²), where the error has `freedom` and the known part any number."""
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        combined = freedom * (1 + (known / error) ** 2) ** 2
+    return np.asarray(np.where(np.isnan(combined), 1.0, np.clip(combined, 1.0, _MOST)), dtype=np.float64)
+
+
+def chance(z: Floats, freedom: Floats) -> Floats:
+    """P(t >= z) for each value."""
+    from scipy.special import stdtr  # a quarter of a second to load: only where somebody is odd
+
+    return np.asarray(stdtr(np.clip(freedom, 1.0, _MOST), -z), dtype=np.float64)

@@ -1,0 +1,65 @@
+"""With few steps an error is itself not known well: Student's t and not the normal distribution says what is chance."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from rankscope.diagnose.model.excess import Differences, differences, odd_ones
+from rankscope.diagnose.stats.robust import trimmed_freedom
+from rankscope.diagnose.stats.student import chance, combined_freedom
+
+
+def noisy(rng: np.random.Generator, ranks: int, steps: int, noise: float = 0.3, more: float = 0.0) -> Differences:
+    own = 0.6 * np.exp(rng.normal(0, 0.02, (ranks, 1))) * np.exp(rng.normal(0, noise, (ranks, steps)))
+    own[0] += more
+    return differences(own, np.zeros(ranks, dtype=np.int64), 1.0)
+
+
+def test_the_freedom_is_what_is_kept_and_independent_less_one() -> None:
+    values = np.random.default_rng(3).normal(0, 1, (3, 20))
+    values[1, 5:] = np.nan
+    values[2, 2:] = np.nan
+    # 20 values: 16 kept; 5: 3 kept; 2: both kept
+    assert trimmed_freedom(values).tolist() == [15.0, 2.0, 1.0]
+    assert trimmed_freedom(values, np.array([0.5, 0.0, 0.0]))[0] == pytest.approx(16 / 3 - 1)
+
+
+def test_a_known_scale_takes_the_doubt_away() -> None:
+    known, error = np.array([0.0, 1.0, 3.0, 1.0, 0.0]), np.array([1.0, 1.0, 1.0, 0.0, 0.0])
+    assert combined_freedom(known, error, np.full(5, 2.0)).tolist() == [2.0, 8.0, 200.0, 1e12, 1.0]
+
+
+def test_chance_is_students_and_with_much_freedom_the_normal_one() -> None:
+    z, freedom = np.array([4.0, 4.0, 4.0]), np.array([2.0, 15.0, 1e12])
+    assert chance(z, freedom) == pytest.approx(stats.t.sf(4.0, freedom), rel=1e-9)
+    assert chance(z, freedom)[2] == pytest.approx(stats.norm.sf(4.0), rel=1e-6)
+
+
+def test_five_noisy_steps_accuse_fewer_healthy_ranks_than_the_normal_distribution_would() -> None:
+    rng = np.random.default_rng(1)
+    students = normal = 0
+    for _ in range(400):
+        found = noisy(rng, ranks=2, steps=5)
+        students += bool(odd_ones(found).any())
+        least = stats.norm.sf(found.z) <= 0.01 / 2
+        normal += bool((least & (found.z >= 4) & (found.excess_s >= found.floor_s)).any())
+    assert 0 < students < 0.8 * normal
+
+
+def test_a_rank_that_is_clear_in_five_steps_is_still_odd() -> None:
+    # GIVEN steps that hardly vary: what counts is how far healthy ranks differ, and that is known
+    found = noisy(np.random.default_rng(5), ranks=8, steps=5, noise=0.01, more=0.2)
+    assert found.freedom[0] > 50
+    assert np.flatnonzero(odd_ones(found)).tolist() == [0]
+
+
+def test_a_z_above_four_from_three_kept_values_proves_nothing() -> None:
+    # GIVEN five steps of two ranks; what is known of their difference is known from these steps alone
+    gap = np.array([0.5, 0.65, 0.3, 0.6, 0.35])
+    found = differences(np.stack([10 + gap, np.full(5, 10.0)]), np.zeros(2, dtype=np.int64), 1.0)
+    assert found.z[0] >= 4 and found.freedom[0] < 3
+    assert found.excess_s[0] >= found.floor_s[0] and found.steady_s[0] >= 0.3 * found.excess_s[0]
+    # THEN the normal distribution is sure (p = 3e-5 at most), and Student's is not
+    assert not odd_ones(found).any()
