@@ -46,7 +46,7 @@ def report(verdict: Verdict, verbose: bool = False) -> Iterator[str]:
     notes = verdict.notes[1:] if verdict.status == "unknown" else verdict.notes
     shown = notes if verbose else notes[:_NOTES_SHOWN]
     for note in shown:
-        yield from _wrap(f"  note   {clean(note, 300)}", " " * 9)
+        yield from _wrap(f"  note   {clean(note.text, 300)}", " " * 9)
     if len(shown) < len(notes):
         yield f"  note   {len(notes) - len(shown)} more with -v"
 
@@ -70,7 +70,7 @@ def _answer(verdict: Verdict) -> str:
         return f"HEALTHY  {count}{where}, {verdict.steps} steps of {seconds(p50) if p50 else '?'}: nobody stands out"
     if verdict.status == "hang":
         return f"HANG  {count}{where} make no progress, and none of them stands out"
-    return f"UNKNOWN  {clean(verdict.notes[0], 200) if verdict.notes else 'not enough was seen to judge'}"
+    return f"UNKNOWN  {clean(verdict.notes[0].text, 200) if verdict.notes else 'not enough was seen to judge'}"
 
 
 def _count(verdict: Verdict) -> str:

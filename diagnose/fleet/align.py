@@ -18,6 +18,7 @@ import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.stats.robust import deviations, nan_median
+from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.probes.arrays import Bools, Floats
 
 STEPS_MOST = 512  # of each host: a median needs no more
@@ -72,9 +73,9 @@ def _numbers_behind(reference_s: Floats, ends_s: Floats, step_s: float) -> Float
     return nan_median(np.where(observed, nearest - np.arange(ends_s.shape[1]), np.nan), 1)
 
 
-def clock_notes(hosts: tuple[str, ...], clocks: Clocks) -> list[str]:
+def clock_notes(hosts: tuple[str, ...], clocks: Clocks) -> list[Note]:
     """What to say of clocks that differ, and of hosts whose steps could not be matched for sure."""
-    notes = []
+    notes: list[Note] = []
     late = np.flatnonzero(np.abs(clocks.offset_s) > limits.CLOCK_NOTE_S)
     if len(late):
         worst = late[np.argsort(-np.abs(clocks.offset_s[late]))][:8]
@@ -83,15 +84,17 @@ def clock_notes(hosts: tuple[str, ...], clocks: Clocks) -> list[str]:
             for host in worst
         )
         more = f" and {len(late) - len(worst)} more" if len(late) > len(worst) else ""
-        notes.append(
+        text = (
             f"by the hosts' clocks steps do not end together ({each}{more}): the clocks differ, or these steps end "
             "elsewhere in the iteration; they were matched by when they end"
         )
+        notes.append(Note(NoteCode.CLOCKS_DIFFER, text))
     unsure = np.flatnonzero(clocks.unsure)
     if len(unsure):
         named = ", ".join(hosts[host] for host in unsure[:8])
-        notes.append(
+        text = (
             f"which steps of {named}{' and others' if len(unsure) > 8 else ''} belong to which of the other hosts is not sure: "
             "clocks differ by a third of a step or more, and the steps are too alike to tell"
         )
+        notes.append(Note(NoteCode.STEPS_UNMATCHED, text))
     return notes

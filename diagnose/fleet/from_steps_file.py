@@ -18,6 +18,7 @@ from rankscope.diagnose.fleet.labels import Labels
 from rankscope.diagnose.fleet.model import Fleet, Flows, Patterns, Pipelines, Ranks, Steps
 from rankscope.diagnose.fleet.steps_file import Timings
 from rankscope.diagnose.stats.robust import nan_median, peers_median
+from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.observer.window.schema import KINDS
 from rankscope.probes.arrays import Bools, Floats, Ints
 from rankscope.probes.errors import BadData
@@ -30,7 +31,7 @@ _P2P = ("send", "recv", "receive", "isend", "irecv", "p2p")
 
 def fleet_of(timings: Timings, job: str) -> Fleet:
     """The fleet that these timings describe."""
-    notes = [*timings.notes, "from timings alone: no counters, no stacks, no clock"]
+    notes = [*timings.notes, Note(NoteCode.TIMINGS_ALONE, "from timings alone: no counters, no stacks, no clock")]
     numbers, row = np.unique(timings.rank, return_inverse=True)
     labels, column = _steps_of(timings, row, len(numbers), notes)
     if len(numbers) * max(len(labels), 1) > CELLS_MOST:
@@ -101,21 +102,24 @@ def _only(timings: Timings, rows: Bools) -> Timings:
 # ---- steps -----------------------------------------------------------------------------------------------------------
 
 
-def _steps_of(timings: Timings, row: Ints, ranks: int, notes: list[str]) -> tuple[Ints, Ints]:
+def _steps_of(timings: Timings, row: Ints, ranks: int, notes: list[Note]) -> tuple[Ints, Ints]:
     """The steps that at least half of the ranks have, and the column of every timing; -1 for the others."""
     labels, column = np.unique(timings.step, return_inverse=True)
     pairs = np.unique(row.astype(np.int64) * len(labels) + column)
     holders = np.bincount(pairs % len(labels), minlength=len(labels))
     common = holders >= 0.5 * ranks
     if not common.all():
-        notes.append(
+        text = (
             f"{int((~common).sum())} of {len(labels)} steps are known of fewer than half of the ranks and were left out"
         )
+        notes.append(Note(NoteCode.STEPS_MISSING, text))
     place = np.where(common, np.cumsum(common) - 1, -1)
     return labels[common], place[column.reshape(-1)].astype(np.int64)
 
 
-def _seen(timings: Timings, numbers: Ints, labels: Ints, cell: Ints, shape: tuple[int, int], notes: list[str]) -> Bools:
+def _seen(
+    timings: Timings, numbers: Ints, labels: Ints, cell: Ints, shape: tuple[int, int], notes: list[Note]
+) -> Bools:
     """Which rank has which step, whole: no bad row in it, and at least half of the rows it usually has."""
     rows = np.bincount(cell, minlength=shape[0] * shape[1]).reshape(shape)
     there = rows > 0
@@ -127,13 +131,15 @@ def _seen(timings: Timings, numbers: Ints, labels: Ints, cell: Ints, shape: tupl
     whole[np.searchsorted(numbers, timings.bad_rank[bad]), np.searchsorted(labels, timings.bad_step[bad])] = False
     absent, partial = int((~there).sum()), int((there & ~whole).sum())
     if absent:
-        notes.append(f"{absent} of {there.size} steps of ranks are missing")
+        notes.append(Note(NoteCode.STEPS_MISSING, f"{absent} of {there.size} steps of ranks are missing"))
     if partial:
-        notes.append(f"{partial} of {there.size} steps of ranks are incomplete and were left out")
+        notes.append(
+            Note(NoteCode.STEPS_MISSING, f"{partial} of {there.size} steps of ranks are incomplete and were left out")
+        )
     return whole
 
 
-def _step_seconds(own: Floats, wait: Floats, notes: list[str]) -> Floats:
+def _step_seconds(own: Floats, wait: Floats, notes: list[Note]) -> Floats:
     total = own + wait
     if total.size == 0:
         return np.empty(0)
@@ -141,10 +147,11 @@ def _step_seconds(own: Floats, wait: Floats, notes: list[str]) -> Floats:
     spread = nan_median(np.abs(total - middle) / np.maximum(middle, 1e-12), 1)
     if float(np.nanmax(spread, initial=0.0)) <= _AGREE:
         return middle
-    notes.append(
+    text = (
         "the times of a step add up to different sums on different ranks (overlap, or waiting that was not timed): "
         "the sum of the busiest rank is taken as the length of the step"
     )
+    notes.append(Note(NoteCode.SUMS_DIFFER, text))
     busiest = np.argmax(np.nan_to_num(own, nan=-1.0), axis=0)
     step: Floats = total[busiest, np.arange(total.shape[1])]
     return step
@@ -153,19 +160,26 @@ def _step_seconds(own: Floats, wait: Floats, notes: list[str]) -> Floats:
 # ---- ranks and patterns ----------------------------------------------------------------------------------------------
 
 
-def _ranks(timings: Timings, numbers: Ints, row: Ints, notes: list[str]) -> Ranks:
+def _ranks(timings: Timings, numbers: Ints, row: Ints, notes: list[Note]) -> Ranks:
     count = len(numbers)
     strides = np.unique(np.diff(numbers))
     if len(strides) > 1:
         missing = int(numbers[-1]) + 1 - count
-        notes.append(f"{missing} ranks between 0 and {int(numbers[-1])} are not in the file")
+        notes.append(
+            Note(NoteCode.RANKS_MISSING, f"{missing} ranks between 0 and {int(numbers[-1])} are not in the file")
+        )
     host, role = _first(timings.host, row, count), _first(timings.role, row, count)
     said = sum(1 for each in role if each)
     if 0 < said < count:
-        notes.append(f"{count - said} ranks have no role while others have: they are compared with each other")
+        notes.append(
+            Note(
+                NoteCode.ROLES_PARTLY,
+                f"{count - said} ranks have no role while others have: they are compared with each other",
+            )
+        )
     mixed = _mixed(timings.role, row, count)
     if mixed:
-        notes.append(f"{mixed} ranks have more than one role; the first of each is used")
+        notes.append(Note(NoteCode.ROLES_PARTLY, f"{mixed} ranks have more than one role; the first of each is used"))
     nothing: tuple[str, ...] = ("",) * count
     return Ranks(
         number=numbers,

@@ -8,6 +8,7 @@ import pyarrow as pa
 from rankscope.diagnose.fleet.columns import floats, ints, labels, texts
 from rankscope.diagnose.fleet.counters import Columns, Counters
 from rankscope.diagnose.fleet.model import Flows, Patterns, Ranks
+from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.probes.arrays import Ints
 from rankscope.probes.errors import NoRanks
 
@@ -30,22 +31,22 @@ def rows_of(table: pa.Table, numbers: Ints) -> Ints:
     return np.where(numbers[place] == wanted, place, -1)
 
 
-def ranks(table: pa.Table, notes: list[str]) -> Ranks:
+def ranks(table: pa.Table, notes: list[Note]) -> Ranks:
     """One row per rank of the job, sorted by number. Raises NoRanks if there is none."""
     if table.num_rows == 0:
         raise NoRanks("no rank was found in the window")
     numbers = ints(table, "rank")
     unique, first = np.unique(numbers, return_index=True)
     if len(unique) < len(numbers):
-        notes.append(f"{len(numbers) - len(unique)} ranks were reported twice; the first report of each is used")
+        text = f"{len(numbers) - len(unique)} ranks were reported twice; the first report of each is used"
+        notes.append(Note(NoteCode.RANKS_TWICE, text))
     table = table.take(pa.array(first))
     host, node, netns = texts(table, "observed_on"), texts(table, "node"), ints(table, "netns")
     world = ints(table, "world_size")
     absent = int(world.max(initial=0)) - len(unique)
     if absent > 0:
-        notes.append(
-            f"{absent} of {int(world.max())} ranks were not seen: they run on hosts without a window, or are gone"
-        )
+        text = f"{absent} of {int(world.max())} ranks were not seen: they run on hosts without a window, or are gone"
+        notes.append(Note(NoteCode.RANKS_MISSING, text))
     return Ranks(
         number=unique,
         host=_host_names(host, node),

@@ -14,6 +14,7 @@ from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.slots import read_slots
 from rankscope.diagnose.fleet.step_matrix import read_steps
 from rankscope.diagnose.text import clean
+from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.observer.window.folder import Window, find_windows, read_window
 from rankscope.observer.window.schema import TABLES
 from rankscope.probes.errors import BadData, NoRanks
@@ -30,15 +31,16 @@ def gather(windows: Sequence[Window], job: str | None = None) -> Fleet:
     The job is `job`, or the one with most ranks. The moment is the newest at which most hosts of the job were
     observed. Raises BadData if no window holds the job, NoRanks if no window holds any rank.
     """
-    notes: list[str] = []
+    notes: list[Note] = []
     chosen = _choose_job(windows, job, notes)
     mine = [window for window in windows if chosen in _jobs(window)]
     mine = _choose_moment(mine, notes)
     for window in mine:
-        notes.extend(clean(note, 300) for note in window.manifest.notes)
+        notes.extend(Note(NoteCode.OBSERVER, clean(note, 300)) for note in window.manifest.notes)
         for loss in window.manifest.losses:
             if loss.count:
-                notes.append(f"{window.manifest.host}: {clean(loss.source)} lost {loss.count} ({clean(loss.name)})")
+                text = f"{window.manifest.host}: {clean(loss.source)} lost {loss.count} ({clean(loss.name)})"
+                notes.append(Note(NoteCode.EVENTS_LOST, text))
     return _assemble(chosen, mine, notes)
 
 
@@ -51,7 +53,7 @@ def _jobs(window: Window) -> dict[str, int]:
     return {entry["values"]: entry["counts"] for entry in counted.to_pylist() if entry["values"] is not None}
 
 
-def _choose_job(windows: Sequence[Window], job: str | None, notes: list[str]) -> str:
+def _choose_job(windows: Sequence[Window], job: str | None, notes: list[Note]) -> str:
     sizes: dict[str, int] = {}
     for window in windows:
         for name, count in _jobs(window).items():
@@ -67,11 +69,12 @@ def _choose_job(windows: Sequence[Window], job: str | None, notes: list[str]) ->
     best = max(sorted(sizes), key=lambda name: sizes[name])
     if len(sizes) > 1:
         others = ", ".join(clean(name, 40) for name in sorted(sizes) if name != best)
-        notes.append(f"{len(sizes)} jobs were seen; the largest is judged, use --job for: {others}")
+        text = f"{len(sizes)} jobs were seen; the largest is judged, use --job for: {others}"
+        notes.append(Note(NoteCode.OTHER_JOBS, text))
     return best
 
 
-def _choose_moment(windows: Sequence[Window], notes: list[str]) -> list[Window]:
+def _choose_moment(windows: Sequence[Window], notes: list[Note]) -> list[Window]:
     hosts = {window.manifest.host for window in windows}
     moments: list[list[Window]] = []
     for window in sorted(windows, key=lambda each: -each.manifest.start):
@@ -82,10 +85,12 @@ def _choose_moment(windows: Sequence[Window], notes: list[str]) -> list[Window]:
             moments.append([window])
     best = max(moments, key=lambda group: len({window.manifest.host for window in group}))  # the first is the newest
     if len(moments) > 1:
-        notes.append(f"{len(moments)} moments were given; the newest common one is judged, the others are left out")
+        text = f"{len(moments)} moments were given; the newest common one is judged, the others are left out"
+        notes.append(Note(NoteCode.OTHER_MOMENTS, text))
     missing = sorted(hosts - {window.manifest.host for window in best})
     if missing:
-        notes.append(f"no window of this moment from: {', '.join(clean(host, 60) for host in missing[:8])}")
+        text = f"no window of this moment from: {', '.join(clean(host, 60) for host in missing[:8])}"
+        notes.append(Note(NoteCode.HOSTS_MISSING, text))
     return best
 
 
@@ -97,7 +102,7 @@ def _table(window: Window, name: str) -> pa.Table:
     return table
 
 
-def _assemble(job: str, windows: Sequence[Window], notes: list[str]) -> Fleet:
+def _assemble(job: str, windows: Sequence[Window], notes: list[Note]) -> Fleet:
     parts: dict[str, pa.Table] = {}
     for name in TABLES:
         pieces = []
@@ -110,7 +115,8 @@ def _assemble(job: str, windows: Sequence[Window], notes: list[str]) -> Fleet:
     ranks = from_windows.ranks(everyone.filter(pc.equal(everyone["job"], job)), notes)
     strangers = everyone.filter(pc.not_equal(everyone["job"], job))["rank"].to_pylist()
     if set(strangers) & set(ranks.number.tolist()):
-        notes.append("another job on these hosts has ranks of the same numbers: record with --job to tell them apart")
+        text = "another job on these hosts has ranks of the same numbers: record with --job to tell them apart"
+        notes.append(Note(NoteCode.SAME_NUMBERS, text))
     seconds = float(np.median([window.manifest.seconds for window in windows]))
     rows = {
         name: from_windows.rows_of(parts[name], ranks.number)

@@ -12,6 +12,7 @@ import numpy as np
 
 from rankscope.diagnose.fleet.counters import Counters
 from rankscope.diagnose.fleet.labels import Labels
+from rankscope.diagnose.verdict.note import Note
 from rankscope.probes.arrays import Floats, Ints
 
 
@@ -152,7 +153,7 @@ class Fleet:
     patterns: Patterns
     flows: Flows
     counters: Counters
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
     timed: bool = False  # from timings that somebody else measured: no scheduler noise floor, no counters
     pipelines: Pipelines | None = None
     slots: Slots | None = None

@@ -12,6 +12,7 @@ import pyarrow as pa
 from rankscope.diagnose.fleet.align import STEPS_MOST, Clocks, align, clock_notes
 from rankscope.diagnose.fleet.columns import floats, ints
 from rankscope.diagnose.fleet.model import Steps
+from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.probes.arrays import Bools, Floats, Ints
 
 _COLUMNS = ("seconds", "own_s", "wait_s", "io_s", "sched_s", "sync_s")
@@ -19,7 +20,7 @@ _NEAR = 0.75  # of a usual step
 
 
 def read_steps(
-    table: pa.Table, rows: Ints, ranks: int, window_s: float, begins_s: dict[str, float], notes: list[str]
+    table: pa.Table, rows: Ints, ranks: int, window_s: float, begins_s: dict[str, float], notes: list[Note]
 ) -> Steps:
     """The steps of `ranks` ranks. `rows`: row in Ranks of every table row, -1 for others; `begins_s`: Unix time at which each
     host's window (column observed_on) begins.
@@ -30,7 +31,7 @@ def read_steps(
     keep = (rows >= 0) & _sane(table, start, length, window_s)
     absurd = int(((rows >= 0) & ~keep).sum())
     if absurd:
-        notes.append(f"{absurd} steps had impossible durations and were left out")
+        notes.append(Note(NoteCode.STEPS_IMPOSSIBLE, f"{absurd} steps had impossible durations and were left out"))
     row, start, length = rows[keep], start[keep], length[keep]
     if len(row) == 0:
         return Steps(np.empty(0), *(np.empty((ranks, 0)) for _ in _COLUMNS))
@@ -68,13 +69,13 @@ def _sane(table: pa.Table, start: Floats, length: Floats, window_s: float) -> Bo
     return np.asarray(sane)
 
 
-def _reference(row: Ints, ranks: int, notes: list[str]) -> int:
+def _reference(row: Ints, ranks: int, notes: list[Note]) -> int:
     """The first rank with the usual number of steps; a note where many have another number."""
     counts = np.bincount(row, minlength=ranks)
     usual = int(np.median(counts[counts > 0]))
     odd = int((np.abs(counts - usual) > max(2, 0.2 * usual)).sum())
     if odd:
-        notes.append(f"{odd} ranks show another number of steps than the others ({usual})")
+        notes.append(Note(NoteCode.STEPS_DIFFER, f"{odd} ranks show another number of steps than the others ({usual})"))
     return int(np.argmin(np.where(counts > 0, np.abs(counts - usual), len(row))))
 
 

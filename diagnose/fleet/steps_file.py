@@ -22,6 +22,7 @@ import pyarrow.parquet as pq
 
 from rankscope.diagnose.fleet.labels import Labels
 from rankscope.diagnose.text import clean
+from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.observer.window.schema import KINDS
 from rankscope.probes.arrays import Bools, Floats, Ints
 from rankscope.probes.errors import BadData
@@ -59,7 +60,7 @@ class Timings:
     host: Labels
     bad_rank: Ints
     bad_step: Ints
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
 
     def __len__(self) -> int:
         return len(self.rank)
@@ -79,9 +80,10 @@ def read_timings(path: Path) -> Timings:
 
 def check(table: pa.Table, name: str) -> Timings:
     """Keep what can be right, count what cannot."""
-    notes: list[str] = []
+    notes: list[Note] = []
     if broken := int((table.schema.metadata or {}).get(_BROKEN, b"0")):
-        notes.append(f"{broken} lines have another number of columns than the first and were left out")
+        text = f"{broken} lines have another number of columns than the first and were left out"
+        notes.append(Note(NoteCode.ROWS_UNUSABLE, text))
     rank, step = _numbers(table, "rank", name), _numbers(table, "step", name)
     seconds = _numbers(table, "seconds", name)
     function, kind = _texts(table, "function", name), _kinds(table, name)
@@ -95,17 +97,19 @@ def check(table: pa.Table, name: str) -> Timings:
         ("with absurd seconds (more than a day)", placed & np.isfinite(seconds) & (seconds > SECONDS_MOST)),
     )
     bad = np.zeros(table.num_rows, dtype=bool)
+    why = "no rows"
     for reason, rows in reasons:
         if (fresh := int((rows & ~bad).sum())) > 0:
-            notes.append(f"{fresh} of {table.num_rows} rows {reason} were left out")
+            notes.append(Note(NoteCode.ROWS_UNUSABLE, f"{fresh} of {table.num_rows} rows {reason} were left out"))
+            why = reason
         bad |= rows
     if bad.all():
-        why = notes[-1].partition(" rows ")[2].removesuffix(" were left out") if notes else "no rows"
         raise BadData(f"{name}: no usable row of {table.num_rows} ({why})")
     useless = _useless(function, bad, placed)
     if len(useless):
         shown = ", ".join(clean(function.values[code], 40) for code in useless[:4])
-        notes.append(f"mostly unusable, so left out of every rank: {shown}{' and others' if len(useless) > 4 else ''}")
+        text = f"mostly unusable, so left out of every rank: {shown}{' and others' if len(useless) > 4 else ''}"
+        notes.append(Note(NoteCode.FUNCTIONS_UNUSABLE, text))
     left_out = np.isin(function.codes, useless)
     keep = ~bad & ~left_out
     spoilt = bad & placed & ~left_out & (kind >= 0)  # a kind that is none says nothing about the rest of the step
@@ -282,7 +286,7 @@ def _useless(function: Labels, bad: Bools, placed: Bools) -> Ints:
     return np.flatnonzero(spoilt > 0.5 * np.maximum(every, 1))
 
 
-def _repeated(rank: Ints, step: Ints, function: Ints, kind: Ints, seconds: Floats, notes: list[str]) -> Bools:
+def _repeated(rank: Ints, step: Ints, function: Ints, kind: Ints, seconds: Floats, notes: list[Note]) -> Bools:
     """Rows that say again what another row says.
 
     Several rows of one function in one step may be as many executions. A row is a repetition if an equal one stands before
@@ -308,11 +312,11 @@ def _repeated(rank: Ints, step: Ints, function: Ints, kind: Ints, seconds: Float
     result = np.zeros(len(rank), dtype=bool)
     result[order[again]] = True
     if again.any():
-        notes.append(f"{int(again.sum())} duplicated rows were left out")
+        notes.append(Note(NoteCode.ROWS_TWICE, f"{int(again.sum())} duplicated rows were left out"))
     return result | _twice_over(rank, step, function, ~result, usual, notes)
 
 
-def _twice_over(rank: Ints, step: Ints, function: Ints, keep: Bools, usual: Floats, notes: list[str]) -> Bools:
+def _twice_over(rank: Ints, step: Ints, function: Ints, keep: Bools, usual: Floats, notes: list[Note]) -> Bools:
     """Later rows of steps in which every function has at least twice its usual number of rows: reported by two sources."""
     rows = np.flatnonzero(keep)
     order = rows[np.lexsort((rows, function[rows], step[rows], rank[rows]))]
@@ -330,5 +334,6 @@ def _twice_over(rank: Ints, step: Ints, function: Ints, keep: Bools, usual: Floa
     result = np.zeros(len(rank), dtype=bool)
     result[order[late]] = True
     if late.any():
-        notes.append(f"{int((all_twice & several).sum())} steps of ranks were reported twice; the first report is used")
+        text = f"{int((all_twice & several).sum())} steps of ranks were reported twice; the first report is used"
+        notes.append(Note(NoteCode.STEPS_TWICE, text))
     return result

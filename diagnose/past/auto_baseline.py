@@ -18,6 +18,7 @@ import numpy as np
 from rankscope.diagnose import limits
 from rankscope.diagnose.past.history import Entry, History
 from rankscope.diagnose.text import clean
+from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.observer.window.folder import Window
 
 MOST = 5  # windows per host
@@ -30,14 +31,14 @@ class Earlier:
 
     windows: tuple[Window, ...]
     names: tuple[str, ...]
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
 
 
 def choose(history: History, windows: Sequence[Window], job: str) -> Earlier:
     """Healthy earlier windows for each host of `windows`. Nothing is ever raised: no history is said in the notes."""
     found: list[Window] = []
     names: list[str] = []
-    notes: list[str] = []
+    notes: list[Note] = []
     for window in windows:
         roles, world = _roles(window, job), _world(window, job)
         if roles is None:
@@ -52,17 +53,18 @@ def choose(history: History, windows: Sequence[Window], job: str) -> Earlier:
             if len(chosen) < MOST and (earlier := history.window(entry)) is not None:
                 chosen.append((entry, earlier))
         if not chosen:
-            notes.append(_why_none(history, host, entries, before, usable))
+            notes.append(Note(NoteCode.BASELINE_NONE, _why_none(history, host, entries, before, usable)))
             continue
         found += [earlier for _, earlier in chosen]
         names += [entry.name for entry, _ in chosen]
         newest, oldest = chosen[0][0], chosen[-1][0]
         slow = len(usable[-_LOOKED_AT:]) - len(fast)
         left_out = f"; {slow} healthy but slower ones were left out" if slow else ""
-        notes.append(
+        text = (
             f"baseline: {len(chosen)} earlier windows of this job on {clean(host, 60)}, "
             f"{_moment(oldest.start)} to {_moment(newest.start)}{left_out}"
         )
+        notes.append(Note(NoteCode.BASELINE_CHOSEN, text))
     return Earlier(tuple(found), tuple(names), tuple(dict.fromkeys(notes)))
 
 

@@ -22,6 +22,7 @@ from rankscope.diagnose.model.excess import differences
 from rankscope.diagnose.stats.robust import nan_median, robust_sd_of
 from rankscope.diagnose.verdict.contract import Baseline
 from rankscope.diagnose.verdict.function import Function
+from rankscope.diagnose.verdict.note import Note
 from rankscope.observer.window.folder import Window, folder_name
 from rankscope.probes.errors import BadData
 
@@ -38,7 +39,7 @@ class Reference:
     excess: dict[int, float]  # rank number → excess over its peers then, seconds per step
     own: dict[int, float]  # rank number → own time then, seconds per step
     functions: dict[tuple[str, str, str, int, str], float]  # median over ranks, seconds per step
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
     fleets: tuple[Fleet, ...] = ()  # the windows themselves, newest first
 
 

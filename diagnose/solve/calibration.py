@@ -53,6 +53,15 @@ def calibrate(score: float, points: Sequence[tuple[float, float]] = POINTS) -> f
     return float(np.clip(np.interp(score, [x for x, _ in points], [y for _, y in points]), LEAST, MOST))
 
 
+def calibrate_hang(score: float, points: Sequence[tuple[float, float]] = POINTS) -> float:
+    """The confidence for a hang's score: min(score, calibrate(score)).
+
+    The map was counted on slow jobs. A hang is told by other facts (a process that is stopped or gone, a device that failed), of which
+    the lab has too few to count a map of their own: so the map may make a hang less sure, never surer than it says itself.
+    """
+    return min(score, calibrate(score, points))
+
+
 def score_of(confidence: float, points: Sequence[tuple[float, float]] = POINTS) -> float:
     """The score that gave this confidence; of a clipped one the nearest."""
     return float(np.interp(confidence, [y for _, y in points], [x for x, _ in points]))

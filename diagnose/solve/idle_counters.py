@@ -14,6 +14,7 @@ from rankscope.diagnose import limits, xids
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.text import rank_list
 from rankscope.diagnose.verdict.contract import DEVICES, Suspect
+from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.probes.arrays import Ints
 
 MOST = 8  # notes
@@ -30,7 +31,7 @@ _BELOW = {
 }  # fmt: skip
 
 
-def notes(fleet: Fleet, suspects: Sequence[Suspect]) -> list[str]:
+def notes(fleet: Fleet, suspects: Sequence[Suspect]) -> list[Note]:
     """What moved and costs nothing, worst first; at most `MOST` lines."""
     accused = {(suspect.host, suspect.instance.split(" ", 1)[0]) for suspect in suspects}
     by_rank = {rank for suspect in suspects for rank in suspect.ranks if suspect.component in DEVICES}
@@ -38,17 +39,20 @@ def notes(fleet: Fleet, suspects: Sequence[Suspect]) -> list[str]:
     return (
         found[:MOST]
         if len(found) <= MOST
-        else [*found[: MOST - 1], f"{len(found) - MOST + 1} more counters moved and cost nothing"]
+        else [
+            *found[: MOST - 1],
+            Note(NoteCode.COUNTER_IDLE, f"{len(found) - MOST + 1} more counters moved and cost nothing"),
+        ]
     )
 
 
-def events(fleet: Fleet, suspects: Iterable[Suspect]) -> list[str]:
+def events(fleet: Fleet, suspects: Iterable[Suspect]) -> list[Note]:
     """Lost GPUs and Xids of no suspect's device: what to know whether the job is slow or stands still."""
     accused = {(suspect.host, suspect.instance.split(" ", 1)[0]) for suspect in suspects}
     return [*_lost(fleet, accused), *_xids(fleet, accused)][:MOST]
 
 
-def _errors(fleet: Fleet, accused: set[tuple[str, str]], ranks: set[int]) -> Iterator[str]:
+def _errors(fleet: Fleet, accused: set[tuple[str, str]], ranks: set[int]) -> Iterator[Note]:
     table = fleet.counters.table
     for name, least in _ERRORS.items():
         rows = fleet.counters.rows(name)
@@ -61,7 +65,7 @@ def _errors(fleet: Fleet, accused: set[tuple[str, str]], ranks: set[int]) -> Ite
             yield from _told(fleet, moved, name, accused, ranks)
 
 
-def _told(fleet: Fleet, moved: Ints, name: str, accused: set[tuple[str, str]], ranks: set[int]) -> Iterator[str]:
+def _told(fleet: Fleet, moved: Ints, name: str, accused: set[tuple[str, str]], ranks: set[int]) -> Iterator[Note]:
     """One line per name: the device on which it moved most, and how many others."""
     table = fleet.counters.table
     left = [
@@ -73,7 +77,8 @@ def _told(fleet: Fleet, moved: Ints, name: str, accused: set[tuple[str, str]], r
         counter = fleet.counters.at(left[0])
         more = f" and {len(left) - 1} more devices" if len(left) > 1 else ""
         unit = "" if counter.kind == "gauge" else "+"
-        yield f"{name} {unit}{counter.value:.0f} on {counter.instance}{_whose(fleet, left[0])}{more}, but nobody waits for it"
+        where = f"{counter.instance}{_whose(fleet, left[0])}{more}"
+        yield Note(NoteCode.COUNTER_IDLE, f"{name} {unit}{counter.value:.0f} on {where}, but nobody waits for it")
 
 
 def _known(fleet: Fleet, row: int, accused: set[tuple[str, str]], ranks: set[int]) -> bool:
@@ -99,7 +104,7 @@ def _whose(fleet: Fleet, row: int) -> str:
     )
 
 
-def _below(fleet: Fleet, accused: set[tuple[str, str]], ranks: set[int]) -> Iterator[str]:
+def _below(fleet: Fleet, accused: set[tuple[str, str]], ranks: set[int]) -> Iterator[Note]:
     table = fleet.counters.table
     for name, (share, unit) in _BELOW.items():
         rows = fleet.counters.rows(name)
@@ -110,7 +115,8 @@ def _below(fleet: Fleet, accused: set[tuple[str, str]], ranks: set[int]) -> Iter
         low = rows[part <= share]
         if len(low) * 2 > len(rows) and len(rows) > 1:
             level = f"{100 * float(np.median(part)):.0f} % of its limit"
-            yield f"{name} is at {level} on {len(low)} of {len(rows)} devices: nobody is odd, all may be slow"
+            text = f"{name} is at {level} on {len(low)} of {len(rows)} devices: nobody is odd, all may be slow"
+            yield Note(NoteCode.ALL_LOW, text)
             continue
         low = low[table.value[low] / table.limit[low] <= share * float(np.median(part))]
         left = [row for row in low.tolist() if not _known(fleet, row, accused, ranks)]
@@ -118,22 +124,24 @@ def _below(fleet: Fleet, accused: set[tuple[str, str]], ranks: set[int]) -> Iter
             counter = fleet.counters.at(left[0])
             more = f" and {len(left) - 1} more devices" if len(left) > 1 else ""
             level = f"{counter.value:.4g} of {counter.limit:.4g} {unit}"
-            yield f"{name} {level} on {counter.instance}{_whose(fleet, left[0])}{more}, but nobody waits for it"
+            where = f"{counter.instance}{_whose(fleet, left[0])}{more}"
+            yield Note(NoteCode.COUNTER_IDLE, f"{name} {level} on {where}, but nobody waits for it")
 
 
-def _xids(fleet: Fleet, accused: set[tuple[str, str]]) -> Iterator[str]:
+def _xids(fleet: Fleet, accused: set[tuple[str, str]]) -> Iterator[Note]:
     for name in fleet.counters.names("gpu.xid."):
         rows = fleet.counters.rows(name)
         for row in rows[fleet.counters.table.value[rows] > 0].tolist():
             counter = fleet.counters.at(row)
             if name[8:].isdigit() and not _known(fleet, row, accused, set()):
                 what, state, action = xids.meaning(int(name[8:]))
-                yield f"Xid {name[8:]} on {counter.instance}{_whose(fleet, row)}: {what} ({state}). {action}"
+                text = f"Xid {name[8:]} on {counter.instance}{_whose(fleet, row)}: {what} ({state}). {action}"
+                yield Note(NoteCode.XID, text)
 
 
-def _lost(fleet: Fleet, accused: set[tuple[str, str]]) -> Iterator[str]:
+def _lost(fleet: Fleet, accused: set[tuple[str, str]]) -> Iterator[Note]:
     rows = fleet.counters.rows("gpu.lost")
     for row in rows[fleet.counters.table.value[rows] > 0].tolist():
         counter = fleet.counters.at(row)
         if not _known(fleet, row, accused, set()):
-            yield f"{counter.instance}{_whose(fleet, row)} has fallen off the bus"
+            yield Note(NoteCode.GPU_LOST, f"{counter.instance}{_whose(fleet, row)} has fallen off the bus")

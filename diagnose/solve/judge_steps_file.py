@@ -17,11 +17,12 @@ from rankscope.diagnose.fleet.from_steps_file import fleet_of, split
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.steps_file import Timings, read_timings
 from rankscope.diagnose.past.baseline import reference_of
-from rankscope.diagnose.solve.judge import NOBODY, judge
+from rankscope.diagnose.solve.judge import judge
 from rankscope.diagnose.stats.rhythm import find_growth
 from rankscope.diagnose.stats.robust import nan_median
 from rankscope.diagnose.text import clean
 from rankscope.diagnose.verdict.contract import Baseline, Verdict
+from rankscope.diagnose.verdict.note import Note, NoteCode
 
 _HALVED_LEAST = 40  # steps: with ten in a half, accidents of a large fleet are taken for a rank's own
 
@@ -49,7 +50,7 @@ def judge_timings(timings: Timings, job: str) -> Verdict:
     clear = any(suspect.function is not None or suspect.component == "network" for suspect in later.suspects)
     if not clear or (verdict.suspects and later.status != "fault"):
         return verdict
-    notes = [note for note in verdict.notes if NOBODY not in note]
+    notes = [note for note in verdict.notes if note.code is not NoteCode.NOBODY]
     return replace(later, notes=tuple(dict.fromkeys((*notes, *later.notes))))
 
 
@@ -60,9 +61,8 @@ def _later_half(timings: Timings, fleet: Fleet, verdict: Verdict) -> Verdict:
     later = judge(fleet_of(split(timings, fleet.steps.count // 2)[1], fleet.job))
     if later.status != "fault":
         return verdict
-    return replace(
-        later, notes=(*later.notes, f"only in the later half of the {fleet.steps.count} steps: it is judged")
-    )
+    text = f"only in the later half of the {fleet.steps.count} steps: it is judged"
+    return replace(later, notes=(*later.notes, Note(NoteCode.LATER_HALF, text)))
 
 
 def _changed_at(fleet: Fleet) -> int:

@@ -8,23 +8,24 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.stats.rhythm import Drift, Spikes, find_spikes
 from rankscope.diagnose.stats.robust import nan_median, robust_sd
 from rankscope.diagnose.text import seconds
+from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.probes.arrays import Floats, Ints
 
 
-def rhythm_notes(numbers: Ints, own: Floats, per_step: Floats, drift: Drift | None) -> list[str]:
+def rhythm_notes(numbers: Ints, own: Floats, per_step: Floats, drift: Drift | None) -> list[Note]:
     """What to tell about drifts, spikes of all, and long steps of one rank that are too few to judge by."""
-    notes = []
+    notes: list[Note] = []
     if drift is not None:
         more = "longer" if drift.end_s > drift.begin_s else "shorter"
-        notes.append(
-            f"steps grow steadily {more} in the window, from {seconds(drift.begin_s)} to {seconds(drift.end_s)}"
-        )
+        text = f"steps grow steadily {more} in the window, from {seconds(drift.begin_s)} to {seconds(drift.end_s)}"
+        notes.append(Note(NoteCode.STEPS_DRIFT, text))
     spikes = find_spikes(per_step)
     if spikes is not None:
-        notes.append(
+        text = (
             f"every {spikes.period}th step takes {seconds(spikes.spike_s)} instead of {seconds(spikes.usual_s)}, "
             f"{seconds(spikes.cost_s)} on average: {_who(own, per_step, spikes)}"
         )
+        notes.append(Note(NoteCode.SPIKES, text))
     return notes + _seldom(numbers, own, float(np.nanmedian(per_step)) if np.isfinite(per_step).any() else 0.0)
 
 
@@ -41,7 +42,7 @@ def _who(own: Floats, per_step: Floats, spikes: Spikes) -> str:
     )
 
 
-def _seldom(numbers: Ints, own: Floats, step_s: float) -> list[str]:
+def _seldom(numbers: Ints, own: Floats, step_s: float) -> list[Note]:
     """One rank alone was slow in one or two steps: too few for a verdict, so say what to record next."""
     ranks, steps = own.shape
     if ranks < 2 or steps < limits.STEPS_FEW or step_s <= 0:
@@ -54,7 +55,8 @@ def _seldom(numbers: Ints, own: Floats, step_s: float) -> list[str]:
     if count[row] != 2 or count.sum() != 2:
         return []
     apart = int(np.diff(np.flatnonzero(sudden[row]))[0])
-    return [
+    text = (
         f"rank {int(numbers[row])} alone was slow in 2 steps, {apart} apart, which may be chance: "
         f"a window of {3 * apart} steps and more would tell"
-    ]
+    )
+    return [Note(NoteCode.SELDOM, text)]

@@ -13,6 +13,7 @@ from typing import Any
 
 from rankscope.diagnose.text import clean
 from rankscope.diagnose.verdict.function import Function
+from rankscope.diagnose.verdict.note import Note
 from rankscope.probes.errors import EXIT_CRITICAL, EXIT_DEGRADED, EXIT_HEALTHY, EXIT_UNKNOWN
 
 VERDICT_SCHEMA = "rankscope.verdict/1"
@@ -109,7 +110,7 @@ class Verdict:
     step_seconds: StepSeconds
     slowdown_percent: float
     suspects: tuple[Suspect, ...]
-    notes: tuple[str, ...]
+    notes: tuple[Note, ...]
     steps: int = 0
 
     @property
@@ -146,7 +147,7 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
         },
         "slowdown_percent": _number(verdict.slowdown_percent, 2),
         "suspects": [_suspect(suspect) for suspect in verdict.suspects],
-        "notes": [clean(note, 400) for note in verdict.notes],
+        "notes": [clean(note.text, 400) for note in verdict.notes],
     }
 
 

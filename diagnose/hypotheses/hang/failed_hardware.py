@@ -11,70 +11,62 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
 from rankscope.diagnose import xids
 from rankscope.diagnose.fleet.counters import Counter
 from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.hypotheses.hypothesis import Hypothesis
 from rankscope.diagnose.verdict.contract import Evidence
 
 _BY_OTHERS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # nobody dies of an Xid by these
 
 
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """One device that failed. `row`: the rank it belongs to; -1: one that is not there any more, on the host `observed_on`."""
-
-    row: int
-    component: str
-    cause: str
-    instance: str
-    evidence: tuple[Evidence, ...]
-    action: str
-    confidence: float = 0.97
-    observed_on: str = ""
+_FAILED = 0.97  # the device says so, or the kernel
+_ORPHANED = 0.9  # it is lost; that the missing rank was on it is inferred
+_OWN_CODE = 0.85
 
 
-def failed_gpus(fleet: Fleet) -> tuple[Failure, ...]:
+def failed_gpus(fleet: Fleet) -> tuple[Hypothesis, ...]:
     """GPUs of the job's ranks that are lost or have failed, one entry each, lost ones first."""
-    found: dict[tuple[int, str], Failure] = {}
+    found: dict[tuple[tuple[int, ...], str], Hypothesis] = {}
     for failure in (*_lost(fleet), *_by_xid(fleet), *_by_memory(fleet)):
-        found.setdefault((failure.row, failure.instance), failure)
+        found.setdefault((failure.rows, failure.instance), failure)
     return tuple(found.values())
 
 
-def orphaned_gpus(fleet: Fleet) -> tuple[Failure, ...]:
+def orphaned_gpus(fleet: Fleet) -> tuple[Hypothesis, ...]:
     """Lost GPUs of hosts of a job that misses ranks, which none of those that are left claims: those of the missing."""
     ranks = fleet.ranks
     if int(ranks.world_size.max(initial=0)) <= len(ranks) or not any(ranks.gpus):
         return ()
     return tuple(
-        Failure(
-            -1,
-            "gpu",
-            "lost",
-            c.instance,
-            (_gone(c.instance),),
-            _lost_action(c.observed_on, c.instance),
-            0.9,
-            c.observed_on,
+        Hypothesis(
+            component="gpu",
+            cause="lost",
+            rows=(),
+            lost_s=float("nan"),
+            support=_ORPHANED,
+            evidence=(_gone(counter.instance),),
+            action=_lost_action(counter.observed_on, counter.instance),
+            host=counter.observed_on,
+            instance=counter.instance,
         )
-        for c in fleet.counters.moved("gpu.lost")
-        if rank_of(fleet, c) < 0 and c.observed_on in ranks.observed_on
+        for counter in fleet.counters.moved("gpu.lost")
+        if rank_of(fleet, counter) < 0 and counter.observed_on in ranks.observed_on
     )
 
 
-def failed_ports(fleet: Fleet) -> tuple[Failure, ...]:
+def failed_ports(fleet: Fleet) -> tuple[Hypothesis, ...]:
     """NICs of the job's ranks that were not active at some time, while most were; those that are down longest first."""
     down = sorted((c for c in fleet.counters.named("nic.state") if c.rank >= 0), key=lambda c: c.value)
     bad = [counter for counter in down if counter.value < 1]
     if len(bad) * 2 > len(down) or not bad:
         return ()
     return tuple(
-        Failure(
-            c.rank, "nic", "down", c.instance,
+        _failure(
+            fleet, c.rank, "nic", "down", c.instance,
             (Evidence("sysfs", f"{c.instance} active", 100 * c.value, 100.0, "% of the window", len(down) - len(bad)),),
             f"Bring up {c.instance} of {fleet.ranks.host[c.rank]}: cable, transceiver, switch port "
             f"(`ibstat {c.instance.partition('/')[0]}`, `ip link`).",
@@ -83,9 +75,9 @@ def failed_ports(fleet: Fleet) -> tuple[Failure, ...]:
     )  # fmt: skip
 
 
-def application_failures(fleet: Fleet, rows: Iterable[int]) -> tuple[Failure, ...]:
+def application_failures(fleet: Fleet, rows: Iterable[int]) -> tuple[Hypothesis, ...]:
     """Of the ranks that ended: those that their own code ended on the GPU."""
-    found: list[Failure] = []
+    found: list[Hypothesis] = []
     for row in rows:
         status = fleet.ranks.exit_status[row]
         killed = np.isfinite(status) and int(status) & 0x7F in _BY_OTHERS
@@ -94,7 +86,7 @@ def application_failures(fleet: Fleet, rows: Iterable[int]) -> tuple[Failure, ..
     return tuple(found)
 
 
-def _by_application(fleet: Fleet, row: int) -> Iterator[Failure]:
+def _by_application(fleet: Fleet, row: int) -> Iterator[Hypothesis]:
     for number, counter, source in _xids(fleet):
         if not xids.ends_application(number) or rank_of(fleet, counter) != row:
             continue
@@ -102,7 +94,7 @@ def _by_application(fleet: Fleet, row: int) -> Iterator[Failure]:
         text = f"Xid {number} on {counter.instance}: {what}, as user code causes it"
         told = Evidence(source, text, counter.value, None, "events")
         see = f"{action} See the rank's log and `dmesg -T | grep Xid` on {fleet.ranks.host[row]}."
-        yield Failure(row, "gpu", "xid", counter.instance, (told,), see, 0.85)
+        yield _failure(fleet, row, "gpu", "xid", counter.instance, (told,), see, _OWN_CODE)
 
 
 def _xids(fleet: Fleet) -> Iterator[tuple[int, Counter, str]]:
@@ -116,6 +108,17 @@ def _xids(fleet: Fleet) -> Iterator[tuple[int, Counter, str]]:
                 row = rank_of(fleet, counter)
                 if prefix == "gpu.xid." or (row >= 0 and fleet.ranks.state[row] == "exited"):
                     yield int(number), counter, source
+
+
+def _failure(
+    fleet: Fleet, row: int, component: str, cause: str, instance: str, evidence: tuple[Evidence, ...], action: str,
+    support: float = _FAILED,
+) -> Hypothesis:  # fmt: skip
+    """The hypothesis that this device of the rank (row) failed."""
+    return Hypothesis(
+        component=component, cause=cause, rows=(row,), lost_s=float("nan"), support=support, evidence=evidence, action=action,
+        host=fleet.ranks.host[row], instance=instance,
+    )  # fmt: skip
 
 
 def rank_of(fleet: Fleet, counter: Counter) -> int:
@@ -135,12 +138,12 @@ def rank_of(fleet: Fleet, counter: Counter) -> int:
     return homeless[0] if len(homeless) == 1 else -1
 
 
-def _lost(fleet: Fleet) -> Iterator[Failure]:
+def _lost(fleet: Fleet) -> Iterator[Hypothesis]:
     for counter in fleet.counters.moved("gpu.lost"):
         row = rank_of(fleet, counter)
         if row >= 0:
             action = _lost_action(fleet.ranks.host[row], counter.instance)
-            yield Failure(row, "gpu", "lost", counter.instance, (_gone(counter.instance),), action)
+            yield _failure(fleet, row, "gpu", "lost", counter.instance, (_gone(counter.instance),), action)
 
 
 def _gone(instance: str) -> Evidence:
@@ -151,7 +154,7 @@ def _lost_action(host: str, instance: str) -> str:
     return f"Drain {host} and power-cycle it; have {instance} inspected if it falls off the bus again (`dmesg -T | grep Xid`)."
 
 
-def _by_xid(fleet: Fleet) -> Iterator[Failure]:
+def _by_xid(fleet: Fleet) -> Iterator[Hypothesis]:
     for number, counter, source in sorted(_xids(fleet), key=lambda each: not xids.means_lost(each[0])):
         row = rank_of(fleet, counter)
         if row < 0 or not xids.ends_ranks(number):
@@ -160,10 +163,10 @@ def _by_xid(fleet: Fleet) -> Iterator[Failure]:
         told = Evidence(source, f"Xid {number} on {counter.instance}: {what}", counter.value, None, "events")
         cause = "lost" if xids.means_lost(number) else "xid"
         see = f"{action} See `dmesg -T | grep Xid` on {fleet.ranks.host[row]}."
-        yield Failure(row, "gpu", cause, counter.instance, (told,), see)
+        yield _failure(fleet, row, "gpu", cause, counter.instance, (told,), see)
 
 
-def _by_memory(fleet: Fleet) -> Iterator[Failure]:
+def _by_memory(fleet: Fleet) -> Iterator[Hypothesis]:
     counters = fleet.counters
     for name in ("gpu.ecc_uncorrected", "gpu.remap_failed"):
         rows = counters.rows(name)
@@ -177,4 +180,4 @@ def _by_memory(fleet: Fleet) -> Iterator[Failure]:
                     "nvml", f"{name[4:].replace('_', ' ')} on {counter.instance}", counter.value, 0.0, "events"
                 )
                 action = f"Drain {fleet.ranks.host[row]}, reset {counter.instance}; replace it if the errors return."
-                yield Failure(row, "gpu", "ecc-errors", counter.instance, (told,), action)
+                yield _failure(fleet, row, "gpu", "ecc-errors", counter.instance, (told,), action)

@@ -16,15 +16,15 @@ from collections.abc import Mapping
 import numpy as np
 
 from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, GUESS, Hypothesis
 from rankscope.diagnose.hypotheses.link.loss import lossy_ends
-from rankscope.diagnose.hypotheses.link.network import LinkCharge, cells_of, end_at
-from rankscope.diagnose.hypotheses.rank.case import CONVICTED, GUESS
+from rankscope.diagnose.hypotheses.link.network import cells_of, end_at
 from rankscope.diagnose.verdict.contract import Evidence
 
 _STUCK_SHARE = 0.8  # of the silence: who waits for the message went silent a little before the one that sent it
 
 
-def judge(fleet: Fleet, pairs: Mapping[tuple[str, str], float], silent_s: float) -> LinkCharge | None:
+def judge(fleet: Fleet, pairs: Mapping[tuple[str, str], float], silent_s: float) -> Hypothesis | None:
     """The end of the network that a hang of `silent_s` seconds waits for; None where no pair (stuck_pairs) has both ends here."""
     here = set(fleet.flows.local)
     stuck = {pair: long for pair, long in pairs.items() if pair[1] in here}
@@ -63,7 +63,7 @@ def _charge(
     sure: bool,
     loses: tuple[float, float] | None,
     silent_s: float,
-) -> LinkCharge:
+) -> Hypothesis:
     flows = fleet.flows
     mine = {pair: long for pair, long in stuck.items() if address in pair}
     (source, peer), longest = max(mine.items(), key=lambda item: item[1])
@@ -86,7 +86,4 @@ def _charge(
         if sure
         else f"Packets between {address} and {other} get lost: look at the path, and at both ends (ip -s link)."
     )
-    return LinkCharge(
-        cause="loss", address=address, interface=end.interface, host=end.host, ranks=end.ranks, lost_s=silent_s, ratio=np.inf,
-        support=CONVICTED if sure else GUESS, evidence=tuple(evidence), action=action,
-    )  # fmt: skip
+    return end.charge("loss", silent_s, np.inf, CONVICTED if sure else GUESS, tuple(evidence), action)

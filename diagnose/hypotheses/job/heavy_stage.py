@@ -15,6 +15,7 @@ import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.hypotheses.hypothesis import Hypothesis, common_host, suspect_from
 from rankscope.diagnose.model.attribute import WAITING
 from rankscope.diagnose.model.replay import repaired, shrink
 from rankscope.diagnose.model.scene import Scene
@@ -74,23 +75,22 @@ def _suspect(
     function, more = _heaviest(fleet, members)
     if function is not None:
         evidence.append(Evidence("functions", f"{function.name}, more than in other roles", more, None, "s/step"))
-    hosts = {fleet.ranks.host[int(row)] for row in members}
     doubt = 0.9 if alike else 0.5  # one rank alone: it may as well be the rank
     only = "" if alike else " With one rank in the role only its past can tell the stage from the rank."
-    return Suspect(
+    rows = tuple(members.tolist())
+    found = Hypothesis(
         component="workload",
         cause="stage-imbalance",
-        host=hosts.pop() if len(hosts) == 1 else "",
-        instance=f"role {role}",
-        ranks=tuple(sorted(int(fleet.ranks.number[row]) for row in members)),
-        function=function,
-        lost_seconds_per_step=lost_s,
-        lost_percent=100 * lost_s / scene.step_s,
-        confidence=float(np.clip(z * z / (z * z + 5) * doubt, 0.05, 0.99)),
-        since=None,
+        rows=rows,
+        lost_s=lost_s,
+        support=doubt,
         evidence=tuple(evidence),
         action=f"Role {role} has {seconds(over)} per step more work than the others: move layers away from it, or leave it.{only}",
+        host=common_host(fleet, rows),
+        instance=f"role {role}",
+        function=function,
     )
+    return suspect_from(fleet, found, scene.step_s, z * z / (z * z + 5) * doubt)
 
 
 def _heaviest(fleet: Fleet, members: Ints) -> tuple[Function | None, float]:

@@ -22,6 +22,7 @@ from rankscope.diagnose.past.baseline import Reference
 from rankscope.diagnose.stats.robust import nan_median, trimmed_mean
 from rankscope.diagnose.text import rank_list
 from rankscope.diagnose.verdict.contract import Suspect
+from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.probes.arrays import Ints
 
 _PART = 0.1
@@ -44,14 +45,14 @@ def grown_ranks(fleet: Fleet, scene: Scene, reference: Reference) -> Ints:
     return rows if clear else np.empty(0, dtype=np.int64)
 
 
-def majority_suspects(fleet: Fleet, scene: Scene, reference: Reference, notes: list[str]) -> list[Suspect]:
+def majority_suspects(fleet: Fleet, scene: Scene, reference: Reference) -> tuple[list[Suspect], list[Note]]:
     """Suspects among the ranks that are slower than in the baseline, compared with those that are not."""
     rows = grown_ranks(fleet, scene, reference)
     if len(rows) == 0:
-        return []
+        return [], []
     gained = gain(scene.own, scene.roles, rows, scene.pipelines, scene.busy_s)
     if gained < float(scene.differences.floor_s[rows].min()):
-        return []
+        return [], []
     found = scene.differences
     peers = found.peers_own_s.copy()
     z = found.z.copy()
@@ -71,8 +72,9 @@ def majority_suspects(fleet: Fleet, scene: Scene, reference: Reference, notes: l
     clear = (z[rows] >= limits.Z_LEAST) & (excess[rows] >= found.floor_s[rows])
     rows = rows[clear]
     if len(rows) == 0:
-        return []
+        return [], []
     numbers = tuple(sorted(int(number) for number in fleet.ranks.number[rows]))
-    notes.append(f"{rank_list(numbers)}: slower than in the baseline, the other ranks are not; compared with these")
+    text = f"{rank_list(numbers)}: slower than in the baseline, the other ranks are not; compared with these"
     better = replace(found, peers_own_s=peers, excess_s=excess, z=z, peer_count=count)
-    return rank_suspects(fleet, replace(scene, differences=better), rows, gained, notes)
+    suspects, notes = rank_suspects(fleet, replace(scene, differences=better), rows, gained)
+    return suspects, [Note(NoteCode.MAJORITY, text), *notes]

@@ -32,6 +32,7 @@ import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet, Pipelines
+from rankscope.diagnose.hypotheses.hypothesis import Hypothesis, common_host, suspect_from
 from rankscope.diagnose.model import varying
 from rankscope.diagnose.model.replay import busy, shrink
 from rankscope.diagnose.model.scene import Scene
@@ -39,6 +40,7 @@ from rankscope.diagnose.stats.mixture import two_kinds
 from rankscope.diagnose.stats.robust import nan_median, trimmed_mean
 from rankscope.diagnose.text import seconds
 from rankscope.diagnose.verdict.contract import AGAINST, Evidence, Suspect
+from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.probes.arrays import Bools, Floats
 
 _APART = 4.5
@@ -59,18 +61,18 @@ class _Signature:
     heavy: Bools  # ranks x steps
 
 
-def moving_imbalance(fleet: Fleet, scene: Scene, notes: list[str]) -> Suspect | None:
+def moving_imbalance(fleet: Fleet, scene: Scene) -> tuple[Suspect | None, list[Note]]:
     """The imbalance as a suspect of workload/data-imbalance, pauses as one of python; None, perhaps with a note, where there is none."""
     ranks, steps = scene.own.shape
     if ranks < 2 or steps < limits.STEPS_FEW or ranks * steps > _CELLS_MOST:
-        return None
+        return None, []
     late = scene.own - _usual(scene.own)
     cost = float(np.nan_to_num(trimmed_mean((_highest(late) - np.nanmean(np.nan_to_num(late), axis=0))[None, :])[0]))
     # A live pipeline's micro-batches are counted from outside: not for a model.
     pipelines = scene.pipelines if fleet.timed else None
     clear = cost >= limits.EFFECT_SHARE * scene.step_s
     if not clear and pipelines is None:
-        return None
+        return None, []
     first = fleet.steps.count - steps
     matrices = fleet.steps
     other = np.nan_to_num(matrices.io_s + matrices.sched_s + matrices.sync_s)[:, first:]
@@ -79,12 +81,11 @@ def moving_imbalance(fleet: Fleet, scene: Scene, notes: list[str]) -> Suspect | 
     latest = np.argmax(np.where(np.isfinite(late), late, -np.inf), axis=0), np.arange(steps)
     worked = float(np.nansum(np.maximum(x[latest], 0.0)) / max(float(np.nansum(np.maximum(late[latest], 0.0))), 1e-12))
     if worked < limits.MOVING_WORK:
-        if clear:
-            notes.append(
-                f"in each step another rank is late, by {seconds(cost)} on average, mostly waiting for a CPU, a disk or a lock: "
-                "noise of the hosts"
-            )
-        return None
+        text = (
+            f"in each step another rank is late, by {seconds(cost)} on average, mostly waiting for a CPU, a disk or a lock: "
+            "noise of the hosts"
+        )
+        return None, [Note(NoteCode.MOVING_NOISE, text)] if clear else []
     found = varying.most(fleet)
     pauses = found is not None and found.pauses
     even = scene.own - np.nan_to_num(np.maximum(x, 0.0)) if pauses else scene.own - x + np.nanmean(x, axis=0)
@@ -92,16 +93,14 @@ def moving_imbalance(fleet: Fleet, scene: Scene, notes: list[str]) -> Suspect | 
     if not pauses and pipelines is not None:
         lost_s += _between_stages(scene, pipelines, work, even, lost_s)
     if lost_s < limits.EFFECT_SHARE * scene.step_s:
-        return None
+        return None, []
     signature = _turns(x, often=not pauses)
     if signature is not None and varying.scattered(fleet, work, found):
-        notes.append(
-            f"in each step another rank is late, by {seconds(cost)} on average, in one function or another: accidents, not the input"
-        )
-        return None
+        text = f"in each step another rank is late, by {seconds(cost)} on average, in one function or another: accidents, not the input"
+        return None, [Note(NoteCode.MOVING_NOISE, text)]
     if signature is None and not pauses:
         signature = _together(fleet, work, x, lost_s / scene.step_s, pipelines)
-    return None if signature is None else _suspect(fleet, scene, signature, lost_s, found)
+    return (None if signature is None else _suspect(fleet, scene, signature, lost_s, found)), []
 
 
 def _usual(own: Floats) -> Floats:
@@ -205,9 +204,8 @@ def _together(fleet: Fleet, work: Floats, x: Floats, share: float, pipelines: Pi
 def _suspect(
     fleet: Fleet, scene: Scene, signature: _Signature, lost_s: float, found: varying.Varying | None
 ) -> Suspect:
-    rows = np.flatnonzero(signature.heavy.any(axis=1))
+    rows = tuple(np.flatnonzero(signature.heavy.any(axis=1)).tolist())
     pause = found if found is not None and found.pauses else None
-    hosts = {fleet.ranks.host[int(row)] for row in rows}
     oftenest = 100 * float(signature.heavy.sum(axis=1).max()) / max(signature.heavy.shape[1], 1)
     evidence = [
         *signature.evidence,
@@ -227,20 +225,19 @@ def _suspect(
             evidence.append(Evidence(f"{AGAINST}functions", "grows alone: longer input makes most of a step longer; this looks like pauses",
                                      found.function.name, None, ""))  # fmt: skip
     component, cause, action = _LENGTHS if pause is None else _of_pause(pause)
-    return Suspect(
+    moving = Hypothesis(
         component=component,
         cause=cause,
-        host=hosts.pop() if len(hosts) == 1 else "",
-        instance="moves from rank to rank",
-        ranks=tuple(sorted(int(fleet.ranks.number[row]) for row in rows)),
-        function=None if pause is None else pause.function,
-        lost_seconds_per_step=lost_s,
-        lost_percent=100 * lost_s / max(scene.step_s, lost_s),
-        confidence=float(np.clip(0.9 * signature.clear * doubt, 0.05, 0.95)),
-        since=None,
+        rows=rows,
+        lost_s=lost_s,
+        support=doubt,
         evidence=tuple(evidence),
         action=action,
+        host=common_host(fleet, rows),
+        instance="moves from rank to rank",
+        function=None if pause is None else pause.function,
     )
+    return suspect_from(fleet, moving, max(scene.step_s, lost_s), 0.9 * signature.clear * doubt)
 
 
 def _of_pause(pause: varying.Varying) -> tuple[str, str, str]:

@@ -25,30 +25,31 @@ from rankscope.diagnose.past.baseline import Reference
 from rankscope.diagnose.stats.robust import trimmed_mean
 from rankscope.diagnose.text import rank_list
 from rankscope.diagnose.verdict.contract import Suspect
+from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.probes.arrays import Floats, Ints
 
 _RANKS_MOST = 4096
 _Table = TypeVar("_Table", Ranks, Patterns)
 
 
-def past_suspects(fleet: Fleet, scene: Scene, reference: Reference, notes: list[str]) -> list[Suspect]:
+def past_suspects(fleet: Fleet, scene: Scene, reference: Reference) -> tuple[list[Suspect], list[Note]]:
     """Suspects among the ranks that grew since the baseline while no rank of their role is left to compare with."""
     rows = _grown_alone(fleet, scene, reference)
     if len(rows) == 0 or len(fleet.ranks) > _RANKS_MOST:
-        return []
+        return [], []
     extended, roles = _extended(fleet, scene.roles, reference.fleets, rows)
     first = fleet.steps.count - scene.own.shape[1]
     found = differences(extended.steps.own_s, roles, scene.step_s, first, 0.0 if fleet.timed else limits.EFFECT_SECONDS)
     odd = np.flatnonzero(odd_ones(found))
     odd = odd[np.isin(odd, rows)]
     if len(odd) == 0:
-        return []
+        return [], []
     before = np.array([reference.own[int(number)] for number in fleet.ranks.number[odd]])
     better = scene.own.copy()
     better[odd] = np.fmin(scene.own[odd], before[:, None])
     gained = shrink(scene.own, better, scene.pipelines, scene.busy_s)
     if gained < float(found.floor_s[odd].min()):
-        return []
+        return [], []
     view = replace(
         scene,
         own=extended.steps.own_s[:, first:],
@@ -58,10 +59,9 @@ def past_suspects(fleet: Fleet, scene: Scene, reference: Reference, notes: list[
         slots=None,
     )
     numbers = tuple(sorted(int(number) for number in fleet.ranks.number[odd]))
-    notes.append(
-        f"{rank_list(numbers)}: compared with the past ('peers' are earlier windows), because no rank does the same work"
-    )
-    return rank_suspects(extended, view, odd, gained, notes)
+    text = f"{rank_list(numbers)}: compared with the past ('peers' are earlier windows), because no rank does the same work"
+    suspects, notes = rank_suspects(extended, view, odd, gained)
+    return suspects, [Note(NoteCode.OWN_PAST, text), *notes]
 
 
 def _grown_alone(fleet: Fleet, scene: Scene, reference: Reference) -> Ints:

@@ -16,6 +16,7 @@ import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, Hypothesis, common_host, suspect_from
 from rankscope.diagnose.hypotheses.rank.cpu import throttled
 from rankscope.diagnose.model.replay import shrink
 from rankscope.diagnose.model.scene import Scene
@@ -45,21 +46,18 @@ def throttled_together(fleet: Fleet, scene: Scene) -> Suspect | None:
     lost_s = shrink(scene.own, better, scene.pipelines, scene.busy_s)
     if lost_s < max(limits.QUOTA_SHARE * scene.step_s, limits.EFFECT_SECONDS):
         return None
-    hosts = {fleet.ranks.host[row] for row in np.flatnonzero(held)}
-    return Suspect(
+    rows = tuple(np.flatnonzero(held).tolist())
+    found = Hypothesis(
         component="cpu",
         cause="quota",
-        host=hosts.pop() if len(hosts) == 1 else "",
-        instance="",
-        ranks=tuple(sorted(int(number) for number in fleet.ranks.number[held])),
-        function=None,
-        lost_seconds_per_step=lost_s,
-        lost_percent=100 * lost_s / scene.step_s,
-        confidence=_CONFIDENCE,
-        since=None,
+        rows=rows,
+        lost_s=lost_s,
+        support=CONVICTED,
         evidence=_evidence(fleet, scene, seconds[held], lost_s),
         action="Most ranks are held by their CPU quotas: raise or remove them (cpu.max, cpu.cfs_quota_us, resources.limits.cpu).",
+        host=common_host(fleet, rows),
     )
+    return suspect_from(fleet, found, scene.step_s, _CONFIDENCE)
 
 
 def _parts(fleet: Fleet) -> tuple[Floats, Floats]:

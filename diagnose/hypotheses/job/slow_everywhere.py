@@ -11,7 +11,7 @@ import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.hypotheses.rank.case import NO_COUNTER
+from rankscope.diagnose.hypotheses.hypothesis import NO_COUNTER, Hypothesis, common_host, suspect_from
 from rankscope.diagnose.hypotheses.rank.storage import is_write
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.model.waiting import transfer
@@ -23,8 +23,8 @@ from rankscope.probes.arrays import Floats
 _EXPLAINED_LEAST = 0.5
 
 
-def slower_everywhere(fleet: Fleet, scene: Scene, reference: Reference, ranks: tuple[int, ...]) -> list[Suspect]:
-    """The suspect where no rank is odd and steps are longer than they were; none where they are not. `ranks`: all ranks' numbers."""
+def slower_everywhere(fleet: Fleet, scene: Scene, reference: Reference) -> list[Suspect]:
+    """The suspect where no rank is odd and steps are longer than they were; none where they are not."""
     slower = scene.step_s - reference.step_p50
     if slower < max(limits.BASELINE_SHARE * reference.step_p50, limits.EFFECT_SECONDS, 3 * reference.step_p50_spread):
         return []
@@ -39,27 +39,25 @@ def slower_everywhere(fleet: Fleet, scene: Scene, reference: Reference, ranks: t
     place = grown.function.name if grown is not None and clear else ""
     if grown is not None and place and grown.function.file:
         place += f" ({grown.function.file}:{grown.function.line})"
-    if not clear and (network := _longer_transfer(fleet, scene, reference, slower, ranks)) is not None:
+    if not clear and (network := _longer_transfer(fleet, scene, reference, slower)) is not None:
         return [network]
     if not clear:
         evidence.append(Evidence("stacks", "no function grew by as much as the step", 100 * explained, None, "%"))
     component, cause = _component_of(grown) if grown is not None and clear else ("workload", "slow-everywhere")
-    return [
-        Suspect(
-            component=component,
-            cause=cause,
-            host=fleet.hosts[0] if len(fleet.hosts) == 1 else "",
-            instance=grown.detail if grown is not None and component == "storage" else "",
-            ranks=ranks,
-            function=grown.function if grown is not None and clear else None,
-            lost_seconds_per_step=slower,
-            lost_percent=100 * slower / scene.step_s,
-            confidence=0.5 + 0.4 * explained,
-            since=None,
-            evidence=tuple(evidence),
-            action=f"All ranks are slower: look at what changed since the baseline{f', first at {place}' if place else ''}.",
-        )
-    ]
+    rows = tuple(range(len(fleet.ranks)))
+    found = Hypothesis(
+        component=component,
+        cause=cause,
+        rows=rows,
+        lost_s=slower,
+        support=NO_COUNTER,
+        evidence=tuple(evidence),
+        action=f"All ranks are slower: look at what changed since the baseline{f', first at {place}' if place else ''}.",
+        host=common_host(fleet, rows),
+        instance=grown.detail if grown is not None and component == "storage" else "",
+        function=grown.function if grown is not None and clear else None,
+    )
+    return [suspect_from(fleet, found, scene.step_s, 0.5 + 0.4 * explained)]
 
 
 def _against_baseline(scene: Scene, reference: Reference) -> Evidence:
@@ -75,9 +73,7 @@ def _component_of(grown: Growth) -> tuple[str, str]:
     return "workload", "slow-everywhere"
 
 
-def _longer_transfer(
-    fleet: Fleet, scene: Scene, reference: Reference, slower: float, ranks: tuple[int, ...]
-) -> Suspect | None:
+def _longer_transfer(fleet: Fleet, scene: Scene, reference: Reference, slower: float) -> Suspect | None:
     known = [_mean(transfer(each.steps.wait_s)) for each in reference.fleets]
     before = float(np.median(known)) if known else float("nan")
     now = _mean(transfer(scene.wait))
@@ -95,21 +91,19 @@ def _longer_transfer(
     ]
     if bytes_before > 0:
         evidence.append(Evidence("collectives", "bytes of a rank", bytes_now / 1e6, bytes_before / 1e6, "MB/step"))
-    return Suspect(
+    rows = tuple(range(len(fleet.ranks)))
+    found = Hypothesis(
         component="network",
         cause="slow-link",
-        host=fleet.hosts[0] if len(fleet.hosts) == 1 else "",
-        instance="",
-        ranks=ranks,
-        function=None,
-        lost_seconds_per_step=lost_s,
-        lost_percent=100 * lost_s / scene.step_s,
-        confidence=(0.5 + 0.4 * explained) * NO_COUNTER,
-        since=None,
+        rows=rows,
+        lost_s=lost_s,
+        support=NO_COUNTER,
         evidence=tuple(evidence),
         action="All ranks stay longer in collectives and none waits for another: look at what their links share, a switch or other "
         "traffic, and at changed settings of the collectives.",
+        host=common_host(fleet, rows),
     )
+    return suspect_from(fleet, found, scene.step_s, (0.5 + 0.4 * explained) * NO_COUNTER)
 
 
 def _mean(per_step: Floats) -> float:

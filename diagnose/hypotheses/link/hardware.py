@@ -24,10 +24,10 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.counters import Counter
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.ports import Ports, peers_of, ports
+from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, NO_COUNTER, SEEN, Hypothesis
 from rankscope.diagnose.hypotheses.link import nic, nvlink
-from rankscope.diagnose.hypotheses.link.port import Found, PortCharge, Scale
+from rankscope.diagnose.hypotheses.link.port import Found, Scale, link_charge
 from rankscope.diagnose.hypotheses.rank import pcie
-from rankscope.diagnose.hypotheses.rank.case import CONVICTED, NO_COUNTER, SEEN
 from rankscope.diagnose.model.pcie_links import degraded, narrow_ranks
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Bools, Floats, Ints
@@ -35,7 +35,7 @@ from rankscope.probes.arrays import Bools, Floats, Ints
 _REACHED = 0.8  # of NVLink's nominal speed that collectives get at best
 
 
-def judge(fleet: Fleet, steps: int, step_s: float, transfer: Floats) -> tuple[PortCharge, ...]:
+def judge(fleet: Fleet, steps: int, step_s: float, transfer: Floats) -> tuple[Hypothesis, ...]:
     """Ports and links that explain a large part of the transfer, the worst first.
 
     `steps` in the whole window; `transfer`: seconds of each step that is judged.
@@ -62,13 +62,13 @@ def judge(fleet: Fleet, steps: int, step_s: float, transfer: Floats) -> tuple[Po
 # ---- NICs and NVLinks --------------------------------------------------------------------------------------------------
 
 
-def _of_nics(fleet: Fleet, found: Found) -> list[PortCharge]:
+def _of_nics(fleet: Fleet, found: Found) -> list[Hypothesis]:
     """NICs that a counter of their own convicts."""
     made = (nic.charge(fleet, found, index) for index in found.candidates(nic.moved(found), nic.gone(found)).tolist())
     return [charge for charge in made if charge is not None]
 
 
-def _of_nvlinks(fleet: Fleet, found: Found, moving: float) -> list[PortCharge]:
+def _of_nvlinks(fleet: Fleet, found: Found, moving: float) -> list[Hypothesis]:
     """GPUs that a counter of their NVLinks convicts."""
     moved = nvlink.moved(found)
     waited = moved & (moving <= limits.RATE_RATIO)
@@ -90,10 +90,10 @@ def _moving(nics: Found, nvlinks: Found) -> float:
     return min(float(np.median(known)) / nvlinks.scale.transfer_s, 1.0) if len(known) else float("nan")
 
 
-def _through_pcie(fleet: Fleet, found: Found, devices: Found, known: list[PortCharge]) -> list[PortCharge]:
+def _through_pcie(fleet: Fleet, found: Found, devices: Found, known: list[Hypothesis]) -> list[Hypothesis]:
     """NICs that are slow because a PCIe link of their rank is degraded or errs."""
     rows = np.flatnonzero(found.slower())
-    rows = rows[np.isin(found.ports.rank[rows], [row for charge in known for row in charge.ranks], invert=True)]
+    rows = rows[np.isin(found.ports.rank[rows], [row for charge in known for row in charge.rows], invert=True)]
     narrow, result = set(narrow_ranks(fleet).tolist()), []
     erring = devices.moved(pcie.ERRORS)
     for index in rows[np.argsort(found.ratio[rows], kind="stable")][: limits.SUSPECTS_EXAMINED].tolist():
@@ -115,7 +115,7 @@ def _through_pcie(fleet: Fleet, found: Found, devices: Found, known: list[PortCh
     return result
 
 
-def _alone(fleet: Fleet, found: Found, known: list[PortCharge]) -> list[PortCharge]:
+def _alone(fleet: Fleet, found: Found, known: list[Hypothesis]) -> list[Hypothesis]:
     """Ports that are slow by their rate alone, the slowest first: the path they are on."""
     sigma = found.ports.value(f"{found.prefix}collective_sigma")
     theirs = peers_of(sigma, found.group)[0]
@@ -128,11 +128,11 @@ def _alone(fleet: Fleet, found: Found, known: list[PortCharge]) -> list[PortChar
     flat &= found.rate <= found.peers_rate - limits.RATE_MADS * found.spread
     flat &= ~_judged_by_flows(fleet, found.ports)
     rows = np.flatnonzero(flat)
-    result: list[PortCharge] = []
+    result: list[Hypothesis] = []
     for index in rows[np.argsort(found.ratio[rows], kind="stable")][: limits.SUSPECTS_EXAMINED].tolist():
         ratio, rank = float(found.ratio[index]), int(found.ports.rank[index])
         # It may be slow only because it sends to, or hears from, one that is as slow and convicted.
-        if any(charge.ratio <= 1.25 * ratio or rank in charge.ranks for charge in known):
+        if any(charge.ratio <= 1.25 * ratio or rank in charge.rows for charge in known):
             continue
         instance, host = found.ports.instance[index], fleet.ranks.host[rank]
         nothing = Evidence("counters", f"errors, speed and state of {instance}", "as its peers'", None, "")
@@ -146,15 +146,15 @@ def _alone(fleet: Fleet, found: Found, known: list[PortCharge]) -> list[PortChar
     return result
 
 
-def _one_link(found: list[PortCharge]) -> list[PortCharge]:
+def _one_link(found: list[Hypothesis]) -> list[Hypothesis]:
     """Two ports that are as slow as each other, with no counter on either, are the two ends of one link."""
     if len(found) != 2 or found[0].ratio < 0.8 * found[1].ratio:
         return found
     one, other = found
     what = f"as slow, perhaps the other end of the link: {other.instance} of {other.host}"
     end = Evidence("counters", what, 100 * other.ratio, 100.0, "% of the peers' rate")
-    ranks = tuple(sorted({*one.ranks, *other.ranks}))
-    return [replace(one, ranks=ranks, evidence=(*one.evidence, end))]
+    rows = tuple(sorted({*one.rows, *other.rows}))
+    return [replace(one, rows=rows, evidence=(*one.evidence, end))]
 
 
 def _judged_by_flows(fleet: Fleet, seen: Ports) -> Bools:
@@ -173,9 +173,9 @@ def _others(fleet: Fleet, rank: int) -> Ints:
 # ---- GPUs that talk over PCIe, unseen by any NIC or NVLink -------------------------------------------------------------
 
 
-def _of_pcie(fleet: Fleet, scale: Scale, devices: Found, elsewhere: Ints) -> list[PortCharge]:
+def _of_pcie(fleet: Fleet, scale: Scale, devices: Found, elsewhere: Ints) -> list[Hypothesis]:
     """Ranks whose devices move data more slowly than their peers', with a degraded link or one that errs."""
-    result: list[PortCharge] = []
+    result: list[Hypothesis] = []
     for rank in narrow_ranks(fleet).tolist():
         link = degraded(fleet, rank, _others(fleet, rank))
         cost = _cost(fleet, scale, rank) if link is not None and rank not in elsewhere else None
@@ -184,7 +184,7 @@ def _of_pcie(fleet: Fleet, scale: Scale, devices: Found, elsewhere: Ints) -> lis
         host, (lost, ratio, told) = fleet.ranks.host[rank], cost
         evidence = (*link.evidence(), told)
         result.append(
-            PortCharge(
+            link_charge(
                 "pcie",
                 "link-degraded",
                 host,
@@ -200,7 +200,7 @@ def _of_pcie(fleet: Fleet, scale: Scale, devices: Found, elsewhere: Ints) -> lis
     for index in np.flatnonzero(devices.moved(pcie.ERRORS))[: limits.SUSPECTS_EXAMINED].tolist():
         instance, rank = devices.ports.instance[index], int(devices.ports.rank[index])
         cost = _cost(fleet, scale, rank) if rank not in elsewhere else None
-        if cost is not None and not any(rank in charge.ranks for charge in result):
+        if cost is not None and not any(rank in charge.rows for charge in result):
             lost, ratio, told = cost
             action = pcie.errors_action(instance, fleet.ranks.host[rank])
             evidence = (*devices.events(index, pcie.ERRORS), told)
@@ -235,15 +235,15 @@ def _cost(fleet: Fleet, scale: Scale, rank: int) -> tuple[float, float, Evidence
 # ---- together ----------------------------------------------------------------------------------------------------------
 
 
-def _shared(found: list[PortCharge]) -> tuple[PortCharge, ...]:
+def _shared(found: list[Hypothesis]) -> tuple[Hypothesis, ...]:
     """One charge per port; all together cost no more than the worst of them: a ring waits for its slowest link."""
-    best: dict[tuple[str, str], PortCharge] = {}
+    best: dict[tuple[str, str], Hypothesis] = {}
     for charge in sorted(found, key=lambda each: -each.lost_s * each.support):
         same = best.get((charge.host, charge.instance))
         if same is None:
             best[charge.host, charge.instance] = charge
         elif (same.component, same.cause) == (charge.component, charge.cause):
-            best[charge.host, charge.instance] = replace(same, ranks=tuple(sorted({*same.ranks, *charge.ranks})))
+            best[charge.host, charge.instance] = replace(same, rows=tuple(sorted({*same.rows, *charge.rows})))
     charges = sorted(best.values(), key=lambda each: -each.lost_s)
     if not charges:
         return ()

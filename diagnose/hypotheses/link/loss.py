@@ -19,8 +19,8 @@ import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.hypotheses.link.network import Cells, LinkCharge, cells_of, end_at, shapers, tight
-from rankscope.diagnose.hypotheses.rank.case import REPORTED
+from rankscope.diagnose.hypotheses.hypothesis import REPORTED, Hypothesis
+from rankscope.diagnose.hypotheses.link.network import Cells, cells_of, end_at, shapers, tight
 from rankscope.diagnose.text import rate as rate_text
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Bools, Floats
@@ -29,7 +29,7 @@ _SUPPORT = 0.95  # what is sent again is counted by the kernel; that it fell int
 _SENDER = 1.05  # times the weight: where one pair alone loses, its sender is a little likelier
 
 
-def judge(fleet: Fleet, held_s: Floats, step_s: float) -> tuple[LinkCharge, ...]:
+def judge(fleet: Fleet, held_s: Floats, step_s: float) -> tuple[Hypothesis, ...]:
     """One charge at most. `held_s`: per step, what no rank's own work explains; no NaN. Seconds."""
     if len(held_s) < limits.STEPS_LEAST:
         return ()
@@ -75,18 +75,14 @@ def _pooled(cells: Cells, which: Bools) -> float:
 
 def _charge(
     fleet: Fleet, address: str, lost_s: float, ratio: float, support: float, evidence: tuple[Evidence, ...]
-) -> LinkCharge:
+) -> Hypothesis:
     end, narrow = end_at(fleet, address), tight(address, shapers(fleet))
     if narrow is not None:
         evidence = (*evidence, Evidence("qdisc", f"shaper on {address}", rate_text(narrow), None, ""))
-    return LinkCharge(
+    return end.charge(
         cause="loss" if narrow is None else "slow-link",
-        address=address,
-        interface=end.interface,
-        host=end.host,
-        ranks=end.ranks,
         lost_s=lost_s,
-        ratio=ratio,
+        times=ratio,
         support=support,
         evidence=evidence,
         action=f"Packets to and from {end} get lost: look at its errors and drops (ip -s link), its cable, its switch port.",

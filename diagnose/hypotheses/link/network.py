@@ -27,38 +27,13 @@ import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.hypotheses.hypothesis import Hypothesis
 from rankscope.diagnose.text import rate as rate_text
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Bools, Floats, Ints
 
 _SHAPED_RATIO = 1.5  # enough where the shaper itself is seen
 _SHAPED_BELOW = 0.7  # of the median shaper of the other hosts
-
-
-@dataclass(frozen=True, slots=True)
-class LinkCharge:
-    """One end of the network accused of a part of the transfer."""
-
-    cause: str
-    address: str
-    interface: str
-    host: str
-    ranks: tuple[int, ...]  # rows in fleet.ranks
-    lost_s: float
-    ratio: float
-    support: float
-    evidence: tuple[Evidence, ...]
-    action: str
-    component: str = "network"
-
-    @property
-    def clear(self) -> float:
-        """How sure the slowness itself is, 0..1: 1 - 1 / ratio²."""
-        return 1 - 1 / max(self.ratio, 1.0) ** 2
-
-    @property
-    def instance(self) -> str:
-        return f"{self.interface} {self.address}".strip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +44,24 @@ class End:
     interface: str  # empty if it is not known
     host: str
     ranks: tuple[int, ...]  # rows in fleet.ranks
+
+    @property
+    def instance(self) -> str:
+        """'eth0 198.18.0.10'."""
+        return f"{self.interface} {self.address}".strip()
+
+    def charge(
+        self, cause: str, lost_s: float, times: float, support: float, evidence: tuple[Evidence, ...], action: str
+    ) -> Hypothesis:
+        """The hypothesis that this end took a part of the transfer. `times`: how many times slower it is than its peers, or loses more.
+
+        clear = 1 - 1 / times²
+        """
+        ratio = 1 / max(times, 1.0)
+        return Hypothesis(
+            component="network", cause=cause, rows=self.ranks, lost_s=lost_s, support=support, evidence=evidence, action=action,
+            host=self.host, instance=self.instance, ratio=ratio, clear=1 - ratio**2,
+        )  # fmt: skip
 
     def __str__(self) -> str:
         return f"{self.interface or 'the interface'} ({self.address}) of {self.host}"
@@ -102,7 +95,7 @@ class Cells:
         return codes[:count].astype(np.int64), codes[count:].astype(np.int64), tuple(names.tolist())
 
 
-def judge(fleet: Fleet, steps: int, step_s: float, transfer_s: float) -> tuple[LinkCharge, ...]:
+def judge(fleet: Fleet, steps: int, step_s: float, transfer_s: float) -> tuple[Hypothesis, ...]:
     """Links that explain a large part of the transfer. `steps` in the whole window; seconds per step."""
     if transfer_s < max(limits.EFFECT_SHARE * step_s, limits.EFFECT_SECONDS) or steps < 1:
         return ()
@@ -266,7 +259,7 @@ def _queues(cells: Cells, index: int) -> bool:
     return bool(cells.inflation[index] >= max(limits.RTT_INFLATION, 2 * usual))
 
 
-def _accuse(fleet: Fleet, cells: Cells, slow: list[tuple[int, float, float]], shaped: dict[str, float]) -> LinkCharge:
+def _accuse(fleet: Fleet, cells: Cells, slow: list[tuple[int, float, float]], shaped: dict[str, float]) -> Hypothesis:
     """One charge: the end that most of the slow cells have in common."""
     address = _common_end(cells, slow, shaped)
     mine = [item for item in slow if address in (cells.source[item[0]], cells.peer[item[0]])]
@@ -284,14 +277,10 @@ def _accuse(fleet: Fleet, cells: Cells, slow: list[tuple[int, float, float]], sh
         action = f"Check the path between {address} and {other}: only this one is slow."
     evidence = list(_evidence(cells, worst, reference, address, shaped, narrow))
     evidence.insert(1, Evidence("tcp", f"{address} slow", way, None, ""))
-    return LinkCharge(
+    return end.charge(
         cause="loss" if loses and not queues and narrow is None else "slow-link",
-        address=address,
-        interface=end.interface,
-        host=end.host,
-        ranks=end.ranks,
         lost_s=max(item[2] for item in mine),
-        ratio=reference / float(cells.rate[worst]),
+        times=reference / float(cells.rate[worst]),
         support=1.0 if narrow is not None else 0.9 if loses or queues else 0.75,
         evidence=tuple(evidence),
         action=action,

@@ -17,8 +17,8 @@ import numpy as np
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.ports import grown, peers_of
-from rankscope.diagnose.hypotheses.link.port import Found, PortCharge
-from rankscope.diagnose.hypotheses.rank.case import CONVICTED, REPORTED, SEEN
+from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, REPORTED, SEEN, Hypothesis
+from rankscope.diagnose.hypotheses.link.port import Found
 from rankscope.diagnose.text import rate
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Bools, Floats
@@ -38,7 +38,7 @@ def moved(found: Found) -> Bools:
     )  # fmt: skip
 
 
-def charge(fleet: Fleet, found: Found, index: int) -> PortCharge | None:
+def charge(fleet: Fleet, found: Found, index: int) -> Hypothesis | None:
     """The charge against one port whose counters moved; None if the cost is not known or too small."""
     return _down_charge(fleet, found, index) or _speed_charge(fleet, found, index) or _error_charge(fleet, found, index)
 
@@ -65,7 +65,7 @@ def _down(found: Found) -> Bools:
     return np.asarray(((state < 1) & (state < middle)) | grown(fell, found.group, 1), dtype=np.bool_)
 
 
-def _down_charge(fleet: Fleet, found: Found, index: int) -> PortCharge | None:
+def _down_charge(fleet: Fleet, found: Found, index: int) -> Hypothesis | None:
     if not _down(found)[index]:
         return None
     instance, host = found.ports.instance[index], fleet.ranks.host[int(found.ports.rank[index])]
@@ -115,7 +115,7 @@ def _speed(found: Found) -> Floats:
     return np.where(low, speed / expected, 1.0)
 
 
-def _speed_charge(fleet: Fleet, found: Found, index: int) -> PortCharge | None:
+def _speed_charge(fleet: Fleet, found: Found, index: int) -> Hypothesis | None:
     share = float(_speed(found)[index])
     if share >= 1:
         return None
@@ -157,7 +157,7 @@ def _by_speed(found: Found, index: int, share: float) -> tuple[float, float]:
 # ---- errors ------------------------------------------------------------------------------------------------------------
 
 
-def _error_charge(fleet: Fleet, found: Found, index: int) -> PortCharge | None:
+def _error_charge(fleet: Fleet, found: Found, index: int) -> Hypothesis | None:
     if not found.slower()[index]:
         return None
     instance, host = found.ports.instance[index], fleet.ranks.host[int(found.ports.rank[index])]

@@ -15,8 +15,8 @@ import numpy as np
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.ports import peers_of
-from rankscope.diagnose.hypotheses.link.port import Found, PortCharge
-from rankscope.diagnose.hypotheses.rank.case import CONVICTED, SEEN
+from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, SEEN, Hypothesis
+from rankscope.diagnose.hypotheses.link.port import Found
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Bools, Floats
 
@@ -30,7 +30,7 @@ def moved(found: Found) -> Bools:
     return np.asarray((_more_down(found) > 0) | found.moved(ERRORS), dtype=np.bool_)
 
 
-def charge(fleet: Fleet, found: Found, index: int, moving: float) -> PortCharge | None:
+def charge(fleet: Fleet, found: Found, index: int, moving: float) -> Hypothesis | None:
     """The charge against one GPU whose counters moved; None if the cost is not known or too small.
 
     `moving`: share of the transfer in which the job's other links move data; NaN where nobody knows.

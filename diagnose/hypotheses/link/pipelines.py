@@ -25,7 +25,7 @@ import numpy as np
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.pipelines import message_names
-from rankscope.diagnose.hypotheses.rank.case import NO_COUNTER
+from rankscope.diagnose.hypotheses.hypothesis import NO_COUNTER, Hypothesis, common_host, suspect_from
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.stats.robust import nan_median, peers_median, robust_sd_of, trimmed_mean
 from rankscope.diagnose.verdict.contract import Evidence, Suspect
@@ -134,17 +134,12 @@ def _suspect(fleet: Fleet, scene: Scene, ends: tuple[int, int], facts: tuple[flo
         return float(values[row]), float(values[row] + _less(values, scene.roles)[row])
 
     own = nan_median(scene.own[list(ends)], 1)
-    return Suspect(
+    found = Hypothesis(
         component="network",
         cause="slow-link",
-        host=fleet.ranks.host[before] if fleet.ranks.host[before] == fleet.ranks.host[behind] else "",
-        instance=f"rank {first} to rank {second}",
-        ranks=tuple(sorted((first, second))),
-        function=None,
-        lost_seconds_per_step=late_s,
-        lost_percent=100 * late_s / scene.step_s,
-        confidence=float(np.clip(z * z / (z * z + 5) * NO_COUNTER, 0.05, 0.95)),
-        since=None,
+        rows=ends,
+        lost_s=late_s,
+        support=NO_COUNTER,
         evidence=(
             Evidence("steps", "its pipeline comes later than the others to their common collectives, by", late_s, 0.0, "s/step", peers),
             Evidence("steps", f"rank {first} waits for gradients", *stay(before, stays.gradients), "s/step", peers),
@@ -154,4 +149,7 @@ def _suspect(fleet: Fleet, scene: Scene, ends: tuple[int, int], facts: tuple[flo
         ),
         action=f"All stages of this pipeline run at the pace of the messages between rank {first} and rank {second}: look at the "
         "link, the ports and the route between their hosts.",
+        host=common_host(fleet, ends),
+        instance=f"rank {first} to rank {second}",
     )  # fmt: skip
+    return suspect_from(fleet, found, scene.step_s, z * z / (z * z + 5) * NO_COUNTER)

@@ -1,4 +1,4 @@
-"""Ports beside their peers: rates, what a slow one costs, events; and the charge against one of them."""
+"""Ports beside their peers: rates, what a slow one costs, events; and the hypothesis about one of them."""
 
 from __future__ import annotations
 
@@ -10,32 +10,10 @@ import numpy as np
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.ports import Ports, classes, grown, peers_of
-from rankscope.diagnose.hypotheses.rank.case import REPORTED
+from rankscope.diagnose.hypotheses.hypothesis import REPORTED, Hypothesis
 from rankscope.diagnose.stats.robust import trimmed_mean
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Bools, Floats, Ints
-
-
-@dataclass(frozen=True, slots=True)
-class PortCharge:
-    """One port or link accused of a part of the transfer. `ranks`: rows in fleet.ranks; `ratio`: its rate over the peers'."""
-
-    component: str
-    cause: str
-    host: str
-    instance: str
-    ranks: tuple[int, ...]
-    lost_s: float
-    ratio: float
-    support: float
-    evidence: tuple[Evidence, ...]
-    action: str
-
-    @property
-    def clear(self) -> float:
-        """How sure the slowness itself is, 0..1: 1 - (ratio of the rates)², half the doubt where a counter convicts."""
-        doubt = min(self.ratio, 1.0) ** 2
-        return 1 - (0.5 * doubt if self.support >= REPORTED else doubt)
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,21 +127,29 @@ class Found:
     def charge(
         self, fleet: Fleet, index: int, component: str, cause: str, support: float, evidence: Iterable[Evidence], action: str,
         instance: str = "", lost_s: float | None = None, ratio: float | None = None,
-    ) -> PortCharge:  # fmt: skip
-        """The charge against one port."""
+    ) -> Hypothesis:  # fmt: skip
+        """The hypothesis that one port or link took a part of the transfer."""
         rank, port = int(self.ports.rank[index]), self.ports.instance[index]
-        return PortCharge(
-            component,
-            cause,
-            fleet.ranks.host[rank],
-            instance or port,
-            users(fleet, rank, port),
+        return link_charge(
+            component, cause, fleet.ranks.host[rank], instance or port, users(fleet, rank, port),
             float(self.lost_s[index]) if lost_s is None else lost_s,
-            float(self.ratio[index]) if ratio is None else ratio,
-            support,
-            tuple(evidence),
-            action,
-        )
+            float(self.ratio[index]) if ratio is None else ratio, support, tuple(evidence), action,
+        )  # fmt: skip
+
+
+def link_charge(
+    component: str, cause: str, host: str, instance: str, rows: tuple[int, ...], lost_s: float, ratio: float, support: float,
+    evidence: tuple[Evidence, ...], action: str,
+) -> Hypothesis:  # fmt: skip
+    """The hypothesis that a link of these ranks (rows) took a part of the transfer. `ratio`: its rate over the peers'.
+
+    clear = 1 - ratio², half the doubt where a counter convicts
+    """
+    doubt = min(ratio, 1.0) ** 2
+    return Hypothesis(
+        component=component, cause=cause, rows=rows, lost_s=lost_s, support=support, evidence=evidence, action=action,
+        host=host, instance=instance, ratio=ratio, clear=1 - (0.5 * doubt if support >= REPORTED else doubt),
+    )  # fmt: skip
 
 
 def users(fleet: Fleet, rank: int, port: str) -> tuple[int, ...]:

@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, Hypothesis, suspect_from
 from rankscope.diagnose.hypotheses.link.hardware import judge as judge_hardware
 from rankscope.diagnose.hypotheses.link.loss import judge as judge_loss
-from rankscope.diagnose.hypotheses.link.network import LinkCharge
 from rankscope.diagnose.hypotheses.link.network import judge as judge_links
-from rankscope.diagnose.hypotheses.link.port import PortCharge
-from rankscope.diagnose.hypotheses.rank.case import CONVICTED
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.model.slots import least_stay
 from rankscope.diagnose.stats.robust import nan_median, trimmed_mean
@@ -35,14 +34,14 @@ def suspect_links(fleet: Fleet, scene: Scene, gained: float, suspects: Sequence[
     accused = {(suspect.component, name) for suspect in suspects for name in suspect.instance.split(", ")}
     ports = () if fleet.timed else judge_hardware(fleet, steps, scene.step_s, least)
     ports = tuple(port for port in ports if (port.component, port.instance) not in accused)
-    known = {row for port in ports for row in port.ranks}
+    known = {row for port in ports for row in port.rows}
     held = np.zeros(0) if fleet.timed else _held_up(scene)
     losing = judge_loss(fleet, held, scene.step_s)
     links = judge_links(fleet, steps, scene.step_s, transfer_s)
     # Whoever waits for what is sent again looks slow at both ends: beside a loss only a shaper says that a link is slow as well.
     links = (*losing, *(link for link in links if not losing or link.support >= CONVICTED))
-    flows = [link for link in links if not known & set(link.ranks)]
-    charged: list[LinkCharge | PortCharge] = [*ports, *flows]
+    flows = [link for link in links if not known & set(link.rows)]
+    charged = [*ports, *flows]
     behaviour = ("transfer (least stay of any rank)", transfer_s)
     if losing:  # a trimmed mean leaves out what they cost, and so does the least stay
         behaviour = ("step less the longest own time", float(held.mean()))
@@ -60,25 +59,11 @@ def _held_up(scene: Scene) -> Floats:
     return np.asarray(held[np.isfinite(held)], dtype=np.float64)
 
 
-def _link_suspect(
-    fleet: Fleet, scene: Scene, link: LinkCharge | PortCharge, measure: str, measured_s: float
-) -> Suspect:
+def _link_suspect(fleet: Fleet, scene: Scene, link: Hypothesis, measure: str, measured_s: float) -> Suspect:
     share = link.lost_s / scene.step_s
     behaviour = Evidence("steps", measure, measured_s, measured_s - link.lost_s, "s/step")
     onset = scene.onset
-    return Suspect(
-        component=link.component,
-        cause=link.cause,
-        host=link.host,
-        instance=link.instance,
-        ranks=tuple(sorted(int(fleet.ranks.number[row]) for row in link.ranks)),
-        function=None,
-        lost_seconds_per_step=link.lost_s,
-        lost_percent=100 * share,
-        confidence=float(np.clip(link.support * link.clear * min(1.0, 0.6 + share), 0.05, 0.99)),
-        since=fleet.start + float(fleet.steps.start_s[onset.column])
-        if onset and onset.after_s > onset.before_s and np.isfinite(fleet.start)
-        else None,
-        evidence=(*link.evidence, behaviour),
-        action=link.action,
-    )
+    longer = onset is not None and onset.after_s > onset.before_s and np.isfinite(fleet.start)
+    since = fleet.start + float(fleet.steps.start_s[onset.column]) if onset is not None and longer else None
+    shown = replace(link, evidence=(*link.evidence, behaviour))
+    return suspect_from(fleet, shown, scene.step_s, link.support * link.clear * min(1.0, 0.6 + share), since)

@@ -1,23 +1,21 @@
-"""A case: one rank whose own time is too long; and a charge: one component that may be the reason."""
+"""A case: one rank whose own time is too long, with what its functions and counters show beside its peers'."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+import numpy as np
+
 from rankscope.diagnose.fleet.counters import Counter
 from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.hypotheses.hypothesis import Hypothesis
 from rankscope.diagnose.model.attribute import FunctionExcess, Located, Profiles, sample
+from rankscope.diagnose.model.scene import Scene
+from rankscope.diagnose.stats.robust import nan_median, trimmed_mean
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.diagnose.verdict.function import Function
-from rankscope.probes.arrays import Ints
-
-# Support of a charge, and so a factor of its confidence.
-CONVICTED = 1.0  # a counter on the same component says why
-SEEN = 0.95  # the function itself is the evidence: nothing else is needed
-REPORTED = 0.85  # a counter moved on the component; what it cost cannot be told from it
-NO_COUNTER = 0.75  # the behaviour fits, no counter says why
-GUESS = 0.5
+from rankscope.probes.arrays import Floats, Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +62,61 @@ class Case:
         host = self.fleet.ranks.observed_on[self.rank]
         return (counter for counter in self.fleet.counters.of(name, -1) if counter.observed_on == host)
 
+    def charge(
+        self, component: str, cause: str, lost_s: float, support: float, evidence: tuple[Evidence, ...], action: str,
+        instance: str = "", function: Function | None = None, computing_s: float = 0.0,
+    ) -> Hypothesis:  # fmt: skip
+        """The hypothesis that this component took `lost_s` seconds per step of the rank's excess."""
+        return Hypothesis(
+            component=component,
+            cause=cause,
+            rows=(self.rank,),
+            lost_s=lost_s,
+            support=support,
+            evidence=evidence,
+            action=action,
+            host=self.host,
+            instance=instance,
+            function=function,
+            computing_s=computing_s,
+        )
 
-@dataclass(frozen=True, slots=True)
-class Charge:
-    """One component accused of `explained_s` seconds per step of a rank's excess."""
 
-    component: str
-    cause: str
-    explained_s: float
-    support: float
-    evidence: tuple[Evidence, ...]
-    action: str
-    instance: str = ""
-    function: Function | None = None
-    computing_s: float = 0.0  # of it, growth of Python functions that compute: no function is charged with it again
+def case_of(fleet: Fleet, scene: Scene, profiles: Profiles, row: int, suspects: Ints) -> Case:
+    """The case of one rank (row) beside those of its peers that are no suspects (rows) themselves."""
+    peers = innocent_peers(scene, row, suspects)
+    sampled = sample(peers)
+    steps = fleet.steps
+
+    def excess(matrix: Floats) -> float:
+        own, expected = matrix[row], nan_median(matrix[sampled], 0)
+        return float(np.nan_to_num(trimmed_mean((own - expected)[None, :])[0]))
+
+    functions = profiles.functions(row, peers)
+    own = float(np.nan_to_num(np.nanmean(steps.own_s[row]))) if np.isfinite(steps.own_s[row]).any() else 0.0
+    by_steps = excess(steps.own_s)
+    by_patterns = sum(function.excess_s for function in functions)
+    whole = by_patterns if by_patterns >= 0.5 * by_steps else max(by_steps, by_patterns)
+    python: Located | None = profiles.locate(row, peers, ("python",), max(whole, 0.0) / own if own > 0 else 0.0)
+    return Case(
+        fleet=fleet,
+        rank=row,
+        peers=peers,
+        profiles=profiles,
+        steps=int(np.isfinite(steps.seconds[row]).sum()),
+        own_s=own,
+        excess_s=whole,
+        sched_excess_s=excess(steps.sched_s),
+        io_excess_s=excess(steps.io_s),
+        sync_excess_s=excess(steps.sync_s),
+        functions=functions,
+        python=python,
+    )
+
+
+def innocent_peers(scene: Scene, row: int, suspects: Ints) -> Ints:
+    """The peers of a rank (rows) that are no suspects themselves; all of them where none is left."""
+    peers = np.flatnonzero(scene.roles == scene.roles[row])
+    peers = peers[peers != row]
+    innocent: Ints = peers[~np.isin(peers, suspects)]
+    return innocent if len(innocent) else peers

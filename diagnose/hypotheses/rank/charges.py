@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rankscope.diagnose import limits
+from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, Hypothesis
 from rankscope.diagnose.hypotheses.rank import (
     cpu,
     gpu,
@@ -17,7 +18,7 @@ from rankscope.diagnose.hypotheses.rank import (
     transfers,
     workload,
 )
-from rankscope.diagnose.hypotheses.rank.case import CONVICTED, Case, Charge
+from rankscope.diagnose.hypotheses.rank.case import Case
 
 JUDGES = (
     cpu.judge, interrupts.judge, memory.judge, gpu.judge, pcie.judge, transfers.judge, storage.judge, python.judge, process.judge,
@@ -25,7 +26,7 @@ JUDGES = (
 )  # fmt: skip
 
 
-def charges(case: Case) -> tuple[Charge, ...]:
+def charges(case: Case) -> tuple[Hypothesis, ...]:
     """What the components are charged with for one rank's excess, the strongest charge first.
 
     The strength of a charge is the seconds per step it explains times its support: behaviour accuses, hardware
@@ -34,8 +35,8 @@ def charges(case: Case) -> tuple[Charge, ...]:
     excess, the workload is acquitted.
     """
     found = [charge for judge in JUDGES for charge in judge(case)]
-    convicted = max((c.explained_s for c in found if c.component != "workload" and c.support >= CONVICTED), default=0.0)
+    convicted = max((c.lost_s for c in found if c.component != "workload" and c.support >= CONVICTED), default=0.0)
     if convicted >= limits.HOLDS_LEAST * case.excess_s:
-        found = [replace(c, explained_s=c.explained_s - convicted) if c.component == "workload" else c for c in found]
-    found = [charge for charge in found if charge.explained_s > 0]
-    return tuple(sorted(found, key=lambda charge: -charge.explained_s * charge.support))
+        found = [replace(c, lost_s=c.lost_s - convicted) if c.component == "workload" else c for c in found]
+    found = [charge for charge in found if charge.lost_s > 0]
+    return tuple(sorted(found, key=lambda charge: -charge.lost_s * charge.support))

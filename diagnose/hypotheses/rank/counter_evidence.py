@@ -11,7 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from rankscope.diagnose.hypotheses.rank.case import NO_COUNTER, Case, Charge
+from rankscope.diagnose.hypotheses.hypothesis import NO_COUNTER, Hypothesis
+from rankscope.diagnose.hypotheses.rank.case import Case
 from rankscope.diagnose.model.excess import Differences
 from rankscope.diagnose.verdict.contract import AGAINST, Evidence
 
@@ -21,18 +22,20 @@ _NOT_ALWAYS_LEAST = 0.15  # of the steps
 _COUNTED = ("gpu", "nvlink", "pcie", "nic", "network")
 
 
-def weighed(case: Case, charge: Charge, others: Sequence[Charge], found: Differences, whole_s: float) -> Charge:
+def weighed(
+    case: Case, charge: Hypothesis, others: Sequence[Hypothesis], found: Differences, whole_s: float
+) -> Hypothesis:
     """The charge with its contradicting evidence, and with less support where there is a rival. `whole_s`: the rank's excess."""
     against = []
     rival = next((each for each in others if each.component not in (charge.component, "workload")), None)
     support = charge.support
-    if rival is not None and rival.explained_s >= _RIVAL_LEAST * charge.explained_s:
+    if rival is not None and rival.lost_s >= _RIVAL_LEAST * charge.lost_s:
         against.append(
-            Evidence(f"{AGAINST}functions", f"{rival.component}/{rival.cause} would explain", rival.explained_s,
+            Evidence(f"{AGAINST}functions", f"{rival.component}/{rival.cause} would explain", rival.lost_s,
                      None, "s/step")
         )  # fmt: skip
-        support *= 0.5 + 0.5 * charge.explained_s / (charge.explained_s + rival.explained_s)
-    hidden = whole_s - charge.explained_s - (rival.explained_s if rival is not None else 0.0)
+        support *= 0.5 + 0.5 * charge.lost_s / (charge.lost_s + rival.lost_s)
+    hidden = whole_s - charge.lost_s - (rival.lost_s if rival is not None else 0.0)
     if hidden >= _NOT_SHOWN_LEAST * whole_s and case.functions:
         against.append(Evidence(f"{AGAINST}steps", "excess that this does not explain", hidden, None, "s/step"))
     if charge.component in _COUNTED and charge.support <= NO_COUNTER and not case.fleet.timed:

@@ -15,7 +15,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.hypotheses.rank.case import CONVICTED, NO_COUNTER, Case, Charge
+from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, NO_COUNTER, Hypothesis
+from rankscope.diagnose.hypotheses.rank.case import Case
 from rankscope.diagnose.model.attribute import sample
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Bools
@@ -25,7 +26,7 @@ INTERRUPTS = re.compile(r"^ksoftirqd/(\d{1,5})$")  # the kernel's thread for int
 _PART = 0.3  # of the ready time that a counter must explain to convict
 
 
-def judge(case: Case) -> Iterator[Charge]:
+def judge(case: Case) -> Iterator[Hypothesis]:
     """Charges of the CPU for the excess of ready time."""
     ready = case.excess_of("sched") - case.excess_of("sched", "job control") if case.functions else case.sched_excess_s
     if ready <= 0:
@@ -37,7 +38,7 @@ def judge(case: Case) -> Iterator[Charge]:
     spread = case.python is not None and case.python.spread and ready >= _PART * case.excess_s
     diffuse = case.python.excess_s if case.python is not None and spread else 0.0
     if by_quota >= _PART * ready:
-        yield Charge(
+        yield case.charge(
             "cpu", "quota", by_quota + diffuse, CONVICTED if quota_evidence else NO_COUNTER,
             (_ready_evidence(case, ready, "throttled"), *quota_evidence),
             "Raise or remove the CPU quota (cpu.max, cpu.cfs_quota_us, resources.limits.cpu) of this rank's control group.",
@@ -85,7 +86,7 @@ def _ready_evidence(case: Case, ready: float, how: str) -> Evidence:
     return Evidence("scheduler", f"ready, not running ({how})", value, max(expected, 0.0), "s/step", len(case.peers))
 
 
-def _queue_charge(case: Case, queued: float, diffuse: float) -> Charge:
+def _queue_charge(case: Case, queued: float, diffuse: float) -> Hypothesis:
     """Who ran while the rank stood in the queue? Processes of one name are added up."""
     job = set(case.fleet.ranks.pid.tolist())
     foreign: dict[str, tuple[float, list[str]]] = {}
@@ -117,23 +118,23 @@ def _queue_charge(case: Case, queued: float, diffuse: float) -> Charge:
         if interrupted is not None and total - _interrupted_peers_s(case) >= needed:
             cpu = f"cpu{interrupted[1]}"
             action = f"See what interrupts {cpu} of {case.host} (/proc/softirqs, mpstat -P ALL 1): steer it to CPUs without ranks."
-            return Charge("cpu", "irq", queued + diffuse, CONVICTED, tuple(evidence), action, instance=cpu)
+            return case.charge("cpu", "irq", queued + diffuse, CONVICTED, tuple(evidence), action, instance=cpu)
         action = f"Move or stop {who} on {case.host}, or give the rank CPUs of its own."
-        return Charge("cpu", "contended", queued + diffuse, CONVICTED, tuple(evidence), action, instance=who)
+        return case.charge("cpu", "contended", queued + diffuse, CONVICTED, tuple(evidence), action, instance=who)
     if ours >= needed and _is_crowded(case):
         evidence.append(
             Evidence("scheduler", "CPU taken by ranks of the same job", ours / max(case.steps, 1), 0.0, "s/step")
         )
         evidence.append(Evidence("process", "allowed CPUs", case.fleet.ranks.cpus[case.rank], None, ""))
         action = "Several ranks share these CPUs: widen or spread their affinity (taskset, --bind-to, cpuset)."
-        return Charge("cpu", "affinity", queued + diffuse, CONVICTED, tuple(evidence), action,
+        return case.charge("cpu", "affinity", queued + diffuse, CONVICTED, tuple(evidence), action,
                       instance=case.fleet.ranks.cpus[case.rank])  # fmt: skip
     if ours >= needed:
         evidence.append(
             Evidence("scheduler", "CPU taken by ranks of the same job", ours / max(case.steps, 1), 0.0, "s/step")
         )
     action = f"Find what runs on the CPUs of this rank on {case.host} (pidstat 1, top)."
-    return Charge("cpu", "contended", queued + diffuse, NO_COUNTER, tuple(evidence), action)
+    return case.charge("cpu", "contended", queued + diffuse, NO_COUNTER, tuple(evidence), action)
 
 
 def _interrupted_peers_s(case: Case) -> float:
@@ -145,7 +146,7 @@ def _interrupted_peers_s(case: Case) -> float:
     return float(np.median(list(taken.values()))) if taken else 0.0
 
 
-def _nobody_charge(case: Case, queued: float, diffuse: float, taken: float, evidence: list[Evidence]) -> Charge:
+def _nobody_charge(case: Case, queued: float, diffuse: float, taken: float, evidence: list[Evidence]) -> Hypothesis:
     """A thread stood in the queue and hardly anybody ran instead: its group was throttled, or the hypervisor took the CPU."""
     steps = max(case.steps, 1)
     evidence.append(Evidence("scheduler", "CPU taken by any other process", taken / steps, queued, "s/step"))
@@ -153,9 +154,9 @@ def _nobody_charge(case: Case, queued: float, diffuse: float, taken: float, evid
     if stolen >= _PART * queued * steps:
         evidence.append(Evidence("host", "cpu.steal_s", stolen, None, "s"))
         action = f"The hypervisor gives {case.host} less CPU than it was sold: move the virtual machine."
-        return Charge("cpu", "steal", queued + diffuse, CONVICTED, tuple(evidence), action)
+        return case.charge("cpu", "steal", queued + diffuse, CONVICTED, tuple(evidence), action)
     action = "Nobody else ran: look for a CPU quota on this rank's control group (cpu.max, cpu.cfs_quota_us)."
-    return Charge("cpu", "quota", queued + diffuse, NO_COUNTER, tuple(evidence), action)
+    return case.charge("cpu", "quota", queued + diffuse, NO_COUNTER, tuple(evidence), action)
 
 
 def _is_crowded(case: Case) -> bool:

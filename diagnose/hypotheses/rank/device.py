@@ -10,7 +10,8 @@ import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.counters import Counter
-from rankscope.diagnose.hypotheses.rank.case import NO_COUNTER, Case, Charge
+from rankscope.diagnose.hypotheses.hypothesis import NO_COUNTER, Hypothesis
+from rankscope.diagnose.hypotheses.rank.case import Case
 from rankscope.diagnose.model.attribute import FunctionExcess, sample
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.diagnose.verdict.function import Function
@@ -87,10 +88,10 @@ def behaviour(case: Case, device: DeviceTime) -> tuple[Evidence, ...]:
 def slow(
     case: Case, device: DeviceTime, component: str, cause: str, action: str, instance: str = "",
     counters: Iterable[Evidence] = (),
-) -> Charge:  # fmt: skip
+) -> Hypothesis:  # fmt: skip
     """The charge that is left when no counter says why. `counters`: those that were read and say nothing."""
     evidence = (*behaviour(case, device), *counters)
-    return Charge(component, cause, device.excess_s, NO_COUNTER, evidence, action, instance, device.function)
+    return case.charge(component, cause, device.excess_s, NO_COUNTER, evidence, action, instance, device.function)
 
 
 def beside(case: Case, name: str, lowest: bool = False, instance: str = "") -> Beside | None:

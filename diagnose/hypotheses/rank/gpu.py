@@ -17,13 +17,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from rankscope.diagnose import limits, xids
 from rankscope.diagnose.fleet.counters import Counter
-from rankscope.diagnose.hypotheses.rank.case import CONVICTED, REPORTED, SEEN, Case, Charge
+from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, REPORTED, SEEN, Hypothesis
+from rankscope.diagnose.hypotheses.rank.case import Case
 from rankscope.diagnose.hypotheses.rank.device import (
     Beside,
     DeviceTime,
@@ -46,34 +47,20 @@ _REASONS = {
 _SAME_MODEL = 0.02  # maximum clocks that differ by less belong to one model
 
 
-@dataclass(frozen=True, slots=True)
-class Reason:
-    """Why this GPU is slow, as a counter says. `predicted_s`: seconds per step; NaN where it cannot be computed."""
-
-    cause: str
-    instance: str
-    predicted_s: float
-    support: float
-    evidence: tuple[Evidence, ...]
-    action: str
-
-
-def judge(case: Case) -> Iterator[Charge]:
+def judge(case: Case) -> Iterator[Hypothesis]:
     """One charge for the excess of kernel time, with the cause that its GPU's counters give."""
     device = device_time(case, "gpu")
     if device is None:
         return
     measured = [reason for reason in (_clock(case, device), _neighbour(case, device)) if reason is not None]
-    told = [r for r in measured if r.predicted_s >= limits.HOLDS_LEAST * device.excess_s]
-    told.sort(key=lambda reason: -reason.predicted_s)
-    told += [r for r in measured if math.isnan(r.predicted_s)]
+    told = [r for r in measured if r.lost_s >= limits.HOLDS_LEAST * device.excess_s]
+    told.sort(key=lambda reason: -reason.lost_s)
+    told += [r for r in measured if math.isnan(r.lost_s)]
     errors = [reason for reason in (_lost(case), _memory_errors(case), _xid(case)) if reason is not None]
     told += errors
     if errors and told[0].cause == _CLOCKS and not _explained(case, told[0]):
         # A clock that nothing holds down, on a GPU whose driver reports a fault: the fault holds it down.
-        told = [
-            replace(errors[0], predicted_s=told[0].predicted_s, evidence=(*errors[0].evidence, *told[0].evidence[:1]))
-        ]
+        told = [replace(errors[0], lost_s=told[0].lost_s, evidence=(*errors[0].evidence, *told[0].evidence[:1]))]
     if not told:
         weak = tuple(evidence for reason in measured for evidence in reason.evidence)
         gpu = name_of(case)
@@ -86,10 +73,10 @@ def judge(case: Case) -> Iterator[Charge]:
     why = told[0]
     more = tuple(evidence for reason in told[1:3] for evidence in reason.evidence[:1])
     predicted: tuple[Evidence, ...] = ()
-    if math.isfinite(why.predicted_s):
+    if math.isfinite(why.lost_s):
         what = "excess per step, beside what the counter predicts"
-        predicted = (Evidence("functions", what, device.excess_s, why.predicted_s, "s"),)
-    yield Charge(
+        predicted = (Evidence("functions", what, device.excess_s, why.lost_s, "s"),)
+    yield case.charge(
         "gpu", why.cause, device.excess_s, why.support,
         (*why.evidence, *predicted, *behaviour(case, device)[:1], *more),
         why.action, why.instance, device.function,
@@ -114,7 +101,7 @@ def smi(instance: str, what: str, host: str) -> str:
 # ---- clocks and what holds them down -----------------------------------------------------------------------------------
 
 
-def _clock(case: Case, device: DeviceTime) -> Reason | None:
+def _clock(case: Case, device: DeviceTime) -> Hypothesis | None:
     """The SM clock is below the peers': why? Without a clock the bits alone, whose cost nobody knows."""
     clocks = list(case.counters("gpu.sm_clock_hz"))
     if not clocks:
@@ -126,13 +113,14 @@ def _clock(case: Case, device: DeviceTime) -> Reason | None:
         return None
     cause, why = _held_by(case, mine.instance)
     clock = Evidence("nvml", f"SM clock of {mine.instance}", mine.value / 1e9, expected / 1e9, "GHz", peers)
-    return Reason(
+    return case.charge(
+        "gpu",
         cause,
-        mine.instance,
         device.own_s * (1 - ratio),
         CONVICTED,
         (clock, *why),
         _clock_action(case, cause, mine.instance),
+        mine.instance,
     )
 
 
@@ -193,12 +181,12 @@ def _hot(case: Case, instance: str) -> bool:
     return now is not None and now.counter.maximum >= now.counter.limit - 2
 
 
-def _explained(case: Case, reason: Reason) -> bool:
+def _explained(case: Case, reason: Hypothesis) -> bool:
     """Whether a throttle bit or cap says who lowered the clock."""
     return any(evidence.measure.startswith(("throttled by", "power cap")) for evidence in reason.evidence)
 
 
-def _bits_alone(case: Case) -> Reason | None:
+def _bits_alone(case: Case) -> Hypothesis | None:
     for reason in _REASONS:
         found = beside(case, f"gpu.throttle.{reason}_s")
         if found is None:
@@ -206,7 +194,8 @@ def _bits_alone(case: Case) -> Reason | None:
         if found.value - (found.expected if found.known else 0.0) >= limits.THROTTLED_ALONE * case.fleet.seconds:
             instance = found.counter.instance
             cause, why = _held_by(case, instance)
-            return Reason(cause, instance, float("nan"), REPORTED, why, _clock_action(case, cause, instance))
+            action = _clock_action(case, cause, instance)
+            return case.charge("gpu", cause, float("nan"), REPORTED, why, action, instance)
     return None
 
 
@@ -224,7 +213,7 @@ def _clock_action(case: Case, cause: str, instance: str) -> str:
 # ---- neighbours --------------------------------------------------------------------------------------------------------
 
 
-def _neighbour(case: Case, device: DeviceTime) -> Reason | None:
+def _neighbour(case: Case, device: DeviceTime) -> Hypothesis | None:
     """A process that is not of the job uses the GPU. Who only holds memory on it accuses where no use is measured."""
     users = sorted(case.counters("gpu.foreign_active"), key=lambda counter: -counter.value)
     if users:
@@ -245,27 +234,29 @@ def _neighbour(case: Case, device: DeviceTime) -> Reason | None:
     return _neighbour_reason(case, holders[0], float("nan"), REPORTED, memory)
 
 
-def _neighbour_reason(case: Case, user: Counter, predicted_s: float, support: float, what: Evidence) -> Reason:
+def _neighbour_reason(case: Case, user: Counter, predicted_s: float, support: float, what: Evidence) -> Hypothesis:
     gpu, _, who = user.instance.partition(" by ")
     action = (
         f"Stop {who or 'the other process'} on {case.host} or move it off {gpu} ({smi(gpu, 'pmon -c 1', case.host)})."
     )
     more = Evidence("nvml", "the process that uses it most", who, None, "") if who else None
-    return Reason("contended", user.instance, predicted_s, support, (what, more) if more else (what,), action)
+    told = (what, more) if more else (what,)
+    return case.charge("gpu", "contended", predicted_s, support, told, action, user.instance)
 
 
 # ---- errors ------------------------------------------------------------------------------------------------------------
 
 
-def _lost(case: Case) -> Reason | None:
+def _lost(case: Case) -> Hypothesis | None:
     for counter in case.counters("gpu.lost"):
         if counter.value > 0:
             evidence = Evidence("nvml", f"{counter.instance} answers", "no: it has fallen off the bus", None, "")
-            return Reason("lost", counter.instance, float("nan"), CONVICTED, (evidence,), xids.meaning(79)[2])
+            action = xids.meaning(79)[2]
+            return case.charge("gpu", "lost", float("nan"), CONVICTED, (evidence,), action, counter.instance)
     return None
 
 
-def _memory_errors(case: Case) -> Reason | None:
+def _memory_errors(case: Case) -> Hypothesis | None:
     """Uncorrected errors and failed remaps always; corrected ones as a storm."""
     storm = limits.EVENTS_HZ * case.fleet.seconds
     for name, least in (("gpu.ecc_uncorrected", 1), ("gpu.remap_failed", 1), ("gpu.ecc_corrected", storm),
@@ -278,11 +269,11 @@ def _memory_errors(case: Case) -> Reason | None:
         action = f"Drain {case.host}, reset {instance}, and replace it if the errors return or a remap failed ({see})."
         evidence = [found.evidence("nvml", "events", f"{name.removeprefix('gpu.').replace('_', ' ')} on {instance}")]
         evidence += [_xid_evidence(counter) for counter in _xids(case) if xids.of_memory(_number(counter))]
-        return Reason("ecc-errors", instance, float("nan"), SEEN, tuple(evidence), action)
+        return case.charge("gpu", "ecc-errors", float("nan"), SEEN, tuple(evidence), action, instance)
     return None
 
 
-def _xid(case: Case) -> Reason | None:
+def _xid(case: Case) -> Hypothesis | None:
     """The worst Xid that user code does not cause."""
     hardware = [c for c in _xids(case) if not xids.by_application(_number(c)) and not xids.of_nvlink(_number(c))]
     if not hardware:
@@ -290,7 +281,8 @@ def _xid(case: Case) -> Reason | None:
     worst = max(hardware, key=lambda c: (xids.ends_ranks(_number(c)), c.value))
     action = f"{xids.meaning(_number(worst))[2]} See `dmesg -T | grep Xid` on {case.host}."
     cause = "ecc-errors" if xids.of_memory(_number(worst)) else "lost" if xids.means_lost(_number(worst)) else "xid"
-    return Reason(cause, worst.instance, float("nan"), SEEN, tuple(_xid_evidence(c) for c in hardware[:3]), action)
+    told = tuple(_xid_evidence(c) for c in hardware[:3])
+    return case.charge("gpu", cause, float("nan"), SEEN, told, action, worst.instance)
 
 
 def _xids(case: Case) -> list[Counter]:

@@ -22,7 +22,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.hypotheses.rank.case import CONVICTED, REPORTED, Case, Charge
+from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, REPORTED, Hypothesis
+from rankscope.diagnose.hypotheses.rank.case import Case
 from rankscope.diagnose.hypotheses.rank.cpu import INTERRUPTS
 from rankscope.diagnose.model.attribute import FunctionExcess, sample
 from rankscope.diagnose.verdict.contract import Evidence
@@ -49,7 +50,7 @@ class _Share:
         return min(self.own - (self.peers or 0.0), _MOST)
 
 
-def judge(case: Case) -> Iterator[Charge]:
+def judge(case: Case) -> Iterator[Hypothesis]:
     """One charge if interrupts explain half of the excess."""
     if not case.functions or not case.steps:
         return
@@ -66,10 +67,10 @@ def judge(case: Case) -> Iterator[Charge]:
         return
     own, peers = sum(f.own_s for f in computing), sum(f.peers_s for f in computing)
     count = len(case.peers)
-    yield Charge(
+    yield case.charge(
         component="cpu",
         cause="irq",
-        explained_s=explained,
+        lost_s=explained,
         support=share.support,
         evidence=(
             Evidence("host", f"{share.where} in interrupts", share.own, share.peers, "share of the window", count),

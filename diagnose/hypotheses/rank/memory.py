@@ -24,7 +24,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.hypotheses.rank.case import CONVICTED, REPORTED, Case, Charge
+from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, REPORTED, Hypothesis
+from rankscope.diagnose.hypotheses.rank.case import Case
 from rankscope.diagnose.hypotheses.rank.device import beside
 from rankscope.diagnose.model.attribute import FunctionExcess, sample
 from rankscope.diagnose.verdict.contract import Evidence
@@ -44,13 +45,13 @@ class Pressure:
     action: str
 
 
-def judge(case: Case) -> Iterator[Charge]:
+def judge(case: Case) -> Iterator[Hypothesis]:
     """A charge if the rank waits for pages and a counter says that memory is short; one if it makes the kernel give it pages."""
     short = pressure(case)
     yield from _given_pages(case) if short is None else _taken_pages(case, short)
 
 
-def _given_pages(case: Case) -> Iterator[Charge]:
+def _given_pages(case: Case) -> Iterator[Hypothesis]:
     found, faults = case.python, beside(case, "memory.minor_faults")
     if found is None or found.spread or faults is None or not faults.known:
         return
@@ -64,7 +65,7 @@ def _given_pages(case: Case) -> Iterator[Charge]:
     ):
         return
     function = found.function
-    yield Charge(
+    yield case.charge(
         "memory", "page-faults", found.excess_s, CONVICTED,
         (Evidence("stacks", f"time in {function.name}, mostly in the kernel", found.own_s, found.peers_s, "s/step", len(case.peers)),
          faults.evidence("host", "events", "minor page faults of its process")),
@@ -74,7 +75,7 @@ def _given_pages(case: Case) -> Iterator[Charge]:
     )  # fmt: skip
 
 
-def _taken_pages(case: Case, short: Pressure) -> Iterator[Charge]:
+def _taken_pages(case: Case, short: Pressure) -> Iterator[Hypothesis]:
     faults = _faults(case)
     waited = sum(f.excess_s for f in faults)
     places = {f.caller for f in faults if f.caller}
@@ -88,10 +89,10 @@ def _taken_pages(case: Case, short: Pressure) -> Iterator[Charge]:
     if worst.caller:
         evidence.append(Evidence("stacks", "called by", worst.caller, None, ""))
     found = case.profiles.locate(case.rank, case.peers, ("io",), 0.0)
-    yield Charge(
+    yield case.charge(
         component="memory",
         cause=short.cause,
-        explained_s=waited + work,
+        lost_s=waited + work,
         support=short.support,
         evidence=tuple(evidence),
         action=short.action,

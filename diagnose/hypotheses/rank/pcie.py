@@ -12,7 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.hypotheses.rank.case import CONVICTED, SEEN, Case, Charge
+from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, SEEN, Hypothesis
+from rankscope.diagnose.hypotheses.rank.case import Case
 from rankscope.diagnose.hypotheses.rank.device import Beside, DeviceTime, behaviour, beside, device_time, grown, slow
 from rankscope.diagnose.model.pcie_links import Link, degraded
 from rankscope.diagnose.verdict.contract import Evidence
@@ -20,7 +21,7 @@ from rankscope.diagnose.verdict.contract import Evidence
 ERRORS = ("pcie.aer_fatal", "pcie.aer_nonfatal", "pcie.replays", "pcie.aer_correctable")
 
 
-def judge(case: Case) -> Iterator[Charge]:
+def judge(case: Case) -> Iterator[Hypothesis]:
     """At most one charge for the rank's copies."""
     device = device_time(case, "memory")
     link = degraded(case.fleet, case.rank, case.peers)
@@ -32,7 +33,7 @@ def judge(case: Case) -> Iterator[Charge]:
     errors = worst_errors(case)
     if errors is not None:
         name = errors.counter.name.removeprefix("pcie.").replace("_", " ")
-        yield Charge(
+        yield case.charge(
             "pcie", "errors", device.excess_s, SEEN,
             (errors.evidence("pcie", "events", f"{name} on {errors.counter.instance}"), *behaviour(case, device)[:1]),
             errors_action(errors.counter.instance, case.host), errors.counter.instance, device.function,
@@ -64,7 +65,7 @@ def errors_action(instance: str, host: str) -> str:
     )
 
 
-def _link_charge(case: Case, device: DeviceTime | None, link: Link) -> Charge | None:
+def _link_charge(case: Case, device: DeviceTime | None, link: Link) -> Hypothesis | None:
     timed = device is not None and device.excess_s >= limits.CHARGE_LEAST * case.excess_s
     copying = device.own_s if device is not None and timed else _copying_s(case)
     predicted = copying * (1 - link.ratio)
@@ -73,7 +74,7 @@ def _link_charge(case: Case, device: DeviceTime | None, link: Link) -> Charge | 
         return None
     explained = Evidence("functions", "excess per step, beside what the link predicts", measured, predicted, "s")
     seen = behaviour(case, device)[:1] if device is not None and timed else ()
-    return Charge(
+    return case.charge(
         "pcie", "link-degraded", measured, CONVICTED,
         (*link.evidence(), explained, *seen), link.action(case.host), link.instance,
         device.function if device is not None and timed else None,

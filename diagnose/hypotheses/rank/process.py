@@ -1,4 +1,4 @@
-"""Process: the rank was stopped for a part of the window and runs again. Ranks that stand still: hang.py.
+"""Process: the rank was stopped for a part of the window and runs again. Ranks that stand still: ../hang/standstill.py.
 
 Convicts: time in state T (job control) that explains the excess. Acquits: none.
 """
@@ -6,45 +6,49 @@ Convicts: time in state T (job control) that explains the excess. Acquits: none.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.hypotheses.rank.case import CONVICTED, Case, Charge
+from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, SEEN, Hypothesis
+from rankscope.diagnose.hypotheses.rank.case import Case
 from rankscope.diagnose.verdict.contract import Evidence
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
-    """A rank (row in fleet.ranks) that was stopped for a part of the window. Mean seconds lost per step."""
+def pauses(fleet: Fleet) -> Iterator[Hypothesis]:
+    """Ranks that were stopped for a noticeable part of the window and run again, and delayed a step by it.
 
-    row: int
-    lost_s: float
-    evidence: tuple[Evidence, ...]
-
-
-def pauses(fleet: Fleet) -> Iterator[Pause]:
-    """Ranks that were stopped for a noticeable part of the window and run again, and delayed a step by it."""
+    One long step, which no robust mean over steps shows: lost = time in state T / steps.
+    """
     stopped = fleet.ranks.stopped_s
     least = max(limits.STOPPED_SECONDS, limits.STOPPED_SHARE * fleet.seconds)
-    for row in np.flatnonzero(stopped >= least):
+    for row in np.flatnonzero(stopped >= least).tolist():
         own = fleet.steps.own_s[row]
         own = own[np.isfinite(own)]
         if len(own) and own.max() - np.median(own) >= 0.5 * min(float(stopped[row]), least):
-            evidence = (
-                Evidence("process", "stopped (state T)", float(stopped[row]), 0.0, "s", len(stopped) - 1),
-                Evidence("steps", "longest step, own time", float(own.max()), float(np.median(own)), "s"),
+            pid = int(fleet.ranks.pid[row])
+            yield Hypothesis(
+                component="process",
+                cause="stopped",
+                rows=(row,),
+                lost_s=float(stopped[row]) / len(own),
+                support=SEEN,
+                evidence=(
+                    Evidence("process", "stopped (state T)", float(stopped[row]), 0.0, "s", len(stopped) - 1),
+                    Evidence("steps", "longest step, own time", float(own.max()), float(np.median(own)), "s"),
+                ),
+                action=f"It runs again. Find who sent SIGSTOP to pid {pid}.",
+                host=fleet.ranks.host[row],
+                instance=f"pid {pid}",
             )
-            yield Pause(int(row), float(stopped[row]) / len(own), evidence)
 
 
-def judge(case: Case) -> Iterator[Charge]:
+def judge(case: Case) -> Iterator[Hypothesis]:
     """One charge if the rank was stopped."""
     stopped = float(case.fleet.ranks.stopped_s[case.rank])
     if stopped > 0:
-        yield Charge(
+        yield case.charge(
             "process", "stopped", min(stopped / max(case.steps, 1), case.excess_s), CONVICTED,
             (Evidence("process", "stopped (state T)", stopped, 0.0, "s", len(case.peers)),),
             f"Find who sends SIGSTOP to pid {int(case.fleet.ranks.pid[case.rank])} on {case.host}.",

@@ -9,7 +9,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
-from rankscope.diagnose.hypotheses.rank.case import GUESS, NO_COUNTER, SEEN, Case, Charge
+from rankscope.diagnose.hypotheses.hypothesis import GUESS, NO_COUNTER, SEEN, Hypothesis
+from rankscope.diagnose.hypotheses.rank.case import Case
 from rankscope.diagnose.model.attribute import FunctionExcess, Located
 from rankscope.diagnose.verdict.contract import AGAINST, Evidence
 from rankscope.diagnose.verdict.function import Function
@@ -19,7 +20,7 @@ _LOCKS = ("futex", "lock", "semaphore", "condition")
 _HOLDER = re.compile(r"held by (.+) \((.+):(\d+)\) on ")  # observer/gil.py
 
 
-def judge(case: Case) -> Iterator[Charge]:
+def judge(case: Case) -> Iterator[Hypothesis]:
     """Charges of the rank's own Python code."""
     collected = case.excess_of("python", "gc")
     if collected > 0 and collected >= 0.5 * (case.python.excess_s if case.python is not None else case.excess_s):
@@ -28,13 +29,13 @@ def judge(case: Case) -> Iterator[Charge]:
         yield _function_charge(case, case.python)
     elif not len(case.functions):
         left = case.excess_s - max(case.sched_excess_s, 0) - max(case.io_excess_s, 0) - max(case.sync_excess_s, 0)
-        yield Charge("python", "slow-function", left, GUESS,
+        yield case.charge("python", "slow-function", left, GUESS,
                      (Evidence("steps", "own time", case.own_s, case.own_s - case.excess_s, "s/step", len(case.peers)),),
                      "No stacks were taken of this rank: `rankscope doctor` says why.")  # fmt: skip
     yield from _waiting_charges(case)
 
 
-def _function_charge(case: Case, found: Located) -> Charge:
+def _function_charge(case: Case, found: Located) -> Hypothesis:
     function = found.function
     asleep = case.profiles.locate(case.rank, case.peers, ("python",), 0.0, details=("sleep",))
     blocking = asleep is not None and asleep.excess_s >= 0.5 * found.excess_s
@@ -48,10 +49,10 @@ def _function_charge(case: Case, found: Located) -> Charge:
     if shared:  # a device, a queue: what all wait for may have more to do for this rank
         evidence.append(Evidence(f"{AGAINST}stacks", "the peers wait there, too, for as much of this time",
                                  100 * found.peers_s / found.own_s, None, "%"))  # fmt: skip
-    return Charge(
+    return case.charge(
         component="python",
         cause="blocking-call" if blocking else "slow-function",
-        explained_s=found.excess_s,
+        lost_s=found.excess_s,
         support=NO_COUNTER if shared else SEEN,
         evidence=tuple(evidence),
         action=f"Look at {place}: only on this rank it takes so long.",
@@ -59,14 +60,14 @@ def _function_charge(case: Case, found: Located) -> Charge:
     )
 
 
-def _collector_charge(case: Case, excess: float) -> Charge:
+def _collector_charge(case: Case, excess: float) -> Hypothesis:
     """Garbage collection: it interrupts whatever runs, so the function it is found under is the trigger, not the culprit."""
     own = sum(f.own_s for f in case.functions if f.kind == "python" and f.detail == "gc")
     found = case.profiles.locate(case.rank, case.peers, ("python",), 0.0, details=("gc",))
-    return Charge(
+    return case.charge(
         component="python",
         cause="gc",
-        explained_s=excess,
+        lost_s=excess,
         support=SEEN,
         evidence=(Evidence("stacks", "time in garbage collection", own, own - excess, "s/step", len(case.peers)),),
         action="Collect less often: gc.freeze() after start-up, higher gc.set_threshold, fewer cyclic objects.",
@@ -74,7 +75,7 @@ def _collector_charge(case: Case, excess: float) -> Charge:
     )
 
 
-def _gil_charge(case: Case, excess: float, worst: FunctionExcess) -> Charge:
+def _gil_charge(case: Case, excess: float, worst: FunctionExcess) -> Hypothesis:
     """The training thread waits while another thread of its process holds the GIL: that one's function is named."""
     own = sum(f.own_s for f in case.functions if f.name == "gil")
     peers = sum(f.peers_s for f in case.functions if f.name == "gil")
@@ -82,10 +83,10 @@ def _gil_charge(case: Case, excess: float, worst: FunctionExcess) -> Charge:
     holder = Function("python", match[1], match[2], int(match[3][:9])) if match else None
     waiting = f"{worst.caller or 'the training thread'} waits for the GIL"
     held = f", {worst.detail}" if worst.detail else ""
-    return Charge(
+    return case.charge(
         component="python",
         cause="gil",
-        explained_s=excess,
+        lost_s=excess,
         support=SEEN if holder is not None else NO_COUNTER,
         evidence=(Evidence("scheduler", waiting + held, own, peers, "s/step", len(case.peers)),),
         action=f"Move {holder.name if holder else 'the work of the other Python threads'} into a process of its own.",
@@ -93,7 +94,7 @@ def _gil_charge(case: Case, excess: float, worst: FunctionExcess) -> Charge:
     )
 
 
-def _waiting_charges(case: Case) -> Iterator[Charge]:
+def _waiting_charges(case: Case) -> Iterator[Hypothesis]:
     """Time the training thread waits for a thread or process of its own rank."""
     excess = max(case.excess_of("sync"), 0.0)
     if excess <= 0:
@@ -114,11 +115,11 @@ def _waiting_charges(case: Case) -> Iterator[Charge]:
     text = f"{worst.name} {worst.detail}".lower()
     cause = "lock" if any(mark in text for mark in _LOCKS) else "blocking-call"
     name = f"{function.name} ({function.file}:{function.line})" if function else worst.caller or "the training thread"
-    yield Charge("python", cause, excess, NO_COUNTER, tuple(evidence),
+    yield case.charge("python", cause, excess, NO_COUNTER, tuple(evidence),
                  f"See what {name} waits for: another thread or process of the same rank.", function=function)  # fmt: skip
 
 
-def _loader_charges(case: Case, excess: float, evidence: tuple[Evidence, ...]) -> Iterator[Charge]:
+def _loader_charges(case: Case, excess: float, evidence: tuple[Evidence, ...]) -> Iterator[Hypothesis]:
     """The batch was late: name what the loader workers of this rank do more than those of its peers."""
     work = [f for f in case.profiles.functions(case.rank, case.peers, "loader") if f.excess_s > 0]
     if work and work[0].excess_s >= 0.5 * excess:
@@ -127,14 +128,14 @@ def _loader_charges(case: Case, excess: float, evidence: tuple[Evidence, ...]) -
             "stacks", f"loader workers in {worst.name}", worst.own_s, worst.peers_s, "s/step", len(case.peers)
         )
         if worst.kind == "io":
-            yield Charge("storage", "slow-read", excess, NO_COUNTER, (*evidence, more),
+            yield case.charge("storage", "slow-read", excess, NO_COUNTER, (*evidence, more),
                          f"Reads of the loader workers from {worst.detail or 'their files'} are slow.",
                          instance=worst.detail)  # fmt: skip
             return
         found = case.profiles.locate(case.rank, case.peers, (worst.kind,), 0.0, thread="loader")
-        yield Charge("python", "dataloader", excess, SEEN, (*evidence, more),
+        yield case.charge("python", "dataloader", excess, SEEN, (*evidence, more),
                      f"The data-loader workers spend their time in {worst.name}: make it cheaper or add workers.",
                      function=found.function if found else None)  # fmt: skip
         return
-    yield Charge("python", "dataloader", excess, NO_COUNTER, evidence,
+    yield case.charge("python", "dataloader", excess, NO_COUNTER, evidence,
                  "The next batch comes late: add loader workers or look at what they do.")  # fmt: skip

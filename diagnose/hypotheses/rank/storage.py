@@ -9,8 +9,9 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, NO_COUNTER, SEEN, Hypothesis
 from rankscope.diagnose.hypotheses.rank import memory
-from rankscope.diagnose.hypotheses.rank.case import CONVICTED, NO_COUNTER, SEEN, Case, Charge
+from rankscope.diagnose.hypotheses.rank.case import Case
 from rankscope.diagnose.model.attribute import FunctionExcess
 from rankscope.diagnose.text import rate
 from rankscope.diagnose.verdict.contract import Evidence
@@ -32,7 +33,7 @@ _WRITES = (
 _WRITING = re.compile(r"write|save|checkpoint|ckpt|dump|flush|upload", re.IGNORECASE)
 
 
-def judge(case: Case) -> Iterator[Charge]:
+def judge(case: Case) -> Iterator[Hypothesis]:
     """One charge for slow reads and one for slow writes, on the training thread or in the rank's loader workers."""
     reclaimed = memory.FAULT if memory.pressure(case) is not None else None
     for writing in (False, True):
@@ -41,7 +42,7 @@ def judge(case: Case) -> Iterator[Charge]:
         ]
         excess = sum(f.excess_s for f in functions)
         if not functions and not writing and case.io_excess_s > 0 and not case.functions:
-            yield Charge("storage", "slow-read", case.io_excess_s, NO_COUNTER,
+            yield case.charge("storage", "slow-read", case.io_excess_s, NO_COUNTER,
                          (Evidence("files", "time in I/O", case.io_excess_s, 0.0, "s/step", len(case.peers)),),
                          "Look at the disks and mounts of this host (iostat -x 1).")  # fmt: skip
         elif excess > 0 and functions:
@@ -53,7 +54,7 @@ def is_write(name: str) -> bool:
     return name in _WRITES or name.rstrip("0123456789v") in _WRITES or _WRITING.search(name) is not None
 
 
-def _charge(case: Case, writing: bool, functions: list[FunctionExcess], excess: float) -> Charge:
+def _charge(case: Case, writing: bool, functions: list[FunctionExcess], excess: float) -> Hypothesis:
     worst = max(functions, key=lambda f: f.excess_s)
     own, expected = sum(f.own_s for f in functions), sum(f.peers_s for f in functions)
     evidence = [
@@ -76,10 +77,10 @@ def _charge(case: Case, writing: bool, functions: list[FunctionExcess], excess: 
     evidence.extend(hardware)
     support = CONVICTED if hardware else SEEN if expected < 0.2 * own else NO_COUNTER
     verb = "writes to" if writing else "reads from"
-    return Charge(
+    return case.charge(
         component="storage",
         cause="slow-write" if writing else "slow-read",
-        explained_s=excess,
+        lost_s=excess,
         support=support,
         evidence=tuple(evidence),
         action=f"{verb.capitalize()} {worst.detail or 'its files'} are slow for this rank: look at I/O limits of its "

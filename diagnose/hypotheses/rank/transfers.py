@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from rankscope.diagnose.hypotheses.rank.case import Case, Charge
+from rankscope.diagnose.hypotheses.hypothesis import Hypothesis
+from rankscope.diagnose.hypotheses.rank.case import Case
 from rankscope.diagnose.hypotheses.rank.device import device_time, slow
 from rankscope.diagnose.model.attribute import TRANSFER
 
 
-def judge(case: Case) -> Iterator[Charge]:
+def judge(case: Case) -> Iterator[Hypothesis]:
     """One charge if the rank's transfers take longer than its peers'."""
     device = device_time(case, "collective", TRANSFER)
     if device is not None:

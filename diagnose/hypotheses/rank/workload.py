@@ -16,7 +16,8 @@ from collections.abc import Iterator
 import numpy as np
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.hypotheses.rank.case import GUESS, Case, Charge
+from rankscope.diagnose.hypotheses.hypothesis import GUESS, Hypothesis
+from rankscope.diagnose.hypotheses.rank.case import Case
 from rankscope.diagnose.hypotheses.rank.device import behaviour, beside, device_time
 from rankscope.diagnose.model.attribute import Located
 from rankscope.diagnose.stats.robust import robust_sd_of
@@ -29,11 +30,11 @@ _ALL_OF_MODEL = 0.97  # support: a little more than the function alone
 _MORE_INPUT = 0.8  # support: more than a GPU that is slow for no reason, less than one with a reason
 
 
-def judge(case: Case) -> Iterator[Charge]:
+def judge(case: Case) -> Iterator[Hypothesis]:
     """One charge if the excess has no place of its own, one if it follows what the rank was given to do."""
     found = case.python
     if found is not None and found.spread:
-        yield Charge(
+        yield case.charge(
             "workload", "data-imbalance", found.excess_s, GUESS,
             (Evidence("stacks", "own Python time, all functions alike", found.own_s, found.peers_s, "s/step", len(case.peers)),),
             "This rank has more work per step: compare its batch shapes and sequence lengths with its peers'.",
@@ -52,7 +53,7 @@ def _shared(case: Case) -> Located | None:
     return found
 
 
-def _longer_model(case: Case, found: Located) -> Iterator[Charge]:
+def _longer_model(case: Case, found: Located) -> Iterator[Hypothesis]:
     """A function of the rank takes g times as long as on the peers, and so do the model's functions that are no part of it.
 
     Samples count: with m the seconds of the model's functions per step, z = (m - m') / √(m' sampling_s / steps · (1 + 1/peers)) >= 2
@@ -67,7 +68,7 @@ def _longer_model(case: Case, found: Located) -> Iterator[Charge]:
     error = math.sqrt(peers * limits.SAMPLING_S / max(case.steps, 1) * (1 + 1 / len(case.peers)))
     if (own - peers) / error < _Z_MODEL:
         return
-    yield Charge(
+    yield case.charge(
         "workload", "data-imbalance", found.excess_s + own - peers, _ALL_OF_MODEL,
         (Evidence("stacks", f"time in {found.function.name}", found.own_s, found.peers_s, "s/step", len(case.peers)),
          Evidence("stacks", "time in the model's other functions", own, peers, "s/step", len(case.peers))),
@@ -75,7 +76,7 @@ def _longer_model(case: Case, found: Located) -> Iterator[Charge]:
     )  # fmt: skip
 
 
-def _more_read(case: Case, found: Located) -> Iterator[Charge]:
+def _more_read(case: Case, found: Located) -> Iterator[Hypothesis]:
     """A function takes g times as long as on the peers, and the rank reads b times the bytes from files that the peers read per step.
 
     b - 1 >= max((g - 1) / 2, 5 %), and three times as far above the peers' median as any of them is from it. Bytes are counted
@@ -90,7 +91,7 @@ def _more_read(case: Case, found: Located) -> Iterator[Charge]:
     more, longer = own / expected - 1 if expected > 0 else 0.0, found.own_s / found.peers_s - 1
     if more < max(limits.HOLDS_LEAST * longer, limits.MORE_INPUT) or own - expected < _Z_CPU * furthest:
         return
-    yield Charge(
+    yield case.charge(
         "workload", "data-imbalance", found.excess_s, _ALL_OF_MODEL,
         (Evidence("stacks", f"time in {found.function.name}", found.own_s, found.peers_s, "s/step", len(case.peers)),
          Evidence("files", "read", own / 1e6, expected / 1e6, "MB/step", len(peers))),
@@ -98,7 +99,7 @@ def _more_read(case: Case, found: Located) -> Iterator[Charge]:
     )  # fmt: skip
 
 
-def _more_cpu(case: Case, found: Located) -> Iterator[Charge]:
+def _more_cpu(case: Case, found: Located) -> Iterator[Hypothesis]:
     """A function in which the rank sleeps takes g times as long as on the peers, and the rest of the process computes more, too.
 
     c: CPU time of the process, less what the function itself computes more than on the peers; sd: robust_sd over the peers, at least
@@ -125,7 +126,7 @@ def _more_cpu(case: Case, found: Located) -> Iterator[Charge]:
     if own - mine.expected < _Z_CPU * spread * (1 + 1 / len(peers)) or own / mine.expected < 1 + 0.25 * (times - 1):
         return
     steps = max(case.steps, 1)
-    yield Charge(
+    yield case.charge(
         "workload", "data-imbalance", found.excess_s + (own - mine.expected) / steps, _ALL_OF_MODEL,
         (Evidence("stacks", f"time in {found.function.name}", found.own_s, found.peers_s, "s/step", len(case.peers)),
          Evidence("scheduler", "CPU time of all else", own / steps, mine.expected / steps, "s/step", len(peers))),
@@ -133,7 +134,7 @@ def _more_cpu(case: Case, found: Located) -> Iterator[Charge]:
     )  # fmt: skip
 
 
-def _more_input(case: Case) -> Iterator[Charge]:
+def _more_input(case: Case) -> Iterator[Hypothesis]:
     device = device_time(case, "gpu")
     if device is None or device.peers_s <= 0:
         return
@@ -145,7 +146,7 @@ def _more_input(case: Case) -> Iterator[Charge]:
     if more < max(limits.HOLDS_LEAST * longer, limits.MORE_INPUT):
         return
     copied = read.evidence("pcie", "GB", "read by its GPU over PCIe", 1e-9)
-    yield Charge(
+    yield case.charge(
         "workload", "data-imbalance", device.excess_s, _MORE_INPUT, (copied, *behaviour(case, device)[:1]),
         "This rank gets more input per step and computes longer for it: balance batch shapes and sequence lengths.",
     )  # fmt: skip

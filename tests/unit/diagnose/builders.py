@@ -14,6 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from rankscope.diagnose.verdict.contract import Verdict
+from rankscope.diagnose.verdict.note import NoteCode
 from rankscope.observer.window.folder import Manifest, Window, table_from_rows
 
 TRAIN = "/srv/job/train.py"
@@ -211,6 +213,16 @@ def columns(window: Window, name: str, rows: list[Mapping[str, Any]]) -> Window:
     }
     tables[name] = table_from_rows(name, [dict(row) for row in rows])
     return Window(window.manifest, **tables)
+
+
+def codes(verdict: Verdict) -> list[NoteCode]:
+    """What the notes of a verdict are about."""
+    return [note.code for note in verdict.notes]
+
+
+def said(verdict: Verdict, code: NoteCode) -> str:
+    """The texts of a verdict's notes of one kind, one a line."""
+    return "\n".join(note.text for note in verdict.notes if note.code is code)
 
 
 # ---- faults with a known answer --------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import builders
 import pytest
-from builders import Job, build
+from builders import Job, build, codes, said
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -17,6 +17,7 @@ from rankscope.diagnose.cli.report import report
 from rankscope.diagnose.fleet.gather import load
 from rankscope.diagnose.solve.judge import diagnose
 from rankscope.diagnose.verdict.contract import to_json
+from rankscope.diagnose.verdict.note import NoteCode
 from rankscope.observer.window.folder import Window, write_window
 from rankscope.probes.errors import BadData, NoRanks
 
@@ -45,21 +46,23 @@ def test_a_window_without_ranks_says_so() -> None:
 def test_too_little_is_unknown_with_the_reason(job: Job, reason: str) -> None:
     verdict = diagnose(build(job))
     assert (verdict.status, verdict.exit_code) == ("unknown", 3)
-    assert (reason in verdict.notes[0] and "record" in verdict.notes[0]) or "baseline" in verdict.notes[0]
+    assert (reason in verdict.notes[0].text and "record" in verdict.notes[0].text) or verdict.notes[
+        0
+    ].code is NoteCode.ONE_RANK
 
 
 def test_missing_ranks_are_noted_and_the_rest_is_judged() -> None:
     job = builders.slow_python(3, 0.08, ranks=8, hosts=2)
     verdict = diagnose(build(job)[:1])
     assert verdict.suspects[0].ranks == (3,)
-    assert any("4 of 8 ranks were not seen" in note for note in verdict.notes)
+    assert said(verdict, NoteCode.RANKS_MISSING).startswith("4 of 8 ranks")
 
 
 def test_a_rank_reported_twice_counts_once() -> None:
     windows = build(builders.slow_python(3, 0.08))
     twin = replace(windows[0], manifest=replace(windows[0].manifest, host="twin"))
     verdict = diagnose([*windows, twin])
-    assert len(verdict.ranks) == 8 and any("twice" in note for note in verdict.notes)
+    assert len(verdict.ranks) == 8 and NoteCode.RANKS_TWICE in codes(verdict)
 
 
 @pytest.mark.parametrize("absurd", [math.nan, math.inf, -1.0, 1e9, 0.0])
@@ -70,7 +73,7 @@ def test_impossible_durations_are_left_out(absurd: float) -> None:
         row["seconds"] = absurd
     verdict = diagnose([builders.columns(window, "steps", rows)])
     assert verdict.suspects[0].ranks == (3,)
-    assert any("impossible" in note for note in verdict.notes)
+    assert NoteCode.STEPS_IMPOSSIBLE in codes(verdict)
 
 
 def test_windows_of_different_moments_the_newest_common_one_is_judged() -> None:
@@ -79,7 +82,7 @@ def test_windows_of_different_moments_the_newest_common_one_is_judged() -> None:
     later_alone = build(builders.slow_python(2, 0.08, hosts=2, start=1_770_000_000.0))[:1]
     verdict = diagnose([*old, *new, *later_alone])
     assert verdict.suspects[0].ranks == (6,)
-    assert any("newest common" in note for note in verdict.notes)
+    assert NoteCode.OTHER_MOMENTS in codes(verdict)
 
 
 def test_of_several_jobs_the_largest_is_judged_unless_one_is_asked_for() -> None:

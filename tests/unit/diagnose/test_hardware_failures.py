@@ -6,11 +6,13 @@ from typing import Any
 
 import builders
 import pytest
+from builders import codes, said
 from hardware_builders import Machine, first, gpu, named, nic
 
 from rankscope.diagnose.cli.report import report
 from rankscope.diagnose.solve.judge import diagnose
 from rankscope.diagnose.verdict.contract import Verdict
+from rankscope.diagnose.verdict.note import NoteCode
 
 WAITS = {"last_progress_s": 8.0, "in_collective_s": 7.9}
 ABORTED = {"state": "exited", "last_progress_s": 8.2, "ended_s": 12.0, "exit_status": 6}
@@ -111,7 +113,7 @@ def test_a_gpu_that_nobody_claims_any_more_is_that_of_the_rank_that_died() -> No
 def test_a_lost_gpu_that_no_rank_uses_is_a_note() -> None:
     verdict = Machine(more=[event(3, "gpu.lost", of=-1, instance="gpu9")], without=("gpu.lost",)).verdict()
     assert (verdict.status, verdict.suspects) == ("healthy", ())
-    assert any("gpu9" in note and "off the bus" in note for note in verdict.notes)
+    assert "gpu9" in said(verdict, NoteCode.GPU_LOST)
 
 
 def test_a_stopped_rank_stays_the_first_suspect() -> None:
@@ -125,7 +127,7 @@ def test_a_rank_whose_gpu_is_lost_will_not_go_on(silent: float, status: str) -> 
     columns = {3: {"last_progress_s": silent}}
     verdict = Machine(columns=columns, more=[event(3, "gpu.lost")], without=("gpu.lost",)).verdict()
     assert verdict.status == status
-    assert any("off the bus" in note for note in verdict.notes) or named(verdict) == [("gpu", "lost", "gpu3", (3,))]
+    assert NoteCode.GPU_LOST in codes(verdict) or named(verdict) == [("gpu", "lost", "gpu3", (3,))]
 
 
 def test_everybody_waits_and_one_port_is_down() -> None:
@@ -147,7 +149,7 @@ def test_an_uncorrected_memory_error_explains_a_dead_rank() -> None:
 
 def test_a_job_without_a_complete_step_tells_what_failed() -> None:
     verdict = Machine(steps=3, window_s=2.0, more=[event(3, "gpu.xid.63")]).verdict()
-    assert verdict.status == "unknown" and any("Xid 63" in note for note in verdict.notes)
+    assert verdict.status == "unknown" and "Xid 63" in said(verdict, NoteCode.XID)
 
 
 def test_an_xid_of_no_number_is_ignored() -> None:
@@ -160,7 +162,7 @@ def test_a_gpu_whose_hung_rank_the_driver_no_longer_lists_is_found_by_who_has_no
     assert named(verdict) == [("gpu", "lost", "gpu3", (3,))]
     # AND it is nobody's where two ranks have none
     verdict = hung(3, {**WAITS, "gpus": []}, event(3, "gpu.lost", of=-1), without_gpu=5)
-    assert not verdict.suspects and any("off the bus" in note for note in verdict.notes)
+    assert not verdict.suspects and NoteCode.GPU_LOST in codes(verdict)
 
 
 @pytest.mark.parametrize("missing", [(4,), (4, 6)])

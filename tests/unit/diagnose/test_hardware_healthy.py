@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from builders import columns
+from builders import columns, said
 from hardware_builders import CLOCK_HZ, NIC_HZ, NVLINK_HZ, Machine, named
 
 from rankscope.diagnose.solve.judge import diagnose
+from rankscope.diagnose.verdict.note import NoteCode
 from rankscope.observer.window.folder import Window
 
 
@@ -66,7 +67,7 @@ def one_host_unseen(machine: Machine) -> list[Window]:
 def test_a_host_whose_gpus_are_not_seen_is_not_compared_with_those_that_are(seed: int) -> None:
     verdict = diagnose(one_host_unseen(Machine(ranks=16, seed=seed)))
     assert (verdict.status, verdict.suspects) == ("healthy", ()), named(verdict)
-    assert any("ranks 8-15" in note and "not seen" in note for note in verdict.notes), verdict.notes
+    assert "ranks 8-15" in said(verdict, NoteCode.RANKS_BLIND), verdict.notes
 
 
 def test_a_slow_gpu_beside_such_a_host_is_named() -> None:

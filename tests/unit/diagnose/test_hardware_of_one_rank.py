@@ -6,10 +6,12 @@ from typing import Any
 
 import builders
 import pytest
+from builders import said
 from hardware_builders import CAP_W, CLOCK_HZ, NUMBERS, PCIE_HZ, Machine, first, gpu, named, pci
 
 from rankscope.diagnose.cli.report import report
 from rankscope.diagnose.verdict.contract import CAUSES
+from rankscope.diagnose.verdict.note import NoteCode
 
 SLOW = 0.65  # of the speed
 CLOCK = SLOW * 0.97 * CLOCK_HZ
@@ -172,7 +174,7 @@ def test_a_counter_that_moved_while_nobody_waits_is_a_note(what: str) -> None:
         verdict = Machine(seed=seed, counters=MOVED[what]).verdict()
         assert (verdict.status, verdict.suspects) == ("healthy", ()), named(verdict)
         (name,) = {name for _, name in MOVED[what]}
-        assert any(name in note and "nobody waits" in note and "rank 3" in note for note in verdict.notes), (
+        assert name in said(verdict, NoteCode.COUNTER_IDLE) and "rank 3" in said(verdict, NoteCode.COUNTER_IDLE), (
             verdict.notes
         )
 
@@ -180,7 +182,7 @@ def test_a_counter_that_moved_while_nobody_waits_is_a_note(what: str) -> None:
 def test_what_all_machines_share_is_said_once() -> None:
     verdict = Machine(everywhere={"gpu.sm_clock_hz": 0.6 * CLOCK_HZ}).verdict()
     assert verdict.status == "healthy"
-    assert any("60 % of its limit on 8 of 8" in note for note in verdict.notes)
+    assert "60 % of its limit on 8 of 8" in said(verdict, NoteCode.ALL_LOW)
 
 
 # ---- what is missing ---------------------------------------------------------------------------------------------------

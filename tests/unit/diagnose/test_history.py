@@ -12,7 +12,7 @@ from pathlib import Path
 
 import builders
 import pytest
-from builders import Job, build
+from builders import Job, build, codes, said
 
 from rankscope.diagnose.cli.keep_history import remember
 from rankscope.diagnose.cli.main import run
@@ -21,6 +21,7 @@ from rankscope.diagnose.past.auto_baseline import MOST, choose
 from rankscope.diagnose.past.history import History
 from rankscope.diagnose.solve.judge import diagnose
 from rankscope.diagnose.verdict.contract import Verdict, to_json
+from rankscope.diagnose.verdict.note import NoteCode
 from rankscope.observer.window.folder import Window, write_window
 from rankscope.probes.errors import OutputFailed
 
@@ -176,7 +177,7 @@ def test_all_ranks_slower_is_seen_against_the_healthy_past(tmp_path: Path) -> No
     assert verdict.baseline is not None and verdict.baseline.source == "history"
     assert len(verdict.baseline.used) == MOST and "node-0" in verdict.baseline.used[0]
     assert '"source": "history"' in to_json(verdict)
-    assert any("5 earlier windows of this job on node-0" in note for note in verdict.notes)
+    assert "5 earlier windows of this job on node-0" in said(verdict, NoteCode.BASELINE_CHOSEN)
     assert any("baseline" in line for line in report(verdict))
 
 
@@ -203,7 +204,7 @@ def test_windows_of_a_fault_or_of_others_are_no_baseline(tmp_path: Path, past: d
     assert len(history.entries()) == 1
     verdict = judged(history, slow_everywhere())
     assert verdict.baseline is None and verdict.status == "healthy"
-    assert any(note.startswith("no baseline") for note in verdict.notes)
+    assert NoteCode.BASELINE_NONE in codes(verdict)
 
 
 def test_windows_of_the_same_time_or_later_are_no_baseline(tmp_path: Path) -> None:
@@ -223,7 +224,7 @@ def test_an_unnoticed_slow_down_does_not_become_normal(tmp_path: Path) -> None:
     # THEN it is still a slow-down
     verdict = judged(history, slow_everywhere())
     assert [suspect.cause for suspect in verdict.suspects] == ["slow-everywhere"]
-    assert any("5 healthy but slower ones were left out" in note for note in verdict.notes)
+    assert "5 healthy but slower ones were left out" in said(verdict, NoteCode.BASELINE_CHOSEN)
 
 
 def test_a_single_rank_is_judged_by_its_own_past(tmp_path: Path) -> None:
@@ -249,7 +250,7 @@ def test_a_baseline_with_other_code_is_said(tmp_path: Path) -> None:
         for row in window.patterns.to_pylist()
     ]
     verdict = judged(history, builders.columns(window, "patterns", rows))
-    assert any("other code" in note for note in verdict.notes)
+    assert NoteCode.CODE_CHANGED in codes(verdict)
 
 
 def test_the_command_line_finds_its_baseline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,6 +14,7 @@ from builders import Job, build, columns
 from rankscope.diagnose.fleet.align import align, clock_notes
 from rankscope.diagnose.fleet.gather import gather
 from rankscope.diagnose.solve.judge import judge
+from rankscope.diagnose.verdict.note import NoteCode
 from rankscope.observer.window.folder import Window
 
 STEP_S = 0.25  # about what a step of the builders takes
@@ -81,11 +82,13 @@ def test_who_is_late_now_and_then_is_found_although_the_windows_begin_apart() ->
 
 def test_clocks_that_agree_are_not_mentioned_and_others_are() -> None:
     first, second = build(Job(hosts=2))
-    assert not [note for note in gather([first, moved(second, 1.3, 0.008)]).notes if "clock" in note]
-    (note,) = [note for note in gather([first, moved(second, 1.3, 0.07)]).notes if "clock" in note]
-    assert "node-1 70 ms ahead" in note
-    (note,) = [note for note in gather([first, moved(second, 1.3, -0.07)]).notes if "clock" in note]
-    assert "node-1 70 ms behind" in note
+    assert not [
+        note for note in gather([first, moved(second, 1.3, 0.008)]).notes if note.code is NoteCode.CLOCKS_DIFFER
+    ]
+    (note,) = [note for note in gather([first, moved(second, 1.3, 0.07)]).notes if note.code is NoteCode.CLOCKS_DIFFER]
+    assert "node-1 70 ms ahead" in note.text
+    (note,) = [note for note in gather([first, moved(second, 1.3, -0.07)]).notes if note.code is NoteCode.CLOCKS_DIFFER]
+    assert "node-1 70 ms behind" in note.text
 
 
 def test_steps_too_alike_under_clocks_too_far_apart_are_said_to_be_unsure() -> None:
@@ -93,8 +96,10 @@ def test_steps_too_alike_under_clocks_too_far_apart_are_said_to_be_unsure() -> N
     first, second = build(alike)
     step_s = float(np.median(first.steps["seconds"].to_numpy()))
     notes = gather([first, moved(second, 0.0, 0.45 * step_s)]).notes
-    assert any("not sure" in note and "node-1" in note for note in notes)
-    assert not any("not sure" in note for note in gather([first, moved(second, 0.0, 0.2 * step_s)]).notes)
+    assert any(note.code is NoteCode.STEPS_UNMATCHED and "node-1" in note.text for note in notes)
+    assert not any(
+        note.code is NoteCode.STEPS_UNMATCHED for note in gather([first, moved(second, 0.0, 0.2 * step_s)]).notes
+    )
 
 
 def test_windows_that_begin_together_are_judged_as_ever() -> None:

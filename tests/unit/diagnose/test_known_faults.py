@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import builders
 import pytest
-from builders import Job, build
+from builders import Job, build, codes
 
 from rankscope.diagnose.solve.judge import diagnose
 from rankscope.diagnose.verdict.contract import Suspect, Verdict
+from rankscope.diagnose.verdict.note import NoteCode
 
 STEP_S = 0.25
 DOSES = {"strong": 0.6, "weak": 0.15}
@@ -282,7 +283,7 @@ def test_a_job_that_ends_in_the_window_does_not_hang() -> None:
     job = Job(ranks_columns={rank: {"state": "exited", "last_progress_s": 9.0} for rank in range(8)})
     verdict = diagnose(build(job))
     assert verdict.status == "healthy"
-    assert any("ended" in note for note in verdict.notes)
+    assert NoteCode.RANKS_ENDED in codes(verdict)
 
 
 # ---- time as well as space -----------------------------------------------------------------------------------------
@@ -378,7 +379,7 @@ def test_what_a_rank_reads_tells_longer_input_with_two_peers_too() -> None:
     assert (verdict.status, first(verdict).component, first(verdict).ranks) == ("imbalance", "workload", (2,))
     # AND what grew in all functions alike, and nothing says why, is unknown
     alike = diagnose(build(Job(ranks=3, scale={2: 1.5})))
-    assert (alike.status, alike.suspects) == ("unknown", ()) and "so few peers" in alike.notes[0]
+    assert (alike.status, alike.suspects) == ("unknown", ()) and alike.notes[0].code is NoteCode.FEW_PEERS
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -442,7 +443,7 @@ def test_a_rank_without_peers_is_told_by_its_own_past(fault: str, rank: int) -> 
     verdict = diagnose(build(job), before)
     assert [(s.component, s.cause, s.ranks) for s in verdict.suspects] == [(component, cause, (rank,))]
     assert verdict.suspects[0].lost_seconds_per_step == pytest.approx(0.1, rel=0.4)
-    assert any("compared with the past" in note for note in verdict.notes)
+    assert NoteCode.OWN_PAST in codes(verdict)
 
 
 def test_ranks_without_peers_that_are_as_they_were_are_healthy() -> None:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import builders
 import pytest
-from builders import Job, build
+from builders import Job, build, said
 
 from rankscope.diagnose.solve.judge import diagnose
 from rankscope.diagnose.verdict.contract import Verdict
+from rankscope.diagnose.verdict.note import NoteCode
 
 SILENT_S = 7.9
 RANKS = {"last_progress_s": SILENT_S + 0.1, "in_collective_s": SILENT_S}
@@ -84,4 +85,4 @@ def test_without_data_that_is_sent_again_through_the_silence_nobody_is_named(how
 def test_a_peer_that_was_not_observed_is_a_note() -> None:
     verdict = standing({}, beyond="203.0.113.7")
     assert not verdict.suspects
-    assert any("sent to 203.0.113.7 is not acknowledged" in note for note in verdict.notes)
+    assert "203.0.113.7" in said(verdict, NoteCode.UNACKNOWLEDGED)

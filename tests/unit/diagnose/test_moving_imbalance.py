@@ -6,12 +6,13 @@ import builders
 import numpy as np
 import pyarrow as pa
 import pytest
-from builders import Job, build, columns
+from builders import Job, build, codes, columns
 
 from rankscope.diagnose.fleet.steps_file import check
 from rankscope.diagnose.solve.judge import diagnose
 from rankscope.diagnose.solve.judge_steps_file import judge_timings
 from rankscope.diagnose.verdict.contract import Verdict
+from rankscope.diagnose.verdict.note import NoteCode
 from rankscope.observer.window.folder import Window
 
 
@@ -88,7 +89,7 @@ def test_lateness_that_moves_but_is_no_work_is_noise_and_is_said(kind: str) -> N
     job = Job(ranks=4)
     verdict = diagnose([moved(job, in_turn(4, job.steps, 0.15), kind)])
     assert verdict.status == "healthy"
-    assert any("another rank is late" in note for note in verdict.notes)
+    assert NoteCode.MOVING_NOISE in codes(verdict)
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 8, 16])
@@ -158,4 +159,4 @@ def test_a_slow_down_of_everybody_is_seen_beside_an_imbalance() -> None:
     assert is_moving(diagnose([moved(Job(ranks=4), in_turn(4, 70, 0.15))], [before]))
     verdict = diagnose([moved(slow, in_turn(4, 70, 0.15))], [before])
     assert [suspect.cause for suspect in verdict.suspects] == ["slow-everywhere"]
-    assert any("besides, an imbalance" in note for note in verdict.notes)
+    assert NoteCode.MOVING_BESIDE in codes(verdict)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import builders
 import pytest
-from builders import Job, build, columns
+from builders import Job, build, columns, said
 
 from rankscope.diagnose.solve.judge import diagnose
+from rankscope.diagnose.verdict.note import NoteCode
 from rankscope.observer.window.folder import Window
 
 VICTIM = 2
@@ -65,7 +66,7 @@ def test_what_the_step_would_not_be_shorter_without_is_told_with_its_rank() -> N
     job = Job(steps=41, extra={0: [(builders.BUSY, 0.02)]})
     verdict = diagnose([by_bursts(job, 0.06, length=1)])
     assert verdict.suspects == ()
-    assert any("slower than the peers, by" in note and "rank 0" in note for note in verdict.notes), verdict.notes
+    assert "rank 0" in said(verdict, NoteCode.NO_GAIN), verdict.notes
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -5,10 +5,11 @@ from __future__ import annotations
 import builders
 import numpy as np
 import pytest
-from builders import Job, build
+from builders import Job, build, said
 
 from rankscope.diagnose.model.episodes import find_episodes
 from rankscope.diagnose.solve.judge import diagnose
+from rankscope.diagnose.verdict.note import NoteCode
 from rankscope.observer.window.folder import Window
 
 
@@ -50,7 +51,7 @@ def test_a_small_change_of_level_does_not_hide_what_came_before_it(seed: int) ->
     # WHEN it is diagnosed
     verdict = diagnose([builders.columns(window, "steps", rows)])
     # THEN the later part is judged, and that rank is named nevertheless
-    assert any("the later part is judged" in note for note in verdict.notes)
+    assert "the later part is judged" in said(verdict, NoteCode.STEPS_CHANGED)
     (suspect,) = verdict.suspects
     assert suspect.ranks == (1,) and suspect.function is not None and suspect.function.name == "augment"
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import builders
 import numpy as np
 import pytest
-from builders import Job, build, columns
+from builders import Job, build, columns, said
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rankscope.diagnose.solve.judge import diagnose
 from rankscope.diagnose.stats.onset import find_onset
 from rankscope.diagnose.stats.rhythm import find_drift, find_spikes
+from rankscope.diagnose.verdict.note import NoteCode
 from rankscope.observer.window.folder import Window
 
 
@@ -86,12 +87,14 @@ def lengthened(more: np.ndarray) -> Window:
 def test_a_checkpoint_of_all_ranks_is_a_note_and_nobodys_fault() -> None:
     verdict = diagnose([lengthened(0.5 * (np.arange(70) % 10 == 9))])
     assert verdict.status == "healthy"
-    assert any("every 10th step" in note and "most ranks are busy" in note for note in verdict.notes)
+    assert "every 10th step" in said(verdict, NoteCode.SPIKES) and "most ranks are busy" in said(
+        verdict, NoteCode.SPIKES
+    )
 
 
 def test_a_drift_has_no_moment_at_which_it_began() -> None:
     window = lengthened(np.linspace(0, 0.3, 70))
-    assert any("grow steadily longer" in note for note in diagnose([window]).notes)
+    assert "longer" in said(diagnose([window]), NoteCode.STEPS_DRIFT)
 
 
 def test_two_long_steps_of_one_rank_ask_for_a_longer_window() -> None:
@@ -103,4 +106,4 @@ def test_two_long_steps_of_one_rank_ask_for_a_longer_window() -> None:
             row["own_s" if row["rank"] == 3 else "wait_s"] += 0.6
     verdict = diagnose([builders.columns(window, "steps", rows)])
     assert not verdict.suspects
-    assert any("rank 3 alone was slow in 2 steps, 30 apart" in note for note in verdict.notes)
+    assert "rank 3 alone was slow in 2 steps, 30 apart" in said(verdict, NoteCode.SELDOM)

@@ -9,10 +9,12 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pytest
+from builders import codes
 
 from rankscope.diagnose.fleet.steps_file import check
 from rankscope.diagnose.solve.judge_steps_file import judge_timings
 from rankscope.diagnose.verdict.contract import Verdict, to_json
+from rankscope.diagnose.verdict.note import NoteCode
 
 FUNCTIONS = (("load", "io"), ("augment", "python"), ("forward", "kernel"), ("backward", "kernel"), ("update", "python"))
 STEPS = 61
@@ -92,7 +94,7 @@ def test_in_a_noisy_fleet_who_is_always_slower_is_named_though_the_step_is_hardl
 ) -> None:
     verdict = judged(ranks, 0.15, ranks, lambda step: np.full(len(step), 0.15), tail=0.01)
     assert named(verdict) == CULPRITS and verdict.suspects[0].lost_percent < 5
-    assert any("some other one stalls in each" in note for note in verdict.notes)
+    assert NoteCode.STALLS_OF_OTHERS in codes(verdict)
 
 
 @pytest.mark.parametrize("seed", range(7))
@@ -116,7 +118,7 @@ def test_what_makes_all_ranks_slower_in_the_middle_is_named_by_what_was_before(
     assert named(verdict) == [("workload", tuple(range(ranks)), "augment")]
     assert verdict.suspects[0].cause == "slow-everywhere" and verdict.suspects[0].lost_percent > 10
     assert verdict.baseline is not None and verdict.baseline.source == "earlier steps of the file"
-    assert any(note.startswith(("steps became longer", "steps grow")) for note in verdict.notes)
+    assert {NoteCode.STEPS_CHANGED, NoteCode.STEPS_DRIFT} & set(codes(verdict))
     assert json.loads(to_json(verdict))["baseline"]["start"] is None
 
 
@@ -148,7 +150,7 @@ def test_of_a_file_without_collectives_the_slow_rank_is_named(ranks: int) -> Non
 
 def test_where_only_the_transfer_was_timed_it_is_unknown_whether_the_others_wait() -> None:
     verdict = judged(8, 0.05, 1, lambda step: np.full(len(step), 0.3), wait_timed=False)
-    assert verdict.status == "unknown" and "not timed" in verdict.notes[0] and not verdict.suspects
+    assert verdict.status == "unknown" and verdict.notes[0].code is NoteCode.UNTIMED and not verdict.suspects
 
 
 @pytest.mark.parametrize("seed", range(3))

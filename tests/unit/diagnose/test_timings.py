@@ -11,6 +11,7 @@ import pyarrow as pa
 import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 import pytest
+from builders import codes, said
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -19,6 +20,7 @@ from rankscope.diagnose.cli.report import report
 from rankscope.diagnose.fleet.steps_file import check
 from rankscope.diagnose.solve.judge_steps_file import judge_file, judge_timings
 from rankscope.diagnose.verdict.contract import Verdict, to_json
+from rankscope.diagnose.verdict.note import NoteCode
 from rankscope.probes.errors import BadData
 
 WORK = {"forward": ("gpu", 0.050), "backward": ("gpu", 0.090), "load": ("io", 0.020), "step": ("python", 0.030)}
@@ -120,7 +122,7 @@ def test_bad_rows_are_counted_and_the_verdict_stands(bad: float | None) -> None:
         row["seconds"] = bad
     verdict = judged(damaged)
     assert named(verdict) == GUILTY
-    assert any(f"{len(damaged[::37])} of {len(damaged)} rows" in note for note in verdict.notes)
+    assert f"{len(damaged[::37])} of {len(damaged)} rows" in said(verdict, NoteCode.ROWS_UNUSABLE)
 
 
 def test_a_step_that_lost_a_row_makes_nobody_else_look_slow() -> None:
@@ -138,21 +140,21 @@ def test_a_function_that_is_mostly_unusable_is_left_out_of_every_rank() -> None:
         if row["function"] == "load" and index % 3:
             row["seconds"] = float("nan")
     verdict = judged(damaged)
-    assert named(verdict) == GUILTY and any("load" in note for note in verdict.notes)
+    assert named(verdict) == GUILTY and "load" in said(verdict, NoteCode.FUNCTIONS_UNUSABLE)
 
 
 def test_duplicated_rows_count_once() -> None:
     twice = rows()
     twice += [dict(row) for row in twice if row["rank"] == 5]
     verdict = judged(twice)
-    assert verdict.status == "healthy" and any("duplicated" in note for note in verdict.notes)
+    assert verdict.status == "healthy" and NoteCode.ROWS_TWICE in codes(verdict)
 
 
 def test_a_rank_reported_by_two_sources_counts_once() -> None:
     twice = rows()
     twice += [row | {"seconds": row["seconds"] * 1.01} for row in twice if row["rank"] == 5]
     verdict = judged(twice)
-    assert verdict.status == "healthy" and any("reported twice" in note for note in verdict.notes)
+    assert verdict.status == "healthy" and NoteCode.STEPS_TWICE in codes(verdict)
 
 
 def test_several_executions_in_a_step_add_up() -> None:
@@ -161,15 +163,15 @@ def test_several_executions_in_a_step_add_up() -> None:
         part = row["seconds"] / 2
         halves += [row | {"seconds": part}, row | {"seconds": part}]
     verdict = judged(halves)
-    assert named(verdict) == GUILTY and not any("duplicated" in note for note in verdict.notes)
+    assert named(verdict) == GUILTY and NoteCode.ROWS_TWICE not in codes(verdict)
 
 
 def test_missing_ranks_and_steps_are_noted() -> None:
     damaged = [row for row in rows(slow=SLOW) if row["rank"] != 2 and not (row["rank"] == 4 and row["step"] < 7)]
     verdict = judged(damaged)
     assert named(verdict) == GUILTY
-    assert any("1 ranks between 0 and 7" in note for note in verdict.notes)
-    assert any("7 of" in note and "missing" in note for note in verdict.notes)
+    assert "1 ranks between 0 and 7" in said(verdict, NoteCode.RANKS_MISSING)
+    assert said(verdict, NoteCode.STEPS_MISSING).startswith("7 of")
 
 
 def test_unequal_stretches_are_judged_where_they_overlap() -> None:
@@ -190,12 +192,12 @@ def test_ranks_without_a_common_step_are_unknown() -> None:
 def test_one_rank_or_one_step_is_unknown(kept: dict[str, int], reason: str) -> None:
     few = [row for row in rows(slow=SLOW) if all(row[key] == value for key, value in kept.items())]
     verdict = judged(few)
-    assert verdict.status == "unknown" and reason in verdict.notes[0] and "--window" not in verdict.notes[0]
+    assert verdict.status == "unknown" and reason in verdict.notes[0].text and "--window" not in verdict.notes[0].text
 
 
 def test_roles_of_one_rank_have_no_peers() -> None:
     verdict = judged([row | {"role": f"stage {row['rank']}"} for row in rows(ranks=4)])
-    assert verdict.status == "unknown" and "role of its own" in verdict.notes[0]
+    assert verdict.status == "unknown" and verdict.notes[0].code is NoteCode.NO_PEERS
 
 
 def test_a_kind_that_is_none_is_left_out_and_an_alias_is_read() -> None:
@@ -203,7 +205,7 @@ def test_a_kind_that_is_none_is_left_out_and_an_alias_is_read() -> None:
     odd += [row | {"function": "mystery", "kind": "flux", "seconds": 5.0} for row in odd if row["rank"] == 1]
     odd = [row | {"kind": "cuda"} if row["kind"] == "gpu" else row for row in odd]
     verdict = judged(odd)
-    assert named(verdict) == GUILTY and any("of a kind that is none" in note for note in verdict.notes)
+    assert named(verdict) == GUILTY and "of a kind that is none" in said(verdict, NoteCode.ROWS_UNUSABLE)
 
 
 def test_lines_of_another_length_are_counted(tmp_path: Path) -> None:
@@ -211,7 +213,7 @@ def test_lines_of_another_length_are_counted(tmp_path: Path) -> None:
     pcsv.write_csv(pa.Table.from_pylist(rows(slow=SLOW)), file)
     file.write_text(file.read_text() + "0,1,2\n" * 3)
     verdict = judge_file(file)
-    assert named(verdict) == GUILTY and any("3 lines" in note for note in verdict.notes)
+    assert named(verdict) == GUILTY and "3 lines" in said(verdict, NoteCode.ROWS_UNUSABLE)
 
 
 GOOD = "rank,step,function,kind,seconds\n0,0,f,gpu,0.1\n"

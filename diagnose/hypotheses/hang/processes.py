@@ -1,0 +1,177 @@
+"""What the processes tell about a hang: who is stopped, who is gone, who is in no collective while the others wait in one.
+
+Where all wait in one, NCCL's own account (RAS) says who has launched fewer operations than the others, and moved none between two
+questions.
+"""
+
+from __future__ import annotations
+
+import signal
+
+import numpy as np
+
+from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.hypotheses.hang.silence import Standstill, patience_s, silent_s, stalled_s
+from rankscope.diagnose.hypotheses.hypothesis import Hypothesis
+from rankscope.diagnose.verdict.contract import Evidence
+from rankscope.diagnose.verdict.function import Function
+from rankscope.diagnose.verdict.note import Note, NoteCode
+from rankscope.probes.arrays import Bools, Floats, Ints
+
+# How sure each of them is.
+_SEEN_STATE = 0.98  # the kernel says that it is stopped or gone
+_BEHIND = 0.85  # NCCL says who is late; not why
+_OUTSIDE = 0.8  # it is in no collective that was seen
+_MOST = 8  # suspects of one kind
+
+
+def by_process(fleet: Fleet, step_s: float | None) -> Standstill | None:
+    """A hang, and what the processes tell about it; None where the job moves, or ended."""
+    ranks = fleet.ranks
+    stopped = np.array([state == "stopped" for state in ranks.state], dtype=bool)
+    gone = np.array([state == "exited" for state in ranks.state], dtype=bool)
+    silent = silent_s(fleet)
+    failed = gone & (ranks.exit_status > 0)
+    if failed.any():
+        # The others end because of the first, an instant later: their connections break, or the launcher ends them.
+        first = failed & (ranks.ended_s <= np.nanmin(ranks.ended_s[failed]))
+        return _in_state(fleet, first, "exited", silent, np.zeros(len(ranks), dtype=bool))
+    if gone.all():
+        return None  # the job ended
+    patience = patience_s(fleet, step_s)
+    waiting = ranks.in_collective_s >= min(patience, 0.5 * fleet.seconds)
+    stalled: Bools = (silent >= min(patience, 0.9 * fleet.seconds)) & ~gone
+    if stopped.any() and _misses_it(fleet, stopped, gone, silent):
+        return _in_state(fleet, stopped, "stopped", silent, waiting)
+    if not (stalled | gone).all() or not waiting[~gone].any():
+        return None
+    if gone.any():
+        return _in_state(fleet, gone, "exited", silent, waiting)
+    outside = ~waiting
+    if (behind := _behind(fleet)) and not outside.any():
+        return _late(fleet, behind, silent, waiting)
+    if outside.any() and outside.sum() <= waiting.sum():
+        return _absent(fleet, outside, silent, waiting)
+    missing = int(ranks.world_size.max(initial=0)) - len(ranks)
+    where = f"look at the {missing} ranks that were not seen" if missing > 0 else "the network may have lost a message"
+    note = Note(NoteCode.ALL_WAIT, f"every rank seen here waits in a collective; {where}")
+    return Standstill(float(silent[~gone].min()), (), (note,))
+
+
+def _misses_it(fleet: Fleet, stopped: Bools, gone: Bools, silent: Floats) -> bool:
+    """A stopped rank is a fault by itself; the others need only be on their way to the collective it misses."""
+    others = ~stopped & ~gone
+    brief = min(1.0, 0.05 * fleet.seconds)
+    still = float(silent[others].max()) if others.any() else fleet.seconds
+    return still >= brief or float(fleet.ranks.stopped_s[stopped].max()) >= brief
+
+
+def _in_state(fleet: Fleet, culprits: Bools, cause: str, silent: Floats, waiting: Bools) -> Standstill:
+    """Ranks that are stopped or gone, one hypothesis for each host."""
+    stalled, ranks = stalled_s(silent, culprits), fleet.ranks
+    by_host: dict[str, list[int]] = {}
+    for row in np.flatnonzero(culprits).tolist():
+        by_host.setdefault(ranks.host[row], []).append(row)
+    found = []
+    for host, rows in by_host.items():
+        evidence = [Evidence("process", "state at the end of the window", cause, "running", "", int((~culprits).sum()))]
+        if cause == "stopped":
+            evidence.append(Evidence("process", "stopped (state T)", float(ranks.stopped_s[rows].max()), 0.0, "s"))
+        if cause == "exited" and np.isfinite(ranks.exit_status[rows[0]]):
+            words = _exit_words(int(ranks.exit_status[rows[0]]))
+            evidence.append(Evidence("process", "ended first, with", words, None, ""))
+        evidence.extend(_waiting_evidence(fleet, waiting, culprits, stalled))
+        pids = ", ".join(str(int(ranks.pid[row])) for row in rows[:8])
+        action = (
+            f"kill -CONT {pids.replace(',', '')} on {host}, and find who stopped it." if cause == "stopped"
+            else f"See the log of the rank on {host}: its process {pids} ended first."
+        )  # fmt: skip
+        found.append(_hypothesis(fleet, rows, cause, _SEEN_STATE, evidence, action))
+    return Standstill(stalled, tuple(found))
+
+
+def _exit_words(status: int) -> str:
+    number = status & 0x7F
+    if not number:
+        return f"exit code {status >> 8}"
+    names = {each.value: each.name for each in signal.Signals}
+    return names.get(number, f"signal {number}")
+
+
+def _absent(fleet: Fleet, outside: Bools, silent: Floats, waiting: Bools) -> Standstill:
+    """Ranks that run but did not come: what are they doing?"""
+    stalled = stalled_s(silent, outside)
+    found = []
+    for row in np.flatnonzero(outside)[:_MOST].tolist():
+        kind, function, beta = _busiest(fleet, row)
+        cause = "spinning" if kind in ("python", "gpu") else "deadlock"
+        what = f"{function.name} ({function.file}:{function.line})" if function else "nothing that was seen"
+        evidence = [Evidence("stacks", f"most of the window in {what}", beta, None, "share")]
+        evidence.extend(_waiting_evidence(fleet, waiting, outside, stalled))
+        pid, host = int(fleet.ranks.pid[row]), fleet.ranks.host[row]
+        action = f"Look at {what} in pid {pid} on {host}: all others wait for this rank."
+        found.append(_hypothesis(fleet, [row], cause, _OUTSIDE, evidence, action, function))
+    return Standstill(stalled, tuple(found))
+
+
+def _behind(fleet: Fleet) -> dict[int, list[Evidence]]:
+    """Ranks (rows) that NCCL's own account says are missing, with that account; not where it says so of half of them."""
+    found: dict[int, list[Evidence]] = {}
+    for name, words in (("ras.behind", "operations behind the others in"), ("ras.missing", "no answer to NCCL in")):
+        for counter in fleet.counters.moved(name):
+            if counter.rank >= 0:
+                said = Evidence("nccl ras", f"{words} {counter.instance}", counter.value, 0.0, counter.unit)
+                found.setdefault(counter.rank, []).append(said)
+    return found if len(found) <= 0.5 * len(fleet.ranks) else {}
+
+
+def _late(fleet: Fleet, behind: dict[int, list[Evidence]], silent: Floats, waiting: Bools) -> Standstill:
+    """Every rank waits in some collective, but not all in the same one."""
+    culprits = np.zeros(len(fleet.ranks), dtype=bool)
+    culprits[list(behind)] = True
+    stalled = stalled_s(silent, culprits)
+    found = []
+    for row, said in sorted(behind.items())[:_MOST]:
+        host, pid = fleet.ranks.host[row], int(fleet.ranks.pid[row])
+        evidence = [*said, *_waiting_evidence(fleet, waiting, culprits, stalled)]
+        action = (
+            f"Compare what pid {pid} on {host} does with the others: it has not called a collective that they wait in."
+        )
+        found.append(_hypothesis(fleet, [row], "missing-collective", _BEHIND, evidence, action))
+    return Standstill(stalled, tuple(found))
+
+
+def _busiest(fleet: Fleet, row: int) -> tuple[str, Function | None, float]:
+    table = fleet.patterns
+    mine: Ints = np.flatnonzero((table.rank == row) & (table.thread.codes == table.thread.code("training")))
+    if len(mine) == 0:
+        return "", None, 0.0
+    best = int(mine[np.argmax(table.beta[mine])])
+    function = Function(table.kind.at(best), table.name.at(best), table.file.at(best), int(table.line[best]))
+    return function.kind, function, float(table.beta[best])
+
+
+def _waiting_evidence(fleet: Fleet, waiting: Bools, culprits: Bools, stalled: float) -> list[Evidence]:
+    others = waiting & ~culprits
+    evidence = [Evidence("calls", "others without progress", stalled, None, "s", int((~culprits).sum()))]
+    if others.any():
+        longest = float(fleet.ranks.in_collective_s[others].max())
+        evidence.append(Evidence("calls", f"{int(others.sum())} others wait in a collective", longest, None, "s"))
+    return evidence
+
+
+def _hypothesis(
+    fleet: Fleet, rows: list[int], cause: str, support: float, evidence: list[Evidence], action: str, function: Function | None = None,
+) -> Hypothesis:  # fmt: skip
+    return Hypothesis(
+        component="process",
+        cause=cause,
+        rows=tuple(rows),
+        lost_s=float("nan"),
+        support=support,
+        evidence=tuple(evidence),
+        action=action,
+        host=fleet.ranks.host[rows[0]],
+        instance=f"pid {int(fleet.ranks.pid[rows[0]])}",
+        function=function,
+    )

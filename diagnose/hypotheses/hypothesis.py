@@ -1,0 +1,78 @@
+"""What may have taken time, and how it becomes a suspect of the verdict.
+
+Every mechanism, of a rank, a link, the whole job or a hang, says what it found as one `Hypothesis`. Whoever admits it calls
+`suspect_from`, the only place where a `Suspect` is made.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+
+from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.verdict.contract import CAUSES, Evidence, Suspect
+from rankscope.diagnose.verdict.function import Function
+
+# Support: how well the evidence speaks for this component, and so a factor of the confidence.
+CONVICTED = 1.0  # a counter on the same component says why
+SEEN = 0.95  # the function itself is the evidence: nothing else is needed
+REPORTED = 0.85  # a counter moved on the component; what it cost cannot be told from it
+NO_COUNTER = 0.75  # the behaviour fits, no counter says why
+GUESS = 0.5
+
+SCORE_LEAST, SCORE_MOST = 0.05, 0.99  # nothing is certain
+
+
+@dataclass(frozen=True, slots=True)
+class Hypothesis:
+    """A component that may have taken `lost_s` seconds of each step from these ranks (rows of fleet.ranks).
+
+    `lost_s` is NaN where a counter moved and what it costs cannot be computed.
+    """
+
+    component: str
+    cause: str
+    rows: tuple[int, ...]
+    lost_s: float
+    support: float
+    evidence: tuple[Evidence, ...]
+    action: str
+    host: str = ""
+    instance: str = ""
+    function: Function | None = None
+    computing_s: float = 0.0  # of lost_s, growth of Python functions that compute: no function is charged with it again
+    ratio: float = float("nan")  # of a link: its rate over that of its peers
+    clear: float = 1.0  # of a link, 0..1: how sure it is that it is slow at all
+
+
+def suspect_from(
+    fleet: Fleet, found: Hypothesis, of_s: float | None, score: float, since: float | None = None
+) -> Suspect:
+    """The suspect that an admitted hypothesis becomes: lost_percent = 100 · lost_s / of_s, confidence = score within its bounds.
+
+    `of_s`: the step that the seconds were lost of; None where no step ends any more (a hang): all of it is lost.
+    """
+    if found.cause not in CAUSES.get(found.component, ()):
+        raise AssertionError(f"{found.component}/{found.cause} is not in the verdict contract")
+    return Suspect(
+        component=found.component,
+        cause=found.cause,
+        host=found.host,
+        instance=found.instance,
+        ranks=tuple(sorted(int(fleet.ranks.number[row]) for row in found.rows)),
+        function=found.function,
+        lost_seconds_per_step=found.lost_s,
+        lost_percent=100.0 if of_s is None else 100 * found.lost_s / of_s,
+        confidence=float(np.clip(score, SCORE_LEAST, SCORE_MOST)),
+        since=since,
+        evidence=found.evidence,
+        action=found.action,
+    )
+
+
+def common_host(fleet: Fleet, rows: Iterable[int]) -> str:
+    """The host of these ranks; empty where they are on several."""
+    hosts = {fleet.ranks.host[row] for row in rows}
+    return hosts.pop() if len(hosts) == 1 else ""

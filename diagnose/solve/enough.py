@@ -1,0 +1,60 @@
+"""Is there enough to judge by? Steps, ranks, and proof of what seems large."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rankscope.diagnose import limits
+from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.model.scene import Scene
+from rankscope.diagnose.text import rank_list, seconds
+from rankscope.diagnose.verdict.note import Note, NoteCode
+
+
+def cannot_judge(fleet: Fleet, has_baseline: bool, step_s: float | None) -> Note | None:
+    """The reason why there is no judging, if there is one."""
+    complete = np.isfinite(fleet.steps.seconds)
+    count = int(np.median(complete.sum(axis=1))) if fleet.steps.count else 0
+    stepping = int(complete.any(axis=1).sum()) if fleet.steps.count else 0
+    more = _more(fleet)
+    if step_s is None or stepping == 0:
+        return Note(NoteCode.NO_STEPS, f"no complete step was found: {more}")
+    if count == 0:
+        text = f"only {stepping} of {len(fleet.ranks)} ranks show complete steps: {more}"
+        return Note(NoteCode.NO_STEPS, text)
+    if count < limits.STEPS_LEAST:
+        return Note(NoteCode.FEW_STEPS, f"only {count} complete steps (of {seconds(step_s)}): {more}")
+    measured = int(np.isfinite(fleet.steps.own_s).any(axis=1).sum())
+    if measured < 2 and not has_baseline:
+        text = "only one rank was observed: it has no peers; give earlier windows with --baseline"
+        return Note(NoteCode.ONE_RANK, text)
+    return None
+
+
+def short_of_steps(fleet: Fleet) -> list[Note]:
+    """Ranks with less than half of the steps that others have: what they do in the rest is compared with nobody's."""
+    counts = np.isfinite(fleet.steps.seconds).sum(axis=1)
+    most = int(counts.max(initial=0))
+    few = tuple(int(number) for number in fleet.ranks.number[counts < 0.5 * most])
+    text = f"{rank_list(few)} had less than half of the {most} steps of others, and could not be fully compared"
+    return [Note(NoteCode.RANKS_SHORT, text)] if few else []
+
+
+def unproven(fleet: Fleet, scene: Scene) -> Note | None:
+    """Something large that cannot be proven with so few or so noisy steps."""
+    found = scene.differences
+    count = int(np.median(np.isfinite(scene.own).sum(axis=1)))
+    big = found.excess_s >= limits.UNKNOWN_SHARE * scene.step_s
+    if count >= limits.STEPS_FEW or not big.any():
+        return None
+    worst = float(found.excess_s[int(np.nanargmax(np.nan_to_num(found.excess_s)))])
+    text = (
+        f"one rank seems {seconds(worst)} per step slower than its peers, but {count} steps "
+        f"do not prove it: {_more(fleet)}"
+    )
+    return Note(NoteCode.UNPROVEN, text)
+
+
+def _more(fleet: Fleet) -> str:
+    """What to do about too few steps."""
+    return "give more steps" if fleet.timed else "record a longer window (--window)"

@@ -1,0 +1,141 @@
+"""Which ranks are odd, do others wait for them, and what do they cost together?
+
+With z >= 3 a rank is a suspect if a counter convicts it of half of its excess (z >= 1: the kernel's count of a CPU quota), or if it
+hides a floor of what an odd one costs (one slow on average, one by jerks); and what a heavy stage hides counts as lost. With 16 ranks
+or more some other one stalls in each step, and no step is shorter without the suspect: there who is slower in 90 % of the steps is
+accused (from 65 ranks on also who is odd by a function).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rankscope.diagnose import limits
+from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.hypotheses.job.heavy_stage import heavy_stages
+from rankscope.diagnose.hypotheses.rank.cpu import throttled
+from rankscope.diagnose.hypotheses.rank.suspects import convicted
+from rankscope.diagnose.model import slots
+from rankscope.diagnose.model.excess import Differences, odd_ones
+from rankscope.diagnose.model.function_tests import odd_by_function
+from rankscope.diagnose.model.replay import gain
+from rankscope.diagnose.model.scene import Scene
+from rankscope.diagnose.model.waiting import waited_for
+from rankscope.diagnose.solve.second_of_three import second_of_three
+from rankscope.diagnose.stats.robust import peers_median, trimmed_mean
+from rankscope.diagnose.text import rank_list, seconds
+from rankscope.diagnose.verdict.note import Note, NoteCode
+from rankscope.probes.arrays import Bools, Floats, Ints
+
+_WAITED = 0.5  # of its excess: for an odd rank the others wait as long at least
+
+
+@dataclass(frozen=True, slots=True)
+class OddRanks:
+    """Rows of the ranks that are suspects, the seconds per step that they cost together, and the scene with the differences that count."""
+
+    scene: Scene
+    rows: Ints
+    gained_s: float
+    notes: tuple[Note, ...]
+
+
+def find_odd_ranks(fleet: Fleet, scene: Scene) -> OddRanks:
+    """The ranks that are slower than their peers and waited for; why others that are odd are acquitted is said in the notes."""
+    untimed = fleet.timed and not np.nansum(scene.wait) > 0  # nobody timed the waiting
+
+    def waited_by(rows: Ints, found: Differences) -> Floats:
+        return found.excess_s if untimed else waited_for(scene.wait[rows], np.zeros_like(rows))
+
+    found = scene.differences
+    by_function = odd_by_function(fleet, scene.roles, found, scene.step_s)
+    odd = odd_ones(found) | by_function
+    waited = found.excess_s if untimed else waited_for(scene.wait, scene.roles)
+    free = odd & ~(waited >= _WAITED * found.excess_s)
+    notes = _acquitted(fleet, scene, free)
+    odd &= ~free
+    late = ~odd & (waited >= _WAITED * found.excess_s)
+    nearly = odd_ones(found, limits.Z_BESIDE) & late
+    ordered = throttled(fleet) & late & (found.z >= limits.Z_THROTTLED) & (found.excess_s >= found.floor_s)
+    odd |= convicted(fleet, scene, nearly, ordered, odd)
+    found, odd = second_of_three(found, odd, scene.roles, scene.compare, waited_by)
+    scene = replace(scene, differences=found)
+    rows, gained_s = _with_hidden(scene, odd, nearly)
+    rows, gained_s, more = _that_cost(fleet, scene, rows, gained_s, by_function)
+    return OddRanks(scene, rows, gained_s, (*notes, *more))
+
+
+def _acquitted(fleet: Fleet, scene: Scene, free: Bools) -> list[Note]:
+    """Why odd ranks for which nobody is seen to wait are not accused."""
+    untimed_s = _untimed(scene) if fleet.timed and free.any() else np.zeros(len(free))
+    notes = []
+    for row in np.flatnonzero(free):
+        partly = untimed_s[row] >= _WAITED * scene.differences.excess_s[row]
+        code = NoteCode.UNTIMED if partly else NoteCode.NOT_WAITED_FOR
+        why = "where these wait meanwhile was not timed" if partly else "they do not wait for it"
+        text = f"rank {int(fleet.ranks.number[row])} is busy longer than its peers, but {why}: not accused"
+        notes.append(Note(code, text))
+    return notes
+
+
+def _with_hidden(scene: Scene, odd: Bools, nearly: Bools) -> tuple[Ints, float]:
+    """The odd ranks, with those nearly odd where together they cost a floor more.
+
+    One that is slower on average but by jerks may hide what the others cost: beside them less evidence will do.
+    """
+    rows: Ints = np.flatnonzero(odd)
+    gained_s = _gained(scene, rows)
+    more: Ints = np.flatnonzero(odd | nearly)
+    if len(rows) and len(more) > len(rows):
+        together_s = _gained(scene, more)
+        if together_s - gained_s >= float(scene.differences.floor_s[more].min()):
+            return more, together_s
+    return rows, gained_s
+
+
+def _that_cost(
+    fleet: Fleet, scene: Scene, rows: Ints, gained_s: float, by_function: Bools
+) -> tuple[Ints, float, list[Note]]:
+    """The ranks without which the step were shorter by the floor; of a large fleet those that are slower in nearly every step."""
+    found = scene.differences
+    floor_s = float(found.floor_s[rows].min()) if len(rows) else 0.0
+    if gained_s >= floor_s or gained_s + _hidden(fleet, scene, rows) >= floor_s:
+        return rows, gained_s, []
+    sure = (found.slower_share >= limits.NEARLY_ALWAYS) | (by_function & (len(scene.own) > limits.PEERS_EXACT))
+    always: Ints = rows[sure[rows]]
+    if len(scene.own) >= limits.FLEET and len(always):
+        text = f"the step is hardly shorter without the suspects today: of {len(scene.own)} ranks some other one stalls in each"
+        return always, _gained(scene, always), [Note(NoteCode.STALLS_OF_OTHERS, text)]
+    slower = rank_list(tuple(int(number) for number in fleet.ranks.number[rows]))
+    by = f"{'by up to ' if len(rows) > 1 else 'by '}{seconds(float(found.excess_s[rows].max()))}"
+    text = (
+        f"slower than the peers, {by} per step: {slower}; without that a step would be only {seconds(gained_s)} shorter, "
+        "because others are as late: not accused"
+    )
+    return np.empty(0, dtype=np.int64), 0.0, [Note(NoteCode.NO_GAIN, text)]
+
+
+def _untimed(scene: Scene) -> Floats:
+    """Per rank, how much longer its own time and its waiting are together than its peers': what nobody timed of these."""
+    whole = scene.own + scene.wait
+    return trimmed_mean(whole - peers_median(whole, scene.roles))
+
+
+def _hidden(fleet: Fleet, scene: Scene, rows: Ints) -> float:
+    """Seconds per step that a heavy stage costs and these ranks hide: without them it alone would be waited for. 0 where nobody
+    says the roles: who is a peer is not sure enough for that."""
+    if not all(fleet.ranks.role):
+        return 0.0
+    alone = sum(stage.lost_seconds_per_step for stage in heavy_stages(fleet, scene, rows[:0]))
+    without_them = sum(stage.lost_seconds_per_step for stage in heavy_stages(fleet, scene, rows))
+    return max(without_them - alone, 0.0)
+
+
+def _gained(scene: Scene, rows: Ints) -> float:
+    """Seconds per step that the job were shorter without these ranks' excess."""
+    gained = gain(scene.own, scene.roles, rows, scene.pipelines, scene.busy_s)
+    if scene.slots is not None and scene.pipelines is None:
+        gained = max(gained, slots.gain(scene.slots, scene.roles, rows))
+    return gained

@@ -1,0 +1,78 @@
+"""The part of the window that is judged, and what is compared in it: from the onset on if steps became longer, roles, differences."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from rankscope.diagnose import limits
+from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.fleet.pipelines import find_pipelines
+from rankscope.diagnose.fleet.roles import blind, roles
+from rankscope.diagnose.model import slots
+from rankscope.diagnose.model.excess import Differences, differences
+from rankscope.diagnose.model.scene import Scene
+from rankscope.diagnose.solve.rhythm_notes import rhythm_notes
+from rankscope.diagnose.stats.onset import Onset, find_onset
+from rankscope.diagnose.stats.rhythm import Drift, find_drift
+from rankscope.diagnose.stats.robust import trimmed_mean
+from rankscope.diagnose.text import rank_list, seconds
+from rankscope.diagnose.verdict.note import Note, NoteCode
+from rankscope.probes.arrays import Bools, Floats, Ints
+
+
+def prepare(fleet: Fleet, per_step: Floats) -> tuple[Scene, list[Note]]:
+    """The scene, and what is to be said about the steps. `per_step`: seconds of each step, median over ranks."""
+    steps, role = fleet.steps, roles(fleet)
+    known: Bools = np.isfinite(per_step)
+    onset, drift = _change(per_step)
+    notes = [*rhythm_notes(fleet.ranks.number, steps.own_s, per_step, drift), *_about(onset, drift)]
+    first = onset.column if onset is not None and onset.after_s > onset.before_s else 0
+    if drift is not None:
+        onset = None  # no moment at which it began
+    notes += _unseen(fleet)
+    step_s = float(trimmed_mean(per_step[known & (np.arange(len(per_step)) >= first)][None, :])[0])
+    least_s = 0.0 if fleet.timed else limits.EFFECT_SECONDS
+    growing = drift is not None and drift.end_s > drift.begin_s
+
+    def compare(rows: Ints) -> Differences:
+        return differences(steps.own_s[rows], np.zeros_like(rows), step_s, first, least_s, growing)
+
+    found = differences(steps.own_s, role, step_s, first, least_s, growing)
+    pipelines = fleet.pipelines if fleet.timed else find_pipelines(fleet, role)
+    pipelines = None if pipelines is None else pipelines.since(first)
+    stays = None if fleet.slots is None else fleet.slots.since(first)
+    own, wait = steps.own_s[:, first:], steps.wait_s[:, first:]
+    busy_s = per_step[first:] - slots.least_stay(wait, pipelines, stays)
+    return Scene(own, wait, role, step_s, found, compare, onset, busy_s, pipelines, stays), notes
+
+
+def _change(per_step: Floats) -> tuple[Onset | None, Drift | None]:
+    """Where steps changed, as a column of all steps, and whether they grew steadily instead."""
+    known = np.isfinite(per_step)
+    onset = find_onset(per_step[known])
+    drift = find_drift(per_step[known], onset)
+    if onset is not None:
+        onset = replace(onset, column=int(np.flatnonzero(known)[onset.column]))
+    return onset, drift
+
+
+def _about(onset: Onset | None, drift: Drift | None) -> list[Note]:
+    if onset is None or drift is not None:
+        return []
+    longer = onset.after_s > onset.before_s
+    text = (
+        f"steps became {'longer' if longer else 'shorter'} in the window, from {seconds(onset.before_s)} to "
+        f"{seconds(onset.after_s)}{': the later part is judged' if longer else ''}"
+    )
+    return [Note(NoteCode.STEPS_CHANGED, text)]
+
+
+def _unseen(fleet: Fleet) -> list[Note]:
+    unseen = fleet.ranks.number[blind(fleet)]
+    if not len(unseen):
+        return []
+    who = rank_list(tuple(int(number) for number in unseen))
+    text = f"{who}: the GPUs of their hosts are not seen (NVML); compared with each other only"
+    return [Note(NoteCode.RANKS_BLIND, text)]

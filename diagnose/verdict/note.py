@@ -1,0 +1,91 @@
+"""What a reader must know beside the suspects: one line of text, and a code that says what kind of line it is.
+
+Programs look at the code, never at the words. The JSON of a verdict holds the texts alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class NoteCode(str, Enum):
+    """What a note is about."""
+
+    # What the data lack, as the reader of windows or of a file found it.
+    OBSERVER = "observer"  # text of the observer of a host
+    EVENTS_LOST = "events-lost"
+    OTHER_JOBS = "other-jobs"
+    OTHER_MOMENTS = "other-moments"
+    HOSTS_MISSING = "hosts-missing"
+    SAME_NUMBERS = "same-numbers"
+    RANKS_TWICE = "ranks-twice"
+    RANKS_MISSING = "ranks-missing"
+    STEPS_IMPOSSIBLE = "steps-impossible"
+    STEPS_DIFFER = "steps-differ"
+    CLOCKS_DIFFER = "clocks-differ"
+    STEPS_UNMATCHED = "steps-unmatched"  # which of them belong together is not sure
+    STEPS_MISSING = "steps-missing"
+    STEPS_TWICE = "steps-twice"
+    TIMINGS_ALONE = "timings-alone"
+    SUMS_DIFFER = "sums-differ"
+    ROLES_PARTLY = "roles-partly"
+    ROWS_UNUSABLE = "rows-unusable"
+    ROWS_TWICE = "rows-twice"
+    FUNCTIONS_UNUSABLE = "functions-unusable"
+    RANKS_BLIND = "ranks-blind"  # their GPUs are not seen
+    RANKS_ENDED = "ranks-ended"
+    RANKS_SHORT = "ranks-short"  # of steps
+    # What was compared with.
+    BASELINE_CHOSEN = "baseline-chosen"
+    BASELINE_NONE = "baseline-none"
+    CODE_CHANGED = "code-changed"
+    DESIGNED = "designed"  # so already in the baseline
+    OWN_PAST = "own-past"
+    MAJORITY = "majority"
+    LATER_HALF = "later-half"
+    # How the steps run.
+    STEPS_DRIFT = "steps-drift"
+    STEPS_CHANGED = "steps-changed"
+    SPIKES = "spikes"
+    SELDOM = "seldom"
+    MOVING_NOISE = "moving-noise"
+    MOVING_BESIDE = "moving-beside"
+    STALLS_OF_OTHERS = "stalls-of-others"
+    # Why somebody is not accused, or not all were looked at.
+    NOT_WAITED_FOR = "not-waited-for"
+    UNTIMED = "untimed"  # the waiting of the others was not timed
+    NO_GAIN = "no-gain"
+    NO_FUNCTION = "no-function"
+    FEW_PEERS = "few-peers"
+    WORST_ONLY = "worst-only"
+    # Why nobody can be named.
+    NO_STEPS = "no-steps"
+    FEW_STEPS = "few-steps"
+    ONE_RANK = "one-rank"
+    UNPROVEN = "unproven"
+    NO_PEERS = "no-peers"
+    NOBODY = "nobody"  # steps became longer, and no rank stands out
+    # Hangs and hardware.
+    ALL_WAIT = "all-wait"
+    UNACKNOWLEDGED = "unacknowledged"
+    COUNTER_IDLE = "counter-idle"  # it moved, and nobody waits for it
+    ALL_LOW = "all-low"  # a speed or clock of most devices
+    XID = "xid"
+    GPU_LOST = "gpu-lost"
+
+
+ACQUITTED = frozenset(
+    {NoteCode.NOT_WAITED_FOR, NoteCode.UNTIMED, NoteCode.NO_GAIN, NoteCode.NO_FUNCTION, NoteCode.FEW_PEERS}
+)  # notes that tell why a rank that is slower is not accused
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """One line beside the suspects."""
+
+    code: NoteCode
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
