@@ -10,7 +10,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -22,8 +21,10 @@ from pathlib import Path
 
 import pyarrow.parquet as pq
 
+from benchkit.cpu_time import children_cpu_s
 from labkit.launch import Job, Plan
 from labkit.machine.shell import LabError, rankscope, set_up
+from rankscope.diagnose.cli.output import progress
 
 TARGETS = {
     "kernel": ("in the kernel, % of a core per rank", 0.5),
@@ -64,10 +65,11 @@ def run(options: argparse.Namespace) -> int:
     with Job(Plan(options.ranks, options.hosts, 0), 1) as job:
         job.wait_until_healthy()
         time.sleep(2)
-        for number in range(options.rounds):
-            for observer in ("nobody", "rankscope", "py-spy"):
-                print(f"round {number + 1}/{options.rounds}: {observer} …", file=sys.stderr)
-                rounds.append(_round(job, observer, options.window))
+        with progress() as say:
+            for number in range(options.rounds):
+                for observer in ("nobody", "rankscope", "py-spy"):
+                    say(f"round {number + 1}/{options.rounds}: {observer} …")
+                    rounds.append(_round(job, observer, options.window))
     table = _summary(rounds, options.ranks)
     print("\n".join(_lines(table, rounds, options)))
     if options.json:
@@ -93,19 +95,14 @@ def _pace(job: Job, since: float, until: float) -> float:
     return pace.step_s
 
 
-def _children_cpu_s() -> float:
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
-
-
 def _rankscope(job: Job, window_s: float) -> Round:
     with tempfile.TemporaryDirectory() as folder:
-        before = _children_cpu_s()
+        before = children_cpu_s()
         command = [rankscope(), "record", "--out", folder, "--window", f"{window_s:g}"]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise LabError(f"rankscope record ended with {done.returncode}: {done.stderr.strip()[-300:]}")
-        own = _children_cpu_s() - before
+        own = children_cpu_s() - before
         (window,) = (path for path in Path(folder).iterdir() if (path / "window.json").exists())
         manifest = json.loads((window / "window.json").read_text())
         counters = {row["name"]: row["value"] for row in pq.read_table(window / "counters.parquet").to_pylist()}
@@ -127,7 +124,7 @@ def _rankscope(job: Job, window_s: float) -> Round:
 
 
 def _pyspy(job: Job, window_s: float) -> Round:
-    before, since = _children_cpu_s(), time.monotonic()
+    before, since = children_cpu_s(), time.monotonic()
     pyspy = Path(sys.executable).with_name("py-spy")
     with tempfile.TemporaryDirectory() as folder:
         running = [
@@ -146,7 +143,7 @@ def _pyspy(job: Job, window_s: float) -> Round:
         samples = 0
         for path in Path(folder).iterdir():
             samples += sum(int(line.rpartition(" ")[2]) for line in path.read_text().splitlines())
-    own = _children_cpu_s() - before
+    own = children_cpu_s() - before
     return Round("py-spy", _pace(job, since + 0.5, since + window_s), own, own, 0.0, 0.0, window_s, samples, 0)
 
 

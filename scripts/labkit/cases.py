@@ -12,7 +12,7 @@ from typing import Any
 
 from labkit.faults import ALL, Fault, Truth
 from labkit.launch import Job, Plan
-from labkit.steps import Pace
+from labkit.step_times import Pace
 
 # (ranks, hosts), taken in turn by seed.
 SIZES = ((4, 2), (8, 4), (2, 2), (4, 4), (8, 3), (6, 3), (3, 3))

@@ -10,6 +10,11 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+import psutil
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
 from labkit import compare, demo, table, verdicts
 from labkit.cases import read, save
 from labkit.faults import ALL, CLASSIC, Fault
@@ -65,32 +70,33 @@ def _parser() -> argparse.ArgumentParser:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--faults",
-        default="all",
-        metavar="all|A,B",
-        help=f"names or groups ({', '.join(_groups())}), of: {', '.join(ALL)}; with --gpu: others",
-    )
+    _which_cases(parser)
+    _what_to_do(parser)
+    return parser
+
+
+def _which_cases(parser: argparse.ArgumentParser) -> None:
+    among = f"names or groups ({', '.join(_groups())}), of: {', '.join(ALL)}; with --gpu: others"
+    seeds = "seeds 1 to N, or A to B (default 1)"
+    parser.add_argument("--faults", default="all", metavar="all|A,B", help=among)
     parser.add_argument("--gpu", action="store_true", help="the GPU lab (8 ranks on 2 hosts)")
-    parser.add_argument(
-        "--seeds", type=_seeds, default=[1], metavar="N|A-B", help="seeds 1 to N, or A to B (default 1)"
-    )
+    parser.add_argument("--seeds", type=_seeds, default=[1], metavar="N|A-B", help=seeds)
     parser.add_argument("--ranks", type=int, choices=range(2, 9), metavar="2-8", help="default: by seed")
     parser.add_argument("--hosts", type=int, choices=range(1, 5), metavar="1-4", help="default: by seed")
     parser.add_argument("--window", type=float, default=10.0, metavar="S", help="seconds observed (default 10)")
     parser.add_argument("--doses", choices=("both", *DOSES), default="both", help="how strong the faults are")
-    parser.add_argument(
-        "--json", type=Path, metavar="FILE", help="write every case with its verdict and the job's own times"
-    )
-    parser.add_argument(
-        "--resume",
-        type=Path,
-        metavar="FILE",
-        help="as --json; leave out the cases that are already in it, and print the table over all of it",
-    )
-    parser.add_argument(
-        "--judge-again", type=Path, metavar="DIR", help="judge the windows kept in DIR once more, and end"
-    )
+
+
+def _what_to_do(parser: argparse.ArgumentParser) -> None:
+    def flag(name: str, words: str) -> None:
+        parser.add_argument(name, action="store_true", help=words)
+
+    def file(name: str, words: str, metavar: str = "FILE") -> None:
+        parser.add_argument(name, type=Path, metavar=metavar, help=words)
+
+    file("--json", "write every case with its verdict and the job's own times")
+    file("--resume", "as --json; leave out the cases that are already in it, and print the table over all of it")
+    file("--judge-again", "judge the windows kept in DIR once more, and end", "DIR")
     parser.add_argument(
         "--compare",
         type=Path,
@@ -99,18 +105,11 @@ def _parser() -> argparse.ArgumentParser:
         help="print in what the verdicts of two judgings differ (files of --json, or folders of kept cases), and end; "
         "exit code 1 if they do",
     )
-    parser.add_argument(
-        "--keep",
-        action="store_true",
-        help="keep logs and verdicts of all cases in lab-out/, not only of bad ones",
-    )
-    parser.add_argument("--effects", action="store_true", help="do not observe; measure what the faults do to the job")
+    flag("--keep", "keep logs and verdicts of all cases in lab-out/, not only of bad ones")
+    flag("--effects", "do not observe; measure what the faults do to the job")
     parser.add_argument("--run-only", type=float, metavar="S", help="run a healthy job for S seconds (0: until Ctrl-C)")
-    parser.add_argument(
-        "--demo", action="store_true", help="one slow function, observed and reported (see scripts/demo)"
-    )
-    parser.add_argument("--clean", action="store_true", help="remove what an interrupted lab left, and end")
-    return parser
+    flag("--demo", "one slow function, observed and reported (see scripts/demo)")
+    flag("--clean", "remove what an interrupted lab left, and end")
 
 
 def _groups(known: dict[str, type[Fault]] = ALL) -> list[str]:
@@ -118,7 +117,7 @@ def _groups(known: dict[str, type[Fault]] = ALL) -> list[str]:
     return [*classic, *dict.fromkeys(kind.group for kind in known.values())]
 
 
-def _faults(text: str, known: dict[str, type[Fault]]) -> list[str]:
+def faults_named(text: str, known: dict[str, type[Fault]]) -> list[str]:
     """Names of faults from names and groups, in the order in which they are known."""
     words = set(text.split(","))
     chosen = [
@@ -158,7 +157,7 @@ def _act(args: argparse.Namespace) -> int:
         print("\n".join(lines))
         return 0 if same else EXIT_NOT_GOOD_ENOUGH
     bench = _bench(args)
-    faults = _faults(args.faults, bench.faults)
+    faults = faults_named(args.faults, bench.faults)
     if not args.clean:
         set_up(torch=not (args.gpu or args.judge_again))
     if args.judge_again:
@@ -196,12 +195,12 @@ def _examine(args: argparse.Namespace, bench: Bench, faults: list[str]) -> int:
     if len(left) < len(cases):
         print(f"{len(cases) - len(left)} of {len(cases)} cases are in {file} already")
     began = time.monotonic()
-    progress = _Progress(len(left), bench, began)
-    for number, result in enumerate(run_cases(left, progress, bench), 1):
-        results.append(result)
-        progress.ended(result, number)
-        if file:
-            save(file, results)
+    with _Progress(len(left), bench, began) as progress:
+        for number, result in enumerate(run_cases(left, progress, bench), 1):
+            results.append(result)
+            progress.ended(result, number)
+            if file:
+                save(file, results)
     return _print_table(args, bench, results)
 
 
@@ -214,19 +213,28 @@ def _print_table(args: argparse.Namespace, bench: Bench, results: list[Result]) 
 
 
 class _Progress:
-    """What goes on now, where somebody looks on; a line for each case that ended."""
+    """What goes on now, in a line that is redrawn where somebody looks on; a line for each case that ended."""
 
     def __init__(self, cases: int, bench: Bench, began: float) -> None:
         self._cases = cases
         self._bench = bench
         self._began = began
-        self._live = sys.stderr.isatty()
         self._number = 1
+        self._console = Console(stderr=True)
+        self._live = Live(console=self._console, auto_refresh=False, transient=True)
+
+    def __enter__(self) -> _Progress:
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._live.stop()
 
     def __call__(self, case: Case, stage: str) -> None:
-        if self._live:
-            start = f"\r\033[K{time.monotonic() - self._began:5.0f} s {self._title(case)}"
-            print(f"{start}: {stage} …", end="", file=sys.stderr, flush=True)
+        if self._live.is_started:
+            line = f"{time.monotonic() - self._began:5.0f} s {self._title(case)}: {stage} …"
+            self._live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
 
     def _title(self, case: Case) -> str:
         plan = self._bench.plan_of(case)
@@ -235,8 +243,8 @@ class _Progress:
 
     def ended(self, result: Result, number: int) -> None:
         self._number = number
-        if self._live:
-            print("\r\033[K", end="", file=sys.stderr, flush=True)
+        if self._live.is_started:
+            self._live.update(Text(""), refresh=True)
         quiet = not result.case.observe and result.outcome == verdicts.SILENT
         outcome = "" if quiet else f" {result.outcome.upper()}"
         line = f"{self._title(result.case)}:{outcome} {table.case_line(result)}"
@@ -267,6 +275,6 @@ def _run_only(args: argparse.Namespace, bench: Bench) -> int:
 
 
 def _idle_s() -> float:
-    """Idle time of all cores since boot, seconds (/proc/stat)."""
-    fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()
-    return (int(fields[4]) + int(fields[5])) / os.sysconf("SC_CLK_TCK")
+    """Idle time of all cores since boot, seconds."""
+    times = psutil.cpu_times()
+    return float(times.idle + times.iowait)

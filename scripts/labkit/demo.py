@@ -36,28 +36,26 @@ def run(window_s: float) -> int:
             time.sleep(1)
             _show([rankscope(), "record", "--window", f"{window_s:g}", "--out", folder])
             _show([rankscope(), "diagnose", folder])
-            judged = subprocess.run(
-                [rankscope(), "diagnose", folder, "--json"],
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=120,
-            )
-        try:
-            verdict = verdicts.parse(judged.stdout)
-        except verdicts.BadVerdict as error:
-            raise LabError(
-                f"no verdict came: {error}", (judged.stderr.strip() or "no message").splitlines()[-1]
-            ) from None
+            verdict = _verdict(folder)
     right = verdicts.score(verdict, truth) == verdicts.FIRST
     kind = "computes" if truth.culprit == "busy" else "sleeps"
     print(f"\ninjected: rank {truth.ranks[0]}, function {truth.function} ({kind} too long)")
-    print(
-        "rankscope named it first."
-        if right
-        else f"rankscope did NOT name it first; it said {verdict.status}: " + "; ".join(map(str, verdict.suspects[:3]))
-    )
+    if right:
+        print("rankscope named it first.")
+    else:
+        said = "; ".join(map(str, verdict.suspects[:3]))
+        print(f"rankscope did NOT name it first; it said {verdict.status}: {said}")
     return 0 if right else EXIT_NOT_GOOD_ENOUGH
+
+
+def _verdict(folder: str) -> verdicts.Verdict:
+    command = [rankscope(), "diagnose", folder, "--json"]
+    judged = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    try:
+        return verdicts.parse(judged.stdout)
+    except verdicts.BadVerdict as error:
+        last = (judged.stderr.strip() or "no message").splitlines()[-1]
+        raise LabError(f"no verdict came: {error}", last) from None
 
 
 def _show(command: list[str]) -> None:

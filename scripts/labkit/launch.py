@@ -14,10 +14,12 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from labkit import steps
+import psutil
+
+from labkit import step_times
 from labkit.machine import cgroups, disk, hosts
+from labkit.machine.log_pipe import Shipper
 from labkit.machine.shell import LabError, python
-from labkit.shipper import Shipper
 
 JOB_SCRIPT = Path(__file__).parent / "training" / "job.py"
 MASTER_PORT = 29500
@@ -200,12 +202,12 @@ class Job:
 
     def threads_of(self, rank: int) -> list[int]:
         """All threads of a rank and of its children."""
-        found, left = [], [self.processes[rank].pid]
-        while left:
-            with contextlib.suppress(OSError):  # ended meanwhile
-                for task in Path(f"/proc/{left.pop()}/task").iterdir():
-                    found.append(int(task.name))
-                    left += [int(child) for child in (task / "children").read_text().split()]
+        found: list[int] = []
+        with contextlib.suppress(psutil.NoSuchProcess):
+            process = psutil.Process(self.processes[rank].pid)
+            for one in (process, *process.children(recursive=True)):
+                with contextlib.suppress(psutil.NoSuchProcess):  # ended meanwhile
+                    found += [thread.id for thread in one.threads()]
         return found
 
     def companion_group(self, name: str) -> cgroups.Group:
@@ -241,7 +243,7 @@ class Job:
         self.pin(self.plan.lone)
 
     def _fewest_steps(self) -> int:
-        return min(len(steps.read(self.folder / f"rank{rank}.steps")) for rank in range(self.plan.ranks))
+        return min(len(step_times.read(self.folder / f"rank{rank}.steps")) for rank in range(self.plan.ranks))
 
     def check_alive(self) -> None:
         """RankEnded where a rank is gone; one that was killed before those that ended because of it."""
@@ -249,8 +251,8 @@ class Job:
         for status, rank in sorted((status, rank) for status, rank in ended if status is not None):
             raise RankEnded(f"rank {rank} ended with status {status}\n{self._end_of_log(rank)}")
 
-    def pace(self, since: float, until: float) -> steps.Pace | None:
-        return steps.pace(self.folder, self.plan.ranks, since, until)
+    def pace(self, since: float, until: float) -> step_times.Pace | None:
+        return step_times.pace(self.folder, self.plan.ranks, since, until)
 
     def stop(self) -> None:
         """End every process, remove groups, hosts and files. Safe to call twice, or on a job that started in part."""

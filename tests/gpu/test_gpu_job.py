@@ -15,7 +15,7 @@ import pytest
 
 from labkit.gpu.faults import ALL
 from labkit.gpu.launch import JOB_SCRIPT, MACHINE, RANKS, GpuJob, GpuPlan
-from labkit.gpu.steps import GpuPace
+from labkit.gpu.step_times import GpuPace
 from labkit.machine import cgroups, disk, guard, hosts
 
 REPOSITORY = Path(__file__).resolve().parents[2]

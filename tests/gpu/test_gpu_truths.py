@@ -15,7 +15,7 @@ from labkit.gpu.faults import ALL
 from labkit.gpu.faults.base import GpuFault
 from labkit.gpu.launch import RANKS, GpuJob, GpuPlan
 from labkit.gpu.sim.sim import Machine
-from labkit.steps import Pace
+from labkit.step_times import Pace
 
 HEALTHY = Pace(steps=11, step_s=0.6, own_s=(0.5,) * RANKS, cpu_s=(0.01,) * RANKS)
 # Those that need processes.

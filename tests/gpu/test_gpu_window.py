@@ -16,7 +16,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from labkit.gpu import steps as account
+from labkit.gpu import step_times as account
 from labkit.gpu.sim.sim import CACHE, Machine, build
 from rankscope.observer.window.folder import Window, find_windows, read_window
 

@@ -10,10 +10,9 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
-from labsupport import PLAIN_JOB, RunningJob
+from labsupport import PLAIN_JOB, RunningJob, trains
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -43,7 +42,7 @@ def torchrun() -> Iterator[Callable[..., RunningJob]]:
         deadline = time.monotonic() + 90
         while time.monotonic() < deadline:
             assert launcher.poll() is None, "the job ended before it trained"
-            if sum(_cpu_s(pid) > 1.0 and _connections(pid) > 2 for pid in jobs[-1].ranks()) == ranks:
+            if sum(trains(pid) for pid in jobs[-1].ranks()) == ranks:
                 time.sleep(1.0)
                 return jobs[-1]
             time.sleep(0.2)
@@ -58,18 +57,3 @@ def torchrun() -> Iterator[Callable[..., RunningJob]]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         job.launcher.wait()
-
-
-def _cpu_s(pid: int) -> float:
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    except OSError:
-        return 0.0
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
-def _connections(pid: int) -> int:
-    try:
-        return sum("socket:" in str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir())
-    except OSError:
-        return 0

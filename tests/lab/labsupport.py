@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 import socket
 import subprocess
 import sys
 from dataclasses import dataclass
 from pathlib import Path
+
+import psutil
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 RANKSCOPE = Path(sys.executable).with_name("rankscope")
@@ -27,11 +28,21 @@ class RunningJob:
 
     def ranks(self) -> list[int]:
         """Pids of the ranks, rank 0 first: the launcher's children; none when it has ended."""
-        pids = []
-        for children in Path("/proc").glob(f"{self.launcher.pid}/task/*/children"):
-            with contextlib.suppress(OSError):
-                pids += [int(word) for word in children.read_text().split()]
-        return sorted(pids)
+        try:
+            return sorted(child.pid for child in psutil.Process(self.launcher.pid).children())
+        except psutil.NoSuchProcess:
+            return []
+
+
+def trains(pid: int) -> bool:
+    """Whether a rank has imported torch (a second of CPU time) and met its peers."""
+    try:
+        used = psutil.Process(pid).cpu_times()
+        # By the links, which name sockets of any network namespace; psutil's connections are those of its own.
+        sockets = sum("socket:" in str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir())
+    except (psutil.NoSuchProcess, OSError):
+        return False
+    return used.user + used.system > 1.0 and sockets > 2
 
 
 def rankscope(*arguments: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:

@@ -13,8 +13,9 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import psutil
 import pyarrow.parquet as pq
-from labsupport import PLAIN_JOB, rankscope
+from labsupport import PLAIN_JOB, rankscope, trains
 
 RANKS, SLOW_RANK = 2, 1
 WINDOW_S = 10.0
@@ -58,7 +59,7 @@ def _wait_until_it_trains(launcher: subprocess.Popen[bytes]) -> list[int]:
     while time.monotonic() < deadline:
         assert launcher.poll() is None, "the job ended before it trained"
         ranks = [pid for pid in descendants(launcher.pid) if _is_rank(pid)]
-        if len(ranks) == RANKS and all(_is_connected(pid) for pid in ranks):
+        if len(ranks) == RANKS and all(trains(pid) for pid in ranks):
             return ranks
         time.sleep(0.3)
     raise AssertionError("the job did not begin to train")
@@ -66,32 +67,18 @@ def _wait_until_it_trains(launcher: subprocess.Popen[bytes]) -> list[int]:
 
 def descendants(pid: int) -> list[int]:
     """All processes below `pid`, by host pid."""
-    found: list[int] = []
     try:
-        for task in Path(f"/proc/{pid}/task").iterdir():
-            for child in (task / "children").read_text().split():
-                found += [int(child), *descendants(int(child))]
-    except OSError:
-        pass
-    return found
+        return [child.pid for child in psutil.Process(pid).children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return []
 
 
 def _is_rank(pid: int) -> bool:
     try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().split(b"\0")
-        return str(PLAIN_JOB).encode() in words and b"torch.distributed.run" not in words
-    except OSError:
+        words = psutil.Process(pid).cmdline()
+    except psutil.NoSuchProcess:  # or a zombie, which is one of these
         return False
-
-
-def _is_connected(pid: int) -> bool:
-    """It has imported torch (a second of CPU time) and met its peer."""
-    try:
-        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        sockets = sum("socket:" in str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir())
-    except OSError:
-        return False
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") > 1.0 and sockets > 2
+    return str(PLAIN_JOB) in words and "torch.distributed.run" not in words
 
 
 def profile(folder: Path) -> Counter[tuple[str, str]]:

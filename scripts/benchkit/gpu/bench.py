@@ -4,7 +4,7 @@ Needs an NVIDIA GPU, its driver and (for the load) PyTorch with CUDA; without a 
 value of NVML and what reading it costs; each that can move read as fast as it goes under a load, to see how often it changes;
 clock, power, temperature and activity against nvidia-smi; every row of the library-call table against the functions that the
 installed libcuda, libcudart and libnccl export; the cost of the samplers; a real training with and without the observer
-(gpu_training.py, `--training` for that alone). `--json` keeps it, but for the training; the tables go to stdout.
+(training.py, `--training` for that alone). `--json` keeps it, but for the training; the tables go to stdout.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,7 +31,7 @@ from benchkit.gpu import training as gpu_training
 
 if TYPE_CHECKING:
     from rankscope.probes.gpu.gpm import Gpm
-    from rankscope.probes.gpu.nvml_fields import Field, FieldBatch
+    from rankscope.probes.gpu.nvml_fields import Field, FieldBatch, GpuReader
 
 _LOAD = """
 import time, torch
@@ -112,15 +112,7 @@ def _probes(options: argparse.Namespace) -> int:
     except Exception as error:
         print(f"bench: GPU {options.index} does not answer: {error}", file=sys.stderr)
         return 69
-    began = time.perf_counter()
-    gpu = reader.full()
-    first_ms = (time.perf_counter() - began) * 1e3
-    print(
-        f"{gpu.name}, driver {library.nvmlSystemGetDriverVersion()}, {time.strftime('%Y-%m-%d')}; first full reading {first_ms:.1f} ms"
-    )
-    values = {field.name: getattr(gpu, field.name) for field in dataclasses.fields(gpu)}
-    absent = sorted(name for name, value in values.items() if value is None or value == ())
-    print(f"{len(values) - len(absent)} values told, {len(absent)} not: {', '.join(absent) or 'none'}")
+    values = _all_values(library, reader)
     load = None if options.no_load else _load(options.index, options.seconds)
     try:
         paces = [_pace(name, function, options.seconds) for name, function in _moving(library, reader).items()]
@@ -129,26 +121,36 @@ def _probes(options: argparse.Namespace) -> int:
         if load is not None:
             load.kill()
             load.wait()
-    print(f"{'value':22}{'changes/s':>11}{'readings/s':>12}{'us/call':>9}{'least':>12}{'most':>12}")
-    for pace in paces:
-        rate = pace.readings / pace.seconds
-        print(
-            f"{pace.name:22}{pace.changes_hz:11.1f}{rate:12.0f}{pace.call_us:9.1f}{pace.least:12.6g}{pace.most:12.6g}"
-        )
+    _print_paces(paces)
     missing = _call_rows()
     cost = _cost(10.0)
     for line in (*wrong, *missing):
         print(f"WRONG: {line}")
     if options.json:
-        content = {
-            "gpu": values,
-            "paces": [dataclasses.asdict(pace) for pace in paces],
-            "wrong": wrong,
-            "missing": missing,
-            "cost": cost,
-        }
+        told = [dataclasses.asdict(pace) for pace in paces]
+        content = {"gpu": values, "paces": told, "wrong": wrong, "missing": missing, "cost": cost}
         options.json.write_text(json.dumps(content, indent=2, default=str))
     return 1 if wrong or missing else 0
+
+
+def _all_values(library: Any, reader: GpuReader) -> dict[str, Any]:
+    """Every value of NVML by name; says how many this GPU tells, and what the first reading cost."""
+    began = time.perf_counter()
+    gpu = reader.full()
+    first_ms = (time.perf_counter() - began) * 1e3
+    driver = library.nvmlSystemGetDriverVersion()
+    print(f"{gpu.name}, driver {driver}, {time.strftime('%Y-%m-%d')}; first full reading {first_ms:.1f} ms")
+    values = {field.name: getattr(gpu, field.name) for field in dataclasses.fields(gpu)}
+    absent = sorted(name for name, value in values.items() if value is None or value == ())
+    print(f"{len(values) - len(absent)} values told, {len(absent)} not: {', '.join(absent) or 'none'}")
+    return values
+
+
+def _print_paces(paces: Sequence[Pace]) -> None:
+    print(f"{'value':22}{'changes/s':>11}{'readings/s':>12}{'us/call':>9}{'least':>12}{'most':>12}")
+    for one in paces:
+        rates = f"{one.changes_hz:11.1f}{one.readings / one.seconds:12.0f}{one.call_us:9.1f}"
+        print(f"{one.name:22}{rates}{one.least:12.6g}{one.most:12.6g}")
 
 
 def _load(index: int, seconds: float) -> subprocess.Popen[str] | None:

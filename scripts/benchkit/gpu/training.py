@@ -15,7 +15,6 @@ import contextlib
 import itertools
 import json
 import os
-import resource
 import signal
 import socket
 import statistics
@@ -30,6 +29,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 
+from benchkit.cpu_time import children_cpu_s
 from benchkit.gpu import report as gpu_report
 from benchkit.gpu.smi import Smi
 from labkit.machine.shell import LabError, python, rankscope
@@ -210,7 +210,7 @@ def _quiet(paths: Sequence[Path], window_s: float) -> Phase:
 
 
 def _observed(paths: Sequence[Path], window_s: float, processes: Sequence[subprocess.Popen[bytes]]) -> Phase:
-    before = _children_cpu_s()
+    before = children_cpu_s()
     with tempfile.TemporaryDirectory() as folder:
         command = [rankscope(), "record", "--out", folder, "--window", f"{window_s:g}"]
         for process in processes:
@@ -218,7 +218,7 @@ def _observed(paths: Sequence[Path], window_s: float, processes: Sequence[subpro
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
             raise LabError(f"rankscope record ended with {done.returncode}: {done.stderr.strip()[-300:]}")
-        cpu_s = _children_cpu_s() - before
+        cpu_s = children_cpu_s() - before
         (window,) = (path for path in Path(folder).iterdir() if (path / "window.json").exists())
         manifest = json.loads((window / "window.json").read_text())
         names = ("ranks", "steps", "patterns", "collectives", "counters")
@@ -226,11 +226,6 @@ def _observed(paths: Sequence[Path], window_s: float, processes: Sequence[subpro
     since = manifest["start"] - (time.time() - time.monotonic())
     until = since + manifest["seconds"]
     return Phase(_step_s(paths, since, until), since, until, cpu_s, manifest, tables)
-
-
-def _children_cpu_s() -> float:
-    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return usage.ru_utime + usage.ru_stime
 
 
 def _costs(phases: Sequence[tuple[Phase, Phase]], options: argparse.Namespace) -> list[str]:

@@ -1,6 +1,6 @@
 """Python stacks: what they cost and whether they are right, beside py-spy and Austin over the same processes.
 
-Eight processes with twenty threads each do known work and measure it themselves (unwinder_workload.py). The observers take
+Eight processes with twenty threads each do known work and measure it themselves (workload.py). The observers take
 turns, Rankscope once and py-spy twice a round. A sample is the stack of a thread that runs, for all of them: py-spy without
 --idle, Austin with -s, ours by the timer; the stacks that ours also takes of threads that wait are shown, not counted.
 Rate and length are the same for all. Agreement is the total variation distance of the shares of leaf functions, over those
@@ -33,6 +33,7 @@ from benchkit.unwinder.processes import Workload, workloads
 from benchkit.unwinder.profile import Reading, distance, expected_noise, only, split_distances, together
 from benchkit.unwinder.workload import CYCLE_CPU_S, FUNCTIONS
 from labkit.machine.shell import EXIT_NOT_GOOD_ENOUGH
+from rankscope.diagnose.cli.output import progress
 
 CHEAPER, FAILED, BEYOND = "cheaper", "failed", "beyond"
 TARGETS = {
@@ -103,12 +104,10 @@ def _rounds(
     """All turns of these observers over fresh processes."""
     found = {name: Turns() for name in names}
     busy = min(options.busy * (os.cpu_count() or 1) / processes, 0.9)
-    with workloads([sys.executable] * processes, threads, busy, options.cycle) as running:
+    with workloads([sys.executable] * processes, threads, busy, options.cycle) as running, progress() as say:
         for number in range(options.rounds):
             for name in names:
-                print(
-                    f"{processes} x {threads} threads, round {number + 1}/{options.rounds}: {name} …", file=sys.stderr
-                )
+                say(f"{processes} x {threads} threads, round {number + 1}/{options.rounds}: {name} …")
                 _turn(found[name], name, running, options, austin)
     return found
 
@@ -184,64 +183,72 @@ def _lines(
     options: argparse.Namespace,
     why_not: str,
 ) -> list[str]:
-    totals = {name: together(turns.readings) for name, turns in found.items()}
-    ours = totals[OURS]
-
-    def row(words: str, value: str, cells: Sequence[float | str]) -> str:
-        shown = "".join(f"{cell if isinstance(cell, str) else format(cell, value):>11}" for cell in cells)
-        return f"{words:<46}{shown}".rstrip()
-
-    def column(attribute: str) -> list[float]:
-        return [getattr(total, attribute) for total in totals.values()]
-
-    def profile(turns: dict[str, Turns]) -> list[str]:
-        sums = {name: together(each.readings) for name, each in turns.items()}
-        profiles = {name: only(total.samples, FUNCTIONS) for name, total in sums.items()}
-        elsewhere = [100 * (1 - profiles[name].total() / total.samples.total()) for name, total in sums.items()]
-        truths = {name: each.truth for name, each in turns.items()}
-        return [
-            row("samples in functions that only wait, %", ".2f", elsewhere),
-            row("distance to what the processes measured", ".4f", [distance(profiles[n], truths[n]) for n in turns]),
-            row(
-                "  of a perfect observer, median",
-                ".4f",
-                [expected_noise(truths[n], profiles[n].total()) for n in turns],
-            ),
-            row("distance to py-spy (py-spy: to itself)", ".4f", _apart(turns)),
-            row("seconds behind, at worst", ".2f", [each.behind_s for each in sums.values()][:2]),
-        ]
-
+    """The whole report."""
     lines = [
         f"{options.processes} processes x {options.threads} threads, CPython {platform.python_version()}, "
         f"{os.cpu_count()} cores, {options.rate} Hz, {options.rounds} rounds of {options.seconds:g} s",
         "",
-        row("", "", list(found)),
-        row("CPU s per 1,000 samples of running threads", ".3f", column("per_1000_running_s")),
-        row("CPU s per 1,000 stacks reported", ".3f", column("per_1000_reported_s")),
-        row("CPU while observing, % of a core", ".2f", [100 * t.cpu_s / t.wall_s for t in totals.values()]),
-        row("  in the kernel: rs_sample, rs_sched_switch", ".2f", [100 * ours.kernel_cpu_s / ours.wall_s]),
-        row("  the observer's processes", ".2f", [100 * t.own_cpu_s / t.wall_s for t in totals.values()]),
-        row("  not counted: BPF for other purposes", ".2f", [100 * ours.other_cpu_s / ours.wall_s]),
-        row("CPU s to start, not counted", ".2f", column("start_cpu_s")),
-        row("samples of threads on a CPU (others: derived)", ",.0f", column("running")),
-        row("stacks reported, waiting or queued ones too", ",.0f", column("reported")),
-        row("failed, %", ".3f", [t.failed_percent if t.attempts else "not told" for t in totals.values()]),
-        row("truncated, %", ".3f", [100 * ours.truncated / max(ours.reported, 1)]),
+        *_costs({name: together(turns.readings) for name, turns in found.items()}),
         "",
         "profile over the functions that work (TVD, those with at least 1 %)",
-        *profile(found),
+        *_profiles(found),
         "",
         f"the same with {options.agreement[0]} processes x {options.agreement[1]} threads, where py-spy keeps pace",
-        *profile(slower),
+        *_profiles(slower),
         "",
-        f"{'':<44}{'measured':>10}{'target':>10}",
+        *_targets(measured),
     ]
-    for name, (words, comparison, limit) in TARGETS.items():
-        line = f"{words:<44}{measured[name]:>10.4g}{f'{comparison} {limit:g}':>10}  {_verdict(name, measured)}"
-        lines.append(line.rstrip())
-    lines.append(f"{'  … ours against all that py-spy reports':<44}{measured['cheaper_than_all_it_reports']:>10.4g}")
     if measured["noise"] > RESOLVED:
         lines.append(f"py-spy differs from itself by more than {RESOLVED:g}: take more rounds, on a quiet machine")
     if AUSTIN not in found:
         lines.append(f"Austin: {why_not}"[:80])
+    return lines
+
+
+def _row(words: str, value: str, cells: Sequence[float | str]) -> str:
+    """A line of the report, a column for each observer; `value`: how numbers are formatted."""
+    shown = "".join(f"{cell if isinstance(cell, str) else format(cell, value):>11}" for cell in cells)
+    return f"{words:<46}{shown}".rstrip()
+
+
+def _costs(totals: dict[str, Reading]) -> list[str]:
+    ours, all_ = totals[OURS], totals.values()
+    return [
+        _row("", "", list(totals)),
+        _row("CPU s per 1,000 samples of running threads", ".3f", [t.per_1000_running_s for t in all_]),
+        _row("CPU s per 1,000 stacks reported", ".3f", [t.per_1000_reported_s for t in all_]),
+        _row("CPU while observing, % of a core", ".2f", [100 * t.cpu_s / t.wall_s for t in all_]),
+        _row("  in the kernel: rs_sample, rs_sched_switch", ".2f", [100 * ours.kernel_cpu_s / ours.wall_s]),
+        _row("  the observer's processes", ".2f", [100 * t.own_cpu_s / t.wall_s for t in all_]),
+        _row("  not counted: BPF for other purposes", ".2f", [100 * ours.other_cpu_s / ours.wall_s]),
+        _row("CPU s to start, not counted", ".2f", [t.start_cpu_s for t in all_]),
+        _row("samples of threads on a CPU (others: derived)", ",.0f", [t.running for t in all_]),
+        _row("stacks reported, waiting or queued ones too", ",.0f", [t.reported for t in all_]),
+        _row("failed, %", ".3f", [t.failed_percent if t.attempts else "not told" for t in all_]),
+        _row("truncated, %", ".3f", [100 * ours.truncated / max(ours.reported, 1)]),
+    ]
+
+
+def _profiles(turns: dict[str, Turns]) -> list[str]:
+    """How far each observer's profile is from what the processes measured, and ours from py-spy's."""
+    sums = {name: together(each.readings) for name, each in turns.items()}
+    profiles = {name: only(total.samples, FUNCTIONS) for name, total in sums.items()}
+    elsewhere = [100 * (1 - profiles[name].total() / total.samples.total()) for name, total in sums.items()]
+    truths = {name: each.truth for name, each in turns.items()}
+    perfect = [expected_noise(truths[name], profiles[name].total()) for name in turns]
+    return [
+        _row("samples in functions that only wait, %", ".2f", elsewhere),
+        _row("distance to what the processes measured", ".4f", [distance(profiles[n], truths[n]) for n in turns]),
+        _row("  of a perfect observer, median", ".4f", perfect),
+        _row("distance to py-spy (py-spy: to itself)", ".4f", _apart(turns)),
+        _row("seconds behind, at worst", ".2f", [each.behind_s for each in sums.values()][:2]),
+    ]
+
+
+def _targets(measured: dict[str, float]) -> list[str]:
+    lines = [f"{'':<44}{'measured':>10}{'target':>10}"]
+    for name, (words, comparison, limit) in TARGETS.items():
+        line = f"{words:<44}{measured[name]:>10.4g}{f'{comparison} {limit:g}':>10}  {_verdict(name, measured)}"
+        lines.append(line.rstrip())
+    lines.append(f"{'  … ours against all that py-spy reports':<44}{measured['cheaper_than_all_it_reports']:>10.4g}")
     return lines

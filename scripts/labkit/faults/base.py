@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from labkit.launch import Job, Plan
-from labkit.steps import Pace
+from labkit.step_times import Pace
 
 TUNING_ROUNDS, TUNING_TRIES = 3, 2
 TUNING_S, TUNING_STEPS = 2.5, 8

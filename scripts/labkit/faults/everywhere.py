@@ -11,7 +11,7 @@ from typing import ClassVar
 from labkit.faults.base import Fault, Truth
 from labkit.faults.python_slow import FUNCTIONS
 from labkit.launch import Plan
-from labkit.steps import read
+from labkit.step_times import read
 
 _CAUSE = {"workload": frozenset({"slow-everywhere"})}
 WIDTH = {"strong": 640, "weak": 448}

@@ -16,7 +16,7 @@ from labkit.faults.python_slow import PythonSlow
 from labkit.faults.slow_link import SlowLink
 from labkit.faults.slow_read import SlowRead
 from labkit.launch import Job, Plan
-from labkit.steps import Pace
+from labkit.step_times import Pace
 
 
 class Pair(Fault):

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from labkit.faults.base import Fault, Truth
 from labkit.machine import hosts
-from labkit.machine.hosts import INTERFACE, Host
+from labkit.machine.hosts import INTERFACE
 
 # A tenth is what a port that fell back from 100 to 10 Gbit/s leaves.
 SHARES = {"strong": 0.1, "weak": 0.4}
@@ -68,7 +68,6 @@ class PacketLoss(SlowLink):
     tuning_s = 6.0  # a step in eight waits for a packet
 
     def _strike(self) -> None:
-        self._struck: Host = self.host
         self.tune(self.host.lose, {"strong": 0.02, "weak": 0.008}[self.dose], self.least, self.most)
 
     def revert(self) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from labkit.cases import Bench, Case, Result
 from labkit.gpu.faults import ALL
 from labkit.gpu.launch import PER_HOST, RANKS, GpuJob, GpuPlan
-from labkit.gpu.steps import GpuPace
+from labkit.gpu.step_times import GpuPace
 from labkit.launch import Plan
 
 # One seed in so many has a job that waits for its GPU only each SYNC_EVERY-th step, and runs ahead in between.

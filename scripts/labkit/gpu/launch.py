@@ -11,7 +11,7 @@ import zlib
 from dataclasses import dataclass
 from pathlib import Path
 
-from labkit.gpu import steps
+from labkit.gpu import step_times
 from labkit.gpu.sim.sim import Machine
 from labkit.launch import Job, Plan, RankEnded, start
 from labkit.machine import hosts
@@ -92,10 +92,10 @@ class GpuJob(Job):
             time.sleep(0.05)
 
     def _fewest_steps(self) -> int:
-        return min(len(steps.read(self.folder / f"rank{rank}.steps")) for rank in range(self.plan.ranks))
+        return min(len(step_times.read(self.folder / f"rank{rank}.steps")) for rank in range(self.plan.ranks))
 
-    def pace(self, since: float, until: float) -> steps.GpuPace | None:
-        return steps.pace(self.folder, self.plan.ranks, since, until)
+    def pace(self, since: float, until: float) -> step_times.GpuPace | None:
+        return step_times.pace(self.folder, self.plan.ranks, since, until)
 
     def expect_the_end_of(self, rank: int) -> None:
         """This rank dies of the fault: that it is gone breaks no case."""

@@ -131,10 +131,6 @@ class Group:
         except OSError as error:
             raise Impossible(f"memory cannot be limited to {bytes_most} bytes: {error.strerror}") from None
 
-    def remove(self) -> None:
-        for path in self.paths:
-            remove_group(path)
-
     def _place(self, controller: str) -> tuple[Path, int]:
         hierarchy = self._where.get(controller)
         if hierarchy is None:

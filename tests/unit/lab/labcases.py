@@ -7,7 +7,7 @@ from typing import Any
 
 from labkit.cases import Case, Result, plan_of
 from labkit.faults import Truth
-from labkit.steps import Pace
+from labkit.step_times import Pace
 
 BEFORE = Pace(40, 0.160, (0.02,) * 8, (0.01,) * 8)
 AFTER = Pace(30, 0.240, (0.02, 0.10, *(0.02,) * 6), (0.01,) * 8)

@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from labkit.shipper import Shipper
+from labkit.machine.log_pipe import Shipper
 
 FEATURES = Path(__file__).resolve().parents[3] / "scripts/labkit/training/features.py"
 RANKS = 5

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from labkit.cases import CPU, Case, plan_of, random_of, schedule
-from labkit.cli import _faults
+from labkit.cli import faults_named
 from labkit.faults import ALL, CLASSIC
 from labkit.launch import Plan
 from labkit.machine.shell import EXIT_USAGE, LabError
@@ -20,10 +20,10 @@ def every_case() -> list[Case]:
     return [Case(fault, seed, dose=dose) for seed in SEEDS for fault in ALL for dose in ("strong", "weak")]
 
 
-def test_there_are_24_kinds_of_fault_four_pairs_and_two_kinds_of_healthy_run() -> None:
+def test_there_are_29_kinds_of_fault_five_pairs_and_two_kinds_of_healthy_run() -> None:
     groups = [kind.group for kind in ALL.values()]
-    assert len(groups) - groups.count("healthy") - groups.count("pairs") >= 24
-    assert groups.count("pairs") >= 4
+    assert len(groups) - groups.count("healthy") - groups.count("pairs") == 29
+    assert groups.count("pairs") == 5
     assert groups.count("healthy") == 2
     assert all(ALL[name].name == name for name in ALL)
     assert "other" not in groups
@@ -67,11 +67,11 @@ def test_a_lab_without_sharing_starts_a_job_per_case() -> None:
 
 
 def test_faults_are_chosen_by_name_and_by_group() -> None:
-    assert _faults("all", ALL) == list(ALL)
-    assert set(_faults("classic", ALL)) == set(CLASSIC)
-    assert set(_faults("network,none", ALL)) == {"slow-link", "packet-loss", "slow-fabric", "cut-off", "none"}
+    assert faults_named("all", ALL) == list(ALL)
+    assert set(faults_named("classic", ALL)) == set(CLASSIC)
+    assert set(faults_named("network,none", ALL)) == {"slow-link", "packet-loss", "slow-fabric", "cut-off", "none"}
     with pytest.raises(LabError) as refused:
-        _faults("python-slow,no-such", ALL)
+        faults_named("python-slow,no-such", ALL)
     assert "no-such" in str(refused.value)
     assert refused.value.exit_code == EXIT_USAGE
 

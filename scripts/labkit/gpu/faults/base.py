@@ -12,7 +12,7 @@ from labkit.gpu.launch import GpuJob
 from labkit.gpu.sim import sysfs
 from labkit.gpu.sim.sim import Part
 from labkit.run import SETTLE_S
-from labkit.steps import Pace
+from labkit.step_times import Pace
 
 # From the fault to a place inside the window of observation, seconds: the observer needs some to start.
 INTO_WINDOW_S = (SETTLE_S + 6.5, SETTLE_S + 9.0)

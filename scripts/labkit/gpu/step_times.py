@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, fields
 from pathlib import Path
 
-from labkit.steps import Pace, rows
+from labkit.step_times import Pace, rows
 
 # A step that took longer to wait for its GPU has waited; one that runs ahead does not call at all.
 _WAITED_S = 1e-3
