@@ -1,4 +1,4 @@
-"""Columns: the types of the arrays that a fleet is made of."""
+"""A column of texts of which few are different: codes, and the texts they stand for."""
 
 from __future__ import annotations
 

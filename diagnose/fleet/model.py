@@ -114,7 +114,7 @@ class Flows:
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """Stays in the collectives of each step (slots.py)."""
+    """Stays in the collectives of each step (fleet/slots.py reads them, model/slots.py uses them)."""
 
     stay_s: Floats  # ranks x steps x slots, seconds; NaN where it is not known
     ops: tuple[str, ...]  # one per slot

@@ -1,8 +1,8 @@
 """Pipelines seen from outside: ranks that wait for messages (send, recv) of one another, besides collectives.
 
 A slow stage makes the stages after it wait for its activations and those before it for its gradients; with a flush at the end of the
-step everybody waits for everybody. Whoever suffers most waits longest, so own time, not waiting, is compared (judge.py): ranks of one
-stage with each other, and the replay (lost_time.py) runs each pipeline of m micro-batches through.
+step everybody waits for everybody. Whoever suffers most waits longest, so own time, not waiting, is compared: ranks of one
+stage with each other, and the replay (model/replay.py) runs each pipeline of m micro-batches through.
 
 The k-th ranks of the stages are one pipeline; m is how often a rank receives per step, on the median rank that does.
 The transfer is what the collectives that are no messages take at least (slots.py), where that is known, else nothing.

@@ -23,7 +23,6 @@ Trimmed mean and winsorised error: Yuen 1974. False discoveries: statsmodels, fd
 
 from __future__ import annotations
 
-import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -85,24 +84,26 @@ def differences(
     spread = usual_spread(own, roles, error, step_s)
     share = np.where(spread.peers < 3, limits.EFFECT_SHARE_FEW, limits.EFFECT_SHARE)
     floor = np.maximum(share * step_s, least_s)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
+    with np.errstate(divide="ignore", invalid="ignore"):
         z = excess / np.sqrt(spread.between_s**2 + error**2)
         z_always = excess / np.sqrt(spread.between_s**2 + spread.wander_s**2)
-        slower = np.nanmean(np.where(np.isfinite(gap), gap > 0, np.nan), axis=1)
-    freedom = combined_freedom(spread.between_s, error, trimmed_freedom(noise, rho))
-    of_peers = _MAD_EFFICIENCY * spread.wander_values * (1 - rho) / (1 + rho)
-    freedom_always = combined_freedom(spread.between_s, spread.wander_s, of_peers)
     better = z_always > np.nan_to_num(z, nan=-np.inf)
     always = better & (spread.peers >= 2) & (lowest_kept(gap) >= 2 * floor)
+    of_peers = _MAD_EFFICIENCY * spread.wander_values * (1 - rho) / (1 + rho)
+    freedom = np.where(
+        always,
+        combined_freedom(spread.between_s, spread.wander_s, of_peers),
+        combined_freedom(spread.between_s, error, trimmed_freedom(noise, rho)),
+    )
+    steps = np.isfinite(gap).sum(axis=1)
     return Differences(
         own_s=trimmed_mean(own),
         peers_own_s=trimmed_mean(median),
         excess_s=excess,
         error_s=error,
         z=np.nan_to_num(np.where(always, z_always, z)),
-        freedom=np.where(always, freedom_always, freedom),
-        slower_share=np.nan_to_num(slower),
+        freedom=freedom,
+        slower_share=(gap > 0).sum(axis=1) / np.maximum(steps, 1),
         steady_s=_steady(gap, drifting),
         floor_s=floor,
         peer_count=spread.peers,

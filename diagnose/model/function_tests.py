@@ -9,7 +9,7 @@ sd(f,r) over the rank's n steps: a few accidents in one function lengthen its me
 (n - 1) · (1 + max(…)² / (sd² / n))² degrees of freedom: the peers' scale counts as known (stats/README.md).
 
 Odd: z >= 4 and Benjamini-Hochberg at 1 % over all ranks and functions tested; t - median above the effect floor; and the rank's
-steps say the same, though they cannot prove it: z >= 2 (compare.py), excess above the floor and in every third of the steps.
+steps say the same, though they cannot prove it: z >= 2 (excess.py), excess above the floor and in every third of the steps.
 From 16 peers on: the spread of fewer is not known well enough for so many tests.
 
 With 2 to 15 peers there is no such p, so the function must be out of all proportion: t at least four times the most of any peer, and

@@ -1,6 +1,6 @@
 """The history of windows: an embedded store in one folder, Parquet throughout, read with pyarrow datasets.
 
-    DIR/windows/<name>/     a window folder as observer/windows.py writes it, and verdict.json: what was judged then
+    DIR/windows/<name>/     a window folder as observer/window/folder.py writes it, and verdict.json: what was judged then
     DIR/index.parquet       one row per window (`INDEX`); only a cache: rebuilt from the folders where it is lost or damaged
     DIR/lock                held by whoever writes
 

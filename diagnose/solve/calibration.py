@@ -141,13 +141,14 @@ def reliability(pairs: Iterable[Pair], edges: Sequence[float] = (0.0, 0.5, 0.6, 
     return tuple(bins)
 
 
-def wilson(right: int, count: int, z: float = 1.96) -> tuple[float, float]:
-    """(p + z²/2n ± z √(p(1-p)/n + z²/4n²)) / (1 + z²/n): where the true share lies, 95 of 100 times."""
+def wilson(right: int, count: int) -> tuple[float, float]:
+    """(p + z²/2n ± z √(p(1-p)/n + z²/4n²)) / (1 + z²/n), z = 1.96: where the true share lies, 95 of 100 times."""
     if count == 0:
         return 0.0, 1.0
-    p, square = right / count, z * z / count
-    half = z * math.sqrt(p * (1 - p) / count + square / (4 * count))
-    return max((p + square / 2 - half) / (1 + square), 0.0), min((p + square / 2 + half) / (1 + square), 1.0)
+    from statsmodels.stats.proportion import proportion_confint  # a second to load; only for tables of many verdicts
+
+    least, most = proportion_confint(right, count, method="wilson")
+    return float(least), float(most)
 
 
 def expected_error(bins: Sequence[Bin]) -> float:
