@@ -5,7 +5,7 @@ and detaching them 20 ms, where separate perf events take 0.1-0.3 s each to go, 
 Older kernels get the separate events. Source: include/uapi/linux/bpf.h (BPF_LINK_CREATE, link_create.uprobe_multi), perf_event_open(2).
 
 `counters`: the place (file offset of a 16-bit number) of the reference counter of each probe that has one; why we would
-ever have one is told in beside_others.py.
+ever have one is told in shared_uprobes.py.
 """
 
 from __future__ import annotations

@@ -2,12 +2,12 @@
 /*
  * calls: enter and leave of chosen library functions: one event per call, or one sum per process.
  *
- * Which functions: probes/call_table.py. probes/calls.py generates the small programs around the functions here: rs_enter_N
+ * Which functions: table.py. probe.py generates the small programs around the functions here: rs_enter_N
  * for each row, rs_leave_S for each scope; launch rows have only rs_enter_N, which counts. Functions that may throw have no
  * return probe, which an exception does not survive, but probes on their return instructions. Probes sit on the library's
  * inode, so a process that no one watches pays the trap too, and is let go after it has been counted.
  *
- * Cost: a uprobe is 1-2 us on bare metal and about 10 us in a nested virtual machine, twice per call; so calls.py watches
+ * Cost: a uprobe is 1-2 us on bare metal and about 10 us in a nested virtual machine, twice per call; so probe.py watches
  * rs_call_hits and detaches a row that exceeds its budget.
  */
 #include "common.bpf.h"
@@ -119,7 +119,7 @@ rs_enter(struct pt_regs *ctx, u32 row, u32 scope, u64 shortest_ns, int throws, s
 
 /*
  * at_return 0: from a return probe, after the return address is gone from the stack. 1: from a probe on an instruction by
- * which the function may leave (probes/returns.py): it does so where the stack is as it was at the entry.
+ * which the function may leave (elf/return_sites.py): it does so where the stack is as it was at the entry.
  */
 static __always_inline int rs_return(struct pt_regs *ctx, u32 scope, int at_return)
 {

@@ -4,7 +4,7 @@
   collective  the operation itself runs in this call, on whichever thread: entering to leaving is the *stay*
   wait        the calling thread waits here for collectives that run elsewhere
   backward    a backward pass; a marker of the step
-  gc          a garbage collection of the interpreter; its address is not found by name (unwinder/gc.py)
+  gc          a garbage collection of the interpreter; its address is not found by name (unwinder/interpreter/gc.py)
 Accelerator libraries, whose calls put work on a stream and return:
   enqueue     an asynchronous collective is put on a stream: a marker of the step; its duration says nothing
   group       the end of a group of enqueued collectives
@@ -12,7 +12,7 @@ Accelerator libraries, whose calls put work on a stream and return:
   poll        the calling thread asks whether the GPU has finished, without waiting; only summed up
   memory      a copy between host and GPU or on the GPU; blocks the thread only where it lasts
   allocate    GPU memory is taken or given back; blocks where it lasts (giving back waits for the GPU)
-  launch      a kernel or a graph is launched; never timed, only counted, within a budget (probes/launches.py)
+  launch      a kernel or a graph is launched; never timed, only counted, within a budget (launches.py)
 
 Nesting: a runtime call ends in a driver call, a collective launches kernels. For the accelerator roles only the outermost
 call of a role on a thread is kept, in the kernel (`SCOPED`): cudaStreamSynchronize hides the cuStreamSynchronize inside it,
@@ -64,7 +64,7 @@ class CallRow:
     datatype: int = 0  # argument that becomes bits 0-7 of `aux`
     operation: int = 0  # bits 8-15
     peer: int = 0  # bits 16-31: the other rank, or the root
-    direction: int = 0  # argument that becomes `aux`: the direction of a copy (probes/cuda.py)
+    direction: int = 0  # argument that becomes `aux`: the direction of a copy (copies.py)
     towards: int = 0  # the direction where the function's name says it
     object: int = 0  # argument kept as `object` (field `stack` of the event): communicator, stream or event
     shortest_ns: int = 0  # calls shorter than this are only summed up; 0 = each is an event of its own
@@ -85,7 +85,7 @@ class CallRow:
 
     @property
     def throws(self) -> bool:
-        """Whether a C++ exception may pass through it: such a function must not have a return probe (returns.py)."""
+        """Whether a C++ exception may pass through it: such a function must not have a return probe (elf/return_sites.py)."""
         return self.symbol.startswith("_Z")
 
     @property

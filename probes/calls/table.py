@@ -1,6 +1,6 @@
 """The library functions whose calls are timed. A new library is a new row, here or in the file of its family.
 
-What a row says, and what roles mean: call_row.py. A row's number is its place here: events and maps carry it.
+What a row says, and what roles mean: row.py. A row's number is its place here: events and maps carry it.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 /*
  * files: how long the threads of watched processes stay in read, write and sync calls, how many bytes, on which device.
  *
- * probes/files.py generates one enter and one exit program per system call around rs_file_enter and rs_file_exit. The
- * descriptor is followed to its file's type and device at the end of the call: task -> files -> fdt -> fd[] -> inode -> super block, by offsets from the running kernel's BTF.
+ * probe.py generates one enter and one exit program per system call around rs_file_enter and rs_file_exit. The
+ * descriptor is followed to its file's type and device at the end of the call: task -> files -> fdt -> fd[] -> inode ->
+ * super block, by offsets from the running kernel's BTF.
  * Short calls are counted with their bytes per process and operation.
  *
  * Descriptors found to be sockets are let go at once for RS_FORGET_NS: a collective writes to its peers thousands of times a

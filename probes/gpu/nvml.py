@@ -2,7 +2,7 @@
 
 In: libnvidia-ml through pynvml. Out: NvmlReading. One GPU's field that the library does not support, or that fails, is None;
 a host without the library or the driver is a reading without GPUs that says why. Nothing is ever set. A recorded tree
-has the file `nvml.json`: what `to_json` wrote. About 10-30 ms for 8 GPUs. `gpu_sampler.py` watches them over a window.
+has the file `nvml.json`: what `to_json` wrote. About 10-30 ms for 8 GPUs. `sampler.py` watches them over a window.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The GPUs of this host over a window: a thread that samples them through NVML at chosen rates.
 
-In: pynvml. Out: GpuRecording (gpu_series.py). At `activity_hz` (10 Hz): GPM, and every other time (without GPM every time) SM
+In: pynvml. Out: GpuRecording (series.py). At `activity_hz` (10 Hz): GPM, and every other time (without GPM every time) SM
 clock, reasons for lowered clocks, power. At `status_hz` (0.5 Hz): memory clock, temperatures, ECC, remapped rows, PCIe, NVLink
 states, errors and bytes, processes. Everything at begin and end. README.md says how fast each value truly changes and what has
 been verified. Cost: scripts/bench counters. Nothing is ever set.

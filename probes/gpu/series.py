@@ -1,6 +1,6 @@
 """What a window saw of each GPU: a series of samples, and what its counters grew by.
 
-In: rows and readings that `gpu_sampler.py` took. Out: GpuSamples, GpuGrowth, GpuRecording. Pure.
+In: rows and readings that sampler.py took. Out: GpuSamples, GpuGrowth, GpuRecording. Pure.
 """
 
 from __future__ import annotations

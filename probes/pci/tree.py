@@ -1,6 +1,6 @@
 """The PCI Express tree: which bridges a GPU, NIC or NVMe disk hangs from, and which NIC is nearest to a GPU.
 
-In: /sys/bus/pci/devices, /sys/class/infiniband, /sys/class/net. Out: PcieTree. `pcie_sampler.py` watches the links over a
+In: /sys/bus/pci/devices, /sys/class/infiniband, /sys/class/net. Out: PcieTree. sampler.py watches the links over a
 window. NUMA nodes are those of sysfs, −1 unknown.
 """
 

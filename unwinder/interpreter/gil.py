@@ -17,7 +17,7 @@ LAST_HOLDER = 8
 
 
 def tell(maps: Any, interpreter: Interpreter) -> None:
-    """Enter the GIL into the BPF map `rs_gils` (probes/sched.bpf.c); nothing where its place is not known."""
+    """Enter the GIL into the BPF map `rs_gils` (probes/sched/sched.bpf.c); nothing where its place is not known."""
     if interpreter.gil_address and interpreter.gil_bytes:
         table = maps["rs_gils"]
         table[ctypes.c_uint32(interpreter.pid)] = table.Leaf(

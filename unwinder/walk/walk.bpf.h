@@ -182,7 +182,7 @@ static __always_inline u64 rs_not_zero(u64 value)
 	return (value | -value) >> 63;
 }
 
-/* Tells a code object from another that came to lie at the same address. symbols.py computes the same. */
+/* Tells a code object from another that came to lie at the same address. names/code.py computes the same. */
 static __always_inline u32 rs_checksum(const struct rs_offsets *o, struct rs_span *span, u64 code)
 {
 	/* Fails where it is not in memory now; user space can have the page brought in. */
