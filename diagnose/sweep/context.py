@@ -142,7 +142,7 @@ class Context:
         if rebooted and not lifetime:
             return Growth(max(0.0, value), self.uptime_s, False)
         seconds = self.now_s - then.time_s if rebooted else self.uptime_s - then.uptime_s
-        # A counter that fell was reset (driver reloaded): what it shows now came since.
+        # A counter that fell was reset, by a driver reload say: all that it shows now came since.
         amount = value - then.value if value >= then.value else max(0.0, value)
         return Growth(amount, max(seconds, 0.0), False)
 

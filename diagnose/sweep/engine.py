@@ -95,7 +95,7 @@ class _Running:
                 "", f"did not end within {limit_s:g} s", action="Look for a stuck mount or device; see fs.stuck."
             )
             self.findings = [late]
-            # Its thread may still be writing: from here on it has a context of its own.
+            # Its thread may still write into the context: what the sweep reads from now on is another one.
             self.context = replace(self.context, counters={}, words={})
 
 

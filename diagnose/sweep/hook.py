@@ -27,7 +27,7 @@ def run_hook(program: str, content: dict[str, Any], timeout_s: float) -> str:
     try:
         _, errors = child.communicate(json.dumps(content).encode(), timeout_s)
     except subprocess.TimeoutExpired:
-        # The whole session: a shell's children would live on.
+        # The whole session is killed: of a shell alone the children would live on.
         os.killpg(child.pid, signal.SIGKILL)
         child.wait()
         if child.stderr is not None:

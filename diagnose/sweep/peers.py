@@ -28,7 +28,7 @@ from rankscope.probes.errors import BadData
 FILE_CAP = 16 * 1024 * 1024
 MAX_FILES, LEAST_HOSTS = 20_000, 3
 _AGREE, _Z, _FLOOR = 2 / 3, 4.0, 0.05
-# Levels that differ from host to host for good reasons: not compared as numbers.
+# Values that differ between healthy hosts, such as how full a disk is: not compared as numbers.
 _NOT_NUMBERS = frozenset({"disk.full", "disk.slow", "mem.pressure", "os.limits", "os.kmsg", "fs.stuck", "job.orphans"})
 
 

@@ -157,7 +157,7 @@ def _connect(path: Path) -> sqlite3.Connection:
             raise sqlite3.DatabaseError("it is damaged")
         database.executescript(_TABLES)
         database.execute(f"PRAGMA user_version = {_VERSION}")
-        # One sweep lost in a power cut is no harm; a sync on a slow disk in every sweep would be.
+        # Losing one sweep in a power cut does no harm. Waiting for a slow disk in every sweep would.
         database.execute("PRAGMA synchronous = OFF")
         for table, columns in (("counters", 6), ("words", 3), ("current", 5), ("sweeps", 4), ("history", 6)):
             found = len(database.execute(f"PRAGMA table_info({table})").fetchall())
@@ -214,6 +214,6 @@ def _remember(
 def _prune(database: sqlite3.Connection, now_s: float, retention_days: float) -> None:
     oldest = now_s - retention_days * 86400
     database.execute("DELETE FROM history WHERE time < ?", (oldest,))
-    # A clock that was ahead once must not leave sweeps in the future.
+    # Sweeps from the future, written while the clock was ahead, would never be old enough to go.
     database.execute("DELETE FROM sweeps WHERE time < ? OR time > ?", (oldest, now_s))
     database.execute("DELETE FROM history WHERE rowid <= (SELECT max(rowid) FROM history) - ?", (_MAX_ROWS,))

@@ -29,7 +29,7 @@ def main() -> int:
         benches.add_parser("gpu", help="the probes on a real GPU: what is told, how often it changes, is it right")
     )
     options = parser.parse_args()
-    if getattr(options, "anywhere", False):  # touches nothing but its own memory
+    if getattr(options, "anywhere", False):  # needs neither root nor the machine for itself
         return int(options.run(options))
     if os.geteuid() != 0:
         print("bench: needs root", file=sys.stderr)

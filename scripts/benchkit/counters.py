@@ -21,7 +21,7 @@ from labkit.machine.shell import REPOSITORY, LabError
 
 TARGET_SHARE = 0.01
 _INSIDE = "benchkit.counters"
-_BURST_EVERY_S = 8.0  # as the default
+_BURST_EVERY_S = 8.0  # as the observer does by default
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:

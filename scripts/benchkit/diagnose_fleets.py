@@ -211,7 +211,7 @@ def build(
         else:
             seconds[row, function] += shown * lost
         planted.append(Planted(int(row), fault, function, lost))
-    # Of a sum of functions with independent noise; or, harder, of all of them together.
+    # Noise of each function for itself; or, harder to see through, one noise for all functions of a step.
     own_noise = noise if whole else noise * float((mean**2).sum() ** 0.5 / mean.sum())
     own = seconds.sum(axis=1)[:, None] * np.exp(rng.normal(0, own_noise, (ranks, steps)))
     own += (rng.random((ranks, steps)) < 0.01) * rng.exponential(0.08 * STEP_S, (ranks, steps))

@@ -59,7 +59,7 @@ def _run_chunk(cases: list[Case], progress: Progress, bench: Bench) -> Iterator[
             session = _Session(job, bench, progress)
             while left and session.usable:
                 result = session.run(left[0])
-                if result is None:  # the job is not what it was
+                if result is None:  # the job steps more slowly than at first: a new one is started for this case
                     break
                 yield replace(result, wall_s=time.monotonic() - began)
                 began = time.monotonic()
@@ -88,7 +88,7 @@ class _Session:
             self.usable = False
             return Result(case, plan, verdicts.IMPOSSIBLE, str(error))
         except LabError as error:
-            if error.help:  # something is missing on this host: no case will do better
+            if error.help:  # an error with a remedy: something is missing on this host, and every case would fail
                 raise
             self.usable = False
             result = Result(case, plan, verdicts.FAILED, str(error))

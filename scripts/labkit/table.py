@@ -175,7 +175,7 @@ def good_enough(results: Sequence[Result], wanted: float = GOOD_ENOUGH) -> bool:
 
 
 _OUTCOMES = (verdicts.FIRST, verdicts.IN_THREE, verdicts.WRONG, verdicts.SILENT, verdicts.FAILED)
-# Of confidence; the last bound is above all.
+# Bounds of the bins of confidence; the last one is above 1, so that 1 is in a bin.
 _BINS = (0.0, 0.5, 0.6, 0.7, 0.8, 0.85, 0.9, 0.95, 1.01)
 PRECISION = 0.98
 

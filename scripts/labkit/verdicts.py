@@ -93,7 +93,7 @@ def _names(suspect: Suspect, truth: Truth) -> bool:
         return False
     if truth.exact and suspect.cause not in truth.causes[suspect.component]:
         return False
-    # "gpu2 by eval-server (4711)" names gpu2.
+    # What follows a name does not matter: "gpu2 by eval-server (4711)" names gpu2, "gpu21" does not.
     if truth.instances and not any(
         re.match(rf"{re.escape(one)}(?![\w.])", suspect.instance) for one in truth.instances
     ):
@@ -106,7 +106,7 @@ def _names(suspect: Suspect, truth: Truth) -> bool:
             return False
     elif suspect.ranks != truth.ranks:
         return False
-    # A qualified name may carry its class: Metrics.log_metrics.
+    # A method may be given with its class: Metrics.log_metrics.
     return truth.function is None or (suspect.function or "").rsplit(".", 1)[-1] == truth.function
 
 

@@ -19,10 +19,10 @@ from labsupport import PLAIN_JOB, rankscope, trains
 
 RANKS, SLOW_RANK = 2, 1
 WINDOW_S = 10.0
-# A tenth of the time may be told apart: the two jobs share two cores with each other, and their steps are not in step.
+# The two jobs share two cores and are not in step with each other, so their profiles may differ by a tenth of the time.
 MOST_APART = 0.10
-# Of some 500 samples at the bound of one in a thousand: the 99.8 % quantile of Poisson(0.5). What the true share is,
-# scripts/bench unwinder measures over tens of thousands.
+# Of about 500 samples at most one in a thousand may fail: 3 is the 99.8 % quantile of Poisson(0.5). scripts/bench unwinder measures
+# the true share over tens of thousands.
 MOST_FAILED = 3
 INSIDE, OUTSIDE = 29871, 29873  # ports, which name the jobs; outside the range from which the kernel hands them out
 _ISOLATED = ["unshare", "--mount", "--pid", "--fork", "--net", "--kill-child", "--mount-proc"]

@@ -44,7 +44,7 @@ def _scsi(context: Context) -> Iterator[Finding]:
             count = int(text or "", 16)
         except ValueError:
             continue
-        # A disk counts some errors for commands it does not know, at every probe; hence the allowance.
+        # Disks count an error for every command that they do not know, and are asked such commands when probed: allow a few.
         grown = context.grown(disk, count)
         if grown.amount > context.number("scsi_errors"):
             yield context.warning(

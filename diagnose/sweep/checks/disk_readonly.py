@@ -25,7 +25,7 @@ def run(context: Context) -> Iterator[Finding]:
     try:
         remounted = {event.instance for event in logged_events(context) if event.family == READONLY}
     except Unreadable:
-        remounted = set()  # os.kmsg says that the log cannot be read
+        remounted = set()  # the log cannot be read; os.kmsg says so
     writable = _fstab(context.text("etc/fstab") or "")
     for mount in found:
         reason = _why(context, mount, remounted, writable)

@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from rankscope.probes.host.procfs import ProcStat, read_environ_bytes, read_stat
 
-# variable that names the run: what launches it
+# Environment variable that names the run → the launcher that sets it.
 LAUNCHERS = {
     b"TORCHELASTIC_RUN_ID": "torchrun",
     b"SLURM_STEP_ID": "Slurm",
@@ -65,7 +65,7 @@ def claims(root: Path, among: Sequence[int]) -> Launched:
                 )
             )
         except PermissionError:
-            refused += pid != 1  # process 1 may be sealed off even from root, and is never left over
+            refused += pid != 1  # process 1 may refuse even root, and is no rank
         except (OSError, ValueError):
             continue
     return Launched(tuple(found), refused)

@@ -41,7 +41,7 @@ TARGETS = {
     FAILED: ("failed samples, %", "<", 0.1),
     BEYOND: ("distance to py-spy beyond its own noise", "<=", 0.01),
 }
-RESOLVED = 0.03  # with more noise than this in the reference, a difference of 0.01 cannot be told
+RESOLVED = 0.03  # where py-spy differs from itself by more than this, a difference of 0.01 says nothing
 OURS, PYSPY, AUSTIN = "Rankscope", "py-spy", "Austin"
 
 

@@ -26,11 +26,11 @@ from rankscope.unwinder.interpreter.find import find_interpreter
 OLDEST, NEWEST = (3, 8), (3, 14)
 MOST_FAILED = 0.001
 BEYOND = 0.01
-_RATE_HZ = 499  # a version has one process: more samples of it in as much time
+_RATE_HZ = 499  # each version has only one process: a higher rate gives enough samples of it
 _PYSPY_RATE_HZ = 99
 _THREADS = 5
 _BUSY = 0.7  # of all cores, together
-_SURE = 0.99  # a sound row is called bad once in a hundred
+_SURE = 0.99  # a row without any fault is called bad once in a hundred
 _PATIENCE_S = 60.0
 
 

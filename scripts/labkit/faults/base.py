@@ -15,9 +15,9 @@ from labkit.step_times import Pace
 
 TUNING_ROUNDS, TUNING_TRIES = 3, 2
 TUNING_S, TUNING_STEPS = 2.5, 8
-# Good enough: wanted over gained.
+# Tuning ends when wanted slow-down / measured slow-down lies between these.
 TUNED = (0.75, 1.2)
-# There at all, in about this dose.
+# A case counts only if wanted / measured lies between these: otherwise the fault did not take, or was another dose.
 SEEN = (0.4, 2.5)
 # By how much a fault lengthens the step, as a share of the healthy step.
 DOSES = {"strong": (0.5, 0.9), "weak": (0.12, 0.22)}
@@ -123,7 +123,8 @@ class Fault(abc.ABC):
                 return
             level = nearest
             apply(level)
-            # A level that is set again need not do what it did: a limit that is raised finds other pages in the room.
+            # Measured again at the level that won: setting the same level twice need not have the same effect (a memory limit that
+            # is raised and lowered again finds other pages in the cache).
             if SEEN[0] <= self._wanted_over_gained() <= SEEN[1]:
                 return
 
@@ -144,7 +145,7 @@ class Fault(abc.ABC):
             off = abs(math.log(max(times, 1e-3)))
             if off < nearest:
                 best, nearest = level, off
-            # Never by more than three at once: one bad step of a few says little.
+            # At most by a factor of three at a time: a few steps are a poor measurement.
             level = min(most, max(least, level * min(3.0, max(1 / 3, times))))
         return best
 

@@ -5,7 +5,8 @@ import subprocess
 from labkit.faults.base import Fault, Truth
 
 HOGS = 3
-# Waiting comes in slices of the scheduler: with a share of just what it needs a rank loses more than that (measured).
+# A rank whose fair share just covers its need still waits for whole slices of the scheduler: the effect is larger than the
+# arithmetic of shares says (measured), and this factor corrects for it.
 SHARE_OF_NEED = 1.5
 NAMES = ("compress-logs", "index-files", "checksum", "backup-agent", "node-scanner")
 
@@ -18,7 +19,7 @@ class CpuHog(Fault):
         # Only the rank that has a core for itself: on a shared core more than one rank would suffer.
         self.victim = self.job.lone
         name = self.rng.choice(NAMES)
-        # A script's process is called after its file.
+        # A process that runs a script is named after the file: the name that the verdict should give.
         script = self.job.folder / name
         script.write_text("#!/bin/sh\nwhile :; do :; done\n")
         script.chmod(0o700)

@@ -28,7 +28,7 @@ class SlowCollate(Fault):
         return replace(plan, workers=1)
 
     def inject(self) -> Truth:
-        # The worker makes a batch while the rank trains on another: only what is longer than a step is lost.
+        # A worker makes the next batch while the rank trains on this one: only the time beyond one step delays the rank.
         manner = self.rng.choice(("busy", "sleep"))
 
         def delay(seconds: float) -> None:
@@ -59,7 +59,7 @@ class FewWorkers(Fault):
                 more = {"workers": FEW} if rank == self.victim else {}
                 self.job.order(rank, {"fetch_s": self.healthy.step_s + seconds - WORKER_S, **more})
 
-        # Its loader starts anew with fewer workers, which is a stall that must not be taken for the dose.
+        # The loader is started again with fewer workers. That stalls the job once; wait until it is over before measuring.
         self.job.order(self.victim, {"workers": FEW})
         time.sleep(RESTART_S)
         self.tune(delay, self.added_s, 0.01, 1.0)
@@ -70,7 +70,7 @@ class FewWorkers(Fault):
             self.job.order(rank, None)
 
 
-# What a worker of the usual job needs for a batch, beside that.
+# What a worker of the healthy job needs for a batch, in addition.
 WORKER_S = 0.04
 
 

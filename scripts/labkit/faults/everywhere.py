@@ -34,7 +34,7 @@ class SlowEverywhere(Fault):
         function = self.rng.choice(FUNCTIONS)
         ranks = _all_ranks(self.job.plan)
         for rank in ranks:
-            # Asleep: eight ranks that compute so much would not fit on two cores.
+            # Slow by sleeping: eight ranks that compute more would not fit on two cores.
             self.job.order(rank, {"function": function, "manner": "sleep", "seconds": self.added_s})
         causes = {"python": frozenset({"slow-function", "blocking-call"})}
         there = Truth("fault", causes, ranks, function=function, everyone=True)
@@ -57,7 +57,8 @@ class BiggerModel(Fault):
         width = WIDTH[self.dose]
         reached = max(read(self.job.folder / f"rank{rank}.steps")[-1].step for rank in _all_ranks(self.job.plan))
         device_s = self.job.plan.device_ms / 1000
-        # The exchange of the gradients grows with the square of the width; the device gets what is left of the dose.
+        # A wider model has gradients that grow with the square of the width: they lengthen the exchange. The rest of the dose goes
+        # to the time on the device.
         exchange_s = max(0.0, self.healthy.step_s - device_s - max(self.healthy.own_s))
         left_s = self.added_s - exchange_s * ((width / USUAL_WIDTH) ** 2 - 1)
         device = 1 + max(0.05 * device_s, left_s) / device_s

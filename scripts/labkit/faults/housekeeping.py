@@ -35,7 +35,7 @@ class GilHog(Fault):
     group = "python"
 
     def inject(self) -> Truth:
-        # The part that runs while the training thread waits for its read delays nobody.
+        # The part of the hold that overlaps with the training thread's file read delays nobody.
         self.tune(
             lambda seconds: self.job.order(self.victim, {"upload": {"encode_s": seconds}}),
             self.extra_s + _HIDDEN_S, 0.005, 2.0,
@@ -56,7 +56,7 @@ class LockHeld(Fault):
     group = "python"
 
     def inject(self) -> Truth:
-        # The training thread gets the lock once a period, so that a period is what a step takes.
+        # The training thread gets the lock once in each period, so a step takes one period.
         hold_s = self.healthy.step_s + self.added_s - _IDLE_S
         self.job.order(self.victim, {"upload": {"hold_s": hold_s, "idle_s": _IDLE_S}})
         lock = frozenset({"lock"})

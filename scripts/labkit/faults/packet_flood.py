@@ -40,12 +40,12 @@ class PacketFlood(Fault):
     name = "packet-flood"
     group = "cpu"
     min_hosts = 2
-    # With two ranks nobody can say who is odd: time must decide.
+    # With two ranks there is no majority to say which is odd.
     needs_baseline: ClassVar[bool] = True
 
     @classmethod
     def plan(cls, plan: Plan, dose: str, rng: random.Random) -> Plan:
-        # Two ranks with a core each and much to compute: who computes little does not notice.
+        # Two ranks with a core each and much to compute: a rank that mostly waits would not notice the interrupts.
         return replace(plan, ranks=2, hosts=2, lone=rng.randrange(2), views=400, device_ms=80.0)
 
     def inject(self) -> Truth:

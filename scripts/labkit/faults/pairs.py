@@ -23,7 +23,7 @@ class Pair(Fault):
     """`kinds`: the first is on the rank with a core of its own, the second on another (or, for a link, not on its host)."""
 
     group = "pairs"
-    min_ranks = 3  # of two slow ranks nobody can say what each would take
+    min_ranks = 3  # with two ranks, both slow, nothing shows how long a healthy one takes
     kinds: ClassVar[tuple[type[Fault], type[Fault]]]
 
     def __init__(self, job: Job, rng: random.Random, dose: str, healthy: Pace) -> None:
@@ -31,7 +31,7 @@ class Pair(Fault):
         first, second = (kind(job, rng, dose, healthy) for kind in self.kinds)
         first.victim = job.lone
         second.victim = rng.choice([rank for rank in range(job.plan.ranks) if rank != job.lone])
-        # Steps are as long as the slower of the two: with equal doses each hides most of the other, and both are odd.
+        # A step is as long as its slowest rank: with equal doses removing one fault alone would gain little, yet both are faults.
         second.added_share = first.added_share
         self._parts = (first, second)
 
@@ -42,7 +42,7 @@ class Pair(Fault):
         return plan
 
     def inject(self) -> Truth:
-        # Each alone at first, so that it can be tuned: together each hides a part of the other.
+        # Tuned one after the other, each alone: together each hides a part of the other's effect.
         first, second = self._parts
         if isinstance(first, PythonSlow):
             first.inject()

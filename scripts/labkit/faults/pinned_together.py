@@ -15,7 +15,7 @@ from labkit.faults.base import Fault, Truth
 from labkit.launch import Plan
 
 RANKS = 2
-# Views of a sample (40 microseconds of CPU each, about) and the time of the device, ms.
+# Random crops per sample (about 40 us of CPU each), and the time on the device in ms.
 WORK = {"strong": (1500, 20.0), "weak": (500, 90.0)}
 
 

@@ -18,9 +18,9 @@ class PipePrint(Fault):
         return equipped(plan)
 
     def inject(self) -> Truth:
-        # The report of one step per so much time: that is then what a step takes.
+        # The pipe is read at the pace of one report in this many seconds, so that is how long a step takes.
         self.job.shippers[self.victim].pace_s = (self.healthy.step_s + self.added_s) / REPORT_BYTES
-        # The pipe holds two reports; until it is full nobody waits.
+        # The pipe holds two reports: the rank waits only once it is full.
         time.sleep(2 * self.healthy.step_s * self.healthy.step_s / self.added_s)
         causes = frozenset({"blocking-call", "slow-function"})
         return Truth("fault", {"python": causes}, (self.victim,), function="print_report")

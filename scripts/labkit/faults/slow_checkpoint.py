@@ -27,7 +27,7 @@ class SlowCheckpoint(Fault):
         device = self.job.device
 
         def throttle(seconds: float) -> None:
-            # Nothing is written between two checkpoints, and for so long a pause the throttle gives no credit.
+            # The throttle lets no saved-up bytes pass after a pause, so each checkpoint is written at the limited rate from its start.
             self.job.groups[self.victim].limit_writes(device, int(BYTES / (SAVE_EVERY * seconds)))
 
         self.tune(throttle, self.added_s, 0.002, 2.0)

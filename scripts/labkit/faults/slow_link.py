@@ -11,7 +11,7 @@ from labkit.faults.base import Fault, Truth
 from labkit.machine import hosts
 from labkit.machine.hosts import INTERFACE
 
-# A tenth is what a port that fell back from 100 to 10 Gbit/s leaves.
+# Strong: a tenth of the rate, as when a port falls back from 100 to 10 Gbit/s.
 SHARES = {"strong": 0.1, "weak": 0.4}
 
 
@@ -65,7 +65,7 @@ class PacketLoss(SlowLink):
 
     name = "packet-loss"
     least, most = 0.003, 0.2
-    tuning_s = 6.0  # a step in eight waits for a packet
+    tuning_s = 6.0  # about one step in eight loses a packet: fewer seconds would measure chance
 
     def _strike(self) -> None:
         self.tune(self.host.lose, {"strong": 0.02, "weak": 0.008}[self.dose], self.least, self.most)
@@ -79,7 +79,7 @@ class CutOff(PacketLoss):
 
     name = "cut-off"
     one_dose = True
-    # What waits to be sent again is so for as long as the cut was, and longer each time.
+    # TCP doubles its waiting time with each failed try: after the cut the job needs too long to go on.
     spoils = True
 
     def _strike(self) -> None:

@@ -10,8 +10,8 @@ from labkit.faults.base import Fault, Truth
 from labkit.launch import Plan
 from labkit.machine.shell import Impossible
 
-# The kernel accounts for throttled bytes in slices of a tenth of a second: who must wait waits for the rest of one. For that
-# to be a weak dose the step must be long.
+# The kernel counts throttled bytes in slices of 0.1 s, and a reader over its limit waits for the rest of a slice. Such a wait is
+# a weak dose only if the step is long.
 _SLICE_S, _LONGER_MS = 0.1, 450.0
 
 
@@ -38,7 +38,7 @@ class SlowRead(Fault):
         device = self.job.device
 
         def throttle(seconds: float) -> None:
-            # Whoever has not read for a slice begins a new one, without credit for the time that passed.
+            # A reader that paused for a whole slice starts a new one; the unused part of the old one is lost.
             rate = int(self.job.plan.sample_bytes / seconds)
             for rank in ranks:
                 self.job.groups[rank].limit_reads(device, rate)

@@ -20,7 +20,7 @@ class LongSequences(Fault):
     order_name: ClassVar[str] = "length"
 
     def inject(self) -> Truth:
-        # The longest own part of a step, without what no length changes: the gradients' exchange.
+        # The part of the step that grows with the sequence: all but the exchange of the gradients.
         work_s = self.job.plan.device_ms / 1000 + self.healthy.own_s[self.victim]
         times = 1 + self.extra_s / work_s
         for rank in self._ranks():
@@ -56,7 +56,7 @@ class HeavyStage(Fault):
 
     @classmethod
     def plan(cls, plan: Plan, dose: str, rng: random.Random) -> Plan:
-        # An even number of ranks, two in a stage at least; none with a core of its own, or its neighbour in the stage is slower.
+        # An even number of ranks, at least two in a stage. No rank has a core of its own: it would be faster than the other of its stage.
         ranks = max(4, plan.ranks - plan.ranks % 2)
         return replace(plan, ranks=ranks, hosts=min(plan.hosts, 2), lone=plan.lone % ranks, stages=2, free_cores=True)
 

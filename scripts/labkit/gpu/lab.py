@@ -12,7 +12,7 @@ from labkit.gpu.launch import PER_HOST, RANKS, GpuJob, GpuPlan
 from labkit.gpu.step_times import GpuPace
 from labkit.launch import Plan
 
-# One seed in so many has a job that waits for its GPU only each SYNC_EVERY-th step, and runs ahead in between.
+# In one seed of this many the job waits for its GPU only in each SYNC_EVERY-th step, and queues work ahead in between.
 ASYNCHRONOUS_SEED = 3
 SYNC_EVERY = 3
 WANTED = 0.95
@@ -22,7 +22,7 @@ _COLUMNS = {"host": (5, 4), "copy": (5, 5), "gpu": (5, 5), "peers": (6, 4), "exc
 
 def plan_of(case: Case) -> GpuPlan:
     """Always eight ranks on two hosts; by the seed, how often the job waits for its GPU."""
-    # Work of Python that is hidden behind queued kernels delays nobody: no fault, so no case.
+    # Slow Python that runs while kernels are queued delays nobody. It would be no fault, so it is no case.
     hidden = case.fault == "python-slow"
     rare = case.seed % ASYNCHRONOUS_SEED == 0 and not hidden
     lone = random.Random(f"plan {case.fault} {case.seed}").randrange(RANKS)

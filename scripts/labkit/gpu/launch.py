@@ -18,12 +18,12 @@ from labkit.machine import hosts
 from labkit.machine.shell import LabError, python
 
 JOB_SCRIPT = Path(__file__).with_name("job.py")
-# The machine's state: on a RAM file system.
+# The emulated machine's state; on a RAM file system, since every process of the job maps it.
 MACHINE = Path("/run/rslab/machine")
 RANKS, PER_HOST = 8, 4
 HEALTHY_STEPS = 3
 START_TIMEOUT_S = 60.0
-# Only NCCL's unique id crosses it: the gradients go over the emulated NICs.
+# The ranks exchange only NCCL's unique id over this address; gradients go over the emulated NICs.
 RATE_MBIT = 10_000
 SAMPLES, SAMPLE_BYTES = 4, 4 << 20
 

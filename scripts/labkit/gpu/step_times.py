@@ -9,7 +9,7 @@ from pathlib import Path
 
 from labkit.step_times import Pace, rows
 
-# A step that took longer to wait for its GPU has waited; one that runs ahead does not call at all.
+# Waiting for the GPU longer than this means that the step did wait; a step that runs ahead of its GPU does not wait at all.
 _WAITED_S = 1e-3
 
 

@@ -24,7 +24,7 @@ def device_of(path: Path, root: Path = Path("/")) -> str | None:
     if os.major(number) == 0 or not entry.exists():
         return None
     place = entry.resolve()
-    # A throttle is a matter of the disk, not of its partition.
+    # The kernel throttles whole disks, not partitions: name the disk.
     disk = place.parent if (place / "partition").exists() else place
     return (disk / "dev").read_text().strip()
 

@@ -53,7 +53,7 @@ class Host:
         _run(f"ip -n {inside} link set lo up")
         _run(f"ip -n {inside} addr add {self.address}/24 dev {INTERFACE}")
         _run(f"ip -n {inside} link set {INTERFACE} up")
-        # What clusters run; bbr, the default on some hosts, paces by its own model of the link.
+        # cubic, as clusters run: bbr, the default on some hosts, paces by its own model of the link and blurs a shaped rate.
         quietly("ip", "netns", "exec", inside, "sh", "-c", "echo cubic >/proc/sys/net/ipv4/tcp_congestion_control")
         self.shape(1.0)
         UTS_FOLDER.mkdir(parents=True, exist_ok=True)
@@ -78,7 +78,7 @@ class Host:
         if not share:
             return
         _run(f"tc -n {SWITCH} qdisc add dev {self.port} clsact")
-        # Classic BPF: a random number; at least the limit: go on (-1), else drop (2).
+        # Classic BPF: draw a random number; if it is at least the limit the packet goes on (-1), else it is dropped (2).
         limit = min(round(share * (1 << 32)), (1 << 32) - 1)
         program = f"4,32 0 0 4294963256,53 0 1 {limit},6 0 0 4294967295,6 0 0 2"
         for way in ("ingress", "egress"):

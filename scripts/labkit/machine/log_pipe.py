@@ -9,7 +9,7 @@ import threading
 import time
 from pathlib import Path
 
-# Two reports: the reader always has something to do, and a slow one is felt soon.
+# Room for two reports: enough that the reader never idles, little enough that the rank soon waits for a slow reader.
 PIPE_BYTES = 32 << 10
 _CHUNK = 4096
 _REPORT = re.compile(rb"\.{8,}\n?")
@@ -30,9 +30,9 @@ class Shipper:
         with self._log.open("wb") as log:
             due = time.monotonic()
             while chunk := os.read(self._exit, _CHUNK):
-                log.write(_REPORT.sub(b"", chunk))  # the reports are of no use to anybody
+                log.write(_REPORT.sub(b"", chunk))  # the filler of the reports need not be kept
                 log.flush()
-                # Against a timetable, so that oversleeping does not add up; no credit for what was not used.
+                # Each chunk has a due time, so that sleeping too long once is made up for; idle time is not saved up.
                 due = max(due, time.monotonic()) + len(chunk) * self.pace_s
                 time.sleep(max(0.0, due - time.monotonic()))
         os.close(self._exit)

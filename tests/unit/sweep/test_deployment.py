@@ -15,7 +15,7 @@ import pytest
 from sweep_trees import host, put
 
 DEPLOY = Path(__file__).parents[3] / "scripts" / "deploy"
-RANKSCOPE = Path(__file__).parents[3] / ".venv" / "bin" / "rankscope"
+RANKSCOPE = Path(sys.executable).with_name("rankscope")
 yaml = pytest.importorskip("yaml")
 PROMTOOL = shutil.which("promtool", path=f"{Path(sys.executable).parent}:{os.environ.get('PATH', '')}")
 

@@ -14,7 +14,7 @@ from labkit.gpu.sim.sim import Part
 from labkit.run import SETTLE_S
 from labkit.step_times import Pace
 
-# From the fault to a place inside the window of observation, seconds: the observer needs some to start.
+# Seconds from the order to an event that must fall into the window: the observer needs some to start.
 INTO_WINDOW_S = (SETTLE_S + 6.5, SETTLE_S + 9.0)
 # Bits of nvmlDeviceGetCurrentClocksEventReasons.
 HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 0x8, 0x20, 0x40, 0x80
@@ -45,9 +45,9 @@ class GpuFault(Fault):
     """`victim` is the rank, its GPU (NVML index) and its NIC: on this machine all three have one number."""
 
     group = "gpu"
-    # Weak ones only where they are asked for.
+    # Only some faults have a weak dose.
     one_dose = True
-    # What is left of the speed of the part that suffers, by dose.
+    # By dose: the share of its speed that is left to the part that suffers.
     shares: ClassVar[dict[str, tuple[float, float]]] = {"strong": (0.45, 0.7), "weak": (0.85, 0.92)}
 
     def __init__(self, job: GpuJob, rng: random.Random, dose: str, healthy: Pace) -> None:

@@ -9,7 +9,7 @@ class Lost(GpuFault):
     spoils = True
 
     def inject(self) -> Truth:
-        # The rank may get an error from CUDA and end of it.
+        # The rank may get an error from CUDA, and end.
         self.gpu_job.expect_the_end_of(self.victim)
         self.later(self.rng.uniform(*INTO_WINDOW_S), self._strike)
         return self.truth({"gpu": {"lost", "xid"}}, self.gpu_name, status="hang")

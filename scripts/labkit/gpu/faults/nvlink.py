@@ -12,7 +12,7 @@ class NvlinkDown(GpuFault):
     group = "nvlink"
 
     def inject(self) -> Truth:
-        # A few links down are not felt: a ring that also crosses NICs needs six, and with four left the exchange still hides
+        # A few links down are not felt: a ring that also crosses NICs needs six of them. With four left the exchange still hides
         # behind the backward pass (5 % of the step, measured). With none, the traffic goes over PCIe.
         left = self.rng.choice(LINKS_LEFT[self.dose])
         self.gpu.set(nvlink_active=sum(1 << link for link in self.rng.sample(range(LINKS), left)))

@@ -3,7 +3,7 @@
 from labkit.faults.base import Truth
 from labkit.gpu.faults.base import GpuFault
 
-# Lanes and generation, of 16 and 5.
+# By dose: lanes (of 16) and generation (of 5) that are left.
 LINKS = {"strong": ((8, 5), (8, 5), (4, 5), (16, 3)), "weak": ((16, 4), (8, 5))}
 
 

@@ -4,7 +4,7 @@ from labkit.faults.base import Truth
 from labkit.gpu.faults.base import HW_SLOWDOWN, MAX_CLOCK_HZ, POWER_BRAKE, GpuFault
 
 IDLE_W = 90.0
-# What the job's kernels draw at full clock beyond that (sim/state.c).
+# Watts that the job's kernels draw at full clock, in addition to the idle power (sim/state.c).
 SPAN_W = 437.0
 
 

@@ -3,7 +3,7 @@
 from labkit.faults.base import Truth
 from labkit.faults.python_slow import PythonSlow
 
-# Those that run while the GPU is idle, or soon makes it so: what Python does while kernels are queued delays nobody.
+# Functions that run while the GPU has no work, or that soon leave it without: slow Python behind queued kernels delays nobody.
 FUNCTIONS = ("prepare", "forward", "log_metrics")
 
 
