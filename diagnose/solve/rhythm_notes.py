@@ -1,4 +1,8 @@
-"""What to tell of the rhythm of a window: drifts, spikes of all ranks, and long steps of one that are too few to judge by."""
+"""What to tell of the rhythm of a window: drifts, spikes of all ranks, and long steps of one that are too few to judge by.
+
+Spikes of all ranks are what all do then (a checkpoint, an evaluation): nobody's fault, but they cost, so a note says how much and how
+often. Spikes of one rank alone are episodes (model/episodes.py).
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Did the step time change its level inside the window? A single change point, found by ranks of values (Mann & Whitney 1947)."""
+"""Did a series change its level? A single change point, found by ranks of values (Mann & Whitney 1947)."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from rankscope.probes.arrays import Floats
 
 @dataclass(frozen=True, slots=True)
 class Onset:
-    """From step `column` on, steps take `after_s` instead of `before_s`."""
+    """From place `column` on, values are about `after_s` instead of `before_s`."""
 
     column: int
     before_s: float
     after_s: float
 
 
-def find_onset(step_seconds: Floats, shortest: int = limits.STEPS_LEAST) -> Onset | None:
+def find_onset(values_s: Floats, shortest: int = limits.STEPS_LEAST) -> Onset | None:
     """The split of the series with the largest Mann-Whitney z, if it is clear and the level shifts by 5 % or more.
 
     U(k) = sum of the ranks of the values after k - n2 (n2 + 1) / 2
@@ -27,7 +27,7 @@ def find_onset(step_seconds: Floats, shortest: int = limits.STEPS_LEAST) -> Onse
 
     rho is the lag-1 autocorrelation of the ranks of the values around the medians of both parts: a wandering series has no onset.
     """
-    series = np.asarray(step_seconds, dtype=np.float64)
+    series = np.asarray(values_s, dtype=np.float64)
     count = len(series)
     if count < 2 * shortest or not np.isfinite(series).all():
         return None

@@ -1,12 +1,11 @@
-"""What the step time does within a window besides one change of level (onset.py): it drifts, or every so many steps one is long.
+"""What a series does besides one change of level (onset.py): it drifts, or every so many values one is large.
 
 drift     Theil-Sen slope b = median over s < t of (x(t) - x(s)) / (t - s);  Mann-Kendall S = Σ sign(x(t) - x(s)), ties left out,
           z = (|S| - 1) / √(n(n-1)(2n+5)/18) · √((1-ρ)/(1+ρ)), ρ the lag-1 autocorrelation around the line.
-          A drift: z >= 3, b·n at least 10 % of a step, and the line leaves less (mean absolute rest) than two levels do
-spikes    steps that are a quarter of a step, 6 robust_sd and 30 % of the longest excess above the median. Periodic: three or more, all
-          distances are multiples of the shortest (within a step, from a period of 6 on), and 70 % of them are the shortest itself
-Spikes of one rank alone are episodes (episodes.py). Spikes of all ranks are what all ranks do then (a checkpoint, an evaluation):
-nobody's fault, but they cost, so a note says how much and how often. Theil 1950, Sen 1968, Mann 1945, Kendall 1975.
+          A drift: z >= 3, b·n at least 10 % of the median, and the line leaves less (mean absolute rest) than two levels do
+spikes    values that are a quarter of the median, 6 robust_sd and 30 % of the longest excess above the median. Periodic: three or more,
+          all distances are multiples of the shortest (within one place, from a period of 6 on), and 70 % of them are the shortest itself
+Theil 1950, Sen 1968, Mann 1945, Kendall 1975.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ from rankscope.diagnose.stats.onset import Onset, find_onset
 from rankscope.diagnose.stats.robust import robust_sd_of
 from rankscope.probes.arrays import Floats
 
-_STEPS_MOST = 2000  # pairs grow with the square
+_VALUES_MOST = 2000  # pairs grow with the square
 _Z = 3.0
 _DRIFT_SHARE = 0.10
 _SPIKES_LEAST = 3
-_OF_LONGEST = 0.3  # smaller ones are stalls of a busy host
+_OF_LONGEST = 0.3  # smaller ones are noise with a long tail
 _NEIGHBOURS = 0.7  # of the distances are one period: a few may have been missed
 
 
 @dataclass(frozen=True, slots=True)
 class Drift:
-    """Steps take steadily more (or less): seconds at the begin and at the end of the window."""
+    """Values grow (or shrink) steadily: about the first and about the last."""
 
     begin_s: float
     end_s: float
@@ -38,7 +37,7 @@ class Drift:
 
 @dataclass(frozen=True, slots=True)
 class Spikes:
-    """Every `period`-th step takes `spike_s` instead of `usual_s`; spread over all steps that costs `cost_s` each."""
+    """Every `period`-th value is `spike_s` instead of `usual_s`; spread over all values that is `cost_s` each."""
 
     period: int
     count: int
@@ -50,7 +49,7 @@ class Spikes:
 def find_drift(series: Floats, onset: Onset | None = None) -> Drift | None:
     """A steady change; None where there is none, or where one change of level describes it better."""
     x = np.asarray(series, dtype=np.float64)
-    x = x[:: max(-(-len(x) // _STEPS_MOST), 1)]
+    x = x[:: max(-(-len(x) // _VALUES_MOST), 1)]
     count = len(x)
     if count < 2 * limits.STEPS_LEAST or not np.isfinite(x).all():
         return None
@@ -75,8 +74,7 @@ def find_drift(series: Floats, onset: Onset | None = None) -> Drift | None:
 
 
 def find_growth(series: Floats) -> Onset | None:
-    """The change for the worse within a series: of one level, or of a drift from its first half to its second; None below what
-    counts against a baseline."""
+    """The change for the worse within a series: of one level, or of a drift from its first half to its second; None below 10 %."""
     change = find_onset(series)
     if find_drift(series, change) is not None:
         middle = len(series) // 2
@@ -87,7 +85,7 @@ def find_growth(series: Floats) -> Onset | None:
 
 
 def find_spikes(series: Floats) -> Spikes | None:
-    """Long steps at equal distances; None where there are none."""
+    """Large values at equal distances; None where there are none."""
     x = np.asarray(series, dtype=np.float64)
     known = np.isfinite(x)
     if known.sum() < limits.STEPS_FEW:
