@@ -32,6 +32,7 @@ from rankscope.probes.calls.probe import OpenCall
 from rankscope.probes.calls.table import CALL_TABLE
 from rankscope.probes.files import probe as files
 from rankscope.probes.host import procfs
+from rankscope.probes.host.block_devices import mount_words
 from rankscope.probes.host.mounts import Mounts, read_mounts
 from rankscope.probes.host.namespaces import host_name
 from rankscope.probes.network.flows import FlowSummary
@@ -278,8 +279,7 @@ def _devices(pid: int, events: Events, root: Path) -> dict[int, str]:
     for device in wanted:
         major, minor = files.device_numbers(device)
         mount = mounts.by_device(major, minor)
-        where = f"{mount.mount_point} ({mount.fs_type} {major}:{minor})" if mount else f"device {major}:{minor}"
-        found[device] = where[:200]
+        found[device] = mount_words(mount, major, minor)
     return found
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from rankscope.probes.host import cgroup, cpu_memory, disks, procfs
+from rankscope.probes.host.block_devices import disk_words
 from rankscope.probes.host.cgroup import CgroupSample
 from rankscope.probes.host.cpu_memory import HostDelta, HostSample
 from rankscope.probes.host.disks import DiskSample
@@ -179,7 +180,9 @@ class Gauges:
                 ("disk.write_s", "s", delta.write_s),
                 ("disk.busy_s", "s", delta.busy_s),
             ):
-                rows.append(_row("disk", name, unit, value, instance=delta.device))
+                rows.append(
+                    _row("disk", name, unit, value, instance=disk_words(delta.device, delta.major, delta.minor))
+                )
         return rows
 
     def _interface_rows(self, member: Member) -> list[dict[str, Any]]:

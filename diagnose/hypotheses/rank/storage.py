@@ -1,6 +1,7 @@
 """Storage: the training thread (or a loader worker of the rank) waits in a file system call.
 
-Convicts: time in reads or writes above the peers', and an I/O throttle on the rank's control group or a busy disk.
+Convicts: time in reads or writes above the peers', and an I/O throttle on the rank's control group, or the disk below the
+files busy for 0.8 of the window.
 Acquits: no I/O time above the peers'; waiting for pages where memory is short (memory.py).
 """
 
@@ -16,6 +17,7 @@ from rankscope.diagnose.model.attribute import FunctionExcess
 from rankscope.diagnose.text import rate
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.diagnose.verdict.function import Function
+from rankscope.probes.host.block_devices import number_in
 
 _WRITES = (
     "write",
@@ -30,6 +32,7 @@ _WRITES = (
     "truncate",
     "close",
 )
+_BUSY = 0.8  # of the window: a disk that is idle for a fifth of it is not what its files wait for
 _WRITING = re.compile(r"write|save|checkpoint|ckpt|dump|flush|upload", re.IGNORECASE)
 
 
@@ -95,7 +98,7 @@ def _hardware(case: Case, detail: str, other_way: str) -> Iterator[Evidence]:
     for counter in case.counters("disk.throttled"):
         if counter.value > 0 and not counter.instance.endswith(other_way):
             yield Evidence("cgroup", f"I/O throttle on {counter.instance}", rate(counter.value), None, "")
-    window = case.fleet.seconds
+    window, device = case.fleet.seconds, number_in(detail)
     for counter in case.host_counters("disk.busy_s"):
-        if counter.instance and counter.instance in detail and counter.value >= 0.8 * window:
+        if device and number_in(counter.instance) == device and counter.value >= _BUSY * window:
             yield Evidence("disk", f"{counter.instance} busy", counter.value / window, None, "share of the window")

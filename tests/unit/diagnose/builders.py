@@ -44,7 +44,7 @@ class Work:
 
 
 STEP = (
-    Work("io", "read", 0.006, 40, detail="/data (ext4 on vda1)", caller="Shard.load_batch"),
+    Work("io", "read", 0.006, 40, detail="/data (ext4 254:1)", caller="Shard.load_batch"),
     Work("python", "tokenize", 0.004, 50),
     Work("python", "augment", 0.040, 56),
     Work("python", "build_mask", 0.003, 68),
@@ -231,7 +231,7 @@ BUSY = Work("python", "augment", 0, 56)
 ASLEEP = Work("python", "collate", 0, 74, detail="sleep")
 QUEUE = Work("sched", "ready", 0, 56, detail="queue", caller="augment")
 THROTTLED = Work("sched", "ready", 0, 56, detail="throttled", caller="augment")
-READ = Work("io", "read", 0, 40, detail="/data (ext4 on vda1)", caller="Shard.load_batch")
+READ = Work("io", "read", 0, 40, detail="/data (ext4 254:1)", caller="Shard.load_batch")
 
 
 def slow_python(rank: int, seconds: float, work: Work = BUSY, **more: Any) -> Job:
@@ -261,7 +261,7 @@ def throttled(rank: int, seconds: float, **more: Any) -> Job:
 
 def slow_read(rank: int, seconds: float, **more: Any) -> Job:
     job = Job(extra={rank: [(READ, seconds)]}, **more)
-    job.counters.append({"scope": "cgroup", "rank": rank, "instance": "vda1", "name": "disk.throttled", "kind": "gauge",
+    job.counters.append({"scope": "cgroup", "rank": rank, "instance": "254:0 read", "name": "disk.throttled", "kind": "gauge",
                          "unit": "bytes/s", "value": 5e6, "limit": 5e6})  # fmt: skip
     return job
 
