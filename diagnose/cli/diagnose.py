@@ -13,7 +13,8 @@ from rankscope.diagnose.past.history import DEFAULT_FOLDER, History
 from rankscope.diagnose.solve import judge
 from rankscope.diagnose.solve.judge_steps_file import judge_file
 from rankscope.diagnose.text import clean
-from rankscope.diagnose.verdict.contract import Verdict, to_json
+from rankscope.diagnose.verdict.as_json import to_json
+from rankscope.diagnose.verdict.contract import Verdict
 from rankscope.observer.window.folder import Window
 from rankscope.probes.errors import UsageError
 

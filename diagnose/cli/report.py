@@ -9,7 +9,8 @@ from collections.abc import Iterable, Iterator
 from typing import TextIO
 
 from rankscope.diagnose.text import clean, rank_list, rate, seconds
-from rankscope.diagnose.verdict.contract import AGAINST, DEVICES, Evidence, Suspect, Verdict, timestamp
+from rankscope.diagnose.verdict.as_json import timestamp
+from rankscope.diagnose.verdict.contract import AGAINST, DEVICES, Evidence, Suspect, Verdict
 from rankscope.diagnose.verdict.function import Function
 
 WIDTH = 80

@@ -29,7 +29,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rankscope.diagnose.verdict.contract import Verdict, to_json
+from rankscope.diagnose.verdict.as_json import to_json
+from rankscope.diagnose.verdict.contract import Verdict
 from rankscope.observer.window.folder import MANIFEST, Window, read_window, write_window
 from rankscope.probes.errors import BadData, OutputFailed
 

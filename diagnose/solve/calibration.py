@@ -160,8 +160,8 @@ def expected_error(bins: Sequence[Bin]) -> float:
 # ---- the lab ---------------------------------------------------------------------------------------------------------
 
 
-def from_lab(path: Path) -> tuple[Pair, ...]:
-    """(confidence, right) of the first suspect of every lab result in a JSON file. Raises BadData.
+def from_lab(path: Path, hangs: bool = False) -> tuple[Pair, ...]:
+    """(confidence, right) of the first suspect of every lab result in a JSON file: of slow jobs, or of `hangs`. Raises BadData.
 
     A result is an object with `accused_rightly` or `outcome` ('first': the first suspect was right), and `verdict` (the verdict's JSON,
     as text or as an object) or `confidence`. Results that accuse nobody do not count: nothing was claimed.
@@ -180,21 +180,25 @@ def from_lab(path: Path) -> tuple[Pair, ...]:
     for result in found:
         if not isinstance(result, dict) or result.get("accused") is False:
             continue
-        if (confidence := _confidence(result)) is not None:
+        confidence, hung = _confidence(result)
+        if confidence is not None and hung == hangs:
             pairs.append((confidence, bool(result.get("accused_rightly", result.get("outcome") == "first"))))
     return tuple(pairs)
 
 
-def _confidence(result: dict[str, Any]) -> float | None:
+def _confidence(result: dict[str, Any]) -> tuple[float | None, bool]:
+    """(confidence of the first suspect, whether the verdict was a hang)."""
+    hung = False
     value = result.get("confidence")
     verdict = result.get("verdict")
     if value is None and verdict:
         try:
             verdict = json.loads(verdict) if isinstance(verdict, str) else verdict
+            hung = verdict.get("status") == "hang"
             suspects = verdict.get("suspects") or []
             value = suspects[0].get("confidence") if suspects else None
         except (ValueError, AttributeError, RecursionError, LookupError):
-            return None
+            return None, hung
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 <= value <= 1:
-        return None
-    return float(value)
+        return None, hung
+    return float(value), hung

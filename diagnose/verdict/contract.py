@@ -1,22 +1,13 @@
-"""The verdict: schema `rankscope.verdict/1` of DESIGN.md as frozen dataclasses, its JSON and its exit code.
-
-Times are ISO 8601 in UTC; durations are seconds; what is not known is null.
-"""
+"""The verdict as frozen dataclasses, what may be accused of what, and the exit code. Its JSON: as_json.py."""
 
 from __future__ import annotations
 
-import json
-import math
 from dataclasses import dataclass
-from datetime import datetime, timezone
-from typing import Any
 
-from rankscope.diagnose.text import clean
 from rankscope.diagnose.verdict.function import Function
 from rankscope.diagnose.verdict.note import Note
 from rankscope.probes.errors import EXIT_CRITICAL, EXIT_DEGRADED, EXIT_HEALTHY, EXIT_UNKNOWN
 
-VERDICT_SCHEMA = "rankscope.verdict/1"
 STATUSES = ("healthy", "fault", "imbalance", "hang", "unknown")
 CAUSES: dict[str, tuple[str, ...]] = {
     "gpu": (
@@ -123,93 +114,3 @@ class Verdict:
             "hang": EXIT_CRITICAL,
         }
         return codes.get(self.status, EXIT_UNKNOWN)
-
-
-def to_json(verdict: Verdict) -> str:
-    """The verdict as indented JSON, strictly valid: no NaN, no control characters from targets."""
-    return json.dumps(_verdict(verdict), indent=2, allow_nan=False, ensure_ascii=False)
-
-
-def _verdict(verdict: Verdict) -> dict[str, Any]:
-    steps = verdict.step_seconds
-    return {
-        "schema": VERDICT_SCHEMA,
-        "status": verdict.status,
-        "job": clean(verdict.job),
-        "hosts": [clean(host) for host in verdict.hosts],
-        "ranks": list(verdict.ranks),
-        "window": {"start": timestamp(verdict.start), "end": timestamp(verdict.end)},
-        "baseline": _baseline(verdict.baseline),
-        "step_seconds": {
-            "p50": _number(steps.p50),
-            "p99": _number(steps.p99),
-            "baseline_p50": _number(steps.baseline_p50),
-        },
-        "slowdown_percent": _number(verdict.slowdown_percent, 2),
-        "suspects": [_suspect(suspect) for suspect in verdict.suspects],
-        "notes": [clean(note.text, 400) for note in verdict.notes],
-    }
-
-
-def _baseline(baseline: Baseline | None) -> dict[str, Any] | None:
-    if baseline is None:
-        return None
-    return {
-        "windows": baseline.windows,
-        "ranks": baseline.ranks,
-        "start": timestamp(baseline.start),
-        "end": timestamp(baseline.end),
-        "step_p50": _number(baseline.step_p50),
-        "source": baseline.source,
-        "used": [clean(name) for name in baseline.used],
-    }
-
-
-def _suspect(suspect: Suspect) -> dict[str, Any]:
-    function = suspect.function
-    return {
-        "component": suspect.component,
-        "cause": suspect.cause,
-        "host": clean(suspect.host),
-        "instance": clean(suspect.instance),
-        "ranks": list(suspect.ranks),
-        "function": None if function is None else {
-            "kind": clean(function.kind),
-            "name": clean(function.name),
-            "file": clean(function.file, 400),
-            "line": function.line,
-        },
-        "lost_seconds_per_step": _number(suspect.lost_seconds_per_step),
-        "lost_percent": _number(suspect.lost_percent, 2),
-        "confidence": _number(suspect.confidence, 2),
-        "since": None if suspect.since is None else timestamp(suspect.since),
-        "evidence": [_evidence(evidence) for evidence in suspect.evidence],
-        "action": clean(suspect.action, 400),
-    }  # fmt: skip
-
-
-def _evidence(evidence: Evidence) -> dict[str, Any]:
-    return {
-        "source": clean(evidence.source),
-        "measure": clean(evidence.measure),
-        "value": _value(evidence.value),
-        "expected": _value(evidence.expected),
-        "unit": clean(evidence.unit),
-        "peers": evidence.peers,
-    }
-
-
-def _value(value: float | str | None) -> float | str | None:
-    return clean(value) if isinstance(value, str) else _number(value)
-
-
-def _number(value: float | None, digits: int = 6) -> float | None:
-    return None if value is None or not math.isfinite(value) else round(float(value), digits)
-
-
-def timestamp(unix: float) -> str | None:
-    """ISO 8601 in UTC with milliseconds; None for what is no date."""
-    try:
-        return datetime.fromtimestamp(unix, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-    except (ValueError, OverflowError, OSError):
-        return None

@@ -352,15 +352,16 @@ def confusing(count: int, first: int = 0) -> list[tuple[float, bool]]:
 
 
 def print_fit(results: list[Path], count: int) -> int:
-    """The map of diagnose/calibration.py, counted anew: from lab results where there are any, and the confusing fleets."""
+    """The map of diagnose/solve/calibration.py, counted anew: from lab results where there are any, and the confusing fleets."""
     lab = [pair for path in results for pair in calibration.from_lab(path)]
+    hangs = [pair for path in results for pair in calibration.from_lab(path, hangs=True)]
     fleets = confusing(count)
     pairs = [(calibration.score_of(confidence), right) for confidence, right in (*lab, *fleets)]
     print(f'PROVENANCE = "{len(fleets)} verdicts on {count} synthetic confusing fleets, {len(lab)} lab results"')
     points = calibration.fit(pairs)
     points = points if len(lab) >= calibration.LAB_ENOUGH else calibration.cautious(points)
     print("POINTS = (" + ", ".join(f"({x:g}, {y:g})" for x, y in points) + ")")
-    for what, given in (("lab", lab), ("confusing fleets", fleets)):
+    for what, given in (("lab", lab), ("confusing fleets", fleets), ("hangs of the lab", hangs)):
         print_reliability(f"{what}, by the map in use", given)
     return 0
 

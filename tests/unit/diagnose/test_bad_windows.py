@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from rankscope.diagnose.cli.report import report
 from rankscope.diagnose.fleet.gather import load
 from rankscope.diagnose.solve.judge import diagnose
-from rankscope.diagnose.verdict.contract import to_json
+from rankscope.diagnose.verdict.as_json import to_json
 from rankscope.diagnose.verdict.note import NoteCode
 from rankscope.observer.window.folder import Window, write_window
 from rankscope.probes.errors import BadData, NoRanks

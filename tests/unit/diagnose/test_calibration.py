@@ -19,6 +19,7 @@ from rankscope.diagnose.solve.calibration import (
     MOST,
     POINTS,
     calibrate,
+    calibrate_hang,
     cautious,
     expected_error,
     fit,
@@ -93,6 +94,29 @@ def test_results_of_the_lab_are_read(tmp_path: Path) -> None:
     for content in (results, {"results": results}):
         (tmp_path / "results.json").write_text(json.dumps(content))
         assert from_lab(tmp_path / "results.json") == ((0.8, True), (0.8, False), (0.6, True), (0.7, True))
+
+
+def test_hangs_are_counted_apart_from_slow_jobs(tmp_path: Path) -> None:
+    verdicts = [{"status": status, "suspects": [{"confidence": 0.8}]} for status in ("fault", "hang", "hang")]
+    results = [
+        {"outcome": outcome, "verdict": json.dumps(each)}
+        for outcome, each in zip(("wrong", "first", "wrong"), verdicts, strict=True)
+    ]
+    (tmp_path / "results.json").write_text(json.dumps(results))
+    assert from_lab(tmp_path / "results.json") == ((0.8, False),)
+    assert from_lab(tmp_path / "results.json", hangs=True) == ((0.8, True), (0.8, False))
+
+
+@pytest.mark.parametrize("score", np.linspace(0, 1, 21))
+def test_a_hang_is_never_surer_than_it_says_nor_than_the_map_lets_it(score: float) -> None:
+    assert calibrate_hang(score) <= min(score, calibrate(score), MOST)
+    assert calibrate_hang(score) >= calibrate_hang(score - 0.05)
+
+
+def test_the_confidence_of_a_hang_passes_the_map() -> None:
+    (suspect,) = diagnose(build(builders.stopped(2))).suspects
+    assert (suspect.component, suspect.cause) == ("process", "stopped")
+    assert suspect.confidence == calibrate_hang(0.98) == pytest.approx(calibrate(0.98))
 
 
 @pytest.mark.parametrize("content", ["", "[", "7", '{"results": 3}'])

@@ -20,7 +20,8 @@ from rankscope.diagnose.cli.report import report
 from rankscope.diagnose.past.auto_baseline import MOST, choose
 from rankscope.diagnose.past.history import History
 from rankscope.diagnose.solve.judge import diagnose
-from rankscope.diagnose.verdict.contract import Verdict, to_json
+from rankscope.diagnose.verdict.as_json import to_json
+from rankscope.diagnose.verdict.contract import Verdict
 from rankscope.diagnose.verdict.note import NoteCode
 from rankscope.observer.window.folder import Window, write_window
 from rankscope.probes.errors import OutputFailed

@@ -13,7 +13,8 @@ from builders import codes
 
 from rankscope.diagnose.fleet.steps_file import check
 from rankscope.diagnose.solve.judge_steps_file import judge_timings
-from rankscope.diagnose.verdict.contract import Verdict, to_json
+from rankscope.diagnose.verdict.as_json import to_json
+from rankscope.diagnose.verdict.contract import Verdict
 from rankscope.diagnose.verdict.note import NoteCode
 
 FUNCTIONS = (("load", "io"), ("augment", "python"), ("forward", "kernel"), ("backward", "kernel"), ("update", "python"))

@@ -19,7 +19,8 @@ from rankscope.diagnose.cli.main import run
 from rankscope.diagnose.cli.report import report
 from rankscope.diagnose.fleet.steps_file import check
 from rankscope.diagnose.solve.judge_steps_file import judge_file, judge_timings
-from rankscope.diagnose.verdict.contract import Verdict, to_json
+from rankscope.diagnose.verdict.as_json import to_json
+from rankscope.diagnose.verdict.contract import Verdict
 from rankscope.diagnose.verdict.note import NoteCode
 from rankscope.probes.errors import BadData
 

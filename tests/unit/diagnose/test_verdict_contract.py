@@ -12,7 +12,8 @@ from builders import Job, build
 
 from rankscope.diagnose.cli.report import print_report, report
 from rankscope.diagnose.solve.judge import diagnose
-from rankscope.diagnose.verdict.contract import CAUSES, STATUSES, to_json
+from rankscope.diagnose.verdict.as_json import to_json
+from rankscope.diagnose.verdict.contract import CAUSES, STATUSES
 
 CASES = {
     "healthy": Job(),
