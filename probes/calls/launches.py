@@ -50,7 +50,7 @@ class LaunchCount:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _LaunchPlace:
     row: int
     path: Path
     offsets: tuple[int, ...]
@@ -71,7 +71,7 @@ class LaunchMeter:
     rest_s: float = REST_S
     processes: int = 1
     over_budget_hz: float | None = None
-    _places: list[_Place] = field(default_factory=list)
+    _places: list[_LaunchPlace] = field(default_factory=list)
     _links: list[int] = field(default_factory=list)
     _counted_s: float = 0.0
     _counted: Counter[tuple[int, int]] = field(default_factory=Counter)
@@ -84,7 +84,7 @@ class LaunchMeter:
     def add(self, row: int, path: Path, offsets: Sequence[int]) -> None:
         """A file that exports the functions of a launch row. Attached from the next sample on."""
         with self._lock:
-            self._places.append(_Place(row, path, tuple(offsets)))
+            self._places.append(_LaunchPlace(row, path, tuple(offsets)))
 
     def begin(self, processes: int) -> None:
         """Start counting; `processes` are watched, each with the budget."""

@@ -47,7 +47,7 @@ def leave_offsets(library: Path, symbols: Sequence[Symbol]) -> tuple[int, ...]:
     """File offsets of the instructions by which these functions leave. Raises NoReturns, NotElf, OSError."""
     engine = _engine()
     with library.open("rb") as file:
-        code = _Code(ElfFile(file.fileno(), library.name))
+        code = _LinkedCode(ElfFile(file.fileno(), library.name))
         found: list[int] = []
         for symbol in symbols:
             leaves = _leaves(engine, code, symbol.address, symbol.size)
@@ -73,7 +73,7 @@ def _engine() -> Any:
     raise NoReturns(f"return instructions of {machine} are not known")
 
 
-def _leaves(engine: Any, code: _Code, address: int, size: int) -> tuple[int, ...]:
+def _leaves(engine: Any, code: _LinkedCode, address: int, size: int) -> tuple[int, ...]:
     for _ in range(_MAX_HOPS):
         size = size or code.extent(address)
         if not 0 < size <= MAX_BYTES:
@@ -88,7 +88,7 @@ def _leaves(engine: Any, code: _Code, address: int, size: int) -> tuple[int, ...
     return ()
 
 
-def _decode(engine: Any, code: _Code, address: int, size: int) -> _Body:
+def _decode(engine: Any, code: _LinkedCode, address: int, size: int) -> _Body:
     """Linear sweep: compilers for these machines put no data between instructions."""
     text = code.read(address, size)
     first, leaves, end = ("", ""), [], address
@@ -116,7 +116,7 @@ def _target(operands: str) -> int | None:
     return int(text, 16) if text.startswith("0x") else None
 
 
-class _Code:
+class _LinkedCode:
     """The loaded parts of an ELF file, by address as linked."""
 
     def __init__(self, elf: ElfFile) -> None:

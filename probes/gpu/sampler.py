@@ -55,7 +55,7 @@ Number = Callable[[], float]
 _XIDS_HZ = 1.0
 
 
-class _Track:
+class _GpuTrack:
     """What is known of one GPU so far, and the calls that work on it."""
 
     def __init__(self, library: Any, index: int) -> None:
@@ -156,7 +156,7 @@ class GpuSampler(Sampler):
         self._xids_every = max(1, round(activity_hz / _XIDS_HZ))
         self._library = library
         self._driver = ""
-        self._tracks: list[_Track] = []
+        self._tracks: list[_GpuTrack] = []
         self._watch: XidWatch | None = None
         self._ticks = 0
         self._open = False
@@ -226,7 +226,7 @@ class GpuSampler(Sampler):
         earlier = [(index, Xid(xid, time.monotonic_ns())) for index, xid in self._watch.poll()]
         for index in indices:
             self._doing = f"NVML, gpu{index}"
-            self._tracks.append(_Track(library, index))
+            self._tracks.append(_GpuTrack(library, index))
         for index, each in earlier:
             self._tracks[index].earlier_xids.append(each)
         silent = [f"gpu{index}" for index in handles if index not in self._watch.registered]

@@ -113,7 +113,7 @@ class CgroupEntry:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _ControllerPlace:
     """Where a controller of a process lives: folders of the cgroup and its ancestors, own first."""
 
     version: int
@@ -130,7 +130,7 @@ def sample_cgroup(pid: int, root: Path = ROOT) -> CgroupSample:
         mounts = _cgroup_mounts(root)
     except OSError as error:
         missing.append(f"control groups of pid {pid}: {reason(error)}")
-    places: dict[str, _Place] = {}
+    places: dict[str, _ControllerPlace] = {}
     for controller in _V1_NAMES if entries else ():
         place = _find(controller, entries, mounts, root, missing)
         if place is not None:
@@ -212,7 +212,7 @@ def _cgroup_mounts(root: Path) -> tuple[Mount, ...]:
 
 def _find(
     controller: str, entries: tuple[CgroupEntry, ...], mounts: tuple[Mount, ...], root: Path, missing: list[str]
-) -> _Place | None:
+) -> _ControllerPlace | None:
     """The cgroup that governs `controller`: in version 1 where it is mounted there, else in version 2."""
     name = _V1_NAMES[controller]
     old = next((entry for entry in entries if name in entry.controllers), None)
@@ -230,7 +230,9 @@ def _find(
     for mount in candidates:
         relative = _below(entry.path, mount.root)
         if relative is not None:
-            return _Place(version, _ancestors(f"{str(root).rstrip('/')}{mount.mount_point}", relative, mount.root))
+            return _ControllerPlace(
+                version, _ancestors(f"{str(root).rstrip('/')}{mount.mount_point}", relative, mount.root)
+            )
     # A path that begins with /.. lies outside the cgroup namespace that the observer lives in.
     missing.append(
         f"{controller} cgroup: {entry.path[:200]} lies outside of what is mounted here (run in the host's namespace)"
@@ -261,7 +263,7 @@ def _ancestors(mount_point: str, relative: str, mount_root: str) -> tuple[tuple[
     return tuple(places[:MAX_LEVELS])
 
 
-def _cpu_levels(place: _Place) -> tuple[CpuLevel, ...]:
+def _cpu_levels(place: _ControllerPlace) -> tuple[CpuLevel, ...]:
     return tuple(_cpu_level(folder, path, place.version) for folder, path in place.folders)
 
 
@@ -293,7 +295,7 @@ def parse_cpu_max(text: str) -> tuple[float | None, float]:
     return quota / period, period
 
 
-def _memory_levels(place: _Place) -> tuple[MemoryLevel, ...]:
+def _memory_levels(place: _ControllerPlace) -> tuple[MemoryLevel, ...]:
     return tuple(_memory_level(folder, path, place.version) for folder, path in place.folders)
 
 
@@ -322,7 +324,7 @@ def _memory_level(folder: str, path: str, version: int) -> MemoryLevel:
     )
 
 
-def _io_limits(place: _Place) -> tuple[IoLimit, ...]:
+def _io_limits(place: _ControllerPlace) -> tuple[IoLimit, ...]:
     limits: list[IoLimit] = []
     for folder, path in place.folders:
         if place.version == 2:
@@ -364,7 +366,7 @@ def _device_limits(path: str) -> dict[str, float]:
     return found
 
 
-def _cpuset(place: _Place) -> str:
+def _cpuset(place: _ControllerPlace) -> str:
     names = ("cpuset.effective_cpus", "cpuset.cpus") if place.version == 1 else ("cpuset.cpus.effective", "cpuset.cpus")
     for folder, _ in place.folders:
         for name in names:

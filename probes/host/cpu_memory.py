@@ -38,8 +38,8 @@ class CpuTimes:
 
 
 @dataclass(frozen=True, slots=True)
-class Pressure:
-    """Pressure stall totals of one resource: `some` task, or all (`full`), stalled. Seconds."""
+class PressureStall:
+    """PressureStall stall totals of one resource: `some` task, or all (`full`), stalled. Seconds."""
 
     resource: str
     some_s: float
@@ -74,7 +74,7 @@ class HostSample:
     time_s: float
     total: CpuTimes | None
     cpus: tuple[CpuTimes, ...]
-    pressures: tuple[Pressure, ...]
+    pressures: tuple[PressureStall, ...]
     vm: VmCounters | None
     load_1m: float | None
     runnable: int | None
@@ -89,7 +89,7 @@ class HostDelta:
     seconds: float
     total: CpuTimes | None
     cpus: tuple[CpuTimes, ...]
-    pressures: tuple[Pressure, ...]
+    pressures: tuple[PressureStall, ...]
     vm: VmCounters | None
 
 
@@ -120,7 +120,7 @@ def host_delta(before: HostSample, after: HostSample) -> HostDelta:
         total=_cpu_delta(before.total, after.total) if before.total and after.total else None,
         cpus=tuple(_cpu_delta(earlier[times.cpu], times) for times in after.cpus if times.cpu in earlier),
         pressures=tuple(
-            Pressure(
+            PressureStall(
                 now.resource,
                 max(0.0, now.some_s - pressures[now.resource].some_s),
                 max(0.0, now.full_s - pressures[now.resource].full_s),
@@ -153,7 +153,7 @@ def parse_cpu_times(data: bytes) -> tuple[CpuTimes | None, tuple[CpuTimes, ...]]
     return total, tuple(cpus)
 
 
-def parse_pressure(resource: str, data: bytes) -> Pressure:
+def parse_pressure(resource: str, data: bytes) -> PressureStall:
     """One /proc/pressure file; `full` is 0 where the kernel has none. Raises ValueError."""
     totals: dict[bytes, float] = {}
     for line in data.split(b"\n"):
@@ -163,7 +163,7 @@ def parse_pressure(resource: str, data: bytes) -> Pressure:
                 totals[words[0]] = int(word[6:]) / 1e6
     if b"some" not in totals:
         raise ValueError("no totals")
-    return Pressure(resource, totals[b"some"], totals.get(b"full", 0.0))
+    return PressureStall(resource, totals[b"some"], totals.get(b"full", 0.0))
 
 
 def parse_vmstat(data: bytes) -> VmCounters:
@@ -191,7 +191,7 @@ def _read_cpus(root: Path, missing: list[str]) -> tuple[CpuTimes | None, tuple[C
         return None, ()
 
 
-def _read_pressures(root: Path, missing: list[str]) -> tuple[Pressure, ...]:
+def _read_pressures(root: Path, missing: list[str]) -> tuple[PressureStall, ...]:
     pressures = []
     for resource in PRESSURE_RESOURCES:
         try:

@@ -36,7 +36,7 @@ class Place:
 
 
 @dataclass(frozen=True, slots=True)
-class Launched:
+class OperationCounts:
     """`size` ranks have launched up to operation number `count`; `who` of them is known."""
 
     operation: str  # AllReduce, …; 'collective' before NCCL 2.26
@@ -61,11 +61,11 @@ class Communicator:
     identity: str
     size: int  # 0 where the text does not say
     ranks: tuple[Place, ...]  # all that answered; of text none
-    launched: tuple[Launched, ...]
+    launched: tuple[OperationCounts, ...]
     missing: tuple[Missing, ...]
     troubled: tuple[tuple[Place, str], ...]  # initialising, aborted, failed: with the word
 
-    def behind(self) -> tuple[Launched, ...]:
+    def behind(self) -> tuple[OperationCounts, ...]:
         """Ranks that have launched less of an operation than the furthest. In a busy job some always have: see `laggards`."""
         furthest: dict[str, int] = {}
         for group in self.launched:
@@ -157,7 +157,7 @@ def _communicator(each: Mapping[str, Any]) -> Communicator:
         missing.append(Missing(_place(rank), said.get("unresponsive") is True, said.get("considered_dead") is True))
     used = {operation for operation, count in groups if count}
     launched = [
-        Launched(operation, count, len(who), tuple(who))
+        OperationCounts(operation, count, len(who), tuple(who))
         for (operation, count), who in groups.items()
         if operation in used
     ]
@@ -186,7 +186,7 @@ def _trouble(status: Any) -> str:
     return "initializing" if _number(status.get("init_state"), 0) == 7 else ""
 
 
-def _ordered(groups: Iterable[Launched]) -> tuple[Launched, ...]:
+def _ordered(groups: Iterable[OperationCounts]) -> tuple[OperationCounts, ...]:
     return tuple(sorted(groups, key=lambda group: (group.operation, -group.count, group.who[:1] and group.who[0].rank)))
 
 
@@ -228,7 +228,7 @@ class _Section:
     identity: str = ""
     kind: str = ""
     operation: str = ""
-    group: Launched | None = None
+    group: OperationCounts | None = None
 
 
 def parse_text(text: str) -> RasAnswer:
@@ -263,7 +263,7 @@ def _line(known: Communicator, at: _Section, line: str) -> Communicator:
     if different := _DIFFERENT.match(line):
         at.operation, at.group = different.group(1), None
     elif at.operation and (several := _SEVERAL.match(line)):
-        at.group = Launched(at.operation, int(several.group(2) or 0), int(several.group(1)), ())
+        at.group = OperationCounts(at.operation, int(several.group(2) or 0), int(several.group(1)), ())
         return replace(known, launched=(*known.launched, at.group))
     elif rank := _RANK.match(line):
         place, said = _owner(int(rank.group(1)), rank.group(3)), rank.group(2) or ""
@@ -271,7 +271,7 @@ def _line(known: Communicator, at: _Section, line: str) -> Communicator:
             return replace(known, missing=(*known.missing, Missing(place, unresponsive=True, dead=False)))
         if at.operation and (launched := _LAUNCHED.match(said)):
             at.group = None
-            alone = Launched(at.operation, int(launched.group(1) or 0), 1, (place,))
+            alone = OperationCounts(at.operation, int(launched.group(1) or 0), 1, (place,))
             return replace(known, launched=(*known.launched, alone))
         if at.operation and at.group is not None and not said:
             at.group = replace(at.group, who=(*at.group.who, place))

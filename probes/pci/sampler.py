@@ -58,7 +58,7 @@ class PcieRecording:
     missing: tuple[str, ...] = ()
 
 
-class _Track:
+class _LinkTrack:
     """One node's files and what was read from them."""
 
     def __init__(self, folder: str, node: PcieNode) -> None:
@@ -107,7 +107,7 @@ class PcieSampler(Sampler):
         self._period_ns = int(1e9 / hz)
         self._root = root
         self._tree = EMPTY
-        self._tracks: list[_Track] = []
+        self._tracks: list[_LinkTrack] = []
         self._ticks = 0
         self._began_ns = self._latest_ns = 0
 
@@ -127,7 +127,7 @@ class PcieSampler(Sampler):
             self._stopping.set()
             return
         folder = f"{str(self._root).rstrip('/')}/sys/bus/pci/devices"
-        self._tracks = [_Track(f"{folder}/{node.address}", node) for node in self._tree.nodes]
+        self._tracks = [_LinkTrack(f"{folder}/{node.address}", node) for node in self._tree.nodes]
         self._began_ns = time.monotonic_ns()
 
     def _tick(self, due_ns: int) -> int:
@@ -152,7 +152,7 @@ def _errors(values: list[int]) -> int | None:
     return total_growth([values[0], *values]) if values else None
 
 
-def _growth(track: _Track, tree: PcieTree, seconds: float) -> PcieGrowth:
+def _growth(track: _LinkTrack, tree: PcieTree, seconds: float) -> PcieGrowth:
     node = track.node
     correctable, nonfatal, fatal = (_errors(track.errors[name]) for name in _AER)
     return PcieGrowth(

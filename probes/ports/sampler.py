@@ -47,7 +47,7 @@ Raw = list[tuple[int, int, int]]
 _RawReading = tuple[int, tuple[bytes, bytes]]
 
 
-class _Track:
+class _PortTrack:
     """One port and what was read of it."""
 
     def __init__(self, reader: PortReader) -> None:
@@ -94,7 +94,7 @@ class PortSampler(Sampler):
         self._series_ns, self._burst_ns = int(1e9 / series_hz), int(1e9 / burst_hz)
         self._burst_for_ns, self._every_ns = int(burst_s * 1e9), int(burst_every_s * 1e9)
         self._root = root
-        self._tracks: list[_Track] = []
+        self._tracks: list[_PortTrack] = []
         self._series_due = self._burst_due = self._looking_until = self._bursting_until = 0
         self._bursting: list[tuple[str, tuple[int, int], Callable[[_RawReading], None]]] = []
         self._may_extend = False
@@ -115,7 +115,7 @@ class PortSampler(Sampler):
         ports = tuple(_recording(track) for track in tracks if track.readings)
         return NicRecording(ports, self._cpu_s, tuple(self._missing))
 
-    def _last_readings(self, tracks: list[_Track], timeout_s: float) -> None:
+    def _last_readings(self, tracks: list[_PortTrack], timeout_s: float) -> None:
         """One port hangs: the others' last counters are read without it, all within the time limit."""
         until = time.monotonic() + timeout_s
         for track in tracks:
@@ -132,7 +132,7 @@ class PortSampler(Sampler):
         self._doing = "/sys/class/infiniband"
         for reader in find_ports(self._root):
             self._doing = reader.name
-            track = _Track(reader)
+            track = _PortTrack(reader)
             try:
                 within(_FIRST_READ_S, functools.partial(track.read, thorough=True), "port-reading")
             except (OSError, TimeoutError) as error:
@@ -225,7 +225,7 @@ class PortSampler(Sampler):
             track.reader.close()
 
 
-def _recording(track: _Track) -> PortRecording:
+def _recording(track: _PortTrack) -> PortRecording:
     readings, reader = list(track.readings), track.reader
     known: Raw = [
         (time_ns, port.tx_bytes, port.rx_bytes)

@@ -80,7 +80,7 @@ class _Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class _Place:
+class _RuntimePlace:
     """A file that holds a runtime, and where its symbols are in the process."""
 
     candidate: _Candidate
@@ -152,7 +152,7 @@ def _candidates(mappings: tuple[Mapping, ...], executable: str) -> list[_Candida
     return found
 
 
-def _find_place(pid: int, candidates: list[_Candidate], root: Path) -> _Place:
+def _find_place(pid: int, candidates: list[_Candidate], root: Path) -> _RuntimePlace:
     problems: list[str] = []
     last: Exception | None = None
     for candidate in candidates:
@@ -187,7 +187,7 @@ def _facts(pid: int, candidate: _Candidate, root: Path) -> ElfFacts:
         return read_facts(file, _SYMBOLS)
 
 
-def _place(candidate: _Candidate, facts: ElfFacts) -> _Place | None:
+def _place(candidate: _Candidate, facts: ElfFacts) -> _RuntimePlace | None:
     linked, how = facts.runtime_section, "section .PyRuntime"
     if not linked:
         linked, how = facts.symbol("_PyRuntime"), "symbol _PyRuntime"
@@ -199,7 +199,7 @@ def _place(candidate: _Candidate, facts: ElfFacts) -> _Place | None:
         address = facts.symbol(name)
         return address + bias if address else 0
 
-    return _Place(candidate, linked + bias, how, live("Py_Version"), live("_Py_NoneStruct"), live("PyCode_Type"))
+    return _RuntimePlace(candidate, linked + bias, how, live("Py_Version"), live("_Py_NoneStruct"), live("PyCode_Type"))
 
 
 def _refuse_old(candidate: _Candidate, facts: ElfFacts) -> None:
@@ -210,7 +210,9 @@ def _refuse_old(candidate: _Candidate, facts: ElfFacts) -> None:
         raise UnsupportedInterpreter(f"CPython {text} in {candidate.path}: 3.8-3.15 are known")
 
 
-def _describe(pid: int, start_ticks: int, place: _Place, mappings: tuple[Mapping, ...], memory: Memory) -> Interpreter:
+def _describe(
+    pid: int, start_ticks: int, place: _RuntimePlace, mappings: tuple[Mapping, ...], memory: Memory
+) -> Interpreter:
     path = place.candidate.path
     try:
         version, version_hex, how = _version(place, mappings, memory)
@@ -243,7 +245,7 @@ def _describe(pid: int, start_ticks: int, place: _Place, mappings: tuple[Mapping
     )
 
 
-def _version(place: _Place, mappings: tuple[Mapping, ...], memory: Memory) -> tuple[tuple[int, int], int, str]:
+def _version(place: _RuntimePlace, mappings: tuple[Mapping, ...], memory: Memory) -> tuple[tuple[int, int], int, str]:
     head = memory.read(place.runtime, 24)
     if head[:8] == DEBUG_COOKIE:
         version_hex = int.from_bytes(head[8:12], "little")
@@ -262,7 +264,7 @@ def _version(place: _Place, mappings: tuple[Mapping, ...], memory: Memory) -> tu
     raise UnsupportedInterpreter(f"{place.candidate.path}: its version could not be found")
 
 
-def _offsets(place: _Place, version: tuple[int, int], memory: Memory) -> FrameOffsets:
+def _offsets(place: _RuntimePlace, version: tuple[int, int], memory: Memory) -> FrameOffsets:
     table = TABLES.get(version[1])
     if table is not None:
         return table
@@ -280,7 +282,7 @@ def _offsets(place: _Place, version: tuple[int, int], memory: Memory) -> FrameOf
     return found.offsets
 
 
-def _check(place: _Place, offsets: FrameOffsets, memory: Memory) -> int:
+def _check(place: _RuntimePlace, offsets: FrameOffsets, memory: Memory) -> int:
     """Address of the main interpreter, once its newest thread state points back to it.
 
     Raises InterpreterNotReady, UnsupportedInterpreter, UnreadableMemory.
@@ -299,7 +301,7 @@ def _check(place: _Place, offsets: FrameOffsets, memory: Memory) -> int:
     )
 
 
-def _main_interpreter(place: _Place, offsets: FrameOffsets, memory: Memory) -> int:
+def _main_interpreter(place: _RuntimePlace, offsets: FrameOffsets, memory: Memory) -> int:
     interpreter = read_u64(memory, place.runtime + offsets.runtime_interpreters_head)
     if not interpreter:
         raise InterpreterNotReady(f"{place.candidate.path}: no interpreter yet")
@@ -312,7 +314,7 @@ def _main_interpreter(place: _Place, offsets: FrameOffsets, memory: Memory) -> i
     return interpreter
 
 
-def _gil(place: _Place, offsets: FrameOffsets, interpreter: int, memory: Memory) -> tuple[int, int]:
+def _gil(place: _RuntimePlace, offsets: FrameOffsets, interpreter: int, memory: Memory) -> tuple[int, int]:
     if offsets.runtime_gil != ABSENT:
         return place.runtime + offsets.runtime_gil, GIL_BYTES
     if offsets.interpreter_gil == ABSENT:

@@ -30,7 +30,7 @@ _ROOTS = ("PyGC_Collect", "_PyObject_GC_Malloc")
 
 
 @dataclass(frozen=True, slots=True)
-class _Code:
+class _FileCode:
     """The functions of one file, by address as linked, and which of them it exports."""
 
     elf: ElfFile
@@ -80,7 +80,7 @@ def find_collectors(file: IO[bytes], version: tuple[int, int]) -> tuple[int, ...
     return tuple(found)
 
 
-def _largest(code: _Code, root: int) -> int:
+def _largest(code: _FileCode, root: int) -> int:
     """The largest function within `_DEPTH` calls of `root` that is not exported; 0 where none is large enough."""
     level, seen = [root], {root}
     for _ in range(_DEPTH):
@@ -100,9 +100,9 @@ def _largest(code: _Code, root: int) -> int:
     return 0
 
 
-def _read(elf: ElfFile) -> _Code:
+def _read(elf: ElfFile) -> _FileCode:
     """The table of functions. Raises NotElf for a file that is not laid out as expected."""
     if elf.machine != X86_64:
         raise NotElf("not x86-64")
     exported = [elf.symbols(table)["value"] for table in elf.symbol_sections(DYNSYM)]
-    return _Code(elf, FunctionTable(elf), np.concatenate([np.empty(0, np.uint64), *exported]))
+    return _FileCode(elf, FunctionTable(elf), np.concatenate([np.empty(0, np.uint64), *exported]))

@@ -266,6 +266,13 @@ def parse_debug_offsets(data: bytes) -> DebugOffsets | None:
         raise ValueError(f"debug offsets of Python {major & 0xFF}.{minor} are not known")
     if free_threaded:
         return DebugOffsets(version_hex, True, None)
+    offsets = _published(data, minor)
+    offsets.pack()  # raises ValueError where fields lie too far apart to be one structure
+    return DebugOffsets(version_hex, False, offsets)
+
+
+def _published(data: bytes, minor: int) -> FrameOffsets:
+    """What `_Py_DebugOffsets` of this version says, field by field: long, because the structures have many. Raises ValueError."""
     groups = _GROUPS[minor]
     if len(data) < groups.unicode_object + 32:
         raise ValueError("debug offsets end too early")
@@ -281,7 +288,7 @@ def parse_debug_offsets(data: bytes) -> DebugOffsets | None:
         if not field(group, 0):
             raise ValueError("a structure of no size in the debug offsets")
     argcount, firstlineno = field(code, 6), field(code, 5)
-    offsets = replace(
+    return replace(
         _V312,
         minor=minor,
         runtime_interpreters_head=field(24, 2, 1 << 20),
@@ -319,5 +326,3 @@ def parse_debug_offsets(data: bytes) -> DebugOffsets | None:
         # One pointer and one length more than PyASCIIObject.
         compact_text=field(groups.unicode_object, 3) + 16,
     )
-    offsets.pack()  # raises ValueError where fields lie too far apart to be one structure
-    return DebugOffsets(version_hex, False, offsets)

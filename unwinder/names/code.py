@@ -28,9 +28,6 @@ _LINE_CAP = 65536
 
 UNKNOWN_NAME = "?"
 _PLAIN = re.compile(r"[\x20-\x7e]*")
-_LIBRARY = re.compile(
-    r"/(?:site|dist)-packages/|/lib(?:64)?/python\d(?:\.\d+)?[a-z]*/|/lib(?:64)?/pypy\d|^<frozen |\.zip/"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,8 +190,3 @@ def collapse(frames: Iterable[Frame]) -> str:
 
 def _plain(text: str) -> str:
     return text.replace(";", ":")
-
-
-def is_library(file: str) -> bool:
-    """Whether a file belongs to the standard library or an installed package, rather than to the job itself."""
-    return _LIBRARY.search(file) is not None

@@ -7,7 +7,7 @@ from typing import Any
 
 from rankscope.observer.live.ras import missing, stands_still
 from rankscope.probes.nccl.ras import RasSilence
-from rankscope.probes.nccl.ras_answer import Communicator, Launched, Missing, Place, RasAnswer
+from rankscope.probes.nccl.ras_answer import Communicator, Missing, OperationCounts, Place, RasAnswer
 
 PLACES = tuple(Place(rank, f"node{rank // 2}", 700 + rank, rank % 2, rank % 2) for rank in range(5))
 
@@ -24,7 +24,7 @@ def ranks_here() -> Any:
 
 def answer(counts: list[int], absent: tuple[Missing, ...] = (), size: int = 5) -> RasAnswer:
     groups = tuple(
-        Launched(
+        OperationCounts(
             "AllReduce", count, counts.count(count), tuple(p for p, c in zip(PLACES, counts, strict=True) if c == count)
         )
         for count in sorted(set(counts), reverse=True)

@@ -14,7 +14,6 @@ from rankscope.unwinder.names.code import (
     Symboliser,
     checksum,
     collapse,
-    is_library,
     printable,
 )
 
@@ -124,22 +123,3 @@ def test_printable_text_is_printable_and_stays_so(text: str) -> None:
 def test_stacks_collapse_from_root_to_leaf_with_first_lines() -> None:
     leaf, root = Frame("g;h", "/b.py", 2, 5, False), Frame("f", "/a.py", 1, 9, False)
     assert collapse([leaf, root]) == "f (/a.py:1);g:h (/b.py:2)"
-
-
-@pytest.mark.parametrize(
-    ("file", "library"),
-    [
-        ("/usr/lib/python3.11/threading.py", True),
-        ("/usr/lib/python3/dist-packages/numpy/core.py", True),
-        ("/opt/venv/lib/python3.10/site-packages/torch/nn/modules/module.py", True),
-        ("<frozen importlib._bootstrap>", True),
-        ("/usr/lib/python311.zip/os.py", True),
-        ("/workspace/train.py", False),
-        ("/home/me/python/lib/model.py", False),
-        ("train.py", False),
-        ("<string>", False),
-        ("?", False),
-    ],
-)
-def test_the_job_is_told_from_its_libraries(file: str, library: bool) -> None:
-    assert is_library(file) is library
