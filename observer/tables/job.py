@@ -17,9 +17,9 @@ from rankscope.observer.tables.reading import Reading
 from rankscope.observer.thread import device_calls
 from rankscope.observer.thread.resource_use import Use
 from rankscope.probes.bpf import ring
-from rankscope.probes.calls import copies
 from rankscope.probes.calls.launches import LaunchCount
 from rankscope.probes.calls.row import ENQUEUE
+from rankscope.probes.calls.rows_cuda import runtime_launch_rows
 from rankscope.probes.calls.table import CallRow
 from rankscope.probes.gpu.series import GPM, POWER, GpuSamples
 
@@ -147,7 +147,7 @@ def counter_rows(
     result = hardware_rows.counter_rows(job.reading, others, ports, job.numbers, job.computing, copying)
     for pid, found in rows.items():
         result += _rank_rows(job.numbers[pid], found, raws[pid], table)
-        hz = after.rate_hz(before, pid, copies.runtime_launch_rows(table)) if before and after else None
+        hz = after.rate_hz(before, pid, runtime_launch_rows(table)) if before and after else None
         if hz:
             result.append(row("rank", "", job.numbers[pid], "gpu.launches", "events", hz * raws[pid].window_s))
     return result

@@ -8,12 +8,13 @@ and CUDA Driver API reference, 12.x.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
+from rankscope.probes.calls.copies import BY_ADDRESS, DEVICE_TO_DEVICE, DEVICE_TO_HOST, HOST_TO_DEVICE
 from rankscope.probes.calls.row import ALLOCATE, GPU_WAIT, LAUNCH, MEMORY, POLL, CallRow
 
 RUNTIME, DRIVER = "libcudart", "libcuda.so"
-TO_DEVICE, TO_HOST, ON_DEVICE, BY_ADDRESS = 1, 2, 3, 4  # enum cudaMemcpyKind; 0 is host to host
 
 # An asynchronous copy from pageable memory blocks; what returns within 20 µs has not (a call alone takes 2-10 µs).
 _BRIEF_NS = 20_000
@@ -39,8 +40,8 @@ _RUNTIME_ROWS = (
     _runtime("cudaMemcpyAsync", MEMORY, 3, direction=4, object=5, shortest_ns=_BRIEF_NS),
     _runtime("cudaMemcpy2D", MEMORY, 5, second=6, direction=7, shortest_ns=_BRIEF_NS),
     _runtime("cudaMemcpy2DAsync", MEMORY, 5, second=6, direction=7, object=8, shortest_ns=_BRIEF_NS),
-    _runtime("cudaMemcpyPeer", MEMORY, 5, towards=ON_DEVICE, shortest_ns=_BRIEF_NS),
-    _runtime("cudaMemcpyPeerAsync", MEMORY, 5, towards=ON_DEVICE, object=6, shortest_ns=_BRIEF_NS),
+    _runtime("cudaMemcpyPeer", MEMORY, 5, towards=DEVICE_TO_DEVICE, shortest_ns=_BRIEF_NS),
+    _runtime("cudaMemcpyPeerAsync", MEMORY, 5, towards=DEVICE_TO_DEVICE, object=6, shortest_ns=_BRIEF_NS),
     _runtime("cudaMalloc", ALLOCATE, 2, shortest_ns=_LONG_NS),
     _runtime("cudaFree", ALLOCATE, shortest_ns=_LONG_NS),
     _runtime("cudaHostAlloc", ALLOCATE, 2, shortest_ns=_LONG_NS),
@@ -57,13 +58,13 @@ _DRIVER_ROWS = (
     _driver("cuEventQuery", POLL, object=1, shortest_ns=_LONG_NS),
     _driver("cuMemcpy", MEMORY, 3, towards=BY_ADDRESS, shortest_ns=_BRIEF_NS),
     _driver("cuMemcpyAsync", MEMORY, 3, towards=BY_ADDRESS, object=4, shortest_ns=_BRIEF_NS),
-    _driver("cuMemcpyHtoD", MEMORY, 3, towards=TO_DEVICE, shortest_ns=_BRIEF_NS),
-    _driver("cuMemcpyHtoDAsync", MEMORY, 3, towards=TO_DEVICE, object=4, shortest_ns=_BRIEF_NS),
-    _driver("cuMemcpyDtoH", MEMORY, 3, towards=TO_HOST, shortest_ns=_BRIEF_NS),
-    _driver("cuMemcpyDtoHAsync", MEMORY, 3, towards=TO_HOST, object=4, shortest_ns=_BRIEF_NS),
-    _driver("cuMemcpyDtoD", MEMORY, 3, towards=ON_DEVICE, shortest_ns=_BRIEF_NS),
-    _driver("cuMemcpyDtoDAsync", MEMORY, 3, towards=ON_DEVICE, object=4, shortest_ns=_BRIEF_NS),
-    _driver("cuMemcpyPeerAsync", MEMORY, 5, towards=ON_DEVICE, object=6, shortest_ns=_BRIEF_NS),
+    _driver("cuMemcpyHtoD", MEMORY, 3, towards=HOST_TO_DEVICE, shortest_ns=_BRIEF_NS),
+    _driver("cuMemcpyHtoDAsync", MEMORY, 3, towards=HOST_TO_DEVICE, object=4, shortest_ns=_BRIEF_NS),
+    _driver("cuMemcpyDtoH", MEMORY, 3, towards=DEVICE_TO_HOST, shortest_ns=_BRIEF_NS),
+    _driver("cuMemcpyDtoHAsync", MEMORY, 3, towards=DEVICE_TO_HOST, object=4, shortest_ns=_BRIEF_NS),
+    _driver("cuMemcpyDtoD", MEMORY, 3, towards=DEVICE_TO_DEVICE, shortest_ns=_BRIEF_NS),
+    _driver("cuMemcpyDtoDAsync", MEMORY, 3, towards=DEVICE_TO_DEVICE, object=4, shortest_ns=_BRIEF_NS),
+    _driver("cuMemcpyPeerAsync", MEMORY, 5, towards=DEVICE_TO_DEVICE, object=6, shortest_ns=_BRIEF_NS),
     _driver("cuMemAlloc", ALLOCATE, 2, shortest_ns=_LONG_NS),
     _driver("cuMemFree", ALLOCATE, shortest_ns=_LONG_NS),
     _driver("cuLaunchKernel", LAUNCH),
@@ -72,3 +73,10 @@ _DRIVER_ROWS = (
 )
 
 CUDA_ROWS: tuple[CallRow, ...] = (*_RUNTIME_ROWS, *_DRIVER_ROWS)
+
+
+def runtime_launch_rows(table: Sequence[CallRow]) -> frozenset[int]:
+    """Launch rows whose calls end in a launch row of the driver: both are counted, and mean the same kernel."""
+    return frozenset(
+        index for index, row in enumerate(table) if row.role == LAUNCH and not row.library.startswith(DRIVER)
+    )

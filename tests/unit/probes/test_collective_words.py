@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 
 from rankscope.probes.calls import collectives, copies
 from rankscope.probes.calls.row import LAUNCH, ROLES, CallRow
+from rankscope.probes.calls.rows_cuda import runtime_launch_rows
 from rankscope.probes.calls.table import CALL_TABLE
 
 ROWS = {row.symbol: row for row in CALL_TABLE}
@@ -67,7 +68,6 @@ def test_copy_directions() -> None:
     assert [copies.direction(aux) for aux in (0, 1, 2, 3, 4, 77)] == [
         "host to host", "host to device", "device to host", "device to device", "copy", "copy",
     ]  # fmt: skip
-    assert [aux for aux in range(5) if copies.crosses_pcie(aux)] == [1, 2]
 
 
 def test_every_row_is_well_formed() -> None:
@@ -82,6 +82,6 @@ def test_every_row_is_well_formed() -> None:
 
 
 def test_launches_of_the_runtime_are_told_from_those_of_the_driver() -> None:
-    runtime = copies.runtime_launch_rows(CALL_TABLE)
+    runtime = runtime_launch_rows(CALL_TABLE)
     assert {CALL_TABLE[index].symbol for index in runtime} >= {"cudaLaunchKernel", "cudaGraphLaunch", "hipLaunchKernel"}
     assert "cuLaunchKernel" not in {CALL_TABLE[index].symbol for index in runtime}
