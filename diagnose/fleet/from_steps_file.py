@@ -36,10 +36,8 @@ def fleet_of(timings: Timings, job: str) -> Fleet:
     labels, column = _steps_of(timings, row, len(numbers), notes)
     if len(numbers) * max(len(labels), 1) > CELLS_MOST:
         raise BadData(f"{len(numbers)} ranks x {len(labels)} steps are too many: give fewer steps")
-    inside = column >= 0
     shape = (len(numbers), len(labels))
-    cell = row * shape[1] + column
-    waits = timings.waits
+    inside, cell, waits = column >= 0, row * shape[1] + column, timings.waits
 
     def matrix(rows: Bools) -> Floats:
         chosen = rows & inside
@@ -56,15 +54,15 @@ def fleet_of(timings: Timings, job: str) -> Fleet:
     start = np.concatenate(([0.0], np.cumsum(np.nan_to_num(step))[:-1])) if len(step) else step
     usable = inside & seen.reshape(-1)[np.where(inside, cell, 0)] if seen.size else inside
     ranks = _ranks(timings, numbers, row, notes)
-    patterns = _patterns(timings, row, column, usable, seen.sum(axis=1), float(np.nansum(step)))
+    window_s = float(np.nansum(step))
     return Fleet(
         job=job,
         start=float("nan"),
-        seconds=max(float(np.nansum(step)), 1e-9),
+        seconds=max(window_s, 1e-9),
         windows=1,
         ranks=ranks,
         steps=Steps(start, seconds, own, wait, *parts),
-        patterns=patterns,
+        patterns=_patterns(timings, row, column, usable, seen.sum(axis=1), window_s),
         flows=Flows.none(),
         counters=Counters(),
         notes=tuple(dict.fromkeys(notes)),

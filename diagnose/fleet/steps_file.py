@@ -88,23 +88,7 @@ def check(table: pa.Table, name: str) -> Timings:
     seconds = _numbers(table, "seconds", name)
     function, kind = _texts(table, "function", name), _kinds(table, name)
     placed = _whole(rank, RANK_MOST) & _whole(step, STEP_MOST)
-    reasons = (
-        ("without a rank and step that are whole numbers from 0", ~placed),
-        ("without a function", placed & (function.codes == function.code(""))),
-        ("of a kind that is none", placed & (kind < 0)),
-        ("with seconds that are no number", placed & ~np.isfinite(seconds)),
-        ("with negative seconds", placed & np.isfinite(seconds) & (seconds < 0)),
-        ("with absurd seconds (more than a day)", placed & np.isfinite(seconds) & (seconds > SECONDS_MOST)),
-    )
-    bad = np.zeros(table.num_rows, dtype=bool)
-    why = "no rows"
-    for reason, rows in reasons:
-        if (fresh := int((rows & ~bad).sum())) > 0:
-            notes.append(Note(NoteCode.ROWS_UNUSABLE, f"{fresh} of {table.num_rows} rows {reason} were left out"))
-            why = reason
-        bad |= rows
-    if bad.all():
-        raise BadData(f"{name}: no usable row of {table.num_rows} ({why})")
+    bad = _unusable(placed, function, kind, seconds, name, notes)
     useless = _useless(function, bad, placed)
     if len(useless):
         shown = ", ".join(clean(function.values[code], 40) for code in useless[:4])
@@ -134,6 +118,28 @@ def check(table: pa.Table, name: str) -> Timings:
         bad_step=whole[1][spoilt],
         notes=tuple(notes),
     )
+
+
+def _unusable(placed: Bools, function: Labels, kind: Ints, seconds: Floats, name: str, notes: list[Note]) -> Bools:
+    """Rows that cannot be right, with a note on each reason. `placed`: rank and step are known. Raises BadData if no row is left."""
+    reasons = (
+        ("without a rank and step that are whole numbers from 0", ~placed),
+        ("without a function", placed & (function.codes == function.code(""))),
+        ("of a kind that is none", placed & (kind < 0)),
+        ("with seconds that are no number", placed & ~np.isfinite(seconds)),
+        ("with negative seconds", placed & np.isfinite(seconds) & (seconds < 0)),
+        ("with absurd seconds (more than a day)", placed & np.isfinite(seconds) & (seconds > SECONDS_MOST)),
+    )
+    bad = np.zeros(len(placed), dtype=bool)
+    why = "no rows"
+    for reason, rows in reasons:
+        if (fresh := int((rows & ~bad).sum())) > 0:
+            notes.append(Note(NoteCode.ROWS_UNUSABLE, f"{fresh} of {len(placed)} rows {reason} were left out"))
+            why = reason
+        bad |= rows
+    if bad.all():
+        raise BadData(f"{name}: no usable row of {len(placed)} ({why})")
+    return bad
 
 
 # ---- reading ---------------------------------------------------------------------------------------------------------

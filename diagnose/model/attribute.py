@@ -29,6 +29,7 @@ WAITING = ("collective",)  # kinds in which a rank waits for others: never its o
 TRANSFER = "transfer"  # detail of a collective that is known to contain no waiting: own time after all
 _FRAME = re.compile(r"^(.*) \((.*):(\d+)\)$", re.DOTALL)
 _SHARED = 0.25
+_NEARLY_ALL = 0.8  # of a function's time is excess: it is odd, however the whole step grew
 _LIBRARY = re.compile(r"/(site|dist)-packages/|/lib(64)?/python\d|^<frozen |^<__array_function__")
 
 
@@ -70,6 +71,18 @@ class Located:
     def shared(self) -> bool:
         """The peers spend time in it as well: a quarter of the rank's at least."""
         return self.peers_s >= _SHARED * self.own_s
+
+
+@dataclass(frozen=True, slots=True)
+class _ByFrame:
+    """One entry per frame, seconds per step: inclusive (`own`, `expected` of the peers, `over` these) and as leaf; depth, 0 the root."""
+
+    frames: Ints
+    own: Floats
+    expected: Floats
+    over: Floats
+    leaf_over: Floats
+    depth: Floats  # mean, weighted by the rank's time
 
 
 class Profiles:
@@ -214,55 +227,59 @@ class Profiles:
     def _deepest(
         self, mine: Ints, rows: Ints, ranks: Ints, excess: float, whole_share: float, part: float
     ) -> Located | None:
+        found = self._by_frame(rows, ranks)
+        holding = np.flatnonzero(found.over >= part * excess) if found is not None else ()
+        if found is None or len(holding) == 0:
+            return self._by_leaf(mine, rows, ranks, excess)
+        # The deepest; of two that are equally deep the one with more excess.
+        chosen = int(holding[np.argmax(found.depth[holding] + 1e-6 * found.over[holding] / excess)])
+        share = np.divide(found.over, found.own, out=np.zeros(len(found.own)), where=found.own > 0)
+
+        def located(index: int, under: int | None, spread: bool) -> Located:
+            return Located(
+                self._function(int(found.frames[index])), float(found.over[index]), float(found.own[index]),
+                float(found.expected[index]), spread, None if under is None else self._function(int(found.frames[under])),
+            )  # fmt: skip
+
+        def odd(index: int) -> bool:
+            return bool(share[index] >= limits.CONCENTRATED * whole_share or share[index] >= _NEARLY_ALL)
+
+        if not _is_library(self._frames[int(found.frames[chosen])][1]):
+            alone = bool(found.leaf_over[chosen] >= 0.5 * found.over[chosen])
+            return located(chosen, None, not (odd(chosen) or alone))
+        for index in self._callers(chosen, found.frames, mine):
+            if share[index] < 0.5 * share[chosen]:
+                break
+            if not _is_library(self._frames[int(found.frames[index])][1]):
+                return located(index, chosen, not odd(index))
+        return located(chosen, None, not odd(chosen))
+
+    def _by_frame(self, rows: Ints, ranks: Ints) -> _ByFrame | None:
+        """Seconds per step in every frame of these rows, on the first of the ranks against the others; None without stacks."""
         stacks, inverse = np.unique(self._stack[rows], return_inverse=True)
         paths = [self._frames_of(int(stack)) for stack in stacks]
         length = np.array([len(path) for path in paths], dtype=np.int64)
         if length.sum() == 0:
-            return self._by_leaf(mine, rows, ranks, excess)
-        flat = np.array([frame for path in paths for frame in path], dtype=np.int64)
-        frames, local = np.unique(flat, return_inverse=True)
+            return None
+        frames, local = np.unique([frame for path in paths for frame in path], return_inverse=True)
+        # One entry per row and frame of its stack: the row, the frame's column, and how deep it lies, 0 the root.
         offset = np.concatenate(([0], np.cumsum(length)[:-1]))
         each = length[inverse]
         repeated = np.repeat(rows, each)
-        inside = np.arange(each.sum()) - np.repeat(np.cumsum(each) - each, each)
-        column = local[np.repeat(offset[inverse], each) + inside]
+        depth = np.arange(each.sum()) - np.repeat(np.cumsum(each) - each, each)
+        column = local[np.repeat(offset[inverse], each) + depth]
         inclusive = self._sum(repeated, column, len(frames), ranks)
-        leaf_rows = rows[each > 0]
         leaf_column = local[(offset + length - 1)[inverse][each > 0]]
-        leaf = self._sum(leaf_rows, leaf_column, len(frames), ranks)
-        expected = nan_median(inclusive[1:], 0) if len(ranks) > 1 else np.zeros(len(frames))
-        leaf_expected = nan_median(leaf[1:], 0) if len(ranks) > 1 else np.zeros(len(frames))
-        over, leaf_over = inclusive[0] - expected, leaf[0] - leaf_expected
+        leaf = self._sum(rows[each > 0], leaf_column, len(frames), ranks)
+        nothing = np.zeros(len(frames))
+        expected = nan_median(inclusive[1:], 0) if len(ranks) > 1 else nothing
+        leaf_expected = nan_median(leaf[1:], 0) if len(ranks) > 1 else nothing
         ours = self._table.rank[repeated] == ranks[0]
-        depth = np.zeros(len(frames))
         weight = self._table.per_step_s[repeated[ours]] + 1e-12
-        total_weight = np.bincount(column[ours], weights=weight, minlength=len(frames))
-        np.divide(np.bincount(column[ours], weights=weight * inside[ours], minlength=len(frames)), total_weight,
-                  out=depth, where=total_weight > 0)  # fmt: skip
-        holding = np.flatnonzero(over >= part * excess)
-        if len(holding) == 0:
-            return self._by_leaf(mine, rows, ranks, excess)
-        chosen = int(holding[np.argmax(depth[holding] + 1e-6 * over[holding] / excess)])
-
-        def located(index: int, under: int | None, spread: bool) -> Located:
-            return Located(
-                self._function(int(frames[index])), float(over[index]), float(inclusive[0, index]),
-                float(expected[index]), spread, None if under is None else self._function(int(frames[under])),
-            )  # fmt: skip
-
-        share = np.divide(over, inclusive[0], out=np.zeros(len(frames)), where=inclusive[0] > 0)
-        odd = bool(share[chosen] >= limits.CONCENTRATED * whole_share or share[chosen] >= 0.8)
-        alone = bool(leaf_over[chosen] >= 0.5 * over[chosen])
-        if not _is_library(self._frames[int(frames[chosen])][1]):
-            return located(chosen, None, not (odd or alone))
-        for index in self._callers(chosen, frames, mine):
-            caller_file = self._frames[int(frames[index])][1]
-            if share[index] < 0.5 * share[chosen]:
-                break
-            if not _is_library(caller_file):
-                caller_odd = bool(share[index] >= limits.CONCENTRATED * whole_share or share[index] >= 0.8)
-                return located(index, chosen, not caller_odd)
-        return located(chosen, None, not odd)
+        total = np.bincount(column[ours], weights=weight, minlength=len(frames))
+        deep = np.bincount(column[ours], weights=weight * depth[ours], minlength=len(frames))
+        mean_depth = np.divide(deep, total, out=np.zeros(len(frames)), where=total > 0)
+        return _ByFrame(frames, inclusive[0], expected, inclusive[0] - expected, leaf[0] - leaf_expected, mean_depth)
 
     def seconds_through(self, rank: int, kind: str, files: Iterable[str], thread: str = "training") -> float:
         """Seconds per step of the rank in functions of this kind with a frame of these files anywhere on their stack."""

@@ -84,17 +84,11 @@ def differences(
     spread = usual_spread(own, roles, error, step_s)
     share = np.where(spread.peers < 3, limits.EFFECT_SHARE_FEW, limits.EFFECT_SHARE)
     floor = np.maximum(share * step_s, least_s)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        z = excess / np.sqrt(spread.between_s**2 + error**2)
-        z_always = excess / np.sqrt(spread.between_s**2 + spread.wander_s**2)
+    z, freedom = _z(excess, spread.between_s, error, trimmed_freedom(noise, rho))
+    of_peers = _MAD_EFFICIENCY * spread.wander_values * (1 - rho) / (1 + rho)
+    z_always, freedom_always = _z(excess, spread.between_s, spread.wander_s, of_peers)
     better = z_always > np.nan_to_num(z, nan=-np.inf)
     always = better & (spread.peers >= 2) & (lowest_kept(gap) >= 2 * floor)
-    of_peers = _MAD_EFFICIENCY * spread.wander_values * (1 - rho) / (1 + rho)
-    freedom = np.where(
-        always,
-        combined_freedom(spread.between_s, spread.wander_s, of_peers),
-        combined_freedom(spread.between_s, error, trimmed_freedom(noise, rho)),
-    )
     steps = np.isfinite(gap).sum(axis=1)
     return Differences(
         own_s=trimmed_mean(own),
@@ -102,12 +96,19 @@ def differences(
         excess_s=excess,
         error_s=error,
         z=np.nan_to_num(np.where(always, z_always, z)),
-        freedom=freedom,
+        freedom=np.where(always, freedom_always, freedom),
         slower_share=(gap > 0).sum(axis=1) / np.maximum(steps, 1),
         steady_s=_steady(gap, drifting),
         floor_s=floor,
         peer_count=spread.peers,
     )
+
+
+def _z(excess: Floats, known: Floats, error: Floats, freedom: Floats) -> tuple[Floats, Floats]:
+    """excess / sqrt(known² + error²), and the degrees of freedom of that."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        z = excess / np.sqrt(known**2 + error**2)
+    return z, combined_freedom(known, error, freedom)
 
 
 def _steady(gap: Floats, drifting: bool = False) -> Floats:
