@@ -27,7 +27,11 @@ def progress() -> Iterator[Callable[[str], None]]:
 
     began = time.monotonic()
     # Drawn only when there is something to say: a thread that redraws would cost CPU time while a job is observed.
-    with Live(console=Console(stderr=True), auto_refresh=False, transient=True) as live:
+    # stdout stays what it is: it may be a pipe, and what a command prints belongs there.
+    console = Console(stderr=True)
+    with Live(
+        console=console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
+    ) as live:
 
         def draw(text: str) -> None:
             line = f"{time.monotonic() - began:4.0f} s  {clean(text, 200)}"

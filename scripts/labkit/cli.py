@@ -221,7 +221,9 @@ class _Progress:
         self._began = began
         self._number = 1
         self._console = Console(stderr=True)
-        self._live = Live(console=self._console, auto_refresh=False, transient=True)
+        self._live = Live(
+            console=self._console, auto_refresh=False, transient=True, redirect_stdout=False, redirect_stderr=False
+        )
 
     def __enter__(self) -> _Progress:
         if self._console.is_terminal:

@@ -60,12 +60,16 @@ def test_progress_is_plain_lines_where_nobody_looks_on(
     assert capsys.readouterr().err == "2 ranks found\nobserving \\x1b[2J\n"
 
 
-def test_progress_on_a_terminal_is_gone_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_progress_on_a_terminal_is_gone_at_the_end_and_leaves_stdout_alone(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     terminal = Terminal()
     monkeypatch.setenv("TERM", "xterm")
     monkeypatch.setattr(sys, "stderr", terminal)
     with progress() as say:
         say("observing [red]20 s[/red] to go " + "x" * 300)
+        print("a result")
+    assert capsys.readouterr().out == "a result\n"
     assert "observing [red]20 s[/red] to go" in terminal.getvalue()
     assert terminal.getvalue().endswith("\x1b[2K")
 
