@@ -175,7 +175,7 @@ class GpuReader:
             return None
 
     def full(self) -> Gpu:
-        """Everything. Raises what the library raises if the GPU is lost."""
+        """Everything. Raises what the library raises if the GPU is lost. Long, for it names every value."""
         call = self._call
         pci = call("nvmlDeviceGetPciInfo")
         utilisation = call("nvmlDeviceGetUtilizationRates")

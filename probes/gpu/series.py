@@ -241,14 +241,12 @@ def samples_of(index: int, rows: Sequence[Row], readings: Sequence[tuple[int, Gp
     def measured(name: str) -> Floats:
         return np.array(table[:, _GPM_NAMES.index(name)], np.float64)
 
-    kernel, sm, dram = measured("kernel_active"), measured("sm_active"), measured("dram_active")
     power = column([row.power_w for row in rows])
-    source = GPM if np.isfinite(kernel).any() or np.isfinite(sm).any() else NOTHING
-    if source == NOTHING:
+    kernel, sm, dram = measured("kernel_active"), measured("sm_active"), measured("dram_active")
+    source = GPM
+    if not (np.isfinite(kernel).any() or np.isfinite(sm).any()):
         kernel, dram = column([row.kernel_active for row in rows]), column([row.dram_active for row in rows])
-        if np.isfinite(kernel).any():
-            sm = power_proxy(kernel, power, first.power_default_w)
-            source = POWER if np.isfinite(sm).any() else UTILISATION
+        sm, source = _without_gpm(kernel, sm, power, first)
     reasons = [row.reasons for row in rows]
     return GpuSamples(
         index=index,
@@ -281,7 +279,7 @@ def growth_of(
     lost_ns: int,
     earlier_xids: tuple[Xid, ...] = (),
 ) -> GpuGrowth:
-    """What the counters grew by over all (time, reading) pairs, in order."""
+    """What the counters grew by over all (time, reading) pairs, in order. Long, for it names every counter."""
     gpus = [gpu for _, gpu in readings]
     # Only complete readings know the bus, or, where there is none to know, the name.
     complete = [gpu for gpu in gpus if gpu.bus is not None or gpu.name is not None]
@@ -369,6 +367,14 @@ def _held(times: Ints, readings: Sequence[tuple[int, Gpu]], name: str) -> Floats
     values = np.array([value for _, value in known])
     place = np.searchsorted(np.array([time_ns for time_ns, _ in known], np.int64), times, side="right") - 1
     return values[np.clip(place, 0, None)]
+
+
+def _without_gpm(kernel: Floats, sm: Floats, power: Floats, gpu: Gpu) -> tuple[Floats, str]:
+    """(SM activity, where it comes from) where only the utilisation of the GPU is known, or not even that."""
+    if not np.isfinite(kernel).any():
+        return sm, NOTHING
+    proxy = power_proxy(kernel, power, gpu.power_default_w)
+    return proxy, POWER if np.isfinite(proxy).any() else UTILISATION
 
 
 def _or_counted(measured: Floats, times: Ints, readings: Sequence[tuple[int, Gpu]], name: str) -> Floats:

@@ -5,8 +5,7 @@ file says that its function reaches that far; libraries hide most of their funct
 truth (`libtorch_cpu.so`), the nearest exported neighbour a lie. Pointers into the kernel are 'kernel'.
 
 Symbol tables are read as numpy arrays, a slice at a time and functions only; names when they are wanted. Files are read, not
-mapped: whoever cuts a mapped file short kills its reader. Names are demangled by a small parser of our own, to scopes and
-name without arguments: they are the target's, and the C++ library's demangler was not made for hostile input.
+mapped: whoever cuts a mapped file short kills its reader.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ import numpy.typing as npt
 from rankscope.probes.elf.reader import DYNSYM, FUNCTION_TYPES, SYMTAB, ElfFile, NotElf, Segment
 from rankscope.probes.host import procfs
 from rankscope.probes.host.maps import Mapping, open_mapped, read_maps
+from rankscope.unwinder.names.demangle import NAME_CAP, readable
 
 KERNEL = "kernel"
-NAME_CAP = 120
 _SYMBOLS_CAP = 2_000_000  # of one table: 48 MB that are looked at a slice at a time
 _SLICE = 131_072
 _NAME_BYTES = 4096
@@ -157,97 +156,3 @@ def _functions(elf: ElfFile) -> _Columns:
     starts, sizes, texts = (np.concatenate([part[i] for part in parts]) for i in range(3))
     order = np.lexsort((sizes, starts))  # of several names for one place the last found is that with a size
     return starts[order], sizes[order], texts[order]
-
-
-def readable(symbol: str) -> str:
-    """A symbol without version, clone suffix, arguments and template arguments: `at::native::add`. Never raises."""
-    bare = symbol.partition("@")[0]
-    bare = bare.partition(".")[0] or bare
-    text = _scopes(bare) if bare.startswith("_Z") else bare
-    return "".join(c if c.isprintable() else "?" for c in text[:NAME_CAP])
-
-
-def _scopes(symbol: str) -> str:
-    """Scopes and name of an Itanium C++ symbol; as much as could be parsed, or the symbol itself."""
-    at, end = 2, len(symbol)
-    while at < end and symbol[at] in "ZL":  # local to a function: that function; static
-        at += 1
-    special = {"TV": "vtable", "TI": "typeinfo", "GV": "guard"}.get(symbol[at : at + 2])
-    if special:
-        return special
-    if symbol[at : at + 2] in ("Th", "Tv"):  # a thunk: its offsets, then what it leads to
-        return _scopes("_Z" + symbol[symbol.find("_", at) + 1 :]) if symbol.find("_", at) > 0 else symbol
-    nested = symbol[at : at + 1] == "N"
-    at += nested
-    parts: list[str] = []
-    while at < end:
-        letter = symbol[at]
-        if letter.isdigit():
-            stop = at
-            while stop < end and stop - at < 4 and symbol[stop].isdigit():
-                stop += 1
-            length = int(symbol[at:stop])
-            word = symbol[stop : stop + length]
-            if not length or len(word) < length:
-                break
-            parts.append("(anonymous)" if word.startswith("_GLOBAL__N") else word)
-            at = stop + length
-        elif letter in "KVrLRO" and nested:
-            at += 1
-            continue
-        elif symbol.startswith("St", at):
-            parts.append("std")
-            at += 2
-            continue
-        elif letter == "S":
-            stop = (
-                symbol.find("_", at) if symbol[at + 1 : at + 2].isdigit() or symbol[at + 1 : at + 2] == "_" else at + 1
-            )
-            at = (stop if stop > 0 else end) + 1
-            continue
-        elif letter == "I":
-            at = _behind_template(symbol, at)
-        elif letter in "CD" and symbol[at + 1 : at + 2].isdigit() and parts:
-            parts.append(parts[-1] if letter == "C" else "~" + parts[-1])
-            at += 2
-        elif letter == "E":
-            break
-        elif letter.islower() and symbol[at + 1 : at + 2].isalpha() and nested:
-            parts.append("operator()" if symbol.startswith("cl", at) else "operator")
-            break
-        else:
-            break
-        if not nested and symbol[at : at + 1] != "I":
-            break
-    return "::".join(parts) or symbol
-
-
-def _behind_template(symbol: str, at: int) -> int:
-    """Position behind template arguments; the end where they are not understood."""
-    depth, end = 0, len(symbol)
-    while at < end:
-        letter = symbol[at]
-        if letter.isdigit():
-            stop = at
-            while stop < end and stop - at < 4 and symbol[stop].isdigit():
-                stop += 1
-            at = stop + int(symbol[at:stop])
-            continue
-        if (
-            letter == "L" and symbol[at + 1 : at + 2] != "_"
-        ):  # a literal: its type is a letter or a name, then its value
-            inner = at + 1
-            while inner < end and not symbol[inner].isdigit() and symbol[inner] not in "EN":
-                inner += 1
-            if inner == at + 2 or symbol[inner : inner + 1] == "E":
-                at = symbol.find("E", inner) + 1 or end
-                continue
-            depth += 1
-        elif letter in "INXJF":
-            depth += 1
-        elif letter == "E":
-            depth -= 1
-            if not depth:
-                return at + 1
-        at += 1
-    return end

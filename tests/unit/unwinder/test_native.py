@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankscope.probes.host.maps import Mapping
-from rankscope.unwinder.names.native import KERNEL, NAME_CAP, NativeNames, read_symbols, readable
+from rankscope.unwinder.names.demangle import NAME_CAP, readable
+from rankscope.unwinder.names.native import KERNEL, NativeNames, read_symbols
 
 
 @pytest.mark.parametrize(

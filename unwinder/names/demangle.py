@@ -1,0 +1,109 @@
+"""C++ symbols made readable: scopes and name, without arguments.
+
+A small parser of our own: names are the target's, and the C++ library's demangler was not made for hostile input. Grammar:
+Itanium C++ ABI, 5.1 "External Names".
+"""
+
+from __future__ import annotations
+
+NAME_CAP = 120
+
+
+def readable(symbol: str) -> str:
+    """A symbol without version, clone suffix, arguments and template arguments: `at::native::add`. Never raises."""
+    bare = symbol.partition("@")[0]
+    bare = bare.partition(".")[0] or bare
+    text = _scopes(bare) if bare.startswith("_Z") else bare
+    return "".join(c if c.isprintable() else "?" for c in text[:NAME_CAP])
+
+
+def _scopes(symbol: str) -> str:
+    """Scopes and name of an Itanium C++ symbol; as much as could be parsed, or the symbol itself."""
+    at, end = 2, len(symbol)
+    while at < end and symbol[at] in "ZL":  # local to a function: that function; static
+        at += 1
+    special = {"TV": "vtable", "TI": "typeinfo", "GV": "guard"}.get(symbol[at : at + 2])
+    if special:
+        return special
+    if symbol[at : at + 2] in ("Th", "Tv"):  # a thunk: its offsets, then what it leads to
+        return _scopes("_Z" + symbol[symbol.find("_", at) + 1 :]) if symbol.find("_", at) > 0 else symbol
+    nested = symbol[at : at + 1] == "N"
+    at += nested
+    parts: list[str] = []
+    while at < end:
+        letter = symbol[at]
+        if letter.isdigit():
+            word, at = _source_name(symbol, at)
+            if not word:
+                break
+            parts.append("(anonymous)" if word.startswith("_GLOBAL__N") else word)
+        elif letter in "KVrLRO" and nested:
+            at += 1
+            continue
+        elif symbol.startswith("St", at):
+            parts.append("std")
+            at += 2
+            continue
+        elif letter == "S":
+            at = _behind_substitution(symbol, at)
+            continue
+        elif letter == "I":
+            at = _behind_template(symbol, at)
+        elif letter in "CD" and symbol[at + 1 : at + 2].isdigit() and parts:
+            parts.append(parts[-1] if letter == "C" else "~" + parts[-1])
+            at += 2
+        elif letter == "E":
+            break
+        elif letter.islower() and symbol[at + 1 : at + 2].isalpha() and nested:
+            parts.append("operator()" if symbol.startswith("cl", at) else "operator")
+            break
+        else:
+            break
+        if not nested and symbol[at : at + 1] != "I":
+            break
+    return "::".join(parts) or symbol
+
+
+def _source_name(symbol: str, at: int) -> tuple[str, int]:
+    """The name that begins with its length at `at`, and the place behind it; '' where the symbol ends before."""
+    stop = at
+    while stop < len(symbol) and stop - at < 4 and symbol[stop].isdigit():
+        stop += 1
+    length = int(symbol[at:stop])
+    word = symbol[stop : stop + length]
+    return (word if len(word) == length else ""), stop + length
+
+
+def _behind_substitution(symbol: str, at: int) -> int:
+    """Position behind S_, S0_, … or a short one such as Sa; behind the end where it has none."""
+    numbered = symbol[at + 1 : at + 2].isdigit() or symbol[at + 1 : at + 2] == "_"
+    stop = symbol.find("_", at) if numbered else at + 1
+    return (stop if stop > 0 else len(symbol)) + 1
+
+
+def _behind_template(symbol: str, at: int) -> int:
+    """Position behind template arguments; the end where they are not understood."""
+    depth, end = 0, len(symbol)
+    while at < end:
+        letter = symbol[at]
+        if letter.isdigit():
+            _, at = _source_name(symbol, at)
+            continue
+        if (
+            letter == "L" and symbol[at + 1 : at + 2] != "_"
+        ):  # a literal: its type is a letter or a name, then its value
+            inner = at + 1
+            while inner < end and not symbol[inner].isdigit() and symbol[inner] not in "EN":
+                inner += 1
+            if inner == at + 2 or symbol[inner : inner + 1] == "E":
+                at = symbol.find("E", inner) + 1 or end
+                continue
+            depth += 1
+        elif letter in "INXJF":
+            depth += 1
+        elif letter == "E":
+            depth -= 1
+            if not depth:
+                return at + 1
+        at += 1
+    return end
