@@ -123,7 +123,7 @@ def _assemble(job: str, windows: Sequence[Window], notes: list[Note]) -> Fleet:
         for name in ("steps", "patterns", "flows", "counters", "collectives")
     }
     begins_s = {window.manifest.host: window.manifest.start for window in windows}
-    steps = read_steps(parts["steps"], rows["steps"], len(ranks), seconds, begins_s, notes)
+    steps = read_steps(parts["steps"], rows["steps"], ranks.observed_on, begins_s, seconds, notes)
     return Fleet(
         job=job,
         start=min(window.manifest.start for window in windows),

@@ -6,6 +6,8 @@ times and clocks differ: times are compared in Unix time, each host's moved by w
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+
 import numpy as np
 import pyarrow as pa
 
@@ -20,10 +22,15 @@ _NEAR = 0.75  # of a usual step
 
 
 def read_steps(
-    table: pa.Table, rows: Ints, ranks: int, window_s: float, begins_s: dict[str, float], notes: list[Note]
+    table: pa.Table,
+    rows: Ints,
+    observed_on: Sequence[str],
+    begins_s: Mapping[str, float],
+    window_s: float,
+    notes: list[Note],
 ) -> Steps:
-    """The steps of `ranks` ranks. `rows`: row in Ranks of every table row, -1 for others; `begins_s`: Unix time at which each
-    host's window (column observed_on) begins.
+    """The steps of all ranks. `rows`: row in Ranks of every table row, -1 for others; `observed_on`: the host of each rank;
+    `begins_s`: Unix time at which the window of each host begins.
 
     Notes are added on steps that were left out, and on clocks.
     """
@@ -33,22 +40,24 @@ def read_steps(
     if absurd:
         notes.append(Note(NoteCode.STEPS_IMPOSSIBLE, f"{absurd} steps had impossible durations and were left out"))
     row, start, length = rows[keep], start[keep], length[keep]
+    ranks = len(observed_on)
     if len(row) == 0:
         return Steps(np.empty(0), *(np.empty((ranks, 0)) for _ in _COLUMNS))
-    reference = _reference(row, ranks, notes)
-    host, names = _hosts(table, keep)
-    step_s = float(np.median(np.nan_to_num(length)))
-    begins = np.array([begins_s[name] for name in names])
-    start = start + (begins - begins[host[row == reference][0]])[host]
+    counts = np.bincount(row, minlength=ranks)
+    reference = _reference(counts, notes)
+    names, host = np.unique(np.array(observed_on, dtype=str), return_inverse=True)
+    host = host.reshape(-1)
+    begins = np.array([begins_s[name] for name in names.tolist()])
+    start = start + (begins - begins[host[reference]])[host[row]]
     if len(names) > 1:
-        clocks = _clocks(row, reference, host, len(names), start, length)
-        notes += clock_notes(names, clocks)
-        start = start + clocks.offset_s[host]
+        clocks = _clocks(row, counts, reference, host, start + length, float(np.median(length)))
+        notes += clock_notes(tuple(names.tolist()), clocks)
+        start = start + clocks.offset_s[host[row]]
     grid = np.sort(start[row == reference])
     cell = _nearest(grid, start)
     away = np.abs(start - grid[cell])
-    near = np.flatnonzero(away <= _NEAR * step_s)
-    if len(np.unique(row[near] * len(grid) + cell[near])) < len(near):
+    near = np.flatnonzero(away <= _NEAR * float(np.median(length)))
+    if np.bincount(row[near] * len(grid) + cell[near]).max(initial=0) > 1:
         near = near[np.argsort(-away[near], kind="stable")]  # of two for one column the nearer is written last
     at = row[near], cell[near]
     matrices = []
@@ -69,44 +78,37 @@ def _sane(table: pa.Table, start: Floats, length: Floats, window_s: float) -> Bo
     return np.asarray(sane)
 
 
-def _reference(row: Ints, ranks: int, notes: list[Note]) -> int:
+def _reference(counts: Ints, notes: list[Note]) -> int:
     """The first rank with the usual number of steps; a note where many have another number."""
-    counts = np.bincount(row, minlength=ranks)
     usual = int(np.median(counts[counts > 0]))
     odd = int((np.abs(counts - usual) > max(2, 0.2 * usual)).sum())
     if odd:
         notes.append(Note(NoteCode.STEPS_DIFFER, f"{odd} ranks show another number of steps than the others ({usual})"))
-    return int(np.argmin(np.where(counts > 0, np.abs(counts - usual), len(row))))
+    return int(np.argmin(np.where(counts > 0, np.abs(counts - usual), int(counts.sum()))))
 
 
-def _hosts(table: pa.Table, keep: Bools) -> tuple[Ints, tuple[str, ...]]:
-    """Which observed host each row is of, and their names."""
-    column = table["observed_on"].filter(pa.array(keep)).combine_chunks()
-    if isinstance(column, pa.ChunkedArray):
-        column = pa.concat_arrays(column.chunks)
-    encoded = column.dictionary_encode()
-    return np.asarray(encoded.indices.to_numpy(zero_copy_only=False), dtype=np.int64), tuple(
-        encoded.dictionary.to_pylist()
-    )
+def _clocks(row: Ints, counts: Ints, reference: int, host: Ints, ends: Floats, step_s: float) -> Clocks:
+    """Every host's clock against the reference rank's, by the ends of the steps of its rank with most steps.
 
-
-def _clocks(row: Ints, reference: int, host: Ints, hosts: int, start: Floats, length: Floats) -> Clocks:
-    """Every host's clock against the reference rank's, by the ends of the steps of its rank with most steps."""
-    steps = np.bincount(row)
-    most = np.full(hosts, -1, dtype=np.int64)
-    order = np.argsort(steps[row], kind="stable")
-    most[host[order]] = row[order]  # the last one written has most steps
-    most[host[row == reference][0]] = reference
-    mine = row == most[host]
-    by_time = np.lexsort((start[mine], host[mine]))
-    owner, ends = host[mine][by_time], (start + length)[mine][by_time]
-    first = np.searchsorted(owner, np.arange(hosts))
-    place = np.arange(len(owner)) - first[owner]
-    shown = place < STEPS_MOST
-    matrix = np.full((hosts, int(place[shown].max(initial=-1)) + 1), np.nan)
-    matrix[owner[shown], place[shown]] = ends[shown]
-    known = matrix[host[row == reference][0]]
-    return align(np.sort(known[np.isfinite(known)]), matrix, float(np.median(length)))
+    `row`, `ends`: one entry per step, its rank and its end; `counts`, `host`: one entry per rank.
+    """
+    hosts = int(host.max()) + 1
+    order = np.argsort(counts, kind="stable")
+    longest = np.zeros(hosts, dtype=np.int64)
+    longest[host[order]] = order  # the last one written has most steps
+    longest[host[reference]] = reference
+    shown = np.zeros(len(counts), dtype=np.bool_)
+    shown[longest] = True
+    mine = np.flatnonzero(shown[row])
+    owner, ends = host[row[mine]], ends[mine]
+    by_time = np.lexsort((ends, owner))
+    owner, ends = owner[by_time], ends[by_time]
+    place = np.arange(len(owner)) - np.searchsorted(owner, np.arange(hosts))[owner]
+    first = place < STEPS_MOST
+    matrix = np.full((hosts, int(place[first].max(initial=-1)) + 1), np.nan)
+    matrix[owner[first], place[first]] = ends[first]
+    known = matrix[host[reference]]
+    return align(known[np.isfinite(known)], matrix, step_s)
 
 
 def _nearest(grid: Floats, start: Floats) -> Ints:
