@@ -1,4 +1,4 @@
-"""The command line: `rankscope COMMAND`. One exit code per situation (DESIGN.md, "Commands"); never a stack trace."""
+"""The command line: `rankscope COMMAND`. One exit code per situation (the project's README.md); never a stack trace."""
 
 from __future__ import annotations
 

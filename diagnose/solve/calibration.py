@@ -1,6 +1,6 @@
 """From a score to a confidence that means something: of the verdicts given with 0.9, nine in ten should be right.
 
-A suspect's score orders suspects (suspects.py, "confidence"); how often suspects of a score are right is counted, offline, on cases
+A suspect's score orders suspects (../README.md, "Confidence"); how often suspects of a score are right is counted, offline, on cases
 with a known answer, and written down here as a map:
 
   1. pairs (score, right), sorted by score, in groups of at least `GROUP`

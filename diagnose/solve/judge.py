@@ -23,7 +23,7 @@ from rankscope.diagnose.hypotheses.job.moving_work import moving_imbalance
 from rankscope.diagnose.hypotheses.job.own_past import past_suspects
 from rankscope.diagnose.hypotheses.job.quotas_of_all import throttled_together
 from rankscope.diagnose.hypotheses.job.slow_everywhere import slower_everywhere
-from rankscope.diagnose.hypotheses.link.pipelines import slow_links_of_pipelines
+from rankscope.diagnose.hypotheses.link.slow_messages import slow_links_of_pipelines
 from rankscope.diagnose.hypotheses.link.suspects import suspect_links
 from rankscope.diagnose.hypotheses.rank.process import pauses
 from rankscope.diagnose.hypotheses.rank.rare_steps import episode_suspects

@@ -2,9 +2,9 @@
 
 stuck(flow):  its data was unacknowledged, and the receiver's window open, for 0.8 of the silence or more (busy - rwnd_limited), and
               some of it was sent again
-weight(a)  =  pairs of addresses that are stuck and touch a; then share(a) - rest(a) of loss.py
+weight(a)  =  pairs of addresses that are stuck and touch a; then share(a) - rest(a) of ../link/packet_loss.py
 
-Convicts: the address that more stuck pairs touch than any other; of several the one whose pairs lose while the others do not (loss.py).
+Convicts: the address that more stuck pairs touch than any other; of several the one whose pairs lose while the others do not.
 Where that decides nothing it is the path of the two: the sender is named, with less confidence. Acquits: a receiver that does not read
 closes its window, and is busy elsewhere.
 """
@@ -17,8 +17,8 @@ import numpy as np
 
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, GUESS, Hypothesis
-from rankscope.diagnose.hypotheses.link.loss import lossy_ends
-from rankscope.diagnose.hypotheses.link.network import cells_of, end_at
+from rankscope.diagnose.hypotheses.link.packet_loss import lossy_ends
+from rankscope.diagnose.hypotheses.link.slow_flows import cells_of, end_at
 from rankscope.diagnose.verdict.contract import Evidence
 
 _STUCK_SHARE = 0.8  # of the silence: who waits for the message went silent a little before the one that sent it

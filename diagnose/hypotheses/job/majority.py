@@ -4,7 +4,7 @@ growth(r) = own(r) now - own(r) in the baseline       trimmed means over steps, 
 
 A rank grew if its growth exceeds max(10 % of the baseline step, 3 ms, 3 times the spread of the baseline). If some grew and others
 did not (both at least a tenth), those that grew are compared with those that did not: they are the suspects, however many they are.
-If all grew it is everybody: judge.py, slow-everywhere.
+If all grew it is everybody: slow_everywhere.py.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """A rank without peers is compared with its own past: the same rank in the baseline windows stands in for peers.
 
-Time as space: the fleet is extended by rows for the rank as it was in each baseline window, and these rows and the rank have a role of
-their own. All rules for peers then hold as they are (compare.py, attribute.py, causes). Used for ranks that take longer than they did
-while ranks of other roles do not (majority.py: nobody of their own role is left to compare with), if the step grew by at least half
-of what they did: the others wait for them.
+Time as space: the fleet is extended by rows for the rank as it was in each baseline window, and these rows and the rank have a role
+of their own. All rules for peers then hold as they are (model/excess.py, model/attribute.py, ../rank). Used for ranks that take longer
+than they did while ranks of other roles do not, if the step grew by at least half of what they did: the others wait for them. Nobody
+of their own role is left to compare with (else: majority.py).
 """
 
 from __future__ import annotations

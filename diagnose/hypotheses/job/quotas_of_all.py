@@ -1,13 +1,13 @@
 """Most ranks are held by their CPU quotas: nobody is odd, and no baseline is needed, because the kernel counts what it takes.
 
 held(r,s) = sched(r,s) · throttled(r) / ready(r)      seconds of step s in which its quota kept rank r from the CPU
-lost      = trimmed mean over s of T(s) - T'(s),  T' with own(r,s) - held(r,s) in place of own(r,s)      (lost_time.py)
+lost      = trimmed mean over s of T(s) - T'(s),  T' with own(r,s) - held(r,s) in place of own(r,s)      (model/replay.py)
 
 sched(r,s): ready and not running, of each step; throttled(r) / ready(r): the throttled part of it, over the window.
 
 Convicts: the kernel's count (cpu.throttled_s) on more than half of the ranks, each held for 5 % of the step, or for a quarter as long
 as the one held longest; and lost >= 10 % of the step. Named is who is held at all. Acquits: a quota that few ranks run into is theirs
-(causes/cpu.py).
+(../rank/cpu.py).
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.ports import grown, peers_of
 from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, REPORTED, SEEN, Hypothesis
-from rankscope.diagnose.hypotheses.link.port import Found
+from rankscope.diagnose.hypotheses.link.compared_ports import Found
 from rankscope.diagnose.text import rate
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Bools, Floats

@@ -16,7 +16,7 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.ports import peers_of
 from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, SEEN, Hypothesis
-from rankscope.diagnose.hypotheses.link.port import Found
+from rankscope.diagnose.hypotheses.link.compared_ports import Found
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Bools, Floats
 

@@ -1,4 +1,4 @@
-"""Links of the ranks as suspects: flows (causes/network.py, causes/loss.py) and ports (hardware_links.py), on the transfer.
+"""Links of the ranks as suspects: flows (slow_flows.py, packet_loss.py) and ports (slow_ports.py), on the transfer.
 
 Their lost time comes out of the transfer, the ranks' out of own time: never the same twice. A port that convicts itself speaks for
 the flows of its ranks too.
@@ -14,9 +14,9 @@ import numpy as np
 
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, Hypothesis, suspect_from
-from rankscope.diagnose.hypotheses.link.hardware import judge as judge_hardware
-from rankscope.diagnose.hypotheses.link.loss import judge as judge_loss
-from rankscope.diagnose.hypotheses.link.network import judge as judge_links
+from rankscope.diagnose.hypotheses.link.packet_loss import judge as judge_loss
+from rankscope.diagnose.hypotheses.link.slow_flows import judge as judge_links
+from rankscope.diagnose.hypotheses.link.slow_ports import judge as judge_hardware
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.model.slots import least_stay
 from rankscope.diagnose.stats.robust import nan_median, trimmed_mean

@@ -10,7 +10,7 @@ Convicts: a prediction of half of e; the larger one, if both do. A clock's cause
 the peers: thermal, power (also a power cap below the peers'), else clock-low. Without a prediction: corrected memory errors
 at 1/s and ten times the peers', any uncorrected one, a failed remap; an Xid that user code does not cause.
 Acquits: peers with the same clock, the same bit for as long, the same errors, the same neighbour. Then it is gpu/slow: the
-behaviour stands, and nothing that was read says why. A lost GPU: hang.py.
+behaviour stands, and nothing that was read says why. A lost GPU: ../hang/failed_hardware.py.
 """
 
 from __future__ import annotations

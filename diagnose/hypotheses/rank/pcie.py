@@ -4,7 +4,7 @@ Convicts: a link (GPU, bridge above it) below its capability and below the peers
 speed x width over the peers' and the copy time m, predicted = m · (1 - r) must be half of the excess. Where copies are not
 timed, m = bytes / rate while moving. Errors: replays or AER at 1/s and ten times the peers'.
 Acquits: peers whose links are as narrow, or err as much; a prediction far below the excess.
-Links that are narrow while no copy is late, but transfers between ranks are: hardware_links.py.
+Links that are narrow while no copy is late, but transfers between ranks are: ../link/slow_ports.py.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Python: a function of the rank takes longer than on its peers, by computing or by waiting of its own will.
 
-Convicts: Python time above the peers', concentrated in one function (attribute.py). Time in a lock or under the GIL
+Convicts: Python time above the peers', concentrated in one function (model/attribute.py). Time in a lock or under the GIL
 accuses the lock. Acquits: every function grew alike (then the CPU or the workload is charged).
 """
 

@@ -13,7 +13,7 @@ import numpy as np
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import suspect_from
 from rankscope.diagnose.hypotheses.rank.case import case_of
-from rankscope.diagnose.hypotheses.rank.charges import charges
+from rankscope.diagnose.hypotheses.rank.table import charges
 from rankscope.diagnose.model.attribute import Profiles
 from rankscope.diagnose.model.episodes import Episodes
 from rankscope.diagnose.model.scene import Scene

@@ -16,8 +16,8 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, GUESS, Hypothesis, suspect_from
 from rankscope.diagnose.hypotheses.rank.case import Case, case_of, innocent_peers
-from rankscope.diagnose.hypotheses.rank.charges import charges
-from rankscope.diagnose.hypotheses.rank.counter_evidence import weighed
+from rankscope.diagnose.hypotheses.rank.contrary_evidence import weighed
+from rankscope.diagnose.hypotheses.rank.table import charges
 from rankscope.diagnose.model.attribute import Profiles, sample
 from rankscope.diagnose.model.pattern_distance import distance_evidence
 from rankscope.diagnose.model.replay import share_out

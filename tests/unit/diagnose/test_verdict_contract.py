@@ -1,4 +1,4 @@
-"""The JSON contract of DESIGN.md, the exit codes and the report."""
+"""The verdict's JSON contract (verdict/README.md), the exit codes and the report."""
 
 from __future__ import annotations
 

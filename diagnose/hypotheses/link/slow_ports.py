@@ -6,12 +6,12 @@ it moves and ρ(i) = rate(i) / median rate of its peers (ports of one nominal sp
 sending(i) = bytes(i) / rate(i) per step, at most the transfer          (the transfer where either is unknown)
 lost(i)    = sending(i) · (1 - ρ(i))                                    what the step gains if i were as fast as its peers
 
-Convicts: a counter of the port (causes/nic.py, causes/nvlink.py; a degraded PCIe link above it) with ρ <= 0.85 and 5 % of the
+Convicts: a counter of the port (nic.py, nvlink.py; a degraded PCIe link above it) with ρ <= 0.85 and 5 % of the
 step lost. Without a counter five robust standard deviations below the peers, and either ρ <= 0.6, not burstier than they and
 8 % lost, or ρ <= 0.8, σ at most half of theirs and 5 % lost: the link itself, network/slow-link (nvlink/slow).
 Acquits: what moved on all peers; a port whose rate is that of its peers.
 Suspects share the lost time of the slowest of them, for a ring waits for that one.
-Interfaces that carry the job's TCP flows are judged by the flows (causes/network.py) unless a counter of theirs speaks.
+Interfaces that carry the job's TCP flows are judged by the flows (slow_flows.py) unless a counter of theirs speaks.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.ports import Ports, peers_of, ports
 from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, NO_COUNTER, SEEN, Hypothesis
 from rankscope.diagnose.hypotheses.link import nic, nvlink
-from rankscope.diagnose.hypotheses.link.port import Found, Scale, link_charge
+from rankscope.diagnose.hypotheses.link.compared_ports import Found, Scale, link_charge
 from rankscope.diagnose.hypotheses.rank import pcie
 from rankscope.diagnose.model.pcie_links import degraded, narrow_ranks
 from rankscope.diagnose.verdict.contract import Evidence

@@ -20,7 +20,7 @@ import numpy as np
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import REPORTED, Hypothesis
-from rankscope.diagnose.hypotheses.link.network import Cells, cells_of, end_at, shapers, tight
+from rankscope.diagnose.hypotheses.link.slow_flows import Cells, cells_of, end_at, shapers, tight
 from rankscope.diagnose.text import rate as rate_text
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Bools, Floats
