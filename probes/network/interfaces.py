@@ -7,11 +7,7 @@ namespace. Out: Interfaces.
 
 from __future__ import annotations
 
-import array
-import contextlib
-import fcntl
 import ipaddress
-import socket
 import struct
 import time
 from dataclasses import dataclass
@@ -19,7 +15,7 @@ from pathlib import Path
 
 from rankscope.probes.host.namespaces import in_namespace
 from rankscope.probes.host.procfs import ROOT, proc_path, read_file, reason
-from rankscope.probes.network import netlink
+from rankscope.probes.network import ethtool, netlink
 
 RTM_GETLINK, RTM_GETADDR = 18, 22
 _IFLA_IFNAME, _IFLA_MTU, _IFLA_OPERSTATE, _IFLA_STATS64 = 3, 4, 16, 23
@@ -28,8 +24,6 @@ _OPERSTATES = ("unknown", "notpresent", "down", "lowerlayerdown", "testing", "do
 # struct rtnl_link_stats64: packets, bytes, errors, dropped, each received then sent, come first.
 _STATS = struct.Struct("=8Q")
 _IFINFO, _IFADDR = struct.Struct("=BBHiII"), struct.Struct("=BBBBi")
-_SIOCETHTOOL, _ETHTOOL_GSET = 0x8946, 1
-_SPEED_UNKNOWN = 0xFFFFFFFF
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,19 +199,8 @@ def _with_speeds(
 
 
 def _speeds(names: list[str]) -> list[float]:
-    """Nominal speeds in bytes per second, by ethtool (struct ethtool_cmd) in the namespace of the calling thread."""
-    speeds = []
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
-        for name in names:
-            command = array.array("B", struct.pack("=I40x", _ETHTOOL_GSET))
-            request = struct.pack("16sP16x", name.encode()[:15], command.buffer_info()[0])
-            speed = 0
-            with contextlib.suppress(OSError):
-                fcntl.ioctl(channel, _SIOCETHTOOL, request)
-                low, high = struct.unpack_from("=H", command, 12)[0], struct.unpack_from("=H", command, 28)[0]
-                speed = high << 16 | low
-            speeds.append(0.0 if speed in (_SPEED_UNKNOWN, 0xFFFF) else speed * 1e6 / 8)
-    return speeds
+    """Nominal speeds in bytes per second, in the namespace of the calling thread."""
+    return [ethtool.speed_hz(name) for name in names]
 
 
 def _read_files(pid: int | None, root: Path, missing: list[str]) -> tuple[Interface, ...]:

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from rankscope.probes.host.procfs import ROOT, names_in, read_file
+from rankscope.probes.network import ethtool
 from rankscope.probes.pci.devices import device_address
-from rankscope.probes.ports import ethtool
 from rankscope.probes.ports.model import ERROR_NAMES, ETHERNET, INFINIBAND, ROCE, Port, PortCount, PortErrors
 
 MAX_PORTS, MAX_PORTS_ONCE = 256, 1024  # followed over a window, read once; virtual functions are ports too

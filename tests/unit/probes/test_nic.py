@@ -11,7 +11,7 @@ from hardware_trees import ethernet, ib, pci, put
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankscope.probes.ports.ethtool import best_mode_hz
+from rankscope.probes.network.ethtool import best_mode_hz
 from rankscope.probes.ports.model import ERROR_NAMES, Port, PortErrors
 from rankscope.probes.ports.reader import errors_of, parse_rate, read_ports
 from rankscope.probes.ports.sampler import PortSampler, growth_of

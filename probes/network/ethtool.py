@@ -1,4 +1,4 @@
-"""What a network driver tells through the ethtool ioctl: statistics, and the fastest mode the card supports.
+"""What a network driver tells through the ethtool ioctl: speed, statistics, and the fastest mode the card supports.
 
 In: an interface name, in the network namespace of the calling thread. Out: numbers. linux/ethtool.h.
 """
@@ -11,7 +11,8 @@ import socket
 import struct
 from collections.abc import Iterable, Iterator
 
-_SIOCETHTOOL = 0x8946
+_SIOCETHTOOL, _GSET = 0x8946, 1
+_SPEED_UNKNOWN = (0xFFFFFFFF, 0xFFFF)
 _GSTRINGS, _GSTATS, _GSSET_INFO, _GLINKSETTINGS = 0x1B, 0x1D, 0x37, 0x4C
 _SET_STATISTICS = 1
 _NAME_BYTES = 32
@@ -45,6 +46,20 @@ def _pairs(texts: array.array[int], values: array.array[int], count: int) -> Ite
     for place, value in enumerate(struct.unpack_from(f"={count}Q", values, 8)):
         text = bytes(texts[12 + place * _NAME_BYTES : 12 + (place + 1) * _NAME_BYTES])
         yield text.partition(b"\0")[0].decode("ascii", "replace"), value
+
+
+def speed_hz(interface: str) -> float:
+    """Nominal speed now, bytes per second (struct ethtool_cmd); 0.0 where the driver does not tell. Raises OSError
+    where no socket can be had."""
+    command = array.array("B", struct.pack("=I40x", _GSET))
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
+        try:
+            _ioctl(channel, interface, command)
+        except OSError:
+            return 0.0
+    low, high = struct.unpack_from("=H", command, 12)[0], struct.unpack_from("=H", command, 28)[0]
+    mbps = high << 16 | low
+    return 0.0 if mbps in _SPEED_UNKNOWN else mbps * 1e6 / 8
 
 
 def best_speed_hz(interface: str) -> float:
