@@ -377,12 +377,12 @@ def test_a_call_that_has_not_ended_is_open(watching: Watching, program: Start, l
 
 OBSERVE = """
 import sys, time
-from rankscope.observer import kernel_probes
+from rankscope.observer.live import kernel_probes
 pid = int(sys.argv[1])
 probes = kernel_probes.load(hz=99, pids=[pid])
 probes.watch_process(pid, 1)
-rankscope.probes.calls.probe.watch([pid])
-assert rankscope.probes.calls.probe.notes == [] and len(rankscope.probes.calls.probe.rows_attached()) > 10
+probes.calls.watch([pid])
+assert probes.calls.notes == [] and len(probes.calls.rows_attached()) > 10
 print("observing", flush=True)
 time.sleep(float(sys.argv[2]))
 began = time.monotonic()

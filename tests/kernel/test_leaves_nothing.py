@@ -18,7 +18,7 @@ Start = Callable[..., "subprocess.Popen[str]"]
 OBSERVE = """
 import sys, time
 from pathlib import Path
-from rankscope.observer import kernel_probes, process_watch
+from rankscope.observer.live import kernel_probes, process_watch
 from rankscope.observer.live.process_watch import TRAINING
 probes = kernel_probes.load(hz=99)
 process_watch.watch(int(sys.argv[1]), int(sys.argv[1]), TRAINING, probes)
