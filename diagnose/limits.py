@@ -98,7 +98,7 @@ RARE_MODEL = 0.25  # of the ports: fewer of another nominal speed are degraded, 
 PORT_EFFECT_SHARE = 0.08  # of the step, without a counter; EFFECT_SHARE where it is flat beside peers that burst
 PORT_BYTES_SHARE = 0.1  # of the bytes of the busiest port: a quiet port's rate says nothing
 
-# What an observer's sample of a stack stands for (observer/recorder.py: 99 Hz); samples of t seconds have a variance of t times it.
+# What a sample of a stack stands for where no window says how often was sampled; samples of t seconds have a variance of t times it.
 SAMPLING_S = 1 / 99
 
 # Comparison with the baseline windows.

@@ -13,8 +13,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from rankscope.observer import finish
 from rankscope.observer.census.ranks import FoundRank, RankCensus, find_ranks
+from rankscope.observer.finish.windows import close_windows
 from rankscope.observer.live import observation
 from rankscope.observer.live.observation import Progress
 from rankscope.observer.window.folder import Window, prepare_place, write_window
@@ -70,7 +70,7 @@ def record(options: RecordOptions, progress: Progress = lambda _: None) -> list[
         running.start_fallback(options.window_s, options.hz)
         start, start_ns = time.time(), time.clock_gettime_ns(time.CLOCK_MONOTONIC)
         running.run_until(start + options.window_s, progress)
-        windows = finish.close_windows(running, before, start, start_ns, options.hz)
+        windows = close_windows(running, before, start, start_ns, options.hz)
     finally:
         running.close()
     if options.out is None:

@@ -28,10 +28,15 @@ def texts(table: pa.Table, name: str) -> tuple[str, ...]:
 
 
 def labels(table: pa.Table, name: str) -> Labels:
-    """Texts of which few are different; '' where there is none."""
-    column = pc.fill_null(table[name], "").combine_chunks()
-    if isinstance(column, pa.ChunkedArray):
-        column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], pa.string())
-    encoded = column.dictionary_encode()
-    codes = np.asarray(encoded.indices.to_numpy(zero_copy_only=False), dtype=np.int64)
-    return Labels(codes, tuple(encoded.dictionary.to_pylist()))
+    """Texts of which few are different; '' where there is none. Dictionaries are taken as they are."""
+    column = table[name]
+    if not pa.types.is_dictionary(column.type):
+        column = column.cast(pa.string()).dictionary_encode()
+    column = column.unify_dictionaries()
+    values = column.chunk(0).dictionary.to_pylist() if column.num_chunks else []
+    indices = [chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False) for chunk in column.chunks]
+    codes = np.concatenate(indices).astype(np.int64) if indices else np.empty(0, np.int64)
+    # Whoever wrote the file decides what its dictionary holds: a text twice, or null.
+    place: dict[str, int] = {}
+    number = np.array([place.setdefault(value or "", len(place)) for value in [*values, None]], dtype=np.int64)
+    return Labels(number[codes], tuple(place))

@@ -29,6 +29,8 @@ class Counter:
     value: float
     maximum: float
     limit: float  # NaN where there is none
+    comm: str = ""  # name of the process that took or holds it
+    pid: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,8 @@ class Columns:
     minimum: Floats
     maximum: Floats
     limit: Floats
+    comm: Labels
+    pid: Ints  # -1: no process
 
 
 class Counters:
@@ -103,6 +107,8 @@ class Counters:
             value=float(table.value[row]),
             maximum=float(table.maximum[row]),
             limit=float(table.limit[row]),
+            comm=table.comm.at(row),
+            pid=int(table.pid[row]),
         )
 
     def named(self, name: str) -> Iterator[Counter]:
@@ -122,5 +128,6 @@ class Counters:
 def _nothing() -> Columns:
     no_text, no_rank, no_value = Labels(np.empty(0, np.int64), ()), np.empty(0, np.int64), np.empty(0)
     return Columns(
-        no_text, no_text, no_text, no_rank, no_text, no_text, no_text, no_value, no_value, no_value, no_value
-    )
+        no_text, no_text, no_text, no_rank, no_text, no_text, no_text, no_value, no_value, no_value, no_value,
+        no_text, no_rank,
+    )  # fmt: skip

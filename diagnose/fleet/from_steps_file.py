@@ -16,6 +16,7 @@ import numpy as np
 from rankscope.diagnose.fleet.counters import Counters
 from rankscope.diagnose.fleet.labels import Labels
 from rankscope.diagnose.fleet.model import Fleet, Flows, Patterns, Pipelines, Ranks, Steps
+from rankscope.diagnose.fleet.stacks import Stacks
 from rankscope.diagnose.fleet.steps_file import Timings
 from rankscope.diagnose.stats.robust import nan_median, peers_median
 from rankscope.diagnose.verdict.note import Note, NoteCode
@@ -195,7 +196,6 @@ def _ranks(timings: Timings, numbers: Ints, row: Ints, notes: list[Note]) -> Ran
         in_collective_s=np.zeros(count),
         ended_s=np.full(count, np.nan),
         exit_status=np.full(count, np.nan),
-        lost_events=np.zeros(count, np.int64),
     )
 
 
@@ -241,7 +241,7 @@ def _patterns(timings: Timings, row: Ints, column: Ints, usable: Bools, steps: I
         line=np.zeros(len(unique), np.int64),
         detail=Labels(np.where(_collects(timings)[name], 2, unique % 2), ("", "transfer", "gc")),
         caller=none,
-        stack=none,
+        stack=Stacks.none(len(unique)),
         beta=np.asarray(total / max(window_s, 1e-9), dtype=np.float64),
         count=count.astype(np.int64),
         per_step_s=np.asarray(total / np.maximum(steps[rank], 1), dtype=np.float64),

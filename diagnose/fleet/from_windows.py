@@ -2,24 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import pyarrow as pa
 
 from rankscope.diagnose.fleet.columns import floats, ints, labels, texts
 from rankscope.diagnose.fleet.counters import Columns, Counters
+from rankscope.diagnose.fleet.labels import Holder, Holders, Labels
 from rankscope.diagnose.fleet.model import Flows, Patterns, Ranks
+from rankscope.diagnose.fleet.stacks import Stacks, merged
 from rankscope.diagnose.verdict.note import Note, NoteCode
+from rankscope.observer.window.stacks import StackFrame
 from rankscope.probes.arrays import Ints
 from rankscope.probes.errors import NoRanks
 
 
-def plain(table: pa.Table) -> pa.Table:
-    """Decode dictionaries: those of two hosts differ."""
-    for index, field in enumerate(table.schema):
-        if pa.types.is_dictionary(field.type):
-            column = table.column(index).cast(field.type.value_type)
-            table = table.set_column(index, field.name, column)
-    return table.replace_schema_metadata(None)
+def joined(tables: Sequence[pa.Table]) -> pa.Table:
+    """Tables of several windows as one. Labels keep their dictionaries, which become one."""
+    return pa.concat_tables([table.replace_schema_metadata(None) for table in tables]).unify_dictionaries()
+
+
+def constant(text: str, rows: int) -> pa.DictionaryArray:
+    """A column of labels that says the same in each row."""
+    return pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int32)), pa.array([text], pa.string()))
+
+
+def shifted(table: pa.Table, column: str, by: int) -> pa.Table:
+    """The table with `by` added to the row numbers in a column; -1 stays."""
+    numbers = ints(table, column)
+    moved = pa.array(np.where(numbers >= 0, numbers + by, -1))
+    return table.set_column(table.schema.get_field_index(column), column, moved)
 
 
 def rows_of(table: pa.Table, numbers: Ints) -> Ints:
@@ -63,7 +76,6 @@ def ranks(table: pa.Table, notes: list[Note]) -> Ranks:
         in_collective_s=np.nan_to_num(floats(table, "in_collective_s")),
         ended_s=floats(table, "ended_s"),
         exit_status=floats(table, "exit_status"),
-        lost_events=ints(table, "lost_events"),
         gpus=tuple(tuple(each or ()) for each in table["gpus"].to_pylist()),
         nics=tuple(tuple(each or ()) for each in table["nics"].to_pylist()),
     )
@@ -77,11 +89,12 @@ def _host_names(hosts: tuple[str, ...], nodes: tuple[str, ...]) -> tuple[str, ..
     return tuple(node if node and len(seen[host]) > 1 else host for host, node in zip(hosts, nodes, strict=True))
 
 
-def patterns(table: pa.Table, rows: Ints) -> Patterns:
+def patterns(table: pa.Table, stacks: pa.Table, rows: Ints) -> Patterns:
     """This job's patterns; `rows` is the row in Ranks of every table row, -1 for others."""
     keep = rows >= 0
     table = table.filter(pa.array(keep))
     per_step = floats(table, "per_step_s")
+    holder = _holders(table)
     return Patterns(
         rank=rows[keep],
         thread=labels(table, "thread"),
@@ -89,9 +102,9 @@ def patterns(table: pa.Table, rows: Ints) -> Patterns:
         name=labels(table, "name"),
         file=labels(table, "file"),
         line=ints(table, "line"),
-        detail=labels(table, "detail"),
+        detail=_told(labels(table, "detail"), holder),
         caller=labels(table, "caller"),
-        stack=labels(table, "stack"),
+        stack=_stacks(table, stacks),
         beta=np.nan_to_num(floats(table, "beta")),
         count=ints(table, "count"),
         per_step_s=np.where(np.isfinite(per_step) & (per_step > 0), per_step, 0.0),
@@ -99,8 +112,39 @@ def patterns(table: pa.Table, rows: Ints) -> Patterns:
         bytes=np.maximum(ints(table, "bytes"), 0),
         mu=floats(table, "mu"),
         sigma=floats(table, "sigma"),
+        holder=holder,
         native=labels(table, "native"),
     )
+
+
+def _stacks(patterns: pa.Table, stacks: pa.Table) -> Stacks:
+    name, file, line = labels(stacks, "name"), labels(stacks, "file"), ints(stacks, "line")
+    each, frame = np.unique(np.column_stack([name.codes, file.codes, line]), axis=0, return_inverse=True)
+    frames = tuple(StackFrame(name.values[n], file.values[f], at) for n, f, at in each.tolist())
+    return merged(ints(patterns, "stack"), ints(stacks, "parent"), frame.reshape(-1), frames)
+
+
+def _holders(table: pa.Table) -> Holders:
+    thread = labels(table, "holder_thread")
+    rows = np.flatnonzero(thread.codes != thread.code(""))
+    codes = np.full(table.num_rows, -1, dtype=np.int64)
+    if not len(rows):
+        return Holders(codes, ())
+    name, file, line = labels(table, "holder_name"), labels(table, "holder_file"), ints(table, "holder_line")
+    key = np.column_stack([name.codes[rows], file.codes[rows], line[rows], thread.codes[rows]])
+    each, number = np.unique(key, axis=0, return_inverse=True)
+    codes[rows] = number.reshape(-1)
+    values = (Holder(name.values[n], file.values[f], at, thread.values[t]) for n, f, at, t in each.tolist())
+    return Holders(codes, tuple(values))
+
+
+def _told(detail: Labels, holder: Holders) -> Labels:
+    """Details as people are told them: of a wait for the GIL, who held it."""
+    if not holder.values:
+        return detail
+    place = {text: code for code, text in enumerate(detail.values)}
+    number = np.array([place.setdefault(each.text, len(place)) for each in holder.values], dtype=np.int64)
+    return Labels(np.where(holder.codes >= 0, number[holder.codes], detail.codes), tuple(place))
 
 
 def flows(table: pa.Table, rows: Ints) -> Flows:
@@ -158,5 +202,7 @@ def counters(table: pa.Table, rows: Ints) -> Counters:
             minimum=floats(table, "minimum"),
             maximum=floats(table, "maximum"),
             limit=floats(table, "limit"),
+            comm=labels(table, "comm"),
+            pid=ints(table, "pid"),
         )
     )

@@ -16,8 +16,11 @@ from rankscope.diagnose.fleet.step_matrix import read_steps
 from rankscope.diagnose.text import clean
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.observer.window.folder import Window, find_windows, read_window
+from rankscope.observer.window.manifest import EVENTS_DROPPED
 from rankscope.observer.window.schema import TABLES
 from rankscope.probes.errors import BadData, NoRanks
+
+_STACK_COLUMNS = {"patterns": "stack", "stacks": "parent"}  # that hold numbers of rows of the table stacks
 
 
 def load(folders: Iterable[Path]) -> list[Window]:
@@ -102,15 +105,29 @@ def _table(window: Window, name: str) -> pa.Table:
     return table
 
 
+def _pieces(windows: Sequence[Window], name: str) -> list[pa.Table]:
+    """One table of each window, with its host; numbers of stacks count on from window to window."""
+    pieces, stacks = [], 0
+    for window in windows:
+        table = _table(window, name)
+        if name in _STACK_COLUMNS:
+            table = from_windows.shifted(table, _STACK_COLUMNS[name], stacks)
+        pieces.append(table.append_column("observed_on", from_windows.constant(window.manifest.host, table.num_rows)))
+        stacks += window.stacks.num_rows
+    return pieces
+
+
+def _lost_events(windows: Sequence[Window]) -> int:
+    """Events dropped between the kernel and the observers. A host says the same in the windows of all its jobs: it counts once."""
+    lost: dict[str, int] = {}
+    for window in windows:
+        dropped = sum(loss.count for loss in window.manifest.losses if loss.name == EVENTS_DROPPED)
+        lost[window.manifest.host] = max(lost.get(window.manifest.host, 0), dropped)
+    return sum(lost.values())
+
+
 def _assemble(job: str, windows: Sequence[Window], notes: list[Note]) -> Fleet:
-    parts: dict[str, pa.Table] = {}
-    for name in TABLES:
-        pieces = []
-        for window in windows:
-            table = _table(window, name)
-            host = pa.array([window.manifest.host] * table.num_rows, pa.string())
-            pieces.append(from_windows.plain(table).append_column("observed_on", host))
-        parts[name] = pa.concat_tables(pieces)
+    parts = {name: from_windows.joined(_pieces(windows, name)) for name in TABLES}
     everyone = parts["ranks"]
     ranks = from_windows.ranks(everyone.filter(pc.equal(everyone["job"], job)), notes)
     strangers = everyone.filter(pc.not_equal(everyone["job"], job))["rank"].to_pylist()
@@ -131,9 +148,11 @@ def _assemble(job: str, windows: Sequence[Window], notes: list[Note]) -> Fleet:
         windows=len(windows),
         ranks=ranks,
         steps=steps,
-        patterns=from_windows.patterns(parts["patterns"], rows["patterns"]),
+        patterns=from_windows.patterns(parts["patterns"], parts["stacks"], rows["patterns"]),
         flows=from_windows.flows(parts["flows"], rows["flows"]),
         counters=from_windows.counters(parts["counters"], rows["counters"]),
         notes=tuple(dict.fromkeys(notes)),
+        sampling_s=1 / min(window.manifest.sampling_hz for window in windows),
+        lost_events=_lost_events(windows),
         slots=read_slots(parts["collectives"], rows["collectives"], steps),
     )

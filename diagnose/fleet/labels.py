@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+
 from rankscope.probes.arrays import Ints
 
 
@@ -23,3 +25,37 @@ class Labels:
 
     def at(self, row: int) -> str:
         return self.values[int(self.codes[row])]
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """Who held the GIL: a function ('' and 0 where it was not seen) on a thread."""
+
+    name: str
+    file: str
+    line: int
+    thread: str
+
+    @property
+    def text(self) -> str:
+        """For people."""
+        place = f"{self.name} ({self.file.rpartition('/')[2]}:{self.line}) on " if self.name else ""
+        return f"held by {place}{self.thread}"
+
+
+@dataclass(frozen=True, slots=True)
+class Holders:
+    """One code per row, a number in `values`; -1 where nobody knows or something else was waited for."""
+
+    codes: Ints
+    values: tuple[Holder, ...]
+
+    def at(self, row: int) -> Holder | None:
+        number = int(self.codes[row])
+        return self.values[number] if number >= 0 else None
+
+    def followed_by(self, other: Holders, rows: Ints) -> Holders:
+        """The rows of both, of `other` only these."""
+        codes = other.codes[rows]
+        moved = np.where(codes >= 0, codes + len(self.values), -1)
+        return Holders(np.concatenate([self.codes, moved]), (*self.values, *other.values))

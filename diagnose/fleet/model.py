@@ -10,8 +10,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.counters import Counters
-from rankscope.diagnose.fleet.labels import Labels
+from rankscope.diagnose.fleet.labels import Holders, Labels
+from rankscope.diagnose.fleet.stacks import Stacks
 from rankscope.diagnose.verdict.note import Note
 from rankscope.probes.arrays import Floats, Ints
 
@@ -35,7 +37,6 @@ class Ranks:
     in_collective_s: Floats
     ended_s: Floats  # below 0: before the window; NaN: did not end
     exit_status: Floats  # as waitpid gives it; NaN: not known
-    lost_events: Ints
     gpus: tuple[tuple[str, ...], ...] = ()  # 'gpu2'; () where nobody knows
     nics: tuple[tuple[str, ...], ...] = ()  # 'mlx5_3', 'eth0'
 
@@ -74,7 +75,7 @@ class Patterns:
     line: Ints
     detail: Labels
     caller: Labels
-    stack: Labels
+    stack: Stacks
     beta: Floats
     count: Ints
     per_step_s: Floats
@@ -82,6 +83,7 @@ class Patterns:
     bytes: Ints | None = None  # moved in the window
     mu: Floats | None = None  # mean utilisation of the function's resource; NaN where it is not known
     sigma: Floats | None = None  # its standard deviation
+    holder: Holders | None = None  # who held the GIL while it was waited for
     native: Labels | None = None  # most samples of a running Python function: in 'kernel', a native function, ''
 
     def __len__(self) -> int:
@@ -154,6 +156,8 @@ class Fleet:
     flows: Flows
     counters: Counters
     notes: tuple[Note, ...]
+    sampling_s: float = limits.SAMPLING_S  # what a sample of a stack stands for
+    lost_events: int = 0  # between kernel and observers, on all hosts
     timed: bool = False  # from timings that somebody else measured: no scheduler noise floor, no counters
     pipelines: Pipelines | None = None
     slots: Slots | None = None

@@ -20,14 +20,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from rankscope.diagnose import limits
+from rankscope.diagnose.fleet.labels import Holder
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.stats.robust import nan_median
 from rankscope.diagnose.verdict.function import Function
+from rankscope.observer.window.stacks import StackFrame
 from rankscope.probes.arrays import Bools, Floats, Ints
 
 WAITING = ("collective",)  # kinds in which a rank waits for others: never its own work
 TRANSFER = "transfer"  # detail of a collective that is known to contain no waiting: own time after all
-_FRAME = re.compile(r"^(.*) \((.*):(\d+)\)$", re.DOTALL)
 _SHARED = 0.25
 _NEARLY_ALL = 0.8  # of a function's time is excess: it is odd, however the whole step grew
 _LIBRARY = re.compile(r"/(site|dist)-packages/|/lib(64)?/python\d|^<frozen |^<__array_function__")
@@ -45,6 +46,7 @@ class FunctionExcess:
     caller: str
     own_s: float
     peers_s: float
+    holder: Holder | None = None  # who held the GIL, where that is what was waited for
 
     @property
     def excess_s(self) -> float:
@@ -100,12 +102,11 @@ class Profiles:
         columns = (table.thread.codes, table.kind.codes, table.name.codes, table.file.codes, table.line,
                    table.detail.codes, caller)  # fmt: skip
         self._key = _joined(columns)
-        self._frames: list[tuple[str, str, int]] = []
-        self._frame_code: dict[tuple[str, str, int], int] = {}
+        self._frames: list[StackFrame] = []
+        self._frame_code: dict[StackFrame, int] = {}
         self._paths: dict[int, list[int]] = {}
         # A row without a stack (the observer drops the stacks of small functions) is a stack of its leaf alone.
-        bare = table.stack.codes == table.stack.code("")
-        self._stack = np.where(bare, len(table.stack.values) + self._key, table.stack.codes)
+        self._stack = np.where(table.stack.codes < 0, len(table.stack.parent) + self._key, table.stack.codes)
         self._row_of_key = np.zeros(int(self._key.max(initial=-1)) + 1, dtype=np.int64)
         self._row_of_key[self._key] = np.arange(len(table))
 
@@ -199,14 +200,14 @@ class Profiles:
         kind = table.kind.at(row)
         caller = "" if kind == "python" else table.caller.at(row)
         return FunctionExcess(kind, table.name.at(row), table.file.at(row), int(table.line[row]), table.detail.at(row),
-                              caller, own_s, peers_s)  # fmt: skip
+                              caller, own_s, peers_s, table.holder.at(row) if table.holder is not None else None)  # fmt: skip
 
     def _frames_of(self, stack: int) -> list[int]:
         """Frame codes of a stack, root first, each once (recursion)."""
         known = self._paths.get(stack)
         if known is None:
             known = []
-            for frame in self._parsed(stack):
+            for frame in self._stack_of(stack):
                 code = self._frame_code.setdefault(frame, len(self._frames))
                 if code == len(self._frames):
                     self._frames.append(frame)
@@ -215,14 +216,13 @@ class Profiles:
             self._paths[stack] = known
         return known
 
-    def _parsed(self, stack: int) -> list[tuple[str, str, int]]:
+    def _stack_of(self, stack: int) -> list[StackFrame]:
         table = self._table
-        if stack < len(table.stack.values):
-            parsed = [_parse_frame(text) for text in table.stack.values[stack].split(";")]
-            return [frame for frame in parsed if frame is not None]
-        row = int(self._row_of_key[stack - len(table.stack.values)])
+        if stack < len(table.stack.parent):
+            return table.stack.of(stack)
+        row = int(self._row_of_key[stack - len(table.stack.parent)])
         name = table.name.at(row) if table.kind.at(row) == "python" else table.caller.at(row)
-        return [(name, table.file.at(row), int(table.line[row]))] if name and table.file.at(row) else []
+        return [StackFrame(name, table.file.at(row), int(table.line[row]))] if name and table.file.at(row) else []
 
     def _deepest(
         self, mine: Ints, rows: Ints, ranks: Ints, excess: float, whole_share: float, part: float
@@ -287,7 +287,7 @@ class Profiles:
         mask = (table.kind.codes == table.kind.code(kind)) & (table.thread.codes == table.thread.code(thread))
         total = 0.0
         for row in np.flatnonzero(mask & (table.rank == rank)):
-            if any(mark in file for _, file, _ in self._parsed(int(self._stack[row])) for mark in marks):
+            if any(mark in file for _, file, _ in self._stack_of(int(self._stack[row])) for mark in marks):
                 total += float(table.per_step_s[row])
         return total
 
@@ -339,13 +339,6 @@ def sample(peers: Ints) -> Ints:
     if len(peers) <= limits.PEERS_SAMPLED:
         return peers
     return peers[np.linspace(0, len(peers) - 1, limits.PEERS_SAMPLED).astype(np.int64)]
-
-
-def _parse_frame(text: str) -> tuple[str, str, int] | None:
-    match = _FRAME.match(text)
-    if match is None:
-        return (text, "", 0) if text else None
-    return match[1], match[2], int(match[3][:9])
 
 
 def _is_library(file: str) -> bool:

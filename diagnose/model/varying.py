@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.verdict.function import Function
 from rankscope.probes.arrays import Floats, Ints
@@ -117,5 +116,5 @@ def _variances(fleet: Fleet) -> tuple[Ints, Floats, Floats]:
         running = (table.kind.codes[rows] == table.kind.code("python")) & (
             table.detail.codes[rows] == table.detail.code("")
         )
-        sampled = np.where(running, limits.SAMPLING_S * table.per_step_s[rows], 0.0)
+        sampled = np.where(running, fleet.sampling_s * table.per_step_s[rows], 0.0)
     return rows, variance, np.maximum(variance - sampled, 0.0)

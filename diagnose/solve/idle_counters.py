@@ -87,7 +87,7 @@ def _known(fleet: Fleet, row: int, accused: set[tuple[str, str]], ranks: set[int
     rank = int(table.rank[row])
     if rank >= 0 and int(fleet.ranks.number[rank]) in ranks:
         return True
-    return (_host(fleet, row), table.instance.at(row).split(" ", 1)[0]) in accused
+    return (_host(fleet, row), table.instance.at(row)) in accused
 
 
 def _host(fleet: Fleet, row: int) -> str:

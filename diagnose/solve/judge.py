@@ -119,7 +119,7 @@ def _about_data(fleet: Fleet, reference: Reference | None) -> list[Note]:
     gone = [int(n) for n, state in zip(fleet.ranks.number, fleet.ranks.state, strict=True) if state == "exited"]
     if gone:
         notes.append(Note(NoteCode.RANKS_ENDED, f"{rank_list(tuple(gone))} ended in the window"))
-    lost = int(fleet.ranks.lost_events.sum())
+    lost = fleet.lost_events
     if lost > 0:
         notes.append(Note(NoteCode.EVENTS_LOST, f"{lost} events were lost between kernel and observer"))
     return notes

@@ -101,7 +101,7 @@ def find_owners(
         elif known and uses_accelerator(rank):
             notes[rank.pid] = f"rank {rank.identity.rank}: nothing says which GPU it uses"
     foreign = _foreign(ranks, gpus, found, above, root)
-    return Owners(found, _ports(found, gpus, tree), foreign, notes)
+    return Owners(found, nearest_ports(found, gpus, tree), foreign, notes)
 
 
 def uses_accelerator(rank: FoundRank) -> bool:
@@ -204,7 +204,9 @@ def _comm(pid: int, root: Path) -> str:
         return "?"
 
 
-def _ports(owners: Mapping[int, tuple[int, ...]], gpus: GpuRecording, tree: PcieTree) -> dict[int, tuple[str, ...]]:
+def nearest_ports(
+    owners: Mapping[int, tuple[int, ...]], gpus: GpuRecording, tree: PcieTree
+) -> dict[int, tuple[str, ...]]:
     bus = {growth.index: growth.bus for growth in gpus.growth}
     near = {index: tree.nearest_nics(bus[index]) for index in _all(owners.values()) if bus.get(index)}
     chosen: dict[int, str] = {}

@@ -28,8 +28,8 @@ import numpy as np
 
 from rankscope.observer.gpu.levels import Shares
 from rankscope.observer.thread import timeline
-from rankscope.observer.thread.patterns import StepTimes
-from rankscope.observer.thread.steps import Steps
+from rankscope.observer.thread.step_times import StepTimes
+from rankscope.observer.thread.steps import FoundSteps
 from rankscope.observer.thread.timeline import Timeline
 from rankscope.probes.arrays import Bools, Floats, Ints
 
@@ -109,7 +109,7 @@ def copied_hz(shares: Shares, interval: int) -> float:
     return float(np.nan_to_num(shares.pcie_rx_hz[interval]) - np.nan_to_num(shares.pcie_tx_hz[interval]))
 
 
-def step_times(line: Timeline, time: GpuTime, times: StepTimes, steps: Steps) -> StepTimes:
+def step_times(line: Timeline, time: GpuTime, times: StepTimes, steps: FoundSteps) -> StepTimes:
     """`times` of the host's credited timeline, with the GPU's part: own and wait of the module's text.
 
     What is not covered by samples is taken to be like the rest of its step.

@@ -11,10 +11,12 @@ from rankscope.observer.gpu import overlay
 from rankscope.observer.gpu.levels import Shares
 from rankscope.observer.gpu.overlay import GpuTime, per_step
 from rankscope.observer.thread import timeline
-from rankscope.observer.thread.functions import Function
-from rankscope.observer.thread.patterns import Labels, Pattern, StepTimes
+from rankscope.observer.thread.functions import FunctionKey
+from rankscope.observer.thread.patterns import MeasuredPattern
 from rankscope.observer.thread.resource_use import Use
-from rankscope.observer.thread.steps import Steps
+from rankscope.observer.thread.samples import Words
+from rankscope.observer.thread.step_times import StepTimes
+from rankscope.observer.thread.steps import FoundSteps
 from rankscope.observer.thread.timeline import Timeline
 from rankscope.probes.arrays import Floats, Ints
 
@@ -27,13 +29,13 @@ class GpuView:
     bytes/s, 0 unknown; `use`: how its collectives use the resource they run over."""
 
     shares: Shares
-    moved: Mapping[Function, int] = field(default_factory=dict)
+    moved: Mapping[FunctionKey, int] = field(default_factory=dict)
     pcie_limit_hz: float = 0.0
     use: Use | None = None
     resource: str = "nic"
 
     @classmethod
-    def unseen(cls, moved: Mapping[Function, int]) -> GpuView:
+    def unseen(cls, moved: Mapping[FunctionKey, int]) -> GpuView:
         """Of a rank whose GPU tells nothing, while its peers' do."""
         nothing = np.empty(0)
         return cls(Shares(*(nothing,) * 8), moved)
@@ -43,7 +45,7 @@ class GpuView:
         return len(self.shares.start_s) > 0
 
 
-def lay_over(line: Timeline, labels: Labels, shares: Shares) -> tuple[Timeline, Labels, GpuTime]:
+def lay_over(line: Timeline, labels: Words, shares: Shares) -> tuple[Timeline, Words, GpuTime]:
     """gpu_path.overlay, with names and bytes for the waits for the GPU that turn out to be copies: a new scope for each."""
     line, time = overlay.overlay(line, shares)
     functions, moved, index = list(labels.device), labels.device_bytes.tolist(), line.device.copy()
@@ -58,7 +60,7 @@ def lay_over(line: Timeline, labels: Labels, shares: Shares) -> tuple[Timeline, 
         key = (scope, TO_DEVICE if rate >= 0 else TO_HOST)
         if key not in new:
             new[key] = len(functions)
-            functions.append(Function("memory", key[1], detail=labels.device[scope].name, resource="pcie"))
+            functions.append(FunctionKey("memory", key[1], detail=labels.device[scope].name, resource="pcie"))
             moved.append(0)
         index[segment] = new[key]
         if interval not in counted:
@@ -69,14 +71,14 @@ def lay_over(line: Timeline, labels: Labels, shares: Shares) -> tuple[Timeline, 
 
 
 def add_gpu(
-    host: tuple[Pattern, ...],
+    host: tuple[MeasuredPattern, ...],
     times: StepTimes,
     line: Timeline,
     time: GpuTime,
     view: GpuView,
-    steps: Steps,
+    steps: FoundSteps,
     window_s: float,
-) -> tuple[tuple[Pattern, ...], StepTimes]:
+) -> tuple[tuple[MeasuredPattern, ...], StepTimes]:
     """The host's rows and steps with the GPU's; copies get μ = bytes / (seconds · what the link can do)."""
     limit_hz = view.pcie_limit_hz
     rows = [
@@ -89,7 +91,9 @@ def add_gpu(
     return tuple(rows), overlay.step_times(line, time, times, steps)
 
 
-def _gpu_patterns(line: Timeline, time: GpuTime, view: GpuView, steps: Steps, window_s: float) -> tuple[Pattern, ...]:
+def _gpu_patterns(
+    line: Timeline, time: GpuTime, view: GpuView, steps: FoundSteps, window_s: float
+) -> tuple[MeasuredPattern, ...]:
     """Rows of what the GPU did: `kernels`, and its collectives by operation, in proportion to their bytes.
 
     One activity of such a row is one step's worth of it. μ and σ of the kernels: of s/k over intervals that are at least
@@ -98,12 +102,12 @@ def _gpu_patterns(line: Timeline, time: GpuTime, view: GpuView, steps: Steps, wi
     at = steps.index((line.start_s + line.end_s) / 2)
     found = []
     use = _computing_use(view.shares)
-    kernels = Function("gpu", "kernels", resource="gpu")
+    kernels = FunctionKey("gpu", "kernels", resource="gpu")
     total = _pattern(kernels, time.compute_s, at, steps.count, window_s, 0, 1.0)
     if total is not None:
         found.append(replace(total, mu=use[0], sigma=use[1]) if use else total)
     whole = sum(view.moved.values())
-    named = view.moved or {Function("collective", "collective", detail="gpu", resource="nic"): 0}
+    named = view.moved or {FunctionKey("collective", "collective", detail="gpu", resource="nic"): 0}
     for function, amount in named.items():
         part = amount / whole if whole else 1.0 / len(named)
         row = _pattern(
@@ -115,8 +119,8 @@ def _gpu_patterns(line: Timeline, time: GpuTime, view: GpuView, steps: Steps, wi
 
 
 def _pattern(
-    function: Function, seconds: Floats, at: Ints, count: int, window_s: float, moved: int, part: float
-) -> Pattern | None:
+    function: FunctionKey, seconds: Floats, at: Ints, count: int, window_s: float, moved: int, part: float
+) -> MeasuredPattern | None:
     total = float(seconds.sum()) * part
     if total <= 0:
         return None
@@ -124,7 +128,7 @@ def _pattern(
     outside = total - float(sums.sum())
     activities = np.append(sums, outside) if outside > 1e-6 * total or not count else sums
     activities = activities[activities > 0]
-    return Pattern(
+    return MeasuredPattern(
         function,
         beta=total / window_s,
         mu=None,

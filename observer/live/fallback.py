@@ -6,9 +6,9 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from rankscope.observer.live.process_watch import in_words
 from rankscope.observer.thread.functions import StackName
 from rankscope.probes.errors import RankscopeError
-from rankscope.unwinder.names.code import collapse
 from rankscope.unwinder.walk import pyspy
 from rankscope.unwinder.walk.pyspy import PySpyResult
 
@@ -50,8 +50,7 @@ class Fallback:
             rows = []
             for sample in result.samples:
                 if sample.frames and (sample.tid == pid or sample.thread_name == "MainThread"):
-                    leaf = sample.frames[0]
-                    words = StackName(leaf.name, leaf.file, leaf.first_line, collapse(sample.frames))
+                    words = in_words(sample.frames)
                     identity = hash((pid, words)) & 0x7FFF_FFFF_FFFF_FFFF | 1
                     stacks[identity] = words
                     rows.append((identity, sample.count))

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any
 
+from rankscope.observer.window.rows import CounterRow
 from rankscope.probes.host import cgroup, cpu_memory, disks, procfs
 from rankscope.probes.host.block_devices import disk_words
 from rankscope.probes.host.cgroup import CgroupSample
@@ -34,26 +35,13 @@ class Member:
     netns: int
 
 
-def _row(scope: str, name: str, unit: str, value: float, **more: Any) -> dict[str, Any]:
-    return {
-        "scope": scope,
-        "instance": "",
-        "rank": -1,
-        "name": name,
-        "unit": unit,
-        "kind": "delta",
-        "value": value,
-        **more,
-    }
-
-
-def _interrupted(delta: HostDelta) -> list[dict[str, Any]]:
+def _interrupted(delta: HostDelta) -> list[CounterRow]:
     """Two rows for each CPU that spent a noticeable part of the window in interrupts: a rank on it computes that much slower."""
     rows = []
     for cpu in delta.cpus:
         if cpu.softirq_s + cpu.irq_s >= INTERRUPTED_LEAST * delta.seconds:
-            rows.append(_row("host", "cpu.softirq_s", "s", cpu.softirq_s, instance=f"cpu{cpu.cpu}"))
-            rows.append(_row("host", "cpu.irq_s", "s", cpu.irq_s, instance=f"cpu{cpu.cpu}"))
+            rows.append(CounterRow("host", f"cpu{cpu.cpu}", name="cpu.softirq_s", value=cpu.softirq_s))
+            rows.append(CounterRow("host", f"cpu{cpu.cpu}", name="cpu.irq_s", value=cpu.irq_s))
     return rows
 
 
@@ -106,11 +94,11 @@ class Gauges:
                 found[pid] = sum(level.throttled_s for level in cgroup.cgroup_delta(before, now).cpu)
         return found
 
-    def host_rows(self) -> list[dict[str, Any]]:
+    def host_rows(self) -> list[CounterRow]:
         """Growth and levels of the whole host since `begin`."""
         return self._host_rows() + self._disk_rows()
 
-    def member_rows(self, members: Sequence[Member]) -> list[dict[str, Any]]:
+    def member_rows(self, members: Sequence[Member]) -> list[CounterRow]:
         """Growth and levels of what these ranks use: interfaces of their network namespaces, control groups, pages."""
         rows = []
         for member in {member.netns: member for member in reversed(members)}.values():
@@ -119,10 +107,12 @@ class Gauges:
             rows += self._cgroup_rows(member)
             before, now = self._faults.get(member.pid), self._minor_faults(member.pid)
             if before is not None and now is not None:
-                rows.append(_row("rank", "memory.minor_faults", "events", now - before, rank=member.rank))
+                rows.append(
+                    CounterRow("rank", rank=member.rank, name="memory.minor_faults", unit="events", value=now - before)
+                )
         return rows
 
-    def _host_rows(self) -> list[dict[str, Any]]:
+    def _host_rows(self) -> list[CounterRow]:
         if self._host is None:
             return []
         now = cpu_memory.sample_host(self.root, clocks=True)
@@ -133,38 +123,40 @@ class Gauges:
         if delta.total is not None:
             cpus = max(len(delta.cpus), 1)
             rows += [
-                _row("host", "cpu.steal_s", "s", delta.total.steal_s),
-                _row("host", "cpu.softirq_s", "s", delta.total.softirq_s),
-                _row("host", "cpu.irq_s", "s", delta.total.irq_s),
-                _row("host", "cpu.iowait_s", "s", delta.total.iowait_s),
-                _row("host", "cpu.busy_s", "s", delta.total.busy_s, limit=cpus * delta.seconds),
+                CounterRow("host", name="cpu.steal_s", value=delta.total.steal_s),
+                CounterRow("host", name="cpu.softirq_s", value=delta.total.softirq_s),
+                CounterRow("host", name="cpu.irq_s", value=delta.total.irq_s),
+                CounterRow("host", name="cpu.iowait_s", value=delta.total.iowait_s),
+                CounterRow("host", name="cpu.busy_s", value=delta.total.busy_s, limit=cpus * delta.seconds),
             ]
             rows += _interrupted(delta)
         for pressure in delta.pressures:
-            rows.append(_row("host", f"psi.{pressure.resource}.some_s", "s", pressure.some_s))
-            rows.append(_row("host", f"psi.{pressure.resource}.full_s", "s", pressure.full_s))
+            rows.append(CounterRow("host", name=f"psi.{pressure.resource}.some_s", value=pressure.some_s))
+            rows.append(CounterRow("host", name=f"psi.{pressure.resource}.full_s", value=pressure.full_s))
         if delta.vm is not None:
             rows += [
-                _row("host", "memory.major_faults", "events", delta.vm.major_faults),
-                _row("host", "memory.oom_kills", "events", delta.vm.oom_kills),
-                _row("host", "memory.swapped_in_pages", "pages", delta.vm.swapped_in_pages),
-                _row("host", "memory.direct_reclaim_pages", "pages", delta.vm.direct_reclaim_pages),
+                CounterRow("host", name="memory.major_faults", unit="events", value=delta.vm.major_faults),
+                CounterRow("host", name="memory.oom_kills", unit="events", value=delta.vm.oom_kills),
+                CounterRow("host", name="memory.swapped_in_pages", unit="pages", value=delta.vm.swapped_in_pages),
+                CounterRow(
+                    "host", name="memory.direct_reclaim_pages", unit="pages", value=delta.vm.direct_reclaim_pages
+                ),
             ]
         for clock in now.clocks:
             rows.append(
-                _row(
+                CounterRow(
                     "host",
-                    "cpu.clock_hz",
-                    "Hz",
-                    clock.current_hz,
-                    instance=f"cpu{clock.cpu}",
+                    f"cpu{clock.cpu}",
+                    name="cpu.clock_hz",
+                    unit="Hz",
                     kind="gauge",
+                    value=clock.current_hz,
                     limit=clock.max_hz,
                 )
             )
         return rows
 
-    def _disk_rows(self) -> list[dict[str, Any]]:
+    def _disk_rows(self) -> list[CounterRow]:
         if self._disks is None:
             return []
         rows = []
@@ -180,12 +172,11 @@ class Gauges:
                 ("disk.write_s", "s", delta.write_s),
                 ("disk.busy_s", "s", delta.busy_s),
             ):
-                rows.append(
-                    _row("disk", name, unit, value, instance=disk_words(delta.device, delta.major, delta.minor))
-                )
+                where = disk_words(delta.device, delta.major, delta.minor)
+                rows.append(CounterRow("disk", where, name=name, unit=unit, value=value))
         return rows
 
-    def _interface_rows(self, member: Member) -> list[dict[str, Any]]:
+    def _interface_rows(self, member: Member) -> list[CounterRow]:
         before = self._interfaces.get(member.netns)
         if before is None:
             return []
@@ -196,34 +187,34 @@ class Gauges:
             if not (delta.tx_bytes or delta.rx_bytes):
                 continue
             limit = speeds.get(delta.name)
-            where = {"instance": delta.name, "rank": member.rank}
+            of_port = partial(CounterRow, "nic", delta.name, rank=member.rank)
             rows += [
-                _row("nic", "nic.tx_bytes", "bytes", delta.tx_bytes, limit=limit, **where),
-                _row("nic", "nic.rx_bytes", "bytes", delta.rx_bytes, limit=limit, **where),
-                _row("nic", "nic.tx_errors", "events", delta.tx_errors, **where),
-                _row("nic", "nic.rx_errors", "events", delta.rx_errors, **where),
-                _row("nic", "nic.tx_dropped", "events", delta.tx_dropped, **where),
-                _row("nic", "nic.rx_dropped", "events", delta.rx_dropped, **where),
+                of_port(name="nic.tx_bytes", unit="bytes", value=delta.tx_bytes, limit=limit),
+                of_port(name="nic.rx_bytes", unit="bytes", value=delta.rx_bytes, limit=limit),
+                of_port(name="nic.tx_errors", unit="events", value=delta.tx_errors),
+                of_port(name="nic.rx_errors", unit="events", value=delta.rx_errors),
+                of_port(name="nic.tx_dropped", unit="events", value=delta.tx_dropped),
+                of_port(name="nic.rx_dropped", unit="events", value=delta.rx_dropped),
             ]
         after = qdisc.read_qdiscs(member.pid, self.root)
         for queue in qdisc.qdisc_deltas(self._qdiscs[member.netns], after):
-            where = {"instance": queue.interface, "rank": member.rank}
+            of_queue = partial(CounterRow, "nic", queue.interface, rank=member.rank)
             if queue.rate_hz:
                 rows.append(
-                    _row(
-                        "nic", "qdisc.rate_limit", "bytes/s", queue.rate_hz, kind="gauge", limit=queue.rate_hz, **where
+                    of_queue(
+                        name="qdisc.rate_limit", unit="bytes/s", kind="gauge", value=queue.rate_hz, limit=queue.rate_hz
                     )
                 )
             if queue.loss:
-                rows.append(_row("nic", "qdisc.loss", "share", queue.loss, kind="gauge", **where))
+                rows.append(of_queue(name="qdisc.loss", unit="share", kind="gauge", value=queue.loss))
             if queue.drops or queue.overlimits:
-                rows.append(_row("nic", "qdisc.drops", "events", queue.drops, **where))
-                rows.append(_row("nic", "qdisc.overlimits", "events", queue.overlimits, **where))
+                rows.append(of_queue(name="qdisc.drops", unit="events", value=queue.drops))
+                rows.append(of_queue(name="qdisc.overlimits", unit="events", value=queue.overlimits))
             if queue.backlog_bytes:
-                rows.append(_row("nic", "qdisc.backlog_bytes", "bytes", queue.backlog_bytes, kind="gauge", **where))
+                rows.append(of_queue(name="qdisc.backlog_bytes", unit="bytes", kind="gauge", value=queue.backlog_bytes))
         return rows
 
-    def _cgroup_rows(self, member: Member) -> list[dict[str, Any]]:
+    def _cgroup_rows(self, member: Member) -> list[CounterRow]:
         before = self._cgroups.get(member.pid)
         if before is None:
             return []
@@ -233,17 +224,17 @@ class Gauges:
         for level in delta.cpu:
             if level.quota_cpus is None and not level.throttled_periods:
                 continue
-            where = {"instance": level.path, "rank": member.rank}
-            rows.append(_row("cgroup", "cpu.throttled_s", "s", level.throttled_s, limit=level.quota_cpus, **where))
-            rows.append(_row("cgroup", "cpu.throttled_periods", "events", level.throttled_periods, **where))
+            of_group = partial(CounterRow, "cgroup", level.path, rank=member.rank)
+            rows.append(of_group(name="cpu.throttled_s", value=level.throttled_s, limit=level.quota_cpus))
+            rows.append(of_group(name="cpu.throttled_periods", unit="events", value=level.throttled_periods))
         for limit in now.io:
             for direction, rate in (("read", limit.read_bytes_hz), ("write", limit.write_bytes_hz)):
                 if rate is not None:
-                    where = {"instance": f"{limit.device} {direction}", "rank": member.rank}
-                    rows.append(_row("cgroup", "disk.throttled", "bytes/s", rate, kind="gauge", limit=rate, **where))
+                    of_disk = partial(CounterRow, "cgroup", f"{limit.device} {direction}", rank=member.rank)
+                    rows.append(of_disk(name="disk.throttled", unit="bytes/s", kind="gauge", value=rate, limit=rate))
         for memory in delta.memory:
             for name, events in (("memory.limit_hits", memory.limit_hits), ("memory.oom_kills", memory.oom_kills)):
                 if events:
-                    where = {"instance": memory.path, "rank": member.rank}
-                    rows.append(_row("cgroup", name, "events", events, limit=memory.limit_bytes, **where))
+                    of_memory = partial(CounterRow, "cgroup", memory.path, rank=member.rank)
+                    rows.append(of_memory(name=name, unit="events", value=events, limit=memory.limit_bytes))
         return rows

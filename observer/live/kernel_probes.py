@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from rankscope.observer.window.folder import Loss, ProbeCost
+from rankscope.observer.window.manifest import Loss, ProbeCost
 from rankscope.probes.bpf import btf, loader, ring
 from rankscope.probes.bpf.counters import COUNTERS, LOSSES
 from rankscope.probes.bpf.loader import BpfUnavailable, Module

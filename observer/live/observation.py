@@ -18,7 +18,7 @@ from rankscope.observer.live.kernel_probes import KernelProbes
 from rankscope.observer.live.process_watch import LOADER, TRAINING, ProcessWatch
 from rankscope.observer.live.samplers import Hardware
 from rankscope.observer.thread.functions import StackName
-from rankscope.observer.window.folder import ProbeCost
+from rankscope.observer.window.manifest import ProbeCost
 from rankscope.probes.bpf import ring
 from rankscope.probes.bpf.ring import Events
 from rankscope.probes.calls.launches import LaunchCount

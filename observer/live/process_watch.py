@@ -9,6 +9,7 @@ from pathlib import Path
 
 from rankscope.observer.live.kernel_probes import KernelProbes
 from rankscope.observer.thread.functions import NO_STACK, StackName
+from rankscope.observer.window.stacks import StackFrame
 from rankscope.probes.bpf.counters import MEMBER, RANK
 from rankscope.probes.calls.probe import Library
 from rankscope.probes.errors import RankscopeError
@@ -18,13 +19,14 @@ from rankscope.unwinder.interpreter import gc, gil
 from rankscope.unwinder.interpreter.find import Interpreter, find_interpreter
 from rankscope.unwinder.interpreter.memory import ProcessMemory
 from rankscope.unwinder.interpreter.threads import ThreadPairs, list_threads
-from rankscope.unwinder.names.code import Frame, Symboliser, collapse
+from rankscope.unwinder.names.code import Frame, Symboliser
 from rankscope.unwinder.walk.stack import KernelStack
 from rankscope.unwinder.walk.still import walk_still
 
 TRAINING, LOADER = "training", "loader"
 
-_MAX_TEXT = 4096
+_MAX_TEXT = 4096  # characters of one stack
+_FRAME_TEXT = len(" (:2147483647);")  # what a frame takes besides its name and file
 _MAX_STATES = 65536  # thread states remembered of one process; more than it ever has, unless it means harm
 
 
@@ -87,7 +89,7 @@ class ProcessWatch:
                 named.append(self.symbols.resolve(frame.code, frame.lasti, frame.checksum))
             except (RankscopeError, OSError):
                 break
-        return _in_words(named)
+        return in_words(named)
 
     def still_stack(self, tid: int) -> StackName:
         """The stack of a thread that has not moved for a while; NO_STACK where it cannot be read or the thread moved."""
@@ -98,7 +100,7 @@ class ProcessWatch:
             named = [self.symbols.resolve(frame.code, frame.lasti) for frame in stack.frames]
         except (RankscopeError, OSError):
             return NO_STACK
-        return NO_STACK if stack.moved else _in_words(named)
+        return NO_STACK if stack.moved else in_words(named)
 
     def close(self) -> None:
         """Let go of the process's memory."""
@@ -107,11 +109,18 @@ class ProcessWatch:
             self.memory = None
 
 
-def _in_words(frames: Sequence[Frame]) -> StackName:
+def in_words(frames: Sequence[Frame]) -> StackName:
+    """The names of a stack given leaf first. Of a very long one the frames nearest to the root are left out."""
     if not frames:
         return NO_STACK
-    leaf = frames[0]
-    return StackName(leaf.name, leaf.file, leaf.first_line, collapse(frames)[-_MAX_TEXT:])
+    kept: list[StackFrame] = []
+    room = _MAX_TEXT
+    for frame in frames:
+        room -= len(frame.name) + len(frame.file) + _FRAME_TEXT
+        if room < 0 and kept:
+            break
+        kept.append(StackFrame(frame.name, frame.file, frame.first_line))
+    return StackName(frames[0].name, frames[0].file, frames[0].first_line, tuple(reversed(kept)))
 
 
 def _time_collections(pid: int, interpreter: Interpreter, probes: KernelProbes, root: Path) -> None:

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 from rankscope.observer.census.identity import printable
 from rankscope.observer.census.ranks import FoundRank
+from rankscope.observer.window.rows import CounterRow
 from rankscope.probes.nccl import ras as nccl_ras
 from rankscope.probes.nccl import ras_answer
 from rankscope.probes.nccl.ras import RasSilence
@@ -38,7 +38,7 @@ def ask(pid: int) -> RasAnswer | RasSilence:
 
 def missing(
     ranks: Sequence[FoundRank], asking: Ask = ask, pause_s: float = _BETWEEN_S
-) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
+) -> tuple[list[CounterRow], tuple[str, ...]]:
     """Rows and notes about ranks that are behind or do not answer; none, with a note, where RAS is silent. Never raises."""
     first = asking(ranks[0].pid)
     if isinstance(first, RasSilence):
@@ -79,8 +79,7 @@ def _who(place: Place, number: int) -> str:
     return f"{known} (pid {place.pid} on {printable(place.host, 64)})" if place.host else known
 
 
-def _row(rank: int, name: str, what: str, value: float, limit: float | None) -> dict[str, Any]:
-    return {
-        "scope": "rank", "instance": printable(what, 64), "rank": rank, "name": name, "unit": "operations", "kind": "gauge",
-        "value": float(value), "limit": limit,
-    }  # fmt: skip
+def _row(rank: int, name: str, what: str, value: float, limit: float | None) -> CounterRow:
+    return CounterRow(
+        "rank", printable(what, 64), rank=rank, name=name, unit="operations", kind="gauge", value=value, limit=limit
+    )

@@ -5,8 +5,9 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from functools import partial
 
+from rankscope.observer.window.rows import CounterRow
 from rankscope.probes.sched.probe import Taken, ThreadTimes
 
 _MIN_TAKEN_S = 0.001
@@ -16,28 +17,23 @@ _MAX_TAKERS = 16
 def cpu_rows(
     number: int, pid: int, training_thread: int, threads: Mapping[int, ThreadTimes], takers: Sequence[Taken],
     threads_before: Mapping[int, ThreadTimes], takers_before: Mapping[tuple[int, int], float],
-) -> list[dict[str, Any]]:  # fmt: skip
+) -> list[CounterRow]:  # fmt: skip
     """CPU time of the training thread and of the whole process, and who ran while its threads stood in the queue."""
-
-    def row(name: str, value: float, instance: str = "") -> dict[str, Any]:
-        return {
-            "scope": "rank", "instance": instance, "rank": number, "name": name, "unit": "s",
-            "kind": "delta", "value": value,
-        }  # fmt: skip
 
     def growth(tid: int) -> tuple[float, float]:
         now, then = threads[tid], threads_before.get(tid)
         return now.run_s - (then.run_s if then else 0.0), now.ready_s - (then.ready_s if then else 0.0)
 
+    of_rank = partial(CounterRow, "rank", rank=number)
     rows = []
     mine = [tid for tid, times in threads.items() if times.tgid == pid]
     if training_thread in mine:
         run_s, ready_s = growth(training_thread)
-        rows += [row("cpu.run_s", run_s), row("cpu.ready_s", ready_s)]
+        rows += [of_rank(name="cpu.run_s", value=run_s), of_rank(name="cpu.ready_s", value=ready_s)]
     both = [growth(tid) for tid in mine]
     rows += [
-        row("cpu.process_run_s", sum(run_s for run_s, _ in both)),
-        row("cpu.process_ready_s", sum(ready_s for _, ready_s in both)),
+        of_rank(name="cpu.process_run_s", value=sum(run_s for run_s, _ in both)),
+        of_rank(name="cpu.process_ready_s", value=sum(ready_s for _, ready_s in both)),
     ]
     taken_by: dict[tuple[str, int], float] = {}
     for taken in takers:
@@ -46,21 +42,14 @@ def cpu_rows(
             taken_by[taken.comm, taken.taker] = taken_by.get((taken.comm, taken.taker), 0.0) + seconds
     for (comm, taker), seconds in sorted(taken_by.items(), key=lambda item: -item[1])[:_MAX_TAKERS]:
         if seconds >= _MIN_TAKEN_S:
-            rows.append(row("cpu.taken_s", seconds, f"{comm} ({taker})"))
+            rows.append(of_rank(comm=comm, pid=taker, name="cpu.taken_s", value=seconds))
     return rows
 
 
-def observer_rows(cpu_s_before: float) -> list[dict[str, Any]]:
+def observer_rows(cpu_s_before: float) -> list[CounterRow]:
     """What the observation itself took: CPU time of this process in the window, its peak memory."""
     peak_bytes = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-    shared = {"scope": "host", "instance": "", "rank": -1}
     return [
-        {
-            **shared,
-            "name": "observer.cpu_s",
-            "unit": "s",
-            "kind": "delta",
-            "value": time.process_time() - cpu_s_before,
-        },
-        {**shared, "name": "observer.peak_bytes", "unit": "bytes", "kind": "gauge", "value": float(peak_bytes)},
+        CounterRow("host", name="observer.cpu_s", value=time.process_time() - cpu_s_before),
+        CounterRow("host", name="observer.peak_bytes", unit="bytes", kind="gauge", value=float(peak_bytes)),
     ]

@@ -9,21 +9,22 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from rankscope.observer.census.owners import Foreign
 from rankscope.observer.tables.reading import Reading
 from rankscope.observer.thread import resource_use
 from rankscope.observer.thread.resource_use import Use
+from rankscope.observer.window.rows import CounterRow
 from rankscope.probes.arrays import Floats, Ints
 from rankscope.probes.gpu.series import GpuGrowth, GpuSamples, throttle_times
 from rankscope.probes.gpu.xid import LoggedXid
 from rankscope.probes.pci.sampler import PcieGrowth
 from rankscope.probes.pci.tree import BRIDGE
 from rankscope.probes.ports.model import ERROR_NAMES, ETHERNET, PortRecording
-
-Row = dict[str, Any]
 
 _BUSY = 0.1
 _MIB = 1e6
@@ -35,34 +36,38 @@ _PAUSE_S = 0.02
 _IDLE_SHARE = 0.005
 
 
-def row(scope: str, instance: str, rank: int, name: str, unit: str, value: float, **more: Any) -> Row:
-    """One row; growth unless `kind` says otherwise."""
-    return {
-        "scope": scope, "instance": instance, "rank": rank, "name": name, "unit": unit, "kind": "delta",
-        "value": float(value), **more,
-    }  # fmt: skip
-
-
 def level(
     scope: str, instance: str, rank: int, name: str, unit: str, values: Any, limit: float | None = None
-) -> Iterator[Row]:
+) -> Iterator[CounterRow]:
     """A gauge: mean, least and greatest of the values that are numbers; no row where there is none."""
     known = np.asarray(values, dtype=np.float64).reshape(-1)
     known = known[np.isfinite(known)]
     if len(known):
-        yield row(
-            scope, instance, rank, name, unit, float(known.mean()), kind="gauge",
-            minimum=float(known.min()), maximum=float(known.max()), limit=limit if limit and limit > 0 else None,
-        )  # fmt: skip
+        yield CounterRow(
+            scope,
+            instance,
+            rank=rank,
+            name=name,
+            unit=unit,
+            kind="gauge",
+            value=float(known.mean()),
+            minimum=float(known.min()),
+            maximum=float(known.max()),
+            limit=limit if limit and limit > 0 else None,
+        )
 
 
 def counter_rows(
-    reading: Reading, others: frozenset[int], ports_of_others: frozenset[str], numbers: Mapping[int, int],
-    computing: Mapping[int, float], copying_hz: Mapping[int, float],
-) -> list[Row]:  # fmt: skip
+    reading: Reading,
+    others: frozenset[int],
+    ports_of_others: frozenset[str],
+    numbers: Mapping[int, int],
+    computing: Mapping[int, float],
+    copying_hz: Mapping[int, float],
+) -> list[CounterRow]:
     """All rows of one job. `others`: GPUs of other jobs' ranks, `numbers`: pid of a rank → its number, `computing`: a_comp by
     GPU, `copying_hz`: the rate of the copies of a GPU's rank, bytes/s."""
-    rows: list[Row] = []
+    rows: list[CounterRow] = []
     samples = {one.index: one for one in reading.gpus.samples}
     ranks = {growth.index: numbers.get(reading.owners.gpu_pid(growth.index) or 0, -1) for growth in reading.gpus.growth}
     # GPUs of one product are wired alike: where others have their links, one without any has lost them.
@@ -73,16 +78,22 @@ def counter_rows(
             continue
         rank, series = ranks[growth.index], samples.get(growth.index)
         rows += _gpu(growth, series, rank, computing.get(growth.index))
-        rows += [row("gpu", f"gpu{growth.index}", rank, f"gpu.earlier_xid.{number}", "events", count, kind="gauge")
-                 for number, count in sorted(earlier.items())]  # fmt: skip
+        rows += [
+            CounterRow(
+                "gpu",
+                f"gpu{growth.index}",
+                rank=rank,
+                name=f"gpu.earlier_xid.{number}",
+                unit="events",
+                kind="gauge",
+                value=count,
+            )
+            for number, count in sorted(earlier.items())
+        ]
         rows += _nvlink(growth, series, rank, growth.name in connected)
         rows += _gpu_link(growth, series, rank, copying_hz.get(growth.index))
     for foreign in reading.owners.foreign:
-        where = f"gpu{foreign.gpu} by {foreign.comm} ({foreign.pid})"
-        rows += level(
-            "gpu", where, ranks.get(foreign.gpu, -1), "gpu.foreign_memory_bytes", "bytes", _number(foreign.memory_bytes)
-        )
-        rows += level("gpu", where, ranks.get(foreign.gpu, -1), "gpu.foreign_active", "share", _number(foreign.active))
+        rows += _foreign(foreign, ranks.get(foreign.gpu, -1))
     owners = {
         port.growth.name: numbers.get(reading.owners.port_pid(port.growth.name) or 0, -1) for port in reading.nics.ports
     }
@@ -109,11 +120,21 @@ def _users(device: PcieGrowth, buses: Mapping[str, int], owners: Mapping[str, in
     return ({buses.get(device.address, -1)} | {owners.get(name, -1) for name in device.ports}) - {-1}
 
 
+def _foreign(process: Foreign, rank: int) -> Iterator[CounterRow]:
+    """What a process that is not of the job takes of a GPU of this rank."""
+    for name, unit, value in (
+        ("gpu.foreign_memory_bytes", "bytes", process.memory_bytes),
+        ("gpu.foreign_active", "share", process.active),
+    ):
+        for row in level("gpu", f"gpu{process.gpu}", rank, name, unit, _number(value)):
+            yield replace(row, comm=process.comm, pid=process.pid)
+
+
 def _number(value: float | None) -> float:
     return float("nan") if value is None else float(value)
 
 
-def _gpu(growth: GpuGrowth, series: GpuSamples | None, rank: int, computing: float | None) -> Iterator[Row]:
+def _gpu(growth: GpuGrowth, series: GpuSamples | None, rank: int, computing: float | None) -> Iterator[CounterRow]:
     name, last = f"gpu{growth.index}", growth.last or growth.first
     if series is not None and len(series.time_ns):
         busy = np.nan_to_num(series.kernel_active) > _BUSY
@@ -125,7 +146,7 @@ def _gpu(growth: GpuGrowth, series: GpuSamples | None, rank: int, computing: flo
         yield from level("gpu", name, rank, "gpu.sm_clock_hz", "Hz", series.sm_clock_hz[busy], limits["sm"])
         yield from level("gpu", name, rank, "gpu.memory_clock_hz", "Hz", series.memory_clock_hz[busy], limits["memory"])
         for reason in throttle_times(series):
-            yield row("gpu", name, rank, f"gpu.throttle.{reason.reason}_s", "s", reason.throttled_s)
+            yield CounterRow("gpu", name, rank=rank, name=f"gpu.throttle.{reason.reason}_s", value=reason.throttled_s)
         yield from level("gpu", name, rank, "gpu.power_w", "W", series.power_w, last.power_limit_w if last else None)
         yield from level(
             "gpu",
@@ -152,11 +173,18 @@ def _gpu(growth: GpuGrowth, series: GpuSamples | None, rank: int, computing: flo
     for what in ("ecc_corrected", "ecc_uncorrected", "rows_remapped", "retired_pages"):
         grown = getattr(growth, what)
         if grown is not None:
-            yield row("gpu", name, rank, f"gpu.{what}", "events", grown)
+            yield CounterRow("gpu", name, rank=rank, name=f"gpu.{what}", unit="events", value=grown)
     for number in sorted({xid.number for xid in growth.xids}):
-        yield row("gpu", name, rank, f"gpu.xid.{number}", "events", sum(xid.number == number for xid in growth.xids))
+        yield CounterRow(
+            "gpu",
+            name,
+            rank=rank,
+            name=f"gpu.xid.{number}",
+            unit="events",
+            value=sum(xid.number == number for xid in growth.xids),
+        )
     if growth.lost:
-        yield row("gpu", name, rank, "gpu.lost", "flag", 1.0, kind="gauge")
+        yield CounterRow("gpu", name, rank=rank, name="gpu.lost", unit="flag", kind="gauge", value=1.0)
 
 
 def _earlier_xids(growth: GpuGrowth, logged: Iterable[LoggedXid]) -> dict[int, int]:
@@ -165,17 +193,17 @@ def _earlier_xids(growth: GpuGrowth, logged: Iterable[LoggedXid]) -> dict[int, i
     return dict(in_log | Counter(xid.number for xid in growth.earlier_xids))
 
 
-def _nvlink(growth: GpuGrowth, series: GpuSamples | None, rank: int, connected: bool) -> Iterator[Row]:
+def _nvlink(growth: GpuGrowth, series: GpuSamples | None, rank: int, connected: bool) -> Iterator[CounterRow]:
     name = f"gpu{growth.index}"
     if growth.links_down is not None:
         down = len(growth.links) if growth.dark and connected else growth.links_down
         yield from level("nvlink", name, rank, "nvlink.links_down", "links", down, len(growth.links))
     if growth.nvlink_errors is not None:
-        yield row("nvlink", name, rank, "nvlink.errors", "events", growth.nvlink_errors)
+        yield CounterRow("nvlink", name, rank=rank, name="nvlink.errors", unit="events", value=growth.nvlink_errors)
     for direction in ("tx", "rx"):
         moved = _moved(getattr(growth, f"nvlink_{direction}_bytes"), series, f"nvlink_{direction}_hz")
         if moved is not None and growth.links:
-            yield row("nvlink", name, rank, f"nvlink.{direction}_bytes", "bytes", moved)
+            yield CounterRow("nvlink", name, rank=rank, name=f"nvlink.{direction}_bytes", unit="bytes", value=moved)
     use, limit = nvlink_use(growth, series)
     if use is not None:
         yield from level("nvlink", name, rank, "nvlink.burst_hz", "bytes/s", use.moving * limit, limit)
@@ -201,15 +229,17 @@ def pcie_limit_hz(growth: GpuGrowth) -> float:
     return _LANE_HZ.get(_GENERATION_GTS.get(seen.pcie_gen_max, 0.0), 0.0) * seen.pcie_width_max
 
 
-def _gpu_link(growth: GpuGrowth, series: GpuSamples | None, rank: int, copying_hz: float | None) -> Iterator[Row]:
+def _gpu_link(
+    growth: GpuGrowth, series: GpuSamples | None, rank: int, copying_hz: float | None
+) -> Iterator[CounterRow]:
     if not growth.bus:
         return
     if growth.pcie_replays is not None:
-        yield row("pcie", growth.bus, rank, "pcie.replays", "events", growth.pcie_replays)
+        yield CounterRow("pcie", growth.bus, rank=rank, name="pcie.replays", unit="events", value=growth.pcie_replays)
     for direction in ("rx", "tx"):
         moved = _moved(getattr(growth, f"pcie_{direction}_bytes"), series, f"pcie_{direction}_hz")
         if moved is not None:
-            yield row("pcie", growth.bus, rank, f"pcie.{direction}_bytes", "bytes", moved)
+            yield CounterRow("pcie", growth.bus, rank=rank, name=f"pcie.{direction}_bytes", unit="bytes", value=moved)
     if copying_hz:
         yield from level("pcie", growth.bus, rank, "pcie.burst_hz", "bytes/s", copying_hz, pcie_limit_hz(growth))
 
@@ -223,45 +253,68 @@ def _moved(counted: int | None, series: GpuSamples | None, rate: str) -> float |
     return float(np.nansum(getattr(series, rate) * series.interval_ns / 1e9))
 
 
-def _pci_link(address: str, rank: int, device: PcieGrowth) -> Iterator[Row]:
+def _pci_link(address: str, rank: int, device: PcieGrowth) -> Iterator[CounterRow]:
     if device.speed_gts is not None:
         yield from level("pcie", address, rank, "pcie.speed_gts", "GT/s", device.speed_gts, device.speed_limit_gts)
     if device.width is not None:
         widths = [device.width, device.width_least if device.width_least is not None else device.width]
         for one in level("pcie", address, rank, "pcie.width", "lanes", widths, device.width_limit):
-            yield {**one, "value": float(device.width)}
+            yield replace(one, value=float(device.width))
     for what in ("correctable", "nonfatal", "fatal"):
         grown = getattr(device, what)
         if grown is not None:
-            yield row("pcie", address, rank, f"pcie.aer_{what}", "events", grown)
+            yield CounterRow("pcie", address, rank=rank, name=f"pcie.aer_{what}", unit="events", value=grown)
 
 
-def _port(port: PortRecording, rank: int) -> Iterator[Row]:
+def _port(port: PortRecording, rank: int) -> Iterator[CounterRow]:
     growth = port.growth
     name, speed = growth.name, growth.speed_hz
     if speed > 0:
         able = growth.first.speed_limit_hz or max(growth.first.speed_hz, growth.last.speed_hz)
-        yield row(
-            "nic", name, rank, "nic.speed_hz", "bytes/s", speed, kind="gauge", minimum=speed,
-            maximum=max(growth.first.speed_hz, growth.last.speed_hz, speed), limit=able or None,
-        )  # fmt: skip
+        yield CounterRow(
+            "nic",
+            name,
+            rank=rank,
+            name="nic.speed_hz",
+            unit="bytes/s",
+            kind="gauge",
+            value=speed,
+            minimum=speed,
+            maximum=max(growth.first.speed_hz, growth.last.speed_hz, speed),
+            limit=able or None,
+        )
     if growth.width is not None:
         yield from level("nic", name, rank, "nic.width", "lanes", growth.width, growth.first.width_limit)
     if growth.first.up is not None:
         up = 1 - growth.down_readings / max(growth.readings, 1)
-        yield row(
-            "nic", name, rank, "nic.state", "flag", up, kind="gauge",
-            minimum=0.0 if growth.down_readings else 1.0, maximum=1.0 if growth.down_readings < growth.readings else 0.0,
-        )  # fmt: skip
+        yield CounterRow(
+            "nic",
+            name,
+            rank=rank,
+            name="nic.state",
+            unit="flag",
+            kind="gauge",
+            value=up,
+            minimum=0.0 if growth.down_readings else 1.0,
+            maximum=1.0 if growth.down_readings < growth.readings else 0.0,
+        )
     if growth.first.kind != ETHERNET:  # gauges.py reads those of interfaces, in each network namespace
         for direction in ("tx", "rx"):
             grown = getattr(growth, f"{direction}_bytes")
             if grown is not None:
-                yield row("nic", name, rank, f"nic.{direction}_bytes", "bytes", grown, limit=speed or None)
+                yield CounterRow(
+                    "nic",
+                    name,
+                    rank=rank,
+                    name=f"nic.{direction}_bytes",
+                    unit="bytes",
+                    value=grown,
+                    limit=speed or None,
+                )
     for what in ERROR_NAMES:
         grown = getattr(growth.errors, what)
         if grown is not None:
-            yield row("nic", name, rank, f"nic.{what}", "events", grown)
+            yield CounterRow("nic", name, rank=rank, name=f"nic.{what}", unit="events", value=grown)
     use = port_use(port)
     if use is not None:
         yield from level("nic", name, rank, "nic.burst_hz", "bytes/s", use.moving * speed, speed)

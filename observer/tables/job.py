@@ -11,16 +11,16 @@ from rankscope.observer.gpu import levels as gpu_levels
 from rankscope.observer.gpu.levels import Levels, Series
 from rankscope.observer.gpu.rows import GpuView
 from rankscope.observer.tables import hardware_rows
-from rankscope.observer.tables.hardware_rows import Row, row
-from rankscope.observer.tables.rank import RankRows, RawProcess
+from rankscope.observer.tables.rank import RankFound
+from rankscope.observer.tables.raw import RawProcess
 from rankscope.observer.tables.reading import Reading
 from rankscope.observer.thread import device_calls
 from rankscope.observer.thread.resource_use import Use
+from rankscope.observer.window.rows import CounterRow
 from rankscope.probes.bpf import ring
 from rankscope.probes.calls.launches import LaunchCount
-from rankscope.probes.calls.row import ENQUEUE
+from rankscope.probes.calls.row import ENQUEUE, CallRow
 from rankscope.probes.calls.rows_cuda import runtime_launch_rows
-from rankscope.probes.calls.table import CallRow
 from rankscope.probes.gpu.series import GPM, POWER, GpuSamples
 
 
@@ -123,15 +123,15 @@ def _link_use(reading: Reading, pid: int, gpus: Sequence[int]) -> tuple[Use | No
     return None, "nic"
 
 
-def devices(reading: Reading, pid: int) -> tuple[list[str], list[str]]:
+def devices(reading: Reading, pid: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Names of a rank's GPUs and of the ports nearest to them."""
-    return [f"gpu{index}" for index in reading.owners.gpus.get(pid, ())], list(reading.owners.ports.get(pid, ()))
+    return tuple(f"gpu{index}" for index in reading.owners.gpus.get(pid, ())), tuple(reading.owners.ports.get(pid, ()))
 
 
 def counter_rows(
-    job: JobGpus, whole: Reading, rows: Mapping[int, RankRows], raws: Mapping[int, RawProcess], table: Sequence[CallRow],
+    job: JobGpus, whole: Reading, rows: Mapping[int, RankFound], raws: Mapping[int, RawProcess], table: Sequence[CallRow],
     before: LaunchCount | None = None, after: LaunchCount | None = None,
-) -> list[Row]:  # fmt: skip
+) -> list[CounterRow]:  # fmt: skip
     """The hardware's counters, and what each rank did with its GPU. `whole`: the reading of all jobs."""
     others = frozenset(at for pid, found in whole.owners.gpus.items() if pid not in job.numbers for at in found)
     ports = frozenset(name for pid, found in whole.owners.ports.items() if pid not in job.numbers for name in found)
@@ -149,23 +149,30 @@ def counter_rows(
         result += _rank_rows(job.numbers[pid], found, raws[pid], table)
         hz = after.rate_hz(before, pid, runtime_launch_rows(table)) if before and after else None
         if hz:
-            result.append(row("rank", "", job.numbers[pid], "gpu.launches", "events", hz * raws[pid].window_s))
+            result.append(
+                CounterRow(
+                    "rank", rank=job.numbers[pid], name="gpu.launches", unit="events", value=hz * raws[pid].window_s
+                )
+            )
     return result
 
 
-def _rank_rows(rank: int, rows: RankRows, raw: RawProcess, table: Sequence[CallRow]) -> list[Row]:
+def _rank_rows(rank: int, rows: RankFound, raw: RawProcess, table: Sequence[CallRow]) -> list[CounterRow]:
     calls = raw.events[raw.events["type"] == ring.CALL]
     mine = calls[calls["tid"] == rows.training_thread]
     waited = device_calls.wait_s(mine[np.argsort(mine["ts_ns"], kind="stable")], table)
     launched = int(device_calls.of_roles(calls, table, ENQUEUE).sum()) if len(calls) else 0
     found = []
     if waited or raw.gpu is not None:
-        found.append(row("rank", "", rank, "gpu.wait_s", "s", waited))
+        found.append(CounterRow("rank", rank=rank, name="gpu.wait_s", value=waited))
     if launched:
-        found.append(row("rank", "", rank, "nccl.launched", "events", launched))
+        found.append(CounterRow("rank", rank=rank, name="nccl.launched", unit="events", value=launched))
     if rows.gpu is not None and raw.gpu is not None and raw.gpu.seen:
         seconds = {"compute": rows.gpu.compute_s, "collective": rows.gpu.collective_s}
-        found += [row("rank", "", rank, f"gpu.{name}_s", "s", float(values.sum())) for name, values in seconds.items()]
+        found += [
+            CounterRow("rank", rank=rank, name=f"gpu.{name}_s", value=float(values.sum()))
+            for name, values in seconds.items()
+        ]
         idle = raw.gpu.shares.idle * (raw.gpu.shares.end_s - raw.gpu.shares.start_s)
-        found.append(row("rank", "", rank, "gpu.idle_s", "s", float(np.nansum(idle))))
+        found.append(CounterRow("rank", rank=rank, name="gpu.idle_s", value=float(np.nansum(idle))))
     return found

@@ -1,50 +1,73 @@
-"""Patterns and steps of one rank as rows of their tables (schema.py)."""
+"""Patterns, steps and flows of one rank as rows of their tables."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from rankscope.observer.thread.patterns import Pattern, StepTimes
+from rankscope.observer.thread.functions import Holder
+from rankscope.observer.thread.patterns import MeasuredPattern
+from rankscope.observer.thread.step_times import StepTimes
+from rankscope.observer.window.rows import FlowRow, PatternRow, StepRow
+from rankscope.observer.window.stacks import StackTree
+from rankscope.probes.network.flows import FlowSummary
+
+_NOBODY = Holder("", "", 0, "")
 
 
-def pattern_row(rank: int, thread: str, pattern: Pattern) -> dict[str, Any]:
-    """A pattern as a row of the table `patterns`."""
-    function = pattern.function
-    return {
-        "rank": rank,
-        "thread": thread,
-        "kind": function.kind,
-        "name": function.name,
-        "file": function.file,
-        "line": function.line,
-        "detail": function.detail,
-        "caller": function.caller,
-        "stack": function.stack,
-        "native": pattern.native,
-        "beta": pattern.beta,
-        "mu": pattern.mu,
-        "sigma": pattern.sigma,
-        "resource": function.resource,
-        "count": pattern.count,
-        "total_s": pattern.total_s,
-        "p50_s": pattern.p50_s,
-        "p99_s": pattern.p99_s,
-        "max_s": pattern.max_s,
-        "per_step_s": pattern.per_step_s,
-        "per_step_sd_s": pattern.per_step_sd_s,
-        "bytes": pattern.bytes,
-    }
+def pattern_row(rank: int, thread: str, pattern: MeasuredPattern, stacks: StackTree) -> PatternRow:
+    """A pattern as a row of the table `patterns`; its stack goes into `stacks`."""
+    function, holder = pattern.function, pattern.function.holder or _NOBODY
+    return PatternRow(
+        rank=rank,
+        thread=thread,
+        kind=function.kind,
+        name=function.name,
+        file=function.file,
+        line=function.line,
+        detail=function.detail,
+        caller=function.caller,
+        stack=stacks.add(function.stack),
+        holder_name=holder.name,
+        holder_file=holder.file,
+        holder_line=holder.line,
+        holder_thread=holder.thread,
+        native=pattern.native,
+        beta=pattern.beta,
+        mu=pattern.mu,
+        sigma=pattern.sigma,
+        resource=function.resource,
+        count=pattern.count,
+        total_s=pattern.total_s,
+        p50_s=pattern.p50_s,
+        p99_s=pattern.p99_s,
+        max_s=pattern.max_s,
+        per_step_s=pattern.per_step_s,
+        per_step_sd_s=pattern.per_step_sd_s,
+        bytes=pattern.bytes,
+    )
 
 
-def step_rows(rank: int, times: StepTimes) -> list[dict[str, Any]]:
+def step_rows(rank: int, times: StepTimes) -> list[StepRow]:
     """Steps as rows of the table `steps`; those whose own time is not known are left out."""
-    return [
-        {
-            "rank": rank, "step": index, "start_s": times.start_s[index], "seconds": times.seconds[index],
-            "own_s": times.own_s[index], "wait_s": times.wait_s[index], "io_s": times.io_s[index],
-            "sched_s": times.sched_s[index], "sync_s": times.sync_s[index],
-        }
-        for index in np.flatnonzero(np.isfinite(times.own_s)).tolist()
-    ]  # fmt: skip
+    columns = (times.start_s, times.seconds, times.own_s, times.wait_s, times.io_s, times.sched_s, times.sync_s)
+    known = np.flatnonzero(np.isfinite(times.own_s)).tolist()
+    return [StepRow(rank, index, *(float(column[index]) for column in columns)) for index in known]
+
+
+def flow_row(rank: int, flow: FlowSummary) -> FlowRow:
+    """A connection as a row of the table `flows`."""
+    return FlowRow(
+        rank=rank,
+        local=flow.local,
+        peer=flow.peer,
+        interface=flow.interface,
+        sent_bytes=flow.sent_bytes,
+        received_bytes=flow.received_bytes,
+        retransmitted_bytes=flow.retransmitted_bytes,
+        busy_s=flow.busy_s,
+        rwnd_limited_s=flow.rwnd_limited_s,
+        sndbuf_limited_s=flow.sndbuf_limited_s,
+        rtt_s=flow.rtt_s,
+        min_rtt_s=flow.min_rtt_s,
+        delivery_rate_hz=flow.delivery_rate_hz,
+    )

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rankscope.observer.thread import timeline
-from rankscope.observer.thread.functions import Function
+from rankscope.observer.thread.functions import FunctionKey
 from rankscope.observer.thread.timeline import Scopes
 from rankscope.probes.arrays import Bools, Floats, Ints
 from rankscope.probes.bpf import ring
@@ -35,7 +35,7 @@ class DeviceCalls:
 
     scopes: Scopes
     kinds: Ints
-    functions: list[Function]
+    functions: list[FunctionKey]
     bytes: Ints
 
 
@@ -71,12 +71,12 @@ def device_calls(
     return DeviceCalls(Scopes(start, end, np.arange(len(start))), kinds, functions, np.where(copies, moved, 0))
 
 
-def _wait(row: CallRow) -> Function:
-    return Function("sync", "gpu memory" if row.role == ALLOCATE else "gpu", detail=row.name)
+def _wait(row: CallRow) -> FunctionKey:
+    return FunctionKey("sync", "gpu memory" if row.role == ALLOCATE else "gpu", detail=row.name)
 
 
-def _copy(row: CallRow, towards: int) -> Function:
-    return Function("memory", cuda.direction(towards), detail=row.name, resource="pcie")
+def _copy(row: CallRow, towards: int) -> FunctionKey:
+    return FunctionKey("memory", cuda.direction(towards), detail=row.name, resource="pcie")
 
 
 def wait_s(calls: Events, table: Sequence[CallRow]) -> float:
@@ -88,11 +88,11 @@ def wait_s(calls: Events, table: Sequence[CallRow]) -> float:
     return float(np.maximum(end - np.maximum(begin, before), 0).sum()) / 1e9
 
 
-def moved_bytes(events: Events, table: Sequence[CallRow], ranks: int) -> dict[Function, int]:
+def moved_bytes(events: Events, table: Sequence[CallRow], ranks: int) -> dict[FunctionKey, int]:
     """Bytes that a process sends for the collectives it put on its streams, by operation; `ranks`: how many take part."""
     calls = events[events["type"] == ring.CALL]
     calls = calls[of_roles(calls, table, ENQUEUE)] if len(calls) else calls
-    found: dict[Function, int] = {}
+    found: dict[FunctionKey, int] = {}
     for index in np.unique(calls["what"]).tolist():
         row = table[index]
         alike, counts = np.unique(calls[calls["what"] == index][["arg", "aux"]], return_counts=True)
@@ -100,6 +100,6 @@ def moved_bytes(events: Events, table: Sequence[CallRow], ranks: int) -> dict[Fu
             collectives.wire_bytes(row, int(arg), int(aux), max(ranks, 2)) * count
             for (arg, aux), count in zip(alike.tolist(), counts.tolist(), strict=True)
         )
-        function = Function("collective", row.name, detail=row.family, resource="nic")
+        function = FunctionKey("collective", row.name, detail=row.family, resource="nic")
         found[function] = found.get(function, 0) + int(moved)
     return found

@@ -2,25 +2,42 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+
+from rankscope.observer.window.stacks import StackFrame
 
 
 @dataclass(frozen=True, slots=True)
 class StackName:
-    """A Python stack in words: its leaf function, and the whole of it root→leaf by first lines."""
+    """A Python stack in names: its leaf function, and all of its frames root→leaf by first lines."""
 
     name: str
     file: str
     line: int
-    text: str
+    frames: tuple[StackFrame, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """For people: `a (f.py:1);b (g.py:2)`."""
+        return ";".join(f"{frame.name} ({frame.file}:{frame.line})" for frame in self.frames)
 
 
-NO_STACK = StackName("", "", 0, "")
+NO_STACK = StackName("", "", 0)
 
 
 @dataclass(frozen=True, slots=True)
-class Function:
-    """Identity of a function (DESIGN.md): kind, name, where; `stack` tells callers apart."""
+class Holder:
+    """Who held the GIL while another thread waited for it: a function ('' and 0 where it was not seen) on a thread."""
+
+    name: str
+    file: str
+    line: int
+    thread: str
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionKey:
+    """What tells two functions apart (DESIGN.md): kind, name, where; `stack` tells callers apart, `holder` who is waited for."""
 
     kind: str
     name: str
@@ -28,24 +45,31 @@ class Function:
     line: int = 0
     detail: str = ""
     caller: str = ""
-    stack: str = ""
+    stack: tuple[StackFrame, ...] = ()
     resource: str = "none"
+    holder: Holder | None = None
 
-    def without_stack(self) -> Function:
+    def without_stack(self) -> FunctionKey:
         """The same function whoever called it."""
-        return Function(self.kind, self.name, self.file, self.line, self.detail, self.caller, "", self.resource)
+        return replace(self, stack=())
+
+    def called_from(self, stack: StackName) -> FunctionKey:
+        """The same function in this Python function."""
+        return replace(self, file=stack.file, line=stack.line, caller=stack.name, stack=stack.frames)
 
 
-def python(stack: StackName, detail: str = "") -> Function:
+def python(stack: StackName, detail: str = "") -> FunctionKey:
     """A Python function that runs, or (detail 'sleep') waits by its own will."""
-    return Function("python", stack.name or "(not sampled)", stack.file, stack.line, detail, "", stack.text, "cpu")
+    return FunctionKey("python", stack.name or "(not sampled)", stack.file, stack.line, detail, "", stack.frames, "cpu")
 
 
-def collector(stack: StackName) -> Function:
+def collector(stack: StackName) -> FunctionKey:
     """The garbage collector, with the function that it interrupted."""
-    return Function("python", "gc", stack.file, stack.line, "gc", stack.name, stack.text, "cpu")
+    return FunctionKey("python", "gc", stack.file, stack.line, "gc", stack.name, stack.frames, "cpu")
 
 
-def waiting(kind: str, name: str, detail: str, stack: StackName, resource: str = "none") -> Function:
+def waiting(
+    kind: str, name: str, detail: str, stack: StackName, resource: str = "none", holder: Holder | None = None
+) -> FunctionKey:
     """Something other than Python that a Python function waits in: file and line say which one."""
-    return Function(kind, name, stack.file, stack.line, detail, stack.name, stack.text, resource)
+    return FunctionKey(kind, name, stack.file, stack.line, detail, stack.name, stack.frames, resource, holder)

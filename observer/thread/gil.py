@@ -1,6 +1,6 @@
 """Who held the GIL while a thread waited for it: pure, no I/O.
 
-The kernel marks a wait for the GIL and reads from the lock itself whose thread state took it last (probes/sched.bpf.c), so the
+The kernel marks a wait for the GIL and reads from the lock itself whose thread state took it last (probes/sched), so the
 thread is exact for each look, of which there is one every 5 ms. What that thread was doing comes from its samples that
 fall into these waits or, where it held the GIL without running, from its absences.
 """
@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from rankscope.observer.thread.functions import StackName
-from rankscope.observer.thread.patterns import Samples
-from rankscope.observer.thread.timeline import GIL, Absences
+from rankscope.observer.thread.functions import Holder, StackName
+from rankscope.observer.thread.samples import Samples
+from rankscope.observer.thread.syscalls import GIL
+from rankscope.observer.thread.timeline import Absences
 from rankscope.probes.arrays import Floats
 
 Leaf = tuple[str, str, int]
-_DETAIL_CAP = 160
 
 
 def held_by(
@@ -26,7 +26,7 @@ def held_by(
     threads: Mapping[int, int],
     names: Mapping[int, str],
     track: Callable[[int], tuple[Samples, Absences]],
-) -> dict[Leaf, str]:
+) -> dict[Leaf, Holder]:
     """For each Python function in which this thread waited for the GIL: who held it for most of that time, in words.
 
     `threads`: thread state -> tid; `names`: tid -> name of the thread; `track`: what a thread did in this window.
@@ -35,7 +35,7 @@ def held_by(
     for index in np.flatnonzero(waiting.syscall == GIL).tolist():
         stack = stacks.get(int(waiting.stack[index]))
         waits.setdefault((stack.name, stack.file, stack.line) if stack else ("", "", 0), []).append(index)
-    found: dict[Leaf, str] = {}
+    found: dict[Leaf, Holder] = {}
     tracks: dict[int, tuple[Samples, Absences]] = {}
     for function, mine in waits.items():
         holder = np.array([threads.get(int(argument), 0) for argument in waiting.argument[mine]])
@@ -47,8 +47,7 @@ def held_by(
         if tid not in tracks:
             tracks[tid] = track(tid)
         leaf = _leaf(*tracks[tid], starts[holder == tid], ends[holder == tid], stacks)
-        what = f"{leaf[0]} ({leaf[1].rpartition('/')[2]}:{leaf[2]}) on " if leaf is not None else ""
-        found[function] = f"held by {what}{names.get(tid, 'another thread')}"[:_DETAIL_CAP]
+        found[function] = Holder(*(leaf or ("", "", 0)), names.get(tid, "another thread"))
     return found
 
 

@@ -10,10 +10,10 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
+from rankscope.observer.window.rows import CounterRow
 from rankscope.probes.bpf import ring
 from rankscope.probes.bpf.ring import Events
 from rankscope.probes.sched.probe import ThreadTimes
@@ -73,10 +73,10 @@ def helper_threads(
     return tuple(sorted(rows, key=lambda row: -row.run_s)[:MAX_ROWS])
 
 
-def rows(rank: int, helpers: Iterable[HelperThreads]) -> list[dict[str, Any]]:
+def rows(rank: int, helpers: Iterable[HelperThreads]) -> list[CounterRow]:
     """As rows of the table `counters`, scope thread."""
     return [
-        {"scope": "thread", "instance": helper.instance, "rank": rank, "name": name, "unit": "s", "kind": "delta", "value": value}
+        CounterRow("thread", helper.instance, rank=rank, name=name, value=value)
         for helper in helpers
         for name, value in (("thread.run_s", helper.run_s), ("thread.ready_s", helper.ready_s))
-    ]  # fmt: skip
+    ]

@@ -1,4 +1,4 @@
-"""Steps found from outside: the repeating sequence of markers (backward passes, waits for collectives) of one rank.
+"""FoundSteps found from outside: the repeating sequence of markers (backward passes, waits for collectives) of one rank.
 
 A marker is one timed call: a symbol (which function), the time it began and the time it ended. Training repeats the same
 sequence of symbols every step; its period is found in two stages:
@@ -48,7 +48,7 @@ class Markers:
 
 
 @dataclass(frozen=True, slots=True)
-class Steps:
+class FoundSteps:
     """Boundaries of complete steps: step i is [edge[i], edge[i+1]). `period` markers make a step; 0 where none was found."""
 
     edge_s: Floats
@@ -68,8 +68,8 @@ class Steps:
 NO_STEPS = np.empty(0)
 
 
-def find_steps(markers: Markers, known_period: int = 0) -> Steps:
-    """Steps of one rank; none, with the reason, where nothing repeats.
+def find_steps(markers: Markers, known_period: int = 0) -> FoundSteps:
+    """FoundSteps of one rank; none, with the reason, where nothing repeats.
 
     `known_period`: how many markers make a step on the other ranks of the job; 0 where that is not known.
     """
@@ -84,24 +84,24 @@ def find_steps(markers: Markers, known_period: int = 0) -> Steps:
     return _find_steps(markers, np.zeros(len(markers.symbol), dtype=bool), known_period)
 
 
-def _find_steps(markers: Markers, level: Bools, known_period: int) -> Steps:
+def _find_steps(markers: Markers, level: Bools, known_period: int) -> FoundSteps:
     count = len(markers.symbol)
     if count < 2 * MIN_REPEATS:
-        return Steps(NO_STEPS, 0, f"only {count} markers in the window")
+        return FoundSteps(NO_STEPS, 0, f"only {count} markers in the window")
     base = _symbol_period(markers.symbol, level)
     if base == 0:
-        return Steps(NO_STEPS, 0, "the sequence of collectives and backward passes does not repeat")
+        return FoundSteps(NO_STEPS, 0, "the sequence of collectives and backward passes does not repeat")
     clean = _clean_stretch(markers, base)
     period = known_period if known_period and known_period % base == 0 else base * _gap_multiple(clean, base)
     if len(clean.symbol) < period:
-        return Steps(NO_STEPS, 0, "the sequence of collectives and backward passes does not repeat")
+        return FoundSteps(NO_STEPS, 0, "the sequence of collectives and backward passes does not repeat")
     template = clean.symbol[:period]
     at = _occurrences(markers.symbol, template, _anchor(clean, period))
     edges = markers.end_s[at]
     edges = np.unique(np.maximum.accumulate(edges))  # a call may outlast the one after it
     if len(edges) <= MIN_REPEATS:
-        return Steps(NO_STEPS, 0, f"only {max(len(edges) - 1, 0)} complete steps in the window")
-    return Steps(edges, period)
+        return FoundSteps(NO_STEPS, 0, f"only {max(len(edges) - 1, 0)} complete steps in the window")
+    return FoundSteps(edges, period)
 
 
 def common_period(periods: Sequence[int]) -> int:

@@ -14,7 +14,7 @@ do not overlap and fill the known part of the window, in this order of precedenc
   cpu         running
 
 Where GPU activity is not seen the training thread's own timeline is the critical path (DESIGN.md, "Vocabulary"). Where it is
-seen, `share` says how much of each segment is: the part during which the GPU stood idle (gpu_path.py).
+seen, `share` says how much of each segment is: the part during which the GPU stood idle (observer/gpu/overlay.py).
 """
 
 from __future__ import annotations
@@ -24,39 +24,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from rankscope.observer.thread import syscalls
 from rankscope.probes.arrays import Floats, Ints
-from rankscope.probes.sched.probe import GIL_WAIT
 
 CPU, SCHED, COLLECTIVE, IO, SYNC, SLEEP, STOPPED, GC, GPU_WAIT, COPY = range(10)
 NONE = -1
 
-_NO_SYSCALL = 0xFFFF
-GIL = GIL_WAIT
-# x86-64 system call numbers (arch/x86/entry/syscalls/syscall_64.tbl).
-SLEEP_CALLS = {35: "nanosleep", 230: "clock_nanosleep", 34: "pause"}
-SELECT_CALLS = {23: "select", 270: "pselect6"}
-SYNC_CALLS = {
-    202: "futex", 449: "futex", 7: "poll", 271: "poll", 23: "select", 270: "select", 232: "epoll", 281: "epoll", 441: "epoll",
-    61: "wait child", 247: "wait child", 65: "semaphore", 220: "semaphore", 128: "signal", 130: "signal",
-    0: "read", 19: "read", 1: "write", 20: "write",
-}  # fmt: skip
-SOCKET_CALLS = {
-    42: "connect",
-    43: "accept",
-    288: "accept",
-    44: "send",
-    45: "recv",
-    46: "send",
-    47: "recv",
-    299: "recv",
-    307: "send",
-}
-FILE_CALLS = {
-    0: "read", 17: "read", 19: "read", 295: "read", 1: "write", 18: "write", 20: "write", 296: "write", 74: "fsync", 75: "fsync",
-    2: "open", 257: "open", 437: "open", 3: "close", 4: "stat", 5: "stat", 6: "stat", 262: "stat", 332: "stat", 21: "stat", 269: "stat",
-    78: "list folder", 217: "list folder", 26: "sync", 162: "sync", 277: "sync", 306: "sync", 82: "rename", 87: "unlink", 77: "truncate",
-    40: "copy", 326: "copy", 73: "file lock", 72: "file lock", 9: "mmap", 11: "munmap", 28: "madvise", 221: "read ahead",
-}  # fmt: skip
 _UNINTERRUPTIBLE, _STOPPED = 0x2, 0x4 | 0x8
 
 
@@ -139,31 +112,24 @@ def build(
     collections, gc_ids = _outermost(collections if collections is not None else NO_SCOPES)
     device, device_ids = _outermost(device if device is not None else NO_SCOPES)
     queue_start, queue_end = _union(queued) if queued is not None else (np.empty(0), np.empty(0))
-    cuts = np.concatenate(
-        [
-            [known_from_s, window_s],
-            absences.start_s, wake, absences.end_s,
-            collectives.start_s, collectives.end_s, files.start_s, files.end_s, edges_s, queue_start, queue_end,
-            collections.start_s, collections.end_s, device.start_s, device.end_s,
-        ]
-    )  # fmt: skip
-    cuts = np.unique(np.clip(cuts, known_from_s, window_s))
+    scopes = (collectives, files, collections, device)
+    edges = [absences.start_s, wake, absences.end_s, edges_s, queue_start, queue_end]
+    edges += [edge for each in scopes for edge in (each.start_s, each.end_s)]
+    cuts = np.unique(np.clip(np.concatenate([[known_from_s, window_s], *edges]), known_from_s, window_s))
     start, end = cuts[:-1], cuts[1:]
     middle = (start + end) / 2
     away = _inside(absences.start_s, absences.end_s, middle)
     ready = (away >= 0) & (middle >= wake[away] if len(wake) else False)
-    collective = _inside(collectives.start_s, collectives.end_s, middle)
-    file = _inside(files.start_s, files.end_s, middle)
-    gc = _inside(collections.start_s, collections.end_s, middle)
+    collective, file, gc, at_device = (_inside(each.start_s, each.end_s, middle) for each in scopes)
+    starved = _inside(queue_start, queue_end, middle) >= 0
+    # From the lowest class to the highest: each takes its place from those before it.
     kind = np.where(gc >= 0, GC, CPU).astype(np.int64)
     if len(absences.start_s):
         kind = np.where(away >= 0, _blocked_kinds(absences)[away], kind)
     if len(files.label):
         kind = np.where(file >= 0, file_kinds[files.label[file]], kind)
-    at_device = _inside(device.start_s, device.end_s, middle)
     if device_kinds is not None and len(device.label):
         kind = np.where(at_device >= 0, device_kinds[device.label[at_device]], kind)
-    starved = _inside(queue_start, queue_end, middle) >= 0
     kind = np.where(collective >= 0, np.where(starved, SCHED, COLLECTIVE), kind)
     kind = np.where(ready, SCHED, kind)
     if len(absences.start_s):
@@ -175,7 +141,10 @@ def build(
 
 
 def _positions(index: Ints, ids: Ints) -> Ints:
-    return ids[np.maximum(index, 0)] * (index >= 0) + NONE * (index < 0) if len(ids) else np.full(len(index), NONE)
+    """Position in the input of each scope found, NONE where none was."""
+    if not len(ids):
+        return np.full(len(index), NONE)
+    return np.where(index >= 0, ids[np.maximum(index, 0)], NONE)
 
 
 def _inside(starts: Floats, ends: Floats, times: Floats) -> Ints:
@@ -212,24 +181,10 @@ def _blocked_kinds(absences: Absences) -> Ints:
     """Class of the blocked part of each absence, from the system call it happened in."""
     syscall = absences.syscall
     kinds = np.full(len(syscall), SYNC, dtype=np.int64)
-    kinds[np.isin(syscall, list(FILE_CALLS)) & (absences.state & _UNINTERRUPTIBLE > 0)] = IO
-    kinds[np.isin(syscall, list(FILE_CALLS)) & ~np.isin(syscall, list(SYNC_CALLS))] = IO
-    kinds[np.isin(syscall, list(SLEEP_CALLS))] = SLEEP
-    kinds[np.isin(syscall, list(SELECT_CALLS)) & (absences.argument == 0)] = SLEEP  # time.sleep before 3.11
-    kinds[(syscall == _NO_SYSCALL) & (absences.state & _UNINTERRUPTIBLE > 0)] = IO
-    kinds[(syscall == _NO_SYSCALL) & (absences.state & _UNINTERRUPTIBLE == 0)] = SCHED
+    kinds[np.isin(syscall, list(syscalls.FILE_CALLS)) & (absences.state & _UNINTERRUPTIBLE > 0)] = IO
+    kinds[np.isin(syscall, list(syscalls.FILE_CALLS)) & ~np.isin(syscall, list(syscalls.SYNC_CALLS))] = IO
+    kinds[np.isin(syscall, list(syscalls.SLEEP_CALLS))] = SLEEP
+    kinds[np.isin(syscall, list(syscalls.SELECT_CALLS)) & (absences.argument == 0)] = SLEEP  # time.sleep before 3.11
+    kinds[(syscall == syscalls.NO_SYSCALL) & (absences.state & _UNINTERRUPTIBLE > 0)] = IO
+    kinds[(syscall == syscalls.NO_SYSCALL) & (absences.state & _UNINTERRUPTIBLE == 0)] = SCHED
     return kinds
-
-
-def reason(absence_syscall: int, argument: int) -> str:
-    """What a thread blocked in this system call waits for, in one word or two."""
-    if absence_syscall == GIL:
-        return "gil"
-    if absence_syscall == _NO_SYSCALL:
-        return "page fault"
-    if absence_syscall in SELECT_CALLS and argument == 0:
-        return "sleep"
-    for table in (SLEEP_CALLS, SOCKET_CALLS, SYNC_CALLS, FILE_CALLS):
-        if absence_syscall in table:
-            return "sleep" if table is SLEEP_CALLS else table[absence_syscall]
-    return f"system call {absence_syscall}"

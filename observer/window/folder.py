@@ -11,16 +11,18 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
-from rankscope.observer.window.schema import TABLES, WINDOW_SCHEMA
+from rankscope.observer.window import upgrade
+from rankscope.observer.window.manifest import SCHEMAS, Manifest, from_json, to_json
+from rankscope.observer.window.schema import FIRST_SCHEMA, TABLES
+from rankscope.observer.window.tables import cast, check_stacks, read_table, write_table
 from rankscope.probes.errors import BadData, OutputFailed
 
 MANIFEST = "window.json"
@@ -32,57 +34,17 @@ _MAX_TABLE_BYTES = 4 << 30
 
 
 @dataclass(frozen=True, slots=True)
-class Loss:
-    """Something that was to be observed and was not: events dropped, stacks not walked."""
-
-    source: str
-    name: str
-    count: int
-
-
-@dataclass(frozen=True, slots=True)
-class ProbeCost:
-    """What the kernel spent in one BPF program during the window."""
-
-    program: str
-    run_count: int
-    run_time_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class Manifest:
-    """What the window is about. `start` is Unix time in seconds."""
-
-    schema: str
-    host: str
-    start: float
-    seconds: float
-    jobs: tuple[str, ...]
-    version: str
-    notes: tuple[str, ...] = ()
-    losses: tuple[Loss, ...] = ()
-    costs: tuple[ProbeCost, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
 class Window:
-    """One host's window. Tables follow observer/schema.py."""
+    """One host's window. Tables follow schema.py."""
 
     manifest: Manifest
     ranks: pa.Table
     steps: pa.Table
     patterns: pa.Table
+    stacks: pa.Table
     collectives: pa.Table
     flows: pa.Table
     counters: pa.Table
-
-
-def table_from_rows(name: str, rows: list[dict[str, Any]]) -> pa.Table:
-    """Rows as a table of the schema `name`; a missing key is a null."""
-    schema = TABLES[name]
-    return pa.table(
-        {field.name: pa.array([row.get(field.name) for row in rows], field.type) for field in schema}, schema
-    )
 
 
 def folder_name(manifest: Manifest) -> str:
@@ -107,8 +69,9 @@ def write_window(window: Window, into: Path) -> Path:
         with _private_files():
             tables = {table: getattr(window, table) for table in TABLES}
             for table, data in tables.items():
-                _write_table(data, staging / f"{table}.parquet")
-            text = json.dumps(_manifest_json(window.manifest, tables), indent=1)
+                write_table(data, staging / f"{table}.parquet")
+            rows = {table: data.num_rows for table, data in tables.items()}
+            text = json.dumps(to_json(window.manifest, rows), indent=1)
             (staging / MANIFEST).write_text(text, encoding="utf-8")
         for path in (*staging.iterdir(), staging):
             _flush(path)
@@ -125,41 +88,6 @@ def write_window(window: Window, into: Path) -> Path:
         shutil.rmtree(staging, ignore_errors=True)
         raise
     return target
-
-
-def _write_table(table: pa.Table, path: Path) -> None:
-    """Small: half of what the defaults give (measured, 9 KB per rank of a 10 s window), because windows are kept for long.
-
-    The Arrow schema is left out of the file; the reader casts to the schema it knows.
-    """
-    encodings = {}
-    for column in table.schema:
-        if pa.types.is_floating(column.type):
-            encodings[column.name] = "BYTE_STREAM_SPLIT"
-        elif pa.types.is_integer(column.type):
-            encodings[column.name] = "DELTA_BINARY_PACKED"
-    words = [
-        column.name for column in table.schema if column.name not in encodings and not pa.types.is_list(column.type)
-    ]
-    pq.write_table(
-        table,
-        path,
-        compression="zstd",
-        compression_level=19,
-        write_statistics=False,
-        store_schema=False,
-        use_dictionary=words,
-        column_encoding=encodings,
-    )
-
-
-def _cast(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    columns = []
-    for column in schema:
-        data = table.column(column.name)
-        encode = pa.types.is_dictionary(column.type) and not pa.types.is_dictionary(data.type)
-        columns.append((data.dictionary_encode() if encode else data).cast(column.type))
-    return pa.Table.from_arrays(columns, schema=schema)
 
 
 def prepare_place(into: Path) -> None:
@@ -201,12 +129,6 @@ def _flush(path: Path) -> None:
         os.close(descriptor)
 
 
-def _manifest_json(manifest: Manifest, tables: Mapping[str, pa.Table]) -> dict[str, Any]:
-    content = asdict(manifest)
-    content["rows"] = {name: table.num_rows for name, table in tables.items()}
-    return content
-
-
 def is_window(folder: Path) -> bool:
     """Whether `folder` looks like a window folder (it holds a manifest)."""
     return (folder / MANIFEST).is_file()
@@ -228,26 +150,33 @@ def find_windows(place: Path) -> tuple[Path, ...]:
 
 
 def read_window(folder: Path) -> Window:
-    """The window in `folder`. BadData, in one line, where it is unreadable, foreign, truncated or of another version."""
+    """The window in `folder`, of whatever version, as one of today's. BadData, in one line, where it cannot be read so."""
     manifest, rows = _read_manifest(folder)
+    old = manifest.schema == FIRST_SCHEMA
     tables = {}
-    for name, schema in TABLES.items():
+    for name, schema in (upgrade.TABLES if old else TABLES).items():
         path = folder / f"{name}.parquet"
         try:
             if path.stat().st_size > _MAX_TABLE_BYTES:
                 raise BadData(f"{path} is absurdly large")
-            table = pq.read_table(path, memory_map=False)
+            table = read_table(path, schema)
         except (OSError, pa.ArrowException) as error:
             raise BadData(f"{path} cannot be read: {_first_line(error)}") from error
         missing = [field.name for field in schema if field.name not in table.column_names]
         if missing:
             raise BadData(f"{path} lacks the column {missing[0]}")
         try:
-            tables[name] = _cast(table, schema)
+            tables[name] = cast(table, schema)
         except (pa.ArrowException, ValueError) as error:
             raise BadData(f"{path} has columns of another type: {_first_line(error)}") from error
         if tables[name].num_rows != rows.get(name):
             raise BadData(f"{path} has {tables[name].num_rows} rows, its manifest says {rows.get(name)}")
+    try:
+        if old:
+            manifest, tables = upgrade.upgrade(manifest, tables)
+        check_stacks(tables["patterns"], tables["stacks"])
+    except (pa.ArrowException, ValueError) as error:
+        raise BadData(f"{folder} is no window: {_first_line(error)}") from error
     return Window(manifest, **tables)
 
 
@@ -260,30 +189,13 @@ def _read_manifest(folder: Path) -> tuple[Manifest, dict[str, Any]]:
         raise BadData(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:
         raise BadData(f"{path} is not JSON (truncated?)") from error
-    if not isinstance(content, dict) or content.get("schema") != WINDOW_SCHEMA:
+    if not isinstance(content, dict) or content.get("schema") not in SCHEMAS:
         said = content.get("schema") if isinstance(content, dict) else None
-        raise BadData(f"{path} is of schema {str(said)[:60]!r}, this version reads {WINDOW_SCHEMA!r}")
+        raise BadData(f"{path} is of schema {str(said)[:60]!r}, this version reads {' and '.join(SCHEMAS)}")
     try:
-        manifest = Manifest(
-            schema=WINDOW_SCHEMA,
-            host=str(content["host"])[:256],
-            start=float(content["start"]),
-            seconds=float(content["seconds"]),
-            jobs=tuple(str(job) for job in content["jobs"]),
-            version=str(content.get("version", ""))[:64],
-            notes=tuple(str(note) for note in content.get("notes", ())),
-            losses=tuple(Loss(str(x["source"]), str(x["name"]), int(x["count"])) for x in content.get("losses", ())),
-            costs=tuple(
-                ProbeCost(str(x["program"]), int(x["run_count"]), int(x["run_time_ns"]))
-                for x in content.get("costs", ())
-            ),
-        )
-        rows = dict(content["rows"])
+        return from_json(content)
     except (KeyError, TypeError, ValueError) as error:
         raise BadData(f"{path} is not a window manifest: {type(error).__name__} {_first_line(error)}") from error
-    if not manifest.seconds > 0:
-        raise BadData(f"{path}: a window of {manifest.seconds} seconds")
-    return manifest, rows
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,8 +1,11 @@
-"""The window: what one host writes down about one interval of wall time. Schema `rankscope.window/1`.
+"""The window: what one host writes down about one interval of wall time. Schema `rankscope.window/2`.
 
 A window of one job on one host is a folder `<host>-<start as YYYYmmddTHHMMSSZ>-<seconds>s-<job>/`; in it are
 `window.json` (the manifest) and one Parquet file per table below. It holds no raw events: some tens of kilobytes per
 rank. Every column is documented here, in the field's metadata (`doc`, `unit`).
+
+Stacks are a tree: each row of the table `stacks` is a frame and names the row of its caller, so what many stacks share is kept
+once. A pattern names the row of its leaf.
 
 Times inside tables are seconds since the start of the window, by the clock of the host that was observed. Nothing in a
 window needs the clocks of two hosts to agree: ranks are compared by durations, never by instants.
@@ -12,7 +15,8 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-WINDOW_SCHEMA = "rankscope.window/1"
+WINDOW_SCHEMA = "rankscope.window/2"
+FIRST_SCHEMA = "rankscope.window/1"  # is read by upgrade.py
 
 # The kinds of function (DESIGN.md, "Vocabulary").
 KINDS = ("python", "gpu", "memory", "collective", "io", "sync", "sched")
@@ -77,8 +81,6 @@ RANKS = pa.schema(
         _field("stack_source", _TEXT, "where Python stacks came from: bpf | py-spy | none"),
         _field("samples", pa.int64(), "stacks taken"),
         _field("failed_samples", pa.int64(), "stacks that could not be walked"),
-        _field("truncated_samples", pa.int64(), "stacks cut at the depth limit"),
-        _field("lost_events", pa.int64(), "events dropped between kernel and observer"),
     ]
 )
 
@@ -131,7 +133,7 @@ PATTERNS = pa.schema(
             "detail",
             _LABEL,
             "python: 'sleep' where the function waits by its own will, 'gc' for garbage collection, else ''; "
-            "io: mount and device; sync: what is waited for (gil: who held it); "
+            "io: mount and device; sync: what is waited for; "
             "sched: 'queue' (others ran) or 'throttled'; collective: the library",
         ),
         _field(
@@ -140,8 +142,16 @@ PATTERNS = pa.schema(
             "for kinds other than python, and gc: qualified name of the Python leaf that was executing, else ''",
         ),
         _field(
-            "stack", _LABEL, "Python frames root→leaf, ';'-joined 'qualname (file:line)', line = function's first line"
+            "stack", pa.int32(), "Python frames: row of the table stacks that holds the leaf; -1 where there are none"
         ),
+        _field(
+            "holder_name",
+            _LABEL,
+            "sync gil: qualified name of the function that held the GIL for most of the wait; '' where nobody knows",
+        ),
+        _field("holder_file", _LABEL, "sync gil: the file of that function"),
+        _field("holder_line", pa.int32(), "sync gil: its first line; 0 where nobody knows"),
+        _field("holder_thread", _LABEL, "sync gil: name of the thread that held it; '' where nobody knows"),
         _field(
             "native",
             _LABEL,
@@ -172,6 +182,15 @@ PATTERNS = pa.schema(
         ),
         _field("per_step_sd_s", pa.float32(), "standard deviation over steps of the seconds per step", "s", True),
         _field("bytes", pa.int64(), "bytes moved (io, collective, memory); 0 where not known"),
+    ]
+)
+
+STACKS = pa.schema(
+    [
+        _field("parent", pa.int32(), "row of the frame that called this one, always an earlier row; -1 for a root"),
+        _field("name", _LABEL, "qualified name of the function"),
+        _field("file", _LABEL, "its file"),
+        _field("line", pa.int32(), "its first line"),
     ]
 )
 
@@ -217,7 +236,9 @@ FLOWS = pa.schema(
 COUNTERS = pa.schema(
     [
         _field("scope", _LABEL, "host | rank | cgroup | nic | disk | gpu | nvlink | pcie | thread"),
-        _field("instance", _TEXT, "which one: cgroup path, interface, 0000:3b:00.0, 'comm (pid)', …; '' for host"),
+        _field("instance", _TEXT, "which one: cgroup path, interface, gpu2, 0000:3b:00.0, …; '' for host and rank"),
+        _field("comm", _LABEL, "name of the process that took or holds it; '' where it is nobody's"),
+        _field("pid", pa.int32(), "that process; -1 where it is nobody's"),
         _field("rank", pa.int32(), "rank concerned; -1 for all on the host"),
         _field("name", _LABEL, "dotted name, e.g. cpu.throttled_s, cpu.taken_s, psi.cpu.some_s, nic.tx_bytes"),
         _field("unit", _LABEL, "s, bytes, events, celsius, …"),
@@ -239,76 +260,8 @@ TABLES: dict[str, pa.Schema] = {
     "ranks": RANKS,
     "steps": STEPS,
     "patterns": PATTERNS,
+    "stacks": STACKS,
     "collectives": COLLECTIVES,
     "flows": FLOWS,
     "counters": COUNTERS,
-}
-
-# Counter names that more than one room must agree on. value is seconds over the window unless said otherwise.
-COUNTER_NAMES = {
-    "cpu.throttled_s": "scope cgroup: time the rank's cgroup was throttled by its CPU quota (limit = quota in CPUs)",
-    "cpu.throttled_periods": "scope cgroup: periods in which it was throttled, events",
-    "cpu.taken_s": "scope rank: instance 'comm (pid)': CPU time that process ran while threads of this rank stood in the queue",
-    "thread.run_s": "scope thread: instance 'name: native function it mostly ran (n threads)': CPU time of threads without Python state; "
-    "likewise thread.ready_s, ready but not running",
-    "cpu.ready_s": "scope rank: training thread ready but not running, total",
-    "cpu.run_s": "scope rank: training thread on a CPU, total",
-    "cpu.steal_s": "scope host: stolen by the hypervisor, all CPUs",
-    "cpu.softirq_s": "scope host: softirq time, all CPUs; instance cpuN: of a CPU that spent 2 % of the window in interrupts; "
-    "likewise cpu.irq_s",
-    "cpu.busy_s": "scope host: non-idle time, all CPUs (limit = CPUs x window)",
-    "memory.minor_faults": "scope rank: events: pages given to the process without reading them from anywhere",
-    "psi.cpu.some_s": "scope host: /proc/pressure/cpu some, likewise psi.memory.some_s, psi.memory.full_s, psi.io.some_s, psi.io.full_s",
-    "disk.throttled": "scope cgroup: gauge: bytes/s that an I/O throttle (blkio v1, io.max v2) allows; instance 'major:minor direction'",
-    "disk.read_bytes": "scope disk: instance 'name major:minor'; likewise disk.write_bytes, disk.busy_s, disk.read_s, disk.reads",
-    "nic.tx_bytes": "scope nic: instance = interface; likewise nic.rx_bytes, nic.tx_dropped, nic.rx_dropped, nic.tx_errors, nic.rx_errors",
-    "qdisc.rate_limit": "scope nic: gauge: limit in bytes/s of a shaper (tbf, htb) on the interface; instance = interface",
-    "qdisc.drops": "scope nic: packets the queueing discipline dropped, events; likewise qdisc.overlimits, qdisc.backlog_bytes (gauge)",
-    "process.stopped_s": "scope rank: time in state T",
-    # scope gpu, instance 'gpu2' (NVML's index); hardware_rows.py. A row that is missing was not told by the GPU.
-    "gpu.sm_clock_hz": "gauge: while the GPU works; limit = the highest clock; likewise gpu.memory_clock_hz",
-    "gpu.throttle.<reason>_s": "seconds with the reason set for a lowered clock: hw_thermal, sw_thermal, power_cap, power_brake, "
-    "hw_slowdown, app_clocks, sync_boost",
-    "gpu.power_w": "gauge: limit = the cap in force",
-    "gpu.power_cap_w": "gauge: limit = the cap it comes with",
-    "gpu.temperature_c": "gauge: limit = where the hardware slows down",
-    "gpu.memory_temperature_c": "gauge: hottest of the memory",
-    "gpu.kernel_active": "gauge: share of time in which any kernel ran",
-    "gpu.sm_active": "gauge: mean share of SMs with work; likewise gpu.tensor_active, gpu.dram_active",
-    "gpu.sm_active_computing": "gauge: level of gpu.sm_active while computing (gpu_levels.py)",
-    "gpu.ecc_corrected": "events; likewise gpu.ecc_uncorrected, gpu.rows_remapped, gpu.retired_pages",
-    "gpu.remap_pending": "gauge: 1 where rows wait for a reset to be remapped; likewise gpu.remap_failed",
-    "gpu.xid.<number>": "events: critical errors that the driver reported",
-    "gpu.earlier_xid.<number>": "gauge: how often it came in the kernel's log of the ten minutes before the window, or while probes loaded",
-    "gpu.lost": "gauge 1: the GPU has fallen off the bus",
-    "gpu.recovery_action": "gauge: what the driver asks for (probes/gpu.py RECOVERY_ACTIONS)",
-    "gpu.foreign_memory_bytes": "gauge: instance 'gpu2 by comm (pid)': held by a process that belongs to no rank of the GPU's job",
-    "gpu.foreign_active": "gauge: instance as above: its share of SM time",
-    # scope nvlink, instance 'gpu2'
-    "nvlink.links_down": "gauge: links that were down; limit = links of the GPU",
-    "nvlink.errors": "events: CRC, replay and recovery errors of all links",
-    "nvlink.tx_bytes": "all links; likewise nvlink.rx_bytes",
-    "nvlink.burst_hz": "gauge: rate at which the mean byte moved, one direction, over 0.1 s intervals; limit = nominal",
-    "nvlink.collective_mu": "gauge: mean share of the nominal rate, trimmed (resource_use.py); likewise nvlink.collective_sigma",
-    # scope pcie, instance = PCI address of a GPU, NIC, NVMe disk or bridge
-    "pcie.speed_gts": "gauge: GT/s per lane, the highest seen; limit = what it and the port above it can do",
-    "pcie.width": "gauge: lanes, the most seen; minimum = the fewest; limit = what it and the port above it can do",
-    "pcie.replays": "events: packets sent again; scope pcie",
-    "pcie.aer_correctable": "events; likewise pcie.aer_nonfatal, pcie.aer_fatal",
-    "pcie.rx_bytes": "host to device; likewise pcie.tx_bytes",
-    "pcie.burst_hz": "gauge: rate of the copies on the critical path; limit = what the link can do",
-    # scope nic, instance 'mlx5_3', 'mlx5_3/2', 'eth0'
-    "nic.speed_hz": "gauge: bytes/s, the least seen while up; limit = what the port can do, where it says",
-    "nic.width": "gauge: lanes, the least seen while up",
-    "nic.state": "gauge: share of the readings that found the port up; minimum 0: it was down at times",
-    "nic.symbol_errors": "events; likewise nic.link_downed, nic.crc_errors, nic.retransmits, nic.out_of_sequence, nic.pause, nic.cnp",
-    "nic.burst_hz": "gauge: rate at which the mean byte moved, in bursts of readings at 1 kHz; limit = nic.speed_hz",
-    "nic.collective_mu": "gauge: mean share of nic.speed_hz in those bursts, trimmed (resource_use.py); likewise nic.collective_sigma",
-    # scope rank
-    "gpu.launches": "scope rank: kernels launched, extrapolated where they are too many to be counted",
-    "gpu.wait_s": "scope rank: training thread in calls that wait for the GPU",
-    "gpu.compute_s": "scope rank: its GPU computing (gpu_levels.py); likewise gpu.collective_s, gpu.idle_s",
-    "ras.behind": "scope rank: gauge: operations that NCCL says the rank has not launched while the job stands still; limit = the furthest",
-    "ras.missing": "scope rank: gauge 1: NCCL says the rank does not answer; instance = communicator",
-    "nccl.launched": "scope rank: collectives put on streams, events",
 }

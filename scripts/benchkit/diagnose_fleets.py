@@ -33,10 +33,12 @@ import numpy as np
 from rankscope.diagnose.fleet.counters import Counters
 from rankscope.diagnose.fleet.labels import Labels
 from rankscope.diagnose.fleet.model import Fleet, Flows, Patterns, Ranks, Steps
+from rankscope.diagnose.fleet.stacks import Stacks
 from rankscope.diagnose.solve import calibration
 from rankscope.diagnose.solve.judge import judge
 from rankscope.diagnose.stats.robust import robust_sd
 from rankscope.diagnose.verdict.contract import Suspect
+from rankscope.observer.window.stacks import StackFrame
 from rankscope.probes.arrays import Bools, Floats, Ints
 
 FUNCTIONS = 60
@@ -241,7 +243,7 @@ def _fleet(kind: Ints, seconds: Floats, own: Floats, wait: Floats, total: Floats
         number=np.arange(ranks), host=hosts, observed_on=hosts, netns=zero, role=nowhere, world_size=np.full(ranks, ranks),
         pid=zero, addresses=((),) * ranks, cpus=nowhere, state=("running",) * ranks, stopped_s=nothing_s,
         last_progress_s=nothing_s, in_collective_s=nothing_s, ended_s=np.full(ranks, np.nan),
-        exit_status=np.full(ranks, np.nan), lost_events=zero,
+        exit_status=np.full(ranks, np.nan),
     )  # fmt: skip
     part = {k: seconds[:, kind == k].sum(axis=1)[:, None] * np.ones((1, steps)) for k in (4, 6)}
     matrices = Steps(
@@ -256,7 +258,12 @@ def _fleet(kind: Ints, seconds: Floats, own: Floats, wait: Floats, total: Floats
     name = np.tile(np.arange(FUNCTIONS), ranks)
     rows = len(name)
     nothing = Labels(np.zeros(rows, np.int64), ("",))
-    stacks = tuple(f"main (/job/train.py:1);step (/job/train.py:9);f{i} (/job/f.py:{i + 1})" for i in range(FUNCTIONS))
+    frames = (
+        StackFrame("main", "/job/train.py", 1),
+        StackFrame("step", "/job/train.py", 9),
+        *(StackFrame(f"f{i}", "/job/f.py", i + 1) for i in range(FUNCTIONS)),
+    )
+    parent = np.array([-1, 0, *[1] * FUNCTIONS], dtype=np.int64)
     patterns = Patterns(
         rank=np.repeat(np.arange(ranks), FUNCTIONS),
         thread=Labels(np.zeros(rows, np.int64), ("training",)),
@@ -266,7 +273,7 @@ def _fleet(kind: Ints, seconds: Floats, own: Floats, wait: Floats, total: Floats
         line=name + 1,
         detail=nothing,
         caller=nothing,
-        stack=Labels(name, stacks),
+        stack=Stacks(name + 2, parent, np.arange(len(frames)), frames),
         beta=(seconds * steps / window).reshape(-1),
         count=np.full(rows, steps),
         per_step_s=seconds.reshape(-1),

@@ -16,9 +16,9 @@ import pytest
 from rankscope.observer.live import kernel_probes, process_watch
 from rankscope.observer.live.kernel_probes import KernelProbes
 from rankscope.observer.live.process_watch import TRAINING
-from rankscope.observer.tables import rank as assemble
-from rankscope.observer.tables.rank import RawProcess
-from rankscope.observer.thread.patterns import Pattern
+from rankscope.observer.tables.rank import find_rank
+from rankscope.observer.tables.raw import RawProcess
+from rankscope.observer.thread.patterns import MeasuredPattern
 from rankscope.probes.bpf import ring
 from rankscope.probes.calls.table import CALL_TABLE
 from rankscope.unwinder.names.native import NativeNames
@@ -43,7 +43,7 @@ def probes() -> Iterator[KernelProbes]:
     loaded.close()
 
 
-def observe(probes: KernelProbes, process: subprocess.Popen[str]) -> tuple[Pattern, ...]:
+def observe(probes: KernelProbes, process: subprocess.Popen[str]) -> tuple[MeasuredPattern, ...]:
     """Lets the program go, observes it until it has said something, and returns all its threads' patterns."""
     watch = process_watch.watch(process.pid, process.pid, TRAINING, probes)
     assert watch.reason == ""
@@ -78,7 +78,7 @@ def observe(probes: KernelProbes, process: subprocess.Popen[str]) -> tuple[Patte
         native=natives.names(process.pid, pointers),
     )  # fmt: skip
     natives.close()
-    rows = assemble.assemble(raw_process, CALL_TABLE)
+    rows = find_rank(raw_process, CALL_TABLE)
     probes.forget_process(process.pid, watch.threads)
     watch.close()
     return (*rows.training, *rows.others)
@@ -124,8 +124,9 @@ def test_waits_for_the_gil_are_timed_and_say_who_held_it(python: str, probes: Ke
     assert (
         0.8 * waited - queued <= mine[0].total_s <= 1.05 * waited
     )  # who else uses this machine is not the GIL's doing
-    assert mine[0].function.detail.startswith("held by hog (program0.py:")
-    assert mine[0].function.detail.endswith(" on a thread")
+    holder = mine[0].function.holder
+    assert holder is not None
+    assert (holder.name, holder.file.endswith("/program0.py"), holder.thread) == ("hog", True, "a thread")
     assert not [p for p in found if p.function.name == "futex" and p.function.caller == "work"]
 
 

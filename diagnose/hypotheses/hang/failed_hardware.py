@@ -125,7 +125,7 @@ def rank_of(fleet: Fleet, counter: Counter) -> int:
     """The rank (row) of a GPU's counter, also if its process is gone and the driver lists nobody on it; -1: nobody's."""
     if counter.rank >= 0:
         return counter.rank
-    ranks, gpu = fleet.ranks, counter.instance.split(" ", 1)[0]
+    ranks, gpu = fleet.ranks, counter.instance
     for row, gpus in enumerate(ranks.gpus):
         if gpu in gpus and ranks.observed_on[row] == counter.observed_on:
             return row

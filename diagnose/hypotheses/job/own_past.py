@@ -15,8 +15,9 @@ from typing import Any, TypeVar
 import numpy as np
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.fleet.labels import Labels
+from rankscope.diagnose.fleet.labels import Holders, Labels
 from rankscope.diagnose.fleet.model import Fleet, Patterns, Ranks, Steps
+from rankscope.diagnose.fleet.stacks import Stacks
 from rankscope.diagnose.hypotheses.rank.suspects import rank_suspects
 from rankscope.diagnose.model.excess import differences, odd_ones
 from rankscope.diagnose.model.replay import shrink
@@ -112,6 +113,8 @@ def _joined(now: _Table, then: _Table, rows: Ints) -> _Table:
             columns[field.name] = None
         elif isinstance(mine, Labels):
             columns[field.name] = _labels(mine, theirs, rows)
+        elif isinstance(mine, Stacks | Holders):
+            columns[field.name] = mine.followed_by(theirs, rows)
         elif isinstance(mine, tuple):
             columns[field.name] = (*mine, *(theirs[row] for row in rows.tolist())) if mine and theirs else ()
         else:

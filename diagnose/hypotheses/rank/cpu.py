@@ -21,7 +21,6 @@ from rankscope.diagnose.model.attribute import sample
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Bools
 
-_OWNER = re.compile(r"^(.*) \((\d+)\)$", re.DOTALL)
 INTERRUPTS = re.compile(r"^ksoftirqd/(\d{1,5})$")  # the kernel's thread for interrupts that are too many
 _PART = 0.3  # of the ready time that a counter must explain to convict
 
@@ -89,16 +88,14 @@ def _ready_evidence(case: Case, ready: float, how: str) -> Evidence:
 def _queue_charge(case: Case, queued: float, diffuse: float) -> Hypothesis:
     """Who ran while the rank stood in the queue? Processes of one name are added up."""
     job = set(case.fleet.ranks.pid.tolist())
-    foreign: dict[str, tuple[float, list[str]]] = {}
+    foreign: dict[str, tuple[float, list[int]]] = {}
     ours = 0.0
     for counter in case.counters("cpu.taken_s", ("rank",)):
-        match = _OWNER.match(counter.instance)
-        comm, pid = (match[1], match[2]) if match else (counter.instance, "")
-        if pid and int(pid[:9]) in job:
+        if counter.pid in job:
             ours += counter.value
             continue
-        total, pids = foreign.get(comm, (0.0, []))
-        foreign[comm] = (total + counter.value, [*pids, pid] if pid else pids)
+        total, pids = foreign.get(counter.comm, (0.0, []))
+        foreign[counter.comm] = (total + counter.value, [*pids, counter.pid] if counter.pid >= 0 else pids)
     needed = _PART * queued * max(case.steps, 1)
     evidence = [_ready_evidence(case, queued, "queue")]
     takers = sorted(foreign.items(), key=lambda item: -item[1][0])
@@ -141,7 +138,7 @@ def _interrupted_peers_s(case: Case) -> float:
     """For how long the kernel's threads for interrupts ran in place of a peer, median, seconds."""
     taken = dict.fromkeys(sample(case.peers).tolist(), 0.0)
     for counter in case.peers_of("cpu.taken_s"):
-        if INTERRUPTS.match(counter.instance.partition(" ")[0]):
+        if INTERRUPTS.match(counter.comm):
             taken[counter.rank] += counter.value
     return float(np.median(list(taken.values()))) if taken else 0.0
 

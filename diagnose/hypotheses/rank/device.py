@@ -105,8 +105,8 @@ def beside(case: Case, name: str, lowest: bool = False, instance: str = "") -> B
 
 
 def total_beside(case: Case, name: str, instance: str) -> float:
-    """Sum over all counters of the rank whose instance begins with `instance`, less the peers' median of the same sum."""
-    mine = sum(c.value for c in case.counters(name) if c.instance.split(" ", 1)[0] == instance)
+    """Sum over all counters of the rank on `instance`, less the peers' median of the same sum."""
+    mine = sum(c.value for c in case.counters(name) if c.instance == instance)
     peers = sample(case.peers)
     counters = case.fleet.counters
     rows = counters.rows_of(name, peers)

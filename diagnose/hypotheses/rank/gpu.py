@@ -217,7 +217,7 @@ def _neighbour(case: Case, device: DeviceTime) -> Hypothesis | None:
     """A process that is not of the job uses the GPU. Who only holds memory on it accuses where no use is measured."""
     users = sorted(case.counters("gpu.foreign_active"), key=lambda counter: -counter.value)
     if users:
-        gpu = users[0].instance.split(" ", 1)[0]
+        gpu = users[0].instance
         share = total_beside(case, "gpu.foreign_active", gpu)
         if share < limits.FOREIGN_SHARE:
             return None
@@ -226,7 +226,7 @@ def _neighbour(case: Case, device: DeviceTime) -> Hypothesis | None:
     holders = sorted(case.counters("gpu.foreign_memory_bytes"), key=lambda counter: -counter.value)
     if not holders:
         return None
-    gpu = holders[0].instance.split(" ", 1)[0]
+    gpu = holders[0].instance
     held = total_beside(case, "gpu.foreign_memory_bytes", gpu)
     if held < limits.FOREIGN_BYTES:
         return None
@@ -235,13 +235,13 @@ def _neighbour(case: Case, device: DeviceTime) -> Hypothesis | None:
 
 
 def _neighbour_reason(case: Case, user: Counter, predicted_s: float, support: float, what: Evidence) -> Hypothesis:
-    gpu, _, who = user.instance.partition(" by ")
+    gpu, who = user.instance, f"{user.comm} ({user.pid})" if user.pid >= 0 else user.comm
     action = (
         f"Stop {who or 'the other process'} on {case.host} or move it off {gpu} ({smi(gpu, 'pmon -c 1', case.host)})."
     )
     more = Evidence("nvml", "the process that uses it most", who, None, "") if who else None
     told = (what, more) if more else (what,)
-    return case.charge("gpu", "contended", predicted_s, support, told, action, user.instance)
+    return case.charge("gpu", "contended", predicted_s, support, told, action, f"{gpu} by {who}" if who else gpu)
 
 
 # ---- errors ------------------------------------------------------------------------------------------------------------

@@ -15,7 +15,6 @@ is not 'interrupted'.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -29,7 +28,6 @@ from rankscope.diagnose.model.attribute import FunctionExcess, sample
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.host.procfs import parse_cpu_list
 
-_DAEMON = re.compile(rf"{INTERRUPTS.pattern[:-1]} \(\d+\)$")
 _DAEMON_SHARE = 0.01  # of the window
 _MOST = 0.9
 _Z_GROWN = 3.0
@@ -88,7 +86,7 @@ def _growth_beside(case: Case, computing: Sequence[FunctionExcess], function: Fu
     """By what share the computing functions other than this one grew; 0 where the samples do not prove it."""
     own = sum(f.own_s for f in computing) - function.own_s
     peers = sum(f.peers_s for f in computing) - function.peers_s
-    error = math.sqrt((max(own, 0.0) + max(peers, 0.0)) * limits.SAMPLING_S / max(case.steps, 1))
+    error = math.sqrt((max(own, 0.0) + max(peers, 0.0)) * case.fleet.sampling_s / max(case.steps, 1))
     return (own - peers) / peers if peers > 0 and own - peers >= _Z_GROWN * error else 0.0
 
 
@@ -151,7 +149,7 @@ def _daemons(case: Case, rank: int) -> dict[str, float]:
     """Seconds that each CPU's ksoftirqd ran while the rank stood in the queue."""
     found: dict[str, float] = {}
     for counter in case.fleet.counters.of("cpu.taken_s", rank):
-        if (match := _DAEMON.match(counter.instance)) is not None:
+        if (match := INTERRUPTS.match(counter.comm)) is not None:
             found[f"cpu{int(match[1])}"] = found.get(f"cpu{int(match[1])}", 0.0) + counter.value
     return found
 
@@ -161,7 +159,7 @@ def _taken_s(case: Case) -> float:
 
     def taken(rank: int) -> float:
         rows = case.fleet.counters.of("cpu.taken_s", rank)
-        return sum(counter.value for counter in rows if not _DAEMON.match(counter.instance))
+        return sum(counter.value for counter in rows if not INTERRUPTS.match(counter.comm))
 
     others = [taken(int(peer)) for peer in sample(case.peers)]
     return max(taken(case.rank) - float(np.median(others) if others else 0.0), 0.0) / case.steps

@@ -6,7 +6,6 @@ accuses the lock. Acquits: every function grew alike (then the CPU or the worklo
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 from rankscope.diagnose.hypotheses.hypothesis import GUESS, NO_COUNTER, SEEN, Hypothesis
@@ -17,7 +16,6 @@ from rankscope.diagnose.verdict.function import Function
 
 _LOADER_FILES = ("dataloader", "data_loader", "/utils/data/")
 _LOCKS = ("futex", "lock", "semaphore", "condition")
-_HOLDER = re.compile(r"held by (.+) \((.+):(\d+)\) on ")  # observer/gil.py
 
 
 def judge(case: Case) -> Iterator[Hypothesis]:
@@ -79,8 +77,8 @@ def _gil_charge(case: Case, excess: float, worst: FunctionExcess) -> Hypothesis:
     """The training thread waits while another thread of its process holds the GIL: that one's function is named."""
     own = sum(f.own_s for f in case.functions if f.name == "gil")
     peers = sum(f.peers_s for f in case.functions if f.name == "gil")
-    match = _HOLDER.match(worst.detail)
-    holder = Function("python", match[1], match[2], int(match[3][:9])) if match else None
+    seen = worst.holder
+    holder = Function("python", seen.name, seen.file, seen.line) if seen is not None and seen.name else None
     waiting = f"{worst.caller or 'the training thread'} waits for the GIL"
     held = f", {worst.detail}" if worst.detail else ""
     return case.charge(

@@ -65,7 +65,7 @@ def _longer_model(case: Case, found: Located) -> Iterator[Hypothesis]:
     own, peers = sum(f.own_s for f in model), sum(f.peers_s for f in model)
     if peers <= 0 or own / peers < 1 + 0.5 * (times - 1):
         return
-    error = math.sqrt(peers * limits.SAMPLING_S / max(case.steps, 1) * (1 + 1 / len(case.peers)))
+    error = math.sqrt(peers * case.fleet.sampling_s / max(case.steps, 1) * (1 + 1 / len(case.peers)))
     if (own - peers) / error < _Z_MODEL:
         return
     yield case.charge(

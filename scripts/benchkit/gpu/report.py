@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rankscope.observer.window.manifest import EVENTS_DROPPED
+
 _LIBRARIES = ("libcudart", "libcuda.so", "libnccl.so", "libtorch_cpu.so")
 _CLOCK_SLACK = 0.15  # of readings of two programs, a moment apart
 Span = tuple[float, float]
@@ -107,6 +109,11 @@ class Report:
             (row for row in self.tables["ranks"] if row["pid"] in self.pids), key=lambda row: int(row["rank"])
         )
 
+    @property
+    def _lost_events(self) -> int:
+        """Of the whole host."""
+        return sum(int(loss["count"]) for loss in self.manifest["losses"] if loss["name"] == EVENTS_DROPPED)
+
     def _counter(self, name: str, rank: int) -> float | None:
         values = [row["value"] for row in self.tables["counters"] if row["name"] == name and row["rank"] == rank]
         return float(values[0]) if values else None
@@ -151,7 +158,7 @@ class Report:
             )
             lines += [
                 f"  rank {rank}: GPUs {', '.join(row['gpus']) or 'none'}; stacks {row['samples']} ({row['stack_source']}), "
-                f"not walked {row['failed_samples']}; lost events {row['lost_events']}",
+                f"not walked {row['failed_samples']}; lost events {self._lost_events}",
                 f"    seen   {len(steps)} steps of {1e3 * _mean([step['seconds'] for step in steps]):.1f} ms, {seen}",
                 f"    job    {told}",
                 f"    launches {_shown(launches)}, waiting for the GPU {_shown(waited)} s",

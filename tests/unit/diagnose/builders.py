@@ -16,11 +16,16 @@ import numpy as np
 
 from rankscope.diagnose.verdict.contract import Verdict
 from rankscope.diagnose.verdict.note import NoteCode
-from rankscope.observer.window.folder import Manifest, Window, table_from_rows
+from rankscope.observer.window.folder import Window
+from rankscope.observer.window.manifest import Manifest
+from rankscope.observer.window.rows import ROWS
+from rankscope.observer.window.schema import TABLES, WINDOW_SCHEMA
+from rankscope.observer.window.stacks import StackFrame, StackTree
+from rankscope.observer.window.tables import table_of
 
 TRAIN = "/srv/job/train.py"
 TORCH = "/opt/venv/lib/python3.11/site-packages/torch"
-ROOT = (f"<module> ({TRAIN}:1)", f"main ({TRAIN}:140)", f"train ({TRAIN}:98)")
+ROOT = (StackFrame("<module>", TRAIN, 1), StackFrame("main", TRAIN, 140), StackFrame("train", TRAIN, 98))
 
 
 @dataclass(frozen=True)
@@ -34,13 +39,13 @@ class Work:
     file: str = TRAIN
     detail: str = ""
     caller: str = ""
-    frames: tuple[str, ...] = ()
+    frames: tuple[StackFrame, ...] = ()
     native: str = ""
+    holder: tuple[str, str, int, str] = ("", "", 0, "")  # of the GIL: name, file, line, thread
 
     @property
-    def stack(self) -> str:
-        own = f"{self.caller or self.name} ({self.file}:{self.line})"
-        return ";".join((*ROOT, *self.frames, own))
+    def stack(self) -> tuple[StackFrame, ...]:
+        return (*ROOT, *self.frames, StackFrame(self.caller or self.name, self.file, self.line))
 
 
 STEP = (
@@ -55,7 +60,7 @@ STEP = (
         0.018,
         130,
         f"{TORCH}/nn/modules/linear.py",
-        frames=(f"Classifier.forward ({TRAIN}:110)",),
+        frames=(StackFrame("Classifier.forward", TRAIN, 110),),
     ),
     Work("python", "device_wait", 0.080, 81, detail="sleep"),
     Work("python", "_engine_run_backward", 0.030, 820, f"{TORCH}/autograd/graph.py"),
@@ -136,6 +141,7 @@ def build(job: Job) -> list[Window]:
 def _window(job: Job, host: int, ranks: list[int], works: list[Work], seconds: Any, own: Any, wait: Any, total: Any,
             start: Any, rng: np.random.Generator) -> Window:  # fmt: skip
     steps, patterns = [], []
+    tree = StackTree()
     column = {kind: [i for i, work in enumerate(works) if work.kind == kind] for kind in ("io", "sched", "sync")}
     for rank in ranks:
         for step in range(job.steps):
@@ -148,9 +154,9 @@ def _window(job: Job, host: int, ranks: list[int], works: list[Work], seconds: A
                 continue
             if work.kind == "python" and work.detail == "":
                 mean *= float(np.exp(rng.normal(0, 1 / np.sqrt(max(mean * job.steps * 99, 1)))))  # sampling at 99 Hz
-            patterns.append(_pattern(rank, work, mean, job))
+            patterns.append(_pattern(rank, work, mean, job, tree))
         waiting = Work("collective", "allreduce", 0, 820, f"{TORCH}/autograd/graph.py", "gloo", "_engine_run_backward")
-        patterns.append(_pattern(rank, waiting, float(wait[rank].mean()), job))
+        patterns.append(_pattern(rank, waiting, float(wait[rank].mean()), job, tree))
     tables = {
         "ranks": [_rank(job, rank, host, float(total.mean())) for rank in ranks],
         "steps": steps,
@@ -159,13 +165,15 @@ def _window(job: Job, host: int, ranks: list[int], works: list[Work], seconds: A
         "flows": [row for rank in ranks for row in _flows(job, rank, rng)],
         "counters": [_counter(**row) for row in job.counters if row.get("rank", -1) in (-1, *ranks)],
     }
-    manifest = Manifest("rankscope.window/1", f"node-{host}", job.start, job.window_s, (job.name,), "0.1.0")
-    return Window(manifest, **{name: table_from_rows(name, rows) for name, rows in tables.items()})
+    manifest = Manifest(WINDOW_SCHEMA, f"node-{host}", job.start, job.window_s, (job.name,), "0.1.0")
+    made = {name: table_of(name, [ROWS[name](**row) for row in rows]) for name, rows in tables.items()}
+    return Window(manifest, stacks=table_of("stacks", tree.rows()), **made)
 
 
-def _pattern(rank: int, work: Work, mean: float, job: Job) -> dict[str, Any]:
+def _pattern(rank: int, work: Work, mean: float, job: Job, tree: StackTree) -> dict[str, Any]:
     return {"rank": rank, "thread": "training", "kind": work.kind, "name": work.name, "file": work.file, "line": work.line,
-            "detail": work.detail, "caller": work.caller if work.kind != "python" else "", "stack": work.stack, "native": work.native,
+            "detail": work.detail, "caller": work.caller if work.kind != "python" else "", "stack": tree.add(work.stack),
+            **dict(zip(("holder_name", "holder_file", "holder_line", "holder_thread"), work.holder, strict=True)), "native": work.native,
             "beta": mean * job.steps / job.window_s, "mu": 1.0, "sigma": 0.0, "resource": "cpu", "count": job.steps,
             "total_s": mean * job.steps, "p50_s": mean, "p99_s": 1.2 * mean, "max_s": 1.3 * mean, "per_step_s": mean,
             "per_step_sd_s": 0.1 * mean,
@@ -178,8 +186,8 @@ def _rank(job: Job, rank: int, host: int, step_s: float) -> dict[str, Any]:
             "node": node, "container": "", "pid": 4000 + rank, "inner_pid": 4000 + rank, "netns": 100 + job.node(rank),
             "addresses": [job.address(rank)], "gpus": [], "nics": ["eth0"], "cpus": "0-1", "python": "3.11.2",
             "command": "python train.py", "state": "running", "stopped_s": 0.0, "last_progress_s": step_s / 2,
-            "in_collective_s": 0.0, "training_thread": 4000 + rank, "stack_source": "bpf", "samples": 1980,
-            "failed_samples": 0, "truncated_samples": 0, "lost_events": 0,
+            "in_collective_s": 0.0, "ended_s": None, "exit_status": None, "training_thread": 4000 + rank,
+            "stack_source": "bpf", "samples": 1980, "failed_samples": 0,
             **job.ranks_columns.get(rank, {})}  # fmt: skip
 
 
@@ -202,16 +210,14 @@ def _flows(job: Job, rank: int, rng: np.random.Generator) -> list[dict[str, Any]
 
 
 def _counter(**row: Any) -> dict[str, Any]:
-    return {"scope": "rank", "instance": "", "rank": -1, "unit": "s", "kind": "delta", "minimum": None, "maximum": None,
-            "limit": None, **row}  # fmt: skip
+    return {"scope": "rank", "instance": "", "comm": "", "pid": -1, "rank": -1, "unit": "s", "kind": "delta",
+            "minimum": None, "maximum": None, "limit": None, **row}  # fmt: skip
 
 
 def columns(window: Window, name: str, rows: list[Mapping[str, Any]]) -> Window:
     """The same window with another table."""
-    tables = {
-        each: getattr(window, each) for each in ("ranks", "steps", "patterns", "collectives", "flows", "counters")
-    }
-    tables[name] = table_from_rows(name, [dict(row) for row in rows])
+    tables = {each: getattr(window, each) for each in TABLES}
+    tables[name] = table_of(name, [ROWS[name](**row) for row in rows])
     return Window(window.manifest, **tables)
 
 
@@ -242,9 +248,9 @@ def hogged(rank: int, seconds: float, **more: Any) -> Job:
     job = Job(extra={rank: [(QUEUE, seconds)]}, scale={rank: 1.05}, **more)
     taken = seconds * job.steps * (1 - job.onset)
     job.counters += [
-        {"rank": rank, "name": "cpu.taken_s", "instance": "compress-logs (777)", "value": 0.7 * taken},
-        {"rank": rank, "name": "cpu.taken_s", "instance": "compress-logs (778)", "value": 0.3 * taken},
-        {"rank": rank, "name": "cpu.taken_s", "instance": "python (4000)", "value": 0.05 * taken},
+        {"rank": rank, "name": "cpu.taken_s", "comm": "compress-logs", "pid": 777, "value": 0.7 * taken},
+        {"rank": rank, "name": "cpu.taken_s", "comm": "compress-logs", "pid": 778, "value": 0.3 * taken},
+        {"rank": rank, "name": "cpu.taken_s", "comm": "python", "pid": 4000, "value": 0.05 * taken},
     ]
     return job
 

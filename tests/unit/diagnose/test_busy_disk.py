@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -27,7 +28,7 @@ def disk_rows(root: Path, busy_s: dict[str, float]) -> list[dict[str, object]]:
     statistics.write_text(
         "".join(f"{disk} 97 0 776 1 1 0 8 1 0 {1 + 1000 * busy:.0f} 1\n" for disk, busy in busy_s.items())
     )
-    return [row for row in gauges.host_rows() if row["name"] == "disk.busy_s"]
+    return [asdict(row) for row in gauges.host_rows() if row.name == "disk.busy_s"]
 
 
 def slow_reads(rows: list[dict[str, object]]) -> Suspect:

@@ -19,7 +19,7 @@ def some(seed: int, rows: int = 211) -> Counters:
     value = rng.normal(0, 1, rows)
     name = Labels(rng.integers(0, 3, rows), NAMES)
     return Counters(
-        Columns(text, text, text, rng.integers(-1, 7, rows), name, text, text, value, value, value, value)
+        Columns(text, text, text, rng.integers(-1, 7, rows), name, text, text, value, value, value, value, text, np.full(rows, -1))
     )  # fmt: skip
 
 

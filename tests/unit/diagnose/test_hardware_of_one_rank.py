@@ -18,7 +18,7 @@ CLOCK = SLOW * 0.97 * CLOCK_HZ
 
 
 def foreign(rank: int, active: float | None = 0.35, memory: float = 20e9) -> list[dict[str, Any]]:
-    who = {"scope": "gpu", "instance": f"{gpu(rank)} by mine-coins (4242)", "rank": rank, "kind": "gauge"}
+    who = {"scope": "gpu", "instance": gpu(rank), "comm": "mine-coins", "pid": 4242, "rank": rank, "kind": "gauge"}
     rows = [{**who, "name": "gpu.foreign_memory_bytes", "value": memory}]
     return rows + ([] if active is None else [{**who, "name": "gpu.foreign_active", "value": active}])
 

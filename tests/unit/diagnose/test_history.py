@@ -247,7 +247,7 @@ def test_a_baseline_with_other_code_is_said(tmp_path: Path) -> None:
     remember(history, [small(NOW - 100)])
     window = small()
     rows = [
-        row | {"file": "/new/train.py", "stack": "", "name": f"new_{row['name']}"}
+        row | {"file": "/new/train.py", "stack": -1, "name": f"new_{row['name']}"}
         for row in window.patterns.to_pylist()
     ]
     verdict = judged(history, builders.columns(window, "patterns", rows))

@@ -29,7 +29,8 @@ def daemon(rank: int, seconds: float, cpu: int | None = None) -> dict[str, Any]:
     return {
         "rank": rank,
         "name": "cpu.taken_s",
-        "instance": f"ksoftirqd/{number} ({14 + 6 * number})",
+        "comm": f"ksoftirqd/{number}",
+        "pid": 14 + 6 * number,
         "value": seconds,
     }
 

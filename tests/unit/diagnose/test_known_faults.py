@@ -9,6 +9,7 @@ from builders import Job, build, codes
 from rankscope.diagnose.solve.judge import diagnose
 from rankscope.diagnose.verdict.contract import Suspect, Verdict
 from rankscope.diagnose.verdict.note import NoteCode
+from rankscope.observer.window.stacks import StackFrame
 
 STEP_S = 0.25
 DOSES = {"strong": 0.6, "weak": 0.15}
@@ -67,7 +68,7 @@ def test_the_python_function_is_named_where_it_was_injected(work: builders.Work)
 def test_a_function_of_the_library_is_blamed_on_the_user_code_that_calls_it() -> None:
     # GIVEN a library function that only the culprit calls, from augment
     leaf = builders.Work("python", "sort", 0, 9, "/opt/venv/lib/python3.11/site-packages/numpy/sort.py",
-                         frames=(f"augment ({builders.TRAIN}:56)",))  # fmt: skip
+                         frames=(StackFrame("augment", builders.TRAIN, 56),))  # fmt: skip
     # WHEN
     suspect = first(diagnose(build(Job(extra={1: [(leaf, 0.08)]}))))
     # THEN augment is named and the leaf is evidence
@@ -76,7 +77,7 @@ def test_a_function_of_the_library_is_blamed_on_the_user_code_that_calls_it() ->
 
 
 def test_a_function_that_spends_its_time_in_two_helpers_is_named() -> None:
-    helpers = [builders.Work("python", name, 0, line, frames=(f"augment ({builders.TRAIN}:56)",)) for name, line in
+    helpers = [builders.Work("python", name, 0, line, frames=(StackFrame("augment", builders.TRAIN, 56),)) for name, line in
                (("flip", 200), ("crop", 210))]  # fmt: skip
     suspect = first(diagnose(build(Job(extra={1: [(helper, 0.04) for helper in helpers]}))))
     assert suspect.function is not None and suspect.function.name == "augment"
@@ -96,7 +97,7 @@ def test_the_hog_is_named_and_counted_by_name() -> None:
 def test_a_rank_of_the_same_job_is_no_hog() -> None:
     # GIVEN two ranks pinned to one CPU
     job = Job(extra={3: [(builders.QUEUE, 0.1)]}, ranks_columns={2: {"cpus": "1"}, 3: {"cpus": "1"}})
-    job.counters.append({"rank": 3, "name": "cpu.taken_s", "instance": "python (4002)", "value": 0.1 * job.steps})
+    job.counters.append({"rank": 3, "name": "cpu.taken_s", "comm": "python", "pid": 4002, "value": 0.1 * job.steps})
     # THEN their affinity is charged
     suspect = first(diagnose(build(job)))
     assert (suspect.component, suspect.cause) == ("cpu", "affinity")
@@ -107,7 +108,7 @@ def test_a_rank_that_is_ready_while_nobody_runs_has_no_rival(stolen: float, caus
     # GIVEN takers are counted, and together they took next to nothing
     job = Job(extra={3: [(builders.QUEUE, 0.1)]})
     job.counters += [
-        {"rank": 3, "name": "cpu.taken_s", "instance": "kworker (9)", "value": 0.1},
+        {"rank": 3, "name": "cpu.taken_s", "comm": "kworker", "pid": 9, "value": 0.1},
         {"scope": "host", "name": "cpu.steal_s", "value": stolen},
     ]
     suspect = first(diagnose(build(job)))
@@ -386,7 +387,7 @@ def test_what_a_rank_reads_tells_longer_input_with_two_peers_too() -> None:
 def test_the_cpu_time_of_a_thread_that_holds_the_gil_is_not_longer_input(seed: int) -> None:
     # GIVEN a function a little slower than the peers', and another thread of the process that computes under the GIL
     held = builders.Work(
-        "sync", "gil", 0, detail="held by Metrics.encode (/job/metrics.py:41) on uploader", caller="augment"
+        "sync", "gil", 0, holder=("Metrics.encode", "/job/metrics.py", 41, "uploader"), caller="augment"
     )
     job = Job(extra={2: [(held, 0.05), (builders.BUSY, 0.006)]}, seed=seed)
     cpu = {rank: 0.097 + (0.09 if rank == 2 else 0.001 * rank) for rank in range(job.ranks)}

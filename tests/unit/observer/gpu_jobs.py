@@ -12,15 +12,15 @@ import numpy as np
 
 from rankscope.observer.gpu.levels import Series, Shares, combine, find_levels, find_shares
 from rankscope.observer.thread import timeline
-from rankscope.observer.thread.functions import Function, StackName
-from rankscope.observer.thread.patterns import Labels, Samples
-from rankscope.observer.thread.steps import Steps
+from rankscope.observer.thread.functions import FunctionKey, StackName
+from rankscope.observer.thread.samples import Samples, Words
+from rankscope.observer.thread.steps import FoundSteps
 from rankscope.observer.thread.timeline import Absences, Scopes, Timeline
 
 LAUNCH_S, TRANSFER_S, OPTIMIZER_S = 0.01, 0.06, 0.02
 SM_COMPUTING, SM_COLLECTIVE, TENSOR = 0.9, 0.12, 0.6
 INTERVAL_S = 0.1
-PYTHON = StackName("prepare", "train.py", 20, "main (train.py:1);prepare (train.py:20)")
+PYTHON = StackName("prepare", "train.py", 20)
 STACKS = {1: PYTHON}
 
 
@@ -105,12 +105,14 @@ def shares_of(series: list[Series]) -> list[Shares]:
     ]
 
 
-def host_line(rank: Rank, window_s: float, shares: Shares | None) -> tuple[Timeline, Absences, Samples, Labels, Steps]:
+def host_line(
+    rank: Rank, window_s: float, shares: Shares | None
+) -> tuple[Timeline, Absences, Samples, Words, FoundSteps]:
     """The host's timeline: running Python between its waits for the GPU, sampled at 99 Hz."""
     waits = [wait for wait in rank.waits if wait[0] < window_s]
     start, end = np.array([wait[0] for wait in waits]), np.minimum(np.array([wait[1] for wait in waits]), window_s)
     edges = np.array([edge for edge in rank.edges if edge <= window_s])
-    steps = Steps(edges, 1)
+    steps = FoundSteps(edges, 1)
     nothing = np.empty(0)
     absences = Absences(nothing, nothing, nothing, *(np.empty(0, dtype=np.int64),) * 3, np.empty(0, dtype=np.uint64))
     line = timeline.build(
@@ -121,8 +123,8 @@ def host_line(rank: Rank, window_s: float, shares: Shares | None) -> tuple[Timel
     at = np.arange(0.003, window_s, 1 / 99)
     waiting = np.array([any(a <= time < b for a, b in zip(start, end, strict=True)) for time in at])
     samples = Samples(at[~waiting], np.ones(int((~waiting).sum()), dtype=np.uint64))
-    functions = [Function("sync", "gpu", detail="cudaStreamSynchronize")] * len(start)
-    labels = Labels(
+    functions = [FunctionKey("sync", "gpu", detail="cudaStreamSynchronize")] * len(start)
+    labels = Words(
         STACKS, [], [], np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64),
         device=functions, device_bytes=np.zeros(len(start), dtype=np.int64),
     )  # fmt: skip

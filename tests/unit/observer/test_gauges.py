@@ -26,18 +26,18 @@ def test_only_cpus_full_of_interrupts_have_rows_of_their_own(tmp_path: Path) -> 
     gauges.begin()
     # WHEN one CPU of three is in softirq for far longer than this test takes
     _stat(tmp_path, {0: 0, 1: 100_003 * TICKS_PER_S, 2: 0})
-    rows = [row for row in gauges.host_rows() if row["name"] in ("cpu.softirq_s", "cpu.irq_s")]
-    by_cpu = {(row["name"], row["instance"]): row["value"] for row in rows if row["instance"]}
+    rows = [row for row in gauges.host_rows() if row.name in ("cpu.softirq_s", "cpu.irq_s")]
+    by_cpu = {(row.name, row.instance): row.value for row in rows if row.instance}
     assert by_cpu == {("cpu.softirq_s", "cpu1"): pytest.approx(100_003), ("cpu.irq_s", "cpu1"): 0.0}
-    assert {row["instance"] for row in rows if row["value"] == pytest.approx(100_003)} == {"", "cpu1"}
+    assert {row.instance for row in rows if row.value == pytest.approx(100_003)} == {"", "cpu1"}
 
 
 def test_a_host_without_interrupts_to_speak_of_has_only_its_total(tmp_path: Path) -> None:
     gauges = Gauges((), tmp_path)
     _stat(tmp_path, dict.fromkeys(range(5), 0))
     gauges.begin()
-    rows = [row for row in gauges.host_rows() if row["name"] == "cpu.softirq_s"]
-    assert [row["instance"] for row in rows] == [""]
+    rows = [row for row in gauges.host_rows() if row.name == "cpu.softirq_s"]
+    assert [row.instance for row in rows] == [""]
 
 
 def test_minor_faults_of_a_rank_are_counted_from_the_beginning(tmp_path: Path) -> None:
@@ -49,9 +49,9 @@ def test_minor_faults_of_a_rank_are_counted_from_the_beginning(tmp_path: Path) -
     gauges = Gauges([member.pid])
     gauges.begin()
     memory[:: mmap.PAGESIZE] = bytes(pages)
-    rows = [row for row in gauges.member_rows([member]) if row["name"] == "memory.minor_faults"]
-    assert [(row["scope"], row["rank"]) for row in rows] == [("rank", 5)]
-    assert pages <= rows[0]["value"] <= 100 * pages  # reading the counters faults, too
+    rows = [row for row in gauges.member_rows([member]) if row.name == "memory.minor_faults"]
+    assert [(row.scope, row.rank) for row in rows] == [("rank", 5)]
+    assert pages <= rows[0].value <= 100 * pages  # reading the counters faults, too
 
 
 def test_a_rank_that_ended_has_no_faults_to_tell(tmp_path: Path) -> None:

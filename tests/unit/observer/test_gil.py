@@ -6,18 +6,20 @@ import numpy as np
 import pytest
 
 from rankscope.observer.thread import gil, patterns, timeline
-from rankscope.observer.thread.functions import StackName
-from rankscope.observer.thread.patterns import Labels, Samples
-from rankscope.observer.thread.steps import Steps
-from rankscope.observer.thread.timeline import GIL, NO_SCOPES, Absences, Scopes
+from rankscope.observer.thread.functions import Holder, StackName
+from rankscope.observer.thread.samples import Samples, Words
+from rankscope.observer.thread.steps import FoundSteps
+from rankscope.observer.thread.syscalls import GIL
+from rankscope.observer.thread.timeline import NO_SCOPES, Absences, Scopes
 
 WORK, HOG, OTHER = (
-    StackName("work", "/a/train.py", 3, "work"),
-    StackName("hog", "/a/train.py", 12, "hog"),
-    StackName("o", "o.py", 1, "o"),
+    StackName("work", "/a/train.py", 3),
+    StackName("hog", "/a/train.py", 12),
+    StackName("o", "o.py", 1),
 )
 STACKS = {1: WORK, 2: HOG, 3: OTHER}
 FUTEX = 202
+HOLDER = Holder("hog", "/a/train.py", 12, "thread pump")
 NO_SAMPLES = Samples(np.empty(0), np.empty(0, dtype=np.uint64))
 
 
@@ -45,23 +47,23 @@ def test_the_holder_of_most_of_the_time_is_named_with_what_it_ran_then() -> None
         {7: "thread pump"},
         lambda tid: (samples, NOBODY) if tid == 7 else (NO_SAMPLES, NOBODY),
     )
-    assert found == {("work", "/a/train.py", 3): "held by hog (train.py:12) on thread pump"}
+    assert found == {("work", "/a/train.py", 3): Holder("hog", "/a/train.py", 12, "thread pump")}
 
 
 def test_a_holder_that_does_not_run_is_found_by_its_absence() -> None:
     blocked = absences((0.9, 1.2, 0, 0, 2), (1.5, 9.0, 0, 0, 3))
     found = gil.held_by(WAITS, STACKS, {0x50: 7}, {7: "thread pump"}, lambda _: (NO_SAMPLES, blocked))
-    assert list(found.values()) == ["held by hog (train.py:12) on thread pump"]
+    assert list(found.values()) == [Holder("hog", "/a/train.py", 12, "thread pump")]
 
 
 def test_a_holder_that_nobody_knows_is_not_guessed() -> None:
     assert gil.held_by(WAITS, STACKS, {}, {}, lambda _: (NO_SAMPLES, NOBODY)) == {}
     found = gil.held_by(WAITS, STACKS, {0x50: 7}, {}, lambda _: (NO_SAMPLES, NOBODY))
-    assert list(found.values()) == ["held by another thread"]
+    assert list(found.values()) == [Holder("", "", 0, "another thread")]
 
 
 def test_the_looks_of_one_wait_are_one_activity_and_a_collection_is_taken_from_what_it_interrupts() -> None:
-    steps = Steps(np.array([0.0, 2.5, 5.0]), 1)
+    steps = FoundSteps(np.array([0.0, 2.5, 5.0]), 1)
     collections = Scopes(np.array([0.2, 0.21, 2.7]), np.array([0.3, 0.25, 2.8]), np.zeros(3, dtype=np.int64))
     line = timeline.build(
         5.0, WAITS, NO_SCOPES, NO_SCOPES,
@@ -71,20 +73,21 @@ def test_the_looks_of_one_wait_are_one_activity_and_a_collection_is_taken_from_w
     times = np.arange(0.005, 5.0, 0.01)
     native = np.where(times < 1, 100, 200).astype(np.uint64)
     samples = Samples(times, np.full(len(times), 2, dtype=np.uint64), native)
-    labels = Labels(
+    labels = Words(
         STACKS,
         [],
         [],
         np.empty(0),
         np.empty(0),
-        {("work", "/a/train.py", 3): "held by hog"},
+        {("work", "/a/train.py", 3): HOLDER},
         {100: "at::add", 200: "memcpy"},
     )
     found = {
         (p.function.name, p.function.detail): p
-        for p in patterns.patterns(5.0, line, WAITS, samples, labels, steps, hz=100.0)
+        for p in patterns.measure_thread(5.0, line, WAITS, samples, labels, steps, hz=100.0)
     }
-    waited = found["gil", "held by hog"]
+    waited = found["gil", ""]
+    assert waited.function.holder == HOLDER
     assert (waited.function.kind, waited.function.caller, waited.count) == ("sync", "work", 2)
     assert waited.total_s == pytest.approx(0.0119)
     collected = found["gc", "gc"]

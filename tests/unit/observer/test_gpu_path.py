@@ -15,8 +15,9 @@ from rankscope.observer.gpu import rows as gpu_rows
 from rankscope.observer.gpu.levels import Series, Shares, collective_tail_s, combine, find_levels, find_shares
 from rankscope.observer.gpu.rows import GpuView
 from rankscope.observer.thread import patterns, timeline
-from rankscope.observer.thread.functions import Function
-from rankscope.observer.thread.patterns import Pattern, StepTimes
+from rankscope.observer.thread.functions import FunctionKey
+from rankscope.observer.thread.patterns import MeasuredPattern
+from rankscope.observer.thread.step_times import StepTimes, step_times
 
 WINDOW_S = 19.0
 PCIE_HZ = 64e9
@@ -24,28 +25,28 @@ PCIE_HZ = 64e9
 
 def measured(
     rank: Rank, shares: Shares, window_s: float = WINDOW_S
-) -> tuple[dict[tuple[str, str], Pattern], StepTimes]:
+) -> tuple[dict[tuple[str, str], MeasuredPattern], StepTimes]:
     line, absences, samples, labels, steps = host_line(rank, window_s, shares)
     line, labels, time = gpu_rows.lay_over(line, labels, shares)
-    host = patterns.patterns(window_s, line, absences, samples, labels, steps, hz=99)
+    host = patterns.measure_thread(window_s, line, absences, samples, labels, steps, hz=99)
     moved = {
-        Function("collective", "allreduce", detail="nccl"): 3,
-        Function("collective", "allgather", detail="nccl"): 1,
+        FunctionKey("collective", "allreduce", detail="nccl"): 3,
+        FunctionKey("collective", "allgather", detail="nccl"): 1,
     }
     view = GpuView(shares, moved, PCIE_HZ)
-    rows, times = gpu_rows.add_gpu(host, patterns.step_times(line, steps), line, time, view, steps, window_s)
+    rows, times = gpu_rows.add_gpu(host, step_times(line, steps), line, time, view, steps, window_s)
     return {(row.function.kind, row.function.name): row for row in rows}, times
 
 
 def of_job(
     python_s: list[float], compute_s: list[float], noise: float = 0.02, gpm: bool = True
-) -> list[tuple[dict[tuple[str, str], Pattern], StepTimes]]:
+) -> list[tuple[dict[tuple[str, str], MeasuredPattern], StepTimes]]:
     ranks = job(python_s, compute_s, WINDOW_S)
     series = [series_of(rank, WINDOW_S, noise, gpm, seed=at, phase_s=0.013 * at) for at, rank in enumerate(ranks)]
     return [measured(rank, shares) for rank, shares in zip(ranks, shares_of(series), strict=True)]
 
 
-def means(found: list[tuple[dict[tuple[str, str], Pattern], StepTimes]]) -> tuple[list[float], list[float]]:
+def means(found: list[tuple[dict[tuple[str, str], MeasuredPattern], StepTimes]]) -> tuple[list[float], list[float]]:
     return [float(np.mean(times.own_s)) for _, times in found], [float(np.mean(times.wait_s)) for _, times in found]
 
 
@@ -150,7 +151,7 @@ def test_levels_that_cannot_be_told_apart_leave_the_hosts_timeline_alone() -> No
     assert levels.measure == "" and "host's timeline alone" in levels.note
     assert np.isnan(find_shares(flat, levels).compute).all()
     line, _, _, _, steps = host_line(rank, WINDOW_S, None)
-    times = patterns.step_times(line, steps)
+    times = step_times(line, steps)
     assert float(np.mean(times.own_s)) == pytest.approx(0.05 + 0.01, rel=0.05)  # what the host does outside its waits
 
 

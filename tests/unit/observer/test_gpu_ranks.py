@@ -8,7 +8,8 @@ from gpu_jobs import job, series_of
 
 from rankscope.observer.census.owners import Owners
 from rankscope.observer.tables.job import counter_rows, with_gpus
-from rankscope.observer.tables.rank import RawProcess, assemble
+from rankscope.observer.tables.rank import find_rank
+from rankscope.observer.tables.raw import RawProcess
 from rankscope.observer.tables.reading import Reading
 from rankscope.observer.thread.device_calls import device_calls, moved_bytes, wait_s
 from rankscope.observer.thread.functions import StackName
@@ -73,12 +74,10 @@ def test_a_slow_gpu_is_found_from_samples_and_calls_alone() -> None:
     raws, reading = recorded((0, 1, 2))
     numbers = {pid: rank for rank, pid in enumerate(PIDS)}
     found, gpus = with_gpus(raws, numbers, 3, reading, CALL_TABLE)
-    rows = {pid: assemble(one, CALL_TABLE) for pid, one in found.items()}
+    rows = {pid: find_rank(one, CALL_TABLE) for pid, one in found.items()}
     own = [float(np.mean(rows[pid].step_times.own_s)) for pid in PIDS]
     assert own == pytest.approx([0.37, 0.52, 0.37], rel=0.05)
-    counters = {
-        (row["rank"], row["name"]): row["value"] for row in counter_rows(gpus, reading, rows, found, CALL_TABLE)
-    }
+    counters = {(row.rank, row.name): row.value for row in counter_rows(gpus, reading, rows, found, CALL_TABLE)}
     assert counters[1, "gpu.compute_s"] > 1.3 * counters[0, "gpu.compute_s"]
     assert counters[0, "gpu.collective_s"] > 1.5 * counters[1, "gpu.collective_s"]
     assert counters[0, "gpu.wait_s"] == pytest.approx(WINDOW_S, rel=0.2)
@@ -91,7 +90,7 @@ def test_a_rank_whose_gpu_says_nothing_is_not_compared_with_those_that_do() -> N
     raws, reading = recorded((0, 2))
     found, gpus = with_gpus(raws, {pid: rank for rank, pid in enumerate(PIDS)}, 3, reading, CALL_TABLE)
     assert "rank 1: nothing is seen of its GPU: its steps cannot be compared" in gpus.notes
-    rows = {pid: assemble(one, CALL_TABLE) for pid, one in found.items()}
+    rows = {pid: find_rank(one, CALL_TABLE) for pid, one in found.items()}
     assert np.isnan(rows[702].step_times.own_s).all() and len(rows[702].step_times.own_s) > 20
     assert np.isfinite(rows[701].step_times.own_s).all()
 
@@ -100,7 +99,7 @@ def test_where_no_gpu_is_seen_a_wait_for_it_is_waiting() -> None:
     raws, _ = recorded(())
     found, gpus = with_gpus(raws, {pid: rank for rank, pid in enumerate(PIDS)}, 3, Reading(), CALL_TABLE)
     assert found == raws and gpus.notes == ()
-    times = assemble(found[701], CALL_TABLE).step_times
+    times = find_rank(found[701], CALL_TABLE).step_times
     assert float(np.mean(times.own_s)) == pytest.approx(0.06, abs=0.03)
     assert times.own_s + times.wait_s == pytest.approx(times.seconds)
 
@@ -127,8 +126,8 @@ def test_no_stack_is_looked_up_for_a_call_on_a_stream() -> None:
     """Its field holds a stream's address, which may equal the number of somebody's stack."""
     events = calls(701, [("cudaStreamSynchronize", 1.0, 1.5, 0, 0)])
     events["stack"] = 7
-    stacks = {7: StackName("wrong", "wrong.py", 1, "wrong")}
-    rows = assemble(
+    stacks = {7: StackName("wrong", "wrong.py", 1)}
+    rows = find_rank(
         RawProcess(701, START_NS, WINDOW_S, events, {}, [], frozenset({701}), stacks, {}, 0.0, 99.0), CALL_TABLE
     )
     assert not any(pattern.function.caller == "wrong" for pattern in rows.training)

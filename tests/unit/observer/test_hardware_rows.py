@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-from rankscope.observer.census.owners import Foreign, Owners
+from rankscope.observer.census.owners import Foreign, Owners, nearest_ports
 from rankscope.observer.gpu.levels import find_levels
 from rankscope.observer.tables.hardware_rows import counter_rows, pcie_limit_hz, port_use
 from rankscope.observer.tables.job import series_of
 from rankscope.observer.tables.reading import Reading
-from rankscope.observer.window.schema import COUNTER_NAMES
+from rankscope.observer.window.counter_names import COUNTER_NAMES
 from rankscope.probes.gpu.model import Gpu
 from rankscope.probes.gpu.series import GpuGrowth, GpuRecording, GpuSamples, LinkGrowth, ProcessUse, Xid
 from rankscope.probes.pci.devices import AerCounters, PciDevice, PciLink
@@ -108,7 +108,7 @@ def reading(**parts: Any) -> Reading:
 
 def rows_of(seen: Reading, numbers: dict[int, int] | None = None, **more: Any) -> dict[tuple[str, str], dict[str, Any]]:
     rows = counter_rows(seen, more.get("others", frozenset()), frozenset(), numbers or {701: 5}, {2: 0.9}, {2: 41e9})
-    keyed = {(row["instance"], row["name"]): row for row in rows}
+    keyed = {(row.instance, row.name): asdict(row) for row in rows}
     assert len(keyed) == len(rows), "a counter of an instance occurs twice"
     return keyed
 
@@ -172,9 +172,10 @@ def test_guesses_from_power_are_not_given_out_as_sm_activity() -> None:
 
 def test_who_else_is_on_the_gpu() -> None:
     rows = rows_of(reading())
-    where = "gpu2 by miner (999)"
-    assert rows[where, "gpu.foreign_memory_bytes"]["value"] == 1 << 30
-    assert rows[where, "gpu.foreign_active"]["value"] == pytest.approx(0.3)
+    memory, active = rows["gpu2", "gpu.foreign_memory_bytes"], rows["gpu2", "gpu.foreign_active"]
+    assert (memory["value"], memory["comm"], memory["pid"]) == (1 << 30, "miner", 999)
+    assert (active["comm"], active["pid"]) == ("miner", 999)
+    assert active["value"] == pytest.approx(0.3)
 
 
 def test_links_that_are_down_and_their_errors() -> None:
@@ -277,12 +278,10 @@ def test_a_healthy_gpu_that_nobody_of_the_job_uses_is_left_out_and_a_lost_one_is
     assert not any(instance == "gpu2" for instance, _ in rows_of(reading(owners=Owners())))
     lost = reading(owners=Owners(), gpus=GpuRecording((), (growth(lost=True),)))
     rows = counter_rows(lost, frozenset(), frozenset(), {701: 5}, {}, {})
-    assert {(row["rank"]) for row in rows if row["name"] == "gpu.lost"} == {-1}
+    assert {row.rank for row in rows if row.name == "gpu.lost"} == {-1}
 
 
 def test_nearest_ports_are_shared_out_among_gpus_that_are_equally_near() -> None:
-    from rankscope.observer.census.owners import _ports
-
     def node(address: str, kind: str, ports: tuple[str, ...] = ()) -> PcieNode:
         link = PciLink(32.0, 16)
         device = PciDevice(address, 0, 0, 0, "", link, link, AerCounters(0, 0, 0))
@@ -297,4 +296,4 @@ def test_nearest_ports_are_shared_out_among_gpus_that_are_equally_near() -> None
         )
     )
     gpus = GpuRecording((), (growth(2), replace(growth(3), bus="0000:4b:00.0")))
-    assert _ports({701: (2,), 702: (3,)}, gpus, tree) == {701: ("mlx5_3",), 702: ("mlx5_4",)}
+    assert nearest_ports({701: (2,), 702: (3,)}, gpus, tree) == {701: ("mlx5_3",), 702: ("mlx5_4",)}

@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 
 from rankscope.observer.thread import patterns, timeline
-from rankscope.observer.thread.functions import Function, StackName
-from rankscope.observer.thread.patterns import Labels, Samples
-from rankscope.observer.thread.steps import Steps
+from rankscope.observer.thread.functions import FunctionKey, StackName
+from rankscope.observer.thread.samples import Samples, Words
+from rankscope.observer.thread.step_times import step_times
+from rankscope.observer.thread.steps import FoundSteps
 from rankscope.observer.thread.timeline import Absences, Scopes
 
-FORWARD = StackName("forward", "model.py", 10, "main (train.py:1);forward (model.py:10)")
-AUGMENT = StackName("augment", "data.py", 20, "main (train.py:1);augment (data.py:20)")
-DEVICE = StackName("device_wait", "train.py", 30, "main (train.py:1);device_wait (train.py:30)")
+FORWARD = StackName("forward", "model.py", 10)
+AUGMENT = StackName("augment", "data.py", 20)
+DEVICE = StackName("device_wait", "train.py", 30)
 STACKS = {1: FORWARD, 2: AUGMENT, 3: DEVICE}
 STEPS = 19
 HZ = 99.0
@@ -39,18 +40,18 @@ def a_thread(throttled_s: float = 0.0) -> dict[tuple[str, str, str], patterns.Pa
         np.array(starts), np.array(ends), np.array(ready), np.array(syscall), np.zeros(len(starts), dtype=np.int64),
         np.array(state), np.array(stack, dtype=np.uint64),
     )  # fmt: skip
-    steps = Steps(np.arange(0.0, STEPS + 1), 1)
+    steps = FoundSteps(np.arange(0.0, STEPS + 1), 1)
     collectives = Scopes(np.array([w[0] for w in waits]), np.array([w[1] for w in waits]), np.arange(STEPS))
     nothing = Scopes(np.empty(0), np.empty(0), np.empty(0, dtype=np.int64))
     line = timeline.build(
         float(STEPS), absences, collectives, nothing, file_kinds=np.empty(0, dtype=np.int64), edges_s=steps.edge_s
     )
-    labels = Labels(STACKS, [Function("collective", "wait", detail="gloo")] * STEPS, [], np.empty(0), np.zeros(STEPS))
-    found = patterns.patterns(
+    labels = Words(STACKS, [FunctionKey("collective", "wait", detail="gloo")] * STEPS, [], np.empty(0), np.zeros(STEPS))
+    found = patterns.measure_thread(
         float(STEPS), line, absences, Samples(np.array(sample_at), np.array(sample_stack, dtype=np.uint64)), labels, steps,
         hz=HZ, throttled_s=throttled_s,
     )  # fmt: skip
-    times = patterns.step_times(line, steps)
+    times = step_times(line, steps)
     assert times.seconds == pytest.approx(np.ones(STEPS))
     assert times.wait_s == pytest.approx(np.full(STEPS, 0.2))
     assert times.sched_s == pytest.approx(np.full(STEPS, 0.1))

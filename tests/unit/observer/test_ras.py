@@ -46,7 +46,7 @@ def test_a_job_is_asked_only_if_it_stands_still() -> None:
 def test_a_rank_that_stays_behind_is_named_wherever_it_runs() -> None:
     late = answer([41, 41, 41, 40, 41])
     rows, notes = missing(ranks_here(), asking(late, late), pause_s=0)
-    assert [(row["rank"], row["name"], row["value"], row["limit"]) for row in rows] == [(3, "ras.behind", 1.0, 41)]
+    assert [(row.rank, row.name, row.value, row.limit) for row in rows] == [(3, "ras.behind", 1.0, 41)]
     assert "rank 3 (pid 703 on node1) has launched 40 AllReduce" in notes[0]
 
 
@@ -58,10 +58,10 @@ def test_a_job_that_moves_accuses_nobody() -> None:
 def test_ranks_that_do_not_answer_are_named_and_unknown_ones_are_not_guessed() -> None:
     gone = (Missing(PLACES[4], unresponsive=True, dead=True),)
     rows, notes = missing(ranks_here(), asking(*(answer([7] * 5, gone),) * 2), pause_s=0)
-    assert [(row["rank"], row["name"]) for row in rows] == [(4, "ras.missing")]
+    assert [(row.rank, row.name) for row in rows] == [(4, "ras.missing")]
     assert "is dead" in notes[0]
     rows, _ = missing(ranks_here(), asking(*(answer([7] * 5, gone, size=3),) * 2), pause_s=0)
-    assert rows[0]["rank"] == -1, "its number in a smaller communicator is not its rank"
+    assert rows[0].rank == -1, "its number in a smaller communicator is not its rank"
 
 
 def test_silence_is_a_note() -> None:

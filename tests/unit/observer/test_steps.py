@@ -1,4 +1,4 @@
-"""Steps are found from the repeating sequence of markers, whatever a step is made of."""
+"""FoundSteps are found from the repeating sequence of markers, whatever a step is made of."""
 
 from __future__ import annotations
 

@@ -5,21 +5,17 @@ from __future__ import annotations
 import json
 import stat
 from collections.abc import Callable
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pyarrow.parquet as pq
 import pytest
 
-from rankscope.observer.window.folder import (
-    Loss,
-    Manifest,
-    Window,
-    find_windows,
-    read_window,
-    table_from_rows,
-    write_window,
-)
+from rankscope.observer.window.folder import Window, find_windows, read_window, write_window
+from rankscope.observer.window.manifest import Loss, Manifest
+from rankscope.observer.window.rows import ROWS, CounterRow, StackRow
 from rankscope.observer.window.schema import TABLES, WINDOW_SCHEMA
+from rankscope.observer.window.tables import table_of
 from rankscope.probes.errors import BadData, OutputFailed
 
 
@@ -27,22 +23,24 @@ def a_window() -> Window:
     manifest = Manifest(
         WINDOW_SCHEMA, "../höst name", 1.7e9, 20.0, ("job",), "0.1", ("note",), (Loss("bpf", "ring_full", 7),)
     )
-    tables = {name: table_from_rows(name, []) for name in TABLES}
-    tables["counters"] = table_from_rows(
-        "counters",
-        [
-            {
-                "scope": "host",
-                "instance": "",
-                "rank": -1,
-                "name": "cpu.steal_s",
-                "unit": "s",
-                "kind": "delta",
-                "value": 0.5,
-            }
-        ],
-    )
+    tables = {name: table_of(name, []) for name in TABLES}
+    tables["counters"] = table_of("counters", [CounterRow("host", name="cpu.steal_s", value=0.5)])
     return Window(manifest, **tables)
+
+
+@pytest.mark.parametrize("table", TABLES)
+def test_rows_are_the_schema(table: str) -> None:
+    assert [field.name for field in fields(ROWS[table])] == TABLES[table].names
+
+
+def test_a_row_of_another_table_is_refused() -> None:
+    with pytest.raises(TypeError, match="StepRow"):
+        table_of("steps", [StackRow(-1, "main", "/job/train.py", 1)])
+
+
+def test_the_sampling_rate_is_written_down(tmp_path: Path) -> None:
+    window = replace(a_window(), manifest=replace(a_window().manifest, sampling_hz=199.0))
+    assert read_window(write_window(window, tmp_path)).manifest.sampling_hz == 199.0
 
 
 def test_a_window_reads_back_as_it_was_written(tmp_path: Path) -> None:
@@ -97,6 +95,19 @@ def _missing_table(folder: Path) -> None:
     (folder / "steps.parquet").unlink()
 
 
+def _caller_below(folder: Path) -> None:
+    table = table_of("stacks", [StackRow(0, "a", "a.py", 1)])
+    pq.write_table(table, folder / "stacks.parquet")
+    content = json.loads((folder / "window.json").read_text())
+    content["rows"]["stacks"] = 1
+    (folder / "window.json").write_text(json.dumps(content))
+
+
+def _sampled_never(folder: Path) -> None:
+    content = json.loads((folder / "window.json").read_text())
+    (folder / "window.json").write_text(json.dumps({**content, "sampling_hz": 0}))
+
+
 def _missing_column(folder: Path) -> None:
     table = pq.read_table(folder / "steps.parquet")
     pq.write_table(table.drop_columns(["own_s"]), folder / "steps.parquet")
@@ -108,7 +119,10 @@ def _row_count(folder: Path) -> None:
     (folder / "window.json").write_text(json.dumps(content))
 
 
-@pytest.mark.parametrize("damage", [_truncate, _foreign, _not_json, _missing_table, _missing_column, _row_count])
+@pytest.mark.parametrize(
+    "damage",
+    [_truncate, _foreign, _not_json, _missing_table, _missing_column, _row_count, _caller_below, _sampled_never],
+)
 def test_a_damaged_window_is_refused_in_one_line(tmp_path: Path, damage: Callable[[Path], None]) -> None:
     folder = write_window(a_window(), tmp_path)
     damage(folder)

@@ -1,0 +1,1 @@
+"""The end of a window: the last readings, then rows for every table."""

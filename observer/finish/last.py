@@ -1,0 +1,142 @@
+"""Everything that is read when a window ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from rankscope.observer.census.ranks import FoundRank
+from rankscope.observer.live.observation import Observation, Totals
+from rankscope.observer.tables import reading
+from rankscope.observer.tables.raw import OpenAbsence
+from rankscope.observer.window.manifest import ProbeCost
+from rankscope.probes.bpf import ring
+from rankscope.probes.bpf.ring import Events
+from rankscope.probes.calls.launches import LaunchCount
+from rankscope.probes.calls.probe import OpenCall
+from rankscope.probes.host import procfs
+from rankscope.probes.network.flows import FlowSummary
+from rankscope.probes.sched import probe as sched
+from rankscope.unwinder.names.native import NativeNames
+
+_NO_SYSCALL = 0xFFFF
+_STATES = {"R": 0, "S": 1, "D": 2, "T": 4, "t": 8}  # of /proc/PID/stat, as sched_switch numbers them
+
+
+@dataclass(frozen=True, slots=True)
+class LastReadings:
+    """Everything read when the window ended."""
+
+    events: Events
+    threads: Mapping[int, sched.ThreadTimes]
+    takers: Sequence[sched.Taken]
+    open_calls: Sequence[OpenCall]
+    flows: Sequence[FlowSummary]
+    states: Mapping[int, str]
+    throttled_s: Mapping[int, float]
+    costs: tuple[ProbeCost, ...]
+    still: Mapping[int, OpenAbsence]
+    untimed: Mapping[int, Sequence[tuple[int, int]]]
+    start_ns: int
+    window_s: float
+    hz: int
+    natives: NativeNames
+    hardware: reading.Reading
+    launches: LaunchCount | None
+
+
+def read_last(running: Observation, before: Totals, start_ns: int, hz: int) -> LastReadings:
+    """The last readings of a window that began at `start_ns` by CLOCK_MONOTONIC and ends now. Close their `natives`."""
+    root, probes = running.root, running.probes
+    window_s = (time.clock_gettime_ns(time.CLOCK_MONOTONIC) - start_ns) / 1e9
+    threads = {times.tid: times for times in sched.thread_times(probes.module)}
+    takers, open_calls = sched.takers(probes.module), probes.calls.open_calls()
+    running.drain()
+    for times in threads.values():
+        running.name_stack(times.stack, times.tgid)
+    still = _still_threads(running, threads, start_ns)
+    untimed = running.fallback.finish(running.stacks) if running.fallback else {}
+    running.flows.sample()
+    return LastReadings(
+        _events(running, start_ns, window_s),
+        threads,
+        takers,
+        open_calls,
+        running.flows.summaries(),
+        {rank.pid: _state(rank, root) for rank in running.ranks},
+        running.gauges.throttled_s(),
+        _growth(before.costs, probes.costs()),
+        still,
+        untimed,
+        start_ns,
+        window_s,
+        hz,
+        NativeNames(root),
+        running.hardware.stop(),
+        running.launches(),
+    )
+
+
+def _events(running: Observation, start_ns: int, window_s: float) -> Events:
+    """Events that touch the window; of the warm-up only the processes that ended: a rank that is gone stays gone."""
+    if not running.batches:
+        return np.empty(0, ring.EVENT)
+    events = np.concatenate(running.batches)
+    running.batches.clear()
+    ends = events["ts_ns"] + events["dur_ns"]
+    began = (ends > start_ns) | (events["type"] == ring.EXIT)
+    kept: Events = events[began & (events["ts_ns"] < start_ns + int(window_s * 1e9))]
+    return kept
+
+
+def _still_threads(
+    running: Observation, threads: Mapping[int, sched.ThreadTimes], start_ns: int
+) -> dict[int, OpenAbsence]:
+    """Threads that have been off the CPU since before anybody looked: what /proc says of them, with their stacks."""
+    found = {}
+    for process in running.processes.values():
+        for tid in process.threads:
+            if tid in threads:
+                continue
+            try:
+                stat = procfs.read_stat(process.pid, running.root, tid)
+                call = procfs.read_file(procfs.proc_path(running.root, process.pid, "task", tid, "syscall"), 256)
+            except (OSError, ValueError):
+                continue
+            words = call.split()
+            in_call = len(words) > 1 and words[0].isdigit()
+            number, argument = (int(words[0]), int(words[1], 16)) if in_call else (_NO_SYSCALL, 0)
+            stack = process.still_stack(tid)
+            identity = -tid & 0xFFFF_FFFF_FFFF_FFFF
+            running.stacks[identity] = stack
+            state = _STATES.get(stat.state, 1)
+            if state:
+                found[tid] = OpenAbsence(tid, start_ns - 1, 0, state, number, argument, identity)
+    return found
+
+
+def _state(rank: FoundRank, root: Path) -> str:
+    try:
+        stat = procfs.read_stat(rank.pid, root)
+    except (OSError, ValueError):
+        return "exited"
+    if stat.start_ticks != rank.start_ticks or stat.state in "ZXx":
+        return "exited"
+    return "stopped" if stat.state in "Tt" else "running"
+
+
+def _growth(before: Sequence[ProbeCost], now: Sequence[ProbeCost]) -> tuple[ProbeCost, ...]:
+    then = {cost.program: cost for cost in before}
+    zero = ProbeCost("", 0, 0)
+    return tuple(
+        ProbeCost(
+            cost.program,
+            cost.run_count - then.get(cost.program, zero).run_count,
+            cost.run_time_ns - then.get(cost.program, zero).run_time_ns,
+        )
+        for cost in now
+    )

@@ -1,0 +1,101 @@
+"""Rows of one rank: who it is and how it ended, and what its helper threads did."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rankscope.observer.census.ranks import FoundRank
+from rankscope.observer.finish.last import LastReadings
+from rankscope.observer.finish.raw import thread_name
+from rankscope.observer.live.observation import Observation, Totals
+from rankscope.observer.live.process_watch import ProcessWatch
+from rankscope.observer.tables import job as gpu_window
+from rankscope.observer.tables.rank import RankFound
+from rankscope.observer.thread import helper_threads
+from rankscope.observer.window.rows import CounterRow, RankRow
+from rankscope.probes.bpf import ring
+from rankscope.probes.host import procfs
+
+
+def rank_row(running: Observation, rank: FoundRank, found: RankFound, last: LastReadings) -> RankRow:
+    """The row of the table `ranks`."""
+    identity, process = rank.identity, running.processes[rank.pid]
+    mine = [flow for flow in last.flows if flow.pid == rank.pid]
+    sampled = last.events[(last.events["tgid"] == rank.pid) & (last.events["type"] == ring.SAMPLE)]
+    ended_s, exit_status = _end_of(rank.pid, last)
+    gpus, ports = gpu_window.devices(last.hardware, rank.pid)
+    try:
+        cpus = procfs.cpus_allowed(rank.pid, running.root, found.training_thread)
+    except (OSError, ValueError):
+        cpus = ""
+    return RankRow(
+        job=identity.job,
+        rank=identity.rank,
+        local_rank=identity.local_rank,
+        world_size=identity.world_size,
+        role=identity.role,
+        host=identity.host,
+        node=identity.node,
+        container=identity.container,
+        pid=rank.pid,
+        inner_pid=identity.inner_pid,
+        netns=identity.netns,
+        addresses=tuple(sorted({_address(flow.local) for flow in mine})),
+        gpus=gpus,
+        nics=tuple(sorted({flow.interface for flow in mine if flow.interface} | set(ports))),
+        cpus=cpus,
+        python=identity.python,
+        command=identity.command,
+        state=last.states[rank.pid],
+        stopped_s=_stopped_s(rank.pid, found, last),
+        last_progress_s=found.last_progress_s,
+        in_collective_s=found.in_collective_s,
+        ended_s=ended_s,
+        exit_status=exit_status,
+        training_thread=found.training_thread,
+        stack_source=_stack_source(process, last),
+        samples=len(sampled),
+        failed_samples=int((sampled["stack"] == 0).sum()),
+    )
+
+
+def _stack_source(process: ProcessWatch, last: LastReadings) -> str:
+    if process.interpreter is not None:
+        return "bpf"
+    return "py-spy" if last.untimed.get(process.pid) else "none"
+
+
+def _end_of(pid: int, last: LastReadings) -> tuple[float | None, int | None]:
+    """When the process ended (before the window: below 0), and its wait status; None where it did not, or nobody saw it."""
+    ends = last.events[(last.events["tgid"] == pid) & (last.events["type"] == ring.EXIT)]
+    if not len(ends):
+        return None, None
+    status = int(ends["arg"][0])
+    return (float(ends["ts_ns"][0]) - last.start_ns) / 1e9, status if status >= 0 else None
+
+
+def _address(endpoint: str) -> str:
+    return endpoint.rpartition(":")[0].strip("[]")
+
+
+def _stopped_s(pid: int, found: RankFound, last: LastReadings) -> float:
+    """Time in job-control stop. A process that was stopped all along never switched: its state alone tells."""
+    if found.stopped_s > 0 or last.states[pid] != "stopped":
+        return found.stopped_s
+    return last.window_s
+
+
+def helper_rows(running: Observation, rank: FoundRank, last: LastReadings, before: Totals) -> list[CounterRow]:
+    """What the rank's threads without Python state did."""
+    python = frozenset(running.processes[rank.pid].threads) | {rank.pid}
+    events = last.events[(last.events["tgid"] == rank.pid) & (last.events["type"] == ring.NATIVE)]
+    others = [times for times in last.threads.values() if times.tgid == rank.pid and times.tid not in python]
+    native = last.natives.names(rank.pid, np.unique(events["arg"]).astype(np.uint64))
+    found = helper_threads.helper_threads(
+        others,
+        before.threads,
+        events,
+        native,
+        lambda tid: thread_name(rank.pid, tid, running.root).removeprefix("thread "),
+    )
+    return helper_threads.rows(rank.identity.rank, found)

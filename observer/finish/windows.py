@@ -1,0 +1,164 @@
+"""One window for each job that was observed, from what was gathered and the last readings."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rankscope.observer.census.owners import uses_accelerator
+from rankscope.observer.census.ranks import FoundRank
+from rankscope.observer.finish.last import LastReadings, read_last
+from rankscope.observer.finish.rank_rows import helper_rows, rank_row
+from rankscope.observer.finish.raw import raw_process
+from rankscope.observer.live import ras, samplers
+from rankscope.observer.live.gauges import Member
+from rankscope.observer.live.observation import Observation, Totals
+from rankscope.observer.live.process_watch import LOADER, TRAINING
+from rankscope.observer.tables import cpu_rows, pattern_rows
+from rankscope.observer.tables import job as gpu_window
+from rankscope.observer.tables.collective_rows import collective_rows
+from rankscope.observer.tables.rank import RankFound, find_rank, side_patterns, step_period
+from rankscope.observer.tables.raw import RawProcess
+from rankscope.observer.thread.patterns import MeasuredPattern
+from rankscope.observer.thread.steps import common_period
+from rankscope.observer.window.folder import Window
+from rankscope.observer.window.manifest import Loss, Manifest
+from rankscope.observer.window.rows import CollectiveRow, CounterRow, FlowRow, PatternRow, RankRow, StepRow
+from rankscope.observer.window.schema import WINDOW_SCHEMA
+from rankscope.observer.window.stacks import StackTree
+from rankscope.observer.window.tables import table_of
+from rankscope.probes.calls.table import CALL_TABLE
+from rankscope.probes.host.namespaces import host_name
+
+_MAX_NOTES = 64
+
+
+@dataclass(slots=True)
+class _Tables:
+    """Rows as they are gathered."""
+
+    ranks: list[RankRow] = field(default_factory=list)
+    steps: list[StepRow] = field(default_factory=list)
+    patterns: list[PatternRow] = field(default_factory=list)
+    stacks: StackTree = field(default_factory=StackTree)
+    collectives: list[CollectiveRow] = field(default_factory=list)
+    flows: list[FlowRow] = field(default_factory=list)
+    counters: list[CounterRow] = field(default_factory=list)
+
+    def add_patterns(self, rank: int, thread: str, found: Sequence[MeasuredPattern]) -> None:
+        """Patterns of one thread, or of threads of one kind."""
+        self.patterns += [pattern_rows.pattern_row(rank, thread, pattern, self.stacks) for pattern in found]
+
+    def window(self, manifest: Manifest) -> Window:
+        """All of it."""
+        return Window(
+            manifest,
+            ranks=table_of("ranks", self.ranks),
+            steps=table_of("steps", self.steps),
+            patterns=table_of("patterns", self.patterns),
+            stacks=table_of("stacks", self.stacks.rows()),
+            collectives=table_of("collectives", self.collectives),
+            flows=table_of("flows", self.flows),
+            counters=table_of("counters", self.counters),
+        )
+
+
+def close_windows(running: Observation, before: Totals, start: float, start_ns: int, hz: int) -> list[Window]:
+    """One Window for each job, begun at `start` (Unix s; `start_ns` by CLOCK_MONOTONIC) and ending now."""
+    last = read_last(running, before, start_ns, hz)
+    try:
+        counters = [*running.gauges.host_rows(), *cpu_rows.observer_rows(before.observer_cpu_s)]
+        jobs = sorted({rank.identity.job for rank in running.ranks})
+        return [_job_window(running, job, last, before, start, counters) for job in jobs]
+    finally:
+        last.natives.close()
+
+
+def _job_window(
+    running: Observation, job: str, last: LastReadings, before: Totals, start: float, host_counters: list[CounterRow]
+) -> Window:
+    ranks = [rank for rank in running.ranks if rank.identity.job == job]
+    members = [Member(rank.identity.rank, rank.pid, rank.identity.netns) for rank in ranks]
+    tables = _Tables(counters=[*host_counters, *running.gauges.member_rows(members)])
+    numbers = {rank.pid: rank.identity.rank for rank in ranks}
+    devices = samplers.of_job(last.hardware, ranks)
+    raws, gpus = gpu_window.with_gpus(
+        {rank.pid: raw_process(running, rank.pid, last) for rank in ranks},
+        numbers,
+        max(rank.identity.world_size for rank in ranks),
+        devices,
+        CALL_TABLE,
+    )
+    notes = [*devices.notes, *gpus.notes]
+    period = common_period([step_period(raw, CALL_TABLE) for raw in raws.values()])
+    found = {rank.pid: find_rank(raws[rank.pid], CALL_TABLE, period) for rank in ranks}
+    for rank in ranks:
+        _add_rank(tables, running, rank, raws[rank.pid], found[rank.pid], last, before)
+        if reason := found[rank.pid].steps.reason:
+            notes.append(f"rank {rank.identity.rank}: {reason}")
+    tables.counters += gpu_window.counter_rows(
+        gpus, last.hardware, found, raws, CALL_TABLE, before.launches, last.launches
+    )
+    on_gpus = any(uses_accelerator(rank) for rank in ranks)
+    if on_gpus and ras.stands_still({pid: one.in_collective_s for pid, one in found.items()}, last.window_s):
+        behind, said = ras.missing(ranks)
+        tables.counters += behind
+        notes += said
+    tables.flows += [pattern_rows.flow_row(numbers[flow.pid], flow) for flow in last.flows if flow.pid in numbers]
+    return tables.window(_manifest(running, job, last, start, _notes(running, notes, frozenset(numbers))))
+
+
+def _manifest(running: Observation, job: str, last: LastReadings, start: float, notes: tuple[str, ...]) -> Manifest:
+    losses = list(running.probes.losses())
+    if running.lost_stacks:
+        losses.append(Loss("observer", "stacks_not_named", running.lost_stacks))
+    return Manifest(
+        schema=WINDOW_SCHEMA,
+        host=host_name(running.root),
+        start=start,
+        seconds=last.window_s,
+        jobs=(job,),
+        version=importlib.metadata.version("rankscope"),
+        notes=notes,
+        losses=tuple(losses),
+        costs=last.costs,
+        sampling_hz=float(last.hz),
+    )
+
+
+def _add_rank(
+    tables: _Tables, running: Observation, rank: FoundRank, raw: RawProcess, found: RankFound, last: LastReadings,
+    before: Totals,
+) -> None:  # fmt: skip
+    number = rank.identity.rank
+    tables.ranks.append(rank_row(running, rank, found, last))
+    tables.steps += pattern_rows.step_rows(number, found.step_times)
+    tables.add_patterns(number, TRAINING, found.training)
+    tables.add_patterns(number, "other", found.others)
+    tables.collectives += collective_rows(number, raw, found.calls, CALL_TABLE, found.steps)
+    for process in running.processes.values():
+        if process.owner == rank.pid and process.label == LOADER:
+            worker = raw_process(running, process.pid, last)
+            tables.add_patterns(number, LOADER, side_patterns(worker, CALL_TABLE, found.steps, worker.python_tids))
+    tables.counters += cpu_rows.cpu_rows(
+        number, rank.pid, found.training_thread, last.threads, last.takers, before.threads, before.takers
+    )
+    tables.counters += helper_rows(running, rank, last, before)
+
+
+def _notes(running: Observation, notes: Sequence[str], pids: frozenset[int]) -> tuple[str, ...]:
+    """What could not be seen of the ranks with these pids, each once."""
+    fallback = running.fallback.notes if running.fallback else []
+    said = [
+        *notes,
+        *fallback,
+        *running.probes.notes,
+        *running.probes.calls.notes,
+        *running.gauges.notes,
+        *running.flows.notes,
+    ]
+    for process in running.processes.values():
+        if process.reason and process.owner in pids:
+            said.append(f"no Python stacks of pid {process.pid}: {process.reason}")
+    return tuple(dict.fromkeys(said))[:_MAX_NOTES]

@@ -1,0 +1,59 @@
+"""Everything that the probes delivered of one process in one window."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from rankscope.observer.gpu.rows import GpuView
+from rankscope.observer.thread.functions import StackName
+from rankscope.probes.arrays import Floats
+from rankscope.probes.bpf.ring import Events
+
+
+@dataclass(frozen=True, slots=True)
+class OpenAbsence:
+    """A thread that is off the CPU when the window ends."""
+
+    tid: int
+    since_ns: int
+    wake_ns: int
+    state: int
+    syscall: int
+    argument: int
+    stack: int
+
+
+@dataclass(frozen=True, slots=True)
+class RawProcess:
+    """Everything of one process in one window. Times in ns of CLOCK_MONOTONIC; events of this process only."""
+
+    pid: int
+    start_ns: int
+    window_s: float
+    events: Events
+    open_absences: Mapping[int, OpenAbsence]
+    open_calls: Sequence[tuple[int, int, int]]  # tid, row, since ns
+    python_tids: frozenset[int]
+    stacks: Mapping[int, StackName]
+    devices: Mapping[int, str]  # kernel device number -> words
+    throttled_s: float
+    hz: float
+    untimed: Sequence[tuple[int, int]] = ()  # stacks of the fallback sampler, with how often each was seen running
+    thread_states: Mapping[int, int] = field(default_factory=dict)  # PyThreadState -> tid
+    thread_names: Mapping[int, str] = field(default_factory=dict)
+    native: Mapping[int, str] = field(default_factory=dict)  # user instruction pointer -> native function
+    gpu: GpuView | None = None  # what the GPUs of this process did; None where none is seen
+    collective_tail_s: float = 0.0  # how long its GPUs have been inside nothing but collectives at the end
+
+    def since_start_s(self, ns: Any) -> Floats:
+        """Times by CLOCK_MONOTONIC in seconds since the window's start."""
+        return (np.asarray(ns).astype(np.float64) - self.start_ns) / 1e9
+
+    def of_thread(self, tid: int) -> Events:
+        """Events of one thread."""
+        mine: Events = self.events[self.events["tid"] == tid]
+        return mine

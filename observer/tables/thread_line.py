@@ -1,0 +1,155 @@
+"""One thread of a process: from its events to its timeline, its samples, and words for both. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rankscope.observer.gpu.levels import Shares
+from rankscope.observer.tables.files import file_functions
+from rankscope.observer.tables.raw import RawProcess
+from rankscope.observer.thread import gil, timeline
+from rankscope.observer.thread.device_calls import device_calls, of_roles
+from rankscope.observer.thread.functions import FunctionKey
+from rankscope.observer.thread.samples import Samples, Words
+from rankscope.observer.thread.steps import FoundSteps
+from rankscope.observer.thread.timeline import Absences, Scopes, Timeline
+from rankscope.probes.arrays import Ints
+from rankscope.probes.bpf import ring
+from rankscope.probes.bpf.ring import Events
+from rankscope.probes.calls.row import CallRow
+
+
+def thread_line(
+    raw: RawProcess, calls: Events, table: Sequence[CallRow], tid: int, steps: FoundSteps, gpu: Shares | None = None
+) -> tuple[Timeline, Absences, Samples, Words]:
+    """What one thread did. `calls`: library calls of the process; `gpu`: its shares, at whose edges the timeline is cut."""
+    mine = raw.of_thread(tid)
+    absences, samples = _absences(raw, mine, tid), _samples(raw, mine)
+    waits, rows = _collective_calls(raw, calls, table, tid)
+    reads = mine[mine["type"] == ring.FILE]
+    functions, file_kinds = file_functions(reads, raw.devices)
+    still = [(row, since) for thread, row, since in raw.open_calls if thread == tid]
+    device = device_calls(calls[calls["tid"] == tid], table, raw.start_ns, raw.window_s, still)
+    words = Words(
+        raw.stacks,
+        collective=[
+            FunctionKey("collective", table[row].name, detail=table[row].family, resource="nic") for row in rows
+        ],
+        file=functions,
+        file_bytes=np.maximum(reads["arg"], 0),
+        collective_bytes=np.zeros(len(rows), dtype=np.int64),
+        gil=gil.held_by(absences, raw.stacks, raw.thread_states, raw.thread_names, lambda other: _track(raw, other)),
+        native=raw.native,
+        device=device.functions,
+        device_bytes=device.bytes,
+    )
+    collections = _collections(raw, mine, table, tid)
+    read_start = raw.since_start_s(reads["ts_ns"])
+    line = timeline.build(
+        raw.window_s,
+        absences,
+        waits,
+        Scopes(read_start, read_start + reads["dur_ns"] / 1e9, np.arange(len(reads))),
+        file_kinds=file_kinds,
+        edges_s=steps.edge_s if gpu is None else np.concatenate((steps.edge_s, gpu.start_s, gpu.end_s)),
+        queued=_queued(raw),
+        collections=collections,
+        device=device.scopes,
+        device_kinds=device.kinds,
+        known_from_s=_known_from_s(raw, absences, samples, (waits, collections, device.scopes)),
+    )
+    if raw.untimed and tid == raw.pid:
+        samples = _spread(raw.untimed, line)
+    return line, absences, samples, words
+
+
+def _samples(raw: RawProcess, mine: Events) -> Samples:
+    sampled = mine[mine["type"] == ring.SAMPLE]
+    return Samples(raw.since_start_s(sampled["ts_ns"]), sampled["stack"], sampled["arg"].astype(np.uint64))
+
+
+def _known_from_s(raw: RawProcess, absences: Absences, samples: Samples, scopes: Sequence[Scopes]) -> float:
+    """When the thread was first heard of in the window; its end where it never was."""
+    begins = (absences.start_s, samples.time_s, *(each.start_s for each in scopes))
+    first = min((float(x[0]) for x in begins if len(x)), default=raw.window_s)
+    return min(max(first, 0.0), raw.window_s)
+
+
+def _collective_calls(raw: RawProcess, calls: Events, table: Sequence[CallRow], tid: int) -> tuple[Scopes, Ints]:
+    """The thread's calls that wait for a collective or run one, those it is in at the end among them; their rows in `table`."""
+    waits = calls[(calls["tid"] == tid) & of_roles(calls, table, "wait", "collective")]
+    start = raw.since_start_s(waits["ts_ns"])
+    end = start + waits["dur_ns"] / 1e9
+    rows = waits["what"].astype(np.int64)
+    for thread, row, since in raw.open_calls:
+        if thread == tid and table[row].role in ("wait", "collective"):
+            start = np.append(start, max((since - raw.start_ns) / 1e9, 0.0))
+            end = np.append(end, raw.window_s)
+            rows = np.append(rows, row)
+    return Scopes(start, end, np.arange(len(start))), rows
+
+
+def _track(raw: RawProcess, tid: int) -> tuple[Samples, Absences]:
+    mine = raw.of_thread(tid)
+    return _samples(raw, mine), _absences(raw, mine, tid)
+
+
+def _collections(raw: RawProcess, mine: Events, table: Sequence[CallRow], tid: int) -> Scopes:
+    """The garbage collections of one thread, the one that it is in at the end among them."""
+    calls = mine[mine["type"] == ring.CALL]
+    calls = calls[of_roles(calls, table, "gc")]
+    start = raw.since_start_s(calls["ts_ns"])
+    end = start + calls["dur_ns"] / 1e9
+    still = [since for thread, row, since in raw.open_calls if thread == tid and table[row].role == "gc"]
+    start = np.append(start, [(since - raw.start_ns) / 1e9 for since in still])
+    end = np.append(end, [raw.window_s] * len(still))
+    return Scopes(start, end, np.zeros(len(start), dtype=np.int64))
+
+
+def _spread(untimed: Sequence[tuple[int, int]], line: Timeline) -> Samples:
+    """Samples without times, laid evenly over the running time in mixed order: right in sum, not within a step."""
+    stacks = np.repeat(np.array([s for s, _ in untimed], dtype=np.uint64), [count for _, count in untimed])
+    stacks = np.random.default_rng(0).permutation(stacks)
+    running = line.kind == timeline.CPU
+    ends = np.cumsum(line.seconds[running])
+    if not len(ends) or ends[-1] <= 0:
+        return Samples(np.empty(0), np.empty(0, dtype=np.uint64))
+    places = (np.arange(len(stacks)) + 0.5) / len(stacks) * ends[-1]
+    segment = np.minimum(np.searchsorted(ends, places), len(ends) - 1)
+    return Samples(line.end_s[running][segment] - (ends[segment] - places), stacks)
+
+
+def _queued(raw: RawProcess) -> Scopes:
+    """When threads without Python state, which carry the collectives, stood in the run queue."""
+    away = raw.events[(raw.events["type"] == ring.OFFCPU) & (raw.events["ready_ns"] > 0)]
+    away = away[~np.isin(away["tid"], list(raw.python_tids))]
+    end = raw.since_start_s(away["ts_ns"]) + away["dur_ns"] / 1e9
+    return Scopes(end - away["ready_ns"] / 1e9, end, np.zeros(len(away), dtype=np.int64))
+
+
+def _absences(raw: RawProcess, mine: Events, tid: int) -> Absences:
+    """The thread's times off the CPU, the one that it is in at the end among them."""
+    away = mine[mine["type"] == ring.OFFCPU]
+    away = away[np.argsort(away["ts_ns"], kind="stable")]
+    start = raw.since_start_s(away["ts_ns"])
+    columns = {
+        "start_s": start,
+        "end_s": start + away["dur_ns"] / 1e9,
+        "ready_s": away["ready_ns"] / 1e9,
+        "syscall": away["what"].astype(np.int64),
+        "argument": away["arg"].astype(np.int64),
+        "state": away["aux"].astype(np.int64),
+        "stack": away["stack"],
+    }
+    still = raw.open_absences.get(tid)
+    if still is not None and (still.since_ns - raw.start_ns) / 1e9 < raw.window_s:
+        since = (still.since_ns - raw.start_ns) / 1e9
+        ready = max(raw.window_s - (still.wake_ns - raw.start_ns) / 1e9, 0.0) if still.wake_ns else 0.0
+        last = (since, raw.window_s, ready, still.syscall, still.argument, still.state, still.stack)
+        columns = {
+            name: np.append(column, np.array([value], dtype=column.dtype))
+            for (name, column), value in zip(columns.items(), last, strict=True)
+        }
+    return Absences(**columns)

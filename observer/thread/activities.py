@@ -1,0 +1,44 @@
+"""Activities of one thread, gathered by function before they are measured."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rankscope.probes.arrays import Floats, Ints
+
+
+@dataclass(slots=True)
+class Activities:
+    """The activities of one function: their seconds, the step each began in (-1 outside), bytes moved, native functions."""
+
+    durations: list[Floats] = field(default_factory=list)
+    steps: list[Ints] = field(default_factory=list)
+    bytes: int = 0
+    native: Counter[str] = field(default_factory=Counter)
+
+    @property
+    def total_s(self) -> float:
+        """Seconds of all of them."""
+        return sum(float(durations.sum()) for durations in self.durations)
+
+    def add(self, durations: Floats, steps: Ints) -> None:
+        """More activities."""
+        self.durations.append(durations)
+        self.steps.append(steps)
+
+    def take(self, other: Activities) -> None:
+        """Those of another function as well."""
+        self.durations += other.durations
+        self.steps += other.steps
+        self.bytes += other.bytes
+        self.native += other.native
+
+    def per_step(self, count: int) -> Floats:
+        """Seconds in each of `count` steps."""
+        steps, durations = np.concatenate(self.steps), np.concatenate(self.durations)
+        inside = steps >= 0
+        sums: Floats = np.bincount(steps[inside], durations[inside], minlength=count)[:count].astype(np.float64)
+        return sums

@@ -1,0 +1,159 @@
+"""Rows of the window's tables, one frozen class per table; fields are the columns of schema.py, in its order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class RankRow:
+    """One rank."""
+
+    job: str
+    rank: int
+    local_rank: int
+    world_size: int
+    role: str
+    host: str
+    node: str
+    container: str
+    pid: int
+    inner_pid: int
+    netns: int
+    addresses: tuple[str, ...]
+    gpus: tuple[str, ...]
+    nics: tuple[str, ...]
+    cpus: str
+    python: str
+    command: str
+    state: str
+    stopped_s: float
+    last_progress_s: float | None
+    in_collective_s: float
+    ended_s: float | None
+    exit_status: int | None
+    training_thread: int
+    stack_source: str
+    samples: int
+    failed_samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepRow:
+    """One step of one rank."""
+
+    rank: int
+    step: int
+    start_s: float
+    seconds: float
+    own_s: float
+    wait_s: float
+    io_s: float
+    sched_s: float
+    sync_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PatternRow:
+    """One function of one rank with one stack."""
+
+    rank: int
+    thread: str
+    kind: str
+    name: str
+    file: str
+    line: int
+    detail: str
+    caller: str
+    stack: int
+    holder_name: str
+    holder_file: str
+    holder_line: int
+    holder_thread: str
+    native: str | None
+    beta: float
+    mu: float | None
+    sigma: float | None
+    resource: str
+    count: int
+    total_s: float
+    p50_s: float
+    p99_s: float
+    max_s: float
+    per_step_s: float | None
+    per_step_sd_s: float | None
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StackRow:
+    """One frame of one or many stacks."""
+
+    parent: int
+    name: str
+    file: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class CollectiveRow:
+    """One collective of one rank."""
+
+    rank: int
+    sequence: int
+    step: int
+    slot: int
+    op: str
+    stay_s: float
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class FlowRow:
+    """One TCP connection of one rank."""
+
+    rank: int
+    local: str
+    peer: str
+    interface: str
+    sent_bytes: int
+    received_bytes: int
+    retransmitted_bytes: int
+    busy_s: float
+    rwnd_limited_s: float
+    sndbuf_limited_s: float
+    rtt_s: float
+    min_rtt_s: float
+    delivery_rate_hz: float
+
+
+@dataclass(frozen=True, slots=True)
+class CounterRow:
+    """One counter over the window. What is left out is nobody's: of the whole host, of no device, of no process."""
+
+    scope: str
+    instance: str = ""
+    comm: str = ""
+    pid: int = -1
+    rank: int = -1
+    name: str = ""
+    unit: str = "s"
+    kind: str = "delta"
+    value: float = 0.0
+    minimum: float | None = None
+    maximum: float | None = None
+    limit: float | None = None
+
+
+Row: TypeAlias = RankRow | StepRow | PatternRow | StackRow | CollectiveRow | FlowRow | CounterRow
+
+ROWS: dict[str, type[Row]] = {
+    "ranks": RankRow,
+    "steps": StepRow,
+    "patterns": PatternRow,
+    "stacks": StackRow,
+    "collectives": CollectiveRow,
+    "flows": FlowRow,
+    "counters": CounterRow,
+}

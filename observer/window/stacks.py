@@ -1,0 +1,34 @@
+"""Python stacks as a tree: frames that many stacks share, and their callers, are kept once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from rankscope.observer.window.rows import StackRow
+
+
+class StackFrame(NamedTuple):
+    """One Python function on a stack, by its first line. A tuple, because stacks are compared and hashed for each activity."""
+
+    name: str
+    file: str
+    line: int
+
+
+class StackTree:
+    """Gives every different stack the number of its leaf's row in the table `stacks`."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[tuple[int, StackFrame], int] = {}
+
+    def add(self, frames: Iterable[StackFrame]) -> int:
+        """Number of a stack, given root first; -1 for one without frames."""
+        at = -1
+        for frame in frames:
+            at = self._numbers.setdefault((at, frame), len(self._numbers))
+        return at
+
+    def rows(self) -> list[StackRow]:
+        """The table: a caller stands before whom it calls."""
+        return [StackRow(parent, *frame) for parent, frame in self._numbers]

@@ -1,0 +1,155 @@
+"""Windows of `rankscope.window/1`, as older observers wrote them, turned into those of today. Pure.
+
+They said in sentences what has columns of its own now: stacks, who held the GIL, which process took a CPU or a GPU. This
+is the only place where such sentences are read. What a sentence left out (the folder of the holder's file) stays unknown.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from rankscope.observer.window import schema
+from rankscope.observer.window.manifest import EVENTS_DROPPED, Loss, Manifest
+from rankscope.observer.window.schema import WINDOW_SCHEMA
+from rankscope.observer.window.stacks import StackFrame, StackTree
+from rankscope.observer.window.tables import cast, table_of
+
+_FRAME = re.compile(r"^(.*) \((.*):(\d+)\)$", re.DOTALL)
+_HOLDER = re.compile(r"^held by (?:(?P<name>.+) \((?P<file>.+):(?P<line>\d+)\) on )?(?P<thread>.+)$", re.DOTALL)
+_PROCESS = re.compile(r"^(.*) \((\d+)\)$", re.DOTALL)
+_MOST_DIGITS = 9  # of a line or a process: more do not fit its column
+
+_LABEL = pa.dictionary(pa.int32(), pa.string())
+
+
+def _changed(table: pa.Schema, without: Iterable[str] = (), more: Sequence[pa.Field] = ()) -> pa.Schema:
+    left_out = {*without, *(field.name for field in more)}
+    return pa.schema([*(field for field in table if field.name not in left_out), *more])
+
+
+TABLES: dict[str, pa.Schema] = {
+    "ranks": _changed(schema.RANKS, (), [pa.field("lost_events", pa.int64())]),
+    "steps": schema.STEPS,
+    "patterns": _changed(
+        schema.PATTERNS,
+        ("holder_name", "holder_file", "holder_line", "holder_thread"),
+        [pa.field("stack", _LABEL)],
+    ),
+    "collectives": schema.COLLECTIVES,
+    "flows": schema.FLOWS,
+    "counters": _changed(schema.COUNTERS, ("comm", "pid")),
+}
+
+
+def upgrade(manifest: Manifest, tables: Mapping[str, pa.Table]) -> tuple[Manifest, dict[str, pa.Table]]:
+    """Today's manifest and tables. `tables` as in `TABLES`."""
+    tree = StackTree()
+    found = dict(tables)
+    found["patterns"] = _patterns(tables["patterns"], tree)
+    found["stacks"] = table_of("stacks", tree.rows())
+    found["counters"] = _counters(tables["counters"])
+    found["ranks"] = cast(tables["ranks"], schema.RANKS)
+    losses = (*manifest.losses, *_dropped(manifest, tables["ranks"]))
+    return replace(manifest, schema=WINDOW_SCHEMA, losses=losses), found
+
+
+def _dropped(manifest: Manifest, ranks: pa.Table) -> Iterable[Loss]:
+    """Every rank's row said what the whole host had lost."""
+    most = max((count or 0 for count in ranks["lost_events"].to_pylist()), default=0)
+    if most > 0 and not any(loss.name == EVENTS_DROPPED for loss in manifest.losses):
+        yield Loss("bpf", EVENTS_DROPPED, most)
+
+
+# ---- patterns --------------------------------------------------------------------------------------------------------
+
+
+def _patterns(table: pa.Table, tree: StackTree) -> pa.Table:
+    stacks, details = table["stack"].combine_chunks(), table["detail"].combine_chunks()
+    leaf = _each(stacks, lambda text: tree.add(_frames(text)), -1)
+    holders = [_holder(text or "") for text in _words(details)]
+    waits = np.array([name == "gil" for name in table["name"].to_pylist()], dtype=bool)
+    code = np.where(waits, _codes(details), -1)  # of who held the GIL
+    columns = {name: table[name] for name in table.column_names}
+    columns["stack"] = pa.array(leaf, pa.int32())
+    held = np.array([bool(thread) for *_, thread in holders], dtype=bool)
+    said = held[code] & (code >= 0) if len(held) else waits & False
+    columns["detail"] = _replaced(details, said)
+    for index, name in enumerate(("holder_name", "holder_file", "holder_thread")):
+        words = [(each[0], each[1], each[3])[index] for each in holders]
+        columns[name] = pa.array([words[c] if s else "" for c, s in zip(code, said, strict=True)]).dictionary_encode()
+    columns["holder_line"] = pa.array([holders[c][2] if s else 0 for c, s in zip(code, said, strict=True)], pa.int32())
+    return cast(pa.table(columns), schema.PATTERNS)
+
+
+def _frames(text: str) -> list[StackFrame]:
+    """`a (f.py:1);b (g.py:2)`, root first. A frame of which a part was cut off is kept by what is left of it."""
+    found = []
+    for word in text.split(";"):
+        match = _FRAME.match(word)
+        if match is not None:
+            found.append(StackFrame(match[1], match[2], int(match[3][:_MOST_DIGITS])))
+        elif word:
+            found.append(StackFrame(word, "", 0))
+    return found
+
+
+def _holder(text: str) -> tuple[str, str, int, str]:
+    """Name, file, line, thread of `held by hog (job.py:7) on thread loader`; '' and 0 for what it does not say."""
+    match = _HOLDER.match(text)
+    if match is None:
+        return "", "", 0, ""
+    return match["name"] or "", match["file"] or "", int((match["line"] or "0")[:_MOST_DIGITS]), match["thread"]
+
+
+# ---- counters --------------------------------------------------------------------------------------------------------
+
+
+def _counters(table: pa.Table) -> pa.Table:
+    columns = {name: table[name] for name in table.column_names}
+    instances, comms, pids = [], [], []
+    for name, instance in zip(table["name"].to_pylist(), table["instance"].to_pylist(), strict=True):
+        device, process = instance or "", ""
+        if name == "cpu.taken_s":
+            device, process = "", device
+        elif (name or "").startswith("gpu.foreign_"):
+            device, _, process = device.partition(" by ")
+        match = _PROCESS.match(process)
+        instances.append(device)
+        comms.append(match[1] if match else process)
+        pids.append(int(match[2][:_MOST_DIGITS]) if match else -1)
+    columns["instance"] = pa.array(instances, pa.string())
+    columns["comm"] = pa.array(comms, pa.string()).dictionary_encode()
+    columns["pid"] = pa.array(pids, pa.int32())
+    return cast(pa.table(columns), schema.COUNTERS)
+
+
+# ---- labels ----------------------------------------------------------------------------------------------------------
+
+
+def _codes(labels: pa.DictionaryArray) -> npt.NDArray[np.int64]:
+    """-1 for null."""
+    return np.asarray(labels.indices.fill_null(-1).to_numpy(zero_copy_only=False), dtype=np.int64)
+
+
+def _words(labels: pa.DictionaryArray) -> list[str | None]:
+    words: list[str | None] = labels.dictionary.to_pylist()
+    return words
+
+
+def _each(labels: pa.DictionaryArray, number_of: Callable[[str], int], without: int) -> npt.NDArray[np.int64]:
+    """A number for each row, found once for each different text; `without` for null."""
+    numbers = np.array([*(number_of(text or "") for text in _words(labels)), without], dtype=np.int64)
+    return numbers[_codes(labels)]
+
+
+def _replaced(labels: pa.DictionaryArray, rows: npt.NDArray[np.bool_]) -> pa.Array:
+    """The same labels, '' in these rows."""
+    texts = labels.cast(pa.string()).to_pylist()
+    kept = ["" if gone else text for text, gone in zip(texts, rows.tolist(), strict=True)]
+    return pa.array(kept, pa.string()).dictionary_encode()
