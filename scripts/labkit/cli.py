@@ -107,6 +107,9 @@ def _what_to_do(parser: argparse.ArgumentParser) -> None:
     )
     flag("--keep", "keep logs and verdicts of all cases in lab-out/, not only of bad ones")
     flag("--effects", "do not observe; measure what the faults do to the job")
+    parser.add_argument(
+        "--jobs", metavar="all|A,B", help="ordinary jobs of many frameworks instead of the lab's own (labkit/jobs)"
+    )
     parser.add_argument("--run-only", type=float, metavar="S", help="run a healthy job for S seconds (0: until Ctrl-C)")
     flag("--demo", "one slow function, observed and reported (see scripts/demo)")
     flag("--clean", "remove what an interrupted lab left, and end")
@@ -156,6 +159,10 @@ def _act(args: argparse.Namespace) -> int:
         lines, same = compare.comparison(*map(compare.judgings, args.compare))
         print("\n".join(lines))
         return 0 if same else EXIT_NOT_GOOD_ENOUGH
+    if args.jobs:
+        from labkit.jobs import cli as jobs
+
+        return jobs.act(args)
     bench = _bench(args)
     faults = faults_named(args.faults, bench.faults)
     if not args.clean:

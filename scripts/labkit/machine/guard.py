@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from labkit import launch
@@ -19,18 +19,18 @@ WAIT_S = 900.0
 
 
 @contextlib.contextmanager
-def lab_to_oneself() -> Iterator[int]:
+def lab_to_oneself(lock: Path = LOCK, clean_up: Callable[[], int] = launch.clean_up) -> Iterator[int]:
     """Hold the host's lab; yields how many leftovers of an earlier one were removed first. SIGTERM and SIGHUP act as Ctrl-C."""
     if os.geteuid():
         raise LabError("the lab makes namespaces and control groups", "Run it as root.", EXIT_NOT_PERMITTED)
-    handle = os.open(LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         _wait_for(handle)
         os.ftruncate(handle, 0)
         os.pwrite(handle, str(os.getpid()).encode(), 0)
         for number in (signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, _interrupt)
-        yield launch.clean_up()
+        yield clean_up()
     finally:
         os.close(handle)
 

@@ -1,0 +1,116 @@
+"""What the lab of jobs asks, how a case ended, and the file of results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from labkit.cases import truth_from_json
+from labkit.faults.base import Truth
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One fault on one job of the table."""
+
+    row: str
+    fault: str
+    seed: int
+    window_s: float = 10.0
+
+    @property
+    def name(self) -> str:
+        return f"{self.row}-{self.fault}-{self.seed}"
+
+
+@dataclass(frozen=True, slots=True)
+class Ranks:
+    """What `rankscope ranks` said of the processes that the job's own lines name.
+
+    right: under their own number. wrong: under another. extra: processes of the job that are no ranks.
+    """
+
+    there: int
+    right: int
+    wrong: int = 0
+    extra: int = 0
+
+    @property
+    def all_right(self) -> bool:
+        return self.right == self.there and not self.extra
+
+    def __str__(self) -> str:
+        notes = [f"{number} {word}" for number, word in ((self.wrong, "wrong"), (self.extra, "extra")) if number]
+        return f"{self.right}/{self.there}" + (f" ({', '.join(notes)})" if notes else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a case ended: `outcome` is one of verdicts.FIRST … IMPOSSIBLE, `said` a line for the reader.
+
+    before_s: a step before the fault; job_s, seen_s: the median step in the window, by the job's lines and by rankscope.
+    line_right: whether the place of the function is one of its lines; None where no function was to be named.
+    sound: whether the job's own lines are free of contradictions.
+    """
+
+    case: Case
+    outcome: str
+    said: str
+    truth: Truth | None = None
+    ranks: Ranks | None = None
+    before_s: float | None = None
+    job_s: float | None = None
+    seen_s: float | None = None
+    line_right: bool | None = None
+    sound: bool = True
+    verdict: str = ""
+    wall_s: float = 0.0
+
+    @property
+    def step_error(self) -> float | None:
+        """Rankscope's median step against the job's own, as a share of the latter."""
+        return self.seen_s / self.job_s - 1 if self.seen_s is not None and self.job_s else None
+
+    def as_json(self) -> dict[str, Any]:
+        found: dict[str, Any] = _plain(asdict(self))
+        return found
+
+
+def _plain(value: Any) -> Any:
+    """Sets as sorted lists, so that JSON can hold them."""
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, (set, frozenset)):
+        return sorted(value)
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    return value
+
+
+def save(path: Path, results: Sequence[Result]) -> None:
+    """Write all results in one piece: an interrupted lab leaves the file of the case before."""
+    draft = path.with_name(path.name + ".draft")
+    draft.write_text(json.dumps([result.as_json() for result in results], indent=1))
+    draft.rename(path)
+
+
+def read(path: Path) -> list[Result]:
+    """The results in a file; none where there is no file. ValueError where it is not one of these."""
+    if not path.exists():
+        return []
+    try:
+        return [_from_json(item) for item in json.loads(path.read_text())]
+    except (TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"{path} holds no results of the lab of jobs: {error}") from None
+
+
+def _from_json(item: dict[str, Any]) -> Result:
+    return Result(**{
+        **item,
+        "case": Case(**item["case"]),
+        "truth": truth_from_json(item["truth"]) if item["truth"] else None,
+        "ranks": Ranks(**item["ranks"]) if item["ranks"] else None,
+    })  # fmt: skip

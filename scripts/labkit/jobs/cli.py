@@ -1,0 +1,86 @@
+"""scripts/lab --jobs: the part of the command line that is about ordinary jobs of many frameworks."""
+
+from __future__ import annotations
+
+import argparse
+import subprocess
+import sys
+import time
+
+from labkit.jobs import cases, machine, table
+from labkit.jobs.cases import Case, Result
+from labkit.jobs.faults import ALL, Building
+from labkit.jobs.launch import installed
+from labkit.jobs.rows import BY_NAME, MAIN
+from labkit.jobs.run import run_cases
+from labkit.machine import guard
+from labkit.machine.shell import EXIT_NOT_GOOD_ENOUGH, EXIT_USAGE, REPOSITORY, LabError, set_up
+
+# What is asked of a job that has not begun to train, and of no other.
+BEFORE_TRAINING = Building.name
+
+
+def act(args: argparse.Namespace) -> int:
+    """Run what the arguments ask for; the exit code."""
+    chosen = [case for seed in args.seeds for case in cases_of(args.jobs, args.faults, seed, args.window)]
+    set_up(torch=False)
+    _install()
+    file = args.resume or args.json
+    try:
+        results = cases.read(args.resume) if args.resume else []
+    except ValueError as error:
+        raise LabError(str(error), exit_code=EXIT_USAGE) from None
+    done = {result.case for result in results}
+    left = [case for case in chosen if case not in done]
+    if len(left) < len(chosen):
+        print(f"{len(chosen) - len(left)} of {len(chosen)} cases are in {file} already")
+    with guard.lab_to_oneself(machine.LOCK, machine.clean_up), machine.reaper():
+        began = time.monotonic()
+        for result in run_cases(left, _say_stage, args.keep):
+            results.append(result)
+            _say(result, began, len(results), len(chosen))
+            if file:
+                cases.save(file, results)
+    print()
+    print("\n".join(table.table(results)))
+    return 0 if table.good_enough(results) else EXIT_NOT_GOOD_ENOUGH
+
+
+def cases_of(jobs: str, faults: str, seed: int, window_s: float) -> list[Case]:
+    rows = _names("job", jobs, list(BY_NAME))
+    kinds = _names("fault", faults, list(ALL))
+    found = []
+    for row in rows:
+        fitting = [kind for kind in kinds if (kind == BEFORE_TRAINING) != BY_NAME[row].trains]
+        found += [Case(row, kind, seed, window_s) for kind in fitting]
+    return found
+
+
+def _names(what: str, text: str, known: list[str]) -> list[str]:
+    words = set(text.split(","))
+    unknown = sorted(words - {"all", *known})
+    if unknown:
+        why = f"no such {what}: {', '.join(unknown)} (there are: all, {', '.join(known)})"
+        raise LabError(why, exit_code=EXIT_USAGE)
+    return [name for name in known if words & {"all", name}]
+
+
+def _install() -> None:
+    if (installed() / MAIN / "bin/python").exists():
+        return
+    print("the jobs' frameworks are not installed yet: scripts/setup --jobs", file=sys.stderr, flush=True)
+    done = subprocess.run([str(REPOSITORY / "scripts/setup"), "--jobs"], stdout=sys.stderr, check=False)
+    if done.returncode:
+        raise LabError("scripts/setup failed: see above", exit_code=done.returncode)
+
+
+def _say_stage(case: Case, stage: str) -> None:
+    if sys.stderr.isatty():
+        print(f"\r\033[K{case.name}: {stage} …", end="", file=sys.stderr, flush=True)
+
+
+def _say(result: Result, began: float, number: int, of: int) -> None:
+    if sys.stderr.isatty():
+        print("\r\033[K", end="", file=sys.stderr, flush=True)
+    start = f"{time.monotonic() - began:5.0f} s [{number}/{of}] {result.case.name}: {result.outcome.upper()}"
+    print(f"{start} {table.case_line(result)} [{result.wall_s:.0f} s]", flush=True)

@@ -1,0 +1,116 @@
+"""What ties an ordinary training script to the lab: the lines it prints, and the file that says which function is slow.
+
+    OUT/rank<N>.lines    one line per step of the job's own loop, as the job itself would print it (`COLUMNS`)
+    OUT/rank<N>.control  {"function": …, "manner": …, "seconds": …}: each call of that function takes so much longer
+
+A script calls `begin` once it knows its rank, `step` at the end of each iteration, and `slow["name"]()` in its functions.
+Loader workers are forked from the rank and follow its file as well.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+COLUMNS = ("rank", "step", "end", "wall", "seconds", "pid", "born")
+# How often a process looks at its file at most: a worker calls a slow function once per sample.
+LOOK_S = 0.02
+TEXT = "the quick brown fox jumps over the lazy dog "
+
+
+class Slow:
+    """name → what the fault adds to a call of that function: a C callable, so that no Python frame stands below it."""
+
+    def __init__(self) -> None:
+        self.control: Path | None = None
+        self._seen = 0
+        self._looked = 0.0
+        self._function = ""
+        self._added: Callable[[], object] = bool
+
+    def __getitem__(self, function: str) -> Callable[[], object]:
+        if time.monotonic() - self._looked > LOOK_S:
+            self.look()
+        return self._added if function == self._function else bool
+
+    def look(self) -> None:
+        self._looked = time.monotonic()
+        if self.control is None:
+            return
+        try:
+            changed = self.control.stat().st_mtime_ns
+        except FileNotFoundError:
+            changed = 0
+        if changed != self._seen:
+            self._seen = changed
+            orders = json.loads(self.control.read_text()) if changed else {}
+            self._function = orders.get("function", "")
+            if self._function:
+                self._added = slowness(orders["manner"], orders["seconds"])
+
+
+slow = Slow()
+
+
+def slowness(manner: str, seconds: float) -> Callable[[], object]:
+    """`sleep`; `busy`: computing in C below the caller; `library`: computing in a Python function of the standard library."""
+    if manner == "sleep":
+        return functools.partial(time.sleep, seconds)
+    make = _busy if manner == "busy" else _library
+    size = 64
+    while (taken := min(_cpu_s(make(size)) for _ in range(2))) < 0.004:
+        size *= 2
+    return make(max(1, int(size * seconds / taken)))
+
+
+def _busy(size: int) -> Callable[[], object]:
+    return functools.partial(sum, range(size * 100))
+
+
+def _library(size: int) -> Callable[[], object]:
+    return functools.partial(re.sub, r"(\w+) (\w+)", r"\2 \1", (TEXT * (size // 8 + 1))[: size * 6])
+
+
+def _cpu_s(work: Callable[[], object]) -> float:
+    began = time.thread_time()
+    work()
+    return time.thread_time() - began
+
+
+class _Lines:
+    def __init__(self, folder: Path, rank: int) -> None:
+        self.rank = rank
+        self.pid = os.getpid()
+        # When this process started, clock ticks since boot: with the pid it is unique, in whatever namespace the pid is.
+        self.born = Path("/proc/self/stat").read_text().rpartition(")")[2].split()[19]
+        self.last = time.monotonic()
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+        self.file = os.open(folder / f"rank{rank}.lines", flags, 0o600)
+
+    def write(self, step: int) -> None:
+        now, wall = time.monotonic(), time.time()
+        line = f"{self.rank} {step} {now:.6f} {wall:.6f} {now - self.last:.6f} {self.pid} {self.born}\n"
+        os.write(self.file, line.encode())
+        self.last = now
+
+
+_lines: _Lines | None = None
+
+
+def begin(out: str | Path, rank: int) -> None:
+    """Call it when the rank is known, just before the loop."""
+    global _lines  # noqa: PLW0603 (one job per process)
+    slow.control = Path(out) / f"rank{rank}.control"
+    _lines = _Lines(Path(out), rank)
+
+
+def step(number: int) -> None:
+    """The end of an iteration of the job's loop."""
+    assert _lines is not None
+    _lines.write(number)
+    slow.look()

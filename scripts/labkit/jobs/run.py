@@ -1,0 +1,194 @@
+"""Cases one after the other: start the job of a row, hurt it, ask rankscope from outside, compare, heal it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import random
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from labkit import verdicts
+from labkit.jobs import lines, machine, score
+from labkit.jobs.cases import Case, Ranks, Result
+from labkit.jobs.faults import ALL, Building, Fault
+from labkit.jobs.launch import Job, JobEnded
+from labkit.jobs.rows import BY_NAME, PROGRAMS
+from labkit.machine.shell import Impossible, LabError, rankscope
+from labkit.run import HEALED, KEPT, call
+from labkit.verdicts import FAILED, IMPOSSIBLE
+
+BEFORE_S = 4.0
+SETTLE_S = 2.5
+HEAL_TIMEOUT_S = 20.0
+# So long after the order to record a rank is killed: the probes are loaded by then, and steps have been seen.
+KILL_AFTER_S = 5.0
+BUILD_S = 12.0
+
+Progress = Callable[[Case, str], None]
+
+
+def run_cases(cases: Sequence[Case], progress: Progress, keep: bool) -> Iterator[Result]:
+    """Run all; the cases of one row and seed on one job, as long as that job is what it was."""
+    left = list(cases)
+    while left:
+        group = [case for case in left if (case.row, case.seed) == (left[0].row, left[0].seed)]
+        group.sort(key=lambda case: list(ALL).index(case.fault))
+        for result in _on_one_job(group, progress, keep):
+            yield result
+            left = [case for case in left if case != result.case]
+
+
+def _on_one_job(cases: list[Case], progress: Progress, keep: bool) -> Iterator[Result]:
+    """At least the first of the cases; the others while the job serves."""
+    began = time.monotonic()
+    row = BY_NAME[cases[0].row]
+    progress(cases[0], "starting")
+    try:
+        with Job(row, cases[0].seed) as job:
+            if row.trains:
+                job.wait_until_steady()
+            else:
+                time.sleep(BUILD_S)
+            usual_s: float | None = None
+            for case in cases:
+                before_s = _settled(job, usual_s) if row.trains else None
+                if row.trains and before_s is None:
+                    return  # not what it was: the rest gets a new job
+                usual_s = usual_s or before_s
+                result = _Question(job, case, before_s or 0.0, progress).ask(keep)
+                yield replace(result, wall_s=time.monotonic() - began)
+                began = time.monotonic()
+                if ALL[case.fault].spoils or job.ended():
+                    return
+    except Impossible as error:
+        yield from (Result(case, IMPOSSIBLE, str(error)) for case in cases)
+    except JobEnded as error:
+        yield Result(cases[0], FAILED, str(error), wall_s=time.monotonic() - began)
+
+
+def _settled(job: Job, usual_s: float | None) -> float | None:
+    """The median step of the job, once it steps as it did at first; None where it does not."""
+    deadline = time.monotonic() + HEAL_TIMEOUT_S
+    while not job.ended():
+        time.sleep(BEFORE_S)
+        now_s = lines.median_step_s(job.recent(BEFORE_S))
+        if now_s is not None and (usual_s is None or now_s < HEALED * usual_s):
+            return now_s
+        if time.monotonic() > deadline:
+            break
+    return None
+
+
+class _Question:
+    """One case on a running job."""
+
+    def __init__(self, job: Job, case: Case, before_s: float, progress: Progress) -> None:
+        self.job = job
+        self.case = case
+        self.before_s = before_s
+        self.progress = progress
+        self.folder = machine.FOLDER / "window"
+        self.program = Path(__file__).parent / PROGRAMS / job.row.script
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def ask(self, keep: bool) -> Result:
+        rng = random.Random(f"{self.case.row} {self.case.fault} {self.case.seed}")
+        fault = ALL[self.case.fault](self.job, rng, self.before_s)
+        try:
+            result = self._observed(fault)
+        except Impossible as error:
+            result = Result(self.case, IMPOSSIBLE, str(error), before_s=self.before_s)
+        except LabError as error:
+            result = Result(self.case, FAILED, str(error), before_s=self.before_s)
+        finally:
+            fault.revert()
+        if keep or result.outcome not in {verdicts.FIRST, IMPOSSIBLE}:
+            self._keep(result)
+        return result
+
+    def _observed(self, fault: Fault) -> Result:
+        self.progress(self.case, "fault")
+        truth = None if fault.in_window else fault.inject()
+        if truth is not None and not isinstance(fault, Building):
+            time.sleep(SETTLE_S)
+        self.progress(self.case, "observing")
+        _, _, listed = call([rankscope(), "ranks", "--json"])
+        members = set(machine.processes(self.job.group))
+        ranks = (
+            score.ranks_of(listed, self.job.pids(), members, self.job.row.ranks)
+            if self.job.row.trains
+            else _ranks_before_training(listed, members, self.job.row.ranks)
+        )
+        names, others = score.job_names(listed, members)
+        chosen = ["--job", names[0]] if names and others else []
+        command = [rankscope(), "record", "--out", str(self.folder), "--window", f"{self.case.window_s:g}", *chosen]
+        if others and not names:
+            outcome, said, printed = FAILED, f"no process of this job is seen as a rank: {_reasons(listed)}", ""
+            truth = truth or fault.inject()
+        elif truth is None:
+            with _in_background(command) as answer:
+                time.sleep(KILL_AFTER_S)
+                truth = fault.inject()
+            outcome, said, printed = answer
+        else:
+            outcome, said, printed = call(command)
+        verdict = printed
+        if not outcome:
+            outcome, said, verdict = call([rankscope(), "diagnose", str(self.folder), "--json"])
+        result = Result(self.case, outcome, said, truth, ranks, before_s=self.before_s, verdict=verdict)
+        return result if outcome else score.judged(result, self.job.lines(), self.program)
+
+    def _keep(self, result: Result) -> None:
+        folder = KEPT / "jobs" / self.case.name
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir(parents=True)
+        for file in (*self.job.folder.glob("*.lines"), *self.job.folder.glob("*.control"), self.job.folder / "log"):
+            with contextlib.suppress(FileNotFoundError):
+                shutil.copy(file, folder)
+        with contextlib.suppress(FileNotFoundError):
+            shutil.copytree(self.folder, folder / "window")
+        (folder / "verdict.json").write_text(result.verdict)
+        (folder / "result.json").write_text(json.dumps(result.as_json(), indent=1))
+
+
+def _ranks_before_training(listed: str, members: set[int], there: int) -> Ranks:
+    """Where no line is printed yet: the numbers that were seen, once each, are what can be checked."""
+    try:
+        seen = [item["rank"] for item in json.loads(listed)["ranks"] if item["pid"] in members]
+    except (ValueError, KeyError, TypeError):
+        seen = []
+    right = len(set(seen) & set(range(there)))
+    return Ranks(there, right, extra=len(seen) - right)
+
+
+def _reasons(listed: str) -> str:
+    try:
+        found = json.loads(listed)
+        told = [str(item.get("reason", item)) if isinstance(item, dict) else str(item) for item in found["rejected"]]
+        return "; ".join(dict.fromkeys([*told, *map(str, found["notes"])]))[:300] or "no reason given"
+    except (ValueError, KeyError, TypeError):
+        return listed[:200]
+
+
+@contextlib.contextmanager
+def _in_background(command: list[str]) -> Iterator[list[str]]:
+    """Run a command while the block runs; what `call` would return of it is in the list afterwards."""
+    process = subprocess.Popen(
+        command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    answer: list[str] = []
+    try:
+        yield answer
+        said, complaint = process.communicate(timeout=150)
+    except BaseException:
+        process.kill()
+        process.communicate()
+        raise
+    good = process.returncode in (0, 1, 2, 3)
+    last = (complaint.strip() or "no message").splitlines()[-1]
+    answer += ["", "", said] if good else [FAILED, f"exit code {process.returncode}: {last[:200]}", said + complaint]

@@ -1,0 +1,106 @@
+"""Every row of the table of jobs can be started, and its programs have the functions that are to be slow."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from labkit.jobs import cli, launch, machine, rows, score
+from labkit.jobs.cases import Case
+from labkit.jobs.faults import ALL
+from labkit.jobs.rows import TABLE, Row
+from labkit.machine.shell import LabError
+
+PROGRAMS = Path(rows.__file__).parent / rows.PROGRAMS
+NAMES = [row.name for row in TABLE]
+
+
+@pytest.mark.parametrize("row", TABLE, ids=NAMES)
+def test_a_row_fits_its_program(row: Row) -> None:
+    program = PROGRAMS / row.script
+    source = program.read_text()
+    for function in (row.function, row.loader):
+        assert score.span_of(program, function)
+        assert f'knobs.slow["{function}"]()' in source
+    assert 2 <= row.ranks <= 4
+    assert row.script in row.command
+    command = row.command.format(ranks=row.ranks, port=29700, out="/x")
+    assert "{" not in command
+    assert "/x" in command
+
+
+def test_programs_know_nothing_of_the_observer() -> None:
+    for program in PROGRAMS.glob("*.py"):
+        if program.name != "knobs.py":
+            assert program.name in {row.script for row in TABLE}
+            names = [node for node in ast.walk(ast.parse(program.read_text())) if isinstance(node, ast.Import)]
+            assert not any(
+                "rankscope" in alias.name or "labkit" in alias.name for node in names for alias in node.names
+            )
+
+
+def test_faults_fit_their_rows() -> None:
+    every = cli.cases_of("all", "all", 1, 10.0)
+    assert len(set(every)) == len(every)
+    assert [case.fault for case in every if case.row == "deepspeed-builds"] == ["building"]
+    assert {case.fault for case in every if case.row == "ddp"} == set(ALL) - {"building"}
+    assert cli.cases_of("ray,ddp", "stopped", 2, 5.0) == [
+        Case("ddp", "stopped", 2, 5.0),
+        Case("ray", "stopped", 2, 5.0),
+    ]
+    with pytest.raises(LabError, match="no such job: nonsense"):
+        cli.cases_of("nonsense", "all", 1, 10.0)
+
+
+def test_slow_functions_are_slow_by_what_was_ordered(tmp_path: Path) -> None:
+    script = f"""
+import sys, time, json
+sys.path.insert(0, {str(PROGRAMS)!r})
+import knobs
+from pathlib import Path
+out = Path({str(tmp_path)!r})
+knobs.begin(out, 0)
+for manner in ("busy", "library", "sleep"):
+    (out / "rank0.control").write_text(json.dumps({{"function": "f", "manner": manner, "seconds": 0.05}}))
+    knobs.step(1)
+    began = time.monotonic()
+    knobs.slow["f"]()
+    took = time.monotonic() - began
+    began = time.monotonic()
+    knobs.slow["g"]()
+    assert time.monotonic() - began < 0.01
+    assert 0.02 < took < 0.5, (manner, took)
+    time.sleep(0.05)
+(out / "rank0.control").unlink()
+knobs.step(2)
+assert knobs.slow["f"] is bool
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+    words = [line.split() for line in (tmp_path / "rank0.lines").read_text().splitlines()]
+    assert [row[:2] for row in words] == [["0", "1"]] * 3 + [["0", "2"]]
+    assert all(len(row) == 7 for row in words)
+
+
+def test_what_is_not_installed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANKSCOPE_JOBS", str(tmp_path))
+    with pytest.raises(LabError, match="scripts/setup --jobs"), launch.Job(rows.BY_NAME["ddp"], 1):
+        pass
+
+
+def test_the_reaper_ends_with_the_lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Killed, the lab leaves its folder behind; the reaper removes it."""
+    folder = tmp_path / "rsjobs"
+    folder.mkdir()
+    scripts = Path(machine.__file__).parents[2]
+    code = f"import os, sys; sys.path.insert(0, {str(scripts)!r}); from labkit.jobs import machine\n"
+    code += "with machine.reaper(): os.kill(os.getpid(), 9)"
+    monkeypatch.setenv("RANKSCOPE_LAB_DIR", str(tmp_path))
+    monkeypatch.setenv("RANKSCOPE_JOBS_PREFIX", "rsjobtest-")
+    subprocess.run([sys.executable, "-c", code], check=False, timeout=60)
+    subprocess.run(
+        ["sh", "-c", f"for i in $(seq 100); do [ -e {folder} ] || exit 0; sleep 0.1; done; exit 1"], check=True
+    )
