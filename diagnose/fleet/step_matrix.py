@@ -59,14 +59,18 @@ def read_steps(
     near = np.flatnonzero(away <= _NEAR * float(np.median(length)))
     if np.bincount(row[near] * len(grid) + cell[near]).max(initial=0) > 1:
         near = near[np.argsort(-away[near], kind="stable")]  # of two for one column the nearer is written last
-    at = row[near], cell[near]
+    return _filled(table, np.flatnonzero(keep)[near], (row[near], cell[near]), ranks, grid)
+
+
+def _filled(table: pa.Table, chosen: Ints, at: tuple[Ints, Ints], ranks: int, grid: Floats) -> Steps:
+    """The matrices, from the chosen rows of the table; `at`: rank and column of each."""
     matrices = []
     for name in _COLUMNS:
         matrix = np.full((ranks, len(grid)), np.nan)
-        matrix[at] = np.nan_to_num(floats(table, name)[keep][near])
+        matrix[at] = np.nan_to_num(floats(table, name)[chosen])
         matrices.append(matrix)
     number = np.full((ranks, len(grid)), -1, dtype=np.int64)
-    number[at] = ints(table, "step")[keep][near]
+    number[at] = ints(table, "step")[chosen]
     return Steps(grid, *matrices, number=number)
 
 
