@@ -125,11 +125,20 @@ def _steady(gap: Floats, drifting: bool = False) -> Floats:
 
 def odd_ones(found: Differences, least_z: float = limits.Z_LEAST) -> Bools:
     """Ranks that are significantly and noticeably slower than their peers, false discoveries controlled."""
+    return _passed(found, least_z, found.freedom)
+
+
+def unproven_ones(found: Differences) -> Bools:
+    """Ranks that would be odd if their errors were known as well as from many steps: neither odd, nor healthy for sure."""
+    return _passed(found, limits.Z_LEAST, np.full(len(found.z), np.inf)) & ~odd_ones(found)
+
+
+def _passed(found: Differences, least_z: float, freedom: Floats) -> Bools:
     tested = np.isfinite(found.excess_s)
     odd = tested & (found.z >= least_z) & (found.excess_s >= found.floor_s)
     odd &= found.steady_s >= limits.STEADY * found.excess_s
     p = np.ones(len(odd))
     if odd.any():
-        p[odd] = chance(found.z[odd], found.freedom[odd])
+        p[odd] = chance(found.z[odd], freedom[odd])
     odd[tested] &= benjamini_hochberg(p[tested])
     return odd

@@ -6,6 +6,7 @@ import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.model.excess import unproven_ones
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.text import rank_list, seconds
 from rankscope.diagnose.verdict.note import Note, NoteCode
@@ -41,13 +42,14 @@ def short_of_steps(fleet: Fleet) -> list[Note]:
 
 
 def unproven(fleet: Fleet, scene: Scene) -> Note | None:
-    """Something large that cannot be proven with so few or so noisy steps."""
+    """Something large, or all but significant, that cannot be proven with so few or so noisy steps."""
     found = scene.differences
     count = int(np.median(np.isfinite(scene.own).sum(axis=1)))
-    big = found.excess_s >= limits.UNKNOWN_SHARE * scene.step_s
-    if count >= limits.STEPS_FEW or not big.any():
+    big = (found.excess_s >= limits.UNKNOWN_SHARE * scene.step_s) & (count < limits.STEPS_FEW)
+    doubtful = big | unproven_ones(found)
+    if not doubtful.any():
         return None
-    worst = float(found.excess_s[int(np.nanargmax(np.nan_to_num(found.excess_s)))])
+    worst = float(np.max(found.excess_s[doubtful]))
     text = (
         f"one rank seems {seconds(worst)} per step slower than its peers, but {count} steps "
         f"do not prove it: {_more(fleet)}"

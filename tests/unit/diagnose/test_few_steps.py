@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from builders import BUSY, Job, build, columns
 from scipy import stats
 
-from rankscope.diagnose.model.excess import Differences, differences, odd_ones
+from rankscope.diagnose.fleet.gather import gather
+from rankscope.diagnose.model.excess import Differences, differences, odd_ones, unproven_ones
+from rankscope.diagnose.solve.judge import judge
 from rankscope.diagnose.stats.robust import trimmed_freedom
 from rankscope.diagnose.stats.student import chance, combined_freedom
 
@@ -63,3 +66,26 @@ def test_a_z_above_four_from_three_kept_values_proves_nothing() -> None:
     assert found.excess_s[0] >= found.floor_s[0] and found.steady_s[0] >= 0.3 * found.excess_s[0]
     # THEN the normal distribution is sure (p = 3e-5 at most), and Student's is not
     assert not odd_ones(found).any()
+    # AND that is neither a fault nor health
+    assert unproven_ones(found).tolist() == [True, False]
+
+
+def test_what_few_steps_do_not_prove_is_unknown_and_not_healthy() -> None:
+    # GIVEN ten and more steps, of which each depends on the one before; a rank is slower by less than a quarter of a step
+    rng = np.random.default_rng(11)
+    unproven = 0
+    for seed in range(40):
+        job = Job(ranks=2, steps=12, noise=0.0, spread=0.0, stalls=0.0, seed=seed, extra={1: [(BUSY, 0.03)]})
+        (window,) = build(job)
+        rows = window.steps.to_pylist()
+        more = np.cumsum(rng.normal(0, 0.012, job.steps))
+        for row in rows:
+            row["own_s"] = max(row["own_s"] + (more[row["step"]] if row["rank"] == 1 else 0.0), 0.0)
+        fleet = gather([columns(window, "steps", rows)])
+        step_s = float(np.nanmedian(fleet.steps.seconds))
+        found = differences(fleet.steps.own_s, np.zeros(2, dtype=np.int64), step_s)
+        if unproven_ones(found)[1]:
+            unproven += 1
+            verdict = judge(fleet)
+            assert verdict.status != "healthy"
+    assert unproven
