@@ -13,7 +13,8 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from rankscope.observer.census.ranks import FoundRank, RankCensus, find_ranks
+from rankscope.observer.census.found import FoundRank, RankCensus
+from rankscope.observer.census.ranks import find_ranks
 from rankscope.observer.finish.windows import close_windows
 from rankscope.observer.live import observation
 from rankscope.observer.live.observation import Progress

@@ -10,7 +10,7 @@ from rankscope.diagnose.text import clean
 from rankscope.probes.errors import NoRanks
 
 if TYPE_CHECKING:
-    from rankscope.observer.census.ranks import FoundRank, RankCensus
+    from rankscope.observer.census.found import FoundRank, RankCensus
 
 _REJECTED_SHOWN = 5  # without -v, where there is no rank
 

@@ -30,7 +30,7 @@ _WORLD_ARGUMENT = re.compile(r"^--?world[_-]size(?:=(\d{1,7}))?$")
 
 @dataclass(frozen=True, slots=True)
 class RankIdentity:
-    """One rank: the columns job … command of observer/schema.py RANKS.
+    """One rank: the columns job … command of window/schema.py, RANKS.
 
     `addresses`, `gpus` and `nics` are for others to fill in (dataclasses.replace): they need connections and devices.
     """

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rankscope.observer.census.found import FoundRank
 from rankscope.observer.census.identity import printable
-from rankscope.observer.census.ranks import FoundRank
 from rankscope.probes.gpu.series import GpuRecording
 from rankscope.probes.host import procfs
 from rankscope.probes.host.procfs import ROOT, proc_path

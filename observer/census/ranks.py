@@ -15,8 +15,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rankscope.observer.census.candidates import Candidate, Libraries, Scan, scan
-from rankscope.observer.census.containers import Container, find_container
+from rankscope.observer.census.candidates import Candidate, Scan, scan
+from rankscope.observer.census.containers import find_container
+from rankscope.observer.census.found import FoundRank, RankCensus, Rejected, Worker
 from rankscope.observer.census.identity import Claim, RankIdentity, parse_arguments, printable, shorten
 from rankscope.observer.census.kinship import Connections
 from rankscope.observer.census.launchers import is_tool, launcher_name
@@ -27,53 +28,6 @@ from rankscope.probes.host.procfs import ROOT
 
 MAX_DEPTH = 64
 MAX_WORKERS = 4096  # of one rank
-
-
-@dataclass(frozen=True, slots=True)
-class Worker:
-    """A process that belongs to a rank. kind: loader (feeds data) | tracker, forkserver (of Python's multiprocessing) |
-    compiler (torch.compile) | helper (anything else the rank started)."""
-
-    pid: int
-    kind: str
-    comm: str
-
-
-@dataclass(frozen=True, slots=True)
-class FoundRank:
-    """A training process. (pid, start_ticks) names it for ever; `start_s` is seconds since boot.
-
-    `launcher` says who gave it its identity; `guessed`: its number is a guess.
-    """
-
-    identity: RankIdentity
-    pid: int
-    start_ticks: int
-    start_s: float
-    workers: tuple[Worker, ...]
-    libraries: Libraries
-    container: Container | None
-    cgroup: str
-    launcher: str
-    guessed: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Rejected:
-    """A process that looks like a rank and is none."""
-
-    pid: int
-    comm: str
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class RankCensus:
-    """The ranks of a host, by job and rank. `notes`: what could not be known, and why."""
-
-    ranks: tuple[FoundRank, ...]
-    rejected: tuple[Rejected, ...]
-    notes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rankscope.observer.census.ranks import FoundRank
+from rankscope.observer.census.found import FoundRank
 from rankscope.observer.live.observation import Observation, Totals
 from rankscope.observer.tables import reading
 from rankscope.observer.tables.raw import OpenAbsence

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import numpy as np
 
-from rankscope.observer.census.ranks import FoundRank
+from rankscope.observer.census.found import FoundRank
 from rankscope.observer.finish.last import LastReadings
 from rankscope.observer.finish.raw import thread_name
 from rankscope.observer.live.observation import Observation, Totals
 from rankscope.observer.live.process_watch import ProcessWatch
 from rankscope.observer.tables import job as gpu_window
-from rankscope.observer.tables.rank import RankFound
+from rankscope.observer.tables.rank import RankWindow
 from rankscope.observer.thread import helper_threads
 from rankscope.observer.window.rows import CounterRow, RankRow
 from rankscope.probes.bpf import ring
 from rankscope.probes.host import procfs
 
 
-def rank_row(running: Observation, rank: FoundRank, found: RankFound, last: LastReadings) -> RankRow:
+def rank_row(running: Observation, rank: FoundRank, found: RankWindow, last: LastReadings) -> RankRow:
     """The row of the table `ranks`."""
     identity, process = rank.identity, running.processes[rank.pid]
     mine = [flow for flow in last.flows if flow.pid == rank.pid]
@@ -78,7 +78,7 @@ def _address(endpoint: str) -> str:
     return endpoint.rpartition(":")[0].strip("[]")
 
 
-def _stopped_s(pid: int, found: RankFound, last: LastReadings) -> float:
+def _stopped_s(pid: int, found: RankWindow, last: LastReadings) -> float:
     """Time in job-control stop. A process that was stopped all along never switched: its state alone tells."""
     if found.stopped_s > 0 or last.states[pid] != "stopped":
         return found.stopped_s

@@ -6,8 +6,8 @@ import importlib.metadata
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from rankscope.observer.census.found import FoundRank
 from rankscope.observer.census.owners import uses_accelerator
-from rankscope.observer.census.ranks import FoundRank
 from rankscope.observer.finish.last import LastReadings, read_last
 from rankscope.observer.finish.rank_rows import helper_rows, rank_row
 from rankscope.observer.finish.raw import raw_process
@@ -18,7 +18,7 @@ from rankscope.observer.live.process_watch import LOADER, TRAINING
 from rankscope.observer.tables import cpu_rows, pattern_rows
 from rankscope.observer.tables import job as gpu_window
 from rankscope.observer.tables.collective_rows import collective_rows
-from rankscope.observer.tables.rank import RankFound, find_rank, side_patterns, step_period
+from rankscope.observer.tables.rank import RankWindow, find_rank, side_patterns, step_period
 from rankscope.observer.tables.raw import RawProcess
 from rankscope.observer.thread.patterns import MeasuredPattern
 from rankscope.observer.thread.steps import common_period
@@ -128,7 +128,7 @@ def _manifest(running: Observation, job: str, last: LastReadings, start: float, 
 
 
 def _add_rank(
-    tables: _Tables, running: Observation, rank: FoundRank, raw: RawProcess, found: RankFound, last: LastReadings,
+    tables: _Tables, running: Observation, rank: FoundRank, raw: RawProcess, found: RankWindow, last: LastReadings,
     before: Totals,
 ) -> None:  # fmt: skip
     number = rank.identity.rank

@@ -2,7 +2,7 @@
 
 The host enqueues and runs ahead, so at most instants two things happen at once, and DESIGN.md says which one counts:
 gpu > memory > collective > python. Each segment of the host's timeline is cut at the edges of the GPU's sample intervals; of a
-segment that lies in an interval with shares (c, n, idle) of gpu_levels.py
+segment that lies in an interval with shares (c, n, idle) of levels.py
 
     share    the part in which the GPU was idle: only this is on the critical path of the host
     compute  (1 − share) · c/(c + n) of it        collective  (1 − share) · n/(c + n) of it

@@ -1,4 +1,4 @@
-"""Rows of what a rank's GPU did, for the table `patterns`; copies by their traffic. Pure. The reasoning is gpu_path.py's."""
+"""Rows of what a rank's GPU did, for the table `patterns`; copies by their traffic. Pure. The reasoning is in overlay.py."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class GpuView:
 
 
 def lay_over(line: Timeline, labels: Words, shares: Shares) -> tuple[Timeline, Words, GpuTime]:
-    """gpu_path.overlay, with names and bytes for the waits for the GPU that turn out to be copies: a new scope for each."""
+    """overlay.overlay, with names and bytes for the waits for the GPU that turn out to be copies: a new scope for each."""
     line, time = overlay.overlay(line, shares)
     functions, moved, index = list(labels.device), labels.device_bytes.tolist(), line.device.copy()
     new: dict[tuple[int, str], int] = {}

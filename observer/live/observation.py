@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rankscope.observer.census.ranks import FoundRank
+from rankscope.observer.census.found import FoundRank
 from rankscope.observer.live import kernel_probes, process_watch
 from rankscope.observer.live.fallback import Fallback
 from rankscope.observer.live.gauges import Gauges

@@ -10,8 +10,8 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 
+from rankscope.observer.census.found import FoundRank
 from rankscope.observer.census.identity import printable
-from rankscope.observer.census.ranks import FoundRank
 from rankscope.observer.window.rows import CounterRow
 from rankscope.probes.nccl import ras as nccl_ras
 from rankscope.probes.nccl import ras_answer

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from rankscope.observer.census import owners as hardware_map
+from rankscope.observer.census import owners as device_owners
+from rankscope.observer.census.found import FoundRank
 from rankscope.observer.census.owners import Hint, uses_accelerator
-from rankscope.observer.census.ranks import FoundRank
 from rankscope.observer.tables.reading import Reading
 from rankscope.probes.gpu.sampler import GpuSampler
 from rankscope.probes.gpu.xid import LoggedXid, logged_xids
@@ -53,7 +53,7 @@ class Hardware:
         if any(uses_accelerator(rank) for rank in self.ranks):
             self._gpus = GpuSampler(library=self.library)
             self._gpus.listen()
-            self._hints = hardware_map.read_hints(self.ranks, self.root)
+            self._hints = device_owners.read_hints(self.ranks, self.root)
 
     def start(self) -> None:
         """Begin to sample. Returns at once."""
@@ -85,7 +85,7 @@ class Hardware:
             self._reading = Reading(nics=nics, notes=nics.missing if nics.ports else ())
             return self._reading
         gpus, links = self._gpus.stop(rest()), self._links.stop(rest())
-        owners = hardware_map.find_owners(self.ranks, gpus, links.tree, self._hints, self.root)
+        owners = device_owners.find_owners(self.ranks, gpus, links.tree, self._hints, self.root)
         # CUDA builds of frameworks load the runtime on any host, but the driver's library only where there is a driver.
         driver = bool(gpus.growth) or any(rank.libraries.cuda for rank in self.ranks)
         notes = (*gpus.missing, *nics.missing, *links.missing) if driver else ()

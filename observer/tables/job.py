@@ -11,7 +11,7 @@ from rankscope.observer.gpu import levels as gpu_levels
 from rankscope.observer.gpu.levels import Levels, Series
 from rankscope.observer.gpu.rows import GpuView
 from rankscope.observer.tables import hardware_rows
-from rankscope.observer.tables.rank import RankFound
+from rankscope.observer.tables.rank import RankWindow
 from rankscope.observer.tables.raw import RawProcess
 from rankscope.observer.tables.reading import Reading
 from rankscope.observer.thread import device_calls
@@ -129,7 +129,7 @@ def devices(reading: Reading, pid: int) -> tuple[tuple[str, ...], tuple[str, ...
 
 
 def counter_rows(
-    job: JobGpus, whole: Reading, rows: Mapping[int, RankFound], raws: Mapping[int, RawProcess], table: Sequence[CallRow],
+    job: JobGpus, whole: Reading, rows: Mapping[int, RankWindow], raws: Mapping[int, RawProcess], table: Sequence[CallRow],
     before: LaunchCount | None = None, after: LaunchCount | None = None,
 ) -> list[CounterRow]:  # fmt: skip
     """The hardware's counters, and what each rank did with its GPU. `whole`: the reading of all jobs."""
@@ -157,7 +157,7 @@ def counter_rows(
     return result
 
 
-def _rank_rows(rank: int, rows: RankFound, raw: RawProcess, table: Sequence[CallRow]) -> list[CounterRow]:
+def _rank_rows(rank: int, rows: RankWindow, raw: RawProcess, table: Sequence[CallRow]) -> list[CounterRow]:
     calls = raw.events[raw.events["type"] == ring.CALL]
     mine = calls[calls["tid"] == rows.training_thread]
     waited = device_calls.wait_s(mine[np.argsort(mine["ts_ns"], kind="stable")], table)

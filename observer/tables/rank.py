@@ -29,7 +29,7 @@ _C10D = "torch/distributed/distributed_c10d.py"
 
 
 @dataclass(frozen=True, slots=True)
-class RankFound:
+class RankWindow:
     """What one rank was found to do."""
 
     training_thread: int
@@ -57,7 +57,7 @@ def _calls(raw: RawProcess, table: Sequence[CallRow]) -> Events:
     return ordered
 
 
-def find_rank(raw: RawProcess, table: Sequence[CallRow], period: int = 0) -> RankFound:
+def find_rank(raw: RawProcess, table: Sequence[CallRow], period: int = 0) -> RankWindow:
     """What one rank did. A thread without any event yields no pattern, a rank without markers no steps.
 
     `period`: how many markers make a step of the job; 0 where that is not known.
@@ -80,7 +80,7 @@ def find_rank(raw: RawProcess, table: Sequence[CallRow], period: int = 0) -> Ran
         training, times = gpu_rows.add_gpu(training, times, line, gpu, raw.gpu, steps, raw.window_s)
     last = _last_marker_ns(calls, table)
     end_ns = raw.start_ns + raw.window_s * 1e9
-    return RankFound(
+    return RankWindow(
         tid, steps, times, training, others, calls,
         stopped_s=float(line.lengths[line.kind == timeline.STOPPED].sum()),
         last_progress_s=None if last is None else max((end_ns - last) / 1e9, 0.0),

@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 from rank_trees import PLAIN, Tree, torchrun
 
-from rankscope.observer.census.ranks import FoundRank, RankCensus, find_ranks
+from rankscope.observer.census.found import FoundRank, RankCensus
+from rankscope.observer.census.ranks import find_ranks
 
 TRAIN = ["/usr/bin/python3.11", "-u", "train.py", "--lr", "3e-4"]
 SPAWN = "from multiprocessing.spawn import spawn_main; spawn_main(tracker_fd=4)"

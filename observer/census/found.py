@@ -1,0 +1,56 @@
+"""What the census says: ranks, their workers, and processes that only look like ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from rankscope.observer.census.candidates import Libraries
+from rankscope.observer.census.containers import Container
+from rankscope.observer.census.identity import RankIdentity
+
+
+@dataclass(frozen=True, slots=True)
+class Worker:
+    """A process that belongs to a rank. kind: loader (feeds data) | tracker, forkserver (of Python's multiprocessing) |
+    compiler (torch.compile) | helper (anything else the rank started)."""
+
+    pid: int
+    kind: str
+    comm: str
+
+
+@dataclass(frozen=True, slots=True)
+class FoundRank:
+    """A training process. (pid, start_ticks) names it for ever; `start_s` is seconds since boot.
+
+    `launcher` says who gave it its identity; `guessed`: its number is a guess.
+    """
+
+    identity: RankIdentity
+    pid: int
+    start_ticks: int
+    start_s: float
+    workers: tuple[Worker, ...]
+    libraries: Libraries
+    container: Container | None
+    cgroup: str
+    launcher: str
+    guessed: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """A process that looks like a rank and is none."""
+
+    pid: int
+    comm: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class RankCensus:
+    """The ranks of a host, by job and rank. `notes`: what could not be known, and why."""
+
+    ranks: tuple[FoundRank, ...]
+    rejected: tuple[Rejected, ...]
+    notes: tuple[str, ...]
