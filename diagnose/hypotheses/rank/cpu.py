@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -85,8 +86,19 @@ def _ready_evidence(case: Case, ready: float, how: str) -> Evidence:
     return Evidence("scheduler", f"ready, not running ({how})", value, max(expected, 0.0), "s/step", len(case.peers))
 
 
-def _queue_charge(case: Case, queued: float, diffuse: float) -> Hypothesis:
-    """Who ran while the rank stood in the queue? Processes of one name are added up."""
+@dataclass(frozen=True, slots=True)
+class _Takers:
+    """Who ran while the rank stood in the queue, seconds of the window. Processes of one name are added up."""
+
+    foreign: tuple[tuple[str, float, tuple[int, ...]], ...]  # name, seconds, pids; who took most first
+    ours_s: float  # ranks of the same job
+
+    @property
+    def foreign_s(self) -> float:
+        return sum(seconds for _, seconds, _ in self.foreign)
+
+
+def _takers(case: Case) -> _Takers:
     job = set(case.fleet.ranks.pid.tolist())
     foreign: dict[str, tuple[float, list[int]]] = {}
     ours = 0.0
@@ -96,42 +108,48 @@ def _queue_charge(case: Case, queued: float, diffuse: float) -> Hypothesis:
             continue
         total, pids = foreign.get(counter.comm, (0.0, []))
         foreign[counter.comm] = (total + counter.value, [*pids, counter.pid] if counter.pid >= 0 else pids)
-    needed = _PART * queued * max(case.steps, 1)
+    ordered = sorted(foreign.items(), key=lambda item: -item[1][0])
+    return _Takers(tuple((comm, total, tuple(pids)) for comm, (total, pids) in ordered), ours)
+
+
+def _queue_charge(case: Case, queued: float, diffuse: float) -> Hypothesis:
+    """Who ran while the rank stood in the queue?"""
+    takers, steps = _takers(case), max(case.steps, 1)
+    needed, lost_s = _PART * queued * steps, queued + diffuse
     evidence = [_ready_evidence(case, queued, "queue")]
-    takers = sorted(foreign.items(), key=lambda item: -item[1][0])
-    taken = sum(total for _, (total, _) in takers)
-    watched = "cpu.taken_s" in case.fleet.counters
-    if watched and taken + ours < needed:
-        return _nobody_charge(case, queued, diffuse, taken + ours, evidence)
-    if takers and taken >= needed and taken >= ours:
-        comm, (total, pids) = takers[0]
-        who = f"{comm} ({pids[0]})" if len(pids) == 1 else f"{comm} ({len(pids)} processes)" if pids else comm
-        evidence.extend(
-            Evidence("scheduler", f"CPU taken by {name}", each / max(case.steps, 1), 0.0, "s/step")
-            for name, (each, _) in takers[:3]
-            if each >= 0.1 * taken
-        )
-        interrupted = INTERRUPTS.match(comm)
-        if interrupted is not None and total - _interrupted_peers_s(case) >= needed:
-            cpu = f"cpu{interrupted[1]}"
-            action = f"See what interrupts {cpu} of {case.host} (/proc/softirqs, mpstat -P ALL 1): steer it to CPUs without ranks."
-            return case.charge("cpu", "irq", queued + diffuse, CONVICTED, tuple(evidence), action, instance=cpu)
-        action = f"Move or stop {who} on {case.host}, or give the rank CPUs of its own."
-        return case.charge("cpu", "contended", queued + diffuse, CONVICTED, tuple(evidence), action, instance=who)
-    if ours >= needed and _is_crowded(case):
+    if "cpu.taken_s" in case.fleet.counters and takers.foreign_s + takers.ours_s < needed:
+        return _nobody_charge(case, queued, diffuse, takers.foreign_s + takers.ours_s, evidence)
+    if takers.foreign and takers.foreign_s >= max(needed, takers.ours_s):
+        return _foreign_charge(case, takers, needed, lost_s, evidence)
+    if takers.ours_s >= needed:
         evidence.append(
-            Evidence("scheduler", "CPU taken by ranks of the same job", ours / max(case.steps, 1), 0.0, "s/step")
+            Evidence("scheduler", "CPU taken by ranks of the same job", takers.ours_s / steps, 0.0, "s/step")
         )
-        evidence.append(Evidence("process", "allowed CPUs", case.fleet.ranks.cpus[case.rank], None, ""))
-        action = "Several ranks share these CPUs: widen or spread their affinity (taskset, --bind-to, cpuset)."
-        return case.charge("cpu", "affinity", queued + diffuse, CONVICTED, tuple(evidence), action,
-                      instance=case.fleet.ranks.cpus[case.rank])  # fmt: skip
-    if ours >= needed:
-        evidence.append(
-            Evidence("scheduler", "CPU taken by ranks of the same job", ours / max(case.steps, 1), 0.0, "s/step")
-        )
+        if _is_crowded(case):
+            cpus = case.fleet.ranks.cpus[case.rank]
+            evidence.append(Evidence("process", "allowed CPUs", cpus, None, ""))
+            action = "Several ranks share these CPUs: widen or spread their affinity (taskset, --bind-to, cpuset)."
+            return case.charge("cpu", "affinity", lost_s, CONVICTED, tuple(evidence), action, cpus)
     action = f"Find what runs on the CPUs of this rank on {case.host} (pidstat 1, top)."
-    return case.charge("cpu", "contended", queued + diffuse, NO_COUNTER, tuple(evidence), action)
+    return case.charge("cpu", "contended", lost_s, NO_COUNTER, tuple(evidence), action)
+
+
+def _foreign_charge(case: Case, takers: _Takers, needed: float, lost_s: float, evidence: list[Evidence]) -> Hypothesis:
+    """Processes that are not of the job took the CPU: the one that took most is named, or the interrupts that it stands for."""
+    told = (*evidence, *(
+        Evidence("scheduler", f"CPU taken by {name}", seconds / max(case.steps, 1), 0.0, "s/step")
+        for name, seconds, _ in takers.foreign[:3]
+        if seconds >= 0.1 * takers.foreign_s
+    ))  # fmt: skip
+    comm, total, pids = takers.foreign[0]
+    interrupted = INTERRUPTS.match(comm)
+    if interrupted is not None and total - _interrupted_peers_s(case) >= needed:
+        cpu = f"cpu{interrupted[1]}"
+        action = f"See what interrupts {cpu} of {case.host} (/proc/softirqs, mpstat -P ALL 1): steer it to CPUs without ranks."
+        return case.charge("cpu", "irq", lost_s, CONVICTED, told, action, cpu)
+    who = f"{comm} ({pids[0]})" if len(pids) == 1 else f"{comm} ({len(pids)} processes)" if pids else comm
+    action = f"Move or stop {who} on {case.host}, or give the rank CPUs of its own."
+    return case.charge("cpu", "contended", lost_s, CONVICTED, told, action, who)
 
 
 def _interrupted_peers_s(case: Case) -> float:

@@ -3,7 +3,11 @@
 A step of a rank is a list of functions with mean seconds; noise is lognormal per rank, step and function, with a
 persistent factor per rank and rare long stalls, as on a busy host. Collectives end together:
 
-T(s) = max over ranks of own(r, s) + transfer(s),  wait(r, s) = T(s) - own(r, s)
+T(s) = max over ranks of own(r, s) + transfer(s),  wait(r, s) = T(s) - own(r, s) + left(r, s) - left(r, s - 1)
+
+What the model of the diagnoser does not assume is in them too: ranks leave a collective at moments of their own, left(r, s); the noise of
+a host wanders from step to step and all its ranks share it; a part of the transfer is hidden behind own work, another one in each step.
+A job whose noise is 0 has none of them.
 """
 
 from __future__ import annotations
@@ -85,6 +89,9 @@ class Job:
     start: float = 1_760_000_000.0
     name: str = "job-a"
     transfer_s: float = 0.04
+    leaving_s: float = 0.0005  # mean time after the end of a collective at which a rank leaves it
+    wander: float = 0.01  # standard deviation of what all ranks of a host share, correlated from step to step
+    hidden: float = 0.3  # at most this share of a step's transfer goes on while ranks work already
     namespaces: int = 1  # node names per observed host
     extra: dict[int, list[tuple[Work, float]]] = field(default_factory=dict)
     scale: dict[int, float] = field(default_factory=dict)  # factor on every Python function of a rank
@@ -125,17 +132,40 @@ def build(job: Job) -> list[Window]:
             works.append(work)
             columns.append(more)
     seconds = np.stack(columns, axis=2)
+    seconds = seconds * _wandering(job)[:, :, None]
     own = seconds.sum(axis=2)
     slowest_link = min(job.slow_links.values(), default=1.0)
     base = job.sent_bytes / job.link_rate
     transfer = (job.transfer_s + base / slowest_link - base) * np.exp(rng.normal(0, 2 * job.noise, job.steps))
-    total = own.max(axis=0) + transfer
-    wait = total - own
-    start = np.concatenate(([0.0], np.cumsum(total)[:-1]))
+    total, wait, start = _lengths(job, own, transfer)
     by_host: dict[int, list[int]] = {}
     for rank in range(job.ranks):
         by_host.setdefault(rank * job.hosts // job.ranks, []).append(rank)
     return [_window(job, host, ranks, works, seconds, own, wait, total, start, rng) for host, ranks in by_host.items()]
+
+
+def _wandering(job: Job) -> Any:
+    """Ranks x steps: the factor on all work of a host, x(s) = 0.8 x(s - 1) + noise."""
+    rng = np.random.default_rng((job.seed, 1))
+    wander = job.wander if job.noise else 0.0
+    shocks = rng.normal(0, 0.6 * wander, (job.hosts, job.steps))  # 0.6² = 1 - 0.8²
+    shared = np.zeros_like(shocks)
+    for step in range(job.steps):
+        shared[:, step] = (0.8 * shared[:, step - 1] if step else 0.0) + shocks[:, step]
+    return np.exp(shared)[np.arange(job.ranks) * job.hosts // job.ranks]
+
+
+def _lengths(job: Job, own: Any, transfer: Any) -> tuple[Any, Any, Any]:
+    """Ranks x steps: how long a rank's step is, what it stays in collectives, and when it begins."""
+    rng = np.random.default_rng((job.seed, 2))
+    seen = transfer * (1 - rng.uniform(0, job.hidden if job.noise else 0.0, job.steps))
+    length = own.max(axis=0) + seen
+    left = rng.exponential(job.leaving_s, own.shape) if job.noise and job.leaving_s else np.zeros(own.shape)
+    left = np.minimum(left, 0.5 * seen.min())
+    before = np.concatenate([np.zeros((job.ranks, 1)), left[:, :-1]], axis=1)
+    total = length[None, :] + left - before
+    start = np.concatenate([[0.0], np.cumsum(length)[:-1]])[None, :] + before
+    return total, total - own, start
 
 
 def _window(job: Job, host: int, ranks: list[int], works: list[Work], seconds: Any, own: Any, wait: Any, total: Any,
@@ -146,7 +176,7 @@ def _window(job: Job, host: int, ranks: list[int], works: list[Work], seconds: A
     for rank in ranks:
         for step in range(job.steps):
             parts = {f"{kind}_s": float(seconds[rank, step, index].sum()) for kind, index in column.items()}
-            steps.append({"rank": rank, "step": step, "start_s": start[step], "seconds": total[step],
+            steps.append({"rank": rank, "step": step, "start_s": start[rank, step], "seconds": total[rank, step],
                           "own_s": own[rank, step], "wait_s": wait[rank, step], **parts})  # fmt: skip
         for index, work in enumerate(works):
             mean = float(seconds[rank, :, index].mean())
@@ -158,7 +188,7 @@ def _window(job: Job, host: int, ranks: list[int], works: list[Work], seconds: A
         waiting = Work("collective", "allreduce", 0, 820, f"{TORCH}/autograd/graph.py", "gloo", "_engine_run_backward")
         patterns.append(_pattern(rank, waiting, float(wait[rank].mean()), job, tree))
     tables = {
-        "ranks": [_rank(job, rank, host, float(total.mean())) for rank in ranks],
+        "ranks": [_rank(job, rank, host, float(total[rank].mean())) for rank in ranks],
         "steps": steps,
         "patterns": patterns,
         "collectives": [],

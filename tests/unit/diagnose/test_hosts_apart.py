@@ -62,7 +62,7 @@ def disagreement(windows: list[Window]) -> tuple[float, int]:
 @pytest.mark.parametrize("clock_s", [0.0, 0.003, 0.11, -0.11])
 @pytest.mark.parametrize("late_s", [0.0, 0.1, 1.3, 5.9])
 def test_one_column_is_one_iteration(late_s: float, clock_s: float, shape: Callable[[Window], Window]) -> None:
-    first, second = (shape(window) for window in build(Job(hosts=2, steps=70)))
+    first, second = (shape(window) for window in build(Job(hosts=2, steps=70, leaving_s=0.0)))
     apart, common = disagreement([first, moved(second, late_s, clock_s)])
     assert apart < 1e-4
     assert common >= 70 - late_s / (0.8 * STEP_S) - 2
