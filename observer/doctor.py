@@ -20,7 +20,7 @@ _TRACEPOINTS = ("sched/sched_switch", "sched/sched_wakeup", "sched/sched_process
 
 
 @dataclass(frozen=True, slots=True)
-class Finding:
+class Requirement:
     """One thing looked at. `ok` None: could not be found out. `required`: without it nothing can be observed."""
 
     name: str
@@ -30,9 +30,9 @@ class Finding:
     required: bool
 
 
-def examine(root: Path = Path("/")) -> tuple[Finding, ...]:
+def examine(root: Path = Path("/")) -> tuple[Requirement, ...]:
     """Every check, in the order an operator would fix them. Never raises."""
-    checks: tuple[Callable[[Path], Finding], ...] = (
+    checks: tuple[Callable[[Path], Requirement], ...] = (
         _machine, _kernel, _root_rights, _pid_namespace, _bcc, _headers, _tracefs, _btf, _lockdown, _load, _numpy, _pyspy, _nvml, _psi,
     )  # fmt: skip
     findings = []
@@ -40,135 +40,137 @@ def examine(root: Path = Path("/")) -> tuple[Finding, ...]:
         try:
             findings.append(check(root))
         except Exception as error:
-            findings.append(Finding(check.__name__.strip("_"), None, f"could not be examined: {error}", "", False))
+            findings.append(Requirement(check.__name__.strip("_"), None, f"could not be examined: {error}", "", False))
     return tuple(findings)
 
 
-def _machine(_: Path) -> Finding:
+def _machine(_: Path) -> Requirement:
     machine = platform.machine()
-    return Finding("machine", machine == "x86_64", machine, "Only x86-64 is supported so far.", True)
+    return Requirement("machine", machine == "x86_64", machine, "Only x86-64 is supported so far.", True)
 
 
-def _kernel(_: Path) -> Finding:
+def _kernel(_: Path) -> Requirement:
     release = os.uname().release
     numbers = tuple(int("".join(filter(str.isdigit, part)) or 0) for part in release.split(".")[:2])
-    return Finding("kernel", numbers >= _MIN_KERNEL, release, "Linux 5.8 or newer is needed (BPF ring buffer).", True)
+    return Requirement(
+        "kernel", numbers >= _MIN_KERNEL, release, "Linux 5.8 or newer is needed (BPF ring buffer).", True
+    )
 
 
-def _root_rights(_: Path) -> Finding:
+def _root_rights(_: Path) -> Requirement:
     uid = os.geteuid()
-    return Finding("rights", uid == 0, "root" if uid == 0 else f"user {uid}", "Run as root (sudo).", True)
+    return Requirement("rights", uid == 0, "root" if uid == 0 else f"user {uid}", "Run as root (sudo).", True)
 
 
-def _pid_namespace(root: Path) -> Finding:
+def _pid_namespace(root: Path) -> Requirement:
     from rankscope.observer.live.kernel_probes import in_initial_pid_namespace
 
     inside = in_initial_pid_namespace(root)
-    return Finding(
+    return Requirement(
         "pid namespace", inside, "the host's" if inside else "one of its own: threads have other numbers than in the kernel",
         "Run on the host, or in a container that shares the host's pid namespace (hostPID).", True,
     )  # fmt: skip
 
 
-def _bcc(_: Path) -> Finding:
+def _bcc(_: Path) -> Requirement:
     if importlib.util.find_spec("bcc") is None:
-        return Finding(
+        return Requirement(
             "bcc", False, f"not importable by {sys.executable}",
             "apt-get install python3-bpfcc (dnf install python3-bcc), and a virtual environment with system site packages.", True,
         )  # fmt: skip
     import bcc
 
-    return Finding("bcc", True, str(getattr(bcc, "__version__", "present")), "", True)
+    return Requirement("bcc", True, str(getattr(bcc, "__version__", "present")), "", True)
 
 
-def _headers(root: Path) -> Finding:
+def _headers(root: Path) -> Requirement:
     try:
         found = headers.find(root)
     except RankscopeError as error:
-        return Finding("kernel headers", False, str(error), error.help, True)
-    return Finding("kernel headers", True, found.how, "", True)
+        return Requirement("kernel headers", False, str(error), error.help, True)
+    return Requirement("kernel headers", True, found.how, "", True)
 
 
-def _tracefs(root: Path) -> Finding:
+def _tracefs(root: Path) -> Requirement:
     for place in ("sys/kernel/tracing/events", "sys/kernel/debug/tracing/events"):
         if (root / place).is_dir():
             missing = [point for point in _TRACEPOINTS if not (root / place / point).is_dir()]
             detail = f"missing: {', '.join(missing)}" if missing else "tracefs is mounted"
-            return Finding(
+            return Requirement(
                 "tracepoints",
                 not missing,
                 detail,
                 "The kernel needs CONFIG_FTRACE_SYSCALLS and CONFIG_SCHED_TRACER.",
                 True,
             )
-    return Finding(
+    return Requirement(
         "tracepoints", True, "tracefs is not mounted; it is mounted for the observer alone when needed", "", True
     )
 
 
-def _btf(root: Path) -> Finding:
+def _btf(root: Path) -> Requirement:
     try:
         offset = btf.kernel(root).offset("task_struct", "files")
         btf.kernel.cache_clear()
     except RankscopeError as error:
-        return Finding("kernel types (BTF)", False, str(error), error.help, False)
-    return Finding("kernel types (BTF)", True, f"task_struct.files at {offset}", "", False)
+        return Requirement("kernel types (BTF)", False, str(error), error.help, False)
+    return Requirement("kernel types (BTF)", True, f"task_struct.files at {offset}", "", False)
 
 
-def _lockdown(root: Path) -> Finding:
+def _lockdown(root: Path) -> Requirement:
     path = root / "sys/kernel/security/lockdown"
     try:
         mode = path.read_text(encoding="ascii").partition("[")[2].partition("]")[0]
     except OSError:
-        return Finding("kernel lockdown", True, "none", "", True)
-    return Finding(
+        return Requirement("kernel lockdown", True, "none", "", True)
+    return Requirement(
         "kernel lockdown", mode != "confidentiality", mode,
         "Lockdown 'confidentiality' forbids reading memory from BPF: boot with lockdown=integrity.", True,
     )  # fmt: skip
 
 
-def _load(root: Path) -> Finding:
+def _load(root: Path) -> Requirement:
     """The real thing: compile all probes, attach them, and let go of them again."""
     name = "probes load"
     if os.geteuid() != 0 or root != Path("/"):
-        return Finding(name, None, "needs root on the live host", "Run as root (sudo).", True)
+        return Requirement(name, None, "needs root on the live host", "Run as root (sudo).", True)
     from rankscope.observer.live import kernel_probes
 
     try:
         probes = kernel_probes.load(hz=99)
     except RankscopeError as error:
-        return Finding(name, False, str(error), error.help, True)
+        return Requirement(name, False, str(error), error.help, True)
     notes, programs = probes.notes, len(probes.module.costs())
     probes.close()
     if notes:
-        return Finding(name, False, "; ".join(notes), "What is left still works.", False)
-    return Finding(
+        return Requirement(name, False, "; ".join(notes), "What is left still works.", False)
+    return Requirement(
         name, True, f"{programs} programs loaded and attached" if programs else "all loaded and attached", "", True
     )
 
 
-def _numpy(_: Path) -> Finding:
+def _numpy(_: Path) -> Requirement:
     names = ("numpy", "pyarrow", "psutil", "typer")
     missing = [name for name in names if importlib.util.find_spec(name) is None]
     versions = ", ".join(f"{name} {importlib.metadata.version(name)}" for name in names if name not in missing)
-    return Finding("libraries", not missing, versions or "none", f"pip install {' '.join(missing)}", True)
+    return Requirement("libraries", not missing, versions or "none", f"pip install {' '.join(missing)}", True)
 
 
-def _pyspy(_: Path) -> Finding:
+def _pyspy(_: Path) -> Requirement:
     beside = Path(sys.executable).with_name("py-spy")
     found = str(beside) if beside.exists() else shutil.which("py-spy")
-    return Finding(
+    return Requirement(
         "py-spy (fallback)", found is not None, "present" if found else "absent", "pip install py-spy", False
     )
 
 
-def _nvml(_: Path) -> Finding:
+def _nvml(_: Path) -> Requirement:
     try:
         import pynvml
 
         pynvml.nvmlInit()
     except Exception as error:
-        return Finding(
+        return Requirement(
             "NVML",
             None,
             f"no NVIDIA driver here ({type(error).__name__})",
@@ -177,12 +179,12 @@ def _nvml(_: Path) -> Finding:
         )
     count = pynvml.nvmlDeviceGetCount()
     pynvml.nvmlShutdown()
-    return Finding("NVML", True, f"{count} GPUs", "", False)
+    return Requirement("NVML", True, f"{count} GPUs", "", False)
 
 
-def _psi(root: Path) -> Finding:
+def _psi(root: Path) -> Requirement:
     there = (root / "proc/pressure/cpu").exists()
-    return Finding(
+    return Requirement(
         "pressure stall information",
         there,
         "present" if there else "absent",

@@ -9,7 +9,7 @@ import pyarrow as pa
 
 from rankscope.diagnose.fleet.columns import floats, ints, labels, texts
 from rankscope.diagnose.fleet.counters import Columns, Counters
-from rankscope.diagnose.fleet.labels import Holder, Holders, Labels
+from rankscope.diagnose.fleet.labels import GilHolder, Holders, Labels
 from rankscope.diagnose.fleet.model import Flows, Patterns, Ranks
 from rankscope.diagnose.fleet.stacks import Stacks, merged
 from rankscope.diagnose.verdict.note import Note, NoteCode
@@ -134,7 +134,7 @@ def _holders(table: pa.Table) -> Holders:
     key = np.column_stack([name.codes[rows], file.codes[rows], line[rows], thread.codes[rows]])
     each, number = np.unique(key, axis=0, return_inverse=True)
     codes[rows] = number.reshape(-1)
-    values = (Holder(name.values[n], file.values[f], at, thread.values[t]) for n, f, at, t in each.tolist())
+    values = (GilHolder(name.values[n], file.values[f], at, thread.values[t]) for n, f, at, t in each.tolist())
     return Holders(codes, tuple(values))
 
 

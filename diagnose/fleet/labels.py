@@ -28,7 +28,7 @@ class Labels:
 
 
 @dataclass(frozen=True, slots=True)
-class Holder:
+class GilHolder:
     """Who held the GIL: a function ('' and 0 where it was not seen) on a thread."""
 
     name: str
@@ -48,9 +48,9 @@ class Holders:
     """One code per row, a number in `values`; -1 where nobody knows or something else was waited for."""
 
     codes: Ints
-    values: tuple[Holder, ...]
+    values: tuple[GilHolder, ...]
 
-    def at(self, row: int) -> Holder | None:
+    def at(self, row: int) -> GilHolder | None:
         number = int(self.codes[row])
         return self.values[number] if number >= 0 else None
 

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.fleet.labels import Holder
+from rankscope.diagnose.fleet.labels import GilHolder
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.stats.robust import nan_median
 from rankscope.diagnose.verdict.function import Function
@@ -46,7 +46,7 @@ class FunctionExcess:
     caller: str
     own_s: float
     peers_s: float
-    holder: Holder | None = None  # who held the GIL, where that is what was waited for
+    holder: GilHolder | None = None  # who held the GIL, where that is what was waited for
 
     @property
     def excess_s(self) -> float:

@@ -45,7 +45,7 @@ class LastReadings:
     window_s: float
     hz: int
     natives: NativeNames
-    hardware: reading.Reading
+    hardware: reading.HardwareReading
     launches: LaunchCount | None
 
 

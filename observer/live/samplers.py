@@ -1,6 +1,6 @@
 """The hardware under the ranks during one window: GPUs, network ports and PCI links sampled on threads of their own.
 
-In: this host, through NVML and sysfs. Out: Reading. Nothing here waits for a device: what does not answer is left behind with a
+In: this host, through NVML and sysfs. Out: HardwareReading. Nothing here waits for a device: what does not answer is left behind with a
 note (probes/sampling.py). GPUs and PCI links are read only where a rank uses an accelerator.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 from rankscope.observer.census import owners as device_owners
 from rankscope.observer.census.found import FoundRank
 from rankscope.observer.census.owners import Hint, uses_accelerator
-from rankscope.observer.tables.reading import Reading
+from rankscope.observer.tables.reading import HardwareReading
 from rankscope.probes.gpu.sampler import GpuSampler
 from rankscope.probes.gpu.xid import LoggedXid, logged_xids
 from rankscope.probes.host.kmsg import read_kmsg
@@ -45,7 +45,7 @@ class Hardware:
     _nics: PortSampler | None = None
     _links: PcieSampler | None = None
     _hints: dict[int, Hint] = field(default_factory=dict)
-    _reading: Reading | None = None
+    _reading: HardwareReading | None = None
     _started_s: float = 0.0
 
     def listen(self) -> None:
@@ -68,7 +68,7 @@ class Hardware:
             self._gpus.start()
             self._links.start()
 
-    def stop(self) -> Reading:
+    def stop(self) -> HardwareReading:
         """End, once, and say what was seen. Never raises, and takes at most `_STOP_S` seconds however many devices hang."""
         if self._reading is not None:
             return self._reading
@@ -82,7 +82,7 @@ class Hardware:
             if self._gpus is not None:  # it listened, and no window began
                 self._gpus.stop(rest())
             # A host without cards of its own (a virtual machine) is not worth a word where no rank needs one.
-            self._reading = Reading(nics=nics, notes=nics.missing if nics.ports else ())
+            self._reading = HardwareReading(nics=nics, notes=nics.missing if nics.ports else ())
             return self._reading
         gpus, links = self._gpus.stop(rest()), self._links.stop(rest())
         owners = device_owners.find_owners(self.ranks, gpus, links.tree, self._hints, self.root)
@@ -90,7 +90,7 @@ class Hardware:
         driver = bool(gpus.growth) or any(rank.libraries.cuda for rank in self.ranks)
         notes = (*gpus.missing, *nics.missing, *links.missing) if driver else ()
         earlier = _earlier_xids(self._started_s, self.root) if gpus.growth else ()
-        self._reading = Reading(gpus, nics, links, owners, earlier, notes)
+        self._reading = HardwareReading(gpus, nics, links, owners, earlier, notes)
         return self._reading
 
     def close(self) -> None:
@@ -107,7 +107,7 @@ def _earlier_xids(until_s: float, root: Path) -> tuple[LoggedXid, ...]:
     return tuple(xid for xid in logged_xids(messages) if until_s - EARLIER_S <= xid.time_s < until_s)
 
 
-def of_job(reading: Reading, ranks: Sequence[FoundRank]) -> Reading:
+def of_job(reading: HardwareReading, ranks: Sequence[FoundRank]) -> HardwareReading:
     """The same, with the owners among these ranks only, and the notes that concern them."""
     owners = reading.owners.of({rank.pid for rank in ranks})
     concerned = reading.notes if any(uses_accelerator(rank) for rank in ranks) else ()

@@ -1,6 +1,6 @@
 """Rows of the table `counters` for GPUs, NVLinks, PCI links and network ports. Pure.
 
-In: what the samplers saw (Reading). Out: rows with the names of schema.COUNTER_NAMES. A row belongs to the rank that uses the
+In: what the samplers saw (HardwareReading). Out: rows with the names of schema.COUNTER_NAMES. A row belongs to the rank that uses the
 device (−1: several ranks', or all of the host's); what a device does not tell has no row. Devices that the job does not use are left
 out where it is known which ones it uses.
 """
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from rankscope.observer.census.owners import Foreign
-from rankscope.observer.tables.reading import Reading
+from rankscope.observer.tables.reading import HardwareReading
 from rankscope.observer.thread import resource_use
 from rankscope.observer.thread.resource_use import Use
 from rankscope.observer.window.rows import CounterRow
@@ -58,7 +58,7 @@ def level(
 
 
 def counter_rows(
-    reading: Reading,
+    reading: HardwareReading,
     others: frozenset[int],
     ports_of_others: frozenset[str],
     numbers: Mapping[int, int],

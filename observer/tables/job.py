@@ -13,7 +13,7 @@ from rankscope.observer.gpu.rows import GpuView
 from rankscope.observer.tables import hardware_rows
 from rankscope.observer.tables.rank import RankWindow
 from rankscope.observer.tables.raw import RawProcess
-from rankscope.observer.tables.reading import Reading
+from rankscope.observer.tables.reading import HardwareReading
 from rankscope.observer.thread import device_calls
 from rankscope.observer.thread.resource_use import Use
 from rankscope.observer.window.rows import CounterRow
@@ -28,7 +28,7 @@ from rankscope.probes.gpu.series import GPM, POWER, GpuSamples
 class JobGpus:
     """The GPUs of one job on this host. `numbers`: pid → rank."""
 
-    reading: Reading
+    reading: HardwareReading
     numbers: Mapping[int, int]
     levels: Levels | None = None
     computing: Mapping[int, float] = field(default_factory=dict)  # by GPU
@@ -61,7 +61,7 @@ def with_gpus(
     raws: Mapping[int, RawProcess],
     numbers: Mapping[int, int],
     world_size: int,
-    reading: Reading,
+    reading: HardwareReading,
     table: Sequence[CallRow],
 ) -> tuple[dict[int, RawProcess], JobGpus]:
     """The same processes with what their GPUs did; `raws` by pid of the rank, `reading` of this job's owners.
@@ -107,7 +107,7 @@ def with_gpus(
     return found, JobGpus(reading, numbers, levels, computing, tuple(notes))
 
 
-def _link_use(reading: Reading, pid: int, gpus: Sequence[int]) -> tuple[Use | None, str]:
+def _link_use(reading: HardwareReading, pid: int, gpus: Sequence[int]) -> tuple[Use | None, str]:
     """How the rank's collectives use the link that they run over: its network port if that moves bytes, else its NVLinks."""
     ports = {port.growth.name: port for port in reading.nics.ports}
     for name in reading.owners.ports.get(pid, ()):
@@ -123,13 +123,13 @@ def _link_use(reading: Reading, pid: int, gpus: Sequence[int]) -> tuple[Use | No
     return None, "nic"
 
 
-def devices(reading: Reading, pid: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def devices(reading: HardwareReading, pid: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Names of a rank's GPUs and of the ports nearest to them."""
     return tuple(f"gpu{index}" for index in reading.owners.gpus.get(pid, ())), tuple(reading.owners.ports.get(pid, ()))
 
 
 def counter_rows(
-    job: JobGpus, whole: Reading, rows: Mapping[int, RankWindow], raws: Mapping[int, RawProcess], table: Sequence[CallRow],
+    job: JobGpus, whole: HardwareReading, rows: Mapping[int, RankWindow], raws: Mapping[int, RawProcess], table: Sequence[CallRow],
     before: LaunchCount | None = None, after: LaunchCount | None = None,
 ) -> list[CounterRow]:  # fmt: skip
     """The hardware's counters, and what each rank did with its GPU. `whole`: the reading of all jobs."""

@@ -12,7 +12,7 @@ from rankscope.probes.ports.model import NicRecording
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class HardwareReading:
     """What was seen of the hardware in a window, and whose it is. `notes`: what was not seen; `earlier_xids`: logged before it."""
 
     gpus: GpuRecording = field(default_factory=GpuRecording)

@@ -10,7 +10,7 @@ from rankscope.observer.census.owners import Owners
 from rankscope.observer.tables.job import counter_rows, with_gpus
 from rankscope.observer.tables.rank import find_rank
 from rankscope.observer.tables.raw import RawProcess
-from rankscope.observer.tables.reading import Reading
+from rankscope.observer.tables.reading import HardwareReading
 from rankscope.observer.thread.device_calls import device_calls, moved_bytes, wait_s
 from rankscope.observer.thread.functions import StackName
 from rankscope.observer.thread.timeline import COPY, GPU_WAIT
@@ -49,7 +49,7 @@ def raw(pid: int, waits: list[tuple[float, float]]) -> RawProcess:
     )  # fmt: skip
 
 
-def recorded(seen: tuple[int, ...]) -> tuple[dict[int, RawProcess], Reading]:
+def recorded(seen: tuple[int, ...]) -> tuple[dict[int, RawProcess], HardwareReading]:
     """Three ranks, the second of which computes longer; samples of the GPUs in `seen`."""
     ranks = job([0.05] * 3, [0.3, 0.45, 0.3], WINDOW_S)
     samples = []
@@ -67,7 +67,7 @@ def recorded(seen: tuple[int, ...]) -> tuple[dict[int, RawProcess], Reading]:
     growth = tuple(GpuGrowth(index, f"GPU-{index}", "", "H100", 13.0, None, None) for index in range(3))
     owners = Owners({pid: (index,) for index, pid in enumerate(PIDS)})
     raws = {pid: raw(pid, rank.waits) for pid, rank in zip(PIDS, ranks, strict=True)}
-    return raws, Reading(GpuRecording(tuple(samples), growth), owners=owners)
+    return raws, HardwareReading(GpuRecording(tuple(samples), growth), owners=owners)
 
 
 def test_a_slow_gpu_is_found_from_samples_and_calls_alone() -> None:
@@ -97,7 +97,7 @@ def test_a_rank_whose_gpu_says_nothing_is_not_compared_with_those_that_do() -> N
 
 def test_where_no_gpu_is_seen_a_wait_for_it_is_waiting() -> None:
     raws, _ = recorded(())
-    found, gpus = with_gpus(raws, {pid: rank for rank, pid in enumerate(PIDS)}, 3, Reading(), CALL_TABLE)
+    found, gpus = with_gpus(raws, {pid: rank for rank, pid in enumerate(PIDS)}, 3, HardwareReading(), CALL_TABLE)
     assert found == raws and gpus.notes == ()
     times = find_rank(found[701], CALL_TABLE).step_times
     assert float(np.mean(times.own_s)) == pytest.approx(0.06, abs=0.03)

@@ -13,7 +13,7 @@ from rankscope.observer.census.owners import Foreign, Owners, nearest_ports
 from rankscope.observer.gpu.levels import find_levels
 from rankscope.observer.tables.hardware_rows import counter_rows, pcie_limit_hz, port_use
 from rankscope.observer.tables.job import series_of
-from rankscope.observer.tables.reading import Reading
+from rankscope.observer.tables.reading import HardwareReading
 from rankscope.observer.window.counter_names import COUNTER_NAMES
 from rankscope.probes.gpu.model import Gpu
 from rankscope.probes.gpu.series import GpuGrowth, GpuRecording, GpuSamples, LinkGrowth, ProcessUse, Xid
@@ -96,17 +96,19 @@ def pci(address: str, kind: str, **more: Any) -> PcieGrowth:
     return PcieGrowth(address, kind, 0, 19.0, **(values | more))
 
 
-def reading(**parts: Any) -> Reading:
+def reading(**parts: Any) -> HardwareReading:
     values: dict[str, Any] = {
         "gpus": GpuRecording((samples(),), (growth(),)),
         "nics": NicRecording((port([0.9] * 53),)),
         "links": PcieRecording((pci(BUS, "gpu"), pci(NIC_BUS, "nic", ports=("mlx5_3",)), pci(BRIDGE, "bridge", below=(BUS, NIC_BUS)))),
         "owners": Owners({701: (2,)}, {701: ("mlx5_3",)}, (Foreign(2, 999, "miner", 1 << 30, 0.3),)),
     }  # fmt: skip
-    return Reading(**(values | parts))
+    return HardwareReading(**(values | parts))
 
 
-def rows_of(seen: Reading, numbers: dict[int, int] | None = None, **more: Any) -> dict[tuple[str, str], dict[str, Any]]:
+def rows_of(
+    seen: HardwareReading, numbers: dict[int, int] | None = None, **more: Any
+) -> dict[tuple[str, str], dict[str, Any]]:
     rows = counter_rows(seen, more.get("others", frozenset()), frozenset(), numbers or {701: 5}, {2: 0.9}, {2: 41e9})
     keyed = {(row.instance, row.name): asdict(row) for row in rows}
     assert len(keyed) == len(rows), "a counter of an instance occurs twice"
