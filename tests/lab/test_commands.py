@@ -75,7 +75,8 @@ def test_an_interrupt_ends_in_one_line_and_leaves_no_window(torchrun: Torchrun, 
             stdout=subprocess.DEVNULL,
             text=True,
         )
-        time.sleep(12)
+        assert observer.stderr is not None
+        assert any("to go" in line for line in observer.stderr)  # the window has begun
         observer.send_signal(number)
         _, said = observer.communicate(timeout=30)
         assert observer.returncode == code
