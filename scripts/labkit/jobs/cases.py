@@ -102,12 +102,12 @@ def read(path: Path) -> list[Result]:
     if not path.exists():
         return []
     try:
-        return [_from_json(item) for item in json.loads(path.read_text())]
+        return [from_json(item) for item in json.loads(path.read_text())]
     except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{path} holds no results of the lab of jobs: {error}") from None
 
 
-def _from_json(item: dict[str, Any]) -> Result:
+def from_json(item: dict[str, Any]) -> Result:
     return Result(**{
         **item,
         "case": Case(**item["case"]),

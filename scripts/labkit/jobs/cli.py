@@ -12,7 +12,7 @@ from labkit.jobs.cases import Case, Result
 from labkit.jobs.faults import ALL, Building
 from labkit.jobs.launch import installed
 from labkit.jobs.rows import BY_NAME, MAIN
-from labkit.jobs.run import run_cases
+from labkit.jobs.run import judge_again, run_cases
 from labkit.machine import guard
 from labkit.machine.shell import EXIT_NOT_GOOD_ENOUGH, EXIT_USAGE, REPOSITORY, LabError, set_up
 
@@ -23,7 +23,16 @@ BEFORE_TRAINING = Building.name
 def act(args: argparse.Namespace) -> int:
     """Run what the arguments ask for; the exit code."""
     chosen = [case for seed in args.seeds for case in cases_of(args.jobs, args.faults, seed, args.window)]
+    if args.clean:
+        with guard.lab_to_oneself(machine.LOCK, machine.clean_up) as leftovers:
+            print(f"{leftovers} leftovers removed" if leftovers else "nothing was left behind")
+        return 0
     set_up(torch=False)
+    if args.judge_again:
+        results = list(judge_again(args.judge_again))
+        if args.json:
+            cases.save(args.json, results)
+        return _end(results)
     _install()
     file = args.resume or args.json
     try:
@@ -36,11 +45,15 @@ def act(args: argparse.Namespace) -> int:
         print(f"{len(chosen) - len(left)} of {len(chosen)} cases are in {file} already")
     with guard.lab_to_oneself(machine.LOCK, machine.clean_up), machine.reaper():
         began = time.monotonic()
-        for result in run_cases(left, _say_stage, args.keep):
+        for number, result in enumerate(run_cases(left, _say_stage, args.keep), 1):
             results.append(result)
-            _say(result, began, len(results), len(chosen))
+            _say(result, began, number, len(left))
             if file:
                 cases.save(file, results)
+    return _end(results)
+
+
+def _end(results: list[Result]) -> int:
     print()
     print("\n".join(table.table(results)))
     return 0 if table.good_enough(results) else EXIT_NOT_GOOD_ENOUGH

@@ -15,7 +15,7 @@ from labkit.jobs.lines import Line
 from labkit.jobs.rows import PROGRAMS, Row
 from labkit.machine.shell import REPOSITORY, Impossible, LabError
 
-START_TIMEOUT_S = 150.0
+START_TIMEOUT_S = 240.0
 STEADY_STEPS = 30
 # The medians of two stretches of this length agree within that factor: the job is past its start.
 STEADY_S, STEADY = 2.0, 1.2
@@ -148,6 +148,14 @@ class Job:
         last = {of_rank[-1].rank: of_rank[-1] for of_rank in self.lines() if of_rank}
         places = {rank: of_process.get((line.pid, line.born)) for rank, line in last.items()}
         return {rank: pid for rank, pid in places.items() if pid is not None}
+
+    def commands(self) -> set[str]:
+        """Names of the job's processes."""
+        found = set()
+        for pid in machine.processes(self.group):
+            with contextlib.suppress(OSError):
+                found.add(Path(f"/proc/{pid}/comm").read_text().strip())
+        return found
 
     def threads_of(self, pid: int) -> list[int]:
         """All threads of a process and of its children."""

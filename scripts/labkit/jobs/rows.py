@@ -52,9 +52,9 @@ def _boxed(version: str) -> Row:
 
 
 _SHIFT = ("random_shift", 32, "decode", 32)
-_CLEAN = ("clean", 16, "read_review", 16)
+_CLEAN = ("clean", 32, "read_review", 32)
 _ROWS = ("augment", 64, "read_row", 64)
-_MPI = ("standardize", 256, "read_row", 256)
+_MPI = ("standardize", 384, "read_row", 384)
 _JAX = "jax_psum.py --out {out} --coordinator 127.0.0.1:{port} --processes {ranks} "
 _LIGHTNING = "python lightning_ddp.py --out {out} --devices {ranks} "
 _DEEPSPEED = "deepspeed --num_accelerators {ranks} --master_port {port} deepspeed_stage2.py --out {out}"
@@ -95,9 +95,11 @@ TABLE = (
     _torchrun("pipelining", "pipeline.py", 3, "regularize", 32, "read_samples", 1),
     _torchrun("mesh", "mesh.py", 4, "normalize", 64, "read_row", 64),
     _torchrun("trainer", "trainer.py", 2, "tokenize", 16, "read_line", 16, workers=1),
-    Row("deepspeed", "deepspeed", "deepspeed_stage2.py", 2, _DEEPSPEED, "augment", 32, "read_row", 32),
+    Row("deepspeed", "deepspeed", "deepspeed_stage2.py", 2, _DEEPSPEED, "augment", 64, "read_row", 64,
+        env={"TORCH_EXTENSIONS_DIR": "{jobs}/extensions"},
+    ),
     Row(
-        "deepspeed-builds", "deepspeed", "deepspeed_stage2.py", 2, _DEEPSPEED, "augment", 32, "read_row", 32,
+        "deepspeed-builds", "deepspeed", "deepspeed_stage2.py", 2, _DEEPSPEED, "augment", 64, "read_row", 64,
         env={"TORCH_EXTENSIONS_DIR": "{out}/extensions"}, trains=False,
     ),
     _torchrun(

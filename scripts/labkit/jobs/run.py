@@ -14,7 +14,7 @@ from pathlib import Path
 
 from labkit import verdicts
 from labkit.jobs import lines, machine, score
-from labkit.jobs.cases import Case, Ranks, Result
+from labkit.jobs.cases import Case, Ranks, Result, from_json
 from labkit.jobs.faults import ALL, Building, Fault
 from labkit.jobs.launch import Job, JobEnded
 from labkit.jobs.rows import BY_NAME, PROGRAMS
@@ -27,7 +27,8 @@ SETTLE_S = 2.5
 HEAL_TIMEOUT_S = 20.0
 # So long after the order to record a rank is killed: the probes are loaded by then, and steps have been seen.
 KILL_AFTER_S = 5.0
-BUILD_S = 12.0
+BUILD_TIMEOUT_S = 90.0
+COMPILERS = {"ninja", "cc1plus", "c++", "g++"}
 
 Progress = Callable[[Case, str], None]
 
@@ -53,7 +54,7 @@ def _on_one_job(cases: list[Case], progress: Progress, keep: bool) -> Iterator[R
             if row.trains:
                 job.wait_until_steady()
             else:
-                time.sleep(BUILD_S)
+                _wait_for_compiler(job)
             usual_s: float | None = None
             for case in cases:
                 before_s = _settled(job, usual_s) if row.trains else None
@@ -69,6 +70,15 @@ def _on_one_job(cases: list[Case], progress: Progress, keep: bool) -> Iterator[R
         yield from (Result(case, IMPOSSIBLE, str(error)) for case in cases)
     except JobEnded as error:
         yield Result(cases[0], FAILED, str(error), wall_s=time.monotonic() - began)
+
+
+def _wait_for_compiler(job: Job) -> None:
+    """Until the job builds something, before its first step."""
+    deadline = time.monotonic() + BUILD_TIMEOUT_S
+    while not job.commands() & COMPILERS:
+        if job.ended() or time.monotonic() > deadline or any(job.lines()):
+            raise Impossible(f"{job.row.name} built nothing before its first step\n{job.end_of_log()}")
+        time.sleep(0.2)
 
 
 def _settled(job: Job, usual_s: float | None) -> float | None:
@@ -140,6 +150,8 @@ class _Question:
         verdict = printed
         if not outcome:
             outcome, said, verdict = call([rankscope(), "diagnose", str(self.folder), "--json"])
+        if isinstance(fault, Building) and any(self.job.lines()):
+            raise Impossible("the extension was built before the window ended")
         result = Result(self.case, outcome, said, truth, ranks, before_s=self.before_s, verdict=verdict)
         return result if outcome else score.judged(result, self.job.lines(), self.program)
 
@@ -154,6 +166,20 @@ class _Question:
             shutil.copytree(self.folder, folder / "window")
         (folder / "verdict.json").write_text(result.verdict)
         (folder / "result.json").write_text(json.dumps(result.as_json(), indent=1))
+
+
+def judge_again(folder: Path) -> Iterator[Result]:
+    """Ask rankscope once more about every window kept in a folder, without running a job."""
+    for kept in sorted(folder.glob("*/result.json")):
+        result = from_json(json.loads(kept.read_text()))
+        row = BY_NAME.get(result.case.row)
+        window = kept.parent / "window"
+        if row is None or result.truth is None or not window.exists():
+            continue
+        outcome, said, printed = call([rankscope(), "diagnose", str(window), "--json"])
+        again = replace(result, outcome=outcome, said=said, verdict=printed)
+        program = Path(__file__).parent / PROGRAMS / row.script
+        yield again if outcome else score.judged(again, lines.read(kept.parent, row.ranks), program)
 
 
 def _ranks_before_training(listed: str, members: set[int], there: int) -> Ranks:

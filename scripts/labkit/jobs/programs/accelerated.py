@@ -58,7 +58,7 @@ def train(out: Path) -> None:
     model = Model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
     # Batches are made in the training process: num_workers is left at its default.
-    loader = DataLoader(Reviews(), 16, collate_fn=collate)
+    loader = DataLoader(Reviews(), 32, collate_fn=collate)
     model, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     knobs.begin(out, accelerator.process_index)
     step = 0

@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-FEATURES, CLASSES, BATCH = 256, 16, 32
+FEATURES, CLASSES, BATCH = 256, 16, 64
 CONFIG = {
     "train_micro_batch_size_per_gpu": BATCH,
     "gradient_accumulation_steps": 1,
@@ -43,7 +43,9 @@ def main() -> None:
     args = parser.parse_args()
     torch.set_num_threads(1)
     deepspeed.init_distributed()
-    model = nn.Sequential(nn.Linear(FEATURES, 768), nn.ReLU(), nn.Linear(768, 512), nn.ReLU(), nn.Linear(512, CLASSES))
+    model = nn.Sequential(
+        nn.Linear(FEATURES, 1024), nn.ReLU(), nn.Linear(1024, 768), nn.ReLU(), nn.Linear(768, CLASSES)
+    )
     engine, *_ = deepspeed.initialize(model=model, model_parameters=model.parameters(), config=CONFIG)
     knobs.begin(args.out, torch.distributed.get_rank())
     for step in itertools.count(1):

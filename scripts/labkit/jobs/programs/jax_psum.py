@@ -17,7 +17,7 @@ import knobs
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-FEATURES, HIDDEN, BATCH = 256, 1536, 64
+FEATURES, HIDDEN, BATCH = 256, 3072, 64
 
 
 def read_row(draw: np.random.Generator) -> np.ndarray:

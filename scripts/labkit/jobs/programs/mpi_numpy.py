@@ -10,7 +10,7 @@ import knobs
 import numpy as np
 from mpi4py import MPI
 
-FEATURES, CLASSES, BATCH = 512, 128, 256
+FEATURES, CLASSES, BATCH = 512, 256, 384
 
 
 def read_row(draw: np.random.Generator) -> np.ndarray:

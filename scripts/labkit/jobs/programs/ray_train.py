@@ -36,7 +36,7 @@ def train_loop(config: dict[str, str]) -> None:
     torch.set_num_threads(1)
     rank = ray.train.get_context().get_world_rank()
     model = nn.Sequential(
-        nn.Linear(FEATURES, 1024), nn.ReLU(), nn.Linear(1024, 512), nn.ReLU(), nn.Linear(512, CLASSES)
+        nn.Linear(FEATURES, 1536), nn.ReLU(), nn.Linear(1536, 1024), nn.ReLU(), nn.Linear(1024, CLASSES)
     )
     model = ray.train.torch.prepare_model(model)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
