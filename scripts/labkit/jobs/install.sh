@@ -17,10 +17,15 @@ began=$SECONDS
 
 say() { printf '%s\n' "$*"; }
 up_to_date() { [[ $(cat "$1/rankscope-jobs" 2>/dev/null) == "$2" ]]; }
+log=$(mktemp)
+trap 'rm -f "$log"' EXIT
 pip_install() { # environment, what…
     local venv=$1
     shift
-    PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1 "$venv/bin/python" -m pip install --quiet --no-input "$@"
+    PIP_ROOT_USER_ACTION=ignore PIP_DISABLE_PIP_VERSION_CHECK=1 \
+        "$venv/bin/python" -m pip install --quiet --no-input "$@" >"$log" 2>&1 && return
+    tail -n 12 "$log" >&2
+    return 1
 }
 
 packages=()
@@ -62,7 +67,7 @@ for wanted in importlib.metadata.requires("torch") or ():
         print(name.strip())
 END
         )
-        "$1/bin/python" -m pip install --quiet --no-input --target "$jobs/cuda.draft" "${libraries[@]}"
+        pip_install "$1" --target "$jobs/cuda.draft" "${libraries[@]}"
         mv "$jobs/cuda.draft" "$jobs/cuda"
     fi
     echo "$jobs/cuda" >"$site/cuda-libraries.pth"
@@ -70,17 +75,22 @@ END
 }
 
 find_python() { # version
-    command -v "python$1" && return
-    local found
-    found=$(compgen -G "${PYENV_ROOT:-$HOME/.pyenv}/versions/$1.*/bin/python" | sort -V | tail -n 1)
-    [[ $found ]] && echo "$found"
+    local candidate
+    for candidate in "$(command -v "python$1")" $(compgen -G "${PYENV_ROOT:-$HOME/.pyenv}/versions/$1.*/bin/python" | sort -rV); do
+        # A name on PATH may be a shim for a version that is not chosen.
+        if "$candidate" -c '' 2>/dev/null; then
+            echo "$candidate"
+            return
+        fi
+    done
+    return 1
 }
 
 for version in "${others[@]}"; do
     venv=$jobs/$version
     wanted="$torch $index"
     up_to_date "$venv" "$wanted" && continue
-    if ! python=$(find_python "$version") || ! "$python" -c '' 2>/dev/null; then
+    if ! python=$(find_python "$version"); then
         say "      no Python $version here: its job is left out"
         continue
     fi
