@@ -104,3 +104,14 @@ def test_the_reaper_ends_with_the_lab(tmp_path: Path, monkeypatch: pytest.Monkey
     subprocess.run(
         ["sh", "-c", f"for i in $(seq 100); do [ -e {folder} ] || exit 0; sleep 0.1; done; exit 1"], check=True
     )
+
+
+def test_the_installer_is_sound_and_setup_offers_it() -> None:
+    installer = PROGRAMS.parent / "install.sh"
+    setup = PROGRAMS.parents[2] / "setup"
+    for script in (installer, setup):
+        subprocess.run(["bash", "-n", script], check=True)
+    assert "--jobs" in subprocess.run([setup, "--help"], capture_output=True, text=True, check=True).stdout
+    for version in ("3.10", "3.12", "3.13"):
+        assert f"boxed-{version}" in NAMES
+        assert version in installer.read_text().partition("others=(")[2].partition(")")[0].split()
