@@ -160,7 +160,9 @@ class Stopped(Fault):
     number = signal.SIGSTOP
 
     def inject(self) -> Truth:
-        pid = self.job.pids()[self.victim]
+        pid = self.job.pids().get(self.victim)
+        if pid is None:
+            raise JobEnded(f"rank {self.victim} is gone already")
         os.kill(pid, self.number)
         return Truth("hang", {"process": frozenset({"stopped"})}, (self.victim,))
 

@@ -13,8 +13,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from labkit import verdicts
+from labkit.faults.base import Truth
 from labkit.jobs import lines, machine, score
-from labkit.jobs.cases import Case, Ranks, Result, from_json
+from labkit.jobs.cases import Case, Result, from_json
 from labkit.jobs.faults import ALL, Building, Fault
 from labkit.jobs.launch import Job, JobEnded
 from labkit.jobs.rows import BY_NAME, PROGRAMS
@@ -59,6 +60,8 @@ def _on_one_job(cases: list[Case], progress: Progress, keep: bool) -> Iterator[R
             for case in cases:
                 before_s = _settled(job, usual_s) if row.trains else None
                 if row.trains and before_s is None:
+                    if usual_s is None:
+                        raise JobEnded(f"{row.name} ended as soon as it trained\n{job.end_of_log()}")
                     return  # not what it was: the rest gets a new job
                 usual_s = usual_s or before_s
                 result = _Question(job, case, before_s or 0.0, progress).ask(keep)
@@ -122,38 +125,43 @@ class _Question:
         return result
 
     def _observed(self, fault: Fault) -> Result:
+        job = self.job
         self.progress(self.case, "fault")
         truth = None if fault.in_window else fault.inject()
-        if truth is not None and not isinstance(fault, Building):
+        if truth is not None and job.row.trains:
             time.sleep(SETTLE_S)
         self.progress(self.case, "observing")
         _, _, listed = call([rankscope(), "ranks", "--json"])
-        members = set(machine.processes(self.job.group))
+        members = set(machine.processes(job.group))
         ranks = (
-            score.ranks_of(listed, self.job.pids(), members, self.job.row.ranks)
-            if self.job.row.trains
-            else _ranks_before_training(listed, members, self.job.row.ranks)
+            score.ranks_of(listed, job.pids(), members, job.row.ranks)
+            if job.row.trains
+            else score.ranks_before_training(listed, members, job.row.ranks)
         )
         names, others = score.job_names(listed, members)
-        chosen = ["--job", names[0]] if names and others else []
-        command = [rankscope(), "record", "--out", str(self.folder), "--window", f"{self.case.window_s:g}", *chosen]
-        if others and not names:
-            outcome, said, printed = FAILED, f"no process of this job is seen as a rank: {_reasons(listed)}", ""
+        if others and not names:  # the window would be of another job
             truth = truth or fault.inject()
-        elif truth is None:
+            outcome, said, verdict = FAILED, f"no process of this job is seen as a rank: {score.reasons(listed)}", ""
+        else:
+            outcome, said, verdict, truth = self._asked(fault, truth, ["--job", names[0]] if others else [])
+        if isinstance(fault, Building) and any(job.lines()):
+            raise Impossible("the extension was built before the window ended")
+        result = Result(self.case, outcome, said, truth, ranks, before_s=self.before_s, verdict=verdict)
+        return result if outcome else score.judged(result, job.lines(), self.program)
+
+    def _asked(self, fault: Fault, truth: Truth | None, chosen: list[str]) -> tuple[str, str, str, Truth]:
+        """Outcome FAILED or '', why, the verdict, and the truth: what is done in the window is done here."""
+        command = [rankscope(), "record", "--out", str(self.folder), "--window", f"{self.case.window_s:g}", *chosen]
+        if truth is None:
             with _in_background(command) as answer:
                 time.sleep(KILL_AFTER_S)
                 truth = fault.inject()
             outcome, said, printed = answer
         else:
             outcome, said, printed = call(command)
-        verdict = printed
         if not outcome:
-            outcome, said, verdict = call([rankscope(), "diagnose", str(self.folder), "--json"])
-        if isinstance(fault, Building) and any(self.job.lines()):
-            raise Impossible("the extension was built before the window ended")
-        result = Result(self.case, outcome, said, truth, ranks, before_s=self.before_s, verdict=verdict)
-        return result if outcome else score.judged(result, self.job.lines(), self.program)
+            outcome, said, printed = call([rankscope(), "diagnose", str(self.folder), "--json"])
+        return outcome, said, printed, truth
 
     def _keep(self, result: Result) -> None:
         folder = KEPT / "jobs" / self.case.name
@@ -180,25 +188,6 @@ def judge_again(folder: Path) -> Iterator[Result]:
         again = replace(result, outcome=outcome, said=said, verdict=printed)
         program = Path(__file__).parent / PROGRAMS / row.script
         yield again if outcome else score.judged(again, lines.read(kept.parent, row.ranks), program)
-
-
-def _ranks_before_training(listed: str, members: set[int], there: int) -> Ranks:
-    """Where no line is printed yet: the numbers that were seen, once each, are what can be checked."""
-    try:
-        seen = [item["rank"] for item in json.loads(listed)["ranks"] if item["pid"] in members]
-    except (ValueError, KeyError, TypeError):
-        seen = []
-    right = len(set(seen) & set(range(there)))
-    return Ranks(there, right, extra=len(seen) - right)
-
-
-def _reasons(listed: str) -> str:
-    try:
-        found = json.loads(listed)
-        told = [str(item.get("reason", item)) if isinstance(item, dict) else str(item) for item in found["rejected"]]
-        return "; ".join(dict.fromkeys([*told, *map(str, found["notes"])]))[:300] or "no reason given"
-    except (ValueError, KeyError, TypeError):
-        return listed[:200]
 
 
 @contextlib.contextmanager

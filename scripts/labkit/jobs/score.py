@@ -28,6 +28,26 @@ def ranks_of(printed: str, pids: dict[int, int], members: set[int], there: int) 
     return Ranks(there, right, wrong=known - right, extra=len(seen) - known)
 
 
+def ranks_before_training(listed: str, members: set[int], there: int) -> Ranks:
+    """Where no line is printed yet: the numbers that were seen, once each, are what can be checked."""
+    try:
+        seen = [item["rank"] for item in json.loads(listed)["ranks"] if item["pid"] in members]
+    except (ValueError, KeyError, TypeError):
+        seen = []
+    right = len(set(seen) & set(range(there)))
+    return Ranks(there, right, extra=len(seen) - right)
+
+
+def reasons(listed: str) -> str:
+    """Why processes were rejected, as `rankscope ranks --json` tells it."""
+    try:
+        found = json.loads(listed)
+        told = [str(item.get("reason", item)) if isinstance(item, dict) else str(item) for item in found["rejected"]]
+        return "; ".join(dict.fromkeys([*told, *map(str, found["notes"])]))[:300] or "no reason given"
+    except (ValueError, KeyError, TypeError):
+        return listed[:200]
+
+
 def job_names(printed: str, members: set[int]) -> tuple[list[str], bool]:
     """Names of jobs with ranks among the members, the most frequent first, and whether there are others on this host."""
     try:

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from labkit.jobs import cli, launch, machine, rows, score
+from labkit import verdicts
+from labkit.jobs import cli, launch, machine, rows, run, score
 from labkit.jobs.cases import Case
 from labkit.jobs.faults import ALL
 from labkit.jobs.rows import TABLE, Row
@@ -89,6 +90,30 @@ def test_what_is_not_installed_is_told(tmp_path: Path, monkeypatch: pytest.Monke
     monkeypatch.setenv("RANKSCOPE_JOBS", str(tmp_path))
     with pytest.raises(LabError, match="scripts/setup --jobs"), launch.Job(rows.BY_NAME["ddp"], 1):
         pass
+
+
+class EndedJob(launch.Job):
+    """Trains, and is gone when it is to be hurt."""
+
+    def __enter__(self) -> launch.Job:
+        return self
+
+    def wait_until_steady(self) -> None:
+        pass
+
+    def ended(self) -> bool:
+        return True
+
+    def stop(self) -> None:
+        pass
+
+
+def test_a_job_that_ends_at_once_fails_its_cases_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "Job", EndedJob)
+    asked = cli.cases_of("ddp,ray", "healthy,stopped", 1, 10.0)
+    results = list(run.run_cases(asked, lambda *_: None, keep=False))
+    assert [result.case for result in results] == asked
+    assert {result.outcome for result in results} == {verdicts.FAILED}
 
 
 def test_the_reaper_ends_with_the_lab(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
