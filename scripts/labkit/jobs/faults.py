@@ -21,7 +21,7 @@ from labkit.machine.shell import Impossible
 # A slow function is to make the step longer by this share of it.
 DOSE = 0.3
 LEAST_DOSE, MOST_DOSE = 0.15, 0.8
-TUNING_S, TUNING_ROUNDS = 3.0, 4
+TUNING_S, TUNING_ROUNDS = 3.0, 6
 HOGS = 3
 HALF_A_CORE = """
 import time
@@ -41,6 +41,7 @@ class Fault(abc.ABC):
     wanted: ClassVar[float] = 0.95  # the share of cases that must be right
     spoils: ClassVar[bool] = False  # the job cannot be made as it was
     in_window: ClassVar[bool] = False  # done while it is observed
+    windows: ClassVar[float] = 1.0  # how many usual windows are observed
 
     def __init__(self, job: Job, rng: random.Random, step_s: float) -> None:
         self.job = job
@@ -178,6 +179,7 @@ class Dead(Stopped):
     number = signal.SIGKILL
     spoils = True
     in_window = True
+    windows = 2.0
 
     def inject(self) -> Truth:
         super().inject()

@@ -92,7 +92,7 @@ TABLE = (
     Row("ray", "Ray Train", "ray_train.py", 2, "python ray_train.py --out {out} --workers {ranks}", *_ROWS),
     _torchrun("no-sync", "accumulate.py", 2, "tokenize", 32, "read_line", 32),
     _torchrun("fsdp2", "fsdp2.py", 3, "tokenize", 16, "read_record", 16),
-    _torchrun("pipelining", "pipeline.py", 3, "regularize", 32, "read_samples", 1),
+    _torchrun("pipelining", "pipeline.py", 3, "regularize", 48, "read_samples", 1),
     _torchrun("mesh", "mesh.py", 4, "normalize", 64, "read_row", 64),
     _torchrun("trainer", "trainer.py", 2, "tokenize", 16, "read_line", 16, workers=1),
     Row("deepspeed", "deepspeed", "deepspeed_stage2.py", 2, _DEEPSPEED, "augment", 64, "read_row", 64,

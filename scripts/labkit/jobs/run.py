@@ -26,8 +26,9 @@ from labkit.verdicts import FAILED, IMPOSSIBLE
 BEFORE_S = 4.0
 SETTLE_S = 2.5
 HEAL_TIMEOUT_S = 20.0
-# So long after the order to record a rank is killed: the probes are loaded by then, and steps have been seen.
-KILL_AFTER_S = 5.0
+# So long after the order to record a rank is killed: the probes are loaded by then (3 to 8 s), the window has begun at the
+# next multiple of 5 s, and it is not over. Whether it was so is checked.
+KILL_AFTER_S = 14.0
 BUILD_TIMEOUT_S = 90.0
 COMPILERS = {"ninja", "cc1plus", "c++", "g++"}
 
@@ -146,12 +147,15 @@ class _Question:
             outcome, said, verdict, truth = self._asked(fault, truth, ["--job", names[0]] if others else [])
         if isinstance(fault, Building) and any(job.lines()):
             raise Impossible("the extension was built before the window ended")
+        if fault.in_window and not score.ended_in_window(verdict, job.lines()[fault.victim]):
+            raise Impossible("the rank was not killed inside the window")
         result = Result(self.case, outcome, said, truth, ranks, before_s=self.before_s, verdict=verdict)
         return result if outcome else score.judged(result, job.lines(), self.program)
 
     def _asked(self, fault: Fault, truth: Truth | None, chosen: list[str]) -> tuple[str, str, str, Truth]:
         """Outcome FAILED or '', why, the verdict, and the truth: what is done in the window is done here."""
-        command = [rankscope(), "record", "--out", str(self.folder), "--window", f"{self.case.window_s:g}", *chosen]
+        window_s = self.case.window_s * fault.windows
+        command = [rankscope(), "record", "--out", str(self.folder), "--window", f"{window_s:g}", *chosen]
         if truth is None:
             with _in_background(command) as answer:
                 time.sleep(KILL_AFTER_S)

@@ -73,6 +73,12 @@ def _instant(value: Any) -> float:
     return float(value)
 
 
+def ended_in_window(verdict: str, of_rank: list[Line]) -> bool:
+    """Whether the last line of a rank lies in the window; yes, where there is no window to tell."""
+    window = window_of(verdict)
+    return window is None or bool(of_rank and window[0] < of_rank[-1].wall < window[1])
+
+
 def seen_step_s(verdict: str) -> float | None:
     try:
         p50 = json.loads(verdict)["step_seconds"]["p50"]

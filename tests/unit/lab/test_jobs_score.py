@@ -83,6 +83,14 @@ def test_the_step_is_compared_in_the_window_alone() -> None:
     assert judge(verdict("unknown", p50=None), Truth("healthy", {})).step_error is None
 
 
+def test_whether_a_rank_was_killed_inside_the_window_is_seen_by_its_last_line() -> None:
+    (whole, _) = printed()  # 15 s; the window is from 2 s to 12 s
+    assert score.ended_in_window(verdict("hang"), whole[:200])
+    assert not score.ended_in_window(verdict("hang"), whole[:30])
+    assert not score.ended_in_window(verdict("hang"), whole)
+    assert score.ended_in_window("no verdict", whole)
+
+
 def test_the_right_function_counts_on_one_of_its_lines_only() -> None:
     first, last = score.span_of(PROGRAM, "random_crop") or (0, 0)
     assert last > first

@@ -46,7 +46,7 @@ def main() -> None:
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank, world = dist.get_rank(), dist.get_world_size()
-    module = Stage(layers=8)
+    module = Stage(layers=12)
     stage = PipelineStage(module, rank, world, torch.device("cpu"))
     schedule = ScheduleGPipe(stage, MICRO_BATCHES, loss_fn=F.mse_loss)
     optimizer = torch.optim.SGD(module.parameters(), lr=0.01)
