@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.verdict.contract import CAUSES, Evidence, Suspect
+from rankscope.diagnose.verdict.contract import CAUSES, Evidence, Instance, Suspect
 from rankscope.diagnose.verdict.function import Function
 
 # Support: how well the evidence speaks for this component, and so a factor of the confidence.
@@ -41,6 +41,8 @@ class Hypothesis:
     action: str
     host: str = ""
     instance: str = ""
+    comm: str = ""  # of the instance: the process that uses it, '' where none is accused
+    pid: int = -1
     function: Function | None = None
     computing_s: float = 0.0  # of lost_s, growth of Python functions that compute: no function is charged with it again
     ratio: float = float("nan")  # of a link: its rate over that of its peers
@@ -48,11 +50,13 @@ class Hypothesis:
 
 
 def suspect_from(
-    fleet: Fleet, found: Hypothesis, of_s: float | None, score: float, since: float | None = None
-) -> Suspect:
+    fleet: Fleet, found: Hypothesis, of_s: float | None, score: float, since: float | None = None,
+    instances: tuple[Instance, ...] | None = None,
+) -> Suspect:  # fmt: skip
     """The suspect that an admitted hypothesis becomes: lost_percent = 100 · lost_s / of_s, confidence = score within its bounds.
 
     `of_s`: the step that the seconds were lost of; None where no step ends any more (a hang): all of it is lost.
+    `instances`: of all ranks, where several hypotheses became one.
     """
     if found.cause not in CAUSES.get(found.component, ()):
         raise AssertionError(f"{found.component}/{found.cause} is not in the verdict contract")
@@ -60,7 +64,7 @@ def suspect_from(
         component=found.component,
         cause=found.cause,
         host=found.host,
-        instance=found.instance,
+        instances=instances_of(found) if instances is None else instances,
         ranks=tuple(sorted(int(fleet.ranks.number[row]) for row in found.rows)),
         function=found.function,
         lost_seconds_per_step=found.lost_s,
@@ -70,6 +74,11 @@ def suspect_from(
         evidence=found.evidence,
         action=found.action,
     )
+
+
+def instances_of(found: Hypothesis) -> tuple[Instance, ...]:
+    """The one instance that it accuses, or none."""
+    return (Instance(found.instance, found.comm, found.pid),) if found.instance else ()
 
 
 def common_host(fleet: Fleet, rows: Iterable[int]) -> str:

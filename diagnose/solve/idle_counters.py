@@ -33,7 +33,7 @@ _BELOW = {
 
 def notes(fleet: Fleet, suspects: Sequence[Suspect]) -> list[Note]:
     """What moved and costs nothing, worst first; at most `MOST` lines."""
-    accused = {(suspect.host, suspect.instance.split(" ", 1)[0]) for suspect in suspects}
+    accused = {(suspect.host, one.name) for suspect in suspects for one in suspect.instances}
     by_rank = {rank for suspect in suspects for rank in suspect.ranks if suspect.component in DEVICES}
     found = [*events(fleet, suspects), *_errors(fleet, accused, by_rank), *_below(fleet, accused, by_rank)]
     return (
@@ -48,7 +48,7 @@ def notes(fleet: Fleet, suspects: Sequence[Suspect]) -> list[Note]:
 
 def events(fleet: Fleet, suspects: Iterable[Suspect]) -> list[Note]:
     """Lost GPUs and Xids of no suspect's device: what to know whether the job is slow or stands still."""
-    accused = {(suspect.host, suspect.instance.split(" ", 1)[0]) for suspect in suspects}
+    accused = {(suspect.host, one.name) for suspect in suspects for one in suspect.instances}
     return [*_lost(fleet, accused), *_xids(fleet, accused)][:MOST]
 
 

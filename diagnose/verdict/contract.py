@@ -35,6 +35,7 @@ CAUSES: dict[str, tuple[str, ...]] = {
 
 AGAINST = "against: "  # how the source of evidence begins that speaks against the suspect
 
+INSTANCES_SHOWN = 8
 DEVICES = ("gpu", "nvlink", "pcie", "nic")  # components of which there are several on a host, named by instance
 
 
@@ -54,11 +55,31 @@ class Evidence:
 
 
 @dataclass(frozen=True, slots=True)
+class Instance:
+    """Which one of its kind is accused: 'gpu2', 'eth0', '/data (ext4 254:1)'. `comm`, `pid`: the process that uses it, if one does."""
+
+    name: str
+    comm: str = ""
+    pid: int = -1
+
+    @property
+    def text(self) -> str:
+        """'gpu2', 'gpu2 by trainer (4711)'."""
+        who = process_text(self.comm, self.pid)
+        return f"{self.name} by {who}" if who else self.name
+
+
+def process_text(comm: str, pid: int) -> str:
+    """'trainer (4711)'; the name alone where nobody knows the number."""
+    return f"{comm} ({pid})" if pid >= 0 else comm
+
+
+@dataclass(frozen=True, slots=True)
 class Suspect:
     component: str
     cause: str
     host: str
-    instance: str
+    instances: tuple[Instance, ...]
     ranks: tuple[int, ...]
     function: Function | None
     lost_seconds_per_step: float
@@ -67,6 +88,11 @@ class Suspect:
     since: float | None  # unix time
     evidence: tuple[Evidence, ...]
     action: str
+
+    @property
+    def instance(self) -> str:
+        """The instances in words, 'gpu6, gpu4': the first few of many."""
+        return ", ".join(one.text for one in self.instances[:INSTANCES_SHOWN])
 
 
 @dataclass(frozen=True, slots=True)

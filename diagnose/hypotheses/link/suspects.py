@@ -31,7 +31,7 @@ def suspect_links(fleet: Fleet, scene: Scene, gained: float, suspects: Sequence[
     transfer_s = float(trimmed_mean(least[None, :])[0]) if len(least) else 0.0
     steps = int(np.median(np.isfinite(fleet.steps.seconds).sum(axis=1)))
     transfer_s = min(transfer_s, scene.step_s - gained)
-    accused = {(suspect.component, name) for suspect in suspects for name in suspect.instance.split(", ")}
+    accused = {(suspect.component, one.name) for suspect in suspects for one in suspect.instances}
     ports = () if fleet.timed else judge_hardware(fleet, steps, scene.step_s, least)
     ports = tuple(port for port in ports if (port.component, port.instance) not in accused)
     known = {row for port in ports for row in port.rows}

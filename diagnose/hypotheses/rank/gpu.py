@@ -36,7 +36,7 @@ from rankscope.diagnose.hypotheses.rank.device import (
     total_beside,
 )
 from rankscope.diagnose.model.attribute import sample
-from rankscope.diagnose.verdict.contract import Evidence
+from rankscope.diagnose.verdict.contract import Evidence, process_text
 
 _THERMAL, _POWER, _CLOCKS = "throttled-thermal", "throttled-power", "clock-low"
 # Specific reasons first: hw_slowdown is set beside hw_thermal and power_brake, and says neither.
@@ -76,11 +76,12 @@ def judge(case: Case) -> Iterator[Hypothesis]:
     if math.isfinite(why.lost_s):
         what = "excess per step, beside what the counter predicts"
         predicted = (Evidence("functions", what, device.excess_s, why.lost_s, "s"),)
-    yield case.charge(
+    found = case.charge(
         "gpu", why.cause, device.excess_s, why.support,
         (*why.evidence, *predicted, *behaviour(case, device)[:1], *more),
         why.action, why.instance, device.function,
     )  # fmt: skip
+    yield replace(found, comm=why.comm, pid=why.pid)
 
 
 def name_of(case: Case) -> str:
@@ -94,7 +95,7 @@ def name_of(case: Case) -> str:
 
 def smi(instance: str, what: str, host: str) -> str:
     """'`nvidia-smi -i 2 -q -d CLOCK` on node-7'."""
-    index = instance.split(" ", 1)[0].removeprefix("gpu")
+    index = instance.removeprefix("gpu")
     return f"`nvidia-smi{f' -i {index}' if index.isdigit() else ''} {what}` on {host}"
 
 
@@ -235,13 +236,14 @@ def _neighbour(case: Case, device: DeviceTime) -> Hypothesis | None:
 
 
 def _neighbour_reason(case: Case, user: Counter, predicted_s: float, support: float, what: Evidence) -> Hypothesis:
-    gpu, who = user.instance, f"{user.comm} ({user.pid})" if user.pid >= 0 else user.comm
+    gpu, who = user.instance, process_text(user.comm, user.pid)
     action = (
         f"Stop {who or 'the other process'} on {case.host} or move it off {gpu} ({smi(gpu, 'pmon -c 1', case.host)})."
     )
     more = Evidence("nvml", "the process that uses it most", who, None, "") if who else None
     told = (what, more) if more else (what,)
-    return case.charge("gpu", "contended", predicted_s, support, told, action, f"{gpu} by {who}" if who else gpu)
+    found = case.charge("gpu", "contended", predicted_s, support, told, action, gpu)
+    return replace(found, comm=user.comm, pid=user.pid)
 
 
 # ---- errors ------------------------------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, GUESS, Hypothesis, suspect_from
+from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, GUESS, Hypothesis, instances_of, suspect_from
 from rankscope.diagnose.hypotheses.rank.case import Case, case_of, innocent_peers
 from rankscope.diagnose.hypotheses.rank.contrary_evidence import weighed
 from rankscope.diagnose.hypotheses.rank.table import charges
@@ -26,12 +26,11 @@ from rankscope.diagnose.model.slots import late_evidence
 from rankscope.diagnose.model.waiting import least_waiter_share
 from rankscope.diagnose.stats.robust import nan_median, trimmed_mean
 from rankscope.diagnose.text import seconds
-from rankscope.diagnose.verdict.contract import DEVICES, Evidence, Suspect
+from rankscope.diagnose.verdict.contract import DEVICES, Evidence, Instance, Suspect
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.probes.arrays import Bools, Ints
 
 _ALIKE = 0.4  # of the largest loss: ranks of one host that lose as much for the same reason are one suspect
-_INSTANCES_SHOWN = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,10 +170,9 @@ def _suspect(fleet: Fleet, scene: Scene, group: Sequence[_Admitted], accused: In
         first.found,
         rows=tuple(each.row for each in group),
         lost_s=sum(each.lost_s for each in group),
-        instance=_instances(group),
         evidence=(*first.found.evidence, *_behaviour(fleet, scene, first.row, accused)),
     )
-    return suspect_from(fleet, merged, scene.step_s, score, _since(fleet, scene, first.row))
+    return suspect_from(fleet, merged, scene.step_s, score, _since(fleet, scene, first.row), _instances(group))
 
 
 def _behaviour(fleet: Fleet, scene: Scene, row: int, accused: Ints) -> tuple[Evidence, ...]:
@@ -193,11 +191,10 @@ def _behaviour(fleet: Fleet, scene: Scene, row: int, accused: Ints) -> tuple[Evi
     )  # fmt: skip
 
 
-def _instances(group: Sequence[_Admitted]) -> str:
-    """'gpu6, gpu4': the devices of all ranks of a suspect, that of the first one first."""
-    names = list(dict.fromkeys(each.found.instance for each in group if each.found.instance))
-    first = group[0].found
-    return ", ".join(names[:_INSTANCES_SHOWN]) if first.component in DEVICES else first.instance
+def _instances(group: Sequence[_Admitted]) -> tuple[Instance, ...]:
+    """The devices of all ranks of a suspect, that of the first one first. What is no device is the first one's."""
+    told = group if group[0].found.component in DEVICES else group[:1]
+    return tuple(dict.fromkeys(one for each in told for one in instances_of(each.found)))
 
 
 def _since(fleet: Fleet, scene: Scene, row: int) -> float | None:

@@ -271,3 +271,18 @@ def test_a_host_whose_gpus_are_all_hot_is_one_suspect_that_names_them() -> None:
     (suspect,) = machine.verdict().suspects
     assert (suspect.cause, suspect.ranks) == ("throttled-thermal", (4, 5, 6, 7))
     assert sorted(suspect.instance.split(", ")) == ["gpu4", "gpu5", "gpu6", "gpu7"]
+
+
+def test_what_else_the_accused_gpus_report_is_no_note_of_its_own() -> None:
+    # GIVEN two hot GPUs, or one that a stranger computes on; all of them report an Xid that user code causes
+    hot = throttled(4, "hw_thermal")["counters"] | throttled(5, "hw_thermal")["counters"]
+    xids = {rank: xid(rank, 13) for rank in (4, 5, 6)}
+    for machine, slow in (
+        (Machine(kernels={4: 1 / SLOW, 5: 1 / SLOW}, counters=hot, more=[xids[4], xids[5]]), (4, 5)),
+        (Machine(kernels={6: 1 / SLOW}, more=[*foreign(6), xids[6]]), (6,)),
+    ):
+        verdict = machine.verdict()
+        # WHEN they are the suspect
+        assert first(verdict).ranks == slow
+        # THEN nobody is told of their Xids as of idle devices'
+        assert not [note for note in verdict.notes if note.code == NoteCode.XID]
