@@ -18,7 +18,7 @@ p is Student's: se comes from few steps. Its degrees of freedom are nu(r) = h (1
 mean keeps; those of z are nu · (1 + between² / se²)², between counting as known (stats/README.md says why). wander comes from the
 steps of all peers, N of them: nu = 0.37 · N (1 - rho) / (1 + rho), 0.37 being what a median absolute deviation tells of a scale beside a
 standard deviation (Rousseeuw & Croux 1993).
-Trimmed mean and winsorised error: Yuen 1974. False discoveries: statsmodels, fdr_bh.
+Trimmed mean and winsorised error: Yuen 1974. False discoveries: Benjamini & Hochberg 1995.
 """
 
 from __future__ import annotations

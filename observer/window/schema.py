@@ -7,8 +7,9 @@ rank. Every column is documented here, in the field's metadata (`doc`, `unit`).
 Stacks are a tree: each row of the table `stacks` is a frame and names the row of its caller, so what many stacks share is kept
 once. A pattern names the row of its leaf.
 
-Times inside tables are seconds since the start of the window, by the clock of the host that was observed. Nothing in a
-window needs the clocks of two hosts to agree: ranks are compared by durations, never by instants.
+Times inside tables are seconds since the start of the window, by the clock of the host that was observed. Ranks are compared by
+durations, for which clocks of hosts need not agree. Which steps of two hosts are the same is told by wall time and, from a third of
+a step between their clocks on, by the lengths of the steps (diagnose/fleet/align.py); where neither tells, a note says so.
 """
 
 from __future__ import annotations

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -55,6 +59,18 @@ def test_benjamini_hochberg_by_hand() -> None:
     # k q / m with q = 0.01 and m = 5: 0.002, 0.004, 0.006, 0.008, 0.01
     p = np.array([0.0035, 0.2, 0.001, 0.0079, 0.9])
     assert benjamini_hochberg(p).tolist() == [True, False, True, False, False]
+
+
+def test_no_package_that_takes_long_to_load_is_needed_to_accuse_somebody() -> None:
+    # GIVEN a process that has judged a window with a culprit
+    code = (
+        "import sys; from builders import BUSY, Job, build; from rankscope.diagnose.solve.judge import diagnose; "
+        "print(diagnose(build(Job(extra={2: [(BUSY, 0.1)]}))).status, "
+        "[name for name in ('statsmodels', 'scipy.stats') if name in sys.modules])"
+    )
+    folder = Path(__file__).parent
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.stdout == "fault []\n", done.stderr
 
 
 def test_false_discoveries_are_as_rare_as_promised() -> None:
