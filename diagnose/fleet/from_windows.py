@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import numpy as np
 import pyarrow as pa
 
-from rankscope.diagnose.fleet.columns import floats, ints, labels, texts
 from rankscope.diagnose.fleet.counters import Columns, Counters
-from rankscope.diagnose.fleet.labels import GilHolder, Holders, Labels
+from rankscope.diagnose.fleet.enclosing import with_holders
+from rankscope.diagnose.fleet.labels import GilHolder, Holders, Labels, floats, ints, labels, texts
 from rankscope.diagnose.fleet.model import Flows, Patterns, Ranks
 from rankscope.diagnose.fleet.stacks import Stacks, merged
 from rankscope.diagnose.verdict.note import Note, NoteCode
@@ -95,7 +95,7 @@ def patterns(table: pa.Table, stacks: pa.Table, rows: Ints) -> Patterns:
     table = table.filter(pa.array(keep))
     per_step = floats(table, "per_step_s")
     holder = _holders(table)
-    return Patterns(
+    found = Patterns(
         rank=rows[keep],
         thread=labels(table, "thread"),
         kind=labels(table, "kind"),
@@ -115,6 +115,7 @@ def patterns(table: pa.Table, stacks: pa.Table, rows: Ints) -> Patterns:
         holder=holder,
         native=labels(table, "native"),
     )
+    return with_holders(found)
 
 
 def _stacks(patterns: pa.Table, stacks: pa.Table) -> Stacks:

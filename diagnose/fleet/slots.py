@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from rankscope.diagnose.fleet.columns import floats, ints, labels
+from rankscope.diagnose.fleet.labels import floats, ints, labels
 from rankscope.diagnose.fleet.model import Slots, Steps
 from rankscope.probes.arrays import Bools, Floats, Ints
 

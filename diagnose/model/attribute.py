@@ -5,15 +5,20 @@ Seconds per step by function, this rank against the median of its peers:
 excess(f) = t(f, rank) - median over peers p of t(f, p)         t: seconds per step on the training thread
 
 For Python, a function is sought in the stacks, because the time may be spread over the helpers that the culprit calls:
-incl(g, r) = seconds per step in which frame g is anywhere on the stack of rank r, and the same difference of it. The
-function is the deepest frame that holds 70 % of the whole Python excess. Where that frame is library code, its callers
-are climbed towards the root to the first frame of user code, as long as the share of its inclusive time that is excess
-is at least half of the library frame's: a training loop in which peers spend time too is not blamed.
+incl(g, r) = seconds per step in which frame g is anywhere on the stack of rank r, and the same difference of it,
+share(g) = excess(g) / incl(g).
+
+d  the deepest frame that holds 70 % of the whole Python excess
+u  the function that is named: the lowest frame of the user's code (users_code.py) at d or above it that holds as much.
+   What lies between u and d is detail: the leaf in which the time goes.
+c  named in place of u where u is a helper that is as fast as the peers' under other functions of the user's: u's nearest caller of
+   the user's, if it holds as much and 80 % of its time is excess. A training loop is not blamed for what its helper does.
+
+The seconds told are those of the named function if its share is at least half of d's, else those of d.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -22,6 +27,7 @@ import numpy as np
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.labels import GilHolder
 from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.model.users_code import UsersCode, users_code
 from rankscope.diagnose.stats.robust import nan_median
 from rankscope.diagnose.verdict.function import Function
 from rankscope.observer.window.stacks import StackFrame
@@ -31,7 +37,7 @@ WAITING = ("collective",)  # kinds in which a rank waits for others: never its o
 TRANSFER = "transfer"  # detail of a collective that is known to contain no waiting: own time after all
 _SHARED = 0.25
 _NEARLY_ALL = 0.8  # of a function's time is excess: it is odd, however the whole step grew
-_LIBRARY = re.compile(r"/(site|dist)-packages/|/lib(64)?/python\d|^<frozen |^<__array_function__")
+_CALLERS_TOLD = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +61,7 @@ class FunctionExcess:
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """Where in the code an excess sits. `leaf`: the library function under it, if that is where the time goes."""
+    """Where in the code an excess sits. `leaf`: the function below it, a library's or a helper, if that is where the time goes."""
 
     function: Function
     excess_s: float
@@ -63,6 +69,8 @@ class Located:
     peers_s: float
     spread: bool  # every part of the step grew alike: no function is odd
     leaf: Function | None
+    callers: tuple[str, ...] = ()  # the user's functions that call it, outermost first: the nearest ones
+    of_leaf: bool = False  # the seconds are the leaf's alone: the function spends more, which its peers do, too
 
     @property
     def share(self) -> float:
@@ -105,6 +113,7 @@ class Profiles:
         self._frames: list[StackFrame] = []
         self._frame_code: dict[StackFrame, int] = {}
         self._paths: dict[int, list[int]] = {}
+        self._users_of: dict[int, UsersCode] = {}
         # A row without a stack (the observer drops the stacks of small functions) is a stack of its leaf alone.
         self._stack = np.where(table.stack.codes < 0, len(table.stack.parent) + self._key, table.stack.codes)
         self._row_of_key = np.zeros(int(self._key.max(initial=-1)) + 1, dtype=np.int64)
@@ -232,27 +241,68 @@ class Profiles:
         if found is None or len(holding) == 0:
             return self._by_leaf(mine, rows, ranks, excess)
         # The deepest; of two that are equally deep the one with more excess.
-        chosen = int(holding[np.argmax(found.depth[holding] + 1e-6 * found.over[holding] / excess)])
+        deepest = int(holding[np.argmax(found.depth[holding] + 1e-6 * found.over[holding] / excess)])
         share = np.divide(found.over, found.own, out=np.zeros(len(found.own)), where=found.own > 0)
-
-        def located(index: int, under: int | None, spread: bool) -> Located:
-            return Located(
-                self._function(int(found.frames[index])), float(found.over[index]), float(found.own[index]),
-                float(found.expected[index]), spread, None if under is None else self._function(int(found.frames[under])),
-            )  # fmt: skip
+        users = self._users(int(ranks[0]))
+        path = [deepest, *self._callers(deepest, found.frames, mine)]
+        of_user = [each for each in path if users.has(self._frames[int(found.frames[each])].file)]
+        enough = [each for each in of_user if found.over[each] >= part * excess]
+        named = next(iter(enough or of_user), deepest)
+        if named in enough and (caller := self._tool_of(found, named, enough, share, rows, ranks, users)) is not None:
+            named = caller
 
         def odd(index: int) -> bool:
             return bool(share[index] >= limits.CONCENTRATED * whole_share or share[index] >= _NEARLY_ALL)
 
-        if not _is_library(self._frames[int(found.frames[chosen])][1]):
-            alone = bool(found.leaf_over[chosen] >= 0.5 * found.over[chosen])
-            return located(chosen, None, not (odd(chosen) or alone))
-        for index in self._callers(chosen, found.frames, mine):
-            if share[index] < 0.5 * share[chosen]:
-                break
-            if not _is_library(self._frames[int(found.frames[index])][1]):
-                return located(index, chosen, not odd(index))
-        return located(chosen, None, not odd(chosen))
+        told = named if share[named] >= 0.5 * share[deepest] else deepest
+        alone = bool(found.leaf_over[told] >= 0.5 * found.over[told]) and told in of_user
+        calling = (
+            [self._frames[int(found.frames[each])].name for each in of_user[of_user.index(named) + 1 :]]
+            if of_user
+            else []
+        )
+        return Located(
+            self._function(int(found.frames[named])), float(found.over[told]), float(found.own[told]),
+            float(found.expected[told]), not (odd(told) or alone),
+            None if named == deepest else self._function(int(found.frames[deepest])),
+            tuple(reversed([name for name in calling if name != "<module>"][:_CALLERS_TOLD])), told != named,
+        )  # fmt: skip
+
+    def _users(self, rank: int) -> UsersCode:
+        """What on the stacks of a rank is the user's."""
+        if rank not in self._users_of:
+            rows = self._rows(np.array([rank]))
+            self._users_of[rank] = users_code(
+                (self._stack_of(int(self._stack[row])), float(self._table.per_step_s[row])) for row in rows
+            )
+        return self._users_of[rank]
+
+    def _tool_of(
+        self, found: _ByFrame, helper: int, path: list[int], share: Floats, rows: Ints, ranks: Ints, users: UsersCode
+    ) -> int | None:
+        """The nearest caller (of `path`, nearest first) whose excess it is that lies in a helper; None where it is the helper's own.
+
+        other(r) = seconds of the helper under other functions of the user's. It is the caller's if the caller has share >= 0.8, the
+        peers have other > 0, and (other(rank) - other(peers)) / other(rank) is less than half of share(helper).
+        """
+        caller = next(iter(path[path.index(helper) + 1 :]), None)
+        if caller is None or share[caller] < _NEARLY_ALL:
+            return None
+        wanted, ours = int(found.frames[helper]), int(found.frames[caller])
+        stacks, inverse = np.unique(self._stack[rows], return_inverse=True)
+        under = np.array([self._calls_beside(int(stack), wanted, ours, users) for stack in stacks])[inverse]
+        other = self._sum(rows[under], np.zeros(int(under.sum()), dtype=np.int64), 1, ranks)[:, 0]
+        peers = float(np.median(other[1:])) if len(other) > 1 else 0.0
+        slow_there = other[0] - peers >= 0.5 * share[helper] * other[0]
+        return caller if peers > 0 and not (slow_there and other[0] > 0) else None
+
+    def _calls_beside(self, stack: int, helper: int, caller: int, users: UsersCode) -> bool:
+        """Whether another function of the user's than `caller` calls the helper on this stack."""
+        path = self._frames_of(stack)
+        if helper not in path:
+            return False
+        above = path[: path.index(helper)]
+        return next((each for each in reversed(above) if users.has(self._frames[each].file)), -1) not in (caller, -1)
 
     def _by_frame(self, rows: Ints, ranks: Ints) -> _ByFrame | None:
         """Seconds per step in every frame of these rows, on the first of the ranks against the others; None without stacks."""
@@ -339,7 +389,3 @@ def sample(peers: Ints) -> Ints:
     if len(peers) <= limits.PEERS_SAMPLED:
         return peers
     return peers[np.linspace(0, len(peers) - 1, limits.PEERS_SAMPLED).astype(np.int64)]
-
-
-def _is_library(file: str) -> bool:
-    return bool(_LIBRARY.search(file))

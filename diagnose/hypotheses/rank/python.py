@@ -37,10 +37,13 @@ def _function_charge(case: Case, found: Located) -> Hypothesis:
     function = found.function
     asleep = case.profiles.locate(case.rank, case.peers, ("python",), 0.0, details=("sleep",))
     blocking = asleep is not None and asleep.excess_s >= 0.5 * found.excess_s
-    evidence = [Evidence("stacks", f"time in {function.name}", found.own_s, found.peers_s, "s/step", len(case.peers))]
-    if found.leaf is not None:
-        leaf = found.leaf
+    leaf = found.leaf
+    what = f"{leaf.name}, called from {function.name}" if leaf is not None and found.of_leaf else function.name
+    evidence = [Evidence("stacks", f"time in {what}", found.own_s, found.peers_s, "s/step", len(case.peers))]
+    if leaf is not None:
         evidence.append(Evidence("stacks", "deepest frame", f"{leaf.name} ({leaf.file}:{leaf.line})", None, ""))
+    if found.callers:
+        evidence.append(Evidence("stacks", "called by", " → ".join((*found.callers, function.name)), None, ""))
     evidence.append(Evidence("stacks", "state in it", "waiting by its own will" if blocking else "computing", None, ""))
     place = f"{function.name} ({function.file}:{function.line})"
     shared = blocking and found.shared

@@ -1,0 +1,127 @@
+"""Generators, comprehensions and lambdas belong to the function that holds them.
+
+`busy.<locals>.<genexpr>` is held by `busy` of the same file. Its line is that of the nearest `busy` among its callers, else of any
+`busy` that was seen in that file, else the frame's own. Before CPython 3.11 a frame is called `<genexpr>` alone: then the nearest
+caller of the same file that begins above it holds it. What has no holder keeps its name: a lambda at the top of a file.
+Applied to stacks as well as to names of functions, so that the time of both is one function's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from rankscope.diagnose.fleet.labels import GilHolder, Holders, Labels
+from rankscope.diagnose.fleet.model import Patterns
+from rankscope.diagnose.fleet.stacks import Stacks, merged
+from rankscope.observer.window.stacks import StackFrame
+from rankscope.probes.arrays import Ints
+
+_COMPREHENSIONS = ("<genexpr>", "<listcomp>", "<dictcomp>", "<setcomp>")
+_NAMELESS = (*_COMPREHENSIONS, "<lambda>")
+_Place = tuple[str, str]  # name, file
+
+
+def is_nameless(name: str) -> bool:
+    """Whether this is the name of a generator, a comprehension or a lambda."""
+    return name.endswith(_NAMELESS)
+
+
+def holder_name(name: str) -> str:
+    """The function that holds it by its qualified name; '' where the name does not say."""
+    while is_nameless(name):
+        name = name.rpartition(".")[0].removesuffix(".<locals>")
+    return name
+
+
+def holder_of(frame: StackFrame, callers: Sequence[StackFrame], lines: Mapping[_Place, int]) -> StackFrame:
+    """The function that holds a frame. `callers`: root first, held already; `lines`: of functions that were seen."""
+    if not is_nameless(frame.name):
+        return frame
+    name = holder_name(frame.name)
+    for caller in reversed(callers):
+        if caller.file != frame.file or is_nameless(caller.name):
+            continue
+        if caller.name == name or (not name and _may_hold(caller, frame)):
+            return caller
+    return StackFrame(name, frame.file, lines.get((name, frame.file), frame.line)) if name else frame
+
+
+def _may_hold(caller: StackFrame, frame: StackFrame) -> bool:
+    lambda_at_top = frame.name.endswith("<lambda>") and caller.name == "<module>"
+    return caller.line <= frame.line and not lambda_at_top
+
+
+def with_holders(patterns: Patterns) -> Patterns:
+    """The same patterns, all that is nameless under the name of its holder."""
+    if not any(map(is_nameless, (*patterns.name.values, *patterns.caller.values, *_names(patterns.stack)))):
+        return patterns
+    lines: dict[_Place, int] = {}
+    for each in patterns.stack.frames:
+        lines.setdefault((each.name, each.file), each.line)
+    held = replace(patterns, stack=_held(patterns.stack, lines), holder=_held_gil(patterns.holder, lines))
+    python = patterns.kind.codes == patterns.kind.code("python")
+    name, line = _renamed(held, held.name, np.flatnonzero(python), lines)
+    held = replace(held, name=name, line=line)
+    caller, line = _renamed(held, held.caller, np.flatnonzero(~python), lines)
+    return replace(held, caller=caller, line=line)
+
+
+def _names(stack: Stacks) -> list[str]:
+    return [frame.name for frame in stack.frames]
+
+
+def _held(stack: Stacks, lines: Mapping[_Place, int]) -> Stacks:
+    """The tree with holders in place of what they hold. A frame that its own caller holds is one with it."""
+    nameless = np.array([is_nameless(name) for name in _names(stack)], dtype=bool)
+    wanted = np.flatnonzero(nameless[stack.frame]) if len(nameless) else np.empty(0, dtype=np.int64)
+    if not len(wanted):
+        return stack
+    frames = list(stack.frames)
+    place = {frame: number for number, frame in enumerate(frames)}
+    frame, parent = stack.frame.copy(), stack.parent.copy()
+    same = np.arange(len(parent))  # the node that each one becomes
+    for node in wanted.tolist():  # a caller has the smaller number
+        callers = [frames[code] for code in _path(int(parent[node]), parent, frame)]
+        holder = holder_of(frames[int(frame[node])], callers, lines)
+        frame[node] = place.setdefault(holder, len(place))
+        frames += [holder] * (len(place) > len(frames))
+        above = int(same[parent[node]]) if parent[node] >= 0 else -1
+        if above >= 0 and frame[above] == frame[node]:
+            same[node] = above
+    parent = np.where(parent >= 0, same[parent], -1)
+    codes = np.where(stack.codes >= 0, same[stack.codes], -1)
+    return merged(codes, parent, frame, tuple(frames))
+
+
+def _path(node: int, parent: Ints, frame: Ints) -> list[int]:
+    found = []
+    while node >= 0:
+        found.append(int(frame[node]))
+        node = int(parent[node])
+    return found[::-1]
+
+
+def _renamed(patterns: Patterns, names: Labels, rows: Ints, lines: Mapping[_Place, int]) -> tuple[Labels, Ints]:
+    """Names and lines of the rows, as the leaf of their stack says; without a stack as the qualified name says."""
+    place = {text: code for code, text in enumerate(names.values)}
+    nameless = np.array([is_nameless(name) for name in names.values], dtype=bool)
+    codes, line, stack = names.codes.copy(), patterns.line.copy(), patterns.stack
+    for row in rows[nameless[codes[rows]]].tolist() if len(nameless) else ():
+        node = int(stack.codes[row])
+        frame = StackFrame(names.at(row), patterns.file.at(row), int(line[row]))
+        held = stack.frames[int(stack.frame[node])] if node >= 0 else holder_of(frame, (), lines)
+        codes[row], line[row] = place.setdefault(held.name, len(place)), held.line
+    return Labels(codes, tuple(place)), line
+
+
+def _held_gil(holders: Holders | None, lines: Mapping[_Place, int]) -> Holders | None:
+    if holders is None:
+        return None
+    held = []
+    for each in holders.values:
+        frame = holder_of(StackFrame(each.name, each.file, each.line), (), lines)
+        held.append(GilHolder(frame.name, frame.file, frame.line, each.thread))
+    return replace(holders, values=tuple(held))
