@@ -7,7 +7,7 @@ many ranks are in it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -35,14 +35,33 @@ class Member:
     netns: int
 
 
-def _interrupted(delta: HostDelta) -> list[CounterRow]:
-    """Two rows for each CPU that spent a noticeable part of the window in interrupts: a rank on it computes that much slower."""
-    rows = []
-    for cpu in delta.cpus:
+def _cpu_rows(delta: HostDelta) -> Iterator[CounterRow]:
+    """Time of all CPUs together, by what it was spent on, and that of the CPUs that spent much of it in interrupts."""
+    if delta.total is None:
+        return
+    cpus = max(len(delta.cpus), 1)
+    yield CounterRow("host", name="cpu.steal_s", value=delta.total.steal_s)
+    yield CounterRow("host", name="cpu.softirq_s", value=delta.total.softirq_s)
+    yield CounterRow("host", name="cpu.irq_s", value=delta.total.irq_s)
+    yield CounterRow("host", name="cpu.iowait_s", value=delta.total.iowait_s)
+    yield CounterRow("host", name="cpu.busy_s", value=delta.total.busy_s, limit=cpus * delta.seconds)
+    for cpu in delta.cpus:  # a rank on such a CPU computes that much slower
         if cpu.softirq_s + cpu.irq_s >= INTERRUPTED_LEAST * delta.seconds:
-            rows.append(CounterRow("host", f"cpu{cpu.cpu}", name="cpu.softirq_s", value=cpu.softirq_s))
-            rows.append(CounterRow("host", f"cpu{cpu.cpu}", name="cpu.irq_s", value=cpu.irq_s))
-    return rows
+            yield CounterRow("host", f"cpu{cpu.cpu}", name="cpu.softirq_s", value=cpu.softirq_s)
+            yield CounterRow("host", f"cpu{cpu.cpu}", name="cpu.irq_s", value=cpu.irq_s)
+
+
+def _memory_rows(delta: HostDelta) -> Iterator[CounterRow]:
+    """Pressure, and what the kernel did for want of memory."""
+    for pressure in delta.pressures:
+        yield CounterRow("host", name=f"psi.{pressure.resource}.some_s", value=pressure.some_s)
+        yield CounterRow("host", name=f"psi.{pressure.resource}.full_s", value=pressure.full_s)
+    if delta.vm is not None:
+        of_host = partial(CounterRow, "host")
+        yield of_host(name="memory.major_faults", unit="events", value=delta.vm.major_faults)
+        yield of_host(name="memory.oom_kills", unit="events", value=delta.vm.oom_kills)
+        yield of_host(name="memory.swapped_in_pages", unit="pages", value=delta.vm.swapped_in_pages)
+        yield of_host(name="memory.direct_reclaim_pages", unit="pages", value=delta.vm.direct_reclaim_pages)
 
 
 @dataclass(slots=True)
@@ -119,41 +138,14 @@ class Gauges:
         # No cpufreq is how virtual machines are; `doctor` is the place for what a host lacks for good.
         self.notes += [missing for missing in now.missing if not missing.startswith("CPU clocks")]
         delta = cpu_memory.host_delta(self._host, now)
-        rows = []
-        if delta.total is not None:
-            cpus = max(len(delta.cpus), 1)
-            rows += [
-                CounterRow("host", name="cpu.steal_s", value=delta.total.steal_s),
-                CounterRow("host", name="cpu.softirq_s", value=delta.total.softirq_s),
-                CounterRow("host", name="cpu.irq_s", value=delta.total.irq_s),
-                CounterRow("host", name="cpu.iowait_s", value=delta.total.iowait_s),
-                CounterRow("host", name="cpu.busy_s", value=delta.total.busy_s, limit=cpus * delta.seconds),
-            ]
-            rows += _interrupted(delta)
-        for pressure in delta.pressures:
-            rows.append(CounterRow("host", name=f"psi.{pressure.resource}.some_s", value=pressure.some_s))
-            rows.append(CounterRow("host", name=f"psi.{pressure.resource}.full_s", value=pressure.full_s))
-        if delta.vm is not None:
-            rows += [
-                CounterRow("host", name="memory.major_faults", unit="events", value=delta.vm.major_faults),
-                CounterRow("host", name="memory.oom_kills", unit="events", value=delta.vm.oom_kills),
-                CounterRow("host", name="memory.swapped_in_pages", unit="pages", value=delta.vm.swapped_in_pages),
-                CounterRow(
-                    "host", name="memory.direct_reclaim_pages", unit="pages", value=delta.vm.direct_reclaim_pages
-                ),
-            ]
-        for clock in now.clocks:
-            rows.append(
-                CounterRow(
-                    "host",
-                    f"cpu{clock.cpu}",
-                    name="cpu.clock_hz",
-                    unit="Hz",
-                    kind="gauge",
-                    value=clock.current_hz,
-                    limit=clock.max_hz,
-                )
+        rows = [*_cpu_rows(delta), *_memory_rows(delta)]
+        rows += [
+            CounterRow(
+                "host", f"cpu{clock.cpu}", name="cpu.clock_hz", unit="Hz", kind="gauge", value=clock.current_hz,
+                limit=clock.max_hz,
             )
+            for clock in now.clocks
+        ]  # fmt: skip
         return rows
 
     def _disk_rows(self) -> list[CounterRow]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from typing import Any
 from rankscope.observer.window.manifest import Loss, ProbeCost
 from rankscope.probes.bpf import btf, loader, ring
 from rankscope.probes.bpf.counters import COUNTERS, LOSSES
-from rankscope.probes.bpf.loader import BpfUnavailable, Module
+from rankscope.probes.bpf.loader import BpfUnavailable, Module, Tracepoint
 from rankscope.probes.calls import probe as calls
 from rankscope.probes.calls.probe import CallProbe
 from rankscope.probes.files import probe as files
@@ -118,44 +118,70 @@ def load(*, hz: int, pids: Iterable[int] = (), root: Path = Path("/"), verbose: 
 
     Of the call table only what the processes `pids` have mapped is compiled.
     """
-    from bcc import PerfSWConfig, PerfType
-
     if not in_initial_pid_namespace(root):
         raise BpfUnavailable(
             "this process is in a pid namespace of its own, where threads have other numbers than in the kernel"
         )
-    notes: list[str] = []
-    sources = [_WALK / "sampler.bpf.c", sched.SOURCE, calls.SOURCE]
     rows = calls.rows_mapped(pids, root)
-    epilogue = calls.programs(rows=rows)
-    tracepoints = list(sched.TRACEPOINTS)
-    defines: dict[str, int | str] = {"RS_RING_PAGES": _RING_PAGES}
-    if sched.needs_stack_offset(os.uname().release):
-        try:
-            defines["RS_TASK_STACK"] = btf.kernel(root).offset("task_struct", "stack")
-        except btf.NoBtf as error:
-            raise BpfUnavailable(f"Linux {os.uname().release} is older than 5.15 and has no BTF: {error}") from error
+    programs = _programs(rows, root)
+    module = loader.load(
+        programs.sources,
+        defines=programs.defines,
+        folders=(_WALK,),
+        epilogue=programs.epilogue,
+        root=root,
+        verbose=verbose,
+    )
     try:
-        defines["RS_TASK_EXIT_CODE"] = btf.kernel(root).offset("task_struct", "exit_code")
-        defines.update(files.defines(root))
-        sources.append(files.SOURCE)
-        epilogue += files.programs()
-        tracepoints += files.tracepoints()
-    except btf.NoBtf as error:
-        notes.append(f"file calls are not timed: {error}")
-    module = loader.load(sources, defines=defines, folders=(_WALK,), epilogue=epilogue, root=root, verbose=verbose)
-    try:
-        module.attach(tracepoints)
-        try:
-            module.program("rs_sample", perf_event=True)
-            module.bpf.attach_perf_event(
-                ev_type=PerfType.SOFTWARE, ev_config=PerfSWConfig.CPU_CLOCK, fn_name="rs_sample", sample_freq=hz
-            )
-        except Exception as error:
-            notes.append(f"running threads are not sampled: {str(error).splitlines()[0]}")
+        module.attach(programs.tracepoints)
+        notes = [*programs.notes, *_sample_at(module, hz)]
         notes += [f"{refused.program} is not attached: {refused.reason}" for refused in module.refused]
         events = ring.Ring(module.bpf["rs_events"].map_fd, _RING_PAGES * _PAGE_BYTES)
     except BaseException:
         module.close()
         raise
     return KernelProbes(module, CallProbe(module, compiled=rows), events, notes)
+
+
+@dataclass(frozen=True, slots=True)
+class _Programs:
+    """What is compiled and attached on this kernel. `notes` says what is left out."""
+
+    sources: tuple[Path, ...]
+    defines: dict[str, int | str]
+    epilogue: str
+    tracepoints: tuple[Tracepoint, ...]
+    notes: tuple[str, ...] = ()
+
+
+def _programs(rows: Collection[int], root: Path) -> _Programs:
+    defines: dict[str, int | str] = {"RS_RING_PAGES": _RING_PAGES}
+    if sched.needs_stack_offset(os.uname().release):
+        try:
+            defines["RS_TASK_STACK"] = btf.kernel(root).offset("task_struct", "stack")
+        except btf.NoBtf as error:
+            raise BpfUnavailable(f"Linux {os.uname().release} is older than 5.15 and has no BTF: {error}") from error
+    sources = (_WALK / "sampler.bpf.c", sched.SOURCE, calls.SOURCE)
+    epilogue, tracepoints = calls.programs(rows=rows), tuple(sched.TRACEPOINTS)
+    try:
+        defines["RS_TASK_EXIT_CODE"] = btf.kernel(root).offset("task_struct", "exit_code")
+        defines.update(files.defines(root))
+    except btf.NoBtf as error:
+        return _Programs(sources, defines, epilogue, tracepoints, (f"file calls are not timed: {error}",))
+    return _Programs(
+        (*sources, files.SOURCE), defines, epilogue + files.programs(), (*tracepoints, *files.tracepoints())
+    )
+
+
+def _sample_at(module: Module, hz: int) -> list[str]:
+    """Sample running threads `hz` times a second on each CPU. Returns why not, where the kernel refuses."""
+    from bcc import PerfSWConfig, PerfType
+
+    try:
+        module.program("rs_sample", perf_event=True)
+        module.bpf.attach_perf_event(
+            ev_type=PerfType.SOFTWARE, ev_config=PerfSWConfig.CPU_CLOCK, fn_name="rs_sample", sample_freq=hz
+        )
+    except Exception as error:
+        return [f"running threads are not sampled: {str(error).splitlines()[0]}"]
+    return []

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -20,14 +21,14 @@ from rankscope.observer.thread import resource_use
 from rankscope.observer.thread.resource_use import Use
 from rankscope.observer.window.rows import CounterRow
 from rankscope.probes.arrays import Floats, Ints
-from rankscope.probes.gpu.series import GpuGrowth, GpuSamples, throttle_times
+from rankscope.probes.gpu.series import GPM, GpuGrowth, GpuSamples, throttle_times
 from rankscope.probes.gpu.xid import LoggedXid
 from rankscope.probes.pci.sampler import PcieGrowth
 from rankscope.probes.pci.tree import BRIDGE
-from rankscope.probes.ports.model import ERROR_NAMES, ETHERNET, PortRecording
+from rankscope.probes.ports.model import ERROR_NAMES, ETHERNET, PortGrowth, PortRecording
 
 _BUSY = 0.1
-_MIB = 1e6
+_MEGA = 1e6
 # Transfer rates of one lane and direction in bytes/s by GT/s, after line coding (PCI Express Base Specification).
 _LANE_HZ = {2.5: 0.25e9, 5.0: 0.5e9, 8.0: 0.985e9, 16.0: 1.969e9, 32.0: 3.938e9, 64.0: 7.563e9}
 _GENERATION_GTS = {1: 2.5, 2: 5.0, 3: 8.0, 4: 16.0, 5: 32.0, 6: 64.0}
@@ -67,45 +68,58 @@ def counter_rows(
 ) -> list[CounterRow]:
     """All rows of one job. `others`: GPUs of other jobs' ranks, `numbers`: pid of a rank → its number, `computing`: a_comp by
     GPU, `copying_hz`: the rate of the copies of a GPU's rank, bytes/s."""
+    ranks = {growth.index: numbers.get(reading.owners.gpu_pid(growth.index) or 0, -1) for growth in reading.gpus.growth}
+    ports = {
+        port.growth.name: numbers.get(reading.owners.port_pid(port.growth.name) or 0, -1) for port in reading.nics.ports
+    }
+    rows = _gpu_rows(reading, others, ranks, computing, copying_hz)
+    for foreign in reading.owners.foreign:
+        rows += _foreign(foreign, ranks.get(foreign.gpu, -1))
+    for port in reading.nics.ports:
+        name, rank = port.growth.name, ports[port.growth.name]
+        known = bool(reading.owners.ports) and port.growth.first.kind != ETHERNET
+        if name not in ports_of_others and (rank >= 0 or not known):
+            rows += _port(port, rank)
+    return rows + _pci_rows(reading, others, ranks, ports)
+
+
+def _gpu_rows(
+    reading: HardwareReading,
+    others: frozenset[int],
+    ranks: Mapping[int, int],
+    computing: Mapping[int, float],
+    copying_hz: Mapping[int, float],
+) -> list[CounterRow]:
+    """GPUs with their links. One that no rank uses is told only where it is lost or has reported an error."""
     rows: list[CounterRow] = []
     samples = {one.index: one for one in reading.gpus.samples}
-    ranks = {growth.index: numbers.get(reading.owners.gpu_pid(growth.index) or 0, -1) for growth in reading.gpus.growth}
     # GPUs of one product are wired alike: where others have their links, one without any has lost them.
     connected = {growth.name for growth in reading.gpus.growth if growth.links and not growth.dark}
     for growth in reading.gpus.growth:
-        earlier = _earlier_xids(growth, reading.earlier_xids)
-        if growth.index in others or (ranks[growth.index] < 0 and not (growth.lost or growth.xids or earlier)):
-            continue
         rank, series = ranks[growth.index], samples.get(growth.index)
+        earlier = _earlier_xids(growth, reading.earlier_xids)
+        if growth.index in others or (rank < 0 and not (growth.lost or growth.xids or earlier)):
+            continue
         rows += _gpu(growth, series, rank, computing.get(growth.index))
-        rows += [
-            CounterRow(
-                "gpu",
-                f"gpu{growth.index}",
-                rank=rank,
-                name=f"gpu.earlier_xid.{number}",
-                unit="events",
-                kind="gauge",
-                value=count,
-            )
-            for number, count in sorted(earlier.items())
-        ]
+        of_gpu = partial(CounterRow, "gpu", f"gpu{growth.index}", rank=rank, unit="events", kind="gauge")
+        rows += [of_gpu(name=f"gpu.earlier_xid.{number}", value=count) for number, count in sorted(earlier.items())]
         rows += _nvlink(growth, series, rank, growth.name in connected)
         rows += _gpu_link(growth, series, rank, copying_hz.get(growth.index))
-    for foreign in reading.owners.foreign:
-        rows += _foreign(foreign, ranks.get(foreign.gpu, -1))
-    owners = {
-        port.growth.name: numbers.get(reading.owners.port_pid(port.growth.name) or 0, -1) for port in reading.nics.ports
-    }
+    return rows
+
+
+def _pci_rows(
+    reading: HardwareReading, others: frozenset[int], ranks: Mapping[int, int], ports: Mapping[str, int]
+) -> list[CounterRow]:
+    """PCI links below which the job's GPUs and ports are, or a disk; all but those of others' GPUs where it is not known whose is what.
+
+    `ranks` by GPU, `ports`: rank by port.
+    """
+    rows: list[CounterRow] = []
     buses = {growth.bus: ranks[growth.index] for growth in reading.gpus.growth if growth.bus}
-    for port in reading.nics.ports:
-        rank = owners[port.growth.name]
-        known = bool(reading.owners.ports) and port.growth.first.kind != ETHERNET
-        if port.growth.name not in ports_of_others and (rank >= 0 or not known):
-            rows += _port(port, rank)
     theirs = {growth.bus for growth in reading.gpus.growth if growth.index in others}
     disks = {one.address for one in reading.links.devices if one.kind == "nvme"}
-    users = {one.address: _users(one, buses, owners) for one in reading.links.devices}
+    users = {one.address: _users(one, buses, ports) for one in reading.links.devices}
     for device in reading.links.devices:
         below = device.below if device.kind == BRIDGE else (device.address,)
         using = {rank for address in below for rank in users.get(address, ())}
@@ -135,35 +149,39 @@ def _number(value: float | None) -> float:
 
 
 def _gpu(growth: GpuGrowth, series: GpuSamples | None, rank: int, computing: float | None) -> Iterator[CounterRow]:
-    name, last = f"gpu{growth.index}", growth.last or growth.first
+    name = f"gpu{growth.index}"
     if series is not None and len(series.time_ns):
-        busy = np.nan_to_num(series.kernel_active) > _BUSY
-        busy = busy if busy.any() else np.ones(len(busy), dtype=bool)
-        limits = {
-            "sm": _number(last.sm_clock_max_mhz if last else None) * _MIB,
-            "memory": _number(last.memory_clock_max_mhz if last else None) * _MIB,
-        }
-        yield from level("gpu", name, rank, "gpu.sm_clock_hz", "Hz", series.sm_clock_hz[busy], limits["sm"])
-        yield from level("gpu", name, rank, "gpu.memory_clock_hz", "Hz", series.memory_clock_hz[busy], limits["memory"])
-        for reason in throttle_times(series):
-            yield CounterRow("gpu", name, rank=rank, name=f"gpu.throttle.{reason.reason}_s", value=reason.throttled_s)
-        yield from level("gpu", name, rank, "gpu.power_w", "W", series.power_w, last.power_limit_w if last else None)
-        yield from level(
-            "gpu",
-            name,
-            rank,
-            "gpu.temperature_c",
-            "celsius",
-            series.temperature_c,
-            _number(last.slowdown_c if last else None),
-        )
-        activities = {"kernel": series.kernel_active, "tensor": series.tensor_active, "dram": series.dram_active}
-        if series.source == "gpm":  # elsewhere it is a guess from power
-            activities["sm"] = series.sm_active
-        for what, values in activities.items():
-            yield from level("gpu", name, rank, f"gpu.{what}_active", "share", values)
+        yield from _gpu_levels(growth, series, rank)
     if computing is not None:
         yield from level("gpu", name, rank, "gpu.sm_active_computing", "share", computing)
+    yield from _gpu_health(growth, rank)
+
+
+def _gpu_levels(growth: GpuGrowth, series: GpuSamples, rank: int) -> Iterator[CounterRow]:
+    """Clocks while busy, what held them down, power, temperature, activity."""
+    name, last = f"gpu{growth.index}", growth.last or growth.first
+    busy = np.nan_to_num(series.kernel_active) > _BUSY
+    busy = busy if busy.any() else np.ones(len(busy), dtype=bool)
+    sm_limit = _number(last.sm_clock_max_mhz if last else None) * _MEGA
+    memory_limit = _number(last.memory_clock_max_mhz if last else None) * _MEGA
+    yield from level("gpu", name, rank, "gpu.sm_clock_hz", "Hz", series.sm_clock_hz[busy], sm_limit)
+    yield from level("gpu", name, rank, "gpu.memory_clock_hz", "Hz", series.memory_clock_hz[busy], memory_limit)
+    for reason in throttle_times(series):
+        yield CounterRow("gpu", name, rank=rank, name=f"gpu.throttle.{reason.reason}_s", value=reason.throttled_s)
+    yield from level("gpu", name, rank, "gpu.power_w", "W", series.power_w, last.power_limit_w if last else None)
+    slowdown_c = _number(last.slowdown_c if last else None)
+    yield from level("gpu", name, rank, "gpu.temperature_c", "celsius", series.temperature_c, slowdown_c)
+    activities = {"kernel": series.kernel_active, "tensor": series.tensor_active, "dram": series.dram_active}
+    if series.source == GPM:  # elsewhere it is a guess from power
+        activities["sm"] = series.sm_active
+    for what, values in activities.items():
+        yield from level("gpu", name, rank, f"gpu.{what}_active", "share", values)
+
+
+def _gpu_health(growth: GpuGrowth, rank: int) -> Iterator[CounterRow]:
+    """Power cap, pending repairs, memory errors, Xids, and whether it fell off the bus."""
+    name, last = f"gpu{growth.index}", growth.last or growth.first
+    of_gpu = partial(CounterRow, "gpu", name, rank=rank)
     if last is not None:
         yield from level("gpu", name, rank, "gpu.power_cap_w", "W", _number(last.power_limit_w), last.power_default_w)
         for what, flag in (("remap_pending", last.remap_pending), ("remap_failed", last.remap_failed)):
@@ -173,18 +191,11 @@ def _gpu(growth: GpuGrowth, series: GpuSamples | None, rank: int, computing: flo
     for what in ("ecc_corrected", "ecc_uncorrected", "rows_remapped", "retired_pages"):
         grown = getattr(growth, what)
         if grown is not None:
-            yield CounterRow("gpu", name, rank=rank, name=f"gpu.{what}", unit="events", value=grown)
-    for number in sorted({xid.number for xid in growth.xids}):
-        yield CounterRow(
-            "gpu",
-            name,
-            rank=rank,
-            name=f"gpu.xid.{number}",
-            unit="events",
-            value=sum(xid.number == number for xid in growth.xids),
-        )
+            yield of_gpu(name=f"gpu.{what}", unit="events", value=grown)
+    for number, count in sorted(Counter(xid.number for xid in growth.xids).items()):
+        yield of_gpu(name=f"gpu.xid.{number}", unit="events", value=count)
     if growth.lost:
-        yield CounterRow("gpu", name, rank=rank, name="gpu.lost", unit="flag", kind="gauge", value=1.0)
+        yield of_gpu(name="gpu.lost", unit="flag", kind="gauge", value=1.0)
 
 
 def _earlier_xids(growth: GpuGrowth, logged: Iterable[LoggedXid]) -> dict[int, int]:
@@ -214,7 +225,7 @@ def _nvlink(growth: GpuGrowth, series: GpuSamples | None, rank: int, connected: 
 def nvlink_use(growth: GpuGrowth, series: GpuSamples | None) -> tuple[Use | None, float]:
     """Use of a GPU's NVLinks, one direction, over sample intervals (coarser than a collective), and what they could move."""
     seen = growth.last or growth.first
-    limit = _number(seen.link_speed_mbps if seen else None) * _MIB * max(len(growth.links), 1)
+    limit = _number(seen.link_speed_mbps if seen else None) * _MEGA * max(len(growth.links), 1)
     if series is None or not len(series.time_ns) or not limit > 0:
         return None, 0.0
     rates = np.fmax(series.nvlink_tx_hz, series.nvlink_rx_hz) / limit
@@ -269,57 +280,41 @@ def _pci_link(address: str, rank: int, device: PcieGrowth) -> Iterator[CounterRo
 def _port(port: PortRecording, rank: int) -> Iterator[CounterRow]:
     growth = port.growth
     name, speed = growth.name, growth.speed_hz
-    if speed > 0:
-        able = growth.first.speed_limit_hz or max(growth.first.speed_hz, growth.last.speed_hz)
-        yield CounterRow(
-            "nic",
-            name,
-            rank=rank,
-            name="nic.speed_hz",
-            unit="bytes/s",
-            kind="gauge",
-            value=speed,
-            minimum=speed,
-            maximum=max(growth.first.speed_hz, growth.last.speed_hz, speed),
-            limit=able or None,
-        )
-    if growth.width is not None:
-        yield from level("nic", name, rank, "nic.width", "lanes", growth.width, growth.first.width_limit)
-    if growth.first.up is not None:
-        up = 1 - growth.down_readings / max(growth.readings, 1)
-        yield CounterRow(
-            "nic",
-            name,
-            rank=rank,
-            name="nic.state",
-            unit="flag",
-            kind="gauge",
-            value=up,
-            minimum=0.0 if growth.down_readings else 1.0,
-            maximum=1.0 if growth.down_readings < growth.readings else 0.0,
-        )
+    yield from _port_state(growth, rank)
+    of_port = partial(CounterRow, "nic", name, rank=rank)
     if growth.first.kind != ETHERNET:  # gauges.py reads those of interfaces, in each network namespace
         for direction in ("tx", "rx"):
             grown = getattr(growth, f"{direction}_bytes")
             if grown is not None:
-                yield CounterRow(
-                    "nic",
-                    name,
-                    rank=rank,
-                    name=f"nic.{direction}_bytes",
-                    unit="bytes",
-                    value=grown,
-                    limit=speed or None,
-                )
+                yield of_port(name=f"nic.{direction}_bytes", unit="bytes", value=grown, limit=speed or None)
     for what in ERROR_NAMES:
         grown = getattr(growth.errors, what)
         if grown is not None:
-            yield CounterRow("nic", name, rank=rank, name=f"nic.{what}", unit="events", value=grown)
+            yield of_port(name=f"nic.{what}", unit="events", value=grown)
     use = port_use(port)
     if use is not None:
         yield from level("nic", name, rank, "nic.burst_hz", "bytes/s", use.moving * speed, speed)
         yield from level("nic", name, rank, "nic.collective_mu", "share", use.mu)
         yield from level("nic", name, rank, "nic.collective_sigma", "share", use.sigma)
+
+
+def _port_state(growth: PortGrowth, rank: int) -> Iterator[CounterRow]:
+    """What the port runs at, beside what it can, and the share of the readings in which it was up."""
+    name, speed = growth.name, growth.speed_hz
+    most = max(growth.first.speed_hz, growth.last.speed_hz)
+    of_port = partial(CounterRow, "nic", name, rank=rank, kind="gauge")
+    if speed > 0:
+        yield of_port(
+            name="nic.speed_hz", unit="bytes/s", value=speed, minimum=speed, maximum=max(most, speed),
+            limit=growth.first.speed_limit_hz or most or None,
+        )  # fmt: skip
+    if growth.width is not None:
+        yield from level("nic", name, rank, "nic.width", "lanes", growth.width, growth.first.width_limit)
+    if growth.first.up is not None:
+        yield of_port(
+            name="nic.state", unit="flag", value=1 - growth.down_readings / max(growth.readings, 1),
+            minimum=0.0 if growth.down_readings else 1.0, maximum=1.0 if growth.down_readings < growth.readings else 0.0,
+        )  # fmt: skip
 
 
 def port_use(port: PortRecording) -> Use | None:

@@ -71,27 +71,19 @@ def with_gpus(
     """
     found = dict(raws)
     mine = {pid: reading.owners.gpus[pid] for pid in raws if reading.owners.gpus.get(pid)}
-    samples = {one.index: one for one in reading.gpus.samples if len(one.time_ns)}
-    growth = {one.index: one for one in reading.gpus.growth}
-    clock_hz = _usual_clock_hz(samples[at] for indices in mine.values() for at in indices if at in samples)
-    by_rank: dict[int, Series] = {}
-    for pid, indices in mine.items():
-        series = [
-            series_of(samples[at], raws[pid].start_ns, raws[pid].window_s, clock_hz) for at in indices if at in samples
-        ]
-        series = [one for one in series if len(one.start_s)]
-        if series:
-            by_rank[pid] = gpu_levels.combine(series)
+    by_rank = _series_by_rank(raws, mine, reading.gpus.samples)
     for pid, one in by_rank.items():
         found[pid] = replace(raws[pid], collective_tail_s=gpu_levels.collective_tail_s(one, raws[pid].window_s))
     if not by_rank:
         return found, JobGpus(reading, numbers)
     moved = {pid: device_calls.moved_bytes(raws[pid].events, table, world_size) for pid in raws}
-    pids = sorted(by_rank)
-    levels = gpu_levels.find_levels([by_rank[pid] for pid in pids], world_size != 1 or any(moved.values()))
+    levels = gpu_levels.find_levels([by_rank[pid] for pid in sorted(by_rank)], world_size != 1 or any(moved.values()))
     notes = [levels.note] if levels.note else []
+    if not levels.measure:
+        return found, JobGpus(reading, numbers, levels, notes=tuple(notes))
+    growth = {one.index: one for one in reading.gpus.growth}
     computing = {}
-    for at, pid in enumerate(pids if levels.measure else ()):
+    for at, pid in enumerate(sorted(by_rank)):
         level = levels.own[at] if levels.own else levels.computing
         shares = gpu_levels.find_shares(by_rank[pid], levels, level)
         if not np.isfinite(shares.compute).any():
@@ -100,11 +92,26 @@ def with_gpus(
         limit = max((hardware_rows.pcie_limit_hz(growth[index]) for index in mine[pid] if index in growth), default=0.0)
         found[pid] = replace(found[pid], gpu=GpuView(shares, moved[pid], limit, use, resource))
         computing.update({index: level for index in mine[pid] if levels.measure == "sm" and np.isfinite(level)})
-    if levels.measure:
-        for pid in [pid for pid in raws if found[pid].gpu is None]:
-            notes.append(f"rank {numbers[pid]}: nothing is seen of its GPU: its steps cannot be compared")
-            found[pid] = replace(found[pid], gpu=GpuView.unseen(moved[pid]))
+    for pid in [pid for pid in raws if found[pid].gpu is None]:
+        notes.append(f"rank {numbers[pid]}: nothing is seen of its GPU: its steps cannot be compared")
+        found[pid] = replace(found[pid], gpu=GpuView.unseen(moved[pid]))
     return found, JobGpus(reading, numbers, levels, computing, tuple(notes))
+
+
+def _series_by_rank(
+    raws: Mapping[int, RawProcess], mine: Mapping[int, Sequence[int]], sampled: Iterable[GpuSamples]
+) -> dict[int, Series]:
+    """By pid of a rank, what the samples of its GPUs (`mine`) say of the window; ranks of which they say nothing are left out."""
+    samples = {one.index: one for one in sampled if len(one.time_ns)}
+    clock_hz = _usual_clock_hz(samples[at] for indices in mine.values() for at in indices if at in samples)
+    found = {}
+    for pid, indices in mine.items():
+        raw = raws[pid]
+        series = [series_of(samples[at], raw.start_ns, raw.window_s, clock_hz) for at in indices if at in samples]
+        series = [one for one in series if len(one.start_s)]
+        if series:
+            found[pid] = gpu_levels.combine(series)
+    return found
 
 
 def _link_use(reading: HardwareReading, pid: int, gpus: Sequence[int]) -> tuple[Use | None, str]:

@@ -229,25 +229,18 @@ def samples_of(index: int, rows: Sequence[Row], readings: Sequence[tuple[int, Gp
     rows = [row for row in rows if row.gpm is None or row.gpm.metrics] or rows
     first = readings[0][1] if readings else Gpu(index)
     times = np.array([row.time_ns for row in rows], np.int64)
-
-    def column(values: Sequence[float]) -> Floats:
-        return np.array(values, np.float64)
-
-    table = np.full((len(rows), len(_GPM_NAMES)), np.nan)
-    told = {place: row.gpm for place, row in enumerate(rows) if row.gpm is not None and row.gpm.metrics}
-    if told:
-        table[list(told)] = [_GPM_COLUMNS(one) for one in readings_of(list(told.values()))]
-
-    def measured(name: str) -> Floats:
-        return np.array(table[:, _GPM_NAMES.index(name)], np.float64)
-
-    power = column([row.power_w for row in rows])
-    kernel, sm, dram = measured("kernel_active"), measured("sm_active"), measured("dram_active")
+    measured, power = _gpm_columns(rows), _column(rows, "power_w")
+    kernel, sm, dram = measured["kernel_active"], measured["sm_active"], measured["dram_active"]
     source = GPM
     if not (np.isfinite(kernel).any() or np.isfinite(sm).any()):
-        kernel, dram = column([row.kernel_active for row in rows]), column([row.dram_active for row in rows])
+        kernel, dram = _column(rows, "kernel_active"), _column(rows, "dram_active")
         sm, source = _without_gpm(kernel, sm, power, first)
-    reasons = [row.reasons for row in rows]
+    links = {
+        f"{link}_{way}_hz": _or_counted(measured[f"{link}_{way}_hz"], times, readings, f"{link}_{way}_bytes")
+        for link in ("pcie", "nvlink")
+        for way in ("tx", "rx")
+    }
+    reasons = _column(rows, "reasons")
     return GpuSamples(
         index=index,
         uuid=first.uuid or "",
@@ -258,18 +251,28 @@ def samples_of(index: int, rows: Sequence[Row], readings: Sequence[tuple[int, Gp
         interval_ns=np.array([row.interval_ns for row in rows], np.int64),
         kernel_active=kernel,
         sm_active=sm,
-        tensor_active=measured("tensor_active"),
+        tensor_active=measured["tensor_active"],
         dram_active=dram,
-        pcie_tx_hz=_or_counted(measured("pcie_tx_hz"), times, readings, "pcie_tx_bytes"),
-        pcie_rx_hz=_or_counted(measured("pcie_rx_hz"), times, readings, "pcie_rx_bytes"),
-        nvlink_tx_hz=_or_counted(measured("nvlink_tx_hz"), times, readings, "nvlink_tx_bytes"),
-        nvlink_rx_hz=_or_counted(measured("nvlink_rx_hz"), times, readings, "nvlink_rx_bytes"),
-        sm_clock_hz=column([row.sm_clock_hz for row in rows]),
-        memory_clock_hz=column([row.memory_clock_hz for row in rows]),
+        sm_clock_hz=_column(rows, "sm_clock_hz"),
+        memory_clock_hz=_column(rows, "memory_clock_hz"),
         power_w=power,
         temperature_c=_held(times, readings, "temperature_c"),
-        throttle_reasons=np.array([int(value) if math.isfinite(value) else -1 for value in reasons], np.int64),
+        throttle_reasons=np.where(np.isfinite(reasons), reasons, -1).astype(np.int64),
+        **links,
     )
+
+
+def _column(rows: Sequence[Row], name: str) -> Floats:
+    return np.array([getattr(row, name) for row in rows], np.float64)
+
+
+def _gpm_columns(rows: Sequence[Row]) -> dict[str, Floats]:
+    """GPM's means by name, NaN in rows that have none."""
+    table = np.full((len(_GPM_NAMES), len(rows)), np.nan)
+    told = {place: row.gpm for place, row in enumerate(rows) if row.gpm is not None and row.gpm.metrics}
+    if told:
+        table[:, list(told)] = np.transpose([_GPM_COLUMNS(one) for one in readings_of(list(told.values()))])
+    return dict(zip(_GPM_NAMES, table, strict=True))
 
 
 def growth_of(

@@ -18,7 +18,7 @@ def readable(symbol: str) -> str:
 
 
 def _scopes(symbol: str) -> str:
-    """Scopes and name of an Itanium C++ symbol; as much as could be parsed, or the symbol itself."""
+    """Scopes and name of an Itanium C++ symbol; as much as could be parsed, or the symbol itself. Long: a branch for each letter."""
     at, end = 2, len(symbol)
     while at < end and symbol[at] in "ZL":  # local to a function: that function; static
         at += 1
