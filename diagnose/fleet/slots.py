@@ -18,7 +18,7 @@ _MOST_CELLS = 0.8
 
 
 @dataclass(frozen=True, slots=True)
-class _Stays:
+class _StayRows:
     """Rows of the table `collectives`, one entry each: who stayed how long in the how-many-th collective of its how-many-th step."""
 
     kept: Bools  # which rows of the table these are
@@ -47,14 +47,14 @@ def read_slots(table: pa.Table, rows: Ints, steps: Steps) -> Slots | None:
     return Slots(cube, ops) if ops and _is_the_waiting(cube, steps.wait_s) else None
 
 
-def _stays(table: pa.Table, rows: Ints, last_step: int) -> _Stays:
+def _stays(table: pa.Table, rows: Ints, last_step: int) -> _StayRows:
     """The rows that can be: of a rank of the job, in a step that it has, with a number in place of its stay."""
     step, slot, stay = ints(table, "step"), ints(table, "slot"), floats(table, "stay_s")
     kept = (rows >= 0) & (step >= 0) & (step <= last_step) & (slot >= 0) & np.isfinite(stay) & (stay >= 0)
-    return _Stays(kept, rows[kept], step[kept], slot[kept], stay[kept])
+    return _StayRows(kept, rows[kept], step[kept], slot[kept], stay[kept])
 
 
-def _cube(stays: _Stays, number: Ints, width: int) -> Floats:
+def _cube(stays: _StayRows, number: Ints, width: int) -> Floats:
     """Ranks x columns x slots, seconds, NaN where nothing is known. `number`: ranks x columns, the step's number in its rank's window.
 
     A step with more collectives than usual is left out: which of them is which is not known.
@@ -73,7 +73,7 @@ def _cube(stays: _Stays, number: Ints, width: int) -> Floats:
     return cube
 
 
-def _operations(table: pa.Table, stays: _Stays, width: int) -> tuple[str, ...]:
+def _operations(table: pa.Table, stays: _StayRows, width: int) -> tuple[str, ...]:
     """The operation in each slot; () where it is not the same in nine of ten."""
     names = labels(table, "op")
     count = np.zeros((width, len(names.values)), dtype=np.int64)

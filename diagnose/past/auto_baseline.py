@@ -26,7 +26,7 @@ _LOOKED_AT = 100  # newest ones per host
 
 
 @dataclass(frozen=True, slots=True)
-class Earlier:
+class Chosen:
     """What was chosen: the windows, their names, and why so (or why none)."""
 
     windows: tuple[Window, ...]
@@ -34,7 +34,7 @@ class Earlier:
     notes: tuple[Note, ...]
 
 
-def choose(history: History, windows: Sequence[Window], job: str) -> Earlier:
+def choose(history: History, windows: Sequence[Window], job: str) -> Chosen:
     """Healthy earlier windows for each host of `windows`. Nothing is ever raised: no history is said in the notes."""
     found: list[Window] = []
     names: list[str] = []
@@ -65,7 +65,7 @@ def choose(history: History, windows: Sequence[Window], job: str) -> Earlier:
             f"{_moment(oldest.start)} to {_moment(newest.start)}{left_out}"
         )
         notes.append(Note(NoteCode.BASELINE_CHOSEN, text))
-    return Earlier(tuple(found), tuple(names), tuple(dict.fromkeys(notes)))
+    return Chosen(tuple(found), tuple(names), tuple(dict.fromkeys(notes)))
 
 
 def serves(entry: Entry) -> bool:

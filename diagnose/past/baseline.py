@@ -44,7 +44,7 @@ class Reference:
 
 
 @dataclass(frozen=True, slots=True)
-class Growth:
+class GrownFunction:
     """The function that grew most between the baseline and now, on the median rank."""
 
     function: Function
@@ -157,7 +157,7 @@ def function_medians(fleet: Fleet) -> dict[tuple[str, str, str, int, str], float
     }  # fmt: skip
 
 
-def most_grown(reference: Reference, fleet: Fleet) -> Growth | None:
+def most_grown(reference: Reference, fleet: Fleet) -> GrownFunction | None:
     """The function with the largest growth; None if none grew."""
     now = function_medians(fleet)
     grown = {key: seconds - reference.functions.get(key, 0.0) for key, seconds in now.items()}
@@ -167,4 +167,4 @@ def most_grown(reference: Reference, fleet: Fleet) -> Growth | None:
     if grown[key] <= 0:
         return None
     kind, name, file, line, detail = key
-    return Growth(Function(kind, name, file, line), detail, reference.functions.get(key, 0.0), now[key])
+    return GrownFunction(Function(kind, name, file, line), detail, reference.functions.get(key, 0.0), now[key])

@@ -15,7 +15,7 @@ from rankscope.diagnose.hypotheses.hypothesis import NO_COUNTER, Hypothesis, com
 from rankscope.diagnose.hypotheses.rank.storage import is_write
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.model.waiting import transfer
-from rankscope.diagnose.past.baseline import Growth, Reference, most_grown
+from rankscope.diagnose.past.baseline import GrownFunction, Reference, most_grown
 from rankscope.diagnose.stats.robust import trimmed_mean
 from rankscope.diagnose.verdict.contract import Evidence, Suspect
 from rankscope.probes.arrays import Floats
@@ -64,7 +64,7 @@ def _against_baseline(scene: Scene, reference: Reference) -> Evidence:
     return Evidence("steps", "step time against the baseline", scene.step_s, reference.step_p50, "s", 0)
 
 
-def _component_of(grown: Growth) -> tuple[str, str]:
+def _component_of(grown: GrownFunction) -> tuple[str, str]:
     """What all ranks share that became slow: a folder, the CPUs; else the code or its configuration."""
     if grown.function.kind == "io":
         return "storage", "slow-write" if is_write(grown.function.name) else "slow-read"
