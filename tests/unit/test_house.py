@@ -151,3 +151,25 @@ def test_programs_that_tests_keep_as_text_import_what_is_there() -> None:
         for module in re.findall(r"\bimport rankscope\.([\w.]+)", text):
             wrong += [f"{name}: {module}"] if module not in folders and module not in MODULES else []
     assert wrong == []
+
+
+@pytest.mark.parametrize("readme", ["unwinder/README.md", "probes/README.md"])
+def test_a_walk_from_the_kernel_to_the_verdict_names_what_is_there(readme: str) -> None:
+    """In ten lines, with functions, classes and files that exist. Words with a dot are a class and its method, or a counter."""
+    walk = re.split(r"^## One .*\n", (REPOSITORY / readme).read_text(), flags=re.MULTILINE)[1]
+    assert [line[:3] for line in walk.splitlines() if line[:1].isdigit()] == [f"{n}. "[:3] for n in range(1, 11)]
+    sources = "".join(
+        path.read_text() for package in PACKAGES for path in (REPOSITORY / package).rglob("*.*") if path.suffix in (".py", ".c", ".h")
+    )  # fmt: skip
+    missing = []
+    for said in re.findall(r"`([^`]+)`", walk):
+        name = said.partition("(")[0]
+        if "/" in name:
+            missing += [] if (REPOSITORY / "diagnose" / name).exists() else [said]
+        elif f'"{name}"' not in sources:  # no cause, no counter: what the code defines
+            last = re.escape(name.rpartition(".")[2])
+            defined = rf"(?:def|class|struct|int|u64|void) {last}\b|^    {last}: |, {last}, "
+            missing += [] if re.search(defined, sources, re.MULTILINE) else [said]
+    for file in re.findall(r"[\w/]+\.py", walk):
+        missing += [] if any(str(path).endswith(f"/{file}") for path in MODULES.values()) else [file]
+    assert missing == []
