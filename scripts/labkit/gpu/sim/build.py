@@ -87,7 +87,7 @@ def _compile(folder: Path) -> None:
         files = [SOURCES / source for source in sources]
         run(compiler, *_FLAGS, "-fPIC", "-shared", f"-Wl,-soname,{name}", "-o", folder / name, *files, *more)
 
-    library(_CORE, ("state.c", "physics.c", "stream.c"))
+    library(_CORE, ("state.c", "physics.c", "control.c", "stream.c"))
     for name, sources in _LIBRARIES.items():
         library(name, sources, *origin)
         (folder / name.rsplit(".", 1)[0]).symlink_to(name)

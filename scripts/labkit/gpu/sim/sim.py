@@ -114,6 +114,11 @@ class Machine:
     def __exit__(self, *_: object) -> None:
         self.stop()
 
+    @property
+    def daemon_pid(self) -> int:
+        """Of gpusimd, 0 while it does not run."""
+        return self._daemon.pid if self._daemon is not None else 0
+
     def log(self, text: str) -> None:
         """A line in the kernel's log, as the observer sees it (dev-kmsg: priority, sequence, microseconds, flags; text)."""
         with (self.folder / "kmsg").open("a") as file:
