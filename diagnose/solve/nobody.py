@@ -1,4 +1,11 @@
-"""Nobody is accused: is the job healthy, or can it not be told?"""
+"""Nobody is accused: is the job healthy, or can it not be told?
+
+Steps that became longer for good (stats/rhythm.py, `lasting`) are a change of the job unless the kernel counts who took the CPU meanwhile:
+
+job(s) = T(s) - max over ranks r of queue(r, s)     queue: ready behind others, without what a quota of its own held back
+
+If T grew by 10 % and job(s) did not, the host was busy: that is a note, not a reason to doubt.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +13,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.solve.enough import unproven
-from rankscope.diagnose.stats.rhythm import find_growth
+from rankscope.diagnose.stats.onset import Onset
+from rankscope.diagnose.stats.rhythm import find_rise, lasts_higher
 from rankscope.diagnose.text import seconds
 from rankscope.diagnose.verdict.note import ACQUITTED, Note, NoteCode
 from rankscope.probes.arrays import Floats
@@ -19,12 +28,18 @@ def nobody(
     fleet: Fleet, has_baseline: bool, scene: Scene, per_step: Floats, odd: bool, notes: Sequence[Note]
 ) -> tuple[str, list[Note]]:
     """(status, notes) where nobody is accused; of an unknown verdict the reason comes first. `odd`: some rank was odd nevertheless."""
-    reason = unproven(fleet, scene) or _no_peers(fleet, has_baseline, scene) or _grew(fleet, has_baseline, per_step)
+    known = per_step[np.isfinite(per_step)]
+    rise = None if has_baseline else find_rise(known)
+    busy = None if rise is None else _busy_host(fleet, per_step, rise)
+    reason = unproven(fleet, scene) or _no_peers(fleet, has_baseline, scene)
+    if reason is None and rise is not None and busy is None and lasts_higher(known, rise.column):
+        reason = _grew(fleet, rise)
+    notes = [*([busy] if busy is not None else []), *notes]
     if reason is not None:
         return "unknown", [reason, *notes]
     if odd or any(note.code is NoteCode.UNTIMED for note in notes):
         return "unknown", sorted(notes, key=lambda note: note.code not in ACQUITTED)
-    return "healthy", list(notes)
+    return "healthy", notes
 
 
 def _no_peers(fleet: Fleet, has_baseline: bool, scene: Scene) -> Note | None:
@@ -34,10 +49,49 @@ def _no_peers(fleet: Fleet, has_baseline: bool, scene: Scene) -> Note | None:
     return Note(NoteCode.NO_PEERS, f"every rank has a role of its own: nobody has peers; only {who} could tell")
 
 
-def _grew(fleet: Fleet, has_baseline: bool, per_step: Floats) -> Note | None:
-    change = None if has_baseline else find_growth(per_step[np.isfinite(per_step)])
-    if change is None:
-        return None
+def _grew(fleet: Fleet, change: Onset) -> Note:
     why = "no function tells why" if fleet.timed else "only an earlier window can tell why (--baseline)"
-    longer = f"from {seconds(change.before_s)} to {seconds(change.after_s)}"
-    return Note(NoteCode.NOBODY, f"steps became longer, {longer}, and no rank stands out: {why}")
+    return Note(NoteCode.NOBODY, f"steps became longer, {_from_to(change)}, and no rank stands out: {why}")
+
+
+def _from_to(change: Onset) -> str:
+    return f"from {seconds(change.before_s)} to {seconds(change.after_s)}"
+
+
+def _busy_host(fleet: Fleet, per_step: Floats, change: Onset) -> Note | None:
+    """Steps became longer by what others took of the CPU, and who they are; None where the job itself took longer."""
+    known = np.isfinite(per_step)
+    queue = np.nan_to_num(fleet.steps.sched_s[:, known]) * (1 - _throttled_share(fleet))[:, None]
+    if not queue.any() or find_rise(per_step[known] - queue.max(axis=0, initial=0.0)) is not None:
+        return None
+    name, taken_s = _taker(fleet)
+    who = (
+        f"{name} took {seconds(taken_s)} of their CPUs in the window" if name else "who took their CPUs was not counted"
+    )
+    text = f"steps became longer, {_from_to(change)}, because ranks stood longer in the queue for the CPU: {who}"
+    return Note(NoteCode.HOST_BUSY, text)
+
+
+def _throttled_share(fleet: Fleet) -> Floats:
+    """Of each rank's time ready but not running, the part for which a quota of its own held it back."""
+    table, ranks = fleet.patterns, len(fleet.ranks)
+    ready = (table.kind.codes == table.kind.code("sched")) & (table.name.codes == table.name.code("ready"))
+    ready &= table.thread.codes == table.thread.code("training")
+    held = ready & (table.detail.codes == table.detail.code("throttled"))
+    total, throttled = (
+        np.bincount(table.rank[rows], weights=table.per_step_s[rows], minlength=ranks) for rows in (ready, held)
+    )
+    return np.divide(throttled, total, out=np.zeros(ranks), where=total > 0)
+
+
+def _taker(fleet: Fleet) -> tuple[str, float]:
+    """The process that is not of the job and took most CPU from its ranks: its name, and for how long; '' where nobody was counted."""
+    job, taken = set(fleet.ranks.pid.tolist()), dict[tuple[str, int], float]()
+    for rank in range(min(len(fleet.ranks), limits.PEERS_SAMPLED)):
+        for counter in fleet.counters.of("cpu.taken_s", rank):
+            if counter.pid not in job:
+                taken[counter.comm, counter.pid] = taken.get((counter.comm, counter.pid), 0.0) + counter.value
+    if not taken:
+        return "", 0.0
+    comm, pid = max(taken, key=lambda each: taken[each])
+    return (f"{comm} ({pid})" if pid >= 0 else comm), taken[comm, pid]

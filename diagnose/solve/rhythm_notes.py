@@ -59,8 +59,11 @@ def _seldom(numbers: Ints, own: Floats, step_s: float) -> list[Note]:
     if count[row] != 2 or count.sum() != 2:
         return []
     apart = int(np.diff(np.flatnonzero(sudden[row]))[0])
+    known = int(np.isfinite(own[row]).sum())
+    # What comes twice in so many steps comes as often as makes an episode (limits.EPISODES_LEAST) in half as many more.
+    wanted = max(limits.EPISODES_LEAST * apart, -(-limits.EPISODES_LEAST * known // 2))
     text = (
-        f"rank {int(numbers[row])} alone was slow in 2 steps, {apart} apart, which may be chance: "
-        f"a window of {3 * apart} steps and more would tell"
+        f"rank {int(numbers[row])} alone was slow in 2 of {known} steps, {apart} apart, which may be chance: "
+        f"a window of {wanted} steps and more would tell"
     )
     return [Note(NoteCode.SELDOM, text)]

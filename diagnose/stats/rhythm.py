@@ -3,6 +3,9 @@
 drift     Theil-Sen slope b = median over s < t of (x(t) - x(s)) / (t - s);  Mann-Kendall S = Σ sign(x(t) - x(s)), ties left out,
           z = (|S| - 1) / √(n(n-1)(2n+5)/18) · √((1-ρ)/(1+ρ)), ρ the lag-1 autocorrelation around the line.
           A drift: z >= 3, b·n at least 10 % of the median, and the line leaves less (mean absolute rest) than two levels do
+lasting   a change of level is more than the noise of its own series if medians of 9 blocks of equal length are all higher after it than
+          before it, with at least a third of the series on either side: 3 of 9 above all others are 1 in C(9, 3) = 84 by chance,
+          and what comes and goes, or comes for less than a third, does not pass. The block that holds the change is left out
 spikes    values that are a quarter of the median, 6 robust_sd and 30 % of the longest excess above the median. Periodic: three or more,
           all distances are multiples of the shortest (within one place, from a period of 6 on), and 70 % of them are the shortest itself
 Theil 1950, Sen 1968, Mann 1945, Kendall 1975.
@@ -22,6 +25,7 @@ from rankscope.probes.arrays import Floats
 _VALUES_MOST = 2000  # pairs grow with the square
 _Z = 3.0
 _DRIFT_SHARE = 0.10
+_BLOCKS = 9  # thirds of three: the fewest of which an exact test of one third against the rest is below 5 %
 _SPIKES_LEAST = 3
 _OF_LONGEST = 0.3  # smaller ones are noise with a long tail
 _NEIGHBOURS = 0.7  # of the distances are one period: a few may have been missed
@@ -74,7 +78,13 @@ def find_drift(series: Floats, onset: Onset | None = None) -> Drift | None:
 
 
 def find_growth(series: Floats) -> Onset | None:
-    """The change for the worse within a series: of one level, or of a drift from its first half to its second; None below 10 %."""
+    """The lasting change for the worse within a series; None where there is none."""
+    change = find_rise(series)
+    return change if change is not None and lasts_higher(series, change.column) else None
+
+
+def find_rise(series: Floats) -> Onset | None:
+    """A change for the worse, lasting or not: of one level, or of a drift from its first half to its second; None below 10 %."""
     change = find_onset(series)
     if find_drift(series, change) is not None:
         middle = len(series) // 2
@@ -82,6 +92,17 @@ def find_growth(series: Floats) -> Onset | None:
     if change is None or change.after_s < (1 + limits.BASELINE_SHARE) * change.before_s:
         return None
     return change
+
+
+def lasts_higher(series: Floats, column: int) -> bool:
+    """Whether values from place `column` on are higher than before for at least a third of the series, and stay so."""
+    if len(series) < _BLOCKS:
+        return False
+    edges = np.linspace(0, len(series), _BLOCKS + 1).round().astype(np.int64)
+    level = np.array([np.median(block) for block in np.split(series, edges[1:-1])])
+    before, after = level[edges[1:] <= column], level[edges[:-1] >= column]
+    long_enough = min(column, len(series) - column) >= len(series) // 3
+    return long_enough and bool(after.min() > before.max())
 
 
 def find_spikes(series: Floats) -> Spikes | None:

@@ -47,6 +47,7 @@ class NoteCode(str, Enum):
     # How the steps run.
     STEPS_DRIFT = "steps-drift"
     STEPS_CHANGED = "steps-changed"
+    HOST_BUSY = "host-busy"  # steps became longer by what others took of the CPU
     SPIKES = "spikes"
     SELDOM = "seldom"
     MOVING_NOISE = "moving-noise"

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import builders
 import numpy as np
 import pytest
@@ -73,9 +75,9 @@ def test_any_series_is_judged(series: list[float]) -> None:
     find_drift(np.array(series))
 
 
-def lengthened(more: np.ndarray) -> Window:
+def lengthened(more: np.ndarray, **job: Any) -> Window:
     """A job in which all ranks are busy so much longer in each step."""
-    window = build(Job(steps=len(more)))[0]
+    window = build(Job(steps=len(more), **job))[0]
     rows = window.steps.to_pylist()
     for row in rows:
         row["own_s"] += more[row["step"]]
@@ -106,4 +108,49 @@ def test_two_long_steps_of_one_rank_ask_for_a_longer_window() -> None:
             row["own_s" if row["rank"] == 3 else "wait_s"] += 0.6
     verdict = diagnose([builders.columns(window, "steps", rows)])
     assert not verdict.suspects
-    assert "rank 3 alone was slow in 2 steps, 30 apart" in said(verdict, NoteCode.SELDOM)
+    assert "rank 3 alone was slow in 2 of 70 steps, 30 apart" in said(verdict, NoteCode.SELDOM)
+
+
+def test_what_two_long_steps_ask_for_is_longer_than_the_window_that_has_them() -> None:
+    window = build(Job(steps=217))[0]
+    rows = window.steps.to_pylist()
+    for row in rows:
+        if row["step"] in (10, 14):
+            row["seconds"] += 0.6
+            row["own_s" if row["rank"] == 3 else "wait_s"] += 0.6
+    text = said(diagnose([builders.columns(window, "steps", rows)]), NoteCode.SELDOM)
+    assert "2 of 217 steps, 4 apart" in text and "a window of 326 steps" in text
+
+
+def step_shapes(shape: str) -> np.ndarray:
+    steps = np.arange(90)
+    return {
+        "lasting": 0.06 * (steps >= 40),
+        "passing": 0.06 * ((steps >= 40) & (steps < 60)),
+        "late": 0.06 * (steps >= 70),
+    }[shape]
+
+
+@pytest.mark.parametrize(("shape", "status"), [("lasting", "unknown"), ("passing", "healthy"), ("late", "healthy")])
+def test_only_what_lasts_a_third_of_the_window_is_a_change(shape: str, status: str) -> None:
+    # GIVEN steps of all ranks that are a quarter longer from some moment on: for good, for a while, for less than a third of the window
+    # WHEN they are diagnosed, THEN only the first makes the verdict unknown
+    assert diagnose([lengthened(step_shapes(shape))]).status == status
+
+
+@pytest.mark.parametrize("queued", [True, False])
+def test_steps_that_others_lengthen_by_taking_the_cpu_are_the_hosts_noise(queued: bool) -> None:
+    # GIVEN steps that become longer for good, with or without ready time of a rank that grew as much
+    more = step_shapes("lasting")
+    taken = {"name": "cpu.taken_s", "rank": 2, "comm": "backup", "pid": 77, "value": 2.5}
+    window = lengthened(more, counters=[taken])
+    rows = window.steps.to_pylist()
+    for row in rows:
+        row["sched_s"] += more[row["step"]] * queued
+
+    # WHEN they are diagnosed
+    verdict = diagnose([columns(window, "steps", rows)])
+
+    # THEN the job is healthy where the kernel counted who took its CPU, with a note that names the taker
+    assert verdict.status == ("healthy" if queued else "unknown")
+    assert ("backup (77)" in said(verdict, NoteCode.HOST_BUSY)) == queued
