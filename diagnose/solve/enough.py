@@ -8,6 +8,7 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.model.excess import unproven_ones
 from rankscope.diagnose.model.scene import Scene
+from rankscope.diagnose.solve.no_steps import places
 from rankscope.diagnose.text import rank_list, seconds
 from rankscope.diagnose.verdict.note import Note, NoteCode
 
@@ -19,9 +20,11 @@ def cannot_judge(fleet: Fleet, has_baseline: bool, step_s: float | None) -> Note
     stepping = int(complete.any(axis=1).sum()) if fleet.steps.count else 0
     more = _more(fleet)
     if step_s is None or stepping == 0:
-        return Note(NoteCode.NO_STEPS, f"no complete step was found: {more}")
+        where = places(fleet)
+        text = f"no step was seen: {where}" if where else f"no complete step was found: {more}"
+        return Note(NoteCode.NO_STEPS, text)
     if count == 0:
-        text = f"only {stepping} of {len(fleet.ranks)} ranks show complete steps: {more}"
+        text = f"only {stepping} of {len(fleet.ranks)} ranks show complete steps: {places(fleet) or more}"
         return Note(NoteCode.NO_STEPS, text)
     if count < limits.STEPS_LEAST:
         return Note(NoteCode.FEW_STEPS, f"only {count} complete steps (of {seconds(step_s)}): {more}")

@@ -1,0 +1,77 @@
+"""A job that makes no steps: the verdict says in which function its ranks are, what they wait for and for how long."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import pytest
+from builders import ROOT, TRAIN, Job, build, columns
+
+from rankscope.diagnose.solve.judge import diagnose
+from rankscope.observer.window.folder import Window
+from rankscope.observer.window.stacks import StackFrame, StackTree
+
+LOAD = StackFrame("load_checkpoint", "/srv/job/utils.py", 12)
+BATON = StackFrame("FileBaton.wait", "/opt/venv/lib/python3.11/site-packages/torch/utils/file_baton.py", 40)
+NOTHING = {"per_step_s": None, "per_step_sd_s": None}
+
+
+def starting(at: list[tuple[str, str, str, tuple[StackFrame, ...], float]]) -> Window:
+    """A window without steps: of each rank (kind, name, detail, frames below `train`, share of the window), and some computing."""
+    window = build(Job(ranks=len(at)))[0]
+    made = [row for row in window.patterns.to_pylist() if row["kind"] == "python" and row["name"] == "tokenize"]
+    tree, rows = StackTree(), []
+    for row, (kind, name, detail, frames, beta) in zip(made, at, strict=True):
+        stack = (*ROOT, *frames)
+        leaf = stack[-1]
+        rows.append(row | NOTHING | {"beta": 1 - beta, "stack": tree.add(ROOT)})
+        place = {"name": leaf.name if kind == "python" else name, "caller": "" if kind == "python" else leaf.name}
+        where = {"file": leaf.file, "line": leaf.line, "stack": tree.add(stack), "beta": beta}
+        rows.append(row | NOTHING | {"kind": kind, "detail": detail} | place | where)
+    window = columns(columns(window, "steps", []), "patterns", rows)
+    return columns(window, "stacks", [asdict(row) for row in tree.rows()])
+
+
+def reason(window: Window) -> str:
+    verdict = diagnose([window])
+    assert (verdict.status, verdict.exit_code, verdict.suspects) == ("unknown", 3, ())
+    return verdict.notes[0].text
+
+
+def test_ranks_that_all_wait_for_a_lock_are_told_together() -> None:
+    lock = ("io", "file lock", "", (LOAD,), 0.99)
+    text = reason(starting([lock] * 4))
+    assert (
+        text
+        == "no step was seen: all 4 ranks wait in load_checkpoint (utils.py:12) for a file lock, for the whole window"
+    )
+
+
+def test_the_rank_that_is_elsewhere_is_told_apart() -> None:
+    waits = ("python", "", "sleep", (LOAD, BATON), 0.98)
+    builds = ("sync", "wait child", "", (StackFrame("build", TRAIN, 31),), 0.7)
+    text = reason(starting([builds, waits, waits]))
+    assert (
+        "ranks 1, 2 wait in load_checkpoint (utils.py:12), in its call of FileBaton.wait, by its own will (sleep)"
+        in text
+    )
+    assert "rank 0 waits in build (train.py:31) for a child process, for 70 % of the window" in text
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "detail", "words"),
+    [
+        (
+            "io",
+            "read",
+            "/data (ext4 254:1)",
+            "wait in load_checkpoint (utils.py:12) for files (read, /data (ext4 254:1))",
+        ),
+        ("sync", "recv", "", "wait in load_checkpoint (utils.py:12) for a socket (recv)"),
+        ("sync", "futex", "", "wait in load_checkpoint (utils.py:12) for another thread or process (futex)"),
+        ("collective", "barrier", "gloo", "wait in load_checkpoint (utils.py:12) for other ranks (barrier)"),
+        ("python", "load_checkpoint", "", "compute in load_checkpoint (utils.py:12)"),
+    ],
+)
+def test_what_is_waited_for_is_said(kind: str, name: str, detail: str, words: str) -> None:
+    assert words in reason(starting([(kind, name, detail, (LOAD,), 0.99)] * 2))
