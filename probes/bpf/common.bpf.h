@@ -34,8 +34,8 @@ enum rs_event_type {
 struct rs_event {
 	u64 ts_ns;    /* start of the interval, CLOCK_MONOTONIC */
 	u64 dur_ns;   /* its length */
-	u64 ready_ns; /* OFFCPU: the part of it spent runnable, waiting for a CPU */
-	u64 stack;    /* Python stack id, 0 where there is none */
+	u64 ready_ns; /* OFFCPU: the part of it spent runnable, waiting for a CPU. CALL: the Python stack it was called from, 0: not known */
+	u64 stack;    /* Python stack id, 0 where there is none. CALL: communicator, stream or event */
 	s64 arg;
 	u32 tid;
 	u32 tgid;
@@ -70,6 +70,8 @@ enum rs_counter {
 	RS_C_WALK_TRUNCATED,
 	RS_C_NEGATIVE_TIME,
 	RS_C_SHORT,
+	RS_C_WALK_DISTURBED,
+	RS_C_CALL_SITE_MAP_FULL,
 	RS_C_COUNT,
 };
 BPF_PERCPU_ARRAY(rs_counters, u64, RS_C_COUNT);

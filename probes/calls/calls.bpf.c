@@ -35,6 +35,33 @@ BPF_HASH(rs_calls, struct rs_call, struct rs_call_entry, 8192);
 /* Traps per row in watched processes, and from RS_MAX_ROWS on in all others. */
 BPF_PERCPU_ARRAY(rs_call_hits, u64, 2 * RS_MAX_ROWS);
 
+/*
+ * Where a call stands in the job's own code. A program of its own, attached to the entries of the rows that mark steps: it shares
+ * their trap, and the walk is checked by the verifier once and not in every rs_enter_N. Found again by the stack pointer, which is
+ * the same in both.
+ */
+struct rs_call_place {
+	u64 sp;
+	u64 tid;
+};
+/* Calls in progress on threads with Python state; of a call that ends by an exception the least recent one goes. */
+BPF_TABLE("lru_hash", struct rs_call_place, u64, rs_call_sites, 4096);
+
+#ifdef RS_HAVE_UNWINDER
+int rs_call_site(struct pt_regs *ctx)
+{
+	u64 id = bpf_get_current_pid_tgid();
+	u32 tid = (u32)id, tgid = id >> 32;
+	if (!rs_role(tgid) || !rs_is_python(tid))
+		return 0;
+	struct rs_call_place place = {.sp = PT_REGS_SP(ctx), .tid = tid};
+	u64 stack = rs_python_stack_preemptible(tid, tgid);
+	if (stack && rs_call_sites.update(&place, &stack))
+		rs_count(RS_C_CALL_SITE_MAP_FULL);
+	return 0;
+}
+#endif
+
 struct rs_call_sum_key {
 	u32 tgid;
 	u16 row, aux;
@@ -146,6 +173,12 @@ static __always_inline int rs_return(struct pt_regs *ctx, u32 scope, int at_retu
 		.aux = entry->aux,
 	};
 	u64 shortest_ns = entry->shortest_ns;
+	struct rs_call_place place = {.sp = entry->sp, .tid = (u32)id};
+	u64 *site = rs_call_sites.lookup(&place);
+	if (site) {
+		event.ready_ns = *site;
+		rs_call_sites.delete(&place);
+	}
 	rs_calls.delete(&key);
 	if (shortest_ns) {
 		rs_call_add(event.tgid, event.what, event.aux, event.arg, event.dur_ns);

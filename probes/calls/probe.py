@@ -11,13 +11,13 @@ import ctypes
 import os
 import threading
 import time
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rankscope.probes.bpf.loader import Module
 from rankscope.probes.calls.launches import LaunchMeter
-from rankscope.probes.calls.row import LAUNCH, MAX_ROWS, OPERATION_SHIFT, PEER_SHIFT, ROLES, SCOPED
+from rankscope.probes.calls.row import LAUNCH, MAX_ROWS, OPERATION_SHIFT, PEER_SHIFT, ROLES, SCOPED, SITED
 from rankscope.probes.calls.table import CALL_TABLE, CallRow
 from rankscope.probes.elf.exports import Symbol, file_offsets, find_functions, find_names
 from rankscope.probes.elf.return_sites import leave_offsets
@@ -70,10 +70,12 @@ class CallProbe:
     module: Module
     table: tuple[CallRow, ...] = CALL_TABLE
     budget_hz: float = 1000.0
+    site_budget_hz: float = 300.0  # of a row: a walk of 10-40 frames costs the process 5-15 µs more
     compiled: Collection[int] | None = None
     notes: list[str] = field(default_factory=list)
     launches: LaunchMeter | None = None
     _attached: dict[int, list[int]] = field(default_factory=dict)
+    _sites: dict[int, list[int]] = field(default_factory=dict)
     _looked_at: set[tuple[str, int]] = field(default_factory=set)
     _placed: set[tuple[str, str, int]] = field(default_factory=set)
     _hits: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -152,6 +154,9 @@ class CallProbe:
         row, links = self.table[index], self._attached.setdefault(index, [])
         try:
             links += self.module.attach_uprobes(f"rs_enter_{index}", library.path, offsets)
+            if row.role in SITED:
+                sites = self._sites.setdefault(index, [])
+                sites += self.module.attach_uprobes("rs_call_site", library.path, offsets)
             leave = f"rs_leave_{_scope(index, row)}"
             if ends is None:
                 links += self.module.attach_uprobes(leave, library.path, offsets, on_return=True)
@@ -185,6 +190,12 @@ class CallProbe:
             if index not in self._hits:
                 continue
             watched, other = after[0] - self._hits[index][0], after[1] - self._hits[index][1]
+            if watched > self.site_budget_hz * max(processes, 1) * seconds and index in self._sites:
+                self._aside(self.module.release, self._sites.pop(index))
+                self.notes.append(
+                    f"{self.table[index].name} is called more than {self.site_budget_hz:.0f} times a second per process: "
+                    "it is timed, but no longer told where it is called from"
+                )
             if max(watched, other) <= allowed:
                 continue
             self._detach(index)
@@ -200,11 +211,12 @@ class CallProbe:
             self.launches.processes = max(processes, 1)
 
     def _detach(self, index: int) -> None:
-        """On a thread: it takes 20 ms, or 0.3 s a function before Linux 6.6, and the ring must be drained meanwhile."""
         self._exported.discard(index)
-        letting_go = threading.Thread(
-            target=self._let_go, args=(index, tuple(self._attached.pop(index, ()))), name="detach", daemon=True
-        )
+        self._aside(self._let_go, index, (*self._attached.pop(index, ()), *self._sites.pop(index, ())))
+
+    def _aside(self, work: Callable[..., None], *arguments: object) -> None:
+        """On a thread: letting go takes 20 ms, or 0.3 s a function before Linux 6.6, and the ring must be drained meanwhile."""
+        letting_go = threading.Thread(target=work, args=arguments, name="detach", daemon=True)
         self.module.before_close.append(letting_go.join)
         letting_go.start()
 

@@ -39,6 +39,8 @@ LAUNCH = "launch"
 HOST_ROLES = (COLLECTIVE, WAIT, BACKWARD, GC)
 SCOPED = (ENQUEUE, GROUP, GPU_WAIT, POLL, MEMORY, ALLOCATE)
 ROLES = (*HOST_ROLES, *SCOPED, LAUNCH)
+# Calls that tell where the job's own loop is: the Python stack that they were called from is kept.
+SITED = (COLLECTIVE, WAIT, BACKWARD, GPU_WAIT)
 
 # RS_MAX_ROWS in calls.bpf.c: from here on traps are counted of processes that nobody watches, and scopes are those of roles.
 MAX_ROWS = 256

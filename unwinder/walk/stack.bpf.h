@@ -26,10 +26,14 @@ BPF_HASH(rs_interpreters, u32, struct rs_offsets, RS_MAX_PROCESSES);
 BPF_TABLE("lru_hash", u64, struct rs_stack, rs_stacks, RS_MAX_STACKS);
 
 /*
- * Too big for the BPF stack. Used with interrupts off (sched_switch) and from the sampling timer, which cannot interrupt
- * it on the same CPU; nothing else may use it.
+ * Too big for the BPF stack. Slot RS_UNDISTURBED is used with interrupts off (sched_switch) and from the sampling timer, which
+ * cannot interrupt it on the same CPU. A uprobe runs with both on: it has slot RS_PREEMPTIBLE, which the timer leaves alone, and
+ * which only another uprobe on this CPU can write over. So each leaves its mark before it walks and looks for it afterwards.
  */
-BPF_PERCPU_ARRAY(rs_scratch, struct rs_stack, 1);
+#define RS_UNDISTURBED 0
+#define RS_PREEMPTIBLE 1
+BPF_PERCPU_ARRAY(rs_scratch, struct rs_stack, RS_SLOTS);
+BPF_PERCPU_ARRAY(rs_scratch_owner, u64, 1);
 
 static __always_inline int rs_is_python(u32 tid)
 {
@@ -43,16 +47,14 @@ static __always_inline u64 rs_mix(u64 hash, u64 word)
 	return hash ^ (hash >> 29);
 }
 
-/* The current thread's Python stack; 0 where it has none or it could not be walked (and counted). */
-static __always_inline u64 rs_python_stack(u32 tid, u32 tgid)
+static __always_inline u64 rs_python_stack_in(int slot, u32 tid, u32 tgid)
 {
 	struct rs_pythread *thread = rs_pythreads.lookup(&tid);
 	struct rs_offsets *offsets = rs_interpreters.lookup(&tgid);
-	int zero = 0;
-	struct rs_stack *stack = rs_scratch.lookup(&zero);
+	struct rs_stack *stack = rs_scratch.lookup(&slot);
 	if (!thread || !offsets || !stack)
 		return 0;
-	int status = rs_walk(offsets, thread->tstate, thread->expected, stack);
+	int status = rs_walk(offsets, thread->tstate, thread->expected, stack, slot);
 	if (status != RS_WALK_OK) {
 		rs_count(status == RS_WALK_STALE_TSTATE ? RS_C_WALK_STALE
 			 : status == RS_WALK_NO_FRAME   ? RS_C_WALK_NO_FRAME
@@ -73,6 +75,29 @@ static __always_inline u64 rs_python_stack(u32 tid, u32 tgid)
 	if (!rs_stacks.lookup(&hash) && rs_stacks.update(&hash, stack))
 		rs_count(RS_C_STACK_MAP_FULL);
 	return hash;
+}
+
+/* The current thread's Python stack; 0 where it has none or it could not be walked (and counted). Not from a uprobe. */
+static __always_inline u64 rs_python_stack(u32 tid, u32 tgid)
+{
+	return rs_python_stack_in(RS_UNDISTURBED, tid, tgid);
+}
+
+/* The same from a uprobe. */
+static __always_inline u64 rs_python_stack_preemptible(u32 tid, u32 tgid)
+{
+	int zero = 0;
+	u64 *owner = rs_scratch_owner.lookup(&zero);
+	u64 me = (u64)tgid << 32 | tid;
+	if (!owner)
+		return 0;
+	*(volatile u64 *)owner = me;
+	u64 stack = rs_python_stack_in(RS_PREEMPTIBLE, tid, tgid);
+	if (*(volatile u64 *)owner == me)
+		return stack;
+	*(volatile u64 *)owner = 0; /* whoever walked meanwhile may have read what this walk wrote: it must not find its mark */
+	rs_count(RS_C_WALK_DISTURBED);
+	return 0;
 }
 
 #endif

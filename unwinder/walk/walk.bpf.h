@@ -50,6 +50,7 @@ static int (*rs_host_read)(void *to, u32 size, u64 address);
 #define RS_MAX_STEPS (RS_MAX_FRAMES + RS_MAX_FRAMES / 4) /* frames and the shim frames between them */
 #define RS_SPAN 256				       /* SPAN_CAP_BYTES of offsets.py: the most bytes read at once, plus one */
 #define RS_ABSENT 0xffff
+#define RS_SLOTS 2 /* scratch areas per CPU, see stack.bpf.h */
 #if (RS_MAX_FRAMES & (RS_MAX_FRAMES - 1)) != 0
 #error "RS_MAX_FRAMES must be a power of two"
 #endif
@@ -115,9 +116,10 @@ struct rs_span {
 };
 
 #ifdef RS_HOST
-static struct rs_span *rs_span_scratch(void)
+static struct rs_span *rs_span_scratch(int slot)
 {
 	static struct rs_span span;
+	(void)slot;
 	memset(&span, 0, sizeof(span));
 	return &span;
 }
@@ -136,12 +138,11 @@ static inline u8 rs_pick8(const struct rs_span *span, u64 offset)
 	return (u8)rs_pick64(span, offset);
 }
 #else
-/* Off the BPF stack because offsets into it vary, which old verifiers refuse there. Same rules of use as for the result. */
-BPF_PERCPU_ARRAY(rs_spans, struct rs_span, 1);
-static __always_inline struct rs_span *rs_span_scratch(void)
+/* Off the BPF stack because offsets into it vary, which old verifiers refuse there. Same rules of use as for the result (stack.bpf.h). */
+BPF_PERCPU_ARRAY(rs_spans, struct rs_span, RS_SLOTS);
+static __always_inline struct rs_span *rs_span_scratch(int slot)
 {
-	int zero = 0;
-	return rs_spans.lookup(&zero);
+	return rs_spans.lookup(&slot);
 }
 #define rs_pick64(span, offset) (*(volatile u64 *)((span)->bytes + RS_MASK(offset, RS_SPAN - 1)))
 #define rs_pick32(span, offset) (*(volatile u32 *)((span)->bytes + RS_MASK(offset, RS_SPAN - 1)))
@@ -205,11 +206,13 @@ static __always_inline s32 rs_lasti(const struct rs_offsets *o, u64 last, u64 co
 
 /*
  * Fills `out` with the frames of a thread, innermost first, and returns out->status. `expected` is the thread_id that the
- * PyThreadState must hold (pthread_self() of the thread): one that was freed and used again is not followed.
+ * PyThreadState must hold (pthread_self() of the thread): one that was freed and used again is not followed. `slot` says whose
+ * scratch it works in.
  */
-static __always_inline int rs_walk(const struct rs_offsets *o, u64 tstate, u64 expected, struct rs_stack *out)
+static __always_inline int
+rs_walk(const struct rs_offsets *o, u64 tstate, u64 expected, struct rs_stack *out, int slot)
 {
-	struct rs_span *span = rs_span_scratch();
+	struct rs_span *span = rs_span_scratch(slot);
 	u64 frame = 0;
 	int status;
 	u32 step;
@@ -266,7 +269,7 @@ static __always_inline int rs_walk(const struct rs_offsets *o, u64 tstate, u64 e
 /* The innermost frame's identity: two or three reads. Shim frames are not skipped here, they too differ from each other. */
 static __always_inline int rs_leaf(const struct rs_offsets *o, u64 tstate, u64 expected, struct rs_leaf *out)
 {
-	struct rs_span *span = rs_span_scratch();
+	struct rs_span *span = rs_span_scratch(0);
 	u64 frame = 0;
 	int status;
 

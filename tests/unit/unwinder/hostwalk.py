@@ -21,7 +21,7 @@ _SOURCE = f"""
 int walk(const void *offsets, u64 tstate, u64 expected, struct rs_stack *out, int (*reader)(void *, u32, u64))
 {{
     rs_host_read = reader;
-    return rs_walk(offsets, tstate, expected, out);
+    return rs_walk(offsets, tstate, expected, out, 0);
 }}
 int leaf(const void *offsets, u64 tstate, u64 expected, struct rs_leaf *out, int (*reader)(void *, u32, u64))
 {{
