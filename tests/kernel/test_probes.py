@@ -26,6 +26,8 @@ NO_UNWINDER = """
 #define RS_HAVE_UNWINDER
 static inline __attribute__((always_inline)) int rs_is_python(unsigned int tid) { return 1; }
 static inline __attribute__((always_inline)) unsigned long long rs_python_stack(unsigned int tid, unsigned int tgid) { return 0; }
+static inline __attribute__((always_inline)) unsigned long long rs_python_stack_preemptible(unsigned int tid, unsigned int tgid)
+{ return 0; }
 """
 CLOCK_NANOSLEEP, FUTEX = 230, 202
 Start = Callable[..., "subprocess.Popen[str]"]
