@@ -15,13 +15,13 @@ from rankscope.observer.live import ras, samplers
 from rankscope.observer.live.gauges import Member
 from rankscope.observer.live.observation import Observation, Totals
 from rankscope.observer.live.process_watch import LOADER, TRAINING
+from rankscope.observer.steps.find import common_guide
 from rankscope.observer.tables import cpu_rows, pattern_rows
 from rankscope.observer.tables import job as gpu_window
 from rankscope.observer.tables.collective_rows import collective_rows
-from rankscope.observer.tables.rank import RankWindow, find_rank, side_patterns, step_period
+from rankscope.observer.tables.rank import RankWindow, find_rank, side_patterns, steps_alone
 from rankscope.observer.tables.raw import RawProcess
 from rankscope.observer.thread.patterns import MeasuredPattern
-from rankscope.observer.thread.steps import common_period
 from rankscope.observer.window.folder import Window
 from rankscope.observer.window.manifest import Loss, Manifest
 from rankscope.observer.window.rows import CollectiveRow, CounterRow, FlowRow, PatternRow, RankRow, StepRow
@@ -91,8 +91,8 @@ def _job_window(
         CALL_TABLE,
     )
     notes = [*devices.notes, *gpus.notes]
-    period = common_period([step_period(raw, CALL_TABLE) for raw in raws.values()])
-    found = {rank.pid: find_rank(raws[rank.pid], CALL_TABLE, period) for rank in ranks}
+    guide = common_guide([steps_alone(raw, CALL_TABLE) for raw in raws.values()])
+    found = {rank.pid: find_rank(raws[rank.pid], CALL_TABLE, guide) for rank in ranks}
     for rank in ranks:
         _add_rank(tables, running, rank, raws[rank.pid], found[rank.pid], last, before)
         if reason := found[rank.pid].steps.reason:

@@ -27,9 +27,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rankscope.observer.gpu.levels import Shares
+from rankscope.observer.steps.found import FoundSteps
 from rankscope.observer.thread import timeline
 from rankscope.observer.thread.step_times import StepTimes
-from rankscope.observer.thread.steps import FoundSteps
 from rankscope.observer.thread.timeline import Timeline
 from rankscope.probes.arrays import Bools, Floats, Ints
 

@@ -10,13 +10,13 @@ import numpy as np
 from rankscope.observer.gpu import overlay
 from rankscope.observer.gpu.levels import Shares
 from rankscope.observer.gpu.overlay import GpuTime, per_step
+from rankscope.observer.steps.found import FoundSteps
 from rankscope.observer.thread import timeline
 from rankscope.observer.thread.functions import FunctionKey
 from rankscope.observer.thread.patterns import MeasuredPattern
 from rankscope.observer.thread.resource_use import Use
 from rankscope.observer.thread.samples import Words
 from rankscope.observer.thread.step_times import StepTimes
-from rankscope.observer.thread.steps import FoundSteps
 from rankscope.observer.thread.timeline import Timeline
 from rankscope.probes.arrays import Floats, Ints
 

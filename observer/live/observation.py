@@ -91,7 +91,8 @@ class Observation:
         if not len(events):
             return
         self.batches.append(events)
-        identities = np.where(events["type"] == ring.CALL, 0, events["stack"])  # a call's is a communicator or a stream
+        called = events["type"] == ring.CALL  # its `stack` is a communicator or a stream
+        identities = np.where(called, events["ready_ns"], events["stack"])
         fresh, first = np.unique(identities, return_index=True)
         for identity, at in zip(fresh.tolist(), first.tolist(), strict=True):
             self.name_stack(identity, int(events["tgid"][at]))

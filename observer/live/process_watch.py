@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +28,8 @@ from rankscope.unwinder.walk.still import walk_still
 TRAINING, LOADER = "training", "loader"
 
 _MAX_TEXT = 4096  # characters of one stack
+# Files of optimisers: an iteration ends in one.
+_OPTIMISER = re.compile(r"/(torch/optim|optax|apex/optimizers|bitsandbytes/optim|deepspeed/ops/(adam|lamb|lion))/")
 _FRAME_TEXT = len(" (:2147483647);")  # what a frame takes besides its name and file
 _MAX_STATES = 65536  # thread states remembered of one process; more than it ever has, unless it means harm
 
@@ -120,7 +124,15 @@ def in_words(frames: Sequence[Frame]) -> StackName:
         if room < 0 and kept:
             break
         kept.append(StackFrame(frame.name, frame.file, frame.first_line))
-    return StackName(frames[0].name, frames[0].file, frames[0].first_line, tuple(reversed(kept)))
+    leaf = frames[0]
+    in_optimiser = any(_OPTIMISER.search(frame.file) for frame in frames)
+    return StackName(leaf.name, leaf.file, leaf.first_line, tuple(reversed(kept)), _site(frames), in_optimiser)
+
+
+def _site(frames: Sequence[Frame]) -> int:
+    """A number for a place in the code: the same wherever the same lines call one another, and not 0."""
+    text = "\n".join(f"{frame.name}\t{frame.file}\t{frame.line}" for frame in frames)
+    return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=7).digest(), "big") | 1
 
 
 def _time_collections(pid: int, interpreter: Interpreter, probes: KernelProbes, root: Path) -> None:

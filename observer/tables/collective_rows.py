@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from rankscope.observer.steps.found import FoundSteps
 from rankscope.observer.tables.raw import RawProcess
-from rankscope.observer.thread.steps import FoundSteps
 from rankscope.observer.window.rows import CollectiveRow
 from rankscope.probes.bpf.ring import Events
 from rankscope.probes.calls import collectives

@@ -5,7 +5,7 @@ events → markers → steps; events of the training thread → timeline → pat
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -13,6 +13,9 @@ import numpy as np
 from rankscope.observer.gpu import overlay
 from rankscope.observer.gpu import rows as gpu_rows
 from rankscope.observer.gpu.overlay import GpuTime
+from rankscope.observer.steps.find import StepGuide, find_steps
+from rankscope.observer.steps.found import FoundSteps
+from rankscope.observer.steps.markers import Markers
 from rankscope.observer.tables.raw import RawProcess
 from rankscope.observer.tables.thread_line import thread_line
 from rankscope.observer.thread import patterns, timeline
@@ -20,10 +23,11 @@ from rankscope.observer.thread.device_calls import MARKER_ROLES, of_roles
 from rankscope.observer.thread.functions import NO_STACK, StackName
 from rankscope.observer.thread.patterns import MeasuredPattern
 from rankscope.observer.thread.step_times import StepTimes, step_times
-from rankscope.observer.thread.steps import FoundSteps, Markers, find_steps
+from rankscope.probes.arrays import Floats
 from rankscope.probes.bpf import ring
 from rankscope.probes.bpf.ring import Events
-from rankscope.probes.calls.row import GPU_WAIT, CallRow
+from rankscope.probes.calls.row import BACKWARD, GPU_WAIT, CallRow
+from rankscope.probes.calls.table import UPDATE
 
 _C10D = "torch/distributed/distributed_c10d.py"
 
@@ -44,10 +48,10 @@ class RankWindow:
     gpu: GpuTime | None = None
 
 
-def step_period(raw: RawProcess, table: Sequence[CallRow]) -> int:
-    """How many markers make a step of this rank, seen by itself; 0 where no steps are found."""
+def steps_alone(raw: RawProcess, table: Sequence[CallRow]) -> FoundSteps:
+    """The steps of this rank, seen by itself."""
     calls = _calls(raw, table)
-    return find_steps(_markers(raw, calls, table, training_thread(raw, calls, table))).period
+    return find_steps(_markers(raw, calls, table, training_thread(raw, calls, table)))
 
 
 def _calls(raw: RawProcess, table: Sequence[CallRow]) -> Events:
@@ -57,14 +61,14 @@ def _calls(raw: RawProcess, table: Sequence[CallRow]) -> Events:
     return ordered
 
 
-def find_rank(raw: RawProcess, table: Sequence[CallRow], period: int = 0) -> RankWindow:
+def find_rank(raw: RawProcess, table: Sequence[CallRow], guide: StepGuide | None = None) -> RankWindow:
     """What one rank did. A thread without any event yields no pattern, a rank without markers no steps.
 
-    `period`: how many markers make a step of the job; 0 where that is not known.
+    `guide`: what the steps of the job's other ranks look like.
     """
     calls = _calls(raw, table)
     tid = training_thread(raw, calls, table)
-    steps = find_steps(_markers(raw, calls, table, tid), period)
+    steps = find_steps(_markers(raw, calls, table, tid), guide)
     line, absences, samples, labels = thread_line(raw, calls, table, tid, steps, raw.gpu.shares if raw.gpu else None)
     gpu: GpuTime | None = None
     if raw.gpu is not None and raw.gpu.seen:
@@ -164,5 +168,26 @@ def _markers(raw: RawProcess, calls: Events, table: Sequence[CallRow], tid: int)
         mine = mine[~inner | (roles[mine["what"]] == "wait")]
     chosen = mine if len(mine) else calls
     start = raw.since_start_s(chosen["ts_ns"])
-    level = frozenset(index for index, row in enumerate(table) if row.role == GPU_WAIT)
-    return Markers(chosen["what"].astype(np.int64), start, start + chosen["dur_ns"].astype(np.float64) / 1e9, level)
+    sites = {int(stack): raw.stacks.get(int(stack), NO_STACK).site for stack in np.unique(chosen["ready_ns"])}
+    return Markers(
+        chosen["what"].astype(np.int64),
+        start,
+        start + chosen["dur_ns"].astype(np.float64) / 1e9,
+        level=_rows(table, lambda row: row.role == GPU_WAIT),
+        update=_rows(table, lambda row: row.name == UPDATE),
+        backward=_rows(table, lambda row: row.role == BACKWARD),
+        site=np.array([sites[int(stack)] for stack in chosen["ready_ns"]], dtype=np.int64),
+        optimiser_s=_in_optimiser_s(raw, tid),
+    )
+
+
+def _rows(table: Sequence[CallRow], wanted: Callable[[CallRow], bool]) -> frozenset[int]:
+    return frozenset(index for index, row in enumerate(table) if wanted(row))
+
+
+def _in_optimiser_s(raw: RawProcess, tid: int) -> Floats:
+    """When the thread was seen in an optimiser: sampled there, or switched out there."""
+    mine = raw.of_thread(tid)
+    mine = mine[np.isin(mine["type"], (ring.SAMPLE, ring.OFFCPU))]
+    inside = [identity for identity, words in raw.stacks.items() if words.in_optimiser]
+    return np.sort(raw.since_start_s(mine["ts_ns"][np.isin(mine["stack"], np.array(inside, dtype=np.uint64))]))

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 
 from rankscope.observer.gpu.levels import Shares
+from rankscope.observer.steps.found import FoundSteps
 from rankscope.observer.tables.files import file_functions
 from rankscope.observer.tables.raw import RawProcess
 from rankscope.observer.thread import gil, timeline
 from rankscope.observer.thread.device_calls import device_calls, of_roles
 from rankscope.observer.thread.functions import FunctionKey
 from rankscope.observer.thread.samples import Samples, Words
-from rankscope.observer.thread.steps import FoundSteps
 from rankscope.observer.thread.timeline import Absences, Scopes, Timeline
 from rankscope.probes.arrays import Ints
 from rankscope.probes.bpf import ring

@@ -9,12 +9,18 @@ from rankscope.observer.window.stacks import StackFrame
 
 @dataclass(frozen=True, slots=True)
 class StackName:
-    """A Python stack in names: its leaf function, and all of its frames root→leaf by first lines."""
+    """A Python stack in names: its leaf function, and all of its frames root→leaf by first lines.
+
+    `site`: a number for the place in the code, down to the line in each frame, the same on all ranks that run it; 0 where it is not
+    known. `in_optimiser`: an optimiser's own code is on the stack.
+    """
 
     name: str
     file: str
     line: int
     frames: tuple[StackFrame, ...] = ()
+    site: int = 0
+    in_optimiser: bool = False
 
     @property
     def text(self) -> str:

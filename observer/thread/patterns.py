@@ -18,12 +18,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rankscope.observer.steps.found import FoundSteps
 from rankscope.observer.thread import timeline
 from rankscope.observer.thread.activities import Activities
 from rankscope.observer.thread.functions import FunctionKey
 from rankscope.observer.thread.running import add_running
 from rankscope.observer.thread.samples import Samples, Words
-from rankscope.observer.thread.steps import FoundSteps
 from rankscope.observer.thread.timeline import Absences, Timeline
 from rankscope.observer.thread.waits import add_waits
 from rankscope.probes.arrays import Floats

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rankscope.observer.steps.found import FoundSteps
 from rankscope.observer.thread import timeline
-from rankscope.observer.thread.steps import FoundSteps
 from rankscope.observer.thread.timeline import Timeline
 from rankscope.probes.arrays import Floats
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rankscope.observer.steps.found import FoundSteps
 from rankscope.observer.thread import functions, syscalls, timeline
 from rankscope.observer.thread.activities import Activities
 from rankscope.observer.thread.functions import NO_STACK, FunctionKey, StackName
 from rankscope.observer.thread.samples import Samples, Words
-from rankscope.observer.thread.steps import FoundSteps
 from rankscope.observer.thread.timeline import Absences, Timeline
 from rankscope.probes.arrays import Bools, Ints
 

@@ -10,7 +10,9 @@ from rankscope.probes.calls.rows_collectives import COLLECTIVE_ROWS
 from rankscope.probes.calls.rows_cuda import CUDA_ROWS
 from rankscope.probes.calls.rows_others import OTHER_ACCELERATOR_ROWS
 
-__all__ = ["CALL_TABLE", "CallRow"]
+__all__ = ["CALL_TABLE", "UPDATE", "CallRow"]
+
+UPDATE = "finalize_backward"  # DDP waits for its last bucket: the gradients of an update are there
 
 
 def _gloo(name: str) -> CallRow:
@@ -27,7 +29,7 @@ CALL_TABLE: tuple[CallRow, ...] = (
     CallRow("libtorch_cpu.so", "_ZN4c10d4Work4waitE", "wait", WAIT, family="gloo"),
     CallRow("libtorch_cpu.so", "_ZN4c10d16ProcessGroupGloo8SendWork4waitE", "send", WAIT, family="gloo"),
     CallRow("libtorch_cpu.so", "_ZN4c10d16ProcessGroupGloo8RecvWork4waitE", "recv", WAIT, family="gloo"),
-    CallRow("libtorch_cpu.so", "_ZN4c10d7Reducer17finalize_backwardE", "finalize_backward", WAIT, family="gloo"),
+    CallRow("libtorch_cpu.so", "_ZN4c10d7Reducer17finalize_backwardE", UPDATE, WAIT, family="gloo"),
     CallRow("libtorch_cpu.so", "_ZN5torch8autograd6Engine7executeE", "backward", BACKWARD, family="torch"),
     CallRow("", "", "gc", GC, family="python"),
     *COLLECTIVE_ROWS,

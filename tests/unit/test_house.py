@@ -25,7 +25,7 @@ TABLES_OF_CASES = ("diagnose/sweep/checks", "diagnose/hypotheses/")
 FLOORS: dict[str, tuple[str, ...]] = {
     "probes": ("errors", "arrays", "host", "elf", "bpf", "sched", "files", "network", "sampling", "pci", "ports", "gpu", "nccl", "calls"),
     "unwinder": ("errors", "interpreter", "names", "walk"),
-    "observer": ("window", "census", "thread", "gpu", "tables", "live", "finish", "recorder", "doctor"),
+    "observer": ("window", "census", "steps", "thread", "gpu", "tables", "live", "finish", "recorder", "doctor"),
     "diagnose": (
         "severity", "limits", "text", "xids", "verdict", "stats", "fleet", "model", "past", "hypotheses", "solve", "sweep", "cli",
     ),

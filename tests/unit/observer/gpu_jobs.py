@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rankscope.observer.gpu.levels import Series, Shares, combine, find_levels, find_shares
+from rankscope.observer.steps.found import FoundSteps
 from rankscope.observer.thread import timeline
 from rankscope.observer.thread.functions import FunctionKey, StackName
 from rankscope.observer.thread.samples import Samples, Words
-from rankscope.observer.thread.steps import FoundSteps
 from rankscope.observer.thread.timeline import Absences, Scopes, Timeline
 
 LAUNCH_S, TRANSFER_S, OPTIMIZER_S = 0.01, 0.06, 0.02

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rankscope.observer.steps.found import FoundSteps
 from rankscope.observer.thread import gil, patterns, timeline
 from rankscope.observer.thread.functions import Holder, StackName
 from rankscope.observer.thread.samples import Samples, Words
-from rankscope.observer.thread.steps import FoundSteps
 from rankscope.observer.thread.syscalls import GIL
 from rankscope.observer.thread.timeline import NO_SCOPES, Absences, Scopes
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rankscope.observer.steps.found import FoundSteps
 from rankscope.observer.thread import patterns, timeline
 from rankscope.observer.thread.functions import FunctionKey, StackName
 from rankscope.observer.thread.samples import Samples, Words
 from rankscope.observer.thread.step_times import step_times
-from rankscope.observer.thread.steps import FoundSteps
 from rankscope.observer.thread.timeline import Absences, Scopes
 
 FORWARD = StackName("forward", "model.py", 10)

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankscope.observer.thread.steps import Markers, common_period, find_steps
+from rankscope.observer.steps.find import StepGuide, common_guide, find_steps
+from rankscope.observer.steps.markers import Markers
 
 BACKWARD, WAIT, ALLREDUCE = 14, 13, 0
 
@@ -81,13 +82,11 @@ def test_a_rank_whose_gaps_alternate_takes_the_step_of_its_peers() -> None:
     alternating = markers_of(
         [(BACKWARD, 0.2, 0.01), (WAIT, 0.001, 0.02), (BACKWARD, 0.5, 0.01), (WAIT, 0.001, 0.02)], 14
     )
-    peers = [
-        find_steps(markers_of([(BACKWARD, 0.1, 0.01), (WAIT, 0.001, 0.25)], 28, seed=seed)).period for seed in range(3)
-    ]
+    peers = [find_steps(markers_of([(BACKWARD, 0.1, 0.01), (WAIT, 0.001, 0.25)], 28, seed=seed)) for seed in range(3)]
     alone = find_steps(alternating)
     assert alone.period == 4
-    assert common_period([alone.period, *peers]) == 2
-    assert find_steps(alternating, known_period=2).count in (26, 27)
+    assert common_guide([alone, *peers]).period == 2
+    assert find_steps(alternating, StepGuide(period=2)).count in (26, 27)
 
 
 def test_too_few_markers_give_no_steps_and_a_reason() -> None:

@@ -1,117 +1,79 @@
-"""FoundSteps found from outside: the repeating sequence of markers (backward passes, waits for collectives) of one rank.
+"""Steps from the repeating sequence of markers, where nothing tells a gradient update. Pure.
 
-A marker is one timed call: a symbol (which function), the time it began and the time it ended. Training repeats the same
-sequence of symbols every step; its period is found in two stages:
+Training repeats the same sequence of calls every step; its period is found in two stages:
 
-  1. the smallest p for which the symbols agree with themselves shifted by p in at least `AGREEMENT` of the places
-     (EROICA finds steps from repeating markers; a template there needs 10 repetitions, here `MIN_REPEATS` to be reported);
+  1. the smallest p for which the calls agree with themselves shifted by p in at least `AGREEMENT` of the places
+     (EROICA finds steps from repeating markers; a template there needs 10 repetitions, here `MIN_REPEATS` to be reported). Calls
+     from places in the code that are passed far less often than the usual one are left out: they lie inside steps;
   2. the smallest multiple k·p of it whose *gaps* repeat as well: with r(k) the variance of the gaps around their mean per
      phase of a period of k·p, relative to their total variance, the least k with r(k) ≤ r(1) / `GAP_GAIN`. So eight equal
-     all-reduces per step are one step, not eight, and a GAN's two passes are one step if they take different time.
+     all-reduces per step are one step, not eight.
 
 A step ends with the end of the marker before the longest stretch without markers: collectives end together, so this
-instant is the same for all ranks, and what a rank does before its next collective lies in the step that it delays. A host that
-puts its collectives on a stream runs ahead of its GPU; it is level with it only when a call returns that waited for the GPU. So
-where a period holds such calls the step ends with one of them, chosen by the same rule. Where none is there, the edges are ahead of
-the GPU's time, by an amount that is the same in every step: sums over steps stay right, a step borrows from its neighbour.
+instant is the same for all ranks, and what a rank does before its next collective lies in the step that it delays. Where a period
+holds calls that waited for the GPU, the step ends with one of them, chosen by the same rule (updates.py says why). Where none is
+there, the edges are ahead of the GPU's time, by an amount that is the same in every step: sums over steps stay right, a step borrows
+from its neighbour.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
-
 import numpy as np
 
+from rankscope.observer.steps.found import LEAST_STAY_S, MIN_REPEATS, FoundSteps, none
+from rankscope.observer.steps.markers import Markers
 from rankscope.probes.arrays import Bools, Floats, Ints
 
 AGREEMENT = 0.9
 GAP_GAIN = 3.0
-MIN_REPEATS = 3
-LEAST_STAY_S = 0.0002  # a wait for the GPU that is shorter found it ready: the host may have been ahead or behind
 _MAX_PERIOD = 4096
 _MAX_MULTIPLE = 64
 
 
-@dataclass(frozen=True, slots=True)
-class Markers:
-    """Timed calls of one rank in order of their start. Times in seconds since the window's start; symbols are small ints.
-
-    `level`: symbols of calls after which the host is level with its GPU.
-    """
-
-    symbol: Ints
-    start_s: Floats
-    end_s: Floats
-    level: frozenset[int] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class FoundSteps:
-    """Boundaries of complete steps: step i is [edge[i], edge[i+1]). `period` markers make a step; 0 where none was found."""
-
-    edge_s: Floats
-    period: int
-    reason: str = ""
-
-    @property
-    def count(self) -> int:
-        return max(len(self.edge_s) - 1, 0)
-
-    def index(self, time_s: Floats) -> Ints:
-        """The step that each time lies in, -1 outside."""
-        at = np.searchsorted(self.edge_s, time_s, side="right") - 1
-        return np.where((at >= 0) & (at < self.count), at, -1).astype(np.int64)
-
-
-NO_STEPS = np.empty(0)
-
-
-def find_steps(markers: Markers, known_period: int = 0) -> FoundSteps:
-    """FoundSteps of one rank; none, with the reason, where nothing repeats.
+def find(markers: Markers, known_period: int = 0) -> FoundSteps:
+    """Steps of one rank; none, with the reason, where nothing repeats.
 
     `known_period`: how many markers make a step on the other ranks of the job; 0 where that is not known.
     """
-    level = np.isin(markers.symbol, list(markers.level))
+    markers = markers.where(_usual(markers))
+    level = markers.of(markers.level)
     if level.any():
         steps = _find_steps(markers, level, known_period)
         if steps.count:
             return steps
         # A host that hardly ever waits for its GPU: its collectives alone tell the steps.
-        kept = ~level
-        markers = Markers(markers.symbol[kept], markers.start_s[kept], markers.end_s[kept])
-    return _find_steps(markers, np.zeros(len(markers.symbol), dtype=bool), known_period)
+        markers = markers.where(~level)
+    return _find_steps(markers, np.zeros(len(markers), dtype=bool), known_period)
+
+
+def _usual(markers: Markers) -> Bools:
+    """Calls from places that are passed at least a third as often as the place of the median call; waits for the GPU all count."""
+    _, key = markers.keys()
+    if markers.site is None or not len(key):
+        return np.ones(len(key), dtype=bool)
+    often = np.bincount(key)[key]
+    usual: Bools = (often >= np.median(often) / 3) | markers.of(markers.level)
+    return usual
 
 
 def _find_steps(markers: Markers, level: Bools, known_period: int) -> FoundSteps:
     count = len(markers.symbol)
     if count < 2 * MIN_REPEATS:
-        return FoundSteps(NO_STEPS, 0, f"only {count} markers in the window")
+        return none(f"only {count} markers in the window")
     base = _symbol_period(markers.symbol, level)
     if base == 0:
-        return FoundSteps(NO_STEPS, 0, "the sequence of collectives and backward passes does not repeat")
+        return none("the sequence of collectives and backward passes does not repeat")
     clean = _clean_stretch(markers, base)
     period = known_period if known_period and known_period % base == 0 else base * _gap_multiple(clean, base)
     if len(clean.symbol) < period:
-        return FoundSteps(NO_STEPS, 0, "the sequence of collectives and backward passes does not repeat")
+        return none("the sequence of collectives and backward passes does not repeat")
     template = clean.symbol[:period]
     at = _occurrences(markers.symbol, template, _anchor(clean, period))
     edges = markers.end_s[at]
     edges = np.unique(np.maximum.accumulate(edges))  # a call may outlast the one after it
     if len(edges) <= MIN_REPEATS:
-        return FoundSteps(NO_STEPS, 0, f"only {max(len(edges) - 1, 0)} complete steps in the window")
+        return none(f"only {max(len(edges) - 1, 0)} complete steps in the window")
     return FoundSteps(edges, period)
-
-
-def common_period(periods: Sequence[int]) -> int:
-    """How many markers make a step of the job, given what each rank looks like by itself: the most common, then the least.
-
-    Ranks of a synchronous job make the same steps; one that looks different has gaps that happen to alternate (throttled
-    reads do), and its steps would not be comparable with anybody's.
-    """
-    found = Counter(period for period in periods if period)
-    return min(found, key=lambda period: (-found[period], period)) if found else 0
 
 
 def _symbol_period(symbol: Ints, level: Bools) -> int:
@@ -160,7 +122,7 @@ def _clean_stretch(markers: Markers, base: int) -> Markers:
     starts, ends = changes[::2], changes[1::2]
     longest = int(np.argmax(ends - starts))
     kept = slice(int(starts[longest]), int(ends[longest]) + base)
-    return Markers(markers.symbol[kept], markers.start_s[kept], markers.end_s[kept], markers.level)
+    return markers.where(kept)
 
 
 def _anchor(markers: Markers, period: int) -> int:

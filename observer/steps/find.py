@@ -1,0 +1,51 @@
+"""Steps: iterations of the job's own training loop, found from outside.
+
+What ends an iteration is sought in this order:
+  1. the gradient update: DDP's wait for its last bucket, else the backward pass (updates.py). What happens in every Nth iteration
+     only (a logged loss, an evaluation, a checkpoint) makes calls of its own and changes nothing;
+  2. the repeating sequence of the collectives, where nothing tells an update (repeats.py).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rankscope.observer.steps import repeats, updates
+from rankscope.observer.steps.found import FoundSteps
+from rankscope.observer.steps.markers import Markers
+
+
+@dataclass(frozen=True, slots=True)
+class StepGuide:
+    """What the ranks of a job agree on. `period`: markers per step; 0 where that is not known. `passes`: backward passes (with
+    their update) per step; 0 where that is not known."""
+
+    period: int = 0
+    passes: int = 0
+
+
+def find_steps(markers: Markers, guide: StepGuide | None = None) -> FoundSteps:
+    """The steps of one rank; none, with the reason, where nothing repeats. `guide`: what the other ranks of the job look like."""
+    guide = guide or StepGuide()
+    found = updates.find(markers, guide.passes)
+    if found is not None:
+        return found
+    return repeats.find(markers, guide.period)
+
+
+def common_guide(found: Sequence[FoundSteps]) -> StepGuide:
+    """What a step is made of, given what each rank looks like by itself.
+
+    Ranks of a synchronous job make the same steps. Of periods the most common counts, then the least: one that looks different has
+    gaps that happen to alternate (throttled reads do). Of passes per step the most that any rank shows clearly: who shows fewer was
+    too seldom seen in its optimiser.
+    """
+    periods = Counter(each.period for each in found if each.period)
+    return StepGuide(
+        period=min(periods, key=lambda period: (-periods[period], period)) if periods else 0,
+        passes=int(np.max([each.passes for each in found], initial=0)),
+    )

@@ -1,0 +1,41 @@
+"""What was found of a rank's steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rankscope.probes.arrays import Floats, Ints
+
+MIN_REPEATS = 3
+LEAST_STAY_S = 0.0002  # a wait for the GPU that is shorter found it ready: the host may have been ahead or behind
+NO_EDGES = np.empty(0)
+
+
+@dataclass(frozen=True, slots=True)
+class FoundSteps:
+    """Boundaries of complete steps: step i is [edge[i], edge[i+1]).
+
+    `period`: so many markers make a step, where the repeating sequence told it, else 0. `passes`: so many backward passes do, where
+    the updates told it, else 0. `reason`: why there are none.
+    """
+
+    edge_s: Floats
+    period: int = 0
+    passes: int = 0
+    reason: str = ""
+
+    @property
+    def count(self) -> int:
+        return max(len(self.edge_s) - 1, 0)
+
+    def index(self, time_s: Floats) -> Ints:
+        """The step that each time lies in, -1 outside."""
+        at = np.searchsorted(self.edge_s, time_s, side="right") - 1
+        return np.where((at >= 0) & (at < self.count), at, -1).astype(np.int64)
+
+
+def none(reason: str) -> FoundSteps:
+    """No steps."""
+    return FoundSteps(NO_EDGES, reason=reason)

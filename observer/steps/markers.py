@@ -1,0 +1,48 @@
+"""Markers: timed calls of one rank from which its steps are told, and what of them is where in the job's code. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rankscope.probes.arrays import Bools, Floats, Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Markers:
+    """Timed calls of one rank in order of their start. Times in seconds since the window's start; symbols are small ints.
+
+    `level`: symbols of calls after which the host is level with its GPU. `update`: symbols that end a gradient update (DDP's
+    reducer waits for its buckets). `backward`: symbols of backward passes. `site`: where in the job's code each call was made,
+    0 where that is not known. `optimiser_s`: when the thread was seen inside an optimiser.
+    """
+
+    symbol: Ints
+    start_s: Floats
+    end_s: Floats
+    level: frozenset[int] = frozenset()
+    update: frozenset[int] = frozenset()
+    backward: frozenset[int] = frozenset()
+    site: Ints | None = None
+    optimiser_s: Floats = field(default_factory=lambda: np.empty(0))
+
+    def __len__(self) -> int:
+        return len(self.symbol)
+
+    def where(self, kept: Bools | slice) -> Markers:
+        """Some of them."""
+        return Markers(
+            self.symbol[kept], self.start_s[kept], self.end_s[kept], self.level, self.update, self.backward,
+            None if self.site is None else self.site[kept], self.optimiser_s,
+        )  # fmt: skip
+
+    def keys(self) -> tuple[Ints, Ints]:
+        """What tells calls apart, symbol and site: the distinct pairs (rows), and which of them each marker is."""
+        site = np.zeros(len(self), dtype=np.int64) if self.site is None else self.site
+        pairs, key = np.unique(np.stack([self.symbol, site], axis=1), axis=0, return_inverse=True)
+        return pairs, key.reshape(-1).astype(np.int64)
+
+    def of(self, symbols: frozenset[int]) -> Bools:
+        """Which of them are calls of these functions."""
+        return np.isin(self.symbol, list(symbols))

@@ -1,0 +1,114 @@
+"""Steps from gradient updates: what the training loop is there for, and does once per iteration. Pure.
+
+  update     the call that ends a gradient update: DDP's wait for its last bucket, where there is one; else the backward pass. Of
+             several places in the code (a validation with gradients, a GAN's two models) the one that is called most, then the one
+             that is followed by the longest stretch without markers
+  passes     updates per optimiser step. Where gradients are accumulated without telling DDP so, every pass looks like an update; but
+             the thread is seen in its optimiser after every k-th only. k is the largest for which nearly all (`AGREEMENT`) of the
+             sightings fall into one phase of k
+  edge       where a step ends: the end of a call that is made once in nearly every iteration, after which the ranks are level
+             with each other and, where there is one, with the GPU; of several the one before the longest stretch without markers
+
+A host that puts its work on a stream runs ahead of its GPU, and is level with it only when a call returns that waited for the GPU. If
+such a call comes in every Nth iteration only (a loss that is printed), the N iterations before it share its time evenly: the GPU
+made them one after the other, the host in a burst.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rankscope.observer.steps.found import LEAST_STAY_S, MIN_REPEATS, FoundSteps, none
+from rankscope.observer.steps.markers import Markers
+from rankscope.probes.arrays import Bools, Floats, Ints
+
+AGREEMENT = 0.9
+_MOST_PASSES = 64
+_SIGHTINGS_LEAST = 8  # eight that fall into one of two phases by chance: 1 in 128
+
+
+def find(markers: Markers, known_passes: int = 0) -> FoundSteps | None:
+    """Steps; None where the markers hold no update. `known_passes`: updates per optimiser step on other ranks; 0: not known."""
+    pairs, key = markers.keys()
+    chosen = _update(markers, pairs, key)
+    if chosen is None:
+        return None
+    done_s = np.maximum.accumulate(markers.end_s[key == chosen])
+    after = _sightings(done_s, markers.optimiser_s)
+    passes = max(_passes(after, len(done_s)), known_passes, 1)
+    if passes > 1:
+        phase = int(np.bincount(after % passes, minlength=passes).argmax()) if len(after) else passes - 1
+        done_s = done_s[phase::passes]
+    if len(done_s) <= MIN_REPEATS:
+        return none(f"only {max(len(done_s) - 1, 0)} complete steps in the window")
+    edge_s = _edges(markers, pairs, key, done_s)
+    if len(edge_s) <= MIN_REPEATS:
+        return none(f"only {max(len(edge_s) - 1, 0)} complete steps in the window")
+    return FoundSteps(edge_s, passes=passes)
+
+
+def _update(markers: Markers, pairs: Ints, key: Ints) -> int | None:
+    count = np.bincount(key, minlength=len(pairs))
+    follows = _follows(markers)
+    for symbols in (markers.update, markers.backward):
+        ours = [one for one in range(len(pairs)) if int(pairs[one, 0]) in symbols and count[one] > 1]
+        if ours:
+            return max(ours, key=lambda one: (count[one], float(np.median(follows[key == one]))))
+    return None
+
+
+def _follows(markers: Markers) -> Floats:
+    """Seconds without a marker after each; 0 after the last."""
+    reach = np.maximum.accumulate(markers.end_s)
+    return np.append(np.maximum(markers.start_s[1:] - reach[:-1], 0.0), 0.0)
+
+
+def _sightings(done_s: Floats, optimiser_s: Floats) -> Ints:
+    """The updates after which, and before the next, the thread was seen in its optimiser."""
+    at = np.searchsorted(done_s, optimiser_s, side="right") - 1
+    return np.unique(at[(at >= 0) & (at < len(done_s) - 1)]).astype(np.int64)
+
+
+def _passes(after: Ints, updates: int) -> int:
+    best = 1
+    if len(after) < _SIGHTINGS_LEAST:
+        return best
+    for passes in range(2, min(_MOST_PASSES, (updates - 1) // MIN_REPEATS) + 1):
+        if np.bincount(after % passes).max() >= AGREEMENT * len(after):
+            best = passes
+    return best
+
+
+def _edges(markers: Markers, pairs: Ints, key: Ints, done_s: Floats) -> Floats:
+    """The end of one call per iteration; `done_s`: when the iterations' updates were done."""
+    iteration = np.searchsorted(done_s, markers.end_s, side="left")  # it ends with update number `iteration`
+    inside = (iteration > 0) & (iteration < len(done_s))
+    follows, stay = _follows(markers), markers.end_s - markers.start_s
+    waited = markers.of(markers.level) & (stay >= LEAST_STAY_S)
+    best: tuple[bool, float, Bools] | None = None
+    for one in range(len(pairs)):
+        mine = key == one
+        per = np.bincount(iteration[mine & inside], minlength=len(done_s))[1:]
+        if np.mean(per == 1) < AGREEMENT:
+            continue
+        level = bool(np.mean(waited[mine]) >= 0.5)
+        score = float(np.median(follows[mine]))
+        if best is None or (level, score) > best[:2]:
+            best = (level, score, mine)
+    if (best is None or not best[0]) and waited.any():
+        return _shared(markers.end_s[waited], done_s)
+    if best is None:
+        return done_s
+    _, _, mine = best
+    first = np.unique(iteration[mine], return_index=True)[1]  # one per iteration, also where a call was made twice
+    return np.maximum.accumulate(markers.end_s[mine][first])
+
+
+def _shared(level_s: Floats, done_s: Floats) -> Floats:
+    """Edges where the host is level with its GPU now and then: the iterations between two such moments, evenly."""
+    at = np.searchsorted(done_s, level_s, side="right")  # iterations done by then
+    at, first = np.unique(at, return_index=True)
+    level_s = level_s[first]
+    if len(level_s) < 2:
+        return done_s
+    return np.interp(np.arange(at[0], at[-1] + 1), at, level_s)
