@@ -209,8 +209,7 @@ static __always_inline s32 rs_lasti(const struct rs_offsets *o, u64 last, u64 co
  * PyThreadState must hold (pthread_self() of the thread): one that was freed and used again is not followed. `slot` says whose
  * scratch it works in.
  */
-static __always_inline int
-rs_walk(const struct rs_offsets *o, u64 tstate, u64 expected, struct rs_stack *out, int slot)
+static __always_inline int rs_walk(const struct rs_offsets *o, u64 tstate, u64 expected, struct rs_stack *out, int slot)
 {
 	struct rs_span *span = rs_span_scratch(slot);
 	u64 frame = 0;
