@@ -7,10 +7,12 @@ with torch, is read only where the environment claims a rank or the program is P
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rankscope.observer.census.identity import MARKERS, Claim, parse_claim
+from rankscope.observer.census.identity import MARKERS, Claim, parse_claim, parse_later_claim
+from rankscope.observer.census.live_environ import read_live_environ
+from rankscope.observer.census.titles import scheduler_job
 from rankscope.probes.host import procfs
 from rankscope.probes.host.maps import mapped_files
 from rankscope.probes.host.namespaces import node_name
@@ -29,6 +31,7 @@ _FRAMEWORKS = (
     ("mxnet", ("libmxnet.",)),
     ("mindspore", ("libmindspore_backend.", "_c_expression.")),
     ("nccl", ("libnccl.", "librccl.")),  # jobs that use it without any of the above
+    ("mpi", ("libmpi.", "libmpich.", "libmpi_")),  # jobs of mpi4py and numpy
 )
 _OTHERS = {
     "torch_cpu": ("libtorch_cpu.",),
@@ -36,7 +39,7 @@ _OTHERS = {
     "nccl": ("libnccl.", "librccl."),
     "cudart": ("libcudart.", "libcudart-", "libamdhip64."),
     "cuda": ("libcuda.",),
-    "mpi": ("libmpi.", "libmpi_"),
+    "mpi": ("libmpi.", "libmpich.", "libmpi_"),
     "libpython": ("libpython3",),
 }
 
@@ -74,6 +77,8 @@ class Candidate:
     claim: Claim | None
     libraries: Libraries
     node: str
+    scheduler: str = ""  # its job, as the scheduler calls it
+    own_words: bool = False  # the claim is one that the process wrote for itself after its start
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,9 +131,13 @@ def scan(root: Path = ROOT) -> Scan:
             continue
         except OSError:
             continue
+        if libraries.framework == "mpi" and not (claims and python):
+            libraries = replace(libraries, framework="", framework_path="")  # any program may be one of MPI
         if not (claims or libraries.framework):
             continue
-        candidate = _candidate(stat, environ if claims else b"", python, libraries, root)
+        candidate = _candidate(stat, environ, python, libraries, root)
+        if candidate.claim is None and libraries.framework == "mpi":
+            continue
         if candidate.claim is not None or libraries.framework:
             candidates[pid] = candidate
     notes = (f"{denied} Python processes of other users could not be looked at: run as root",) if denied else ()
@@ -168,7 +177,10 @@ def _candidate(stat: ProcStat, environ: bytes, python: bool, libraries: Librarie
     except OSError:
         cmdline = ()
     node = node_name(stat.pid, root)
-    claim = parse_claim(procfs.parse_environ(environ), node) if environ else None
+    said = procfs.parse_environ(environ)
+    claim, later = parse_claim(said, node), None
+    if claim is None and libraries.framework:
+        later = parse_later_claim(read_live_environ(stat.pid, root), node)
     return Candidate(
         stat.pid,
         stat.ppid,
@@ -176,9 +188,11 @@ def _candidate(stat: ProcStat, environ: bytes, python: bool, libraries: Librarie
         stat.start_ticks,
         python or bool(libraries.libpython),
         cmdline,
-        claim,
+        claim or later,
         libraries,
         node,
+        scheduler_job(said),
+        later is not None,
     )
 
 

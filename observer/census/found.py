@@ -12,7 +12,7 @@ from rankscope.observer.census.identity import RankIdentity
 @dataclass(frozen=True, slots=True)
 class Worker:
     """A process that belongs to a rank. kind: loader (feeds data) | tracker, forkserver (of Python's multiprocessing) |
-    compiler (torch.compile) | helper (anything else the rank started)."""
+    compiler (torch.compile, gcc, nvcc, …) | helper (anything else the rank started)."""
 
     pid: int
     kind: str

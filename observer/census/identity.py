@@ -13,7 +13,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 COMMAND_CAP = 200
 NAME_CAP = 200
@@ -23,14 +23,14 @@ MARKERS = (b"RANK=", b"SLURM_PROCID=")
 _MAX_RANK = 10_000_000
 _LOOPBACK = re.compile(r"^(localhost(\..*)?|127\.\d+\.\d+\.\d+|::1|\[::1\]|0\.0\.0\.0)$", re.IGNORECASE)
 _EMPTY_RUN_IDS = ("", "none", "None")
-_RANK_ARGUMENT = re.compile(r"^--?(global[_-])?rank(?:=(\d{1,7}))?$")
+_RANK_ARGUMENT = re.compile(r"^--?(global[_-]rank|rank|process[_-]id|proc[_-]id)(?:=(\d{1,7}))?$")
 _LOCAL_ARGUMENT = re.compile(r"^--?local[_-]rank(?:=(\d{1,7}))?$")
-_WORLD_ARGUMENT = re.compile(r"^--?world[_-]size(?:=(\d{1,7}))?$")
+_WORLD_ARGUMENT = re.compile(r"^--?(world[_-]size|num[_-]processes)(?:=(\d{1,7}))?$")
 
 
 @dataclass(frozen=True, slots=True)
 class RankIdentity:
-    """One rank: the columns job … command of window/schema.py, RANKS.
+    """One rank: the columns job … title of window/schema.py, RANKS.
 
     `addresses`, `gpus` and `nics` are for others to fill in (dataclasses.replace): they need connections and devices.
     """
@@ -39,6 +39,7 @@ class RankIdentity:
     rank: int
     local_rank: int
     world_size: int
+    local_world_size: int
     role: str
     host: str
     node: str
@@ -52,6 +53,7 @@ class RankIdentity:
     cpus: str
     python: str
     command: str
+    title: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +72,8 @@ class Claim:
     local_world_size: int
     role: str
     this_host_only: bool = False
+    # Of those that number by node: `rank` is then the number on this host, and gets that of all hosts in the census.
+    node_rank: int = 0
 
 
 def parse_claim(environ: Mapping[str, str], node: str) -> Claim | None:
@@ -83,8 +87,17 @@ def parse_claim(environ: Mapping[str, str], node: str) -> Claim | None:
         or _open_mpi(environ, node)
         or _horovod(environ, node)
         or _pmi(environ, node)
+        or _by_node(environ, node)
         or _slurm(environ)
     )
+
+
+def parse_later_claim(environ: Mapping[str, str], node: str) -> Claim | None:
+    """The rank in an environment that a process made for itself: the torch form alone. Never raises.
+
+    MPI libraries write into it as well, in every process that loads them: there it names no rank.
+    """
+    return _all_here(_torch(environ, node)) or _by_node(environ, node)
 
 
 def parse_arguments(arguments: tuple[str, ...]) -> tuple[int | None, int, int]:
@@ -96,7 +109,12 @@ def parse_arguments(arguments: tuple[str, ...]) -> tuple[int | None, int, int]:
 
 def shorten(arguments: tuple[str, ...]) -> str:
     """A command line for tables: quoted as in a shell, made printable, cut."""
-    return printable(" ".join(shlex.quote(argument[:COMMAND_CAP]) for argument in arguments[:64]), COMMAND_CAP)
+    said = list(arguments[:64])
+    while said and not said[-1].strip():
+        said.pop()  # setproctitle writes a name over the arguments, and nulls over what is left of them
+    if len(said) == 1:
+        return printable(said[0].strip(), COMMAND_CAP)
+    return printable(" ".join(shlex.quote(argument[:COMMAND_CAP]) for argument in said), COMMAND_CAP)
 
 
 def printable(text: str, cap: int = NAME_CAP) -> str:
@@ -109,6 +127,25 @@ def _torch(environ: Mapping[str, str], node: str) -> Claim | None:
     rank = _integer(environ, "RANK")
     if rank is None:
         return None
+    return _torch_claim(environ, node, rank)
+
+
+def _by_node(environ: Mapping[str, str], node: str) -> Claim | None:
+    """What Lightning's own launcher writes: the number on this host and that of the host, none of all hosts."""
+    local, host, world = (_integer(environ, name) for name in ("LOCAL_RANK", "NODE_RANK", "WORLD_SIZE"))
+    if local is None or host is None or not world or "MASTER_ADDR" not in environ or local >= world:
+        return None
+    return _all_here(replace(_torch_claim(environ, node, local), node_rank=host))
+
+
+def _all_here(claim: Claim | None) -> Claim | None:
+    """A script that starts its ranks itself and names a master of this host alone has no ranks elsewhere."""
+    if claim is None or claim.local_world_size or not claim.this_host_only:
+        return claim
+    return replace(claim, local_world_size=claim.world_size)
+
+
+def _torch_claim(environ: Mapping[str, str], node: str, rank: int) -> Claim:
     master, local_only = _master(environ, node)
     run = environ.get("TORCHELASTIC_RUN_ID", "")
     slurm = environ.get("SLURM_JOB_ID", "")
@@ -132,7 +169,8 @@ def _torch(environ: Mapping[str, str], node: str) -> Claim | None:
 
 def _open_mpi(environ: Mapping[str, str], node: str) -> Claim | None:
     rank = _integer(environ, "OMPI_COMM_WORLD_RANK")
-    if rank is None:
+    # A process that nobody started by mpirun and that loads MPI becomes a job of one, and so say its children's environments.
+    if rank is None or environ.get("OMPI_MCA_ess") == "singleton":
         return None
     # Open MPI 5 (PRRTE) has the namespace only, 4 has both; not Slurm's step: orted is a step of its own.
     space = environ.get("PMIX_NAMESPACE") or environ.get("OMPI_MCA_ess_base_jobid") or ""
@@ -192,13 +230,14 @@ def _slurm(environ: Mapping[str, str]) -> Claim | None:
     if rank is None or not job:
         return None
     step = environ.get("SLURM_STEP_ID") or environ.get("SLURM_STEPID") or ""
+    tasks = _first(environ, 0, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS")
     return Claim(
         "srun" if step else "sbatch",
         printable(f"slurm-{job}.{step}" if step else f"slurm-{job}"),
         rank,
         _first(environ, -1, "SLURM_LOCALID"),
-        _first(environ, 0, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS"),
-        0,
+        tasks,
+        tasks if _integer(environ, "SLURM_STEP_NUM_NODES") == 1 else 0,
         "",
     )
 

@@ -6,7 +6,7 @@ Files, not netlink: recorded trees serve as well, and only doubtful cases are lo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,6 +20,15 @@ _MAPPED = b"0000000000000000FFFF0000"
 _LOOPBACK_V6 = b"00000000000000000000000001000000"
 
 Pair = tuple[bytes, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Hub:
+    """A process that others meet at. `whole`: nobody but those that were asked about is connected with it."""
+
+    pid: int
+    port: bytes
+    whole: bool
 
 
 @dataclass(slots=True)
@@ -74,6 +83,25 @@ class Connections:
             grouped.setdefault(find(pid), []).append(pid)
         return [group for group in grouped.values() if len(group) > 1]
 
+    def hub(self, members: Sequence[int], parents: dict[int, int]) -> Hub | None:
+        """The member that all others and itself are connected to at one port: what holds torch's store or JAX's coordinator."""
+        pairs = {pid: self.own(pid, parents.get(pid, 0)) for pid in members}
+        ends = {local for pid in members for local, _ in pairs[pid]}
+        for pid in members:
+            others = [pairs[other] for other in members if other != pid]
+            for local, peer in sorted(pairs[pid]):
+                port = _port(local)
+                if (peer, local) in pairs[pid] and all(any(_port(to) == port for _, to in each) for each in others):
+                    served = [to for at, to in pairs[pid] if _port(at) == port]
+                    return Hub(pid, port, all(to in ends for to in served))
+        return None
+
+    def linked_beside(self, hub: Hub, members: Sequence[int], parents: dict[int, int]) -> bool:
+        """Whether the hub has connections with members that do not lead to its port: it works with them, it does not only serve."""
+        mine = self.own(hub.pid, parents.get(hub.pid, 0))
+        theirs = {pair for pid in members if pid != hub.pid for pair in self.own(pid, parents.get(pid, 0))}
+        return any((peer, local) in theirs and hub.port not in (_port(local), _port(peer)) for local, peer in mine)
+
     def reaches_out(self, pid: int, parent: int) -> bool:
         """Whether it has a connection of its own to another host."""
         return any(
@@ -119,6 +147,10 @@ def _plain(endpoint: bytes) -> bytes:
 
 def _address(endpoint: bytes) -> bytes:
     return endpoint.partition(b":")[0]
+
+
+def _port(endpoint: bytes) -> bytes:
+    return endpoint.rpartition(b":")[2]
 
 
 def _is_loopback(endpoint: bytes) -> bool:

@@ -62,3 +62,14 @@ def is_tool(cmdline: tuple[str, ...]) -> bool:
         if position and not argument.startswith("-"):
             return argument.rpartition("/")[2] in _TOOLS
     return False
+
+
+def ray_actor(cmdline: tuple[str, ...]) -> str:
+    """The class of the Ray actor that a process runs (`ray::RayTrainWorker`, without the method); '' outside Ray."""
+    name = cmdline[0].strip() if cmdline else ""
+    return name.partition(".")[0] if name.startswith("ray::") else ""
+
+
+def is_ray_controller(cmdline: tuple[str, ...]) -> bool:
+    """Whether it is the actor of Ray Train that starts the workers and waits for them."""
+    return ray_actor(cmdline).startswith("ray::TrainController")

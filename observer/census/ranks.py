@@ -1,11 +1,12 @@
 """Which processes of this host are ranks, which processes belong to them, and which only look like ranks.
 
 In: /proc. Out: RankCensus. A rank is a process that has a training library mapped and an identity:
-  1. its environment claims one (torchrun, Slurm, Open MPI, …; identity.py), and no ancestor that also has a training
-     library claims the same one: then it is that ancestor's data-loader worker or other helper;
-  2. or none does, but it holds TCP connections to siblings that did the same: torch.multiprocessing.spawn, or processes
-     that set the environment after they began. Their numbers are guesses by order of start, or come from `--rank N`.
-A process whose children claim ranks of their own is a launcher. Of several processes that claim the same rank one counts.
+  1. its environment claims one (torchrun, Slurm, Open MPI, …; identity.py), as it was at the start or, where that says nothing,
+     as it is now, and no ancestor that also has a training library claims the same one: then it is that ancestor's worker;
+  2. or its children claim all ranks but the lowest, and it is connected with them: a script that starts the others itself;
+  3. or nobody claims one, but it holds TCP connections to siblings that did the same: torch.multiprocessing.spawn, JAX, actors
+     of Ray. numbering.py finds their numbers, and says which of them are guesses.
+A process whose children claim all ranks is a launcher. Of several processes that claim the same rank one counts.
 Measured: 32 µs per process (0.16 s for 5,000), and 1-2 ms more for each one with torch.
 """
 
@@ -16,14 +17,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rankscope.observer.census.candidates import Candidate, Scan, scan
-from rankscope.observer.census.containers import find_container
+from rankscope.observer.census.describe import identity_of, read_facts
 from rankscope.observer.census.found import FoundRank, RankCensus, Rejected, Worker
-from rankscope.observer.census.identity import Claim, RankIdentity, parse_arguments, printable, shorten
+from rankscope.observer.census.identity import Claim, parse_arguments, parse_later_claim, printable
 from rankscope.observer.census.kinship import Connections
-from rankscope.observer.census.launchers import is_tool, launcher_name
+from rankscope.observer.census.launchers import is_ray_controller, is_tool, launcher_name, ray_actor
+from rankscope.observer.census.live_environ import read_live_environ
+from rankscope.observer.census.missing import missing_ranks
+from rankscope.observer.census.numbering import number_group
+from rankscope.observer.census.titles import title
+from rankscope.observer.census.workers import is_compiler, worker_kind
 from rankscope.probes.host import procfs
-from rankscope.probes.host.cgroup import best_path, read_entries
-from rankscope.probes.host.namespaces import host_name, namespace_inode
+from rankscope.probes.host.namespaces import host_name
 from rankscope.probes.host.procfs import ROOT
 
 MAX_DEPTH = 64
@@ -61,6 +66,8 @@ class _Census:
     def result(self) -> RankCensus:
         self._reject_launchers()
         self._choose_claimants()
+        self._choose_parents_of_ranks()
+        self._number_by_node()
         self._choose_spawned()
         self._choose_unnamed()
         self._resolve_duplicates()
@@ -69,6 +76,11 @@ class _Census:
         self._reject_rest(members)
         ranks = [self._describe(chosen, tuple(workers.get(pid, ()))) for pid, chosen in self._chosen.items()]
         ranks.sort(key=lambda rank: (rank.identity.job, rank.identity.rank, rank.pid))
+        for job, gone in missing_ranks(rank.identity for rank in ranks).items():
+            numbers = ", ".join(map(str, gone[:16])) + (", …" if len(gone) > 16 else "")
+            self._notes.append(
+                f"{job}: {len(gone)} of its ranks that should run on this host were not found: {numbers}"
+            )
         rejected = [
             Rejected(pid, printable(self._scan.processes[pid].comm, 32), reason)
             for pid, reason in sorted(self._rejected.items())
@@ -85,6 +97,8 @@ class _Census:
                 self._rejected[pid] = f"launcher ({name}): it starts ranks, it is none"
             elif is_tool(one.cmdline):
                 self._rejected[pid] = "a tool that uses a training library, not a training process"
+            elif is_ray_controller(one.cmdline):
+                self._rejected[pid] = "Ray's train controller: it starts the workers, which are the ranks"
 
     def _choose_claimants(self) -> None:
         """Rule 1. Parents come before children, so that a child can be compared with what its parent was taken for."""
@@ -98,33 +112,102 @@ class _Census:
                 continue
             if _same(above.claim, one.claim):
                 continue  # a worker of the rank above, or a rank that mp.spawn made: decided later
-            if one.claim.world_size > 1 or above.claim.job == one.claim.job:
+            sibling = self._as_sibling(above, one.claim)
+            if sibling is not None:
+                # It is a rank itself and started the others: Lightning, or any script that does the same.
+                self._chosen[pid] = _Chosen(one, one.claim)
+                if above.pid in self._chosen:
+                    self._chosen[above.pid] = _Chosen(above, sibling)
+            elif one.claim.world_size > 1 or above.claim.job == one.claim.job:
                 # A node's rank in the pod's environment, the real ranks below: torchrun under another name.
                 self._chosen[pid] = _Chosen(one, one.claim)
                 if self._chosen.pop(above.pid, None) is not None:
                     self._rejected[above.pid] = "launcher: its children have ranks of their own"
 
+    def _as_sibling(self, above: Candidate, claim: Claim) -> Claim | None:
+        """What a process claims that stands above a rank and is another one of the same job; None where it is none."""
+        for said in (above.claim, self._later_claim(above)):
+            if said is not None and (said.job, said.world_size, said.node_rank) == (
+                claim.job, claim.world_size, claim.node_rank
+            ) and said.rank != claim.rank and said.world_size > 1:  # fmt: skip
+                return said
+        return None
+
+    def _later_claim(self, one: Candidate) -> Claim | None:
+        """What it wrote into its own environment after its start."""
+        return None if one.own_words else parse_later_claim(read_live_environ(one.pid, self._root), one.node)
+
+    def _choose_parents_of_ranks(self) -> None:
+        """Rule 2. The children of a launcher have all ranks; those of a rank that started the others lack its own."""
+        for pid in self._in_order(self._loaded):
+            if pid in self._chosen or pid in self._rejected or self._loaded[pid].claim is not None:
+                continue
+            below = [one for child, one in self._chosen.items() if pid == getattr(self._ancestor(child), "pid", 0)]
+            claims = [one.claim for one in below]
+            if len({(one.job, one.world_size, one.node_rank) for one in claims}) != 1:
+                continue
+            first = min(claims, key=lambda claim: claim.rank)
+            least = first.rank - first.local_rank
+            if first.local_rank < 1 or least < 0 or len(claims) >= first.world_size:
+                continue
+            group = [pid, *(one.process.pid for one in below)]
+            connected = self._connections.groups(group, {each: self._parents.get(each, 0) for each in group})
+            if any(pid in linked for linked in connected):
+                claim = replace(first, launcher="its children", rank=least, local_rank=0)
+                self._chosen[pid] = _Chosen(self._loaded[pid], claim)
+
+    def _number_by_node(self) -> None:
+        """Ranks that are numbered on each host: of all hosts they have the number host x ranks of a host + own."""
+        sizes: dict[tuple[str, int], int] = {}
+        for one in self._chosen.values():
+            key = (one.claim.job, one.claim.node_rank)
+            sizes[key] = max(sizes.get(key, 0), one.claim.local_rank + 1)
+        for pid, one in self._chosen.items():
+            claim, size = one.claim, sizes[one.claim.job, one.claim.node_rank]
+            if claim.node_rank > 0:
+                number = claim.node_rank * size + claim.local_rank
+                sound = claim.world_size % size == 0 and number < claim.world_size
+                self._chosen[pid] = _Chosen(one.process, replace(claim, rank=number), guessed=not sound)
+
     def _choose_spawned(self) -> None:
-        """Rule 2 for children of one process: those that are connected with each other by TCP are ranks."""
-        families: dict[int, list[int]] = {}
+        """Rule 3 for children of one process: those that are connected with each other by TCP are ranks."""
+        families: dict[tuple[int, str], list[int]] = {}
         for pid, one in self._loaded.items():
             above = self._ancestor(pid, launchers=True)
             if pid in self._chosen or pid in self._rejected or above is None or one.comm == "pt_data_worker":
                 continue
             if one.claim is None or (above.claim is not None and _same(above.claim, one.claim)):
-                families.setdefault(above.pid, []).append(pid)
-        for parent, children in families.items():
-            if len(children) < 2:
-                continue
+                families.setdefault((above.pid, ray_actor(one.cmdline)), []).append(pid)
+        for (parent, actor), children in families.items():
             chosen = self._chosen.get(parent)
-            for group in self._connections.groups(children, dict.fromkeys(children, parent)):
-                base = chosen.claim if chosen is not None else None
-                self._guess(group, f"spawn-{self._host}-{parent}", base)
-                self._chosen.pop(parent, None)
-                self._rejected[parent] = "it started ranks by multiprocessing and waits for them"
+            base = chosen.claim if chosen is not None else None
+            parents = {**dict.fromkeys(children, parent), parent: self._parents.get(parent, 0)}
+            together = self._with_parent(parent, children, parents)
+            for group in [together] if together else self._connections.groups(children, parents):
+                self._number(group, f"spawn-{self._host}-{parent}", base, parents)
+                if parent not in group:
+                    self._chosen.pop(parent, None)
+                    self._rejected[parent] = (
+                        "the driver of a Ray job: its actors train"
+                        if actor
+                        else "it started ranks by multiprocessing and waits for them"
+                    )
+
+    def _with_parent(self, parent: int, children: list[int], parents: dict[int, int]) -> list[int]:
+        """The children with the process that started them, where that is rank 0 itself (JAX); [] where it only serves them."""
+        if parent in self._rejected:
+            return []
+        for group in self._connections.groups([parent, *children], parents):
+            hub = self._connections.hub(group, parents) if parent in group else None
+            if hub is None or hub.pid != parent:
+                continue
+            told = [parse_arguments(self._loaded[pid].cmdline)[0] for pid in group if pid != parent]
+            if all(told) or self._connections.linked_beside(hub, group, parents):
+                return group
+        return []
 
     def _choose_unnamed(self) -> None:
-        """Rule 2 for processes on their own: connected with others of their kind, or with `--rank N` and connections."""
+        """Rule 3 for processes on their own: connected with others of their kind, or with `--rank N` and connections."""
         lonely = [
             pid
             for pid in self._in_order(self._loaded)
@@ -135,9 +218,11 @@ class _Census:
         ]
         parents = {pid: self._parents.get(pid, 0) for pid in lonely}
         grouped: set[int] = set()
-        for group in self._connections.groups(lonely, parents):
-            self._guess(group, f"local-{self._host}-{min(group)}", None)
-            grouped |= set(group)
+        for actor in sorted({ray_actor(self._loaded[pid].cmdline) for pid in lonely}):
+            alike = [pid for pid in lonely if ray_actor(self._loaded[pid].cmdline) == actor]
+            for group in self._connections.groups(alike, parents):
+                self._number(group, f"local-{self._host}-{min(group)}", None, parents)
+                grouped |= set(group)
         for pid in lonely:
             rank, local, world = parse_arguments(self._loaded[pid].cmdline)
             if pid in grouped or rank is None or not self._connections.reaches_out(pid, parents[pid]):
@@ -146,30 +231,31 @@ class _Census:
             self._chosen[pid] = _Chosen(self._loaded[pid], claim, guessed=True)
             self._notes.append(f"pid {pid}: rank {rank} is what its command line says; nothing names its job")
 
-    def _guess(self, group: list[int], job: str, base: Claim | None) -> None:
+    def _number(self, group: list[int], job: str, base: Claim | None, parents: dict[int, int]) -> None:
+        """Take a group of processes that work together for ranks."""
         ordered = list(self._in_order(group))
-        said = [parse_arguments(self._loaded[pid].cmdline) for pid in ordered]
-        numbers = [rank for rank, _, _ in said if rank is not None]
-        told = len(numbers) == len(ordered) == len(set(numbers))
-        for position, pid in enumerate(ordered):
-            rank, local, world = said[position]
-            number = rank if told and rank is not None else position
-            claim = Claim(
-                "command line" if told else "multiprocessing",
-                job if base is None else f"{base.job}-spawn-{self._host}",
-                number,
-                local if told and local >= 0 else position,
-                world if told and world else len(ordered),
-                len(ordered),
-                "",
-                True,
-            )
-            self._chosen[pid] = _Chosen(self._loaded[pid], claim, guessed=True)
-        how = "their command lines" if told else "the order in which they started"
-        self._notes.append(
-            f"{claim.job}: no environment names the ranks of pids {', '.join(map(str, ordered[:16]))}"
-            f"{', …' if len(ordered) > 16 else ''}; their numbers are a guess from {how}, and hold for this host only"
+        hub = self._connections.hub(ordered, parents)
+        numbered = number_group(
+            [(pid, self._loaded[pid].cmdline) for pid in ordered],
+            hub.pid if hub is not None else None,
+            hub is not None and hub.whole,
         )
+        name = job if base is None else f"{base.job}-spawn-{self._host}"
+        for one in numbered:
+            local_world = one.world_size if hub is not None and hub.whole else len(numbered)
+            claim = Claim(
+                "command line" if one.told else "multiprocessing",
+                name, one.rank, one.local_rank, one.world_size, local_world, "", True,
+            )  # fmt: skip
+            self._chosen[one.pid] = _Chosen(self._loaded[one.pid], claim, guessed=not one.certain)
+        doubtful = [one for one in numbered if not one.certain]
+        if doubtful:
+            how = "their command lines" if doubtful[0].told else "the order in which they started"
+            pids = ", ".join(str(one.pid) for one in doubtful[:16]) + (", …" if len(doubtful) > 16 else "")
+            self._notes.append(
+                f"{name}: no environment names the ranks of pids {pids}; "
+                f"their numbers are a guess from {how}, and hold for this host only"
+            )
 
     def _resolve_duplicates(self) -> None:
         """Of several processes that claim one rank: the one with connections of its own, else the oldest."""
@@ -184,7 +270,7 @@ class _Census:
             for group in self._connections.groups(pids, {pid: self._parents.get(pid, 0) for pid in pids}):
                 # All were given one identity by whatever started them, but they work together: ranks of one task.
                 base = self._chosen[group[0]].claim
-                self._guess(group, base.job, base)
+                self._number(group, base.job, base, {pid: self._parents.get(pid, 0) for pid in group})
                 pids = [pid for pid in pids if pid not in group]
             if len(pids) < 2:
                 continue
@@ -262,24 +348,20 @@ class _Census:
         return forked and not self._chosen[pid].guessed and not self._is_connected(pid)
 
     def _worker_kind(self, pid: int, rank: int) -> str:
-        one = self._loaded.get(pid)
-        if one is not None and one.comm == "pt_data_worker":
-            return "loader"
+        between = [above for above in self._above(pid) if above == rank or rank in self._above(above)]
+        between.remove(rank)
+        compiles = any(is_compiler(self._scan.processes[each].comm, self._cmdline(each)) for each in between)
+        comm = self._scan.processes[pid].comm
+        command = self._loaded[rank].cmdline
+        return worker_kind(comm, self._cmdline(pid), command, pid in self._loaded, bool(between), compiles)
+
+    def _cmdline(self, pid: int) -> tuple[str, ...]:
+        if pid in self._loaded:
+            return self._loaded[pid].cmdline
         try:
-            cmdline = one.cmdline if one is not None else procfs.read_cmdline(pid, self._root)
+            return procfs.read_cmdline(pid, self._root)
         except OSError:
-            cmdline = ()
-        text = " ".join(cmdline)[:4096]
-        if "resource_tracker" in text:
-            return "tracker"
-        if "multiprocessing.forkserver" in text or "multiprocessing.fork" in text:
-            above = self._parents.get(pid, 0)
-            return "loader" if one is not None and above != rank and above not in self._chosen else "forkserver"
-        if "compile_worker" in text:
-            return "compiler"
-        if one is not None and ("--multiprocessing-fork" in cmdline or cmdline == self._loaded[rank].cmdline):
-            return "loader"
-        return "helper"
+            return ()
 
     def _command(self, one: Candidate) -> tuple[str, ...]:
         """What the rank runs: multiprocessing's own command line says nothing, that of the process above it does."""
@@ -292,59 +374,35 @@ class _Census:
 
     def _describe(self, chosen: _Chosen, workers: tuple[Worker, ...]) -> FoundRank:
         one, claim = chosen.process, chosen.claim
-        inner_pid, cpus = one.pid, ""
-        try:
-            status = procfs.read_status(one.pid, self._root)
-            inner_pid, cpus = status.inner_pid, status.cpus_allowed[:1024]
-        except (OSError, ValueError) as error:
-            self._notes.append(f"pid {one.pid}: status: {procfs.reason(error)}")
-        try:
-            netns = namespace_inode(one.pid, "net", self._root)
-        except (OSError, ValueError) as error:
-            netns = 0
-            self._notes.append(f"pid {one.pid}: network namespace: {procfs.reason(error)}")
-        try:
-            entries = read_entries(one.pid, self._root)
-        except OSError as error:
-            entries = ()
-            self._notes.append(f"pid {one.pid}: control groups: {procfs.reason(error)}")
         if claim.this_host_only and not chosen.guessed and claim.world_size > max(claim.local_world_size, 1):
             self._notes.append(
                 f"{claim.job}: the master address names no host; ranks elsewhere may show as another job"
             )
-        container = find_container(entry.path for entry in entries)
-        identity = RankIdentity(
-            job=claim.job,
-            rank=claim.rank,
-            local_rank=claim.local_rank,
-            world_size=claim.world_size,
-            role=claim.role,
-            host=self._host,
-            node=printable(one.node, 64),
-            container=container.container_id if container else "",
-            pid=one.pid,
-            inner_pid=inner_pid,
-            netns=netns,
-            addresses=(),
-            gpus=(),
-            nics=(),
-            cpus=cpus,
-            python=one.libraries.python_version,
-            command=shorten(self._command(one)),
-        )
+        facts = read_facts(one.pid, self._root)
+        self._notes += facts.notes
+        command = self._command(one)
         stat = self._scan.processes[one.pid]
         return FoundRank(
-            identity,
-            one.pid,
-            stat.start_ticks,
-            stat.start_s,
-            tuple(sorted(workers, key=lambda worker: worker.pid)),
-            one.libraries,
-            container,
-            best_path(entries),
-            claim.launcher,
-            chosen.guessed,
+            identity=identity_of(
+                one, claim, facts, self._host, command, title(self._titled(one, command), one.scheduler)
+            ),
+            pid=one.pid,
+            start_ticks=stat.start_ticks,
+            start_s=stat.start_s,
+            workers=tuple(sorted(workers, key=lambda worker: worker.pid)),
+            libraries=one.libraries,
+            container=facts.container,
+            cgroup=facts.cgroup,
+            launcher=claim.launcher,
+            guessed=chosen.guessed,
         )
+
+    def _titled(self, one: Candidate, command: tuple[str, ...]) -> tuple[str, ...]:
+        """The command line that says what the job is: an actor of Ray is called by the script that started it, where that is here."""
+        if not ray_actor(command):
+            return command
+        above = self._ancestor(one.pid, launchers=True)
+        return above.cmdline if above is not None else command
 
 
 def _same(one: Claim, other: Claim) -> bool:
@@ -355,10 +413,3 @@ def _same(one: Claim, other: Claim) -> bool:
         other.local_rank,
         other.world_size,
     )
-
-
-def with_devices(
-    rank: FoundRank, addresses: tuple[str, ...], gpus: tuple[str, ...], nics: tuple[str, ...]
-) -> FoundRank:
-    """The same rank with what connections and devices tell of it."""
-    return replace(rank, identity=replace(rank.identity, addresses=addresses, gpus=gpus, nics=nics))

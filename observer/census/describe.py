@@ -1,0 +1,73 @@
+"""What is known of a rank beside its number: namespaces, CPUs, container, control group."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rankscope.observer.census.candidates import Candidate
+from rankscope.observer.census.containers import Container, find_container
+from rankscope.observer.census.identity import Claim, RankIdentity, printable, shorten
+from rankscope.probes.host import procfs
+from rankscope.probes.host.cgroup import best_path, read_entries
+from rankscope.probes.host.namespaces import namespace_inode
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What /proc says of one process. `notes`: what could not be read."""
+
+    inner_pid: int
+    cpus: str
+    netns: int
+    container: Container | None
+    cgroup: str
+    notes: tuple[str, ...]
+
+
+def read_facts(pid: int, root: Path) -> Facts:
+    """Never raises: what cannot be read is empty, and a note says so."""
+    inner_pid, cpus, netns, notes = pid, "", 0, list[str]()
+    try:
+        status = procfs.read_status(pid, root)
+        inner_pid, cpus = status.inner_pid, status.cpus_allowed[:1024]
+    except (OSError, ValueError) as error:
+        notes.append(f"pid {pid}: status: {procfs.reason(error)}")
+    try:
+        netns = namespace_inode(pid, "net", root)
+    except (OSError, ValueError) as error:
+        notes.append(f"pid {pid}: network namespace: {procfs.reason(error)}")
+    try:
+        entries = read_entries(pid, root)
+    except OSError as error:
+        entries = ()
+        notes.append(f"pid {pid}: control groups: {procfs.reason(error)}")
+    container = find_container(entry.path for entry in entries)
+    return Facts(inner_pid, cpus, netns, container, best_path(entries), tuple(notes))
+
+
+def identity_of(
+    one: Candidate, claim: Claim, facts: Facts, host: str, command: tuple[str, ...], title: str
+) -> RankIdentity:
+    """The identity of a rank. Its addresses and devices are found later."""
+    return RankIdentity(
+        job=claim.job,
+        rank=claim.rank,
+        local_rank=claim.local_rank,
+        world_size=claim.world_size,
+        local_world_size=claim.local_world_size,
+        role=claim.role,
+        host=host,
+        node=printable(one.node, 64),
+        container=facts.container.container_id if facts.container else "",
+        pid=one.pid,
+        inner_pid=facts.inner_pid,
+        netns=facts.netns,
+        addresses=(),
+        gpus=(),
+        nics=(),
+        cpus=facts.cpus,
+        python=one.libraries.python_version,
+        command=shorten(command),
+        title=title,
+    )

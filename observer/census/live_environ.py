@@ -1,0 +1,80 @@
+"""The environment of a process as it is now, out of its memory.
+
+/proc/PID/environ shows the block that a process was started with. What it sets later (`os.environ[…] = …` in Python calls
+setenv) is seen in the array that the C library's variable `environ` points to: the frameworks that number their own processes
+(Lightning, Ray Train, accelerate) write RANK and the like there. The process is not stopped, and nothing of it is believed:
+every length is capped, and what cannot be read is left out.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from pathlib import Path
+
+from rankscope.probes.errors import RankscopeError
+from rankscope.probes.host.maps import open_mapped, read_maps
+from rankscope.probes.host.procfs import ROOT, parse_environ, proc_path, read_link
+from rankscope.unwinder.interpreter.elf_facts import load_bias, read_facts
+from rankscope.unwinder.interpreter.memory import Memory, ProcessMemory, read_u64
+
+_NAMES = ("environ", "__environ")
+_LIBC = re.compile(r"/(libc\.so\.6|libc-2\.\d+\.so|(ld|libc)[-.]musl[^/]*)$")
+_PAGE_BYTES = 4096
+_VARIABLES_CAP = 4096
+_TEXT_CAP_BYTES = 512  # of one variable: names and numbers of ranks are short
+
+
+def read_live_environ(pid: int, root: Path = ROOT) -> dict[str, str]:
+    """The variables of a process; {} where they cannot be read. Never raises."""
+    try:
+        place = _variable(pid, root)
+        if place is None:
+            return {}
+        with ProcessMemory(pid, root) as memory:
+            return parse_environ(b"\0".join(_texts(memory, read_u64(memory, place))))
+    except (OSError, RankscopeError):
+        return {}
+
+
+def _variable(pid: int, root: Path) -> int | None:
+    """Where `environ` is: in the program, if it has a copy of its own (the linker's rule), else in the C library."""
+    program = read_link(proc_path(root, pid, "exe"))
+    mappings = read_maps(pid, root, lambda path: path == program or bool(_LIBC.search(path)))
+    for path in sorted({mapping.path for mapping in mappings}, key=lambda path: path != program):
+        parts = [mapping for mapping in mappings if mapping.path == path]
+        with open_mapped(pid, parts[0], root) as file:
+            facts = read_facts(file, _NAMES)
+        linked, bias = facts.symbol(_NAMES[0]) or facts.symbol(_NAMES[1]), load_bias(facts, parts)
+        if linked and bias is not None:
+            return linked + bias
+    return None
+
+
+def _texts(memory: Memory, array: int) -> list[bytes]:
+    """The strings that an array of pointers with a null at its end points to."""
+    found: list[bytes] = []
+    while len(found) < _VARIABLES_CAP:
+        block = memory.read(array, _PAGE_BYTES - array % _PAGE_BYTES)
+        for (pointer,) in struct.iter_unpack("<Q", block[: len(block) // 8 * 8]):
+            if not pointer:
+                return found
+            found.append(_text(memory, pointer))
+        array += len(block)
+    return found
+
+
+def _text(memory: Memory, address: int) -> bytes:
+    """Up to the null byte. A string may end where the next page is not mapped: no read reaches over the end of a page."""
+    text = b""
+    while len(text) < _TEXT_CAP_BYTES:
+        at = address + len(text)
+        try:
+            part = memory.read(at, min(_TEXT_CAP_BYTES, _PAGE_BYTES - at % _PAGE_BYTES))
+        except RankscopeError:
+            break
+        whole, end, _ = part.partition(b"\0")
+        text += whole
+        if end:
+            break
+    return text[:_TEXT_CAP_BYTES]

@@ -1,0 +1,67 @@
+"""Numbers of ranks that no environment tells: from their command lines, from who holds the meeting point, else by order of start. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rankscope.observer.census.identity import parse_arguments
+
+
+@dataclass(frozen=True, slots=True)
+class Numbered:
+    """One process of a group. `certain`: its number is more than a guess; `told`: command lines gave it."""
+
+    pid: int
+    rank: int
+    local_rank: int
+    world_size: int
+    certain: bool
+    told: bool
+
+
+def number_group(group: Sequence[tuple[int, tuple[str, ...]]], hub: int | None, whole: bool) -> tuple[Numbered, ...]:
+    """Numbers for processes that work together, given as (pid, command line) in order of start.
+
+    `hub`: the pid of the process that holds the meeting point: torch's store, JAX's coordinator. Both are in rank 0.
+    `whole`: nobody else is connected with it, so these are all ranks of the job.
+    Numbers of command lines are certain where the hub's is 0. Without them the hub is 0, and of two the other is 1.
+    """
+    pids = [pid for pid, _ in group]
+    said = [parse_arguments(command) for _, command in group]
+    numbers = [rank for rank, _, _ in said]
+    if (
+        hub is not None
+        and numbers[pids.index(hub)] is None
+        and all(n for n, pid in zip(numbers, pids, strict=True) if pid != hub)
+    ):
+        numbers[pids.index(hub)] = 0
+    if all(number is None for number in numbers):
+        numbers = _counted([command for _, command in group])
+    told = [number for number in numbers if number is not None]
+    world = max(world for _, _, world in said) or len(group)
+    if len(told) == len(set(told)) == len(group):
+        certain = hub is not None and told[pids.index(hub)] == 0 and max(told) < world
+        places = {number: place for place, number in enumerate(sorted(told))}
+        return tuple(
+            Numbered(pid, number, local if local >= 0 else places[number], world, certain, True)
+            for pid, number, (_, local, _) in zip(pids, told, said, strict=True)
+        )
+    ordered = sorted(pids, key=lambda pid: pid != hub)  # stable: the hub first, the others in order of start
+    certain = hub is not None and whole and len(group) == world == 2
+    return tuple(
+        Numbered(pid, place, place, world, certain or (pid == hub and whole), False)
+        for place, pid in enumerate(ordered)
+    )
+
+
+def _counted(commands: Sequence[tuple[str, ...]]) -> list[int | None]:
+    """The one argument in which otherwise equal command lines differ, where it counts 0, 1, 2, …; None where there is none."""
+    none: list[int | None] = [None] * len(commands)
+    if len({len(command) for command in commands}) != 1:
+        return none
+    different = [column for column in zip(*commands, strict=True) if len(set(column)) > 1]
+    if len(different) != 1 or not all(word.isascii() and word.isdigit() and len(word) < 8 for word in different[0]):
+        return none
+    numbers = [int(word) for word in different[0]]
+    return list(numbers) if sorted(numbers) == list(range(len(numbers))) else none

@@ -1,0 +1,43 @@
+"""What the processes below a rank are for. Pure."""
+
+from __future__ import annotations
+
+import re
+
+LOADER, TRACKER, FORKSERVER, COMPILER, HELPER = "loader", "tracker", "forkserver", "compiler", "helper"
+
+_COMPILERS = re.compile(
+    r"^(?:[a-z0-9_]+-(?:linux|unknown)-[a-z0-9-]+?-)?"
+    r"(?:gcc|g\+\+|cc|c\+\+|cc1|cc1plus|as|ld|ld\.[a-z]+|collect2|clang|clang\+\+|lld|nvcc|cicc|cudafe\+\+|ptxas|fatbinary|nvlink|"
+    r"hipcc|icpx|ninja|make|cmake|rustc|cargo)(?:-\d+(?:\.\d+)*)?$"
+)
+
+
+def worker_kind(
+    comm: str, cmdline: tuple[str, ...], rank_cmdline: tuple[str, ...], framework: bool, far: bool, compiles: bool
+) -> str:
+    """The kind of a process below a rank (found.Worker).
+
+    `framework`: a training library is mapped into it. `far`: another process stands between it and the rank.
+    `compiles`: one of those is a compiler.
+    """
+    if compiles or is_compiler(comm, cmdline):
+        return COMPILER
+    if framework and comm == "pt_data_worker":
+        return LOADER
+    text = " ".join(cmdline)[:4096]
+    if "resource_tracker" in text:
+        return TRACKER
+    if "multiprocessing.forkserver" in text or "multiprocessing.fork" in text:
+        return LOADER if framework and far else FORKSERVER
+    if framework and ("--multiprocessing-fork" in cmdline or cmdline == rank_cmdline):
+        return LOADER
+    return HELPER
+
+
+def is_compiler(comm: str, cmdline: tuple[str, ...]) -> bool:
+    """Whether it compiles: torch.compile's workers, and the compilers that extensions and kernels are built with."""
+    if "compile_worker" in " ".join(cmdline)[:4096]:
+        return True
+    program = cmdline[0].rpartition("/")[2] if cmdline else comm
+    return bool(_COMPILERS.match(program) or _COMPILERS.match(comm))
