@@ -27,6 +27,19 @@ _LAUNCHER_MODULES = (
 )
 _TOOLS = ("tensorboard", "jupyter-lab", "jupyter-notebook", "jupyter", "mlflow", "visdom", "nvitop", "gpustat")
 _TOOL_MODULES = ("tensorboard.main", "tensorboard", "wandb", "jupyter", "jupyterlab", "mlflow", "visdom.server")
+_SERVERS = (
+    "uvicorn", "gunicorn", "hypercorn", "waitress", "flask", "fastapi", "streamlit", "gradio", "bentoml", "tritonserver",
+    "torchserve", "vllm", "sglang", "lmdeploy", "text_generation_server", "text_generation_launcher",
+)  # fmt: skip
+_NOTEBOOKS = (
+    "ipykernel",
+    "ipykernel_launcher",
+    "ipython",
+    "jupyter",
+    "jupyter-lab",
+    "jupyter-notebook",
+    "colab_kernel_launcher",
+)
 
 
 def launcher_name(cmdline: tuple[str, ...]) -> str:
@@ -73,3 +86,20 @@ def ray_actor(cmdline: tuple[str, ...]) -> str:
 def is_ray_controller(cmdline: tuple[str, ...]) -> bool:
     """Whether it is the actor of Ray Train that starts the workers and waits for them."""
     return ray_actor(cmdline).startswith("ray::TrainController")
+
+
+def purpose(cmdline: tuple[str, ...]) -> str:
+    """What a program that does not train is: a notebook, a server; '' where its command line does not say."""
+    head = cmdline[:6]
+    for position, argument in enumerate(head):
+        module = argument == "-m" and position + 1 < len(head)
+        name = head[position + 1].partition(".")[0] if module else argument.rpartition("/")[2].removesuffix(".py")
+        if argument.startswith("-") and not module:
+            continue
+        if name in _NOTEBOOKS:
+            return "a notebook"
+        if name in _SERVERS:
+            return "a server"
+        if module or (position and not name.startswith("python")):
+            break
+    return ""

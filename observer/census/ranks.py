@@ -25,6 +25,7 @@ from rankscope.observer.census.launchers import is_ray_controller, is_tool, laun
 from rankscope.observer.census.live_environ import read_live_environ
 from rankscope.observer.census.missing import missing_ranks
 from rankscope.observer.census.numbering import number_group
+from rankscope.observer.census.reasons import why_no_rank
 from rankscope.observer.census.titles import title
 from rankscope.observer.census.workers import is_compiler, worker_kind
 from rankscope.probes.host import procfs
@@ -300,23 +301,9 @@ class _Census:
         for pid, one in self._scan.candidates.items():
             if pid in self._chosen or pid in self._rejected or pid in members:
                 continue
-            if not one.libraries.framework:
-                rank = f"rank {one.claim.rank}" if one.claim else "a rank"
-                has_rank_below = any(pid in self._above(chosen) for chosen in self._chosen)
-                what = (
-                    "it is a wrapper around the rank"
-                    if has_rank_below
-                    else "it may be starting"
-                    if one.python
-                    else "not Python"
-                )
-                self._rejected[pid] = f"its environment names {rank}, but no training library is loaded: {what}"
-            elif one.claim is not None:
-                self._rejected[pid] = f"inherits rank {one.claim.rank} from a process that is no rank"
-            else:
-                self._rejected[pid] = (
-                    f"{one.libraries.framework} is loaded, but neither environment nor connections to siblings name a rank"
-                )
+            below = [rank for rank in self._chosen if pid in self._above(rank)]
+            drives = any(ray_actor(self._loaded[rank].cmdline) for rank in below if rank in self._loaded)
+            self._rejected[pid] = why_no_rank(one, bool(below), drives)
 
     # --- facts ---
 

@@ -89,6 +89,17 @@ class Tree:
         for folder in (self.root / "proc").glob("[0-9]*/net"):
             (folder / "tcp").write_text("  sl  local_address rem_address   st tx_queue …\n" + "".join(self.tcp))
 
+    def serve(self, server: int, port: int, clients: Sequence[int], address: str = "0100007F") -> None:
+        """Connections of clients to one port of a process; it may be a client of itself."""
+        for number, client in enumerate(clients):
+            here, there = f"{address}:{port:04X}", f"{address}:{port + 20000 + 97 * client % 9000 + number:04X}"
+            for pid, (local, peer) in ((server, (here, there)), (client, (there, here))):
+                self.inode += 1
+                self.hold(pid, self.inode)
+                self.tcp.append(f"   0: {local} {peer} 01 0:0 00:0 0  0  0 {self.inode} 1 0 20 4 30 10 -1\n")
+        for folder in (self.root / "proc").glob("[0-9]*/net"):
+            (folder / "tcp").write_text("  sl  local_address rem_address   st tx_queue …\n" + "".join(self.tcp))
+
     def hold(self, pid: int, inode: int) -> None:
         """An open socket."""
         folder = self.root / f"proc/{pid}/fd"

@@ -1,0 +1,24 @@
+"""Why a process that looks like a rank is none, in words. Pure."""
+
+from __future__ import annotations
+
+from rankscope.observer.census.candidates import Candidate
+from rankscope.observer.census.launchers import purpose
+
+
+def why_no_rank(one: Candidate, ranks_below: bool, drives_actors: bool) -> str:
+    """`ranks_below`: ranks descend from it. `drives_actors`: they are actors of Ray."""
+    framework = one.libraries.framework
+    if not framework:
+        rank = f"rank {one.claim.rank}" if one.claim else "a rank"
+        starting = "it may be starting" if one.python else "not Python"
+        what = "it is a wrapper around the rank" if ranks_below else starting
+        return f"its environment names {rank}, but no training library is loaded: {what}"
+    if one.claim is not None:
+        return f"inherits rank {one.claim.rank} from a process that is no rank"
+    if ranks_below:
+        return "the driver of a Ray job: its actors train" if drives_actors else "it started the ranks, and is none"
+    what = purpose(one.cmdline)
+    if what:
+        return f"{framework} is loaded, but it is {what}: nothing says that it is a rank of a training job"
+    return f"{framework} is loaded, but neither environment nor connections to siblings name a rank: it works alone"
