@@ -10,7 +10,6 @@ from __future__ import annotations
 import re
 import struct
 from collections import OrderedDict
-from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rankscope.unwinder.errors import UnreadableMemory
@@ -180,13 +179,3 @@ def printable(text: str) -> str:
         character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
         for character in text
     )
-
-
-def collapse(frames: Iterable[Frame]) -> str:
-    """`a (f.py:1);b (g.py:2)`: frames given innermost first become one text from root to leaf, with FIRST lines."""
-    parts = [f"{_plain(frame.name)} ({_plain(frame.file)}:{frame.first_line})" for frame in frames]
-    return ";".join(reversed(parts))
-
-
-def _plain(text: str) -> str:
-    return text.replace(";", ":")

@@ -13,7 +13,6 @@ from rankscope.unwinder.names.code import (
     Frame,
     Symboliser,
     checksum,
-    collapse,
     printable,
 )
 
@@ -118,8 +117,3 @@ def test_any_memory_gives_a_frame(noise: bytes, minor: int, lasti: int) -> None:
 def test_printable_text_is_printable_and_stays_so(text: str) -> None:
     assert printable(text).isprintable()
     assert printable(printable(text)) == printable(text)
-
-
-def test_stacks_collapse_from_root_to_leaf_with_first_lines() -> None:
-    leaf, root = Frame("g;h", "/b.py", 2, 5, False), Frame("f", "/a.py", 1, 9, False)
-    assert collapse([leaf, root]) == "f (/a.py:1);g:h (/b.py:2)"
