@@ -69,7 +69,8 @@ def find_rank(raw: RawProcess, table: Sequence[CallRow], guide: StepGuide | None
     calls = _calls(raw, table)
     tid = training_thread(raw, calls, table)
     steps = find_steps(_markers(raw, calls, table, tid), guide)
-    line, absences, samples, labels = thread_line(raw, calls, table, tid, steps, raw.gpu.shares if raw.gpu else None)
+    shares = raw.gpu.shares if raw.gpu else None
+    line, absences, samples, labels = thread_line(raw, calls, table, tid, steps, shares, is_training=True)
     gpu: GpuTime | None = None
     if raw.gpu is not None and raw.gpu.seen:
         line, labels, gpu = gpu_rows.lay_over(line, labels, raw.gpu.shares)

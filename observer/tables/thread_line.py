@@ -10,24 +10,33 @@ from rankscope.observer.gpu.levels import Shares
 from rankscope.observer.steps.found import FoundSteps
 from rankscope.observer.tables.files import file_functions
 from rankscope.observer.tables.raw import RawProcess
-from rankscope.observer.thread import gil, timeline
+from rankscope.observer.thread import gil, syscalls, timeline
 from rankscope.observer.thread.device_calls import device_calls, of_roles
-from rankscope.observer.thread.functions import FunctionKey
+from rankscope.observer.thread.functions import NO_STACK, FunctionKey
 from rankscope.observer.thread.samples import Samples, Words
-from rankscope.observer.thread.timeline import Absences, Scopes, Timeline
+from rankscope.observer.thread.timeline import Absences, Carried, Scopes, Timeline
 from rankscope.probes.arrays import Ints
 from rankscope.probes.bpf import ring
 from rankscope.probes.bpf.ring import Events
 from rankscope.probes.calls.row import CallRow
 
+# Python's own locks and queues: who waits in them waits for another Python thread or for a loader, not for a library.
+_PYTHON_LOCKS = ("/threading.py", "/queue.py", "/multiprocessing/queues.py", "/multiprocessing/synchronize.py")
+
 
 def thread_line(
-    raw: RawProcess, calls: Events, table: Sequence[CallRow], tid: int, steps: FoundSteps, gpu: Shares | None = None
-) -> tuple[Timeline, Absences, Samples, Words]:
-    """What one thread did. `calls`: library calls of the process; `gpu`: its shares, at whose edges the timeline is cut."""
+    raw: RawProcess, calls: Events, table: Sequence[CallRow], tid: int, steps: FoundSteps, gpu: Shares | None = None,
+    *, is_training: bool = False,
+) -> tuple[Timeline, Absences, Samples, Words]:  # fmt: skip
+    """What one thread did. `calls`: library calls of the process; `gpu`: its shares, at whose edges the timeline is cut.
+
+    `is_training`: the rank's work depends on this thread, so what it waits for on threads of libraries counts.
+    """
     mine = raw.of_thread(tid)
     absences, samples = _absences(raw, mine, tid), _samples(raw, mine)
     waits, rows = _collective_calls(raw, calls, table, tid)
+    carried, carried_rows = _carried(raw, table, absences, len(rows)) if is_training else (None, rows[:0])
+    rows = np.concatenate((rows, carried_rows))
     reads = mine[mine["type"] == ring.FILE]
     functions, file_kinds = file_functions(reads, raw.devices)
     still = [(row, since) for thread, row, since in raw.open_calls if thread == tid]
@@ -55,6 +64,7 @@ def thread_line(
         file_kinds=file_kinds,
         edges_s=steps.edge_s if gpu is None else np.concatenate((steps.edge_s, gpu.start_s, gpu.end_s)),
         queued=_queued(raw),
+        carried=carried,
         collections=collections,
         device=device.scopes,
         device_kinds=device.kinds,
@@ -89,6 +99,35 @@ def _collective_calls(raw: RawProcess, calls: Events, table: Sequence[CallRow], 
             end = np.append(end, raw.window_s)
             rows = np.append(rows, row)
     return Scopes(start, end, np.arange(len(start))), rows
+
+
+def _carried(raw: RawProcess, table: Sequence[CallRow], absences: Absences, first_label: int) -> tuple[Carried, Ints]:
+    """When threads without Python state were inside collectives, each stretch under its first call; their rows in `table`.
+
+    Not those of a family whose wait has been seen on a thread of this process: there the timed wait tells who waits and when
+    (torch hands its collectives to such threads and goes on working).
+    """
+    calls = raw.events[raw.events["type"] == ring.CALL]
+    waits = calls[of_roles(calls, table, "wait")]["what"].tolist()
+    waits += [row for _, row, _ in raw.open_calls if table[row].role == "wait"]
+    timed = {table[row].family for row in waits}
+    chosen = np.array([row.role == "collective" and row.family not in timed for row in table])
+    calls = calls[chosen[calls["what"]] & ~np.isin(calls["tid"], list(raw.python_tids))]
+    start = raw.since_start_s(calls["ts_ns"])
+    end = start + calls["dur_ns"] / 1e9
+    rows = calls["what"].astype(np.int64)
+    for thread, row, since in raw.open_calls:
+        if chosen[row] and thread not in raw.python_tids:
+            start, end = np.append(start, max((since - raw.start_ns) / 1e9, 0.0)), np.append(end, raw.window_s)
+            rows = np.append(rows, row)
+    order = np.argsort(start, kind="stable")
+    begin, until = timeline.union(Scopes(start, end, rows))
+    rows = rows[order][np.searchsorted(start[order], begin)] if len(begin) else rows
+    waiting = np.isin(absences.syscall, list(syscalls.THREAD_CALLS))
+    waiting &= ~np.array(
+        [raw.stacks.get(stack, NO_STACK).file.endswith(_PYTHON_LOCKS) for stack in absences.stack.tolist()], bool
+    )
+    return Carried(Scopes(begin, until, first_label + np.arange(len(begin))), waiting), rows
 
 
 def _track(raw: RawProcess, tid: int) -> tuple[Samples, Absences]:

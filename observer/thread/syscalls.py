@@ -8,6 +8,7 @@ NO_SYSCALL = 0xFFFF  # blocked in none: a page fault, or the thread was preempte
 GIL = GIL_WAIT  # in place of futex; the argument is the thread state of who holds the GIL
 SLEEP_CALLS = {35: "nanosleep", 230: "clock_nanosleep", 34: "pause"}
 SELECT_CALLS = {23: "select", 270: "pselect6"}
+THREAD_CALLS = {202: "futex", 449: "futex"}  # futexes: another thread of the process ends the wait
 SYNC_CALLS = {
     202: "futex", 449: "futex", 7: "poll", 271: "poll", 23: "select", 270: "select", 232: "epoll", 281: "epoll", 441: "epoll",
     61: "wait child", 247: "wait child", 65: "semaphore", 220: "semaphore", 128: "signal", 130: "signal",

@@ -5,7 +5,8 @@ do not overlap and fill the known part of the window, in this order of precedenc
 
   sched       ready but not running (also inside a collective: what was waited for had come), or inside a collective that
               other threads of the process carry while one of these is ready but not running: the job waits for our CPU
-  collective  inside a call that waits for a collective, or runs one on this thread
+  collective  inside a call that waits for a collective, or runs one on this thread; or blocked until another thread wakes it
+              while threads of the library are inside a collective (JAX runs its collectives on threads of its own)
   gpu-wait    inside a call that waits for the GPU          copy   inside a copy between host and GPU
   io          inside a file call, or blocked in the kernel without a system call (a page that is read from disk)
   sync        blocked for another thread or process: futex, poll, a pipe, a socket
@@ -25,7 +26,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankscope.observer.thread import syscalls
-from rankscope.probes.arrays import Floats, Ints
+from rankscope.probes.arrays import Bools, Floats, Ints
 
 CPU, SCHED, COLLECTIVE, IO, SYNC, SLEEP, STOPPED, GC, GPU_WAIT, COPY = range(10)
 NONE = -1
@@ -53,6 +54,17 @@ class Scopes:
     start_s: Floats
     end_s: Floats
     label: Ints
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """Collectives that threads of a library carry for this one: when (disjoint, in order; labels as in Timeline.collective).
+
+    `waiting`: for each absence whether it can be a wait for them, that is, whether another thread of the process ends it.
+    """
+
+    scopes: Scopes
+    waiting: Bools
 
 
 NO_SCOPES = Scopes(np.empty(0), np.empty(0), np.empty(0, dtype=np.int64))
@@ -95,6 +107,7 @@ def build(
     file_kinds: Ints,
     edges_s: Floats,
     queued: Scopes | None = None,
+    carried: Carried | None = None,
     collections: Scopes | None = None,
     device: Scopes | None = None,
     device_kinds: Ints | None = None,
@@ -111,8 +124,8 @@ def build(
     wake = absences.end_s - absences.ready_s
     collections, gc_ids = _outermost(collections if collections is not None else NO_SCOPES)
     device, device_ids = _outermost(device if device is not None else NO_SCOPES)
-    queue_start, queue_end = _union(queued) if queued is not None else (np.empty(0), np.empty(0))
-    scopes = (collectives, files, collections, device)
+    queue_start, queue_end = union(queued) if queued is not None else (np.empty(0), np.empty(0))
+    scopes = (collectives, files, collections, device, carried.scopes if carried else NO_SCOPES)
     edges = [absences.start_s, wake, absences.end_s, edges_s, queue_start, queue_end]
     edges += [edge for each in scopes for edge in (each.start_s, each.end_s)]
     cuts = np.unique(np.clip(np.concatenate([[known_from_s, window_s], *edges]), known_from_s, window_s))
@@ -120,7 +133,7 @@ def build(
     middle = (start + end) / 2
     away = _inside(absences.start_s, absences.end_s, middle)
     ready = (away >= 0) & (middle >= wake[away] if len(wake) else False)
-    collective, file, gc, at_device = (_inside(each.start_s, each.end_s, middle) for each in scopes)
+    collective, file, gc, at_device, behind = (_inside(each.start_s, each.end_s, middle) for each in scopes)
     starved = _inside(queue_start, queue_end, middle) >= 0
     # From the lowest class to the highest: each takes its place from those before it.
     kind = np.where(gc >= 0, GC, CPU).astype(np.int64)
@@ -130,12 +143,18 @@ def build(
         kind = np.where(file >= 0, file_kinds[files.label[file]], kind)
     if device_kinds is not None and len(device.label):
         kind = np.where(at_device >= 0, device_kinds[device.label[at_device]], kind)
-    kind = np.where(collective >= 0, np.where(starved, SCHED, COLLECTIVE), kind)
+    idle = (kind == SYNC) & (away >= 0) & (collective < 0) & (file < 0) & (at_device < 0)
+    may_wait = carried.waiting[away] if carried is not None and len(carried.waiting) else False
+    behind = np.where(idle & may_wait, behind, NONE)
+    kind = np.where((collective >= 0) | (behind >= 0), np.where(starved, SCHED, COLLECTIVE), kind)
     kind = np.where(ready, SCHED, kind)
     if len(absences.start_s):
         kind = np.where((away >= 0) & ~ready & (absences.state[away] & _STOPPED > 0), STOPPED, kind)
+    waited_for = _positions(collective, collective_ids)
+    if carried is not None:
+        waited_for = np.where(behind >= 0, _positions(behind, carried.scopes.label), waited_for)
     return Timeline(
-        start, end, kind, away, _positions(collective, collective_ids), _positions(file, file_ids), _positions(gc, gc_ids),
+        start, end, kind, away, waited_for, _positions(file, file_ids), _positions(gc, gc_ids),
         _positions(at_device, device_ids),
     )  # fmt: skip
 
@@ -155,7 +174,7 @@ def _inside(starts: Floats, ends: Floats, times: Floats) -> Ints:
     return np.where((at >= 0) & (times < ends[np.maximum(at, 0)]), at, NONE).astype(np.int64)
 
 
-def _union(scopes: Scopes) -> tuple[Floats, Floats]:
+def union(scopes: Scopes) -> tuple[Floats, Floats]:
     """The times covered by at least one of the scopes, as disjoint intervals in order."""
     if not len(scopes.start_s):
         return scopes.start_s, scopes.end_s

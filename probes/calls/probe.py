@@ -119,7 +119,7 @@ class CallProbe:
                 continue
             self._attach(library, index, [symbol.offset for symbol in symbols], ends)
         if not any(found.values()) and any(library.name.startswith(row.library) for _, row in rows if row.library):
-            self.notes.append(f"{library.name} exports none of the functions that are timed")
+            self.notes.append(f"{library.name} has none of the functions that are timed")
 
     def _count_launches(self, library: Library, index: int, symbols: list[Symbol]) -> None:
         if not symbols:
@@ -261,13 +261,13 @@ def rows_mapped(pids: Iterable[int], root: Path = Path("/"), table: tuple[CallRo
 
 
 def functions_of(library: Path, rows: Iterable[CallRow]) -> dict[CallRow, tuple[Symbol, ...]]:
-    """The functions of each row that a library exports, two names of one address once. Raises NotElf, OSError."""
+    """The functions of each row that a library has, exported or not, two names of one address once. Raises NotElf, OSError."""
     wanted = list(rows)
     by_name = find_names(library, [name for row in wanted if row.whole for name in row.names])
-    by_prefix = find_functions(library, [row.symbol for row in wanted if not row.whole])
+    by_prefix = find_functions(library, [prefix for row in wanted if not row.whole for prefix in row.prefixes])
     found: dict[CallRow, tuple[Symbol, ...]] = {}
     for row in wanted:
-        symbols = list(by_prefix[row.symbol][:_MAX_OVERLOADS]) if not row.whole else []
+        symbols = [one for prefix in row.prefixes if not row.whole for one in by_prefix[prefix][:_MAX_OVERLOADS]]
         symbols += [symbol for name in row.names if row.whole for symbol in by_name[name]]
         found[row] = tuple({symbol.address: symbol for symbol in reversed(symbols)}.values())
     return found

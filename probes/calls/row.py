@@ -72,6 +72,7 @@ class CallRow:
     shortest_ns: int = 0  # calls shorter than this are only summed up; 0 = each is an event of its own
     second: int = 0  # argument that `arg` is multiplied with: the height of a two-dimensional copy
     int_count: bool = False  # `argument` is a C int, whose register holds anything in its upper half
+    formerly: tuple[str, ...] = ()  # prefixes of the name in other releases
     handle: int = 0  # argument whose lower 32 bits become `aux` as they are: a datatype of MPI
 
     @property
@@ -79,6 +80,11 @@ class CallRow:
         """The exported names of a `whole` row: versions and stream flavours of CUDA are functions of their own."""
         tails = ("", "_v2", "_ptsz", "_ptds", "_v2_ptsz", "_v2_ptds") if self.family == "cuda" else ("",)
         return tuple(self.symbol + tail for tail in tails)
+
+    @property
+    def prefixes(self) -> tuple[str, ...]:
+        """What the name of a row that is not `whole` may begin with."""
+        return (self.symbol, *self.formerly)
 
     @property
     def libraries(self) -> tuple[str, ...]:

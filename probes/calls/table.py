@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from rankscope.probes.calls.row import BACKWARD, COLLECTIVE, GC, WAIT, CallRow
 from rankscope.probes.calls.rows_collectives import COLLECTIVE_ROWS
+from rankscope.probes.calls.rows_cpu import CPU_COLLECTIVE_ROWS
 from rankscope.probes.calls.rows_cuda import CUDA_ROWS
 from rankscope.probes.calls.rows_others import OTHER_ACCELERATOR_ROWS
 
@@ -35,4 +36,5 @@ CALL_TABLE: tuple[CallRow, ...] = (
     *COLLECTIVE_ROWS,
     *CUDA_ROWS,
     *OTHER_ACCELERATOR_ROWS,
+    *CPU_COLLECTIVE_ROWS,
 )  # fmt: skip

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankscope.probes.bpf.btf import Btf, NoBtf
+from rankscope.probes.elf import exports
 from rankscope.probes.elf.exports import file_offsets, find_functions, find_names
 from rankscope.probes.elf.reader import NotElf
 from rankscope.probes.errors import RankscopeError
@@ -111,3 +112,29 @@ def test_bytes_that_are_not_btf_are_refused(blob: bytes) -> None:
     for candidate in (blob, a_btf([("first", 3, 0)])[:24] + blob):
         with contextlib.suppress(RankscopeError):
             Btf(candidate).offset("outer", "first")
+
+
+def test_local_functions_are_found_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """jaxlib exports none of XLA's collectives: only its full symbol table has them, among 740,000 others."""
+    local = "__attribute__((used, noinline)) static int"
+    few = [f"{local} filler_{number}_of_many(void) {{ return {number}; }}" for number in range(500)]
+    few[200:200] = [
+        f"{local} _ZN3xla3cpu16GlooCommunicator9AllReduceEPv(void *p) {{ return p != 0; }}",
+        f'{local} cold(void) __asm__("_ZN3xla3cpu16GlooCommunicator9AllReduceEPv.cold"); {local} cold(void) {{ return 3; }}',
+        f"{local} _ZN3xla3cpu16GlooCommunicator9AllGatherEPv(void *p) {{ return p == 0; }}",
+    ]
+    (tmp_path / "a.c").write_text("\n".join(few))
+    library = tmp_path / "libjax_common.so"
+    subprocess.run(["gcc", "-shared", "-fPIC", "-o", library, tmp_path / "a.c"], check=True)
+    wanted = [
+        "_ZN3xla3cpu16GlooCommunicator9AllReduceE",
+        "_ZN3xla3cpu16GlooCommunicator9AllGatherE",
+        "_ZN3xla3cpu4NoneE",
+    ]
+    expected = find_functions(library, wanted)
+    assert [len(expected[name]) for name in wanted] == [1, 1, 0]
+    for piece in (1, 7, 100, 4096):
+        monkeypatch.setattr(exports, "_PIECE_BYTES", piece)
+        monkeypatch.setattr(exports, "_PIECE_SYMBOLS", 37)
+        assert find_functions(library, wanted) == expected
+        assert find_names(library, ["filler_499_of_many"])["filler_499_of_many"][0].name == "filler_499_of_many"

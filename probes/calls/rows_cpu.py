@@ -1,0 +1,55 @@
+"""Rows of collective libraries whose operations run on the CPU: gloo inside XLA (JAX), DeepSpeed's shared memory, oneCCL.
+
+XLA's functions are local symbols of jaxlib's one big library: they are found in its full symbol table (elf/exports.py). They
+catch what gloo throws and have ended when they return. Nothing is kept of their arguments, which change between releases.
+"""
+
+from __future__ import annotations
+
+from rankscope.probes.calls.row import COLLECTIVE, WAIT, CallRow
+
+# Method of xla::cpu::GlooCommunicator and MpiCommunicator -> name here. Sends and receives of pipelines wait like collectives.
+_XLA_METHODS = (
+    ("AllReduce", "allreduce"), ("AllGather", "allgather"), ("ReduceScatter", "reduce_scatter"), ("AllToAll", "alltoall"),
+    ("CollectivePermute", "permute"), ("Broadcast", "broadcast"), ("Send", "send"), ("Recv", "recv"),
+)  # fmt: skip
+
+
+def _method(space: str, owner: str, name: str) -> str:
+    """The mangled name of a method, without its arguments (Itanium C++ ABI, 5.1)."""
+    return f"_ZN{space}{len(owner)}{owner}{len(name)}{name}E"
+
+
+def _xla(method: str, name: str, transport: str) -> CallRow:
+    return CallRow(
+        "libjax_common.so", _method("3xla3cpu", f"{transport}Communicator", method), name, COLLECTIVE, family="xla",
+        elsewhere=("xla_extension.so",),
+        # jaxlib before 0.5, when communicators of other devices were another class
+        formerly=(_method("3xla3cpu", f"{transport}CollectivesCommunicator", method),),
+    )  # fmt: skip
+
+
+_XLA_ROWS = tuple(_xla(method, name, transport) for transport in ("Gloo", "Mpi") for method, name in _XLA_METHODS)
+
+# DeepSpeed builds these on the user's machine. The loop over pieces of the tensor spins until the neighbours have come.
+_DEEPSPEED_ROWS = (
+    CallRow(
+        "deepspeed_shm_comm", "_Z21all_reduce_outer_loopR", "allreduce", COLLECTIVE, family="deepspeed",
+        elsewhere=("deepspeed_ccl_comm",),
+    ),
+)  # fmt: skip
+
+# From the public prototypes of oneCCL 2021 (oneapi/ccl/api_functions.hpp); not verified: a collective is put into a queue and
+# the caller waits for its event.
+_CCL_ROWS = (
+    *(
+        CallRow("libccl.so", f"_ZN3ccl2v1{len(symbol)}{symbol}E", symbol, COLLECTIVE, family="ccl")
+        for symbol in ("allreduce", "allgather", "allgatherv", "alltoall", "alltoallv", "broadcast", "reduce", "barrier")
+    ),
+    CallRow(
+        "libccl.so", "_ZN3ccl2v114reduce_scatterE", "reduce_scatter", COLLECTIVE, family="ccl",
+    ),
+    CallRow("libccl.so", "_ZN3ccl2v15event4waitE", "wait", WAIT, family="ccl"),
+)  # fmt: skip
+
+CPU_COLLECTIVE_ROWS: tuple[CallRow, ...] = (*_XLA_ROWS, *_DEEPSPEED_ROWS, *_CCL_ROWS)

@@ -1,0 +1,103 @@
+"""A program whose collectives run on threads of a C++ library, as JAX's do: who waits, and for how long, is found from outside."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from rankscope.observer.live import kernel_probes, process_watch
+from rankscope.observer.live.process_watch import TRAINING
+from rankscope.observer.tables.rank import find_rank
+from rankscope.observer.tables.raw import RawProcess
+from rankscope.probes.bpf import ring
+from rankscope.probes.calls.table import CALL_TABLE
+
+Start = Callable[..., "subprocess.Popen[str]"]
+HZ = 199
+# Local symbols, as in jaxlib. The thread computes 3 ms, is 8 ms inside a collective, which throws and catches every third time.
+LIBRARY = """
+#include <pthread.h>
+#include <stdexcept>
+#include <unistd.h>
+namespace xla { namespace cpu { struct GlooCommunicator { virtual ~GlooCommunicator(); int AllReduce(void *p, long count); }; } }
+xla::cpu::GlooCommunicator::~GlooCommunicator() {}
+static __attribute__((noinline)) void wire(long count) { usleep(8000); if (count % 3 == 0) throw std::runtime_error("peer"); }
+__attribute__((noinline)) int xla::cpu::GlooCommunicator::AllReduce(void *p, long count)
+{ try { wire(count); } catch (std::exception &e) { return 1; } return 0; }
+static xla::cpu::GlooCommunicator *communicator;
+static long iteration; static int done;
+static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; static pthread_cond_t change = PTHREAD_COND_INITIALIZER;
+static void *carry(void *p)
+{ usleep(3000); communicator->AllReduce(p, iteration++); pthread_mutex_lock(&lock); done = 1; pthread_cond_signal(&change);
+  pthread_mutex_unlock(&lock); return p; }
+extern "C" __attribute__((visibility("default"))) void step()
+{ if (!communicator) communicator = new xla::cpu::GlooCommunicator; pthread_t t; done = 0; pthread_create(&t, 0, carry, 0);
+  pthread_mutex_lock(&lock); while (!done) pthread_cond_wait(&change, &lock); pthread_mutex_unlock(&lock); pthread_join(t, 0); }
+"""
+PROGRAM = """
+    import ctypes, json, sys, time
+    library = ctypes.CDLL(sys.argv[1])
+    library.step()
+    print("ready", flush=True); sys.stdin.readline()
+    def work():
+        end = time.perf_counter() + 0.005
+        while time.perf_counter() < end: pass
+    waited = 0.0
+    for _ in range(61):
+        work()
+        since = time.perf_counter()
+        library.step()
+        waited += time.perf_counter() - since
+    print(json.dumps(waited), flush=True); sys.stdin.readline()
+"""
+
+
+@pytest.fixture
+def library(tmp_path: Path) -> Path:
+    (tmp_path / "a.cpp").write_text(LIBRARY)
+    path = tmp_path / "libjax_common.so"
+    subprocess.run(
+        ["g++", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-pthread", "-o", path, tmp_path / "a.cpp"],
+        check=True,
+    )
+    return path
+
+
+def test_waiting_for_the_librarys_threads_is_told_from_its_own_computing(program: Start, library: Path) -> None:
+    process = program(PROGRAM, str(library))
+    probes = kernel_probes.load(hz=HZ, pids=[process.pid])
+    try:
+        probes.calls.watch([process.pid])
+        assert probes.calls.notes == []
+        watch = process_watch.watch(process.pid, process.pid, TRAINING, probes)
+        probes.events.drain()
+        start_ns = time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+        assert process.stdin is not None and process.stdout is not None
+        process.stdin.write("go\n")
+        process.stdin.flush()
+        waited_s = json.loads(process.stdout.readline())
+        seconds = (time.clock_gettime_ns(time.CLOCK_MONOTONIC) - start_ns) / 1e9
+        events = probes.events.drain()
+        events = events[events["tgid"] == process.pid]
+        tids = frozenset(watch.states.values())
+        watch.close()
+    finally:
+        probes.close()
+    inside = events[(events["type"] == ring.CALL) & ~np.isin(events["tid"], list(tids))]
+    assert len(inside) == 61 and {CALL_TABLE[row].family for row in inside["what"].tolist()} == {"xla"}
+    raw = RawProcess(process.pid, start_ns, seconds, events, {}, (), tids, {}, {}, 0.0, HZ)
+    found = find_rank(raw, CALL_TABLE)
+    by_kind = {one.function.kind: 0.0 for one in found.training}
+    for one in found.training:
+        by_kind[one.function.kind] += one.beta * seconds
+    in_calls_s = float(inside["dur_ns"].sum()) / 1e9
+    ready_s = by_kind.get("sched", 0.0)
+    assert in_calls_s - ready_s - 0.05 < by_kind["collective"] <= in_calls_s
+    assert by_kind["collective"] + by_kind["sync"] <= waited_s
+    assert found.steps.count >= 50
