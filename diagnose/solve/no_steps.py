@@ -113,16 +113,17 @@ def _split(frames: Sequence[StackFrame], users: UsersCode) -> tuple[StackFrame, 
 def _waits_for(table: Patterns, row: int) -> str:
     """What a pattern waits for, in words; '' where it computes."""
     kind, name, detail = table.kind.at(row), table.name.at(row), table.detail.at(row)
+    of = f", {detail}" if detail else ""
     if kind == "python":
         return "by its own will (sleep)" if detail == "sleep" else _COMPUTES
     if kind == "sched":
         return _COMPUTES if name == "ready" else "to be continued: it is stopped"
     if kind == "io":
-        return "for a file lock" if name == "file lock" else f"for files ({name}{f', {detail}' if detail else ''})"
+        return f"for a file lock{of}" if name == "file lock" else f"for files ({name}{of})"
     if kind == "sync":
         if name == "wait child":
-            return "for a child process"
-        if name in _SOCKETS:
+            return f"for a child process{of}"
+        if name in _SOCKETS or detail == "a socket":
             return f"for a socket ({name})"
-        return f"for another thread or process ({name})"
+        return f"for another thread or process ({name}{of})"
     return "for the GPU" if kind in ("gpu", "memory") else f"for other ranks ({name})"

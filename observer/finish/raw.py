@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from rankscope.observer.finish.last import LastReadings
+from rankscope.observer.finish.wait_target import wait_target
 from rankscope.observer.live.observation import Observation
 from rankscope.observer.tables.raw import OpenAbsence, RawProcess
 from rankscope.probes.bpf import ring
@@ -27,7 +29,7 @@ def raw_process(running: Observation, pid: int, last: LastReadings) -> RawProces
         start_ns=last.start_ns,
         window_s=last.window_s,
         events=events,
-        open_absences={tid: away for tid in tids if (away := _open_absence(tid, last)) is not None},
+        open_absences={tid: away for tid in tids if (away := _open_absence(pid, tid, last, running.root)) is not None},
         open_calls=[
             (call.tid, call.row, call.since_ns)
             for call in last.open_calls
@@ -56,15 +58,17 @@ def thread_name(pid: int, tid: int, root: Path) -> str:
     return "thread " + "".join(c if c.isprintable() else "?" for c in name.decode("utf-8", "replace").strip())
 
 
-def _open_absence(tid: int, last: LastReadings) -> OpenAbsence | None:
+def _open_absence(pid: int, tid: int, last: LastReadings, root: Path) -> OpenAbsence | None:
     times = last.threads.get(tid)
     if times is None:
-        return last.still.get(tid)
-    if not times.out_since_ns:
+        away = last.still.get(tid)
+    elif times.out_since_ns:
+        away = OpenAbsence(
+            tid, times.out_since_ns, times.wake_ns, times.state, times.syscall, times.argument, times.stack
+        )  # fmt: skip
+    else:
         return None
-    return OpenAbsence(
-        tid, times.out_since_ns, times.wake_ns, times.state, times.syscall, times.argument, times.stack
-    )  # fmt: skip
+    return None if away is None else replace(away, target=wait_target(pid, away.syscall, away.argument, root))
 
 
 def _devices(pid: int, events: Events, root: Path) -> dict[int, str]:

@@ -25,6 +25,7 @@ class OpenAbsence:
     syscall: int
     argument: int
     stack: int
+    target: str = ""  # what it waits for, in words; '' where nobody knows
 
 
 @dataclass(frozen=True, slots=True)

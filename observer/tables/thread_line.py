@@ -53,6 +53,7 @@ def thread_line(
         native=raw.native,
         device=device.functions,
         device_bytes=device.bytes,
+        targets=_targets(raw, absences, tid),
     )
     collections = _collections(raw, mine, table, tid)
     read_start = raw.since_start_s(reads["ts_ns"])
@@ -73,6 +74,15 @@ def thread_line(
     if raw.untimed and tid == raw.pid:
         samples = _spread(raw.untimed, line)
     return line, absences, samples, words
+
+
+def _targets(raw: RawProcess, absences: Absences, tid: int) -> dict[int, str]:
+    """What the thread waits for at the end, if it has waited for half of the window: shorter waits are one function with others."""
+    still = raw.open_absences.get(tid)
+    if still is None or not still.target or not len(absences.start_s):
+        return {}
+    long = absences.end_s[-1] - max(float(absences.start_s[-1]), 0.0) >= 0.5 * raw.window_s
+    return {len(absences.start_s) - 1: still.target} if long and absences.end_s[-1] >= raw.window_s else {}
 
 
 def _samples(raw: RawProcess, mine: Events) -> Samples:

@@ -34,6 +34,7 @@ class Words:
     native: Mapping[int, str] = field(default_factory=dict)  # instruction pointer -> native function
     device: Sequence[FunctionKey] = ()  # waits for the GPU, copies
     device_bytes: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    targets: Mapping[int, str] = field(default_factory=dict)  # by the position of an absence: what it waits for
 
     def stack(self, identity: int) -> StackName:
         """NO_STACK where it was lost."""

@@ -63,7 +63,7 @@ class _Waits:
         syscall = int(self.absences.syscall[away])
         what = syscalls.reason(syscall, int(self.absences.argument[away]))
         if syscall != syscalls.GIL:
-            return functions.waiting(kind, what, "", stack), _ABSENCE, away
+            return functions.waiting(kind, what, self.words.targets.get(away, ""), stack), _ABSENCE, away
         holder = self.words.gil.get((stack.name, stack.file, stack.line))
         return functions.waiting(kind, what, "", stack, holder=holder), _GIL_TURN, int(self.turn[away])
 

@@ -134,7 +134,8 @@ PATTERNS = pa.schema(
             "detail",
             _LABEL,
             "python: 'sleep' where the function waits by its own will, 'gc' for garbage collection, else ''; "
-            "io: mount and device; sync: what is waited for; "
+            "io: mount and device; sync: what is waited for; of a wait that fills half of the window and goes on at its end: the file, "
+            "the socket or the child processes; "
             "sched: 'queue' (others ran) or 'throttled'; collective: the library",
         ),
         _field(
