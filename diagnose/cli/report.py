@@ -71,7 +71,7 @@ def _answer(verdict: Verdict) -> str:
         return f"HEALTHY  {count}{where}, {verdict.steps} steps of {seconds(p50) if p50 else '?'}: nobody stands out"
     if verdict.status == "hang":
         return f"HANG  {count}{where} make no progress, and none of them stands out"
-    return f"UNKNOWN  {clean(verdict.notes[0].text, 200) if verdict.notes else 'not enough was seen to judge'}"
+    return f"UNKNOWN  {clean(verdict.notes[0].text, 400) if verdict.notes else 'not enough was seen to judge'}"
 
 
 def _count(verdict: Verdict) -> str:

@@ -4,7 +4,8 @@ Steps that became longer for good (stats/rhythm.py, `lasting`) are a change of t
 
 job(s) = T(s) - max over ranks r of queue(r, s)     queue: ready behind others, without what a quota of its own held back
 
-If T grew by 10 % and job(s) did not, the host was busy: that is a note, not a reason to doubt.
+If T grew by 10 % and job(s) did not, the host was busy: that is a note, not a reason to doubt. The same holds where all ranks that are
+odd are slow by what others took of their CPUs (hypotheses/rank/suspects.py).
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.model.busy_host import queued_s, takers
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.solve.enough import unproven
 from rankscope.diagnose.stats.onset import Onset
@@ -34,6 +35,9 @@ def nobody(
     reason = unproven(fleet, scene) or _no_peers(fleet, has_baseline, scene)
     if reason is None and rise is not None and busy is None and lasts_higher(known, rise.column):
         reason = _grew(fleet, rise)
+    codes = {note.code for note in notes}
+    if NoteCode.HOST_BUSY in codes and not codes & ACQUITTED:
+        odd = False  # all that is odd is what others took of the CPU
     notes = [*([busy] if busy is not None else []), *notes]
     if reason is not None:
         return "unknown", [reason, *notes]
@@ -61,37 +65,11 @@ def _from_to(change: Onset) -> str:
 def _busy_host(fleet: Fleet, per_step: Floats, change: Onset) -> Note | None:
     """Steps became longer by what others took of the CPU, and who they are; None where the job itself took longer."""
     known = np.isfinite(per_step)
-    queue = np.nan_to_num(fleet.steps.sched_s[:, known]) * (1 - _throttled_share(fleet))[:, None]
+    queue = queued_s(fleet)[:, known]
     if not queue.any() or find_rise(per_step[known] - queue.max(axis=0, initial=0.0)) is not None:
         return None
-    name, taken_s = _taker(fleet)
-    who = (
-        f"{name} took {seconds(taken_s)} of their CPUs in the window" if name else "who took their CPUs was not counted"
-    )
+    who = "who took their CPUs was not counted"
+    if taken := takers(fleet, range(len(fleet.ranks))):
+        who = f"{taken[0][0]} took {seconds(taken[0][1])} of their CPUs in the window"
     text = f"steps became longer, {_from_to(change)}, because ranks stood longer in the queue for the CPU: {who}"
     return Note(NoteCode.HOST_BUSY, text)
-
-
-def _throttled_share(fleet: Fleet) -> Floats:
-    """Of each rank's time ready but not running, the part for which a quota of its own held it back."""
-    table, ranks = fleet.patterns, len(fleet.ranks)
-    ready = (table.kind.codes == table.kind.code("sched")) & (table.name.codes == table.name.code("ready"))
-    ready &= table.thread.codes == table.thread.code("training")
-    held = ready & (table.detail.codes == table.detail.code("throttled"))
-    total, throttled = (
-        np.bincount(table.rank[rows], weights=table.per_step_s[rows], minlength=ranks) for rows in (ready, held)
-    )
-    return np.divide(throttled, total, out=np.zeros(ranks), where=total > 0)
-
-
-def _taker(fleet: Fleet) -> tuple[str, float]:
-    """The process that is not of the job and took most CPU from its ranks: its name, and for how long; '' where nobody was counted."""
-    job, taken = set(fleet.ranks.pid.tolist()), dict[tuple[str, int], float]()
-    for rank in range(min(len(fleet.ranks), limits.PEERS_SAMPLED)):
-        for counter in fleet.counters.of("cpu.taken_s", rank):
-            if counter.pid not in job:
-                taken[counter.comm, counter.pid] = taken.get((counter.comm, counter.pid), 0.0) + counter.value
-    if not taken:
-        return "", 0.0
-    comm, pid = max(taken, key=lambda each: taken[each])
-    return (f"{comm} ({pid})" if pid >= 0 else comm), taken[comm, pid]

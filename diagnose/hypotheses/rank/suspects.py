@@ -19,6 +19,7 @@ from rankscope.diagnose.hypotheses.rank.case import Case, case_of, innocent_peer
 from rankscope.diagnose.hypotheses.rank.contrary_evidence import weighed
 from rankscope.diagnose.hypotheses.rank.table import charges
 from rankscope.diagnose.model.attribute import Profiles, sample
+from rankscope.diagnose.model.busy_host import takers
 from rankscope.diagnose.model.pattern_distance import distance_evidence
 from rankscope.diagnose.model.replay import share_out
 from rankscope.diagnose.model.scene import Scene
@@ -96,6 +97,19 @@ def _expected_s(case: Case, scene: Scene) -> float:
     return float(scene.differences.excess_s[case.rank]) * share
 
 
+def _busy_host(case: Case, excess_s: float) -> Note | None:
+    """A rank that is slow in every function and lost no more than others took of its CPUs is a matter of the host."""
+    taken = takers(case.fleet, (case.rank,))
+    total = sum(each for _, each in taken) / max(case.steps, 1)
+    if not taken or total < excess_s:
+        return None
+    text = (
+        f"rank {int(case.fleet.ranks.number[case.rank])} is {seconds(excess_s)} per step slower than its peers in every function; "
+        f"others took {seconds(total)} per step of its CPUs meanwhile, {taken[0][0]} most"
+    )
+    return Note(NoteCode.HOST_BUSY, text)
+
+
 def _not_accused(case: Case, scene: Scene, made: Sequence[Hypothesis]) -> Note | None:
     """Why a rank that is odd is not accused, if it is not."""
     who = f"rank {int(case.fleet.ranks.number[case.rank])}"
@@ -104,6 +118,8 @@ def _not_accused(case: Case, scene: Scene, made: Sequence[Hypothesis]) -> Note |
         text = f"{who} seems {excess} per step slower than its peers, but no function of it is: not accused"
         return Note(NoteCode.NO_FUNCTION, text)
     if made[0].component == "workload" and made[0].support <= GUESS and len(case.peers) < 3:
+        if (busy := _busy_host(case, made[0].lost_s)) is not None:
+            return busy
         text = (
             f"{who} is slower than its peers in every function: not accused, with so few peers "
             "only earlier windows (--baseline) could tell why"

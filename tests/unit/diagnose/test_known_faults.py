@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builders
 import pytest
-from builders import Job, build, codes
+from builders import Job, build, codes, said
 
 from rankscope.diagnose.solve.judge import diagnose
 from rankscope.diagnose.verdict.contract import Suspect, Verdict
@@ -381,6 +381,22 @@ def test_what_a_rank_reads_tells_longer_input_with_two_peers_too() -> None:
     # AND what grew in all functions alike, and nothing says why, is unknown
     alike = diagnose(build(Job(ranks=3, scale={2: 1.5})))
     assert (alike.status, alike.suspects) == ("unknown", ()) and alike.notes[0].code is NoteCode.FEW_PEERS
+
+
+@pytest.mark.parametrize(("taken_s", "status"), [(6.0, "healthy"), (0.2, "unknown")])
+def test_a_rank_from_which_others_took_as_much_cpu_as_it_lost_is_on_a_busy_host(taken_s: float, status: str) -> None:
+    # GIVEN a rank of three that takes a third longer for everything, and a process that took much or little of its CPU
+    taken = {"name": "cpu.taken_s", "rank": 1, "comm": "backup", "pid": 77, "value": taken_s}
+    job = Job(ranks=3, scale={1: 1.35}, counters=[taken], seed=5)
+
+    # WHEN it is diagnosed
+    verdict = diagnose(build(job))
+
+    # THEN nobody is accused, and where the CPU explains it the job is healthy, with a note that names the taker
+    assert (verdict.status, verdict.suspects) == (status, ())
+    code = NoteCode.HOST_BUSY if status == "healthy" else NoteCode.FEW_PEERS
+    assert code in codes(verdict)
+    assert ("backup (77)" in said(verdict, NoteCode.HOST_BUSY)) == (status == "healthy")
 
 
 @pytest.mark.parametrize("seed", range(3))

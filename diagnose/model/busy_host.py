@@ -1,0 +1,43 @@
+"""What others took of the CPUs of a job, as the kernel counts it.
+
+queued(r, s) = seconds in which rank r was ready but not running in step s, without what a quota of its own held it back
+taken(r)     = seconds of the window in which a process that is no rank of the job ran while r stood in the queue
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from rankscope.diagnose import limits
+from rankscope.diagnose.fleet.model import Fleet
+from rankscope.probes.arrays import Floats
+
+
+def queued_s(fleet: Fleet) -> Floats:
+    """Ranks x steps, seconds; 0 where nobody knows."""
+    return np.asarray(np.nan_to_num(fleet.steps.sched_s) * (1 - _throttled_share(fleet))[:, None], dtype=np.float64)
+
+
+def takers(fleet: Fleet, rows: Iterable[int]) -> list[tuple[str, float]]:
+    """Processes that are not of the job and took CPU from these ranks (a sample of them), the one that took most first."""
+    job, taken = set(fleet.ranks.pid.tolist()), dict[tuple[str, int], float]()
+    for rank in list(rows)[: limits.PEERS_SAMPLED]:
+        for counter in fleet.counters.of("cpu.taken_s", rank):
+            if counter.pid not in job:
+                taken[counter.comm, counter.pid] = taken.get((counter.comm, counter.pid), 0.0) + counter.value
+    ordered = sorted(taken.items(), key=lambda item: -item[1])
+    return [(f"{comm} ({pid})" if pid >= 0 else comm, seconds) for (comm, pid), seconds in ordered]
+
+
+def _throttled_share(fleet: Fleet) -> Floats:
+    """Of each rank's time ready but not running, the part for which a quota of its own held it back."""
+    table, ranks = fleet.patterns, len(fleet.ranks)
+    ready = (table.kind.codes == table.kind.code("sched")) & (table.name.codes == table.name.code("ready"))
+    ready &= table.thread.codes == table.thread.code("training")
+    held = ready & (table.detail.codes == table.detail.code("throttled"))
+    total, throttled = (
+        np.bincount(table.rank[rows], weights=table.per_step_s[rows], minlength=ranks) for rows in (ready, held)
+    )
+    return np.divide(throttled, total, out=np.zeros(ranks), where=total > 0)
