@@ -1,7 +1,7 @@
 """The hardware under the ranks during one window: GPUs, network ports and PCI links sampled on threads of their own.
 
 In: this host, through NVML and sysfs. Out: HardwareReading. Nothing here waits for a device: what does not answer is left behind with a
-note (probes/sampling.py). GPUs and PCI links are read only where a rank uses an accelerator.
+note (probes/sampling/thread.py). GPUs and PCI links are read only where a rank uses an accelerator.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """How a function used its resource while it truly ran: trimming, then μ and σ. Pure.
 
 A collective's stay begins with waiting for others; its utilisation, averaged over the whole stay, would say more about them
-than about the link. So (EROICA, arXiv 2506.08528, as worked out in method.md): of one execution only the shortest
+than about the link. So (EROICA, arXiv 2506.08528): of one execution only the shortest
 sub-interval counts that holds at least `SHARE` of its utilisation with the fewest idle samples in a row:
 
   cut the samples wherever more than g in a row are idle; take the piece with the most utilisation;

@@ -45,7 +45,7 @@ class GpuSamples:
     - "": no activity at all.
 
     Rates in bytes per second: pcie from GPM, else from its byte counters; nvlink likewise, all links together.
-    `throttle_reasons` is NVML's bit mask, −1 where unknown (gpu.THROTTLE_BITS).
+    `throttle_reasons` is NVML's bit mask, −1 where unknown (model.THROTTLE_BITS).
     """
 
     index: int
@@ -113,7 +113,7 @@ class GpuGrowth:
     """What one GPU's counters grew by from `first` to `last`, in `seconds`; None where it does not count them.
 
     The readings between the two are taken into account: a counter that wraps or is reset in between loses at most the
-    growth of one interval (counting.growth). `first` and `last` are the first and the last complete answer, None where there was
+    growth of one interval (sampling/growth.py). `first` and `last` are the first and the last complete answer, None where there was
     none; `latest` the last answer of any kind: only what can change within a window (GpuReader.moving). `lost`: the GPU fell
     off the bus, seen at `lost_ns` (CLOCK_MONOTONIC, 0 if not); what it counted until then stands.
     """

@@ -32,7 +32,7 @@ MAX_CONNECTIONS = 16384
 
 @dataclass(frozen=True, slots=True)
 class FlowSummary:
-    """One connection over a window: the columns of observer/schema.py FLOWS, with pid in place of rank."""
+    """One connection over a window: the columns of observer/window/schema.py FLOWS, with pid in place of rank."""
 
     pid: int
     local: str

@@ -11,7 +11,7 @@ median + MAD  beta > 0.01, and seconds per step above the median by more than 5 
 
 The reliability table is counted on small confusing fleets besides: up to 70 % of a culprit's loss shows in a function of another
 component, and the noise of its own time wanders (autocorrelation 0.8). They say how the score orders what is likely right; how often
-real clusters are that confusing only the lab can say: --fit RESULTS.json counts the map of diagnose/calibration.py from its results.
+real clusters are that confusing only the lab can say: --fit RESULTS.json counts the map of diagnose/solve/calibration.py from its results.
 
 precision: accused ranks that are culprits; recall: culprits that are accused. Every fleet is judged in a process of its own.
 """

@@ -52,7 +52,7 @@ def exported_rows(pid: int) -> list[Exported]:
 def account(
     lines: Sequence[Sequence[Sequence[float]]], since: float, until: float, devices: Sequence[int]
 ) -> list[Account]:
-    """`lines`: per rank, those of gpu_job.py; `devices`: of each rank. Shares by the union of the ranks of a device."""
+    """`lines`: per rank, those of job.py; `devices`: of each rank. Shares by the union of the ranks of a device."""
     found = []
     for device in sorted({*devices}):
         ranks = tuple(rank for rank, own in enumerate(devices) if own == device)

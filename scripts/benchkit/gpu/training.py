@@ -1,6 +1,6 @@
 """A real PyTorch training on the GPU, with and without the observer: what it costs the job, and what the window says of it.
 
-gpu_job.py runs throughout, as processes of its own; phases alternate: nobody observes, `rankscope record` observes. The job's
+job.py runs throughout, as processes of its own; phases alternate: nobody observes, `rankscope record` observes. The job's
 own step times give the slow-down, as the median over pairs of phases of the ratio of their median steps. The last window is
 then compared with the job's own account (CUDA events) and with nvidia-smi.
 
@@ -136,7 +136,7 @@ def _on_one_gpu(options: argparse.Namespace) -> bool:
 
 
 def _device_of(options: argparse.Namespace) -> list[int]:
-    """The device of each rank, as gpu_job.py chooses it."""
+    """The device of each rank, as job.py chooses it."""
     return [0 if _on_one_gpu(options) else rank for rank in range(options.ranks)]
 
 

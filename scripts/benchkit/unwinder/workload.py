@@ -1,6 +1,6 @@
 """A process that knows what it does: seven functions on the training thread, one on a loader thread, the rest idle.
 
-Run as a program by every CPython from 3.8 on (`unwinder_workload.py LEDGER THREADS BUSY SEED CYCLE`), imported by the bench for
+Run as a program by every CPython from 3.8 on (`workload.py LEDGER THREADS BUSY SEED CYCLE`), imported by the bench for
 FUNCTIONS. It measures the CPU time of each function with time.thread_time_ns and keeps the sums, in nanoseconds and in the
 order of FUNCTIONS, in the file LEDGER, which it maps. The order and size of the work are shuffled, so that no sampler can
 fall into step with it. It ends with its standard input.
