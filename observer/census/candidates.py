@@ -92,9 +92,6 @@ class Scan:
     notes: tuple[str, ...]
 
 
-NO_LIBRARIES = Libraries("", "", "", "", "", "", "", "", "", "")
-
-
 def scan(root: Path = ROOT) -> Scan:
     """Looks at every process once. Never raises; processes that end meanwhile are left out."""
     processes: dict[int, ProcStat] = {}

@@ -22,7 +22,6 @@ _INFO_BYTES = 232
 _NAME_AT = 64
 _RUN_TIME_AT = 192
 _RUN_COUNT_AT = 200
-_RECURSION_MISSES_AT = 208
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -33,7 +32,6 @@ class ProgramStats:
 
     run_count: int
     run_time_ns: int
-    recursion_misses: int
 
 
 def call(command: int, attributes: ctypes.Array[ctypes.c_char]) -> int:
@@ -66,17 +64,9 @@ def _info(fd: int) -> bytes:
 
 def program_stats(fd: int) -> ProgramStats:
     """Run count and run time of the program behind `fd`."""
-    info = ctypes.create_string_buffer(_INFO_BYTES)
-    request = (
-        fd.to_bytes(4, "little") + _INFO_BYTES.to_bytes(4, "little") + ctypes.addressof(info).to_bytes(8, "little")
-    )
-    call(_BPF_OBJ_GET_INFO_BY_FD, ctypes.create_string_buffer(request, 16))
-    raw = info.raw
-
-    def word(at: int) -> int:
-        return int.from_bytes(raw[at : at + 8], "little")
-
-    return ProgramStats(word(_RUN_COUNT_AT), word(_RUN_TIME_AT), word(_RECURSION_MISSES_AT))
+    info = _info(fd)
+    count, time_ns = (int.from_bytes(info[at : at + 8], "little") for at in (_RUN_COUNT_AT, _RUN_TIME_AT))
+    return ProgramStats(count, time_ns)
 
 
 @dataclass(frozen=True, slots=True)
