@@ -93,3 +93,16 @@ def labels(table: pa.Table, name: str) -> Labels:
     place: dict[str, int] = {}
     number = np.array([place.setdefault(value or "", len(place)) for value in [*values, None]], dtype=np.int64)
     return Labels(number[codes], tuple(place))
+
+
+def distinct_rows(columns: tuple[Ints, ...]) -> Ints:
+    """One integer per distinct row of the columns."""
+    key = np.zeros(len(columns[0]), dtype=np.int64)
+    for column in columns:
+        if len(column) == 0:
+            return key
+        codes = column - column.min()
+        key = key * (int(codes.max()) + 1) + codes
+        if int(key.max(initial=0)) > 2**31:
+            key = np.unique(key, return_inverse=True)[1].astype(np.int64)
+    return np.unique(key, return_inverse=True)[1].astype(np.int64)

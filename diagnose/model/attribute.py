@@ -25,7 +25,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.fleet.labels import GilHolder
+from rankscope.diagnose.fleet.labels import GilHolder, distinct_rows
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.model.users_code import UsersCode, users_code
 from rankscope.diagnose.stats.robust import nan_median
@@ -109,7 +109,7 @@ class Profiles:
         caller = np.where(table.kind.codes == python, -1, table.caller.codes)
         columns = (table.thread.codes, table.kind.codes, table.name.codes, table.file.codes, table.line,
                    table.detail.codes, caller)  # fmt: skip
-        self._key = _joined(columns)
+        self._key = distinct_rows(columns)
         self._frames: list[StackFrame] = []
         self._frame_code: dict[StackFrame, int] = {}
         self._paths: dict[int, list[int]] = {}
@@ -147,6 +147,22 @@ class Profiles:
         kernel = table.native.codes[mine] == table.native.code("kernel")
         seconds = table.per_step_s[mine]
         return float(seconds[kernel].sum() / max(seconds.sum(), 1e-12))
+
+    def native_in(self, rank: int, name: str) -> str:
+        """The native function in which half of the running time of the rank's Python functions of this name is spent, if there is one."""
+        table = self._table
+        if table.native is None:
+            return ""
+        rows = self._rows(np.array([rank]))
+        running = table.kind.codes[rows] == table.kind.code("python")
+        running &= (table.name.codes[rows] == table.name.code(name)) & (
+            table.detail.codes[rows] == table.detail.code("")
+        )
+        mine = rows[running]
+        seconds = np.bincount(table.native.codes[mine], weights=table.per_step_s[mine], minlength=1)
+        if seconds.sum() <= 0 or seconds.max() < 0.5 * seconds.sum():
+            return ""
+        return table.native.values[int(np.argmax(seconds))]
 
     def locate(
         self, rank: int, peers: Ints, kinds: Iterable[str], whole_share: float, thread: str = "training",
@@ -369,19 +385,6 @@ class Profiles:
         leaf = Function(table.kind.at(row), table.name.at(row), table.file.at(row), int(table.line[row]))
         return Located(leaf, float(over[best]), float(seconds[0, best]), float(expected[best]),
                        bool(over[best] < 0.5 * excess), None)  # fmt: skip
-
-
-def _joined(columns: tuple[Ints, ...]) -> Ints:
-    """One integer per distinct row of the columns."""
-    key = np.zeros(len(columns[0]), dtype=np.int64)
-    for column in columns:
-        if len(column) == 0:
-            return key
-        codes = column - column.min()
-        key = key * (int(codes.max()) + 1) + codes
-        if int(key.max(initial=0)) > 2**31:
-            key = np.unique(key, return_inverse=True)[1].astype(np.int64)
-    return np.unique(key, return_inverse=True)[1].astype(np.int64)
 
 
 def sample(peers: Ints) -> Ints:

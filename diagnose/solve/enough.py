@@ -18,7 +18,7 @@ def cannot_judge(fleet: Fleet, has_baseline: bool, step_s: float | None) -> Note
     complete = np.isfinite(fleet.steps.seconds)
     count = int(np.median(complete.sum(axis=1))) if fleet.steps.count else 0
     stepping = int(complete.any(axis=1).sum()) if fleet.steps.count else 0
-    more = _more(fleet)
+    more = _more(fleet, step_s)
     if step_s is None or stepping == 0:
         where = places(fleet)
         text = f"no step was seen: {where}" if where else f"no complete step was found: {more}"
@@ -55,11 +55,16 @@ def unproven(fleet: Fleet, scene: Scene) -> Note | None:
     worst = float(np.max(found.excess_s[doubtful]))
     text = (
         f"one rank seems {seconds(worst)} per step slower than its peers, but {count} steps "
-        f"do not prove it: {_more(fleet)}"
+        f"do not prove it: {_more(fleet, scene.step_s)}"
     )
     return Note(NoteCode.UNPROVEN, text)
 
 
-def _more(fleet: Fleet) -> str:
-    """What to do about too few steps."""
-    return "give more steps" if fleet.timed else "record a longer window (--window)"
+def _more(fleet: Fleet, step_s: float | None) -> str:
+    """What to do about too few steps: a window of as many as a large effect is proven with, and of twice as many as there were."""
+    if fleet.timed:
+        return "give more steps"
+    if step_s is None:
+        return "record a longer window (--window)"
+    wanted_s = max(2 * limits.STEPS_FEW * step_s, 2 * fleet.seconds)
+    return f"record a longer window (--window {wanted_s:.0f})"

@@ -6,6 +6,7 @@ accuses the lock. Acquits: every function grew alike (then the CPU or the worklo
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 from rankscope.diagnose.hypotheses.hypothesis import GUESS, NO_COUNTER, SEEN, Hypothesis
@@ -15,6 +16,7 @@ from rankscope.diagnose.verdict.contract import AGAINST, Evidence
 from rankscope.diagnose.verdict.function import Function
 
 _LOADER_FILES = ("dataloader", "data_loader", "/utils/data/")
+_INTERPRETER = re.compile(r"^_?Py|^(lib)?python\d")  # the native functions that run Python code itself
 _LOCKS = ("futex", "lock", "semaphore", "condition")
 
 
@@ -42,9 +44,8 @@ def _function_charge(case: Case, found: Located) -> Hypothesis:
     evidence = [Evidence("stacks", f"time in {what}", found.own_s, found.peers_s, "s/step", len(case.peers))]
     if leaf is not None:
         evidence.append(Evidence("stacks", "deepest frame", f"{leaf.name} ({leaf.file}:{leaf.line})", None, ""))
-    if found.callers:
-        evidence.append(Evidence("stacks", "called by", " → ".join((*found.callers, function.name)), None, ""))
-    evidence.append(Evidence("stacks", "state in it", "waiting by its own will" if blocking else "computing", None, ""))
+    evidence.extend(_called_by(found))
+    evidence.append(Evidence("stacks", "state in it", _state(case, found, blocking), None, ""))
     place = f"{function.name} ({function.file}:{function.line})"
     shared = blocking and found.shared
     if shared:  # a device, a queue: what all wait for may have more to do for this rank
@@ -59,6 +60,20 @@ def _function_charge(case: Case, found: Located) -> Hypothesis:
         action=f"Look at {place}: only on this rank it takes so long.",
         function=function,
     )
+
+
+def _called_by(found: Located | None) -> tuple[Evidence, ...]:
+    """The user's functions that call the one that is named."""
+    if found is None or not found.callers:
+        return ()
+    return (Evidence("stacks", "called by", " → ".join((*found.callers, found.function.name)), None, ""),)
+
+
+def _state(case: Case, found: Located, blocking: bool) -> str:
+    if blocking:
+        return "waiting by its own will"
+    native = case.profiles.native_in(case.rank, (found.leaf or found.function).name)
+    return "computing" if not native or _INTERPRETER.search(native) else f"computing, mostly in {native}"
 
 
 def _collector_charge(case: Case, excess: float) -> Hypothesis:
@@ -116,6 +131,7 @@ def _waiting_charges(case: Case) -> Iterator[Hypothesis]:
     text = f"{worst.name} {worst.detail}".lower()
     cause = "lock" if any(mark in text for mark in _LOCKS) else "blocking-call"
     name = f"{function.name} ({function.file}:{function.line})" if function else worst.caller or "the training thread"
+    evidence += _called_by(found) if function is not None else ()
     yield case.charge("python", cause, excess, NO_COUNTER, tuple(evidence),
                  f"See what {name} waits for: another thread or process of the same rank.", function=function)  # fmt: skip
 
@@ -134,7 +150,7 @@ def _loader_charges(case: Case, excess: float, evidence: tuple[Evidence, ...]) -
                          instance=worst.detail)  # fmt: skip
             return
         found = case.profiles.locate(case.rank, case.peers, (worst.kind,), 0.0, thread="loader")
-        yield case.charge("python", "dataloader", excess, SEEN, (*evidence, more),
+        yield case.charge("python", "dataloader", excess, SEEN, (*evidence, more, *_called_by(found)),
                      f"The data-loader workers spend their time in {worst.name}: make it cheaper or add workers.",
                      function=found.function if found else None)  # fmt: skip
         return

@@ -89,3 +89,8 @@ def test_what_few_steps_do_not_prove_is_unknown_and_not_healthy() -> None:
             verdict = judge(fleet)
             assert verdict.status != "healthy"
     assert unproven
+
+
+def test_what_to_record_is_longer_than_the_window_that_did_not_suffice() -> None:
+    verdict = judge(gather(build(Job(ranks=4, steps=4, window_s=20.0))))
+    assert verdict.status == "unknown" and "--window 40" in verdict.notes[0].text

@@ -129,3 +129,14 @@ def test_what_starts_a_program_is_not_what_it_starts() -> None:
 def test_holders(frame: StackFrame, callers: tuple[StackFrame, ...], holder: StackFrame) -> None:
     lines = {} if callers else {("f", TRAIN): 7}
     assert holder_of(frame, callers, lines) == holder
+
+
+@pytest.mark.parametrize(
+    ("native", "state"),
+    [("sgemm_kernel", "computing, mostly in sgemm_kernel"), ("_PyEval_EvalFrameDefault", "computing")],
+)
+def test_the_native_function_in_which_the_time_goes_is_told(native: str, state: str) -> None:
+    work = Work("python", "random_crop", 0, 12, native=native)
+    suspect = suspect_of(build(Job(extra={3: [(work, 0.08)]})))
+    assert named(suspect) == ("random_crop", TRAIN, 12)
+    assert told(suspect, "state in it") == state
