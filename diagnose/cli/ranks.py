@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,26 +41,51 @@ def _rank(found: FoundRank) -> dict[str, Any]:
     identity = found.identity
     return {
         "job": clean(identity.job),
+        "title": clean(identity.title),
         "rank": identity.rank,
         "local_rank": identity.local_rank,
         "world_size": identity.world_size,
+        "local_world_size": identity.local_world_size,
+        "guessed": found.guessed,
+        "launcher": clean(found.launcher),
         "role": clean(identity.role),
         "host": clean(identity.host),
         "node": clean(identity.node),
         "container": clean(identity.container),
         "pid": identity.pid,
-        "workers": len(found.workers),
+        "workers": _loaders(found),
         "python": clean(identity.python),
         "command": clean(identity.command),
     }
 
 
+def _loaders(found: FoundRank) -> int:
+    """Processes that feed it with data, or may: all but compilers and the keepers of multiprocessing."""
+    from rankscope.observer.census.workers import FEEDING
+
+    return sum(worker.kind in FEEDING for worker in found.workers)
+
+
+def _job_names(ranks: Sequence[FoundRank], verbose: bool) -> dict[str, str]:
+    """What each job is called here: by its title, by its identity where two share a title, by both with -v."""
+    titles = {found.identity.job: found.identity.title for found in reversed(ranks)}
+    shared = Counter(titles.values())
+    names = {}
+    for job, title in titles.items():
+        if verbose and title:
+            names[job] = f"{title} [{job}]"
+        else:
+            names[job] = title if title and shared[title] == 1 else job
+    return names
+
+
 def _print(census: RankCensus, verbose: bool) -> None:
     if census.ranks:
         ordered = sorted(census.ranks, key=lambda found: (found.identity.job, found.identity.rank))
+        names = _job_names(ordered, verbose)
         rows = [
-            [str(f.identity.rank), str(f.identity.pid), f.identity.node or f.identity.host, str(len(f.workers)),
-             f.identity.python, f.identity.job, f.identity.command]
+            [f"{f.identity.rank}{'?' if f.guessed else ''}", str(f.identity.pid), f.identity.node or f.identity.host,
+             str(_loaders(f)), f.identity.python, names[f.identity.job], f.identity.command]
             for f in ordered
         ]  # fmt: skip
         print_table(["RANK", "PID", "NODE", "WORKERS", "PYTHON", "JOB", "COMMAND"], rows)

@@ -38,11 +38,11 @@ def report(verdict: Verdict, verbose: bool = False) -> Iterator[str]:
         yield from _wrap(f"  do       {clean(verdict.suspects[0].action, 300)}", " " * 11)
     for number, suspect in enumerate(verdict.suspects[1:], 2):
         yield ""
-        yield from _wrap(f"{number}. {_accusation(suspect)}", "   ")
+        yield from _wrap(f"{number}. {_accusation(suspect, verdict.guessed)}", "   ")
         yield from _evidence_lines(suspect, verbose)
         yield from _wrap(f"  do       {clean(suspect.action, 300)}", " " * 11)
     yield ""
-    yield from _wrap(_context(verdict), " " * 9)
+    yield from _wrap(_context(verdict, verbose), " " * 9)
     # The first note of an unknown verdict is its reason, and the headline has said it.
     notes = verdict.notes[1:] if verdict.status == "unknown" else verdict.notes
     shown = notes if verbose else notes[:_NOTES_SHOWN]
@@ -65,7 +65,7 @@ def _answer(verdict: Verdict) -> str:
         where = ""
     if verdict.suspects:
         word = {"fault": "FAULT", "hang": "HANG", "imbalance": "IMBALANCE"}.get(verdict.status, verdict.status.upper())
-        return f"{word}  {_accusation(verdict.suspects[0])}"
+        return f"{word}  {_accusation(verdict.suspects[0], verdict.guessed)}"
     if verdict.status == "healthy":
         p50 = verdict.step_seconds.p50
         return f"HEALTHY  {count}{where}, {verdict.steps} steps of {seconds(p50) if p50 else '?'}: nobody stands out"
@@ -78,8 +78,10 @@ def _count(verdict: Verdict) -> str:
     return f"{len(verdict.ranks)} ranks" if len(verdict.ranks) != 1 else "1 rank"
 
 
-def _accusation(suspect: Suspect) -> str:
+def _accusation(suspect: Suspect, guessed: tuple[int, ...]) -> str:
+    """A number that is a guess is followed by '?'."""
     who = rank_list(suspect.ranks) if suspect.ranks else ""
+    who += "?" if set(suspect.ranks) & set(guessed) else ""
     host = f"on {clean(suspect.host, 40)}" if suspect.host else ""
     what = f"{suspect.component}/{suspect.cause}"
     if suspect.component == "storage" and suspect.instance:
@@ -145,10 +147,13 @@ def _measure(value: float | str, unit: str) -> str:
     return f"{value:.3g} {clean(unit, 30)}".rstrip()
 
 
-def _context(verdict: Verdict) -> str:
+def _context(verdict: Verdict, verbose: bool) -> str:
     steps = verdict.step_seconds
     where = f" on {_hosts(verdict.hosts)}" if verdict.hosts else ""
-    parts = [f"  job    {clean(verdict.job, 60)}, {_count(verdict)}{where}"]
+    job = clean(verdict.title or verdict.job, 120)
+    if verbose and verdict.title:
+        job += f" [{clean(verdict.job, 200)}]"
+    parts = [f"  job    {job}, {_count(verdict)}{where}"]
     if steps.p50 is not None:
         p99 = f", p99 {seconds(steps.p99)}" if steps.p99 is not None else ""
         base = f", baseline {seconds(steps.baseline_p50)}" if steps.baseline_p50 is not None else ""

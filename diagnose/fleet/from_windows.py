@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +12,9 @@ from rankscope.diagnose.fleet.enclosing import with_holders
 from rankscope.diagnose.fleet.labels import GilHolder, Holders, Labels, floats, ints, labels, texts
 from rankscope.diagnose.fleet.model import Flows, Patterns, Ranks
 from rankscope.diagnose.fleet.stacks import Stacks, merged
+from rankscope.diagnose.text import rank_list
 from rankscope.diagnose.verdict.note import Note, NoteCode
+from rankscope.observer.window.missing import LocalRank, missing_ranks
 from rankscope.observer.window.stacks import StackFrame
 from rankscope.probes.arrays import Ints
 from rankscope.probes.errors import NoRanks
@@ -56,6 +58,7 @@ def ranks(table: pa.Table, notes: list[Note]) -> Ranks:
     table = table.take(pa.array(first))
     host, node, netns = texts(table, "observed_on"), texts(table, "node"), ints(table, "netns")
     world = ints(table, "world_size")
+    notes.extend(_not_here(table, host))
     absent = int(world.max(initial=0)) - len(unique)
     if absent > 0:
         text = f"{absent} of {int(world.max())} ranks were not seen: they run on hosts without a window, or are gone"
@@ -78,7 +81,28 @@ def ranks(table: pa.Table, notes: list[Note]) -> Ranks:
         exit_status=floats(table, "exit_status"),
         gpus=tuple(tuple(each or ()) for each in table["gpus"].to_pylist()),
         nics=tuple(tuple(each or ()) for each in table["nics"].to_pylist()),
+        guessed=_guessed(table),
     )
+
+
+def _not_here(table: pa.Table, host: tuple[str, ...]) -> Iterator[Note]:
+    """Ranks that their siblings' launcher started on a host with a window and that are not in it, and numbers that are guesses."""
+    numbers, sizes = ints(table, "rank"), ints(table, "local_world_size")
+    if sizes.any():
+        columns = (texts(table, "job"), host, texts(table, "container"))
+        places = zip(*columns, numbers.tolist(), ints(table, "local_rank").tolist(), sizes.tolist(), strict=True)
+        for gone in missing_ranks(LocalRank(*place) for place in places).values():
+            verb = "was" if len(gone) == 1 else "were"
+            text = f"{rank_list(gone)} should run on a host that was observed, and {verb} not seen there"
+            yield Note(NoteCode.RANKS_MISSING_HERE, text)
+    guessed = _guessed(table)
+    if guessed:
+        text = f"which process is {rank_list(guessed)} is a guess: nothing outside of the processes names their numbers"
+        yield Note(NoteCode.RANKS_GUESSED, text)
+
+
+def _guessed(table: pa.Table) -> tuple[int, ...]:
+    return tuple(table.filter(table["guessed"])["rank"].to_pylist())
 
 
 def _host_names(hosts: tuple[str, ...], nodes: tuple[str, ...]) -> tuple[str, ...]:

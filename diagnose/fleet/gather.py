@@ -117,6 +117,12 @@ def _pieces(windows: Sequence[Window], name: str) -> list[pa.Table]:
     return pieces
 
 
+def _title(ranks: pa.Table, job: str) -> str:
+    """What most ranks of the job call it: a learner and its actors may run different scripts."""
+    counted = pc.value_counts(ranks.filter(pc.equal(ranks["job"], job))["title"].combine_chunks()).to_pylist()
+    return str(max(counted, key=lambda each: (each["counts"], each["values"]))["values"]) if counted else ""
+
+
 def _lost_events(windows: Sequence[Window]) -> int:
     """Events dropped between the kernel and the observers. A host says the same in the windows of all its jobs: it counts once."""
     lost: dict[str, int] = {}
@@ -143,6 +149,7 @@ def _assemble(job: str, windows: Sequence[Window], notes: list[Note]) -> Fleet:
     steps = read_steps(parts["steps"], rows["steps"], ranks.observed_on, begins_s, seconds, notes)
     return Fleet(
         job=job,
+        title=_title(everyone, job),
         start=min(window.manifest.start for window in windows),
         seconds=seconds,
         windows=len(windows),

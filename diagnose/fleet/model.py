@@ -39,6 +39,7 @@ class Ranks:
     exit_status: Floats  # as waitpid gives it; NaN: not known
     gpus: tuple[tuple[str, ...], ...] = ()  # 'gpu2'; () where nobody knows
     nics: tuple[tuple[str, ...], ...] = ()  # 'mlx5_3', 'eth0'
+    guessed: tuple[int, ...] = ()  # numbers that are guesses
 
     def __len__(self) -> int:
         return len(self.number)
@@ -161,6 +162,7 @@ class Fleet:
     timed: bool = False  # from timings that somebody else measured: no scheduler noise floor, no counters
     pipelines: Pipelines | None = None
     slots: Slots | None = None
+    title: str = ""  # what people call the job; '' where nobody says
 
     @property
     def hosts(self) -> tuple[str, ...]:

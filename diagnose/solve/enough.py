@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from rankscope.diagnose import limits
@@ -42,6 +44,11 @@ def short_of_steps(fleet: Fleet) -> list[Note]:
     few = tuple(int(number) for number in fleet.ranks.number[counts < 0.5 * most])
     text = f"{rank_list(few)} had less than half of the {most} steps of others, and could not be fully compared"
     return [Note(NoteCode.RANKS_SHORT, text)] if few else []
+
+
+def ranks_gone(notes: Sequence[Note]) -> Note | None:
+    """Ranks that should run on an observed host and were not seen there: nobody can call a job healthy of which a part is not there."""
+    return next((note for note in notes if note.code is NoteCode.RANKS_MISSING_HERE), None)
 
 
 def unproven(fleet: Fleet, scene: Scene) -> Note | None:

@@ -102,6 +102,8 @@ def _draft(fleet: Fleet, reference: Reference | None, per_step: Floats) -> Verdi
         suspects=(),
         notes=(*fleet.notes, *_about_data(fleet, reference)),
         steps=len(finite),
+        title=fleet.title,
+        guessed=fleet.ranks.guessed,
     )
 
 

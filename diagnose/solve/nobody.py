@@ -17,7 +17,7 @@ import numpy as np
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.model.busy_host import queued_s, takers
 from rankscope.diagnose.model.scene import Scene
-from rankscope.diagnose.solve.enough import unproven
+from rankscope.diagnose.solve.enough import ranks_gone, unproven
 from rankscope.diagnose.stats.onset import Onset
 from rankscope.diagnose.stats.rhythm import find_rise, lasts_higher
 from rankscope.diagnose.text import seconds
@@ -41,6 +41,9 @@ def nobody(
     notes = [*([busy] if busy is not None else []), *notes]
     if reason is not None:
         return "unknown", [reason, *notes]
+    gone = ranks_gone(notes)
+    if gone is not None:
+        return "unknown", [gone, *(note for note in notes if note is not gone)]
     if odd or any(note.code is NoteCode.UNTIMED for note in notes):
         return "unknown", sorted(notes, key=lambda note: note.code not in ACQUITTED)
     return "healthy", notes

@@ -129,6 +129,8 @@ class Verdict:
     suspects: tuple[Suspect, ...]
     notes: tuple[Note, ...]
     steps: int = 0
+    title: str = ""  # what people call the job; '' where nobody says
+    guessed: tuple[int, ...] = ()  # ranks whose numbers are guesses
 
     @property
     def exit_code(self) -> int:

@@ -20,7 +20,9 @@ class NoteCode(str, Enum):
     HOSTS_MISSING = "hosts-missing"
     SAME_NUMBERS = "same-numbers"
     RANKS_TWICE = "ranks-twice"
-    RANKS_MISSING = "ranks-missing"
+    RANKS_MISSING = "ranks-missing"  # on other hosts, or gone
+    RANKS_MISSING_HERE = "ranks-missing-here"  # they should run on a host that has a window
+    RANKS_GUESSED = "ranks-guessed"  # which process has which number
     STEPS_IMPOSSIBLE = "steps-impossible"
     STEPS_DIFFER = "steps-differ"
     CLOCKS_DIFFER = "clocks-differ"

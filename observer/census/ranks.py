@@ -23,11 +23,11 @@ from rankscope.observer.census.identity import Claim, parse_arguments, parse_lat
 from rankscope.observer.census.kinship import Connections
 from rankscope.observer.census.launchers import is_ray_controller, is_tool, launcher_name, ray_actor
 from rankscope.observer.census.live_environ import read_live_environ
-from rankscope.observer.census.missing import missing_ranks
 from rankscope.observer.census.numbering import number_group
 from rankscope.observer.census.reasons import why_no_rank
 from rankscope.observer.census.titles import title
 from rankscope.observer.census.workers import is_compiler, worker_kind
+from rankscope.observer.window.missing import LocalRank, missing_ranks
 from rankscope.probes.host import procfs
 from rankscope.probes.host.namespaces import host_name
 from rankscope.probes.host.procfs import ROOT
@@ -77,7 +77,7 @@ class _Census:
         self._reject_rest(members)
         ranks = [self._describe(chosen, tuple(workers.get(pid, ()))) for pid, chosen in self._chosen.items()]
         ranks.sort(key=lambda rank: (rank.identity.job, rank.identity.rank, rank.pid))
-        for job, gone in missing_ranks(rank.identity for rank in ranks).items():
+        for job, gone in missing_ranks(map(_local, ranks)).items():
             numbers = ", ".join(map(str, gone[:16])) + (", …" if len(gone) > 16 else "")
             self._notes.append(
                 f"{job}: {len(gone)} of its ranks that should run on this host were not found: {numbers}"
@@ -390,6 +390,11 @@ class _Census:
             return command
         above = self._ancestor(one.pid, launchers=True)
         return above.cmdline if above is not None else command
+
+
+def _local(rank: FoundRank) -> LocalRank:
+    one = rank.identity
+    return LocalRank(one.job, one.host, one.container, one.rank, one.local_rank, one.local_world_size)
 
 
 def _same(one: Claim, other: Claim) -> bool:

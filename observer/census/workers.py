@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 LOADER, TRACKER, FORKSERVER, COMPILER, HELPER = "loader", "tracker", "forkserver", "compiler", "helper"
+FEEDING = frozenset({LOADER, HELPER})  # kinds that prepare the rank's data, or may do so
 
 _COMPILERS = re.compile(
     r"^(?:[a-z0-9_]+-(?:linux|unknown)-[a-z0-9-]+?-)?"

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from rankscope.observer.census.found import FoundRank
+from rankscope.observer.census.workers import FEEDING, is_compiler
 from rankscope.observer.live import kernel_probes, process_watch
 from rankscope.observer.live.fallback import Fallback
 from rankscope.observer.live.gauges import Gauges
@@ -22,6 +23,7 @@ from rankscope.observer.window.manifest import ProbeCost
 from rankscope.probes.bpf import ring
 from rankscope.probes.bpf.ring import Events
 from rankscope.probes.calls.launches import LaunchCount
+from rankscope.probes.host import procfs
 from rankscope.probes.host.procfs import proc_path, read_file
 from rankscope.probes.network.flows import FlowTracker
 from rankscope.probes.sched import probe as sched
@@ -114,7 +116,7 @@ class Observation:
             process.refresh(self.probes)
         for rank in self.ranks:
             for child in children(rank.pid, self.root):
-                if child not in self.processes:
+                if child not in self.processes and _feeds(child, self.root):
                     worker = process_watch.watch(child, rank.pid, LOADER, self.probes, self.root)
                     self.processes[child] = worker
         self.probes.calls.enforce_budget(len(self.ranks))
@@ -163,7 +165,8 @@ def begin(ranks: Sequence[FoundRank], *, hz: int, root: Path = Path("/"), verbos
         probes.calls.watch(pids, root)
         processes: dict[int, ProcessWatch] = {}
         for rank in ranks:
-            workers = [(worker.pid, LOADER) for worker in rank.workers[:_MAX_WORKERS]]
+            feeding = [worker for worker in rank.workers if worker.kind in FEEDING]
+            workers = [(worker.pid, LOADER) for worker in feeding[:_MAX_WORKERS]]
             for pid, label in [(rank.pid, TRAINING), *workers]:
                 processes[pid] = process_watch.watch(pid, rank.pid, label, probes, root)
                 undo.callback(processes[pid].close)
@@ -172,6 +175,14 @@ def begin(ranks: Sequence[FoundRank], *, hz: int, root: Path = Path("/"), verbos
         observation = Observation(ranks, probes, processes, Gauges(pids, root), flows, root, hardware)
         undo.pop_all()  # it closes all of it from now on
     return observation
+
+
+def _feeds(pid: int, root: Path) -> bool:
+    """Whether a child of a rank may prepare its data: a compiler does not."""
+    try:
+        return not is_compiler(procfs.read_comm(pid, root), procfs.read_cmdline(pid, root))
+    except OSError:
+        return False
 
 
 def children(pid: int, root: Path = Path("/")) -> tuple[int, ...]:

@@ -22,7 +22,7 @@ import pyarrow as pa
 from rankscope.observer.window import upgrade
 from rankscope.observer.window.manifest import SCHEMAS, Manifest, from_json, to_json
 from rankscope.observer.window.schema import FIRST_SCHEMA, TABLES
-from rankscope.observer.window.tables import cast, check_stacks, read_table, write_table
+from rankscope.observer.window.tables import cast, check_stacks, read_table, with_absent, write_table
 from rankscope.probes.errors import BadData, OutputFailed
 
 MANIFEST = "window.json"
@@ -159,7 +159,7 @@ def read_window(folder: Path) -> Window:
         try:
             if path.stat().st_size > _MAX_TABLE_BYTES:
                 raise BadData(f"{path} is absurdly large")
-            table = read_table(path, schema)
+            table = with_absent(read_table(path, schema), schema)
         except (OSError, pa.ArrowException) as error:
             raise BadData(f"{path} cannot be read: {_first_line(error)}") from error
         missing = [field.name for field in schema if field.name not in table.column_names]

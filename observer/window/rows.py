@@ -14,6 +14,8 @@ class RankRow:
     rank: int
     local_rank: int
     world_size: int
+    local_world_size: int
+    guessed: bool
     role: str
     host: str
     node: str
@@ -27,6 +29,7 @@ class RankRow:
     cpus: str
     python: str
     command: str
+    title: str
     state: str
     stopped_s: float
     last_progress_s: float | None

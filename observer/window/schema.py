@@ -23,10 +23,15 @@ FIRST_SCHEMA = "rankscope.window/1"  # is read by upgrade.py
 KINDS = ("python", "gpu", "memory", "collective", "io", "sync", "sched")
 
 
-def _field(name: str, dtype: pa.DataType, doc: str, unit: str = "", nullable: bool = False) -> pa.Field:
+def _field(
+    name: str, dtype: pa.DataType, doc: str, unit: str = "", nullable: bool = False, absent: str | None = None
+) -> pa.Field:
+    """`absent`: the value, as text, in windows that were written before there was such a column."""
     metadata = {"doc": doc}
     if unit:
         metadata["unit"] = unit
+    if absent is not None:
+        metadata["absent"] = absent
     return pa.field(name, dtype, nullable=nullable, metadata=metadata)
 
 
@@ -44,6 +49,18 @@ RANKS = pa.schema(
         _field("rank", pa.int32(), "global rank"),
         _field("local_rank", pa.int32(), "rank on this host; -1 where nobody says"),
         _field("world_size", pa.int32(), "ranks in the job; 0 where nobody says"),
+        _field(
+            "local_world_size",
+            pa.int32(),
+            "ranks that the rank's launcher started on this host; 0 where nobody says",
+            absent="0",
+        ),
+        _field(
+            "guessed",
+            pa.bool_(),
+            "whether the rank's number is a guess: nothing names it, and its siblings' order of start says nothing for certain",
+            absent="false",
+        ),
         _field("role", _TEXT, "the group of ranks doing the same work; '' where nobody says (peers are then found)"),
         _field("host", _TEXT, "node name of the observed host"),
         _field(
@@ -59,6 +76,13 @@ RANKS = pa.schema(
         _field("cpus", _TEXT, "CPUs the training thread may run on, as in taskset (0-3,8)"),
         _field("python", _TEXT, "interpreter version"),
         _field("command", _TEXT, "command line, shortened and escaped"),
+        _field(
+            "title",
+            _TEXT,
+            "what people call the job: script or module, the scheduler's number and name; '' where nobody says. "
+            "Not the same on all hosts where they run different scripts",
+            absent="",
+        ),
         _field("state", _TEXT, "at the end of the window: running | stopped | exited"),
         _field("stopped_s", pa.float64(), "how long it was stopped (job control) in the window", "s"),
         _field(

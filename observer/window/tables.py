@@ -59,6 +59,16 @@ def read_table(path: Path, schema: pa.Schema) -> pa.Table:
     return pq.read_table(path, memory_map=False, read_dictionary=labels)
 
 
+def with_absent(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """The table with the columns that it lacks because they are younger than it; those without a value for that stay lacking."""
+    for column in schema:
+        said = (column.metadata or {}).get(b"absent")
+        if said is not None and column.name not in table.column_names:
+            value = pa.scalar(said.decode(), pa.string()).cast(column.type)
+            table = table.append_column(column.name, pa.repeat(value, table.num_rows))
+    return table
+
+
 def cast(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """The columns of `schema`, in its order and types. KeyError where one is missing, ArrowException where one does not fit."""
     columns = []

@@ -18,7 +18,7 @@ from rankscope.observer.window import schema
 from rankscope.observer.window.manifest import EVENTS_DROPPED, Loss, Manifest
 from rankscope.observer.window.schema import WINDOW_SCHEMA
 from rankscope.observer.window.stacks import StackFrame, StackTree
-from rankscope.observer.window.tables import cast, table_of
+from rankscope.observer.window.tables import cast, table_of, with_absent
 
 _FRAME = re.compile(r"^(.*) \((.*):(\d+)\)$", re.DOTALL)
 _HOLDER = re.compile(r"^held by (?:(?P<name>.+) \((?P<file>.+):(?P<line>\d+)\) on )?(?P<thread>.+)$", re.DOTALL)
@@ -34,7 +34,7 @@ def _changed(table: pa.Schema, without: Iterable[str] = (), more: Sequence[pa.Fi
 
 
 TABLES: dict[str, pa.Schema] = {
-    "ranks": _changed(schema.RANKS, (), [pa.field("lost_events", pa.int64())]),
+    "ranks": _changed(schema.RANKS, ("local_world_size", "guessed", "title"), [pa.field("lost_events", pa.int64())]),
     "steps": schema.STEPS,
     "patterns": _changed(
         schema.PATTERNS,
@@ -54,7 +54,7 @@ def upgrade(manifest: Manifest, tables: Mapping[str, pa.Table]) -> tuple[Manifes
     found["patterns"] = _patterns(tables["patterns"], tree)
     found["stacks"] = table_of("stacks", tree.rows())
     found["counters"] = _counters(tables["counters"])
-    found["ranks"] = cast(tables["ranks"], schema.RANKS)
+    found["ranks"] = cast(with_absent(tables["ranks"], schema.RANKS), schema.RANKS)
     losses = (*manifest.losses, *_dropped(manifest, tables["ranks"]))
     return replace(manifest, schema=WINDOW_SCHEMA, losses=losses), found
 

@@ -1,0 +1,91 @@
+"""A job of which a part is not there is not healthy; a number that is a guess is told as one; jobs are called by their titles."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import builders
+import pyarrow.parquet as pq
+from builders import Job, build
+
+from rankscope.diagnose.cli.report import report
+from rankscope.diagnose.solve.judge import diagnose
+from rankscope.diagnose.verdict.as_json import to_json
+from rankscope.diagnose.verdict.contract import Verdict
+from rankscope.diagnose.verdict.note import NoteCode
+from rankscope.observer.window.folder import read_window, write_window
+from rankscope.observer.window.missing import LocalRank, missing_ranks
+
+
+def columns(ranks: int, **said: Any) -> dict[int, dict[str, Any]]:
+    return {rank: said for rank in range(ranks)}
+
+
+def text(verdict: Verdict, verbose: bool = False) -> str:
+    return " ".join(" ".join(report(verdict, verbose)).split())
+
+
+def test_a_window_with_all_ranks_of_its_host_is_healthy() -> None:
+    verdict = diagnose(build(Job(ranks=4, ranks_columns=columns(4, local_world_size=4))))
+    assert (verdict.status, verdict.exit_code) == ("healthy", 0)
+
+
+def test_a_window_without_a_rank_of_its_host_is_unknown_and_says_which() -> None:
+    verdict = diagnose(build(Job(ranks=3, ranks_columns=columns(3, local_world_size=4, world_size=4))))
+    assert (verdict.status, verdict.exit_code) == ("unknown", 3)
+    assert verdict.notes[0].code is NoteCode.RANKS_MISSING_HERE
+    assert text(verdict).startswith("UNKNOWN rank 3 should run on a host that was observed, and was not seen there")
+
+
+def test_who_is_slow_is_accused_though_others_are_missing() -> None:
+    job = builders.slow_python(3, 0.08, ranks=6, hosts=1)
+    job.ranks_columns.update(columns(6, local_world_size=8, world_size=8))
+    verdict = diagnose(build(job))
+    assert (verdict.status, verdict.suspects[0].ranks) == ("fault", (3,))
+    assert any(note.code is NoteCode.RANKS_MISSING_HERE and "ranks 6, 7" in note.text for note in verdict.notes)
+
+
+def test_ranks_of_hosts_without_a_window_are_only_noted() -> None:
+    verdict = diagnose(build(Job(ranks=4, ranks_columns=columns(4, local_world_size=4, world_size=8))))
+    assert verdict.status == "healthy"
+    assert any(note.code is NoteCode.RANKS_MISSING for note in verdict.notes)
+
+
+def test_each_launcher_of_a_host_misses_its_own() -> None:
+    def local(rank: int, local_rank: int, container: str = "", size: int = 2) -> LocalRank:
+        return LocalRank("job", "node", container, rank, local_rank, size)
+
+    assert missing_ranks([local(0, 0), local(1, 1), local(3, 1)]) == {"job": (2,)}
+    assert missing_ranks([local(0, 0, "a"), local(3, 1, "b")]) == {"job": (1, 2)}
+    assert missing_ranks([local(5, -1), local(6, 0, size=0), local(7, 9)]) == {}
+    assert len(missing_ranks([local(0, 0, size=10**9)])["job"]) < 10**4
+
+
+def test_a_guessed_number_has_a_question_mark() -> None:
+    job = builders.slow_python(3, 0.08, ranks=8)
+    job.ranks_columns[3] = {"guessed": True}
+    verdict = diagnose(build(job))
+    assert verdict.suspects[0].ranks == (3,)
+    assert "rank 3? on" in text(verdict)
+    assert any(note.code is NoteCode.RANKS_GUESSED and "rank 3" in note.text for note in verdict.notes)
+
+
+def test_a_job_is_called_by_its_title_and_its_identity_is_kept() -> None:
+    identity = "torch-0f0f0f0f-0f0f-0f0f-0f0f-0f0f0f0f0f0f-10.0.0.1:29500"
+    verdict = diagnose(build(Job(name=identity, ranks_columns=columns(8, title="train.py (slurm 7 night)"))))
+    assert "job train.py (slurm 7 night), 8 ranks" in text(verdict)
+    assert identity not in text(verdict)
+    assert identity in text(verdict, verbose=True).replace(" ", "")
+    assert f'"job": "{identity}"' in to_json(verdict)
+
+
+def test_windows_without_the_columns_are_read(tmp_path: Path) -> None:
+    folder = write_window(build(Job())[0], tmp_path)
+    path = folder / "ranks.parquet"
+    pq.write_table(pq.read_table(path).drop_columns(["title", "guessed", "local_world_size"]), path)
+
+    rows = read_window(folder).ranks.to_pylist()
+
+    assert {(row["title"], row["guessed"], row["local_world_size"]) for row in rows} == {("", False, 0)}
+    assert "job job-a, 8 ranks" in text(diagnose([read_window(folder)]))
