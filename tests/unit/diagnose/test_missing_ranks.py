@@ -19,7 +19,7 @@ from rankscope.observer.window.missing import LocalRank, missing_ranks
 
 
 def columns(ranks: int, **said: Any) -> dict[int, dict[str, Any]]:
-    return {rank: said for rank in range(ranks)}
+    return dict.fromkeys(range(ranks), said)
 
 
 def text(verdict: Verdict, verbose: bool = False) -> str:
