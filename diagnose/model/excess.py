@@ -82,13 +82,11 @@ def differences(
     own, median, gap, noise = own[:, first:], median[:, first:], gap[:, first:], noise[:, first:]
     excess, error = trimmed_mean(gap), trimmed_error(noise, rho)
     spread = usual_spread(own, roles, error, step_s)
-    share = np.where(spread.peers < 3, limits.EFFECT_SHARE_FEW, limits.EFFECT_SHARE)
-    floor = np.maximum(share * step_s, least_s)
+    floor = np.maximum(np.where(spread.peers < 3, limits.EFFECT_SHARE_FEW, limits.EFFECT_SHARE) * step_s, least_s)
     z, freedom = _z(excess, spread.between_s, error, trimmed_freedom(noise, rho))
     of_peers = _MAD_EFFICIENCY * spread.wander_values * (1 - rho) / (1 + rho)
     z_always, freedom_always = _z(excess, spread.between_s, spread.wander_s, of_peers)
-    better = z_always > np.nan_to_num(z, nan=-np.inf)
-    always = better & (spread.peers >= 2) & (lowest_kept(gap) >= 2 * floor)
+    always = (z_always > np.nan_to_num(z, nan=-np.inf)) & (spread.peers >= 2) & (lowest_kept(gap) >= 2 * floor)
     steps = np.isfinite(gap).sum(axis=1)
     return Differences(
         own_s=trimmed_mean(own),
