@@ -11,7 +11,7 @@ from rankscope.observer.steps.found import FoundSteps
 from rankscope.observer.tables.files import file_functions
 from rankscope.observer.tables.raw import RawProcess
 from rankscope.observer.thread import gil, syscalls, timeline
-from rankscope.observer.thread.device_calls import device_calls, of_roles
+from rankscope.observer.thread.device_calls import DeviceCalls, device_calls, of_roles
 from rankscope.observer.thread.functions import NO_STACK, FunctionKey
 from rankscope.observer.thread.samples import Samples, Words
 from rankscope.observer.thread.timeline import Absences, Carried, Scopes, Timeline
@@ -41,20 +41,6 @@ def thread_line(
     functions, file_kinds = file_functions(reads, raw.devices)
     still = [(row, since) for thread, row, since in raw.open_calls if thread == tid]
     device = device_calls(calls[calls["tid"] == tid], table, raw.start_ns, raw.window_s, still)
-    words = Words(
-        raw.stacks,
-        collective=[
-            FunctionKey("collective", table[row].name, detail=table[row].family, resource="nic") for row in rows
-        ],
-        file=functions,
-        file_bytes=np.maximum(reads["arg"], 0),
-        collective_bytes=np.zeros(len(rows), dtype=np.int64),
-        gil=gil.held_by(absences, raw.stacks, raw.thread_states, raw.thread_names, lambda other: _track(raw, other)),
-        native=raw.native,
-        device=device.functions,
-        device_bytes=device.bytes,
-        targets=_targets(raw, absences, tid),
-    )
     collections = _collections(raw, mine, table, tid)
     read_start = raw.since_start_s(reads["ts_ns"])
     line = timeline.build(
@@ -73,7 +59,27 @@ def thread_line(
     )
     if raw.untimed and tid == raw.pid:
         samples = _spread(raw.untimed, line)
-    return line, absences, samples, words
+    files = (functions, np.maximum(reads["arg"], 0))
+    return line, absences, samples, _words(raw, absences, tid, [table[row] for row in rows], files, device)
+
+
+def _words(
+    raw: RawProcess, absences: Absences, tid: int, collectives: Sequence[CallRow],
+    files: tuple[Sequence[FunctionKey], Ints], device: DeviceCalls,
+) -> Words:  # fmt: skip
+    """Names of what the thread's timeline points at. `collectives`: the row of the table of each; `files`: function and bytes of each."""
+    return Words(
+        raw.stacks,
+        collective=[FunctionKey("collective", row.name, detail=row.family, resource="nic") for row in collectives],
+        file=files[0],
+        file_bytes=files[1],
+        collective_bytes=np.zeros(len(collectives), dtype=np.int64),
+        gil=gil.held_by(absences, raw.stacks, raw.thread_states, raw.thread_names, lambda other: _track(raw, other)),
+        native=raw.native,
+        device=device.functions,
+        device_bytes=device.bytes,
+        targets=_targets(raw, absences, tid),
+    )
 
 
 def _targets(raw: RawProcess, absences: Absences, tid: int) -> dict[int, str]:

@@ -113,7 +113,8 @@ def build(
     device_kinds: Ints | None = None,
     known_from_s: float = 0.0,
 ) -> Timeline:
-    """Cut [known_from_s, window_s) at every boundary and give each piece its class. Scopes may nest: the outermost counts.
+    """Cut [known_from_s, window_s) at every boundary and give each piece its class. Scopes may nest: the outermost counts. Long by its
+    arguments.
 
     `collections`: garbage collections. `device`: calls that wait for the GPU or copy, `device_kinds[label]` their class.
     `queued`: when other threads of the process stood in the run queue (they may overlap). `file_kinds[label]` is the
@@ -132,31 +133,64 @@ def build(
     start, end = cuts[:-1], cuts[1:]
     middle = (start + end) / 2
     away = _inside(absences.start_s, absences.end_s, middle)
-    ready = (away >= 0) & (middle >= wake[away] if len(wake) else False)
-    collective, file, gc, at_device, behind = (_inside(each.start_s, each.end_s, middle) for each in scopes)
+    ready = np.asarray((away >= 0) & (middle >= wake[away] if len(wake) else False))
     starved = _inside(queue_start, queue_end, middle) >= 0
-    # From the lowest class to the highest: each takes its place from those before it.
-    kind = np.where(gc >= 0, GC, CPU).astype(np.int64)
-    if len(absences.start_s):
-        kind = np.where(away >= 0, _blocked_kinds(absences)[away], kind)
-    if len(files.label):
-        kind = np.where(file >= 0, file_kinds[files.label[file]], kind)
-    if device_kinds is not None and len(device.label):
-        kind = np.where(at_device >= 0, device_kinds[device.label[at_device]], kind)
-    idle = (kind == SYNC) & (away >= 0) & (collective < 0) & (file < 0) & (at_device < 0)
-    may_wait = carried.waiting[away] if carried is not None and len(carried.waiting) else False
-    behind = np.where(idle & may_wait, behind, NONE)
-    kind = np.where((collective >= 0) | (behind >= 0), np.where(starved, SCHED, COLLECTIVE), kind)
-    kind = np.where(ready, SCHED, kind)
-    if len(absences.start_s):
-        kind = np.where((away >= 0) & ~ready & (absences.state[away] & _STOPPED > 0), STOPPED, kind)
-    waited_for = _positions(collective, collective_ids)
+    inside = _Inside(away, ready, starved, *(_inside(each.start_s, each.end_s, middle) for each in scopes))
+    kind = _own_kinds(inside, absences, files, file_kinds, device, device_kinds)
+    behind = _behind(inside, kind, carried)
+    kind = _kinds(inside, kind, behind, absences)
+    waited_for = _positions(inside.collective, collective_ids)
     if carried is not None:
         waited_for = np.where(behind >= 0, _positions(behind, carried.scopes.label), waited_for)
     return Timeline(
-        start, end, kind, away, waited_for, _positions(file, file_ids), _positions(gc, gc_ids),
-        _positions(at_device, device_ids),
+        start, end, kind, away, waited_for, _positions(inside.file, file_ids), _positions(inside.gc, gc_ids),
+        _positions(inside.device, device_ids),
     )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class _Inside:
+    """Of each piece of the window, the absence and the scopes that it lies in, NONE where in none."""
+
+    away: Ints
+    ready: Bools  # away, but awake: it waits for a CPU
+    starved: Bools  # another thread of the process waits for a CPU
+    collective: Ints
+    file: Ints
+    gc: Ints
+    device: Ints
+    carried: Ints
+
+
+def _own_kinds(
+    inside: _Inside, absences: Absences, files: Scopes, file_kinds: Ints, device: Scopes, device_kinds: Ints | None
+) -> Ints:
+    """The class of each piece if there were no collectives and no run queue: from the lowest to the highest."""
+    kind: Ints = np.where(inside.gc >= 0, GC, CPU).astype(np.int64)
+    if len(absences.start_s):
+        kind = np.where(inside.away >= 0, _blocked_kinds(absences)[inside.away], kind)
+    if len(files.label):
+        kind = np.where(inside.file >= 0, file_kinds[files.label[inside.file]], kind)
+    if device_kinds is not None and len(device.label):
+        kind = np.where(inside.device >= 0, device_kinds[device.label[inside.device]], kind)
+    return kind
+
+
+def _behind(inside: _Inside, kind: Ints, carried: Carried | None) -> Ints:
+    """The collective that another thread carries and this one waits for, where it waits for nothing else; else NONE."""
+    idle = (kind == SYNC) & (inside.away >= 0) & (inside.collective < 0) & (inside.file < 0) & (inside.device < 0)
+    may_wait = carried.waiting[inside.away] if carried is not None and len(carried.waiting) else False
+    return np.where(idle & may_wait, inside.carried, NONE)
+
+
+def _kinds(inside: _Inside, kind: Ints, behind: Ints, absences: Absences) -> Ints:
+    """The classes above a thread's own: collectives, the run queue, a stopped process."""
+    kind = np.where((inside.collective >= 0) | (behind >= 0), np.where(inside.starved, SCHED, COLLECTIVE), kind)
+    kind = np.where(inside.ready, SCHED, kind)
+    if len(absences.start_s):
+        stopped = absences.state[inside.away] & _STOPPED > 0
+        kind = np.where((inside.away >= 0) & ~inside.ready & stopped, STOPPED, kind)
+    return kind
 
 
 def _positions(index: Ints, ids: Ints) -> Ints:
