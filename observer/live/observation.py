@@ -116,7 +116,7 @@ class Observation:
             process.refresh(self.probes)
         for rank in self.ranks:
             for child in children(rank.pid, self.root):
-                if child not in self.processes and _feeds(child, self.root):
+                if child not in self.processes and feeds(child, self.root):
                     worker = process_watch.watch(child, rank.pid, LOADER, self.probes, self.root)
                     self.processes[child] = worker
         self.probes.calls.enforce_budget(len(self.ranks))
@@ -177,7 +177,7 @@ def begin(ranks: Sequence[FoundRank], *, hz: int, root: Path = Path("/"), verbos
     return observation
 
 
-def _feeds(pid: int, root: Path) -> bool:
+def feeds(pid: int, root: Path) -> bool:
     """Whether a child of a rank may prepare its data: a compiler does not."""
     try:
         return not is_compiler(procfs.read_comm(pid, root), procfs.read_cmdline(pid, root))

@@ -15,6 +15,7 @@ from rankscope.observer.census import ranks as census_of
 from rankscope.observer.census.found import RankCensus
 from rankscope.observer.census.live_environ import read_live_environ
 from rankscope.observer.census.ranks import find_ranks
+from rankscope.observer.live.observation import feeds
 
 JAX = ("/venv/lib/python3.11/site-packages/jaxlib/libjax_common.so",)
 MPI = ("/usr/lib/x86_64-linux-gnu/libmpi.so.40",)
@@ -306,3 +307,12 @@ def test_what_a_process_writes_into_its_environment_is_seen_from_outside(writer:
 
 def test_the_environment_of_nobody_is_empty() -> None:
     assert read_live_environ(2**22 + 1) == {}
+
+
+def test_a_compiler_that_a_rank_starts_in_the_window_is_not_watched(tree: Tree) -> None:
+    tree.process(201, 1, "python", LIGHT)
+    tree.process(202, 1, "cc1plus", ["/usr/lib/gcc/cc1plus", "a.cu"], mapped=PLAIN, exe="/usr/lib/gcc/cc1plus")
+
+    assert feeds(201, tree.root)
+    assert not feeds(202, tree.root)
+    assert not feeds(203, tree.root)  # it has ended
