@@ -10,7 +10,7 @@ import re
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rankscope.observer.census.identity import MARKERS, Claim, parse_claim, parse_later_claim
+from rankscope.observer.census.identity import MARKERS, Claim, parse_claim, parse_later_claim, parse_local_rank
 from rankscope.observer.census.live_environ import read_live_environ
 from rankscope.observer.census.titles import scheduler_job
 from rankscope.probes.host import procfs
@@ -79,6 +79,7 @@ class Candidate:
     node: str
     scheduler: str = ""  # its job, as the scheduler calls it
     own_words: bool = False  # the claim is one that the process wrote for itself after its start
+    local_rank: int = -1  # its number on this host, where its own environment says that and no more
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,9 +176,10 @@ def _candidate(stat: ProcStat, environ: bytes, python: bool, libraries: Librarie
         cmdline = ()
     node = node_name(stat.pid, root)
     said = procfs.parse_environ(environ)
-    claim, later = parse_claim(said, node), None
+    claim, later, local = parse_claim(said, node), None, -1
     if claim is None and libraries.framework:
-        later = parse_later_claim(read_live_environ(stat.pid, root), node)
+        now = read_live_environ(stat.pid, root)
+        later, local = parse_later_claim(now, node), parse_local_rank(now)
     return Candidate(
         stat.pid,
         stat.ppid,
@@ -190,6 +192,7 @@ def _candidate(stat: ProcStat, environ: bytes, python: bool, libraries: Librarie
         node,
         scheduler_job(said),
         later is not None,
+        local,
     )
 
 

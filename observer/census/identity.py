@@ -138,6 +138,11 @@ def _by_node(environ: Mapping[str, str], node: str) -> Claim | None:
     return _all_here(replace(_torch_claim(environ, node, local), node_rank=host))
 
 
+def parse_local_rank(environ: Mapping[str, str]) -> int:
+    """The number on this host, of an environment that says no more than that (Lightning's ddp_spawn); -1 where it does not."""
+    return _first(environ, -1, "LOCAL_RANK")
+
+
 def _all_here(claim: Claim | None) -> Claim | None:
     """A script that starts its ranks itself and names a master of this host alone has no ranks elsewhere."""
     if claim is None or claim.local_world_size or not claim.this_host_only:

@@ -1,4 +1,7 @@
-"""Numbers of ranks that no environment tells: from their command lines, from who holds the meeting point, else by order of start. Pure."""
+"""Numbers of ranks that no environment tells in full. Pure.
+
+They come from command lines, from who holds the meeting point, else from the order of start.
+"""
 
 from __future__ import annotations
 
@@ -20,15 +23,25 @@ class Numbered:
     told: bool
 
 
-def number_group(group: Sequence[tuple[int, tuple[str, ...]]], hub: int | None, whole: bool) -> tuple[Numbered, ...]:
-    """Numbers for processes that work together, given as (pid, command line) in order of start.
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A process of a group. `local_rank`: what its environment says; -1 where it does not."""
+
+    pid: int
+    command: tuple[str, ...]
+    local_rank: int = -1
+
+
+def number_group(group: Sequence[Member], hub: int | None, whole: bool) -> tuple[Numbered, ...]:
+    """Numbers for processes that work together, given in order of start.
 
     `hub`: the pid of the process that holds the meeting point: torch's store, JAX's coordinator. Both are in rank 0.
     `whole`: nobody else is connected with it, so these are all ranks of the job.
-    Numbers of command lines are certain where the hub's is 0. Without them the hub is 0, and of two the other is 1.
+    Numbers of command lines (and those on this host, where these are all ranks) are certain where the hub's is 0. Without them the
+    hub is 0, and of two the other is 1. How many ranks there are is not known (0) where others are connected and nobody says.
     """
-    pids = [pid for pid, _ in group]
-    said = [parse_arguments(command) for _, command in group]
+    pids = [one.pid for one in group]
+    said = [parse_arguments(one.command) for one in group]
     numbers = [rank for rank, _, _ in said]
     if (
         hub is not None
@@ -37,11 +50,12 @@ def number_group(group: Sequence[tuple[int, tuple[str, ...]]], hub: int | None, 
     ):
         numbers[pids.index(hub)] = 0
     if all(number is None for number in numbers):
-        numbers = _counted([command for _, command in group])
+        local, here = [one.local_rank for one in group], list(range(len(group)))
+        numbers = list(local) if whole and sorted(local) == here else _counted([one.command for one in group])
     told = [number for number in numbers if number is not None]
-    world = max(world for _, _, world in said) or len(group)
+    world = max(world for _, _, world in said) or (len(group) if whole or hub is None else 0)
     if len(told) == len(set(told)) == len(group):
-        certain = hub is not None and told[pids.index(hub)] == 0 and max(told) < world
+        certain = hub is not None and told[pids.index(hub)] == 0 and (max(told) < world or not world)
         places = {number: place for place, number in enumerate(sorted(told))}
         return tuple(
             Numbered(pid, number, local if local >= 0 else places[number], world, certain, True)

@@ -23,7 +23,7 @@ from rankscope.observer.census.identity import Claim, parse_arguments, parse_lat
 from rankscope.observer.census.kinship import Connections
 from rankscope.observer.census.launchers import is_ray_controller, is_tool, launcher_name, ray_actor
 from rankscope.observer.census.live_environ import read_live_environ
-from rankscope.observer.census.numbering import number_group
+from rankscope.observer.census.numbering import Member, number_group
 from rankscope.observer.census.reasons import why_no_rank
 from rankscope.observer.census.titles import title
 from rankscope.observer.census.workers import is_compiler, worker_kind
@@ -237,7 +237,7 @@ class _Census:
         ordered = list(self._in_order(group))
         hub = self._connections.hub(ordered, parents)
         numbered = number_group(
-            [(pid, self._loaded[pid].cmdline) for pid in ordered],
+            [Member(pid, self._loaded[pid].cmdline, self._loaded[pid].local_rank) for pid in ordered],
             hub.pid if hub is not None else None,
             hub is not None and hub.whole,
         )

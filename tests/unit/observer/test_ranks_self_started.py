@@ -160,7 +160,11 @@ def test_of_two_the_other_is_1_unless_somebody_else_is_connected(tree: Tree) -> 
 
 def test_of_two_the_other_is_a_guess_where_somebody_else_is_connected(tree: Tree) -> None:
     jax_processes(tree, [SCRIPT] * 2, [1, 1], whole=False)
-    assert ranks(find_ranks(tree.root)) == [(0, 100, True), (1, 101, True)]
+
+    census = find_ranks(tree.root)
+
+    assert ranks(census) == [(0, 100, True), (1, 101, True)]
+    assert {rank.identity.world_size for rank in census.ranks} == {0}  # nobody says how many there are elsewhere
 
 
 def test_the_controller_of_ray_is_no_rank(tree: Tree, later: dict[int, Mapping[str, str]]) -> None:
@@ -197,6 +201,18 @@ def test_workers_of_ray_that_say_nothing_are_guessed_without_the_controller(tree
 
     assert ranks(census) == [(0, 113, False), (1, 112, True), (2, 114, True)]
     assert "driver of a Ray job" in {one.pid: one.reason for one in census.rejected}[100]
+
+
+def test_lightnings_spawned_processes_say_their_number_on_the_host(
+    tree: Tree, later: dict[int, Mapping[str, str]]
+) -> None:
+    tree.process(100, 1, "python", LIGHT)
+    for pid, local in ((101, 2), (102, 0), (103, 1)):
+        tree.process(pid, 100, "python", LIGHT)
+        later[pid] = {"LOCAL_RANK": str(local), "MASTER_PORT": "41234"}
+    tree.serve(102, 41234, [101, 102, 103])
+
+    assert ranks(find_ranks(tree.root)) == [(0, 102, False), (1, 103, False), (2, 101, False)]
 
 
 def test_spawned_processes_that_write_their_numbers_are_certain(
