@@ -12,6 +12,8 @@ _LARGE = 50_000_000
 _LONERS = 10_000
 _APART = 1.5
 _OPERATIONS = 32
+_MUCH = 0.02  # of the window, as in the sets of functions: 20 samples in 10 s, of which all others would be missed by chance never
+_DIFFERENT_LEAST = 3  # ranks: of two that differ each would be alone
 
 
 def roles(fleet: Fleet) -> Ints:
@@ -19,7 +21,8 @@ def roles(fleet: Fleet) -> Ints:
 
     Function sets (Python and collective functions with beta >= 2 %) are merged while their Jaccard similarity with
     the largest set of a role is at least 0.3. A role of one rank would have no peers: it joins the largest role. What is left
-    is split by messages per step and by the volumes of collectives (stages of a pipeline run the same code).
+    is split by messages per step and by the volumes of collectives (stages of a pipeline run the same code), and, where no
+    messages are passed, by work that excludes each other (`_by_own_functions`).
     In timings every call is known, so there roles are told by the collectives and messages that ranks take part in.
     Ranks of hosts whose GPUs are not seen (no NVML) are peers of each other only: their own time is measured in another way.
     """
@@ -69,7 +72,67 @@ def _same_work(fleet: Fleet) -> Ints:
             leaders.append(int(index))
     found: Ints = code[inverse]
     sizes = np.bincount(found)
-    return _by_volumes(fleet, np.where(sizes[found] < 2, int(np.argmax(sizes)), found))
+    found = _by_volumes(fleet, np.where(sizes[found] < 2, int(np.argmax(sizes)), found))
+    return found if _passes_messages(fleet) else _by_own_functions(fleet, found)
+
+
+def _passes_messages(fleet: Fleet) -> bool:
+    table = fleet.patterns
+    collective = table.kind.codes == table.kind.code("collective")
+    return bool(np.isin(table.name.codes[collective], message_names(fleet)).any())
+
+
+def _by_own_functions(fleet: Fleet, found: Ints) -> Ints:
+    """Split roles by work that excludes each other: a learner and its actors, say. A role of one rank is right here.
+
+    own(r, f) = sum of β of the rank's python and io with f anywhere on the stack. Ranks a and b do different work if some f has
+    own(a, f) >= 2 % and own(b, f) = 0, and some other one the other way round: a slow function is foreign to the peers as well,
+    but its rank does what they do besides. Each rank joins the first leader that it does not differ from.
+    """
+    own = _inclusive(fleet)
+    if own is None:
+        return found
+    much, never = own >= _MUCH, own <= 0
+    kinds, inverse = np.unique(np.concatenate([much, never], axis=1), axis=0, return_inverse=True)
+    inverse, width = inverse.reshape(-1), own.shape[1]
+    result: Ints = found.copy()
+    following = int(found.max()) + 1
+    for role in np.unique(found):
+        members = np.flatnonzero(found == role)
+        leaders: list[int] = []
+        code = np.zeros(len(kinds), dtype=np.int64)
+        for kind in np.unique(inverse[members]).tolist():
+            a, not_a = kinds[kind, :width], kinds[kind, width:]
+            differs = [bool((a & kinds[b, width:]).any() and (kinds[b, :width] & not_a).any()) for b in leaders]
+            code[kind] = differs.index(False) if False in differs else len(leaders)
+            leaders += [kind] * all(differs)
+        if len(leaders) > 1:
+            result[members] = following + code[inverse[members]]
+            following += len(leaders)
+    return result
+
+
+def _inclusive(fleet: Fleet) -> Floats | None:
+    """Ranks x frames: share of the window in which the frame is on the training thread's stack at work; None where that is not known."""
+    table, ranks = fleet.patterns, len(fleet.ranks)
+    rows = table.thread.codes == table.thread.code("training")
+    rows &= np.isin(table.kind.codes, [table.kind.code("python"), table.kind.code("io")]) & (table.stack.codes >= 0)
+    places = np.flatnonzero(rows)
+    stacks, stack = np.unique(table.stack.codes[places], return_inverse=True)
+    if len(stacks) == 0 or ranks < _DIFFERENT_LEAST or ranks * max(len(table.stack.frames), len(stacks)) > _LARGE // 10:
+        return None
+    # The rank's shares by stack, and which frames are on each stack.
+    shares = np.zeros((ranks, len(stacks)))
+    np.add.at(shares, (table.rank[places], stack.reshape(-1)), table.beta[places])
+    on = np.zeros((len(stacks), len(table.stack.frames)))
+    for number, leaf in enumerate(stacks.tolist()):
+        node = leaf
+        while node >= 0:
+            on[number, table.stack.frame[node]] = 1.0
+            node = int(table.stack.parent[node])
+    if ((shares > 0).sum(axis=1) == 0).any():  # a rank without stacks: nothing is foreign to it
+        return None
+    return np.asarray(shares @ on, dtype=np.float64)
 
 
 def _by_volumes(fleet: Fleet, found: Ints) -> Ints:

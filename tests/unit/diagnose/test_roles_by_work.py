@@ -1,0 +1,39 @@
+"""Ranks that do work which excludes each other have roles of their own; a rank that does more than its peers has not."""
+
+from __future__ import annotations
+
+import pytest
+from builders import TRAIN, Job, Work, build
+
+from rankscope.diagnose.fleet.gather import gather
+from rankscope.diagnose.fleet.roles import roles
+from rankscope.diagnose.solve.judge import diagnose
+from rankscope.observer.window.stacks import StackFrame
+
+LEARN = Work("python", "_engine_run_backward", 0, 820, "/opt/venv/lib/python3.11/site-packages/torch/autograd/graph.py",
+             frames=(StackFrame("learn", TRAIN, 58),))  # fmt: skip
+SLOW = Work("python", "spin", 0, 7)
+
+
+@pytest.mark.parametrize("seed", [3, 5])
+def test_a_learner_is_no_slow_actor(seed: int) -> None:
+    # GIVEN a rank that learns, and does nothing of what the three actors do
+    job = Job(ranks=4, scale={0: 0.0}, extra={0: [(LEARN, 0.3)]}, seed=seed)
+
+    # WHEN the job is diagnosed
+    verdict = diagnose(build(job))
+
+    # THEN the actors alone are peers, and nobody is slow
+    assert roles(gather(build(job))).tolist().count(roles(gather(build(job)))[1]) == 3
+    assert (verdict.status, verdict.suspects) == ("healthy", ())
+
+
+def test_a_slow_actor_is_named_beside_a_learner() -> None:
+    extra = {0: [(LEARN, 0.3)], 2: [(SLOW, 0.25)]}
+    verdict = diagnose(build(Job(ranks=5, scale={0: 0.0}, extra=extra)))
+    assert verdict.status == "fault" and verdict.suspects[0].ranks == (2,)
+
+
+@pytest.mark.parametrize("seconds", [0.05, 0.5, 2.0])
+def test_a_slow_function_makes_no_role(seconds: float) -> None:
+    assert set(roles(gather(build(Job(ranks=4, extra={1: [(SLOW, seconds)]})))).tolist()) == {0}
