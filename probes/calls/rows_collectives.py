@@ -6,6 +6,7 @@ NCCL may be linked into libtorch_cuda.so itself, which then exports its function
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from rankscope.probes.calls.row import COLLECTIVE, ENQUEUE, GROUP, WAIT, CallRow
@@ -36,11 +37,15 @@ def _hccl(symbol: str, name: str, count: int, datatype: int, communicator: int, 
     )  # fmt: skip
 
 
-def _mpi(symbol: str, name: str, count: int, datatype: int, communicator: int, role: str = COLLECTIVE) -> CallRow:
-    return CallRow(
+def _mpi(
+    symbol: str, name: str, count: int, datatype: int, communicator: int, role: str = COLLECTIVE
+) -> tuple[CallRow, ...]:
+    """Two rows: that with counts of C's int, and that with large counts (MPI-4), which mpi4py calls where the library has it."""
+    narrow = CallRow(
         "libmpi.so", symbol, name, role, count, whole=True, elsewhere=("libmpich.so", "libmpi_cray.so"), family="mpi",
         handle=datatype, object=communicator, int_count=True,
     )  # fmt: skip
+    return (narrow, replace(narrow, symbol=f"{symbol}_c", int_count=False)) if datatype else (narrow,)
 
 
 _NCCL_ROWS = (
@@ -74,23 +79,34 @@ _HCCL_ROWS = (
     _hccl("HcclBarrier", "barrier", 0, 0, 1),
 )
 # The datatype is a handle in MPICH, which holds the size, and a pointer in Open MPI, which tells nothing (collectives.py).
+# PMPI_ names are the same functions for tools, at the same addresses or called by these. A blocking call may spin (Open MPI and
+# MPICH both do): its time is waiting all the same.
 _MPI_ROWS = (
-    _mpi("MPI_Allreduce", "allreduce", 3, 4, 6),
-    _mpi("MPI_Reduce_scatter_block", "reduce_scatter", 3, 4, 6),
-    _mpi("MPI_Reduce_scatter", "reduce_scatter", 0, 4, 6),
-    _mpi("MPI_Allgather", "allgather", 2, 3, 7),
-    _mpi("MPI_Allgatherv", "allgatherv", 2, 3, 8),
-    _mpi("MPI_Bcast", "broadcast", 2, 3, 5),
-    _mpi("MPI_Reduce", "reduce", 3, 4, 7),
-    _mpi("MPI_Gather", "gather", 2, 3, 8),
-    _mpi("MPI_Scatter", "scatter", 2, 3, 8),
-    _mpi("MPI_Alltoall", "alltoall", 2, 3, 7),
-    _mpi("MPI_Alltoallv", "alltoallv", 0, 4, 9),
-    _mpi("MPI_Barrier", "barrier", 0, 0, 1),
-    _mpi("MPI_Send", "send", 2, 3, 6, WAIT),
-    _mpi("MPI_Recv", "recv", 2, 3, 6, WAIT),
-    _mpi("MPI_Wait", "wait", 0, 0, 0, WAIT),
-    _mpi("MPI_Waitall", "wait", 0, 0, 0, WAIT),
+    *_mpi("MPI_Allreduce", "allreduce", 3, 4, 6),
+    *_mpi("MPI_Reduce_scatter_block", "reduce_scatter", 3, 4, 6),
+    *_mpi("MPI_Reduce_scatter", "reduce_scatter", 0, 4, 6),
+    *_mpi("MPI_Allgather", "allgather", 2, 3, 7),
+    *_mpi("MPI_Allgatherv", "allgatherv", 2, 3, 8),
+    *_mpi("MPI_Bcast", "broadcast", 2, 3, 5),
+    *_mpi("MPI_Reduce", "reduce", 3, 4, 7),
+    *_mpi("MPI_Gather", "gather", 2, 3, 8),
+    *_mpi("MPI_Gatherv", "gatherv", 2, 3, 9),
+    *_mpi("MPI_Scatter", "scatter", 2, 3, 8),
+    *_mpi("MPI_Scatterv", "scatterv", 0, 4, 9),
+    *_mpi("MPI_Alltoall", "alltoall", 2, 3, 7),
+    *_mpi("MPI_Alltoallv", "alltoallv", 0, 4, 9),
+    *_mpi("MPI_Scan", "scan", 3, 4, 6),
+    *_mpi("MPI_Exscan", "exscan", 3, 4, 6),
+    *_mpi("MPI_Barrier", "barrier", 0, 0, 1),
+    *_mpi("MPI_Send", "send", 2, 3, 6, WAIT),
+    *_mpi("MPI_Recv", "recv", 2, 3, 6, WAIT),
+    *_mpi("MPI_Sendrecv", "sendrecv", 2, 3, 11, WAIT),
+    *_mpi("MPI_Probe", "probe", 0, 0, 3, WAIT),
+    *_mpi("MPI_Mprobe", "probe", 0, 0, 3, WAIT),
+    *_mpi("MPI_Wait", "wait", 0, 0, 0, WAIT),
+    *_mpi("MPI_Waitall", "wait", 0, 0, 0, WAIT),
+    *_mpi("MPI_Waitany", "wait", 0, 0, 0, WAIT),
+    *_mpi("MPI_Waitsome", "wait", 0, 0, 0, WAIT),
 )
 
 COLLECTIVE_ROWS: tuple[CallRow, ...] = (*_NCCL_ROWS, *_HCCL_ROWS, *_MPI_ROWS)

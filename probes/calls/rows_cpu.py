@@ -39,8 +39,8 @@ _DEEPSPEED_ROWS = (
     ),
 )  # fmt: skip
 
-# From the public prototypes of oneCCL 2021 (oneapi/ccl/api_functions.hpp); not verified: a collective is put into a queue and
-# the caller waits for its event.
+# From the public prototypes of oneCCL (oneapi/ccl/api_functions.hpp); the names are checked (tests/data/symbols), that a collective
+# runs in its call or in the wait for its event is not.
 _CCL_ROWS = (
     *(
         CallRow("libccl.so", f"_ZN3ccl2v1{len(symbol)}{symbol}E", symbol, COLLECTIVE, family="ccl")

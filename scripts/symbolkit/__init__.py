@@ -1,0 +1,1 @@
+"""What the real libraries export, for the tests of the call table."""
