@@ -22,6 +22,8 @@ _ENTRY = struct.Struct(
 # .eh_frame is not wanted, but must take 4 bytes.
 _COUNT, _PAIRS, _FOUR_BYTES = 0x03, 0x3B, (0x03, 0x0B)
 
+_MAX_ADDRESS = 1 << 62  # as linked; sums with the 32-bit offsets of the tables stay in 64 bits with a sign
+
 
 class FunctionTable:
     """The functions of one file. Raises NotElf where it has no such table, or one of another kind."""
@@ -31,6 +33,8 @@ class FunctionTable:
         table = next((one for one in elf.segments if one.kind == GNU_EH_FRAME), None)
         if table is None:
             raise NotElf(f"{elf.name} has no unwind tables")
+        if table.address >= _MAX_ADDRESS:
+            raise NotElf(f"{elf.name} has unwind tables at an absurd address")
         text = elf.part(table.offset, min(table.size, _MAX_TABLE_BYTES))
         if len(text) < _HEADER.size:
             raise NotElf(f"{elf.name} has broken unwind tables")
@@ -44,6 +48,8 @@ class FunctionTable:
 
     def size(self, address: int) -> int:
         """Bytes of the function that begins at `address` (as linked); 0 where none begins. Raises NotElf, OSError."""
+        if address >= _MAX_ADDRESS:
+            return 0
         at = int(np.searchsorted(self.starts, address))
         if at >= len(self.starts) or int(self.starts[at]) != address:
             return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import struct
 import subprocess
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 
 from rankscope.probes.elf.exports import find_addresses, find_functions
 from rankscope.probes.elf.functions import FunctionTable
-from rankscope.probes.elf.reader import DYNSYM, SYMTAB, ElfFile, NotElf
+from rankscope.probes.elf.reader import DYNSYM, GNU_EH_FRAME, SYMTAB, ElfFile, NotElf
 
 
 @pytest.fixture(scope="module")
@@ -112,3 +113,15 @@ def test_bytes_that_are_no_program_are_refused(data: bytes) -> None:
         file.flush()
         with pytest.raises(NotElf):
             ElfFile(file.fileno(), "noise")
+
+
+def test_unwind_tables_at_an_absurd_address_are_refused(library: Path, tmp_path: Path) -> None:
+    content = bytearray(library.read_bytes())
+    segments_at, count = struct.unpack_from("<Q", content, 32)[0], struct.unpack_from("<H", content, 56)[0]
+    for at in range(segments_at, segments_at + count * 56, 56):
+        if struct.unpack_from("<I", content, at)[0] == GNU_EH_FRAME:
+            struct.pack_into("<Q", content, at + 16, (1 << 64) - 4096)
+    path = tmp_path / "absurd.so"
+    path.write_bytes(content)
+    with path.open("rb") as file, pytest.raises(NotElf):
+        FunctionTable(ElfFile(file.fileno(), path.name))
