@@ -6,8 +6,9 @@ Training repeats the same sequence of calls every step; its period is found in t
      (EROICA finds steps from repeating markers; a template there needs 10 repetitions, here `MIN_REPEATS` to be reported). Calls
      from places in the code that are passed far less often than the usual one are left out: they lie inside steps;
   2. the smallest multiple k·p of it whose *gaps* repeat as well: with r(k) the variance of the gaps around their mean per
-     phase of a period of k·p, relative to their total variance, the least k with r(k) ≤ r(1) / `GAP_GAIN`. So eight equal
-     all-reduces per step are one step, not eight.
+     phase of a period of k·p, relative to their total variance: the least k that leaves hardly more (`AS_GOOD`) than the best one,
+     if that leaves r(1) / `GAP_GAIN` at most. So eight equal all-reduces per step are one step, not eight, and noise, of which a
+     longer period always explains a little more, does not make one of fifty.
 
 A step ends with the end of the marker before the longest stretch without markers: collectives end together, so this
 instant is the same for all ranks, and what a rank does before its next collective lies in the step that it delays. Where a period
@@ -25,7 +26,10 @@ from rankscope.observer.steps.markers import Markers
 from rankscope.probes.arrays import Bools, Floats, Ints
 
 AGREEMENT = 0.9
-GAP_GAIN = 3.0
+GAP_GAIN = 1.5  # of 60 series of 30 to 400 gaps without any rhythm none reaches it; three calls per step on a busy host reach 1.8
+AS_GOOD = (
+    1.5  # a period and its multiples differ by 5-20 % on the jobs of the lab, a period and half of it by more than 2
+)
 _MAX_PERIOD = 4096
 _MAX_MULTIPLE = 64
 
@@ -96,12 +100,15 @@ def _gap_multiple(markers: Markers, base: int) -> int:
     first = _unexplained(gaps, base)
     if first <= 0.02:  # equal gaps per phase already
         return 1
+    left: dict[int, float] = {}
     for multiple in range(2, _MAX_MULTIPLE + 1):
         if multiple * base * (MIN_REPEATS + 1) > len(gaps):
             break
-        if _unexplained(gaps, base * multiple) <= first / GAP_GAIN:
-            return multiple
-    return 1
+        left[multiple] = _unexplained(gaps, base * multiple)
+    best = min(left.values(), default=first)
+    if best > first / GAP_GAIN:
+        return 1
+    return next(multiple for multiple, rest in left.items() if rest <= AS_GOOD * best + 0.02)
 
 
 def _unexplained(gaps: Floats, period: int) -> float:

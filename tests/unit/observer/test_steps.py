@@ -89,6 +89,17 @@ def test_a_rank_whose_gaps_alternate_takes_the_step_of_its_peers() -> None:
     assert find_steps(alternating, StepGuide(period=2)).count in (26, 27)
 
 
+def test_noise_that_a_long_period_explains_a_little_better_does_not_make_a_long_step() -> None:
+    """Three reductions per step on a busy host: the gaps inside the burst vary nearly as much as the work between steps."""
+    rng = np.random.default_rng(3)
+    work = np.stack(
+        [rng.lognormal(-3.5, 0.5, 240), rng.lognormal(-5.6, 0.9, 240), rng.lognormal(-5.6, 0.9, 240)], axis=1
+    ).ravel()
+    start = np.cumsum(work + 0.001)
+    steps = find_steps(Markers(np.zeros(len(start), dtype=np.int64), start, start + 0.001))
+    assert steps.period == 3
+
+
 def test_too_few_markers_give_no_steps_and_a_reason() -> None:
     steps = find_steps(markers_of([(ALLREDUCE, 0.1, 0.01)], 3))
     assert steps.count == 0
