@@ -87,18 +87,23 @@ def ranks(table: pa.Table, notes: list[Note]) -> Ranks:
 
 def _not_here(table: pa.Table, host: tuple[str, ...]) -> Iterator[Note]:
     """Ranks that their siblings' launcher started on a host with a window and that are not in it, and numbers that are guesses."""
-    numbers, sizes = ints(table, "rank"), ints(table, "local_world_size")
-    if sizes.any():
+    if ints(table, "local_world_size").any():
         columns = (texts(table, "job"), host, texts(table, "container"))
-        places = zip(*columns, numbers.tolist(), ints(table, "local_rank").tolist(), sizes.tolist(), strict=True)
+        names = ("netns", "rank", "local_rank", "world_size", "local_world_size")
+        places = zip(*columns, *(ints(table, name).tolist() for name in names), strict=True)
         for gone in missing_ranks(LocalRank(*place) for place in places).values():
-            verb = "was" if len(gone) == 1 else "were"
-            text = f"{rank_list(gone)} should run on a host that was observed, and {verb} not seen there"
+            which = rank_list(gone.numbers) if len(gone.numbers) == gone.count else _count(gone.count)
+            verb = "was" if gone.count == 1 else "were"
+            text = f"{which} should run on a host that was observed, and {verb} not seen there"
             yield Note(NoteCode.RANKS_MISSING_HERE, text)
     guessed = _guessed(table)
     if guessed:
         text = f"which process is {rank_list(guessed)} is a guess: nothing outside of the processes names their numbers"
         yield Note(NoteCode.RANKS_GUESSED, text)
+
+
+def _count(ranks: int) -> str:
+    return f"{ranks} ranks" if ranks != 1 else "1 rank"
 
 
 def _guessed(table: pa.Table) -> tuple[int, ...]:

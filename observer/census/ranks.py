@@ -78,10 +78,9 @@ class _Census:
         ranks = [self._describe(chosen, tuple(workers.get(pid, ()))) for pid, chosen in self._chosen.items()]
         ranks.sort(key=lambda rank: (rank.identity.job, rank.identity.rank, rank.pid))
         for job, gone in missing_ranks(map(_local, ranks)).items():
-            numbers = ", ".join(map(str, gone[:16])) + (", …" if len(gone) > 16 else "")
-            self._notes.append(
-                f"{job}: {len(gone)} of its ranks that should run on this host were not found: {numbers}"
-            )
+            numbers = ", ".join(map(str, gone.numbers[:16])) + (", …" if len(gone.numbers) > 16 else "")
+            which = f": {numbers}" if numbers else ""
+            self._notes.append(f"{job}: {gone.count} of its ranks that should run on this host were not found{which}")
         rejected = [
             Rejected(pid, printable(self._scan.processes[pid].comm, 32), reason)
             for pid, reason in sorted(self._rejected.items())
@@ -394,7 +393,9 @@ class _Census:
 
 def _local(rank: FoundRank) -> LocalRank:
     one = rank.identity
-    return LocalRank(one.job, one.host, one.container, one.rank, one.local_rank, one.local_world_size)
+    return LocalRank(
+        one.job, one.host, one.container, one.netns, one.rank, one.local_rank, one.world_size, one.local_world_size
+    )
 
 
 def _same(one: Claim, other: Claim) -> bool:

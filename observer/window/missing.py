@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -15,28 +16,48 @@ class LocalRank:
     job: str
     host: str
     container: str
+    netns: int
     rank: int
     local_rank: int
+    world_size: int
     local_world_size: int
 
 
-def missing_ranks(ranks: Iterable[LocalRank]) -> dict[str, tuple[int, ...]]:
-    """Numbers by job of those whose siblings say that they run on the same host.
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """How many ranks of a job should be there and are not. `numbers`: of those that can be told."""
 
-    A launcher numbers its ranks one after another, so rank - local rank is the same for all that it started; where one of them
-    says how many there are (local_world_size), those that are not there are missing.
+    count: int
+    numbers: tuple[int, ...]
+
+
+def missing_ranks(ranks: Iterable[LocalRank]) -> dict[str, Missing]:
+    """By job: ranks whose siblings say that they run on the same host.
+
+    At one place (host, container, network) a local rank that is there k times is that of k launchers, so k x local_world_size
+    ranks should be there. Only the count is sure: numbers may go round the hosts in turn (mpirun --map-by node).
     """
-    started: dict[tuple[str, str, str, int], set[int]] = {}
-    sizes: dict[tuple[str, str, str, int], int] = {}
+    places: dict[tuple[str, str, str, int], list[LocalRank]] = {}
     for one in ranks:
-        if one.local_rank < 0 or one.local_world_size <= one.local_rank or one.rank < one.local_rank:
-            continue
-        key = (one.job, one.host, one.container, one.rank - one.local_rank)
-        started.setdefault(key, set()).add(one.rank)
-        sizes[key] = max(sizes.get(key, 0), min(one.local_world_size, _LOCAL_CAP))
-    found: dict[str, set[int]] = {}
-    for (job, host, container, first), seen in started.items():
-        size = sizes[job, host, container, first]
-        if len(seen) < size:
-            found.setdefault(job, set()).update(set(range(first, first + size)) - seen)
-    return {job: tuple(sorted(gone)) for job, gone in found.items()}
+        if 0 <= one.local_rank < min(one.local_world_size, _LOCAL_CAP):
+            places.setdefault((one.job, one.host, one.container, one.netns), []).append(one)
+    found: dict[str, Missing] = {}
+    for (job, *_), here in places.items():
+        size = min(max(one.local_world_size for one in here), _LOCAL_CAP)
+        launchers = max(Counter(one.local_rank for one in here).values())
+        count = launchers * size - len(here)
+        if count > 0:
+            known = found.get(job, Missing(0, ()))
+            found[job] = Missing(known.count + count, (*known.numbers, *_numbers(here, size, launchers)))
+    return found
+
+
+def _numbers(here: list[LocalRank], size: int, launchers: int) -> tuple[int, ...]:
+    """The missing numbers, where the others tell: all ranks are here, or each launcher numbers its own one after another."""
+    seen = {one.rank for one in here}
+    if all(one.world_size == size for one in here):
+        return tuple(sorted(set(range(size)) - seen))
+    firsts = Counter(one.rank - one.local_rank for one in here)
+    if len(firsts) == launchers and min(firsts.values()) > 1 and min(firsts) >= 0:
+        return tuple(sorted({first + place for first in firsts for place in range(size)} - seen))
+    return ()

@@ -15,7 +15,11 @@ from rankscope.diagnose.verdict.as_json import to_json
 from rankscope.diagnose.verdict.contract import Verdict
 from rankscope.diagnose.verdict.note import NoteCode
 from rankscope.observer.window.folder import read_window, write_window
-from rankscope.observer.window.missing import LocalRank, missing_ranks
+from rankscope.observer.window.missing import LocalRank, Missing, missing_ranks
+
+
+def local(rank: int, local_rank: int, container: str = "", size: int = 3, world: int = 6) -> LocalRank:
+    return LocalRank("job", "node", container, 1, rank, local_rank, world, size)
 
 
 def columns(ranks: int, **said: Any) -> dict[int, dict[str, Any]]:
@@ -53,13 +57,25 @@ def test_ranks_of_hosts_without_a_window_are_only_noted() -> None:
 
 
 def test_each_launcher_of_a_host_misses_its_own() -> None:
-    def local(rank: int, local_rank: int, container: str = "", size: int = 2) -> LocalRank:
-        return LocalRank("job", "node", container, rank, local_rank, size)
-
-    assert missing_ranks([local(0, 0), local(1, 1), local(3, 1)]) == {"job": (2,)}
-    assert missing_ranks([local(0, 0, "a"), local(3, 1, "b")]) == {"job": (1, 2)}
+    assert missing_ranks([local(0, 0), local(1, 1), local(2, 2), local(4, 1), local(5, 2)]) == {"job": Missing(1, (3,))}
+    assert missing_ranks([local(0, 0, "a"), local(4, 1, "b")]) == {"job": Missing(4, ())}
     assert missing_ranks([local(5, -1), local(6, 0, size=0), local(7, 9)]) == {}
-    assert len(missing_ranks([local(0, 0, size=10**9)])["job"]) < 10**4
+    assert missing_ranks([local(0, 0, size=10**9)])["job"].count < 10**4
+
+
+def test_numbers_that_go_round_the_hosts_are_not_taken_for_missing() -> None:
+    # GIVEN mpirun --map-by node on two hosts of three ranks each
+    cyclic = [local(0, 0), local(2, 1), local(4, 2)]
+    assert missing_ranks(cyclic) == {}
+    assert missing_ranks(cyclic[:2]) == {"job": Missing(1, ())}
+    assert missing_ranks([local(0, 0, world=3), local(2, 2, world=3)]) == {"job": Missing(1, (1,))}
+
+
+def test_a_missing_rank_whose_number_nobody_tells_is_counted() -> None:
+    own = ({"rank": 0, "local_rank": 0}, {"rank": 2, "local_rank": 1})
+    said = {place: {**each, "local_world_size": 3, "world_size": 6} for place, each in enumerate(own)}
+    verdict = diagnose(build(Job(ranks=2, ranks_columns=said)))
+    assert any(note.text.startswith("1 rank should run") for note in verdict.notes)
 
 
 def test_a_guessed_number_has_a_question_mark() -> None:

@@ -272,13 +272,15 @@ def test_what_does_not_train_is_told_as_what_it_is(tree: Tree, command: list[str
 
 
 def test_ranks_that_should_run_here_are_missed(tree: Tree) -> None:
-    tree.process(102, 1, "python", LIGHT, torchrun(2, 0))
-    tree.process(104, 1, "python", LIGHT, torchrun(0, 0, 2, master="10.0.0.2"))
-    tree.process(105, 1, "python", LIGHT, torchrun(1, 1, 2, master="10.0.0.2"))
+    for rank in (6, 7):
+        mine = torchrun(rank, rank - 6, 9) | {"LOCAL_WORLD_SIZE": "3"}
+        tree.process(100 + rank, 1, "python", LIGHT, mine)
+    tree.process(204, 1, "python", LIGHT, torchrun(0, 0, 2, master="10.0.0.2"))
+    tree.process(205, 1, "python", LIGHT, torchrun(1, 1, 2, master="10.0.0.2"))
 
     notes = find_ranks(tree.root).notes
 
-    assert notes == ("torch-10.0.0.1:29500: 1 of its ranks that should run on this host were not found: 3",)
+    assert notes == ("torch-10.0.0.1:29500: 1 of its ranks that should run on this host were not found: 8",)
 
 
 def test_compilers_are_no_loaders(tree: Tree) -> None:
