@@ -34,6 +34,7 @@ def examine(root: Path = Path("/")) -> tuple[Requirement, ...]:
     """Every check, in the order an operator would fix them. Never raises."""
     checks: tuple[Callable[[Path], Requirement], ...] = (
         _machine, _kernel, _root_rights, _pid_namespace, _bcc, _headers, _tracefs, _btf, _lockdown, _load, _numpy, _pyspy, _nvml, _psi,
+        _collectives,
     )  # fmt: skip
     findings = []
     for check in checks:
@@ -189,5 +190,24 @@ def _psi(root: Path) -> Requirement:
         there,
         "present" if there else "absent",
         "Boot with psi=1 for more evidence.",
+        False,
+    )
+
+
+def _collectives(root: Path) -> Requirement:
+    """Whether waiting for other ranks can be told from own time, for each job that runs here."""
+    from rankscope.observer.census.collectives import seen_collectives
+    from rankscope.observer.census.ranks import find_ranks
+
+    census = find_ranks(root)
+    titles = {found.identity.job: found.identity.title or found.identity.job for found in census.ranks}
+    jobs = seen_collectives(census.ranks, root)
+    if not jobs:
+        return Requirement("collectives", None, "no training process is here now", "Ask again while a job runs.", False)
+    return Requirement(
+        "collectives",
+        all(one.seen for one in jobs),
+        ", ".join(f"{titles[one.job]}: {one.text}" for one in jobs),
+        "Own time and waiting of this job cannot be told apart: use a library that shows its functions.",
         False,
     )

@@ -30,10 +30,20 @@ def run(*, as_json: bool, verbose: bool) -> int:
 
 
 def _as_json(census: RankCensus) -> dict[str, Any]:
+    from rankscope.observer.census.collectives import seen_collectives
+
     return {
         "ranks": [_rank(found) for found in census.ranks],
         "rejected": [{"pid": r.pid, "comm": clean(r.comm), "reason": clean(r.reason)} for r in census.rejected],
         "notes": [clean(note) for note in census.notes],
+        "collectives": [
+            {
+                "job": clean(seen.job),
+                "seen": [f"{clean(family)} in {clean(file)}" for family, file in seen.seen],
+                "hidden": [clean(file) for file in seen.hidden],
+            }
+            for seen in seen_collectives(census.ranks)
+        ],
     }
 
 
@@ -80,6 +90,8 @@ def _job_names(ranks: Sequence[FoundRank], verbose: bool) -> dict[str, str]:
 
 
 def _print(census: RankCensus, verbose: bool) -> None:
+    from rankscope.observer.census.collectives import seen_collectives
+
     if census.ranks:
         ordered = sorted(census.ranks, key=lambda found: (found.identity.job, found.identity.rank))
         names = _job_names(ordered, verbose)
@@ -89,6 +101,8 @@ def _print(census: RankCensus, verbose: bool) -> None:
             for f in ordered
         ]  # fmt: skip
         print_table(["RANK", "PID", "NODE", "WORKERS", "PYTHON", "JOB", "COMMAND"], rows)
+        for seen in seen_collectives(ordered):
+            print(f"collectives of {clean(names[seen.job], 60)}: {clean(seen.text, 300)}")
     else:
         print("No training process was found here.")
     rejected = census.rejected if verbose or not census.ranks else ()

@@ -1,0 +1,59 @@
+"""Which collectives of a job can be seen: the libraries of its ranks against the call table. Told before a window, not after it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rankscope.observer.census.found import FoundRank
+from rankscope.probes.calls.probe import Library, functions_of, mapped_libraries
+from rankscope.probes.calls.row import COLLECTIVE, ENQUEUE
+from rankscope.probes.calls.table import CALL_TABLE
+from rankscope.probes.errors import RankscopeError
+
+_ROWS = tuple(row for row in CALL_TABLE if row.role in (COLLECTIVE, ENQUEUE))
+
+
+@dataclass(frozen=True, slots=True)
+class SeenCollectives:
+    """Of one job: (family, file) of the libraries whose collectives can be timed, and files that should have some and have none."""
+
+    job: str
+    seen: tuple[tuple[str, str], ...]
+    hidden: tuple[str, ...]
+
+    @property
+    def text(self) -> str:
+        """In a few words."""
+        told = [f"{family} in {file}" for family, file in self.seen]
+        told += [f"not seen in {file}, which hides its functions" for file in self.hidden]
+        return "; ".join(told) or "not seen: waiting for other ranks cannot be told from own time"
+
+
+def seen_collectives(ranks: Sequence[FoundRank], root: Path = Path("/")) -> tuple[SeenCollectives, ...]:
+    """One for each job, in the order of the ranks. Files are looked into once, however many ranks map them. Never raises."""
+    looked_at: dict[tuple[str, int], frozenset[str]] = {}
+    found: dict[str, tuple[set[tuple[str, str]], set[str]]] = {}
+    prefixes = tuple({prefix for row in _ROWS for prefix in row.libraries})
+    for rank in ranks:
+        seen, hidden = found.setdefault(rank.identity.job, (set(), set()))
+        for library in mapped_libraries(rank.pid, prefixes, root):
+            key = (library.device, library.inode)
+            if key not in looked_at:
+                looked_at[key] = _families(library)
+            seen |= {(family, library.name) for family in looked_at[key]}
+            if not looked_at[key] and any(library.name.startswith(row.library) for row in _ROWS):
+                hidden.add(library.name)
+    return tuple(
+        SeenCollectives(job, tuple(sorted(seen)), tuple(sorted(hidden))) for job, (seen, hidden) in found.items()
+    )
+
+
+def _families(library: Library) -> frozenset[str]:
+    """Families of the rows that this file has functions for."""
+    rows = [row for row in _ROWS if library.name.startswith(row.libraries)]
+    try:
+        return frozenset(row.family for row, functions in functions_of(library.path, rows).items() if functions)
+    except (OSError, RankscopeError):
+        return frozenset()
