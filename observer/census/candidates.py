@@ -22,6 +22,8 @@ _PYTHON = re.compile(r"^(python|pypy|pt_main|pt_data|pt_elastic)")
 _VERSION = re.compile(r"/(?:lib)?python(\d\.\d{1,2})t?(?:/|\.so|$)")
 _KTHREADD = 2
 
+MPI = "mpi"
+
 # Framework → what the name of its main library begins with. In this order: whoever loads torch trains with torch.
 _FRAMEWORKS = (
     ("torch", ("libtorch_cpu.", "libtorch.", "libtorch_python.")),
@@ -31,7 +33,7 @@ _FRAMEWORKS = (
     ("mxnet", ("libmxnet.",)),
     ("mindspore", ("libmindspore_backend.", "_c_expression.")),
     ("nccl", ("libnccl.", "librccl.")),  # jobs that use it without any of the above
-    ("mpi", ("libmpi.", "libmpich.", "libmpi_")),  # jobs of mpi4py and numpy
+    (MPI, ("libmpi.", "libmpich.", "libmpi_")),  # jobs of mpi4py and numpy
 )
 _OTHERS = {
     "torch_cpu": ("libtorch_cpu.",),
@@ -129,12 +131,12 @@ def scan(root: Path = ROOT) -> Scan:
             continue
         except OSError:
             continue
-        if libraries.framework == "mpi" and not (claims and python):
+        if libraries.framework == MPI and not (claims and python):
             libraries = replace(libraries, framework="", framework_path="")  # any program may be one of MPI
         if not (claims or libraries.framework):
             continue
         candidate = _candidate(stat, environ, python, libraries, root)
-        if candidate.claim is None and libraries.framework == "mpi":
+        if candidate.claim is None and libraries.framework == MPI:
             continue
         if candidate.claim is not None or libraries.framework:
             candidates[pid] = candidate

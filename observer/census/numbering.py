@@ -5,10 +5,10 @@ They come from command lines, from who holds the meeting point, else from the or
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
-from rankscope.observer.census.identity import parse_arguments
+from rankscope.observer.census.identity import Claim, parse_arguments
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +67,25 @@ def number_group(group: Sequence[Member], hub: int | None, whole: bool) -> tuple
         Numbered(pid, place, place, world, certain or (pid == hub and whole), False)
         for place, pid in enumerate(ordered)
     )
+
+
+def number_by_node(claims: Mapping[int, Claim]) -> dict[int, tuple[Claim, bool]]:
+    """Of claims by pid those that are numbered on each host, with their number of all hosts, and whether it is certain.
+
+    number = number of the host x ranks of a host + number on the host, as Lightning counts; hosts have equally many.
+    """
+    sizes: dict[tuple[str, int], int] = {}
+    for claim in claims.values():
+        key = (claim.job, claim.node_rank)
+        sizes[key] = max(sizes.get(key, 0), claim.local_rank + 1)
+    found = {}
+    for pid, claim in claims.items():
+        if claim.node_rank > 0:
+            size = sizes[claim.job, claim.node_rank]
+            number = claim.node_rank * size + claim.local_rank
+            sound = claim.world_size % size == 0 and number < claim.world_size
+            found[pid] = (replace(claim, rank=number), sound)
+    return found
 
 
 def _counted(commands: Sequence[tuple[str, ...]]) -> list[int | None]:

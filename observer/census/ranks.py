@@ -16,14 +16,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rankscope.observer.census.candidates import Candidate, Scan, scan
+from rankscope.observer.census.candidates import MPI, Candidate, Scan, scan
 from rankscope.observer.census.describe import identity_of, read_facts
 from rankscope.observer.census.found import FoundRank, RankCensus, Rejected, Worker
 from rankscope.observer.census.identity import Claim, parse_arguments, parse_later_claim, printable
 from rankscope.observer.census.kinship import Connections
 from rankscope.observer.census.launchers import is_ray_controller, is_tool, launcher_name, ray_actor
 from rankscope.observer.census.live_environ import read_live_environ
-from rankscope.observer.census.numbering import Member, number_group
+from rankscope.observer.census.numbering import Member, number_by_node, number_group
 from rankscope.observer.census.reasons import why_no_rank
 from rankscope.observer.census.titles import title
 from rankscope.observer.census.workers import is_compiler, worker_kind
@@ -68,7 +68,8 @@ class _Census:
         self._reject_launchers()
         self._choose_claimants()
         self._choose_parents_of_ranks()
-        self._number_by_node()
+        for pid, (claim, certain) in number_by_node({pid: one.claim for pid, one in self._chosen.items()}).items():
+            self._chosen[pid] = _Chosen(self._chosen[pid].process, claim, guessed=not certain)
         self._choose_spawned()
         self._choose_unnamed()
         self._resolve_duplicates()
@@ -111,7 +112,13 @@ class _Census:
                 self._chosen[pid] = _Chosen(one, one.claim)
                 continue
             if _same(above.claim, one.claim):
-                continue  # a worker of the rank above, or a rank that mp.spawn made: decided later
+                if above.libraries.framework == MPI != one.libraries.framework:
+                    self._chosen[pid] = _Chosen(one, one.claim)
+                    self._chosen.pop(above.pid, None)
+                    self._rejected[above.pid] = (
+                        "a wrapper around the rank: it has MPI, the process that it started trains"
+                    )
+                continue  # else a worker of the rank above, or a rank that mp.spawn made: decided later
             sibling = self._as_sibling(above, one.claim)
             if sibling is not None:
                 # It is a rank itself and started the others: Lightning, or any script that does the same.
@@ -155,19 +162,6 @@ class _Census:
             if any(pid in linked for linked in connected):
                 claim = replace(first, launcher="its children", rank=least, local_rank=0)
                 self._chosen[pid] = _Chosen(self._loaded[pid], claim)
-
-    def _number_by_node(self) -> None:
-        """Ranks that are numbered on each host: of all hosts they have the number host x ranks of a host + own."""
-        sizes: dict[tuple[str, int], int] = {}
-        for one in self._chosen.values():
-            key = (one.claim.job, one.claim.node_rank)
-            sizes[key] = max(sizes.get(key, 0), one.claim.local_rank + 1)
-        for pid, one in self._chosen.items():
-            claim, size = one.claim, sizes[one.claim.job, one.claim.node_rank]
-            if claim.node_rank > 0:
-                number = claim.node_rank * size + claim.local_rank
-                sound = claim.world_size % size == 0 and number < claim.world_size
-                self._chosen[pid] = _Chosen(one.process, replace(claim, rank=number), guessed=not sound)
 
     def _choose_spawned(self) -> None:
         """Rule 3 for children of one process: those that are connected with each other by TCP are ranks."""

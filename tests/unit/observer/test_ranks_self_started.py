@@ -249,6 +249,19 @@ def test_python_with_mpi_and_its_environment_is_a_rank(tree: Tree) -> None:
     assert {one.pid for one in census.rejected} == {200}
 
 
+def test_what_a_wrapper_with_mpi_starts_is_the_rank(tree: Tree) -> None:
+    for rank in range(2):
+        tree.process(100 + rank, 1, "python", ["python3.11", "wrap.py"], open_mpi(rank, 2), mapped=MPI)
+        tree.process(200 + rank, 100 + rank, "python", LIGHT, open_mpi(rank, 2))
+        tree.process(300 + rank, 200 + rank, "pt_data_worker", LIGHT, open_mpi(rank, 2))
+
+    census = find_ranks(tree.root)
+
+    assert ranks(census) == [(0, 200, False), (1, 201, False)]
+    assert [[worker.pid for worker in rank.workers] for rank in census.ranks] == [[300], [301]]
+    assert "wrapper" in {one.pid: one.reason for one in census.rejected}[100]
+
+
 def test_who_loads_mpi_alone_is_no_rank_of_it(tree: Tree) -> None:
     alone = open_mpi(0, 1) | {"OMPI_MCA_ess": "singleton"}
     tree.process(100, 1, "python", LIGHT, alone)
