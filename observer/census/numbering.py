@@ -72,19 +72,20 @@ def number_group(group: Sequence[Member], hub: int | None, whole: bool) -> tuple
 def number_by_node(claims: Mapping[int, Claim]) -> dict[int, tuple[Claim, bool]]:
     """Of claims by pid those that are numbered on each host, with their number of all hosts, and whether it is certain.
 
-    number = number of the host x ranks of a host + number on the host, as Lightning counts; hosts have equally many.
+    number = number of the host x ranks of a host + number on the host, as Lightning counts; hosts have equally many. A guess where
+    ranks of this host are missing, or may be: one alone, unless it is the last of all.
     """
-    sizes: dict[tuple[str, int], int] = {}
+    here: dict[tuple[str, int], set[int]] = {}
     for claim in claims.values():
-        key = (claim.job, claim.node_rank)
-        sizes[key] = max(sizes.get(key, 0), claim.local_rank + 1)
+        here.setdefault((claim.job, claim.node_rank), set()).add(claim.local_rank)
     found = {}
     for pid, claim in claims.items():
         if claim.node_rank > 0:
-            size = sizes[claim.job, claim.node_rank]
+            seen = here[claim.job, claim.node_rank]
+            size = max(seen) + 1
             number = claim.node_rank * size + claim.local_rank
-            sound = claim.world_size % size == 0 and number < claim.world_size
-            found[pid] = (replace(claim, rank=number), sound)
+            whole = len(seen) == size and claim.world_size % size == 0 and number < claim.world_size
+            found[pid] = (replace(claim, rank=number), whole and (size > 1 or number == claim.world_size - 1))
     return found
 
 

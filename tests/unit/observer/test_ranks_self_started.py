@@ -109,6 +109,16 @@ def test_lightning_on_the_second_of_two_hosts_counts_on(tree: Tree) -> None:
     assert ranks(find_ranks(tree.root)) == [(2, 100, False), (3, 101, False)]
 
 
+@pytest.mark.parametrize("seen, world", [((0, 2), 6), ((0,), 4), ((0, 1, 2), 8)])
+def test_numbers_by_host_are_guesses_where_some_of_the_host_are_missing(
+    tree: Tree, seen: tuple[int, ...], world: int
+) -> None:
+    for local in seen:
+        tree.process(100 + local, 1, "python", LIGHT, lightning(local, world, node=1, master="10.0.0.1"))
+
+    assert all(guessed for _, _, guessed in ranks(find_ranks(tree.root)))
+
+
 def jax_processes(tree: Tree, commands: list[list[str]], parents: list[int], whole: bool = True) -> None:
     """Processes of JAX: all connected with the coordinator in the first, which is connected with itself."""
     for place, (command, parent) in enumerate(zip(commands, parents, strict=True)):
