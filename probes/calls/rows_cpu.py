@@ -24,7 +24,7 @@ def _xla(method: str, name: str, transport: str) -> CallRow:
     return CallRow(
         "libjax_common.so", _method("3xla3cpu", f"{transport}Communicator", method), name, COLLECTIVE, family="xla",
         elsewhere=("xla_extension.so",),
-        # jaxlib before 0.5, when communicators of other devices were another class
+        # jaxlib 0.4 (xla_extension.so)
         formerly=(_method("3xla3cpu", f"{transport}CollectivesCommunicator", method),),
     )  # fmt: skip
 

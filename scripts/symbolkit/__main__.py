@@ -44,7 +44,8 @@ SOURCES = (
     Source("libmpich12", "libmpich.so", ("",), small=True, debian=True),
     Source("nvidia-nccl-cu12", "libnccl.so", ("2.18.3", "2.23.4", "2.28.9")),
     Source("oneccl", "libccl.so", ("2021.14.0", "2022.2.0")),
-    Source("jaxlib", "libjax_common.so", ("0.10.2",)),
+    Source("jaxlib", "xla_extension.so", ("0.4.38",)),
+    Source("jaxlib", "libjax_common.so", ("0.6.2", "0.10.2")),
 )
 
 
@@ -61,9 +62,12 @@ def main() -> int:
             try:
                 name, text = describe(source, version)
             except (OSError, subprocess.CalledProcessError, LookupError) as error:
-                print(f"{source.package} {version}: not to be had: {error}", file=sys.stderr)
+                why = "the registry did not give it" if isinstance(error, subprocess.CalledProcessError) else error
+                print(f"{source.package} {version}: not to be had: {why}", file=sys.stderr)
                 continue
-            if options.check:
+            if options.check and not (DATA / name).exists():
+                print(f"{name}: a version that is not kept")
+            elif options.check:
                 same = (DATA / name).read_text() == text
                 differ += not same
                 print(f"{name}: {'as kept' if same else 'DIFFERS'}")
@@ -115,8 +119,8 @@ def _download(source: Source, version: str) -> Path:
         command = ["apt-get", "download", "-q", source.package]
     else:
         command = [
-            sys.executable, "-m", "pip", "download", "-q", "--no-deps", "--only-binary", ":all:", "-d", str(CACHE),
-            f"{source.package}=={version}",
+            sys.executable, "-m", "pip", "download", "-q", "--retries", "0", "--timeout", "20", "--no-deps",
+            "--only-binary", ":all:", "-d", str(CACHE), f"{source.package}=={version}",
         ]  # fmt: skip
     subprocess.run(command, check=True, cwd=CACHE, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     return _kept(source, version)[-1]

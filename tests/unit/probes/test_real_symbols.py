@@ -17,6 +17,9 @@ FILES = sorted(FOLDER.glob("*.txt"))
 # Functions that these packages are known not to have, each before the version in which it came (None: it never did).
 SINCE: dict[str, dict[str, tuple[int, ...] | None]] = {
     "nccl": {"ncclAlltoAll": (2, 28), "ncclGather": (2, 28), "ncclScatter": (2, 28)},
+    "jaxlib": {
+        row.symbol: (0, 5) for row in CALL_TABLE if row.family == "xla" and row.name in ("broadcast", "send", "recv")
+    },
 }
 ELSEWHERE = {"nccl": ("ncclAllToAll", "ncclAllToAllv")}  # RCCL's spellings
 # Large counts (MPI-4): MPICH has them since 4.0, Open MPI 5 not yet.
@@ -36,7 +39,7 @@ def rows_of(library: str) -> list[CallRow]:
 
 
 def kind_of(path: Path) -> str:
-    return next((kind for kind in ("nccl", "mpich", "openmpi") if kind in path.name), "")
+    return next((kind for kind in ("nccl", "mpich", "openmpi", "jaxlib") if kind in path.name), "")
 
 
 def is_known_absent(row: CallRow, kind: str, version: tuple[int, ...]) -> bool:
@@ -80,5 +83,5 @@ def test_at_least_three_versions_of_each_family_are_kept() -> None:
         for family in {row.family for row in rows_of(library)}:
             versions.setdefault(family, set()).add(version)
     assert {family: len(found) >= 3 for family, found in versions.items()} == {
-        "cuda": True, "nccl": True, "mpi": True, "ccl": False, "xla": False,
+        "cuda": True, "nccl": True, "mpi": True, "ccl": False, "xla": True,
     }  # fmt: skip
