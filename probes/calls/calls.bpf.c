@@ -60,6 +60,11 @@ int rs_call_site(struct pt_regs *ctx)
 		rs_count(RS_C_CALL_SITE_MAP_FULL);
 	return 0;
 }
+#else
+int rs_call_site(struct pt_regs *ctx)
+{
+	return 0; /* nobody walks stacks here */
+}
 #endif
 
 struct rs_call_sum_key {
