@@ -190,13 +190,13 @@ class CallProbe:
             if index not in self._hits:
                 continue
             watched, other = after[0] - self._hits[index][0], after[1] - self._hits[index][1]
-            if watched > self.site_budget_hz * max(processes, 1) * seconds and index in self._sites:
-                self._aside(self.module.release, self._sites.pop(index))
-                self.notes.append(
-                    f"{self.table[index].name} is called more than {self.site_budget_hz:.0f} times a second per process: "
-                    "it is timed, but no longer told where it is called from"
-                )
             if max(watched, other) <= allowed:
+                if watched > self.site_budget_hz * max(processes, 1) * seconds and index in self._sites:
+                    self._aside(self.module.release, self._sites.pop(index))
+                    self.notes.append(
+                        f"{self.table[index].name} is called more than {self.site_budget_hz:.0f} times a second per process: "
+                        "it is timed, but no longer told where it is called from"
+                    )
                 continue
             self._detach(index)
             name, limit = self.table[index].name, f"{self.budget_hz:.0f} times a second"
