@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-import json
 import random
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from labkit import result_file
 from labkit.faults import ALL, Fault, Truth
 from labkit.launch import Job, Plan
+from labkit.result_file import plain
 from labkit.step_times import Pace
 
 # (ranks, hosts), taken in turn by seed.
@@ -84,39 +85,16 @@ class Result:
         return (self.truth.status == "healthy") if self.truth else ALL_GROUPS.get(self.case.fault) == "healthy"
 
     def as_json(self) -> dict[str, Any]:
-        found: dict[str, Any] = _plain(asdict(self))
+        found: dict[str, Any] = plain(asdict(self))
         return found
 
 
 ALL_GROUPS = {name: kind.group for name, kind in ALL.items()}
 
 
-def _plain(value: Any) -> Any:
-    """Sets as sorted lists, so that JSON can hold them."""
-    if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
-    if isinstance(value, (set, frozenset)):
-        return sorted(value)
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return value
-
-
-def save(path: Path, results: Sequence[Result]) -> None:
-    """Write all results, in one piece: an interrupted lab leaves the file of the case before."""
-    draft = path.with_name(path.name + ".draft")
-    draft.write_text(json.dumps([result.as_json() for result in results], indent=1))
-    draft.rename(path)
-
-
 def read(path: Path) -> list[Result]:
     """The results in a file; none where there is no file. ValueError where it is not one of the lab's."""
-    if not path.exists():
-        return []
-    try:
-        return [from_json(item) for item in json.loads(path.read_text())]
-    except (TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"{path} holds no results of this lab: {error}") from None
+    return result_file.read(path, from_json, "this lab")
 
 
 def from_json(item: dict[str, Any]) -> Result:

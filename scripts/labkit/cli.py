@@ -16,11 +16,12 @@ from rich.live import Live
 from rich.text import Text
 
 from labkit import compare, demo, table, verdicts
-from labkit.cases import read, save
+from labkit.cases import read
 from labkit.faults import ALL, CLASSIC, Fault
 from labkit.faults.base import DOSES
 from labkit.machine import guard
 from labkit.machine.shell import EXIT_NOT_GOOD_ENOUGH, EXIT_USAGE, LabError, set_up
+from labkit.result_file import save
 from labkit.run import CPU, SIZES, Bench, Case, Result, judge_again, run_cases
 
 EPILOG = """examples:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from labkit import result_file
 from labkit.cases import truth_from_json
 from labkit.faults.base import Truth
+from labkit.result_file import plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,36 +75,13 @@ class Result:
         return self.seen_s / self.job_s - 1 if self.seen_s is not None and self.job_s else None
 
     def as_json(self) -> dict[str, Any]:
-        found: dict[str, Any] = _plain(asdict(self))
+        found: dict[str, Any] = plain(asdict(self))
         return found
 
 
-def _plain(value: Any) -> Any:
-    """Sets as sorted lists, so that JSON can hold them."""
-    if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
-    if isinstance(value, (set, frozenset)):
-        return sorted(value)
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    return value
-
-
-def save(path: Path, results: Sequence[Result]) -> None:
-    """Write all results in one piece: an interrupted lab leaves the file of the case before."""
-    draft = path.with_name(path.name + ".draft")
-    draft.write_text(json.dumps([result.as_json() for result in results], indent=1))
-    draft.rename(path)
-
-
 def read(path: Path) -> list[Result]:
-    """The results in a file; none where there is no file. ValueError where it is not one of these."""
-    if not path.exists():
-        return []
-    try:
-        return [from_json(item) for item in json.loads(path.read_text())]
-    except (TypeError, KeyError, AttributeError) as error:
-        raise ValueError(f"{path} holds no results of the lab of jobs: {error}") from None
+    """The results in a file; none where there is no file. ValueError where it is not one of the lab's."""
+    return result_file.read(path, from_json, "the lab of jobs")
 
 
 def from_json(item: dict[str, Any]) -> Result:

@@ -15,6 +15,7 @@ from labkit.jobs.rows import BY_NAME, MAIN
 from labkit.jobs.run import judge_again, run_cases
 from labkit.machine import guard
 from labkit.machine.shell import EXIT_NOT_GOOD_ENOUGH, EXIT_USAGE, REPOSITORY, LabError, set_up
+from labkit.result_file import save
 
 # What is asked of a job that has not begun to train, and of no other.
 BEFORE_TRAINING = Building.name
@@ -31,7 +32,7 @@ def act(args: argparse.Namespace) -> int:
     if args.judge_again:
         results = list(judge_again(args.judge_again))
         if args.json:
-            cases.save(args.json, results)
+            save(args.json, results)
         return _end(results)
     _install()
     file = args.resume or args.json
@@ -49,7 +50,7 @@ def act(args: argparse.Namespace) -> int:
             results.append(result)
             _say(result, began, number, len(left))
             if file:
-                cases.save(file, results)
+                save(file, results)
     return _end(results)
 
 

@@ -9,9 +9,9 @@ import pytest
 from labcases import AUGMENT, FOREIGN, PYTHON, result, suspect, verdict
 
 from labkit import compare
-from labkit.cases import save
 from labkit.cli import main
 from labkit.machine.shell import LabError
+from labkit.result_file import save
 
 BEFORE = verdict("fault", {**AUGMENT, "lost_seconds_per_step": 0.1})
 

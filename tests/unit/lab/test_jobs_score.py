@@ -11,9 +11,10 @@ from labcases import suspect
 from labkit import verdicts
 from labkit.faults import Truth
 from labkit.jobs import lines, score, table
-from labkit.jobs.cases import Case, Ranks, Result, read, save
+from labkit.jobs.cases import Case, Ranks, Result, read
 from labkit.jobs.lines import Line
 from labkit.jobs.rows import BY_NAME
+from labkit.result_file import save
 
 PROGRAM = Path(score.__file__).parent / "programs" / "ddp.py"
 START = 1_700_000_000.0

@@ -10,7 +10,8 @@ import pytest
 from labcases import AUGMENT, FOREIGN, HEALTHY, PYTHON, READ, SLOW_READ, UNEVEN, result, suspect, verdict
 
 from labkit import table, verdicts
-from labkit.cases import Result, read, save
+from labkit.cases import Result, read
+from labkit.result_file import save
 from labkit.run import judge_again, judged
 
 BOTH = replace(PYTHON, also=(READ,))
