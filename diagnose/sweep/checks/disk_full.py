@@ -1,7 +1,8 @@
 """File systems have room, in bytes and in inodes.
 
 Asks statvfs of every mounted file system that is not a pseudo one. Full beyond `warning_percent` or `critical_percent` counts only
-while less than `free_gb` is left: 91 % of a 100 TB store is not full. A full disk stops checkpoints, and then the job.
+while less than `free_gb` is left: 91 % of a 100 TB store is not full. A full disk stops checkpoints, and then the job. It is never
+critical as long as `critical_percent` is above 100: whoever may write somewhere can fill it, and nobody must drain a host so.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from rankscope.diagnose.sweep.finding import Finding
 from rankscope.diagnose.sweep.readings.filesystems import Usage, usages
 
 ID = "disk.full"
-SETTINGS = {"warning_percent": 92.0, "critical_percent": 98.0, "free_gb": 20.0}
+SETTINGS = {"warning_percent": 92.0, "critical_percent": 101.0, "free_gb": 20.0}
 
 
 def run(context: Context) -> Iterator[Finding]:

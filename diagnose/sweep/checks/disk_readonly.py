@@ -1,13 +1,15 @@
 """No file system became read-only.
 
-Reads /proc/self/mountinfo, /etc/fstab and the kernel's log. A mount that is read-only on purpose is fine: critical is one that an
-earlier sweep saw writable, that fstab mounts writable, that the kernel says it remounted after an error, or that shut down.
+Reads /proc/self/mountinfo, /etc/fstab, /sys/fs/ext4 and the kernel's log. A mount that is read-only on purpose is fine. One that an
+earlier sweep saw writable, or that fstab mounts writable, is a warning; it is critical where the kernel says why: it shut down, the
+log tells of a remount after an error, or ext4 counts errors. Mounts of users (FUSE) are left out.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 
+from rankscope.diagnose.severity import CRITICAL, OK, WARNING
 from rankscope.diagnose.sweep.context import Context, NotApplicable, Unreadable
 from rankscope.diagnose.sweep.finding import Finding
 from rankscope.diagnose.sweep.readings.filesystems import mounts
@@ -28,11 +30,12 @@ def run(context: Context) -> Iterator[Finding]:
         remounted = set()  # the log cannot be read; os.kmsg says so
     writable = _fstab(context.text("etc/fstab") or "")
     for mount in found:
-        reason = _why(context, mount, remounted, writable)
+        state, reason = _judge(context, mount, remounted, writable)
         if reason:
-            yield context.critical(
-                "/proc/self/mountinfo", "read-only", instance=mount.mount_point, expected="writable", why=reason,
-                action="Drain the host; check the disk, then fsck and remount.",
+            yield context.bad(
+                state, "/proc/self/mountinfo", "read-only", instance=mount.mount_point, expected="writable", why=reason,
+                action="Drain the host; check the disk, then fsck and remount." if state == CRITICAL
+                else "Find out who remounted it, and why; then mount -o remount,rw.",
             )  # fmt: skip
         else:
             read_only = _read_only(mount)
@@ -43,18 +46,24 @@ def run(context: Context) -> Iterator[Finding]:
             )
 
 
-def _why(context: Context, mount: Mount, remounted: set[str], writable: set[str]) -> str:
+def _judge(context: Context, mount: Mount, remounted: set[str], writable: set[str]) -> tuple[str, str]:
+    """(state, why); no reason where nothing is wrong."""
     options = mount.super_options.split(",")
     if "shutdown" in options or "emergency_ro" in options:
-        return "the file system shut itself down after an error"
+        return CRITICAL, "the file system shut itself down after an error"
     if not _read_only(mount):
-        return ""
-    if context.recall(mount.mount_point) == "writable":
+        return OK, ""
+    was_writable = context.recall(mount.mount_point) == "writable"
+    if was_writable:
         context.keep(mount.mount_point, "writable")
-        return "it was writable in an earlier sweep"
-    if mount.source.rpartition("/")[2] in remounted:
-        return "the kernel remounted it after an error"
-    return "/etc/fstab mounts it writable" if mount.mount_point in writable and mount.root == "/" else ""
+    device = mount.source.rpartition("/")[2]
+    if device in remounted:
+        return CRITICAL, "the kernel remounted it after an error"
+    if was_writable or (mount.mount_point in writable and mount.root == "/"):
+        since = "it was writable in an earlier sweep" if was_writable else "/etc/fstab mounts it writable"
+        errors = context.integer("sys/fs", mount.fs_type, device, "errors_count")
+        return (CRITICAL, f"{since}, and its kernel driver counts {errors} errors") if errors else (WARNING, since)
+    return OK, ""
 
 
 def _read_only(mount: Mount) -> bool:

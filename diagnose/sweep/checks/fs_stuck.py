@@ -1,12 +1,14 @@
 """Mounts answer, and no process hangs in the kernel.
 
-Asks statvfs of every mount from a child process, which may hang without harm: a mount that does not answer in `patience_s` is
-critical. Looks twice, `wait_s` apart, for processes in state D (uninterruptible) that did not run meanwhile: a warning, and
-critical if the last sweep saw the same process so. Reads /proc/*/stat and status.
+Asks statvfs of every mount from a child process, which may hang without harm: a mount that does not answer in `patience_s` is a
+warning, and critical if it did not in the last sweep either. Looks twice, `wait_s` apart, for processes in state D
+(uninterruptible) that did not run meanwhile: a warning, and critical if they have not run since the last sweep and the kernel
+waits in a driver, for a file server or a disk (/proc/PID/stack). Mounts of users (FUSE) are not asked. Reads /proc/*/stat, status.
 """
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -15,6 +17,8 @@ from rankscope.diagnose.severity import CRITICAL, WARNING
 from rankscope.diagnose.sweep.context import Context
 from rankscope.diagnose.sweep.finding import Finding
 from rankscope.diagnose.sweep.readings.filesystems import usages
+from rankscope.diagnose.sweep.readings.kernel_stacks import Held, held
+from rankscope.probes.host.mounts import Mount
 from rankscope.probes.host.procfs import pids, proc_path, read_file, read_stat
 
 ID = "fs.stuck"
@@ -36,27 +40,54 @@ def run(context: Context) -> Iterator[Finding]:
     begun = time.monotonic()
     silent = [usage for usage in usages(context, context.number("patience_s")) if not usage.answered]
     for usage in silent:
-        yield context.critical(
-            "statvfs", "no answer", instance=usage.mount.mount_point, expected=f"an answer in {context.number('patience_s'):g} s",
-            why=f"{usage.mount.fs_type} {usage.mount.source} hangs",
-            action="Check the file server and the way to it; umount -l as a last resort.",
-        )  # fmt: skip
+        yield _silent(context, usage.mount)
     stuck: list[_Waiting] = []
     if first:
         time.sleep(max(0.0, context.number("wait_s") - (time.monotonic() - begun)))
         stuck = [one for one in _uninterruptible(context, {one.pid for one in first}) if one in first]
     for one in stuck[: int(context.number("most_shown"))]:
-        key = f"{one.pid}.{one.start_ticks}"
-        since = context.recall(key)
-        context.keep(key, since or f"{context.now_s:.0f}")
-        yield context.bad(
-            CRITICAL if since else WARNING, f"/proc/{one.pid}/stat", "D", instance=f"{one.comm} ({one.pid})",
-            expected="never long in state D", why="it hangs in the kernel" + (", as in the last sweep" if since else ""),
-            action=f"cat /proc/{one.pid}/stack says where; storage, a network mount or a driver hangs.",
-            since_s=float(since) if since else None,
-        )  # fmt: skip
+        yield _hanging(context, one)
     if not stuck and not silent:
         yield context.ok("statvfs, /proc/*/stat", 0.0, unit="hanging")
+
+
+def _silent(context: Context, mount: Mount) -> Finding:
+    """A mount that did not answer: a slow answer may be load, which is no fault; one that never comes is."""
+    key = f"silent {mount.mount_point} {mount.source}"
+    since = context.recall(key)
+    context.keep(key, since or f"{context.now_s:.0f}")
+    return context.bad(
+        CRITICAL if since else WARNING, "statvfs", "no answer", instance=mount.mount_point,
+        expected=f"an answer in {context.number('patience_s'):g} s",
+        why=f"{mount.fs_type} {mount.source} hangs" + (", as in the last sweep" if since else ""),
+        action="Check the file server and the way to it; umount -l as a last resort.", since_s=float(since) if since else None,
+    )  # fmt: skip
+
+
+def _hanging(context: Context, one: _Waiting) -> Finding:
+    """A process that did not run while it was looked at."""
+    key = f"{one.pid}.{one.start_ticks}"
+    run, _, since = (context.recall(key) or "").rpartition(" ")
+    never_ran = since != "" and run == _digest(one.switches)
+    context.keep(key, f"{_digest(one.switches)} {since if never_ran else f'{context.now_s:.0f}'}")
+    try:
+        waits = held(one.pid, root=context.root)
+    except OSError:
+        waits = Held("", False)
+    where = f": it waits for {waits.by}" if waits.by else ""
+    if waits.seen and not waits.by:
+        where = ", in no driver, and for no file server or disk"
+    return context.bad(
+        CRITICAL if never_ran and waits.by else WARNING, f"/proc/{one.pid}/stack", "D", instance=f"{one.comm} ({one.pid})",
+        expected="never long in state D",
+        why=f"it hangs in the kernel{', and has not run since the last sweep' if never_ran else ''}{where}",
+        action=f"cat /proc/{one.pid}/stack says where{'' if waits.seen else '; the sweep has no right to (CAP_SYS_ADMIN)'}.",
+        since_s=float(since) if never_ran else None,
+    )  # fmt: skip
+
+
+def _digest(switches: bytes) -> str:
+    return b".".join(re.findall(rb"\d+", switches)).decode()
 
 
 def _uninterruptible(context: Context, among: set[int] | None) -> list[_Waiting]:

@@ -2,7 +2,7 @@
 
 Reads /proc/pressure/memory ("full": all tasks of the host were stalled at once) as a share of the time since the last sweep, and
 MemAvailable as a share of MemTotal in /proc/meminfo. A host that reclaims or swaps stops its ranks for milliseconds to
-seconds at random moments.
+seconds at random moments. Never critical: any user's program can use memory up.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rankscope.diagnose.sweep.finding import Finding
 from rankscope.probes.host.cpu_memory import sample_host
 
 ID = "mem.pressure"
-SETTINGS = {"warning_percent": 2.0, "critical_percent": 20.0, "available_percent": 2.0}
+SETTINGS = {"warning_percent": 2.0, "available_percent": 2.0}
 _ACTION = "See what uses the memory (ps --sort=-rss, tmpfs, page cache of the job); give it less or the host more."
 
 
@@ -27,7 +27,7 @@ def run(context: Context) -> Iterator[Finding]:
     if memory is not None:
         percent = round(100 * context.grown("full_s", memory.full_s).share, 2)
         yield context.judged(
-            percent, context.number("warning_percent"), context.number("critical_percent"), "/proc/pressure/memory",
+            percent, context.number("warning_percent"), float("inf"), "/proc/pressure/memory",
             unit="%", what="time with all tasks stalled since the last sweep",
             why="tasks wait for memory to be reclaimed or swapped in", action=_ACTION,
         )  # fmt: skip

@@ -2,6 +2,7 @@
 
 Reads /proc/sys/fs/file-nr, the number of processes against kernel.pid_max and threads-max, HugePages in /proc/meminfo, and, on hosts
 with InfiniBand, the "Max locked memory" of ranks found by their RANK variable: RDMA needs it unlimited or in the gigabytes.
+Never critical: any user's program can use limits up.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ def run(context: Context) -> Iterator[Finding]:
         # The default limit on 64 bits is 2^63 - 1, which nobody reaches.
         percent = round(100 * int(words[0][:18]) / int(words[2]), 2)
         yield context.judged(
-            percent, limit, 99.0, "/proc/sys/fs/file-nr", instance="file handles", unit="%", what="used file handles",
+            percent, limit, float("inf"), "/proc/sys/fs/file-nr", instance="file handles", unit="%", what="used file handles",
             why="programs will fail to open files", action="Raise fs.file-max; find who leaks them (lsof).",
         )  # fmt: skip
     loads = (context.text("proc/loadavg") or "").split()
@@ -34,7 +35,7 @@ def run(context: Context) -> Iterator[Finding]:
         most = context.integer(path)
         if most and threads.isdigit():
             yield context.judged(
-                round(100 * int(threads[:12]) / most, 2), limit, 99.0, f"/{path}", instance=name, unit="%", what="used",
+                round(100 * int(threads[:12]) / most, 2), limit, float("inf"), f"/{path}", instance=name, unit="%", what="used",
                 why="no thread can be started", action=f"Raise kernel.{name}; find who starts so many.",
             )  # fmt: skip
     yield from _memlock(context)

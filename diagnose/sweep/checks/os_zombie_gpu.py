@@ -1,7 +1,9 @@
 """No dead or hanging process keeps hold of a GPU.
 
-Where the NVIDIA driver is loaded: looks in /proc for nvidia processes in state D, and for zombies that still have threads: a
-process that the driver does not let go. Their GPU memory comes back only by a reset or reboot. Looks twice, `wait_s` apart.
+Where the NVIDIA driver is loaded: looks in /proc for processes in state D, and for zombies that still have threads, which hang in
+the driver (/proc/PID/task/*/stack): their GPU memory comes back only by a reset or reboot. Looks twice, `wait_s` apart. A zombie
+with threads alone is no fault: any program whose first thread ends early is one. Where the stack may not be read
+(CAP_SYS_ADMIN), a zombie with a hanging thread is a warning.
 """
 
 from __future__ import annotations
@@ -9,14 +11,17 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
+from rankscope.diagnose.severity import CRITICAL, WARNING
 from rankscope.diagnose.sweep.context import Context, NotApplicable
 from rankscope.diagnose.sweep.finding import Finding
 from rankscope.diagnose.sweep.readings.gpus import loaded
+from rankscope.diagnose.sweep.readings.kernel_stacks import NVIDIA, Held, held
 from rankscope.probes.host.procfs import ProcStat, pids, read_stat, threads
 
 ID = "os.zombie-gpu"
 SETTINGS = {"wait_s": 0.5}
 PER_PROCESS = True
+_MOST_THREADS = 256  # of one process
 
 
 def run(context: Context) -> Iterator[Finding]:
@@ -27,13 +32,20 @@ def run(context: Context) -> Iterator[Finding]:
         time.sleep(context.number("wait_s"))
         again = {stat.pid: stat for stat in _look(context, [stat.pid for stat in suspects])}
         suspects = [stat for stat in suspects if stat.pid in again and again[stat.pid].start_ticks == stat.start_ticks]
+    bad = 0
     for stat in suspects:
-        yield context.critical(
-            f"/proc/{stat.pid}/stat", stat.state, instance=f"{stat.comm} ({stat.pid})", expected="to end, or to run",
-            why="it died, but the driver holds its threads" if stat.state == "Z" else "it hangs in the NVIDIA driver",
-            action="Drain the host; reset the GPU or reboot.",
+        waits = _where(context, stat)
+        if waits.by != NVIDIA and (waits.seen or stat.state != "Z"):
+            continue  # fs.stuck tells of it, if it hangs
+        bad += 1
+        dead = "it died, but a thread of it hangs"
+        yield context.bad(
+            CRITICAL if waits.by else WARNING, f"/proc/{stat.pid}/task/*/stack", stat.state,
+            instance=f"{stat.comm} ({stat.pid})", expected="to end, or to run",
+            why=f"{dead if stat.state == 'Z' else 'it hangs'}{' in the NVIDIA driver' if waits.by else '; in what may not be seen'}",
+            action="Drain the host; reset the GPU or reboot." if waits.by else "Look at the stack as root: the driver, or something else?",
         )  # fmt: skip
-    if not suspects:
+    if not bad:
         yield context.ok("/proc/*/stat", 0.0, unit="processes")
 
 
@@ -42,9 +54,28 @@ def _look(context: Context, among: list[int]) -> list[ProcStat]:
     for pid in among:
         try:
             stat = read_stat(pid, context.root)
-            hangs = stat.state == "D" and stat.comm.startswith(("nvidia", "nv-", "UVM"))
-            if hangs or (stat.state == "Z" and len(threads(pid, context.root)) > 1):
+            if stat.state == "D" or (stat.state == "Z" and len(threads(pid, context.root)) > 1):
                 found.append(stat)
         except (OSError, ValueError):
             continue
     return found
+
+
+def _where(context: Context, stat: ProcStat) -> Held:
+    """What its hanging threads wait for: the driver, if one of them does."""
+    seen = True
+    try:
+        tids = threads(stat.pid, context.root)[:_MOST_THREADS]
+    except OSError:
+        return Held("", True)
+    for tid in tids:
+        try:
+            if read_stat(stat.pid, context.root, tid).state != "D":
+                continue
+            waits = held(stat.pid, tid, context.root)
+        except (OSError, ValueError):
+            continue  # ended meanwhile
+        if waits.by == NVIDIA:
+            return waits
+        seen = seen and waits.seen
+    return Held("", seen)

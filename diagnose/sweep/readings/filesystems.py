@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import select
 import subprocess
 import sys
@@ -69,6 +70,7 @@ _NETWORK = (
     "afs",
     "virtiofs",
 )
+_OWNER = re.compile(r"(?:^|,)user_id=(\d+)(?:,|$)")
 MAX_MOUNTS = 200
 _MAX_CHILDREN = 3
 _SCRIPT = """
@@ -106,8 +108,15 @@ def is_network(fs_type: str) -> bool:
     return fs_type.startswith(_NETWORK)
 
 
+def of_user(mount: Mount) -> bool:
+    """Whether a user without root mounted it (fusermount): they decide whether it answers, is full or read-only."""
+    owner = _OWNER.search(mount.super_options)
+    return mount.fs_type.startswith("fuse") and owner is not None and owner[1].strip("0") != ""
+
+
 def mounts(context: Context) -> tuple[Mount, ...]:
-    """Mounts of real file systems, one per device: those of process 1, so that a pod or a sandboxed service sees the host's."""
+    """Mounts of real file systems, one per device, none of users: those of process 1, so that a pod or a sandboxed service
+    sees the host's."""
     return context.shared.get("mounts", lambda: _mounts(context))
 
 
@@ -120,6 +129,8 @@ def _mounts(context: Context) -> tuple[Mount, ...]:
     seen: dict[tuple[int, int], Mount] = {}
     for mount in read_mounts(1 if _foreign(context.root) else "self", context.root).mounts:
         if mount.fs_type in _PSEUDO or mount.mount_point.startswith(("/proc/", "/sys/", "/dev/", "/run/credentials")):
+            continue
+        if of_user(mount):
             continue
         key = (mount.major, mount.minor)
         if key not in seen or len(mount.mount_point) < len(seen[key].mount_point):

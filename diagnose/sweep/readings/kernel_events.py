@@ -18,7 +18,7 @@ IO, MCE, OOM, READONLY, OTHER = "io", "mce", "oom", "readonly", "other"
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """One kind of event. Group 1 of the expression, if it has one, is the instance."""
+    """One kind of event. The expression holds from the beginning of a line; its group, if it has one, is the instance."""
 
     name: str
     family: str
@@ -47,41 +47,66 @@ def _row(name: str, family: str, state: str, expression: str, action: str) -> Pa
 _DISK = "Check the device (smartctl, nvme smart-log) and replace it if it repeats."
 _STUCK = "Look at what the task waits for (its stack is in dmesg); storage or a driver hangs."
 _REBOOT = "Drain the host and reboot it; report the trace to whoever owns the kernel."
+# A disk of the host. Users without root may attach loop devices and removable media of theirs, with any damage on them.
+_DEVICE = r"(?!(?:loop|fd|sr|zram)\d)([a-z]\S{1,31})"
+_OOPS_ENDS = r"[0-9a-f]{4,16} \[#\d{1,6}\](?: [A-Z][A-Z_]*(?:\([a-z]+\))?)*$"
+# Every expression is held against the beginning of a line. Whoever can start a program chooses its name (`comm`, 15
+# characters), and the kernel writes lines that begin with it ("NAME[7]: segfault at …", "NAME invoked oom-killer: …") and
+# lines with names of files in them. So an expression is longer than a name before it allows anything, or it holds for the
+# whole line. `critical` is only what a user without root cannot make a healthy kernel say.
 PATTERNS = (
-    _row("soft-lockup", OTHER, CRITICAL, r"watchdog: BUG: soft lockup - (CPU#\d+)", _REBOOT),
-    _row("hard-lockup", OTHER, CRITICAL, r"(?:Watchdog detected hard LOCKUP on|NMI watchdog:.*hard LOCKUP.*) ?(cpu ?\d+)?", _REBOOT),
-    _row("rcu-stall", OTHER, CRITICAL, r"rcu: INFO: rcu\S* (?:self-)?detected stall", _REBOOT),
-    _row("hung-task", OTHER, WARNING, r"INFO: task (\S{1,64}):\d+ blocked for more than \d+ seconds", _STUCK),
-    _row("panic", OTHER, CRITICAL, r"Kernel panic - not syncing", _REBOOT),
-    _row("oops", OTHER, CRITICAL, r"(?:^|: )(?:BUG: unable to handle|BUG: kernel NULL pointer|Oops: |general protection fault, )", _REBOOT),
-    _row("file-table-full", OTHER, CRITICAL, r"VFS: file-max limit \d+ reached", "Raise fs.file-max."),
-    _row("oom-kill", OOM, WARNING, r"(?:Out of memory|Memory cgroup out of memory): Killed process \d+ \(([^)]{1,64})\)",
+    _row("soft-lockup", OTHER, CRITICAL, r"watchdog: BUG: soft lockup - (CPU#\d+) stuck for ", _REBOOT),
+    _row("hard-lockup", OTHER, CRITICAL, r"(?:NMI )?watchdog: (?:CPU\d+: )?Watchdog detected hard LOCKUP on (cpu ?\d+)", _REBOOT),
+    _row("rcu-stall", OTHER, CRITICAL, r"rcu: INFO: rcu_\w+ (?:self-)?detected (?:expedited )?stall", _REBOOT),
+    _row("hung-task", OTHER, WARNING, r"INFO: task (.{1,15}):\d+ blocked for more than \d+ seconds\.?$", _STUCK),
+    _row("panic", OTHER, CRITICAL, r"Kernel panic - not syncing: ", _REBOOT),
+    _row("oops", OTHER, CRITICAL,
+         r"BUG: unable to handle (?:page fault for address|kernel paging request|kernel NULL pointer)"
+         r"|BUG: kernel NULL pointer dereference, address: |Unable to handle kernel (?:paging request|NULL pointer dereference) at "
+         r"|(?:Oops: )?general protection fault, (?:probably|maybe) for (?:non-canonical )?address "
+         r"|kernel BUG at [^\s:]{1,200}:\d{1,6}!$"
+         rf"|(?:Oops: ){{0,2}}(?:Oops|general protection fault|invalid opcode|stack segment|divide error): {_OOPS_ENDS}"
+         rf"|Internal error: Oops.{{0,80}}: {_OOPS_ENDS}", _REBOOT),
+    _row("file-table-full", OTHER, WARNING, r"VFS: file-max limit \d+ reached", "Find who holds so many (lsof); raise fs.file-max."),
+    _row("oom-kill", OOM, WARNING, r"(?:Out of memory|Memory cgroup out of memory): Killed process \d+ \((.{1,64}?)\)",
          "Give the job more memory, or make it use less; see who was killed."),
     _row("io-error", IO, WARNING,
-         r"(?:blk_update_request: |^|: )(?:critical medium error|I/O error|critical target error), dev (?!fd\d|sr\d)(\w{1,32})", _DISK),
-    _row("buffer-io-error", IO, WARNING, r"Buffer I/O error on dev (?!fd\d|sr\d)(\S{1,32}),", _DISK),
-    _row("nvme-timeout", IO, WARNING, r"nvme (nvme\d+): (?:I/O .*timeout|I/O tag .* timeout)", _DISK),
-    _row("nvme-lost", IO, CRITICAL, r"nvme (nvme\d+): (?:Removing after probe|Disabling device after reset) failure", _DISK),
-    _row("raid-failure", IO, CRITICAL, r"md/raid\S*?:(md\d+): (?:Disk failure|Operation continuing)", "Replace the failed disk."),
-    _row("fs-error", IO, CRITICAL, r"EXT4-fs error \(device ([^)]{1,32})\)", "Take the file system offline and run fsck."),
-    _row("fs-error", IO, CRITICAL, r"XFS \(([^)]{1,32})\): .*(?:[Cc]orruption|Shutting down filesystem|shut down due to)",
+         rf"(?:blk_update_request: |print_req_error: )?(?:critical medium error|I/O error|critical target error), dev {_DEVICE}, sector \d",
+         _DISK),
+    _row("buffer-io-error", IO, WARNING, rf"Buffer I/O error on dev {_DEVICE}, logical block \d", _DISK),
+    _row("nvme-timeout", IO, WARNING,
+         r"nvme (nvme\d+): I/O (?:tag )?\d+ (?:\([0-9a-f:]+\) )?(?:opcode .{1,60} )?QID \d+ timeout", _DISK),
+    _row("nvme-lost", IO, CRITICAL,
+         r"nvme (nvme\d+): (?:Removing after probe failure|Disabling device after reset failure|Device not ready; aborting reset)", _DISK),
+    _row("raid-failure", IO, CRITICAL, r"md/raid\d{0,2}:(md\S{1,30}): (?:Disk failure on |Operation continuing on )",
+         "Replace the failed disk."),
+    _row("fs-error", IO, CRITICAL, rf"EXT4-fs error \(device {_DEVICE}\)", "Take the file system offline and run fsck."),
+    _row("fs-error", IO, CRITICAL,
+         rf"XFS \({_DEVICE}\): (?:Metadata (?:corruption|CRC error) detected at |Corruption of (?:in-memory|on-disk) (?:data|metadata) "
+         r"|(?:Log |Metadata )?I/O [Ee]rror .{0,120}Shutting down filesystem|[Ff]ilesystem has been shut down due to )",
          "Take the file system offline and run xfs_repair."),
-    _row("remounted-readonly", READONLY, CRITICAL, r"EXT4-fs \(([^)]{1,32})\): Remounting filesystem read-only",
+    _row("remounted-readonly", READONLY, CRITICAL, rf"EXT4-fs \({_DEVICE}\): Remounting filesystem read-only$",
          "Drain the host; check the disk, then fsck and remount."),
-    _row("uncorrected-error", MCE, CRITICAL, r"\[Hardware Error\]:.*(?:[Uu]ncorrected|UC, |event severity: fatal)",
+    _row("remounted-readonly", READONLY, CRITICAL, rf"BTRFS info \(device {_DEVICE}(?: state \w{{1,16}})?\): forced readonly$",
+         "Drain the host; check the disk (btrfs device stats), then remount."),
+    _row("uncorrected-error", MCE, CRITICAL,
+         r"(?:mce: |\{\d{1,9}\})?\[Hardware Error\]: .{0,200}(?:[Uu]ncorrected|UC, |event severity: fatal)",
          "Drain the host and have the hardware inspected."),
-    _row("hardware-error", MCE, WARNING, r"(?:mce: )?\[Hardware Error\]: (?:Machine check|CPU \d+: Machine Check|[Cc]orrected)",
+    _row("hardware-error", MCE, WARNING,
+         r"(?:mce: |\{\d{1,9}\})?\[Hardware Error\]: (?:Machine check|CPU \d+: Machine Check|[Cc]orrected)",
          "Read the record (rasdaemon, mcelog); replace what it names if it repeats."),
-    _row("mlx5-power", OTHER, WARNING, r"mlx5_core (\S{1,20}): .*Detected insufficient power on the PCIe slot",
+    _row("mlx5-power", OTHER, WARNING, r"mlx5_core ([0-9a-f:.]{12}).{0,40}: .*Detected insufficient power on the PCIe slot",
          "Check the slot's power budget and the card's seating."),
-    _row("mlx5-temperature", OTHER, WARNING, r"mlx5_core (\S{1,20}): .*Port module event\[error\].*[Hh]igh [Tt]emperature",
+    _row("mlx5-temperature", OTHER, WARNING, r"mlx5_core ([0-9a-f:.]{12}).{0,40}: .*Port module event\[error\].*[Hh]igh [Tt]emperature",
          "Check airflow and the transceiver."),
-    _row("mlx5-health", OTHER, CRITICAL, r"mlx5_core (\S{1,20}): .*(?:health compromised|device's health compromised|fatal error)",
+    _row("mlx5-health", OTHER, CRITICAL,
+         r"mlx5_core ([0-9a-f:.]{12}).{0,40}: .*(?:health compromised|device's health compromised|fatal error)",
          "Drain the host; reset the NIC, inspect it if it repeats."),
-    _row("nfs-timeout", OTHER, WARNING, r"nfs: server (\S{1,64}) not responding", "Check the file server and the way to it."),
-    _row("lustre-evicted", OTHER, WARNING, r"LustreError: .*This client was evicted by (\S{1,64})",
+    _row("nfs-timeout", OTHER, WARNING, r"nfs: server (\S{1,64}) not responding, ", "Check the file server and the way to it."),
+    _row("lustre-evicted", OTHER, WARNING, r"LustreError: \d+-\d: \S{1,80}: This client was evicted by (\S{1,64})",
          "Check the file servers and the fabric."),
-    _row("nccl-segfault", OTHER, WARNING, r"segfault at .* in (libnccl\.so[\w.]{0,16})", "Look at the job that crashed."),
+    _row("nccl-segfault", OTHER, WARNING, r".{1,64}\[\d+\]: segfault at [^/]* in (libnccl\.so[\w.]{0,16})\[",
+         "Look at the job that crashed."),
 )  # fmt: skip
 _QUICK = re.compile("|".join(f"(?:{pattern.expression.pattern})" for pattern in PATTERNS))
 
@@ -106,10 +131,10 @@ def events(messages: Iterable[KernelMessage]) -> tuple[Event, ...]:
     """The lines that mean something, in order. Never raises."""
     found = []
     for message in messages:
-        if not _QUICK.search(message.text):
+        if not _QUICK.match(message.text):
             continue
         for pattern in PATTERNS:
-            match = pattern.expression.search(message.text)
+            match = pattern.expression.match(message.text)
             if match:
                 instance = next((group for group in match.groups() if group), "")
                 found.append(

@@ -93,7 +93,8 @@ def test_a_dead_process_that_the_driver_holds_is_found(tmp_path: Path) -> None:
     with_gpus(host(tmp_path, process(7, "Z", 1)), GPU)
     (tmp_path / "proc/7/task/7").mkdir(parents=True)
     assert state_of(look(tmp_path, "os.zombie-gpu", wait_s=0.0)) == "ok"
-    (tmp_path / "proc/7/task/8").mkdir()
+    put(tmp_path, {"proc/7/task/8/stat": process(8, "D", 1)["proc/8/stat"],
+                   "proc/7/task/8/stack": "[<0>] uvm_va_space_destroy+0x1/0x2 [nvidia_uvm]\n"})  # fmt: skip
     assert state_of(look(tmp_path, "os.zombie-gpu", wait_s=0.0)) == "critical"
 
 

@@ -60,10 +60,14 @@ BY_CHANGE: dict[str, tuple[dict[str, str], dict[str, str], str]] = {
     "cpu.steal": ({}, {"proc/stat": "cpu  2000 0 1000 100000 0 0 0 1000 0 0\n"}, "critical"),
     "cpu.offline": ({}, {f"{CPU}/online": "0-2\n"}, "critical"),
     "cpu.mce": ({}, {"proc/interrupts": "MCE:          2   Machine check exceptions\n"}, "critical"),
-    "mem.pressure": ({}, {"proc/pressure/memory": "some total=900000000\nfull total=900000000\n"}, "critical"),
+    "mem.pressure": ({}, {"proc/pressure/memory": "some total=900000000\nfull total=900000000\n"}, "warning"),
     "mem.oom": ({}, {"proc/vmstat": "oom_kill 2\n", KMSG: line("Out of memory: Killed process 7 (python) total-vm:1")}, "warning"),
     "mem.ecc": ({f"{EDAC}/ce_count": "7", f"{EDAC}/ue_count": "0"}, {f"{EDAC}/ue_count": "1"}, "critical"),
-    "disk.readonly": ({}, {"proc/self/mountinfo": "21 1 8:1 / / ro,relatime - ext4 /dev/sda1 ro\n"}, "critical"),
+    "disk.readonly": (
+        {"sys/fs/ext4/sda1/errors_count": "0\n"},
+        {"proc/self/mountinfo": "21 1 8:1 / / ro,relatime - ext4 /dev/sda1 ro\n", "sys/fs/ext4/sda1/errors_count": "3\n"},
+        "critical",
+    ),
     "disk.errors": ({}, {KMSG: line("I/O error, dev sda, sector 7 op 0x0:(READ)")}, "warning"),
     "disk.slow": ({}, {"proc/diskstats": "   8  0 sda 200 0 1600 90050 100 0 800 50 0 100 100\n"}, "warning"),
     "os.clock-sync": (
@@ -119,15 +123,18 @@ def test_a_full_disk_is_found_and_an_empty_one_not(tmp_path: Path) -> None:
     assert state_of(full) == "warning" and full[0].unit == "%"
 
 
+RPC = "[<0>] rpc_wait_bit_killable+0x1e/0x90 [sunrpc]\n[<0>] nfs4_proc_getattr+0x70/0x110 [nfsv4]\n"
+
+
 def test_a_process_that_hangs_in_the_kernel_is_found(tmp_path: Path) -> None:
     host(tmp_path, process(7, "S", 1))
     assert state_of(look(tmp_path, "fs.stuck", wait_s=0.01)) == "ok"
-    put(tmp_path, {**process(11, "D", 1, "cp"), **process(13, "D", 2, "kworker/0:1")})
+    put(tmp_path, {**process(11, "D", 1, "cp"), **process(13, "D", 2, "kworker/0:1"), "proc/11/stack": RPC})
     done = look_all(tmp_path, "fs.stuck", wait_s=0.01)
     assert [(one.state, one.instance) for one in done.findings] == [("warning", "cp (11)")]
     # WHEN the next sweep sees it still THEN it is critical, and since when is said
     again = look(tmp_path, "fs.stuck", remember(done), done.time_s + 300, wait_s=0.01)
-    assert again[0].state == "critical" and again[0].since_s == done.time_s
+    assert again[0].state == "critical" and again[0].since_s == done.time_s and "NFS" in again[0].why
 
 
 TORCHRUN = "RANK=3\0LOCAL_RANK=3\0WORLD_SIZE=8\0TORCHELASTIC_RUN_ID=none\0MASTER_PORT=29501\0"

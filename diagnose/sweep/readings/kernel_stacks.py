@@ -1,0 +1,75 @@
+"""What of the host a task hangs in: a driver, a file server, a disk; or nothing of that kind.
+
+State D alone accuses nobody: any user can hold a process in it for ever (vfork(2) and a child that sleeps, a FUSE file system of
+their own, a page that userfaultfd(2) keeps back). What counts is where the kernel waits, and only the lowest layers count: the
+lock of a file, say, can be held by somebody who hangs for reasons of their own.
+
+In: /proc/PID/task/TID/stack (CAP_SYS_ADMIN); without that right wchan, which names one function and no module.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from rankscope.probes.host.procfs import ROOT, proc_path, read_file
+
+NVIDIA = "the NVIDIA driver"
+_FRAME = re.compile(r"^\[<[0-9a-f]+>\] ([\w.]+)\+0x[0-9a-f]+/0x[0-9a-f]+(?: \[(\w+)\])?$")
+_STACK_CAP = 16 << 10
+# Module, or how the names of its functions begin where it is built in: what waits there.
+_MODULES = {
+    **dict.fromkeys(("nvidia", "nvidia_uvm", "nvidia_modeset", "nvidia_drm", "nvidia_peermem"), NVIDIA),
+    "amdgpu": "the AMD GPU driver",
+    "sunrpc": "a request to an NFS server",
+    **dict.fromkeys(("ptlrpc", "lnet", "ko2iblnd", "ksocklnd"), "a request to a Lustre server"),
+    "libceph": "a request to a Ceph server",
+    "cifs": "a request to an SMB server",
+    **dict.fromkeys(("mlx5_core", "mlx5_ib", "ib_core", "rdma_cm"), "an RDMA driver"),
+    **dict.fromkeys(("nvme", "nvme_core", "nvme_rdma", "nvme_tcp", "scsi_mod", "sd_mod", "md_mod"), "a disk"),
+}
+_FUNCTIONS = {
+    "rpc_": "sunrpc", "xprt_": "sunrpc", "nvidia_": "nvidia", "uvm_": "nvidia_uvm", "ptlrpc_": "ptlrpc", "mlx5_": "mlx5_core",
+    "nvme_": "nvme_core", "scsi_": "scsi_mod", "blk_mq_get_tag": "sd_mod", "blk_execute_rq": "sd_mod", "submit_bio_wait": "sd_mod",
+}  # fmt: skip
+# A frame of these: somebody without root decides how long it takes.
+_OF_USERS = re.compile(
+    r"^(?:fuse_|handle_userfault|__do_sys_vfork|ptrace_|__refrigerator|.*(?:flock|setlk|posix_lock))"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What a task waits for, in words; '' where it is nothing of the host. `seen` False: neither stack nor wchan says."""
+
+    by: str
+    seen: bool
+
+
+def held(pid: int, tid: int | None = None, root: Path = ROOT) -> Held:
+    """Where a task hangs. Raises OSError where it has ended."""
+    base = (pid, "task", tid) if tid is not None else (pid,)
+    try:
+        text = read_file(proc_path(root, *base, "stack"), _STACK_CAP).decode("ascii", "replace")
+        frames = [(found[1], found[2] or "") for line in text.splitlines() if (found := _FRAME.match(line))]
+    except PermissionError:
+        frames = []
+    if not frames:
+        try:
+            name = read_file(proc_path(root, *base, "wchan"), 256).decode("ascii", "replace").strip()
+        except PermissionError:
+            name = ""
+        frames = [(name, "")] if name not in ("", "0") else []
+    return Held(waits_for(frames), bool(frames))
+
+
+def waits_for(frames: list[tuple[str, str]]) -> str:
+    """Of (function, module), innermost first: what of the host is waited for, '' if nothing is. Never raises."""
+    if any(_OF_USERS.match(function) for function, _ in frames):
+        return ""
+    for function, module in frames:
+        built_in = next((name for start, name in _FUNCTIONS.items() if function.startswith(start)), "")
+        if found := _MODULES.get(module or built_in):
+            return found
+    return ""

@@ -1,0 +1,176 @@
+"""Nobody without root can have a host drained: what any user can bring about is a warning at most."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from sweep_trees import HOUR_S, NOW_S, host, look, look_all, process, put, remember, state_of, twice
+
+from rankscope.diagnose.sweep.context import Context
+from rankscope.diagnose.sweep.readings.filesystems import mounts
+from rankscope.diagnose.sweep.readings.kernel_stacks import held
+from rankscope.probes.host.procfs import read_stat
+
+ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give it up")
+NV = "[<0>] os_acquire_semaphore+0x2c/0x40 [nvidia]\n[<0>] nvidia_ioctl+0x1/0x2 [nvidia]\n"
+FUSE = "[<0>] request_wait_answer+0x1/0x2 [fuse]\n[<0>] fuse_read+0x1/0x2 [fuse]\n[<0>] rpc_wait_bit_killable+0x1/0x2 [sunrpc]\n"
+VFORK = "[<0>] kernel_clone+0x1af/0x3e0\n[<0>] __do_sys_vfork+0x43/0x70\n[<0>] do_syscall_64+0x71/0x280\n"
+
+
+@contextmanager
+def of_nobody(script: str) -> Iterator[int]:
+    """A program that runs without root; its process."""
+    python = os.path.realpath(sys.executable)
+    child = subprocess.Popen(
+        [python, "-I", "-S", "-c", script], user=65534, group=65534, extra_groups=[], cwd="/", start_new_session=True
+    )
+    try:
+        yield child.pid
+    finally:
+        os.killpg(child.pid, signal.SIGKILL)
+        child.wait()
+
+
+def until_state(pid: int, state: str) -> None:
+    deadline = time.monotonic() + 10
+    while read_stat(pid).state != state:
+        assert time.monotonic() < deadline, read_stat(pid)
+        time.sleep(0.01)
+
+
+# Between fork and exec the child of vfork(2) keeps its parent in state D for as long as it likes.
+WAITS_FOR_ITS_CHILD = """
+import ctypes
+child = ctypes.PyDLL(None).vfork()
+if child == 0:
+    ctypes.PyDLL(None).sleep(60)
+    ctypes.PyDLL(None)._exit(0)
+"""
+FIRST_THREAD_ENDS = """
+import ctypes, threading, time
+threading.Thread(target=time.sleep, args=(60,)).start()
+ctypes.PyDLL(None).syscall(60, 0) if __import__("os").uname().machine == "x86_64" else ctypes.PyDLL(None).syscall(93, 0)
+"""
+
+
+@ROOT_ONLY
+def test_a_process_that_waits_for_its_child_in_state_d_is_never_critical(tmp_path: Path) -> None:
+    with of_nobody(WAITS_FOR_ITS_CHILD) as pid:
+        until_state(pid, "D")
+        put(host(tmp_path), {f"proc/{pid}/stack": ""})
+        for name in ("stat", "status", "stack", "wchan"):
+            (tmp_path / f"proc/{pid}/{name}").write_bytes(Path(f"/proc/{pid}/{name}").read_bytes())
+        # WHEN two sweeps see it, five minutes apart, and it has not run in between
+        done = look_all(tmp_path, "fs.stuck", wait_s=0.01)
+        again = look(tmp_path, "fs.stuck", remember(done), NOW_S + 300, wait_s=0.01)
+        waits = held(pid)
+    # THEN it is said, but it speaks against nobody
+    assert [(one.state, one.since_s) for one in again] == [("warning", NOW_S)]
+    assert waits.seen and waits.by == "" and "no driver" in again[0].why
+
+
+@ROOT_ONLY
+def test_a_program_whose_first_thread_has_ended_is_no_dead_process(tmp_path: Path) -> None:
+    with of_nobody(FIRST_THREAD_ENDS) as pid:
+        until_state(pid, "Z")
+        put(host(tmp_path), {"proc/driver/nvidia/version": "NVRM version\n"})
+        for tid in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
+            (tmp_path / f"proc/{pid}/task/{tid}").mkdir(parents=True)
+            (tmp_path / f"proc/{pid}/task/{tid}/stat").write_bytes(Path(f"/proc/{pid}/task/{tid}/stat").read_bytes())
+        (tmp_path / f"proc/{pid}/stat").write_bytes(Path(f"/proc/{pid}/stat").read_bytes())
+        assert state_of(look(tmp_path, "os.zombie-gpu", wait_s=0.01)) == "ok"
+
+
+def with_thread(pid: int, state: str, stack: str) -> dict[str, str]:
+    """A second thread of a process."""
+    stat = process(pid + 1, state, 1)[f"proc/{pid + 1}/stat"]
+    return {f"proc/{pid}/task/{pid + 1}/stat": stat, f"proc/{pid}/task/{pid + 1}/stack": stack}
+
+
+def test_a_process_that_the_driver_does_not_let_go_is_critical(tmp_path: Path) -> None:
+    dead = {**process(7, "Z", 1), "proc/7/task/7/stat": process(7, "Z", 1)["proc/7/stat"], **with_thread(7, "D", NV)}
+    host(tmp_path, {"proc/driver/nvidia/version": "NVRM version\n", **dead})
+    (found,) = look(tmp_path, "os.zombie-gpu", wait_s=0.01)
+    assert (found.state, found.instance) == ("critical", "python (7)") and "driver" in found.why
+    # One that only calls itself so, and hangs in nothing of the driver, is not.
+    put(tmp_path, {"proc/7/task/8/stack": VFORK, **process(11, "D", 1, "nvidia-smi"), "proc/11/task/11/stack": VFORK,
+                   "proc/11/task/11/stat": process(11, "D", 1, "nvidia-smi")["proc/11/stat"]})  # fmt: skip
+    assert state_of(look(tmp_path, "os.zombie-gpu", wait_s=0.01)) == "ok"
+
+
+@pytest.mark.parametrize(("stack", "state"), [(NV, "critical"), (FUSE, "warning"), (VFORK, "warning"), ("", "warning")])
+def test_only_what_hangs_in_the_host_is_critical(tmp_path: Path, stack: str, state: str) -> None:
+    host(tmp_path, {**process(11, "D", 1, "cp"), "proc/11/stack": stack, "proc/11/wchan": "0"})
+    done = look_all(tmp_path, "fs.stuck", wait_s=0.01)
+    assert state_of(look(tmp_path, "fs.stuck", remember(done), NOW_S + 300, wait_s=0.01)) == state
+
+
+def test_a_process_that_ran_since_the_last_sweep_does_not_hang_since_then(tmp_path: Path) -> None:
+    host(tmp_path, {**process(11, "D", 1, "cp"), "proc/11/stack": NV})
+    done = look_all(tmp_path, "fs.stuck", wait_s=0.01)
+    put(tmp_path, {"proc/11/status": "Name:\tcp\nTgid:\t11\nvoluntary_ctxt_switches:\t1009\n"})
+    assert state_of(look(tmp_path, "fs.stuck", remember(done), NOW_S + 300, wait_s=0.01)) == "warning"
+
+
+OF_A_USER = "30 21 0:40 / /home/u/mnt {0},relatime - fuse.sshfs host:/ {0},user_id=1000,group_id=1000\n"
+OF_THE_HOST = (
+    "21 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw\n30 21 0:40 / /data rw - fuse.s3 b rw,user_id=0,group_id=0\n"
+)
+
+
+def test_mounts_of_users_are_not_asked(tmp_path: Path) -> None:
+    # Each that hangs would cost a second, and after three the mounts of the host would not be asked any more.
+    host(tmp_path, {"proc/self/mountinfo": OF_THE_HOST + OF_A_USER.format("rw").replace("30 21 0:40", "31 21 0:41")})
+    assert [mount.mount_point for mount in mounts(Context("disk.full", {}, tmp_path))] == ["/", "/data"]
+
+
+def test_a_user_s_mount_that_became_read_only_is_nobody_s_business(tmp_path: Path) -> None:
+    base = "21 1 8:1 / / rw,relatime - ext4 /dev/sda1 rw\n"
+    host(tmp_path, {"proc/self/mountinfo": base + OF_A_USER.format("rw")})
+    assert state_of(twice(tmp_path, "disk.readonly", {"proc/self/mountinfo": base + OF_A_USER.format("ro")})) == "ok"
+
+
+def test_a_read_only_file_system_without_a_word_of_the_kernel_is_a_warning(tmp_path: Path) -> None:
+    host(tmp_path)
+    assert (
+        state_of(twice(tmp_path, "disk.readonly", {"proc/self/mountinfo": "21 1 8:1 / / ro - ext4 /dev/sda1 ro\n"}))
+        == "warning"
+    )
+
+
+def test_a_mount_that_does_not_answer_is_critical_only_when_it_never_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from rankscope.diagnose.sweep.checks import fs_stuck
+    from rankscope.diagnose.sweep.readings.filesystems import Usage
+
+    host(tmp_path, {"proc/self/mountinfo": "21 1 0:40 / /data rw - nfs4 filer:/x rw\n"})
+    monkeypatch.setattr(fs_stuck, "usages", lambda context, _: [Usage(mount, False) for mount in mounts(context)])
+    done = look_all(tmp_path, "fs.stuck", wait_s=0.01)
+    assert [one.state for one in done.findings] == ["warning"]
+    (again,) = look(tmp_path, "fs.stuck", remember(replace(done)), NOW_S + 300, wait_s=0.01)
+    assert (again.state, again.since_s) == ("critical", NOW_S)
+
+
+def test_what_any_user_can_use_up_is_a_warning_at_most(tmp_path: Path) -> None:
+    # GIVEN a full disk, no memory, no file handles, no processes left, a disk that is overrun, and the kernel's words for it
+    host(tmp_path)
+    put(tmp_path, {"dev/kmsg": "6,17,100000000000,-;VFS: file-max limit 100000 reached\n"})
+    assert state_of(look(tmp_path, "os.kmsg")) == "warning"
+    assert state_of(look(tmp_path, "disk.full", warning_percent=0.0, free_gb=1e9)) == "warning"
+    used_up = {
+        "os.limits": {"proc/sys/fs/file-nr": "100000 0 100000\n", "proc/loadavg": "9 9 9 1/99999 4\n"},
+        "disk.slow": {"proc/diskstats": "   8  0 sda 200 0 1600 9005000 100 0 800 50 0 100 100\n"},
+        "mem.pressure": {"proc/pressure/memory": f"some total=7\nfull total={int(HOUR_S * 1e6)}\n"},
+    }
+    for identifier, change in used_up.items():
+        assert state_of(twice(host(tmp_path / identifier), identifier, change)) == "warning", identifier
