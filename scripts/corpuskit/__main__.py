@@ -1,0 +1,9 @@
+"""python -m corpuskit"""
+
+import sys
+
+from corpuskit.cli import main
+
+# Guarded: the processes that judge import this module again.
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,167 @@
+"""The command line of scripts/corpus."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from corpuskit import files, tables
+from corpuskit.archive import HOME, SUFFIX, Corpus, archives, name_of, opened, pack, unpack
+from corpuskit.case import Case
+from corpuskit.from_labs import Recording, cases
+from corpuskit.judging import judges
+from corpuskit.paths import Replacements
+from labkit.machine.shell import EXIT_NOT_GOOD_ENOUGH, EXIT_USAGE, LabError
+
+EPILOG = """examples:
+  scripts/corpus add jobs-1 lab-out/jobs --beside-work      kept cases of a lab into an archive (made if there is none)
+  scripts/corpus list                                       every case with its truth
+  scripts/corpus judge --json now.json                      all cases judged: tables per kind and job, lost time, calibration
+  scripts/corpus judge --only cpu --bad                     only keys with "cpu", and what was said where it was not right
+  scripts/corpus judge --hold                               write the table that the tests hold later versions to
+  scripts/corpus compare before.json now.json               which cases changed
+
+exit codes: 0 good, 1 not as good as the table (judge) or worse than before (compare), 64 wrong usage"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = _parser().parse_args(argv)
+    try:
+        code: int = args.act(args)
+    except LabError as error:
+        print(f"corpus: {error}", file=sys.stderr)
+        if error.help:
+            print(f"        {error.help}", file=sys.stderr)
+        return error.exit_code
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return code
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> None:  # type: ignore[override]
+        self.print_usage(sys.stderr)
+        self.exit(EXIT_USAGE, f"corpus: {message}\n")
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        prog="scripts/corpus",
+        description=sys.modules["corpuskit"].__doc__,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    add = commands.add_parser("add", help="put kept cases of the labs into an archive")
+    add.add_argument("archive", help="its name, or a file")
+    add.add_argument("folders", type=Path, nargs="+", metavar="DIR", help="of scripts/lab --keep")
+    add.add_argument("--beside-work", action="store_true", help="other work ran on that machine meanwhile")
+    add.add_argument("--code", default="", help="version that recorded them (default: what git says of DIR)")
+    add.add_argument("--replace", action="append", default=[], metavar="OLD=NEW", help="a path of that machine")
+    add.set_defaults(act=_add)
+    listed = commands.add_parser("list", help="what cases there are")
+    _which(listed)
+    listed.set_defaults(act=_list)
+    judge = commands.add_parser("judge", help="judge all cases and count")
+    _which(judge)
+    judge.add_argument("--json", type=Path, metavar="FILE", help="write every answer and every table")
+    judge.add_argument("--bad", action="store_true", help="say of each case that is not right first what was said")
+    judge.add_argument("--hold", action="store_true", help=f"write {files.HELD.name}: later versions are held to it")
+    judge.set_defaults(act=_judge)
+    compare = commands.add_parser("compare", help="which cases changed between two judgings")
+    compare.add_argument("before", type=Path)
+    compare.add_argument("after", type=Path)
+    compare.set_defaults(act=_compare)
+    return parser
+
+
+def _which(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--archives", type=Path, default=HOME, metavar="DIR", help="where they lie (tests/data/windows)"
+    )
+    parser.add_argument("--only", default="", metavar="TEXT", help="cases with this in archive/name, kind or job")
+    parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, metavar="N", help="that judge")
+
+
+def chosen(corpus: Corpus, text: str) -> list[Case]:
+    found = [case for case in corpus.cases if any(text in word for word in (case.key, case.kind, case.job))]
+    if not found:
+        raise LabError(f"no case has {text!r} in its name", exit_code=EXIT_USAGE)
+    return found
+
+
+def _add(args: argparse.Namespace) -> int:
+    place = Path(args.archive) if args.archive.endswith(SUFFIX) else HOME / f"{args.archive}{SUFFIX}"
+    pairs = []
+    for text in args.replace:
+        old, equals, new = text.partition("=")
+        if not (old and equals):
+            raise LabError(f"--replace {text}: not OLD=NEW", exit_code=EXIT_USAGE)
+        pairs.append((old, new))
+    replacements = Replacements(tuple(pairs))
+    with tempfile.TemporaryDirectory(prefix="corpus-") as folder:
+        there = Path(folder) / name_of(place)
+        known = {case.name: case for case in (unpack(place, there) if place.exists() else [])}
+        before = len(known)
+        recording = Recording(name_of(place), not args.beside_work, args.code)
+        for source in args.folders:
+            for case in cases(source, recording, there, replacements):
+                known[case.name] = case
+        if replacements.strange:
+            roots = ", ".join(f"/{root}" for root in sorted(replacements.strange))
+            raise LabError(f"the windows name paths of this machine, below {roots}", "Give --replace.", EXIT_USAGE)
+        pack(place, known.values(), there)
+    windows = len({one for case in known.values() for one in (*case.windows, *case.baseline)})
+    size = place.stat().st_size / 1024
+    doubtful = sum(bool(case.doubt) for case in known.values())
+    print(
+        f"{place.name}: {len(known)} cases ({before} before), {doubtful} of doubtful truth; {windows} windows, "
+        f"{size:.0f} KB, {size / max(windows, 1):.1f} KB per window"
+    )
+    return 0
+
+
+def _list(args: argparse.Namespace) -> int:
+    with opened(archives(args.archives)) as corpus:
+        for case in chosen(corpus, args.only):
+            truth = case.truth
+            steps = " → ".join(f"{1e3 * value:.0f}" if value else "none" for value in (case.healthy_s, case.during_s))
+            who = f" ranks {','.join(map(str, truth.ranks))}" if truth.ranks else ""
+            notes = [case.recorded, case.code, "quiet" if case.quiet else "beside other work", case.doubt]
+            print(f"{case.key}: {case.job}, {case.ranks} ranks, {truth.status}{who} {truth.function or ''}".rstrip()
+                  + f", step {steps} ms [{'; '.join(filter(None, notes))}]")  # fmt: skip
+        print(f"{len(corpus.cases)} cases in {len(archives(args.archives))} archives")
+    return 0
+
+
+def _judge(args: argparse.Namespace) -> int:
+    with opened(archives(args.archives)) as corpus:
+        wanted = chosen(corpus, args.only)
+        began = time.monotonic()
+        with judges(corpus, args.processes) as judge:
+            judged = list(zip(wanted, judge(wanted), strict=True))
+        took = time.monotonic() - began
+        whole = len(wanted) == len(corpus.cases)
+    if args.bad:
+        print("\n".join([*tables.bad_table(judged), ""]))
+    print("\n".join(tables.report(judged)))
+    print(f"{len(judged)} cases judged in {took:.1f} s by {args.processes} processes")
+    if args.json:
+        files.write(args.json, judged)
+    if args.hold and whole:
+        files.hold(judged)
+    worse = list(files.fallen(judged)) if whole and args.archives == HOME and files.HELD.exists() else []
+    print("\n".join(f"worse than {files.HELD.name}: {line}" for line in worse), end="\n" if worse else "")
+    return EXIT_NOT_GOOD_ENOUGH if worse else 0
+
+
+def _compare(args: argparse.Namespace) -> int:
+    lines, good = files.compared(files.read(args.before), files.read(args.after))
+    print("\n".join(lines))
+    return 0 if good else EXIT_NOT_GOOD_ENOUGH

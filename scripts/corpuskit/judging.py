@@ -1,0 +1,165 @@
+"""Cases judged side by side by the diagnoser as it is now, or with other numbers."""
+
+from __future__ import annotations
+
+import json
+import multiprocessing
+import os
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from corpuskit import overrides
+from corpuskit.archive import Corpus
+from corpuskit.case import Case
+from corpuskit.overrides import Overrides
+from labkit import verdicts
+from labkit.jobs.score import outcome_of
+
+# Uneven by design: told beside a fault, but nothing that the fault took.
+DESIGNED = {"stage-imbalance", "data-imbalance"}
+_TOGETHER = 8  # cases that a process is given at once
+# Numeric libraries must not start a thread per core in each of the processes.
+_ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What was said about a case, against its truth.
+
+    outcome: one of verdicts.FIRST … FAILED. right: whether the first suspect of an accusation is a culprit. lost_s: of all who
+    are accused, of each step. seconds: how long it took to judge.
+    """
+
+    key: str
+    outcome: str
+    said: str
+    accused: bool = False
+    right: bool = False
+    confidence: float = 0.0
+    lost_s: float = 0.0
+    verdict: str = ""
+    seconds: float = 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Judge(Protocol):
+    """Judges cases with some numbers of the diagnoser replaced."""
+
+    def __call__(self, cases: Sequence[Case], numbers: Overrides = ...) -> list[Answer]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """Cases with the folders of their windows and earlier windows."""
+
+    cases: tuple[tuple[Case, tuple[Path, ...], tuple[Path, ...]], ...]
+    numbers: tuple[tuple[str, Any], ...] = ()
+
+
+def tasks(corpus: Corpus, cases: Sequence[Case], numbers: Overrides, together: int = _TOGETHER) -> Iterator[Task]:
+    """The work in pieces, each for one process."""
+    for start in range(0, len(cases), together):
+        chosen = cases[start : start + together]
+        places = [(case, tuple(corpus.windows(case)), tuple(corpus.baseline(case))) for case in chosen]
+        yield Task(tuple(places), tuple(numbers.items()))
+
+
+class Judges:
+    """Processes that judge. Make them with `judges`."""
+
+    def __init__(self, corpus: Corpus, pool: Any) -> None:
+        self._corpus = corpus
+        self._pool = pool
+
+    def __call__(self, cases: Sequence[Case], numbers: Overrides | None = None) -> list[Answer]:
+        found = {answer.key: answer for answer in self.run(tasks(self._corpus, cases, numbers or {}))}
+        return [found[case.key] for case in cases]
+
+    def run(self, work: Iterable[Task]) -> Iterator[Answer]:
+        for answers in self._pool.imap_unordered(judge_task, work):
+            yield from answers
+
+    def run_whole(self, work: Iterable[Task]) -> Iterator[tuple[Task, list[Answer]]]:
+        """Each piece with its answers, as soon as it is done."""
+        yield from self._pool.imap_unordered(judge_task_named, work)
+
+
+@contextmanager
+def judges(corpus: Corpus, processes: int) -> Iterator[Judges]:
+    """So many processes that judge cases of this corpus."""
+    for name in _ONE_THREAD:
+        os.environ.setdefault(name, "1")
+    # Started anew, not forked: what a judge imports must be its own, and threads of a parent do not survive a fork.
+    with multiprocessing.get_context("spawn").Pool(processes) as pool:
+        yield Judges(corpus, pool)
+
+
+def judge_task_named(task: Task) -> tuple[Task, list[Answer]]:
+    return task, judge_task(task)
+
+
+def judge_task(task: Task) -> list[Answer]:
+    """In one of the processes."""
+    overrides.apply(dict(task.numbers))
+    return [_judge(*one) for one in task.cases]
+
+
+_windows: dict[Path, Any] = {}  # of this process: what was read once is judged many times
+
+
+def _judge(case: Case, windows: Sequence[Path], baseline: Sequence[Path]) -> Answer:
+    from rankscope.diagnose.solve.judge import diagnose
+    from rankscope.diagnose.verdict.as_json import to_json
+
+    began = time.perf_counter()
+    try:
+        printed = to_json(diagnose([_read(one) for one in windows], [_read(one) for one in baseline]))
+    except Exception as error:  # whatever it is, it is this case's answer, and the other cases go on
+        return Answer(case.key, verdicts.FAILED, f"{type(error).__name__}: {error}")
+    return answer(case, printed, time.perf_counter() - began)
+
+
+def _read(place: Path) -> Any:
+    from rankscope.observer.window.folder import read_window
+
+    if place not in _windows:
+        _windows[place] = read_window(place)
+    return _windows[place]
+
+
+def answer(case: Case, printed: str, seconds: float = 0.0) -> Answer:
+    """A verdict against the truth of a case."""
+    try:
+        verdict = verdicts.parse(printed)
+    except verdicts.BadVerdict as error:
+        return Answer(case.key, verdicts.FAILED, f"no verdict: {error}")
+    outcome = outcome_of(verdict, case.truth)
+    right = verdicts.first_is_right(verdict, case.truth)
+    if right and case.place and not _on_its_lines(case, verdict.suspects[0]):
+        right, outcome = False, verdicts.WRONG
+    return Answer(
+        key=case.key,
+        outcome=outcome,
+        said=f"{verdict.status}: " + ("; ".join(map(str, verdict.suspects[:3])) or "nobody"),
+        accused=verdict.accuses,
+        right=right,
+        confidence=verdict.suspects[0].confidence if verdict.suspects else 0.0,
+        lost_s=sum(one.lost_s for one in verdict.suspects if one.cause not in DESIGNED) if verdict.accuses else 0.0,
+        verdict=printed,
+        seconds=seconds,
+    )
+
+
+def _on_its_lines(case: Case, suspect: verdicts.Suspect) -> bool:
+    """Whether a function that has the right name is the one that was meant; anything else is not held against its lines."""
+    function = json.loads(suspect.said)["function"]
+    if case.place is None or not function or str(function["name"]).rsplit(".", 1)[-1] != case.truth.function:
+        return True
+    where = case.place
+    return Path(function["file"]).name == where.file and where.first <= int(function["line"]) <= where.last

@@ -1,0 +1,190 @@
+"""What is counted over judged cases: per kind, per job, lost time, calibration. Pure; lines of at most 100 columns."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from corpuskit.case import STRONG, WEAK, Case
+from corpuskit.judging import Answer
+from labkit import verdicts
+
+Judged = tuple[Case, Answer]
+LOST_POINTS = 5.0
+_TENTHS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Count:
+    """Of some cases how many there are, and how they ended."""
+
+    cases: int = 0
+    first: int = 0
+    in_three: int = 0
+    wrong: int = 0
+    silent: int = 0
+    failed: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.first}/{self.cases}" if self.cases else "-"
+
+    @property
+    def percent(self) -> str:
+        return f"{100 * self.first / self.cases:.1f} %" if self.cases else "-"
+
+
+def count(judged: Sequence[Judged]) -> Count:
+    def of(outcome: str) -> int:
+        return sum(answer.outcome == outcome for _, answer in judged)
+
+    return Count(
+        cases=len(judged),
+        first=of(verdicts.FIRST),
+        in_three=of(verdicts.IN_THREE),
+        wrong=of(verdicts.WRONG),
+        silent=of(verdicts.SILENT),
+        failed=of(verdicts.FAILED),
+    )
+
+
+def grouped(judged: Sequence[Judged], key: Callable[[Case], str]) -> dict[str, list[Judged]]:
+    found: dict[str, list[Judged]] = {}
+    for one in sorted(judged, key=lambda one: key(one[0])):
+        found.setdefault(key(one[0]), []).append(one)
+    return found
+
+
+def by_dose(judged: Sequence[Judged]) -> dict[str, Count]:
+    return {dose: count([one for one in judged if one[0].dose == dose]) for dose in (STRONG, WEAK)}
+
+
+def innocent_accused(judged: Sequence[Judged]) -> list[Judged]:
+    """Healthy and imbalanced windows, and those of jobs that had not begun, in which somebody is accused."""
+    return [one for one in judged if not one[0].guilty and (one[1].accused or one[1].outcome == verdicts.WRONG)]
+
+
+def count_table(judged: Sequence[Judged], title: str, key: Callable[[Case], str]) -> Iterator[str]:
+    """A line per group: right first by dose, then how the others ended."""
+    yield f"{title:<28}{'strong':>9}{'weak':>9}{'in three':>10}{'silent':>8}{'wrong':>7}{'failed':>8}"
+    for name, among in grouped(judged, key).items():
+        all_of_them, doses = count(among), by_dose(among)
+        yield (
+            f"{name:<28}{doses[STRONG]!s:>9}{doses[WEAK]!s:>9}{all_of_them.in_three:>10}{all_of_them.silent:>8}"
+            f"{all_of_them.wrong:>7}{all_of_them.failed:>8}"
+        )
+
+
+def totals(judged: Sequence[Judged]) -> Iterator[str]:
+    guilty = [one for one in judged if one[0].guilty]
+    for dose, found in by_dose(guilty).items():
+        yield f"{dose} faults right first: {found} ({found.percent})"
+    for quiet, words in ((True, "on a quiet machine"), (False, "beside other work")):
+        found = count([one for one in guilty if one[0].quiet == quiet])
+        if found.cases:
+            yield f"  of them {words}: {found} ({found.percent}), {found.silent} silent, {found.wrong} wrong"
+    innocent = len(judged) - len(guilty)
+    if innocent:
+        yield f"healthy and imbalanced windows accused: {len(innocent_accused(judged))} of {innocent}"
+    doubtful = [one for one in judged if one[0].doubt]
+    if doubtful:
+        yield f"cases of doubtful truth among all these: {count(doubtful)} right"
+
+
+@dataclass(frozen=True, slots=True)
+class LostTime:
+    """Predicted less true lost time, in points of the step: over cases whose culprit comes first."""
+
+    cases: int
+    median: float
+    p90: float  # of the absolute difference
+    within: float  # share within LOST_POINTS
+
+
+def lost_points(case: Case, answer: Answer) -> float | None:
+    """Points of the step by which the lost time is too high; None where there is none to compare."""
+    if not answer.right or case.lost_s is None or not case.during_s:
+        return None
+    return 100 * (answer.lost_s - case.lost_s) / case.during_s
+
+
+def lost_time(judged: Sequence[Judged]) -> LostTime | None:
+    points = np.array([found for one in judged if (found := lost_points(*one)) is not None])
+    if not len(points):
+        return None
+    off = np.abs(points)
+    return LostTime(
+        len(points), float(np.median(points)), float(np.percentile(off, 90)), float(np.mean(off <= LOST_POINTS))
+    )
+
+
+def lost_table(judged: Sequence[Judged]) -> Iterator[str]:
+    yield f"{'lost time, points of step':<28}{'cases':>7}{'median':>9}{'p90 of |.|':>12}{'within 5':>10}"
+    groups = {"all": list(judged), **grouped(judged, lambda case: case.kind)}
+    for name, among in groups.items():
+        found = lost_time(among)
+        if found:
+            yield f"{name:<28}{found.cases:>7}{found.median:>+9.1f}{found.p90:>12.1f}{100 * found.within:>8.0f} %"
+    untouched = [
+        100 * (case.during_s / case.healthy_s - 1)
+        for case, _ in judged
+        if case.truth.status == "healthy" and case.healthy_s and case.during_s
+    ]
+    if untouched:
+        off = np.percentile(np.abs(untouched), 90)
+        yield f"the truth itself: healthy steps changed by {np.median(untouched):+.1f} % (median), 90 % by less than {off:.1f} %"
+
+
+@dataclass(frozen=True, slots=True)
+class Tenth:
+    """Accusations of about one confidence."""
+
+    low: float
+    count: int
+    mean: float
+    right: float
+
+
+def calibration(judged: Sequence[Judged]) -> list[Tenth]:
+    accusations = [answer for _, answer in judged if answer.accused]
+    found = []
+    for tenth in range(_TENTHS):
+        among = [one for one in accusations if min(int(one.confidence * _TENTHS), _TENTHS - 1) == tenth]
+        if among:
+            mean = sum(one.confidence for one in among) / len(among)
+            found.append(Tenth(tenth / _TENTHS, len(among), mean, sum(one.right for one in among) / len(among)))
+    return found
+
+
+def calibration_table(judged: Sequence[Judged]) -> Iterator[str]:
+    yield f"{'confidence':<14}{'accusations':>12}{'mean':>7}{'right':>8}{'off':>8}"
+    for each in calibration(judged):
+        yield (
+            f"{f'{each.low:.1f}-{each.low + 1 / _TENTHS:.1f}':<14}{each.count:>12}{each.mean:>7.2f}{each.right:>8.2f}"
+            f"{100 * (each.mean - each.right):>+8.1f}"
+        )
+    off = [(answer.confidence - answer.right) ** 2 for _, answer in judged if answer.accused]
+    if off:
+        yield f"Brier score {sum(off) / len(off):.3f}"
+
+
+def bad_table(judged: Sequence[Judged]) -> Iterator[str]:
+    """Whatever was not right first, a line each."""
+    for case, answer in judged:
+        if answer.outcome != verdicts.FIRST:
+            notes = [word for word, there in (("beside other work", not case.quiet), (case.doubt, case.doubt)) if there]
+            yield f"{case.key}: {answer.outcome}, {answer.said}" + (f" [{'; '.join(notes)}]" if notes else "")
+
+
+def report(judged: Sequence[Judged]) -> Iterator[str]:
+    """Everything that `judge` prints."""
+    yield from count_table(judged, "kind", lambda case: case.kind)
+    yield ""
+    yield from count_table(judged, "job", lambda case: case.job)
+    yield ""
+    yield from lost_table(judged)
+    yield ""
+    yield from calibration_table(judged)
+    yield ""
+    yield from totals(judged)
