@@ -1,6 +1,6 @@
 """One window of observation, from an untouched host to a `Window`.
 
-  census → probes loaded, processes watched → (aligned start) → run → (end) → rows → one Window per job
+  census → probes loaded, processes watched → (aligned start) → run → (end) → rows → one Window per job → census: what changed
 
 Windows start at whole multiples of `align_s` of Unix time, so that hosts that are asked at about the same moment observe
 the same interval without talking to each other.
@@ -15,10 +15,12 @@ from pathlib import Path
 
 from rankscope.observer.census.found import FoundRank, RankCensus
 from rankscope.observer.census.ranks import find_ranks
+from rankscope.observer.finish.changes import with_changes
 from rankscope.observer.finish.windows import close_windows
 from rankscope.observer.live import observation
 from rankscope.observer.live.observation import Progress
 from rankscope.observer.window.folder import Window, prepare_place, write_window
+from rankscope.observer.window.jobs import matching, names
 from rankscope.probes.errors import NoRanks, NotPermitted, UsageError
 
 _WARM_UP_S = 0.4  # threads must have left the CPU once before their absences are known
@@ -57,7 +59,8 @@ def record(options: RecordOptions, progress: Progress = lambda _: None) -> list[
         raise NotPermitted("observing other users' processes needs root")
     if options.out is not None:
         prepare_place(options.out)  # a full disk is better known before the window than after it
-    ranks = choose(find_ranks(options.root), options)
+    here = find_ranks(options.root)
+    ranks = choose(here, options)
     progress(f"{len(ranks)} ranks found; loading kernel probes")
     running = observation.begin(ranks, hz=options.hz, root=options.root, verbose=options.verbose)
     try:
@@ -74,6 +77,7 @@ def record(options: RecordOptions, progress: Progress = lambda _: None) -> list[
         windows = close_windows(running, before, start, start_ns, options.hz)
     finally:
         running.close()
+    windows = with_changes(windows, here.ranks, find_ranks(options.root).ranks)
     if options.out is None:
         return [Recorded(window, None) for window in windows]
     return [Recorded(window, write_window(window, options.out)) for window in windows]
@@ -81,17 +85,17 @@ def record(options: RecordOptions, progress: Progress = lambda _: None) -> list[
 
 def choose(census: RankCensus, options: RecordOptions) -> tuple[FoundRank, ...]:
     """The ranks that were asked for. NoRanks, with the nearest misses, where there are none."""
+    titles = {rank.identity.job: rank.identity.title for rank in census.ranks}
+    meant = titles if options.job is None else matching(options.job, titles)
     ranks = tuple(
-        rank
-        for rank in census.ranks
-        if (not options.pids or rank.pid in options.pids) and (options.job is None or rank.identity.job == options.job)
+        rank for rank in census.ranks if (not options.pids or rank.pid in options.pids) and rank.identity.job in meant
     )
     if ranks:
         return ranks
     for pid in options.pids:
         raise NoRanks(f"pid {pid} is not a rank: {_why_not(pid, census, options.root)}")
     if census.ranks:
-        jobs = ", ".join(sorted({rank.identity.job for rank in census.ranks}))
+        jobs = ", ".join(sorted(names(titles).values()))
         raise NoRanks(f"no rank here belongs to the job {options.job}; there are: {jobs}")
     near = "; ".join(f"pid {rejected.pid} ({rejected.comm}): {rejected.reason}" for rejected in census.rejected[:3])
     raise NoRanks("no training process found on this host" + (f" ({near})" if near else ""))

@@ -14,13 +14,13 @@ from rankscope.observer.window.folder import Window
 from rankscope.probes.errors import RankscopeError
 
 
-def remember(history: History, windows: Sequence[Window], verdict: Verdict | None = None) -> tuple[str, ...]:
-    """Keep these windows. `verdict`: of one of their jobs; the others are judged here. Returns what went wrong, in lines."""
+def remember(history: History, windows: Sequence[Window], verdicts: Sequence[Verdict] = ()) -> tuple[str, ...]:
+    """Keep these windows. `verdicts`: of their jobs; jobs without one are judged here. Returns what went wrong, in lines."""
+    of_job: dict[tuple[str, ...], Verdict] = {(verdict.job,): verdict for verdict in verdicts}
     troubles = []
     for window in windows:
         try:
-            said = verdict if verdict is not None and window.manifest.jobs == (verdict.job,) else _judged(window)
-            history.add(window, said)
+            history.add(window, of_job.get(window.manifest.jobs) or _judged(window))
         except RankscopeError as error:
             troubles.append(f"not kept in the history: {error}")
     return tuple(dict.fromkeys(troubles))

@@ -30,7 +30,7 @@ app = typer.Typer(
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Explain: all evidence and notes.")]
 Window = Annotated[float, typer.Option("--window", min=1.0, max=3600.0, help="Length of the window, seconds.")]
-Job = Annotated[Optional[str], typer.Option("--job", help="Judge this job (its name, or how it begins).")]  # noqa: UP045
+Job = Annotated[Optional[str], typer.Option("--job", help="This job alone: its title or name, or how they begin.")]  # noqa: UP045
 HistoryDir = Annotated[
     Optional[Path],  # noqa: UP045
     typer.Option(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,9 +30,11 @@ def run(*, as_json: bool, verbose: bool) -> int:
 
 def _as_json(census: RankCensus) -> dict[str, Any]:
     from rankscope.observer.census.collectives import seen_collectives
+    from rankscope.observer.census.owners import several_devices
 
+    devices = several_devices(census.ranks)
     return {
-        "ranks": [_rank(found) for found in census.ranks],
+        "ranks": [_rank(found) | {"devices": devices.get(found.pid, "")} for found in census.ranks],
         "rejected": [{"pid": r.pid, "comm": clean(r.comm), "reason": clean(r.reason)} for r in census.rejected],
         "notes": [clean(note) for note in census.notes],
         "collectives": [
@@ -77,22 +78,20 @@ def _loaders(found: FoundRank) -> int:
 
 
 def _job_names(ranks: Sequence[FoundRank], verbose: bool) -> dict[str, str]:
-    """What each job is called here: by its title, by its identity where two share a title, by both with -v."""
+    """What each job is called here; by title and identity with -v."""
+    from rankscope.observer.window.jobs import names
+
     titles = {found.identity.job: found.identity.title for found in reversed(ranks)}
-    shared = Counter(titles.values())
-    names = {}
-    for job, title in titles.items():
-        if verbose and title:
-            names[job] = f"{title} [{job}]"
-        else:
-            names[job] = title if title and shared[title] == 1 else job
-    return names
+    return {job: f"{title} [{job}]" if title else job for job, title in titles.items()} if verbose else names(titles)
 
 
 def _print(census: RankCensus, verbose: bool) -> None:
     from rankscope.observer.census.collectives import seen_collectives
+    from rankscope.observer.census.owners import several_devices
 
+    devices: dict[int, str] = {}
     if census.ranks:
+        devices = several_devices(census.ranks)
         ordered = sorted(census.ranks, key=lambda found: (found.identity.job, found.identity.rank))
         names = _job_names(ordered, verbose)
         rows = [
@@ -112,5 +111,10 @@ def _print(census: RankCensus, verbose: bool) -> None:
     hidden = len(census.rejected) - len(shown)
     if hidden > 0:
         print(f"{hidden} {'other ' if rejected else ''}processes were looked at and rejected; -v lists them")
+    for what in sorted(set(devices.values())):
+        who = ", ".join(str(f.identity.rank) for f in census.ranks if devices.get(f.pid) == what)
+        print(
+            f"note  one process with several devices, told together as one rank: rank {clean(who, 100)} drives {what}"
+        )
     for note in census.notes:
         print(f"note  {clean(note, 300)}")

@@ -5,19 +5,31 @@ from __future__ import annotations
 import math
 import os
 import textwrap
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TextIO
 
 from rankscope.diagnose.text import clean, rank_list, rate, seconds
 from rankscope.diagnose.verdict.as_json import timestamp
 from rankscope.diagnose.verdict.contract import AGAINST, DEVICES, Evidence, Suspect, Verdict
 from rankscope.diagnose.verdict.function import Function
+from rankscope.diagnose.verdict.note import NOTE_CAP
 
 WIDTH = 80
 _EVIDENCE_SHOWN = 5
 _AGAINST_SHOWN = 2
 _NOTES_SHOWN = 6
 _COLOURS = {"healthy": "32", "fault": "31", "imbalance": "33", "hang": "31;1", "unknown": "33"}
+
+
+def print_reports(verdicts: Sequence[Verdict], out: TextIO, verbose: bool = False) -> None:
+    """One report after the other. Of several jobs the first line says how each of them is."""
+    if len(verdicts) > 1:
+        said = "; ".join(f"{verdict.status.upper()} {clean(verdict.title or verdict.job, 100)}" for verdict in verdicts)
+        out.write("\n".join(_wrap(f"{len(verdicts)} JOBS  {said}", "        ")) + "\n\n")
+    for number, verdict in enumerate(verdicts):
+        if number:
+            out.write("\n")
+        print_report(verdict, out, verbose)
 
 
 def print_report(verdict: Verdict, out: TextIO, verbose: bool = False) -> None:
@@ -71,7 +83,7 @@ def _answer(verdict: Verdict) -> str:
         return f"HEALTHY  {count}{where}, {verdict.steps} steps of {seconds(p50) if p50 else '?'}: nobody stands out"
     if verdict.status == "hang":
         return f"HANG  {count}{where} make no progress, and none of them stands out"
-    return f"UNKNOWN  {clean(verdict.notes[0].text, 400) if verdict.notes else 'not enough was seen to judge'}"
+    return f"UNKNOWN  {clean(verdict.notes[0].text, NOTE_CAP) if verdict.notes else 'not enough was seen to judge'}"
 
 
 def _count(verdict: Verdict) -> str:

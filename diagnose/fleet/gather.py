@@ -16,6 +16,7 @@ from rankscope.diagnose.fleet.step_matrix import read_steps
 from rankscope.diagnose.text import clean
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.observer.window.folder import Window, find_windows, read_window
+from rankscope.observer.window.jobs import matching, names
 from rankscope.observer.window.manifest import EVENTS_DROPPED
 from rankscope.observer.window.schema import TABLES
 from rankscope.probes.errors import BadData, NoRanks
@@ -28,10 +29,36 @@ def load(folders: Iterable[Path]) -> list[Window]:
     return [read_window(folder) for given in folders for folder in find_windows(given)]
 
 
+def jobs_in(windows: Sequence[Window], wanted: str | None = None) -> dict[str, str]:
+    """The jobs in windows with their titles: all, or those that are meant by a name.
+
+    Raises NoRanks where there is none, BadData where none of them is meant.
+    """
+    sizes: dict[str, int] = {}
+    titles: dict[str, dict[str, int]] = {}
+    for window in windows:
+        for name, count in _jobs(window).items():
+            sizes[name] = sizes.get(name, 0) + count
+            of_job = titles.setdefault(name, {})
+            title = _title(_table(window, "ranks"), name)
+            of_job[title] = of_job.get(title, 0) + count
+    if not sizes:
+        raise NoRanks("no rank was found in the window")
+    largest = sorted(sizes, key=lambda name: (-sizes[name], name))
+    found = {name: max(titles[name], key=lambda title: (titles[name][title], title)) for name in largest}
+    if wanted is None:
+        return found
+    meant = matching(wanted, found)
+    if not meant:
+        known = ", ".join(clean(name, 100) for name in list(names(found).values())[:5])
+        raise BadData(f"job {clean(wanted, 60)!r} is not in these windows (jobs seen: {known})")
+    return {name: title for name, title in found.items() if name in meant}
+
+
 def gather(windows: Sequence[Window], job: str | None = None) -> Fleet:
     """Concatenate the windows of one job at one moment.
 
-    The job is `job`, or the one with most ranks. The moment is the newest at which most hosts of the job were
+    The job is the one with most ranks of those that `job` means, or of all. The moment is the newest at which most hosts of the job were
     observed. Raises BadData if no window holds the job, NoRanks if no window holds any rank.
     """
     notes: list[Note] = []
@@ -57,23 +84,12 @@ def _jobs(window: Window) -> dict[str, int]:
 
 
 def _choose_job(windows: Sequence[Window], job: str | None, notes: list[Note]) -> str:
-    sizes: dict[str, int] = {}
-    for window in windows:
-        for name, count in _jobs(window).items():
-            sizes[name] = sizes.get(name, 0) + count
-    if job is not None:
-        matches = [name for name in sizes if name == job] or [name for name in sizes if name.startswith(job)]
-        if len(matches) != 1:
-            known = ", ".join(clean(name, 40) for name in sorted(sizes)[:5]) or "none"
-            raise BadData(f"job {clean(job, 60)!r} is not in these windows (jobs seen: {known})")
-        return matches[0]
-    if not sizes:
-        raise NoRanks("no rank was found in the window")
-    best = max(sorted(sizes), key=lambda name: sizes[name])
-    if len(sizes) > 1:
-        others = ", ".join(clean(name, 40) for name in sorted(sizes) if name != best)
-        text = f"{len(sizes)} jobs were seen; the largest is judged, use --job for: {others}"
-        notes.append(Note(NoteCode.OTHER_JOBS, text))
+    found = jobs_in(windows, job)
+    best, *others = found
+    if others:
+        called = names(found)
+        text = f"{len(found)} jobs were seen; the largest is judged, use --job for: "
+        notes.append(Note(NoteCode.OTHER_JOBS, text + ", ".join(clean(called[name], 100) for name in others)))
     return best
 
 

@@ -121,9 +121,13 @@ def _waits_for(table: Patterns, row: int) -> str:
     if kind == "io":
         return f"for a file lock{of}" if name == "file lock" else f"for files ({name}{of})"
     if kind == "sync":
+        if detail.startswith("child "):
+            return f"for {detail}"
         if name == "wait child":
-            return f"for a child process{of}"
-        if name in _SOCKETS or detail == "a socket":
-            return f"for a socket ({name})"
+            return "for a child process"
+        if detail.startswith("a pipe, child "):
+            return f"for {detail.removeprefix('a pipe, ')} (a pipe)"
+        if name in _SOCKETS or detail.startswith("a socket"):
+            return f"for {detail or 'a socket'} ({name})"
         return f"for another thread or process ({name}{of})"
     return "for the GPU" if kind in ("gpu", "memory") else f"for other ranks ({name})"

@@ -9,13 +9,20 @@ from typing import Any
 
 from rankscope.diagnose.text import clean
 from rankscope.diagnose.verdict.contract import Baseline, Evidence, Suspect, Verdict
+from rankscope.diagnose.verdict.note import NOTE_CAP
 
 VERDICT_SCHEMA = "rankscope.verdict/1"
 
 
-def to_json(verdict: Verdict) -> str:
-    """The verdict as indented JSON, strictly valid: no NaN, no control characters from targets."""
-    return json.dumps(_verdict(verdict), indent=2, allow_nan=False, ensure_ascii=False)
+def to_json(verdict: Verdict, *others: Verdict) -> str:
+    """The verdict as indented JSON, strictly valid: no NaN, no control characters from targets.
+
+    `others`: of the other jobs in the same windows, as `other_jobs`, which is there only where there are such.
+    """
+    found = _verdict(verdict)
+    if others:
+        found["other_jobs"] = [_verdict(other) for other in others]
+    return json.dumps(found, indent=2, allow_nan=False, ensure_ascii=False)
 
 
 def _verdict(verdict: Verdict) -> dict[str, Any]:
@@ -35,7 +42,7 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
         },
         "slowdown_percent": _number(verdict.slowdown_percent, 2),
         "suspects": [_suspect(suspect) for suspect in verdict.suspects],
-        "notes": [clean(note.text, 400) for note in verdict.notes],
+        "notes": [clean(note.text, NOTE_CAP) for note in verdict.notes],
     }
 
 

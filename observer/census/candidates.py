@@ -85,11 +85,20 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
+class Other:
+    """A Python program that is no candidate. `loads`: MPI or numpy, '' where neither."""
+
+    cmdline: tuple[str, ...]
+    loads: str
+
+
+@dataclass(frozen=True, slots=True)
 class Scan:
     """What the pass found. `processes`: all living processes by pid (for kinship); the rest concerns candidates."""
 
     processes: dict[int, ProcStat]
     candidates: dict[int, Candidate]
+    others: dict[int, Other]  # Python programs that are no candidates
     unreadable: tuple[tuple[int, str, str], ...]  # (pid, comm, reason): environment claims a rank, but no access
     denied: int  # Python processes whose environment may not be read
     notes: tuple[str, ...]
@@ -99,12 +108,13 @@ def scan(root: Path = ROOT) -> Scan:
     """Looks at every process once. Never raises; processes that end meanwhile are left out."""
     processes: dict[int, ProcStat] = {}
     candidates: dict[int, Candidate] = {}
+    others: dict[int, Other] = {}
     unreadable: list[tuple[int, str, str]] = []
     denied = 0
     try:
         pids = procfs.pids(root)
     except OSError as error:
-        return Scan({}, {}, (), 0, (f"processes: {reason(error)}",))
+        return Scan({}, {}, {}, (), 0, (f"processes: {reason(error)}",))
     for pid in pids:
         try:
             stat = procfs.read_stat(pid, root)
@@ -125,7 +135,8 @@ def scan(root: Path = ROOT) -> Scan:
         if not (claims or python):
             continue
         try:
-            libraries = find_libraries(mapped_files(pid, root))
+            files = mapped_files(pid, root)
+            libraries = find_libraries(files)
         except PermissionError as error:
             unreadable.append((pid, stat.comm, f"its mapped files cannot be read: {reason(error)}"))
             continue
@@ -134,14 +145,17 @@ def scan(root: Path = ROOT) -> Scan:
         if libraries.framework == MPI and not (claims and python):
             libraries = replace(libraries, framework="", framework_path="")  # any program may be one of MPI
         if not (claims or libraries.framework):
+            numpy = "numpy" if any("/_multiarray_umath." in path for path in files) else ""
+            others[pid] = Other(_cmdline(pid, root), "MPI" if libraries.mpi else numpy)
             continue
         candidate = _candidate(stat, environ, python, libraries, root)
         if candidate.claim is None and libraries.framework == MPI:
+            others[pid] = Other(candidate.cmdline, "MPI")
             continue
         if candidate.claim is not None or libraries.framework:
             candidates[pid] = candidate
     notes = (f"{denied} Python processes of other users could not be looked at: run as root",) if denied else ()
-    return Scan(processes, candidates, tuple(unreadable), denied, notes)
+    return Scan(processes, candidates, others, tuple(unreadable), denied, notes)
 
 
 def find_libraries(paths: tuple[str, ...]) -> Libraries:
@@ -172,10 +186,7 @@ def _named(by_name: dict[str, str], prefixes: tuple[str, ...]) -> str:
 
 
 def _candidate(stat: ProcStat, environ: bytes, python: bool, libraries: Libraries, root: Path) -> Candidate:
-    try:
-        cmdline = procfs.read_cmdline(stat.pid, root)
-    except OSError:
-        cmdline = ()
+    cmdline = _cmdline(stat.pid, root)
     node = node_name(stat.pid, root)
     said = procfs.parse_environ(environ)
     claim, later, local = parse_claim(said, node), None, -1
@@ -196,6 +207,13 @@ def _candidate(stat: ProcStat, environ: bytes, python: bool, libraries: Librarie
         later is not None,
         local,
     )
+
+
+def _cmdline(pid: int, root: Path) -> tuple[str, ...]:
+    try:
+        return procfs.read_cmdline(pid, root)
+    except OSError:
+        return ()
 
 
 def _is_python(pid: int, comm: str, root: Path) -> bool:

@@ -29,9 +29,10 @@ _TOOLS = ("tensorboard", "jupyter-lab", "jupyter-notebook", "jupyter", "mlflow",
 _TOOL_MODULES = ("tensorboard.main", "tensorboard", "wandb", "jupyter", "jupyterlab", "mlflow", "visdom.server")
 _SERVERS = (
     "uvicorn", "gunicorn", "hypercorn", "waitress", "flask", "fastapi", "streamlit", "gradio", "bentoml", "tritonserver",
-    "torchserve", "vllm", "sglang", "lmdeploy", "text_generation_server", "text_generation_launcher",
+    "torchserve", "vllm", "http", "sglang", "lmdeploy", "text_generation_server", "text_generation_launcher",
 )  # fmt: skip
 _NOTEBOOKS = (
+    "notebook",
     "ipykernel",
     "ipykernel_launcher",
     "ipython",

@@ -10,20 +10,27 @@ Its ports are those nearest to its GPUs in the PCI tree; of GPUs that are equall
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rankscope.observer.census.found import FoundRank
 from rankscope.observer.census.identity import printable
-from rankscope.probes.gpu.series import GpuRecording
+from rankscope.observer.census.live_environ import read_live_environ
+from rankscope.probes.gpu.model import GpuProcess
+from rankscope.probes.gpu.nvml import read_gpus
+from rankscope.probes.gpu.series import GpuRecording, ProcessUse
 from rankscope.probes.host import procfs
 from rankscope.probes.host.procfs import ROOT, proc_path
 from rankscope.probes.pci.tree import PcieTree
+from rankscope.probes.sampling.thread import within
 
 _OWN_SHARE = 0.25
 _MAX_DEPTH = 64
 _DEVICE = "/dev/nvidia"
+_NVML_S = 5.0  # a driver may hang
+_XLA_DEVICES = re.compile(r"--xla_force_host_platform_device_count=(\d{1,4})(?!\d)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +95,7 @@ def find_owners(
     above = _Ancestry({rank.pid for rank in ranks}, root)
     found: dict[int, tuple[int, ...]] = {}
     notes: dict[int, str] = {}
-    holds = _memory_by_rank(gpus, above)
+    holds = _memory_by_rank(((growth.index, growth.processes) for growth in gpus.growth), above)
     known = {growth.index for growth in gpus.growth}
     by_uuid = {growth.uuid: growth.index for growth in gpus.growth if growth.uuid}
     for rank in ranks:
@@ -110,6 +117,44 @@ def uses_accelerator(rank: FoundRank) -> bool:
     return bool(libraries.cuda or libraries.cudart or libraries.nccl)
 
 
+def several_devices(ranks: Sequence[FoundRank], root: Path = ROOT) -> dict[int, str]:
+    """By pid, of the ranks that drive several devices in one process, which ones: `GPUs 0, 1`, `8 devices of XLA`. Never raises."""
+    found = {}
+    gpus = _held(ranks, root) if any(map(uses_accelerator, ranks)) else {}
+    for rank in ranks:
+        mine = _most_memory(gpus.get(rank.pid, {}))
+        made = _made_by_xla(rank.pid, root) if rank.libraries.framework == "jax" else 0
+        if len(mine) > 1:
+            found[rank.pid] = f"GPUs {', '.join(map(str, mine))}"
+        elif made > 1:
+            found[rank.pid] = f"{made} devices of XLA"
+    return found
+
+
+def _held(ranks: Sequence[FoundRank], root: Path) -> dict[int, dict[int, float]]:
+    """Memory by pid of the rank and GPU; none where NVML does not answer in time."""
+    try:
+        reading = within(_NVML_S, lambda: read_gpus(root), "nvml")
+    except (TimeoutError, OSError):
+        return {}
+    return _memory_by_rank(
+        ((gpu.index, gpu.processes) for gpu in reading.gpus), _Ancestry({r.pid for r in ranks}, root)
+    )
+
+
+def _made_by_xla(pid: int, root: Path) -> int:
+    """How many devices XLA is told to make of the CPU: at the start of the process or, as many scripts do it, by itself."""
+    try:
+        flags = procfs.read_environ(pid, root).get("XLA_FLAGS", "")
+    except OSError:
+        flags = ""
+    for text in (flags, read_live_environ(pid, root).get("XLA_FLAGS", "")):
+        match = _XLA_DEVICES.search(text)
+        if match:
+            return int(match[1])
+    return 0
+
+
 class _Ancestry:
     """Which rank a process is or descends from."""
 
@@ -129,14 +174,16 @@ class _Ancestry:
         return None
 
 
-def _memory_by_rank(gpus: GpuRecording, above: _Ancestry) -> dict[int, dict[int, float]]:
+def _memory_by_rank(
+    gpus: Iterable[tuple[int, Sequence[GpuProcess] | Sequence[ProcessUse]]], above: _Ancestry
+) -> dict[int, dict[int, float]]:
     holds: dict[int, dict[int, float]] = {}
-    for growth in gpus.growth:
-        for process in growth.processes:
+    for index, processes in gpus:
+        for process in processes:
             pid = above.rank_of(process.pid)
             if pid is not None:
                 mine = holds.setdefault(pid, {})
-                mine[growth.index] = mine.get(growth.index, 0.0) + (process.memory_bytes or 1)
+                mine[index] = mine.get(index, 0.0) + (process.memory_bytes or 1)
     return holds
 
 

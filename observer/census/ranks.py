@@ -12,6 +12,7 @@ Measured: 32 µs per process (0.16 s for 5,000), and 1-2 ms more for each one wi
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from rankscope.observer.census.kinship import Connections
 from rankscope.observer.census.launchers import is_ray_controller, is_tool, launcher_name, ray_actor
 from rankscope.observer.census.live_environ import read_live_environ
 from rankscope.observer.census.numbering import Member, number_by_node, number_group
-from rankscope.observer.census.reasons import why_no_rank
+from rankscope.observer.census.reasons import why_no_candidate, why_no_rank
 from rankscope.observer.census.titles import title
 from rankscope.observer.census.workers import is_compiler, worker_kind
 from rankscope.observer.window.missing import LocalRank, missing_ranks
@@ -84,7 +85,7 @@ class _Census:
             self._notes.append(f"{job}: {gone.count} of its ranks that should run on this host were not found{which}")
         rejected = [
             Rejected(pid, printable(self._scan.processes[pid].comm, 32), reason)
-            for pid, reason in sorted(self._rejected.items())
+            for pid, reason in sorted(self._rejected.items(), key=lambda item: (item[0] in self._scan.others, item[0]))
             if pid not in members and pid in self._scan.processes
         ]
         return RankCensus(tuple(ranks), tuple(rejected), tuple(dict.fromkeys(self._notes)))
@@ -297,6 +298,10 @@ class _Census:
             below = [rank for rank in self._chosen if pid in self._above(rank)]
             drives = any(ray_actor(self._loaded[rank].cmdline) for rank in below if rank in self._loaded)
             self._rejected[pid] = why_no_rank(one, bool(below), drives)
+        for pid, other in self._scan.others.items():
+            reason = why_no_candidate(other)
+            if reason and pid != os.getpid():  # the census itself is Python with numpy
+                self._rejected.setdefault(pid, reason)
 
     # --- facts ---
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from rankscope.observer.census.candidates import Candidate
-from rankscope.observer.census.launchers import purpose
+from rankscope.observer.census.candidates import Candidate, Other
+from rankscope.observer.census.launchers import launcher_name, purpose
 
 
 def why_no_rank(one: Candidate, ranks_below: bool, drives_actors: bool) -> str:
@@ -22,3 +22,16 @@ def why_no_rank(one: Candidate, ranks_below: bool, drives_actors: bool) -> str:
     if what:
         return f"{framework} is loaded, but it is {what}: nothing says that it is a rank of a training job"
     return f"{framework} is loaded, but neither environment nor connections to siblings name a rank: it works alone"
+
+
+def why_no_candidate(one: Other) -> str:
+    """Of a Python program that is no candidate; '' where nobody would take it for a rank."""
+    launcher = launcher_name(one.cmdline)
+    if launcher:
+        return f"launcher ({launcher}): it starts ranks, it is none"
+    what = purpose(one.cmdline)
+    if what:
+        return f"no training library is loaded: it is {what}"
+    if one.loads == "MPI":
+        return "MPI is loaded, but no launcher of MPI started it: it works alone"
+    return "no training library is loaded: numpy alone" if one.loads else ""

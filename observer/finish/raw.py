@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -18,18 +18,21 @@ from rankscope.probes.host import procfs
 from rankscope.probes.host.block_devices import mount_words
 from rankscope.probes.host.mounts import Mounts, read_mounts
 
+_NEAR_THE_END = 0.1  # of the window
+
 
 def raw_process(running: Observation, pid: int, last: LastReadings) -> RawProcess:
     """Events, absences, calls and names of one process."""
     process = running.processes[pid]
     tids = frozenset(process.threads) | {pid}
     events = last.events[last.events["tgid"] == pid]
+    still = {tid: away for tid in tids if (away := _open_absence(tid, last)) is not None}
     return RawProcess(
         pid=pid,
         start_ns=last.start_ns,
         window_s=last.window_s,
         events=events,
-        open_absences={tid: away for tid in tids if (away := _open_absence(pid, tid, last, running.root)) is not None},
+        open_absences=still,
         open_calls=[
             (call.tid, call.row, call.since_ns)
             for call in last.open_calls
@@ -41,6 +44,7 @@ def raw_process(running: Observation, pid: int, last: LastReadings) -> RawProces
         throttled_s=last.throttled_s.get(pid, 0.0),
         hz=last.hz,
         untimed=last.untimed.get(pid, ()),
+        targets=targets_of(pid, tids, events, still, last, running.root),
         thread_states=process.states,
         thread_names={tid: thread_name(pid, tid, running.root) for tid in tids},
         native=last.natives.names(pid, np.unique(events["arg"][events["type"] == ring.SAMPLE]).astype(np.uint64)),
@@ -58,7 +62,7 @@ def thread_name(pid: int, tid: int, root: Path) -> str:
     return "thread " + "".join(c if c.isprintable() else "?" for c in name.decode("utf-8", "replace").strip())
 
 
-def _open_absence(pid: int, tid: int, last: LastReadings, root: Path) -> OpenAbsence | None:
+def _open_absence(tid: int, last: LastReadings) -> OpenAbsence | None:
     times = last.threads.get(tid)
     if times is None:
         away = last.still.get(tid)
@@ -68,7 +72,31 @@ def _open_absence(pid: int, tid: int, last: LastReadings, root: Path) -> OpenAbs
         )  # fmt: skip
     else:
         return None
-    return None if away is None else replace(away, target=wait_target(pid, away.syscall, away.argument, root))
+    return away
+
+
+def targets_of(
+    pid: int, tids: frozenset[int], events: Events, still: Mapping[int, OpenAbsence], last: LastReadings, root: Path
+) -> dict[tuple[int, int, int], str]:
+    """What the calls wait for in which a thread was blocked for half of the window, the last time near its end.
+
+    A descriptor is looked up when the window has ended: of a call that is long past it may be another's by now.
+    """
+    end_ns = last.start_ns + int(last.window_s * 1e9)
+    away = events[(events["type"] == ring.OFFCPU) & np.isin(events["tid"], list(tids))]
+    columns = [away["tid"], away["what"], away["arg"], away["ts_ns"], away["ts_ns"] + away["dur_ns"]]
+    rows = np.column_stack([column.astype(np.int64) for column in columns])
+    open_rows = [(tid, one.syscall, one.argument, one.since_ns, end_ns) for tid, one in still.items()]
+    rows = np.concatenate((rows, np.array(open_rows, dtype=np.int64).reshape(-1, 5)))
+    calls, of_call = np.unique(rows[:, :3], axis=0, return_inverse=True)
+    since_ns, until_ns = np.maximum(rows[:, 3], last.start_ns), np.minimum(rows[:, 4], end_ns)
+    total_ns, latest_ns = np.zeros(len(calls), np.int64), np.zeros(len(calls), np.int64)
+    np.add.at(total_ns, of_call.reshape(-1), np.maximum(until_ns - since_ns, 0))
+    np.maximum.at(latest_ns, of_call.reshape(-1), until_ns)
+    long = (total_ns >= 0.5e9 * last.window_s) & (latest_ns >= end_ns - _NEAR_THE_END * 1e9 * last.window_s)
+    return {
+        (tid, call, argument): wait_target(pid, call, argument, root) for tid, call, argument in calls[long].tolist()
+    }
 
 
 def _devices(pid: int, events: Events, root: Path) -> dict[int, str]:

@@ -1,13 +1,19 @@
-"""What a thread that is blocked at the end of the window waits for: the file behind its descriptor, or the child processes of its process.
+"""What a thread that is blocked waits for: the file behind its descriptor, the other end of a socket, the child processes of its process.
 
 flock, fcntl, read, recv, …   /proc/PID/fd/N of the call's first argument: a path as the process sees it, a socket, a pipe
+poll                          the same, of the first descriptor in the array that its first argument points at (/proc/PID/mem)
+flock, fcntl on a path        /proc/PID/fdinfo/N, /proc/locks: who holds the lock
+a socket                      /proc/PID/net/tcp, tcp6: where it leads to
 wait4, waitid, a pipe         /proc/PID/task/PID/children: the names of the child processes
 """
 
 from __future__ import annotations
 
+import ipaddress
+import os
 from pathlib import Path
 
+from rankscope.observer.census.kinship import parse_net_tcp
 from rankscope.observer.thread import syscalls
 from rankscope.probes.host import procfs
 
@@ -18,25 +24,88 @@ _BY_DESCRIPTOR = frozenset(
     for number, word in table.items()
     if word not in _NOT_OF_A_DESCRIPTOR
 )
+_POLLS = frozenset(number for number, word in syscalls.SYNC_CALLS.items() if word == "poll")
+_FILE_LOCK = "file lock"
 _LONGEST = 256
 _CHILDREN_TOLD = 3
+_NET_TCP_CAP, _LOCKS_CAP = 16 << 20, 4 << 20
 
 
 def wait_target(pid: int, syscall: int, argument: int, root: Path) -> str:
     """In words, '' where it cannot be told."""
     if syscalls.reason(syscall, argument) == "wait child":
         return _children(pid, root)
-    if syscall not in _BY_DESCRIPTOR or not 0 <= argument < 1 << 20:
+    descriptor = _polled(pid, argument, root) if syscall in _POLLS else argument if syscall in _BY_DESCRIPTOR else -1
+    if not 0 <= descriptor < 1 << 20:
         return ""
+    link = procfs.proc_path(root, pid, "fd", descriptor)
     try:
-        target = procfs.read_link(procfs.proc_path(root, pid, "fd", argument))
+        target = procfs.read_link(link)
     except OSError:
         return ""
     if target.startswith("pipe:"):
         return f"a pipe, {_children(pid, root)}".removesuffix(", ")
     if target.startswith("socket:"):
-        return "a socket"
-    return _shown(target) if target.startswith("/") else ""
+        return _socket(pid, target, root)
+    if not target.startswith("/"):
+        return ""
+    held = _holder(pid, descriptor, root) if syscalls.reason(syscall, argument) == _FILE_LOCK else ""
+    return _shown(target) + held
+
+
+def _polled(pid: int, address: int, root: Path) -> int:
+    """The first descriptor of a poll; -1 where its array cannot be read."""
+    try:
+        with Path(procfs.proc_path(root, pid, "mem")).open("rb", buffering=0) as memory:
+            return int.from_bytes(os.pread(memory.fileno(), 4, address), "little", signed=True)
+    except (OSError, OverflowError, ValueError):
+        return -1
+
+
+def _socket(pid: int, link: str, root: Path) -> str:
+    """`a socket to 10.0.0.7:443`; without its end where it is not of an established TCP connection."""
+    inode = link.removeprefix("socket:[").removesuffix("]")
+    for name in ("tcp", "tcp6"):
+        try:
+            table = parse_net_tcp(procfs.read_file(procfs.proc_path(root, pid, "net", name), _NET_TCP_CAP))
+        except OSError:
+            continue
+        if inode.isdigit() and int(inode) in table:
+            return f"a socket to {_endpoint(table[int(inode)][1])}".removesuffix(" to ")
+    return "a socket"
+
+
+def _endpoint(words: bytes) -> str:
+    """`0100007F:1F90`, as the kernel prints an end of a connection (its words in the byte order of the machine), for people."""
+    address, _, port = words.decode("ascii", "replace").partition(":")
+    try:
+        raw = bytes.fromhex(address)
+        host = ipaddress.ip_address(b"".join(raw[at : at + 4][::-1] for at in range(0, len(raw), 4)))
+        return f"[{host}]:{int(port, 16)}" if host.version == 6 else f"{host}:{int(port, 16)}"
+    except ValueError:
+        return ""
+
+
+def _holder(pid: int, descriptor: int, root: Path) -> str:
+    """`, held by python (pid 77)`; '' where nobody on this host holds a lock on the file.
+
+    The file itself is not asked for its number: on a server that does not answer that would hang.
+    """
+    try:
+        told = procfs.read_file(procfs.proc_path(root, pid, "fdinfo", descriptor), 4096).split()
+        inode = told[told.index(b"ino:") + 1].decode("ascii")
+        lines = procfs.read_file(str(root / "proc/locks"), _LOCKS_CAP).decode("ascii", "replace").splitlines()
+    except (OSError, ValueError, IndexError):
+        return ""
+    for line in lines:
+        words = line.split()  # 1: FLOCK ADVISORY WRITE 708 fe:00:1234 0 EOF; who waits has "->" after the number
+        if len(words) >= 6 and words[1] != "->" and words[5].rpartition(":")[2] == inode and words[4].isdigit():
+            try:
+                name = f"{_shown(procfs.read_comm(int(words[4]), root))} (pid {words[4]})"
+            except (OSError, ValueError):
+                name = f"pid {words[4]}"
+            return f", held by {name}"
+    return ""
 
 
 def _children(pid: int, root: Path) -> str:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -30,6 +31,7 @@ from rankscope.probes.sched import probe as sched
 
 Progress = Callable[[str], None]
 
+_NICE = -10  # before ordinary work, behind what is real-time
 _DRAIN_EVERY_S = 0.25
 _REFRESH_EVERY_S = 1.0
 _FLOWS_EVERY_S = 0.5
@@ -68,6 +70,10 @@ class Observation:
 
     def run_until(self, end: float, progress: Progress | None = None) -> None:
         """Observe until the wall clock says `end`."""
+        with _going_first():
+            self._run_until(end, progress)
+
+    def _run_until(self, end: float, progress: Progress | None) -> None:
         while True:
             now = time.time()
             self.drain()
@@ -151,6 +157,23 @@ class Observation:
         self.probes.close()
         for process in self.processes.values():
             process.close()
+
+
+@contextlib.contextmanager
+def _going_first() -> Iterator[None]:
+    """This thread stands before others in the queue for the CPU.
+
+    It takes little, but that at once: behind ranks that keep every core busy it would drain the events too late, and lose some
+    (64 ranks on 2 cores: 93,000 in 8 s). Start nothing in here: threads and processes inherit it.
+    """
+    usual = os.getpriority(os.PRIO_PROCESS, 0)
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, min(usual, _NICE))
+    try:
+        yield
+    finally:
+        with contextlib.suppress(OSError):
+            os.setpriority(os.PRIO_PROCESS, 0, usual)
 
 
 def begin(ranks: Sequence[FoundRank], *, hz: int, root: Path = Path("/"), verbose: bool = False) -> Observation:

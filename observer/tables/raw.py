@@ -25,7 +25,6 @@ class OpenAbsence:
     syscall: int
     argument: int
     stack: int
-    target: str = ""  # what it waits for, in words; '' where nobody knows
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +47,8 @@ class RawProcess:
     thread_names: Mapping[int, str] = field(default_factory=dict)
     native: Mapping[int, str] = field(default_factory=dict)  # user instruction pointer -> native function
     gpu: GpuView | None = None  # what the GPUs of this process did; None where none is seen
+    # (tid, system call, argument) of long waits -> what they wait for
+    targets: Mapping[tuple[int, int, int], str] = field(default_factory=dict)
     collective_tail_s: float = 0.0  # how long its GPUs have been inside nothing but collectives at the end
 
     def since_start_s(self, ns: Any) -> Floats:

@@ -60,12 +60,13 @@ def thread_line(
     if raw.untimed and tid == raw.pid:
         samples = _spread(raw.untimed, line)
     files = (functions, np.maximum(reads["arg"], 0))
-    return line, absences, samples, _words(raw, absences, tid, [table[row] for row in rows], files, device)
+    collectives = [table[row] for row in rows]
+    return line, absences, samples, _words(raw, absences, tid, collectives, files, device, steps)
 
 
 def _words(
     raw: RawProcess, absences: Absences, tid: int, collectives: Sequence[CallRow],
-    files: tuple[Sequence[FunctionKey], Ints], device: DeviceCalls,
+    files: tuple[Sequence[FunctionKey], Ints], device: DeviceCalls, steps: FoundSteps,
 ) -> Words:  # fmt: skip
     """Names of what the thread's timeline points at. `collectives`: the row of the table of each; `files`: function and bytes of each."""
     return Words(
@@ -78,17 +79,23 @@ def _words(
         native=raw.native,
         device=device.functions,
         device_bytes=device.bytes,
-        targets=_targets(raw, absences, tid),
+        targets=_targets(raw, absences, tid, steps),
     )
 
 
-def _targets(raw: RawProcess, absences: Absences, tid: int) -> dict[int, str]:
-    """What the thread waits for at the end, if it has waited for half of the window: shorter waits are one function with others."""
-    still = raw.open_absences.get(tid)
-    if still is None or not still.target or not len(absences.start_s):
-        return {}
-    long = absences.end_s[-1] - max(float(absences.start_s[-1]), 0.0) >= 0.5 * raw.window_s
-    return {len(absences.start_s) - 1: still.target} if long and absences.end_s[-1] >= raw.window_s else {}
+def _targets(raw: RawProcess, absences: Absences, tid: int, steps: FoundSteps) -> dict[int, str]:
+    """What the thread waits for, of waits for half of the window: shorter ones are one function with others.
+
+    Where no step is seen, short ones count together: a download that trickles wakes the thread again and again.
+    """
+    long = absences.end_s - np.maximum(absences.start_s, 0.0) >= 0.5 * raw.window_s
+    wanted = range(len(long)) if not steps.count else np.flatnonzero(long).tolist()
+    found = {}
+    for at in wanted if raw.targets else ():
+        target = raw.targets.get((tid, int(absences.syscall[at]), int(absences.argument[at])))
+        if target:
+            found[at] = target
+    return found
 
 
 def _samples(raw: RawProcess, mine: Events) -> Samples:

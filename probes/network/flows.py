@@ -200,6 +200,8 @@ class FlowTracker:
             try:
                 for inode in socket_inodes(pid, self._root):
                     owners.setdefault(inode, pid)
+            except (FileNotFoundError, ProcessLookupError):
+                continue  # it has ended, and others tell that
             except OSError as error:
                 self._note(f"open files of pid {pid}: {reason(error)}")
         return owners

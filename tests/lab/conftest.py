@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 from labsupport import PLAIN_JOB, RunningJob, trains
@@ -25,12 +26,13 @@ def torchrun() -> Iterator[Callable[..., RunningJob]]:
     """Starts a job with torchrun and waits until it trains."""
     jobs: list[RunningJob] = []
 
-    def start(*arguments: str, ranks: int = 2) -> RunningJob:
+    def start(*arguments: str, ranks: int = 2, restarts: int = 0, script: Path = PLAIN_JOB) -> RunningJob:
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
-        command += ["--master-addr", "127.0.0.1", "--master-port", str(port), str(PLAIN_JOB), *arguments]
+        command += ["--master-addr", "127.0.0.1", "--master-port", str(port), "--max-restarts", str(restarts)]
+        command += [str(script), *arguments]
         launcher = subprocess.Popen(
             command,
             stdout=subprocess.DEVNULL,

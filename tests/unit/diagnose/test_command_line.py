@@ -13,6 +13,7 @@ from builders import Job, build
 
 from rankscope.diagnose.cli.main import run
 from rankscope.observer import recorder
+from rankscope.observer.census.found import RankCensus
 from rankscope.observer.window.folder import read_window, write_window
 
 
@@ -95,7 +96,7 @@ def test_record_says_where_each_window_lies_though_one_name_begins_like_the_othe
     jobs = ["torch-a:2950", "torch-a:29500"]
     windows = [replace(window, manifest=replace(window.manifest, jobs=(job,))) for job in jobs]
     monkeypatch.setattr(recorder.os, "geteuid", lambda: 0)
-    monkeypatch.setattr(recorder, "find_ranks", MagicMock())
+    monkeypatch.setattr(recorder, "find_ranks", lambda _: RankCensus((), (), ()))
     monkeypatch.setattr(recorder, "choose", lambda *_: (1, 2))
     monkeypatch.setattr(recorder.observation, "begin", MagicMock())
     monkeypatch.setattr(recorder, "close_windows", lambda *_: windows)

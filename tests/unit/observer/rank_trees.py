@@ -27,7 +27,7 @@ class Tree:
 
     def __post_init__(self) -> None:
         self._write("sys/kernel/hostname", b"node-7\n")
-        self.process(1, 0, "systemd", ["/sbin/init"], mapped=PLAIN)
+        self.process(1, 0, "systemd", ["/sbin/init"], mapped=PLAIN, exe="/usr/lib/systemd/systemd")
         (self.root / "proc/self").symlink_to("1")
 
     def _write(self, name: str, data: bytes) -> None:

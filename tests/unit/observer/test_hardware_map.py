@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
-from rankscope.observer.census.owners import Owners, find_owners, read_hints
+from rankscope.observer.census.owners import Owners, find_owners, read_hints, several_devices
+from rankscope.probes.gpu.model import Gpu, GpuProcess
+from rankscope.probes.gpu.nvml import NvmlReading, to_json
 from rankscope.probes.gpu.series import GpuGrowth, GpuRecording, ProcessUse
 from rankscope.probes.pci.tree import EMPTY
 
@@ -19,7 +21,9 @@ GIB = 1 << 30
 def rank(number: int, pid: int, job: str = "job", local: int = -1) -> Any:
     identity = SimpleNamespace(rank=number, local_rank=local, job=job)
     return SimpleNamespace(
-        pid=pid, identity=identity, libraries=SimpleNamespace(cuda="libcuda.so.1", cudart="", nccl="")
+        pid=pid,
+        identity=identity,
+        libraries=SimpleNamespace(framework="jax", cuda="libcuda.so.1", cudart="", nccl=""),
     )
 
 
@@ -126,3 +130,25 @@ def test_ranks_that_use_no_gpu_get_no_note(host: Path) -> None:
     plain = rank(0, 701)
     plain.libraries = SimpleNamespace(cuda="", cudart="", nccl="")
     assert not owners_of([plain], gpus(()), host).notes
+
+
+def test_one_process_that_drives_several_devices_is_told(host: Path) -> None:
+    # GIVEN a process on four GPUs, one on a GPU of its own that left a little on the first, and one of XLA on the CPU
+    process(host, 701)
+    process(host, 702)
+    process(host, 703, XLA_FLAGS="--xla_cpu_foo=1 --xla_force_host_platform_device_count=8")
+    process(host, 704, XLA_FLAGS="--xla_force_host_platform_device_count=1")
+    big = tuple(Gpu(index, processes=(GpuProcess(701, 40 * GIB), GpuProcess(702, GIB // 2))) for index in range(4))
+    own = Gpu(4, processes=(GpuProcess(702, 40 * GIB),))
+    (host / "nvml.json").write_text(to_json(NvmlReading("1", (*big, own))))
+
+    found = several_devices([rank(number, 701 + number) for number in range(4)], host)
+
+    assert found == {701: "GPUs 0, 1, 2, 3", 703: "8 devices of XLA"}
+
+
+def test_devices_are_not_asked_for_where_no_rank_uses_one(host: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rankscope.observer.census.owners.read_gpus", pytest.fail)
+    one = rank(0, 701)
+    one.libraries.cuda = ""
+    assert several_devices([one], host) == {}

@@ -22,6 +22,9 @@ MPI = ("/usr/lib/x86_64-linux-gnu/libmpi.so.40",)
 LIGHT = ["/usr/bin/python3.11", "light.py", "--devices", "3"]
 
 
+NUMPY = (*PLAIN, "/venv/lib/python3.11/site-packages/numpy/_core/_multiarray_umath.cpython-311-x86_64-linux-gnu.so")
+
+
 @pytest.fixture
 def tree(tmp_path: Path) -> Tree:
     return Tree(tmp_path)
@@ -256,7 +259,8 @@ def test_python_with_mpi_and_its_environment_is_a_rank(tree: Tree) -> None:
 
     assert ranks(census) == [(0, 100, False), (1, 101, False), (2, 102, False)]
     assert {rank.libraries.framework for rank in census.ranks} == {"mpi"}
-    assert {one.pid for one in census.rejected} == {200}
+    assert {one.pid for one in census.rejected} == {200, 201}
+    assert "no launcher of MPI started it" in census.rejected[1].reason
 
 
 def test_what_a_wrapper_with_mpi_starts_is_the_rank(tree: Tree) -> None:
@@ -357,3 +361,23 @@ def test_a_compiler_that_a_rank_starts_in_the_window_is_not_watched(tree: Tree) 
     assert feeds(201, tree.root)
     assert not feeds(202, tree.root)
     assert not feeds(203, tree.root)  # it has ended
+
+
+@pytest.mark.parametrize("command, mapped, what", [
+    (["python3", "-m", "http.server", "8000"], PLAIN, "no training library is loaded: it is a server"),
+    (["python3", "-m", "ipykernel_launcher", "-f", "kernel.json"], NUMPY, "no training library is loaded: it is a notebook"),
+    (["python3", "count.py"], NUMPY, "no training library is loaded: numpy alone"),
+    (["python3", "/venv/bin/torchrun", "train.py"], PLAIN, "launcher (torchrun): it starts ranks, it is none"),
+])  # fmt: skip
+def test_a_python_program_without_a_training_library_is_told_as_what_it_is(
+    tree: Tree, command: list[str], mapped: tuple[str, ...], what: str
+) -> None:
+    # GIVEN such a program, and one with a higher number that is nearer to a rank
+    tree.process(100, 1, "python3", command, mapped=mapped)
+    tree.process(200, 1, "python3", ["python3", "alone.py"])
+
+    census = find_ranks(tree.root)
+
+    assert census.ranks == ()
+    assert [(one.pid, one.reason) for one in census.rejected[1:]] == [(100, what)]
+    assert census.rejected[0].pid == 200  # what is nearest to a rank comes first

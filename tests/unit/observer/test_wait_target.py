@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import struct
 from pathlib import Path
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
 
+from rankscope.observer.finish import raw
 from rankscope.observer.finish.wait_target import wait_target
 from rankscope.observer.tables.rank import find_rank
 from rankscope.observer.tables.raw import OpenAbsence, RawProcess
 from rankscope.observer.thread.functions import StackName
 from rankscope.observer.window.stacks import StackFrame
 from rankscope.probes.bpf import ring
+from rankscope.probes.bpf.ring import Events
 from rankscope.probes.calls.table import CALL_TABLE
 
-FLOCK, READ, RECV, WAIT4, FUTEX, OPENAT = 73, 0, 45, 61, 202, 257
+FLOCK, READ, RECV, WAIT4, FUTEX, OPENAT, POLL = 73, 0, 45, 61, 202, 257, 7
 PID = 4000
 
 
@@ -24,11 +28,32 @@ def root(tmp_path: Path) -> Path:
     """A process with a file, a socket and a pipe, that runs two compilers."""
     process = tmp_path / "proc" / str(PID)
     (process / "fd").mkdir(parents=True)
+    (process / "net").mkdir()
+    (process / "net" / "tcp").write_text(
+        "  sl  local_address rem_address   st\n"
+        "   0: 0500000A:9C42 0700000A:01BB 01 00000000:00000000 00:00000000 00000000  0  0 79 1 0 20 4 30 10 -1\n"
+    )
+    (process / "net" / "tcp6").write_text(
+        "  sl  local_address rem_address   st\n   0: 000080FE000000000000000001000000:9C42 "
+        "000080FE000000000000000002000000:0050 01 0:0 00:0 0  0  0 80 1 0 20 4 30 10 -1\n"
+    )
+    (process / "fdinfo").mkdir()
+    (process / "fdinfo" / "5").write_text("pos:\t0\nflags:\t0100002\nmnt_id:\t28\nino:\t77\n")
+    (process / "fdinfo" / "11").write_text("pos:\t0\nflags:\t0100002\nmnt_id:\t28\nino:\t78\n")
+    (tmp_path / "proc" / "locks").write_text(
+        f"1: -> FLOCK  ADVISORY  WRITE {PID} fe:00:77 0 EOF\n"
+        f"2: FLOCK  ADVISORY  WRITE 4002 fe:00:78 0 EOF\n2: -> FLOCK  ADVISORY  WRITE {PID} fe:00:78 0 EOF\n"
+    )
+    # What a poll of the descriptors 9 and 6 points at: {int fd; short events, revents}.
+    (process / "mem").write_bytes(bytes(64) + struct.pack("<ihhihh", 9, 1, 0, 6, 1, 0))
     for number, target in (
         (5, "/cache/kernel\n.lock"),
         (6, "socket:[77]"),
         (7, "pipe:[78]"),
         (8, "anon_inode:[eventpoll]"),
+        (9, "socket:[79]"),
+        (10, "socket:[80]"),
+        (11, "/cache/held.lock"),
     ):
         (process / "fd" / str(number)).symlink_to(target)
     (process / "task" / str(PID)).mkdir(parents=True)
@@ -43,7 +68,12 @@ def root(tmp_path: Path) -> Path:
     ("syscall", "argument", "target"),
     [
         (FLOCK, 5, "/cache/kernel?.lock"),
+        (FLOCK, 11, "/cache/held.lock, held by cc1plus (pid 4002)"),
         (RECV, 6, "a socket"),
+        (RECV, 9, "a socket to 10.0.0.7:443"),
+        (RECV, 10, "a socket to [fe80::2]:80"),
+        (POLL, 64, "a socket to 10.0.0.7:443"),
+        (POLL, 1 << 47, ""),
         (READ, 7, "a pipe, child ninja, cc1plus"),
         (WAIT4, -1 & 0xFFFF_FFFF, "child ninja, cc1plus"),
         (READ, 8, ""),
@@ -61,17 +91,31 @@ def test_of_a_process_that_ended_nothing_is_known(tmp_path: Path) -> None:
     assert wait_target(PID, FLOCK, 5, tmp_path) == wait_target(PID, WAIT4, 0, tmp_path) == ""
 
 
+def targets(
+    events: Events, still: OpenAbsence | None, start_ns: int, window_s: float, monkeypatch: pytest.MonkeyPatch
+) -> dict[tuple[int, int, int], str]:
+    """What the end of a window finds out, where whatever is asked for is a lock."""
+    monkeypatch.setattr(raw, "wait_target", lambda *_: "/cache/a.lock")
+    last = MagicMock(start_ns=start_ns, window_s=window_s)
+    return raw.targets_of(PID, frozenset({PID}), events, {PID: still} if still else {}, last, Path("/nowhere"))
+
+
 @pytest.mark.parametrize(("since_s", "told"), [(-3.0, "/cache/a.lock"), (2.0, "/cache/a.lock"), (8.0, "")])
-def test_a_wait_of_half_the_window_says_what_it_waits_for(since_s: float, told: str) -> None:
+def test_a_wait_of_half_the_window_says_what_it_waits_for(
+    since_s: float, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # GIVEN a main thread that is blocked in flock since before the window, since its first half, or since a moment ago
     window_s, start_ns = 10.0, 10**12
     frame = StackFrame("load_checkpoint", "/srv/job/utils.py", 12)
-    away = OpenAbsence(PID, int(start_ns + since_s * 1e9), 0, 1, FLOCK, 5, 3, "/cache/a.lock")
+    away = OpenAbsence(PID, int(start_ns + since_s * 1e9), 0, 1, FLOCK, 5, 3)
     stacks, nothing = {3: StackName(*frame, (frame,))}, np.empty(0, ring.EVENT)
-    raw = RawProcess(PID, start_ns, window_s, nothing, {PID: away}, [], frozenset({PID}), stacks, {}, 0.0, 99.0)
+    one = RawProcess(
+        PID, start_ns, window_s, nothing, {PID: away}, [], frozenset({PID}), stacks, {}, 0.0, 99.0,
+        targets=targets(nothing, away, start_ns, window_s, monkeypatch),
+    )  # fmt: skip
 
     # WHEN its patterns are measured
-    found = find_rank(raw, CALL_TABLE)
+    found = find_rank(one, CALL_TABLE)
 
     # THEN the lock's path is there where the wait is long enough to be one by itself
     waits = [each for each in found.training if each.function.name == "file lock"]
@@ -79,3 +123,25 @@ def test_a_wait_of_half_the_window_says_what_it_waits_for(since_s: float, told: 
         ("io", told, "load_checkpoint")
     ]
     assert waits[0].total_s == pytest.approx(min(window_s, window_s - since_s))
+
+
+@pytest.mark.parametrize(("until_s", "told"), [(10.0, "/cache/a.lock"), (8.0, "")])
+def test_a_download_that_wakes_the_thread_again_and_again_is_one_wait_where_no_step_is_seen(
+    until_s: float, told: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # GIVEN a main thread that is blocked in recv for half a second, again and again, until the end or until a while before it
+    window_s, start_ns = 10.0, 10**12
+    frame = StackFrame("fetch", "/srv/job/utils.py", 12)
+    events = np.zeros(int(until_s / 0.5), ring.EVENT)
+    events["type"], events["tgid"], events["tid"], events["what"], events["arg"] = ring.OFFCPU, PID, PID, RECV, 9
+    events["ts_ns"] = start_ns + np.arange(len(events)) * int(0.5e9)
+    events["dur_ns"], events["aux"], events["stack"] = int(0.49e9), 1, 3
+    stacks = {3: StackName(*frame, (frame,))}
+    one = RawProcess(
+        PID, start_ns, window_s, events, {}, [], frozenset({PID}), stacks, {}, 0.0, 99.0,
+        targets=targets(events, None, start_ns, window_s, monkeypatch),
+    )  # fmt: skip
+
+    # THEN it is told where the socket leads to, but not by a descriptor that may be another's by now
+    waits = [each for each in find_rank(one, CALL_TABLE).training if each.function.name == "recv"]
+    assert [each.function.detail for each in waits] == [told]

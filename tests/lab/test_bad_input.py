@@ -1,0 +1,125 @@
+"""What an operator meets beside one job that trains: two jobs, a job that is started again, a job that does not begin."""
+
+from __future__ import annotations
+
+import fcntl
+import http.server
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from labsupport import RANKSCOPE, RunningJob, rankscope
+
+Torchrun = Callable[..., RunningJob]
+
+
+class Trickle(http.server.BaseHTTPRequestHandler):
+    """A download that does not end in time."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "100000000")
+        self.end_headers()
+        try:
+            while True:
+                self.wfile.write(b"x")
+                time.sleep(0.3)
+        except OSError:
+            pass
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+@pytest.fixture
+def slow_server() -> Iterator[int]:
+    """The port of a server that sends a byte now and then."""
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Trickle)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server.server_address[1]
+    server.shutdown()
+    server.server_close()
+
+
+def test_two_jobs_on_a_host_get_two_verdicts_and_the_worse_is_the_answer(torchrun: Torchrun) -> None:
+    healthy, slow = torchrun("60"), torchrun("60", "1")
+    done = rankscope("diagnose", "--no-history", "--json", "--window", "5", "--job", "plain_job.py")
+    found = json.loads(done.stdout)
+    assert (done.returncode, found["status"], found["job"]) == (1, "fault", slow.name), done.stdout
+    assert found["suspects"][0]["function"]["name"] == "tokenize"
+    assert [other["job"] for other in found["other_jobs"]] == [healthy.name]
+    assert found["other_jobs"][0]["suspects"] == []
+
+
+def test_a_job_that_is_started_again_in_the_window_is_told_so(torchrun: Torchrun) -> None:
+    job = torchrun("60", restarts=1)
+    before = job.ranks()
+    observer = subprocess.Popen(
+        [RANKSCOPE, "diagnose", "--no-history", "--json", "--window", "12", "--job", job.name],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert observer.stderr is not None
+    assert any("to go" in line for line in observer.stderr)
+    os.kill(before[1], signal.SIGKILL)
+    said, _ = observer.communicate(timeout=60)
+    verdict = json.loads(said)
+    assert (verdict["status"], verdict["suspects"][0]["cause"], verdict["suspects"][0]["ranks"]) == (
+        "hang",
+        "exited",
+        [1],
+    )
+    assert any("started again while observed" in note for note in verdict["notes"]), verdict["notes"]
+    assert not set(before) & set(job.ranks())
+
+
+def test_ranks_that_do_not_come_to_a_step_are_told_by_function_and_by_what_they_wait_for(
+    torchrun: Torchrun, slow_server: int, tmp_path: Path
+) -> None:
+    lock = tmp_path / "cache.lock"
+    with lock.open("a") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        script = Path(__file__).with_name("starting_job.py")
+        job = torchrun(str(lock), f"http://127.0.0.1:{slow_server}/weights", ranks=3, script=script)
+        time.sleep(2.0)
+        done = rankscope("diagnose", "--no-history", "--json", "--window", "5", "--job", job.name)
+    verdict = json.loads(done.stdout)
+    assert (verdict["status"], verdict["suspects"], done.returncode) == ("unknown", [], 3)
+    text = verdict["notes"][0]
+    holder = f"held by {Path(f'/proc/{os.getpid()}/comm').read_text().strip()} (pid {os.getpid()})"
+    assert "rank 0 waits in open_cache (starting_job.py:" in text and f"file lock, {lock}, {holder}" in text, text
+    assert "rank 1 waits in fetch_weights (starting_job.py:" in text, text
+    assert f"a socket to 127.0.0.1:{slow_server}" in text, text
+    assert "rank 2 waits in build_extension (starting_job.py:" in text and "for child g++" in text, text
+
+
+@pytest.mark.parametrize("program, what", [
+    (("-m", "http.server", "0"), "it is a server"),
+    (("-c", "import numpy, time; time.sleep(60)"), "numpy alone"),
+    (("-c", "import torch, time; time.sleep(60)"), "it works alone"),
+])  # fmt: skip
+def test_a_program_that_does_not_train_is_told_as_what_it_is(
+    program: tuple[str, ...], what: str, tmp_path: Path
+) -> None:
+    other = subprocess.Popen([sys.executable, *program], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        said = ""
+        deadline = time.monotonic() + 30
+        while what not in said and time.monotonic() < deadline:
+            time.sleep(0.5)
+            listed = json.loads(rankscope("ranks", "--json").stdout)
+            assert other.pid not in {rank["pid"] for rank in listed["ranks"]}
+            said = next((one["reason"] for one in listed["rejected"] if one["pid"] == other.pid), "")
+        assert what in said
+        refused = rankscope("record", "--out", str(tmp_path), "--pid", str(other.pid))
+        assert refused.returncode == 3 and what in refused.stderr
+    finally:
+        other.kill()
+        other.wait()

@@ -1,0 +1,97 @@
+"""Several jobs on a host: each gets its verdict, the worst comes first, and none hides behind another."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import builders
+import pytest
+from builders import Job, build
+
+from rankscope.diagnose.cli.main import run
+from rankscope.diagnose.past.history import History
+from rankscope.diagnose.solve.judge import diagnose
+from rankscope.observer.window.folder import Window, write_window
+
+
+def titled(window: Window, title: str) -> Window:
+    rows = [row | {"title": title} for row in window.ranks.to_pylist()]
+    changed = builders.columns(window, "ranks", rows)
+    return replace(changed, manifest=replace(changed.manifest, jobs=(rows[0]["job"],)))
+
+
+@pytest.fixture
+def both(tmp_path: Path) -> Path:
+    """A healthy job of 8 ranks, and one of 4 with a slow function."""
+    folder = tmp_path / "both"
+    for job, title in (
+        (Job(name="job-a"), "pretrain.py"),
+        (builders.slow_python(3, 0.08, ranks=4, name="job-b"), "tune.py"),
+    ):
+        for window in build(job):
+            write_window(titled(window, title), folder)
+    return folder
+
+
+def test_each_job_gets_its_report_and_the_first_line_says_how_each_is(
+    both: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["diagnose", str(both)]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "2 JOBS  FAULT tune.py; HEALTHY pretrain.py"
+    heads = [line for line in lines if line.startswith(("FAULT  ", "HEALTHY  "))]
+    assert [head.split()[0] for head in heads] == ["FAULT", "HEALTHY"]
+    assert [line.split()[1] for line in lines if line.startswith("  job ")] == ["tune.py,", "pretrain.py,"]
+    assert all(len(line) <= 80 for line in lines)
+
+
+def test_the_json_is_the_worst_verdict_with_the_others_in_it(both: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["diagnose", str(both), "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert (found["status"], found["job"]) == ("fault", "job-b")
+    assert [(other["status"], other["job"]) for other in found["other_jobs"]] == [("healthy", "job-a")]
+
+
+@pytest.mark.parametrize("wanted, code", [("pretrain.py", 0), ("tune", 1), ("job-a", 0), ("job-", 1)])
+def test_a_job_is_meant_by_its_title_or_its_name(both: Path, wanted: str, code: int) -> None:
+    assert run(["diagnose", str(both), "--job", wanted]) == code
+
+
+def test_a_job_that_is_not_there_is_answered_with_the_names_that_are(
+    both: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["diagnose", str(both), "--job", "nobody"]) == 65
+    assert "jobs seen: pretrain.py, tune.py" in capsys.readouterr().err
+
+
+def test_two_runs_of_one_script_are_told_apart_by_their_names(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("job-a", "job-b"):
+        for window in build(Job(name=name, ranks=4)):
+            write_window(titled(window, "train.py"), tmp_path)
+    assert run(["diagnose", str(tmp_path), "--job", "train.py"]) == 0
+    assert capsys.readouterr().out.startswith("2 JOBS  HEALTHY train.py [job-a]; HEALTHY train.py [job-b]")
+
+
+def test_a_baseline_of_one_job_serves_that_one(both: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for window in build(Job(name="job-a", seed=3, start=1_750_000_000.0)):
+        write_window(window, tmp_path / "earlier")
+    assert run(["diagnose", str(both), "--baseline", str(tmp_path / "earlier"), "--json"]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["baseline"] is None and any("without it" in note for note in found["notes"])
+    assert found["other_jobs"][0]["baseline"]["windows"] == 1
+
+
+def test_the_history_keeps_the_verdict_of_each_job(both: Path, tmp_path: Path) -> None:
+    from rankscope.diagnose.cli.keep_history import remember
+    from rankscope.diagnose.fleet.gather import load
+
+    windows = load((both,))
+    store = History(tmp_path / "history")
+    assert remember(store, windows, [diagnose(windows, job=job) for job in ("job-a", "job-b")]) == ()
+    kept = sorted((tmp_path / "history" / "windows").glob("*/verdict.json"))
+    said = {(one["job"], one["status"]) for one in (json.loads(path.read_text()) for path in kept)}
+    assert said == {("job-a", "healthy"), ("job-b", "fault")}
