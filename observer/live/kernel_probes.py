@@ -25,7 +25,8 @@ from rankscope.probes.sched import probe as sched
 from rankscope.unwinder.walk.stack import KernelStack, decode
 
 _WALK = Path(__file__).resolve().parents[2] / "unwinder" / "walk"
-_RING_PAGES = 512
+_RING_PAGES = 512  # for up to 8 ranks (probes/bpf/common.bpf.h)
+_MOST_RING_PAGES = 8192  # 32 MiB
 _PAGE_BYTES = 4096
 
 
@@ -123,7 +124,8 @@ def load(*, hz: int, pids: Iterable[int] = (), root: Path = Path("/"), verbose: 
             "this process is in a pid namespace of its own, where threads have other numbers than in the kernel"
         )
     rows = calls.rows_mapped(pids, root)
-    programs = _programs(rows, root)
+    pages = ring_pages(len(pids))
+    programs = _programs(rows, root, pages)
     module = loader.load(
         programs.sources,
         defines=programs.defines,
@@ -136,7 +138,7 @@ def load(*, hz: int, pids: Iterable[int] = (), root: Path = Path("/"), verbose: 
         module.attach(programs.tracepoints)
         notes = [*programs.notes, *_sample_at(module, hz)]
         notes += [f"{refused.program} is not attached: {refused.reason}" for refused in module.refused]
-        events = ring.Ring(module.bpf["rs_events"].map_fd, _RING_PAGES * _PAGE_BYTES)
+        events = ring.Ring(module.bpf["rs_events"].map_fd, pages * _PAGE_BYTES)
     except BaseException:
         module.close()
         raise
@@ -154,8 +156,13 @@ class _Programs:
     notes: tuple[str, ...] = ()
 
 
-def _programs(rows: Collection[int], root: Path) -> _Programs:
-    defines: dict[str, int | str] = {"RS_RING_PAGES": _RING_PAGES}
+def ring_pages(ranks: int) -> int:
+    """Room for what so many ranks do between two drains: as much for each as each of 8 has. A power of two, as the kernel wants it."""
+    return min(_RING_PAGES << max((ranks - 1) // 8, 0).bit_length(), _MOST_RING_PAGES)
+
+
+def _programs(rows: Collection[int], root: Path, pages: int) -> _Programs:
+    defines: dict[str, int | str] = {"RS_RING_PAGES": pages}
     if sched.needs_stack_offset(os.uname().release):
         try:
             defines["RS_TASK_STACK"] = btf.kernel(root).offset("task_struct", "stack")
