@@ -27,6 +27,14 @@ def seconds(value: float) -> str:
     return f"{value * 1e3:.1f} ms"
 
 
+def minutes(value: float) -> str:
+    """A long duration as people say it: 84 → '84 s', 840 → '14 min', 30,000 → '8.3 h', 300,000 → '3.5 days'."""
+    for least, unit, size in ((48 * 3600, "days", 86400), (2 * 3600, "h", 3600)):
+        if value >= least:
+            return f"{value / size:.1f} {unit}"
+    return f"{value / 60:.0f} min" if value >= 120 else f"{value:.0f} s"
+
+
 def rate(bytes_per_second: float) -> str:
     """A data rate: '12.5 MB/s'."""
     for unit, size in (("GB/s", 1e9), ("MB/s", 1e6), ("kB/s", 1e3)):

@@ -82,6 +82,7 @@ def ranks(table: pa.Table, notes: list[Note]) -> Ranks:
         gpus=tuple(tuple(each or ()) for each in table["gpus"].to_pylist()),
         nics=tuple(tuple(each or ()) for each in table["nics"].to_pylist()),
         guessed=_guessed(table),
+        age_s=floats(table, "age_s"),
     )
 
 

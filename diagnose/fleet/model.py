@@ -40,6 +40,7 @@ class Ranks:
     gpus: tuple[tuple[str, ...], ...] = ()  # 'gpu2'; () where nobody knows
     nics: tuple[tuple[str, ...], ...] = ()  # 'mlx5_3', 'eth0'
     guessed: tuple[int, ...] = ()  # numbers that are guesses
+    age_s: Floats | None = None  # how long each process had run when the window began; NaN, None: not known
 
     def __len__(self) -> int:
         return len(self.number)

@@ -14,7 +14,7 @@ import numpy as np
 
 from rankscope.diagnose.fleet.model import Fleet, Patterns
 from rankscope.diagnose.model.users_code import UsersCode, users_code
-from rankscope.diagnose.text import rank_list
+from rankscope.diagnose.text import minutes, rank_list
 from rankscope.observer.window.stacks import StackFrame
 
 _RANKS_MOST = 1024  # more of them tell nothing new
@@ -59,7 +59,15 @@ def places(fleet: Fleet) -> str:
         if found is not None:
             at.setdefault(found[0], []).append((row, found[1]))
     told = sorted(at.items(), key=lambda item: -len(item[1]))[:_PLACES_TOLD]
-    return "; ".join(_told(fleet, place, ranks) for place, ranks in told)
+    return "; ".join([_told(fleet, place, ranks) for place, ranks in told] + _started(fleet)) if told else ""
+
+
+def _started(fleet: Fleet) -> list[str]:
+    """How long ago the job was started: of a young one nothing else is to be expected."""
+    age_s = fleet.ranks.age_s
+    if age_s is None or not np.isfinite(age_s).any():
+        return []
+    return [f"the job was started {minutes(float(np.nanmedian(age_s)))} before"]
 
 
 def _told(fleet: Fleet, place: Place, ranks: Sequence[tuple[int, float]]) -> str:

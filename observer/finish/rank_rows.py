@@ -49,6 +49,7 @@ def rank_row(running: Observation, rank: FoundRank, found: RankWindow, last: Las
         python=identity.python,
         command=identity.command,
         title=identity.title,
+        age_s=max(last.start_ns / 1e9 - rank.start_s, 0.0),
         state=last.states[rank.pid],
         stopped_s=_stopped_s(rank.pid, found, last),
         last_progress_s=found.last_progress_s,

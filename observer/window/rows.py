@@ -30,6 +30,7 @@ class RankRow:
     python: str
     command: str
     title: str
+    age_s: float | None
     state: str
     stopped_s: float
     last_progress_s: float | None

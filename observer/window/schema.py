@@ -83,6 +83,7 @@ RANKS = pa.schema(
             "Not the same on all hosts where they run different scripts",
             absent="",
         ),
+        _field("age_s", pa.float64(), "how long the process had run when the window began", "s", True, absent="nan"),
         _field("state", _TEXT, "at the end of the window: running | stopped | exited"),
         _field("stopped_s", pa.float64(), "how long it was stopped (job control) in the window", "s"),
         _field(

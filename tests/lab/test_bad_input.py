@@ -98,6 +98,7 @@ def test_ranks_that_do_not_come_to_a_step_are_told_by_function_and_by_what_they_
     assert "rank 1 waits in fetch_weights (starting_job.py:" in text, text
     assert f"a socket to 127.0.0.1:{slow_server}" in text, text
     assert "rank 2 waits in build_extension (starting_job.py:" in text and "for child g++" in text, text
+    assert "; the job was started " in text
 
 
 @pytest.mark.parametrize("program, what", [

@@ -213,7 +213,7 @@ def _pattern(rank: int, work: Work, mean: float, job: Job, tree: StackTree) -> d
 def _rank(job: Job, rank: int, host: int, step_s: float) -> dict[str, Any]:
     node = f"node-{host}" if job.namespaces == 1 else f"lab-host-{job.node(rank)}"
     return {"job": job.name, "rank": rank, "local_rank": rank, "world_size": job.ranks, "local_world_size": 0,
-            "guessed": False, "title": "", "role": "", "host": f"node-{host}",
+            "guessed": False, "title": "", "age_s": None, "role": "", "host": f"node-{host}",
             "node": node, "container": "", "pid": 4000 + rank, "inner_pid": 4000 + rank, "netns": 100 + job.node(rank),
             "addresses": [job.address(rank)], "gpus": [], "nics": ["eth0"], "cpus": "0-1", "python": "3.11.2",
             "command": "python train.py", "state": "running", "stopped_s": 0.0, "last_progress_s": step_s / 2,

@@ -47,6 +47,21 @@ def test_ranks_that_all_wait_for_a_lock_are_told_together() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("age_s", "said"),
+    [
+        (35.0, "the job was started 35 s before"),
+        (840.0, "14 min before"),
+        (30_000.0, "8.3 h before"),
+        (3e5, "3.5 days before"),
+    ],
+)
+def test_it_is_said_how_long_ago_the_job_was_started(age_s: float, said: str) -> None:
+    window = starting([("io", "file lock", "", (LOAD,), 0.99)] * 2)
+    window = columns(window, "ranks", [row | {"age_s": age_s} for row in window.ranks.to_pylist()])
+    assert reason(window).endswith(f"for the whole window; {said}" if "the job" in said else said)
+
+
 def test_the_rank_that_is_elsewhere_is_told_apart() -> None:
     waits = ("python", "", "sleep", (LOAD, BATON), 0.98)
     builds = ("sync", "wait child", "", (StackFrame("build", TRAIN, 31),), 0.7)
