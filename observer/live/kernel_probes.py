@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -114,7 +114,7 @@ def in_initial_pid_namespace(root: Path = Path("/")) -> bool:
         return True
 
 
-def load(*, hz: int, pids: Iterable[int] = (), root: Path = Path("/"), verbose: bool = False) -> KernelProbes:
+def load(*, hz: int, pids: Collection[int] = (), root: Path = Path("/"), verbose: bool = False) -> KernelProbes:
     """Compile and attach everything that this kernel allows. Raises what rankscope.probes.bpf.loader.load raises.
 
     Of the call table only what the processes `pids` have mapped is compiled.

@@ -102,10 +102,15 @@ class _Lines:
 _lines: _Lines | None = None
 
 
+def follow(out: str | Path, rank: int) -> None:
+    """Call it before loader workers are forked, where that is before the loop: they follow what they are forked with."""
+    slow.control = Path(out) / f"rank{rank}.control"
+
+
 def begin(out: str | Path, rank: int) -> None:
     """Call it when the rank is known, just before the loop."""
     global _lines  # noqa: PLW0603 (one job per process)
-    slow.control = Path(out) / f"rank{rank}.control"
+    follow(out, rank)
     _lines = _Lines(Path(out), rank)
 
 

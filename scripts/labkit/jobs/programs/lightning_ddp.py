@@ -67,6 +67,9 @@ class StepTimes(L.Callback):
     def __init__(self, out: Path) -> None:
         self.out = out
 
+    def setup(self, trainer: L.Trainer, *_: object) -> None:
+        knobs.follow(self.out, trainer.global_rank)
+
     def on_train_start(self, trainer: L.Trainer, *_: object) -> None:
         torch.set_num_threads(1)
         knobs.begin(self.out, trainer.global_rank)
