@@ -18,6 +18,7 @@ import pyarrow as pa
 
 WINDOW_SCHEMA = "rankscope.window/2"
 FIRST_SCHEMA = "rankscope.window/1"  # is read by upgrade.py
+NOTHING = "null"  # `absent` of a column that says nothing then
 
 # The kinds of function (DESIGN.md, "Vocabulary").
 KINDS = ("python", "gpu", "memory", "collective", "io", "sync", "sched")
@@ -26,7 +27,7 @@ KINDS = ("python", "gpu", "memory", "collective", "io", "sync", "sched")
 def _field(
     name: str, dtype: pa.DataType, doc: str, unit: str = "", nullable: bool = False, absent: str | None = None
 ) -> pa.Field:
-    """`absent`: the value, as text, in windows that were written before there was such a column."""
+    """`absent`: the value, as text, in windows that were written before there was such a column; NOTHING: none."""
     metadata = {"doc": doc}
     if unit:
         metadata["unit"] = unit
@@ -83,7 +84,7 @@ RANKS = pa.schema(
             "Not the same on all hosts where they run different scripts",
             absent="",
         ),
-        _field("age_s", pa.float64(), "how long the process had run when the window began", "s", True, absent="nan"),
+        _field("age_s", pa.float64(), "how long the process had run when the window began", "s", True, absent=NOTHING),
         _field("state", _TEXT, "at the end of the window: running | stopped | exited"),
         _field("stopped_s", pa.float64(), "how long it was stopped (job control) in the window", "s"),
         _field(

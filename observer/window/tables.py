@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rankscope.observer.window.rows import ROWS, Row
-from rankscope.observer.window.schema import TABLES
+from rankscope.observer.window.schema import NOTHING, TABLES
 
 
 def table_of(name: str, rows: Sequence[Row]) -> pa.Table:
@@ -64,7 +64,8 @@ def with_absent(table: pa.Table, schema: pa.Schema) -> pa.Table:
     for column in schema:
         said = (column.metadata or {}).get(b"absent")
         if said is not None and column.name not in table.column_names:
-            value = pa.scalar(said.decode(), pa.string()).cast(column.type)
+            text = None if said == NOTHING.encode() else said.decode()
+            value = pa.scalar(text, pa.string()).cast(column.type)
             table = table.append_column(column.name, pa.repeat(value, table.num_rows))
     return table
 
