@@ -3,10 +3,11 @@
 In: one thread's events (absences from the CPU, file calls, library calls) as the probes deliver them. Out: segments that
 do not overlap and fill the known part of the window, in this order of precedence:
 
-  sched       ready but not running (also inside a collective: what was waited for had come), or inside a collective that
-              other threads of the process carry while one of these is ready but not running: the job waits for our CPU
-  collective  inside a call that waits for a collective, or runs one on this thread; or blocked until another thread wakes it
-              while threads of the library are inside a collective (JAX runs its collectives on threads of its own)
+  sched       ready but not running (also inside a collective, once woken: what was waited for had come), or inside a collective
+              that other threads of the process carry while one of these is ready but not running: the job waits for our CPU
+  collective  inside a call that waits for a collective, or runs one on this thread, preempted there as well: who was not asleep
+              waited by looking again and again (MPI does); or blocked until another thread wakes it while threads of the
+              library are inside a collective (JAX runs its collectives on threads of its own)
   gpu-wait    inside a call that waits for the GPU          copy   inside a copy between host and GPU
   io          inside a file call, or blocked in the kernel without a system call (a page that is read from disk)
   sync        blocked for another thread or process: futex, poll, a pipe, a socket
@@ -32,6 +33,7 @@ CPU, SCHED, COLLECTIVE, IO, SYNC, SLEEP, STOPPED, GC, GPU_WAIT, COPY = range(10)
 NONE = -1
 
 _UNINTERRUPTIBLE, _STOPPED = 0x2, 0x4 | 0x8
+_RUNNABLE = 0  # it did not go by itself: another thread took its CPU
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,8 +136,9 @@ def build(
     middle = (start + end) / 2
     away = _inside(absences.start_s, absences.end_s, middle)
     ready = np.asarray((away >= 0) & (middle >= wake[away] if len(wake) else False))
+    preempted = ready & np.asarray(absences.state[away] == _RUNNABLE if len(wake) else False)
     starved = _inside(queue_start, queue_end, middle) >= 0
-    inside = _Inside(away, ready, starved, *(_inside(each.start_s, each.end_s, middle) for each in scopes))
+    inside = _Inside(away, ready, preempted, starved, *(_inside(each.start_s, each.end_s, middle) for each in scopes))
     kind = _own_kinds(inside, absences, files, file_kinds, device, device_kinds)
     behind = _behind(inside, kind, carried)
     kind = _kinds(inside, kind, behind, absences)
@@ -154,6 +157,7 @@ class _Inside:
 
     away: Ints
     ready: Bools  # away, but awake: it waits for a CPU
+    preempted: Bools  # ready, and has been since it last ran: nobody woke it
     starved: Bools  # another thread of the process waits for a CPU
     collective: Ints
     file: Ints
@@ -186,7 +190,8 @@ def _behind(inside: _Inside, kind: Ints, carried: Carried | None) -> Ints:
 def _kinds(inside: _Inside, kind: Ints, behind: Ints, absences: Absences) -> Ints:
     """The classes above a thread's own: collectives, the run queue, a stopped process."""
     kind = np.where((inside.collective >= 0) | (behind >= 0), np.where(inside.starved, SCHED, COLLECTIVE), kind)
-    kind = np.where(inside.ready, SCHED, kind)
+    polled = inside.preempted & (inside.collective >= 0)
+    kind = np.where(inside.ready & ~polled, SCHED, kind)
     if len(absences.start_s):
         stopped = absences.state[inside.away] & _STOPPED > 0
         kind = np.where((inside.away >= 0) & ~inside.ready & stopped, STOPPED, kind)

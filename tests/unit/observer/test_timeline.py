@@ -66,9 +66,25 @@ def test_the_end_of_an_absence_after_the_wake_up_is_waiting_for_a_cpu() -> None:
     }
 
 
-def test_waiting_for_a_cpu_is_the_ranks_own_time_even_inside_a_collective() -> None:
+def test_who_was_woken_and_waits_for_a_cpu_is_on_its_own_time_even_inside_a_collective() -> None:
     found = seconds_by_kind(absences((2, 6, 1, FUTEX, INTERRUPTIBLE)), collectives=scopes((1, 7)))
     assert found == {timeline.CPU: 4, timeline.COLLECTIVE: 5, timeline.SCHED: 1}
+
+
+def test_a_thread_that_polls_in_a_collective_waits_there_also_while_another_has_its_cpu() -> None:
+    preempted = absences((2, 4, 2, NO_SYSCALL, RUNNABLE), (5, 6, 1, NO_SYSCALL, RUNNABLE))
+    found = seconds_by_kind(preempted, collectives=scopes((1, 7)))
+    assert found == {timeline.CPU: 4, timeline.COLLECTIVE: 6}
+
+
+def test_a_thread_that_is_preempted_between_collectives_is_on_its_own_time() -> None:
+    found = seconds_by_kind(absences((2, 4, 2, NO_SYSCALL, RUNNABLE)), collectives=scopes((3, 7)))
+    assert found == {timeline.CPU: 5, timeline.SCHED: 1, timeline.COLLECTIVE: 4}
+
+
+def test_a_stop_inside_a_collective_stays_a_stop() -> None:
+    found = seconds_by_kind(absences((2, 4, 0, NO_SYSCALL, STOPPED)), collectives=scopes((1, 7)))
+    assert found == {timeline.CPU: 4, timeline.STOPPED: 2, timeline.COLLECTIVE: 4}
 
 
 def test_a_wait_inside_a_backward_pass_counts_once_when_scopes_nest() -> None:
