@@ -15,7 +15,8 @@ class Markers:
 
     `level`: symbols of calls after which the host is level with its GPU. `update`: symbols that end a gradient update (DDP's
     reducer waits for its buckets). `backward`: symbols of backward passes. `site`: where in the job's code each call was made,
-    0 where that is not known. `optimiser_s`: when the thread was seen inside an optimiser.
+    0 where that is not known. `optimiser_s`: when the thread was seen inside an optimiser. `interrupted`: whether calls that do not
+    come in every iteration were left out between this one and the one before it.
     """
 
     symbol: Ints
@@ -26,6 +27,7 @@ class Markers:
     backward: frozenset[int] = frozenset()
     site: Ints | None = None
     optimiser_s: Floats = field(default_factory=lambda: np.empty(0))
+    interrupted: Bools | None = None
 
     def __len__(self) -> int:
         return len(self.symbol)
@@ -35,6 +37,7 @@ class Markers:
         return Markers(
             self.symbol[kept], self.start_s[kept], self.end_s[kept], self.level, self.update, self.backward,
             None if self.site is None else self.site[kept], self.optimiser_s,
+            None if self.interrupted is None else self.interrupted[kept],
         )  # fmt: skip
 
     def keys(self) -> tuple[Ints, Ints]:

@@ -19,6 +19,8 @@ from its neighbour.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from rankscope.observer.steps.found import LEAST_STAY_S, MIN_REPEATS, FoundSteps, none
@@ -39,7 +41,8 @@ def find(markers: Markers, known_period: int = 0) -> FoundSteps:
 
     `known_period`: how many markers make a step on the other ranks of the job; 0 where that is not known.
     """
-    markers = markers.where(_usual(markers))
+    usual = _usual(markers)
+    markers = replace(markers.where(usual), interrupted=np.diff(np.cumsum(~usual)[usual], prepend=0) > 0)
     level = markers.of(markers.level)
     if level.any():
         steps = _find_steps(markers, level, known_period)
@@ -51,13 +54,37 @@ def find(markers: Markers, known_period: int = 0) -> FoundSteps:
 
 
 def _usual(markers: Markers) -> Bools:
-    """Calls from places that are passed at least a third as often as the place of the median call; waits for the GPU all count."""
-    _, key = markers.keys()
+    """Calls from places that are passed at least a third as often as the place of the median passage; waits for the GPU all count.
+
+    How often a place is passed: the inverse of the time between two calls from it, at a moment taken at random. So a burst of calls in
+    every tenth iteration is one passage in ten iterations, however many they are. A call from a place that is not known is taken to
+    come from the most usual place of its function.
+    """
+    pairs, key = markers.keys()
     if markers.site is None or not len(key):
         return np.ones(len(key), dtype=bool)
-    often = np.bincount(key)[key]
-    usual: Bools = (often >= np.median(often) / 3) | markers.of(markers.level)
+    order = np.argsort(key, kind="stable")
+    of_place = np.split(markers.start_s[order], np.cumsum(np.bincount(key))[:-1])
+    first_s, last_s = markers.start_s[0], markers.end_s.max()
+    apart_s = np.array([_usually_apart_s(np.concatenate(([first_s], one, [last_s]))) for one in of_place])
+    least_s = {int(symbol): float(apart_s[pairs[:, 0] == symbol].min()) for symbol in np.unique(pairs[:, 0])}
+    of_call = np.where(markers.site == 0, [least_s[int(symbol)] for symbol in markers.symbol], apart_s[key])
+    usual: Bools = (of_call <= 3 * _median_passage_s(apart_s)) | markers.of(markers.level)
     return usual
+
+
+def _usually_apart_s(time_s: Floats) -> float:
+    """The time between two of these instants in which half of the whole lies."""
+    gaps = np.sort(np.diff(time_s))
+    share = np.cumsum(gaps)
+    return float(gaps[np.searchsorted(share, share[-1] / 2)])
+
+
+def _median_passage_s(apart_s: Floats) -> float:
+    """Of all passages of all places, the median of the time to the next one of the same place."""
+    apart_s = np.sort(np.maximum(apart_s, 1e-9))
+    passages = np.cumsum(1 / apart_s)
+    return float(apart_s[np.searchsorted(passages, passages[-1] / 2)])
 
 
 def _find_steps(markers: Markers, level: Bools, known_period: int) -> FoundSteps:
@@ -97,6 +124,8 @@ def _gap_multiple(markers: Markers, base: int) -> int:
     """
     gaps = np.maximum(markers.start_s[1:] - markers.end_s[:-1], 0.0)
     gaps = np.log(np.maximum(gaps, max(0.1 * float(gaps.mean()), 1e-5)))
+    if markers.interrupted is not None:
+        gaps[markers.interrupted[1:]] = np.nan  # what is done there is not done in every iteration
     first = _unexplained(gaps, base)
     if first <= 0.02:  # equal gaps per phase already
         return 1
@@ -112,13 +141,20 @@ def _gap_multiple(markers: Markers, base: int) -> int:
 
 
 def _unexplained(gaps: Floats, period: int) -> float:
-    """Variance around the median of each phase, over the variance around the median of all; with n - period freedoms."""
+    """Variance around the median of each phase, over the variance around the median of all; with n - period freedoms.
+
+    Gaps that are not known (NaN) are left out.
+    """
     usable = len(gaps) // period * period
     if usable <= period:
         return 1.0
     by_phase = gaps[:usable].reshape(-1, period)
-    rest = float(np.mean(np.abs(by_phase - np.median(by_phase, axis=0)))) * usable / (usable - period)
-    total = float(np.mean(np.abs(gaps[:usable] - np.median(gaps[:usable]))))
+    by_phase = by_phase[:, np.isfinite(by_phase).any(axis=0)]
+    if not by_phase.size:
+        return 1.0
+    median = np.nanmedian if np.isnan(by_phase).any() else np.median
+    rest = float(np.nanmean(np.abs(by_phase - median(by_phase, axis=0)))) * usable / (usable - period)
+    total = float(np.nanmean(np.abs(by_phase - np.nanmedian(by_phase))))
     return rest / total if total > 0 else 0.0
 
 

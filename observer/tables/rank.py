@@ -17,7 +17,7 @@ from rankscope.observer.steps.find import StepGuide, find_steps
 from rankscope.observer.steps.found import FoundSteps
 from rankscope.observer.steps.markers import Markers
 from rankscope.observer.tables.raw import RawProcess
-from rankscope.observer.tables.thread_line import thread_line
+from rankscope.observer.tables.thread_line import carried_calls, thread_line, waits_at
 from rankscope.observer.thread import patterns, timeline
 from rankscope.observer.thread.device_calls import MARKER_ROLES, of_roles
 from rankscope.observer.thread.functions import NO_STACK, StackName
@@ -158,26 +158,35 @@ def training_thread(raw: RawProcess, calls: Events, table: Sequence[CallRow]) ->
 
 
 def _markers(raw: RawProcess, calls: Events, table: Sequence[CallRow], tid: int) -> Markers:
-    """Calls of the training thread that are not inside another one; the collectives of all threads where it makes none."""
+    """Calls of the training thread that are not inside another one; the collectives of all threads where it makes none.
+
+    A library that runs small collectives in the call and others on threads of its own (JAX) has both.
+    """
     calls = calls[of_roles(calls, table, *MARKER_ROLES)]
-    mine = calls[calls["tid"] == tid]
+    own = calls["tid"] == tid
+    mine = calls[own]
     if len(mine):
         ends = np.maximum.accumulate(mine["ts_ns"] + mine["dur_ns"])
         inner = np.concatenate(([False], mine["ts_ns"][1:] < ends[:-1]))
         roles = np.array([row.role for row in table])
         # A backward pass contains the wait of DDP's reducer: both are markers, but the outer one alone would hide the wait.
-        mine = mine[~inner | (roles[mine["what"]] == "wait")]
-    chosen = mine if len(mine) else calls
+        own[own] = ~inner | (roles[mine["what"]] == "wait")
+        families = np.array([row.family for row in table])
+        own |= carried_calls(raw, calls, table) & np.isin(families[calls["what"]], families[np.unique(mine["what"])])
+    chosen = calls[own] if len(mine) else calls
     start = raw.since_start_s(chosen["ts_ns"])
-    sites = {int(stack): raw.stacks.get(int(stack), NO_STACK).site for stack in np.unique(chosen["ready_ns"])}
+    end = start + chosen["dur_ns"].astype(np.float64) / 1e9
+    # A thread of a library calls from nowhere in the job's code: what counts is where the training thread waits for it.
+    places = np.where(chosen["tid"] == tid, chosen["ready_ns"], waits_at(raw, tid, end))
+    sites = {int(stack): raw.stacks.get(int(stack), NO_STACK).site for stack in np.unique(places)}
     return Markers(
         chosen["what"].astype(np.int64),
         start,
-        start + chosen["dur_ns"].astype(np.float64) / 1e9,
+        end,
         level=_rows(table, lambda row: row.role == GPU_WAIT),
         update=_rows(table, lambda row: row.name == UPDATE),
         backward=_rows(table, lambda row: row.role == BACKWARD),
-        site=np.array([sites[int(stack)] for stack in chosen["ready_ns"]], dtype=np.int64),
+        site=np.array([sites[int(stack)] for stack in places], dtype=np.int64),
         optimiser_s=_in_optimiser_s(raw, tid),
     )
 

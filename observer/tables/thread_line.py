@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from rankscope.observer.gpu.levels import Shares
 from rankscope.observer.steps.found import FoundSteps
@@ -15,7 +16,7 @@ from rankscope.observer.thread.device_calls import DeviceCalls, device_calls, of
 from rankscope.observer.thread.functions import NO_STACK, FunctionKey
 from rankscope.observer.thread.samples import Samples, Words
 from rankscope.observer.thread.timeline import Absences, Carried, Scopes, Timeline
-from rankscope.probes.arrays import Ints
+from rankscope.probes.arrays import Bools, Floats, Ints
 from rankscope.probes.bpf import ring
 from rankscope.probes.bpf.ring import Events
 from rankscope.probes.calls.row import CallRow
@@ -125,20 +126,13 @@ def _collective_calls(raw: RawProcess, calls: Events, table: Sequence[CallRow], 
 
 
 def _carried(raw: RawProcess, table: Sequence[CallRow], absences: Absences, first_label: int) -> tuple[Carried, Ints]:
-    """When threads without Python state were inside collectives, each stretch under its first call; their rows in `table`.
-
-    Not those of a family whose wait has been seen on a thread of this process: there the timed wait tells who waits and when
-    (torch hands its collectives to such threads and goes on working).
-    """
+    """When threads without Python state were inside collectives, each stretch under its first call; their rows in `table`."""
     calls = raw.events[raw.events["type"] == ring.CALL]
-    waits = calls[of_roles(calls, table, "wait")]["what"].tolist()
-    waits += [row for _, row, _ in raw.open_calls if table[row].role == "wait"]
-    timed = {table[row].family for row in waits}
-    chosen = np.array([row.role == "collective" and row.family not in timed for row in table])
-    calls = calls[chosen[calls["what"]] & ~np.isin(calls["tid"], list(raw.python_tids))]
+    calls = calls[carried_calls(raw, calls, table)]
     start = raw.since_start_s(calls["ts_ns"])
     end = start + calls["dur_ns"] / 1e9
     rows = calls["what"].astype(np.int64)
+    chosen = _carried_rows(raw, table)
     for thread, row, since in raw.open_calls:
         if chosen[row] and thread not in raw.python_tids:
             start, end = np.append(start, max((since - raw.start_ns) / 1e9, 0.0)), np.append(end, raw.window_s)
@@ -146,11 +140,45 @@ def _carried(raw: RawProcess, table: Sequence[CallRow], absences: Absences, firs
     order = np.argsort(start, kind="stable")
     begin, until = timeline.union(Scopes(start, end, rows))
     rows = rows[order][np.searchsorted(start[order], begin)] if len(begin) else rows
-    waiting = np.isin(absences.syscall, list(syscalls.THREAD_CALLS))
+    return Carried(Scopes(begin, until, first_label + np.arange(len(begin))), _waits_for_library(raw, absences)), rows
+
+
+def carried_calls(raw: RawProcess, calls: Events, table: Sequence[CallRow]) -> Bools:
+    """Which of these calls are collectives that threads without Python state carry for the training thread."""
+    carried: Bools = _carried_rows(raw, table)[calls["what"]] & ~np.isin(calls["tid"], list(raw.python_tids))
+    return carried
+
+
+def _carried_rows(raw: RawProcess, table: Sequence[CallRow]) -> Bools:
+    """Rows of the table that are collectives, but not those of a family whose wait has been seen on a thread of this process.
+
+    There the timed wait tells who waits and when (torch hands its collectives to such threads and goes on working).
+    """
+    calls = raw.events[raw.events["type"] == ring.CALL]
+    waits = calls[of_roles(calls, table, "wait")]["what"].tolist()
+    waits += [row for _, row, _ in raw.open_calls if table[row].role == "wait"]
+    timed = {table[row].family for row in waits}
+    return np.array([row.role == "collective" and row.family not in timed for row in table])
+
+
+def _waits_for_library(raw: RawProcess, absences: Absences) -> Bools:
+    """Which absences can be waits for a thread of a library: another thread ends them, and Python's own locks do not hold them."""
+    waiting: Bools = np.isin(absences.syscall, list(syscalls.THREAD_CALLS))
     waiting &= ~np.array(
         [raw.stacks.get(stack, NO_STACK).file.endswith(_PYTHON_LOCKS) for stack in absences.stack.tolist()], bool
     )
-    return Carried(Scopes(begin, until, first_label + np.arange(len(begin))), waiting), rows
+    return waiting
+
+
+def waits_at(raw: RawProcess, tid: int, time_s: Floats) -> npt.NDArray[np.uint64]:
+    """The stack in which a thread waited for threads of libraries at each of these times; 0 where it did not."""
+    absences = _absences(raw, raw.of_thread(tid), tid)
+    waiting = _waits_for_library(raw, absences)
+    start_s, end_s, stack = (column[waiting] for column in (absences.start_s, absences.end_s, absences.stack))
+    if not len(start_s):
+        return np.zeros(len(time_s), dtype=np.uint64)
+    at = np.searchsorted(start_s, time_s, side="right") - 1
+    return np.where((at >= 0) & (time_s <= end_s[at]), stack[at], 0).astype(np.uint64)
 
 
 def _track(raw: RawProcess, tid: int) -> tuple[Samples, Absences]:

@@ -100,6 +100,47 @@ def test_noise_that_a_long_period_explains_a_little_better_does_not_make_a_long_
     assert steps.period == 3
 
 
+GRADIENT, LOG, VALIDATE, RECEIVE = 71, 72, 73, 5
+
+
+def logged(iterations: int) -> tuple[Markers, float]:
+    """A loop that gathers a loss in every 10th iteration by eight messages, and validates in every 50th; its step."""
+    rng = np.random.default_rng(3)
+    now, calls, begun = 0.0, list[tuple[int, int, float, float]](), list[float]()
+
+    def call(symbol: int, site: int, gap: float, stay: float) -> None:
+        nonlocal now
+        begin = now + gap * rng.lognormal(0, 0.05)
+        now = begin + stay * rng.lognormal(0, 0.05)
+        calls.append((symbol, site, begin, now))
+
+    for iteration in range(1, iterations + 1):
+        begun.append(now)
+        call(ALLREDUCE, GRADIENT, 0.004, 0.002)
+        for _ in range(0 if iteration % 10 else 8):
+            call(RECEIVE, LOG, 0.00001, 0.00002)
+        for _ in range(0 if iteration % 50 else 60):
+            call(ALLREDUCE, VALIDATE, 0.0005, 0.0005)
+    symbol, site, start, end = (np.array(column) for column in zip(*calls, strict=True))
+    return Markers(symbol, start, end, site=site), float(np.median(np.diff(begun)))
+
+
+def test_a_burst_of_calls_now_and_then_lies_inside_steps_however_many_they_are() -> None:
+    markers, step_s = logged(409)
+    steps = find_steps(markers)
+    assert steps.count in (407, 408)
+    assert float(np.median(np.diff(steps.edge_s))) == pytest.approx(step_s, rel=0.05)
+
+
+def test_calls_whose_place_was_not_seen_count_as_calls_from_the_usual_one() -> None:
+    markers, step_s = logged(409)
+    gradients = np.flatnonzero(markers.site == GRADIENT)
+    markers.site[gradients[::7]] = 0
+    steps = find_steps(markers)
+    assert float(np.median(np.diff(steps.edge_s))) == pytest.approx(step_s, rel=0.05)
+    assert steps.count >= 400
+
+
 def test_too_few_markers_give_no_steps_and_a_reason() -> None:
     steps = find_steps(markers_of([(ALLREDUCE, 0.1, 0.01)], 3))
     assert steps.count == 0

@@ -1,0 +1,122 @@
+"""Steps of a job whose collectives run on threads of a library: told apart by where the training thread waits for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+from rankscope.observer.steps.found import FoundSteps
+from rankscope.observer.tables.rank import steps_alone
+from rankscope.observer.tables.raw import RawProcess
+from rankscope.observer.thread.functions import StackName
+from rankscope.probes.bpf import ring
+from rankscope.probes.calls.table import CALL_TABLE
+
+START_NS, MAIN, LIBRARY = 1_000_000_000, 10, 11
+FUTEX, INTERRUPTIBLE, RUNNABLE, NO_SYSCALL = 202, 1, 0, 0xFFFF
+STEP, EVALUATE, LOG, LOAD = 1, 2, 3, 4  # stacks of the job
+STACKS: Mapping[int, StackName] = {
+    STEP: StackName("block_until_ready", "jax/api.py", 3, site=101),
+    EVALUATE: StackName("__float__", "jax/array.py", 5, site=102),
+    LOG: StackName("train", "train.py", 8, site=103),
+    LOAD: StackName("read_row", "train.py", 2, site=104),
+}
+XLA = next(i for i, row in enumerate(CALL_TABLE) if (row.family, row.name) == ("xla", "allreduce"))
+
+
+class Job:
+    """Writes down the events of a training loop."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.events: list[ring.Events] = []
+        self.begun: list[float] = []
+        self.rng = np.random.default_rng(5)
+
+    def work(self, seconds: float) -> None:
+        self.now += seconds * self.rng.lognormal(0, 0.05)
+
+    def _event(self, kind: int, tid: int, begin: float, what: int, stack: int, state: int = INTERRUPTIBLE) -> None:
+        one = np.zeros(1, dtype=ring.EVENT)
+        one["type"], one["tid"], one["tgid"], one["what"], one["aux"] = kind, tid, MAIN, what, state
+        one["ready_ns" if kind == ring.CALL else "stack"] = stack
+        one["ts_ns"], one["dur_ns"] = START_NS + round(begin * 1e9), round((self.now - begin) * 1e9)
+        self.events.append(one)
+
+    def computed(self, place: int, collectives: int) -> None:
+        """The training thread waits there until the library has computed, all-reduces among it."""
+        begin = self.now
+        for _ in range(collectives):
+            self.work(0.003)
+            entered = self.now
+            self.work(0.002)
+            self._event(ring.CALL, LIBRARY, entered, XLA, 0)
+        self.work(0.001)
+        self._event(ring.OFFCPU, MAIN, begin, FUTEX, place)
+
+    def inline(self, place: int) -> None:
+        """An all-reduce that is so small that the library runs it in the call."""
+        begin = self.now
+        self.work(0.0005)
+        self._event(ring.CALL, MAIN, begin, XLA, place)
+
+    def preempted(self, place: int) -> None:
+        begin = self.now
+        self.work(0.003)
+        self._event(ring.OFFCPU, MAIN, begin, NO_SYSCALL, place, RUNNABLE)
+
+    def steps(self) -> FoundSteps:
+        events = np.concatenate(self.events)
+        events = events[np.argsort(events["ts_ns"], kind="stable")]
+        raw = RawProcess(MAIN, START_NS, self.now, events, {}, [], frozenset({MAIN}), STACKS, {}, 0.0, 99.0)
+        return steps_alone(raw, CALL_TABLE)
+
+    @property
+    def step_s(self) -> float:
+        return float(np.median(np.diff(self.begun)))
+
+
+def trained(*, log: int = 10, evaluate: int = 50, log_inline: bool = True) -> Job:
+    job = Job()
+    for iteration in range(1, 241):
+        job.begun.append(job.now)
+        job.work(0.01)
+        if iteration % 7 == 0:
+            job.preempted(LOAD)
+        job.computed(STEP, collectives=2)
+        if log and iteration % log == 0:
+            job.inline(LOG) if log_inline else job.computed(LOG, collectives=1)
+        if evaluate and iteration % evaluate == 0:
+            for _ in range(10):
+                job.work(0.004)
+                job.computed(EVALUATE, collectives=1)
+    return job
+
+
+@pytest.mark.parametrize("log_inline", [True, False])
+def test_a_loss_that_is_averaged_now_and_then_is_told_from_the_gradients(log_inline: bool) -> None:
+    job = trained(log_inline=log_inline)
+    steps = job.steps()
+    assert steps.count in (238, 239)
+    assert float(np.median(np.diff(steps.edge_s))) == pytest.approx(job.step_s, rel=0.05)
+
+
+def test_a_loop_without_anything_else_makes_the_same_steps() -> None:
+    job = trained(log=0, evaluate=0)
+    steps = job.steps()
+    assert steps.count in (238, 239)
+    assert steps.period == 2
+
+
+def test_a_collective_that_nobody_waits_for_yet_belongs_to_the_usual_ones() -> None:
+    """The library computes while the training thread makes the next batch: where that is at the moment says nothing."""
+    job = trained()
+    waits = [at for at, one in enumerate(job.events) if one["type"][0] == ring.OFFCPU and one["stack"][0] == STEP]
+    for at in waits[::9]:
+        job.events[at]["type"] = ring.FILE  # not seen to wait there
+        job.events[at]["dur_ns"] = 0
+    steps = job.steps()
+    assert float(np.median(np.diff(steps.edge_s))) == pytest.approx(job.step_s, rel=0.05)
+    assert steps.count >= 230
