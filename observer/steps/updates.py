@@ -1,8 +1,8 @@
 """Steps from gradient updates: what the training loop is there for, and does once per iteration. Pure.
 
-  update     the call that ends a gradient update: DDP's wait for its last bucket, where there is one; else the backward pass. Of
-             several places in the code (a validation with gradients, a GAN's two models) the one that is called most, then the one
-             that is followed by the longest stretch without markers
+  update     the call that ends a gradient update: DDP's wait for its last bucket, where there is one (of several in one backward
+             pass the last); else the backward pass. Of several places in the code (a validation with gradients, a GAN's two models)
+             the one that is called most, then the one that is followed by the longest stretch without markers
   passes     updates per optimiser step. Where gradients are accumulated without telling DDP so, every pass looks like an update; but
              the thread is seen in its optimiser after every k-th only. k is the largest for which nearly all (`AGREEMENT`) of the
              sightings fall into one phase of k
@@ -29,6 +29,7 @@ _SIGHTINGS_LEAST = 8  # eight that fall into one of two phases by chance: 1 in 1
 
 def find(markers: Markers, known_passes: int = 0) -> FoundSteps | None:
     """Steps; None where the markers hold no update. `known_passes`: updates per optimiser step on other ranks; 0: not known."""
+    markers = _one_update_per_pass(markers)
     pairs, key = markers.keys()
     chosen = _update(markers, pairs, key)
     if chosen is None:
@@ -45,6 +46,18 @@ def find(markers: Markers, known_passes: int = 0) -> FoundSteps | None:
     if len(edge_s) <= MIN_REPEATS:
         return none(f"only {max(len(edge_s) - 1, 0)} complete steps in the window")
     return FoundSteps(edge_s, passes=passes)
+
+
+def _one_update_per_pass(markers: Markers) -> Markers:
+    """A backward pass through two models (a GAN's generator and what judges it) ends the update of each: together they are one."""
+    passes, updates = markers.of(markers.backward), np.flatnonzero(markers.of(markers.update))
+    if not passes.any() or not len(updates):
+        return markers
+    of_pass = np.searchsorted(markers.start_s[passes], markers.end_s[updates], side="right") - 1
+    inside = (of_pass >= 0) & (markers.end_s[updates] <= markers.end_s[passes][of_pass])
+    kept = np.ones(len(markers), dtype=bool)
+    kept[updates[:-1]] = ~(inside[:-1] & inside[1:] & (of_pass[:-1] == of_pass[1:]))
+    return markers.where(kept)
 
 
 def _update(markers: Markers, pairs: Ints, key: Ints) -> int | None:

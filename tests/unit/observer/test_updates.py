@@ -170,6 +170,24 @@ def test_two_models_in_turn_make_one_step() -> None:
     assert float(np.median(np.diff(steps.edge_s))) == pytest.approx(script.step_s, rel=0.03)
 
 
+def test_a_pass_through_two_models_is_one_update_though_both_reduce() -> None:
+    """A GAN: the generator's loss goes back through the discriminator, which is wrapped as well. Its optimisers are seldom seen."""
+    script = Script()
+    for _ in range(83):
+        script.begun.append(script.now)
+        for line in (DISCRIMINATOR, DISCRIMINATOR + 1, TRAIN):
+            script.work(0.01)
+            begin = script.now
+            script.backward(line)
+            if line == TRAIN:
+                script.calls.append(
+                    (UPDATE, line, begin + 0.5 * (script.now - begin), begin + 0.6 * (script.now - begin))
+                )
+    steps = find_steps(script.markers())
+    assert steps.count in (81, 82)
+    assert float(np.median(np.diff(steps.edge_s))) == pytest.approx(script.step_s, rel=0.03)
+
+
 def test_a_loss_that_is_printed_now_and_then_shares_the_gpus_time_evenly() -> None:
     """Between two waits for the GPU the host runs ahead: nine iterations in a burst, then it waits for all ten."""
     script = Script()
