@@ -69,8 +69,8 @@ def library(tmp_path: Path) -> Path:
     return path
 
 
-def test_waiting_for_the_librarys_threads_is_told_from_its_own_computing(program: Start, library: Path) -> None:
-    process = program(PROGRAM, str(library))
+def observed(process: subprocess.Popen[str]) -> tuple[RawProcess, str]:
+    """What is seen of the program while it does its work, and what it prints at the end of it."""
     probes = kernel_probes.load(hz=HZ, pids=[process.pid])
     try:
         probes.calls.watch([process.pid])
@@ -81,23 +81,40 @@ def test_waiting_for_the_librarys_threads_is_told_from_its_own_computing(program
         assert process.stdin is not None and process.stdout is not None
         process.stdin.write("go\n")
         process.stdin.flush()
-        waited_s = json.loads(process.stdout.readline())
+        printed = process.stdout.readline()
         seconds = (time.clock_gettime_ns(time.CLOCK_MONOTONIC) - start_ns) / 1e9
         events = probes.events.drain()
         events = events[events["tgid"] == process.pid]
+        walked = {one: probes.stack(one) for one in np.unique(events["stack"][events["type"] == ring.OFFCPU]).tolist()}
+        stacks = {one: watch.name_stack(stack) for one, stack in walked.items() if stack is not None}
         tids = frozenset(watch.states.values())
         watch.close()
     finally:
         probes.close()
-    inside = events[(events["type"] == ring.CALL) & ~np.isin(events["tid"], list(tids))]
+    return RawProcess(process.pid, start_ns, seconds, events, {}, (), tids, stacks, {}, 0.0, HZ), printed
+
+
+def test_waiting_for_the_librarys_threads_is_told_from_its_own_computing(program: Start, library: Path) -> None:
+    raw, printed = observed(program(PROGRAM, str(library)))
+    waited_s = json.loads(printed)
+    inside = raw.events[(raw.events["type"] == ring.CALL) & ~np.isin(raw.events["tid"], list(raw.python_tids))]
     assert len(inside) == 61 and {CALL_TABLE[row].family for row in inside["what"].tolist()} == {"xla"}
-    raw = RawProcess(process.pid, start_ns, seconds, events, {}, (), tids, {}, {}, 0.0, HZ)
     found = find_rank(raw, CALL_TABLE)
     by_kind = {one.function.kind: 0.0 for one in found.training}
     for one in found.training:
-        by_kind[one.function.kind] += one.beta * seconds
+        by_kind[one.function.kind] += one.beta * raw.window_s
     in_calls_s = float(inside["dur_ns"].sum()) / 1e9
     ready_s = by_kind.get("sched", 0.0)
     assert in_calls_s - ready_s - 0.05 < by_kind["collective"] <= in_calls_s
     assert by_kind["collective"] + by_kind["sync"] <= waited_s
     assert found.steps.count >= 50
+
+
+def test_a_loss_that_is_averaged_in_every_fifth_iteration_lies_inside_steps(program: Start, library: Path) -> None:
+    logging = "library.step()\n        if iteration % 5 == 4: library.step()"
+    script = PROGRAM.replace("for _ in range(61)", "for iteration in range(61)")
+    head, loop = script.split("def work")
+    process = program(f"{head}def work{loop.replace('library.step()', logging)}", str(library))
+    found = find_rank(observed(process)[0], CALL_TABLE)
+    assert 55 <= found.steps.count <= 60
+    assert float(np.median(found.step_times.seconds)) < 0.03
