@@ -12,8 +12,6 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from rankscope.observer.steps import repeats, updates
 from rankscope.observer.steps.found import FoundSteps
 from rankscope.observer.steps.markers import Markers
@@ -41,11 +39,12 @@ def common_guide(found: Sequence[FoundSteps]) -> StepGuide:
     """What a step is made of, given what each rank looks like by itself.
 
     Ranks of a synchronous job make the same steps. Of periods the most common counts, then the least: one that looks different has
-    gaps that happen to alternate (throttled reads do). Of passes per step the most that any rank shows clearly: who shows fewer was
-    too seldom seen in its optimiser.
+    gaps that happen to alternate (throttled reads do). Passes per step are what all ranks show together: one alone may have been
+    seen too seldom in its optimiser, or by chance after every other update.
     """
     periods = Counter(each.period for each in found if each.period)
+    made = max((each.count * each.passes for each in found), default=0)
     return StepGuide(
         period=min(periods, key=lambda period: (-periods[period], period)) if periods else 0,
-        passes=int(np.max([each.passes for each in found], initial=0)),
+        passes=updates.common_passes([each.optimised for each in found], made) if made else 0,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -11,6 +11,7 @@ from rankscope.probes.arrays import Floats, Ints
 MIN_REPEATS = 3
 LEAST_STAY_S = 0.0002  # a wait for the GPU that is shorter found it ready: the host may have been ahead or behind
 NO_EDGES = np.empty(0)
+NO_UPDATES = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,13 +19,14 @@ class FoundSteps:
     """Boundaries of complete steps: step i is [edge[i], edge[i+1]).
 
     `period`: so many markers make a step, where the repeating sequence told it, else 0. `passes`: so many backward passes do, where
-    the updates told it, else 0. `reason`: why there are none.
+    the updates told it, else 0. `optimised`: numbers of the updates after which the optimiser was seen. `reason`: why there are none.
     """
 
     edge_s: Floats
     period: int = 0
     passes: int = 0
     reason: str = ""
+    optimised: Ints = field(default_factory=lambda: NO_UPDATES)
 
     @property
     def count(self) -> int:

@@ -5,7 +5,7 @@
              the one that is called most, then the one that is followed by the longest stretch without markers
   passes     updates per optimiser step. Where gradients are accumulated without telling DDP so, every pass looks like an update; but
              the thread is seen in its optimiser after every k-th only. k is the largest for which nearly all (`AGREEMENT`) of the
-             sightings fall into one phase of k
+             sightings fall into one phase of k, which by chance they would not (`_CHANCE`); those of all ranks count together
   edge       where a step ends: the end of a call that is made once in nearly every iteration, after which the ranks are level
              with each other and, where there is one, with the GPU; of several the one before the longest stretch without markers
 
@@ -16,6 +16,9 @@ made them one after the other, the host in a burst.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from math import comb
+
 import numpy as np
 
 from rankscope.observer.steps.found import LEAST_STAY_S, MIN_REPEATS, FoundSteps, none
@@ -24,7 +27,9 @@ from rankscope.probes.arrays import Bools, Floats, Ints
 
 AGREEMENT = 0.9
 _MOST_PASSES = 64
-_SIGHTINGS_LEAST = 8  # eight that fall into one of two phases by chance: 1 in 128
+_CHANCE = (
+    1 / 128
+)  # of a job whose optimiser runs after every update, seen as one that accumulates: a wrong step for a whole window
 
 
 def find(markers: Markers, known_passes: int = 0) -> FoundSteps | None:
@@ -36,7 +41,7 @@ def find(markers: Markers, known_passes: int = 0) -> FoundSteps | None:
         return None
     done_s = np.maximum.accumulate(markers.end_s[key == chosen])
     after = _sightings(done_s, markers.optimiser_s)
-    passes = max(_passes(after, len(done_s)), known_passes, 1)
+    passes = known_passes or common_passes([after], len(done_s))
     if passes > 1:
         phase = int(np.bincount(after % passes, minlength=passes).argmax()) if len(after) else passes - 1
         done_s = done_s[phase::passes]
@@ -45,7 +50,7 @@ def find(markers: Markers, known_passes: int = 0) -> FoundSteps | None:
     edge_s = _edges(markers, pairs, key, done_s)
     if len(edge_s) <= MIN_REPEATS:
         return none(f"only {max(len(edge_s) - 1, 0)} complete steps in the window")
-    return FoundSteps(edge_s, passes=passes)
+    return FoundSteps(edge_s, passes=passes, optimised=after)
 
 
 def _one_update_per_pass(markers: Markers) -> Markers:
@@ -82,14 +87,24 @@ def _sightings(done_s: Floats, optimiser_s: Floats) -> Ints:
     return np.unique(at[(at >= 0) & (at < len(done_s) - 1)]).astype(np.int64)
 
 
-def _passes(after: Ints, updates: int) -> int:
-    best = 1
-    if len(after) < _SIGHTINGS_LEAST:
-        return best
+def common_passes(sightings: Sequence[Ints], updates: int) -> int:
+    """Updates per optimiser step, given of each rank of a job the updates after which it was seen in its optimiser; 1: no accumulation."""
+    best, told = 1, [after for after in sightings if len(after)]
+    seen = sum(len(after) for after in told)
     for passes in range(2, min(_MOST_PASSES, (updates - 1) // MIN_REPEATS) + 1):
-        if np.bincount(after % passes).max() >= AGREEMENT * len(after):
+        outside = seen - sum(int(np.bincount(after % passes).max()) for after in told)
+        if outside <= (1 - AGREEMENT) * seen and _by_chance(passes, seen - len(told), outside) <= _CHANCE:
             best = passes
     return best
+
+
+def _by_chance(phases: int, sightings: int, outside: int) -> float:
+    """How likely so many sightings (besides the one of each rank that says which phase) all but `outside` fall into one of so many
+    phases, or of more, by chance. sum over k >= phases of k^-n <= phases^-n (1 + phases / (n - 1))."""
+    inside = sightings - outside
+    if inside < 2:
+        return 1.0
+    return float(comb(sightings, outside) * phases**-inside * (1 + phases / (inside - 1)))
 
 
 def _edges(markers: Markers, pairs: Ints, key: Ints, done_s: Floats) -> Floats:

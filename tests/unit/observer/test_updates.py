@@ -132,6 +132,40 @@ def test_a_rank_that_was_seldom_seen_in_its_optimiser_takes_the_passes_of_its_pe
     assert float(np.median(np.diff(steps.edge_s))) == pytest.approx(unseen.step_s, rel=0.03)
 
 
+def test_ranks_that_were_seldom_seen_in_their_optimisers_show_their_passes_together() -> None:
+    """A window of few and long steps: of 19 optimiser steps each rank is seen in some four."""
+
+    def accumulated(seed: int, last: int) -> Script:
+        script = Script(seed)
+        for iteration in range(19):
+            script.begun.append(script.now)
+            for _ in range(4):
+                script.work(0.1)
+                script.backward(synchronised=False)
+            if iteration % 5 == 1 or iteration == last:
+                script.optimised.append(script.now + 0.001)
+            script.work(0.002)
+        return script
+
+    ranks = [accumulated(rank, rank) for rank in (7, 8, 9)]
+    guide = common_guide([find_steps(script.markers()) for script in ranks])
+    assert guide.passes == 4
+    for script in ranks:
+        steps = find_steps(script.markers(), guide)
+        assert float(np.median(np.diff(steps.edge_s))) == pytest.approx(script.step_s, rel=0.03)
+
+
+def test_one_of_many_ranks_that_is_seen_after_every_other_update_by_chance_makes_no_accumulation() -> None:
+    seen_in_turn = [trained(Script(seed), 60) for seed in range(64)]
+    for number, script in enumerate(seen_in_turn):
+        rng = np.random.default_rng(number)
+        updates = [end for symbol, _, _, end in script.calls if symbol == UPDATE]
+        kept = updates[:20:2] if number == 40 else [end for end in updates if rng.random() < 0.3]
+        script.optimised = [end + 0.001 for end in kept]
+    guide = common_guide([find_steps(script.markers()) for script in seen_in_turn])
+    assert guide.passes == 1
+
+
 def test_optimisers_in_every_iteration_are_no_accumulation() -> None:
     script = trained(Script(seed=5), 300)
     assert find_steps(script.markers()).passes == 1
