@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import statistics
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from corpuskit.paths import Replacements
 from labkit.cases import from_json as of_faults
 from labkit.jobs import lines, score
 from labkit.jobs.cases import from_json as of_jobs
+from labkit.jobs.lines import Line
 from labkit.jobs.rows import BY_NAME, PROGRAMS
 from labkit.launch import Plan
 from labkit.machine.shell import EXIT_USAGE, LabError
@@ -29,6 +31,7 @@ STRONG_FROM = 0.3
 # done, a step that is longer by more than the weakest dose was slowed by something that the lab does not know.
 FELT = 0.05
 UNTOUCHED = 0.12
+ENOUGH = 3  # cases of one job that tell its usual step
 _NO_STEPS = {"stopped", "dead", "building"}
 
 
@@ -47,30 +50,40 @@ def cases(place: Path, recording: Recording, folder: Path, replacements: Replace
     if not found:
         raise LabError(f"{place} holds no kept cases", "Give a folder of scripts/lab --keep.", EXIT_USAGE)
     code = recording.code or _version(place)
+    read = []
     for kept in found:
         item = json.loads(kept.read_text())
-        read = _of_jobs if "row" in item["case"] else _of_faults
-        case = read(kept.parent, item, recording)
+        case = (_of_jobs if "row" in item["case"] else _of_faults)(kept.parent, item, recording)
         if case is None:
             continue
         windows, baseline = (_kept(kept.parent / name, folder, replacements) for name in _windows(kept.parent))
         if windows:
-            yield replace(
-                case, code=code, windows=windows, baseline=baseline, recorded=_date(kept.parent), doubt=doubt(case)
-            )
+            read.append(replace(case, code=code, windows=windows, baseline=baseline, recorded=_date(kept.parent)))
+    for case in read:
+        yield replace(case, doubt=case.doubt or doubt(case, usual_s(case, read)))
 
 
-def doubt(case: Case) -> str:
+def usual_s(case: Case, others: Sequence[Case]) -> float | None:
+    """A healthy step of the job of this case: the shortest before any case that it served, for what runs beside a job only makes
+    its steps longer. None where they are too few to tell."""
+    job = (case.job, case.seed, case.ranks, case.hosts)
+    healthy = [one.healthy_s for one in others if one.healthy_s and (one.job, one.seed, one.ranks, one.hosts) == job]
+    return min(healthy) if len(healthy) >= ENOUGH else None
+
+
+def doubt(case: Case, usual_s: float | None = None) -> str:
     """What the job's own steps say against the truth."""
-    if case.doubt:
-        return case.doubt
+    if case.healthy_s and usual_s and case.healthy_s / usual_s - 1 > UNTOUCHED:
+        return (
+            f"its step before was {1e3 * case.healthy_s:.0f} ms, of the same job at other times {1e3 * usual_s:.0f} ms"
+        )
     if case.healthy_s is None or case.during_s is None:
         return ""
     longer = case.during_s / case.healthy_s - 1
     if case.truth.status == "fault" and longer < FELT and case.fault not in _NO_STEPS:
-        return f"the job's own steps became {100 * longer:+.0f} % longer only"
+        return f"the job's own steps became {100 * longer:.0f} % longer only"
     if case.truth.status == "healthy" and longer > UNTOUCHED:
-        return f"the job's own steps became {100 * longer:+.0f} % longer, although nothing was done to it"
+        return f"the job's own steps became {100 * longer:.0f} % longer in a healthy run"
     return ""
 
 
@@ -118,11 +131,10 @@ def _of_jobs(folder: Path, item: dict[str, Any], recording: Recording) -> Case |
     row = BY_NAME.get(result.case.row)
     if result.outcome == IMPOSSIBLE or result.truth is None or row is None:
         return None
-    before_s, during_s = result.before_s, result.job_s
-    if during_s is None and (window := score.window_of(result.verdict)):
-        during_s = lines.median_step_s(lines.between(lines.read(folder, row.ranks), *window))
-    if result.case.fault in _NO_STEPS:
-        during_s = None
+    before_s, during_s = result.before_s, None
+    window = score.window_of(result.verdict)
+    if window and result.case.fault not in _NO_STEPS:
+        during_s = _mean_s(lines.between(lines.read(folder, row.ranks), *window))
     dose = ""
     if result.truth.status == "fault" and before_s and during_s:
         dose = STRONG if during_s / before_s - 1 >= STRONG_FROM else WEAK
@@ -148,6 +160,11 @@ def _of_jobs(folder: Path, item: dict[str, Any], recording: Recording) -> Case |
         place=Place(program.name, *span) if span else None,
         doubt="" if result.sound else "the job's own lines contradict themselves",
     )
+
+
+def _mean_s(printed: list[list[Line]]) -> float | None:
+    """Of the steps of all ranks; None where some rank has none. A mean: what comes in every second step is lost as well."""
+    return statistics.fmean(line.seconds for of_rank in printed for line in of_rank) if all(printed) else None
 
 
 def _windows(kept: Path) -> tuple[Path, Path]:

@@ -73,7 +73,8 @@ def tasks(corpus: Corpus, cases: Sequence[Case], numbers: Overrides, together: i
 class Judges:
     """Processes that judge. Make them with `judges`."""
 
-    def __init__(self, corpus: Corpus, pool: Any) -> None:
+    def __init__(self, corpus: Corpus, pool: Any, processes: int) -> None:
+        self.processes = processes
         self._corpus = corpus
         self._pool = pool
 
@@ -97,7 +98,7 @@ def judges(corpus: Corpus, processes: int) -> Iterator[Judges]:
         os.environ.setdefault(name, "1")
     # Started anew, not forked: what a judge imports must be its own, and threads of a parent do not survive a fork.
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        yield Judges(corpus, pool)
+        yield Judges(corpus, pool, processes)
 
 
 def judge_task_named(task: Task) -> tuple[Task, list[Answer]]:

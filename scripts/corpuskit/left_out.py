@@ -1,0 +1,74 @@
+"""Each kind, or each job, judged with numbers that were fitted without it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from corpuskit import tables
+from corpuskit.case import STRONG, WEAK, Case
+from corpuskit.fits import Fit
+from corpuskit.judging import Answer, Judge
+from corpuskit.overrides import Overrides
+from corpuskit.tables import Judged
+
+# Fitted without a kind, it may be judged this much worse, points (issue: no more than 5 below).
+MAY_FALL = 5.0
+
+
+class Remembering:
+    """A judge that judges a case only once with the same numbers."""
+
+    def __init__(self, judge: Judge) -> None:
+        self._judge = judge
+        self._known: dict[tuple[str, str], Answer] = {}
+
+    def __call__(self, cases: Sequence[Case], numbers: Overrides | None = None) -> list[Answer]:
+        numbers = numbers or {}
+        words = repr(sorted(numbers.items()))
+        new = [case for case in cases if (words, case.key) not in self._known]
+        for case, answer in zip(new, self._judge(new, numbers), strict=True):
+            self._known[words, case.key] = answer
+        return [self._known[words, case.key] for case in cases]
+
+
+def left_out(
+    cases: Sequence[Case], judge: Judge, fits: Sequence[Fit], group: Callable[[Case], str]
+) -> tuple[list[Judged], list[Judged]]:
+    """All cases judged with what is fitted on all of them, and each judged with what is fitted without its group."""
+    remembering = Remembering(judge)
+    together = list(zip(cases, remembering(cases, _fitted(cases, remembering, fits)), strict=True))
+    apart: list[Judged] = []
+    for name in sorted({group(case) for case in cases}):
+        out = [case for case in cases if group(case) == name]
+        numbers = _fitted([case for case in cases if group(case) != name], remembering, fits)
+        apart += zip(out, remembering(out, numbers), strict=True)
+    return together, apart
+
+
+def _fitted(cases: Sequence[Case], judge: Judge, fits: Sequence[Fit]) -> Overrides:
+    return {name: value for fit in fits for name, value in fit(cases, judge).items()}
+
+
+def table(together: Sequence[Judged], apart: Sequence[Judged], group: Callable[[Case], str]) -> Iterator[str]:
+    """Right first of each group, fitted with it and without it; then what is said with which confidence."""
+    yield f"{'left out':<28}{'cases':>7}{'with it':>9}{'without':>9}{'fall':>8}"
+    without = tables.grouped(apart, group)
+    for name, among in tables.grouped(together, group).items():
+        yield _line(name, among, without[name])
+    for dose in (STRONG, WEAK):
+        pair = [[one for one in judged if one[0].dose == dose and one[0].guilty] for judged in (together, apart)]
+        if pair[0]:
+            yield _line(f"all {dose} faults", *pair)
+    yield f"healthy and imbalanced accused: {_accused(together)} with, {_accused(apart)} without (fall: at most {MAY_FALL:.0f} points)"
+    yield ""
+    yield from tables.calibration_table(apart)
+
+
+def _line(name: str, together: Sequence[Judged], apart: Sequence[Judged]) -> str:
+    one, other = tables.count(together), tables.count(apart)
+    fall = 100 * (one.first - other.first) / max(one.cases, 1)
+    return f"{name:<28}{one.cases:>7}{one.first:>9}{other.first:>9}{fall:>6.1f}"
+
+
+def _accused(judged: Sequence[Judged]) -> int:
+    return len(tables.innocent_accused(judged))

@@ -1,0 +1,200 @@
+"""Kept cases of every lab become cases of one corpus, are counted, and are held to what was good before."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from labcases import AUGMENT, FOREIGN, HEALTHY, PYTHON, UNEVEN, result, suspect, verdict
+
+from corpuskit import archive, files, tables
+from corpuskit.case import Case, Place
+from corpuskit.cli import main
+from corpuskit.from_labs import Recording, cases, doubt, usual_s
+from corpuskit.judging import Answer, answer
+from corpuskit.paths import Replacements
+from labkit.machine.shell import LabError
+from rankscope.observer.window.folder import read_window
+
+RECORDED = Path(__file__).parents[2] / "data" / "window-1"
+SLOW = Case(
+    "a", "python-slow-strong-1", "faults", "lab", "python-slow", "strong", 1, 8, 4, PYTHON, 0.16, 0.24, True, "", "", ()
+)
+HEALTHY_CASE = replace(SLOW, name="none-strong-1", fault="none", truth=HEALTHY, during_s=0.16)
+
+
+def kept_by_the_lab_of_faults(folder: Path) -> Path:
+    """As `scripts/lab --keep` leaves it, with a baseline."""
+    place = folder / "python-slow-strong-1"
+    shutil.copytree(RECORDED / "gil-hog", place / "windows/case/gil-hog")
+    shutil.copytree(RECORDED / "cpu-hog", place / "windows/baseline/cpu-hog")
+    (place / "result.json").write_text(json.dumps(result("python-slow", PYTHON, verdict("healthy")).as_json()))
+    return folder
+
+
+def kept_by_the_lab_of_jobs(folder: Path, verdict_text: str = "") -> Path:
+    place = folder / "ddp-slow-python-1"
+    shutil.copytree(RECORDED / "gil-hog", place / "window/gil-hog")
+    truth = {**result("none", PYTHON, "").as_json()["truth"], "function": "random_crop"}
+    found = {
+        "case": {"row": "ddp", "fault": "slow-python", "seed": 1, "window_s": 10.0}, "outcome": "first", "said": "",
+        "truth": truth, "ranks": None, "before_s": 0.05, "job_s": 0.055, "verdict": verdict_text,
+    }  # fmt: skip
+    (place / "result.json").write_text(json.dumps(found))
+    for rank in range(2):
+        # Every second step takes twice as long: the median does not see it, the mean does.
+        steps = [(1_700_000_000 + 0.075 * at, 0.05 * (1 + at % 2)) for at in range(400)]
+        lines = [f"{rank} {at} {wall} {wall} {seconds} {40 + rank} 7" for at, (wall, seconds) in enumerate(steps)]
+        (place / f"rank{rank}.lines").write_text("\n".join([*lines, ""]))
+    return folder
+
+
+def test_a_kept_case_comes_back_from_the_archive_with_its_windows(tmp_path: Path) -> None:
+    kept = kept_by_the_lab_of_faults(tmp_path / "lab-out")
+    found = list(cases(kept, Recording("a", quiet=False, code="c0de"), tmp_path / "new", Replacements(())))
+    archive.pack(tmp_path / "a.tar.xz", found, tmp_path / "new")
+    with archive.opened([tmp_path / "a.tar.xz"]) as corpus:
+        (case,) = corpus.cases
+        assert case == found[0]
+        assert (case.key, case.kind, case.job) == ("a/python-slow-strong-1", "faults/python-slow", "lab")
+        assert (case.truth, case.quiet, case.code) == (PYTHON, False, "c0de")
+        assert case.lost_s == pytest.approx(0.08)
+        (window,), (baseline,) = corpus.windows(case), corpus.baseline(case)
+        assert read_window(window) == read_window(RECORDED / "gil-hog")
+        assert read_window(baseline) == read_window(RECORDED / "cpu-hog")
+
+
+def test_the_lost_time_of_an_ordinary_job_is_in_its_own_lines(tmp_path: Path) -> None:
+    text = json.dumps({**json.loads(verdict("fault")), "window": {
+        "start": "2023-11-14T22:13:22Z", "end": "2023-11-14T22:13:32Z"}})  # fmt: skip
+    kept = kept_by_the_lab_of_jobs(tmp_path / "lab-out", text)
+    (case,) = cases(kept, Recording("a", quiet=True, code="c0de"), tmp_path / "new", Replacements(()))
+    assert (case.kind, case.job, case.dose) == ("jobs/slow-python", "ddp", "strong")
+    assert case.lost_s == pytest.approx(0.025, rel=0.05)
+    assert case.place is not None
+    assert (case.place.file, case.place.first < case.place.last) == ("ddp.py", True)
+
+
+def test_paths_of_the_machine_that_recorded_are_replaced_or_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kept = kept_by_the_lab_of_faults(tmp_path / "lab-out")
+    manifest = kept / "python-slow-strong-1/windows/case/gil-hog/window.json"
+    content = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps({**content, "notes": ["no source of /home/me/train/job.py"]}))
+    target = tmp_path / "a.tar.xz"
+    assert main(["add", str(target), str(kept), "--code", "c0de"]) == 64
+    assert "/home" in capsys.readouterr().err
+    assert not target.exists()
+    assert main(["add", str(target), str(kept), "--code", "c0de", "--replace", "/home/me=/srv"]) == 0
+    with archive.opened([target]) as corpus:
+        assert read_window(corpus.windows(corpus.cases[0])[0]).manifest.notes == ("no source of /srv/train/job.py",)
+
+
+def test_adding_twice_changes_nothing(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    kept = kept_by_the_lab_of_faults(tmp_path / "lab-out")
+    target = tmp_path / "a.tar.xz"
+    for _ in range(2):
+        assert main(["add", str(target), str(kept), "--code", "c0de"]) == 0
+        before = target.read_bytes()
+    assert target.read_bytes() == before
+    assert "1 cases (1 before)" in capsys.readouterr().out
+
+
+def test_what_is_no_archive_is_said_to_be_none(tmp_path: Path) -> None:
+    (tmp_path / "a.tar.xz").write_text("no")
+    with pytest.raises(LabError, match="no archive"), archive.opened([tmp_path / "a.tar.xz"]):
+        pass
+
+
+@pytest.mark.parametrize(
+    ("case", "usual", "doubtful"),
+    [
+        (SLOW, None, False),
+        (replace(SLOW, during_s=0.165), None, True),  # the fault did not reach the job
+        (replace(HEALTHY_CASE, during_s=0.2), None, True),  # somebody else slowed the healthy job
+        (replace(SLOW, healthy_s=0.22, during_s=0.3), 0.16, True),  # the job was slow before the fault
+        (HEALTHY_CASE, 0.16, False),
+    ],
+)
+def test_a_truth_that_the_jobs_own_steps_contradict_is_doubtful(
+    case: Case, usual: float | None, doubtful: bool
+) -> None:
+    assert bool(doubt(case, usual)) == doubtful
+
+
+def test_the_usual_step_of_a_job_is_told_by_the_cases_that_it_served() -> None:
+    served = [replace(SLOW, healthy_s=healthy_s) for healthy_s in (0.11, 0.1, 0.2)]
+    assert usual_s(SLOW, [*served, replace(SLOW, seed=2, healthy_s=9.0)]) == 0.1
+    assert usual_s(SLOW, served[:2]) is None
+
+
+def judged(case: Case, text: str) -> tuple[Case, Answer]:
+    return case, answer(case, text)
+
+
+def test_lost_time_is_compared_in_points_of_the_step_where_the_culprit_comes_first() -> None:
+    sure = verdict("fault", {**AUGMENT, "lost_seconds_per_step": 0.068})
+    assert tables.lost_points(*judged(SLOW, sure)) == pytest.approx(-5.0)
+    assert tables.lost_points(*judged(SLOW, verdict("fault", FOREIGN))) is None
+    assert tables.lost_points(*judged(replace(SLOW, doubt="it may be"), sure)) is None
+    beside = suspect("workload", "stage-imbalance", (3,), lost_seconds_per_step=0.1)
+    both = verdict("fault", {**AUGMENT, "lost_seconds_per_step": 0.068}, beside)
+    assert tables.lost_points(*judged(SLOW, both)) == pytest.approx(-5.0)
+
+
+def test_a_function_of_the_right_name_must_stand_on_its_lines() -> None:
+    case = replace(SLOW, place=Place("job.py", 10, 20))
+    elsewhere, there = (
+        {**AUGMENT, "function": {"kind": "python", "name": "augment", "file": "/a/job.py", "line": line}}
+        for line in (9, 12)
+    )
+    assert not judged(case, verdict("fault", elsewhere))[1].right
+    assert judged(case, verdict("fault", there))[1].right
+
+
+def test_accusations_in_healthy_and_imbalanced_windows_are_counted() -> None:
+    uneven = replace(SLOW, truth=UNEVEN)
+    found = [
+        judged(HEALTHY_CASE, verdict("fault", FOREIGN)), judged(HEALTHY_CASE, verdict("unknown")),
+        judged(uneven, verdict("fault", AUGMENT)), judged(uneven, verdict("imbalance", FOREIGN)),
+        judged(SLOW, verdict("fault", FOREIGN)),
+    ]  # fmt: skip
+    assert [case.truth.status for case, _ in tables.innocent_accused(found)] == ["healthy", "imbalance"]
+
+
+def test_calibration_counts_per_tenth_how_many_were_right() -> None:
+    found = [judged(SLOW, verdict("fault", {**AUGMENT, "confidence": sure})) for sure in (0.91, 0.99, 1.0)]
+    found += [judged(SLOW, verdict("fault", {**FOREIGN, "confidence": 0.95})), judged(HEALTHY_CASE, verdict("healthy"))]
+    assert tables.calibration(found) == [tables.Tenth(0.9, 4, pytest.approx(0.9625), 0.75)]
+
+
+def test_a_kind_that_is_judged_worse_than_before_is_named(tmp_path: Path) -> None:
+    table = tmp_path / "table.json"
+    good = [judged(SLOW, verdict("fault", AUGMENT)), judged(HEALTHY_CASE, verdict("healthy"))]
+    files.hold(good, table)
+    assert list(files.fallen(good, table)) == []
+    assert list(files.fallen([*good, judged(replace(SLOW, fault="new"), verdict("healthy"))], table)) == []
+    worse = [judged(SLOW, verdict("fault", FOREIGN)), judged(HEALTHY_CASE, verdict("fault", FOREIGN))]
+    assert list(files.fallen(worse, table)) == [
+        "faults/none, strong: first 1 → 0",
+        "faults/none, strong: wrong 0 → 1",
+        "faults/python-slow, strong: first 1 → 0",
+        "faults/python-slow, strong: wrong 0 → 1",
+        "healthy and imbalanced windows accused: 0 → 1",
+    ]
+    assert "faults/none, strong: cases 1 → 0" in list(files.fallen(good[:1], table))
+
+
+def test_two_judgings_are_compared_case_by_case(tmp_path: Path) -> None:
+    other = replace(SLOW, name="other")
+    files.write(tmp_path / "a", [judged(SLOW, verdict("fault", AUGMENT)), judged(other, verdict("healthy"))])
+    files.write(tmp_path / "b", [judged(SLOW, verdict("healthy")), judged(other, verdict("fault", AUGMENT))])
+    before, after = files.read(tmp_path / "a"), files.read(tmp_path / "b")
+    lines, good = files.compared(before, after)
+    assert not good
+    assert [line.split(":")[0] for line in lines] == ["worse", "better", "2 cases in both"]
+    assert files.compared(before, before) == (["2 cases in both: 0 better, 0 worse"], True)
