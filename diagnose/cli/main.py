@@ -11,7 +11,7 @@ from typing import Annotated, Optional
 import typer
 
 from rankscope.diagnose.cli.sweep_arguments import sweep as sweep_command
-from rankscope.probes.errors import EXIT_BAD_DATA, EXIT_NOT_PERMITTED, EXIT_USAGE, RankscopeError
+from rankscope.probes.errors import EXIT_BAD_DATA, EXIT_MISSING, EXIT_NOT_PERMITTED, EXIT_USAGE, RankscopeError
 
 EXIT_INTERRUPTED = 130
 EXIT_INTERNAL = 70
@@ -168,6 +168,8 @@ def run(arguments: list[str]) -> int:
         return 0
     except PermissionError as error:
         return _say(error, "Run as root.", EXIT_NOT_PERMITTED)
+    except OSError as error:
+        return _say(error, "", EXIT_MISSING)
     except MemoryError:
         return _say("not enough memory", "", EXIT_BAD_DATA)
     except Exception as error:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 import syslog
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rankscope.diagnose.cli.output import print_json, print_table
 from rankscope.diagnose.severity import CRITICAL, OK, exit_code
 from rankscope.diagnose.sweep.config import FAIL_ON, Config, read_config
+from rankscope.diagnose.sweep.confirm import confirmed
 from rankscope.diagnose.sweep.engine import Sweep
 from rankscope.diagnose.sweep.engine import sweep as run_sweep
 from rankscope.diagnose.sweep.hook import run_hook
@@ -19,7 +22,7 @@ from rankscope.diagnose.sweep.output import as_json, as_prometheus, as_text, sys
 from rankscope.diagnose.sweep.registry import Check, all_checks
 from rankscope.diagnose.sweep.store import open_store
 from rankscope.diagnose.sweep.trends import trends
-from rankscope.probes.errors import EXIT_CRITICAL, EXIT_DEGRADED, EXIT_HEALTHY, UsageError
+from rankscope.probes.errors import EXIT_CRITICAL, EXIT_DEGRADED, EXIT_HEALTHY, EXIT_MISSING, OutputFailed, UsageError
 from rankscope.probes.host.procfs import ROOT
 
 DEFAULT_CONFIG = Path("/etc/rankscope/sweep.toml")
@@ -48,28 +51,53 @@ def run(options: Options) -> int:
     config = _config(options, checks)
     chosen = choose(checks, options.only, (*options.skip, *config.skip))
     with open_store(options.state) as store:
-        done = run_sweep(chosen, config, store.earlier(), options.root)
-        done = store.save(replace(done, notes=store.notes), tuple(check.id for check in chosen), config.retention_days)
+        earlier = store.earlier()
+        done = run_sweep(chosen, config, earlier, options.root)
+        done = confirmed(done, chosen, config, earlier, options.root)
+        done = store.save(done, tuple(check.id for check in chosen), config.retention_days)
         if not options.only:
             drifts = trends(store.history(done.time_s - config.retention_days * 86400), done.time_s)
             done = replace(done, findings=(*done.findings, *drifts))
-    content = as_json(done)
+        done = replace(done, notes=tuple(store.notes))
+    return _tell(done, options, config, {check.id for check in checks if check.per_process})
+
+
+def _tell(done: Sweep, options: Options, config: Config, per_process: Collection[str]) -> int:
+    """Whom a sweep has to be told, the hook first; the exit code. A disk that takes nothing keeps nobody else from hearing of it."""
+    notes, failed = [], False
     hook = options.hook or config.hook
-    if hook and done.state == CRITICAL:
-        note = run_hook(hook, content, config.hook_timeout_s)
-        if note:
-            done = replace(done, notes=(*done.notes, note))
-            content = as_json(done)
+    if hook and done.state == CRITICAL and (note := run_hook(hook, as_json(done), config.hook_timeout_s)):
+        notes.append(note)
     if options.textfile is not None:
-        write_atomically(options.textfile, as_prometheus(done, {check.id for check in checks if check.per_process}))
+        try:
+            write_atomically(options.textfile, as_prometheus(done, per_process))
+        except OutputFailed as error:
+            notes.append(f"no metrics were written: {error}")
+            failed = True
+    done = replace(done, notes=(*done.notes, *notes))
     if options.to_syslog:
         _syslog(done)
-    if options.as_json:
-        print_json(content)
-    else:
-        for line in as_text(done, options.verbose):
-            print(line)
-    return exit_code((finding.state for finding in done.findings), config.fail_on)
+    failed = not _print(done, options) or failed
+    code = exit_code((finding.state for finding in done.findings), config.fail_on)
+    return EXIT_MISSING if failed and code != EXIT_CRITICAL else code
+
+
+def _print(done: Sweep, options: Options) -> bool:
+    """Whether it could be said. A reader that has gone (head, less) is no failure."""
+    try:
+        if options.as_json:
+            print_json(as_json(done))
+        else:
+            for line in as_text(done, options.verbose):
+                print(line)
+        sys.stdout.flush()
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    except OSError as error:
+        sys.stderr.write(f"rankscope: the findings could not be printed: {error.strerror}\n")
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return False
+    return True
 
 
 def list_checks(as_json_wanted: bool) -> int:

@@ -3,6 +3,7 @@
 [sweep]
 fail_on = "warning"          # ok below this: unknown (default), warning, critical
 timeout_s = 4.0              # for all checks together; they run side by side
+confirm_s = 10.0             # what is critical must be so again after this long
 retention_days = 14
 skip = ["ib.flap"]
 
@@ -13,6 +14,7 @@ ignore = ["/scratch*"]       # instances that are known and accepted
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Mapping, Sequence
@@ -24,6 +26,7 @@ from rankscope.diagnose.severity import CRITICAL, UNKNOWN, WARNING
 from rankscope.diagnose.sweep.context import Setting
 from rankscope.diagnose.sweep.registry import Check
 from rankscope.probes.errors import UsageError
+from rankscope.probes.host.folders import others_can_write
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -48,6 +51,7 @@ class Config:
 
     fail_on: str = UNKNOWN
     timeout_s: float = 4.0
+    confirm_s: float = 10.0
     retention_days: float = 14.0
     skip: tuple[str, ...] = ()
     hook: str = ""
@@ -68,12 +72,15 @@ def read_config(path: Path, checks: Sequence[Check]) -> Config:
     """Reads and checks a configuration file. Raises ConfigError."""
     try:
         with path.open("rb") as stream:
+            why = others_can_write(os.fstat(stream.fileno()))
             data = stream.read(CONFIG_CAP + 1)
         text = data.decode("utf-8")
     except OSError as error:
         raise ConfigError(f"{path}: {error.strerror}") from error
     except UnicodeDecodeError as error:
         raise ConfigError(f"{path}: line {data[: error.start].count(10) + 1}: not UTF-8") from error
+    if why:  # it can name a program that root runs
+        raise ConfigError(f"{path}: {why}; chmod go-w, chown root")
     if len(data) > CONFIG_CAP:
         raise ConfigError(f"{path}: longer than {CONFIG_CAP} bytes")
     return parse_config(text, checks, str(path))
@@ -148,6 +155,8 @@ def _general(file: _File, given: object, known: Mapping[str, Check]) -> Config:
             raise file.wrong(f"unknown check {identifier!r}", "sweep", "skip")
     if not 0.1 <= found.timeout_s <= 60:
         raise file.wrong("timeout_s must lie between 0.1 and 60", "sweep", "timeout_s")
+    if found.confirm_s > 60:
+        raise file.wrong("confirm_s must lie between 0 and 60", "sweep", "confirm_s")
     return found
 
 

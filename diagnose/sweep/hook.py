@@ -1,43 +1,89 @@
 """The hook: a program that gets the JSON of a critical sweep on its standard input, to drain the host, say.
 
-It gets `RANKSCOPE_HOST` and `RANKSCOPE_STATE` besides. A hook that fails or hangs is said in a note; it never changes the result.
+Run as root with nothing of the caller's but what it needs to find its cluster: PATH is fixed, the folder is `/`, files it makes are
+its own. It must belong to root, on a path that only root can change. When it ends, or the time is up, all of its process group
+ends. A hook that is refused, fails or hangs is said in a note; it never changes the result.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import select
 import signal
 import subprocess
-from typing import Any
+import time
+from collections.abc import Iterator, Mapping
+from typing import IO, Any
 
+from rankscope.probes.host.folders import UnsafePlace, trusted_program
+
+PATH = "/usr/sbin:/usr/bin:/sbin:/bin"
+_PASSED_ON = ("NODE_NAME", "SLURMD_NODENAME", "SLURM_CONF", "KUBECONFIG", "SCONTROL", "KUBECTL")
+_PASSED_ON_WITH = ("RANKSCOPE_", "KUBERNETES_SERVICE_")
 _OUTPUT_CAP = 200
+_POLL_S = 0.05
+
+
+def environment(given: Mapping[str, str], content: Mapping[str, Any]) -> dict[str, str]:
+    """What a hook is told: the host, the state, and how to find its cluster."""
+    kept = {name: value for name, value in given.items() if name in _PASSED_ON or name.startswith(_PASSED_ON_WITH)}
+    said = {"RANKSCOPE_HOST": content["host"], "RANKSCOPE_STATE": content["summary"]["state"]}
+    return {**kept, "PATH": PATH, "LANG": "C.UTF-8", **said}
 
 
 def run_hook(program: str, content: dict[str, Any], timeout_s: float) -> str:
-    """Runs the program in a session of its own; a note if it failed, '' if not. Never raises."""
-    environment = {**os.environ, "RANKSCOPE_HOST": content["host"], "RANKSCOPE_STATE": content["summary"]["state"]}
+    """Runs the program in a session of its own; a note if it was refused or failed, '' if not. Never raises."""
     try:
-        child = subprocess.Popen(
-            [program], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=environment,
-            start_new_session=True,
-        )  # fmt: skip
+        real = trusted_program(program)
+    except (OSError, UnsafePlace) as error:
+        return f"hook {program}: {error.strerror if isinstance(error, OSError) else error}; it was not run"
+    try:
+        with _in_memory(json.dumps(content).encode()) as given:
+            child = subprocess.Popen(
+                [program], executable=real, stdin=given, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                env=environment(os.environ, content), cwd="/", umask=0o077, start_new_session=True,
+            )  # fmt: skip
     except OSError as error:
         return f"hook {program}: {error.strerror}"
-    try:
-        _, errors = child.communicate(json.dumps(content).encode(), timeout_s)
-    except subprocess.TimeoutExpired:
+    with child:
+        said = _watch(child, timeout_s)
+        late = child.poll() is None
         # The whole session is killed: of a shell alone the children would live on.
-        os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
-        if child.stderr is not None:
-            child.stderr.close()
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGKILL)
+    if late:
         return f"hook {program}: did not end within {timeout_s:g} s; it was killed"
-    except OSError as error:
-        child.kill()
-        child.wait()
-        return f"hook {program}: {error.strerror}"
     if child.returncode:
-        said = errors.decode("utf-8", "replace").strip()[-_OUTPUT_CAP:]
-        return f"hook {program}: exit code {child.returncode}{': ' + said if said else ''}"
+        words = said.decode("utf-8", "replace").strip()[-_OUTPUT_CAP:]
+        return f"hook {program}: exit code {child.returncode}{': ' + words if words else ''}"
     return ""
+
+
+def _watch(child: subprocess.Popen[bytes], timeout_s: float) -> bytes:
+    """Waits for it; the end of what it complained."""
+    deadline, said = time.monotonic() + timeout_s, b""
+    assert child.stderr is not None
+    os.set_blocking(child.stderr.fileno(), False)
+    open_yet = True
+    while True:
+        ended = child.poll() is not None
+        ready = select.select([child.stderr], [], [], 0 if ended else _POLL_S)[0] if open_yet else []
+        data = os.read(child.stderr.fileno(), 65536) if ready else b""
+        said = (said + data)[-4 * _OUTPUT_CAP :]
+        open_yet = open_yet and not (ready and not data)
+        if (ended and not data) or time.monotonic() > deadline:
+            return said
+        if not open_yet and not ended:
+            time.sleep(_POLL_S)
+
+
+@contextlib.contextmanager
+def _in_memory(data: bytes) -> Iterator[IO[bytes]]:
+    """A file that is on no disk: a full one keeps no hook from running, and a hook that does not read keeps nobody waiting."""
+    with os.fdopen(os.memfd_create("sweep.json", os.MFD_CLOEXEC), "wb+") as file:
+        file.write(data)
+        file.flush()
+        file.seek(0)
+        yield file

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-import tempfile
 import textwrap
 import time
 from collections import Counter
@@ -15,6 +15,7 @@ from rankscope.diagnose.severity import CRITICAL, OK, STATES, UNKNOWN, WARNING
 from rankscope.diagnose.sweep.engine import Sweep
 from rankscope.diagnose.sweep.finding import Finding
 from rankscope.probes.errors import OutputFailed
+from rankscope.probes.host.folders import create_file, opened_folder
 
 SCHEMA = "rankscope.sweep/1"
 _CODES = {OK: 0, WARNING: 1, CRITICAL: 2, UNKNOWN: 3}
@@ -57,7 +58,11 @@ def as_json(sweep: Sweep) -> dict[str, Any]:
 
 
 def as_text(sweep: Sweep, verbose: bool = False) -> Iterator[str]:
-    """Lines of at most 80 columns: what is wrong first, then one line per check; with verbose every finding."""
+    """Lines of at most 80 columns: what is wrong first, then one line per check; with verbose every finding.
+
+    The last line begins with the state, and no other line does: whoever drains on an exit code looks for it, since an interpreter that
+    cannot start has exit codes too.
+    """
     wrong = sorted((one for one in sweep.findings if one.state != OK), key=lambda one: (_ORDER[one.state], one.id))
     for finding in wrong:
         yield from _lines(finding, sweep.time_s)
@@ -88,7 +93,7 @@ def as_text(sweep: Sweep, verbose: bool = False) -> Iterator[str]:
     counts = Counter(finding.state for finding in sweep.findings)
     told = ", ".join(f"{counts[state]} {state}" for state in (CRITICAL, WARNING, UNKNOWN, OK) if counts[state])
     yield _cut(
-        f"{sweep.host}: {sweep.state}: {told or 'nothing to look at'}; {sweep.checks} checks in {sweep.seconds:.1f} s"
+        f"{sweep.state}: {sweep.host}: {told or 'nothing to look at'}; {sweep.checks} checks in {sweep.seconds:.1f} s"
     )
 
 
@@ -145,18 +150,20 @@ def as_prometheus(sweep: Sweep, per_process: Collection[str] = ()) -> str:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Replaces a file in one step; readable by others, since an exporter reads it. Raises OutputFailed."""
+    """Replaces a file in one step; readable by others, since an exporter reads it. Raises OutputFailed, with nothing half-written."""
+    partial = f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}"
     try:
-        descriptor, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        with opened_folder(path.parent, of_others=True) as folder:
+            try:
+                with os.fdopen(create_file(folder, partial), "w", encoding="utf-8") as stream:
+                    stream.write(text)
+                    os.fchmod(stream.fileno(), 0o644)
+                os.rename(partial, path.name, src_dir_fd=folder, dst_dir_fd=folder)
+            except BaseException:
+                with contextlib.suppress(OSError):
+                    os.unlink(partial, dir_fd=folder)
+                raise
     except OSError as error:
-        raise OutputFailed(f"{path}: {error.strerror}") from error
-    try:
-        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
-            stream.write(text)
-            os.fchmod(stream.fileno(), 0o644)
-        Path(temporary).replace(path)
-    except OSError as error:
-        Path(temporary).unlink(missing_ok=True)
         raise OutputFailed(f"{path}: {error.strerror}") from error
 
 

@@ -1,8 +1,9 @@
 """The state folder: what the last sweep read, and the history of findings with retention; one SQLite file and one lock.
 
-Nothing is ever written elsewhere. A file that is no store of ours is kept aside under another name, and said; a folder that
-cannot be written (not root) means a sweep without memory, and is said too. History keeps a finding only when its state or value
-changed: some kilobytes per host and day.
+Nothing is ever written elsewhere. A file that is damaged, or no store of ours, is kept aside under another name, and said. A disk that
+is full, read-only or broken is no damage of the file: what can be read is read, the rest is said, and the sweep goes on. So it does
+without memory where the folder cannot be used (not root) or others can write it. History keeps a finding only when its state or
+value changed: some kilobytes per host and day.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
@@ -21,7 +22,8 @@ from rankscope.diagnose.severity import UNKNOWN
 from rankscope.diagnose.sweep.context import Earlier, Reading
 from rankscope.diagnose.sweep.engine import Sweep
 from rankscope.diagnose.sweep.finding import Finding
-from rankscope.probes.errors import EXIT_UNKNOWN, RankscopeError
+from rankscope.probes.errors import EXIT_UNKNOWN, OutputFailed, RankscopeError
+from rankscope.probes.host.folders import opened_folder
 from rankscope.probes.host.procfs import reason
 
 _FILE, _LOCK = "sweep.db", "lock"
@@ -61,65 +63,84 @@ class Point:
 class Store:
     """An open state folder, or none at all (`folder` None): then nothing is remembered."""
 
-    def __init__(self, folder: Path | None, database: sqlite3.Connection | None, notes: tuple[str, ...]) -> None:
+    def __init__(self, folder: Path | None, database: sqlite3.Connection | None, notes: list[str]) -> None:
         self.folder, self._database, self.notes = folder, database, notes
 
     def earlier(self) -> Earlier:
-        """What the last sweep left."""
+        """What the last sweep left. Never raises: what cannot be read is said in the notes."""
         if self._database is None:
             return Earlier()
-        counters = self._database.execute("SELECT id, key, value, time, uptime, boot FROM counters")
-        words = self._database.execute("SELECT id, key, word FROM words")
-        return Earlier(
-            {(identifier, key): Reading(*reading) for identifier, key, *reading in counters},
-            {(identifier, key): word for identifier, key, word in words},
-        )
+        try:
+            counters = self._database.execute("SELECT id, key, value, time, uptime, boot FROM counters")
+            words = self._database.execute("SELECT id, key, word FROM words")
+            return Earlier(
+                {(identifier, key): Reading(*reading) for identifier, key, *reading in counters},
+                {(identifier, key): word for identifier, key, word in words},
+            )
+        except sqlite3.Error as error:
+            self.notes.append(f"the last sweep could not be read ({error}); counters cannot be judged")
+            return Earlier()
 
     def save(self, sweep: Sweep, ran: tuple[str, ...], retention_days: float) -> Sweep:
-        """Writes a sweep in one transaction; the sweep with `since_s` filled in for every finding.
+        """Writes a sweep in one transaction; the sweep with `since_s` filled in for every finding. Never raises.
 
         Checks that did not run (`ran` has those that did) keep what they knew.
         """
-        if self._database is None:
-            return replace(sweep, findings=tuple(_since(finding, sweep.time_s) for finding in sweep.findings))
-        with self._database as database:
-            database.execute("BEGIN IMMEDIATE")
-            current = {
-                (identifier, instance): _Current(*known)
-                for identifier, instance, *known in database.execute("SELECT * FROM current")
-            }
-            _forget(database, sweep, set(ran))
-            findings = tuple(_remember(database, finding, current, sweep.time_s) for finding in sweep.findings)
-            database.executemany(
-                "INSERT OR REPLACE INTO counters VALUES (?, ?, ?, ?, ?, ?)",
-                ((*counter, sweep.time_s, sweep.uptime_s, sweep.boot) for counter in sweep.counters),
-            )
-            database.executemany("INSERT OR REPLACE INTO words VALUES (?, ?, ?)", sweep.words)
-            database.execute(
-                "INSERT OR REPLACE INTO sweeps VALUES (?, ?, ?, ?)",
-                (sweep.time_s, sweep.state, sweep.seconds, sweep.cpu_seconds),
-            )
-            _prune(database, sweep.time_s, retention_days)
-        return replace(sweep, findings=findings)
+        if self._database is not None:
+            try:
+                return _write(self._database, sweep, ran, retention_days)
+            except sqlite3.Error as error:
+                self.notes.append(
+                    f"this sweep could not be remembered ({error}); the next one is held against the last that was"
+                )
+        return replace(sweep, findings=tuple(_since(finding, sweep.time_s) for finding in sweep.findings))
 
     def history(self, since_s: float) -> tuple[Point, ...]:
-        """Entries since a Unix time, oldest first."""
+        """Entries since a Unix time, oldest first. Never raises."""
         if self._database is None:
             return ()
-        rows = self._database.execute(
-            "SELECT time, id, instance, state, value, unit FROM history WHERE time >= ? ORDER BY time", (since_s,)
+        try:
+            rows = self._database.execute(
+                "SELECT time, id, instance, state, value, unit FROM history WHERE time >= ? ORDER BY time", (since_s,)
+            )
+            return tuple(Point(*row) for row in rows)
+        except sqlite3.Error as error:
+            self.notes.append(f"earlier sweeps could not be read ({error}); trends cannot be seen")
+            return ()
+
+
+def _write(database: sqlite3.Connection, sweep: Sweep, ran: tuple[str, ...], retention_days: float) -> Sweep:
+    """All of a sweep or nothing. Raises sqlite3.Error."""
+    with database:
+        database.execute("BEGIN IMMEDIATE")
+        current = {
+            (identifier, instance): _Current(*known)
+            for identifier, instance, *known in database.execute("SELECT * FROM current")
+        }
+        _forget(database, sweep, set(ran))
+        findings = tuple(_remember(database, finding, current, sweep.time_s) for finding in sweep.findings)
+        database.executemany(
+            "INSERT OR REPLACE INTO counters VALUES (?, ?, ?, ?, ?, ?)",
+            ((*counter, sweep.time_s, sweep.uptime_s, sweep.boot) for counter in sweep.counters),
         )
-        return tuple(Point(*row) for row in rows)
+        database.executemany("INSERT OR REPLACE INTO words VALUES (?, ?, ?)", sweep.words)
+        database.execute(
+            "INSERT OR REPLACE INTO sweeps VALUES (?, ?, ?, ?)",
+            (sweep.time_s, sweep.state, sweep.seconds, sweep.cpu_seconds),
+        )
+        _prune(database, sweep.time_s, retention_days)
+    return replace(sweep, findings=findings)
 
 
 @contextmanager
 def open_store(folder: Path) -> Iterator[Store]:
     """The state folder, locked against other sweeps. Raises SweepRunning."""
     try:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        lock = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-    except OSError as error:
-        yield Store(None, None, (f"no memory of earlier sweeps: {folder}: {reason(error)}; counters cannot be judged",))
+        with opened_folder(folder, make=True) as place:
+            lock = _lock_file(place)
+    except (OSError, OutputFailed) as error:
+        why = reason(error) if isinstance(error, OSError) else str(error)
+        yield Store(None, None, [f"no memory of earlier sweeps: {folder}: {why}; counters cannot be judged"])
         return
     try:
         try:
@@ -127,36 +148,64 @@ def open_store(folder: Path) -> Iterator[Store]:
         except BlockingIOError as error:
             raise SweepRunning("another sweep is running") from error
         notes: list[str] = []
-        with closing(_open(folder / _FILE, notes)) as database:
-            yield Store(folder, database, tuple(notes))
+        database = _open(folder / _FILE, notes)
+        try:
+            yield Store(folder, database, notes)
+        finally:
+            if database is not None:
+                database.close()
     finally:
         os.close(lock)
 
 
-def _open(path: Path, notes: list[str]) -> sqlite3.Connection:
+def _lock_file(place: int) -> int:
+    """The lock; on a read-only file system the one that is there."""
+    flags = os.O_CLOEXEC | os.O_NOFOLLOW
+    try:
+        return os.open(_LOCK, os.O_RDWR | os.O_CREAT | flags, 0o600, dir_fd=place)
+    except OSError:
+        return os.open(_LOCK, os.O_RDONLY | flags, dir_fd=place)
+
+
+class _OtherVersion(sqlite3.OperationalError):
+    """A store of another version of Rankscope: nothing is wrong with it."""
+
+
+def _open(path: Path, notes: list[str]) -> sqlite3.Connection | None:
+    """The store. sqlite3 raises OperationalError for the disk's troubles, and DatabaseError itself only where the file is damaged."""
     try:
         return _connect(path)
+    except (sqlite3.OperationalError, OSError) as error:
+        why = reason(error) if isinstance(error, OSError) else str(error)
+        notes.append(f"no memory of earlier sweeps: {path}: {why}; counters cannot be judged")
+        return None
     except sqlite3.Error as error:
-        aside = path.with_name(f"{path.name}.broken-{time.time():.0f}")
+        damage = str(error)
+    aside = path.with_name(f"{path.name}.broken-{time.time():.0f}")
+    try:
         path.replace(aside)
         for suffix in ("-wal", "-shm", "-journal"):
             path.with_name(path.name + suffix).unlink(missing_ok=True)
-        notes.append(f"the state file could not be used ({error}); it is kept as {aside.name}, and a new one is begun")
+        notes.append(f"the state file could not be used ({damage}); it is kept as {aside.name}, and a new one is begun")
         return _connect(path)
+    except (sqlite3.Error, OSError) as error:
+        notes.append(f"no memory of earlier sweeps: {path}: {damage}; {error}; counters cannot be judged")
+        return None
 
 
 def _connect(path: Path) -> sqlite3.Connection:
     if not path.exists():
-        os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW, 0o600))
     database = sqlite3.connect(path, timeout=1.0, isolation_level=None)
     try:
         version = database.execute("PRAGMA user_version").fetchone()[0]
         if version not in (0, _VERSION):
-            raise sqlite3.DatabaseError(f"it is of version {version}, this is version {_VERSION}")
+            raise _OtherVersion(f"it is of version {version}, this is version {_VERSION}; it was left as it is")
         if database.execute("PRAGMA quick_check").fetchone()[0] != "ok":
             raise sqlite3.DatabaseError("it is damaged")
         database.executescript(_TABLES)
-        database.execute(f"PRAGMA user_version = {_VERSION}")
+        if version != _VERSION:
+            database.execute(f"PRAGMA user_version = {_VERSION}")
         # Losing one sweep in a power cut does no harm. Waiting for a slow disk in every sweep would.
         database.execute("PRAGMA synchronous = OFF")
         for table, columns in (("counters", 6), ("words", 3), ("current", 5), ("sweeps", 4), ("history", 6)):

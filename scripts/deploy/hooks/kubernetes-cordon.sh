@@ -1,6 +1,31 @@
 #!/bin/sh
-# --hook: cordons this node in Kubernetes. NODE_NAME comes from the pod's spec (kubernetes/daemonset.yaml); the service
-# account needs `get` and `patch` on nodes (kubernetes/cordon-rbac.yaml).
+# --hook: cordons this node in Kubernetes. NODE_NAME comes from the pod's spec (kubernetes/daemonset.yaml), the rights from
+# kubernetes/cordon-rbac.yaml: every pod may cordon its own node and no other.
+# At most RANKSCOPE_MOST_DRAINED nodes (3) at a time, as in slurm-drain.sh; cordoned ones are left as they are.
 set -eu
+PATH=/usr/sbin:/usr/bin:/sbin:/bin
+export PATH
+most=${RANKSCOPE_MOST_DRAINED:-3}
+kubectl=${KUBECTL:-kubectl}
+node=${NODE_NAME:?NODE_NAME says which node this is}
 cat >/dev/null # the JSON of the sweep; nothing of it is needed here
-exec "${KUBECTL:-kubectl}" cordon "${NODE_NAME:-$(hostname)}"
+
+cordoned() { # nodes that a hook cordoned and nobody has uncordoned
+    all=$("$kubectl" get nodes -l rankscope/cordoned=true --field-selector=spec.unschedulable=true -o name) || exit
+    printf '%s\n' "$all" | sed -n 's|^node/||p' | sort -u
+}
+
+[ "$("$kubectl" get node "$node" -o 'jsonpath={.spec.unschedulable}')" != true ] || exit 0
+before=$(cordoned)
+if [ "$(printf '%s' "$before" | grep -c .)" -ge "$most" ]; then
+    echo "not cordoned: $most nodes are already, look at them first (RANKSCOPE_MOST_DRAINED)" >&2
+    exit 1
+fi
+"$kubectl" patch node "$node" --type=merge -p '{"metadata":{"labels":{"rankscope/cordoned":"true"}},"spec":{"unschedulable":true}}'
+after=$(cordoned)
+place=$(printf '%s\n' "$after" | grep -nxF -- "$node" | cut -d: -f1)
+if [ "${place:-0}" -gt "$most" ]; then
+    "$kubectl" patch node "$node" --type=merge -p '{"spec":{"unschedulable":null}}'
+    echo "cordoned and uncordoned: $most other nodes were cordoned at the same moment" >&2
+    exit 1
+fi

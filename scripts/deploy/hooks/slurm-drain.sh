@@ -1,9 +1,37 @@
 #!/bin/sh
 # --hook: drains this node in Slurm. The JSON of the sweep comes on standard input; the reason names the critical checks.
+# At most RANKSCOPE_MOST_DRAINED nodes (3) at a time: a mistake that shows on every host at once, a new driver say, must not empty the
+# cluster. Nodes that somebody drained already are left as they are.
 set -eu
-reason=$(/usr/bin/env python3 -c '
+PATH=/usr/sbin:/usr/bin:/sbin:/bin
+export PATH
+most=${RANKSCOPE_MOST_DRAINED:-3}
+scontrol=${SCONTROL:-scontrol}
+node=${SLURMD_NODENAME:-$(hostname -s)}
+
+reason=$(/usr/bin/python3 -I -c '
 import json, sys
 found = [f for f in json.load(sys.stdin)["findings"] if f["state"] == "critical"]
 print("rankscope: " + ", ".join(sorted({f["id"] for f in found}))[:200])
 ')
-exec "${SCONTROL:-scontrol}" update "NodeName=${SLURMD_NODENAME:-$(hostname -s)}" State=DRAIN "Reason=$reason"
+drained() { # names of the nodes that a hook drained and nobody has resumed
+    all=$("$scontrol" --oneliner show node) || exit
+    printf '%s\n' "$all" | sed -n 's/^NodeName=\([^ ]*\) .*State=[^ ]*DRAIN.* Reason=rankscope: .*/\1/p' | sort -u
+}
+
+mine=$("$scontrol" --oneliner show node "$node")
+case $mine in *State=*DRAIN*) exit 0 ;; esac
+before=$(drained)
+if [ "$(printf '%s' "$before" | grep -c .)" -ge "$most" ]; then
+    echo "not drained: $most nodes are already, look at them first (RANKSCOPE_MOST_DRAINED)" >&2
+    exit 1
+fi
+"$scontrol" update "NodeName=$node" State=DRAIN "Reason=$reason"
+# Several hosts may have counted at the same moment: of too many, those whose names come last take it back.
+after=$(drained)
+place=$(printf '%s\n' "$after" | grep -nxF -- "$node" | cut -d: -f1)
+if [ "${place:-0}" -gt "$most" ]; then
+    "$scontrol" update "NodeName=$node" State=RESUME
+    echo "drained and resumed: $most other nodes were drained at the same moment" >&2
+    exit 1
+fi

@@ -268,6 +268,13 @@ def test_any_record_of_the_log_is_read_or_refused(data: bytes) -> None:
 # --- the command line
 
 
+def at_once(folder: Path) -> Path:
+    """A configuration that looks a second time without waiting."""
+    config = folder / "at-once.toml"
+    config.write_text("[sweep]\nconfirm_s = 0\n")
+    return config
+
+
 def test_a_bare_virtual_machine_ends_0(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     tree = host(tmp_path / "root")
     arguments = ["sweep", "--root", str(tree), "--state", str(tmp_path / "state"), "--json"]
@@ -284,7 +291,8 @@ def test_a_critical_host_ends_2_and_calls_the_hook(tmp_path: Path, capsys: pytes
     hook = tmp_path / "hook"
     hook.write_text(f"#!/bin/sh\ncat > {tmp_path}/got; echo $RANKSCOPE_STATE >> {tmp_path}/state-seen\n")
     hook.chmod(0o755)
-    arguments = ["sweep", "--root", str(tree), "--state", str(tmp_path / "state"), "--hook", str(hook), "--only", "ib"]
+    arguments = ["sweep", "--root", str(tree), "--state", str(tmp_path / "state"), "--hook", str(hook), "--only", "ib",
+                 "--config", str(at_once(tmp_path))]  # fmt: skip
     assert command_line(arguments) == 0 and not (tmp_path / "got").exists()
     put(tree, ib("mlx5_0", "1: DOWN"))
     assert command_line(arguments) == 2
@@ -301,7 +309,7 @@ def test_a_hook_that_fails_or_hangs_changes_nothing(
 ) -> None:
     tree = host(tmp_path / "root", {"dev/kmsg": "3,1,7,-;Kernel panic - not syncing: x\n"})
     hook, config = tmp_path / "hook", tmp_path / "sweep.toml"
-    config.write_text("[sweep]\nhook_timeout_s = 0.3\n")
+    config.write_text("[sweep]\nhook_timeout_s = 0.3\nconfirm_s = 0\n")
     if script:
         hook.write_text(f"#!/bin/sh\n{script}\n")
         hook.chmod(0o755)

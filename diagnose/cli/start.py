@@ -1,0 +1,56 @@
+"""The way into the `rankscope` command: whatever keeps it from starting ends with 69 or 70.
+
+Python itself ends with 1 and 2 where it cannot import a module or dies of an exception, and those are results here: 1 slow, 2 critical.
+So nothing is imported above but what every Python has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+
+_CRITICAL, _MISSING, _INTERNAL, _INTERRUPTED = 2, 69, 70, 130
+
+
+def main() -> None:
+    """Run the command line and end the process."""
+    try:
+        from rankscope.diagnose.cli.main import run
+
+        code = run(sys.argv[1:])
+    except SystemExit as end:
+        code = 0 if end.code is None else end.code if isinstance(end.code, int) else _INTERNAL
+    except KeyboardInterrupt:
+        code = _INTERRUPTED
+    except ImportError as error:
+        code = _complain(f"cannot start: {error}. Run scripts/setup again", _MISSING)
+    except BaseException as error:
+        code = _complain(f"cannot start: {type(error).__name__}: {error}", _INTERNAL)
+    sys.exit(_flushed(code))
+
+
+def _complain(line: str, code: int) -> int:
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(f"rankscope: {line}\n")
+    return code
+
+
+def _flushed(code: int) -> int:
+    """The exit code once all is said. Python would end with 120 where what is left cannot be written (a full disk, say)."""
+    try:
+        sys.stdout.flush()
+    except BrokenPipeError:
+        pass  # the reader (head, less) has what it wants
+    except (OSError, ValueError) as error:
+        said = _complain(f"the output could not be written: {error}", _MISSING)
+        code = code if code == _CRITICAL else said
+    else:
+        return code
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return code
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,130 @@
+"""Folders and programs that root may trust: nobody else can change what is in them, or what they are.
+
+A folder is reached part by part from `/`, by descriptors: a symbolic link is followed only if it belongs to root or to us, so nobody
+can turn a path round while it is walked. What is done there is done through the descriptor (`dir_fd`), with O_NOFOLLOW | O_EXCL.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import stat
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from rankscope.probes.errors import OutputFailed
+
+_MAX_LINKS = 40  # as the kernel
+_WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class UnsafePlace(OutputFailed):
+    """Others than root and the caller can change what would be written or run."""
+
+    help = "Use a folder that belongs to root and that only root can write (chmod go-w)."
+
+
+def trusted_owners() -> frozenset[int]:
+    """Users whose files are as good as ours: root, ourselves, and who called sudo."""
+    caller = os.environ.get("SUDO_UID", "") if os.geteuid() == 0 else ""
+    return frozenset((0, os.geteuid(), *((int(caller),) if caller.isascii() and caller.isdigit() else ())))
+
+
+@contextmanager
+def opened_folder(path: Path, make: bool = False, of_others: bool = False) -> Iterator[int]:
+    """A descriptor of a folder; `make`: with what of it is missing, mode 0700. Raises OSError, UnsafePlace.
+
+    `of_others`: it may belong to somebody else, and others may write it; only the way to it must not be bent.
+    """
+    descriptor = _walk(path, make)
+    try:
+        folder = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=descriptor)
+    finally:
+        os.close(descriptor)
+    try:
+        if not of_others and (why := others_can_write(os.fstat(folder))):
+            raise UnsafePlace(f"{path}: {why}")
+        yield folder
+    finally:
+        os.close(folder)
+
+
+def others_can_write(found: os.stat_result, owners: frozenset[int] | None = None) -> str:
+    """Why a file or a folder is not ours alone; '' if it is."""
+    if found.st_uid not in (trusted_owners() if owners is None else owners):
+        return f"it belongs to user {found.st_uid}"
+    return "others can write it" if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) else ""
+
+
+def create_file(folder: int, name: str, mode: int = 0o600) -> int:
+    """A new file in a folder, for writing; never one that is there. Raises OSError."""
+    return os.open(name, _WRITE, mode, dir_fd=folder)
+
+
+def trusted_program(path: str) -> Path:
+    """Where a program really is, if nobody but root (or ourselves) can change it or the way to it. Raises UnsafePlace, OSError."""
+    owners = frozenset((0, os.geteuid()))
+    if not path.startswith("/"):
+        raise UnsafePlace("its path must begin with /")
+    real = Path(path).resolve(strict=True)
+    found = real.stat()
+    if not stat.S_ISREG(found.st_mode):
+        raise UnsafePlace("it is no file")
+    if why := others_can_write(found, owners):
+        raise UnsafePlace(why)
+    for folder in real.parents:
+        of = folder.stat()
+        # In a folder with the sticky bit nobody can remove or rename what belongs to root.
+        why = others_can_write(of, owners)
+        if why and not (of.st_uid in owners and of.st_mode & stat.S_ISVTX):
+            raise UnsafePlace(f"{folder}: {why}")
+    return real
+
+
+def _walk(path: Path, make: bool) -> int:
+    """The folder as an O_PATH descriptor."""
+    here = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    parts, links = deque(Path(path).absolute().parts[1:]), 0
+    try:
+        while parts:
+            name = parts.popleft()
+            try:
+                there = _step(here, name, make)
+            except NotADirectoryError:
+                target = _trusted_link(here, name, path)
+                links += 1
+                if links > _MAX_LINKS:
+                    raise
+                parts.extendleft(reversed(Path(target).parts))
+                continue
+            os.close(here)
+            here = there
+    except BaseException:
+        os.close(here)
+        raise
+    return here
+
+
+def _step(here: int, name: str, make: bool) -> int:
+    """One part of a path; `/` for the root, where an absolute link begins. Raises NotADirectoryError for a link."""
+    flags = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+    try:
+        return os.open(name, flags, dir_fd=here)
+    except FileNotFoundError:
+        if not make:
+            raise
+        with suppress(FileExistsError):  # somebody made it meanwhile
+            os.mkdir(name, 0o700, dir_fd=here)
+        return os.open(name, flags, dir_fd=here)
+
+
+def _trusted_link(here: int, name: str, path: Path) -> str:
+    """Where a link points. Raises NotADirectoryError where it is none, UnsafePlace where it is somebody else's."""
+    found = os.stat(name, dir_fd=here, follow_symlinks=False)
+    if not stat.S_ISLNK(found.st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(path))
+    if found.st_uid not in trusted_owners():
+        raise UnsafePlace(f"{path}: {name} is a symbolic link of user {found.st_uid}")
+    return os.readlink(name, dir_fd=here)

@@ -1,0 +1,224 @@
+"""A disk that is full, read-only or broken keeps no sweep from saying what it found and from calling its hook."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from sweep_trees import host, ib, put
+
+from rankscope.diagnose.cli.main import run as command_line
+from rankscope.diagnose.sweep.store import open_store
+
+ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to mount")
+
+
+def shell(*command: str) -> None:
+    subprocess.run(command, check=True, capture_output=True)
+
+
+@contextmanager
+def small_disk(place: Path, size: str = "256k") -> Iterator[Path]:
+    """A file system of its own, in memory."""
+    place.mkdir()
+    shell("mount", "-t", "tmpfs", "-o", f"size={size}", "none", str(place))
+    try:
+        yield place
+    finally:
+        shell("umount", "-l", str(place))
+
+
+def fill(place: Path) -> None:
+    """Until nothing more goes onto it."""
+    with (place / "ballast").open("wb", buffering=0) as file:
+        for size in (65536, 4096, 1):
+            try:
+                while True:
+                    file.write(bytes(size))
+            except OSError:
+                continue
+
+
+@pytest.fixture
+def sweep(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[Sweeping]:
+    yield Sweeping(tmp_path, capsys)
+
+
+class Sweeping:
+    """A host whose port fails, a hook that tells when it was called, and sweeps of it."""
+
+    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        self.folder, self._capsys = folder, capsys
+        self.tree = host(folder / "root", ib("mlx5_0"))
+        self.hook = folder / "hook"
+        self.hook.write_text(f"#!/bin/sh\necho called >> {folder}/called\n")
+        self.hook.chmod(0o755)
+        (folder / "now.toml").write_text("[sweep]\nconfirm_s = 0\n")
+
+    def fails(self) -> None:
+        put(self.tree, ib("mlx5_0", "1: DOWN"))
+
+    def run(self, state: Path, *more: str) -> tuple[int, str]:
+        """(exit code, what was said)."""
+        arguments = ["sweep", "--root", str(self.tree), "--state", str(state), "--hook", str(self.hook), "--only", "ib.port",
+                     "--config", str(self.folder / "now.toml"), *more]  # fmt: skip
+        code = command_line(arguments)
+        return code, " ".join(self._capsys.readouterr().out.split())
+
+    @property
+    def called(self) -> bool:
+        return (self.folder / "called").exists()
+
+
+def checked(state: Path) -> None:
+    """The store is whole, and nothing was moved away."""
+    assert {path.name for path in state.iterdir()} <= {"lock", "sweep.db", "ballast", "sweep.db-journal"}
+    with sqlite3.connect(f"file:{state}/sweep.db?mode=ro", uri=True) as database:
+        assert database.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+@ROOT_ONLY
+def test_a_full_disk_costs_the_memory_of_one_sweep_and_nothing_else(tmp_path: Path, sweep: Sweeping) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        # GIVEN a sweep that remembers a port that was up, and a disk that has filled up since
+        assert sweep.run(disk / "state")[0] == 0
+        fill(disk)
+        # WHEN the port fails THEN that is found, said and acted upon
+        sweep.fails()
+        code, said = sweep.run(disk / "state")
+        assert code == 2 and sweep.called and "ib.port mlx5_0/1: DOWN" in said and "could not be remembered" in said
+        (disk / "ballast").unlink()
+        checked(disk / "state")
+        assert sweep.run(disk / "state")[0] == 2
+
+
+@ROOT_ONLY
+def test_a_disk_that_is_full_from_the_first_takes_nobody_s_word(tmp_path: Path, sweep: Sweeping) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        fill(disk)
+        code, said = sweep.run(disk / "state")
+        assert code == 0 and "no memory of earlier sweeps" in said
+
+
+@ROOT_ONLY
+def test_what_a_read_only_disk_remembers_is_used(tmp_path: Path, sweep: Sweeping) -> None:
+    # GIVEN a file system that became read-only, as a sick one does
+    with small_disk(tmp_path / "disk") as disk:
+        assert sweep.run(disk / "state")[0] == 0
+        shell("mount", "-o", "remount,ro", str(disk))
+        sweep.fails()
+        # THEN it is still known that the port was up
+        code, said = sweep.run(disk / "state")
+        assert code == 2 and sweep.called and "could not be remembered" in said
+        checked(disk / "state")
+
+
+@ROOT_ONLY
+@pytest.mark.skipif(
+    shutil.which("mkfs.ext4") is None or not Path("/dev/loop-control").exists(), reason="no loop devices, no ext4"
+)
+def test_a_disk_with_io_errors_loses_nothing_but_the_sweep(tmp_path: Path, sweep: Sweeping) -> None:
+    # GIVEN a file system on a disk that cannot hold what it promises: writing beyond fails with EIO
+    with small_disk(tmp_path / "backing", "2m") as backing:
+        image = backing / "image"
+        with image.open("wb") as file:
+            file.truncate(16 << 20)
+        shell("mkfs.ext4", "-q", "-O", "^has_journal", "-E", "lazy_itable_init=0", str(image))
+        disk = tmp_path / "disk"
+        disk.mkdir()
+        shell("mount", "-o", "loop,errors=continue", str(image), str(disk))
+        try:
+            assert sweep.run(disk / "state")[0] == 0
+            shell("sync", "-f", str(disk))
+            fill(backing)
+            sweep.fails()
+            code, said = sweep.run(disk / "state")
+            subprocess.run(["sync", "-f", str(disk)], check=False, capture_output=True)
+            assert code == 2 and sweep.called and "ib.port mlx5_0/1: DOWN" in said
+            again, _ = sweep.run(disk / "state")
+            assert again == 2 and not list((disk / "state").glob("*.broken-*"))
+        finally:
+            shell("umount", "-l", str(disk))
+
+
+def test_a_store_of_another_version_is_left_as_it_is(tmp_path: Path, sweep: Sweeping) -> None:
+    assert sweep.run(tmp_path / "state")[0] == 0
+    with sqlite3.connect(tmp_path / "state/sweep.db") as database:
+        database.execute("PRAGMA user_version = 7")
+    before = (tmp_path / "state/sweep.db").read_bytes()
+    code, said = sweep.run(tmp_path / "state")
+    assert code == 0 and "version 7" in said and (tmp_path / "state/sweep.db").read_bytes() == before
+    assert {path.name for path in (tmp_path / "state").iterdir()} == {"lock", "sweep.db"}
+
+
+def test_a_store_that_somebody_holds_is_not_moved_away(tmp_path: Path, sweep: Sweeping) -> None:
+    assert sweep.run(tmp_path / "state")[0] == 0
+    with sqlite3.connect(tmp_path / "state/sweep.db", isolation_level=None) as database:
+        database.execute("BEGIN EXCLUSIVE")
+        sweep.fails()
+        code, said = sweep.run(tmp_path / "state")
+    assert code == 0 and "no memory" in said
+    checked(tmp_path / "state")
+
+
+def test_metrics_that_cannot_be_written_do_not_hide_a_critical_host(tmp_path: Path, sweep: Sweeping) -> None:
+    state = tmp_path / "state"
+    assert sweep.run(state, "--textfile", str(tmp_path / "none/x.prom"))[0] == 69
+    sweep.fails()
+    code, said = sweep.run(state, "--textfile", str(tmp_path / "none/x.prom"))
+    assert code == 2 and sweep.called and "no metrics were written" in said and "ib.port mlx5_0/1: DOWN" in said
+
+
+@ROOT_ONLY
+def test_metrics_on_a_full_disk_stay_as_they_were(tmp_path: Path, sweep: Sweeping) -> None:
+    with small_disk(tmp_path / "disk") as disk:
+        target = disk / "x.prom"
+        assert sweep.run(tmp_path / "state", "--textfile", str(target))[0] == 0
+        whole = target.read_bytes()
+        fill(disk)
+        assert sweep.run(tmp_path / "state", "--textfile", str(target))[0] == 69
+        assert target.read_bytes() == whole and {path.name for path in disk.iterdir()} == {"ballast", "x.prom"}
+
+
+@pytest.mark.parametrize("json", [[], ["--json"]])
+def test_output_onto_a_full_disk_does_not_hide_a_critical_host(
+    tmp_path: Path, sweep: Sweeping, json: list[str]
+) -> None:
+    assert sweep.run(tmp_path / "state")[0] == 0
+    sweep.fails()
+    command = [sys.executable, "-m", "rankscope.diagnose.cli.start", "sweep", "--root", str(sweep.tree), "--state",
+               str(tmp_path / "state"), "--config", str(tmp_path / "now.toml"), "--hook", str(sweep.hook), *json]  # fmt: skip
+    with Path("/dev/full").open("w") as full:
+        said = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (
+        said.returncode == 2
+        and sweep.called
+        and "could not be printed" in said.stderr
+        and "Traceback" not in said.stderr
+    )
+
+
+@ROOT_ONLY
+@pytest.mark.parametrize("trouble", ["another's", "open to others", "behind another's link"])
+def test_a_state_folder_that_others_can_write_is_not_used(tmp_path: Path, trouble: str) -> None:
+    state = tmp_path / "state"
+    with open_store(state) as store:
+        assert store.folder
+    place = state
+    if trouble == "another's":
+        os.chown(state, 65534, 65534)
+    elif trouble == "open to others":
+        state.chmod(0o777)
+    else:
+        place = tmp_path / "link"
+        place.symlink_to(state)
+        os.chown(place, 65534, 65534, follow_symlinks=False)
+    with open_store(place) as store:
+        assert store.folder is None and "no memory" in store.notes[0]

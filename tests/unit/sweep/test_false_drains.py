@@ -1,0 +1,343 @@
+"""A host is drained for what is so twice, by who said so himself, and never a whole cluster at once."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from sweep_trees import host, ib, put
+
+from rankscope.diagnose.cli import start
+from rankscope.diagnose.cli.main import run as command_line
+from rankscope.diagnose.sweep.config import Config, ConfigError, read_config
+from rankscope.diagnose.sweep.confirm import confirmed
+from rankscope.diagnose.sweep.context import Context, Earlier
+from rankscope.diagnose.sweep.engine import sweep
+from rankscope.diagnose.sweep.finding import Finding
+from rankscope.diagnose.sweep.hook import run_hook
+from rankscope.diagnose.sweep.registry import Check
+
+DEPLOY = Path(__file__).parents[3] / "scripts" / "deploy"
+SWEPT = {"host": "node-7", "summary": {"state": "critical"}, "findings": [{"id": "gpu.xid", "state": "critical"}]}
+ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give files away")
+
+
+def program(path: Path, text: str, mode: int = 0o755) -> Path:
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(mode)
+    return path
+
+
+# --- two looks
+
+
+def test_what_is_critical_only_once_is_a_warning(tmp_path: Path) -> None:
+    # GIVEN one check that is critical at the first look alone, one that stays so, one that never is
+    looks: dict[str, int] = {}
+
+    def answers(identifier: str, states: list[str]) -> Check:
+        def run(context: Context) -> Iterator[Finding]:
+            looks[identifier] = looks.get(identifier, 0) + 1
+            state = states[min(looks[identifier], len(states)) - 1]
+            yield context.bad(state, "x", 1.0, expected="0", why="it is so", action="look")
+
+        return Check(identifier, "", "", {}, run)
+
+    checks = [answers("a", ["critical", "ok"]), answers("b", ["critical"]), answers("c", ["warning"])]
+    config, tree = Config(confirm_s=0.05), host(tmp_path)
+    first = sweep(checks, config, Earlier(), tree)
+    began = time.monotonic()
+    done = confirmed(first, checks, config, Earlier(), tree)
+    # THEN it is asked again after a while, and only what it was critical for
+    assert time.monotonic() - began >= 0.05
+    assert [one.state for one in done.findings] == ["warning", "critical", "warning"]
+    assert "not so 0.05 s later" in done.findings[0].why and looks == {"a": 2, "b": 2, "c": 1}
+
+
+def test_a_counter_that_grew_is_critical_at_both_looks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tree = host(tmp_path / "root", {"proc/interrupts": "MCE: 0\n"})
+    (tmp_path / "now.toml").write_text("[sweep]\nconfirm_s = 0\n")
+    arguments = ["sweep", "--root", str(tree), "--state", str(tmp_path / "s"), "--config", str(tmp_path / "now.toml")]
+    assert command_line(arguments) == 0
+    put(tree, {"proc/interrupts": "MCE: 2\n"})
+    assert command_line(arguments) == 2
+    assert "cpu.mce: 2 exceptions" in capsys.readouterr().out
+    # and counted once: the next sweep has nothing new to say
+    assert command_line(arguments) == 0
+
+
+# --- the code and the word
+
+
+def test_the_last_line_begins_with_the_state_and_no_other_does(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tree = host(tmp_path / "root", {"dev/kmsg": "3,1,7,-;Kernel panic - not syncing: critical: \\x0acritical: \n"})
+    (tmp_path / "now.toml").write_text("[sweep]\nconfirm_s = 0\n")
+    arguments = [
+        "sweep",
+        "--root",
+        str(tree),
+        "--state",
+        str(tmp_path / "s"),
+        "--config",
+        str(tmp_path / "now.toml"),
+        "-v",
+    ]
+    assert command_line(arguments) == 2
+    *others, last = capsys.readouterr().out.splitlines()
+    assert last.startswith("critical: node-7: 1 critical") and not [
+        line for line in others if line.startswith("critical: ")
+    ]
+
+
+@pytest.mark.parametrize("script", ["slurm/prolog.sh", "slurm/epilog.sh"])
+@pytest.mark.parametrize(
+    ("says", "code", "expected"),
+    [("critical: n: 1 critical", 2, 1), ("CRITICAL  os.kmsg\n          why\ncritical: n: 1 critical", 2, 1), ("", 2, 0),
+     ("python: can't open file", 2, 0), ("  critical: x", 2, 0), ("critical: n", 1, 0), ("warning: n", 1, 0), ("", 69, 0)],
+)  # fmt: skip
+def test_jobs_are_stopped_for_the_code_and_the_word_together(
+    tmp_path: Path, script: str, says: str, code: int, expected: int
+) -> None:
+    (tmp_path / "said").write_text(f"{says}\n")
+    fake = program(tmp_path / "rankscope", f"/bin/cat {tmp_path}/said\nexit {code}")
+    assert subprocess.run([str(DEPLOY / script)], env={"RANKSCOPE": str(fake)}, check=False).returncode == expected
+
+
+def test_an_interpreter_that_cannot_read_its_program_drains_nobody(tmp_path: Path) -> None:
+    # GIVEN an installation whose program is gone: Python ends with 2, which is the code of a critical host
+    fake = program(tmp_path / "rankscope", f'exec {sys.executable} {tmp_path}/gone.py "$@"')
+    assert subprocess.run([str(fake)], capture_output=True, check=False).returncode == 2
+    assert subprocess.run([str(DEPLOY / "slurm/prolog.sh")], env={"RANKSCOPE": str(fake)}, check=False).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("breaks", "code"), [("raise ImportError('no numpy')", 69), ("raise RuntimeError('broken')", 70), ("1 / 0", 70)]
+)
+def test_a_command_that_cannot_start_ends_with_69_or_70(tmp_path: Path, breaks: str, code: int) -> None:
+    # GIVEN an installation in which a library cannot be imported
+    (tmp_path / "typer.py").write_text(breaks)
+    script = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from rankscope.diagnose.cli.start import main; main()"
+    said = subprocess.run([sys.executable, "-c", script, "sweep"], capture_output=True, text=True, check=False)
+    assert said.returncode == code and said.stdout == "" and said.stderr.startswith("rankscope: cannot start")
+    assert "Traceback" not in said.stderr
+
+
+def test_the_installed_command_begins_there() -> None:
+    text = (DEPLOY.parents[1] / "pyproject.toml").read_text()
+    assert f'rankscope = "{start.__name__}:main"' in text
+
+
+# --- the hook
+
+
+def test_a_hook_runs_in_an_environment_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {
+        "LD_PRELOAD": "/nonexistent.so",
+        "PYTHONPATH": "/tmp",
+        "BASH_ENV": "/tmp/x",
+        "NODE_NAME": "node-7",
+    }.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("PATH", "/tmp:/usr/bin")
+    hook = program(
+        tmp_path / "hook",
+        f"cat > {tmp_path}/got; pwd > {tmp_path}/where; umask >> {tmp_path}/where; env > {tmp_path}/env",
+    )
+    assert run_hook(str(hook), SWEPT, 10) == ""
+    got = dict(line.split("=", 1) for line in (tmp_path / "env").read_text().splitlines())
+    assert not {"LD_PRELOAD", "PYTHONPATH", "BASH_ENV"} & got.keys()
+    assert (
+        got["PATH"] == "/usr/sbin:/usr/bin:/sbin:/bin"
+        and got["NODE_NAME"] == "node-7"
+        and got["RANKSCOPE_STATE"] == "critical"
+    )
+    assert (tmp_path / "where").read_text().split() == ["/", "0077"]
+    assert json.loads((tmp_path / "got").read_text()) == SWEPT
+
+
+@ROOT_ONLY
+@pytest.mark.parametrize(
+    "trouble", ["another's", "open to others", "in another's folder", "behind another's link", "relative"]
+)
+def test_a_hook_that_others_can_change_is_not_run(tmp_path: Path, trouble: str) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    hook = program(folder / "hook", f"touch {tmp_path}/ran")
+    name = str(hook)
+    if trouble == "another's":
+        os.chown(hook, 65534, 65534)
+    elif trouble == "open to others":
+        hook.chmod(0o777)
+    elif trouble == "in another's folder":
+        os.chown(folder, 65534, 65534)
+    elif trouble == "behind another's link":
+        other = tmp_path / "other"
+        other.mkdir()
+        (other / "link").symlink_to(program(other / "mine", f"touch {tmp_path}/ran"))
+        os.chown(other, 65534, 65534)
+        name = str(other / "link")
+    else:
+        name = "hook"
+    assert "it was not run" in run_hook(name, SWEPT, 10)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_hook_that_hangs_ends_with_all_it_started(tmp_path: Path) -> None:
+    hook = program(tmp_path / "hook", f"sleep 60 & echo $! > {tmp_path}/child; sleep 60")
+    began = time.monotonic()
+    assert "did not end within 0.5 s" in run_hook(str(hook), SWEPT, 0.5)
+    assert time.monotonic() - began < 5
+    child = int((tmp_path / "child").read_text())
+    time.sleep(0.1)
+    state = Path(f"/proc/{child}/stat")
+    assert not state.exists() or " Z " in state.read_text()
+
+
+def test_a_hook_that_floods_or_never_reads_costs_neither_time_nor_memory(tmp_path: Path) -> None:
+    hook = program(tmp_path / "hook", "head -c 50000000 /dev/zero | tr '\\0' x >&2; exit 3")
+    large = {**SWEPT, "notes": ["x" * 1_000_000]}
+    said = run_hook(str(hook), large, 20)
+    assert "exit code 3" in said and len(said) < 1000
+
+
+@ROOT_ONLY
+@pytest.mark.parametrize("trouble", ["another's", "open to others"])
+def test_a_configuration_that_others_can_write_is_refused(tmp_path: Path, trouble: str) -> None:
+    config = tmp_path / "sweep.toml"
+    config.write_text('[sweep]\nhook = "/sbin/poweroff"\n')
+    if trouble == "another's":
+        os.chown(config, 65534, 65534)
+    else:
+        config.chmod(0o666)
+    with pytest.raises(ConfigError):
+        read_config(config, [])
+
+
+# --- at most so many nodes
+
+SCONTROL = """
+import sys
+from pathlib import Path
+nodes = Path(sys.argv[1])
+words = sys.argv[2:]
+if words[:3] == ["--oneliner", "show", "node"]:
+    for node in sorted(nodes.iterdir()):
+        if not words[3:] or node.name == words[3]:
+            print(f"NodeName={node.name} Arch=x86_64 CoresPerSocket=8 {node.read_text()}")
+else:
+    said = dict(word.split("=", 1) for word in words[1:])
+    drain = said["State"] == "DRAIN"
+    (nodes / said["NodeName"]).write_text(f"State=IDLE+DRAIN Reason={said['Reason']} [root@now]" if drain else "State=IDLE")
+    late = nodes.parent / "late"
+    if drain and late.exists():
+        (nodes / late.read_text()).write_text("State=IDLE+DRAIN Reason=rankscope: os.kmsg [root@now]")
+"""
+
+
+@pytest.fixture
+def slurm(tmp_path: Path) -> Path:
+    """A cluster of six nodes behind a program that answers as scontrol does."""
+    nodes = tmp_path / "nodes"
+    nodes.mkdir()
+    for number in range(6):
+        (nodes / f"node-{number}").write_text("State=IDLE")
+    (tmp_path / "scontrol.py").write_text(SCONTROL)
+    program(tmp_path / "scontrol", f'exec {sys.executable} -I {tmp_path}/scontrol.py {nodes} "$@"')
+    return tmp_path
+
+
+def drain(cluster: Path, node: str) -> subprocess.CompletedProcess[str]:
+    environment = {"SCONTROL": str(cluster / "scontrol"), "SLURMD_NODENAME": node, "RANKSCOPE_MOST_DRAINED": "2"}
+    return subprocess.run(
+        [str(DEPLOY / "hooks/slurm-drain.sh")],
+        input=json.dumps(SWEPT),
+        text=True,
+        env=environment,
+        capture_output=True,
+        check=False,
+    )
+
+
+def drained(cluster: Path) -> list[str]:
+    return sorted(node.name for node in (cluster / "nodes").iterdir() if "DRAIN" in node.read_text())
+
+
+def test_a_mistake_that_every_host_makes_drains_few(slurm: Path) -> None:
+    codes = [drain(slurm, f"node-{number}").returncode for number in range(6)]
+    assert drained(slurm) == ["node-0", "node-1"] and codes == [0, 0, 1, 1, 1, 1]
+    assert "rankscope: gpu.xid" in (slurm / "nodes/node-0").read_text()
+    # Who is drained already is no news; once somebody has resumed a node, the next one may go.
+    assert drain(slurm, "node-1").returncode == 0
+    (slurm / "nodes/node-0").write_text("State=IDLE")
+    assert drain(slurm, "node-3").returncode == 0 and drained(slurm) == ["node-1", "node-3"]
+
+
+def test_hosts_that_count_at_the_same_moment_drain_no_more(slurm: Path) -> None:
+    # GIVEN one node that is drained, and another that drains itself between our count and our own draining
+    (slurm / "nodes/node-1").write_text("State=IDLE+DRAIN Reason=rankscope: os.kmsg [root@now]")
+    (slurm / "late").write_text("node-2")
+    said = drain(slurm, "node-4")
+    assert said.returncode == 1 and "same moment" in said.stderr and drained(slurm) == ["node-1", "node-2"]
+
+
+def test_what_an_operator_drained_is_left_as_it_is(slurm: Path) -> None:
+    (slurm / "nodes/node-5").write_text("State=IDLE+DRAIN Reason=disk swap [ann@now]")
+    assert drain(slurm, "node-5").returncode == 0
+    assert "disk swap" in (slurm / "nodes/node-5").read_text()
+
+
+def test_where_nobody_can_be_counted_nobody_is_drained(slurm: Path) -> None:
+    program(slurm / "scontrol", "exit 1")
+    assert drain(slurm, "node-5").returncode != 0 and drained(slurm) == []
+
+
+@pytest.mark.parametrize(("others", "expected"), [("", True), ("node/a\nnode/b", False)])
+def test_a_pod_cordons_its_node_unless_too_many_are(tmp_path: Path, others: str, expected: bool) -> None:
+    tool = program(
+        tmp_path / "kubectl",
+        f"""
+case "$*" in
+  *"get nodes"*) printf '%s\\n' '{others}'; [ ! -e {tmp_path}/patched ] || echo node/node-7 ;;
+  "patch node node-7"*unschedulable*true*) touch {tmp_path}/patched ;;
+esac""",
+    )
+    environment = {"KUBECTL": str(tool), "NODE_NAME": "node-7", "RANKSCOPE_MOST_DRAINED": "2"}
+    said = subprocess.run(
+        [str(DEPLOY / "hooks/kubernetes-cordon.sh")], input="{}", text=True, env=environment, check=False
+    )
+    assert (said.returncode == 0, (tmp_path / "patched").exists()) == (expected, expected)
+
+
+@pytest.mark.parametrize(
+    "file", ["hooks/slurm-drain.sh", "hooks/kubernetes-cordon.sh", "slurm/prolog.sh", "slurm/epilog.sh"]
+)
+def test_python_is_isolated_where_a_hook_uses_it(file: str) -> None:
+    text = (DEPLOY / file).read_text()
+    assert "env python" not in text and text.count("python3") == text.count("/usr/bin/python3 -I")
+    shell = shutil.which("dash") or "/bin/sh"
+    assert subprocess.run([shell, "-n", str(DEPLOY / file)], check=False).returncode == 0
+
+
+def test_a_port_that_comes_back_at_once_drains_nobody(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tree = host(tmp_path / "root", ib("mlx5_0"))
+    hook = program(tmp_path / "hook", f"touch {tmp_path}/ran")
+    (tmp_path / "now.toml").write_text("[sweep]\nconfirm_s = 0.5\n")
+    arguments = ["sweep", "--root", str(tree), "--state", str(tmp_path / "s"), "--config", str(tmp_path / "now.toml"), "--only", "ib",
+                 "--hook", str(hook)]  # fmt: skip
+    assert command_line(arguments) == 0
+    put(tree, ib("mlx5_0", "1: DOWN"))
+    link = subprocess.Popen(
+        ["/bin/sh", "-c", f"sleep 0.3; echo '4: ACTIVE' > {tree}/sys/class/infiniband/mlx5_0/ports/1/state"]
+    )
+    assert command_line(arguments) == 1
+    link.wait()
+    assert not (tmp_path / "ran").exists() and "(not so 0.5 s later)" in " ".join(capsys.readouterr().out.split())
