@@ -6,11 +6,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rankscope.diagnose.fleet.counters import Columns, Counters
 from rankscope.diagnose.fleet.enclosing import with_holders
 from rankscope.diagnose.fleet.labels import GilHolder, Holders, Labels, floats, ints, labels, texts
-from rankscope.diagnose.fleet.model import Flows, Patterns, Ranks
+from rankscope.diagnose.fleet.model import Flows, Patterns, Pauses, Ranks
 from rankscope.diagnose.fleet.stacks import Stacks, merged
 from rankscope.diagnose.text import rank_list
 from rankscope.diagnose.verdict.note import Note, NoteCode
@@ -176,6 +177,29 @@ def _told(detail: Labels, holder: Holders) -> Labels:
     place = {text: code for code, text in enumerate(detail.values)}
     number = np.array([place.setdefault(each.text, len(place)) for each in holder.values], dtype=np.int64)
     return Labels(np.where(holder.codes >= 0, number[holder.codes], detail.codes), tuple(place))
+
+
+def pauses(table: pa.Table, rows: Ints) -> Pauses:
+    """This job's pauses; `rows` as for patterns. Rows that cannot be are left out."""
+    total, p50 = floats(table, "total_s"), floats(table, "p50_s")
+    keep = (rows >= 0) & (ints(table, "count") > 0) & (total > 0) & (p50 > 0) & np.isfinite(total + p50)
+    table = table.filter(pa.array(keep))
+    steps = table["steps"].combine_chunks()
+    lengths = pc.fill_null(pc.list_value_length(steps), 0).to_numpy(zero_copy_only=False)
+    return Pauses(
+        rank=rows[keep],
+        name=labels(table, "name"),
+        file=labels(table, "file"),
+        line=ints(table, "line"),
+        inside=labels(table, "inside"),
+        more=ints(table, "more") > 0,
+        count=ints(table, "count"),
+        total_s=total[keep],
+        p50_s=p50[keep],
+        wait_s=np.clip(np.nan_to_num(floats(table, "wait_s")), 0.0, total[keep]),
+        step=pc.fill_null(steps.flatten(), -1).to_numpy(zero_copy_only=False).astype(np.int64),
+        first=np.concatenate(([0], np.cumsum(lengths))).astype(np.int64),
+    )
 
 
 def flows(table: pa.Table, rows: Ints) -> Flows:

@@ -159,7 +159,7 @@ def _assemble(job: str, windows: Sequence[Window], notes: list[Note]) -> Fleet:
     seconds = float(np.median([window.manifest.seconds for window in windows]))
     rows = {
         name: from_windows.rows_of(parts[name], ranks.number)
-        for name in ("steps", "patterns", "flows", "counters", "collectives")
+        for name in ("steps", "patterns", "pauses", "flows", "counters", "collectives")
     }
     begins_s = {window.manifest.host: window.manifest.start for window in windows}
     steps = read_steps(parts["steps"], rows["steps"], ranks.observed_on, begins_s, seconds, notes)
@@ -172,6 +172,7 @@ def _assemble(job: str, windows: Sequence[Window], notes: list[Note]) -> Fleet:
         ranks=ranks,
         steps=steps,
         patterns=from_windows.patterns(parts["patterns"], parts["stacks"], rows["patterns"]),
+        pauses=from_windows.pauses(parts["pauses"], rows["pauses"]),
         flows=from_windows.flows(parts["flows"], rows["flows"]),
         counters=from_windows.counters(parts["counters"], rows["counters"]),
         notes=tuple(dict.fromkeys(notes)),

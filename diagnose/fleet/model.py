@@ -15,7 +15,7 @@ from rankscope.diagnose.fleet.counters import Counters
 from rankscope.diagnose.fleet.labels import Holders, Labels
 from rankscope.diagnose.fleet.stacks import Stacks
 from rankscope.diagnose.verdict.note import Note
-from rankscope.probes.arrays import Floats, Ints
+from rankscope.probes.arrays import Bools, Floats, Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +93,38 @@ class Patterns:
 
 
 @dataclass(frozen=True, slots=True)
+class Pauses:
+    """What ranks do in a few of their steps only, and make them longer by: one row per rank and function."""
+
+    rank: Ints  # row in Ranks
+    name: Labels
+    file: Labels
+    line: Ints
+    inside: Labels  # what of a library is called in the function then; '' where the function itself is
+    more: Bools  # the function is in all other steps as well: the seconds are what it takes more than there
+    count: Ints  # steps
+    total_s: Floats
+    p50_s: Floats  # of one step
+    wait_s: Floats  # part of total_s inside collectives
+    step: Ints  # numbers of the steps in their ranks' windows, row after row
+    first: Ints  # where those of each row begin, and where the last one's end
+
+    @classmethod
+    def none(cls) -> Pauses:
+        """Where nothing was seen of any."""
+        no, nothing, unnamed = np.empty(0, np.int64), np.empty(0), Labels(np.empty(0, np.int64), ())
+        first = np.zeros(1, np.int64)
+        return cls(no, unnamed, unnamed, no, unnamed, no > 0, no, nothing, nothing, nothing, no, first)
+
+    def __len__(self) -> int:
+        return len(self.rank)
+
+    def steps_of(self, row: int) -> Ints:
+        """Numbers of the steps of one row; of many only the first."""
+        return self.step[int(self.first[row]) : int(self.first[row + 1])]
+
+
+@dataclass(frozen=True, slots=True)
 class Flows:
     """TCP connections of ranks, as seen by the local end."""
 
@@ -163,6 +195,7 @@ class Fleet:
     timed: bool = False  # from timings that somebody else measured: no scheduler noise floor, no counters
     pipelines: Pipelines | None = None
     slots: Slots | None = None
+    pauses: Pauses = field(default_factory=Pauses.none)
     title: str = ""  # what people call the job; '' where nobody says
 
     @property

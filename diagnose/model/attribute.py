@@ -27,10 +27,10 @@ import numpy as np
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.labels import GilHolder, distinct_rows
 from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.model.users_code import UsersCode, users_code
 from rankscope.diagnose.stats.robust import nan_median
 from rankscope.diagnose.verdict.function import Function
 from rankscope.observer.window.stacks import StackFrame
+from rankscope.observer.window.users_code import UsersCode, users_code
 from rankscope.probes.arrays import Bools, Floats, Ints
 
 WAITING = ("collective",)  # kinds in which a rank waits for others: never its own work

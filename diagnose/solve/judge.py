@@ -33,7 +33,7 @@ from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.past.auto_baseline import choose
 from rankscope.diagnose.past.baseline import Reference, code_changed, read_baseline
 from rankscope.diagnose.past.history import History
-from rankscope.diagnose.solve import idle_counters
+from rankscope.diagnose.solve import idle_counters, pause_notes
 from rankscope.diagnose.solve.by_design import DESIGNED, by_design
 from rankscope.diagnose.solve.calibration import calibrate, calibrate_hang
 from rankscope.diagnose.solve.enough import cannot_judge, short_of_steps
@@ -79,7 +79,8 @@ def judge(fleet: Fleet, reference: Reference | None = None) -> Verdict:
         return replace(draft, status="hang", suspects=suspects, notes=notes)
     refusal = cannot_judge(fleet, reference is not None, step_s)
     if refusal is not None:
-        return replace(draft, status="unknown", notes=(refusal, *draft.notes, *idle_counters.notes(fleet, ())))
+        told = (pause.note for pause in pause_notes.find(fleet))
+        return replace(draft, status="unknown", notes=(refusal, *draft.notes, *told, *idle_counters.notes(fleet, ())))
     return _judge_steps(fleet, reference, per_step, draft)
 
 
@@ -128,7 +129,8 @@ def _about_data(fleet: Fleet, reference: Reference | None) -> list[Note]:
 
 
 def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, draft: Verdict) -> Verdict:
-    scene, notes = prepare(fleet, per_step)
+    paused = pause_notes.find(fleet)
+    scene, notes = prepare(fleet, per_step, paused)
     notes = [*draft.notes, *short_of_steps(fleet), *notes]
     odd = find_odd_ranks(fleet, scene)
     scene = odd.scene
@@ -152,7 +154,7 @@ def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, dr
         status=status,
         suspects=tuple(suspects),
         slowdown_percent=_slowdown_percent(scene, reference, suspects),
-        notes=(*notes, *idle_counters.notes(fleet, suspects), *designed),
+        notes=(*pause_notes.without_accused(notes, paused, suspects), *idle_counters.notes(fleet, suspects), *designed),
     )
 
 

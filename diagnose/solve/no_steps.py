@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from rankscope.diagnose.fleet.model import Fleet, Patterns
-from rankscope.diagnose.model.users_code import UsersCode, users_code
 from rankscope.diagnose.text import minutes, rank_list
 from rankscope.observer.window.stacks import StackFrame
+from rankscope.observer.window.users_code import UsersCode, users_code
 
 _RANKS_MOST = 1024  # more of them tell nothing new
 _PLACES_TOLD = 3

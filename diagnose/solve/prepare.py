@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -13,6 +14,7 @@ from rankscope.diagnose.fleet.roles import blind, roles
 from rankscope.diagnose.model import slots
 from rankscope.diagnose.model.excess import Differences, differences
 from rankscope.diagnose.model.scene import Scene
+from rankscope.diagnose.solve.pause_notes import ToldPause
 from rankscope.diagnose.solve.rhythm_notes import rhythm_notes
 from rankscope.diagnose.stats.onset import Onset, find_onset
 from rankscope.diagnose.stats.rhythm import Drift, find_drift
@@ -22,12 +24,13 @@ from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.probes.arrays import Bools, Floats, Ints
 
 
-def prepare(fleet: Fleet, per_step: Floats) -> tuple[Scene, list[Note]]:
-    """The scene, and what is to be said about the steps. `per_step`: seconds of each step, median over ranks."""
+def prepare(fleet: Fleet, per_step: Floats, paused: Sequence[ToldPause] = ()) -> tuple[Scene, list[Note]]:
+    """The scene, and what is to be said about the steps. `per_step`: seconds of each step, median over ranks; `paused`: what is known of
+    long ones."""
     steps, role = fleet.steps, roles(fleet)
     known: Bools = np.isfinite(per_step)
     onset, drift = _change(per_step)
-    notes = [*rhythm_notes(fleet.ranks.number, steps.own_s, per_step, drift), *_about(onset, drift)]
+    notes = [*rhythm_notes(fleet.ranks.number, steps.own_s, per_step, drift, paused), *_about(onset, drift)]
     first = onset.column if onset is not None and onset.after_s > onset.before_s else 0
     if drift is not None:
         onset = None  # no moment at which it began

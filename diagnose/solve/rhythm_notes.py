@@ -1,14 +1,17 @@
-"""What to tell of the rhythm of a window: drifts, spikes of all ranks, and long steps of one that are too few to judge by.
+"""What to tell of the rhythm of a window: drifts, pauses, spikes of all ranks, and long steps of one that are too few to judge by.
 
 Spikes of all ranks are what all do then (a checkpoint, an evaluation): nobody's fault, but they cost, so a note says how much and how
-often. Spikes of one rank alone are episodes (model/episodes.py).
+often; where it is known what they do then (pause_notes.py), that instead. Spikes of one rank alone are episodes (model/episodes.py).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from rankscope.diagnose import limits
+from rankscope.diagnose.solve.pause_notes import ToldPause, explain
 from rankscope.diagnose.stats.rhythm import Drift, Spikes, find_spikes
 from rankscope.diagnose.stats.robust import nan_median, robust_sd
 from rankscope.diagnose.text import seconds
@@ -16,25 +19,33 @@ from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.probes.arrays import Floats, Ints
 
 
-def rhythm_notes(numbers: Ints, own: Floats, per_step: Floats, drift: Drift | None) -> list[Note]:
-    """What to tell about drifts, spikes of all, and long steps of one rank that are too few to judge by."""
-    notes: list[Note] = []
+def rhythm_notes(
+    numbers: Ints, own: Floats, per_step: Floats, drift: Drift | None, paused: Sequence[ToldPause] = ()
+) -> list[Note]:
+    """What to tell about drifts, pauses, spikes of all, and long steps of one rank that are too few to judge by."""
+    notes = [pause.note for pause in paused]
     if drift is not None:
         more = "longer" if drift.end_s > drift.begin_s else "shorter"
         text = f"steps grow steadily {more} in the window, from {seconds(drift.begin_s)} to {seconds(drift.end_s)}"
         notes.append(Note(NoteCode.STEPS_DRIFT, text))
     spikes = find_spikes(per_step)
-    if spikes is not None:
+    high = np.empty(0, np.int64) if spikes is None else _high(per_step, spikes)
+    if spikes is not None and not explain(paused, high, per_step[high] - spikes.usual_s):
         text = (
             f"every {spikes.period}th step takes {seconds(spikes.spike_s)} instead of {seconds(spikes.usual_s)}, "
             f"{seconds(spikes.cost_s)} on average: {_who(own, per_step, spikes)}"
         )
         notes.append(Note(NoteCode.SPIKES, text))
-    return notes + _seldom(numbers, own, float(np.nanmedian(per_step)) if np.isfinite(per_step).any() else 0.0)
+    step_s = float(np.nanmedian(per_step)) if np.isfinite(per_step).any() else 0.0
+    return notes + _seldom(numbers, own, step_s, paused)
+
+
+def _high(per_step: Floats, spikes: Spikes) -> Ints:
+    return np.flatnonzero(np.nan_to_num(per_step) >= (spikes.spike_s + spikes.usual_s) / 2).astype(np.int64)
 
 
 def _who(own: Floats, per_step: Floats, spikes: Spikes) -> str:
-    at = np.flatnonzero(np.nan_to_num(per_step) >= (spikes.spike_s + spikes.usual_s) / 2)
+    at = _high(per_step, spikes)
     busy = nan_median(own[:, at], 1) - nan_median(own, 1)
     share = float(np.mean(np.nan_to_num(busy) >= 0.5 * (spikes.spike_s - spikes.usual_s)))
     if share >= 0.5:
@@ -46,7 +57,7 @@ def _who(own: Floats, per_step: Floats, spikes: Spikes) -> str:
     )
 
 
-def _seldom(numbers: Ints, own: Floats, step_s: float) -> list[Note]:
+def _seldom(numbers: Ints, own: Floats, step_s: float, paused: Sequence[ToldPause]) -> list[Note]:
     """One rank alone was slow in one or two steps: too few for a verdict, so say what to record next."""
     ranks, steps = own.shape
     if ranks < 2 or steps < limits.STEPS_FEW or step_s <= 0:
@@ -56,9 +67,10 @@ def _seldom(numbers: Ints, own: Floats, step_s: float) -> list[Note]:
     sudden = np.nan_to_num(gap) >= np.maximum(limits.EPISODE_SHARE * step_s, np.nan_to_num(spread, nan=np.inf))
     count = sudden.sum(axis=1)
     row = int(np.argmax(count))
-    if count[row] != 2 or count.sum() != 2:
+    at = np.flatnonzero(sudden[row])
+    if count[row] != 2 or count.sum() != 2 or explain(paused, at, gap[row, at]):
         return []
-    apart = int(np.diff(np.flatnonzero(sudden[row]))[0])
+    apart = int(np.diff(at)[0])
     known = int(np.isfinite(own[row]).sum())
     # What comes twice in so many steps comes as often as makes an episode (limits.EPISODES_LEAST) in half as many more.
     wanted = max(limits.EPISODES_LEAST * apart, -(-limits.EPISODES_LEAST * known // 2))

@@ -117,17 +117,23 @@ def find_spikes(series: Floats) -> Spikes | None:
     at = np.flatnonzero(known & (np.nan_to_num(x) - usual >= least))
     if len(at) < _SPIKES_LEAST or len(at) > 0.4 * known.sum():
         return None
-    distance = np.diff(at)
-    period = float(distance.min())
-    if period < 2:
-        return None
-    period = float(np.sum(distance) / np.sum(np.round(distance / period)))  # the mean distance of neighbours
-    off = np.abs(distance - np.round(distance / period) * period)
-    neighbours = np.mean(np.round(distance / period) == 1)
-    if off.max() > (1.01 if period >= 6 else 0.01) or neighbours < _NEIGHBOURS:
+    period = find_period(at.astype(np.float64))
+    if period is None:
         return None
     spike = float(np.median(x[at]))
     return Spikes(round(period), len(at), spike, usual, float((x[at] - usual).sum() / known.sum()))
+
+
+def find_period(at: Floats) -> float | None:
+    """The distance of neighbours, in places, of what comes at equal distances; None for what does not, or comes less than three times."""
+    distance = np.diff(at)
+    if len(at) < _SPIKES_LEAST or distance.min() < 2:
+        return None
+    period = float(distance.min())
+    period = float(np.sum(distance) / np.sum(np.round(distance / period)))  # the mean distance of neighbours
+    off = np.abs(distance - np.round(distance / period) * period)
+    neighbours = np.mean(np.round(distance / period) == 1)
+    return None if off.max() > (1.01 if period >= 6 else 0.01) or neighbours < _NEIGHBOURS else period
 
 
 def fitted_line(values: Floats) -> Floats:

@@ -52,6 +52,7 @@ class NoteCode(str, Enum):
     STEPS_DRIFT = "steps-drift"
     STEPS_CHANGED = "steps-changed"
     HOST_BUSY = "host-busy"  # steps became longer by what others took of the CPU
+    PAUSE = "pause"  # what happens in a few steps only, by its function
     SPIKES = "spikes"
     SELDOM = "seldom"
     MOVING_NOISE = "moving-noise"

@@ -24,7 +24,7 @@ from rankscope.observer.tables.raw import RawProcess
 from rankscope.observer.thread.patterns import MeasuredPattern
 from rankscope.observer.window.folder import Window
 from rankscope.observer.window.manifest import Loss, Manifest
-from rankscope.observer.window.rows import CollectiveRow, CounterRow, FlowRow, PatternRow, RankRow, StepRow
+from rankscope.observer.window.rows import CollectiveRow, CounterRow, FlowRow, PatternRow, PauseRow, RankRow, StepRow
 from rankscope.observer.window.schema import WINDOW_SCHEMA
 from rankscope.observer.window.stacks import StackTree
 from rankscope.observer.window.tables import table_of
@@ -42,6 +42,7 @@ class _Tables:
     steps: list[StepRow] = field(default_factory=list)
     patterns: list[PatternRow] = field(default_factory=list)
     stacks: StackTree = field(default_factory=StackTree)
+    pauses: list[PauseRow] = field(default_factory=list)
     collectives: list[CollectiveRow] = field(default_factory=list)
     flows: list[FlowRow] = field(default_factory=list)
     counters: list[CounterRow] = field(default_factory=list)
@@ -58,6 +59,7 @@ class _Tables:
             steps=table_of("steps", self.steps),
             patterns=table_of("patterns", self.patterns),
             stacks=table_of("stacks", self.stacks.rows()),
+            pauses=table_of("pauses", self.pauses),
             collectives=table_of("collectives", self.collectives),
             flows=table_of("flows", self.flows),
             counters=table_of("counters", self.counters),
@@ -135,6 +137,7 @@ def _add_rank(
     tables.ranks.append(rank_row(running, rank, found, last))
     tables.steps += pattern_rows.step_rows(number, found.step_times)
     tables.add_patterns(number, TRAINING, found.training)
+    tables.pauses += [pattern_rows.pause_row(number, pause) for pause in found.pauses]
     tables.add_patterns(number, "other", found.others)
     tables.collectives += collective_rows(number, raw, found.calls, CALL_TABLE, found.steps)
     for process in running.processes.values():

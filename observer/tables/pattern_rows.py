@@ -1,4 +1,4 @@
-"""Patterns, steps and flows of one rank as rows of their tables."""
+"""Patterns, pauses, steps and flows of one rank as rows of their tables."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ import numpy as np
 
 from rankscope.observer.thread.functions import Holder
 from rankscope.observer.thread.patterns import MeasuredPattern
+from rankscope.observer.thread.pauses import Pause
 from rankscope.observer.thread.step_times import StepTimes
-from rankscope.observer.window.rows import FlowRow, PatternRow, StepRow
+from rankscope.observer.window.rows import FlowRow, PatternRow, PauseRow, StepRow
+from rankscope.observer.window.schema import PAUSED_STEPS_MOST
 from rankscope.observer.window.stacks import StackTree
 from rankscope.probes.network.flows import FlowSummary
 
@@ -44,6 +46,24 @@ def pattern_row(rank: int, thread: str, pattern: MeasuredPattern, stacks: StackT
         per_step_s=pattern.per_step_s,
         per_step_sd_s=pattern.per_step_sd_s,
         bytes=pattern.bytes,
+    )
+
+
+def pause_row(rank: int, pause: Pause) -> PauseRow:
+    """A pause as a row of the table `pauses`."""
+    return PauseRow(
+        rank=rank,
+        name=pause.function.name,
+        file=pause.function.file,
+        line=pause.function.line,
+        inside=pause.inside,
+        more=pause.more,
+        count=len(pause.steps),
+        total_s=float(pause.seconds.sum()),
+        p50_s=float(np.median(pause.seconds)),
+        max_s=float(pause.seconds.max()),
+        wait_s=pause.wait_s,
+        steps=tuple(pause.steps[:PAUSED_STEPS_MOST].tolist()),
     )
 
 

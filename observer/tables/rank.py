@@ -22,6 +22,7 @@ from rankscope.observer.thread import patterns, timeline
 from rankscope.observer.thread.device_calls import MARKER_ROLES, of_roles
 from rankscope.observer.thread.functions import NO_STACK, StackName
 from rankscope.observer.thread.patterns import MeasuredPattern
+from rankscope.observer.thread.pauses import Pause, find_pauses
 from rankscope.observer.thread.step_times import StepTimes, step_times
 from rankscope.probes.arrays import Floats
 from rankscope.probes.bpf import ring
@@ -46,6 +47,7 @@ class RankWindow:
     last_progress_s: float | None
     in_collective_s: float
     gpu: GpuTime | None = None
+    pauses: tuple[Pause, ...] = ()
 
 
 def steps_alone(raw: RawProcess, table: Sequence[CallRow]) -> FoundSteps:
@@ -71,12 +73,15 @@ def find_rank(raw: RawProcess, table: Sequence[CallRow], guide: StepGuide | None
     steps = find_steps(_markers(raw, calls, table, tid), guide)
     shares = raw.gpu.shares if raw.gpu else None
     line, absences, samples, labels = thread_line(raw, calls, table, tid, steps, shares, is_training=True)
+    how = {"hz": raw.hz, "throttled_s": raw.throttled_s}
+    activities = patterns.activities_of(line, absences, samples, labels, steps, **how)
+    # Pauses are told by what the thread does, also while its GPU works.
+    paused = find_pauses(activities, steps, raw.hz)
     gpu: GpuTime | None = None
     if raw.gpu is not None and raw.gpu.seen:
         line, labels, gpu = gpu_rows.lay_over(line, labels, raw.gpu.shares)
-    training = patterns.measure_thread(
-        raw.window_s, line, absences, samples, labels, steps, hz=raw.hz, throttled_s=raw.throttled_s
-    )
+        activities = patterns.activities_of(line, absences, samples, labels, steps, **how)
+    training = patterns.measure(raw.window_s, activities, steps)
     others = side_patterns(raw, table, steps, raw.python_tids - {tid})
     times = step_times(line, steps)
     if raw.gpu is not None and gpu is None:
@@ -91,6 +96,7 @@ def find_rank(raw: RawProcess, table: Sequence[CallRow], guide: StepGuide | None
         last_progress_s=None if last is None else max((end_ns - last) / 1e9, 0.0),
         in_collective_s=_in_collective_s(raw, table, tid),
         gpu=gpu,
+        pauses=paused,
     )  # fmt: skip
 
 

@@ -63,11 +63,26 @@ def measure_thread(
     on_critical_path: bool = True,
 ) -> tuple[MeasuredPattern, ...]:
     """All patterns of one thread, largest first. `throttled_s`: how long the CPU quota held the rank back."""
+    found = activities_of(line, absences, samples, words, steps, hz=hz, throttled_s=throttled_s)
+    return measure(window_s, found, steps, on_critical_path=on_critical_path)
+
+
+def activities_of(
+    line: Timeline, absences: Absences, samples: Samples, words: Words, steps: FoundSteps, *, hz: float, throttled_s: float
+) -> dict[FunctionKey, Activities]:  # fmt: skip
+    """What one thread did, by function, each with its whole stack."""
     found: dict[FunctionKey, Activities] = {}
     add_waits(found, line, absences, samples, words, steps, hz, throttled_s)
     cpu_s = float(line.seconds[line.kind == timeline.CPU].sum())
     add_running(found, line, samples, words, steps, cpu_s, hz)
-    _merge_small(found, window_s * MIN_SHARE)
+    return found
+
+
+def measure(
+    window_s: float, activities: Mapping[FunctionKey, Activities], steps: FoundSteps, *, on_critical_path: bool = True
+) -> tuple[MeasuredPattern, ...]:
+    """The patterns of these activities, largest first."""
+    found = _merge_small(activities, window_s * MIN_SHARE)
     cpu_by_leaf, ready_by_leaf = _cpu_and_ready(found, steps.count)
     measured = [
         _measure(function, activities, steps.count, window_s if on_critical_path else None, cpu_by_leaf, ready_by_leaf)
@@ -76,10 +91,12 @@ def measure_thread(
     return tuple(sorted(measured, key=lambda pattern: -pattern.total_s))
 
 
-def _merge_small(found: dict[FunctionKey, Activities], least_s: float) -> None:
-    for function in [each for each, activities in found.items() if each.stack and activities.total_s < least_s]:
-        activities = found.pop(function)
-        found.setdefault(function.without_stack(), Activities()).take(activities)
+def _merge_small(whole: Mapping[FunctionKey, Activities], least_s: float) -> dict[FunctionKey, Activities]:
+    found: dict[FunctionKey, Activities] = {}
+    for function, activities in whole.items():
+        small = function.stack and activities.total_s < least_s
+        found.setdefault(function.without_stack() if small else function, Activities()).take(activities)
+    return found
 
 
 _Leaf = tuple[str, str, int]

@@ -21,7 +21,7 @@ import pyarrow as pa
 
 from rankscope.observer.window import upgrade
 from rankscope.observer.window.manifest import SCHEMAS, Manifest, from_json, to_json
-from rankscope.observer.window.schema import FIRST_SCHEMA, TABLES
+from rankscope.observer.window.schema import FIRST_SCHEMA, TABLES, YOUNGER
 from rankscope.observer.window.tables import cast, check_stacks, read_table, with_absent, write_table
 from rankscope.probes.errors import BadData, OutputFailed
 
@@ -42,6 +42,7 @@ class Window:
     steps: pa.Table
     patterns: pa.Table
     stacks: pa.Table
+    pauses: pa.Table
     collectives: pa.Table
     flows: pa.Table
     counters: pa.Table
@@ -155,6 +156,8 @@ def read_window(folder: Path) -> Window:
     old = manifest.schema == FIRST_SCHEMA
     tables = {}
     for name, schema in (upgrade.TABLES if old else TABLES).items():
+        if name in YOUNGER and name not in rows:
+            continue
         path = folder / f"{name}.parquet"
         try:
             if path.stat().st_size > _MAX_TABLE_BYTES:
@@ -177,7 +180,8 @@ def read_window(folder: Path) -> Window:
         check_stacks(tables["patterns"], tables["stacks"])
     except (pa.ArrowException, ValueError) as error:
         raise BadData(f"{folder} is no window: {_first_line(error)}") from error
-    return Window(manifest, **tables)
+    without = {name: TABLES[name].empty_table() for name in YOUNGER - tables.keys()}
+    return Window(manifest, **tables, **without)
 
 
 def _read_manifest(folder: Path) -> tuple[Manifest, dict[str, Any]]:

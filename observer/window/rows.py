@@ -101,6 +101,24 @@ class StackRow:
 
 
 @dataclass(frozen=True, slots=True)
+class PauseRow:
+    """What one rank does in a few of its steps only."""
+
+    rank: int
+    name: str
+    file: str
+    line: int
+    inside: str
+    more: bool
+    count: int
+    total_s: float
+    p50_s: float
+    max_s: float
+    wait_s: float
+    steps: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class CollectiveRow:
     """One collective of one rank."""
 
@@ -150,13 +168,14 @@ class CounterRow:
     limit: float | None = None
 
 
-Row: TypeAlias = RankRow | StepRow | PatternRow | StackRow | CollectiveRow | FlowRow | CounterRow
+Row: TypeAlias = RankRow | StepRow | PatternRow | StackRow | PauseRow | CollectiveRow | FlowRow | CounterRow
 
 ROWS: dict[str, type[Row]] = {
     "ranks": RankRow,
     "steps": StepRow,
     "patterns": PatternRow,
     "stacks": StackRow,
+    "pauses": PauseRow,
     "collectives": CollectiveRow,
     "flows": FlowRow,
     "counters": CounterRow,

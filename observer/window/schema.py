@@ -20,6 +20,8 @@ WINDOW_SCHEMA = "rankscope.window/2"
 FIRST_SCHEMA = "rankscope.window/1"  # is read by upgrade.py
 NOTHING = "null"  # `absent` of a column that says nothing then
 
+PAUSED_STEPS_MOST = 256  # of one function that are listed; enough to tell a rhythm
+
 # The kinds of function (DESIGN.md, "Vocabulary").
 KINDS = ("python", "gpu", "memory", "collective", "io", "sync", "sched")
 
@@ -222,6 +224,38 @@ STACKS = pa.schema(
     ]
 )
 
+PAUSES = pa.schema(
+    [
+        _field("rank", pa.int32(), "global rank"),
+        _field(
+            "name",
+            _LABEL,
+            "what the training thread does in a few steps only, and makes them longer by: qualified name of the outermost function of the "
+            "user's that is there in no other step; of the function that calls it where it is a library's; 'gc': garbage collection",
+        ),
+        _field("file", _LABEL, "the function's file ('' where there is none)"),
+        _field("line", pa.int32(), "its first line (0 where there is none)"),
+        _field(
+            "inside",
+            _LABEL,
+            "what of a library is called in the function in these steps only; '' where the function itself is",
+        ),
+        _field(
+            "more",
+            pa.bool_(),
+            "whether the function is in all other steps as well: then the seconds are what it takes more than there, and it may be chance",
+        ),
+        _field("count", pa.int32(), "steps in which it was seen"),
+        _field("total_s", pa.float32(), "its seconds in all of them", "s"),
+        _field("p50_s", pa.float32(), "median of its seconds in one of them", "s"),
+        _field("max_s", pa.float32(), "the most in one of them", "s"),
+        _field("wait_s", pa.float32(), "part of total_s inside collectives (waiting for others + transfer)", "s"),
+        _field(
+            "steps", pa.list_(pa.int32()), f"their numbers in the table steps, the first {PAUSED_STEPS_MOST} of them"
+        ),
+    ]
+)
+
 COLLECTIVES = pa.schema(
     [
         _field("rank", pa.int32(), "global rank"),
@@ -289,7 +323,11 @@ TABLES: dict[str, pa.Schema] = {
     "steps": STEPS,
     "patterns": PATTERNS,
     "stacks": STACKS,
+    "pauses": PAUSES,
     "collectives": COLLECTIVES,
     "flows": FLOWS,
     "counters": COUNTERS,
 }
+
+# Tables that windows lack which were written before there were such: they are empty there.
+YOUNGER = frozenset({"pauses"})

@@ -191,6 +191,7 @@ def _window(job: Job, host: int, ranks: list[int], works: list[Work], seconds: A
         "ranks": [_rank(job, rank, host, float(total[rank].mean())) for rank in ranks],
         "steps": steps,
         "patterns": patterns,
+        "pauses": [],
         "collectives": [],
         "flows": [row for rank in ranks for row in _flows(job, rank, rng)],
         "counters": [_counter(**row) for row in job.counters if row.get("rank", -1) in (-1, *ranks)],

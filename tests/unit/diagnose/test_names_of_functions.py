@@ -7,11 +7,11 @@ import pytest
 from builders import ROOT, TRAIN, Job, Work, build, columns
 
 from rankscope.diagnose.fleet.enclosing import holder_of
-from rankscope.diagnose.model.users_code import users_code
 from rankscope.diagnose.solve.judge import diagnose
 from rankscope.diagnose.verdict.contract import Suspect
 from rankscope.observer.window.folder import Window
 from rankscope.observer.window.stacks import StackFrame
+from rankscope.observer.window.users_code import users_code
 
 CROP = StackFrame("random_crop", TRAIN, 12)
 BUSY = StackFrame("busy", TRAIN, 3)

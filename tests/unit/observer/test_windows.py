@@ -13,7 +13,7 @@ import pytest
 
 from rankscope.observer.window.folder import Window, find_windows, read_window, write_window
 from rankscope.observer.window.manifest import Loss, Manifest
-from rankscope.observer.window.rows import ROWS, CounterRow, StackRow
+from rankscope.observer.window.rows import ROWS, CounterRow, PauseRow, StackRow
 from rankscope.observer.window.schema import TABLES, WINDOW_SCHEMA
 from rankscope.observer.window.tables import table_of
 from rankscope.probes.errors import BadData, OutputFailed
@@ -130,6 +130,33 @@ def test_a_damaged_window_is_refused_in_one_line(tmp_path: Path, damage: Callabl
         read_window(folder)
     assert str(folder) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_window_that_is_older_than_a_table_has_none_of_its_rows(tmp_path: Path) -> None:
+    # GIVEN a window as it was written before there was the table `pauses`
+    folder = write_window(a_window(), tmp_path)
+    (folder / "pauses.parquet").unlink()
+    content = json.loads((folder / "window.json").read_text())
+    del content["rows"]["pauses"]
+    (folder / "window.json").write_text(json.dumps(content))
+
+    # WHEN it is read, THEN it is like one in which nothing paused, and the others are not asked for less
+    assert read_window(folder).pauses.num_rows == 0
+    assert read_window(folder).pauses.schema == TABLES["pauses"]
+
+
+def test_a_window_that_has_lost_a_younger_table_is_refused(tmp_path: Path) -> None:
+    folder = write_window(a_window(), tmp_path)
+    (folder / "pauses.parquet").unlink()
+    with pytest.raises(BadData, match=r"pauses\.parquet cannot be read"):
+        read_window(folder)
+
+
+def test_the_steps_of_a_pause_read_back(tmp_path: Path) -> None:
+    row = PauseRow(2, "evaluate", "/srv/train.py", 61, "", False, 3, 0.6, 0.2, 0.21, 0.01, (99, 199, 299))
+    window = replace(a_window(), pauses=table_of("pauses", [row]))
+    (back,) = read_window(write_window(window, tmp_path)).pauses.to_pylist()
+    assert (back["name"], back["steps"]) == ("evaluate", [99, 199, 299])
 
 
 def test_a_folder_without_windows_is_refused(tmp_path: Path) -> None:

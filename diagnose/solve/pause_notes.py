@@ -1,0 +1,193 @@
+"""What to tell of pauses: an evaluation, a checkpoint, a barrier, by the function in which they happen, with their share of the time.
+
+The observer says which functions a rank is in during a few of its steps only (observer/thread/pauses.py). They are there by design, and
+told, where all ranks are in the function in the same steps, or where it comes at equal distances (in steps or in seconds). What one
+rank does now and then without any rhythm may be a fault: that is for model/episodes.py, and not told here. The same rhythm is asked of
+what is in all steps, and takes longer in these (an evaluation that is written into the loop itself).
+
+A rank only waits in a pause if it spends `_ONLY_WAITS` of it inside collectives; else it works there. The others wait for those who
+work if they stay in collectives, of the same function or of any other, for at least half of the pause longer than in their median step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rankscope.diagnose.fleet.enclosing import holder_of
+from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.stats.rhythm import find_period
+from rankscope.diagnose.stats.robust import nan_median
+from rankscope.diagnose.text import rank_list, seconds
+from rankscope.diagnose.verdict.contract import Suspect
+from rankscope.diagnose.verdict.note import Note, NoteCode
+from rankscope.observer.window.stacks import StackFrame
+from rankscope.probes.arrays import Bools, Floats, Ints
+
+_TOLD_MOST = 4
+_EXAMINED = 16  # functions, by the time they take
+_RANKS_MOST = 1024  # more of them tell nothing new
+_NEARLY_ALL = 0.9  # of the ranks: a sampler may miss one
+_HALF = 0.5
+_ONLY_WAITS = 0.8  # who works as long as the others, and is done earlier on a busy host, waits for less
+_COLLECTOR = "gc"
+
+
+@dataclass(frozen=True, slots=True)
+class ToldPause:
+    """A pause that is there by design: its note, its function, the steps (columns) that it is in, its seconds in each, who works in it."""
+
+    note: Note
+    function: StackFrame
+    columns: Ints
+    seconds: float
+    rows: Ints  # ranks
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    function: StackFrame
+    inside: str
+    more: bool  # than in other steps
+
+    @property
+    def text(self) -> str:
+        """For people: `main (train.py:12), in its call of save`."""
+        if self.function.name == _COLLECTOR and not self.function.file:
+            return "garbage collection"
+        where = f" ({self.function.file.rpartition('/')[2]}:{self.function.line})" if self.function.file else ""
+        return f"{self.function.name}{where}" + (f", in its call of {self.inside}," if self.inside else "")
+
+
+def find(fleet: Fleet) -> list[ToldPause]:
+    """The pauses of a job that are there by design, those that take most of the window first."""
+    places = sorted(_places(fleet).items(), key=lambda item: -float(fleet.pauses.total_s[item[1]].max()))
+    told: list[ToldPause] = []
+    waits: list[tuple[_Place, Ints]] = []
+    for place, entries in places[:_EXAMINED]:
+        working = entries[~_waits(fleet, entries)]
+        if not len(working):
+            waits.append((place, entries))
+        elif (found := _told(fleet, place, entries, working)) is not None:
+            told.append(found)
+    for place, entries in waits:  # for a pause of another rank, unless there is none
+        found = _told(fleet, place, entries, entries)
+        if found is not None and not explain(told, found.columns, np.full(len(found.columns), found.seconds)):
+            told.append(found)
+    return told[:_TOLD_MOST]
+
+
+def without_accused(notes: Iterable[Note], told: Sequence[ToldPause], suspects: Sequence[Suspect]) -> list[Note]:
+    """The notes without those on pauses that a suspect is accused of."""
+    accused = {(each.function.name, each.function.file) for each in suspects if each.function is not None}
+    gone = [pause.note for pause in told if (pause.function.name, pause.function.file) in accused]
+    return [note for note in notes if note not in gone]
+
+
+def _places(fleet: Fleet) -> dict[_Place, Ints]:
+    """Rows of the pauses by function."""
+    table = fleet.pauses
+    lines: dict[tuple[str, str], int] = {}
+    for frame in fleet.patterns.stack.frames:
+        lines.setdefault((frame.name, frame.file), frame.line)
+    key = np.column_stack([table.name.codes, table.file.codes, table.line, table.inside.codes, table.more]).reshape(
+        -1, 5
+    )
+    each, number = np.unique(key, axis=0, return_inverse=True)
+    found: dict[_Place, Ints] = {}
+    for index, (name, file, line, inside, more) in enumerate(each.tolist()):
+        frame = StackFrame(table.name.values[name], table.file.values[file], line)
+        place = _Place(holder_of(frame, (), lines), table.inside.values[inside], bool(more))
+        rows = np.flatnonzero(number.reshape(-1) == index)
+        found[place] = np.append(found[place], rows) if place in found else rows
+    return found
+
+
+def _told(fleet: Fleet, place: _Place, entries: Ints, working: Ints) -> ToldPause | None:
+    """`entries`: rows of the table in which the function is; `working`: of them those of ranks that work in it."""
+    table, steps = fleet.pauses, fleet.steps
+    lead = int(working[np.argmax(table.total_s[working])])
+    columns = _columns(fleet, lead)
+    if not len(columns):
+        return None
+    period = find_period(columns.astype(np.float64))
+    by_clock = None
+    if period is None and steps.count > 1:
+        begins = steps.start_s[columns]
+        usual = float(np.median(np.diff(steps.start_s)))
+        by_clock = find_period(begins / usual) if usual > 0 and np.isfinite(begins).all() else None
+    together = not place.more and _together(fleet, entries, columns)  # all ranks are in it in all steps
+    if period is None and by_clock is None and not together:
+        return None
+    often = f"in {int(table.count[lead])} of {int(np.isfinite(steps.seconds[table.rank[lead]]).sum())} steps"
+    if int(table.count[lead]) == 1:
+        often = "once"
+    if by_clock is not None:
+        often = f"every {seconds(by_clock * usual)}"
+    if period is not None:
+        often = f"in every {_ordinal(round(period))} step"
+    share = 100 * float(np.median(table.total_s[working])) / fleet.seconds
+    each_s = float(np.median(table.p50_s[working]))
+    more = "more " if place.more else ""
+    took = f"{place.text} takes {seconds(each_s)} {more}{often}{_who(fleet, working, columns, each_s)}"
+    text = f"{took}: {share:.2g} % of the window"
+    return ToldPause(Note(NoteCode.PAUSE, text), place.function, columns, each_s, table.rank[working])
+
+
+def _waits(fleet: Fleet, entries: Ints) -> Bools:
+    """Which of these rows of the table are of ranks that do nothing but wait there."""
+    only: Bools = fleet.pauses.wait_s[entries] >= _ONLY_WAITS * fleet.pauses.total_s[entries]
+    return only
+
+
+def _columns(fleet: Fleet, entry: int) -> Ints:
+    """The columns of the fleet's steps in which a pause is."""
+    numbers = fleet.steps.number
+    if numbers is None or not fleet.steps.count:
+        return np.empty(0, np.int64)
+    return np.flatnonzero(np.isin(numbers[int(fleet.pauses.rank[entry])], fleet.pauses.steps_of(entry))).astype(
+        np.int64
+    )
+
+
+def _together(fleet: Fleet, entries: Ints, columns: Ints) -> bool:
+    """Whether (nearly) all ranks of a job of several are in the function in most of these steps."""
+    everyone = len(fleet.ranks)
+    if everyone < 2 or len(np.unique(fleet.pauses.rank[entries])) < _NEARLY_ALL * everyone:
+        return False
+    same = [np.isin(columns, _columns(fleet, entry)).mean() >= _HALF for entry in entries[:_RANKS_MOST].tolist()]
+    return float(np.mean(same)) >= _NEARLY_ALL
+
+
+def _who(fleet: Fleet, working: Ints, columns: Ints, each_s: float) -> str:
+    everyone = len(fleet.ranks)
+    rows = np.unique(fleet.pauses.rank[working])
+    if everyone < 2:
+        return ""
+    verb = ", waiting for others," if _waits(fleet, working).all() else ""
+    if len(rows) >= _NEARLY_ALL * everyone:
+        return f"{verb} on all ranks" if everyone > 2 else f"{verb} on both ranks"
+    who = rank_list(tuple(int(number) for number in fleet.ranks.number[rows]))
+    others = np.setdiff1d(np.arange(everyone), rows)[:_RANKS_MOST]
+    wait = fleet.steps.wait_s[others]
+    more = nan_median(wait[:, columns], 1) - nan_median(wait, 1)
+    if float(np.mean(np.nan_to_num(more) >= _HALF * each_s)) < _NEARLY_ALL:
+        return f"{verb} on {who}"
+    if len(others) == 1:
+        return f"{verb} on {who}, while rank {int(fleet.ranks.number[others[0]])} waits for it"
+    return f"{verb} on {who}, while all others wait for {'it' if len(rows) == 1 else 'them'}"
+
+
+def explain(told: Sequence[ToldPause], columns: Ints, more_s: Floats) -> bool:
+    """Whether these pauses hold at least half of what most of these steps take more."""
+    held = np.zeros(len(columns))
+    for pause in told:
+        held += np.where(np.isin(columns, pause.columns), pause.seconds, 0.0)
+    return len(columns) > 0 and float(np.mean(held >= _HALF * more_s)) >= _HALF
+
+
+def _ordinal(number: int) -> str:
+    ending = {1: "st", 2: "nd", 3: "rd"}.get(number % 10 if number % 100 not in (11, 12, 13) else 0, "th")
+    return f"{number}{ending}"
