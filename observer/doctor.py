@@ -141,13 +141,12 @@ def _load(root: Path) -> Requirement:
         probes = kernel_probes.load(hz=99)
     except RankscopeError as error:
         return Requirement(name, False, str(error), error.help, True)
-    notes, programs = probes.notes, len(probes.module.costs())
+    notes, programs, remarks = probes.notes, len(probes.module.costs()), probes.remarks
     probes.close()
     if notes:
         return Requirement(name, False, "; ".join(notes), "What is left still works.", False)
-    return Requirement(
-        name, True, f"{programs} programs loaded and attached" if programs else "all loaded and attached", "", True
-    )
+    words = f"{programs} programs loaded and attached" if programs else "all loaded and attached"
+    return Requirement(name, True, "; ".join([words, *remarks]), "", True)
 
 
 def _numpy(_: Path) -> Requirement:

@@ -64,6 +64,8 @@ def record(options: RecordOptions, progress: Progress = lambda _: None) -> list[
     progress(f"{len(ranks)} ranks found; loading kernel probes")
     running = observation.begin(ranks, hz=options.hz, root=options.root, verbose=options.verbose)
     try:
+        for remark in running.probes.remarks:
+            progress(remark)
         start = _aligned_start(options.align_s)
         progress(f"observing {options.window_s:g} s from {time.strftime('%H:%M:%S', time.localtime(start))}")
         running.run_until(start)

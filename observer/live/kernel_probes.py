@@ -9,15 +9,17 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from rankscope.observer.window.manifest import Loss, ProbeCost
 from rankscope.probes.bpf import btf, loader, ring
+from rankscope.probes.bpf.compiled import BpfUnavailable
 from rankscope.probes.bpf.counters import COUNTERS, LOSSES
-from rankscope.probes.bpf.loader import BpfUnavailable, Module, Tracepoint
+from rankscope.probes.bpf.loader import Module, Tracepoint
+from rankscope.probes.bpf.tables import Table
 from rankscope.probes.calls import probe as calls
 from rankscope.probes.calls.probe import CallProbe
 from rankscope.probes.files import probe as files
@@ -40,9 +42,14 @@ class KernelProbes:
     notes: list[str] = field(default_factory=list)
 
     @property
-    def maps(self) -> Any:
-        """The bcc object: `maps["name"]` is a table."""
-        return self.module.bpf
+    def maps(self) -> Mapping[str, Table]:
+        """The maps in the kernel, by name."""
+        return self.module.maps
+
+    @property
+    def remarks(self) -> list[str]:
+        """Why the compiler had to run again, where it need not have."""
+        return self.module.remarks
 
     def watch_process(self, pid: int, role: int) -> None:
         """From now on the threads of `pid` are observed."""
@@ -114,23 +121,22 @@ def in_initial_pid_namespace(root: Path = Path("/")) -> bool:
         return True
 
 
-def load(*, hz: int, pids: Collection[int] = (), root: Path = Path("/"), verbose: bool = False) -> KernelProbes:
-    """Compile and attach everything that this kernel allows. Raises what rankscope.probes.bpf.loader.load raises.
+def load(*, hz: int, ranks: int = 1, root: Path = Path("/"), verbose: bool = False) -> KernelProbes:
+    """Load and attach everything that this kernel allows. Raises what rankscope.probes.bpf.loader.load raises.
 
-    Of the call table only what the processes `pids` have mapped is compiled.
+    The ring has room for the events of so many `ranks`.
     """
     if not in_initial_pid_namespace(root):
         raise BpfUnavailable(
             "this process is in a pid namespace of its own, where threads have other numbers than in the kernel"
         )
-    rows = calls.rows_mapped(pids, root)
-    pages = ring_pages(len(pids))
-    programs = _programs(rows, root, pages)
+    programs, ring_bytes = _programs(root), ring_pages(ranks) * _PAGE_BYTES
     module = loader.load(
         programs.sources,
         defines=programs.defines,
         folders=(_WALK,),
         epilogue=programs.epilogue,
+        entries={"rs_events": ring_bytes},
         root=root,
         verbose=verbose,
     )
@@ -138,11 +144,11 @@ def load(*, hz: int, pids: Collection[int] = (), root: Path = Path("/"), verbose
         module.attach(programs.tracepoints)
         notes = [*programs.notes, *_sample_at(module, hz)]
         notes += [f"{refused.program} is not attached: {refused.reason}" for refused in module.refused]
-        events = ring.Ring(module.bpf["rs_events"].map_fd, pages * _PAGE_BYTES)
+        events = ring.Ring(module.maps["rs_events"].map_fd, ring_bytes)
     except BaseException:
         module.close()
         raise
-    return KernelProbes(module, CallProbe(module, compiled=rows), events, notes)
+    return KernelProbes(module, CallProbe(module), events, notes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,15 +167,15 @@ def ring_pages(ranks: int) -> int:
     return min(_RING_PAGES << max((ranks - 1) // 8, 0).bit_length(), _MOST_RING_PAGES)
 
 
-def _programs(rows: Collection[int], root: Path, pages: int) -> _Programs:
-    defines: dict[str, int | str] = {"RS_RING_PAGES": pages}
+def _programs(root: Path) -> _Programs:
+    defines: dict[str, int | str] = {}
     if sched.needs_stack_offset(os.uname().release):
         try:
             defines["RS_TASK_STACK"] = btf.kernel(root).offset("task_struct", "stack")
         except btf.NoBtf as error:
             raise BpfUnavailable(f"Linux {os.uname().release} is older than 5.15 and has no BTF: {error}") from error
     sources = (_WALK / "sampler.bpf.c", sched.SOURCE, calls.SOURCE)
-    epilogue, tracepoints = calls.programs(rows=rows), tuple(sched.TRACEPOINTS)
+    epilogue, tracepoints = calls.programs(), tuple(sched.TRACEPOINTS)
     try:
         defines["RS_TASK_EXIT_CODE"] = btf.kernel(root).offset("task_struct", "exit_code")
         defines.update(files.defines(root))
@@ -182,13 +188,8 @@ def _programs(rows: Collection[int], root: Path, pages: int) -> _Programs:
 
 def _sample_at(module: Module, hz: int) -> list[str]:
     """Sample running threads `hz` times a second on each CPU. Returns why not, where the kernel refuses."""
-    from bcc import PerfSWConfig, PerfType
-
     try:
-        module.program("rs_sample", perf_event=True)
-        module.bpf.attach_perf_event(
-            ev_type=PerfType.SOFTWARE, ev_config=PerfSWConfig.CPU_CLOCK, fn_name="rs_sample", sample_freq=hz
-        )
-    except Exception as error:
+        module.attach_clock("rs_sample", hz)
+    except (OSError, ValueError) as error:
         return [f"running threads are not sampled: {str(error).splitlines()[0]}"]
     return []

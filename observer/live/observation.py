@@ -183,7 +183,7 @@ def begin(ranks: Sequence[FoundRank], *, hz: int, root: Path = Path("/"), verbos
         hardware = Hardware(ranks, root)
         undo.callback(hardware.close)
         hardware.listen()
-        probes = kernel_probes.load(hz=hz, pids=pids, root=root, verbose=verbose)
+        probes = kernel_probes.load(hz=hz, ranks=len(ranks), root=root, verbose=verbose)
         undo.callback(probes.close)
         probes.calls.watch(pids, root)
         processes: dict[int, ProcessWatch] = {}

@@ -1,8 +1,8 @@
-"""Compile, load and attach BPF programs through bcc, meter them, and always detach.
+"""Compile, load and attach BPF programs, meter them, and always detach.
 
 The probes of one observer are one translation unit: `load` joins their `*.bpf.c` files (each `#include "….h"` of ours is
-put in once), so that they share the maps of common.bpf.h and the compiler runs once. Programs are then loaded and attached
-one by one: what this kernel refuses is reported and the rest works.
+put in once), so that they share the maps of common.bpf.h and the compiler runs once: once on this host, as what it made is
+kept (cache.py). Programs are then loaded and attached one by one: what this kernel refuses is reported and the rest works.
 """
 
 from __future__ import annotations
@@ -10,19 +10,24 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import hashlib
 import os
 import re
 import signal
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
-from rankscope.probes.bpf import headers, shared_uprobes, syscalls, uprobes
-from rankscope.probes.errors import MissingFeature, NotPermitted, RankscopeError
+from rankscope.probes.bpf import cache, headers, perf_events, programs, shared_uprobes, syscalls, tables, uprobes
+from rankscope.probes.bpf import compiled as compiled_probes
+from rankscope.probes.bpf.cache import CacheRefused
+from rankscope.probes.bpf.compiled import BpfUnavailable, Compiled, CompileFailed, NotCompiled
+from rankscope.probes.bpf.programs import Program
+from rankscope.probes.bpf.tables import Table
+from rankscope.probes.errors import NotPermitted
+from rankscope.probes.host.procfs import ROOT, read_file
 
 _HERE = Path(__file__).resolve().parent  # of common.bpf.h
 _INCLUDE = re.compile(r'^[ \t]*#include "([\w./-]+)"[^\n]*\n', re.MULTILINE)
@@ -30,20 +35,8 @@ _CHILD_WAITS_S = 0.3  # until the parent has closed its side
 _PASSING = (errno.ENOMEM, errno.EAGAIN, errno.EINTR)
 _PATIENCE_S, _PAUSE_S = 0.5, 0.1
 _LOADS = 5  # as often as libbpf tries
-_TRACEFS = (Path("sys/kernel/tracing"), Path("sys/kernel/debug/tracing"))
-
-
-class BpfUnavailable(MissingFeature):
-    """bcc, or BPF in this kernel, cannot be used."""
-
-    help = "Run `rankscope doctor`; scripts/setup installs python3-bpfcc and kernel headers."
-
-
-class CompileFailed(RankscopeError):
-    """The BPF C did not compile under the headers of this host."""
-
-    help = "Run with -v for the compiler's words, and report them with the kernel and header versions."
-    exit_code = 69
+_AS_COMPILED: Mapping[str, int] = {}
+_KERNEL_NOTES = Path("sys/kernel/notes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,49 +66,57 @@ class Refused:
 
 @dataclass(slots=True)
 class Module:
-    """A compiled set of probes. `bpf` is the bcc object; whoever holds the module closes it.
+    """A compiled set of probes with its `maps` in the kernel; its programs are loaded when they are asked for. Whoever holds it closes it.
 
-    `before_close` is called first of all; `held` are descriptors of attached probes that bcc knows nothing of. `at_once`:
-    whether a program is attached to many functions in one call; false for kernels that cannot. `patience_s`: what is left to
-    wait, in all, for places that may be free in a moment.
+    `remarks`: what went another way than it should and costs the window nothing. `before_close` is called first of all;
+    `held` are descriptors of attached probes. `at_once`: whether a program is attached to many functions in one call; false for
+    kernels that cannot. `patience_s`: what is left to wait, in all, for places that may be free in a moment.
     """
 
-    bpf: Any
-    headers: headers.Headers
+    compiled: Compiled
+    maps: dict[str, Table]
+    root: Path = ROOT
+    remarks: list[str] = field(default_factory=list)
     refused: list[Refused] = field(default_factory=list)
     before_close: list[Callable[[], None]] = field(default_factory=list)
     held: set[int] = field(default_factory=set)
     at_once: bool = True
     patience_s: float = _PATIENCE_S
-    _programs: dict[str, Any] = field(default_factory=dict)
+    _programs: dict[str, Program] = field(default_factory=dict)
     _stats_fd: int = -1
 
     def attach(self, tracepoints: Sequence[Tracepoint]) -> None:
         """Load and attach each program; failures go to `refused`."""
         for point in tracepoints:
             try:
-                self.program(point.function, tracepoint=True)
-                self.bpf.attach_tracepoint(tp=point.event, fn_name=point.function)
-            except Exception as error:
+                program = self.program(point.function, programs.TRACEPOINT)
+                self.held.add(perf_events.attach_tracepoint(program.fd, point.event, self.root))
+            except (OSError, ValueError) as error:
                 self.refused.append(Refused(point.function, f"{point.event}: {_one_line(error)}"))
 
-    def program(
-        self, function: str, *, tracepoint: bool = False, perf_event: bool = False, attach_type: int = -1
-    ) -> Any:
-        """The loaded program `function`, remembered so that it is metered."""
-        from bcc import BPF
+    def attach_clock(self, function: str, hz: int) -> None:
+        """Run a program `hz` times a second on each CPU. Raises what the kernel says."""
+        self.held.update(perf_events.attach_clock(self.program(function, programs.PERF_EVENT).fd, hz, self.root))
 
-        kind = BPF.TRACEPOINT if tracepoint else BPF.PERF_EVENT if perf_event else BPF.KPROBE
+    def program(self, function: str, kind: int = programs.KPROBE, attach_type: int = -1) -> Program:
+        """The loaded program `function`, remembered so that it is metered. OSError."""
         tries = 0
         while function not in self._programs:
             tries += 1
             try:
                 with _signals_wait():
-                    self._programs[function] = self.bpf.load_func(function, kind, attach_type=attach_type)
-            except Exception:
-                if ctypes.get_errno() != errno.EAGAIN or tries == _LOADS:
+                    self._programs[function] = self._load(function, kind, attach_type)
+            except OSError as error:
+                if error.errno != errno.EAGAIN or tries == _LOADS:
                     raise
         return self._programs[function]
+
+    def _load(self, function: str, kind: int, attach_type: int) -> Program:
+        code = next((one.code for one in self.compiled.programs if one.name == function), None)
+        if code is None:
+            raise FileNotFoundError(f"{function} was not compiled")
+        descriptors = [self.maps[shape.name].map_fd for shape in self.compiled.maps]
+        return programs.load(function, programs.with_maps(code, descriptors), kind, self.compiled.license, attach_type)
 
     def attach_uprobes(
         self, function: str, path: Path, offsets: Sequence[int], *, on_return: bool = False
@@ -137,21 +138,21 @@ class Module:
             return links
 
     def _attach_uprobes(self, function: str, path: Path, offsets: Sequence[int], on_return: bool) -> tuple[int, ...]:
-        def attach(how: Callable[..., tuple[int, ...]], program: Any) -> tuple[int, ...]:
+        def attach(how: Callable[..., tuple[int, ...]], program: Program) -> tuple[int, ...]:
             return shared_uprobes.attach(
                 lambda counters: how(program.fd, path, offsets, on_return=on_return, counters=counters), path, offsets
             )
 
         if self.at_once:
-            program: Any = None
+            program: Program | None = None
             try:
                 program = self.program(function, attach_type=uprobes.TRACE_UPROBE_MULTI)
                 return attach(uprobes.attach_many, program)
             except Exception:
-                if program is not None and uprobes.knows_many(program.fd):
-                    raise
-                self._programs.pop(function, None)
-                self.bpf.funcs.pop(function.encode(), None)
+                if program is not None:
+                    if uprobes.knows_many(program.fd):
+                        raise
+                    os.close(self._programs.pop(function).fd)
         links = attach(uprobes.attach_each, self.program(function))
         self.at_once = False  # one by one works: Linux before 6.6
         return links
@@ -175,7 +176,7 @@ class Module:
 
     def counters(self, names: Sequence[str]) -> tuple[tuple[str, int], ...]:
         """The slots of rs_counters, summed over CPUs."""
-        table = self.bpf["rs_counters"]
+        table = self.maps["rs_counters"]
         return tuple((name, int(sum(table[ctypes.c_int(slot)]))) for slot, name in enumerate(names))
 
     def close(self) -> None:
@@ -183,11 +184,13 @@ class Module:
         for end in self.before_close:
             end()
         self.before_close.clear()
-        if self.bpf is not None:
+        if self.held:
             _let_a_child_detach()
-            self.release(tuple(self.held))
-            self.bpf.cleanup()
-            self.bpf = None
+        self.release(tuple(self.held))
+        for descriptor in (*(one.fd for one in self._programs.values()), *(one.map_fd for one in self.maps.values())):
+            os.close(descriptor)
+        self._programs.clear()
+        self.maps.clear()
         if self._stats_fd >= 0:
             os.close(self._stats_fd)
             self._stats_fd = -1
@@ -251,46 +254,87 @@ def load(
     folders: Sequence[Path] = (),
     prelude: str = "",
     epilogue: str = "",
+    entries: Mapping[str, int] = _AS_COMPILED,
     root: Path = Path("/"),
     verbose: bool = False,
 ) -> Module:
-    """Compile `sources` with `defines` as -D constants. NotPermitted, NoHeaders, BpfUnavailable, CompileFailed."""
+    """The programs of `sources`, compiled with `defines` as -D constants, and their maps.
+
+    `entries`: how much a map holds (a ring: bytes) where it is not what the C says; another size is no other text to compile.
+    Raises NotPermitted, NoHeaders, BpfUnavailable, CompileFailed.
+    """
     if os.geteuid() != 0:
         raise NotPermitted("loading kernel probes needs root")
-    try:
-        from bcc import BPF
-    except ImportError as error:
-        raise BpfUnavailable(f"the Python module bcc cannot be imported: {error}") from error
     found = headers.find(root)
-    if found.source is not None:
-        os.environ["BCC_KERNEL_SOURCE"] = str(found.source)
     _need_tracefs(root)
+    text = prelude + join(sources, folders) + epilogue
+    flags = ["-Wno-everything", *(f"-D{name}={value}" for name, value in (defines or {}).items())]
+    remarks: list[str] = []
+    compiled = ready(text, flags, found, root, remarks, verbose)
     stats_fd = -1
     with contextlib.suppress(OSError):
         stats_fd = syscalls.enable_stats()
-    text = prelude + join(sources, folders) + epilogue
-    flags = ["-Wno-everything", *(f"-D{name}={value}" for name, value in (defines or {}).items())]
+    module = Module(compiled, {}, root, remarks, _stats_fd=stats_fd)
     try:
-        with _quiet_stderr(verbose) as said:
-            bpf = BPF(text=text, cflags=flags)
-    except Exception as error:
-        if stats_fd >= 0:
-            os.close(stats_fd)
-        detail = next((line for line in said() if "error:" in line), _one_line(error))
-        raise CompileFailed(f"the probes do not compile with {found.how}: {detail}") from error
-    _return_memory()
-    return Module(bpf, found, _stats_fd=stats_fd)
+        cpus = tables.possible_cpus(root)
+        for shape in compiled.maps:
+            sized = replace(shape, max_entries=entries.get(shape.name, shape.max_entries))
+            module.maps[shape.name] = Table(sized, cpus)
+    except BaseException as error:
+        module.close()
+        if isinstance(error, OSError):
+            raise BpfUnavailable(f"the kernel does not make a map: {error.strerror}") from error
+        raise
+    return module
 
 
-def _return_memory() -> None:
-    """Give back what the compiler has freed (50 of 220 MB, measured), so that the window's own data does not come on top."""
-    with contextlib.suppress(AttributeError):  # musl has no malloc_trim
-        ctypes.CDLL(None).malloc_trim(0)
+def ready(
+    text: str, flags: Sequence[str], found: headers.Headers, root: Path, remarks: list[str], verbose: bool
+) -> Compiled:
+    """From the cache, else compiled and kept there. BpfUnavailable, CompileFailed."""
+    key = key_of(text, flags, found, root)
+    try:
+        kept = cache.read(key, root)
+        if kept is not None:
+            ready = compiled_probes.from_bytes(kept)
+            if compiled_probes.is_of_this_compiler(ready):
+                return ready
+    except (CacheRefused, NotCompiled) as error:
+        remarks.append(f"the compiled probes that were kept are not used: {error}")
+    environment = {"BCC_KERNEL_SOURCE": str(found.source)} if found.source is not None else {}
+    try:
+        made = compiled_probes.compile_text(text, flags, environment, verbose=verbose)
+    except CompileFailed as error:
+        raise CompileFailed(f"the probes do not compile with {found.how}: {error}") from error
+    try:
+        cache.write(key, compiled_probes.to_bytes(made), root)
+    except CacheRefused as error:
+        remarks.append(f"the next start compiles again, as the probes cannot be kept: {error}")
+    return made
+
+
+def key_of(text: str, flags: Sequence[str], found: headers.Headers, root: Path) -> str:
+    """What the compiler's result depends on, beside the compiler: what it reads, and the kernel whose tracepoints it asks."""
+    kernel = os.uname()
+    identity = b""
+    with contextlib.suppress(OSError):
+        identity = read_file(str(root / _KERNEL_NOTES), 65536)  # has the build id
+    parts = (
+        text,
+        *flags,
+        str(found.source),
+        found.release,
+        kernel.release,
+        kernel.version,
+        kernel.machine,
+        identity.hex(),
+    )
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
 def _need_tracefs(root: Path) -> None:
     """bcc reads tracepoint formats from tracefs. Where none is mounted, mount it in a mount namespace of our own."""
-    if any((root / place / "events").is_dir() for place in _TRACEFS):
+    if any((root / place / "events").is_dir() for place in perf_events.TRACEFS):
         return
     libc = ctypes.CDLL(None, use_errno=True)
     clone_newns, ms_private_rec = 0x00020000, (1 << 18) | (1 << 14)
@@ -303,29 +347,8 @@ def _need_tracefs(root: Path) -> None:
         reason = os.strerror(ctypes.get_errno())
         raise BpfUnavailable(f"tracefs is not mounted and cannot be: {reason}")
     # Looking into debugfs mounts its tracing folder by itself; nothing of this is seen outside our namespace.
-    if not (root / _TRACEFS[1] / "events").is_dir():
+    if not (root / perf_events.TRACEFS[1] / "events").is_dir():
         libc.mount(b"tracefs", b"/sys/kernel/debug/tracing", b"tracefs", 0, None)
-
-
-@contextlib.contextmanager
-def _quiet_stderr(verbose: bool) -> Iterator[Any]:
-    """Keep what clang and the verifier write to descriptor 2; yields a function that returns those lines."""
-    if verbose:
-        yield lambda: []
-        return
-    sys.stderr.flush()
-    kept = os.memfd_create("rankscope-bcc-stderr", os.MFD_CLOEXEC)
-    saved = os.dup(2)
-    os.dup2(kept, 2)
-    lines: list[str] = []
-    try:
-        yield lambda: lines
-    finally:
-        os.dup2(saved, 2)
-        os.close(saved)
-        size = min(os.fstat(kept).st_size, 1 << 20)
-        lines.extend(os.pread(kept, size, 0).decode("utf-8", "replace").splitlines())
-        os.close(kept)
 
 
 def _one_line(error: BaseException) -> str:

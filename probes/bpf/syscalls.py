@@ -1,4 +1,4 @@
-"""The few bpf(2) calls that bcc does not offer: run-time statistics and program information.
+"""bpf(2), and what it tells of loaded programs: run-time statistics, names.
 
 Source: include/uapi/linux/bpf.h (BPF_ENABLE_STATS since Linux 5.8, bpf_prog_info.run_time_ns since 5.1).
 """

@@ -12,27 +12,19 @@ from __future__ import annotations
 
 import ctypes
 import errno
-import fcntl
 import os
-import platform
 import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rankscope.probes.bpf import syscalls
+from rankscope.probes.bpf import perf_events, syscalls
 from rankscope.probes.host.procfs import ROOT, read_file
 
 TRACE_UPROBE_MULTI = 48  # enum bpf_attach_type
 _BPF_LINK_CREATE = 28
-_SYS_PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}
 _PERF_TYPE_PATH = "sys/bus/event_source/devices/uprobe/type"
-_PERF_ATTR_BYTES = 128
-_PERF_FLAG_FD_CLOEXEC = 8
-_SET_BPF, _ENABLE = 0x40042408, 0x2400
 _COUNTER_SHIFT = 32  # in perf_event_attr.config, /sys/bus/event_source/devices/uprobe/format/ref_ctr_offset
 _NO_COUNTERS: Mapping[int, int] = {}
-
-_libc = ctypes.CDLL(None, use_errno=True)
 
 
 def attach_many(
@@ -74,31 +66,15 @@ def attach_each(
 ) -> tuple[int, ...]:
     """One perf event per file offset, of a program loaded as kprobe; closing them detaches. OSError, ValueError."""
     kind = int(read_file(str(root / _PERF_TYPE_PATH), 16))
+    name = ctypes.create_string_buffer(os.fsencode(path))
     opened: list[int] = []
     try:
         for offset in offsets:
-            opened.append(_perf_event(kind, path, offset, on_return, counters.get(offset, 0)))
-            fcntl.ioctl(opened[-1], _SET_BPF, program_fd)
-            fcntl.ioctl(opened[-1], _ENABLE, 0)
+            config = int(on_return) | counters.get(offset, 0) << _COUNTER_SHIFT  # bit 0: format/retprobe
+            place = struct.pack("<QQ", ctypes.addressof(name), offset)  # uprobe_path, probe_offset
+            opened.append(perf_events.open_event(kind, config, program_fd, tail=place))
     except BaseException:
         for descriptor in opened:
             os.close(descriptor)
         raise
     return tuple(opened)
-
-
-def _perf_event(kind: int, path: Path, offset: int, on_return: bool, counter: int) -> int:
-    number = _SYS_PERF_EVENT_OPEN.get(platform.machine())
-    if number is None:
-        raise OSError(f"perf_event_open(2) has no known number on {platform.machine()}")
-    name = ctypes.create_string_buffer(os.fsencode(path))
-    attributes = bytearray(_PERF_ATTR_BYTES)
-    struct.pack_into("<II", attributes, 0, kind, _PERF_ATTR_BYTES)
-    struct.pack_into("<Q", attributes, 8, int(on_return) | counter << _COUNTER_SHIFT)  # config; bit 0: format/retprobe
-    struct.pack_into("<QQ", attributes, 56, ctypes.addressof(name), offset)  # uprobe_path, probe_offset
-    buffer = ctypes.create_string_buffer(bytes(attributes), _PERF_ATTR_BYTES)
-    descriptor = int(_libc.syscall(number, buffer, -1, 0, -1, _PERF_FLAG_FD_CLOEXEC))
-    if descriptor < 0:
-        error = ctypes.get_errno()
-        raise OSError(error, os.strerror(error))
-    return descriptor

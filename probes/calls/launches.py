@@ -125,7 +125,7 @@ class LaunchMeter:
         return Counter(
             {
                 (int(key.tgid), int(key.row)): int(value.count)
-                for key, value in self.module.bpf["rs_call_sums"].items()
+                for key, value in self.module.maps["rs_call_sums"].items()
                 if int(key.row) in rows
             }
         )
@@ -164,7 +164,7 @@ class LaunchMeter:
         return (self._hits() - before) / (time.monotonic() - start) / self.processes
 
     def _hits(self) -> int:
-        table = self.module.bpf["rs_call_hits"]
+        table = self.module.maps["rs_call_hits"]
         rows = {place.row for place in self._places}
         return sum(int(sum(table[ctypes.c_int(slot)])) for row in rows for slot in (row, MAX_ROWS + row))
 

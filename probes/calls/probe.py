@@ -11,7 +11,7 @@ import ctypes
 import os
 import threading
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -64,14 +64,13 @@ class CallSum:
 class CallProbe:
     """Attached rows of the call table. `notes` says what is not timed, and why.
 
-    `compiled`: the rows that `programs` was asked for, None for all. `launches` counts the rows that are never timed.
+    `launches` counts the rows that are never timed.
     """
 
     module: Module
     table: tuple[CallRow, ...] = CALL_TABLE
     budget_hz: float = 1000.0
     site_budget_hz: float = 300.0  # of a row: a walk of 10-40 frames costs the process 5-15 µs more
-    compiled: Collection[int] | None = None
     notes: list[str] = field(default_factory=list)
     launches: LaunchMeter | None = None
     _attached: dict[int, list[int]] = field(default_factory=dict)
@@ -104,11 +103,6 @@ class CallProbe:
         for index, row in rows:
             symbols = [symbol for symbol in found[row] if symbol.address not in taken]
             taken.update(symbol.address for symbol in symbols)
-            if symbols and self.compiled is not None and index not in self.compiled:
-                self.notes.append(
-                    f"{row.name} in {library.name} is not timed: it was loaded after the observation began"
-                )
-                continue
             if row.role == LAUNCH:
                 self._count_launches(library, index, symbols)
                 continue
@@ -178,7 +172,7 @@ class CallProbe:
         Processes that nobody watches pay for the trap too. Their calls are counted apart and have the same allowance, that
         of `processes` processes, as how many of them call is not known.
         """
-        table = self.module.bpf["rs_call_hits"]
+        table = self.module.maps["rs_call_hits"]
         now = time.monotonic()
         hits = {
             index: (sum(table[ctypes.c_int(index)]), sum(table[ctypes.c_int(MAX_ROWS + index)]))
@@ -222,7 +216,7 @@ class CallProbe:
 
     def _let_go(self, index: int, links: Sequence[int]) -> None:
         self.module.release(links)
-        calls = self.module.bpf["rs_calls"]
+        calls = self.module.maps["rs_calls"]
         for key, entry in calls.items():  # their returns will not be seen: they would hide the next call of their role
             if int(entry.row) == index:
                 with contextlib.suppress(KeyError):
@@ -232,7 +226,7 @@ class CallProbe:
         """Calls in progress now, in which a thread may be waiting for ever."""
         return tuple(
             OpenCall(int(key.tid), int(entry.row), int(entry.ts_ns))
-            for key, entry in self.module.bpf["rs_calls"].items()
+            for key, entry in self.module.maps["rs_calls"].items()
             if not (self.table[int(entry.row)].throws and _has_left(int(key.tid), int(entry.sp), int(entry.caller)))
         )
 
@@ -240,24 +234,13 @@ class CallProbe:
         """Sums of the rows that are summed up, launches left out: their counts hold only while they are counted."""
         return tuple(
             CallSum(int(key.tgid), int(key.row), int(key.aux), int(s.count), int(s.bytes), int(s.ns) / 1e9)
-            for key, s in self.module.bpf["rs_call_sums"].items()
+            for key, s in self.module.maps["rs_call_sums"].items()
             if self.table[int(key.row)].role != LAUNCH
         )
 
 
 def _prefixes(table: tuple[CallRow, ...]) -> tuple[str, ...]:
     return tuple({prefix for row in table for prefix in row.libraries})
-
-
-def rows_mapped(pids: Iterable[int], root: Path = Path("/"), table: tuple[CallRow, ...] = CALL_TABLE) -> frozenset[int]:
-    """Rows that may be timed in these processes: the only ones worth compiling (8 ms each, measured)."""
-    prefixes = _prefixes(table)
-    names = {library.name for pid in pids for library in mapped_libraries(pid, prefixes, root)}
-    return frozenset(
-        index
-        for index, row in enumerate(table)
-        if not row.library or any(name.startswith(row.libraries) for name in names)
-    )
 
 
 def functions_of(library: Path, rows: Iterable[CallRow]) -> dict[CallRow, tuple[Symbol, ...]]:
@@ -273,13 +256,12 @@ def functions_of(library: Path, rows: Iterable[CallRow]) -> dict[CallRow, tuple[
     return found
 
 
-def programs(table: tuple[CallRow, ...] = CALL_TABLE, rows: Collection[int] | None = None) -> str:
-    """The C of the programs of every row, or of `rows`, to be compiled behind calls.bpf.c."""
-    chosen = [(index, row) for index, row in enumerate(table) if rows is None or index in rows]
-    leaves = sorted({(_scope(index, row), int(row.throws)) for index, row in chosen if row.role != LAUNCH})
+def programs(table: tuple[CallRow, ...] = CALL_TABLE) -> str:
+    """The C of the programs of every row, to be compiled behind calls.bpf.c: of all, as what was compiled serves the next job too."""
+    leaves = sorted({(_scope(index, row), int(row.throws)) for index, row in enumerate(table) if row.role != LAUNCH})
     return "".join(
         [
-            *(_enter(index, row) for index, row in chosen),
+            *(_enter(index, row) for index, row in enumerate(table)),
             *(
                 f"int rs_leave_{scope}(struct pt_regs *ctx) {{ return rs_return(ctx, {scope}, {at_return}); }}\n"
                 for scope, at_return in leaves

@@ -86,7 +86,7 @@ def sums(module: Module) -> tuple[FileSum, ...]:
     """Totals per process and operation."""
     return tuple(
         FileSum(int(key.tgid), OPERATIONS[int(key.op)][0], int(row.count), int(row.ns) / 1e9, int(row.bytes))
-        for key, row in module.bpf["rs_file_sums"].items()
+        for key, row in module.maps["rs_file_sums"].items()
     )
 
 

@@ -67,7 +67,7 @@ def thread_times(module: Module) -> tuple[ThreadTimes, ...]:
             int(tid.value), int(row.tgid), row.run_ns / 1e9, row.ready_ns / 1e9, row.blocked_ns / 1e9, row.stopped_ns / 1e9,
             int(row.switches), int(row.out_ns), int(row.wake_ns), int(row.state), int(row.syscall), int(row.arg), int(row.stack),
         )
-        for tid, row in module.bpf["rs_threads"].items()
+        for tid, row in module.maps["rs_threads"].items()
     )  # fmt: skip
 
 
@@ -75,5 +75,5 @@ def takers(module: Module) -> tuple[Taken, ...]:
     """Who ran while whom waited, all pairs."""
     return tuple(
         Taken(int(key.tid), int(key.tgid), bytes(row.comm).split(b"\0")[0].decode("ascii", "replace"), row.ns / 1e9)
-        for key, row in module.bpf["rs_takers"].items()
+        for key, row in module.maps["rs_takers"].items()
     )

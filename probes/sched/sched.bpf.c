@@ -117,6 +117,9 @@ static __always_inline void rs_leave(u32 tid, u32 tgid, u32 state, u64 now)
 {
 	if (state & RS_TASK_DEAD) /* its last switch: rs_sched_exit has forgotten it already */
 		return;
+	/* The walk comes first: the verifier checks it again for each way that leads to it (0.41 s, now 0.06 s, Linux 6.18). */
+	int python = rs_is_python(tid);
+	u64 stack = python ? rs_python_stack(tid, tgid) : 0;
 	struct rs_thread *thread = rs_threads.lookup(&tid);
 	if (!thread) {
 		struct rs_thread fresh = {};
@@ -135,13 +138,12 @@ static __always_inline void rs_leave(u32 tid, u32 tgid, u32 state, u64 now)
 	thread->state = state;
 	thread->switches += 1;
 	thread->wake_ns = state ? 0 : now; /* still runnable: it is ready from now on */
-	thread->python = rs_is_python(tid);
-	thread->stack = 0;
-	if (thread->python) {
+	thread->python = python;
+	thread->stack = stack;
+	if (python) {
 		rs_where(thread);
 		if (thread->syscall == RS_FUTEX)
 			rs_which_lock(thread, tgid);
-		thread->stack = rs_python_stack(tid, tgid);
 	}
 }
 

@@ -1,14 +1,17 @@
 """What observing costs: in the kernel, in the observer, and to the job; with py-spy at the same rate beside it.
 
-One healthy job of the lab runs throughout. Rounds alternate: nobody observes, Rankscope observes, py-spy observes. The
-job's own step times (written by the job, not by us) give the slow-down, as the median over rounds of the ratio between
-a round with an observer and the round without one before it. In-kernel time is the kernel's own account per BPF program.
+One healthy job of the lab runs throughout. Rounds alternate: nobody observes, Rankscope observes, py-spy observes, and Rankscope
+again as on a host where it never ran, with the shortest window. The job's own step times (written by the job, not by us) give
+the slow-down, as the median over rounds of the ratio between a round with an observer and the round without one before it;
+over the whole command, from its start to its end, as the mean of these ratios with its 95 % interval. In-kernel time is the
+kernel's own account per BPF program.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import statistics
 import subprocess
@@ -19,18 +22,22 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import pyarrow.parquet as pq
+from scipy import stats
 
+from benchkit import recording
 from benchkit.cpu_time import children_cpu_s
 from labkit.launch import Job, Plan
-from labkit.machine.shell import LabError, rankscope, set_up
+from labkit.machine.shell import LabError, set_up
 from rankscope.diagnose.cli.output import progress
 
+_SHORTEST_WINDOW_S = 1.0
+OBSERVERS = ("nobody", "rankscope", "py-spy", "rankscope, cold")
 TARGETS = {
     "kernel": ("in the kernel, % of a core per rank", 0.5),
     "observer": ("the observer while observing, % of a core per rank", 2.0),
     "peak": ("the observer's peak memory, MB", 300.0),
     "slowdown": ("slow-down of the job, %", 1.0),
+    "loading": ("loading, once compiled on this host, s of CPU", 1.0),
 }
 
 
@@ -47,6 +54,8 @@ class Round:
     window_s: float
     samples: int
     failed: int
+    loading_cpu_s: float = 0.0  # CPU seconds until the window could begin
+    whole_step_s: float = 0.0  # the job's steps from the observer's start to its end
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -67,7 +76,7 @@ def run(options: argparse.Namespace) -> int:
         time.sleep(2)
         with progress() as say:
             for number in range(options.rounds):
-                for observer in ("nobody", "rankscope", "py-spy"):
+                for observer in OBSERVERS:
                     say(f"round {number + 1}/{options.rounds}: {observer} …")
                     rounds.append(_round(job, observer, options.window))
     table = _summary(rounds, options.ranks)
@@ -83,9 +92,12 @@ def _round(job: Job, observer: str, window_s: float) -> Round:
         since = time.monotonic()
         time.sleep(window_s)
         return Round(observer, _pace(job, since, time.monotonic()), 0.0, 0.0, 0.0, 0.0, window_s, 0, 0)
+    if observer == "py-spy":
+        return _pyspy(job, window_s)
     if observer == "rankscope":
-        return _rankscope(job, window_s)
-    return _pyspy(job, window_s)
+        return _rankscope(job, observer, window_s)
+    recording.forget_what_was_compiled()
+    return _rankscope(job, observer, _SHORTEST_WINDOW_S)
 
 
 def _pace(job: Job, since: float, until: float) -> float:
@@ -95,31 +107,20 @@ def _pace(job: Job, since: float, until: float) -> float:
     return pace.step_s
 
 
-def _rankscope(job: Job, window_s: float) -> Round:
-    with tempfile.TemporaryDirectory() as folder:
-        before = children_cpu_s()
-        command = [rankscope(), "record", "--out", folder, "--window", f"{window_s:g}"]
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            raise LabError(f"rankscope record ended with {done.returncode}: {done.stderr.strip()[-300:]}")
-        own = children_cpu_s() - before
-        (window,) = (path for path in Path(folder).iterdir() if (path / "window.json").exists())
-        manifest = json.loads((window / "window.json").read_text())
-        counters = {row["name"]: row["value"] for row in pq.read_table(window / "counters.parquet").to_pylist()}
-        ranks = pq.read_table(window / "ranks.parquet").to_pylist()
-    # The window's wall time, on the clock that the job stamps its steps with.
-    offset = time.time() - time.monotonic()
-    since = manifest["start"] - offset
+def _rankscope(job: Job, observer: str, window_s: float) -> Round:
+    done = recording.record(window_s)
     return Round(
-        "rankscope",
-        _pace(job, since, since + manifest["seconds"]),
-        own,
-        counters["observer.cpu_s"],
-        sum(cost["run_time_ns"] for cost in manifest["costs"]) / 1e9,
-        counters["observer.peak_bytes"],
-        manifest["seconds"],
-        sum(rank["samples"] for rank in ranks),
-        sum(rank["failed_samples"] for rank in ranks),
+        observer,
+        _pace(job, done.window_began, done.window_began + done.window_s),
+        done.whole_cpu_s,
+        done.window_cpu_s,
+        done.kernel_s,
+        done.peak_bytes,
+        done.window_s,
+        done.samples,
+        done.failed,
+        done.loading_cpu_s,
+        _pace(job, done.began, done.ended),
     )
 
 
@@ -155,29 +156,48 @@ def _summary(rounds: Sequence[Round], ranks: int) -> dict[str, float]:
         chosen = [r for r in rounds if r.observer == observer]
         return float(100 * statistics.median(getattr(r, value) / r.window_s / ranks for r in chosen))
 
-    def slowdown(observer: str) -> float:
-        ratios = []
-        quiet = None
-        for r in rounds:
-            if r.observer == "nobody":
-                quiet = r.step_s
-            elif r.observer == observer and quiet:
-                ratios.append(r.step_s / quiet)
-        return 100 * (statistics.median(ratios) - 1)
-
     return {
         "kernel": share("rankscope", "kernel_s"),
         "observer": share("rankscope", "window_cpu_s"),
         "observer_whole": share("rankscope", "own_cpu_s"),
         "peak": median("rankscope", "peak_bytes") / 1e6,
-        "slowdown": slowdown("rankscope"),
+        "slowdown": _slowdown(rounds, "rankscope"),
+        "loading": median("rankscope", "loading_cpu_s"),
+        "loading_worst": max(r.loading_cpu_s for r in rounds if r.observer == "rankscope"),
+        "loading_cold": median("rankscope, cold", "loading_cpu_s"),
+        **_whole(rounds, "rankscope", "whole"),
+        **_whole(rounds, "rankscope, cold", "whole_cold"),
         "pyspy_observer": share("py-spy", "own_cpu_s"),
-        "pyspy_slowdown": slowdown("py-spy"),
+        "pyspy_slowdown": _slowdown(rounds, "py-spy"),
         "samples": median("rankscope", "samples"),
         "failed": median("rankscope", "failed"),
         "pyspy_samples": median("py-spy", "samples"),
         "step_ms": 1e3 * median("nobody", "step_s"),
     }
+
+
+def _ratios(rounds: Sequence[Round], observer: str, value: str) -> list[float]:
+    """Step time of each round with this observer over that of the round with nobody before it."""
+    ratios, quiet_s = [], None
+    for r in rounds:
+        if r.observer == "nobody":
+            quiet_s = r.step_s
+        elif r.observer == observer and quiet_s:
+            ratios.append(getattr(r, value) / quiet_s)
+    return ratios
+
+
+def _slowdown(rounds: Sequence[Round], observer: str) -> float:
+    return 100 * (statistics.median(_ratios(rounds, observer, "step_s")) - 1)
+
+
+def _whole(rounds: Sequence[Round], observer: str, name: str) -> dict[str, float]:
+    """Slow-down over the whole command, %: mean over rounds, with the 95 % interval of Student's t."""
+    percent = [100 * (ratio - 1) for ratio in _ratios(rounds, observer, "whole_step_s")]
+    mean, half = statistics.fmean(percent), math.nan
+    if len(percent) > 1:
+        half = float(stats.t.ppf(0.975, len(percent) - 1)) * statistics.stdev(percent) / math.sqrt(len(percent))
+    return {name: mean, f"{name}_low": mean - half, f"{name}_high": mean + half}
 
 
 def _lines(table: dict[str, float], rounds: Sequence[Round], options: argparse.Namespace) -> list[str]:
@@ -191,7 +211,15 @@ def _lines(table: dict[str, float], rounds: Sequence[Round], options: argparse.N
     for name, (words, limit) in TARGETS.items():
         met = "" if table[name] <= limit else "  MISSED"
         lines.append(f"{words:<52}{table[name]:>10.2f}{limit:>8g}  {beside.get(name, '')}{met}")
+    for words, name in (
+        ("slow-down over the whole command, %", "whole"),
+        (f"the same when it compiles, window of {_SHORTEST_WINDOW_S:g} s, %", "whole_cold"),
+    ):
+        lines.append(
+            f"{words:<52}{table[name]:>10.2f}{'':>8}  95 %: {table[name + '_low']:.2f} to {table[name + '_high']:.2f}"
+        )
     lines += [
+        f"{'loading, worst round / first start on this host':<52}{table['loading_worst']:>10.2f} / {table['loading_cold']:.2f}",
         f"{'the observer, start-up included, % of a core per rank':<52}{table['observer_whole']:>9.2f}",
         f"{'stacks of running threads taken / not walked':<52}{table['samples']:>10.0f} / {table['failed']:.0f}",
     ]

@@ -61,7 +61,7 @@ class OtherTool:
         self.links = how(program.fd, library, (offset,), counters={offset: counter})
 
     def counted(self) -> int:
-        return int(self.module.bpf["other_count"][ctypes.c_int(0)].value)
+        return int(self.module.maps["other_count"][ctypes.c_int(0)].value)
 
     def detach(self) -> None:
         links, self.links = self.links, ()
@@ -111,8 +111,8 @@ def _counter(library: Path) -> int:
 
 
 def _go(process: subprocess.Popen[str], module: Module) -> ring.Events:
-    events = ring.Ring(module.bpf["rs_events"].map_fd, RING_PAGES * 4096)
-    module.bpf["rs_targets"][ctypes.c_uint32(process.pid)] = ctypes.c_uint32(1)
+    events = ring.Ring(module.maps["rs_events"].map_fd, RING_PAGES * 4096)
+    module.maps["rs_targets"][ctypes.c_uint32(process.pid)] = ctypes.c_uint32(1)
     process.communicate("go\n\n", timeout=60)
     drained = events.drain()
     events.close()

@@ -36,7 +36,7 @@ def test_calls_from_two_lines_are_told_apart(program: Callable[..., subprocess.P
     library = tmp_path / "libmpi.so.40"
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", str(library), str(tmp_path / "mpi.c")], check=True)
     process = program(PROGRAM, str(library))
-    probes = kernel_probes.load(hz=HZ, pids=[process.pid])
+    probes = kernel_probes.load(hz=HZ)
     try:
         probes.calls.watch([process.pid])
         one = Watched(probes, process)

@@ -71,7 +71,7 @@ def library(tmp_path: Path) -> Path:
 
 def observed(process: subprocess.Popen[str]) -> tuple[RawProcess, str]:
     """What is seen of the program while it does its work, and what it prints at the end of it."""
-    probes = kernel_probes.load(hz=HZ, pids=[process.pid])
+    probes = kernel_probes.load(hz=HZ)
     try:
         probes.calls.watch([process.pid])
         assert probes.calls.notes == []

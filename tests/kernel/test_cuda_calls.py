@@ -26,7 +26,6 @@ from rankscope.probes.calls.table import CALL_TABLE
 Start = Callable[..., "subprocess.Popen[str]"]
 RING_PAGES = 64
 ROW = {row.symbol: index for index, row in enumerate(CALL_TABLE)}
-ROWS = frozenset(index for index, row in enumerate(CALL_TABLE) if row.family in ("cuda", "nccl", "mpi"))
 
 # 2000 µs for a copy of a MiB or more, 3000 µs for a synchronisation, nothing for the rest. The runtime calls the driver.
 DRIVER = """
@@ -101,9 +100,7 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def load() -> Module:
-    return loader.load(
-        [calls.SOURCE], defines={"RS_RING_PAGES": RING_PAGES}, epilogue=calls.programs(rows=ROWS), verbose=True
-    )
+    return loader.load([calls.SOURCE], defines={"RS_RING_PAGES": RING_PAGES}, epilogue=calls.programs(), verbose=True)
 
 
 class Watching:
@@ -111,11 +108,11 @@ class Watching:
 
     def __init__(self, **options: float) -> None:
         self.module = load()
-        self.ring = ring.Ring(self.module.bpf["rs_events"].map_fd, RING_PAGES * 4096)
-        self.probe = CallProbe(self.module, compiled=ROWS, **options)  # type: ignore[arg-type]
+        self.ring = ring.Ring(self.module.maps["rs_events"].map_fd, RING_PAGES * 4096)
+        self.probe = CallProbe(self.module, **options)  # type: ignore[arg-type]
 
     def target(self, pid: int) -> None:
-        self.module.bpf["rs_targets"][ctypes.c_uint32(pid)] = ctypes.c_uint32(1)
+        self.module.maps["rs_targets"][ctypes.c_uint32(pid)] = ctypes.c_uint32(1)
 
     def run(self, process: subprocess.Popen[str]) -> ring.Events:
         self.target(process.pid)
@@ -266,7 +263,7 @@ def test_launches_are_counted_where_the_kernel_cannot_attach_many_at_once(progra
     process = program(
         PROLOGUE + "\n    for i in range(13): cuda.cudaLaunchKernel(p(0)); time.sleep(0.01)\n", str(libraries)
     )
-    module.bpf["rs_targets"][ctypes.c_uint32(process.pid)] = ctypes.c_uint32(1)
+    module.maps["rs_targets"][ctypes.c_uint32(process.pid)] = ctypes.c_uint32(1)
     meter.begin(1)
     process.communicate("go\n", timeout=60)
     assert meter.counted().launches == {(process.pid, ROW["cuLaunchKernel"]): 13}
@@ -379,7 +376,7 @@ OBSERVE = """
 import sys, time
 from rankscope.observer.live import kernel_probes
 pid = int(sys.argv[1])
-probes = kernel_probes.load(hz=99, pids=[pid])
+probes = kernel_probes.load(hz=99)
 probes.watch_process(pid, 1)
 probes.calls.watch([pid])
 assert probes.calls.notes == [] and len(probes.calls.rows_attached()) > 10

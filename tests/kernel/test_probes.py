@@ -39,11 +39,11 @@ class Observed:
 
     def __init__(self, module: Module) -> None:
         self.module = module
-        self.ring = ring.Ring(module.bpf["rs_events"].map_fd, RING_PAGES * 4096)
+        self.ring = ring.Ring(module.maps["rs_events"].map_fd, RING_PAGES * 4096)
 
     def run(self, process: subprocess.Popen[str]) -> ring.Events:
         """Watch the program, let it go on, return its events when it has ended."""
-        self.module.bpf["rs_targets"][ctypes.c_uint32(process.pid)] = ctypes.c_uint32(1)
+        self.module.maps["rs_targets"][ctypes.c_uint32(process.pid)] = ctypes.c_uint32(1)
         process.communicate("go\n", timeout=60)
         return self.ring.drain()
 
@@ -154,7 +154,7 @@ def test_a_stopped_process_is_told_from_a_waiting_one(program: Start, observed: 
         while time.monotonic() < end: pass
         """
     )
-    observed.module.bpf["rs_targets"][ctypes.c_uint32(process.pid)] = ctypes.c_uint32(1)
+    observed.module.maps["rs_targets"][ctypes.c_uint32(process.pid)] = ctypes.c_uint32(1)
     assert process.stdin is not None and process.stdout is not None
     process.stdin.write("go\n")
     process.stdin.flush()

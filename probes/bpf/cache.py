@@ -1,0 +1,148 @@
+"""Compiled probes kept on disk, so that only the first start on a host compiles.
+
+What is read here is loaded into the kernel by root. So the folder, every folder above it and the file must be root's (that is: of
+who observes) and writable by nobody else, and none may be a link; a file that is cut short or changed does not match its digest.
+Whatever is wrong, the probes are compiled again.
+
+  /var/cache/rankscope/probes/probes-<key>   "rankscope-probes 1 <sha256 of key and rest>\\n", then what compiled.py wrote
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import hashlib
+import os
+import stat
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from rankscope.probes.errors import RankscopeError
+
+FOLDER = Path("var/cache/rankscope/probes")
+_OWN_LEVELS = 2  # of FOLDER: those that we make
+_PREFIX, _STAGING = "probes-", ".writing-"
+_MAGIC = b"rankscope-probes 1"
+_MOST_BYTES = 16 << 20  # all probes together are 0.6 MB
+_MOST_KEPT = 12  # one per kernel, version of ours and table of calls: a host has one or two in use
+_OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+_CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_ABANDONED_S = 3600.0  # a write takes milliseconds
+
+
+class CacheRefused(RankscopeError):
+    """What was kept is not to be trusted, or nothing can be kept."""
+
+
+def read(key: str, root: Path = Path("/")) -> bytes | None:
+    """What `write` kept under `key`; None where nothing is kept. CacheRefused where it cannot be trusted."""
+    try:
+        with _folder(root, make=False) as folder:
+            blob = _trusted_file(_PREFIX + key, folder)
+            os.utime(_PREFIX + key, dir_fd=folder, follow_symlinks=False)  # the least recently used ones go first
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise CacheRefused(f"{error.strerror}") from error
+    head, _, payload = blob.partition(b"\n")
+    if head != _head(key, payload):
+        raise CacheRefused("they are damaged")
+    return payload
+
+
+def write(key: str, payload: bytes, root: Path = Path("/")) -> None:
+    """Keep `payload` under `key`, whole or not at all. CacheRefused."""
+    try:
+        with _folder(root, make=True) as folder:
+            _write(_PREFIX + key, _head(key, payload) + b"\n" + payload, folder)
+            _forget_the_oldest(folder)
+    except OSError as error:
+        raise CacheRefused(f"{error.strerror}") from error
+
+
+def _head(key: str, payload: bytes) -> bytes:
+    return _MAGIC + b" " + hashlib.sha256(key.encode() + b"\n" + payload).hexdigest().encode()
+
+
+@contextlib.contextmanager
+def _folder(root: Path, *, make: bool) -> Iterator[int]:
+    """The folder, opened from `root` on without following a link, once nobody else can have written into it."""
+    base = root.resolve()
+    above = (base / Path(*FOLDER.parts[:-_OWN_LEVELS])).resolve()  # /var may be a link of root's
+    if not above.is_relative_to(base):
+        raise CacheRefused(f"{above} is not below {base}")
+    place, opened = base, os.open(base, _OPEN_FOLDER)
+    try:
+        _check(opened, place)
+        for name in (*above.relative_to(base).parts, *FOLDER.parts[-_OWN_LEVELS:]):
+            place = place / name
+            if make and not above.is_relative_to(place):
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(name, 0o700 if name == FOLDER.name else 0o755, dir_fd=opened)
+            try:
+                inner = os.open(name, _OPEN_FOLDER, dir_fd=opened)
+            except OSError as error:
+                if error.errno in (errno.ENOTDIR, errno.ELOOP):
+                    raise CacheRefused(f"{place} is a link or no folder") from None
+                raise
+            os.close(opened)
+            opened = inner
+            _check(opened, place)
+        if os.fstat(opened).st_mode & 0o077:
+            raise CacheRefused(f"{place} is open to others")
+        yield opened
+    finally:
+        os.close(opened)
+
+
+def _check(descriptor: int, place: Path) -> None:
+    status = os.fstat(descriptor)
+    if status.st_uid not in (0, os.geteuid()):
+        raise CacheRefused(f"{place} belongs to user {status.st_uid}")
+    if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise CacheRefused(f"others can write to {place}")
+
+
+def _trusted_file(name: str, folder: int) -> bytes:
+    try:
+        descriptor = os.open(name, _OPEN_FILE, dir_fd=folder)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise CacheRefused("the file is a link") from None
+        raise
+    with os.fdopen(descriptor, "rb") as file:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode) or status.st_nlink != 1:
+            raise CacheRefused("the file has a second name or is none")
+        if status.st_uid != os.geteuid():
+            raise CacheRefused(f"the file belongs to user {status.st_uid}")
+        if status.st_mode & 0o077:
+            raise CacheRefused("the file is open to others")
+        if status.st_size > _MOST_BYTES:
+            raise CacheRefused(f"the file has {status.st_size} bytes")
+        return file.read(_MOST_BYTES)
+
+
+def _write(name: str, content: bytes, folder: int) -> None:
+    staging = f"{_STAGING}{os.getpid()}-{time.monotonic_ns()}"
+    descriptor = os.open(staging, _CREATE, 0o600, dir_fd=folder)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+        os.rename(staging, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            os.unlink(staging, dir_fd=folder)
+        raise
+
+
+def _forget_the_oldest(folder: int) -> None:
+    """Keep the most recently used; what a writer that was killed left goes too."""
+    used = {name: os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime for name in os.listdir(folder)}
+    kept = sorted((name for name in used if name.startswith(_PREFIX)), key=lambda name: -used[name])
+    abandoned = (name for name, at in used.items() if name.startswith(_STAGING) and at < time.time() - _ABANDONED_S)
+    for name in (*kept[_MOST_KEPT:], *abandoned):
+        with contextlib.suppress(OSError):
+            os.unlink(name, dir_fd=folder)

@@ -1,0 +1,158 @@
+"""What the compiler makes of the probes: programs and the maps they use, as plain data that any process can load.
+
+In: C and the compiler's flags. Out: `Compiled`. bcc compiles in a process of its own (compile_with_bcc.py): what it needs of
+memory goes when it ends, and its messages are told apart from ours.
+"""
+
+from __future__ import annotations
+
+import base64
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rankscope.probes.errors import MissingFeature, RankscopeError
+
+_COMPILER = Path(__file__).parent / "compile_with_bcc.py"
+_NO_BCC = 3  # its exit code
+_TIMEOUT_S = 120.0  # it takes 3 s; a host that is out of memory or CPU takes longer
+
+
+class BpfUnavailable(MissingFeature):
+    """bcc, or BPF in this kernel, cannot be used."""
+
+    help = "Run `rankscope doctor`; scripts/setup installs python3-bpfcc and kernel headers."
+
+
+class CompileFailed(RankscopeError):
+    """The BPF C did not compile under the headers of this host."""
+
+    help = "Run with -v for the compiler's words, and report them with the kernel and header versions."
+    exit_code = 69
+
+
+class NotCompiled(RankscopeError):
+    """These bytes are not what `to_bytes` made."""
+
+
+@dataclass(frozen=True, slots=True)
+class MapShape:
+    """One map. `kind` and `flags` are the kernel's numbers, `key` and `leaf` bcc's descriptions of the C types (tables.py)."""
+
+    name: str
+    kind: int
+    key_bytes: int
+    leaf_bytes: int
+    max_entries: int
+    flags: int
+    key: Any
+    leaf: Any
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramCode:
+    """One function. Where an instruction takes a map's descriptor, it holds the map's number in `Compiled.maps`."""
+
+    name: str
+    code: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class LibraryStamp:
+    """A file of the compiler, as it was when it compiled."""
+
+    path: str
+    bytes: int
+    changed_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """All programs and maps of one text."""
+
+    maps: tuple[MapShape, ...]
+    programs: tuple[ProgramCode, ...]
+    license: str
+    compiler: tuple[LibraryStamp, ...]
+
+
+def maker() -> str:
+    """The text of what makes `Compiled`: another one may make another."""
+    return _COMPILER.read_text(encoding="utf-8")
+
+
+def to_bytes(compiled: Compiled) -> bytes:
+    """As the compiler's process says it."""
+    programs = [{"name": one.name, "code": base64.b64encode(one.code).decode()} for one in compiled.programs]
+    return json.dumps(
+        {
+            "maps": [asdict(one) for one in compiled.maps],
+            "programs": programs,
+            "license": compiled.license,
+            "compiler": [[one.path, one.bytes, one.changed_ns] for one in compiled.compiler],
+        }
+    ).encode()
+
+
+def from_bytes(blob: bytes) -> Compiled:
+    """The other way round. NotCompiled."""
+    try:
+        said = json.loads(blob)
+        return Compiled(
+            tuple(MapShape(**one) for one in said["maps"]),
+            tuple(ProgramCode(one["name"], base64.b64decode(one["code"], validate=True)) for one in said["programs"]),
+            said["license"],
+            tuple(LibraryStamp(*one) for one in said["compiler"]),
+        )
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise NotCompiled(f"no compiled probes: {type(error).__name__}: {error}") from error
+
+
+def is_of_this_compiler(compiled: Compiled) -> bool:
+    """Whether the compiler's files are still those that made it: a new one may have mended what the old one did wrong."""
+    for library in compiled.compiler:
+        try:
+            status = Path(library.path).stat()
+        except OSError:
+            return False
+        if (status.st_size, status.st_mtime_ns) != (library.bytes, library.changed_ns):
+            return False
+    return bool(compiled.compiler)
+
+
+def compile_text(text: str, flags: Sequence[str], environment: Mapping[str, str], *, verbose: bool = False) -> Compiled:
+    """Compile C with bcc; `environment` comes on top of ours. BpfUnavailable, CompileFailed."""
+    found = importlib.util.find_spec("bcc")
+    if found is None or found.origin is None:
+        raise BpfUnavailable(f"the Python module bcc cannot be imported by {sys.executable}")
+    asked = {"text": text, "flags": list(flags), "bcc": str(Path(found.origin).parents[1])}
+    try:
+        done = subprocess.run(
+            [sys.executable, "-I", _COMPILER], input=json.dumps(asked).encode(), capture_output=True,
+            env={**os.environ, **environment}, timeout=_TIMEOUT_S, check=False,
+        )  # fmt: skip
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CompileFailed(f"the compiler did not run: {error}") from error
+    said = done.stderr.decode("utf-8", "replace")
+    if verbose and said:
+        sys.stderr.write(said)
+    if done.returncode == _NO_BCC:
+        raise BpfUnavailable(f"the Python module bcc cannot be imported: {_complaint(said)}")
+    if done.returncode:
+        raise CompileFailed(_complaint(said) or f"the compiler ended with {done.returncode}")
+    try:
+        return from_bytes(done.stdout)
+    except NotCompiled as error:
+        raise CompileFailed(f"the compiler's answer is broken: {error}") from error
+
+
+def _complaint(said: str) -> str:
+    """The first line that says what is wrong, else the last one."""
+    lines = [line.strip() for line in said.splitlines() if line.strip()]
+    return next((line for line in lines if "error:" in line), lines[-1] if lines else "")[:300]

@@ -1,0 +1,73 @@
+"""Perf events that run a BPF program: a tracepoint, the clock of every CPU. Closing the descriptor detaches.
+
+Source: perf_event_open(2), include/uapi/linux/perf_event.h.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import fcntl
+import os
+import platform
+import struct
+from pathlib import Path
+
+from rankscope.probes.host.procfs import ROOT, parse_cpu_list, read_file
+
+TRACEFS = (Path("sys/kernel/tracing"), Path("sys/kernel/debug/tracing"))
+_SYS_PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}
+_ATTR_BYTES = 128
+_CLOEXEC = 8
+_SET_BPF, _ENABLE = 0x40042408, 0x2400
+_TRACEPOINT, _SOFTWARE, _CPU_CLOCK = 2, 1, 0
+_BY_FREQUENCY = 1 << 10  # the bit `freq` of perf_event_attr: the period is a frequency
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def open_event(
+    kind: int, config: int, program_fd: int, *, cpu: int = 0, period: int = 0, flags: int = 0, tail: bytes = b""
+) -> int:
+    """An enabled event that runs the program, of any process. `tail`: what follows in the attributes from byte 56 on. OSError.
+
+    A tracepoint and a probe on a function fire on every CPU, whichever one is named.
+    """
+    number = _SYS_PERF_EVENT_OPEN.get(platform.machine())
+    if number is None:
+        raise OSError(f"perf_event_open(2) has no known number on {platform.machine()}")
+    attributes = struct.pack("<IIQQQQQII", kind, _ATTR_BYTES, config, period, 0, 0, flags, 0, 0) + tail
+    buffer = ctypes.create_string_buffer(attributes, _ATTR_BYTES)
+    descriptor = int(_libc.syscall(number, buffer, -1, cpu, -1, _CLOEXEC))
+    if descriptor < 0:
+        error = ctypes.get_errno()
+        raise OSError(error, os.strerror(error))
+    try:
+        fcntl.ioctl(descriptor, _SET_BPF, program_fd)
+        fcntl.ioctl(descriptor, _ENABLE, 0)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
+
+
+def attach_tracepoint(program_fd: int, event: str, root: Path = ROOT) -> int:
+    """Run the program at the tracepoint category:name. OSError, ValueError."""
+    path = "events/" + event.replace(":", "/") + "/id"
+    for folder in TRACEFS:
+        with contextlib.suppress(FileNotFoundError):
+            return open_event(_TRACEPOINT, int(read_file(str(root / folder / path), 32)), program_fd)
+    raise FileNotFoundError(f"no tracepoint {event} in this kernel")
+
+
+def attach_clock(program_fd: int, hz: int, root: Path = ROOT) -> tuple[int, ...]:
+    """Run the program `hz` times a second on each CPU that is online. OSError, ValueError."""
+    opened: list[int] = []
+    try:
+        for cpu in sorted(parse_cpu_list(read_file(str(root / "sys/devices/system/cpu/online"), 4096).decode("ascii"))):
+            opened.append(open_event(_SOFTWARE, _CPU_CLOCK, program_fd, cpu=cpu, period=hz, flags=_BY_FREQUENCY))
+    except BaseException:
+        for descriptor in opened:
+            os.close(descriptor)
+        raise
+    return tuple(opened)

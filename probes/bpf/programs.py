@@ -1,0 +1,62 @@
+"""Programs in the kernel, from what the compiler made. Source: include/uapi/linux/bpf.h (BPF_PROG_LOAD)."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rankscope.probes.bpf import syscalls
+
+KPROBE, TRACEPOINT, PERF_EVENT = 2, 5, 7  # enum bpf_prog_type; a probe on a function of a program is a KPROBE too
+_PROG_LOAD = 5
+_INSTRUCTION = np.dtype([("operation", "u1"), ("registers", "u1"), ("offset", "<i2"), ("value", "<i4")])
+_LOAD_64, _SOURCE_IS_MAP = 0x18, 1
+_LOG_BYTES = 1 << 20
+_NAME_BYTES = 15
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program that the kernel has accepted."""
+
+    name: str
+    fd: int
+
+
+def with_maps(code: bytes, descriptors: Sequence[int]) -> bytes:
+    """The instructions with each map's descriptor in place of its number. The second half of a wide one has operation 0."""
+    instructions = np.frombuffer(code, _INSTRUCTION).copy()
+    refers = (instructions["operation"] == _LOAD_64) & (instructions["registers"] >> 4 == _SOURCE_IS_MAP)
+    instructions["value"][refers] = np.asarray(descriptors, np.int32)[instructions["value"][refers]]
+    return bytes(instructions.tobytes())
+
+
+def load(name: str, code: bytes, kind: int, licence: str, attach_type: int = -1) -> Program:
+    """Load a program. OSError, with the verifier's last words where it has any."""
+    try:
+        return Program(name, _load(name, code, kind, licence, attach_type, None))
+    except OSError as refusal:
+        log = ctypes.create_string_buffer(_LOG_BYTES)
+        try:
+            return Program(name, _load(name, code, kind, licence, attach_type, log))
+        except OSError:
+            said = log.value.decode("utf-8", "replace").strip().splitlines()
+            words = [line for line in said if not line.startswith("processed ")][-1:]
+            raise OSError(refusal.errno, "; ".join([refusal.strerror or "", *words])) from refusal
+
+
+def _load(
+    name: str, code: bytes, kind: int, licence: str, attach_type: int, log: ctypes.Array[ctypes.c_char] | None
+) -> int:
+    instructions = ctypes.create_string_buffer(code, len(code))
+    words = ctypes.create_string_buffer(licence.encode())
+    request = struct.pack(
+        "<IIQQIIQII16sII", kind, len(code) // _INSTRUCTION.itemsize, ctypes.addressof(instructions), ctypes.addressof(words),
+        int(log is not None), len(log) if log is not None else 0, ctypes.addressof(log) if log is not None else 0,
+        0, 0, name.encode()[:_NAME_BYTES], 0, max(attach_type, 0),
+    )  # fmt: skip
+    return syscalls.call(_PROG_LOAD, ctypes.create_string_buffer(request, len(request)))

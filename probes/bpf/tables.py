@@ -1,0 +1,153 @@
+"""Maps in the kernel as Python sees them: `table[key]`, with keys and leaves as ctypes values.
+
+Made from a `MapShape`, whose descriptions of C types are those of bcc: a name, or [name, members, "struct" | "union" |
+"struct_packed"] where a member is [name, type], [name, type, [length]] or [name, type, bits].
+Source: include/uapi/linux/bpf.h (BPF_MAP_CREATE, _LOOKUP_ELEM, _UPDATE_ELEM, _DELETE_ELEM, _LOOKUP_BATCH, Linux 5.6).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import resource
+import struct
+from pathlib import Path
+from typing import Any
+
+from rankscope.probes.bpf import syscalls
+from rankscope.probes.bpf.compiled import MapShape, NotCompiled
+from rankscope.probes.host.procfs import parse_cpu_list
+
+_CREATE, _LOOKUP, _UPDATE, _DELETE, _LOOKUP_BATCH = 0, 1, 2, 3, 24
+_PER_CPU = (5, 6, 10)  # BPF_MAP_TYPE_PERCPU_HASH, PERCPU_ARRAY, LRU_PERCPU_HASH
+_BATCH = 1024  # entries asked for at once; more where one bucket of the hash has more
+_NAME_BYTES = 15
+_SCALARS: dict[str, Any] = {
+    "_Bool": ctypes.c_bool,
+    "char": ctypes.c_char,
+    "unsigned char": ctypes.c_ubyte,
+    "short": ctypes.c_short,
+    "unsigned short": ctypes.c_ushort,
+    "int": ctypes.c_int,
+    "unsigned int": ctypes.c_uint,
+    "long": ctypes.c_long,
+    "unsigned long": ctypes.c_ulong,
+    "long long": ctypes.c_longlong,
+    "unsigned long long": ctypes.c_ulonglong,
+}
+
+
+def c_type(described: Any) -> Any:
+    """The ctypes class of a description. NotCompiled for what no map of ours has."""
+    try:
+        if isinstance(described, str):
+            return _SCALARS[described]
+        name, members, *kind = described
+        base = ctypes.Union if kind == ["union"] else ctypes.Structure
+        body: dict[str, Any] = {"_pack_": 1} if kind == ["struct_packed"] else {}
+        return type(str(name), (base,), {**body, "_fields_": [_member(*member) for member in members]})
+    except (KeyError, TypeError, ValueError) as error:
+        raise NotCompiled(f"a map of an unknown type: {str(described)[:80]}") from error
+
+
+def _member(name: str, described: Any, extent: Any = None) -> tuple[Any, ...]:
+    if isinstance(extent, str):  # a structure inside, described where it stands
+        return name, c_type([name, described, extent])
+    if isinstance(extent, list):
+        return name, c_type(described) * extent[0]
+    return (name, c_type(described)) if extent is None else (name, c_type(described), extent)
+
+
+class Table:
+    """One map. What is read is a copy."""
+
+    def __init__(self, shape: MapShape, cpus: int) -> None:
+        """Make the map; whoever holds this closes `map_fd`. OSError, NotCompiled."""
+        self.Key: Any = c_type(shape.key) if shape.key_bytes else None  # a ring has neither
+        self.Leaf: Any = c_type(shape.leaf) if shape.leaf_bytes else None
+        for ours, its in ((self.Key, shape.key_bytes), (self.Leaf, shape.leaf_bytes)):
+            if ours is not None and ctypes.sizeof(ours) != its:
+                raise NotCompiled(f"{shape.name} has {its} bytes where {ctypes.sizeof(ours)} are described")
+        if shape.kind in _PER_CPU and shape.leaf_bytes % 8:
+            raise NotCompiled(f"{shape.name}: the kernel pads what each CPU has to 8 bytes")
+        self._value: Any = self.Leaf * cpus if shape.kind in _PER_CPU else self.Leaf
+        self.map_fd = _create(shape)
+
+    def _on(self, command: int, key: Any, value: Any = None) -> None:
+        at = ctypes.addressof(value) if value is not None else 0
+        syscalls.call(
+            command,
+            ctypes.create_string_buffer(struct.pack("<IIQQQ", self.map_fd, 0, ctypes.addressof(key), at, 0), 32),
+        )
+
+    def __getitem__(self, key: Any) -> Any:
+        value = self._value()
+        try:
+            self._on(_LOOKUP, key, value)
+        except FileNotFoundError:
+            raise KeyError(key) from None
+        return value
+
+    def __setitem__(self, key: Any, leaf: Any) -> None:
+        self._on(_UPDATE, key, leaf)
+
+    def __delitem__(self, key: Any) -> None:
+        try:
+            self._on(_DELETE, key)
+        except FileNotFoundError:
+            raise KeyError(key) from None
+
+    def items(self) -> list[tuple[Any, Any]]:
+        """All entries of a hash. One that comes or goes meanwhile may be among them or not."""
+        found: list[tuple[Any, Any]] = []
+        room, begun = _BATCH, False
+        position = ctypes.create_string_buffer(8)  # where to go on, in the kernel's words
+        while True:
+            keys, values = (self.Key * room)(), (self._value * room)()
+            request = ctypes.create_string_buffer(
+                struct.pack(
+                    "<QQQQIIQQ", ctypes.addressof(position) if begun else 0, ctypes.addressof(position),
+                    ctypes.addressof(keys), ctypes.addressof(values), room, self.map_fd, 0, 0,
+                ),
+                56,
+            )  # fmt: skip
+            begun, last = True, False
+            try:
+                syscalls.call(_LOOKUP_BATCH, request)
+            except OSError as error:
+                if error.errno == errno.ENOSPC:
+                    room, begun = 2 * room, False
+                    found.clear()
+                    continue
+                if error.errno != errno.ENOENT:
+                    raise
+                last = True
+            count = int.from_bytes(request.raw[32:36], "little")
+            steps = [(n * ctypes.sizeof(self.Key), n * ctypes.sizeof(self._value)) for n in range(count)]
+            found += [(self.Key.from_buffer_copy(keys, k), self._value.from_buffer_copy(values, v)) for k, v in steps]
+            if last:
+                return found
+
+    def keys(self) -> list[Any]:
+        return [key for key, _ in self.items()]
+
+
+def _create(shape: MapShape) -> int:
+    """A new map of this shape; its descriptor. OSError."""
+    name = shape.name.encode()[:_NAME_BYTES]
+    request = struct.pack(
+        "<IIIIIII16s", shape.kind, shape.key_bytes, shape.leaf_bytes, shape.max_entries, shape.flags, 0, 0, name
+    )
+    try:
+        return syscalls.call(_CREATE, ctypes.create_string_buffer(request, len(request)))
+    except PermissionError:  # before Linux 5.11 maps count as locked memory
+        most = resource.RLIM_INFINITY
+        if resource.getrlimit(resource.RLIMIT_MEMLOCK) == (most, most):
+            raise
+        resource.setrlimit(resource.RLIMIT_MEMLOCK, (most, most))
+        return syscalls.call(_CREATE, ctypes.create_string_buffer(request, len(request)))
+
+
+def possible_cpus(root: Path = Path("/")) -> int:
+    """How many CPUs a per-CPU map has room for."""
+    return max(parse_cpu_list((root / "sys/devices/system/cpu/possible").read_text(encoding="ascii"))) + 1
