@@ -58,19 +58,24 @@ def _member(name: str, described: Any, extent: Any = None) -> tuple[Any, ...]:
     return (name, c_type(described)) if extent is None else (name, c_type(described), extent)
 
 
+def _sized(name: str, described: Any, size_bytes: int) -> Any:
+    """The class, of the size that the kernel is told; None for what has no size: a ring has neither keys nor leaves."""
+    made = c_type(described) if size_bytes else None
+    if made is not None and ctypes.sizeof(made) != size_bytes:
+        raise NotCompiled(f"{name} has {size_bytes} bytes where {ctypes.sizeof(made)} are described")
+    return made
+
+
 class Table:
     """One map. What is read is a copy."""
 
     def __init__(self, shape: MapShape, cpus: int) -> None:
         """Make the map; whoever holds this closes `map_fd`. OSError, NotCompiled."""
-        self.Key: Any = c_type(shape.key) if shape.key_bytes else None  # a ring has neither
-        self.Leaf: Any = c_type(shape.leaf) if shape.leaf_bytes else None
-        for ours, its in ((self.Key, shape.key_bytes), (self.Leaf, shape.leaf_bytes)):
-            if ours is not None and ctypes.sizeof(ours) != its:
-                raise NotCompiled(f"{shape.name} has {its} bytes where {ctypes.sizeof(ours)} are described")
+        self.Key = _sized(shape.name, shape.key, shape.key_bytes)
+        self.Leaf = _sized(shape.name, shape.leaf, shape.leaf_bytes)
         if shape.kind in _PER_CPU and shape.leaf_bytes % 8:
             raise NotCompiled(f"{shape.name}: the kernel pads what each CPU has to 8 bytes")
-        self._value: Any = self.Leaf * cpus if shape.kind in _PER_CPU else self.Leaf
+        self._value = self.Leaf * cpus if shape.kind in _PER_CPU else self.Leaf
         self.map_fd = _create(shape)
 
     def _on(self, command: int, key: Any, value: Any = None) -> None:
