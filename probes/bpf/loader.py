@@ -296,9 +296,9 @@ def ready(
     try:
         kept = cache.read(key, root)
         if kept is not None:
-            ready = compiled_probes.from_bytes(kept)
-            if compiled_probes.is_of_this_compiler(ready):
-                return ready
+            earlier = compiled_probes.from_bytes(kept)
+            if compiled_probes.is_of_this_compiler(earlier):
+                return earlier
     except (CacheRefused, NotCompiled) as error:
         remarks.append(f"the compiled probes that were kept are not used: {error}")
     environment = {"BCC_KERNEL_SOURCE": str(found.source)} if found.source is not None else {}
@@ -320,6 +320,7 @@ def key_of(text: str, flags: Sequence[str], found: headers.Headers, root: Path) 
     with contextlib.suppress(OSError):
         identity = read_file(str(root / _KERNEL_NOTES), 65536)  # has the build id
     parts = (
+        compiled_probes.maker(),
         text,
         *flags,
         str(found.source),
