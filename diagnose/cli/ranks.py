@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +11,7 @@ from rankscope.diagnose.text import clean
 from rankscope.probes.errors import NoRanks
 
 if TYPE_CHECKING:
-    from rankscope.observer.census.found import FoundRank, RankCensus
+    from rankscope.observer.census.found import FoundRank, RankCensus, Rejected
 
 _REJECTED_SHOWN = 5  # without -v, where there is no rank
 
@@ -32,10 +32,12 @@ def _as_json(census: RankCensus) -> dict[str, Any]:
     from rankscope.observer.census.collectives import seen_collectives
     from rankscope.observer.census.owners import several_devices
 
-    devices = several_devices(census.ranks)
+    devices = several_devices((*census.ranks, *census.alone))
     return {
         "ranks": [_rank(found) | {"devices": devices.get(found.pid, "")} for found in census.ranks],
-        "rejected": [{"pid": r.pid, "comm": clean(r.comm), "reason": clean(r.reason)} for r in census.rejected],
+        "rejected": [
+            {"pid": r.pid, "comm": clean(r.comm), "reason": clean(_reason(r, devices))} for r in census.rejected
+        ],
         "notes": [clean(note) for note in census.notes],
         "collectives": [
             {
@@ -70,6 +72,12 @@ def _rank(found: FoundRank) -> dict[str, Any]:
     }
 
 
+def _reason(rejected: Rejected, devices: Mapping[int, str]) -> str:
+    """Why it is no rank; of one process with several devices that as well."""
+    what = devices.get(rejected.pid)
+    return f"{rejected.reason}, one process that drives {what}" if what else rejected.reason
+
+
 def _loaders(found: FoundRank) -> int:
     """Processes that feed it with data, or may: all but compilers and the keepers of multiprocessing."""
     from rankscope.observer.census.workers import FEEDING
@@ -89,9 +97,8 @@ def _print(census: RankCensus, verbose: bool) -> None:
     from rankscope.observer.census.collectives import seen_collectives
     from rankscope.observer.census.owners import several_devices
 
-    devices: dict[int, str] = {}
+    devices = several_devices((*census.ranks, *census.alone))
     if census.ranks:
-        devices = several_devices(census.ranks)
         ordered = sorted(census.ranks, key=lambda found: (found.identity.job, found.identity.rank))
         names = _job_names(ordered, verbose)
         rows = [
@@ -107,11 +114,13 @@ def _print(census: RankCensus, verbose: bool) -> None:
     rejected = census.rejected if verbose or not census.ranks else ()
     shown = rejected if verbose else rejected[:_REJECTED_SHOWN]
     if shown:
-        print_table(["NOT A RANK", "PID", "WHY"], [[clean(r.comm, 16), str(r.pid), r.reason] for r in shown])
+        print_table(["NOT A RANK", "PID", "WHY"], [[clean(r.comm, 16), str(r.pid), _reason(r, devices)] for r in shown])
     hidden = len(census.rejected) - len(shown)
     if hidden > 0:
-        print(f"{hidden} {'other ' if rejected else ''}processes were looked at and rejected; -v lists them")
-    for what in sorted(set(devices.values())):
+        other = "other " if rejected else ""
+        were = f"{other}process was" if hidden == 1 else f"{other}processes were"
+        print(f"{hidden} {were} looked at and rejected; -v lists them")
+    for what in sorted({devices[f.pid] for f in census.ranks if f.pid in devices}):
         who = ", ".join(str(f.identity.rank) for f in census.ranks if devices.get(f.pid) == what)
         print(
             f"note  one process with several devices, told together as one rank: rank {clean(who, 100)} drives {what}"

@@ -8,6 +8,7 @@ from pathlib import Path
 from rankscope.observer.census.candidates import Candidate
 from rankscope.observer.census.containers import Container, find_container
 from rankscope.observer.census.identity import Claim, RankIdentity, printable, shorten
+from rankscope.observer.window.missing import LocalRank
 from rankscope.probes.host import procfs
 from rankscope.probes.host.cgroup import best_path, read_entries
 from rankscope.probes.host.namespaces import namespace_inode
@@ -70,4 +71,12 @@ def identity_of(
         python=one.libraries.python_version,
         command=shorten(command),
         title=title,
+    )
+
+
+def local_rank(identity: RankIdentity) -> LocalRank:
+    """What says whether all ranks of a host are there."""
+    one = identity
+    return LocalRank(
+        one.job, one.host, one.container, one.netns, one.rank, one.local_rank, one.world_size, one.local_world_size
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from rankscope.observer.census.candidates import Libraries
+from rankscope.observer.census.candidates import Candidate, Libraries
 from rankscope.observer.census.containers import Container
 from rankscope.observer.census.identity import RankIdentity
 
@@ -49,8 +49,12 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class RankCensus:
-    """The ranks of a host, by job and rank. `notes`: what could not be known, and why."""
+    """The ranks of a host, by job and rank. `notes`: what could not be known, and why.
+
+    `alone`: of the rejected those that have a training library and nobody to train with, as far as can be seen.
+    """
 
     ranks: tuple[FoundRank, ...]
     rejected: tuple[Rejected, ...]
     notes: tuple[str, ...]
+    alone: tuple[Candidate, ...] = ()

@@ -100,6 +100,13 @@ def parse_later_claim(environ: Mapping[str, str], node: str) -> Claim | None:
     return _all_here(_torch(environ, node)) or _by_node(environ, node)
 
 
+def same_rank(one: Claim, other: Claim) -> bool:
+    """Whether two environments make the same claim: one inherited it from the other."""
+    return (one.job, one.rank, one.local_rank, one.world_size) == (
+        other.job, other.rank, other.local_rank, other.world_size
+    )  # fmt: skip
+
+
 def parse_arguments(arguments: tuple[str, ...]) -> tuple[int | None, int, int]:
     """(rank or None, local rank or -1, world size or 0) of a command line such as `train.py --rank 3 --world-size=8`."""
     rank = _argument(arguments, _RANK_ARGUMENT)

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rankscope.observer.census.candidates import Candidate
 from rankscope.observer.census.found import FoundRank
 from rankscope.observer.census.identity import printable
 from rankscope.observer.census.live_environ import read_live_environ
@@ -111,35 +112,34 @@ def find_owners(
     return Owners(found, nearest_ports(found, gpus, tree), foreign, notes)
 
 
-def uses_accelerator(rank: FoundRank) -> bool:
-    """Whether the rank has the libraries of an accelerator loaded."""
-    libraries = rank.libraries
+def uses_accelerator(process: FoundRank | Candidate) -> bool:
+    """Whether it has the libraries of an accelerator loaded."""
+    libraries = process.libraries
     return bool(libraries.cuda or libraries.cudart or libraries.nccl)
 
 
-def several_devices(ranks: Sequence[FoundRank], root: Path = ROOT) -> dict[int, str]:
-    """By pid, of the ranks that drive several devices in one process, which ones: `GPUs 0, 1`, `8 devices of XLA`. Never raises."""
+def several_devices(processes: Sequence[FoundRank | Candidate], root: Path = ROOT) -> dict[int, str]:
+    """By pid, of processes that drive several devices each, which ones: `GPUs 0, 1`, `8 devices of XLA`. Never raises."""
     found = {}
-    gpus = _held(ranks, root) if any(map(uses_accelerator, ranks)) else {}
-    for rank in ranks:
-        mine = _most_memory(gpus.get(rank.pid, {}))
-        made = _made_by_xla(rank.pid, root) if rank.libraries.framework == "jax" else 0
+    gpus = _held(processes, root) if any(map(uses_accelerator, processes)) else {}
+    for one in processes:
+        mine = _most_memory(gpus.get(one.pid, {}))
+        made = _made_by_xla(one.pid, root) if one.libraries.framework == "jax" else 0
         if len(mine) > 1:
-            found[rank.pid] = f"GPUs {', '.join(map(str, mine))}"
+            found[one.pid] = f"GPUs {', '.join(map(str, mine))}"
         elif made > 1:
-            found[rank.pid] = f"{made} devices of XLA"
+            found[one.pid] = f"{made} devices of XLA"
     return found
 
 
-def _held(ranks: Sequence[FoundRank], root: Path) -> dict[int, dict[int, float]]:
-    """Memory by pid of the rank and GPU; none where NVML does not answer in time."""
+def _held(processes: Sequence[FoundRank | Candidate], root: Path) -> dict[int, dict[int, float]]:
+    """Memory by pid of the process and GPU; none where NVML does not answer in time."""
     try:
         reading = within(_NVML_S, lambda: read_gpus(root), "nvml")
     except (TimeoutError, OSError):
         return {}
-    return _memory_by_rank(
-        ((gpu.index, gpu.processes) for gpu in reading.gpus), _Ancestry({r.pid for r in ranks}, root)
-    )
+    above = _Ancestry({one.pid for one in processes}, root)
+    return _memory_by_rank(((gpu.index, gpu.processes) for gpu in reading.gpus), above)
 
 
 def _made_by_xla(pid: int, root: Path) -> int:

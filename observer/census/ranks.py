@@ -18,17 +18,17 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from rankscope.observer.census.candidates import MPI, Candidate, Scan, scan
-from rankscope.observer.census.describe import identity_of, read_facts
+from rankscope.observer.census.describe import identity_of, local_rank, read_facts
 from rankscope.observer.census.found import FoundRank, RankCensus, Rejected, Worker
-from rankscope.observer.census.identity import Claim, parse_arguments, parse_later_claim, printable
+from rankscope.observer.census.identity import Claim, parse_arguments, parse_later_claim, printable, same_rank
 from rankscope.observer.census.kinship import Connections
 from rankscope.observer.census.launchers import is_ray_controller, is_tool, launcher_name, ray_actor
 from rankscope.observer.census.live_environ import read_live_environ
 from rankscope.observer.census.numbering import Member, number_by_node, number_group
-from rankscope.observer.census.reasons import why_no_candidate, why_no_rank
+from rankscope.observer.census.reasons import ALONE, why_no_candidate, why_no_rank
 from rankscope.observer.census.titles import title
 from rankscope.observer.census.workers import is_compiler, worker_kind
-from rankscope.observer.window.missing import LocalRank, missing_ranks
+from rankscope.observer.window.missing import missing_ranks
 from rankscope.probes.host import procfs
 from rankscope.probes.host.namespaces import host_name
 from rankscope.probes.host.procfs import ROOT
@@ -79,7 +79,7 @@ class _Census:
         self._reject_rest(members)
         ranks = [self._describe(chosen, tuple(workers.get(pid, ()))) for pid, chosen in self._chosen.items()]
         ranks.sort(key=lambda rank: (rank.identity.job, rank.identity.rank, rank.pid))
-        for job, gone in missing_ranks(map(_local, ranks)).items():
+        for job, gone in missing_ranks(local_rank(rank.identity) for rank in ranks).items():
             numbers = ", ".join(map(str, gone.numbers[:16])) + (", …" if len(gone.numbers) > 16 else "")
             which = f": {numbers}" if numbers else ""
             self._notes.append(f"{job}: {gone.count} of its ranks that should run on this host were not found{which}")
@@ -88,7 +88,10 @@ class _Census:
             for pid, reason in sorted(self._rejected.items(), key=lambda item: (item[0] in self._scan.others, item[0]))
             if pid not in members and pid in self._scan.processes
         ]
-        return RankCensus(tuple(ranks), tuple(rejected), tuple(dict.fromkeys(self._notes)))
+        alone = tuple(
+            self._loaded[one.pid] for one in rejected if one.reason.endswith(ALONE) and one.pid in self._loaded
+        )
+        return RankCensus(tuple(ranks), tuple(rejected), tuple(dict.fromkeys(self._notes)), alone)
 
     # --- rules ---
 
@@ -112,7 +115,7 @@ class _Census:
             if above is None or above.claim is None:
                 self._chosen[pid] = _Chosen(one, one.claim)
                 continue
-            if _same(above.claim, one.claim):
+            if same_rank(above.claim, one.claim):
                 if above.libraries.framework == MPI != one.libraries.framework:
                     self._chosen[pid] = _Chosen(one, one.claim)
                     self._chosen.pop(above.pid, None)
@@ -171,7 +174,7 @@ class _Census:
             above = self._ancestor(pid, launchers=True)
             if pid in self._chosen or pid in self._rejected or above is None or one.comm == "pt_data_worker":
                 continue
-            if one.claim is None or (above.claim is not None and _same(above.claim, one.claim)):
+            if one.claim is None or (above.claim is not None and same_rank(above.claim, one.claim)):
                 families.setdefault((above.pid, ray_actor(one.cmdline)), []).append(pid)
         for (parent, actor), children in families.items():
             chosen = self._chosen.get(parent)
@@ -388,20 +391,3 @@ class _Census:
             return command
         above = self._ancestor(one.pid, launchers=True)
         return above.cmdline if above is not None else command
-
-
-def _local(rank: FoundRank) -> LocalRank:
-    one = rank.identity
-    return LocalRank(
-        one.job, one.host, one.container, one.netns, one.rank, one.local_rank, one.world_size, one.local_world_size
-    )
-
-
-def _same(one: Claim, other: Claim) -> bool:
-    """Whether two environments make the same claim: one inherited it from the other."""
-    return (one.job, one.rank, one.local_rank, one.world_size) == (
-        other.job,
-        other.rank,
-        other.local_rank,
-        other.world_size,
-    )

@@ -5,6 +5,8 @@ from __future__ import annotations
 from rankscope.observer.census.candidates import Candidate, Other
 from rankscope.observer.census.launchers import launcher_name, purpose
 
+ALONE = "it works alone"
+
 
 def why_no_rank(one: Candidate, ranks_below: bool, drives_actors: bool) -> str:
     """`ranks_below`: ranks descend from it. `drives_actors`: they are actors of Ray."""
@@ -21,11 +23,13 @@ def why_no_rank(one: Candidate, ranks_below: bool, drives_actors: bool) -> str:
     what = purpose(one.cmdline)
     if what:
         return f"{framework} is loaded, but it is {what}: nothing says that it is a rank of a training job"
-    return f"{framework} is loaded, but neither environment nor connections to siblings name a rank: it works alone"
+    return f"{framework} is loaded, but neither environment nor connections to siblings name a rank: {ALONE}"
 
 
 def why_no_candidate(one: Other) -> str:
     """Of a Python program that is no candidate; '' where nobody would take it for a rank."""
+    if "rankscope" in [word.rpartition("/")[2] for word in one.cmdline[:2]]:
+        return ""
     launcher = launcher_name(one.cmdline)
     if launcher:
         return f"launcher ({launcher}): it starts ranks, it is none"

@@ -5,15 +5,18 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 import pytest
 from rank_trees import PLAIN, Tree, torchrun
 
+from rankscope.diagnose.cli.main import run
 from rankscope.observer.census import candidates
 from rankscope.observer.census import ranks as census_of
 from rankscope.observer.census.found import RankCensus
 from rankscope.observer.census.live_environ import read_live_environ
+from rankscope.observer.census.owners import several_devices
 from rankscope.observer.census.ranks import find_ranks
 from rankscope.observer.live.observation import feeds
 
@@ -372,7 +375,8 @@ def test_a_compiler_that_a_rank_starts_in_the_window_is_not_watched(tree: Tree) 
 def test_a_python_program_without_a_training_library_is_told_as_what_it_is(
     tree: Tree, command: list[str], mapped: tuple[str, ...], what: str
 ) -> None:
-    # GIVEN such a program, and one with a higher number that is nearer to a rank
+    # GIVEN such a program, an observer, and one with a higher number that is nearer to a rank
+    tree.process(90, 1, "rankscope", ["python3", "/venv/bin/rankscope", "record"], mapped=NUMPY)
     tree.process(100, 1, "python3", command, mapped=mapped)
     tree.process(200, 1, "python3", ["python3", "alone.py"])
 
@@ -381,3 +385,22 @@ def test_a_python_program_without_a_training_library_is_told_as_what_it_is(
     assert census.ranks == ()
     assert [(one.pid, one.reason) for one in census.rejected[1:]] == [(100, what)]
     assert census.rejected[0].pid == 200  # what is nearest to a rank comes first
+
+
+def test_a_process_that_trains_alone_on_several_devices_is_told_so(
+    tree: Tree, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # GIVEN one process of JAX with eight devices, and one with one
+    jax = (*PLAIN, "/venv/lib/python3.11/site-packages/jaxlib/libjax_common.so")
+    eight = {"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}
+    tree.process(100, 1, "python3", ["python3", "train.py"], eight, mapped=jax)
+    tree.process(101, 1, "python3", ["python3", "train.py"], mapped=jax)
+    census = find_ranks(tree.root)
+    monkeypatch.setattr("rankscope.observer.census.ranks.find_ranks", lambda _: census)
+    monkeypatch.setattr("rankscope.observer.census.owners.several_devices", partial(several_devices, root=tree.root))
+
+    assert run(["ranks"]) == 3
+
+    said = {line.split()[1]: line for line in capsys.readouterr().out.splitlines() if line.startswith("python3")}
+    assert said["100"].endswith("it works alone, one process that drives 8 devices of XLA")
+    assert said["101"].endswith("it works alone")
