@@ -95,7 +95,8 @@ def targets_of(
     np.maximum.at(latest_ns, of_call.reshape(-1), until_ns)
     long = (total_ns >= 0.5e9 * last.window_s) & (latest_ns >= end_ns - _NEAR_THE_END * 1e9 * last.window_s)
     return {
-        (tid, call, argument): wait_target(pid, call, argument, root) for tid, call, argument in calls[long].tolist()
+        (tid, call, argument): wait_target(pid, tid, call, argument, root)
+        for tid, call, argument in calls[long].tolist()
     }
 
 

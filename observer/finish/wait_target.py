@@ -1,7 +1,8 @@
 """What a thread that is blocked waits for: the file behind its descriptor, the other end of a socket, the child processes of its process.
 
 flock, fcntl, read, recv, …   /proc/PID/fd/N of the call's first argument: a path as the process sees it, a socket, a pipe
-poll                          the same, of the first descriptor in the array that its first argument points at (/proc/PID/mem)
+poll                          the same, of the first descriptor in the array that its first argument points at (/proc/PID/mem),
+                              while the thread is in it (/proc/PID/task/TID/syscall)
 flock, fcntl on a path        /proc/PID/fdinfo/N, /proc/locks: who holds the lock
 a socket                      /proc/PID/net/tcp, tcp6: where it leads to
 wait4, waitid, a pipe         /proc/PID/task/PID/children: the names of the child processes
@@ -25,17 +26,20 @@ _BY_DESCRIPTOR = frozenset(
     if word not in _NOT_OF_A_DESCRIPTOR
 )
 _POLLS = frozenset(number for number, word in syscalls.SYNC_CALLS.items() if word == "poll")
+_POLLS_AS_TEXT = frozenset(str(number).encode() for number in _POLLS)
 _FILE_LOCK = "file lock"
 _LONGEST = 256
 _CHILDREN_TOLD = 3
 _NET_TCP_CAP, _LOCKS_CAP = 16 << 20, 4 << 20
 
 
-def wait_target(pid: int, syscall: int, argument: int, root: Path) -> str:
+def wait_target(pid: int, tid: int, syscall: int, argument: int, root: Path) -> str:
     """In words, '' where it cannot be told."""
     if syscalls.reason(syscall, argument) == "wait child":
         return _children(pid, root)
-    descriptor = _polled(pid, argument, root) if syscall in _POLLS else argument if syscall in _BY_DESCRIPTOR else -1
+    descriptor = (
+        _polled(pid, tid, argument, root) if syscall in _POLLS else argument if syscall in _BY_DESCRIPTOR else -1
+    )
     if not 0 <= descriptor < 1 << 20:
         return ""
     link = procfs.proc_path(root, pid, "fd", descriptor)
@@ -53,9 +57,12 @@ def wait_target(pid: int, syscall: int, argument: int, root: Path) -> str:
     return _shown(target) + held
 
 
-def _polled(pid: int, address: int, root: Path) -> int:
-    """The first descriptor of a poll; -1 where its array cannot be read."""
+def _polled(pid: int, tid: int, address: int, root: Path) -> int:
+    """The first descriptor of a poll; -1 where its array cannot be read, or the thread is in that poll no more."""
     try:
+        now = procfs.read_file(procfs.proc_path(root, pid, "task", tid, "syscall"), 256).split()
+        if len(now) < 2 or now[0] not in _POLLS_AS_TEXT or int(now[1], 16) != address:
+            return -1
         with Path(procfs.proc_path(root, pid, "mem")).open("rb", buffering=0) as memory:
             return int.from_bytes(os.pread(memory.fileno(), 4, address), "little", signed=True)
     except (OSError, OverflowError, ValueError):
