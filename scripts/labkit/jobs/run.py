@@ -26,9 +26,9 @@ from labkit.verdicts import FAILED, IMPOSSIBLE
 BEFORE_S = 4.0
 SETTLE_S = 2.5
 HEAL_TIMEOUT_S = 20.0
-# So long after the order to record a rank is killed: the probes are loaded by then (3 to 8 s), the window has begun at the
-# next multiple of 5 s, and it is not over. Whether it was so is checked.
-KILL_AFTER_S = 14.0
+# What the observer says when its window has begun, and so long after that a rank is killed. Whether it was inside is checked.
+OBSERVES = "to go"
+KILL_AFTER_S = 6.0
 BUILD_TIMEOUT_S = 90.0
 COMPILERS = {"ninja", "cc1plus", "c++", "g++"}
 
@@ -196,14 +196,22 @@ def judge_again(folder: Path) -> Iterator[Result]:
 
 @contextlib.contextmanager
 def _in_background(command: list[str]) -> Iterator[list[str]]:
-    """Run a command while the block runs; what `call` would return of it is in the list afterwards."""
+    """Run a command while the block runs, which begins when the window does; what `call` would return of it is in the list afterwards."""
     process = subprocess.Popen(
         command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
     answer: list[str] = []
+    assert process.stderr is not None
     try:
+        # Probes load as fast as the host lets them, and windows begin on round seconds: only the observer knows when.
+        before = []
+        for line in process.stderr:
+            before.append(line)
+            if OBSERVES in line:
+                break
         yield answer
         said, complaint = process.communicate(timeout=150)
+        complaint = "".join(before) + complaint
     except BaseException:
         process.kill()
         process.communicate()
