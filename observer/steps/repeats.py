@@ -152,10 +152,18 @@ def _unexplained(gaps: Floats, period: int) -> float:
     by_phase = by_phase[:, np.isfinite(by_phase).any(axis=0)]
     if not by_phase.size:
         return 1.0
-    median = np.nanmedian if np.isnan(by_phase).any() else np.median
-    rest = float(np.nanmean(np.abs(by_phase - median(by_phase, axis=0)))) * usable / (usable - period)
-    total = float(np.nanmean(np.abs(by_phase - np.nanmedian(by_phase))))
+    rest = float(np.nanmean(np.abs(by_phase - _medians(by_phase)))) * usable / (usable - period)
+    known = by_phase[np.isfinite(by_phase)]
+    total = float(np.mean(np.abs(known - np.median(known))))
     return rest / total if total > 0 else 0.0
+
+
+def _medians(columns: Floats) -> Floats:
+    """Of each column, without what is not known (np.nanmedian takes ten times as long)."""
+    ordered, known = np.sort(columns, axis=0), np.isfinite(columns).sum(axis=0)  # NaN comes last
+    column = np.arange(columns.shape[1])
+    middle: Floats = (ordered[(known - 1) // 2, column] + ordered[known // 2, column]) / 2
+    return middle
 
 
 def _clean_stretch(markers: Markers, base: int) -> Markers:
