@@ -4,7 +4,8 @@ Training repeats the same sequence of calls every step; its period is found in t
 
   1. the smallest p for which the calls agree with themselves shifted by p in at least `AGREEMENT` of the places
      (EROICA finds steps from repeating markers; a template there needs 10 repetitions, here `MIN_REPEATS` to be reported). Calls
-     from places in the code that are passed far less often than the usual one are left out: they lie inside steps;
+     from places in the code that are passed far less often than the usual one are left out, with the gaps they lie in: they lie
+     inside steps;
   2. the smallest multiple k·p of it whose *gaps* repeat as well: with r(k) the variance of the gaps around their mean per
      phase of a period of k·p, relative to their total variance: the least k that leaves hardly more (`AS_GOOD`) than the best one,
      if that leaves r(1) / `GAP_GAIN` at most. So eight equal all-reduces per step are one step, not eight, and noise, of which a
@@ -56,21 +57,27 @@ def find(markers: Markers, known_period: int = 0) -> FoundSteps:
 def _usual(markers: Markers) -> Bools:
     """Calls from places that are passed at least a third as often as the place of the median passage; waits for the GPU all count.
 
-    How often a place is passed: the inverse of the time between two calls from it, at a moment taken at random. So a burst of calls in
-    every tenth iteration is one passage in ten iterations, however many they are. A call from a place that is not known is taken to
-    come from the most usual place of its function.
+    A call from a place that is not known is taken to come from the most usual place of its function.
     """
     pairs, key = markers.keys()
     if markers.site is None or not len(key):
         return np.ones(len(key), dtype=bool)
-    order = np.argsort(key, kind="stable")
-    of_place = np.split(markers.start_s[order], np.cumsum(np.bincount(key))[:-1])
-    first_s, last_s = markers.start_s[0], markers.end_s.max()
-    apart_s = np.array([_usually_apart_s(np.concatenate(([first_s], one, [last_s]))) for one in of_place])
+    apart_s = _apart_s(markers, key)
     least_s = {int(symbol): float(apart_s[pairs[:, 0] == symbol].min()) for symbol in np.unique(pairs[:, 0])}
     of_call = np.where(markers.site == 0, [least_s[int(symbol)] for symbol in markers.symbol], apart_s[key])
     usual: Bools = (of_call <= 3 * _median_passage_s(apart_s)) | markers.of(markers.level)
     return usual
+
+
+def _apart_s(markers: Markers, key: Ints) -> Floats:
+    """How far apart the passages of each place are: the time between two calls from it, at a moment taken at random.
+
+    So a burst of calls is one passage, however many they are.
+    """
+    order = np.argsort(key, kind="stable")
+    of_place = np.split(markers.start_s[order], np.cumsum(np.bincount(key))[:-1])
+    first_s, last_s = markers.start_s[0], markers.end_s.max()
+    return np.array([_usually_apart_s(np.concatenate(([first_s], one, [last_s]))) for one in of_place])
 
 
 def _usually_apart_s(time_s: Floats) -> float:
@@ -91,7 +98,7 @@ def _find_steps(markers: Markers, level: Bools, known_period: int) -> FoundSteps
     count = len(markers.symbol)
     if count < 2 * MIN_REPEATS:
         return none(f"only {count} markers in the window")
-    base = _symbol_period(markers.symbol, level)
+    base = _symbol_period(markers, level)
     if base == 0:
         return none("the sequence of collectives and backward passes does not repeat")
     clean = _clean_stretch(markers, base)
@@ -107,12 +114,18 @@ def _find_steps(markers: Markers, level: Bools, known_period: int) -> FoundSteps
     return FoundSteps(edges, period)
 
 
-def _symbol_period(symbol: Ints, level: Bools) -> int:
-    """Stage 1. Rare as they are, the markers of `level` must repeat as well."""
+def _symbol_period(markers: Markers, level: Bools) -> int:
+    """Stage 1. Rare as they are, the markers of `level` must repeat as well.
+
+    Each place counts as often as it is passed: one call among twenty of a burst is as much of a step as they are.
+    """
+    _, key = markers.keys()
+    symbol, weight = markers.symbol, (1 / np.maximum(_apart_s(markers, key), 1e-9) / np.bincount(key))[key]
     for period in range(1, min(len(symbol) // MIN_REPEATS, _MAX_PERIOD) + 1):
         same = symbol[period:] == symbol[:-period]
         rare = same[level[period:] | level[:-period]]
-        if float(np.mean(same)) >= AGREEMENT and (not len(rare) or float(np.mean(rare)) >= AGREEMENT):
+        agreement = float(np.average(same, weights=weight[period:]))
+        if agreement >= AGREEMENT and (not len(rare) or float(np.mean(rare)) >= AGREEMENT):
             return period
     return 0
 

@@ -35,6 +35,10 @@ CASES = {
     ),
     "a bare all-reduce per step": ([(ALLREDUCE, 0.2, 0.01)], 1),
     "eight equal all-reduces, then the forward pass": ([(WAIT, 0.2, 0.004)] + [(WAIT, 0.0005, 0.004)] * 7, 8),
+    "one gather, twenty all-reduces in a burst": (
+        [(BACKWARD, 0.08, 0.002)] + [(ALLREDUCE, 0.0001, 0.0003)] * 20,
+        21,
+    ),
     "seven all-reduces of different sizes in a burst": (
         [(WAIT, 0.05, 0.001)] + [(WAIT, 10.0**-n, 0.003) for n in (3, 5, 4, 3, 6, 5)],
         7,
