@@ -7,9 +7,9 @@ EFFECT_SHARE = 0.05  # of the step, with three or more peers
 EFFECT_SHARE_FEW = 0.08  # with one or two peers, whose spread cannot be estimated
 EFFECT_SECONDS = 0.003  # timer ticks and scheduler slices of a busy host are about this long
 
-# Significance: robust z of a rank's own time against its peers, and the false-discovery rate over all ranks tested.
+# Significance: what a hypothesis needs to be admitted, in nats (solve/selection.py).
+SCORE_LEAST = 9.0
 Z_LEAST = 4.0
-Z_BESIDE = 3.0  # p = 0.001, false discoveries controlled as well: of a rank that a counter convicts, or that hides what an odd one costs
 Z_THROTTLED = 1.0  # of a rank that was throttled, by the kernel's count: what is ordered is no accident, however it comes and goes
 FALSE_DISCOVERY_RATE = 0.01
 STEADY = 0.3  # of the excess must be there in every third of the steps: what comes and goes is the host's noise

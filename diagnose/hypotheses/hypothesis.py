@@ -6,6 +6,7 @@ Every mechanism, of a rank, a link, the whole job or a hang, says what it found 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -15,7 +16,8 @@ from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.verdict.contract import CAUSES, Evidence, Instance, Suspect
 from rankscope.diagnose.verdict.function import Function
 
-# Support: how well the evidence speaks for this component, and so a factor of the confidence.
+# Support: how often evidence of this kind is right, and so a factor of the confidence.
+ORDERED = 0.9999  # the kernel held the rank back on order (a quota), and counts for how long
 CONVICTED = 1.0  # a counter on the same component says why
 SEEN = 0.95  # the function itself is the evidence: nothing else is needed
 REPORTED = 0.85  # a counter moved on the component; what it cost cannot be told from it
@@ -23,6 +25,12 @@ NO_COUNTER = 0.75  # the behaviour fits, no counter says why
 GUESS = 0.5
 
 SCORE_LEAST, SCORE_MOST = 0.05, 0.99  # nothing is certain
+
+
+def log_odds(support: float) -> float:
+    """ln(s / (1 - s)) in nats, s the support, at most 0.99 unless it is the kernel's own order."""
+    s = support if support == ORDERED else min(support, SCORE_MOST)
+    return math.log(s / (1 - s))
 
 
 @dataclass(frozen=True, slots=True)

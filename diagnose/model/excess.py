@@ -12,13 +12,12 @@ z(r) = max(z(r), excess(r) / sqrt(between(r)² + wander(r)²))      where always
 
 Were it healthy, it would wander as its peers do: wander is theirs, and peers that wander as well acquit it.
 
-A rank is odd if z >= 4, its one-sided p passes Benjamini-Hochberg at 1 % over all ranks tested, its excess
-exceeds the effect floor and is there in every third of the steps, and it makes its peers wait (waiting.py).
+strength(r) = -ln P(t >= z(r)), in nats, where the excess exceeds the effect floor and is there in every third of the steps; else 0.
 p is Student's: se comes from few steps. Its degrees of freedom are nu(r) = h (1 - rho) / (1 + rho) - 1, h the steps that the trimmed
 mean keeps; those of z are nu · (1 + between² / se²)², between counting as known (stats/README.md says why). wander comes from the
 steps of all peers, N of them: nu = 0.37 · N (1 - rho) / (1 + rho), 0.37 being what a median absolute deviation tells of a scale beside a
 standard deviation (Rousseeuw & Croux 1993).
-Trimmed mean and winsorised error: Yuen 1974. False discoveries: Benjamini & Hochberg 1995.
+Trimmed mean and winsorised error: Yuen 1974.
 """
 
 from __future__ import annotations
@@ -32,7 +31,6 @@ from rankscope.diagnose.model.usual_spread import usual_spread
 from rankscope.diagnose.stats.rhythm import fitted_line
 from rankscope.diagnose.stats.robust import (
     autocorrelation,
-    benjamini_hochberg,
     lowest_kept,
     peers_median,
     trimmed_error,
@@ -68,24 +66,28 @@ def differences(
     first: int = 0,
     least_s: float = limits.EFFECT_SECONDS,
     drifting: bool = False,
+    counted: Bools | None = None,
+    doubt_s: Floats | float = 0.0,
 ) -> Differences:
     """Compare every rank's own time with its peers', from step `first` on.
 
     `own`: ranks x steps, seconds; `step_s`: length of a step. Steps before `first` tell only how the noise wanders.
     `least_s`: least excess that counts, whatever the step. `drifting`: the job's steps grow steadily longer; then a steady growth
-    of a rank's excess is no noise either.
+    of a rank's excess is no noise either. `counted`: who may serve as a peer (default: all). `doubt_s`: a known error of each rank's
+    own time, beside what healthy ranks differ by.
     """
-    median = peers_median(own, roles)
+    median = peers_median(own, roles, counted)
     gap = own - median
     noise = gap - fitted_line(gap) if drifting else gap
     rho = autocorrelation(noise, first)
     own, median, gap, noise = own[:, first:], median[:, first:], gap[:, first:], noise[:, first:]
     excess, error = trimmed_mean(gap), trimmed_error(noise, rho)
-    spread = usual_spread(own, roles, error, step_s)
+    spread = usual_spread(own, roles, error, step_s, counted)
+    between = np.hypot(spread.between_s, doubt_s)
     floor = np.maximum(np.where(spread.peers < 3, limits.EFFECT_SHARE_FEW, limits.EFFECT_SHARE) * step_s, least_s)
-    z, freedom = _z(excess, spread.between_s, error, trimmed_freedom(noise, rho))
+    z, freedom = _z(excess, between, error, trimmed_freedom(noise, rho))
     of_peers = _MAD_EFFICIENCY * spread.wander_values * (1 - rho) / (1 + rho)
-    z_always, freedom_always = _z(excess, spread.between_s, spread.wander_s, of_peers)
+    z_always, freedom_always = _z(excess, between, spread.wander_s, of_peers)
     always = (z_always > np.nan_to_num(z, nan=-np.inf)) & (spread.peers >= 2) & (lowest_kept(gap) >= 2 * floor)
     steps = np.isfinite(gap).sum(axis=1)
     return Differences(
@@ -121,22 +123,26 @@ def _steady(gap: Floats, drifting: bool = False) -> Floats:
     return np.asarray(np.where(np.isfinite(means), means, np.inf).min(axis=0), dtype=np.float64)
 
 
-def odd_ones(found: Differences, least_z: float = limits.Z_LEAST) -> Bools:
-    """Ranks that are significantly and noticeably slower than their peers, false discoveries controlled."""
-    return _passed(found, least_z, found.freedom)
+def strength(found: Differences) -> Floats:
+    """How strongly the steps say that each rank is slower than its peers, in nats: -ln p, Student's. 0 where the excess is below what
+    counts, or comes and goes."""
+    return _strength(found, found.freedom)
 
 
-def unproven_ones(found: Differences) -> Bools:
-    """Ranks that would be odd if their errors were known as well as from many steps: neither odd, nor healthy for sure."""
-    return _passed(found, limits.Z_LEAST, np.full(len(found.z), np.inf)) & ~odd_ones(found)
+def strength_of_many_steps(found: Differences) -> Floats:
+    """The same, were the errors known as well as from many steps."""
+    return _strength(found, np.full(len(found.z), np.inf))
 
 
-def _passed(found: Differences, least_z: float, freedom: Floats) -> Bools:
-    tested = np.isfinite(found.excess_s)
-    odd = tested & (found.z >= least_z) & (found.excess_s >= found.floor_s)
-    odd &= found.steady_s >= limits.STEADY * found.excess_s
-    p = np.ones(len(odd))
-    if odd.any():
-        p[odd] = chance(found.z[odd], freedom[odd])
-    odd[tested] &= benjamini_hochberg(p[tested])
-    return odd
+def _strength(found: Differences, freedom: Floats) -> Floats:
+    result = np.zeros(len(found.z))
+    effect = np.isfinite(found.excess_s) & (found.excess_s >= found.floor_s) & (found.z > 0)
+    effect &= found.steady_s >= limits.STEADY * found.excess_s
+    if effect.any():
+        result[effect] = nats(chance(found.z[effect], freedom[effect]))
+    return result
+
+
+def nats(probability: Floats) -> Floats:
+    """-ln p, at most what a double can tell."""
+    return np.asarray(-np.log(np.maximum(probability, 1e-300)), dtype=np.float64)

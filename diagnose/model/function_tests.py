@@ -1,86 +1,81 @@
-"""Ranks that are odd by one function, where the noise of whole steps hides it.
+"""How strongly single functions say that a rank is slow, where the noise of whole steps hides it.
 
 A step whose every function is 20 % noise says little about its sum; a function that takes a tenth of a step more than on all peers
 says much. t(f,r): seconds per step of function f on rank r, and of all gpu and all memory functions (a slow device slows them all).
 
-z(f,r) = (t(f,r) - median over peers) / √(max(robust_sd over peers, 0.5 % of the step)² + sd(f,r)² / n)
+z(f,r) = (t(f,r) - usual) / √(max(spread, 0.5 % of the step)² + sd(f,r)² / n)
+usual, spread   from 16 peers on their median and robust_sd; of fewer the most of any, and a tenth of that: the spread of few is not known
+sd(f,r)         over the rank's n steps: a few accidents in one function lengthen its mean, but they vary. Where nobody says it, and
+                peers are few, the error of the whole step: all of its noise may be of this function
 
-sd(f,r) over the rank's n steps: a few accidents in one function lengthen its mean, but they vary. p is Student's, with
-(n - 1) · (1 + max(…)² / (sd² / n))² degrees of freedom: the peers' scale counts as known (stats/README.md).
-
-Odd: z >= 4 and Benjamini-Hochberg at 1 % over all ranks and functions tested; t - median above the effect floor; and the rank's
-steps say the same, though they cannot prove it: z >= 2 (excess.py), excess above the floor and in every third of the steps.
-From 16 peers on: the spread of fewer is not known well enough for so many tests.
-
-With 2 to 15 peers there is no such p, so the function must be out of all proportion: t at least four times the most of any peer, and
-above it by half of the rank's excess and by twice the floor; and the steps nearly prove it: z >= 2.5, excess twice the floor, slower
-in nine of ten steps. This is a rule of thumb, checked on healthy noisy fleets, not a level of significance.
+strength(r) = max over f of -ln P(T >= z(f,r)) - ln F, in nats, F functions looked at; Student's t with
+(n - 1) · (1 + max(…)² / (sd² / n))² degrees of freedom: the peers' scale counts as known (stats/README.md). 0 where t - usual is below
+the effect floor, or below half of the rank's excess.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
+
 import numpy as np
 
-from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.model.attribute import TRANSFER, WAITING
-from rankscope.diagnose.model.excess import Differences
-from rankscope.diagnose.stats.robust import benjamini_hochberg, robust_sd
+from rankscope.diagnose.model.excess import Differences, nats
+from rankscope.diagnose.stats.robust import robust_sd
 from rankscope.diagnose.stats.student import chance, combined_freedom
 from rankscope.probes.arrays import Bools, Floats, Ints
 
 _PEERS_LEAST = 16
-_Z_STEPS = 2.0
-_FEW_LEAST, _Z_FEW, _TIMES_FEW, _SLOWER_FEW = 2, 2.5, 4.0, 0.9
+_SPREAD_OF_FEW = 0.1
 _SCALE_FLOOR = 0.005
+_OF_EXCESS = 0.5
 _CELLS_MOST = 40_000_000
 _DEVICES = ("gpu", "memory")
 
 
-def odd_by_function(fleet: Fleet, roles: Ints, found: Differences, step_s: float) -> Bools:
-    """Which ranks (rows) are odd by a function, whether or not they are odd by their steps."""
-    hinted = np.isfinite(found.excess_s) & (found.z >= _Z_STEPS) & (found.excess_s >= found.floor_s)
-    hinted &= (found.steady_s >= limits.STEADY * found.excess_s) & (found.peer_count >= _FEW_LEAST)
-    few = found.peer_count < _PEERS_LEAST
-    hinted &= ~few | ((found.z >= _Z_FEW) & (found.excess_s >= 2 * found.floor_s) & (found.slower_share >= _SLOWER_FEW))
-    odd = np.zeros(len(hinted), dtype=bool)
-    if not hinted.any() or len(fleet.patterns) == 0:
-        return odd
-    seconds, error = _seconds(fleet)
-    freedom = np.maximum(np.isfinite(fleet.steps.seconds).sum(axis=1) - 1.0, 1.0)
-    for role in np.unique(roles[hinted]):
-        members = np.flatnonzero(roles == role)
-        if len(members) <= _PEERS_LEAST:
-            odd[members] = _out_of_proportion(
-                seconds[members], hinted[members], found.excess_s[members], found.floor_s[members]
-            )
-            continue
-        mine, rows = seconds[members], members[hinted[members]]
-        scale = np.maximum(robust_sd(mine, 0), _SCALE_FLOOR * step_s)
-        over = mine[hinted[members]] - np.median(mine, axis=0)
-        odd[rows] = _odd_rows(over, scale, error[rows], freedom[rows], found.floor_s[rows], mine.size)
-    return odd
+@dataclass(slots=True)
+class FunctionLevels:
+    """Seconds per step of every function on every rank of a fleet, read once and only where somebody asks."""
 
+    fleet: Fleet
+    roles: Ints
+    step_s: float
+    _table: tuple[Floats, Floats] | None = None
+    _usual: dict[int, tuple[Floats, Floats]] = field(default_factory=dict)  # of large roles
 
-def _out_of_proportion(seconds: Floats, hinted: Bools, excess_s: Floats, floor_s: Floats) -> Bools:
-    """`seconds`: ranks x functions of one small role."""
-    odd = np.zeros(len(seconds), dtype=bool)
-    for row in np.flatnonzero(hinted):
-        most = np.delete(seconds, row, axis=0).max(axis=0)
-        least = max(0.5 * float(excess_s[row]), 2 * float(floor_s[row]))
-        odd[row] = bool(((seconds[row] >= _TIMES_FEW * most) & (seconds[row] - most >= least)).any())
-    return odd
+    def strength(self, row: int, found: Differences, counted: Bools) -> float:
+        """Nats of one rank (row), beside the peers that are `counted`."""
+        peers = np.flatnonzero(counted & (self.roles == self.roles[row]))
+        peers = peers[peers != row]
+        if not len(peers) or not len(self.fleet.patterns):
+            return 0.0
+        if self._table is None:
+            self._table = _seconds(self.fleet)
+        seconds, error = self._table
+        usual, spread = self._level(peers, int(self.roles[row]))
+        over = seconds[row] - usual
+        scale, error = np.maximum(spread, _SCALE_FLOOR * self.step_s), error[row]
+        if self.fleet.patterns.sd_s is None and len(peers) < _PEERS_LEAST:
+            error = np.full(len(error), float(found.error_s[row]))
+        shown = over >= max(float(found.floor_s[row]), _OF_EXCESS * float(found.excess_s[row]))
+        if not shown.any():
+            return 0.0
+        steps = max(int(np.isfinite(self.fleet.steps.seconds[row]).sum()) - 1, 1)
+        freedom = combined_freedom(scale[shown], error[shown], np.full(int(shown.sum()), float(steps)))
+        p = chance(over[shown] / np.hypot(scale[shown], error[shown]), freedom)
+        return max(float(nats(p).max()) - float(np.log(seconds.shape[1])), 0.0)
 
-
-def _odd_rows(over: Floats, scale: Floats, error: Floats, freedom: Floats, floor_s: Floats, tests: int) -> Bools:
-    """`over`: ranks x functions, seconds above the median of the role; `error`: the standard errors of that, of `freedom` degrees."""
-    z = over / np.hypot(scale, error)
-    candidate = (z >= limits.Z_LEAST) & (over >= floor_s[:, None])
-    p = np.ones(z.shape)
-    if candidate.any():
-        p[candidate] = chance(z[candidate], combined_freedom(scale, error, freedom[:, None])[candidate])
-    passed = benjamini_hochberg(p.reshape(-1), tests).reshape(p.shape)
-    return np.asarray((passed & candidate).any(axis=1))
+    def _level(self, peers: Ints, role: int) -> tuple[Floats, Floats]:
+        """What these peers usually spend in each function, and how far they differ in it."""
+        assert self._table is not None
+        seconds = self._table[0]
+        if len(peers) < _PEERS_LEAST:
+            most = seconds[peers].max(axis=0)
+            return most, _SPREAD_OF_FEW * most
+        if role not in self._usual:
+            self._usual[role] = np.median(seconds[peers], axis=0), robust_sd(seconds[peers], 0)
+        return self._usual[role]
 
 
 def _seconds(fleet: Fleet) -> tuple[Floats, Floats]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rankscope.diagnose.fleet.model import Pipelines, Slots
 from rankscope.diagnose.model.excess import Differences
 from rankscope.diagnose.stats.onset import Onset
-from rankscope.probes.arrays import Floats, Ints
+from rankscope.probes.arrays import Bools, Floats, Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,7 @@ class Scene:
     roles: Ints
     step_s: float
     differences: Differences
-    compare: Callable[[Ints], Differences]  # of these ranks (rows) among themselves
+    compare: Callable[[Bools], Differences]  # with these ranks as peers
     onset: Onset | None
     busy_s: Floats  # per step: its length without the transfer
     pipelines: Pipelines | None = None

@@ -37,8 +37,10 @@ class UsualSpread:
     peers: Ints
 
 
-def usual_spread(own: Floats, roles: Ints, error_s: Floats, step_s: float) -> UsualSpread:
-    """`own`: ranks x steps, seconds; `error_s`: standard error of each rank's excess."""
+def usual_spread(own: Floats, roles: Ints, error_s: Floats, step_s: float, counted: Bools | None = None) -> UsualSpread:
+    """`own`: ranks x steps, seconds; `error_s`: standard error of each rank's excess; `counted`: who may serve as a peer."""
+    if counted is not None and not counted.all():
+        return _among(own, roles, error_s, step_s, counted)
     between, wander = np.full(len(own), np.nan), np.full(len(own), np.nan)
     values, peers = np.zeros(len(own), dtype=np.int64), np.zeros(len(own), dtype=np.int64)
     for role in np.unique(roles):
@@ -50,6 +52,33 @@ def usual_spread(own: Floats, roles: Ints, error_s: Floats, step_s: float) -> Us
         wander[members] = _wander(around)
         values[members] = known.sum() - known
         between[members] = _between(trimmed_mean(around), error_s[members], step_s)
+    return UsualSpread(between, wander, values, peers)
+
+
+def _among(own: Floats, roles: Ints, error_s: Floats, step_s: float, counted: Bools) -> UsualSpread:
+    """The same where only some may serve as peers: the others are put beside these, as one more each."""
+    whole = usual_spread(own, roles, error_s, step_s)
+    between, wander = whole.between_s.copy(), whole.wander_s.copy()
+    values, peers = whole.wander_values.copy(), whole.peers.copy()
+    for role in np.unique(roles[~counted]):
+        members = np.flatnonzero(roles == role)
+        usable = members[counted[members]]
+        if not len(usable):
+            continue
+        few = usual_spread(own[usable], np.zeros_like(usable), error_s[usable], step_s)
+        for column, part in ((between, few.between_s), (wander, few.wander_s)):
+            column[usable] = part
+        values[usable], peers[usable] = few.wander_values, few.peers
+        rest = members[~counted[members]]
+        if len(usable) > limits.PEERS_EXACT:
+            between[rest], wander[rest] = few.between_s[0], few.wander_s[0]
+            values[rest], peers[rest] = few.wander_values[0], len(usable)
+            continue
+        for row in rest:
+            beside = np.append(usable, row)
+            alone = usual_spread(own[beside], np.zeros_like(beside), error_s[beside], step_s)
+            between[row], wander[row] = alone.between_s[-1], alone.wander_s[-1]
+            values[row], peers[row] = alone.wander_values[-1], alone.peers[-1]
     return UsualSpread(between, wander, values, peers)
 
 

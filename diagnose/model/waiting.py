@@ -11,7 +11,7 @@ import warnings
 import numpy as np
 
 from rankscope.diagnose.stats.robust import peers_median, trimmed_mean
-from rankscope.probes.arrays import Floats, Ints
+from rankscope.probes.arrays import Bools, Floats, Ints
 
 
 def transfer(wait: Floats) -> Floats:
@@ -21,9 +21,9 @@ def transfer(wait: Floats) -> Floats:
         return np.asarray(np.nanmin(wait, axis=0), dtype=np.float64)
 
 
-def waited_for(wait: Floats, roles: Ints) -> Floats:
-    """Per rank, how much longer its peers stay in collectives than it does: seconds per step they wait for it."""
-    return trimmed_mean(peers_median(wait, roles) - wait)
+def waited_for(wait: Floats, roles: Ints, counted: Bools | None = None) -> Floats:
+    """Per rank, how much longer its peers (those `counted`) stay in collectives than it does: seconds per step they wait for it."""
+    return trimmed_mean(peers_median(wait, roles, counted) - wait)
 
 
 def least_waiter_share(wait: Floats) -> Floats:

@@ -8,7 +8,7 @@ import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.model.excess import unproven_ones
+from rankscope.diagnose.model.excess import strength, strength_of_many_steps
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.solve.no_steps import places
 from rankscope.diagnose.text import rank_list, seconds
@@ -56,7 +56,8 @@ def unproven(fleet: Fleet, scene: Scene) -> Note | None:
     found = scene.differences
     count = int(np.median(np.isfinite(scene.own).sum(axis=1)))
     big = (found.excess_s >= limits.UNKNOWN_SHARE * scene.step_s) & (count < limits.STEPS_FEW)
-    doubtful = big | unproven_ones(found)
+    least = limits.SCORE_LEAST + float(np.log(len(found.z)))
+    doubtful = big | ((strength_of_many_steps(found) >= least) & (strength(found) < least))
     if not doubtful.any():
         return None
     worst = float(np.max(found.excess_s[doubtful]))

@@ -148,7 +148,7 @@ def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, dr
     suspects.sort(key=lambda suspect: (suspect.cause in DESIGNED, -suspect.lost_seconds_per_step))
     status = "imbalance" if all(suspect.cause in DESIGNED for suspect in suspects) else "fault"
     if not suspects:
-        status, notes = nobody(fleet, reference is not None, scene, per_step, bool(len(odd.rows)), notes)
+        status, notes = nobody(fleet, reference is not None, scene, per_step, bool(odd.selection.unexplained), notes)
     return replace(
         draft,
         status=status,
@@ -161,7 +161,7 @@ def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, dr
 def _of_ranks(fleet: Fleet, odd: OddRanks) -> tuple[list[Suspect], list[Note]]:
     """Ranks that are slow in all of their steps, that were stopped for a while, and that are slow now and then."""
     scene = odd.scene
-    suspects, notes = rank_suspects(fleet, scene, odd.rows, odd.gained_s)
+    suspects, notes = rank_suspects(fleet, scene, odd.selection, odd.gained_s)
     paused = [pause for pause in pauses(fleet) if pause.rows[0] not in set(odd.rows.tolist())]
     # scene.step_s leaves the longest steps out.
     suspects += [suspect_from(fleet, pause, scene.step_s + pause.lost_s, _PAUSED) for pause in paused]

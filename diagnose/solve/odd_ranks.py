@@ -15,63 +15,47 @@ import numpy as np
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.job.heavy_stage import heavy_stages
-from rankscope.diagnose.hypotheses.rank.cpu import throttled
-from rankscope.diagnose.hypotheses.rank.suspects import convicted
+from rankscope.diagnose.hypotheses.rank.selection import Selection, select
 from rankscope.diagnose.model import slots
-from rankscope.diagnose.model.excess import Differences, odd_ones
-from rankscope.diagnose.model.function_tests import odd_by_function
 from rankscope.diagnose.model.replay import gain
 from rankscope.diagnose.model.scene import Scene
-from rankscope.diagnose.model.waiting import waited_for
-from rankscope.diagnose.solve.second_of_three import second_of_three
 from rankscope.diagnose.stats.robust import peers_median, trimmed_mean
 from rankscope.diagnose.text import rank_list, seconds
 from rankscope.diagnose.verdict.note import Note, NoteCode
-from rankscope.probes.arrays import Bools, Floats, Ints
+from rankscope.probes.arrays import Floats, Ints
 
 _WAITED = 0.5  # of its excess: for an odd rank the others wait as long at least
 
 
 @dataclass(frozen=True, slots=True)
 class OddRanks:
-    """Rows of the ranks that are suspects, the seconds per step that they cost together, and the scene with the differences that count."""
+    """What was admitted about single ranks, the seconds per step that it costs, and the scene with the differences that count."""
 
     scene: Scene
-    rows: Ints
+    selection: Selection
     gained_s: float
     notes: tuple[Note, ...]
+
+    @property
+    def rows(self) -> Ints:
+        return self.selection.rows
 
 
 def find_odd_ranks(fleet: Fleet, scene: Scene) -> OddRanks:
     """The ranks that are slower than their peers and waited for; why others that are odd are acquitted is said in the notes."""
-    untimed = fleet.timed and not np.nansum(scene.wait) > 0  # nobody timed the waiting
-
-    def waited_by(rows: Ints, found: Differences) -> Floats:
-        return found.excess_s if untimed else waited_for(scene.wait[rows], np.zeros_like(rows))
-
-    found = scene.differences
-    by_function = odd_by_function(fleet, scene.roles, found, scene.step_s)
-    odd = odd_ones(found) | by_function
-    waited = found.excess_s if untimed else waited_for(scene.wait, scene.roles)
-    free = odd & ~(waited >= _WAITED * found.excess_s)
-    notes = _acquitted(fleet, scene, free)
-    odd &= ~free
-    late = ~odd & (waited >= _WAITED * found.excess_s)
-    nearly = odd_ones(found, limits.Z_BESIDE) & late
-    ordered = throttled(fleet) & late & (found.z >= limits.Z_THROTTLED) & (found.excess_s >= found.floor_s)
-    odd |= convicted(fleet, scene, nearly, ordered, odd)
-    found, odd = second_of_three(found, odd, scene.roles, scene.compare, waited_by)
-    scene = replace(scene, differences=found)
-    rows, gained_s = _with_hidden(scene, odd, nearly)
-    rows, gained_s, more = _that_cost(fleet, scene, rows, gained_s, by_function)
-    return OddRanks(scene, rows, gained_s, (*notes, *more))
+    selection = select(fleet, scene)
+    scene = replace(scene, differences=selection.differences)
+    notes = _acquitted(fleet, scene, selection.idle)
+    rows, gained_s, more = _that_cost(fleet, scene, selection)
+    kept = tuple(each for each in selection.admitted if each.row in set(rows.tolist()))
+    return OddRanks(scene, replace(selection, admitted=kept), gained_s, (*notes, *more))
 
 
-def _acquitted(fleet: Fleet, scene: Scene, free: Bools) -> list[Note]:
-    """Why odd ranks for which nobody is seen to wait are not accused."""
-    untimed_s = _untimed(scene) if fleet.timed and free.any() else np.zeros(len(free))
+def _acquitted(fleet: Fleet, scene: Scene, free: Ints) -> list[Note]:
+    """Why ranks (rows) that are slower for sure and for which nobody is seen to wait are not accused."""
+    untimed_s = _untimed(scene) if fleet.timed and len(free) else np.zeros(len(scene.own))
     notes = []
-    for row in np.flatnonzero(free):
+    for row in free:
         partly = untimed_s[row] >= _WAITED * scene.differences.excess_s[row]
         code = NoteCode.UNTIMED if partly else NoteCode.NOT_WAITED_FOR
         why = "where these wait meanwhile was not timed" if partly else "they do not wait for it"
@@ -80,30 +64,16 @@ def _acquitted(fleet: Fleet, scene: Scene, free: Bools) -> list[Note]:
     return notes
 
 
-def _with_hidden(scene: Scene, odd: Bools, nearly: Bools) -> tuple[Ints, float]:
-    """The odd ranks, with those nearly odd where together they cost a floor more.
-
-    One that is slower on average but by jerks may hide what the others cost: beside them less evidence will do.
-    """
-    rows: Ints = np.flatnonzero(odd)
-    gained_s = _gained(scene, rows)
-    more: Ints = np.flatnonzero(odd | nearly)
-    if len(rows) and len(more) > len(rows):
-        together_s = _gained(scene, more)
-        if together_s - gained_s >= float(scene.differences.floor_s[more].min()):
-            return more, together_s
-    return rows, gained_s
-
-
-def _that_cost(
-    fleet: Fleet, scene: Scene, rows: Ints, gained_s: float, by_function: Bools
-) -> tuple[Ints, float, list[Note]]:
+def _that_cost(fleet: Fleet, scene: Scene, selection: Selection) -> tuple[Ints, float, list[Note]]:
     """The ranks without which the step were shorter by the floor; of a large fleet those that are slower in nearly every step."""
-    found = scene.differences
+    found, rows = scene.differences, selection.rows
+    gained_s = _gained(scene, rows)
     floor_s = float(found.floor_s[rows].min()) if len(rows) else 0.0
     if gained_s >= floor_s or gained_s + _hidden(fleet, scene, rows) >= floor_s:
         return rows, gained_s, []
-    sure = (found.slower_share >= limits.NEARLY_ALWAYS) | (by_function & (len(scene.own) > limits.PEERS_EXACT))
+    sure = (found.slower_share >= limits.NEARLY_ALWAYS) | (
+        selection.by_function & (len(scene.own) > limits.PEERS_EXACT)
+    )
     always: Ints = rows[sure[rows]]
     if len(scene.own) >= limits.FLEET and len(always):
         text = f"the step is hardly shorter without the suspects today: of {len(scene.own)} ranks some other one stalls in each"

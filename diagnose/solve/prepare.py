@@ -21,7 +21,7 @@ from rankscope.diagnose.stats.rhythm import Drift, find_drift
 from rankscope.diagnose.stats.robust import trimmed_mean
 from rankscope.diagnose.text import rank_list, seconds
 from rankscope.diagnose.verdict.note import Note, NoteCode
-from rankscope.probes.arrays import Bools, Floats, Ints
+from rankscope.probes.arrays import Bools, Floats
 
 
 def prepare(fleet: Fleet, per_step: Floats, paused: Sequence[ToldPause] = ()) -> tuple[Scene, list[Note]]:
@@ -39,10 +39,10 @@ def prepare(fleet: Fleet, per_step: Floats, paused: Sequence[ToldPause] = ()) ->
     least_s = 0.0 if fleet.timed else limits.EFFECT_SECONDS
     growing = drift is not None and drift.end_s > drift.begin_s
 
-    def compare(rows: Ints) -> Differences:
-        return differences(steps.own_s[rows], np.zeros_like(rows), step_s, first, least_s, growing)
+    def compare(counted: Bools) -> Differences:
+        return differences(steps.own_s, role, step_s, first, least_s, growing, counted)
 
-    found = differences(steps.own_s, role, step_s, first, least_s, growing)
+    found = compare(np.ones(len(role), dtype=bool))
     pipelines = fleet.pipelines if fleet.timed else find_pipelines(fleet, role)
     pipelines = None if pipelines is None else pipelines.since(first)
     stays = None if fleet.slots is None else fleet.slots.since(first)

@@ -1,10 +1,10 @@
-"""Robust location, scale and error, and the control of false discoveries.
+"""Robust location, scale and error.
 
 median, robust_sd   a value is called x, its group's median m:  robust_sd = 1.4826 · median |x - m|
 trimmed_mean        mean of what is left when 10 % of the values at either end are left out
 trimmed_error       winsorised sd / (kept share · sqrt(n_eff)),  n_eff = n (1 - rho) / (1 + rho),  rho = lag-1 autocorrelation
 trimmed_freedom     h (1 - rho) / (1 + rho) - 1, at least 1,  h = number of values kept: the error's degrees of freedom
-Yuen 1974; Kendall 1954 (bias of rho); Benjamini & Hochberg 1995.
+Yuen 1974; Kendall 1954 (bias of rho).
 """
 
 from __future__ import annotations
@@ -129,32 +129,21 @@ def trimmed(values: Floats, trim: float = TRIM) -> tuple[Floats, Ints, Ints]:
     return ordered, cut, count - cut
 
 
-def benjamini_hochberg(p: Floats, tests: int = 0) -> Bools:
-    """Which of these hypotheses are rejected at the false-discovery rate q: the k smallest of m, k the greatest with p_(k) <= q k / m.
+def peers_median(values: Floats, groups: Ints, counted: Bools | None = None) -> Floats:
+    """For each row the median, per column, of the other rows of its group. In large groups the row itself is not left out.
 
-    `tests`: m, where p is only a part of what was tested. A p above q is never rejected, so only the small ones are sorted: the cost
-    does not grow with millions of tests.
+    `counted`: rows that may serve as peers; in a group in which none of the others may, all do.
     """
-    small = np.flatnonzero(p <= limits.FALSE_DISCOVERY_RATE)
-    rejected = np.zeros(len(p), dtype=np.bool_)
-    if len(small):
-        order = small[np.argsort(p[small], kind="stable")]
-        bounds = limits.FALSE_DISCOVERY_RATE * np.arange(1, len(order) + 1) / max(tests, len(p))
-        passed = np.flatnonzero(p[order] <= bounds)
-        rejected[order[: passed[-1] + 1 if len(passed) else 0]] = True
-    return rejected
-
-
-def peers_median(values: Floats, groups: Ints) -> Floats:
-    """For each row the median, per column, of the other rows of its group. In large groups the row itself is not left out."""
     result = np.full_like(values, np.nan)
     for group in np.unique(groups):
         members = np.flatnonzero(groups == group)
         if len(members) < 2:
             continue
-        if len(members) > limits.PEERS_EXACT:
-            result[members] = nan_median(values[members], 0)
+        usable = members if counted is None else members[counted[members]]
+        if len(usable) > limits.PEERS_EXACT:
+            result[members] = nan_median(values[usable], 0)
             continue
-        for position, member in enumerate(members):
-            result[member] = nan_median(values[np.delete(members, position)], 0)
+        for member in members:
+            others = usable[usable != member]
+            result[member] = nan_median(values[others if len(others) else members[members != member]], 0)
     return result

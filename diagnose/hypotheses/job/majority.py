@@ -9,17 +9,16 @@ If all grew it is everybody: slow_everywhere.py.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.hypotheses.rank.selection import explain
 from rankscope.diagnose.hypotheses.rank.suspects import rank_suspects
 from rankscope.diagnose.model.replay import gain
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.past.baseline import Reference
-from rankscope.diagnose.stats.robust import nan_median, trimmed_mean
+from rankscope.diagnose.stats.robust import trimmed_mean
 from rankscope.diagnose.text import rank_list
 from rankscope.diagnose.verdict.contract import Suspect
 from rankscope.diagnose.verdict.note import Note, NoteCode
@@ -50,31 +49,12 @@ def majority_suspects(fleet: Fleet, scene: Scene, reference: Reference) -> tuple
     rows = grown_ranks(fleet, scene, reference)
     if len(rows) == 0:
         return [], []
+    selection = explain(fleet, scene, rows)
+    rows = selection.rows
     gained = gain(scene.own, scene.roles, rows, scene.pipelines, scene.busy_s)
-    if gained < float(scene.differences.floor_s[rows].min()):
-        return [], []
-    found = scene.differences
-    peers = found.peers_own_s.copy()
-    z = found.z.copy()
-    count = found.peer_count.copy()
-    innocent = np.ones(len(scene.own), dtype=bool)
-    innocent[rows] = False
-    for role in np.unique(scene.roles[rows]):
-        mine = scene.roles == role
-        level = found.own_s[mine & innocent]
-        peers[mine] = float(nan_median(level, 0))
-        count[mine] = len(level)
-    excess = found.own_s - peers
-    scale = np.sqrt(
-        (limits.SCALE_FLOOR_FEW * scene.step_s) ** 2 + np.where(np.isfinite(found.error_s), found.error_s, 0) ** 2
-    )
-    z[rows] = (excess / scale)[rows]
-    clear = (z[rows] >= limits.Z_LEAST) & (excess[rows] >= found.floor_s[rows])
-    rows = rows[clear]
-    if len(rows) == 0:
+    if not len(rows) or gained < float(selection.differences.floor_s[rows].min()):
         return [], []
     numbers = tuple(sorted(int(number) for number in fleet.ranks.number[rows]))
     text = f"{rank_list(numbers)}: slower than in the baseline, the other ranks are not; compared with these"
-    better = replace(found, peers_own_s=peers, excess_s=excess, z=z, peer_count=count)
-    suspects, notes = rank_suspects(fleet, replace(scene, differences=better), rows, gained)
+    suspects, notes = rank_suspects(fleet, scene, selection, gained)
     return suspects, [Note(NoteCode.MAJORITY, text), *notes]

@@ -18,8 +18,9 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.labels import Holders, Labels
 from rankscope.diagnose.fleet.model import Fleet, Patterns, Ranks, Steps
 from rankscope.diagnose.fleet.stacks import Stacks
+from rankscope.diagnose.hypotheses.rank.selection import explain
 from rankscope.diagnose.hypotheses.rank.suspects import rank_suspects
-from rankscope.diagnose.model.excess import differences, odd_ones
+from rankscope.diagnose.model.excess import Differences, differences
 from rankscope.diagnose.model.replay import shrink
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.past.baseline import Reference
@@ -27,7 +28,7 @@ from rankscope.diagnose.stats.robust import trimmed_mean
 from rankscope.diagnose.text import rank_list
 from rankscope.diagnose.verdict.contract import Suspect
 from rankscope.diagnose.verdict.note import Note, NoteCode
-from rankscope.probes.arrays import Floats, Ints
+from rankscope.probes.arrays import Bools, Floats, Ints
 
 _RANKS_MOST = 4096
 _Table = TypeVar("_Table", Ranks, Patterns)
@@ -40,9 +41,21 @@ def past_suspects(fleet: Fleet, scene: Scene, reference: Reference) -> tuple[lis
         return [], []
     extended, roles = _extended(fleet, scene.roles, reference.fleets, rows)
     first = fleet.steps.count - scene.own.shape[1]
-    found = differences(extended.steps.own_s, roles, scene.step_s, first, 0.0 if fleet.timed else limits.EFFECT_SECONDS)
-    odd = np.flatnonzero(odd_ones(found))
-    odd = odd[np.isin(odd, rows)]
+    least_s = 0.0 if fleet.timed else limits.EFFECT_SECONDS
+
+    def compare(counted: Bools) -> Differences:
+        return differences(extended.steps.own_s, roles, scene.step_s, first, least_s, False, counted)
+
+    view = replace(
+        scene,
+        own=extended.steps.own_s[:, first:],
+        wait=extended.steps.wait_s[:, first:],
+        roles=roles,
+        compare=compare,
+        slots=None,
+    )
+    selection = explain(extended, view, rows)
+    odd, found = selection.rows, selection.differences
     if len(odd) == 0:
         return [], []
     before = np.array([reference.own[int(number)] for number in fleet.ranks.number[odd]])
@@ -51,17 +64,9 @@ def past_suspects(fleet: Fleet, scene: Scene, reference: Reference) -> tuple[lis
     gained = shrink(scene.own, better, scene.pipelines, scene.busy_s)
     if gained < float(found.floor_s[odd].min()):
         return [], []
-    view = replace(
-        scene,
-        own=extended.steps.own_s[:, first:],
-        wait=extended.steps.wait_s[:, first:],
-        roles=roles,
-        differences=found,
-        slots=None,
-    )
     numbers = tuple(sorted(int(number) for number in fleet.ranks.number[odd]))
     text = f"{rank_list(numbers)}: compared with the past ('peers' are earlier windows), because no rank does the same work"
-    suspects, notes = rank_suspects(extended, view, odd, gained)
+    suspects, notes = rank_suspects(extended, view, selection, gained)
     return suspects, [Note(NoteCode.OWN_PAST, text), *notes]
 
 

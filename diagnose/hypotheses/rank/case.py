@@ -23,6 +23,7 @@ class Case:
     """Facts about one odd rank, all as means over the rank's steps in the whole window.
 
     excess_s: how much longer than its peers the rank is busy per step, by its patterns (by its steps where it has none).
+    in_window_s: the same by its steps, a plain mean over the whole window, as patterns are; the judged part may be its later one only.
     """
 
     fleet: Fleet
@@ -32,6 +33,7 @@ class Case:
     steps: int
     own_s: float
     excess_s: float
+    in_window_s: float
     sched_excess_s: float
     io_excess_s: float
     sync_excess_s: float
@@ -95,6 +97,7 @@ def case_of(fleet: Fleet, scene: Scene, profiles: Profiles, row: int, suspects: 
     functions = profiles.functions(row, peers)
     own = float(np.nan_to_num(np.nanmean(steps.own_s[row]))) if np.isfinite(steps.own_s[row]).any() else 0.0
     by_steps = excess(steps.own_s)
+    gap = steps.own_s[row] - nan_median(steps.own_s[sampled], 0)
     by_patterns = sum(function.excess_s for function in functions)
     whole = by_patterns if by_patterns >= 0.5 * by_steps else max(by_steps, by_patterns)
     python: Located | None = profiles.locate(row, peers, ("python",), max(whole, 0.0) / own if own > 0 else 0.0)
@@ -106,6 +109,7 @@ def case_of(fleet: Fleet, scene: Scene, profiles: Profiles, row: int, suspects: 
         steps=int(np.isfinite(steps.seconds[row]).sum()),
         own_s=own,
         excess_s=whole,
+        in_window_s=float(np.nan_to_num(np.nanmean(gap))) if np.isfinite(gap).any() else 0.0,
         sched_excess_s=excess(steps.sched_s),
         io_excess_s=excess(steps.io_s),
         sync_excess_s=excess(steps.sync_s),

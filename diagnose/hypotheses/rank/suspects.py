@@ -14,11 +14,11 @@ import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, GUESS, Hypothesis, instances_of, suspect_from
-from rankscope.diagnose.hypotheses.rank.case import Case, case_of, innocent_peers
+from rankscope.diagnose.hypotheses.hypothesis import Hypothesis, instances_of, suspect_from
+from rankscope.diagnose.hypotheses.rank.case import Case, innocent_peers
 from rankscope.diagnose.hypotheses.rank.contrary_evidence import weighed
-from rankscope.diagnose.hypotheses.rank.table import charges
-from rankscope.diagnose.model.attribute import Profiles, sample
+from rankscope.diagnose.hypotheses.rank.selection import Admitted, Selection, Unexplained, cannot_be_told
+from rankscope.diagnose.model.attribute import sample
 from rankscope.diagnose.model.busy_host import takers
 from rankscope.diagnose.model.pattern_distance import distance_evidence
 from rankscope.diagnose.model.replay import share_out
@@ -29,72 +29,45 @@ from rankscope.diagnose.stats.robust import nan_median, trimmed_mean
 from rankscope.diagnose.text import seconds
 from rankscope.diagnose.verdict.contract import DEVICES, Evidence, Instance, Suspect
 from rankscope.diagnose.verdict.note import Note, NoteCode
-from rankscope.probes.arrays import Bools, Ints
+from rankscope.probes.arrays import Ints
 
 _ALIKE = 0.4  # of the largest loss: ranks of one host that lose as much for the same reason are one suspect
 
 
 @dataclass(frozen=True, slots=True)
-class _Admitted:
+class _Charged:
     """One hypothesis about one rank (row) that stands: its part of the lost time, and of the rank's excess."""
 
     row: int
     lost_s: float
     found: Hypothesis
     explained: float  # 0..1
+    score: float
 
 
-def convicted(fleet: Fleet, scene: Scene, nearly: Bools, ordered: Bools, odd: Bools) -> Bools:
-    """Which of the ranks that are nearly odd (`nearly`) a counter convicts of at least half of their excess; of those that were
-    throttled (`ordered`) only the count of their quota does."""
-    asked = nearly | ordered
-    result = np.zeros(len(asked), dtype=bool)
-    if not asked.any():
-        return result
-    profiles = Profiles(fleet)
-    for row in np.flatnonzero(asked)[: limits.SUSPECTS_EXAMINED]:
-        case = case_of(fleet, scene, profiles, int(row), np.flatnonzero(odd | asked))
-        first = next(iter(charges(case)), None)
-        result[row] = (
-            first is not None
-            and first.component != "workload"
-            and (nearly[row] or first.cause == "quota")
-            and first.support >= CONVICTED
-            and first.lost_s >= limits.HOLDS_LEAST * max(case.excess_s, float(scene.differences.excess_s[row]))
+def rank_suspects(fleet: Fleet, scene: Scene, selection: Selection, gained: float) -> tuple[list[Suspect], list[Note]]:
+    """Suspects for what was admitted, which costs `gained` seconds per step together; notes on the ranks that are slow and unexplained."""
+    notes = [_not_accused(fleet, each) for each in selection.unexplained]
+    weights = np.array([each.part * float(selection.differences.excess_s[each.row]) for each in selection.admitted])
+    charged = [
+        _Charged(
+            each.row,
+            lost_s,
+            _weighed(each, selection),
+            min(each.found.lost_s / max(each.whole_s, 1e-12), 1.0),
+            each.score,
         )
-    return result
-
-
-def rank_suspects(fleet: Fleet, scene: Scene, rows: Ints, gained: float) -> tuple[list[Suspect], list[Note]]:
-    """Suspects for the odd ranks (`rows`), which cost `gained` seconds per step together.
-
-    A rank whose patterns do not show the excess that its steps show is not accused: a note says so.
-    """
-    if len(rows) == 0:
-        return [], []
-    notes: list[Note] = []
-    lost = share_out(gained, scene.differences.excess_s[rows])
-    if len(rows) > limits.SUSPECTS_EXAMINED:
-        text = f"{len(rows)} ranks are slower than their peers; the worst {limits.SUSPECTS_EXAMINED} were examined"
+        for each, lost_s in zip(selection.admitted, share_out(gained, weights).tolist(), strict=True)
+    ]
+    rows = selection.rows
+    if len(rows) >= limits.SUSPECTS_EXAMINED:
+        text = f"at least {len(rows)} ranks are slower than their peers; the worst {limits.SUSPECTS_EXAMINED} were examined"
         notes.append(Note(NoteCode.WORST_ONLY, text))
-        worst = np.argsort(-lost)[: limits.SUSPECTS_EXAMINED]
-        rows, lost = rows[worst], lost[worst]
-    profiles = Profiles(fleet)
-    admitted: list[_Admitted] = []
-    for row, lost_s in zip(rows.tolist(), lost.tolist(), strict=True):
-        case = case_of(fleet, scene, profiles, row, rows)
-        made = charges(case)
-        if (why := _not_accused(case, scene, made)) is not None:
-            notes.append(why)
-        else:
-            admitted += _admitted(case, scene, made, lost_s)
-    return _merged(fleet, scene, admitted), notes
+    return _merged(fleet, replace(scene, differences=selection.differences), charged), notes
 
 
-def _expected_s(case: Case, scene: Scene) -> float:
-    """The rank's excess by its steps, as a mean over the whole window: the scene may be its later part only, patterns never are."""
-    share = int(scene.own.shape[1]) / max(case.fleet.steps.count, 1)
-    return float(scene.differences.excess_s[case.rank]) * share
+def _weighed(each: Admitted, selection: Selection) -> Hypothesis:
+    return weighed(each.case, each.found, each.others, selection.differences, each.whole_s)
 
 
 def _busy_host(case: Case, excess_s: float) -> Note | None:
@@ -110,53 +83,24 @@ def _busy_host(case: Case, excess_s: float) -> Note | None:
     return Note(NoteCode.HOST_BUSY, text)
 
 
-def _not_accused(case: Case, scene: Scene, made: Sequence[Hypothesis]) -> Note | None:
-    """Why a rank that is odd is not accused, if it is not."""
-    who = f"rank {int(case.fleet.ranks.number[case.rank])}"
-    if not made or made[0].lost_s < limits.CONFIRMED_LEAST * _expected_s(case, scene):
-        excess = seconds(float(scene.differences.excess_s[case.rank]))
-        text = f"{who} seems {excess} per step slower than its peers, but no function of it is: not accused"
-        return Note(NoteCode.NO_FUNCTION, text)
-    if made[0].component == "workload" and made[0].support <= GUESS and len(case.peers) < 3:
-        if (busy := _busy_host(case, made[0].lost_s)) is not None:
+def _not_accused(fleet: Fleet, each: Unexplained) -> Note:
+    """Why a rank that is slower for sure is not accused."""
+    who, made = f"rank {int(fleet.ranks.number[each.case.rank])}", each.made
+    if made and cannot_be_told(made[0], each.case):
+        if (busy := _busy_host(each.case, made[0].lost_s)) is not None:
             return busy
         text = (
             f"{who} is slower than its peers in every function: not accused, with so few peers "
             "only earlier windows (--baseline) could tell why"
         )
         return Note(NoteCode.FEW_PEERS, text)
-    return None
+    text = f"{who} seems {seconds(each.excess_s)} per step slower than its peers, but no function of it is: not accused"
+    return Note(NoteCode.NO_FUNCTION, text)
 
 
-def _admitted(case: Case, scene: Scene, made: Sequence[Hypothesis], lost_s: float) -> list[_Admitted]:
-    """What stands of the hypotheses about one rank, strongest first, each with its part of the rank's `lost_s`."""
-    first, whole = made[0], max(_expected_s(case, scene), made[0].lost_s, 1e-9)
-    kept, total = [first], first.lost_s
-    for each in made[1:]:
-        # Two that together explain more than there is are about the same time: the stronger has it.
-        new_s = each.lost_s - (first.computing_s if each.component == "python" else 0.0)
-        fits = total + each.lost_s <= limits.CHARGES_TOGETHER * whole
-        if fits and new_s >= limits.CHARGE_LEAST * whole and _is_another(first, each):
-            kept.append(each)
-            total += each.lost_s
-    result = []
-    for position, each in enumerate(kept):
-        part = lost_s * each.lost_s / max(total, whole if position else total, 1e-9)
-        if position == 0 or part >= float(scene.differences.floor_s[case.rank]):
-            others = [other for other in made if other is not each]
-            said = weighed(case, each, others, scene.differences, whole)
-            result.append(_Admitted(case.rank, part, said, min(each.lost_s / whole, 1.0)))
-    return result
-
-
-def _is_another(first: Hypothesis, second: Hypothesis) -> bool:
-    """Whether two are about different time: imbalance is only what nothing else explains."""
-    return second.component not in (first.component, "workload")
-
-
-def _merged(fleet: Fleet, scene: Scene, admitted: Sequence[_Admitted]) -> list[Suspect]:
+def _merged(fleet: Fleet, scene: Scene, admitted: Sequence[_Charged]) -> list[Suspect]:
     """One suspect for ranks of one host with the same cause in the same place, if they suffer about equally."""
-    groups: list[list[_Admitted]] = []
+    groups: list[list[_Charged]] = []
     for each in sorted(admitted, key=lambda one: -one.lost_s):
         for group in groups:
             if _is_same(group[0].found, each.found) and each.lost_s >= _ALIKE * group[0].lost_s:
@@ -177,7 +121,7 @@ def _is_same(one: Hypothesis, other: Hypothesis) -> bool:
     )
 
 
-def _suspect(fleet: Fleet, scene: Scene, group: Sequence[_Admitted], accused: Ints) -> Suspect:
+def _suspect(fleet: Fleet, scene: Scene, group: Sequence[_Charged], accused: Ints) -> Suspect:
     first = group[0]
     z = float(scene.differences.z[first.row])
     # Doubt of the difference itself, of its attribution, and of its reason.
@@ -207,7 +151,7 @@ def _behaviour(fleet: Fleet, scene: Scene, row: int, accused: Ints) -> tuple[Evi
     )  # fmt: skip
 
 
-def _instances(group: Sequence[_Admitted]) -> tuple[Instance, ...]:
+def _instances(group: Sequence[_Charged]) -> tuple[Instance, ...]:
     """The devices of all ranks of a suspect, that of the first one first. What is no device is the first one's."""
     told = group if group[0].found.component in DEVICES else group[:1]
     return tuple(dict.fromkeys(one for each in told for one in instances_of(each.found)))

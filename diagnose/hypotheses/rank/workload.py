@@ -127,7 +127,7 @@ def _more_cpu(case: Case, found: Located) -> Iterator[Hypothesis]:
         return
     steps = max(case.steps, 1)
     yield case.charge(
-        "workload", "data-imbalance", found.excess_s + (own - mine.expected) / steps, _ALL_OF_MODEL,
+        "workload", "data-imbalance", found.excess_s, _ALL_OF_MODEL,
         (Evidence("stacks", f"time in {found.function.name}", found.own_s, found.peers_s, "s/step", len(case.peers)),
          Evidence("scheduler", "CPU time of all else", own / steps, mine.expected / steps, "s/step", len(peers))),
         "All that this rank does takes longer: compare its batch shapes and sequence lengths with its peers'.",

@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from rankscope.diagnose import limits
+from rankscope.diagnose.model.excess import Differences, strength
 from rankscope.diagnose.verdict.contract import Verdict
 from rankscope.diagnose.verdict.note import NoteCode
 from rankscope.observer.window.folder import Window
@@ -321,3 +323,8 @@ def stopped(rank: int, **more: Any) -> Job:
         job.ranks_columns[each] = {"last_progress_s": 8.0, "in_collective_s": 7.9}
     job.ranks_columns[rank] = {"state": "stopped", "stopped_s": 8.1, "last_progress_s": 8.2}
     return job
+
+
+def sure(found: Differences) -> list[int]:
+    """Rows whose steps alone would have them accused, whatever the reason."""
+    return np.flatnonzero(strength(found) >= limits.SCORE_LEAST + np.log(len(found.z))).tolist()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from builders import BUSY, Job, build, columns
+from builders import BUSY, Job, build, columns, sure
 from scipy import stats
 
+from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.gather import gather
-from rankscope.diagnose.model.excess import Differences, differences, odd_ones, unproven_ones
+from rankscope.diagnose.model.excess import Differences, differences, strength, strength_of_many_steps
 from rankscope.diagnose.solve.judge import judge
 from rankscope.diagnose.stats.robust import trimmed_freedom
 from rankscope.diagnose.stats.student import chance, combined_freedom
@@ -45,9 +46,8 @@ def test_five_noisy_steps_accuse_fewer_healthy_ranks_than_the_normal_distributio
     students = normal = 0
     for _ in range(400):
         found = noisy(rng, ranks=2, steps=5)
-        students += bool(odd_ones(found).any())
-        least = stats.norm.sf(found.z) <= 0.01 / 2
-        normal += bool((least & (found.z >= 4) & (found.excess_s >= found.floor_s)).any())
+        students += bool(sure(found))
+        normal += bool((strength_of_many_steps(found) >= limits.SCORE_LEAST + np.log(2)).any())
     assert 0 < students < 0.8 * normal
 
 
@@ -55,7 +55,7 @@ def test_a_rank_that_is_clear_in_five_steps_is_still_odd() -> None:
     # GIVEN steps that hardly vary: what counts is how far healthy ranks differ, and that is known
     found = noisy(np.random.default_rng(5), ranks=8, steps=5, noise=0.01, more=0.2)
     assert found.freedom[0] > 50
-    assert np.flatnonzero(odd_ones(found)).tolist() == [0]
+    assert sure(found) == [0]
 
 
 def test_a_z_above_four_from_three_kept_values_proves_nothing() -> None:
@@ -64,10 +64,8 @@ def test_a_z_above_four_from_three_kept_values_proves_nothing() -> None:
     found = differences(np.stack([10 + gap, np.full(5, 10.0)]), np.zeros(2, dtype=np.int64), 1.0)
     assert found.z[0] >= 4 and found.freedom[0] < 3
     assert found.excess_s[0] >= found.floor_s[0] and found.steady_s[0] >= 0.3 * found.excess_s[0]
-    # THEN the normal distribution is sure (p = 3e-5 at most), and Student's is not
-    assert not odd_ones(found).any()
-    # AND that is neither a fault nor health
-    assert unproven_ones(found).tolist() == [True, False]
+    # THEN the normal distribution is sure (p = 3e-5 at most), and Student's is not: neither a fault nor health
+    assert strength_of_many_steps(found)[0] > limits.SCORE_LEAST > strength(found)[0]
 
 
 def test_what_few_steps_do_not_prove_is_unknown_and_not_healthy() -> None:
@@ -84,7 +82,7 @@ def test_what_few_steps_do_not_prove_is_unknown_and_not_healthy() -> None:
         fleet = gather([columns(window, "steps", rows)])
         step_s = float(np.nanmedian(fleet.steps.seconds))
         found = differences(fleet.steps.own_s, np.zeros(2, dtype=np.int64), step_s)
-        if unproven_ones(found)[1]:
+        if strength_of_many_steps(found)[1] >= limits.SCORE_LEAST + np.log(2) > strength(found)[1]:
             unproven += 1
             verdict = judge(fleet)
             assert verdict.status != "healthy"

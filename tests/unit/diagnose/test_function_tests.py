@@ -8,15 +8,24 @@ import pytest
 from builders import Job, build, columns
 from test_wandering_noise import wandering
 
+from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.gather import gather
+from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.roles import roles
-from rankscope.diagnose.model.excess import differences, odd_ones
-from rankscope.diagnose.model.function_tests import odd_by_function
+from rankscope.diagnose.model.excess import Differences, differences
+from rankscope.diagnose.model.function_tests import FunctionLevels
 from rankscope.diagnose.model.pattern_distance import most_unlike
 from rankscope.diagnose.solve.judge import judge
 from rankscope.observer.window.folder import Window
 
 RANKS, STEPS = 101, 31
+
+
+def by_function(fleet: Fleet, found: Differences, step_s: float) -> list[int]:
+    """Rows that single functions would have accused."""
+    levels, everybody = FunctionLevels(fleet, roles(fleet), step_s), np.ones(len(fleet.ranks), dtype=bool)
+    strong = [levels.strength(row, found, everybody) for row in range(len(fleet.ranks))]
+    return np.flatnonzero(np.array(strong) >= limits.SCORE_LEAST + np.log(len(strong))).tolist()
 
 
 def noisy(seed: int, extra: float, culprit: int = 7) -> Window:
@@ -46,10 +55,10 @@ def test_a_function_that_is_odd_convicts_where_noisy_steps_only_hint(seed: int) 
     fleet = gather([noisy(seed, 0.045)])
     step_s = float(np.nanmedian(fleet.steps.seconds))
     found = differences(fleet.steps.own_s, roles(fleet), step_s)
-    odd = odd_by_function(fleet, roles(fleet), found, step_s)
-    assert np.flatnonzero(odd).tolist() in ([7], [])  # [] where the steps do not even hint
+    odd = by_function(fleet, found, step_s)
+    assert odd == [7]
     suspects = judge(fleet).suspects
-    assert [s.ranks for s in suspects] == ([(7,)] if odd.any() or odd_ones(found).any() else [])
+    assert [s.ranks for s in suspects] == ([(7,)] if found.z[7] >= 2 else [])  # the steps must hint at least
 
 
 def test_most_culprits_are_found() -> None:
@@ -69,12 +78,11 @@ def test_few_ranks_need_a_function_out_of_all_proportion(seed: int) -> None:
     fleet = gather([wandering(job, 0.25, 0.8)])
     step_s = float(np.nanmedian(fleet.steps.seconds))
     found = differences(fleet.steps.own_s, roles(fleet), step_s)
-    odd = odd_ones(found) | odd_by_function(fleet, roles(fleet), found, step_s)
-    assert np.flatnonzero(odd).tolist() in ([2], [])
+    assert by_function(fleet, found, step_s) in ([2], [])
     # AND where nothing is out of proportion, nobody is odd
     healthy = gather([wandering(Job(ranks=4, steps=25, seed=seed), 0.25, 0.8)])
     found = differences(healthy.steps.own_s, roles(healthy), step_s)
-    assert not odd_by_function(healthy, roles(healthy), found, step_s).any()
+    assert by_function(healthy, found, step_s) == []
 
 
 def test_eroicas_distance_stands_beside_our_own_tests() -> None:

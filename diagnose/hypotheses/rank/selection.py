@@ -1,0 +1,274 @@
+"""Which ranks are to blame, and for what: hypotheses are admitted one after the other, and who is explained judges nobody any more.
+
+score(h, r) = B(r) · (1 - (1 - d/E)²) - m(h, r) + w(h) - ln N                                                   in nats
+d   the seconds that h explains of the excess E, at most E
+B   how strongly rank r is slower than its unexplained peers: the larger of strength by whole steps (model/excess.py) and by single
+    functions (model/function_tests.py); that counts where the steps say the same, though they cannot prove it (z >= 2)
+m   misfit (1 - d/E)² / (2 · 0.15²), d unbounded: functions are sampled, so that it is known to 15 %
+w   witness ln(s / (1 - s)): s the support of h, how often such evidence is right (hypotheses/hypothesis.py)
+N   ranks that were looked at, times the steps at which the part that is judged might have begun, where it was sought
+
+1. Admit who has a score of `limits.SCORE_LEAST`: of a small role the best one alone, because it was a part of the others' reference.
+   Take it out of the reference, and ask again, until nobody passes.
+2. Ask each of them again, beside those that are left. Of one rank several hypotheses are admitted in turn, each on what the ones before
+   leave of its excess, E' = E - d, known to √(σ² + (0.15 d)²).
+
+A rank is asked only if its excess is above the effect floor and its peers wait for it: half of its excess at least.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rankscope.diagnose import limits
+from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.hypotheses.hypothesis import GUESS, ORDERED, Hypothesis, log_odds
+from rankscope.diagnose.hypotheses.rank.case import Case, case_of
+from rankscope.diagnose.hypotheses.rank.cpu import throttled
+from rankscope.diagnose.hypotheses.rank.table import charges
+from rankscope.diagnose.model.attribute import Profiles
+from rankscope.diagnose.model.excess import Differences, nats, strength
+from rankscope.diagnose.model.function_tests import FunctionLevels
+from rankscope.diagnose.model.scene import Scene
+from rankscope.diagnose.model.waiting import waited_for
+from rankscope.diagnose.stats.student import chance
+from rankscope.probes.arrays import Bools, Floats, Ints
+
+_MISFIT, _COUNTED = 0.15, 0.05
+_WAITED = 0.5
+_Z_STEPS = 2.0
+_SMALL_ROLE = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """One hypothesis that stands: of the rank's excess it explains `part` (0..1); `others` were weighed against it."""
+
+    case: Case
+    found: Hypothesis
+    part: float
+    score: float
+    whole_s: float  # the rank's excess as a mean over the whole window
+    others: tuple[Hypothesis, ...]
+
+    @property
+    def row(self) -> int:
+        return self.case.rank
+
+
+@dataclass(frozen=True, slots=True)
+class Unexplained:
+    """A rank that is slower than its peers for sure, and why it is not accused."""
+
+    case: Case
+    made: tuple[Hypothesis, ...]
+    excess_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """`differences`: every rank beside those that are neither accused nor unexplained. `idle`: rows for which nobody waits.
+    `by_function`: who would be accused by a single function."""
+
+    differences: Differences
+    admitted: tuple[Admitted, ...]
+    unexplained: tuple[Unexplained, ...]
+    idle: Ints
+    by_function: Bools
+
+    @property
+    def rows(self) -> Ints:
+        return np.array(sorted({each.row for each in self.admitted}), dtype=np.int64)
+
+
+def select(fleet: Fleet, scene: Scene) -> Selection:
+    """The hypotheses about single ranks that stand, and the ranks for which none does."""
+    asking = _Asking(fleet, scene)
+    while chosen := asking.one_round():
+        asking.leave_out(chosen)
+    return asking.again(np.flatnonzero(~asking.counted))
+
+
+def explain(fleet: Fleet, scene: Scene, rows: Ints) -> Selection:
+    """The same where it is known who is to be explained (`rows`), beside the others, and that the job waits for them."""
+    asking = _Asking(fleet, scene, waited=True)
+    asking.leave_out(rows.tolist())
+    return asking.again(rows)
+
+
+@dataclass(slots=True)
+class _Asking:
+    fleet: Fleet
+    scene: Scene
+    waited: bool = False
+    counted: Bools = field(init=False)
+    found: Differences = field(init=False)
+    strength: Floats = field(init=False)
+    by_function: Bools = field(init=False)
+    _levels: FunctionLevels = field(init=False)
+    _profiles: Profiles = field(init=False)
+    _ordered: Bools = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.counted = np.ones(len(self.scene.own), dtype=bool)
+        self.by_function = np.zeros(len(self.scene.own), dtype=bool)
+        self._levels = FunctionLevels(self.fleet, self.scene.roles, self.scene.step_s)
+        self._profiles = Profiles(self.fleet)
+        self._ordered = throttled(self.fleet)
+        self._compare()
+
+    def leave_out(self, rows: list[int]) -> None:
+        """These are no reference any more."""
+        self.counted[rows] = False
+        self._compare()
+
+    def one_round(self) -> list[int]:
+        """Rows whose best hypothesis passes, or that are slow for sure and unexplained: one of each small role, all of large ones."""
+        scores: dict[int, float] = {}
+        for row in self._candidates():
+            case, made = self._asked(row)
+            stands = next(self._in_turn(case, made), None)
+            if stands is not None:
+                scores[row] = stands.score
+            elif self._no_reason(case, made) is not None:
+                scores[row] = limits.SCORE_LEAST
+        roles, sizes = self.scene.roles, np.bincount(self.scene.roles)
+        chosen: list[int] = []
+        taken: set[int] = set()
+        for row in sorted(scores, key=lambda each: -scores[each]):
+            if sizes[roles[row]] > _SMALL_ROLE or int(roles[row]) not in taken:
+                chosen.append(row)
+                taken.add(int(roles[row]))
+        return chosen
+
+    def again(self, rows: Ints) -> Selection:
+        """What stands of each of these beside those that are left."""
+        admitted: list[Admitted] = []
+        unexplained: list[Unexplained] = []
+        possible = self._possible(np.isin(np.arange(len(self.counted)), rows))
+        for row in possible:
+            case, made = self._asked(row)
+            stands = list(self._in_turn(case, made))
+            admitted += stands
+            if not stands and (why := self._no_reason(case, made)) is not None:
+                unexplained.append(why)
+        return Selection(self.found, tuple(admitted), tuple(unexplained), self._idle(), self.by_function)
+
+    # ---- who is asked ------------------------------------------------------------------------------------------------
+
+    def _compare(self) -> None:
+        self.found = self.scene.compare(self.counted)
+        self.strength = strength(self.found)
+
+    def _candidates(self) -> list[int]:
+        return self._possible(self.counted)
+
+    def _possible(self, among: Bools) -> list[int]:
+        """Rows that might pass, the strongest first."""
+        found = self.found
+        effect = among & np.isfinite(found.excess_s) & (found.excess_s >= found.floor_s) & ~self._not_waited_for()
+        hinted = effect & (found.z >= _Z_STEPS) & (found.steady_s >= limits.STEADY * found.excess_s)
+        for row in np.flatnonzero(hinted & (self.strength < 2 * limits.SCORE_LEAST)):
+            alone = self._levels.strength(int(row), found, self.counted)
+            self.by_function[row] = alone - self._looked_at() >= limits.SCORE_LEAST
+            self.strength[row] = max(self.strength[row], alone)
+        ordered = effect & self._ordered & (found.z >= limits.Z_THROTTLED)
+        self.strength[ordered] = np.maximum(
+            self.strength[ordered], nats(chance(found.z[ordered], found.freedom[ordered]))
+        )
+        most = np.where(self._ordered, log_odds(ORDERED), log_odds(1.0))
+        possible = np.flatnonzero(effect & (self.strength + most - self._looked_at() >= limits.SCORE_LEAST))
+        order = possible[np.argsort(-self.strength[possible], kind="stable")]
+        return [int(row) for row in order[: limits.SUSPECTS_EXAMINED]]
+
+    def _asked(self, row: int) -> tuple[Case, tuple[Hypothesis, ...]]:
+        case = case_of(self.fleet, self.scene, self._profiles, row, np.flatnonzero(~self.counted))
+        return case, charges(case)
+
+    # ---- scores ------------------------------------------------------------------------------------------------------
+
+    def _looked_at(self) -> float:
+        ranks = max(int(np.isfinite(self.found.excess_s).sum()), 1)
+        splits = self.fleet.steps.count if self.scene.own.shape[1] < self.fleet.steps.count else 1
+        return float(np.log(ranks * splits))
+
+    def _in_turn(self, case: Case, made: tuple[Hypothesis, ...]) -> Iterator[Admitted]:
+        """What stands of the hypotheses about one rank, each on what is left of the excess."""
+        whole = max(case.in_window_s, 1e-12)
+        left, rest, doubt = whole, list(made), 0.0
+        strong = float(self.strength[case.rank])
+        while rest and left > 0:
+            scores = [
+                strong * _explained(each.lost_s / left) - _misfit((left - each.lost_s) / whole) + log_odds(each.support)
+                - self._looked_at()
+                for each in rest
+            ]  # fmt: skip
+            best = int(np.argmax(scores))
+            if scores[best] < limits.SCORE_LEAST or cannot_be_told(rest[best], case):
+                return
+            first = rest.pop(best)
+            others = tuple(each for each in made if each is not first)
+            part = min(first.lost_s, left) / whole
+            yield Admitted(case, first, part, scores[best], whole, others)
+            left -= first.lost_s
+            doubt = float(np.hypot(doubt, _error_s(first, case)))
+            rest = [each for each in rest if each.component not in (first.component, "workload")]
+            strong = self._strength_of(case, left, doubt, whole)
+
+    def _strength_of(self, case: Case, left: float, doubt: float, whole: float) -> float:
+        """Nats of what is left of a rank's excess, where `doubt` seconds of error were taken out with the rest."""
+        found, row = self.found, case.rank
+        if left < float(found.floor_s[row]) * min(1.0, whole / max(float(found.excess_s[row]), 1e-12)):
+            return -np.inf
+        sigma = float(np.hypot(whole / max(float(found.z[row]), 1e-9), doubt))
+        return float(nats(chance(np.array([left / sigma]), np.array([found.freedom[row]])))[0])
+
+    def _no_reason(self, case: Case, made: tuple[Hypothesis, ...]) -> Unexplained | None:
+        """The rank, if it is slower for sure whatever the reason."""
+        row = case.rank
+        if float(self.strength[row]) + log_odds(GUESS) - self._looked_at() < limits.SCORE_LEAST:
+            return None
+        return Unexplained(case, made, float(self.found.excess_s[row]))
+
+    # ---- who waits ---------------------------------------------------------------------------------------------------
+
+    def _not_waited_for(self) -> Bools:
+        scene = self.scene
+        if self.waited or (self.fleet.timed and not np.nansum(scene.wait) > 0):  # nobody timed the waiting
+            return np.zeros(len(scene.own), dtype=bool)
+        waited = waited_for(scene.wait, scene.roles, self.counted)
+        return ~(waited >= _WAITED * self.found.excess_s)
+
+    def _idle(self) -> Ints:
+        """Ranks that are slow for sure, for which nobody waits."""
+        sure = self.counted & (self.strength - self._looked_at() >= limits.SCORE_LEAST - log_odds(0.95))
+        rows: Ints = np.flatnonzero(sure & self._not_waited_for())
+        return rows
+
+
+def _error_s(each: Hypothesis, case: Case) -> float:
+    """How well the seconds are known that a hypothesis explains: what the kernel counts to 5 %, what was sampled as samples are.
+
+    A sample stands for sampling_s seconds: t seconds per step have a variance of t · sampling_s / steps, and those of a peer as well.
+    """
+    sampled = (
+        each.lost_s * case.fleet.sampling_s / max(case.steps, 1) if each.component in ("python", "workload") else 0.0
+    )
+    return float(np.hypot(_COUNTED * each.lost_s, np.sqrt(2 * max(sampled, 0.0))))
+
+
+def _explained(part: float) -> float:
+    """Of the strength of an excess, what goes with this part of it: strength grows with the square."""
+    return 1 - (1 - min(part, 1.0)) ** 2
+
+
+def _misfit(part: float) -> float:
+    return part**2 / (2 * _MISFIT**2)
+
+
+def cannot_be_told(each: Hypothesis, case: Case) -> bool:
+    """Whether it is only that all functions are slower, beside too few peers to know how far these differ."""
+    return each.component == "workload" and each.support <= GUESS and len(case.peers) < 3
