@@ -16,6 +16,7 @@ import numpy as np
 from rankscope.diagnose.fleet.counters import Counters
 from rankscope.diagnose.fleet.labels import Labels
 from rankscope.diagnose.fleet.model import Fleet, Flows, Patterns, Pipelines, Ranks, Steps
+from rankscope.diagnose.fleet.not_timed import NAME, not_timed
 from rankscope.diagnose.fleet.stacks import Stacks
 from rankscope.diagnose.fleet.steps_file import Timings
 from rankscope.diagnose.stats.robust import nan_median, peers_median
@@ -69,6 +70,39 @@ def fleet_of(timings: Timings, job: str) -> Fleet:
         notes=tuple(dict.fromkeys(notes)),
         timed=True,
         pipelines=_pipelines(timings, row, column, ranks, matrix),
+    )
+
+
+def with_untimed(timings: Timings, fleet: Fleet) -> Timings | None:
+    """The timings of this fleet with what nobody timed as a function of its own; None where nobody is waited for meanwhile."""
+    role = np.unique(np.array(fleet.ranks.role, dtype=object).astype(str), return_inverse=True)[1].reshape(-1)
+    more = not_timed(fleet.steps.own_s, fleet.steps.wait_s, role.astype(np.int64))
+    if not more.any():
+        return None
+    labels, _ = _steps_of(timings, np.unique(timings.rank, return_inverse=True)[1], len(fleet.ranks), [])
+    return _with(timings, more, fleet.ranks.number, labels)
+
+
+def _with(timings: Timings, more: Floats, numbers: Ints, labels: Ints) -> Timings:
+    """The timings with what nobody timed (`more`: ranks x steps, seconds) as a function of its own."""
+    rank, step = np.nonzero(more)
+    count = len(rank)
+    first = {int(number): index for index, number in reversed(list(enumerate(timings.rank.tolist())))}
+    like = np.array([first[int(numbers[row])] for row in rank], dtype=np.int64)
+    name = (*timings.function.values, NAME)
+    text = "on some ranks a part of each step was not timed, and others wait for them meanwhile: it counts as their own time"
+    return replace(
+        timings,
+        rank=np.append(timings.rank, numbers[rank]),
+        step=np.append(timings.step, labels[step]),
+        function=Labels(np.append(timings.function.codes, np.full(count, len(name) - 1)), name),
+        kind=np.append(timings.kind, np.full(count, KINDS.index("python"))),
+        seconds=np.append(timings.seconds, more[rank, step]),
+        count=np.append(timings.count, np.ones(count, dtype=timings.count.dtype)),
+        waits=np.append(timings.waits, np.zeros(count, dtype=bool)),
+        role=Labels(np.append(timings.role.codes, timings.role.codes[like]), timings.role.values),
+        host=Labels(np.append(timings.host.codes, timings.host.codes[like]), timings.host.values),
+        notes=(*timings.notes, Note(NoteCode.PARTLY_TIMED, text)),
     )
 
 

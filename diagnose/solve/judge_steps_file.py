@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.fleet.from_steps_file import fleet_of, split
+from rankscope.diagnose.fleet.from_steps_file import fleet_of, split, with_untimed
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.steps_file import Timings, read_timings
 from rankscope.diagnose.past.baseline import reference_of
@@ -38,6 +38,11 @@ def judge_timings(timings: Timings, job: str) -> Verdict:
     verdict = judge(fleet)
     if verdict.status == "fault":
         return verdict
+    if (more := with_untimed(timings, fleet)) is not None:
+        # Own time explains nothing: who is waited for all the same? (fleet/not_timed.py)
+        waited_for = judge(fleet_of(more, job))
+        if waited_for.status == "fault":
+            return waited_for
     if not (column := _changed_at(fleet)):
         return _later_half(timings, fleet, verdict)
     # What looks like an uneven design was perhaps not so before the change.

@@ -60,6 +60,7 @@ class NoteCode(str, Enum):
     STALLS_OF_OTHERS = "stalls-of-others"
     # Why somebody is not accused, or not all were looked at.
     NOT_WAITED_FOR = "not-waited-for"
+    PARTLY_TIMED = "partly-timed"  # of some rank: what is left of its steps counts as its own
     UNTIMED = "untimed"  # the waiting of the others was not timed
     NO_GAIN = "no-gain"
     NO_FUNCTION = "no-function"
