@@ -52,6 +52,10 @@ class GrownFunction:
     before_s: float
     now_s: float
 
+    @property
+    def more_s(self) -> float:
+        return self.now_s - self.before_s
+
 
 def read_baseline(windows: Sequence[Window], job: str, source: str = "given") -> Reference:
     """Summarise the baseline (of which `source` says where it is from). BadData if it holds no window of `job` or no steps."""

@@ -1,45 +1,37 @@
-"""A rank without peers is compared with its own past: the same rank in the baseline windows stands in for peers.
+"""A rank without peers is compared with its own past: the same rank in the baseline windows stands in for peers (past/as_peers.py).
 
-Time as space: the fleet is extended by rows for the rank as it was in each baseline window, and these rows and the rank have a role
-of their own. All rules for peers then hold as they are (model/excess.py, model/attribute.py, ../rank). Used for ranks that take longer
-than they did while ranks of other roles do not, if the step grew by at least half of what they did: the others wait for them. Nobody
-of their own role is left to compare with (else: majority.py).
+Used for ranks that take longer than they did while ranks of other roles do not, if the step grew by at least half of what they did: the
+others wait for them. Nobody of their own role is left to compare with (else: majority.py).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import fields, replace
-from typing import Any, TypeVar
+from dataclasses import replace
 
 import numpy as np
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.fleet.labels import Holders, Labels
-from rankscope.diagnose.fleet.model import Fleet, Patterns, Ranks, Steps
-from rankscope.diagnose.fleet.stacks import Stacks
+from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.rank.selection import explain
 from rankscope.diagnose.hypotheses.rank.suspects import rank_suspects
 from rankscope.diagnose.model.excess import Differences, differences
 from rankscope.diagnose.model.replay import shrink
 from rankscope.diagnose.model.scene import Scene
+from rankscope.diagnose.past.as_peers import RANKS_MOST, with_past
 from rankscope.diagnose.past.baseline import Reference
 from rankscope.diagnose.stats.robust import trimmed_mean
 from rankscope.diagnose.text import rank_list
 from rankscope.diagnose.verdict.contract import Suspect
 from rankscope.diagnose.verdict.note import Note, NoteCode
-from rankscope.probes.arrays import Bools, Floats, Ints
-
-_RANKS_MOST = 4096
-_Table = TypeVar("_Table", Ranks, Patterns)
+from rankscope.probes.arrays import Bools, Ints
 
 
 def past_suspects(fleet: Fleet, scene: Scene, reference: Reference) -> tuple[list[Suspect], list[Note]]:
     """Suspects among the ranks that grew since the baseline while no rank of their role is left to compare with."""
     rows = _grown_alone(fleet, scene, reference)
-    if len(rows) == 0 or len(fleet.ranks) > _RANKS_MOST:
+    if len(rows) == 0 or len(fleet.ranks) > RANKS_MOST:
         return [], []
-    extended, roles = _extended(fleet, scene.roles, reference.fleets, rows)
+    extended, roles = with_past(fleet, scene.roles, reference.fleets, rows)
     first = fleet.steps.count - scene.own.shape[1]
     least_s = 0.0 if fleet.timed else limits.EFFECT_SECONDS
 
@@ -83,63 +75,3 @@ def _grown_alone(fleet: Fleet, scene: Scene, reference: Reference) -> Ints:
     if not same.any() or not grown.any() or slower < 0.5 * float(growth[grown].max()):
         return np.empty(0, dtype=np.int64)
     return np.flatnonzero(grown & ~np.isin(scene.roles, scene.roles[same]))
-
-
-def _extended(fleet: Fleet, roles: Ints, past: Sequence[Fleet], rows: Ints) -> tuple[Fleet, Ints]:
-    ranks, patterns, steps = fleet.ranks, fleet.patterns, fleet.steps
-    codes = [roles]
-    following = int(roles.max()) + 1
-    own_role = {int(fleet.ranks.number[row]): following + index for index, row in enumerate(rows)}
-    codes[0] = np.array(
-        [own_role.get(int(number), int(code)) for number, code in zip(ranks.number, roles, strict=True)], np.int64
-    )
-    for earlier in past:
-        chosen = np.flatnonzero(np.isin(earlier.ranks.number, fleet.ranks.number[rows]))
-        if len(chosen) == 0:
-            continue
-        moved = np.full(len(earlier.ranks), -1, dtype=np.int64)
-        moved[chosen] = len(ranks) + np.arange(len(chosen))
-        kept = np.flatnonzero(moved[earlier.patterns.rank] >= 0)
-        renamed = replace(earlier.patterns, rank=moved[earlier.patterns.rank])
-        patterns = _joined(patterns, renamed, kept)
-        ranks = _joined(ranks, earlier.ranks, chosen)
-        steps = _joined_steps(steps, earlier.steps, chosen)
-        codes.append(np.array([own_role[int(number)] for number in earlier.ranks.number[chosen]], dtype=np.int64))
-    return replace(fleet, ranks=ranks, patterns=patterns, steps=steps, slots=None), np.concatenate(codes)
-
-
-def _joined(now: _Table, then: _Table, rows: Ints) -> _Table:
-    """The rows of `now`, and these rows of `then`, column by column."""
-    columns: dict[str, Any] = {}
-    for field in fields(now):
-        mine: Any = getattr(now, field.name)
-        theirs: Any = getattr(then, field.name)
-        if mine is None or theirs is None:
-            columns[field.name] = None
-        elif isinstance(mine, Labels):
-            columns[field.name] = _labels(mine, theirs, rows)
-        elif isinstance(mine, Stacks | Holders):
-            columns[field.name] = mine.followed_by(theirs, rows)
-        elif isinstance(mine, tuple):
-            columns[field.name] = (*mine, *(theirs[row] for row in rows.tolist())) if mine and theirs else ()
-        else:
-            columns[field.name] = np.concatenate([mine, theirs[rows]])
-    return replace(now, **columns)
-
-
-def _labels(now: Labels, then: Labels, rows: Ints) -> Labels:
-    place = {text: code for code, text in enumerate(now.values)}
-    new = [place.setdefault(text, len(place)) for text in then.values]
-    codes = np.array(new, dtype=np.int64)[then.codes[rows]] if new else np.empty(0, dtype=np.int64)
-    return Labels(np.concatenate([now.codes, codes]), tuple(place))
-
-
-def _joined_steps(now: Steps, then: Steps, rows: Ints) -> Steps:
-    def both(mine: Floats, theirs: Floats) -> Floats:
-        added = np.full((len(rows), mine.shape[1]), np.nan)
-        if theirs.shape[1]:  # the past has no steps in common with now: any of them will do, in turn
-            added[:] = theirs[rows][:, np.arange(mine.shape[1]) % theirs.shape[1]]
-        return np.vstack([mine, added])
-
-    names = ("seconds", "own_s", "wait_s", "io_s", "sched_s", "sync_s")
-    return Steps(now.start_s, *(both(getattr(now, name), getattr(then, name)) for name in names), number=None)

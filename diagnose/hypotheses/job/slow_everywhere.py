@@ -1,6 +1,8 @@
 """All ranks are slower than in the baseline, and none stands out: which function grew, or the transfer.
 
 slower = step - step p50 of the baseline >= 10 % of it; explained = growth of the function that grew most / slower
+The Python function is sought as that of one rank beside its peers is (model/attribute.py), on the rank with the median growth, whose
+peers are its own past: so what it spends in the library functions below it is its own. Of other kinds the median over ranks counts.
 Where no function explains half: the transfer, least stay of any rank in collectives, if its growth explains half of slower and the bytes
 of collectives did not grow by half as much. Which link it is cannot be told: all are as slow as each other.
 """
@@ -13,8 +15,10 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import NO_COUNTER, Hypothesis, common_host, suspect_from
 from rankscope.diagnose.hypotheses.rank.storage import is_write
+from rankscope.diagnose.model.attribute import Located, Profiles
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.model.waiting import transfer
+from rankscope.diagnose.past.as_peers import RANKS_MOST, with_past
 from rankscope.diagnose.past.baseline import GrownFunction, Reference, most_grown
 from rankscope.diagnose.stats.robust import trimmed_mean
 from rankscope.diagnose.verdict.contract import Evidence, Suspect
@@ -28,13 +32,14 @@ def slower_everywhere(fleet: Fleet, scene: Scene, reference: Reference) -> list[
     slower = scene.step_s - reference.step_p50
     if slower < max(limits.BASELINE_SHARE * reference.step_p50, limits.EFFECT_SECONDS, 3 * reference.step_p50_spread):
         return []
-    grown = most_grown(reference, fleet)
+    grown, below = _most_grown(fleet, scene, reference)
     evidence = [_against_baseline(scene, reference)]
     explained = 0.0
     if grown is not None:
-        explained = min((grown.now_s - grown.before_s) / slower, 1.0)
+        explained = min(grown.more_s / slower, 1.0)
         what = f"time in {grown.function.name}" + (f" ({grown.detail})" if grown.detail else "")
         evidence.append(Evidence("stacks", what, grown.now_s, grown.before_s, "s/step"))
+        evidence.extend(below)
     clear = explained >= _EXPLAINED_LEAST and grown is not None
     place = grown.function.name if grown is not None and clear else ""
     if grown is not None and place and grown.function.file:
@@ -58,6 +63,41 @@ def slower_everywhere(fleet: Fleet, scene: Scene, reference: Reference) -> list[
         function=grown.function if grown is not None and clear else None,
     )
     return [suspect_from(fleet, found, scene.step_s, 0.5 + 0.4 * explained)]
+
+
+def _most_grown(fleet: Fleet, scene: Scene, reference: Reference) -> tuple[GrownFunction | None, tuple[Evidence, ...]]:
+    """The function that grew most, of Python by its stack, and what lies below it."""
+    leaf, found = most_grown(reference, fleet), _python(fleet, scene, reference)
+    if (
+        found is None
+        or found.spread
+        or (leaf is not None and leaf.function.kind != "python" and leaf.more_s >= found.excess_s)
+    ):
+        return leaf, ()
+    below = found.leaf
+    told = (
+        Evidence("stacks", "deepest frame", f"{below.name} ({below.file}:{below.line})", None, "")
+        if below is not None
+        else None
+    )
+    return GrownFunction(found.function, "", found.peers_s, found.own_s), (told,) if told is not None else ()
+
+
+def _python(fleet: Fleet, scene: Scene, reference: Reference) -> Located | None:
+    """Where the Python time of the rank with the median growth grew; None without a past of any rank."""
+    growth = trimmed_mean(scene.own) - np.array(
+        [reference.own.get(int(number), np.nan) for number in fleet.ranks.number]
+    )
+    known = np.flatnonzero(np.isfinite(growth))
+    if not len(known) or not reference.fleets or len(fleet.ranks) > RANKS_MOST:
+        return None
+    row = int(known[np.argsort(growth[known])[len(known) // 2]])
+    extended, roles = with_past(fleet, scene.roles, reference.fleets, np.array([row], dtype=np.int64))
+    peers = np.flatnonzero(roles == roles[row])
+    own = float(trimmed_mean(scene.own)[row])
+    return Profiles(extended).locate(
+        row, peers[peers != row], ("python",), max(float(growth[row]), 0.0) / max(own, 1e-12)
+    )
 
 
 def _against_baseline(scene: Scene, reference: Reference) -> Evidence:
