@@ -1,7 +1,8 @@
 """What others took of the CPUs of a job, as the kernel counts it.
 
 queued(r, s) = seconds in which rank r was ready but not running in step s, without what a quota of its own held it back
-taken(r)     = seconds of the window in which a process that is no rank of the job ran while r stood in the queue
+taken(r)     = seconds of the window in which a process that is not of the job ran while r stood in the queue
+share(r)     = taken(r) / the same by any process
 """
 
 from __future__ import annotations
@@ -29,6 +30,45 @@ def takers(fleet: Fleet, rows: Iterable[int]) -> list[tuple[str, float]]:
                 taken[counter.comm, counter.pid] = taken.get((counter.comm, counter.pid), 0.0) + counter.value
     ordered = sorted(taken.items(), key=lambda item: -item[1])
     return [(f"{comm} ({pid})" if pid >= 0 else comm, seconds) for (comm, pid), seconds in ordered]
+
+
+def programs(fleet: Fleet, rows: Iterable[int]) -> list[tuple[str, float, int]]:
+    """(name, seconds taken, processes) of the programs that are not of the job, the one that took most first."""
+    job, taken, pids = set(fleet.ranks.pid.tolist()), dict[str, float](), dict[str, set[int]]()
+    for rank in list(rows)[: limits.PEERS_SAMPLED]:
+        for counter in fleet.counters.of("cpu.taken_s", rank):
+            if counter.pid not in job:
+                taken[counter.comm] = taken.get(counter.comm, 0.0) + counter.value
+                pids.setdefault(counter.comm, set()).add(counter.pid)
+    ordered = sorted(taken.items(), key=lambda item: -item[1])
+    return [(comm, seconds, len(pids[comm])) for comm, seconds in ordered]
+
+
+def taken_share(fleet: Fleet) -> Floats:
+    """share(r) of every rank; 0 where nobody counts."""
+    table, rows = fleet.counters.table, fleet.counters.rows("cpu.taken_s")
+    rank = table.rank[rows]
+    rows, rank = rows[rank >= 0], rank[rank >= 0]
+    strange = ~np.isin(table.pid[rows], fleet.ranks.pid)
+    total = np.bincount(rank, weights=table.value[rows], minlength=len(fleet.ranks))
+    theirs = np.bincount(rank, weights=table.value[rows] * strange, minlength=len(fleet.ranks))
+    return np.divide(theirs, total, out=np.zeros(len(total)), where=total > 0)
+
+
+def strangers_share(fleet: Fleet, host: str) -> float | None:
+    """Which part of the CPU time that a host has went to processes that are not of the job; None where nobody counts."""
+    counters, hosts = fleet.counters, fleet.ranks.observed_on
+    busy = [each for each in counters.of("cpu.busy_s", -1) if each.observed_on == host and each.limit > 0]
+    if not busy:
+        return None
+    job = sum(
+        counter.value
+        for row in range(len(hosts))
+        if hosts[row] == host
+        for name in ("cpu.process_run_s", "cpu.workers_run_s")
+        for counter in counters.of(name, row)
+    )
+    return float(max(busy[0].value - job, 0.0) / busy[0].limit)
 
 
 def _throttled_share(fleet: Fleet) -> Floats:

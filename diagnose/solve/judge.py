@@ -16,6 +16,7 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.gather import gather
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hang.standstill import find_hang
+from rankscope.diagnose.hypotheses.host.strangers import strangers
 from rankscope.diagnose.hypotheses.hypothesis import suspect_from
 from rankscope.diagnose.hypotheses.job.heavy_stage import heavy_stages
 from rankscope.diagnose.hypotheses.job.majority import majority_suspects
@@ -184,7 +185,7 @@ def _of_links_and_job(
     stages = [stage for stage in heavy_stages(fleet, scene, odd.rows) if not set(stage.ranks) <= grown]
     found = [*suspects, *links, *past, *stages]
     if all(suspect.cause in (*DESIGNED, "quota") for suspect in found):
-        found = _with_quotas(found, throttled_together(fleet, scene))
+        found = _with_quotas(found, throttled_together(fleet, scene)) or list(strangers(fleet, scene))
     if not found and not len(odd.rows):
         moving, more = moving_imbalance(fleet, scene)
         notes += more

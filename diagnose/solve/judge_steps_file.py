@@ -13,9 +13,9 @@ from pathlib import Path
 import numpy as np
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.fleet.from_steps_file import fleet_of, split, with_untimed
 from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.fleet.steps_file import Timings, read_timings
+from rankscope.diagnose.fleet.timings.from_steps_file import fleet_of, split, with_untimed
+from rankscope.diagnose.fleet.timings.steps_file import Timings, read_timings
 from rankscope.diagnose.past.baseline import reference_of
 from rankscope.diagnose.solve.judge import judge
 from rankscope.diagnose.stats.rhythm import find_growth

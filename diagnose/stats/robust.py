@@ -1,10 +1,10 @@
-"""Robust location, scale and error.
+"""Robust location, scale and error, and the control of false discoveries.
 
 median, robust_sd   a value is called x, its group's median m:  robust_sd = 1.4826 · median |x - m|
 trimmed_mean        mean of what is left when 10 % of the values at either end are left out
 trimmed_error       winsorised sd / (kept share · sqrt(n_eff)),  n_eff = n (1 - rho) / (1 + rho),  rho = lag-1 autocorrelation
 trimmed_freedom     h (1 - rho) / (1 + rho) - 1, at least 1,  h = number of values kept: the error's degrees of freedom
-Yuen 1974; Kendall 1954 (bias of rho).
+Yuen 1974; Kendall 1954 (bias of rho); Benjamini & Hochberg 1995.
 """
 
 from __future__ import annotations
@@ -127,6 +127,22 @@ def trimmed(values: Floats, trim: float = TRIM) -> tuple[Floats, Ints, Ints]:
     count = np.isfinite(values).sum(axis=1)
     cut = np.where(count >= 5, np.maximum((count * trim).astype(np.int64), 1), 0)
     return ordered, cut, count - cut
+
+
+def benjamini_hochberg(p: Floats, tests: int = 0) -> Bools:
+    """Which of these hypotheses are rejected at the false-discovery rate q: the k smallest of m, k the greatest with p_(k) <= q k / m.
+
+    `tests`: m, where p is only a part of what was tested. A p above q is never rejected, so only the small ones are sorted: the cost
+    does not grow with millions of tests.
+    """
+    small = np.flatnonzero(p <= limits.FALSE_DISCOVERY_RATE)
+    rejected = np.zeros(len(p), dtype=np.bool_)
+    if len(small):
+        order = small[np.argsort(p[small], kind="stable")]
+        bounds = limits.FALSE_DISCOVERY_RATE * np.arange(1, len(order) + 1) / max(tests, len(p))
+        passed = np.flatnonzero(p[order] <= bounds)
+        rejected[order[: passed[-1] + 1 if len(passed) else 0]] = True
+    return rejected
 
 
 def peers_median(values: Floats, groups: Ints, counted: Bools | None = None) -> Floats:

@@ -144,8 +144,9 @@ def _add_rank(
         if process.owner == rank.pid and process.label == LOADER:
             worker = raw_process(running, process.pid, last)
             tables.add_patterns(number, LOADER, side_patterns(worker, CALL_TABLE, found.steps, worker.python_tids))
+    owners = {process.pid: process.owner for process in running.processes.values()}
     tables.counters += cpu_rows.cpu_rows(
-        number, rank.pid, found.training_thread, last.threads, last.takers, before.threads, before.takers
+        number, rank.pid, found.training_thread, last.threads, last.takers, before.threads, before.takers, owners
     )
     tables.counters += helper_rows(running, rank, last, before)
 

@@ -16,9 +16,12 @@ _MAX_TAKERS = 16
 
 def cpu_rows(
     number: int, pid: int, training_thread: int, threads: Mapping[int, ThreadTimes], takers: Sequence[Taken],
-    threads_before: Mapping[int, ThreadTimes], takers_before: Mapping[tuple[int, int], float],
+    threads_before: Mapping[int, ThreadTimes], takers_before: Mapping[tuple[int, int], float], owners: Mapping[int, int],
 ) -> list[CounterRow]:  # fmt: skip
-    """CPU time of the training thread and of the whole process, and who ran while its threads stood in the queue."""
+    """CPU time of the training thread, of the whole process and of its workers, and who ran while its threads stood in the queue.
+
+    `owners`: processes that belong to a rank, with the pid of that; what a worker takes is taken by its rank.
+    """
 
     def growth(tid: int) -> tuple[float, float]:
         now, then = threads[tid], threads_before.get(tid)
@@ -35,11 +38,15 @@ def cpu_rows(
         of_rank(name="cpu.process_run_s", value=sum(run_s for run_s, _ in both)),
         of_rank(name="cpu.process_ready_s", value=sum(ready_s for _, ready_s in both)),
     ]
+    workers = [growth(tid)[0] for tid, times in threads.items() if times.tgid != pid and owners.get(times.tgid) == pid]
+    if workers:
+        rows.append(of_rank(name="cpu.workers_run_s", value=sum(workers)))
     taken_by: dict[tuple[str, int], float] = {}
     for taken in takers:
         if taken.tid in mine and taken.taker not in (0, pid):
             seconds = taken.seconds - takers_before.get((taken.tid, taken.taker), 0.0)
-            taken_by[taken.comm, taken.taker] = taken_by.get((taken.comm, taken.taker), 0.0) + seconds
+            taker = owners.get(taken.taker, taken.taker)
+            taken_by[taken.comm, taker] = taken_by.get((taken.comm, taker), 0.0) + seconds
     for (comm, taker), seconds in sorted(taken_by.items(), key=lambda item: -item[1])[:_MAX_TAKERS]:
         if seconds >= _MIN_TAKEN_S:
             rows.append(of_rank(comm=comm, pid=taker, name="cpu.taken_s", value=seconds))

@@ -18,11 +18,12 @@ from labkit.faults.slow_checkpoint import SlowCheckpoint
 from labkit.faults.slow_link import CutOff, PacketLoss, SlowFabric, SlowLink
 from labkit.faults.slow_read import SlowFolder, SlowRead
 from labkit.faults.stopped import Stopped
+from labkit.faults.strangers import Strangers
 from labkit.faults.uneven import HeavyStage, InTurn, LongSequences
 
 _KINDS: tuple[type[Fault], ...] = (
     PythonSlow, Every50th, GcStorm, GilHog, LockHeld, PipePrint, SlowCollate, FewWorkers,
-    CpuHog, CpuQuota, PinnedTogether, PacketFlood, Reniced,
+    CpuHog, CpuQuota, PinnedTogether, PacketFlood, Reniced, Strangers,
     MemoryLimit, PageFaults,
     SlowRead, SlowCheckpoint, SlowFolder,
     SlowLink, PacketLoss, SlowFabric, CutOff,

@@ -35,7 +35,10 @@ while True:
     time.sleep(busy * (1 - share) / share * draw.uniform(0.5, 1.5))
 """
 PROCESSES = 3
-BUSY = {"strong": 0.35, "weak": 0.12}
+BUSY = {
+    "strong": 0.2,
+    "weak": 0.12,
+}  # together less than a third of two cores: more is somebody to be named (strangers.py)
 
 
 class Noisy(Fault):

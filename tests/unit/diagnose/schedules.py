@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from rankscope.diagnose.fleet.steps_file import check
+from rankscope.diagnose.fleet.timings.steps_file import check
 from rankscope.diagnose.solve.judge_steps_file import judge_timings
 from rankscope.diagnose.verdict.contract import Verdict
 

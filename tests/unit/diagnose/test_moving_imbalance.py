@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from builders import Job, build, codes, columns
 
-from rankscope.diagnose.fleet.steps_file import check
+from rankscope.diagnose.fleet.timings.steps_file import check
 from rankscope.diagnose.solve.judge import diagnose
 from rankscope.diagnose.solve.judge_steps_file import judge_timings
 from rankscope.diagnose.verdict.contract import Verdict

@@ -15,7 +15,7 @@ from rankscope.diagnose.model.excess import differences
 from rankscope.diagnose.model.replay import busy, gain, share_out
 from rankscope.diagnose.model.waiting import transfer, waited_for
 from rankscope.diagnose.stats.onset import find_onset
-from rankscope.diagnose.stats.robust import peers_median, trimmed_error, trimmed_mean
+from rankscope.diagnose.stats.robust import benjamini_hochberg, peers_median, trimmed_error, trimmed_mean
 
 
 def test_trimmed_mean_leaves_the_extremes_out_and_ignores_nan() -> None:
@@ -55,6 +55,12 @@ def test_a_third_of_the_ranks_bad_is_found() -> None:
     assert sure(differences(own, np.zeros(9, dtype=np.int64), 0.3)) == [0, 1, 2]
 
 
+def test_benjamini_hochberg_by_hand() -> None:
+    # k q / m with q = 0.01 and m = 5: 0.002, 0.004, 0.006, 0.008, 0.01
+    p = np.array([0.0035, 0.2, 0.001, 0.0079, 0.9])
+    assert benjamini_hochberg(p).tolist() == [True, False, True, False, False]
+
+
 def test_no_package_that_takes_long_to_load_is_needed_to_accuse_somebody() -> None:
     # GIVEN a process that has judged a window with a culprit
     code = (
@@ -65,6 +71,19 @@ def test_no_package_that_takes_long_to_load_is_needed_to_accuse_somebody() -> No
     folder = Path(__file__).parent
     done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False)
     assert done.stdout == "fault []\n", done.stderr
+
+
+def test_false_discoveries_are_as_rare_as_promised() -> None:
+    # GIVEN many families of 101 tests, 7 of which are true
+    rng = np.random.default_rng(13)
+    shares = []
+    for _ in range(211):
+        p = np.concatenate([rng.random(94), rng.random(7) / 1e4])
+        rejected = benjamini_hochberg(p)
+        shares.append(rejected[:94].sum() / max(rejected.sum(), 1))
+        assert rejected[94:].sum() >= 5
+    assert np.mean(shares) <= 0.02
+    assert not benjamini_hochberg(np.ones(3)).any() and len(benjamini_hochberg(np.empty(0))) == 0
 
 
 @pytest.mark.parametrize("bad", [3, 4, 7])
@@ -121,3 +140,13 @@ def test_an_onset_is_found_where_it_is_and_not_in_noise() -> None:
     onset = find_onset(series)
     assert onset is not None and abs(onset.column - 43) <= 1 and onset.after_s > 1.3
     assert find_onset(np.ones(71)) is None
+
+
+def test_false_discoveries_are_controlled_over_all_tests_however_few_are_small() -> None:
+    from statsmodels.stats.multitest import multipletests
+
+    rng = np.random.default_rng(17)
+    p = np.concatenate([rng.random(997), rng.random(31) / 1e4])
+    expected = multipletests(p, 0.01, "fdr_bh")[0]
+    assert benjamini_hochberg(p).tolist() == expected.tolist()
+    assert benjamini_hochberg(p[990:], len(p)).tolist() == expected[990:].tolist()

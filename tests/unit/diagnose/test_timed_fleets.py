@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from builders import codes
 
-from rankscope.diagnose.fleet.steps_file import check
+from rankscope.diagnose.fleet.timings.steps_file import check
 from rankscope.diagnose.solve.judge_steps_file import judge_timings
 from rankscope.diagnose.verdict.as_json import to_json
 from rankscope.diagnose.verdict.contract import Verdict

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from rankscope.diagnose.cli.main import run
 from rankscope.diagnose.cli.report import report
-from rankscope.diagnose.fleet.steps_file import check
+from rankscope.diagnose.fleet.timings.steps_file import check
 from rankscope.diagnose.solve.judge_steps_file import judge_file, judge_timings
 from rankscope.diagnose.verdict.as_json import to_json
 from rankscope.diagnose.verdict.contract import Verdict

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from rankscope.diagnose.fleet.steps_file import check
+from rankscope.diagnose.fleet.timings.steps_file import check
 from rankscope.diagnose.solve.judge_steps_file import judge_timings
 from rankscope.diagnose.verdict.contract import Verdict
 from rankscope.diagnose.verdict.note import NoteCode

@@ -16,9 +16,9 @@ import numpy as np
 from rankscope.diagnose.fleet.counters import Counters
 from rankscope.diagnose.fleet.labels import Labels
 from rankscope.diagnose.fleet.model import Fleet, Flows, Patterns, Pipelines, Ranks, Steps
-from rankscope.diagnose.fleet.not_timed import NAME, not_timed
 from rankscope.diagnose.fleet.stacks import Stacks
-from rankscope.diagnose.fleet.steps_file import Timings
+from rankscope.diagnose.fleet.timings.not_timed import NAME, not_timed
+from rankscope.diagnose.fleet.timings.steps_file import Timings
 from rankscope.diagnose.stats.robust import nan_median, peers_median
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.observer.window.schema import KINDS

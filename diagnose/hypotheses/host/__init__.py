@@ -1,0 +1,1 @@
+"""What touches all ranks of a host."""

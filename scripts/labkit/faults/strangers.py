@@ -1,0 +1,46 @@
+"""Processes that have nothing to do with the job compute on all cores, all the time: every rank waits for the CPU alike.
+
+Nobody is odd and no window of the healthy job is given: only the kernel's count of who ran meanwhile tells.
+"""
+
+from __future__ import annotations
+
+import random
+import subprocess
+from dataclasses import replace
+
+from labkit.faults.base import Fault, Truth
+from labkit.faults.cpu_hog import NAMES
+from labkit.launch import Plan
+
+# Each takes what the scheduler gives it; strong doses weigh as much as all ranks together, weak ones less.
+PROCESSES = 2
+WEIGHT = {"strong": 2.0, "weak": 0.8}
+
+
+class Strangers(Fault):
+    name = "strangers"
+    group = "cpu"
+
+    @classmethod
+    def plan(cls, plan: Plan, dose: str, rng: random.Random) -> Plan:
+        return replace(plan, free_cores=True)
+
+    def inject(self) -> Truth:
+        name = self.rng.choice(NAMES)
+        script = self.job.folder / name
+        script.write_text("#!/bin/sh\nwhile :; do :; done\n")
+        script.chmod(0o700)
+        group = self.job.companion_group("strangers")
+        group.weigh_cpu(WEIGHT[self.dose])
+        cores = self.job.cores_of(0)
+        self._strangers: list[subprocess.Popen[bytes]] = [
+            self.job.start_companion([str(script)], group, cores) for _ in range(PROCESSES)
+        ]
+        ranks = tuple(range(self.job.plan.ranks))
+        return Truth("fault", {"cpu": frozenset({"contended"})}, ranks, everyone=True, culprit=name)
+
+    def revert(self) -> None:
+        for process in self._strangers:
+            process.kill()
+            process.wait()

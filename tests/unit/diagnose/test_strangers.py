@@ -1,0 +1,65 @@
+"""Strangers that take a host's CPUs from all its ranks alike are named without a baseline; what every host has is not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from builders import QUEUE, Job, build
+
+from rankscope.diagnose.solve.judge import diagnose
+
+CPUS = 8
+
+
+def job(queued_s: float, busy_share: float, one: float = 0.9, hosts: int = 1, seed: int = 0) -> Job:
+    """Eight ranks; on the first host all stand in the queue for `queued_s` per step, behind strangers of which one program takes `one`."""
+    made = Job(ranks=8, hosts=hosts, seed=seed, steps=60)
+    here = range(8 // hosts)
+    made.extra = {rank: [(QUEUE, queued_s)] for rank in here}
+    taken = queued_s * made.steps
+    for rank in here:
+        made.counters += [
+            {"rank": rank, "name": "cpu.taken_s", "comm": "backup-agent", "pid": 990, "value": one * taken},
+            {"rank": rank, "name": "cpu.taken_s", "comm": "node-exporter", "pid": 991, "value": (1 - one) * taken},
+            {
+                "rank": rank,
+                "name": "cpu.taken_s",
+                "comm": "python",
+                "pid": 4000 + (rank + 1) % 8,
+                "value": 0.02 * taken,
+            },
+        ]
+    made.counters += [{"rank": rank, "name": "cpu.process_run_s", "value": 5.0} for rank in range(8)]
+    busy = busy_share * CPUS * made.window_s + 5.0 * len(here)
+    made.counters.append({"scope": "host", "name": "cpu.busy_s", "value": busy, "limit": CPUS * made.window_s})
+    return made
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_who_takes_the_cpus_of_all_ranks_is_named(seed: int) -> None:
+    verdict = diagnose(build(job(0.05, 0.5, seed=seed)))
+    first = verdict.suspects[0]
+    assert (verdict.status, first.component, first.cause, first.ranks) == ("fault", "cpu", "contended", tuple(range(8)))
+    assert first.instances[0].name == "backup-agent" and "backup-agent" in first.action
+    assert first.lost_seconds_per_step == pytest.approx(0.05, rel=0.25)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_what_every_host_has_is_nobodys_fault(seed: int) -> None:
+    assert diagnose(build(job(0.05, 0.2, seed=seed))).suspects == ()  # agents and users: a fifth of the host
+    assert diagnose(build(job(0.005, 0.5, seed=seed))).suspects == ()  # nobody waits for long
+    assert (
+        diagnose(build(replace(job(0.05, 0.5, one=0.45, seed=seed)))).status == "fault"
+    )  # the other has more than half
+
+
+def test_a_crowd_of_small_programs_is_a_busy_host() -> None:
+    made = job(0.05, 0.5, one=0.3)
+    for counter in made.counters:
+        if counter.get("comm") == "node-exporter":
+            counter["value"] /= 3
+    crowd = [dict(counter, comm=f"cron-{place}", pid=1100 + place) for counter in made.counters if counter.get("comm") == "node-exporter"
+             for place in range(2)]  # fmt: skip
+    made.counters += crowd
+    assert diagnose(build(made)).suspects == ()
