@@ -8,7 +8,7 @@ import os
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -140,6 +140,7 @@ def answer(case: Case, printed: str, seconds: float = 0.0) -> Answer:
         verdict = verdicts.parse(printed)
     except verdicts.BadVerdict as error:
         return Answer(case.key, verdicts.FAILED, f"no verdict: {error}")
+    verdict = _of_the_lab(case, verdict)
     outcome = outcome_of(verdict, case.truth)
     right = verdicts.first_is_right(verdict, case.truth)
     if right and case.place and not _on_its_lines(case, verdict.suspects[0]):
@@ -155,6 +156,19 @@ def answer(case: Case, printed: str, seconds: float = 0.0) -> Answer:
         verdict=printed,
         seconds=seconds,
     )
+
+
+def _of_the_lab(case: Case, verdict: verdicts.Verdict) -> verdicts.Verdict:
+    """The verdict without what is true and not what the lab did: where other work ran beside, programs that took the CPU meanwhile.
+
+    Of a case whose own truth is a CPU that was taken nothing is left out.
+    """
+    truths = [answer for each in (case.truth, *case.truth.also) for answer in (each, *each.alternatives)]
+    if case.quiet or any("contended" in answer.causes.get("cpu", ()) for answer in truths):
+        return verdict
+    kept = tuple(one for one in verdict.suspects if (one.component, one.cause) != ("cpu", "contended"))
+    left = "healthy" if verdict.status == "fault" and not kept else verdict.status
+    return replace(verdict, status=left, suspects=kept)
 
 
 def _on_its_lines(case: Case, suspect: verdicts.Suspect) -> bool:

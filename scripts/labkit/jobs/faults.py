@@ -139,7 +139,9 @@ class CpuTaken(Fault):
         self._bind({core})
         self._hogs = [self.job.start_other([sys.executable, "-c", COMPUTE], {core}) for _ in range(HOGS)]
         causes = {"cpu": frozenset({"contended", "affinity"})}
-        return Truth("fault", causes, (self.victim,), culprit="hogs")
+        # The others may use that core as well: where they do, all ranks are kept from it.
+        everybody = Truth("fault", causes, tuple(range(self.job.row.ranks)), everyone=True, culprit="hogs")
+        return Truth("fault", causes, (self.victim,), culprit="hogs", alternatives=(everybody,))
 
     def _bind(self, cores: set[int]) -> None:
         pid = self.job.pids().get(self.victim)

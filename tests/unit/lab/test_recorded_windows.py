@@ -14,9 +14,6 @@ from corpuskit.judging import judges
 from corpuskit.tables import Judged
 
 PATIENCE_S = 120.0
-# While this archive was recorded compilers and tests ran on the same cores: of what is wrong in it most accuses the CPU that these
-# took, which was true and is not what the lab did.
-TAKEN = {"lab-31-32": ("fault: cpu/contended", "fault: cpu/quota")}
 
 
 @pytest.fixture(scope="module")
@@ -39,10 +36,6 @@ def test_the_whole_corpus_is_judged_in_two_minutes(corpus: tuple[list[Judged], f
     assert seconds < PATIENCE_S
 
 
-@pytest.mark.parametrize("archive", sorted(TAKEN))
-def test_whoever_is_accused_wrongly_did_take_the_cpu(corpus: tuple[list[Judged], float], archive: str) -> None:
-    among = [one for one in corpus[0] if one[0].archive == archive]
-    assert among
-    wrong = [answer.said for _, answer in among if answer.accused and not answer.right]
-    assert [said for said in wrong if not said.startswith(TAKEN[archive])] == []
-    assert [answer.said for case, answer in among if case.truth.status == "healthy" and answer.accused] == []
+def test_nobody_is_accused_who_is_innocent(corpus: tuple[list[Judged], float]) -> None:
+    healthy = [answer.said for case, answer in corpus[0] if case.truth.status == "healthy" and answer.accused]
+    assert healthy == []
