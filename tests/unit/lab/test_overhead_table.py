@@ -1,0 +1,40 @@
+"""The table of `scripts/bench overhead`: loading has a row with a target, the whole command a slow-down with its interval."""
+
+from __future__ import annotations
+
+import argparse
+
+import pytest
+
+from benchkit.overhead import OBSERVERS, TARGETS, Round, _lines, _summary
+
+OPTIONS = argparse.Namespace(ranks=2, rounds=3, window=10.0)
+
+
+def _rounds(loading_s: float) -> list[Round]:
+    rounds = []
+    for number in range(3):
+        for observer in OBSERVERS:
+            slower = {"nobody": 1.0, "rankscope": 1.02 + 0.01 * number, "py-spy": 1.1, "rankscope, cold": 1.3}[observer]
+            cpu_s = {"rankscope": loading_s + 0.01 * number, "rankscope, cold": 4.0}.get(observer, 0.0)
+            rounds.append(Round(observer, 0.2, 2.0, 0.1, 0.05, 1e8, 10.0, 100, 0, cpu_s, 0.2 * slower))
+    return rounds
+
+
+def test_the_slow_down_over_the_whole_command_is_the_mean_of_the_rounds_with_its_interval() -> None:
+    table = _summary(_rounds(0.5), 2)
+    assert table["whole"] == pytest.approx(3.0)
+    # Of 2, 3, 4 %: Student's t with 2 degrees of freedom, 4.303, times 1 % / sqrt(3).
+    assert (table["whole_low"], table["whole_high"]) == pytest.approx((3 - 2.484, 3 + 2.484), abs=0.001)
+    assert table["whole_cold"] == pytest.approx(30.0)
+    assert any("95 %: 0.52 to 5.48" in line for line in _lines(table, _rounds(0.5), OPTIONS))
+
+
+@pytest.mark.parametrize(("loading_s", "met"), [(0.5, True), (1.5, False)])
+def test_loading_has_a_target_that_the_first_start_is_not_held_to(loading_s: float, met: bool) -> None:
+    rounds = _rounds(loading_s)
+    table = _summary(rounds, 2)
+    assert table["loading"] == pytest.approx(loading_s + 0.01)
+    assert table["loading_cold"] == pytest.approx(4.0)
+    (row,) = (line for line in _lines(table, rounds, OPTIONS) if line.startswith(TARGETS["loading"][0]))
+    assert ("MISSED" not in row) == met
