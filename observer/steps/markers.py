@@ -46,6 +46,23 @@ class Markers:
         pairs, key = np.unique(np.stack([self.symbol, site], axis=1), axis=0, return_inverse=True)
         return pairs, key.reshape(-1).astype(np.int64)
 
+    def apart_s(self, key: Ints) -> Floats:
+        """How far apart the passages of each place (`keys`) are: the time between two calls from it, at a moment taken at random.
+
+        So a burst of calls is one passage, however many they are.
+        """
+        order = np.argsort(key, kind="stable")
+        of_place = np.split(self.start_s[order], np.cumsum(np.bincount(key))[:-1])
+        first_s, last_s = self.start_s[0], self.end_s.max()
+        return np.array([_usually_apart_s(np.concatenate(([first_s], one, [last_s]))) for one in of_place])
+
     def of(self, symbols: frozenset[int]) -> Bools:
         """Which of them are calls of these functions."""
         return np.isin(self.symbol, list(symbols))
+
+
+def _usually_apart_s(time_s: Floats) -> float:
+    """The time between two of these instants in which half of the whole lies."""
+    gaps = np.sort(np.diff(time_s))
+    share = np.cumsum(gaps)
+    return float(gaps[np.searchsorted(share, share[-1] / 2)])

@@ -62,29 +62,11 @@ def _usual(markers: Markers) -> Bools:
     pairs, key = markers.keys()
     if markers.site is None or not len(key):
         return np.ones(len(key), dtype=bool)
-    apart_s = _apart_s(markers, key)
+    apart_s = markers.apart_s(key)
     least_s = {int(symbol): float(apart_s[pairs[:, 0] == symbol].min()) for symbol in np.unique(pairs[:, 0])}
     of_call = np.where(markers.site == 0, [least_s[int(symbol)] for symbol in markers.symbol], apart_s[key])
     usual: Bools = (of_call <= 3 * _median_passage_s(apart_s)) | markers.of(markers.level)
     return usual
-
-
-def _apart_s(markers: Markers, key: Ints) -> Floats:
-    """How far apart the passages of each place are: the time between two calls from it, at a moment taken at random.
-
-    So a burst of calls is one passage, however many they are.
-    """
-    order = np.argsort(key, kind="stable")
-    of_place = np.split(markers.start_s[order], np.cumsum(np.bincount(key))[:-1])
-    first_s, last_s = markers.start_s[0], markers.end_s.max()
-    return np.array([_usually_apart_s(np.concatenate(([first_s], one, [last_s]))) for one in of_place])
-
-
-def _usually_apart_s(time_s: Floats) -> float:
-    """The time between two of these instants in which half of the whole lies."""
-    gaps = np.sort(np.diff(time_s))
-    share = np.cumsum(gaps)
-    return float(gaps[np.searchsorted(share, share[-1] / 2)])
 
 
 def _median_passage_s(apart_s: Floats) -> float:
@@ -120,7 +102,7 @@ def _symbol_period(markers: Markers, level: Bools) -> int:
     Each place counts as often as it is passed: one call among twenty of a burst is as much of a step as they are.
     """
     _, key = markers.keys()
-    symbol, weight = markers.symbol, (1 / np.maximum(_apart_s(markers, key), 1e-9) / np.bincount(key))[key]
+    symbol, weight = markers.symbol, (1 / np.maximum(markers.apart_s(key), 1e-9) / np.bincount(key))[key]
     for period in range(1, min(len(symbol) // MIN_REPEATS, _MAX_PERIOD) + 1):
         same = symbol[period:] == symbol[:-period]
         rare = same[level[period:] | level[:-period]]

@@ -2,7 +2,7 @@
 
   update     the call that ends a gradient update: DDP's wait for its last bucket, where there is one (of several in one backward
              pass the last); else the backward pass. Of several places in the code (a validation with gradients, a GAN's two models)
-             the one that is called most, then the one that is followed by the longest stretch without markers
+             of those that are passed most often the one that is followed by the longest stretch without markers
   passes     updates per optimiser step. Where gradients are accumulated without telling DDP so, every pass looks like an update; but
              the thread is seen in its optimiser after every k-th only. k is the largest for which nearly all (`AGREEMENT`) of the
              sightings fall into one phase of k, which by chance they would not (`_CHANCE`); those of all ranks count together
@@ -26,6 +26,7 @@ from rankscope.observer.steps.markers import Markers
 from rankscope.probes.arrays import Bools, Floats, Ints
 
 AGREEMENT = 0.9
+AS_OFTEN = 1.5  # halfway to a place that is passed in every other iteration
 _MOST_PASSES = 64
 _CHANCE = (
     1 / 128
@@ -67,11 +68,12 @@ def _one_update_per_pass(markers: Markers) -> Markers:
 
 def _update(markers: Markers, pairs: Ints, key: Ints) -> int | None:
     count = np.bincount(key, minlength=len(pairs))
-    follows = _follows(markers)
     for symbols in (markers.update, markers.backward):
         ours = [one for one in range(len(pairs)) if int(pairs[one, 0]) in symbols and count[one] > 1]
         if ours:
-            return max(ours, key=lambda one: (count[one], float(np.median(follows[key == one]))))
+            apart_s, follows = markers.apart_s(key), _follows(markers)
+            usual = [one for one in ours if apart_s[one] <= AS_OFTEN * min(apart_s[ours])]
+            return max(usual, key=lambda one: float(np.median(follows[key == one])))
     return None
 
 

@@ -204,6 +204,22 @@ def test_two_models_in_turn_make_one_step() -> None:
     assert float(np.median(np.diff(steps.edge_s))) == pytest.approx(script.step_s, rel=0.03)
 
 
+def test_an_evaluation_that_takes_many_gradients_now_and_then_lies_inside_steps() -> None:
+    """Gradients summed by the script itself; in every 20th iteration an attack is tried, which takes 40 backward passes."""
+    script = Script()
+    for iteration in range(1, 164):
+        script.begun.append(script.now)
+        script.work(0.03)
+        script.backward(synchronised=False)
+        script.call(WAIT, GATHER, 0.002)
+        for _ in range(0 if iteration % 20 else 40):
+            script.work(0.005)
+            script.backward(EVALUATE, synchronised=False)
+    steps = find_steps(script.markers())
+    assert steps.count in (161, 162)
+    assert float(np.median(np.diff(steps.edge_s))) == pytest.approx(script.step_s, rel=0.03)
+
+
 def test_a_pass_through_two_models_is_one_update_though_both_reduce() -> None:
     """A GAN: the generator's loss goes back through the discriminator, which is wrapped as well. Its optimisers are seldom seen."""
     script = Script()
