@@ -6,10 +6,11 @@
 
 Nothing is ever half there. A window is written under a `.partial-` name beside its destination, flushed and renamed; the index
 is replaced by a rename; both under the lock, which the kernel releases when a writer is killed. What a killed writer leaves
-(a `.partial-` folder, a window that is not in the index) the next one removes or takes in. Readers take no lock: they see the
+(a `.partial-` folder, a window that is not in the index) the next one of that host removes or takes in. Readers take no lock: they see the
 index before or after a write, and skip a window that was removed meanwhile.
 
-Whole windows are kept (about 10 KB per rank), the newest `cap_bytes` of them: the oldest are removed first.
+Whole windows are kept (about 10 KB per rank), the newest `cap_bytes` of each host: its oldest are removed first, by itself. What
+another host made, or what cannot be read, nobody removes.
 """
 
 from __future__ import annotations
@@ -32,11 +33,13 @@ import pyarrow.parquet as pq
 from rankscope.diagnose.verdict.as_json import to_json
 from rankscope.diagnose.verdict.contract import Verdict
 from rankscope.observer.window.folder import MANIFEST, Window, read_window, write_window
+from rankscope.observer.window.staging import PARTIAL, partial_name, remove_left
 from rankscope.probes.errors import BadData, OutputFailed
+from rankscope.probes.host.folders import create_file, opened_folder
 
 DEFAULT_FOLDER = Path("/var/lib/rankscope/history")
 CAP_BYTES = 256 << 20
-_INDEX, _WINDOWS, _LOCK, _VERDICT, _PARTIAL = "index.parquet", "windows", "lock", "verdict.json", ".partial-"
+_INDEX, _WINDOWS, _LOCK, _VERDICT = "index.parquet", "windows", "lock", "verdict.json"
 _LOCK_WAIT_S = 10.0
 _MAX_VERDICT_BYTES = 16 << 20
 
@@ -95,61 +98,44 @@ class History:
 
     def add(self, window: Window, verdict: Verdict) -> Entry:
         """Keep a window (of one job) and what was judged of it. Raises OutputFailed, with nothing half-written."""
-        with self._locked():
-            self._remove_partials()
-            try:
-                name = self._write(window, verdict)
-                entries = [*self._reconciled(name), describe(name, window, verdict, _size(self._place(name)))]
-                kept = self._within_cap(entries)
-                self._write_index(kept)
-                names = {entry.name for entry in kept}
-                for entry in entries:
-                    if entry.name not in names:
-                        shutil.rmtree(self._place(entry.name), ignore_errors=True)
-            except OSError as error:
-                raise OutputFailed(f"cannot write the history {self.folder}: {error.strerror or error}") from error
+        with self._locked() as place:
+            remove_left(place)
+            name = self._write(window, verdict)
+            entries = [*self._reconciled(name), describe(name, window, verdict, _size(self._place(name)))]
+            kept = self._within_cap(entries)
+            self._write_index(kept, place)
+            names = {entry.name for entry in kept}
+            for entry in entries:
+                if entry.name not in names:
+                    shutil.rmtree(self._place(entry.name), ignore_errors=True)
         return entries[-1]
 
     def _write(self, window: Window, verdict: Verdict) -> str:
-        """The window folder, complete, under its final name."""
-        staging = self.folder / f"{_PARTIAL}{time.time_ns()}-{os.getpid()}"
-        try:
-            written = write_window(window, staging)
-            _write_file(written / _VERDICT, to_json(verdict).encode())
-            name = written.name
-            for attempt in range(2, 1000):
-                if not self._place(name).exists():
-                    break
-                name = f"{written.name}.{attempt}"
-            written.rename(self._place(name))
-        finally:
-            shutil.rmtree(staging, ignore_errors=True)
-        return name
+        """The window folder, complete, with its verdict; its name."""
+        return write_window(window, self.folder / _WINDOWS, {_VERDICT: to_json(verdict).encode()}).name
 
     def _within_cap(self, entries: Sequence[Entry]) -> list[Entry]:
-        """The newest entries that fit; always the one that was just written (the last)."""
-        room = self._cap_bytes - entries[-1].bytes
-        kept = []
-        for entry in sorted(entries[:-1], key=lambda each: -each.start):
+        """The newest entries that fit, always the one that was just written (the last); and all that other hosts wrote."""
+        new = entries[-1]
+        room = self._cap_bytes - new.bytes
+        kept = [entry for entry in entries[:-1] if entry.host != new.host]
+        for entry in sorted((entry for entry in entries[:-1] if entry.host == new.host), key=lambda each: -each.start):
             room -= entry.bytes
             if room < 0:
                 break
             kept.append(entry)
-        return [*reversed(kept), entries[-1]]
+        return [*sorted(kept, key=lambda each: each.start), new]
 
     def _reconciled(self, new: str) -> list[Entry]:
-        """The index as the folders say: without windows that are gone, with windows that a killed writer did not enter."""
-        there = {path.name for path in (self.folder / _WINDOWS).iterdir()} - {new}
+        """The index as the folders say: without windows that are gone, with windows that a killed writer did not enter.
+
+        A folder that cannot be read now is left alone: the disk may be sick, or a newer version wrote it.
+        """
+        names = {path.name for path in (self.folder / _WINDOWS).iterdir()} - {new}
+        there = {name for name in names if not name.startswith(PARTIAL)}
         known = [entry for entry in self._read_index() if entry.name in there]
-        missing = there - {entry.name for entry in known}
-        found = []
-        for name in sorted(missing):
-            entry = self._entry_of_folder(name)
-            if entry is None:
-                shutil.rmtree(self._place(name), ignore_errors=True)
-            else:
-                found.append(entry)
-        return [*known, *found]
+        missing = sorted(there - {entry.name for entry in known})
+        return [*known, *(entry for name in missing if (entry := self._entry_of_folder(name)) is not None)]
 
     def _entry_of_folder(self, name: str) -> Entry | None:
         folder = self._place(name)
@@ -161,41 +147,37 @@ class History:
         except (BadData, OSError, ValueError, KeyError, TypeError, RecursionError):
             return None
 
-    def _write_index(self, entries: Sequence[Entry]) -> None:
+    def _write_index(self, entries: Sequence[Entry], place: int) -> None:
         table = pa.Table.from_pylist([asdict(entry) for entry in entries], INDEX)
-        partial = self.folder / f"{_PARTIAL}index-{os.getpid()}"
+        partial = partial_name()
         try:
-            descriptor = os.open(partial, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            with os.fdopen(descriptor, "wb") as file:
+            with os.fdopen(create_file(place, partial), "wb") as file:
                 pq.write_table(table, file, compression="zstd")
                 file.flush()
                 os.fsync(file.fileno())
-            partial.rename(self.folder / _INDEX)
-        finally:
-            partial.unlink(missing_ok=True)
-
-    def _remove_partials(self) -> None:
-        """What killed writers left. The lock is held: nobody else is writing."""
-        for path in self.folder.glob(f"{_PARTIAL}*"):
-            if path.is_dir():
-                shutil.rmtree(path, ignore_errors=True)
-            else:
-                path.unlink(missing_ok=True)
+            os.rename(partial, _INDEX, src_dir_fd=place, dst_dir_fd=place)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(partial, dir_fd=place)
+            raise
 
     @contextmanager
-    def _locked(self) -> Iterator[None]:
+    def _locked(self) -> Iterator[int]:
+        """A descriptor of the folder, which nobody else writes meanwhile."""
         try:
-            (self.folder / _WINDOWS).mkdir(mode=0o700, parents=True, exist_ok=True)
-            if self.folder.stat().st_uid == os.geteuid():
-                self.folder.chmod(0o700)
-            lock = os.open(self.folder / _LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            with opened_folder(self.folder, make=True) as place:
+                if os.fstat(place).st_uid == os.geteuid():
+                    os.fchmod(place, 0o700)
+                lock = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=place)
+                try:
+                    _wait_for(lock, self.folder)
+                    with opened_folder(self.folder / _WINDOWS, make=True):
+                        pass
+                    yield place
+                finally:
+                    os.close(lock)
         except OSError as error:
             raise OutputFailed(f"cannot write the history {self.folder}: {error.strerror or error}") from error
-        try:
-            _wait_for(lock, self.folder)
-            yield
-        finally:
-            os.close(lock)
 
     # ---- reading -----------------------------------------------------------------------------------------------------
 
@@ -281,13 +263,6 @@ def _size(folder: Path) -> int:
         with suppress(OSError):
             total += -(-path.stat().st_size // 4096) * 4096
     return total
-
-
-def _write_file(path: Path, content: bytes) -> None:
-    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def _wait_for(lock: int, folder: Path) -> None:

@@ -1,33 +1,30 @@
 """Window folders: written whole or not at all, read back with every reason to distrust them.
 
-A folder is written under a temporary name beside its destination, flushed, and renamed; so a reader sees a complete window
-or none, and a crash of the observer leaves at most a `.partial-…` folder, which the next write there removes.
+A folder is written under a temporary name beside its destination, flushed, and renamed (`staging.py`): a reader sees a complete
+window or none.
 """
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
-import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import IO, Any
 
 import pyarrow as pa
 
-from rankscope.observer.window import upgrade
+from rankscope.observer.window import staging, upgrade
 from rankscope.observer.window.manifest import SCHEMAS, Manifest, from_json, to_json
 from rankscope.observer.window.schema import FIRST_SCHEMA, TABLES, YOUNGER
+from rankscope.observer.window.staging import PARTIAL, safe_name
 from rankscope.observer.window.tables import cast, check_stacks, read_table, with_absent, write_table
 from rankscope.probes.errors import BadData, OutputFailed
 
 MANIFEST = "window.json"
-_PARTIAL = ".partial-"
-_PARTIAL_KEPT_S = 3600.0
 _LEAST_FREE_BYTES = 1 << 20
 _MAX_MANIFEST_BYTES = 4 << 20
 _MAX_TABLE_BYTES = 4 << 30
@@ -50,84 +47,40 @@ class Window:
 
 def folder_name(manifest: Manifest) -> str:
     """`<host>-<start, UTC>-<seconds>s-<job>`, safe as a file name whatever host and job are called."""
-    host, job = _safe(manifest.host) or "host", _safe("+".join(manifest.jobs)) or "job"
+    host, job = safe_name(manifest.host) or "host", safe_name("+".join(manifest.jobs)) or "job"
     start = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(manifest.start))
     return f"{host}-{start}-{manifest.seconds:.4g}s-{job}"
 
 
-def _safe(text: str) -> str:
-    return "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in text).lstrip(".")[:64]
+def write_window(window: Window, into: Path, beside: Mapping[str, bytes] = MappingProxyType({})) -> Path:
+    """Write one window folder below `into` (made if missing), return it. OutputFailed, with nothing half-written.
 
-
-def write_window(window: Window, into: Path) -> Path:
-    """Write one window folder below `into` (made if missing), return it. OutputFailed, with nothing half-written."""
-    name = folder_name(window.manifest)
-    staging = into / f"{_PARTIAL}{name}-{os.getpid()}"
+    `beside`: more files in it, by name.
+    """
+    tables = {table: getattr(window, table) for table in TABLES}
+    rows = {table: data.num_rows for table, data in tables.items()}
+    text = json.dumps(to_json(window.manifest, rows), indent=1)
+    files: dict[str, staging.Writer] = {
+        f"{table}.parquet": partial(write_table, data) for table, data in tables.items()
+    }
+    for name, content in {**beside, MANIFEST: text.encode("utf-8")}.items():
+        files[name] = partial(_write_bytes, content)
     try:
-        into.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _sweep_partials(into)
-        staging.mkdir(mode=0o700)
-        with _private_files():
-            tables = {table: getattr(window, table) for table in TABLES}
-            for table, data in tables.items():
-                write_table(data, staging / f"{table}.parquet")
-            rows = {table: data.num_rows for table, data in tables.items()}
-            text = json.dumps(to_json(window.manifest, rows), indent=1)
-            (staging / MANIFEST).write_text(text, encoding="utf-8")
-        for path in (*staging.iterdir(), staging):
-            _flush(path)
-        target = into / name
-        for attempt in range(2, 100):
-            if not target.exists():
-                break
-            target = into / f"{name}.{attempt}"
-        staging.rename(target)
+        return staging.write_folder(into, folder_name(window.manifest), files)
     except OSError as error:
-        shutil.rmtree(staging, ignore_errors=True)
         raise OutputFailed(f"cannot write the window into {into}: {error.strerror or error}") from error
-    except BaseException:
-        shutil.rmtree(staging, ignore_errors=True)
-        raise
-    return target
+
+
+def _write_bytes(content: bytes, file: IO[bytes]) -> None:
+    file.write(content)
 
 
 def prepare_place(into: Path) -> None:
     """Make `into` and see that a window can be written there. OutputFailed where it cannot."""
     try:
-        into.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _sweep_partials(into)
-        with tempfile.TemporaryFile(dir=into) as file:
-            file.write(bytes(_LEAST_FREE_BYTES))
-            file.flush()
-            os.fsync(file.fileno())
+        staging.try_place(into, _LEAST_FREE_BYTES)
     except OSError as error:
         raise OutputFailed(f"cannot write into {into}: {error.strerror or error}") from error
-
-
-def _sweep_partials(into: Path) -> None:
-    """Remove what an observer that was killed left behind: its process is gone, or it is older than any window."""
-    for entry in into.glob(f"{_PARTIAL}*"):
-        pid = entry.name.rpartition("-")[2]
-        alive = pid.isdigit() and Path("/proc", pid).exists()
-        if not alive or time.time() - entry.stat().st_mtime > _PARTIAL_KEPT_S:
-            shutil.rmtree(entry, ignore_errors=True)
-
-
-@contextmanager
-def _private_files() -> Iterator[None]:
-    old = os.umask(0o077)
-    try:
-        yield
-    finally:
-        os.umask(old)
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def is_window(folder: Path) -> bool:
@@ -142,7 +95,7 @@ def find_windows(place: Path) -> tuple[Path, ...]:
     if is_window(place):
         return (place,)
     try:
-        found = tuple(sorted(p for p in place.iterdir() if not p.name.startswith(_PARTIAL) and is_window(p)))
+        found = tuple(sorted(p for p in place.iterdir() if not p.name.startswith(PARTIAL) and is_window(p)))
     except OSError as error:
         raise BadData(f"{place} cannot be read: {error.strerror}") from error
     if not found:

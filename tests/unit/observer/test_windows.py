@@ -62,14 +62,6 @@ def test_the_same_window_twice_gives_two_folders(tmp_path: Path) -> None:
     assert write_window(a_window(), tmp_path) != write_window(a_window(), tmp_path)
 
 
-def test_what_a_killed_observer_left_is_removed_by_the_next(tmp_path: Path) -> None:
-    left = tmp_path / ".partial-host-20200101T000000Z-20s-4194305"
-    left.mkdir()
-    (left / "ranks.parquet").write_bytes(b"half")
-    write_window(a_window(), tmp_path)
-    assert not left.exists()
-
-
 def test_a_place_that_cannot_be_written_says_so_and_leaves_nothing(tmp_path: Path) -> None:
     place = tmp_path / "file"
     place.write_text("not a folder")

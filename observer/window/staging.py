@@ -1,0 +1,170 @@
+"""Folders that are there whole or not at all, on a disk that several hosts may share.
+
+    .partial-<host>-<boot>-<pid>-<random>/   while it is written; its file `.writer` is locked by whoever writes
+    <name>/                                  renamed so, once everything in it has reached the disk
+
+Everything is done through descriptors of folders that nobody else can write; no file that is there is ever opened for writing. What a
+killed writer left is removed by the next one of the same host, and only if nobody holds its lock: never what another host made.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import stat
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO
+
+from rankscope.probes.host.folders import create_file, opened_folder
+from rankscope.probes.host.namespaces import host_name
+from rankscope.probes.host.procfs import read_file
+
+PARTIAL = ".partial-"
+_LOCK = ".writer"
+_NAME = re.compile(re.escape(PARTIAL) + r"(.{1,64})-([0-9a-f]{8})-(\d{1,10})-[0-9a-f]{8}")
+_KEPT_S = 3600.0  # no writer takes that long: a window of a thousand ranks is written in seconds
+_MOST_NAMES = 1000
+Writer = Callable[[IO[bytes]], None]
+
+
+def write_folder(into: Path, name: str, files: Mapping[str, Writer]) -> Path:
+    """A new folder `name` below `into` (made if missing), or `name.2` and so on where that is taken, with these files; 0700 and 0600.
+
+    Raises OSError, UnsafePlace, with nothing half-written.
+    """
+    with opened_folder(into, make=True) as place:
+        remove_left(place)
+        staging = partial_name()
+        os.mkdir(staging, 0o700, dir_fd=place)
+        try:
+            _fill(place, staging, files)
+            target = _renamed(place, staging, name)
+        except BaseException:
+            _remove(place, staging)
+            raise
+        with suppress(OSError):  # it is there whole; a disk that cannot say when it is safe cannot be helped
+            os.fsync(place)
+    return into / target
+
+
+def try_place(into: Path, size_bytes: int) -> None:
+    """Make `into` and see that so much can be written there. Raises OSError, UnsafePlace."""
+    with opened_folder(into, make=True) as place:
+        remove_left(place)
+        name = partial_name()
+        with os.fdopen(create_file(place, name), "wb") as file:
+            os.unlink(name, dir_fd=place)
+            file.write(bytes(size_bytes))
+            file.flush()
+            os.fsync(file.fileno())
+
+
+def partial_name() -> str:
+    """A name for what is not whole yet, which says who writes it."""
+    return f"{PARTIAL}{safe_name(host_name())[:40] or 'host'}-{_boot()}-{os.getpid()}-{os.urandom(4).hex()}"
+
+
+def remove_left(place: int) -> None:
+    """Remove what killed writers of this host left. Never raises."""
+    with suppress(OSError):
+        for name in os.listdir(place):
+            found = _NAME.fullmatch(name)
+            if found and found[1] == (safe_name(host_name())[:40] or "host"):
+                with suppress(OSError):
+                    if _is_left(place, name, same_boot=found[2] == _boot(), pid=found[3]):
+                        _remove(place, name)
+
+
+def _is_left(place: int, name: str, same_boot: bool, pid: str) -> bool:
+    """Whether nobody writes it any more. Another host can bear our name: of another boot only what is old is ours to judge."""
+    found = os.stat(name, dir_fd=place, follow_symlinks=False)
+    old = time.time() - found.st_mtime > _KEPT_S
+    if not stat.S_ISDIR(found.st_mode):
+        return old or (same_boot and not Path("/proc", pid).exists())
+    folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)
+    try:
+        lock = os.open(_LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+    except FileNotFoundError:
+        return old  # it is being begun, or about to be renamed
+    finally:
+        os.close(folder)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    finally:
+        os.close(lock)
+    return same_boot or old
+
+
+def _fill(place: int, staging: str, files: Mapping[str, Writer]) -> None:
+    folder = os.open(staging, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)
+    try:
+        with _locked(folder):
+            for name, write in files.items():
+                with os.fdopen(create_file(folder, name), "wb") as file:
+                    write(file)
+                    file.flush()
+                    os.fsync(file.fileno())
+            os.unlink(_LOCK, dir_fd=folder)
+            os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+@contextmanager
+def _locked(folder: int) -> Iterator[None]:
+    lock = create_file(folder, _LOCK)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(lock)
+
+
+def _renamed(place: int, staging: str, name: str) -> str:
+    """Give it its name, or the next one that is free: a rename never replaces a folder with something in it."""
+    for attempt in range(1, _MOST_NAMES):
+        target = name if attempt == 1 else f"{name}.{attempt}"
+        try:
+            os.rename(staging, target, src_dir_fd=place, dst_dir_fd=place)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR):
+                raise
+        else:
+            return target
+    raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name)
+
+
+def _remove(place: int, name: str) -> None:
+    """A staging folder, or a file, and all in it. Never raises."""
+    with suppress(OSError):
+        try:
+            folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)
+        except NotADirectoryError:
+            os.unlink(name, dir_fd=place)
+            return
+        try:
+            for entry in os.listdir(folder):  # noqa: PTH208 - by descriptor
+                os.unlink(entry, dir_fd=folder)
+        finally:
+            os.close(folder)
+        os.rmdir(name, dir_fd=place)
+
+
+def _boot() -> str:
+    """The first part of the boot's id: another one is another boot, or another host."""
+    try:
+        return read_file("/proc/sys/kernel/random/boot_id", 64).decode("ascii", "replace")[:8]
+    except OSError:
+        return "0" * 8
+
+
+def safe_name(text: str) -> str:
+    """A text as a part of a file's name."""
+    return "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "_" for c in text).lstrip(".")[:64]
