@@ -22,6 +22,7 @@ from rankscope.observer.live.observation import Progress
 from rankscope.observer.window.folder import Window, prepare_place, write_window
 from rankscope.observer.window.jobs import matching, names
 from rankscope.probes.errors import NoRanks, NotPermitted, UsageError
+from rankscope.probes.host.clocks import clock_notes, read_clocks
 
 _WARM_UP_S = 0.4  # threads must have left the CPU once before their absences are known
 
@@ -66,17 +67,19 @@ def record(options: RecordOptions, progress: Progress = lambda _: None) -> list[
     try:
         for remark in running.probes.remarks:
             progress(remark)
-        start = _aligned_start(options.align_s)
+        clocks = read_clocks()
+        start = _aligned_start(options.align_s, clocks.realtime_ns / 1e9)
         progress(f"observing {options.window_s:g} s from {time.strftime('%H:%M:%S', time.localtime(start))}")
-        running.run_until(start)
+        running.run_until((clocks.monotonic_ns - clocks.realtime_ns) / 1e9 + start)
         before = running.totals()
         running.hardware.start()
         running.gauges.begin()
         running.flows.begin()
         running.start_fallback(options.window_s, options.hz)
-        start, start_ns = time.time(), time.clock_gettime_ns(time.CLOCK_MONOTONIC)
-        running.run_until(start + options.window_s, progress)
-        windows = close_windows(running, before, start, start_ns, options.hz)
+        begin = read_clocks()
+        running.run_until(begin.monotonic_ns / 1e9 + options.window_s, progress)
+        running.notes += clock_notes(clocks, read_clocks())
+        windows = close_windows(running, before, begin.realtime_ns / 1e9, begin.monotonic_ns, options.hz)
     finally:
         running.close()
     windows = with_changes(windows, here.ranks, find_ranks(options.root).ranks)
@@ -117,6 +120,7 @@ def _why_not(pid: int, census: RankCensus, root: Path) -> str:
     return "it has no training library mapped, or nothing says which rank it is"
 
 
-def _aligned_start(align_s: float) -> float:
-    soonest = time.time() + _WARM_UP_S
+def _aligned_start(align_s: float, now_s: float) -> float:
+    """When the window begins, Unix time."""
+    soonest = now_s + _WARM_UP_S
     return soonest if align_s <= 0 else -(-soonest // align_s) * align_s

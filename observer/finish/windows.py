@@ -155,6 +155,7 @@ def _notes(running: Observation, notes: Sequence[str], pids: frozenset[int]) -> 
     """What could not be seen of the ranks with these pids, each once."""
     fallback = running.fallback.notes if running.fallback else []
     said = [
+        *running.notes,
         *notes,
         *fallback,
         *running.probes.notes,

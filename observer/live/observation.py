@@ -69,13 +69,13 @@ class Observation:
     _due: dict[str, float] = field(default_factory=dict)
 
     def run_until(self, end: float, progress: Progress | None = None) -> None:
-        """Observe until the wall clock says `end`."""
+        """Observe until `end`, seconds of CLOCK_MONOTONIC: whoever sets the clock makes no window longer or shorter."""
         with _going_first():
             self._run_until(end, progress)
 
     def _run_until(self, end: float, progress: Progress | None) -> None:
         while True:
-            now = time.time()
+            now = time.monotonic()
             self.drain()
             if self._is_due("refresh", now, _REFRESH_EVERY_S):
                 self.refresh()

@@ -79,11 +79,11 @@ def ours(pids: Sequence[int], seconds: float, hz: int) -> tuple[Reading, list[Se
     """Rankscope for `seconds`: its reading, and each stack of each process."""
     began_cpu_s = time.process_time()
     with rankscope(pids, hz) as running:
-        running.run_until(time.time() + _WARM_UP_S)
+        running.run_until(time.monotonic() + _WARM_UP_S)
         running.batches.clear()
         before, costs_before = running.probes.counted(), _costs(running)
         start_cpu_s, start = time.process_time(), time.monotonic()
-        running.run_until(time.time() + seconds)
+        running.run_until(time.monotonic() + seconds)
         wall_s, own_cpu_s = time.monotonic() - start, time.process_time() - start_cpu_s
         costs, counted = _costs(running), running.probes.counted()
         events = np.concatenate([np.empty(0, ring.EVENT), *running.batches])

@@ -1,0 +1,78 @@
+"""Somebody sets the clock, or the host sleeps, while it is observed: the window is as long as it should be, and says so."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rankscope.observer.live.observation import Observation
+from rankscope.probes.host.clocks import Clocks, clock_notes, read_clocks
+
+HOUR_S = 3600.0
+NS = 1_000_000_000
+
+
+class _SetClocks:
+    """The clocks of a host, as the kernel gives them; `step_s` and `sleep_s` are added from the given call on."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, step_s: float, sleep_s: float = 0.0, after: int = 1) -> None:
+        self.real: Callable[[int], int] = time.clock_gettime_ns
+        self.step_ns, self.sleep_ns, self.calls, self.after = int(step_s * NS), int(sleep_s * NS), 0, after
+        monkeypatch.setattr(time, "clock_gettime_ns", self.read)
+        monkeypatch.setattr(time, "time", lambda: self.read(time.CLOCK_REALTIME) / NS)
+        monkeypatch.setattr(time, "time_ns", lambda: self.read(time.CLOCK_REALTIME))
+
+    def read(self, clock: int) -> int:
+        self.calls += 1
+        changed = self.calls > self.after
+        more = {time.CLOCK_REALTIME: self.step_ns + self.sleep_ns, time.CLOCK_BOOTTIME: self.sleep_ns}.get(clock, 0)
+        return self.real(clock) + (more if changed else 0)
+
+
+def observation() -> Observation:
+    """One that has nothing to observe."""
+    probes: Any = SimpleNamespace(
+        events=SimpleNamespace(drain=lambda: ()), calls=SimpleNamespace(enforce_budget=lambda _: None), notes=[]
+    )
+    nothing: Any = SimpleNamespace(sample=lambda: None)
+    return Observation((), probes, {}, nothing, nothing, None, nothing)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("step_s", [-HOUR_S, HOUR_S])
+def test_a_clock_that_is_set_makes_no_window_longer_or_shorter(monkeypatch: pytest.MonkeyPatch, step_s: float) -> None:
+    # GIVEN a clock that is set by an hour as soon as the window has begun
+    running = observation()
+    until = time.monotonic() + 0.6
+    _SetClocks(monkeypatch, step_s)
+    began = time.perf_counter()
+    said: list[str] = []
+    running.run_until(until, said.append)
+    assert 0.5 < time.perf_counter() - began < 2
+
+
+@pytest.mark.parametrize(("step_s", "sleep_s", "words"), [
+    (HOUR_S, 0.0, ["set by +3600.000 s"]), (-HOUR_S, 0.0, ["set by -3600.000 s"]), (0.0, 0.0, []), (0.002, 0.0, []),
+    (0.0, 61.0, ["suspended for 61.000 s"]), (-1.0, 61.0, ["set by -1.000 s", "suspended for 61.000 s"]),
+])  # fmt: skip
+def test_what_happened_to_the_clocks_is_a_note(
+    monkeypatch: pytest.MonkeyPatch, step_s: float, sleep_s: float, words: list[str]
+) -> None:
+    before = read_clocks()
+    _SetClocks(monkeypatch, step_s, sleep_s, after=0)
+    notes = clock_notes(before, read_clocks())
+    assert len(notes) == len(words) and all(word in note for word, note in zip(words, notes, strict=True))
+
+
+def test_the_real_clocks_of_this_host_run_together() -> None:
+    before = read_clocks()
+    time.sleep(0.2)
+    assert clock_notes(before, read_clocks()) == ()
+
+
+def test_clocks_that_only_slew_are_no_note() -> None:
+    # NTP corrects a clock by at most 500 ppm, and CLOCK_MONOTONIC with it.
+    assert clock_notes(Clocks(0, 0, 0), Clocks(20 * NS + 7000, 20 * NS, 20 * NS)) == ()
