@@ -1,0 +1,120 @@
+"""What scripts/setup installs is what was locked: every version by its hashes, with or without a network."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+try:
+    import tomllib
+except ModuleNotFoundError:  # Python 3.10
+    import tomli as tomllib
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+PROJECT = tomllib.loads((REPOSITORY / "pyproject.toml").read_text())
+PINNED = re.compile(r"^([\w.-]+)==([\w.]+)(?: ; .*?)? \\$")
+
+
+def locked(name: str) -> dict[str, set[str]]:
+    """Package → its versions (several: for different Pythons) of a lock."""
+    found: dict[str, set[str]] = {}
+    for line in (REPOSITORY / "scripts" / name).read_text().splitlines():
+        if match := PINNED.match(line):
+            found.setdefault(match[1].lower().replace("_", "-"), set()).add(match[2])
+    return found
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in re.findall(r"\d+", version))
+
+
+@pytest.mark.parametrize(
+    ("lock", "wanted"),
+    [
+        ("runtime.lock", [*PROJECT["project"]["dependencies"], *PROJECT["build-system"]["requires"]]),
+        ("dev.lock", [*PROJECT["project"]["dependencies"], *PROJECT["project"]["optional-dependencies"]["dev"]]),
+    ],
+)
+def test_every_dependency_is_locked_at_a_version_that_serves(lock: str, wanted: list[str]) -> None:
+    found = locked(lock)
+    for requirement in wanted:
+        match = re.match(r"([\w.-]+)>=([\w.]+)", requirement)
+        assert match, requirement
+        versions = found.get(match[1].lower())
+        assert versions, f"{requirement}: not in {lock}; run scripts/setup --lock"
+        assert all(numbers(version) >= numbers(match[2]) for version in versions), (requirement, versions)
+
+
+@pytest.mark.parametrize("lock", ["runtime.lock", "dev.lock"])
+def test_every_line_of_a_lock_is_a_version_or_a_hash(lock: str) -> None:
+    lines = (REPOSITORY / "scripts" / lock).read_text().splitlines()
+    for line, following in zip(lines, [*lines[1:], ""], strict=True):
+        assert PINNED.match(line) or re.fullmatch(r" {4}--hash=sha256:[0-9a-f]{64}( \\)?", line), line
+        if PINNED.match(line):
+            assert following.startswith("    --hash="), line
+
+
+def test_the_tests_run_with_the_versions_that_are_delivered() -> None:
+    runtime, dev = locked("runtime.lock"), locked("dev.lock")
+    assert {name: dev[name] for name in runtime if name in dev} == {
+        name: runtime[name] for name in runtime if name in dev
+    }
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """A clone whose .venv is there, with a pip that only writes down what it was asked."""
+    (tmp_path / "scripts").mkdir()
+    for name in ("setup", "runtime.lock", "dev.lock"):
+        shutil.copy(REPOSITORY / "scripts" / name, tmp_path / "scripts" / name)
+    shutil.copy(REPOSITORY / "pyproject.toml", tmp_path)
+    programs = tmp_path / ".venv/bin"
+    programs.mkdir(parents=True)
+    (tmp_path / ".venv/pyvenv.cfg").write_text("include-system-site-packages = true\n")
+    for name, text in {
+        "python": f'exec {sys.executable} "$@"',
+        "pip": f'echo "$PIP_NO_INDEX $PIP_FIND_LINKS: $@" >> {tmp_path}/asked; touch {programs}/rankscope; chmod +x {programs}/rankscope',
+    }.items():
+        (programs / name).write_text(f"#!/bin/sh\n{text}\n")
+        (programs / name).chmod(0o755)
+    return tmp_path
+
+
+def set_up(clone: Path, *arguments: str) -> tuple[int, list[str], str]:
+    """(exit code, what pip was asked, what was said)."""
+    (clone / "asked").write_text("")
+    said = subprocess.run([str(clone / "scripts/setup"), *arguments], capture_output=True, text=True, check=False)
+    return said.returncode, (clone / "asked").read_text().splitlines(), said.stdout + said.stderr
+
+
+def test_packages_are_installed_by_their_hashes_and_rankscope_without_an_index(clone: Path) -> None:
+    code, asked, said = set_up(clone)
+    if code in (69, 77) and not asked:
+        pytest.skip(f"distribution packages cannot be installed here: {said}")
+    assert code == 0, said
+    installs, ours = asked[:-1], asked[-1]
+    assert len(installs) == 2 and all("--require-hashes --only-binary :all: -r scripts/" in line for line in installs)
+    assert "--no-index --no-deps --no-build-isolation -e ." in ours
+    # WHEN a lock changes, it is installed anew; else it is not
+    assert set_up(clone)[1] == []
+    with (clone / "scripts/runtime.lock").open("a") as lock:
+        lock.write("# changed\n")
+    assert len(set_up(clone)[1]) == 3
+
+
+def test_without_a_network_everything_comes_from_the_folder(clone: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "packages"
+    folder.mkdir()
+    code, asked, said = set_up(clone, "--offline", str(folder), "--runtime")
+    if code in (69, 77) and not asked:
+        pytest.skip(f"distribution packages are missing here: {said}")
+    assert code == 0, said
+    assert len(asked) == 2 and all(line.startswith(f"1 {folder}: install ") for line in asked)
+    assert "runtime.lock" in asked[0] and not any("dev.lock" in line for line in asked)
+    assert set_up(clone, "--offline", str(tmp_path / "none"))[0] == 64
+    assert set_up(clone, "--offline", str(folder), "--jobs")[0] == 64
