@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
+from rankscope.observer import recorder
 from rankscope.observer.live.observation import Observation
 from rankscope.probes.host.clocks import Clocks, clock_notes, read_clocks
 
@@ -76,3 +78,35 @@ def test_the_real_clocks_of_this_host_run_together() -> None:
 def test_clocks_that_only_slew_are_no_note() -> None:
     # NTP corrects a clock by at most 500 ppm, and CLOCK_MONOTONIC with it.
     assert clock_notes(Clocks(0, 0, 0), Clocks(20 * NS + 7000, 20 * NS, 20 * NS)) == ()
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="recording needs root")
+@pytest.mark.parametrize("step_s", [-HOUR_S, HOUR_S])
+def test_a_window_during_which_the_clock_is_set_says_so(monkeypatch: pytest.MonkeyPatch, step_s: float) -> None:
+    # GIVEN a host with nothing to observe, whose clock is set while the window runs
+    running, closed = observation(), []
+    idle = SimpleNamespace(start=lambda: None, begin=lambda: None, close=lambda: None, sample=lambda: None)
+    running.hardware = running.gauges = running.flows = cast(Any, idle)
+    running.probes = cast(Any, SimpleNamespace(**vars(running.probes), remarks=(), close=lambda: None))
+    real = time.clock_gettime_ns
+
+    def set_the_clock(_: object, window_s: float, hz: int) -> None:
+        _SetClocks(monkeypatch, step_s, after=20)  # once the window's begin has been read
+
+    nobody = SimpleNamespace(ranks=())
+    monkeypatch.setattr(recorder, "find_ranks", lambda root: nobody)
+    monkeypatch.setattr(recorder, "choose", lambda census, options: ())
+    monkeypatch.setattr(recorder, "with_changes", lambda windows, before, after: windows)
+    monkeypatch.setattr(recorder.observation, "begin", lambda ranks, **more: running)
+    monkeypatch.setattr(Observation, "totals", lambda self: None)
+    monkeypatch.setattr(Observation, "start_fallback", set_the_clock)
+    monkeypatch.setattr(recorder, "close_windows", lambda *arguments: closed.append(arguments) or [])
+    # WHEN a window of half a second is recorded
+    began = time.perf_counter()
+    recorder.record(recorder.RecordOptions(window_s=0.5, align_s=0.5))
+    # THEN it is as long as it should be, begins when it was agreed, and says what happened
+    assert 0.8 < time.perf_counter() - began < 5
+    (_, _, start, start_ns, _) = closed[0]
+    assert abs(start * 2 - round(start * 2)) < 0.2 and abs(start - real(time.CLOCK_REALTIME) / NS) < 5
+    assert abs(start_ns - real(time.CLOCK_MONOTONIC)) < 5 * NS
+    assert [note for note in running.notes if f"set by {step_s:+.3f} s" in note]
