@@ -51,7 +51,7 @@ def run_hook(program: str, content: dict[str, Any], timeout_s: float) -> str:
         said = _watch(child, timeout_s)
         late = child.poll() is None
         # The whole session is killed: of a shell alone the children would live on.
-        with contextlib.suppress(ProcessLookupError):
+        with contextlib.suppress(ProcessLookupError, PermissionError):
             os.killpg(child.pid, signal.SIGKILL)
     if late:
         return f"hook {program}: did not end within {timeout_s:g} s; it was killed"
