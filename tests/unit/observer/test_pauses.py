@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -11,6 +12,8 @@ from hypothesis import strategies as st
 
 from rankscope.observer.steps.found import FoundSteps, none
 from rankscope.observer.tables.pattern_rows import pause_row
+from rankscope.observer.tables.rank import find_rank
+from rankscope.observer.tables.raw import RawProcess
 from rankscope.observer.thread import functions
 from rankscope.observer.thread.activities import Activities
 from rankscope.observer.thread.functions import FunctionKey, StackName
@@ -18,6 +21,8 @@ from rankscope.observer.thread.pauses import Pause, find_pauses
 from rankscope.observer.window.schema import PAUSED_STEPS_MOST
 from rankscope.observer.window.stacks import StackFrame
 from rankscope.observer.window.tables import table_of
+from rankscope.probes.bpf import ring
+from rankscope.probes.calls.table import CALL_TABLE, UPDATE
 
 TRAIN = "/srv/job/train.py"
 LIB = "/opt/venv/lib/python3.11/site-packages"
@@ -252,3 +257,63 @@ def test_any_thread_is_judged(
     for pause in find_pauses(found, FoundSteps(np.concatenate(([0.0], np.cumsum(lengths)))), HZ):
         assert len(pause.steps) == len(pause.seconds) > 0 and pause.function.name
         assert 0 <= pause.wait_s <= pause.seconds.sum() + 1e-9
+
+
+# ---- from events ---------------------------------------------------------------------------------------------------------
+
+TID, START_NS = 10, 1_000_000_000
+WAIT = next(index for index, row in enumerate(CALL_TABLE) if row.name == UPDATE)
+FUTEX = 202
+
+
+class Job:
+    """The events of a training loop as the probes deliver them: samples while it runs, calls and absences while it waits."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.stacks = {1: at_leaf(FORWARD), 2: at_leaf(BACKWARD), 3: at_leaf((*EVALUATE, library("conv2d")))}
+        self.events: list[np.ndarray] = []
+
+    def event(self, kind: int, begin: float, stack: int, what: int = 0) -> None:
+        one = np.zeros(1, dtype=ring.EVENT)
+        one["type"], one["tid"], one["tgid"], one["what"], one["aux"], one["stack"] = kind, TID, TID, what, 1, stack
+        one["ts_ns"], one["dur_ns"] = START_NS + round(begin * 1e9), round((self.now - begin) * 1e9)
+        self.events.append(one)
+
+    def run(self, stack: int, seconds: float) -> None:
+        at = math.ceil(self.now * HZ) / HZ
+        until, self.now = self.now + seconds, at
+        while self.now < until:
+            self.event(ring.SAMPLE, self.now, stack)
+            self.now += 1 / HZ
+        self.now = until
+
+    def update(self, seconds: float) -> None:
+        begin = self.now
+        self.now += seconds
+        self.event(ring.OFFCPU, begin, 2, FUTEX)
+        self.event(ring.CALL, begin, 0, WAIT)
+
+    def raw(self) -> RawProcess:
+        return RawProcess(
+            pid=TID, start_ns=START_NS, window_s=self.now, events=np.concatenate(self.events), open_absences={}, open_calls=[],
+            python_tids=frozenset({TID}), stacks=self.stacks, devices={}, throttled_s=0.0, hz=HZ,
+        )  # fmt: skip
+
+
+def test_pauses_are_found_in_the_events_of_a_rank_and_steps_stay_what_they_are() -> None:
+    # GIVEN steps of 30 ms, and an evaluation of 80 ms in every 40th
+    job = Job()
+    for step in range(200):
+        job.run(1, 0.023)
+        job.update(0.007)
+        if step % 40 == 39:
+            job.run(3, 0.08)
+
+    # WHEN, THEN
+    found = find_rank(job.raw(), CALL_TABLE)
+    assert float(np.median(np.diff(found.steps.edge_s))) == pytest.approx(0.03, abs=1e-4)
+    (pause,) = found.pauses
+    assert (pause.function, pause.inside, pause.more) == (frame("evaluate", 61), "", False)
+    assert np.diff(pause.steps).tolist() == [40] * (len(pause.steps) - 1) and len(pause.steps) >= 4
+    assert float(np.median(pause.seconds)) == pytest.approx(0.08, abs=0.015)
