@@ -21,12 +21,14 @@ def cannot_judge(fleet: Fleet, has_baseline: bool, step_s: float | None) -> Note
     count = int(np.median(complete.sum(axis=1))) if fleet.steps.count else 0
     stepping = int(complete.any(axis=1).sum()) if fleet.steps.count else 0
     more = _more(fleet, step_s)
+    if stepping == 0 and all(state == "exited" for state in fleet.ranks.state):
+        return Note(NoteCode.NO_STEPS, "the job ended while it was observed, before a step was complete")
     if step_s is None or stepping == 0:
-        where = places(fleet)
+        where = places(fleet, more)
         text = f"no step was seen: {where}" if where else f"no complete step was found: {more}"
         return Note(NoteCode.NO_STEPS, text)
     if count == 0:
-        text = f"only {stepping} of {len(fleet.ranks)} ranks show complete steps: {places(fleet) or more}"
+        text = f"only {stepping} of {len(fleet.ranks)} ranks show complete steps: {places(fleet, more) or more}"
         return Note(NoteCode.NO_STEPS, text)
     if count < limits.STEPS_LEAST:
         return Note(NoteCode.FEW_STEPS, f"only {count} complete steps (of {seconds(step_s)}): {more}")

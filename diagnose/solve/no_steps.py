@@ -48,8 +48,8 @@ class Place:
         )
 
 
-def places(fleet: Fleet) -> str:
-    """Where the ranks without a step are, in words; '' where nothing was seen of them."""
+def places(fleet: Fleet, more: str) -> str:
+    """Where the ranks without a step are, in words; '' where nothing was seen of them. `more`: what to do where steps may be long."""
     rows = np.arange(len(fleet.ranks))
     if fleet.steps.count:
         rows = rows[~np.isfinite(fleet.steps.seconds).any(axis=1)]
@@ -59,7 +59,12 @@ def places(fleet: Fleet) -> str:
         if found is not None:
             at.setdefault(found[0], []).append((row, found[1]))
     told = sorted(at.items(), key=lambda item: -len(item[1]))[:_PLACES_TOLD]
-    return "; ".join([_told(fleet, place, ranks) for place, ranks in told] + _started(fleet)) if told else ""
+    if not told:
+        return ""
+    said = [_told(fleet, place, ranks) for place, ranks in told] + _started(fleet)
+    if not any(place.waits_for for place, _ in told):
+        said.append(f"if a step takes longer than that, {more}")
+    return "; ".join(said)
 
 
 def _started(fleet: Fleet) -> list[str]:

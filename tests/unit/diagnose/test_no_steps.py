@@ -62,6 +62,13 @@ def test_it_is_said_how_long_ago_the_job_was_started(age_s: float, said: str) ->
     assert reason(window).endswith(f"for the whole window; {said}" if "the job" in said else said)
 
 
+def test_a_job_that_ended_before_its_first_step_is_not_asked_for_a_longer_window() -> None:
+    window = starting([("io", "read", "", (LOAD,), 0.2)] * 2)
+    ended = {"state": "exited", "ended_s": 1.0, "exit_status": 0}
+    text = reason(columns(window, "ranks", [row | ended for row in window.ranks.to_pylist()]))
+    assert text == "the job ended while it was observed, before a step was complete"
+
+
 def test_the_rank_that_is_elsewhere_is_told_apart() -> None:
     waits = ("python", "", "sleep", (LOAD, BATON), 0.98)
     builds = ("sync", "wait child", "", (StackFrame("build", TRAIN, 31),), 0.7)
@@ -100,7 +107,13 @@ def test_the_rank_that_is_elsewhere_is_told_apart() -> None:
         ("sync", "recv", "", "wait in load_checkpoint (utils.py:12) for a socket (recv)"),
         ("sync", "futex", "", "wait in load_checkpoint (utils.py:12) for another thread or process (futex)"),
         ("collective", "barrier", "gloo", "wait in load_checkpoint (utils.py:12) for other ranks (barrier)"),
-        ("python", "load_checkpoint", "", "compute in load_checkpoint (utils.py:12)"),
+        (
+            "python",
+            "load_checkpoint",
+            "",
+            "compute in load_checkpoint (utils.py:12), for the whole window; if a step takes longer than that, "
+            "record a longer window (--window)",
+        ),
     ],
 )
 def test_what_is_waited_for_is_said(kind: str, name: str, detail: str, words: str) -> None:
