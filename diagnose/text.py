@@ -1,17 +1,28 @@
-"""Text that comes from targets is untrusted: make it printable and short before anybody sees it."""
+"""Text as it goes out: to terminals, JSON, Prometheus, syslog and hooks. What a window holds may come from targets, or be forged."""
 
 from __future__ import annotations
 
-_CONTROL = {code: f"\\x{code:02x}" for code in (*range(32), *range(127, 160))}
-_CONTROL.update(
-    {code: f"\\u{code:04x}" for code in (*range(0x200B, 0x2010), *range(0x2028, 0x202F), *range(0x2066, 0x206A))}
-)
+from typing import Any
+
+from rankscope.probes.text import printable
+
+_LONGEST_IN_JSON = 4096
 
 
 def clean(text: str, most: int = 200) -> str:
     """Escape control and direction characters and cut to `most` characters."""
-    printable = text.translate(_CONTROL).encode("utf-8", "backslashreplace").decode()
-    return printable if len(printable) <= most else printable[: most - 1] + "…"
+    return printable(text, most)
+
+
+def clean_all(content: Any) -> Any:
+    """Content for JSON with all its text cleaned, keys too."""
+    if isinstance(content, str):
+        return clean(content, _LONGEST_IN_JSON)
+    if isinstance(content, dict):
+        return {clean_all(key): clean_all(value) for key, value in content.items()}
+    if isinstance(content, (list, tuple)):
+        return [clean_all(value) for value in content]
+    return content
 
 
 def seconds(value: float) -> str:

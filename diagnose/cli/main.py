@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import io
 import sys
 import traceback
 from pathlib import Path
@@ -151,6 +152,9 @@ app.command(name="sweep")(sweep_command)
 
 def main() -> None:
     """Entry point of the `rankscope` command."""
+    for stream in (sys.stdout, sys.stderr):  # a terminal of another encoding gets escapes for what it cannot show
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     sys.exit(run(sys.argv[1:]))
 
 

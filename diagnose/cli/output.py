@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, TextIO
 
-from rankscope.diagnose.text import clean
+from rankscope.diagnose.text import clean, clean_all
 
 
 @contextmanager
@@ -46,7 +46,7 @@ def _say(text: str) -> None:
 
 
 def print_json(content: Any) -> None:
-    print(json.dumps(content, indent=2, ensure_ascii=False, allow_nan=False))
+    print(json.dumps(clean_all(content), indent=2, ensure_ascii=False, allow_nan=False))
 
 
 def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]], stream: TextIO | None = None) -> None:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from rankscope.diagnose.cli.output import print_json, progress
 from rankscope.diagnose.text import clean
+from rankscope.diagnose.verdict.note import NOTE_CAP
 from rankscope.observer.window.folder import Window
 from rankscope.probes.errors import EXIT_HEALTHY, UsageError
 
@@ -59,10 +60,10 @@ def _print(done: list[Recorded], as_json: bool, verbose: bool) -> None:
         return
     for recorded in done:
         window = recorded.window
-        print(recorded.folder)
+        print(clean(str(recorded.folder), 4096))
         print(f"  {window.ranks.num_rows} ranks, {_steps(window)} steps, {window.patterns.num_rows} patterns")
         for note in window.manifest.notes if verbose else window.manifest.notes[:3]:
-            print(f"  note  {note}")
+            print(f"  note  {clean(note, NOTE_CAP)}")
 
 
 def _steps(window: Window) -> int:

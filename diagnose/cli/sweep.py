@@ -22,6 +22,7 @@ from rankscope.diagnose.sweep.output import as_json, as_prometheus, as_text, sys
 from rankscope.diagnose.sweep.registry import Check, all_checks
 from rankscope.diagnose.sweep.store import open_store
 from rankscope.diagnose.sweep.trends import trends
+from rankscope.diagnose.text import clean
 from rankscope.probes.errors import EXIT_CRITICAL, EXIT_DEGRADED, EXIT_HEALTHY, EXIT_MISSING, OutputFailed, UsageError
 from rankscope.probes.host.procfs import ROOT
 
@@ -154,9 +155,9 @@ def compare(places: tuple[Path, ...], as_json_wanted: bool) -> int:
         print_table(["ODD HOST", "CHECK", "VALUE", "OTHERS"], rows)
     for sweep in sweeps:
         if sweep.state != OK:
-            print(f"{sweep.host}: {sweep.state}")
+            print(f"{clean(sweep.host)}: {sweep.state}")
     for note in notes:
-        print(f"note  {note}")
+        print(f"note  {clean(note, 300)}")
     few = "" if len(sweeps) >= 3 else "; fewer than three cannot be compared"
     print(f"{len(sweeps)} hosts compared: {len(odd)} odd values{few}")
     return code

@@ -14,6 +14,7 @@ from typing import Any
 from rankscope.diagnose.severity import CRITICAL, OK, STATES, UNKNOWN, WARNING
 from rankscope.diagnose.sweep.engine import Sweep
 from rankscope.diagnose.sweep.finding import Finding
+from rankscope.diagnose.text import clean, clean_all
 from rankscope.probes.errors import OutputFailed
 from rankscope.probes.host.folders import create_file, opened_folder
 
@@ -23,9 +24,9 @@ _ORDER = {CRITICAL: 0, WARNING: 1, UNKNOWN: 2, OK: 3}
 
 
 def as_json(sweep: Sweep) -> dict[str, Any]:
-    """One object: schema, host, time, findings, summary, notes."""
+    """One object: schema, host, time, findings, summary, notes. All text is fit to be shown."""
     counts = Counter(finding.state for finding in sweep.findings)
-    return {
+    content: dict[str, Any] = {
         "schema": SCHEMA,
         "host": sweep.host,
         "time": _iso(sweep.time_s),
@@ -55,6 +56,7 @@ def as_json(sweep: Sweep) -> dict[str, Any]:
         },
         "notes": list(sweep.notes),
     }
+    return dict(clean_all(content))
 
 
 def as_text(sweep: Sweep, verbose: bool = False) -> Iterator[str]:
@@ -63,6 +65,10 @@ def as_text(sweep: Sweep, verbose: bool = False) -> Iterator[str]:
     The last line begins with the state, and no other line does: whoever drains on an exit code looks for it, since an interpreter that
     cannot start has exit codes too.
     """
+    return (clean(line) for line in _text(sweep, verbose))
+
+
+def _text(sweep: Sweep, verbose: bool) -> Iterator[str]:
     wrong = sorted((one for one in sweep.findings if one.state != OK), key=lambda one: (_ORDER[one.state], one.id))
     for finding in wrong:
         yield from _lines(finding, sweep.time_s)
@@ -104,7 +110,7 @@ def syslog_lines(sweep: Sweep) -> Iterator[tuple[int, str]]:
         if finding.state != OK:
             yield (
                 priorities[finding.state],
-                (f"{finding.state} {finding.id} {finding.instance or '-'}: {_value(finding)}: {finding.why}")[:900],
+                clean(f"{finding.state} {finding.id} {finding.instance or '-'}: {_value(finding)}: {finding.why}", 900),
             )
     yield priorities[sweep.state], f"sweep {sweep.state}: {len(sweep.findings)} findings of {sweep.checks} checks"
 
@@ -188,7 +194,7 @@ def _value(finding: Finding) -> str:
 
 
 def _label(text: str) -> str:
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    escaped = clean(text).replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
 
 

@@ -7,7 +7,7 @@ import math
 from datetime import datetime, timezone
 from typing import Any
 
-from rankscope.diagnose.text import clean
+from rankscope.diagnose.text import clean, clean_all
 from rankscope.diagnose.verdict.contract import Baseline, Evidence, Suspect, Verdict
 from rankscope.diagnose.verdict.note import NOTE_CAP
 
@@ -22,7 +22,7 @@ def to_json(verdict: Verdict, *others: Verdict) -> str:
     found = _verdict(verdict)
     if others:
         found["other_jobs"] = [_verdict(other) for other in others]
-    return json.dumps(found, indent=2, allow_nan=False, ensure_ascii=False)
+    return json.dumps(clean_all(found), indent=2, allow_nan=False, ensure_ascii=False)
 
 
 def _verdict(verdict: Verdict) -> dict[str, Any]:

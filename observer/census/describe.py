@@ -7,11 +7,12 @@ from pathlib import Path
 
 from rankscope.observer.census.candidates import Candidate
 from rankscope.observer.census.containers import Container, find_container
-from rankscope.observer.census.identity import Claim, RankIdentity, printable, shorten
+from rankscope.observer.census.identity import Claim, RankIdentity, shorten
 from rankscope.observer.window.missing import LocalRank
 from rankscope.probes.host import procfs
 from rankscope.probes.host.cgroup import best_path, read_entries
 from rankscope.probes.host.namespaces import namespace_inode
+from rankscope.probes.text import printable
 
 
 @dataclass(frozen=True, slots=True)

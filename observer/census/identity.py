@@ -15,6 +15,8 @@ import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
+from rankscope.probes.text import printable
+
 COMMAND_CAP = 200
 NAME_CAP = 200
 # Every variable that says a rank ends in one of these: the cheap test before anything is parsed.
@@ -124,12 +126,6 @@ def shorten(arguments: tuple[str, ...]) -> str:
     return printable(" ".join(shlex.quote(argument[:COMMAND_CAP]) for argument in said), COMMAND_CAP)
 
 
-def printable(text: str, cap: int = NAME_CAP) -> str:
-    """Text from elsewhere without control characters, at most `cap` long ('…' where cut)."""
-    shown = "".join(c if c.isprintable() else f"\\x{ord(c):02x}" for c in text[: cap + 1])
-    return shown if len(shown) <= cap else shown[: cap - 1] + "…"
-
-
 def _torch(environ: Mapping[str, str], node: str) -> Claim | None:
     rank = _integer(environ, "RANK")
     if rank is None:
@@ -169,7 +165,7 @@ def _torch_claim(environ: Mapping[str, str], node: str, rank: int) -> Claim:
     role = environ.get("ROLE_NAME", "")
     return Claim(
         launcher="torchrun" if "TORCHELASTIC_RUN_ID" in environ else "environment",
-        job=printable("-".join(named)),
+        job=printable("-".join(named), NAME_CAP),
         rank=rank,
         local_rank=_first(environ, -1, "LOCAL_RANK"),
         world_size=_first(environ, 0, "WORLD_SIZE"),
@@ -245,7 +241,7 @@ def _slurm(environ: Mapping[str, str]) -> Claim | None:
     tasks = _first(environ, 0, "SLURM_STEP_NUM_TASKS", "SLURM_NTASKS", "SLURM_NPROCS")
     return Claim(
         "srun" if step else "sbatch",
-        printable(f"slurm-{job}.{step}" if step else f"slurm-{job}"),
+        printable(f"slurm-{job}.{step}" if step else f"slurm-{job}", NAME_CAP),
         rank,
         _first(environ, -1, "SLURM_LOCALID"),
         tasks,
@@ -266,12 +262,12 @@ def _master(environ: Mapping[str, str], node: str) -> tuple[str, bool]:
 
 def _mpi_job(environ: Mapping[str, str], node: str, space: str) -> tuple[str, bool]:
     if space:
-        return printable(f"mpi-{space}"), False
+        return printable(f"mpi-{space}", NAME_CAP), False
     for name, prefix in (("SLURM_JOB_ID", "slurm"), ("PBS_JOBID", "pbs"), ("LSB_JOBID", "lsf"), ("JOB_ID", "sge")):
         if environ.get(name):
-            return printable(f"{prefix}-{environ[name]}"), False
+            return printable(f"{prefix}-{environ[name]}", NAME_CAP), False
     master, loopback = _master(environ, node)
-    return (printable(f"mpi-{master}"), loopback) if master else (printable(f"mpi-{node}"), True)
+    return (printable(f"mpi-{master}", NAME_CAP), loopback) if master else (printable(f"mpi-{node}", NAME_CAP), True)
 
 
 def _argument(arguments: tuple[str, ...], pattern: re.Pattern[str]) -> int | None:

@@ -17,7 +17,6 @@ from pathlib import Path
 
 from rankscope.observer.census.candidates import Candidate
 from rankscope.observer.census.found import FoundRank
-from rankscope.observer.census.identity import printable
 from rankscope.observer.census.live_environ import read_live_environ
 from rankscope.probes.gpu.model import GpuProcess
 from rankscope.probes.gpu.nvml import read_gpus
@@ -26,6 +25,7 @@ from rankscope.probes.host import procfs
 from rankscope.probes.host.procfs import ROOT, proc_path
 from rankscope.probes.pci.tree import PcieTree
 from rankscope.probes.sampling.thread import within
+from rankscope.probes.text import printable
 
 _OWN_SHARE = 0.25
 _MAX_DEPTH = 64

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from rankscope.observer.census.identity import printable
+from rankscope.probes.text import printable
 
 _NAME_CAP = 60
 _SCHEDULERS = (

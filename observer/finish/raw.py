@@ -17,6 +17,7 @@ from rankscope.probes.files import probe as files
 from rankscope.probes.host import procfs
 from rankscope.probes.host.block_devices import mount_words
 from rankscope.probes.host.mounts import Mounts, read_mounts
+from rankscope.probes.text import printable
 
 _NEAR_THE_END = 0.1  # of the window
 
@@ -59,7 +60,7 @@ def thread_name(pid: int, tid: int, root: Path) -> str:
         name = procfs.read_file(procfs.proc_path(root, pid, "task", tid, "comm"), 64)
     except OSError:
         return "a thread that ended"
-    return "thread " + "".join(c if c.isprintable() else "?" for c in name.decode("utf-8", "replace").strip())
+    return "thread " + printable(name.decode("utf-8", "replace").strip())
 
 
 def _open_absence(tid: int, last: LastReadings) -> OpenAbsence | None:

@@ -17,6 +17,7 @@ from pathlib import Path
 from rankscope.observer.census.kinship import parse_net_tcp
 from rankscope.observer.thread import syscalls
 from rankscope.probes.host import procfs
+from rankscope.probes.text import printable
 
 _NOT_OF_A_DESCRIPTOR = ("open", "stat", "rename", "unlink", "mmap", "munmap", "madvise", "sync")
 _BY_DESCRIPTOR = frozenset(
@@ -132,5 +133,5 @@ def _children(pid: int, root: Path) -> str:
 
 
 def _shown(text: str) -> str:
-    printable = "".join(character if character.isprintable() else "?" for character in text)
-    return printable if len(printable) <= _LONGEST else "…" + printable[1 - _LONGEST :]
+    shown = printable(text)
+    return shown if len(shown) <= _LONGEST else "…" + shown[1 - _LONGEST :]

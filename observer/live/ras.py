@@ -11,12 +11,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from rankscope.observer.census.found import FoundRank
-from rankscope.observer.census.identity import printable
 from rankscope.observer.window.rows import CounterRow
 from rankscope.probes.nccl import ras as nccl_ras
 from rankscope.probes.nccl import ras_answer
 from rankscope.probes.nccl.ras import RasSilence
 from rankscope.probes.nccl.ras_answer import Communicator, Place, RasAnswer
+from rankscope.probes.text import printable
 
 STILL_S = 5.0
 _BETWEEN_S = 1.0

@@ -7,9 +7,11 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from rankscope.observer.window.schema import FIRST_SCHEMA, WINDOW_SCHEMA
+from rankscope.probes.text import printable
 
 SCHEMAS = (WINDOW_SCHEMA, FIRST_SCHEMA)  # that can be read
 EVENTS_DROPPED = "ring_full"  # the loss of events between kernel and observer
+_LONGEST_TEXT = 4096
 FIRST_SAMPLING_HZ = 99.0  # of windows whose manifest does not say it
 
 
@@ -49,7 +51,11 @@ class Manifest:
 
 def to_json(manifest: Manifest, rows: Mapping[str, int]) -> dict[str, Any]:
     """`rows`: how many rows each table has."""
-    return {**asdict(manifest), "rows": dict(rows)}
+    content = asdict(manifest)
+    content["host"] = printable(manifest.host, 256)
+    content["jobs"] = [printable(job, _LONGEST_TEXT) for job in manifest.jobs]
+    content["notes"] = [printable(note, _LONGEST_TEXT) for note in manifest.notes]
+    return {**content, "rows": dict(rows)}
 
 
 def from_json(content: Mapping[str, Any]) -> tuple[Manifest, dict[str, Any]]:

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from rankscope.probes.text import printable
+
 _MAX_COMMUNICATORS = 4096
 _MAX_RANKS = 1 << 20
 _MAX_LINES = 1 << 20
@@ -207,7 +209,7 @@ def _number(value: Any, absent: int = -1) -> int:
 
 
 def _word(value: Any) -> str:
-    return "".join(c for c in value if c.isprintable())[:80] if isinstance(value, str) else ""
+    return printable(value, 80) if isinstance(value, str) else ""
 
 
 _VERSION = re.compile(r"^NCCL version (\S+)")

@@ -7,11 +7,11 @@ the current line is extra.
 
 from __future__ import annotations
 
-import re
 import struct
 from collections import OrderedDict
 from dataclasses import dataclass
 
+from rankscope.probes.text import printable
 from rankscope.unwinder.errors import UnreadableMemory
 from rankscope.unwinder.interpreter.memory import Memory, read_u64
 from rankscope.unwinder.interpreter.offsets import ABSENT, FrameOffsets
@@ -26,7 +26,6 @@ _CODE_CAP = 16384
 _LINE_CAP = 65536
 
 UNKNOWN_NAME = "?"
-_PLAIN = re.compile(r"[\x20-\x7e]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,13 +168,3 @@ def read_str(memory: Memory, offsets: FrameOffsets, address: int, keep_tail: boo
     if not cut:
         return text
     return "…" + text if keep_tail else text + "…"
-
-
-def printable(text: str) -> str:
-    """Text with everything that a terminal would not show as itself written as an escape."""
-    if _PLAIN.fullmatch(text):
-        return text
-    return "".join(
-        character if character.isprintable() else character.encode("unicode_escape").decode("ascii")
-        for character in text
-    )

@@ -6,6 +6,8 @@ Itanium C++ ABI, 5.1 "External Names".
 
 from __future__ import annotations
 
+from rankscope.probes.text import printable
+
 NAME_CAP = 120
 
 
@@ -14,7 +16,7 @@ def readable(symbol: str) -> str:
     bare = symbol.partition("@")[0]
     bare = bare.partition(".")[0] or bare
     text = _scopes(bare) if bare.startswith("_Z") else bare
-    return "".join(c if c.isprintable() else "?" for c in text[:NAME_CAP])
+    return printable(text, NAME_CAP)
 
 
 def _scopes(symbol: str) -> str:

@@ -7,8 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankscope.observer.census.containers import find_container
-from rankscope.observer.census.identity import parse_arguments, parse_claim, printable, shorten
+from rankscope.observer.census.identity import parse_arguments, parse_claim, shorten
 from rankscope.probes.host.procfs import parse_environ
+from rankscope.probes.text import printable
 
 TORCH = {
     "RANK": "5",

@@ -68,7 +68,7 @@ def root(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("syscall", "argument", "target"),
     [
-        (FLOCK, 5, "/cache/kernel?.lock"),
+        (FLOCK, 5, "/cache/kernel\\n.lock"),
         (FLOCK, 11, "/cache/held.lock, held by cc1plus (pid 4002)"),
         (RECV, 6, "a socket"),
         (RECV, 9, "a socket to 10.0.0.7:443"),

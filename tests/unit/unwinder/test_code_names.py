@@ -7,13 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from images import Interpreter, layout
 
+from rankscope.probes.text import printable
 from rankscope.unwinder.names.code import (
     NAME_CAP,
     UNKNOWN_NAME,
     Frame,
     Symboliser,
     checksum,
-    printable,
 )
 
 MINORS = [8, 9, 10, 11, 12, 13, 14, 15]

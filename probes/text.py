@@ -1,0 +1,15 @@
+"""Text of targets (names, paths, arguments, notes about them), as it comes in: one function for all of it."""
+
+from __future__ import annotations
+
+
+def printable(text: str, most: int | None = None) -> str:
+    """`text` with every control, format, direction and unpaired surrogate character as an escape; '…' where it is cut at `most`.
+
+    What comes out can be printed, encoded as UTF-8, and given in again without changing.
+    """
+    if most is not None:
+        text = text[: most + 1]
+    if not text.isprintable():
+        text = "".join(c if c.isprintable() else c.encode("unicode_escape").decode("ascii") for c in text)
+    return text if most is None or len(text) <= most else text[: max(most - 1, 0)] + "…"
