@@ -64,7 +64,7 @@ def gather(windows: Sequence[Window], job: str | None = None) -> Fleet:
     notes: list[Note] = []
     chosen = _choose_job(windows, job, notes)
     mine = [window for window in windows if chosen in _jobs(window)]
-    mine = _choose_moment(mine, notes)
+    mine = _of_one_owner(_choose_moment(mine, notes), chosen, notes)
     for window in mine:
         notes.extend(Note(NoteCode.OBSERVER, clean(note, 300)) for note in window.manifest.notes)
         for loss in window.manifest.losses:
@@ -111,6 +111,25 @@ def _choose_moment(windows: Sequence[Window], notes: list[Note]) -> list[Window]
         text = f"no window of this moment from: {', '.join(clean(host, 60) for host in missing[:8])}"
         notes.append(Note(NoteCode.HOSTS_MISSING, text))
     return best
+
+
+def _of_one_owner(windows: Sequence[Window], job: str, notes: list[Note]) -> list[Window]:
+    """Without the windows of users who claim ranks that a user with more of them has: somebody gave his job the same name."""
+    found: dict[int, list[Window]] = {}
+    numbers: dict[int, list[int]] = {}
+    for window in windows:
+        ranks = window.ranks.filter(pc.equal(window.ranks["job"], job))
+        owner = max(ranks["owner"].to_pylist(), default=-1)
+        found.setdefault(owner, []).append(window)
+        numbers.setdefault(owner, []).extend(ranks["rank"].to_pylist())
+    main = max(found, key=lambda owner: len(set(numbers[owner])))
+    others = [owner for owner in found if owner not in (main, -1) and set(numbers[owner]) & set(numbers[main])]
+    if others:
+        hosts = sorted({window.manifest.host for owner in others for window in found[owner]})
+        text = "ranks that others have are claimed by another user, and left out, on: "
+        notes.append(Note(NoteCode.OTHER_USERS, text + ", ".join(clean(host, 60) for host in hosts[:8])))
+    left_out = {id(window) for owner in others for window in found[owner]}
+    return [window for window in windows if id(window) not in left_out]
 
 
 # ---- assembling ----------------------------------------------------------------------------------------------------

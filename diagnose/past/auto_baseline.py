@@ -1,6 +1,6 @@
 """`--baseline auto`: which windows of the history are healthy earlier ones of the same job, host and role.
 
-A window can serve if it ended before the judged one began, is of the same job and host, its ranks have the same roles and the
+A window can serve if it ended before the judged one began, is of the same job, user and host, its ranks have the same roles and the
 same world size, it has steps enough, and its verdict was healthy or an imbalance (by design: nobody's fault); or `unknown` only
 because none of its ranks has a peer. Where windows differ, those in which steps took 10 % longer than in the fastest third are left
 out: a slow-down that nobody recognised at the time must not become what is normal. Of the rest the newest few are taken.
@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.past.history import Entry, History
+from rankscope.diagnose.past.history import Entry, History, owner_of
 from rankscope.diagnose.text import clean
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.observer.window.folder import Window
@@ -46,7 +46,10 @@ def choose(history: History, windows: Sequence[Window], job: str) -> Chosen:
         host = window.manifest.host
         entries = history.entries(job, host)
         before = [entry for entry in entries if entry.start + entry.seconds <= window.manifest.start + 1e-3]
-        usable = [entry for entry in before if serves(entry) and (entry.roles, entry.world_size) == (roles, world)]
+        owner = owner_of(window, job)
+        alike = [entry for entry in before if (entry.roles, entry.world_size) == (roles, world)]
+        # Whoever gives a job the name of another's must not say what is normal there.
+        usable = [entry for entry in alike if serves(entry) and (entry.owner == owner or -1 in (entry.owner, owner))]
         fast = _not_slow(usable[-_LOOKED_AT:])
         chosen: list[tuple[Entry, Window]] = []
         for entry in reversed(fast):

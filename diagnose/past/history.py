@@ -59,6 +59,7 @@ INDEX = pa.schema(
         pa.field("steps", pa.int64(), False),
         pa.field("step_p50", pa.float64(), False),
         pa.field("bytes", pa.int64(), False),
+        pa.field("owner", pa.int64(), False),
     ]
 )
 
@@ -81,6 +82,7 @@ class Entry:
     steps: int  # complete steps of a rank
     step_p50: float  # seconds; NaN without steps
     bytes: int  # on disk
+    owner: int = -1  # user id whose job it was; -1 unknown
 
 
 class History:
@@ -253,7 +255,15 @@ def _described(name: str, window: Window, verdict: dict[str, Any], size_bytes: i
         steps=int(np.median(counts)) if len(counts) else 0,
         step_p50=float(np.median(seconds)) if len(seconds) else float("nan"),
         bytes=size_bytes,
+        owner=owner_of(window, job),
     )
+
+
+def owner_of(window: Window, job: str) -> int:
+    """The user whose job it is; -1 where no observer said, or several."""
+    ranks = window.ranks.select(("job", "owner")).to_pylist()
+    owners = {int(row["owner"]) for row in ranks if row["job"] == job}
+    return owners.pop() if len(owners) == 1 else -1
 
 
 def _size(folder: Path) -> int:

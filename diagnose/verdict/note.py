@@ -21,6 +21,7 @@ class NoteCode(str, Enum):
     OTHER_MOMENTS = "other-moments"
     HOSTS_MISSING = "hosts-missing"
     SAME_NUMBERS = "same-numbers"
+    OTHER_USERS = "other-users"  # who claim ranks of the job
     RANKS_TWICE = "ranks-twice"
     RANKS_MISSING = "ranks-missing"  # on other hosts, or gone
     RANKS_MISSING_HERE = "ranks-missing-here"  # they should run on a host that has a window

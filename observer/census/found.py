@@ -23,7 +23,7 @@ class Worker:
 class FoundRank:
     """A training process. (pid, start_ticks) names it for ever; `start_s` is seconds since boot.
 
-    `launcher` says who gave it its identity; `guessed`: its number is a guess.
+    `launcher` says who gave it its identity; `guessed`: its number is a guess; `owner`: the user of the host, -1 unknown.
     """
 
     identity: RankIdentity
@@ -36,6 +36,7 @@ class FoundRank:
     cgroup: str
     launcher: str
     guessed: bool
+    owner: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,7 @@ def rank_row(running: Observation, rank: FoundRank, found: RankWindow, last: Las
         stack_source=_stack_source(process, last),
         samples=len(sampled),
         failed_samples=int((sampled["stack"] == 0).sum()),
+        owner=rank.owner,
     )
 
 

@@ -41,6 +41,7 @@ class RankRow:
     stack_source: str
     samples: int
     failed_samples: int
+    owner: int = -1
 
 
 @dataclass(frozen=True, slots=True)

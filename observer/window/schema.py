@@ -110,6 +110,7 @@ RANKS = pa.schema(
         _field("stack_source", _TEXT, "where Python stacks came from: bpf | py-spy | none"),
         _field("samples", pa.int64(), "stacks taken"),
         _field("failed_samples", pa.int64(), "stacks that could not be walked"),
+        _field("owner", pa.int64(), "user id to whom the process belongs on the host; -1 unknown", absent="-1"),
     ]
 )
 

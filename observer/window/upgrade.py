@@ -35,7 +35,7 @@ def _changed(table: pa.Schema, without: Iterable[str] = (), more: Sequence[pa.Fi
 
 TABLES: dict[str, pa.Schema] = {
     "ranks": _changed(
-        schema.RANKS, ("local_world_size", "guessed", "title", "age_s"), [pa.field("lost_events", pa.int64())]
+        schema.RANKS, ("local_world_size", "guessed", "title", "age_s", "owner"), [pa.field("lost_events", pa.int64())]
     ),
     "steps": schema.STEPS,
     "patterns": _changed(

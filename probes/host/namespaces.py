@@ -8,18 +8,22 @@ refuse threads, and are never needed: /proc/PID/root and /proc/PID/mountinfo sho
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
+import struct
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
-from rankscope.probes.host.procfs import ROOT, proc_path, read_environ, read_file, read_link, reason
+from rankscope.probes.host.procfs import ROOT, proc_path, read_environ, read_file, read_link, read_status, reason
 
 CLONE_NEWUTS = 0x04000000
 CLONE_NEWNET = 0x40000000
 _FLAGS = {"uts": CLONE_NEWUTS, "net": CLONE_NEWNET}
+_FIRST_USER_NAMESPACE = 0xEFFFFFFD  # PROC_USER_INIT_INO, include/linux/proc_ns.h
+_GET_OWNER = 0xB704  # NS_GET_OWNER_UID, include/uapi/linux/nsfs.h
 KINDS = ("cgroup", "ipc", "mnt", "net", "pid", "user", "uts")
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -60,6 +64,26 @@ def namespace_inode(pid: int | str, kind: str, root: Path = ROOT) -> int:
     if name != kind or not inode.rstrip("]").isdigit():
         raise ValueError(f"not a namespace: {target[:80]!r}")
     return int(inode.rstrip("]"))
+
+
+def owner_uid(pid: int, root: Path = ROOT) -> int:
+    """The user of the host to whom a process belongs, whatever it calls itself in a user namespace: there, who made that.
+
+    Pods that a container runtime gives numbers of their own belong to the runtime's user alike. -1 where nobody tells.
+    """
+    try:
+        if namespace_inode(pid, "user", root) != _FIRST_USER_NAMESPACE:
+            descriptor = os.open(proc_path(root, pid, "ns", "user"), os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                return int(struct.unpack("I", fcntl.ioctl(descriptor, _GET_OWNER, bytes(4)))[0])
+            finally:
+                os.close(descriptor)
+    except (OSError, ValueError):
+        pass  # kernels without user namespaces
+    try:
+        return read_status(pid, root).uid
+    except (OSError, ValueError):
+        return -1
 
 
 class _Visit(threading.Thread, Generic[_Result]):

@@ -221,7 +221,7 @@ def _rank(job: Job, rank: int, host: int, step_s: float) -> dict[str, Any]:
             "addresses": [job.address(rank)], "gpus": [], "nics": ["eth0"], "cpus": "0-1", "python": "3.11.2",
             "command": "python train.py", "state": "running", "stopped_s": 0.0, "last_progress_s": step_s / 2,
             "in_collective_s": 0.0, "ended_s": None, "exit_status": None, "training_thread": 4000 + rank,
-            "stack_source": "bpf", "samples": 1980, "failed_samples": 0,
+            "stack_source": "bpf", "samples": 1980, "failed_samples": 0, "owner": -1,
             **job.ranks_columns.get(rank, {})}  # fmt: skip
 
 

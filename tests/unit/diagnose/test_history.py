@@ -8,6 +8,7 @@ import shutil
 import signal
 import stat
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import builders
@@ -274,3 +275,29 @@ def test_without_a_history_the_verdict_stands_and_says_so(tmp_path: Path, capsys
 
 def test_auto_and_a_folder_make_no_sense_together(tmp_path: Path) -> None:
     assert run(["diagnose", str(tmp_path), "--baseline", "auto", "--baseline", str(tmp_path)]) == 64
+
+
+def owned(uid: int) -> dict[str, object]:
+    return {"ranks_columns": {rank: {"owner": uid} for rank in range(3)}}
+
+
+def test_what_another_user_ran_under_the_jobs_name_is_not_its_past(tmp_path: Path) -> None:
+    """Or anybody could say what is normal: run something slow under the name of a job, and have its next run called healthy."""
+    history = History(tmp_path)
+    healthy_past(history, 3, **owned(1666))
+    window = small(**owned(1000))
+    assert choose(history, [window], "job-a").windows == ()
+    healthy_past(history, 3, **owned(1000))
+    chosen = choose(history, [window], "job-a")
+    assert {each["owner"] for one in chosen.windows for each in one.ranks.to_pylist()} == {1000}
+    assert len(chosen.windows) == 3
+
+
+def test_a_rank_that_another_user_claims_on_another_host_is_left_out() -> None:
+    ours = build(Job(ranks=4, steps=23, start=NOW, ranks_columns={rank: {"owner": 1000} for rank in range(4)}))
+    theirs = build(Job(ranks=1, steps=23, start=NOW, ranks_columns={0: {"owner": 1666}}))[0]
+    theirs = replace(theirs, manifest=replace(theirs.manifest, host="elsewhere"))
+    verdict = diagnose([theirs, *ours])
+    assert verdict.ranks == (0, 1, 2, 3)
+    assert "elsewhere" not in verdict.hosts
+    assert NoteCode.OTHER_USERS in codes(verdict)

@@ -49,6 +49,7 @@ class Tree:
         nspid: Sequence[int] = (),
         net: int = HOST_NET,
         uts: int = HOST_UTS,
+        uid: int = 0,
     ) -> int:
         self.clock += 1
         fields = [state, parent, pid, pid, *[0] * 15, self.clock, *[0] * 32]
@@ -56,7 +57,7 @@ class Tree:
         inner = " ".join(map(str, [pid, *nspid]))
         self._write(
             f"{pid}/status",
-            f"Name:\t{comm}\nState:\t{state} (x)\nTgid:\t{pid}\nPid:\t{pid}\nPPid:\t{parent}\nUid:\t0\t0\t0\t0\n"
+            f"Name:\t{comm}\nState:\t{state} (x)\nTgid:\t{pid}\nPid:\t{pid}\nPPid:\t{parent}\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n"
             f"NSpid:\t{inner}\nThreads:\t1\nCpus_allowed_list:\t0-3,8\n".encode(),
         )
         if not isinstance(environ, bytes):
