@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
@@ -12,6 +13,9 @@ import pyarrow.parquet as pq
 
 from rankscope.observer.window.rows import ROWS, Row
 from rankscope.observer.window.schema import NOTHING, TABLES
+from rankscope.probes.text import printable
+
+_LONGEST_TEXT = 4096  # of one cell: a path is no longer
 
 
 def table_of(name: str, rows: Sequence[Row]) -> pa.Table:
@@ -21,11 +25,25 @@ def table_of(name: str, rows: Sequence[Row]) -> pa.Table:
     schema = TABLES[name]
     columns = []
     for field in schema:
-        values = [getattr(row, field.name) for row in rows]
+        values = [_shown(getattr(row, field.name)) for row in rows]
         if pa.types.is_floating(field.type):
             values = [None if value is None else float(value) for value in values]
         columns.append(pa.array(values, field.type))
     return pa.Table.from_arrays(columns, schema=schema)
+
+
+@lru_cache(maxsize=4096)
+def _text(value: str) -> str:
+    return printable(value, _LONGEST_TEXT)
+
+
+def _shown(value: Any) -> Any:
+    """Text of targets is in windows as it may be printed, whatever the reader of it forgot."""
+    if isinstance(value, str):
+        return _text(value)
+    if isinstance(value, tuple):
+        return tuple(_shown(one) for one in value)
+    return value
 
 
 def write_table(table: pa.Table, file: IO[bytes]) -> None:

@@ -19,8 +19,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rankscope.probes.text import printable
 from rankscope.unwinder.errors import FallbackFailed
-from rankscope.unwinder.names.code import NAME_CAP, Frame, printable
+from rankscope.unwinder.names.code import NAME_CAP, Frame
 
 GRACE_S = 10.0
 _OUTPUT_CAP_BYTES = 64 * 1024 * 1024

@@ -129,7 +129,8 @@ def test_windows_hold_printable_text_only(tmp_path_factory: pytest.TempPathFacto
         "counters": [CounterRow("host", text, text, name=text, unit=text)],
     }
     for name, content in rows.items():
-        write_table(table_of(name, content), folder / f"{name}.parquet")
+        with (folder / f"{name}.parquet").open("wb") as file:
+            write_table(table_of(name, content), file)
         cells = pq.read_table(folder / f"{name}.parquet").to_pylist()[0].values()
         found = [one for cell in cells for one in (cell if isinstance(cell, list) else [cell]) if isinstance(one, str)]
         assert found
@@ -141,7 +142,8 @@ def test_windows_hold_printable_text_only(tmp_path_factory: pytest.TempPathFacto
 def test_a_window_of_a_target_whose_names_are_not_unicode_is_written(tmp_path: Path) -> None:
     """Such a name made the observer fail after the window, when all had been gathered."""
     path = b"/data/\xff\xfe.py".decode("utf-8", "surrogateescape")
-    write_table(table_of("stacks", [StackRow(-1, "main", path, 1)]), tmp_path / "stacks.parquet")
+    with (tmp_path / "stacks.parquet").open("wb") as file:
+        write_table(table_of("stacks", [StackRow(-1, "main", path, 1)]), file)
     table: pa.Table = pq.read_table(tmp_path / "stacks.parquet")
     assert table["file"].to_pylist() == ["/data/\\udcff\\udcfe.py"]
 
