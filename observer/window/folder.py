@@ -27,7 +27,7 @@ from rankscope.probes.errors import BadData, OutputFailed
 MANIFEST = "window.json"
 _LEAST_FREE_BYTES = 1 << 20
 _MAX_MANIFEST_BYTES = 4 << 20
-_MAX_TABLE_BYTES = 4 << 30
+_MAX_TABLE_BYTES = 256 << 20  # on disk; 9 KB per rank is usual
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,7 +116,7 @@ def read_window(folder: Path) -> Window:
             if path.stat().st_size > _MAX_TABLE_BYTES:
                 raise BadData(f"{path} is absurdly large")
             table = with_absent(read_table(path, schema), schema)
-        except (OSError, pa.ArrowException) as error:
+        except (OSError, pa.ArrowException, ValueError, MemoryError) as error:
             raise BadData(f"{path} cannot be read: {_first_line(error)}") from error
         missing = [field.name for field in schema if field.name not in table.column_names]
         if missing:

@@ -9,12 +9,19 @@ from typing import IO, Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
+from rankscope.observer.window.pages import check_pages
 from rankscope.observer.window.rows import ROWS, Row
 from rankscope.observer.window.schema import NOTHING, TABLES
 from rankscope.probes.text import printable
 
+# Of one table of one host. An hour of 64 ranks with ten steps and a hundred collectives a second has 23 million rows of steps and
+# collectives; a window of 20 s has some thousands.
+MOST_ROWS = 30_000_000
+MOST_BYTES = 1 << 30
+_FOOTER_LIMITS = {"thrift_string_size_limit": 1 << 20, "thrift_container_size_limit": 1 << 16}
 _LONGEST_TEXT = 4096  # of one cell: a path is no longer
 
 
@@ -73,9 +80,46 @@ def write_table(table: pa.Table, file: IO[bytes]) -> None:
 
 
 def read_table(path: Path, schema: pa.Schema) -> pa.Table:
-    """The table as it lies there; the columns that `schema` has as labels keep the dictionaries of the file."""
-    labels = [field.name for field in schema if pa.types.is_dictionary(field.type)]
-    return pq.read_table(path, memory_map=False, read_dictionary=labels)
+    """The table as it lies there; the columns that `schema` has as labels keep the dictionaries of the file.
+
+    ValueError where it would take more memory than a window may: by what its footer says, before anything is unpacked.
+    """
+    words = {field.name for field in schema if pa.types.is_dictionary(field.type) or pa.types.is_string(field.type)}
+    with pq.ParquetFile(path, memory_map=False, **_FOOTER_LIMITS) as file:
+        footer = file.metadata
+        _check_footer(footer)
+        check_pages(path, footer, MOST_BYTES, words)
+        there = [name for name in file.schema_arrow.names if name in words]
+    with pq.ParquetFile(path, metadata=footer, memory_map=False, read_dictionary=there) as file:
+        table = file.read()
+    _check_words(table)
+    return table
+
+
+def _check_footer(footer: Any) -> None:
+    """Rows, values and unpacked bytes of all columns. What pages hold beyond that is not believed but looked at: pages.py."""
+    rows, values, size = footer.num_rows, 0, 0
+    for group in range(footer.num_row_groups):
+        columns = footer.row_group(group)
+        for place in range(columns.num_columns):
+            column = columns.column(place)
+            values = max(values, column.num_values)
+            size += max(column.total_uncompressed_size, 0)
+    if not 0 <= rows <= MOST_ROWS or values > MOST_ROWS or size > MOST_BYTES:
+        raise ValueError(f"{rows} rows of {size >> 20} MB: more than a window may have")
+
+
+def _check_words(table: pa.Table) -> None:
+    """A long word in a dictionary may stand in every row: how long the column is when it is written out, before it is."""
+    size = 0
+    for column in table.columns:
+        for part in column.chunks:
+            if pa.types.is_dictionary(part.type) and len(part.dictionary):
+                lengths = pc.fill_null(pc.binary_length(part.dictionary), 0).to_numpy(zero_copy_only=False)
+                used = part.indices.drop_null().to_numpy(zero_copy_only=False)
+                size += int(lengths[used].sum(dtype=np.int64))
+    if size > MOST_BYTES:
+        raise ValueError(f"{size >> 20} MB of text: more than a window may have")
 
 
 def with_absent(table: pa.Table, schema: pa.Schema) -> pa.Table:
