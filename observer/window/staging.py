@@ -1,7 +1,8 @@
 """Folders that are there whole or not at all, on a disk that several hosts may share.
 
-    .partial-<host>-<boot>-<pid>-<random>/   while it is written; its file `.writer` is locked by whoever writes
-    <name>/                                  renamed so, once everything in it has reached the disk
+    .partial-<host>-<boot>-<pid>-<random>.lock   there and locked from before the first file until after the last
+    .partial-<host>-<boot>-<pid>-<random>/       while it is written
+    <name>/                                      renamed so, once everything in it has reached the disk
 
 Everything is done through descriptors of folders that nobody else can write; no file that is there is ever opened for writing. What a
 killed writer left is removed by the next one of the same host, and only if nobody holds its lock: never what another host made.
@@ -25,7 +26,7 @@ from rankscope.probes.host.namespaces import host_name
 from rankscope.probes.host.procfs import read_file
 
 PARTIAL = ".partial-"
-_LOCK = ".writer"
+_LOCK = ".lock"
 _NAME = re.compile(re.escape(PARTIAL) + r"(.{1,64})-([0-9a-f]{8})-(\d{1,10})-[0-9a-f]{8}")
 _KEPT_S = 3600.0  # no writer takes that long: a window of a thousand ranks is written in seconds
 _MOST_NAMES = 1000
@@ -39,14 +40,14 @@ def write_folder(into: Path, name: str, files: Mapping[str, Writer]) -> Path:
     """
     with opened_folder(into, make=True) as place:
         remove_left(place)
-        staging = partial_name()
-        os.mkdir(staging, 0o700, dir_fd=place)
-        try:
-            _fill(place, staging, files)
-            target = _renamed(place, staging, name)
-        except BaseException:
-            _remove(place, staging)
-            raise
+        with _locked_name(place) as staging:
+            os.mkdir(staging, 0o700, dir_fd=place)
+            try:
+                _fill(place, staging, files)
+                target = _renamed(place, staging, name)
+            except BaseException:
+                _remove(place, staging)
+                raise
         with suppress(OSError):  # it is there whole; a disk that cannot say when it is safe cannot be helped
             os.fsync(place)
     return into / target
@@ -66,65 +67,72 @@ def try_place(into: Path, size_bytes: int) -> None:
 
 def partial_name() -> str:
     """A name for what is not whole yet, which says who writes it."""
-    return f"{PARTIAL}{safe_name(host_name())[:40] or 'host'}-{_boot()}-{os.getpid()}-{os.urandom(4).hex()}"
+    return f"{PARTIAL}{_host()}-{_boot()}-{os.getpid()}-{os.urandom(4).hex()}"
 
 
 def remove_left(place: int) -> None:
     """Remove what killed writers of this host left. Never raises."""
     with suppress(OSError):
-        for name in os.listdir(place):
+        for name in {entry.removesuffix(_LOCK) for entry in os.listdir(place)}:
             found = _NAME.fullmatch(name)
-            if found and found[1] == (safe_name(host_name())[:40] or "host"):
+            if found and found[1] == _host():
                 with suppress(OSError):
-                    if _is_left(place, name, same_boot=found[2] == _boot(), pid=found[3]):
-                        _remove(place, name)
+                    _remove_left(place, name, found[2] == _boot(), found[3])
 
 
-def _is_left(place: int, name: str, same_boot: bool, pid: str) -> bool:
-    """Whether nobody writes it any more. Another host can bear our name: of another boot only what is old is ours to judge."""
-    found = os.stat(name, dir_fd=place, follow_symlinks=False)
-    old = time.time() - found.st_mtime > _KEPT_S
-    if not stat.S_ISDIR(found.st_mode):
-        return old or (same_boot and not Path("/proc", pid).exists())
-    folder = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)
+def _remove_left(place: int, name: str, same_boot: bool, pid: str) -> None:
+    """One of them, if nobody writes it. Another host can bear our name: of another boot only what is old is ours to judge."""
     try:
-        lock = os.open(_LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
-    except FileNotFoundError:
-        return old  # it is being begun, or about to be renamed
-    finally:
-        os.close(folder)
+        lock = os.open(name + _LOCK, os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)
+    except FileNotFoundError:  # a single file has no lock
+        is_file = stat.S_ISREG(os.stat(name, dir_fd=place, follow_symlinks=False).st_mode)
+        if _is_old(place, name) or (is_file and same_boot and not Path("/proc", pid).exists()):
+            _remove(place, name)
+        return
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
+        if same_boot or _is_old(place, name + _LOCK):
+            _remove(place, name)
+            os.unlink(name + _LOCK, dir_fd=place)
     finally:
         os.close(lock)
-    return same_boot or old
+
+
+def _is_old(place: int, name: str) -> bool:
+    return time.time() - os.stat(name, dir_fd=place, follow_symlinks=False).st_mtime > _KEPT_S
+
+
+@contextmanager
+def _locked_name(place: int) -> Iterator[str]:
+    """A name of our own, which nobody takes for left behind."""
+    while True:
+        name = partial_name()
+        lock = create_file(place, name + _LOCK)
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if os.fstat(lock).st_nlink == 0:
+                continue  # somebody took it for left, before it was locked
+            try:
+                yield name
+            finally:
+                with suppress(OSError):
+                    os.unlink(name + _LOCK, dir_fd=place)
+            return
+        finally:
+            os.close(lock)
 
 
 def _fill(place: int, staging: str, files: Mapping[str, Writer]) -> None:
     folder = os.open(staging, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)
     try:
-        with _locked(folder):
-            for name, write in files.items():
-                with os.fdopen(create_file(folder, name), "wb") as file:
-                    write(file)
-                    file.flush()
-                    os.fsync(file.fileno())
-            os.unlink(_LOCK, dir_fd=folder)
-            os.fsync(folder)
+        for name, write in files.items():
+            with os.fdopen(create_file(folder, name), "wb") as file:
+                write(file)
+                file.flush()
+                os.fsync(file.fileno())
+        os.fsync(folder)
     finally:
         os.close(folder)
-
-
-@contextmanager
-def _locked(folder: int) -> Iterator[None]:
-    lock = create_file(folder, _LOCK)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        yield
-    finally:
-        os.close(lock)
 
 
 def _renamed(place: int, staging: str, name: str) -> str:
@@ -155,6 +163,10 @@ def _remove(place: int, name: str) -> None:
         finally:
             os.close(folder)
         os.rmdir(name, dir_fd=place)
+
+
+def _host() -> str:
+    return safe_name(host_name())[:40] or "host"
 
 
 def _boot() -> str:

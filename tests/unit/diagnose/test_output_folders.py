@@ -132,15 +132,20 @@ def left(place: Path, host: str = "", boot: str = "", age_s: float = 0.0, lock: 
     folder.mkdir(parents=True)
     (folder / "ranks.parquet").write_bytes(b"half")
     if lock:
-        (folder / ".writer").touch()
+        lock_of(folder).touch(mode=0o600)
+        os.utime(lock_of(folder), (time.time() - age_s,) * 2)
     os.utime(folder, (time.time() - age_s,) * 2)
     return folder
+
+
+def lock_of(folder: Path) -> Path:
+    return folder.with_name(f"{folder.name}.lock")
 
 
 def test_what_a_killed_writer_of_this_host_left_is_removed(tmp_path: Path) -> None:
     folder = left(tmp_path)
     write_window(small(), tmp_path)
-    assert not folder.exists() and len(list(tmp_path.iterdir())) == 1
+    assert not folder.exists() and len(list(tmp_path.iterdir())) == 1  # nor its lock
 
 
 def test_what_another_host_made_is_never_removed(tmp_path: Path) -> None:
@@ -155,14 +160,16 @@ def test_what_another_host_made_is_never_removed(tmp_path: Path) -> None:
 
 def test_what_is_being_written_is_left_alone(tmp_path: Path) -> None:
     folder = left(tmp_path)
-    with (folder / ".writer").open("r+") as lock:
+    with lock_of(folder).open("r+") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         write_window(small(), tmp_path)
         assert folder.exists()
-    # and so is what is just being begun, or about to get its name
-    begun = left(tmp_path, lock=False)
     write_window(small(), tmp_path)
-    assert begun.exists() and not folder.exists()
+    assert not folder.exists() and not lock_of(folder).exists()
+    # What has no lock was not written by us as we are; it may go when nobody can be writing it any more.
+    young, old = left(tmp_path, lock=False), left(tmp_path, lock=False, age_s=1e6)
+    write_window(small(), tmp_path)
+    assert young.exists() and not old.exists()
 
 
 def _write_for_ever(place: Path) -> None:
@@ -183,8 +190,7 @@ def test_a_writer_that_is_killed_at_any_moment_leaves_whole_windows(tmp_path: Pa
     write_window(small(), tmp_path)
     windows = find_windows(tmp_path)
     assert [read_window(folder).manifest.host for folder in windows] == ["node-0"] * len(windows)
-    # What had no lock yet waits for an hour; everything else is gone.
-    assert all(not (path / ".writer").exists() for path in tmp_path.iterdir())
+    assert {path.name for path in tmp_path.iterdir()} == {folder.name for folder in windows}
 
 
 # --- disks

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import os
+import random
 import shutil
 import sqlite3
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sweep_trees import host, ib, put
@@ -148,6 +151,49 @@ def test_a_disk_with_io_errors_loses_nothing_but_the_sweep(tmp_path: Path, sweep
             shell("umount", "-l", str(disk))
 
 
+@pytest.mark.parametrize(
+    "trouble", ["disk I/O error", "database or disk is full", "attempt to write a readonly database"]
+)
+def test_a_disk_that_fails_at_any_statement_hides_nothing(
+    tmp_path: Path, sweep: Sweeping, monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    # GIVEN a port that was up, and a disk that fails at the first, second, … statement from then on
+    assert sweep.run(tmp_path / "state")[0] == 0
+    sweep.fails()
+    left, connect = 0, sqlite3.connect
+
+    class Failing(sqlite3.Connection):
+        def _count(self) -> None:
+            nonlocal left
+            left -= 1
+            if left < 0:
+                raise sqlite3.OperationalError(trouble)
+
+        def execute(self, *arguments: Any) -> sqlite3.Cursor:
+            self._count()
+            return super().execute(*arguments)
+
+        def executemany(self, *arguments: Any) -> sqlite3.Cursor:
+            self._count()
+            return super().executemany(*arguments)
+
+    for statements in range(60):
+        left = statements
+        (tmp_path / "called").unlink(missing_ok=True)
+        with monkeypatch.context() as patch:
+            patch.setattr(sqlite3, "connect", lambda *arguments, **more: connect(*arguments, **more, factory=Failing))
+            code, said = sweep.run(tmp_path / "state")
+        # THEN the port is found down wherever it is known that it was up, and something is said wherever it is not
+        assert (code == 2 and sweep.called) or (code == 0 and ("no memory" in said or "could not be read" in said)), (
+            statements,
+            said,
+        )
+        checked(tmp_path / "state")
+        if left >= 0:
+            break
+    assert left >= 0 and code == 2
+
+
 def test_a_store_of_another_version_is_left_as_it_is(tmp_path: Path, sweep: Sweeping) -> None:
     assert sweep.run(tmp_path / "state")[0] == 0
     with sqlite3.connect(tmp_path / "state/sweep.db") as database:
@@ -222,3 +268,23 @@ def test_a_state_folder_that_others_can_write_is_not_used(tmp_path: Path, troubl
         os.chown(place, 65534, 65534, follow_symlinks=False)
     with open_store(place) as store:
         assert store.folder is None and "no memory" in store.notes[0]
+
+
+def test_a_sweep_that_is_killed_at_any_moment_leaves_a_whole_store(tmp_path: Path, sweep: Sweeping) -> None:
+    assert sweep.run(tmp_path / "state")[0] == 0
+    code = (
+        "from rankscope.diagnose.cli.main import run\nwhile True:\n"
+        f"  run(['sweep', '--root', {str(sweep.tree)!r}, '--state', {str(tmp_path / 'state')!r}, '--only', 'ib'])"
+    )
+    chance = random.Random(7)
+    for _ in range(4):
+        child = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+        assert child.stdout is not None and child.stdout.readline()
+        time.sleep(0.1 * chance.random())
+        child.kill()
+        child.wait()
+        child.stdout.close()
+        sweep.fails()
+        assert sweep.run(tmp_path / "state")[0] == 2  # what was seen before the kill is known
+        put(sweep.tree, ib("mlx5_0"))
+    checked(tmp_path / "state")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -46,6 +47,35 @@ def test_the_readme_prints_how_exposed_the_service_is() -> None:
     # Versions of systemd weigh a little differently.
     (printed,) = re.findall(r"exposure level ([0-9]+[.][0-9])", (DEPLOY / "README.md").read_text())
     assert float(found[1]) <= 3.0 and abs(float(found[1]) - float(printed)) <= 0.3
+
+
+@pytest.mark.skipif(os.geteuid() != 0 or shutil.which("setpriv") is None, reason="needs root, to give rights up")
+@pytest.mark.skipif(not RANKSCOPE.exists(), reason="rankscope is not installed")
+def test_the_rights_of_the_service_are_enough(tmp_path: Path) -> None:
+    # GIVEN this host, swept by root and then with the rights of the unit alone
+    unit = (DEPLOY / "systemd/rankscope-sweep.service").read_text()
+    (line,) = re.findall(r"^CapabilityBoundingSet=(.*)$", unit, re.MULTILINE)
+    rights = ",".join(["-all", *(f"+{name.removeprefix('CAP_').lower()}" for name in line.split())])
+    limits = ["setpriv", "--no-new-privs", "--bounding-set", rights, "--inh-caps", "-all"]
+    (tmp_path / "now.toml").write_text("[sweep]\nconfirm_s = 0\ntimeout_s = 20\n")
+
+    def unknown(before: list[str], state: str) -> set[str]:
+        command = [
+            *before,
+            str(RANKSCOPE),
+            "sweep",
+            "--json",
+            "--state",
+            str(tmp_path / state),
+            "--config",
+            str(tmp_path / "now.toml"),
+        ]
+        content = json.loads(subprocess.run(command, capture_output=True, text=True, check=False).stdout)
+        assert not [note for note in content["notes"] if "no memory" in note]
+        return {finding["id"] for finding in content["findings"] if finding["state"] == "unknown"}
+
+    # THEN nothing is unknown that root can know
+    assert unknown(limits, "limited") <= unknown([], "root")
 
 
 @pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed (scripts/setup --lab fetches it)")

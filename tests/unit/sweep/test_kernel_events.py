@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from rankscope.diagnose.severity import CRITICAL
 from rankscope.diagnose.sweep.readings.kernel_events import PATTERNS, events
+from rankscope.probes.gpu.xid import logged_xids
 from rankscope.probes.host.kmsg import KernelMessage, following, parse_record
 
 LINES = [
@@ -125,6 +126,13 @@ def test_names_that_a_user_chose_are_not_taken_for_an_event(line: str) -> None:
         for said in (*feigned(line[:cut], line[cut:]), *feigned(line[:cut], line), *feigned(line[:cut], ": " + line)):
             wrong += [(said, event.name) for event in events([KernelMessage(0, 1, 7.0, said)])]
     assert wrong == []
+
+
+def test_names_that_a_user_chose_are_no_xid() -> None:
+    line = "NVRM: Xid (PCI:0000:3b:00): 79, pid=7, GPU has fallen off the bus."
+    assert [xid.number for xid in logged_xids([KernelMessage(3, 1, 7.0, line)])] == [79]
+    said = [one for cut in range(16) for file in (line, line[cut:]) for one in feigned(line[:cut], file)]
+    assert logged_xids(KernelMessage(0, 1, 7.0, one) for one in said) == ()
 
 
 @given(st.sampled_from(LINES), st.text(max_size=15), st.integers(0, 15), st.integers(0, 60))
