@@ -18,6 +18,7 @@ WIDTH = 80
 _EVIDENCE_SHOWN = 5
 _AGAINST_SHOWN = 2
 _NOTES_SHOWN = 6
+_WORDS = 300  # of evidence in words: two files and a function
 _COLOURS = {"healthy": "32", "fault": "31", "imbalance": "33", "hang": "31;1", "unknown": "33"}
 
 
@@ -151,7 +152,7 @@ def _evidence(evidence: Evidence) -> str:
 
 def _measure(value: float | str, unit: str) -> str:
     if isinstance(value, str):
-        return clean(value, 120)
+        return clean(value, _WORDS)
     if unit in ("s", "s/step"):
         return seconds(value) + unit[1:]
     if unit == "bytes/s":

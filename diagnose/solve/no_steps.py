@@ -1,51 +1,18 @@
-"""No step was seen: where is each rank, what does it wait for, and for how long?
-
-share(function, wait) of a rank = sum of β over the patterns of its training thread (the main thread, where no step was seen)
-whose lowest frame of the user's code is that function and that wait for the same thing. A rank is where its share is largest.
-Ranks that are at one place are told together.
-"""
+"""No step was seen: where is each rank, what does it wait for, and for how long? Ranks that are at one place are told together."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from rankscope.diagnose.fleet.model import Fleet, Patterns
+from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.model.whereabouts import Place, place_of
 from rankscope.diagnose.text import minutes, rank_list
-from rankscope.observer.window.stacks import StackFrame
-from rankscope.observer.window.users_code import UsersCode, users_code
 
 _RANKS_MOST = 1024  # more of them tell nothing new
 _PLACES_TOLD = 3
 _WHOLE = 0.95  # of the window: what is left is the sampler's
-_COMPUTES = ""
-_SOCKETS = ("connect", "accept", "send", "recv")
-
-
-@dataclass(frozen=True, slots=True)
-class Place:
-    """A function of the user's ('' where no stack was seen), what of a library is called in it, and what is waited for there."""
-
-    name: str
-    file: str
-    line: int
-    inside: str
-    waits_for: str
-
-    @property
-    def text(self) -> str:
-        """For people: `wait in load (utils.py:12) for a file lock`."""
-        function = (
-            f"{self.name} ({self.file.rpartition('/')[2]}:{self.line})" if self.name else "functions that were not seen"
-        )
-        inside = f", in its call of {self.inside}," if self.inside else ""
-        return (
-            f"wait in {function}{inside} {self.waits_for}"
-            if self.waits_for
-            else f"compute in {function}{inside}".rstrip(",")
-        )
 
 
 def places(fleet: Fleet, more: str) -> str:
@@ -55,7 +22,7 @@ def places(fleet: Fleet, more: str) -> str:
         rows = rows[~np.isfinite(fleet.steps.seconds).any(axis=1)]
     at: dict[Place, list[tuple[int, float]]] = {}
     for row in rows[:_RANKS_MOST].tolist():
-        found = _place(fleet.patterns, row)
+        found = place_of(fleet.patterns, row)
         if found is not None:
             at.setdefault(found[0], []).append((row, found[1]))
     told = sorted(at.items(), key=lambda item: -len(item[1]))[:_PLACES_TOLD]
@@ -80,67 +47,6 @@ def _told(fleet: Fleet, place: Place, ranks: Sequence[tuple[int, float]]) -> str
     how_long = "for the whole window" if share >= _WHOLE else f"for {100 * share:.0f} % of the window"
     numbers = tuple(int(fleet.ranks.number[row]) for row, _ in ranks)
     if len(numbers) == 1:
-        verb, _, rest = place.text.partition(" ")
-        return f"rank {numbers[0]} {verb}s {rest}, {how_long}"
+        return f"rank {numbers[0]} {place.of_one}, {how_long}"
     who = f"all {len(numbers)} ranks" if len(numbers) == len(fleet.ranks) else rank_list(numbers)
     return f"{who} {place.text}, {how_long}"
-
-
-def _place(table: Patterns, row: int) -> tuple[Place, float] | None:
-    mine = np.flatnonzero(
-        (table.rank == row) & (table.thread.codes == table.thread.code("training")) & (table.beta > 0)
-    )
-    stacks = {each: _frames(table, each) for each in mine.tolist()}
-    users = users_code((frames, float(table.beta[each])) for each, frames in stacks.items())
-    shares: dict[tuple[StackFrame, str], float] = {}
-    inside: dict[tuple[StackFrame, str], dict[str, float]] = {}
-    for each, frames in stacks.items():
-        of_user, below = _split(frames, users)
-        key, share = (of_user, _waits_for(table, each)), float(table.beta[each])
-        shares[key] = shares.get(key, 0.0) + share
-        names = inside.setdefault(key, {})
-        names[below] = names.get(below, 0.0) + share
-    if not shares:
-        return None
-    key = max(shares, key=lambda each: shares[each])
-    function, waits_for = key
-    below = max(inside[key], key=lambda each: inside[key][each])
-    return Place(*function, below, waits_for), min(shares[key], 1.0)
-
-
-def _frames(table: Patterns, row: int) -> list[StackFrame]:
-    if table.stack.codes[row] >= 0:
-        return table.stack.of(int(table.stack.codes[row]))
-    name = table.name.at(row) if table.kind.at(row) == "python" else table.caller.at(row)
-    return [StackFrame(name, table.file.at(row), int(table.line[row]))] if table.file.at(row) else []
-
-
-def _split(frames: Sequence[StackFrame], users: UsersCode) -> tuple[StackFrame, str]:
-    """The lowest frame of the user's, and the leaf of what it calls of libraries; the leaf alone where none is the user's."""
-    lowest = max((at for at, frame in enumerate(frames) if users.has(frame.file)), default=-1)
-    if lowest < 0:
-        return (frames[-1] if frames else StackFrame("", "", 0)), ""
-    return frames[lowest], frames[-1].name if lowest < len(frames) - 1 else ""
-
-
-def _waits_for(table: Patterns, row: int) -> str:
-    """What a pattern waits for, in words; '' where it computes."""
-    kind, name, detail = table.kind.at(row), table.name.at(row), table.detail.at(row)
-    of = f", {detail}" if detail else ""
-    if kind == "python":
-        return "by its own will (sleep)" if detail == "sleep" else _COMPUTES
-    if kind == "sched":
-        return _COMPUTES if name == "ready" else "to be continued: it is stopped"
-    if kind == "io":
-        return f"for a file lock{of}" if name == "file lock" else f"for files ({name}{of})"
-    if kind == "sync":
-        if detail.startswith("child "):
-            return f"for {detail}"
-        if name == "wait child":
-            return "for a child process"
-        if detail.startswith("a pipe, child "):
-            return f"for {detail.removeprefix('a pipe, ')} (a pipe)"
-        if name in _SOCKETS or detail.startswith("a socket"):
-            return f"for {detail or 'a socket'} ({name})"
-        return f"for another thread or process ({name}{of})"
-    return "for the GPU" if kind in ("gpu", "memory") else f"for other ranks ({name})"

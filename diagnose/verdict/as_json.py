@@ -95,7 +95,7 @@ def _evidence(evidence: Evidence) -> dict[str, Any]:
 
 
 def _value(value: float | str | None) -> float | str | None:
-    return clean(value) if isinstance(value, str) else _number(value)
+    return clean(value, 400) if isinstance(value, str) else _number(value)
 
 
 def _number(value: float | None, digits: int = 6) -> float | None:

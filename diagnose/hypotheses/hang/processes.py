@@ -13,6 +13,7 @@ import numpy as np
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hang.silence import Standstill, patience_s, silent_s, stalled_s
 from rankscope.diagnose.hypotheses.hypothesis import Hypothesis
+from rankscope.diagnose.model.whereabouts import place_of
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.diagnose.verdict.function import Function
 from rankscope.diagnose.verdict.note import Note, NoteCode
@@ -103,10 +104,16 @@ def _absent(fleet: Fleet, outside: Bools, silent: Floats, waiting: Bools) -> Sta
     stalled = stalled_s(silent, outside)
     found = []
     for row in np.flatnonzero(outside)[:_MOST].tolist():
-        kind, function, beta = _busiest(fleet, row)
+        kind = _busiest_kind(fleet, row)
         cause = "spinning" if kind in ("python", "gpu") else "deadlock"
-        what = f"{function.name} ({function.file}:{function.line})" if function else "nothing that was seen"
-        evidence = [Evidence("stacks", f"most of the window in {what}", beta, None, "share")]
+        found_at = place_of(fleet.patterns, row)
+        function, what, evidence = None, "nothing that was seen", list[Evidence]()
+        if found_at is not None:
+            place, share = found_at
+            function = Function(kind, place.name, place.file, place.line) if place.name else None
+            what = f"{place.name} ({place.file}:{place.line})" if place.name else what
+            evidence.append(Evidence("stacks", "where it is", place.of_one, None, ""))
+            evidence.append(Evidence("stacks", "for this much of the window", share, None, "share"))
         evidence.extend(_waiting_evidence(fleet, waiting, outside, stalled))
         pid, host = int(fleet.ranks.pid[row]), fleet.ranks.host[row]
         action = f"Look at {what} in pid {pid} on {host}: all others wait for this rank."
@@ -141,14 +148,10 @@ def _late(fleet: Fleet, behind: dict[int, list[Evidence]], silent: Floats, waiti
     return Standstill(stalled, tuple(found))
 
 
-def _busiest(fleet: Fleet, row: int) -> tuple[str, Function | None, float]:
+def _busiest_kind(fleet: Fleet, row: int) -> str:
     table = fleet.patterns
     mine: Ints = np.flatnonzero((table.rank == row) & (table.thread.codes == table.thread.code("training")))
-    if len(mine) == 0:
-        return "", None, 0.0
-    best = int(mine[np.argmax(table.beta[mine])])
-    function = Function(table.kind.at(best), table.name.at(best), table.file.at(best), int(table.line[best]))
-    return function.kind, function, float(table.beta[best])
+    return table.kind.at(int(mine[np.argmax(table.beta[mine])])) if len(mine) else ""
 
 
 def _waiting_evidence(fleet: Fleet, waiting: Bools, culprits: Bools, stalled: float) -> list[Evidence]:

@@ -1,0 +1,110 @@
+"""Where a rank is: the user's function in which it spends most of the window, and what it waits for there.
+
+share(function, wait) of a rank = sum of β over the patterns of its training thread (the main thread, where no step was seen)
+whose lowest frame of the user's code is that function and that wait for the same thing. A rank is where its share is largest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rankscope.diagnose.fleet.model import Patterns
+from rankscope.observer.window.stacks import StackFrame
+from rankscope.observer.window.users_code import UsersCode, users_code
+
+_COMPUTES = ""
+_SOCKETS = ("connect", "accept", "send", "recv")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A function of the user's ('' where no stack was seen), what of a library is called in it, and what is waited for there."""
+
+    name: str
+    file: str
+    line: int
+    inside: str
+    waits_for: str
+
+    @property
+    def of_one(self) -> str:
+        """The same of one rank: `waits in load (utils.py:12) for a file lock`."""
+        verb, _, rest = self.text.partition(" ")
+        return f"{verb}s {rest}"
+
+    @property
+    def text(self) -> str:
+        """For people: `wait in load (utils.py:12) for a file lock`."""
+        function = (
+            f"{self.name} ({self.file.rpartition('/')[2]}:{self.line})" if self.name else "functions that were not seen"
+        )
+        inside = f", in its call of {self.inside}," if self.inside else ""
+        return (
+            f"wait in {function}{inside} {self.waits_for}"
+            if self.waits_for
+            else f"compute in {function}{inside}".rstrip(",")
+        )
+
+
+def place_of(table: Patterns, row: int) -> tuple[Place, float] | None:
+    """Where a rank is, and for what share of the window; None where nothing was seen of it."""
+    mine = np.flatnonzero(
+        (table.rank == row) & (table.thread.codes == table.thread.code("training")) & (table.beta > 0)
+    )
+    stacks = {each: _frames(table, each) for each in mine.tolist()}
+    users = users_code((frames, float(table.beta[each])) for each, frames in stacks.items())
+    shares: dict[tuple[StackFrame, str], float] = {}
+    inside: dict[tuple[StackFrame, str], dict[str, float]] = {}
+    for each, frames in stacks.items():
+        of_user, below = _split(frames, users)
+        key, share = (of_user, _waits_for(table, each)), float(table.beta[each])
+        shares[key] = shares.get(key, 0.0) + share
+        names = inside.setdefault(key, {})
+        names[below] = names.get(below, 0.0) + share
+    if not shares:
+        return None
+    key = max(shares, key=lambda each: shares[each])
+    function, waits_for = key
+    below = max(inside[key], key=lambda each: inside[key][each])
+    return Place(*function, below, waits_for), min(shares[key], 1.0)
+
+
+def _frames(table: Patterns, row: int) -> list[StackFrame]:
+    if table.stack.codes[row] >= 0:
+        return table.stack.of(int(table.stack.codes[row]))
+    name = table.name.at(row) if table.kind.at(row) == "python" else table.caller.at(row)
+    return [StackFrame(name, table.file.at(row), int(table.line[row]))] if table.file.at(row) else []
+
+
+def _split(frames: Sequence[StackFrame], users: UsersCode) -> tuple[StackFrame, str]:
+    """The lowest frame of the user's, and the leaf of what it calls of libraries; the leaf alone where none is the user's."""
+    lowest = max((at for at, frame in enumerate(frames) if users.has(frame.file)), default=-1)
+    if lowest < 0:
+        return (frames[-1] if frames else StackFrame("", "", 0)), ""
+    return frames[lowest], frames[-1].name if lowest < len(frames) - 1 else ""
+
+
+def _waits_for(table: Patterns, row: int) -> str:
+    """What a pattern waits for, in words; '' where it computes."""
+    kind, name, detail = table.kind.at(row), table.name.at(row), table.detail.at(row)
+    of = f", {detail}" if detail else ""
+    if kind == "python":
+        return "by its own will (sleep)" if detail == "sleep" else _COMPUTES
+    if kind == "sched":
+        return _COMPUTES if name == "ready" else "to be continued: it is stopped"
+    if kind == "io":
+        return f"for a file lock{of}" if name == "file lock" else f"for files ({name}{of})"
+    if kind == "sync":
+        if detail.startswith("child "):
+            return f"for {detail}"
+        if name == "wait child":
+            return "for a child process"
+        if detail.startswith("a pipe, child "):
+            return f"for {detail.removeprefix('a pipe, ')} (a pipe)"
+        if name in _SOCKETS or detail.startswith("a socket"):
+            return f"for {detail or 'a socket'} ({name})"
+        return f"for another thread or process ({name}{of})"
+    return "for the GPU" if kind in ("gpu", "memory") else f"for other ranks ({name})"
