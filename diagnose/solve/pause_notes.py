@@ -1,9 +1,9 @@
 """What to tell of pauses: an evaluation, a checkpoint, a barrier, by the function in which they happen, with their share of the time.
 
 The observer says which functions a rank is in during a few of its steps only (observer/thread/pauses.py). They are there by design, and
-told, where all ranks are in the function in the same steps, or where it comes at equal distances (in steps or in seconds). What one
-rank does now and then without any rhythm may be a fault: that is for model/episodes.py, and not told here. The same rhythm is asked of
-what is in all steps, and takes longer in these (an evaluation that is written into the loop itself).
+told, where they come at equal distances (in steps or in seconds), or where all ranks are in the function in the same steps and some work
+there. What one rank does now and then without any rhythm may be a fault: that is for model/episodes.py, and not told here. A rhythm is
+asked, too, of what is in all steps and takes longer in these (an evaluation that is written into the loop itself).
 
 A rank only waits in a pause if it spends `_ONLY_WAITS` of it inside collectives; else it works there. The others wait for those who
 work if they stay in collectives, of the same function or of any other, for at least half of the pause longer than in their median step.
@@ -107,33 +107,37 @@ def _places(fleet: Fleet) -> dict[_Place, Ints]:
 
 def _told(fleet: Fleet, place: _Place, entries: Ints, working: Ints) -> ToldPause | None:
     """`entries`: rows of the table in which the function is; `working`: of them those of ranks that work in it."""
-    table, steps = fleet.pauses, fleet.steps
+    table = fleet.pauses
     lead = int(working[np.argmax(table.total_s[working])])
     columns = _columns(fleet, lead)
     if not len(columns):
         return None
-    period = find_period(columns.astype(np.float64))
-    by_clock = None
-    if period is None and steps.count > 1:
-        begins = steps.start_s[columns]
-        usual = float(np.median(np.diff(steps.start_s)))
-        by_clock = find_period(begins / usual) if usual > 0 and np.isfinite(begins).all() else None
-    together = not place.more and _together(fleet, entries, columns)  # all ranks are in it in all steps
-    if period is None and by_clock is None and not together:
-        return None
-    often = f"in {int(table.count[lead])} of {int(np.isfinite(steps.seconds[table.rank[lead]]).sum())} steps"
-    if int(table.count[lead]) == 1:
-        often = "once"
-    if by_clock is not None:
-        often = f"every {seconds(by_clock * usual)}"
-    if period is not None:
-        often = f"in every {_ordinal(round(period))} step"
+    often = _rhythm(fleet, columns)
+    if not often:
+        # Who only waits may wait for an accident of somebody else; what is in every step may be the noise of a host.
+        if place.more or _waits(fleet, working).all() or not _together(fleet, entries, columns):
+            return None
+        count, of = int(table.count[lead]), int(np.isfinite(fleet.steps.seconds[table.rank[lead]]).sum())
+        often = f"in {count} of {of} steps" if count > 1 else "once"
     share = 100 * float(np.median(table.total_s[working])) / fleet.seconds
     each_s = float(np.median(table.p50_s[working]))
     more = "more " if place.more else ""
     took = f"{place.text} takes {seconds(each_s)} {more}{often}{_who(fleet, working, columns, each_s)}"
     text = f"{took}: {share:.2g} % of the window"
     return ToldPause(Note(NoteCode.PAUSE, text), place.function, columns, each_s, table.rank[working])
+
+
+def _rhythm(fleet: Fleet, columns: Ints) -> str:
+    """At which distances these steps come, in words: of steps or, where steps differ in length, of seconds; '' for none."""
+    period = find_period(columns.astype(np.float64))
+    if period is not None:
+        return f"in every {_ordinal(round(period))} step"
+    usual_s = float(np.median(np.diff(fleet.steps.start_s))) if fleet.steps.count > 1 else 0.0
+    begins_s = fleet.steps.start_s[columns]
+    if not usual_s > 0 or not np.isfinite(begins_s).all():
+        return ""
+    period = find_period(begins_s / usual_s)
+    return "" if period is None else f"every {seconds(period * usual_s)}"
 
 
 def _waits(fleet: Fleet, entries: Ints) -> Bools:

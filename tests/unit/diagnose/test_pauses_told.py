@@ -90,6 +90,10 @@ def test_a_barrier_that_everybody_waits_in_is_told_as_waiting() -> None:
     assert "in its call of barrier, takes 0.300 s in every 30th step, waiting for others, on all ranks" in told(window)
 
 
+def test_waiting_of_all_without_a_rhythm_may_be_for_an_accident_and_is_not_told() -> None:
+    assert told(paused(a_window(), ("main", 76, "all_reduce"), 0.3, [17, 40], workers=(), waiters=range(RANKS))) == ""
+
+
 def test_waiting_of_the_others_is_not_told_beside_what_they_wait_for() -> None:
     # GIVEN rank 0 that saves, and others whose waiting lies in another function of theirs
     window = paused(a_window(), SAVE, 0.3, EVERY_30TH, workers=[0])
