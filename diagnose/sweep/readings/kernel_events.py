@@ -73,7 +73,7 @@ PATTERNS = (
     _row("io-error", IO, WARNING,
          rf"(?:blk_update_request: |print_req_error: )?(?:critical medium error|I/O error|critical target error), dev {_DEVICE}, sector \d",
          _DISK),
-    _row("buffer-io-error", IO, WARNING, rf"Buffer I/O error on dev {_DEVICE}, logical block \d", _DISK),
+    _row("buffer-io-error", IO, WARNING, rf"Buffer I/O error on dev(?:ice)? {_DEVICE}, logical block \d", _DISK),
     _row("nvme-timeout", IO, WARNING,
          r"nvme (nvme\d+): I/O (?:tag )?\d+ (?:\([0-9a-f:]+\) )?(?:opcode .{1,60} )?QID \d+ timeout", _DISK),
     _row("nvme-lost", IO, CRITICAL,

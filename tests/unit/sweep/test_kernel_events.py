@@ -42,6 +42,7 @@ LINES = [
     ("I/O error, dev nvme0n1, sector 0 op 0x0:(READ) flags 0x80700", "io-error", "nvme0n1"),
     ("critical medium error, dev sdb, sector 7 op 0x0:(READ)", "io-error", "sdb"),
     ("Buffer I/O error on dev sda1, logical block 7, async page read", "buffer-io-error", "sda1"),
+    ("Buffer I/O error on device sda1, logical block 15378", "buffer-io-error", "sda1"),
     ("nvme nvme0: I/O 7 QID 1 timeout, aborting", "nvme-timeout", "nvme0"),
     ("nvme nvme0: I/O tag 7 (1007) opcode 0x2 (I/O Cmd) QID 1 timeout, aborting req_op:READ(0)", "nvme-timeout", "nvme0"),
     ("nvme nvme0: Removing after probe failure status: -19", "nvme-lost", "nvme0"),
