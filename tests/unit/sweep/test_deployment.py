@@ -28,7 +28,9 @@ def test_systemd_accepts_service_and_timer(tmp_path: Path) -> None:
     units = [str(path) for path in sorted(tmp_path.iterdir())]
     dropin = tmp_path / "rankscope-sweep.service.d/hook.conf"
     dropin.parent.mkdir()
-    dropin.write_text((DEPLOY / "systemd/hook.conf").read_text().replace("/opt/rankscope/.venv/bin/rankscope", "/bin/true"))
+    dropin.write_text(
+        (DEPLOY / "systemd/hook.conf").read_text().replace("/opt/rankscope/.venv/bin/rankscope", "/bin/true")
+    )
     said = subprocess.run(["systemd-analyze", "verify", *units], capture_output=True, text=True, check=False)
     ours = [line for line in said.stderr.splitlines() if "rankscope" in line or "hook.conf" in line]
     assert said.returncode == 0 and not ours, said.stderr
