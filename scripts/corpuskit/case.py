@@ -28,8 +28,8 @@ class Case:
     lab: which lab recorded it (faults, jobs, gpu). job: what kind of job, or which row of the table of jobs.
     healthy_s, during_s: a step without and with the fault, by the job's own lines: means, but for the lab of jobs, where
     healthy_s is a median of four seconds. quiet: nothing else ran on that machine. code: version of Rankscope that recorded
-    it. place: None where the lab has no line to hold the function against. doubt: why the truth may be wrong; '' where
-    nothing speaks against it.
+    it. place: None where the lab has no line to hold the function against. doubt: why the truth may be wrong, unsteady:
+    why the lost time may be; '' where nothing speaks against it.
     """
 
     archive: str
@@ -51,6 +51,7 @@ class Case:
     baseline: tuple[str, ...] = ()
     place: Place | None = None
     doubt: str = ""
+    unsteady: str = ""
 
     @property
     def key(self) -> str:
@@ -68,8 +69,8 @@ class Case:
 
     @property
     def lost_s(self) -> float | None:
-        """What the fault really took of each step; None where steps do not end, nobody is guilty, or the truth is doubtful."""
-        if self.truth.status != "fault" or self.doubt or self.healthy_s is None or self.during_s is None:
+        """What the fault really took of each step; None where steps do not end, nobody is guilty, or it is not to be trusted."""
+        if self.truth.status != "fault" or self.doubt or self.unsteady or not (self.healthy_s and self.during_s):
             return None
         return self.during_s - self.healthy_s
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
+import shutil
 import sys
 import tempfile
 import time
@@ -15,7 +17,7 @@ from corpuskit.archive import HOME, SUFFIX, Corpus, archives, name_of, opened, p
 from corpuskit.case import Case
 from corpuskit.fits import FITS
 from corpuskit.from_labs import Recording, cases
-from corpuskit.judging import judges
+from corpuskit.judging import TODAY, judges
 from corpuskit.paths import Replacements
 from labkit.machine.shell import EXIT_NOT_GOOD_ENOUGH, EXIT_USAGE, LabError
 
@@ -24,6 +26,9 @@ EPILOG = """examples:
   scripts/corpus list                                       every case with its truth
   scripts/corpus judge --json now.json                      all cases judged: tables per kind and job, lost time, calibration
   scripts/corpus judge --only cpu --bad                     only keys with "cpu", and what was said where it was not right
+  scripts/corpus judge --with rankscope.diagnose.solve.other:diagnose --json other.json
+                                                            another diagnoser, in the shadow of today's
+  scripts/corpus get gil-hog-weak /tmp/look                 unpack cases, for rankscope diagnose
   scripts/corpus judge --hold                               write the table that the tests hold later versions to
   scripts/corpus compare before.json now.json               which cases changed
   scripts/corpus left-out --by kind                         each kind judged with what was fitted without it
@@ -71,6 +76,11 @@ def _parser() -> argparse.ArgumentParser:
     listed = commands.add_parser("list", help="what cases there are")
     _which(listed)
     listed.set_defaults(act=_list)
+    get = commands.add_parser("get", help="unpack cases, for rankscope diagnose DIR/ARCHIVE/NAME/windows/case")
+    get.add_argument("only", metavar="TEXT", help="cases with this in archive/name, kind or job")
+    get.add_argument("into", type=Path, metavar="DIR")
+    get.add_argument("--archives", type=Path, default=HOME, metavar="DIR", help="where they lie (tests/data/windows)")
+    get.set_defaults(act=_get)
     judge = commands.add_parser("judge", help="judge all cases and count")
     _which(judge)
     judge.add_argument("--json", type=Path, metavar="FILE", help="write every answer and every table")
@@ -106,6 +116,9 @@ def _which(parser: argparse.ArgumentParser) -> None:
         "--archives", type=Path, default=HOME, metavar="DIR", help="where they lie (tests/data/windows)"
     )
     parser.add_argument("--only", default="", metavar="TEXT", help="cases with this in archive/name, kind or job")
+    parser.add_argument(
+        "--with", dest="by", default=TODAY, metavar="MODULE:FUNCTION", help=f"the diagnoser (default {TODAY})"
+    )
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, metavar="N", help="that judge")
 
 
@@ -140,8 +153,10 @@ def _add(args: argparse.Namespace) -> int:
     windows = len({one for case in known.values() for one in (*case.windows, *case.baseline)})
     size = place.stat().st_size / 1024
     doubtful = sum(bool(case.doubt) for case in known.values())
+    unsteady = sum(bool(case.unsteady) for case in known.values())
     print(
-        f"{place.name}: {len(known)} cases ({before} before), {doubtful} of doubtful truth; {windows} windows, "
+        f"{place.name}: {len(known)} cases ({before} before), {doubtful} of doubtful truth, {unsteady} of doubtful lost time; "
+        f"{windows} windows, "
         f"{size:.0f} KB, {size / max(windows, 1):.1f} KB per window"
     )
     return 0
@@ -153,10 +168,28 @@ def _list(args: argparse.Namespace) -> int:
             truth = case.truth
             steps = " → ".join(f"{1e3 * value:.0f}" if value else "none" for value in (case.healthy_s, case.during_s))
             who = f" ranks {','.join(map(str, truth.ranks))}" if truth.ranks else ""
-            notes = [case.recorded, case.code, "quiet" if case.quiet else "beside other work", case.doubt]
+            notes = [
+                case.recorded,
+                case.code,
+                "quiet" if case.quiet else "beside other work",
+                case.doubt,
+                case.unsteady,
+            ]
             print(f"{case.key}: {case.job}, {case.ranks} ranks, {truth.status}{who} {truth.function or ''}".rstrip()
                   + f", step {steps} ms [{'; '.join(filter(None, notes))}]")  # fmt: skip
         print(f"{len(corpus.cases)} cases in {len(archives(args.archives))} archives")
+    return 0
+
+
+def _get(args: argparse.Namespace) -> int:
+    with opened(archives(args.archives)) as corpus:
+        for case in chosen(corpus, args.only):
+            place = args.into / case.key
+            for name, windows in (("case", corpus.windows(case)), ("baseline", corpus.baseline(case))):
+                for window in windows:
+                    shutil.copytree(window, place / "windows" / name / window.name, dirs_exist_ok=True)
+            (place / "case.json").write_text(json.dumps(case.as_json(), indent=1))
+            print(place)
     return 0
 
 
@@ -164,7 +197,7 @@ def _judge(args: argparse.Namespace) -> int:
     with opened(archives(args.archives)) as corpus:
         wanted = chosen(corpus, args.only)
         began = time.monotonic()
-        with judges(corpus, args.processes) as judge:
+        with judges(corpus, args.processes, args.by) as judge:
             judged = list(zip(wanted, judge(wanted), strict=True))
         took = time.monotonic() - began
         whole = len(wanted) == len(corpus.cases)
@@ -191,7 +224,7 @@ def _left_out(args: argparse.Namespace) -> int:
     names = list(FITS) if args.fits == "all" else args.fits.split(",")
     if unknown := [name for name in names if name not in FITS]:
         raise LabError(f"no such fit: {', '.join(unknown)} (there are: {', '.join(FITS)})", exit_code=EXIT_USAGE)
-    with opened(archives(args.archives)) as corpus, judges(corpus, args.processes) as judge:
+    with opened(archives(args.archives)) as corpus, judges(corpus, args.processes, args.by) as judge:
         group = {"kind": lambda case: case.kind, "job": lambda case: case.job}[args.by]
         found = left_out.left_out(chosen(corpus, args.only), judge, [FITS[name] for name in names], group)
     print("\n".join(left_out.table(*found, group)))
@@ -206,9 +239,9 @@ def _move(args: argparse.Namespace) -> int:
         return 0
     factors = (1 + args.by, 1 - args.by)
     deadline = time.monotonic() + args.seconds if args.seconds else None
-    with opened(archives(args.archives)) as corpus, judges(corpus, args.processes) as judge:
+    with opened(archives(args.archives)) as corpus, judges(corpus, args.processes, args.by) as judge:
         wanted = chosen(corpus, args.only)[:: args.sample]
-        judged = f"{moved.of_cases(wanted)} by {constants.code()}"
+        judged = f"{moved.of_cases(wanted)} by {args.by} {constants.code()}"
         found = moved.read(args.json, judged) if args.json else []
         done = {(one.key, one.factor) for one in found}
         left = [(one, factor) for one in known for factor in factors if (one.key, factor) not in done]

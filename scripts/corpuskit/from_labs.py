@@ -49,7 +49,6 @@ def cases(place: Path, recording: Recording, folder: Path, replacements: Replace
     found = sorted(place.glob("*/result.json")) or sorted(place.glob("result.json"))
     if not found:
         raise LabError(f"{place} holds no kept cases", "Give a folder of scripts/lab --keep.", EXIT_USAGE)
-    code = recording.code or _version(place)
     read = []
     for kept in found:
         item = json.loads(kept.read_text())
@@ -58,28 +57,37 @@ def cases(place: Path, recording: Recording, folder: Path, replacements: Replace
             continue
         windows, baseline = (_kept(kept.parent / name, folder, replacements) for name in _windows(kept.parent))
         if windows:
-            read.append(replace(case, code=code, windows=windows, baseline=baseline, recorded=_date(kept.parent)))
+            recorded = _date(kept.parent)
+            code = recording.code or _version(place, recorded)
+            read.append(replace(case, code=code, windows=windows, baseline=baseline, recorded=recorded))
     for case in read:
-        yield replace(case, doubt=case.doubt or doubt(case, usual_s(case, read)))
+        usual = usual_s(case, read)
+        yield replace(case, doubt=case.doubt or doubt(case, usual), unsteady=unsteady(case, usual))
 
 
 def usual_s(case: Case, others: Sequence[Case]) -> float | None:
-    """A healthy step of the job of this case: the shortest before any case that it served, for what runs beside a job only makes
-    its steps longer. None where they are too few to tell."""
-    job = (case.job, case.seed, case.ranks, case.hosts)
-    healthy = [one.healthy_s for one in others if one.healthy_s and (one.job, one.seed, one.ranks, one.hosts) == job]
-    return min(healthy) if len(healthy) >= ENOUGH else None
+    """A healthy step of an ordinary job: the shortest before any case that it served, for what runs beside a job only makes its
+    steps longer. None where they are too few to tell, and in the labs of faults, whose jobs are of another shape for each fault.
+    """
+    job = (case.lab, case.job, case.seed)
+    healthy = [one.healthy_s for one in others if one.healthy_s and (one.lab, one.job, one.seed) == job]
+    return min(healthy) if case.lab == "jobs" and len(healthy) >= ENOUGH else None
 
 
-def doubt(case: Case, usual_s: float | None = None) -> str:
-    """What the job's own steps say against the truth."""
+def unsteady(case: Case, usual_s: float | None) -> str:
+    """What the job's own steps say against the lost time: other work ran before the fault, and may have ended since."""
     if case.healthy_s and usual_s and case.healthy_s / usual_s - 1 > UNTOUCHED:
         return (
             f"its step before was {1e3 * case.healthy_s:.0f} ms, of the same job at other times {1e3 * usual_s:.0f} ms"
         )
+    return ""
+
+
+def doubt(case: Case, usual_s: float | None = None) -> str:
+    """What the job's own steps say against the truth."""
     if case.healthy_s is None or case.during_s is None:
         return ""
-    longer = case.during_s / case.healthy_s - 1
+    longer = case.during_s / min(case.healthy_s, usual_s or case.healthy_s) - 1
     if case.truth.status == "fault" and longer < FELT and case.fault not in _NO_STEPS:
         return f"the job's own steps became {100 * longer:.0f} % longer only"
     if case.truth.status == "healthy" and longer > UNTOUCHED:
@@ -189,8 +197,9 @@ def _date(kept: Path) -> str:
     return time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(min(starts)))
 
 
-def _version(place: Path) -> str:
-    command = ["git", "-C", str(place), "rev-parse", "--short", "HEAD"]
+def _version(place: Path, recorded: str) -> str:
+    """What was checked out there when the window was recorded."""
+    command = ["git", "-C", str(place), "rev-parse", "--short", f"HEAD@{{{recorded}}}"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise LabError(f"{place} does not tell which version recorded it", "Give --code.", EXIT_USAGE)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import multiprocessing
 import os
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -21,9 +22,13 @@ from labkit.jobs.score import outcome_of
 
 # Uneven by design: told beside a fault, but nothing that the fault took.
 DESIGNED = {"stage-imbalance", "data-imbalance"}
+TODAY = "rankscope.diagnose.solve.judge:diagnose"  # windows, earlier windows → a verdict
 _TOGETHER = 8  # cases that a process is given at once
 # Numeric libraries must not start a thread per core in each of the processes.
 _ONE_THREAD = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+
+
+Diagnose = Callable[[Sequence[Any], Sequence[Any]], Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,26 +65,30 @@ class Task:
 
     cases: tuple[tuple[Case, tuple[Path, ...], tuple[Path, ...]], ...]
     numbers: tuple[tuple[str, Any], ...] = ()
+    by: str = TODAY
 
 
-def tasks(corpus: Corpus, cases: Sequence[Case], numbers: Overrides, together: int = _TOGETHER) -> Iterator[Task]:
+def tasks(
+    corpus: Corpus, cases: Sequence[Case], numbers: Overrides, together: int = _TOGETHER, by: str = TODAY
+) -> Iterator[Task]:
     """The work in pieces, each for one process."""
     for start in range(0, len(cases), together):
         chosen = cases[start : start + together]
         places = [(case, tuple(corpus.windows(case)), tuple(corpus.baseline(case))) for case in chosen]
-        yield Task(tuple(places), tuple(numbers.items()))
+        yield Task(tuple(places), tuple(numbers.items()), by)
 
 
 class Judges:
     """Processes that judge. Make them with `judges`."""
 
-    def __init__(self, corpus: Corpus, pool: Any, processes: int) -> None:
+    def __init__(self, corpus: Corpus, pool: Any, processes: int, by: str) -> None:
         self.processes = processes
+        self.by = by
         self._corpus = corpus
         self._pool = pool
 
     def __call__(self, cases: Sequence[Case], numbers: Overrides | None = None) -> list[Answer]:
-        found = {answer.key: answer for answer in self.run(tasks(self._corpus, cases, numbers or {}))}
+        found = {answer.key: answer for answer in self.run(tasks(self._corpus, cases, numbers or {}, by=self.by))}
         return [found[case.key] for case in cases]
 
     def run(self, work: Iterable[Task]) -> Iterator[Answer]:
@@ -92,13 +101,13 @@ class Judges:
 
 
 @contextmanager
-def judges(corpus: Corpus, processes: int) -> Iterator[Judges]:
-    """So many processes that judge cases of this corpus."""
+def judges(corpus: Corpus, processes: int, by: str = TODAY) -> Iterator[Judges]:
+    """So many processes that judge cases of this corpus. `by`: module:function, another diagnoser beside that of today."""
     for name in _ONE_THREAD:
         os.environ.setdefault(name, "1")
     # Started anew, not forked: what a judge imports must be its own, and threads of a parent do not survive a fork.
     with multiprocessing.get_context("spawn").Pool(processes) as pool:
-        yield Judges(corpus, pool, processes)
+        yield Judges(corpus, pool, processes, by)
 
 
 def judge_task_named(task: Task) -> tuple[Task, list[Answer]]:
@@ -108,14 +117,15 @@ def judge_task_named(task: Task) -> tuple[Task, list[Answer]]:
 def judge_task(task: Task) -> list[Answer]:
     """In one of the processes."""
     overrides.apply(dict(task.numbers))
-    return [_judge(*one) for one in task.cases]
+    module, _, function = task.by.partition(":")
+    diagnose: Diagnose = getattr(importlib.import_module(module), function)
+    return [_judge(diagnose, *one) for one in task.cases]
 
 
 _windows: dict[Path, Any] = {}  # of this process: what was read once is judged many times
 
 
-def _judge(case: Case, windows: Sequence[Path], baseline: Sequence[Path]) -> Answer:
-    from rankscope.diagnose.solve.judge import diagnose
+def _judge(diagnose: Diagnose, case: Case, windows: Sequence[Path], baseline: Sequence[Path]) -> Answer:
     from rankscope.diagnose.verdict.as_json import to_json
 
     began = time.perf_counter()

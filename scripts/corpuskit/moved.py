@@ -55,7 +55,11 @@ def moves(
         if deadline is not None and time.monotonic() > deadline:
             return
         at_once = {(one.key, one.moved(factor)): factor for one, factor in chosen[start : start + judge.processes]}
-        work = [task for key, value in at_once for task in tasks(corpus, cases, {key: value}, together=len(cases))]
+        work = [
+            task
+            for key, value in at_once
+            for task in tasks(corpus, cases, {key: value}, together=len(cases), by=judge.by)
+        ]
         for task, answers in judge.run_whole(work):
             key, value = task.numbers[0]
             changed = [(one.key, usual[one.key], words(one)) for one in answers if words(one) != usual[one.key]]

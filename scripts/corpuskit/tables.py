@@ -12,7 +12,10 @@ from corpuskit.judging import Answer
 from labkit import verdicts
 
 Judged = tuple[Case, Answer]
-LOST_POINTS = 5.0
+# What is wanted of the diagnoser: shares, and points by which lost times and confidences may be off.
+WANTED = {STRONG: 0.98, WEAK: 0.92}
+LOST_POINTS, LOST_WITHIN = 5.0, 0.8
+CALIBRATION_POINTS, CALIBRATION_ENOUGH = 5.0, 20
 _TENTHS = 10
 
 
@@ -79,14 +82,14 @@ def count_table(judged: Sequence[Judged], title: str, key: Callable[[Case], str]
 def totals(judged: Sequence[Judged]) -> Iterator[str]:
     guilty = [one for one in judged if one[0].guilty]
     for dose, found in by_dose(guilty).items():
-        yield f"{dose} faults right first: {found} ({found.percent})"
+        yield f"{dose} faults right first: {found} ({found.percent}; wanted: {100 * WANTED[dose]:.0f} %)"
     for quiet, words in ((True, "on a quiet machine"), (False, "beside other work")):
         found = count([one for one in guilty if one[0].quiet == quiet])
         if found.cases:
             yield f"  of them {words}: {found} ({found.percent}), {found.silent} silent, {found.wrong} wrong"
     innocent = len(judged) - len(guilty)
     if innocent:
-        yield f"healthy and imbalanced windows accused: {len(innocent_accused(judged))} of {innocent}"
+        yield f"healthy and imbalanced windows accused: {len(innocent_accused(judged))} of {innocent} (wanted: 0)"
     doubtful = [one for one in judged if one[0].doubt]
     if doubtful:
         yield f"cases of doubtful truth among all these: {count(doubtful)} right"
@@ -126,10 +129,11 @@ def lost_table(judged: Sequence[Judged]) -> Iterator[str]:
         found = lost_time(among)
         if found:
             yield f"{name:<28}{found.cases:>7}{found.median:>+9.1f}{found.p90:>12.1f}{100 * found.within:>8.0f} %"
+    yield f"wanted: {100 * LOST_WITHIN:.0f} % within {LOST_POINTS:.0f} points"
     untouched = [
         100 * (case.during_s / case.healthy_s - 1)
         for case, _ in judged
-        if case.truth.status == "healthy" and case.healthy_s and case.during_s
+        if case.truth.status == "healthy" and not case.unsteady and case.healthy_s and case.during_s
     ]
     if untouched:
         off = np.percentile(np.abs(untouched), 90)
@@ -160,9 +164,10 @@ def calibration(judged: Sequence[Judged]) -> list[Tenth]:
 def calibration_table(judged: Sequence[Judged]) -> Iterator[str]:
     yield f"{'confidence':<14}{'accusations':>12}{'mean':>7}{'right':>8}{'off':>8}"
     for each in calibration(judged):
+        far = each.count >= CALIBRATION_ENOUGH and abs(each.mean - each.right) > CALIBRATION_POINTS / 100
         yield (
             f"{f'{each.low:.1f}-{each.low + 1 / _TENTHS:.1f}':<14}{each.count:>12}{each.mean:>7.2f}{each.right:>8.2f}"
-            f"{100 * (each.mean - each.right):>+8.1f}"
+            f"{100 * (each.mean - each.right):>+8.1f}{'  too far' if far else ''}"
         )
     off = [(answer.confidence - answer.right) ** 2 for _, answer in judged if answer.accused]
     if off:
@@ -173,7 +178,7 @@ def bad_table(judged: Sequence[Judged]) -> Iterator[str]:
     """Whatever was not right first, a line each."""
     for case, answer in judged:
         if answer.outcome != verdicts.FIRST:
-            notes = [word for word, there in (("beside other work", not case.quiet), (case.doubt, case.doubt)) if there]
+            notes = list(filter(None, ("" if case.quiet else "beside other work", case.doubt, case.unsteady)))
             yield f"{case.key}: {answer.outcome}, {answer.said}" + (f" [{'; '.join(notes)}]" if notes else "")
 
 

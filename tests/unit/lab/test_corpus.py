@@ -13,11 +13,11 @@ from labcases import AUGMENT, FOREIGN, HEALTHY, PYTHON, UNEVEN, result, suspect,
 from corpuskit import archive, files, tables
 from corpuskit.case import Case, Place
 from corpuskit.cli import main
-from corpuskit.from_labs import Recording, cases, doubt, usual_s
+from corpuskit.from_labs import Recording, cases, doubt, unsteady, usual_s
 from corpuskit.judging import Answer, answer
 from corpuskit.paths import Replacements
 from labkit.machine.shell import LabError
-from rankscope.observer.window.folder import read_window
+from rankscope.observer.window.folder import find_windows, read_window
 
 RECORDED = Path(__file__).parents[2] / "data" / "window-1"
 SLOW = Case(
@@ -104,6 +104,18 @@ def test_adding_twice_changes_nothing(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "1 cases (1 before)" in capsys.readouterr().out
 
 
+def test_a_case_is_unpacked_as_windows_that_can_be_diagnosed(tmp_path: Path) -> None:
+    kept = kept_by_the_lab_of_faults(tmp_path / "lab-out")
+    assert main(["add", str(tmp_path / "a.tar.xz"), str(kept), "--code", "c0de"]) == 0
+    assert main(["get", "slow-strong", str(tmp_path / "got"), "--archives", str(tmp_path)]) == 0
+    place = tmp_path / "got/a/python-slow-strong-1/windows"
+    assert [read_window(one).manifest for one in find_windows(place / "case")] == [
+        read_window(RECORDED / "gil-hog").manifest
+    ]
+    assert len(find_windows(place / "baseline")) == 1
+    assert main(["get", "no-such-case", str(tmp_path / "got"), "--archives", str(tmp_path)]) == 64
+
+
 def test_what_is_no_archive_is_said_to_be_none(tmp_path: Path) -> None:
     (tmp_path / "a.tar.xz").write_text("no")
     with pytest.raises(LabError, match="no archive"), archive.opened([tmp_path / "a.tar.xz"]):
@@ -115,8 +127,8 @@ def test_what_is_no_archive_is_said_to_be_none(tmp_path: Path) -> None:
     [
         (SLOW, None, False),
         (replace(SLOW, during_s=0.165), None, True),  # the fault did not reach the job
+        (replace(SLOW, during_s=0.165), 0.12, False),  # it did: other work ran beside the job before
         (replace(HEALTHY_CASE, during_s=0.2), None, True),  # somebody else slowed the healthy job
-        (replace(SLOW, healthy_s=0.22, during_s=0.3), 0.16, True),  # the job was slow before the fault
         (HEALTHY_CASE, 0.16, False),
     ],
 )
@@ -126,10 +138,19 @@ def test_a_truth_that_the_jobs_own_steps_contradict_is_doubtful(
     assert bool(doubt(case, usual)) == doubtful
 
 
+def test_a_job_that_was_slow_before_the_fault_does_not_tell_what_was_lost() -> None:
+    assert unsteady(SLOW, 0.15) == ""
+    slow_before = replace(SLOW, healthy_s=0.22, during_s=0.3)
+    assert unsteady(slow_before, 0.16) == "its step before was 220 ms, of the same job at other times 160 ms"
+    assert replace(slow_before, unsteady="it was").lost_s is None
+
+
 def test_the_usual_step_of_a_job_is_told_by_the_cases_that_it_served() -> None:
-    served = [replace(SLOW, healthy_s=healthy_s) for healthy_s in (0.11, 0.1, 0.2)]
-    assert usual_s(SLOW, [*served, replace(SLOW, seed=2, healthy_s=9.0)]) == 0.1
-    assert usual_s(SLOW, served[:2]) is None
+    case = replace(SLOW, lab="jobs", job="ddp")
+    served = [replace(case, healthy_s=healthy_s) for healthy_s in (0.11, 0.1, 0.2)]
+    assert usual_s(case, [*served, replace(case, seed=2, healthy_s=0.01)]) == 0.1
+    assert usual_s(case, served[:2]) is None
+    assert usual_s(SLOW, [replace(SLOW, healthy_s=0.1)] * 3) is None
 
 
 def judged(case: Case, text: str) -> tuple[Case, Answer]:

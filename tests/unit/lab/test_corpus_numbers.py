@@ -49,6 +49,21 @@ def test_a_moved_constant_changes_verdicts_and_the_next_judging_is_as_before(ben
     assert [one.verdict for one in again] == [one.verdict for one in usual]
 
 
+def test_another_diagnoser_judges_in_the_shadow_of_todays(bench: tuple[Corpus, Judges]) -> None:
+    corpus, judge = bench
+    wanted = [case for case in corpus.cases if case.fault == "lock-held"]
+    with judges(corpus, 1, "test_corpus_numbers:nobody") as shadow:
+        assert [one.said for one in shadow(wanted)] == ["healthy: nobody"] * len(wanted)
+    assert {one.outcome for one in judge(wanted)} == {"first"}
+
+
+def nobody(windows: Sequence[object], baseline: Sequence[object]) -> object:
+    """A diagnoser for which all is well."""
+    from rankscope.diagnose.solve.judge import diagnose
+
+    return replace(diagnose(windows), status="healthy", suspects=())  # type: ignore[arg-type]
+
+
 def test_moves_name_the_verdicts_that_change(bench: tuple[Corpus, Judges]) -> None:
     corpus, judge = bench
     wanted = [case for case in corpus.cases if case.fault == "lock-held"]
