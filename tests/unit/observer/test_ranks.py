@@ -330,5 +330,22 @@ def test_a_host_with_many_processes_is_searched_quickly(tree: Tree) -> None:
     assert time.process_time() - begin < 0.6
 
 
+def test_a_host_of_64_ranks_is_told_whole_and_quickly(tree: Tree) -> None:
+    tree.process(100, 1, "pt_elastic", ["/usr/bin/python3.11", "/venv/bin/torchrun", "train.py"])
+    for rank in range(64):
+        here = torchrun(rank, rank, 64) | {"LOCAL_WORLD_SIZE": "64"}
+        tree.process(1000 + rank, 100, "python3.11", TRAIN, here)
+        for worker in range(3):
+            tree.process(2000 + 3 * rank + worker, 1000 + rank, "pt_data_worker", TRAIN, here)
+    begin = time.process_time()
+
+    census = find_ranks(tree.root)
+
+    assert ranks(census) == [(rank, 1000 + rank) for rank in range(64)]
+    assert [list(workers(rank).values()) for rank in census.ranks] == [["loader"] * 3] * 64
+    assert census.notes == ()
+    assert time.process_time() - begin < 1.0  # 0.2 s
+
+
 def test_the_own_host_can_be_searched() -> None:
     assert isinstance(find_ranks(), RankCensus)
