@@ -15,6 +15,7 @@ import numpy as np
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.gather import gather
 from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.hypotheses.hang.processes import told_to_end
 from rankscope.diagnose.hypotheses.hang.standstill import find_hang
 from rankscope.diagnose.hypotheses.host.strangers import strangers
 from rankscope.diagnose.hypotheses.hypothesis import suspect_from
@@ -122,7 +123,9 @@ def _about_data(fleet: Fleet, reference: Reference | None) -> list[Note]:
             notes.append(Note(NoteCode.CODE_CHANGED, text))
     gone = [int(n) for n, state in zip(fleet.ranks.number, fleet.ranks.state, strict=True) if state == "exited"]
     if gone:
-        notes.append(Note(NoteCode.RANKS_ENDED, f"{rank_list(tuple(gone))} ended in the window"))
+        asked = told_to_end(fleet)
+        how = f": all of them were told to end ({asked})" if asked else ""
+        notes.append(Note(NoteCode.RANKS_ENDED, f"{rank_list(tuple(gone))} ended in the window{how}"))
     lost = fleet.lost_events
     if lost > 0:
         notes.append(Note(NoteCode.EVENTS_LOST, f"{lost} events were lost between kernel and observer"))

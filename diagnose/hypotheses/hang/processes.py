@@ -24,6 +24,7 @@ _SEEN_STATE = 0.98  # the kernel says that it is stopped or gone
 _BEHIND = 0.85  # NCCL says who is late; not why
 _OUTSIDE = 0.8  # it is in no collective that was seen
 _MOST = 8  # suspects of one kind
+_ASKED = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 
 
 def by_process(fleet: Fleet, step_s: float | None) -> Standstill | None:
@@ -33,6 +34,8 @@ def by_process(fleet: Fleet, step_s: float | None) -> Standstill | None:
     gone = np.array([state == "exited" for state in ranks.state], dtype=bool)
     silent = silent_s(fleet)
     failed = gone & (ranks.exit_status > 0)
+    if told_to_end(fleet):
+        return None
     if failed.any():
         # The others end because of the first, an instant later: their connections break, or the launcher ends them.
         first = failed & (ranks.ended_s <= np.nanmin(ranks.ended_s[failed]))
@@ -89,6 +92,20 @@ def _in_state(fleet: Fleet, culprits: Bools, cause: str, silent: Floats, waiting
         )  # fmt: skip
         found.append(_hypothesis(fleet, rows, cause, _SEEN_STATE, evidence, action))
     return Standstill(stalled, tuple(found))
+
+
+def told_to_end(fleet: Fleet) -> str:
+    """The signals by which all ranks ended, where all were asked to end, as a scheduler or an operator does it; '' otherwise.
+
+    A rank that fails by itself ends by another signal or with a code, and its launcher asks only the others.
+    """
+    ranks = fleet.ranks
+    if not len(ranks) or not all(state == "exited" for state in ranks.state):
+        return ""
+    numbers = {int(status) & 0x7F or (int(status) >> 8) - 128 for status in ranks.exit_status[ranks.exit_status > 0]}
+    if not (ranks.exit_status > 0).all() or not numbers <= _ASKED:
+        return ""
+    return ", ".join(sorted(signal.Signals(number).name for number in numbers))
 
 
 def _exit_words(status: int) -> str:
