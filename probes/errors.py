@@ -33,7 +33,7 @@ class UsageError(RankscopeError):
 class NotPermitted(RankscopeError):
     """The process lacks a right that the operation needs."""
 
-    help = "Run as root, or with CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE and CAP_SYS_RESOURCE."
+    help = "Run as root, or with CAP_BPF, CAP_PERFMON, CAP_SYS_PTRACE, CAP_CHECKPOINT_RESTORE and CAP_SYS_RESOURCE."
     exit_code = EXIT_NOT_PERMITTED
 
 

@@ -39,11 +39,10 @@ def seen_collectives(ranks: Sequence[FoundRank], root: Path = Path("/")) -> tupl
     for rank in ranks:
         seen, hidden = found.setdefault(rank.identity.job, (set(), set()))
         for library in mapped_libraries(rank.pid, prefixes, root):
-            key = (library.device, library.inode)
-            if key not in looked_at:
-                looked_at[key] = _families(library)
-            seen |= {(family, library.name) for family in looked_at[key]}
-            if not looked_at[key] and any(library.name.startswith(row.library) for row in _ROWS):
+            if library.key not in looked_at:
+                looked_at[library.key] = _families(library)
+            seen |= {(family, library.name) for family in looked_at[library.key]}
+            if not looked_at[library.key] and any(library.name.startswith(row.library) for row in _ROWS):
                 hidden.add(library.name)
     return tuple(
         SeenCollectives(job, tuple(sorted(seen)), tuple(sorted(hidden))) for job, (seen, hidden) in found.items()
@@ -54,6 +53,7 @@ def _families(library: Library) -> frozenset[str]:
     """Families of the rows that this file has functions for."""
     rows = [row for row in _ROWS if library.name.startswith(row.libraries)]
     try:
-        return frozenset(row.family for row, functions in functions_of(library.path, rows).items() if functions)
+        with library.open() as file:
+            return frozenset(row.family for row, functions in functions_of(file, rows).items() if functions)
     except (OSError, RankscopeError):
         return frozenset()

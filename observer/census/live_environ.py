@@ -13,8 +13,9 @@ import struct
 from pathlib import Path
 
 from rankscope.probes.errors import RankscopeError
-from rankscope.probes.host.maps import open_mapped, read_maps
+from rankscope.probes.host.maps import read_maps
 from rankscope.probes.host.procfs import ROOT, parse_environ, proc_path, read_link
+from rankscope.probes.mapped.file import open_mapped
 from rankscope.unwinder.interpreter.elf_facts import load_bias, read_facts
 from rankscope.unwinder.interpreter.memory import Memory, ProcessMemory, read_u64
 

@@ -26,6 +26,7 @@ from rankscope.probes.bpf.ring import Events
 from rankscope.probes.calls.launches import LaunchCount
 from rankscope.probes.host import procfs
 from rankscope.probes.host.procfs import proc_path, read_file
+from rankscope.probes.mapped.reader import READER
 from rankscope.probes.network.flows import FlowTracker
 from rankscope.probes.sched import probe as sched
 
@@ -157,6 +158,7 @@ class Observation:
         self.probes.close()
         for process in self.processes.values():
             process.close()
+        READER.close()
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from rankscope.probes.bpf.counters import MEMBER, RANK
 from rankscope.probes.calls.probe import Library
 from rankscope.probes.errors import RankscopeError
 from rankscope.probes.host import procfs
-from rankscope.probes.host.maps import open_mapped, read_maps
+from rankscope.probes.host.maps import read_maps
 from rankscope.unwinder.interpreter import gc, gil
 from rankscope.unwinder.interpreter.find import Interpreter, find_interpreter
 from rankscope.unwinder.interpreter.memory import ProcessMemory
@@ -106,6 +106,12 @@ class ProcessWatch:
             return NO_STACK
         return NO_STACK if stack.moved else in_words(named)
 
+    def forget(self) -> None:
+        """Of a process that is gone: let go of its memory and of the names that were read there."""
+        self.close()
+        self.symbols = None
+        self.pairs = ThreadPairs()
+
     def close(self) -> None:
         """Let go of the process's memory."""
         if self.memory is not None:
@@ -141,14 +147,13 @@ def _time_collections(pid: int, interpreter: Interpreter, probes: KernelProbes, 
         mapping = next((mapping for mapping in read_maps(pid, root) if mapping.path == interpreter.path), None)
         if mapping is None or probes.calls.knows("gc", mapping.device, mapping.inode):
             return
-        with open_mapped(pid, mapping, root) as file:
+        library = Library(pid, mapping, root)
+        with library.open() as file:
             addresses = gc.find_collectors(file, interpreter.version)
     except (RankscopeError, OSError) as error:
         probes.notes.append(f"garbage collections of {interpreter.path} are not timed: {error}")
         return
-    path = Path(procfs.proc_path(root, pid, "root") + mapping.path)
-    name = mapping.path.rpartition("/")[2]
-    probes.calls.attach_at("gc", Library(name, path, mapping.device, mapping.inode), addresses)
+    probes.calls.attach_at("gc", library, addresses)
 
 
 def watch(pid: int, owner: int, label: str, probes: KernelProbes, root: Path = Path("/")) -> ProcessWatch:

@@ -26,11 +26,13 @@ from rankscope.probes.bpf.cache import CacheRefused
 from rankscope.probes.bpf.compiled import BpfUnavailable, Compiled, CompileFailed, NotCompiled
 from rankscope.probes.bpf.programs import Program
 from rankscope.probes.bpf.tables import Table
+from rankscope.probes.elf.reader import FileBytes
 from rankscope.probes.errors import NotPermitted
 from rankscope.probes.host.procfs import ROOT, read_file
 
 _HERE = Path(__file__).resolve().parent  # of common.bpf.h
 _INCLUDE = re.compile(r'^[ \t]*#include "([\w./-]+)"[^\n]*\n', re.MULTILINE)
+_PAGE_BYTES = 4096
 _CHILD_WAITS_S = 0.3  # until the parent has closed its side
 _PASSING = (errno.ENOMEM, errno.EAGAIN, errno.EINTR)
 _PATIENCE_S, _PAUSE_S = 0.5, 0.1
@@ -119,15 +121,18 @@ class Module:
         return programs.load(function, programs.with_maps(code, descriptors), kind, self.compiled.license, attach_type)
 
     def attach_uprobes(
-        self, function: str, path: Path, offsets: Sequence[int], *, on_return: bool = False
+        self, function: str, library: FileBytes, offsets: Sequence[int], *, on_return: bool = False
     ) -> tuple[int, ...]:
-        """Attach a program to functions at these file offsets; what `release` takes. Raises what the kernel says.
+        """Attach a program to functions at these file offsets; what `release` takes. Raises what the kernel says, and FileNotRead.
 
         What may be over in a moment (no memory, another tool that is about to end) is tried again.
         """
+        for page in {offset // _PAGE_BYTES for offset in offsets}:
+            # The kernel reads the instruction, and waits for a dead file system for ever, with locks held: only what is in memory.
+            library.pread(1, page * _PAGE_BYTES)
         while True:
             try:
-                links = self._attach_uprobes(function, path, offsets, on_return)
+                links = self._attach_uprobes(function, library, offsets, on_return)
             except (OSError, shared_uprobes.PlaceTaken) as error:
                 if self.patience_s <= 0 or (isinstance(error, OSError) and error.errno not in _PASSING):
                     raise
@@ -137,10 +142,14 @@ class Module:
             self.held.update(links)
             return links
 
-    def _attach_uprobes(self, function: str, path: Path, offsets: Sequence[int], on_return: bool) -> tuple[int, ...]:
+    def _attach_uprobes(
+        self, function: str, library: FileBytes, offsets: Sequence[int], on_return: bool
+    ) -> tuple[int, ...]:
         def attach(how: Callable[..., tuple[int, ...]], program: Program) -> tuple[int, ...]:
             return shared_uprobes.attach(
-                lambda counters: how(program.fd, path, offsets, on_return=on_return, counters=counters), path, offsets
+                lambda counters: how(program.fd, library.path, offsets, on_return=on_return, counters=counters),
+                library,
+                offsets,
             )
 
         if self.at_once:

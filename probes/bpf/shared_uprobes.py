@@ -20,6 +20,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 
 from rankscope.probes.elf.exports import written_parts
+from rankscope.probes.elf.reader import FileBytes
 from rankscope.probes.errors import RankscopeError
 from rankscope.probes.host import kmsg
 from rankscope.probes.host.kmsg import KernelMessage
@@ -42,7 +43,7 @@ class PlaceTaken(RankscopeError):
 
 def attach(
     attach_with: Callable[[Mapping[int, int]], tuple[int, ...]],
-    library: Path,
+    library: FileBytes,
     offsets: Collection[int],
     root: Path = ROOT,
 ) -> tuple[int, ...]:
@@ -64,7 +65,7 @@ def attach(
 
 def _attach_agreeing(
     attach_with: Callable[[Mapping[int, int]], tuple[int, ...]],
-    library: Path,
+    library: FileBytes,
     offsets: Collection[int],
     logged: Callable[[], tuple[KernelMessage, ...]],
 ) -> tuple[int, ...]:
@@ -99,7 +100,7 @@ def disagreements(messages: Iterable[KernelMessage], asked: Mapping[int, int]) -
     return found
 
 
-def _is_written(library: Path, counter: int) -> bool:
+def _is_written(library: FileBytes, counter: int) -> bool:
     """Whether a process has the counter in memory that the kernel would write to. Raises NotElf, OSError."""
     return counter != 0 and any(
         begin < counter + _COUNTER_BYTES and counter < end for begin, end in written_parts(library)

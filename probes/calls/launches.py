@@ -16,10 +16,10 @@ import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 
 from rankscope.probes.bpf.loader import Module
 from rankscope.probes.calls.row import MAX_ROWS
+from rankscope.probes.elf.reader import FileBytes
 
 SAMPLE_S = 0.1
 REST_S = 6.0  # 3 samples in a window of 20 s
@@ -52,7 +52,7 @@ class LaunchCount:
 @dataclass(frozen=True, slots=True)
 class _LaunchPlace:
     row: int
-    path: Path
+    library: FileBytes  # kept open, as it is attached to again and again
     offsets: tuple[int, ...]
 
 
@@ -81,10 +81,10 @@ class LaunchMeter:
     _stop: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
 
-    def add(self, row: int, path: Path, offsets: Sequence[int]) -> None:
+    def add(self, row: int, library: FileBytes, offsets: Sequence[int]) -> None:
         """A file that exports the functions of a launch row. Attached from the next sample on."""
         with self._lock:
-            self._places.append(_LaunchPlace(row, path, tuple(offsets)))
+            self._places.append(_LaunchPlace(row, library, tuple(offsets)))
 
     def begin(self, processes: int) -> None:
         """Start counting; `processes` are watched, each with the budget."""
@@ -171,7 +171,7 @@ class LaunchMeter:
     def _attach(self) -> None:
         with self._lock:
             for place in self._places:
-                self._links += self.module.attach_uprobes(f"rs_enter_{place.row}", place.path, place.offsets)
+                self._links += self.module.attach_uprobes(f"rs_enter_{place.row}", place.library, place.offsets)
             self._since, self._sums = time.monotonic(), self._read_sums()
 
     def _detach(self) -> None:

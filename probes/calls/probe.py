@@ -20,9 +20,11 @@ from rankscope.probes.calls.launches import LaunchMeter
 from rankscope.probes.calls.row import LAUNCH, MAX_ROWS, OPERATION_SHIFT, PEER_SHIFT, ROLES, SCOPED, SITED
 from rankscope.probes.calls.table import CALL_TABLE, CallRow
 from rankscope.probes.elf.exports import Symbol, file_offsets, find_functions, find_names
+from rankscope.probes.elf.reader import FileBytes
 from rankscope.probes.elf.return_sites import leave_offsets
 from rankscope.probes.errors import RankscopeError
-from rankscope.probes.host.maps import read_maps
+from rankscope.probes.host.maps import Mapping, read_maps
+from rankscope.probes.mapped.file import MappedFile, open_mapped
 
 SOURCE = Path(__file__).parent / "calls.bpf.c"
 _REGISTERS = 6  # arguments of a function that are passed in registers
@@ -33,10 +35,23 @@ _MAX_OVERLOADS = 4
 class Library:
     """A library file as one process maps it; (device, inode) tells copies in different containers apart."""
 
-    name: str
-    path: Path  # through /proc/PID/root, so that it opens whatever mount namespace we are in
-    device: str
-    inode: int
+    pid: int
+    mapping: Mapping
+    root: Path = Path("/")
+
+    @property
+    def name(self) -> str:
+        """Without folders."""
+        return self.mapping.path.rpartition("/")[2]
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """Device and inode."""
+        return self.mapping.device, self.mapping.inode
+
+    def open(self) -> MappedFile:
+        """The file. FileNotRead."""
+        return open_mapped(self.pid, self.mapping, self.root)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +101,8 @@ class CallProbe:
         watched = list(pids)
         for pid in watched:
             for library in mapped_libraries(pid, _prefixes(self.table), root):
-                if (library.device, library.inode) not in self._looked_at:
-                    self._looked_at.add((library.device, library.inode))
+                if library.key not in self._looked_at:
+                    self._looked_at.add(library.key)
                     self._attach_library(library)
         if self.launches is not None:
             self.launches.begin(len(watched))
@@ -95,7 +110,8 @@ class CallProbe:
     def _attach_library(self, library: Library) -> None:
         rows = [(index, row) for index, row in enumerate(self.table) if library.name.startswith(row.libraries or "/")]
         try:
-            found = functions_of(library.path, [row for _, row in rows])
+            file = library.open()
+            found = functions_of(file, [row for _, row in rows])
         except (OSError, RankscopeError) as error:
             self.notes.append(f"calls into {library.name} are not timed: {error}")
             return
@@ -104,23 +120,23 @@ class CallProbe:
             symbols = [symbol for symbol in found[row] if symbol.address not in taken]
             taken.update(symbol.address for symbol in symbols)
             if row.role == LAUNCH:
-                self._count_launches(library, index, symbols)
+                self._count_launches(file, index, symbols)
                 continue
             try:
-                ends = leave_offsets(library.path, symbols) if row.throws and symbols else None
+                ends = leave_offsets(file, symbols) if row.throws and symbols else None
             except (OSError, RankscopeError) as error:
                 self.notes.append(f"{row.name} in {library.name} is not timed: {error}")
                 continue
-            self._attach(library, index, [symbol.offset for symbol in symbols], ends)
+            self._attach(file, index, [symbol.offset for symbol in symbols], ends)
         if not any(found.values()) and any(library.name.startswith(row.library) for _, row in rows if row.library):
             self.notes.append(f"{library.name} has none of the functions that are timed")
 
-    def _count_launches(self, library: Library, index: int, symbols: list[Symbol]) -> None:
+    def _count_launches(self, library: MappedFile, index: int, symbols: list[Symbol]) -> None:
         if not symbols:
             return
         if self.launches is None:
             self.launches = LaunchMeter(self.module, self.notes, self.budget_hz)
-        self.launches.add(index, library.path, [symbol.offset for symbol in symbols])
+        self.launches.add(index, library, [symbol.offset for symbol in symbols])
 
     def knows(self, name: str, device: str, inode: int) -> bool:
         """Whether `attach_at` was called for this row and file."""
@@ -128,34 +144,37 @@ class CallProbe:
 
     def attach_at(self, name: str, library: Library, addresses: Iterable[int]) -> None:
         """Time the row `name`, whose functions somebody else found at `addresses` (as linked) of this file. Once per file."""
-        if self.knows(name, library.device, library.inode):
+        if self.knows(name, *library.key):
             return
-        self._placed.add((name, library.device, library.inode))
+        self._placed.add((name, *library.key))
         index = next((index for index, row in enumerate(self.table) if row.name == name and not row.library), None)
         if index is None:
             return
         try:
-            offsets = file_offsets(library.path, addresses)
+            file = library.open()
+            offsets = file_offsets(file, addresses)
         except (OSError, RankscopeError) as error:
             self.notes.append(f"{name} in {library.name} is not timed: {error}")
             return
-        self._attach(library, index, offsets)
+        self._attach(file, index, offsets)
 
-    def _attach(self, library: Library, index: int, offsets: Sequence[int], ends: Sequence[int] | None = None) -> None:
+    def _attach(
+        self, library: MappedFile, index: int, offsets: Sequence[int], ends: Sequence[int] | None = None
+    ) -> None:
         """Probes on the functions at `offsets`, and on their ends: where these are not said, by return probe."""
         if not offsets:
             return
         row, links = self.table[index], self._attached.setdefault(index, [])
         try:
-            links += self.module.attach_uprobes(f"rs_enter_{index}", library.path, offsets)
+            links += self.module.attach_uprobes(f"rs_enter_{index}", library, offsets)
             if row.role in SITED:
                 sites = self._sites.setdefault(index, [])
-                sites += self.module.attach_uprobes("rs_call_site", library.path, offsets)
+                sites += self.module.attach_uprobes("rs_call_site", library, offsets)
             leave = f"rs_leave_{_scope(index, row)}"
             if ends is None:
-                links += self.module.attach_uprobes(leave, library.path, offsets, on_return=True)
+                links += self.module.attach_uprobes(leave, library, offsets, on_return=True)
             else:
-                links += self.module.attach_uprobes(leave, library.path, ends)
+                links += self.module.attach_uprobes(leave, library, ends)
         except Exception as error:
             reason = (str(error) or type(error).__name__).splitlines()[0]
             self.notes.append(f"{row.name} in {library.name} is not timed: {reason}")
@@ -243,7 +262,7 @@ def _prefixes(table: tuple[CallRow, ...]) -> tuple[str, ...]:
     return tuple({prefix for row in table for prefix in row.libraries})
 
 
-def functions_of(library: Path, rows: Iterable[CallRow]) -> dict[CallRow, tuple[Symbol, ...]]:
+def functions_of(library: FileBytes, rows: Iterable[CallRow]) -> dict[CallRow, tuple[Symbol, ...]]:
     """The functions of each row that a library has, exported or not, two names of one address once. Raises NotElf, OSError."""
     wanted = list(rows)
     by_name = find_names(library, [name for row in wanted if row.whole for name in row.names])
@@ -323,6 +342,5 @@ def mapped_libraries(pid: int, prefixes: tuple[str, ...], root: Path = Path("/")
     for mapping in mappings:
         key = (mapping.device, mapping.inode)
         if key not in found:
-            inside = root / "proc" / str(pid) / "root" / mapping.path.lstrip("/")
-            found[key] = Library(mapping.path.rpartition("/")[2], inside, *key)
+            found[key] = Library(pid, mapping, root)
     return tuple(found.values())

@@ -11,7 +11,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +23,7 @@ from rankscope.probes.elf.reader import (
     SYMTAB,
     WRITABLE,
     ElfFile,
+    FileBytes,
     SymbolRows,
     SymbolSection,
 )
@@ -49,7 +49,7 @@ class Symbol:
     size: int
 
 
-def find_functions(library: Path, prefixes: Sequence[str]) -> dict[str, tuple[Symbol, ...]]:
+def find_functions(library: FileBytes, prefixes: Sequence[str]) -> dict[str, tuple[Symbol, ...]]:
     """For each prefix the defined functions whose name starts with it (an exact name is the prefix of itself).
 
     Raises NotElf, OSError.
@@ -57,7 +57,7 @@ def find_functions(library: Path, prefixes: Sequence[str]) -> dict[str, tuple[Sy
     return _find(library, prefixes, whole=False)
 
 
-def find_names(library: Path, names: Sequence[str]) -> dict[str, tuple[Symbol, ...]]:
+def find_names(library: FileBytes, names: Sequence[str]) -> dict[str, tuple[Symbol, ...]]:
     """For each name the defined functions of exactly that name. Raises NotElf, OSError."""
     return _find(library, names, whole=True)
 
@@ -79,19 +79,17 @@ def find_addresses(elf: ElfFile, names: Sequence[str]) -> dict[str, int]:
     return found
 
 
-def file_offsets(library: Path, addresses: Iterable[int]) -> tuple[int, ...]:
+def file_offsets(library: FileBytes, addresses: Iterable[int]) -> tuple[int, ...]:
     """Where in the file these addresses (as linked) are; those in no loaded part are left out. Raises NotElf, OSError."""
-    with library.open("rb") as file:
-        elf = ElfFile(file.fileno(), library.name)
-        found = [elf.file_offset(address) for address in addresses]
+    elf = ElfFile(library)
+    found = [elf.file_offset(address) for address in addresses]
     return tuple(offset for offset in found if offset is not None)
 
 
-def written_parts(library: Path) -> tuple[tuple[int, int], ...]:
+def written_parts(library: FileBytes) -> tuple[tuple[int, int], ...]:
     """(begin, end) in the file of what a process maps writable, in whole pages. Raises NotElf, OSError."""
     page = os.sysconf("SC_PAGESIZE")
-    with library.open("rb") as file:
-        segments = ElfFile(file.fileno(), library.name).segments
+    segments = ElfFile(library).segments
     return tuple(
         (one.offset // page * page, -(-(one.offset + one.size) // page) * page)
         for one in segments
@@ -99,17 +97,16 @@ def written_parts(library: Path) -> tuple[tuple[int, int], ...]:
     )
 
 
-def _find(library: Path, wanted: Sequence[str], whole: bool) -> dict[str, tuple[Symbol, ...]]:
+def _find(library: FileBytes, wanted: Sequence[str], whole: bool) -> dict[str, tuple[Symbol, ...]]:
     found: dict[str, list[Symbol]] = {name: [] for name in wanted}
     if not found:
         return {}
-    with library.open("rb") as file:
-        elf = ElfFile(file.fileno(), library.name)
-        for kind in (DYNSYM, SYMTAB):
-            missing = [name for name in found if not found[name]]
-            for table in elf.symbol_sections(kind) if missing else ():
-                for name, rows in _called(elf, table, missing, whole).items():
-                    found[name] += _functions(elf, table, rows)
+    elf = ElfFile(library)
+    for kind in (DYNSYM, SYMTAB):
+        missing = [name for name in found if not found[name]]
+        for table in elf.symbol_sections(kind) if missing else ():
+            for name, rows in _called(elf, table, missing, whole).items():
+                found[name] += _functions(elf, table, rows)
     return {name: tuple(symbols) for name, symbols in found.items()}
 
 

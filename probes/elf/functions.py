@@ -13,7 +13,7 @@ import numpy as np
 from rankscope.probes.arrays import Ints
 from rankscope.probes.elf.reader import GNU_EH_FRAME, ElfFile, NotElf
 
-_MAX_TABLE_BYTES = 256 << 20
+_MAX_TABLE_BYTES = 64 << 20
 _HEADER = struct.Struct("<BBBBII")  # version, three encodings, the place of .eh_frame, the number of pairs
 _ENTRY = struct.Struct(
     "<IIiI"

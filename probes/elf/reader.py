@@ -1,6 +1,6 @@
 """The one reader of ELF files: header, segments, sections, symbol tables.
 
-In: an open file of a target. Out: numbers and numpy rows. Nothing is read but what is asked for (libtorch_cpu.so has 400 MB),
+In: a file by place (FileBytes). Out: numbers and numpy rows. Nothing is read but what is asked for (libtorch_cpu.so has 400 MB),
 and by pread: a mapped file that its owner cuts short would kill its reader. pyelftools believes every length in the
 file; these files are the target's, so here every length is capped and every place may be nonsense: then NotElf is raised.
 Format: ELF-64, System V ABI.
@@ -8,10 +8,11 @@ Format: ELF-64, System V ABI.
 
 from __future__ import annotations
 
-import os
 import struct
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -24,7 +25,7 @@ SYMTAB, DYNSYM = 2, 11  # sh_type; the first holds all symbols and is often stri
 FUNCTION_TYPES = (2, 10)  # STT_FUNC, STT_GNU_IFUNC
 X86_64 = 62  # e_machine
 _ET_DYN = 3
-_MAX_PART_BYTES = 1 << 30
+_MAX_PART_BYTES = 64 << 20  # read at once; the largest table that is wanted whole has 18 MB (functions.py)
 _MAX_NAMES_BYTES = 1 << 20  # of the sections' names
 
 _HEADER = struct.Struct("<16sHH12xQQ6xHHHHH")
@@ -34,6 +35,29 @@ SYMBOL = np.dtype(
     [("name", "<u4"), ("info", "u1"), ("other", "u1"), ("section", "<u2"), ("value", "<u8"), ("size", "<u8")]
 )
 SymbolRows = npt.NDArray[np.void]  # of dtype SYMBOL
+
+
+class FileBytes(Protocol):
+    """A file by place: of a target (probes/mapped) or of our own (local.py)."""
+
+    @property
+    def name(self) -> str:
+        """For messages, without folders."""
+        ...
+
+    @property
+    def path(self) -> Path:
+        """Where a uprobe is attached."""
+        ...
+
+    @property
+    def identity(self) -> tuple[int, ...]:
+        """Changes when the file does."""
+        ...
+
+    def pread(self, size: int, at: int) -> bytes:
+        """Up to `size` bytes from `at` on, fewer where the file ends. OSError."""
+        ...
 
 
 class NotElf(RankscopeError):
@@ -79,11 +103,11 @@ class SymbolSection:
 
 
 class ElfFile:
-    """An ELF file behind an open descriptor, which stays the caller's. Everything here may raise NotElf and OSError."""
+    """An ELF file, which stays the caller's to close. Everything here may raise NotElf and OSError."""
 
-    def __init__(self, descriptor: int, name: str) -> None:
-        """`name` is for messages."""
-        self.descriptor, self.name = descriptor, name
+    def __init__(self, file: FileBytes) -> None:
+        self._file, self.name = file, file.name
+        name = self.name
         head = self.part(0, _HEADER.size)
         if len(head) < _HEADER.size or head[:6] != b"\x7fELF\x02\x01":
             raise NotElf(f"{name} is not a 64-bit little-endian ELF file")
@@ -97,7 +121,7 @@ class ElfFile:
         """`size` bytes from `at` on, fewer where the file ends."""
         if not 0 <= size <= _MAX_PART_BYTES or not 0 <= at < 1 << 62:
             raise NotElf(f"{self.name} has a part of absurd size or place")
-        return os.pread(self.descriptor, size, at)
+        return self._file.pread(size, at)
 
     def whole(self, at: int, size: int) -> bytes:
         """Exactly `size` bytes from `at` on."""

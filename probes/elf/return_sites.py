@@ -15,12 +15,11 @@ import importlib
 import platform
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from rankscope.probes.elf.exports import Symbol
 from rankscope.probes.elf.functions import FunctionTable
-from rankscope.probes.elf.reader import ElfFile, NotElf
+from rankscope.probes.elf.reader import ElfFile, FileBytes, NotElf
 from rankscope.probes.errors import RankscopeError
 
 MAX_BYTES = 1 << 20  # of one function; a larger one is not looked through
@@ -43,17 +42,16 @@ class _Body:
     leaves: tuple[int, ...]
 
 
-def leave_offsets(library: Path, symbols: Sequence[Symbol]) -> tuple[int, ...]:
+def leave_offsets(library: FileBytes, symbols: Sequence[Symbol]) -> tuple[int, ...]:
     """File offsets of the instructions by which these functions leave. Raises NoReturns, NotElf, OSError."""
     engine = _engine()
-    with library.open("rb") as file:
-        code = _LinkedCode(ElfFile(file.fileno(), library.name))
-        found: list[int] = []
-        for symbol in symbols:
-            leaves = _leaves(engine, code, symbol.address, symbol.size)
-            if not leaves:
-                raise NoReturns(f"{symbol.name[:80]} has no return instruction")
-            found += [code.offset(address) for address in leaves]
+    code = _LinkedCode(ElfFile(library))
+    found: list[int] = []
+    for symbol in symbols:
+        leaves = _leaves(engine, code, symbol.address, symbol.size)
+        if not leaves:
+            raise NoReturns(f"{symbol.name[:80]} has no return instruction")
+        found += [code.offset(address) for address in leaves]
     if len(found) > MAX_LEAVES:
         raise NoReturns(f"{len(found)} return instructions")
     return tuple(sorted(set(found)))

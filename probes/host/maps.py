@@ -1,17 +1,15 @@
 """The files that a process has mapped: /proc/PID/maps, read once for everybody.
 
-In: a pid, or the bytes of the file. Out: Mapping. Paths are the target's: they lie in its mount namespace (`open_mapped` finds
-the file all the same), and may hold any byte.
+In: a pid, or the bytes of the file. Out: Mapping. Paths are the target's: they lie in its mount namespace, may hold any byte, and
+are never opened; the file behind a mapping is (probes/mapped).
 """
 
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
 
 from rankscope.probes.host.procfs import ROOT, proc_path, read_file
 
@@ -86,29 +84,3 @@ def _lines(data: bytes) -> Iterator[tuple[bytes, bytes]]:
         slash = line.find(b"/")
         if slash > 0 and line[slash - 1 : slash] == b" ":
             yield line, line[slash:]
-
-
-def open_mapped(pid: int, mapping: Mapping, root: Path = ROOT) -> IO[bytes]:
-    """Opens the file behind a mapping, also when it was deleted or lies in another mount namespace. Raises OSError.
-
-    /proc/PID/map_files leads to the very file, but asks for CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE; the path under
-    /proc/PID/root serves the rest.
-    """
-    by_address = proc_path(root, pid, "map_files", f"{mapping.start:x}-{mapping.end:x}")
-    by_path = proc_path(root, pid, "root") + mapping.path
-    problem: OSError | None = None
-    for path in (by_address, by_path):
-        try:
-            return _open_regular(path)
-        except OSError as error:
-            problem = error
-    raise problem or FileNotFoundError(mapping.path)
-
-
-def _open_regular(path: str) -> IO[bytes]:
-    # The path is the target's: O_NONBLOCK, lest it be a FIFO.
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-        os.close(descriptor)
-        raise OSError(f"{path}: not a regular file")
-    return os.fdopen(descriptor, "rb")

@@ -18,6 +18,7 @@ from pathlib import Path
 
 from rankscope.probes.calls.table import CALL_TABLE
 from rankscope.probes.elf.exports import find_functions
+from rankscope.probes.elf.local import LocalFile
 from rankscope.probes.elf.reader import DYNSYM, FUNCTION_TYPES, ElfFile
 
 DATA = Path(__file__).resolve().parents[2] / "tests" / "data" / "symbols"
@@ -94,18 +95,17 @@ def functions(library: Path) -> tuple[int, list[str]]:
     rows = [row for row in CALL_TABLE if row.libraries and library.name.startswith(row.libraries)]
     starts = tuple({prefix for row in rows for prefix in row.prefixes})
     exported = set(_exported(library))
-    local = {one.name for found in find_functions(library, starts).values() for one in found}
+    local = {one.name for found in find_functions(LocalFile(library), starts).values() for one in found}
     return len(exported), sorted({name for name in exported if name.startswith(starts)} | local)
 
 
 def _exported(library: Path) -> Iterator[str]:
-    with library.open("rb") as file:
-        elf = ElfFile(file.fileno(), library.name)
-        for table in elf.symbol_sections(DYNSYM):
-            rows, text = elf.symbols(table), elf.names(table)
-            for row in rows[(rows["section"] != 0) & (rows["value"] != 0)]:
-                if int(row["info"]) & 15 in FUNCTION_TYPES:
-                    yield text[int(row["name"]) : text.find(b"\0", int(row["name"]))].decode("ascii", "replace")
+    elf = ElfFile(LocalFile(library))
+    for table in elf.symbol_sections(DYNSYM):
+        rows, text = elf.symbols(table), elf.names(table)
+        for row in rows[(rows["section"] != 0) & (rows["value"] != 0)]:
+            if int(row["info"]) & 15 in FUNCTION_TYPES:
+                yield text[int(row["name"]) : text.find(b"\0", int(row["name"]))].decode("ascii", "replace")
 
 
 def _kept(source: Source, version: str) -> list[Path]:

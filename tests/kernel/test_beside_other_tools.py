@@ -18,6 +18,7 @@ from rankscope.probes.calls import probe as calls
 from rankscope.probes.calls.probe import CallProbe
 from rankscope.probes.calls.table import CallRow
 from rankscope.probes.elf.exports import file_offsets, find_names
+from rankscope.probes.elf.local import LocalFile
 
 Start = Callable[..., "subprocess.Popen[str]"]
 RING_PAGES = 64
@@ -57,7 +58,7 @@ class OtherTool:
     def attach(self, library: Path, counter: int, how: Callable[..., tuple[int, ...]]) -> None:
         kind = uprobes.TRACE_UPROBE_MULTI if how is uprobes.attach_many else -1
         program = self.module.program("other_tool", attach_type=kind)
-        offset = find_names(library, ["rs_lab_call"])["rs_lab_call"][0].offset
+        offset = find_names(LocalFile(library), ["rs_lab_call"])["rs_lab_call"][0].offset
         self.links = how(program.fd, library, (offset,), counters={offset: counter})
 
     def counted(self) -> int:
@@ -107,7 +108,7 @@ def _counter(library: Path) -> int:
     """Where rs_lab_counter is in the file."""
     names = subprocess.run(["nm", library], check=True, capture_output=True, text=True).stdout.splitlines()
     address = next(int(line.split()[0], 16) for line in names if line.endswith(" rs_lab_counter"))
-    return file_offsets(library, [address])[-1]
+    return file_offsets(LocalFile(library), [address])[-1]
 
 
 def _go(process: subprocess.Popen[str], module: Module) -> ring.Events:

@@ -22,6 +22,7 @@ from rankscope.probes.calls.probe import CallProbe, CallSum, functions_of
 from rankscope.probes.calls.row import COLLECTIVE, ENQUEUE, GPU_WAIT, LAUNCH, MEMORY
 from rankscope.probes.calls.rows_cuda import runtime_launch_rows
 from rankscope.probes.calls.table import CALL_TABLE
+from rankscope.probes.elf.local import LocalFile
 
 Start = Callable[..., "subprocess.Popen[str]"]
 RING_PAGES = 64
@@ -258,8 +259,8 @@ def test_launches_are_counted_where_the_kernel_cannot_attach_many_at_once(progra
     module = load()
     module.at_once = False
     meter = LaunchMeter(module, [], budget_hz=1000)
-    (driver,) = functions_of(libraries / "libcuda.so.1", [CALL_TABLE[ROW["cuLaunchKernel"]]]).values()
-    meter.add(ROW["cuLaunchKernel"], libraries / "libcuda.so.1", [symbol.offset for symbol in driver])
+    (driver,) = functions_of(LocalFile(libraries / "libcuda.so.1"), [CALL_TABLE[ROW["cuLaunchKernel"]]]).values()
+    meter.add(ROW["cuLaunchKernel"], LocalFile(libraries / "libcuda.so.1"), [symbol.offset for symbol in driver])
     process = program(
         PROLOGUE + "\n    for i in range(13): cuda.cudaLaunchKernel(p(0)); time.sleep(0.01)\n", str(libraries)
     )

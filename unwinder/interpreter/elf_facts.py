@@ -4,14 +4,12 @@ process they are. Remembered per file: all ranks of a host run the same interpre
 
 from __future__ import annotations
 
-import os
 from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import IO
 
 from rankscope.probes.elf.exports import find_addresses
-from rankscope.probes.elf.reader import ElfFile, Segment
+from rankscope.probes.elf.reader import ElfFile, FileBytes, Segment
 from rankscope.probes.host.maps import Mapping
 
 _PAGE_BYTES = 4096
@@ -32,17 +30,16 @@ class ElfFacts:
         return next((address for symbol, address in self.symbols if symbol == name), 0)
 
 
-_cache: OrderedDict[tuple[int, int, int, tuple[str, ...]], ElfFacts] = OrderedDict()
+_cache: OrderedDict[tuple[tuple[int, ...], tuple[str, ...]], ElfFacts] = OrderedDict()
 
 
-def read_facts(file: IO[bytes], names: Iterable[str]) -> ElfFacts:
-    """Looks up `names` in an open ELF file; remembered by (device, inode, mtime). Raises NotElf, OSError."""
+def read_facts(file: FileBytes, names: Iterable[str]) -> ElfFacts:
+    """Looks up `names` in an ELF file; remembered until the file changes. Raises NotElf, OSError."""
     wanted = tuple(names)
-    status = os.fstat(file.fileno())
-    key = (status.st_dev, status.st_ino, status.st_mtime_ns, wanted)
+    key = (file.identity, wanted)
     known = _cache.get(key)
     if known is None:
-        known = _look_up(ElfFile(file.fileno(), "the file"), wanted)
+        known = _look_up(ElfFile(file), wanted)
         _cache[key] = known
         if len(_cache) > _CACHE_FILES:
             _cache.popitem(last=False)

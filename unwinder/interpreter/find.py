@@ -17,7 +17,8 @@ from pathlib import Path
 
 from rankscope.probes.elf.reader import NotElf
 from rankscope.probes.host import procfs
-from rankscope.probes.host.maps import Mapping, open_mapped, read_maps
+from rankscope.probes.host.maps import Mapping, read_maps
+from rankscope.probes.mapped.file import open_mapped
 from rankscope.unwinder.errors import (
     InterpreterNotReady,
     MemoryNotPermitted,

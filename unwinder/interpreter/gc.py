@@ -12,13 +12,12 @@ Checked against .symtab (3.8-3.13) and the USDT notes of Debian's static builds 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import IO
 
 import numpy as np
 import numpy.typing as npt
 
 from rankscope.probes.elf.functions import FunctionTable
-from rankscope.probes.elf.reader import DYNSYM, X86_64, ElfFile, NotElf
+from rankscope.probes.elf.reader import DYNSYM, X86_64, ElfFile, FileBytes, NotElf
 from rankscope.unwinder.errors import UnsupportedInterpreter
 from rankscope.unwinder.interpreter.elf_facts import read_facts
 
@@ -61,7 +60,7 @@ class _FileCode:
         return [int(target) for target in targets[np.isin(targets, self.functions.starts)] if target != start]
 
 
-def find_collectors(file: IO[bytes], version: tuple[int, int]) -> tuple[int, ...]:
+def find_collectors(file: FileBytes, version: tuple[int, int]) -> tuple[int, ...]:
     """Addresses, as linked, of the functions that collect garbage in this file. Never empty.
 
     Raises UnsupportedInterpreter (with the reason), OSError.
@@ -71,7 +70,7 @@ def find_collectors(file: IO[bytes], version: tuple[int, int]) -> tuple[int, ...
         roots = [facts.symbol(name) for name in (_ROOTS if version < (3, 9) else _ROOTS[:1])]
         if not all(roots):
             raise UnsupportedInterpreter("PyGC_Collect is not exported")
-        code = _read(ElfFile(file.fileno(), "the file"))
+        code = _read(ElfFile(file))
         found = sorted({largest for root in roots if (largest := _largest(code, root))})
     except (NotElf, OverflowError) as error:
         raise UnsupportedInterpreter(f"its functions cannot be told apart: {error}") from error

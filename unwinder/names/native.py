@@ -10,7 +10,6 @@ mapped: whoever cuts a mapped file short kills its reader.
 
 from __future__ import annotations
 
-import os
 from bisect import bisect_left
 from collections import OrderedDict
 from dataclasses import dataclass, field
@@ -21,7 +20,8 @@ import numpy.typing as npt
 
 from rankscope.probes.elf.reader import DYNSYM, FUNCTION_TYPES, SYMTAB, ElfFile, NotElf, Segment
 from rankscope.probes.host import procfs
-from rankscope.probes.host.maps import Mapping, open_mapped, read_maps
+from rankscope.probes.host.maps import Mapping, read_maps
+from rankscope.probes.mapped.file import MappedFile, open_mapped
 from rankscope.unwinder.names.demangle import NAME_CAP, readable
 
 KERNEL = "kernel"
@@ -40,7 +40,7 @@ class SymbolTable:
     starts: npt.NDArray[np.uint64]
     sizes: npt.NDArray[np.uint64]
     texts: npt.NDArray[np.uint64]  # where each name begins in the file
-    descriptor: int = -1
+    file: MappedFile | None = None
     _named: dict[int, str] = field(default_factory=dict)
 
     def names(self, offsets: npt.NDArray[np.uint64]) -> list[str]:
@@ -59,15 +59,15 @@ class SymbolTable:
 
     def _text(self, index: int) -> str:
         if index not in self._named:
-            raw = _content(self.descriptor, int(self.texts[index]), _NAME_BYTES)
+            raw = _content(self.file, int(self.texts[index]), _NAME_BYTES)
             self._named[index] = readable(raw.partition(b"\0")[0].decode("ascii", "replace")) or self.name
         return self._named[index]
 
     def close(self) -> None:
         """Let go of the file."""
-        if self.descriptor >= 0:
-            os.close(self.descriptor)
-            self.descriptor = -1
+        if self.file is not None:
+            self.file.close()
+            self.file = None
 
 
 @dataclass(slots=True)
@@ -116,23 +116,22 @@ def read_symbols(pid: int, mapping: Mapping, root: Path = procfs.ROOT) -> Symbol
     """The functions of the file behind `mapping`; a table without symbols where it cannot be read. Never raises."""
     name = mapping.path.rpartition("/")[2][:NAME_CAP]
     nothing = np.empty(0, dtype=np.uint64)
-    descriptor = -1
+    file = None
     try:
-        with open_mapped(pid, mapping, root) as file:
-            descriptor = os.dup(file.fileno())
-        elf = ElfFile(descriptor, name)
+        file = open_mapped(pid, mapping, root)
+        elf = ElfFile(file)
         starts, sizes, texts = _functions(elf)
-        return SymbolTable(name, elf.loads, starts, sizes, texts, descriptor)
+        return SymbolTable(name, elf.loads, starts, sizes, texts, file)
     except (OSError, NotElf, OverflowError):
-        if descriptor >= 0:
-            os.close(descriptor)
+        if file is not None:
+            file.close()
         return SymbolTable(name, (), nothing, nothing, nothing)
 
 
-def _content(descriptor: int, at: int, size: int) -> bytes:
+def _content(file: MappedFile | None, at: int, size: int) -> bytes:
     """Up to `size` bytes; fewer, or none, where the file has no more."""
     try:
-        return os.pread(descriptor, size, at) if descriptor >= 0 else b""
+        return file.pread(size, at) if file is not None else b""
     except (OSError, OverflowError):
         return b""
 

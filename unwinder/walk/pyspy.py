@@ -23,6 +23,7 @@ from rankscope.probes.text import printable
 from rankscope.unwinder.errors import FallbackFailed
 from rankscope.unwinder.names.code import NAME_CAP, Frame
 
+_END_S = 2.0
 GRACE_S = 10.0
 _OUTPUT_CAP_BYTES = 64 * 1024 * 1024
 _LOG_CAP_BYTES = 64 * 1024
@@ -122,7 +123,8 @@ def _die_with_parent() -> None:
 def _end(process: subprocess.Popen[bytes]) -> None:
     if process.poll() is None:
         process.kill()
-    process.wait()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(_END_S)  # it opens files of the target: in a file system that does not answer no signal ends it
 
 
 def _finish(pid: int, process: subprocess.Popen[bytes], deadline: float, folder: Path) -> PySpyResult:

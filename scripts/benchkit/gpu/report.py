@@ -42,7 +42,8 @@ def exported_rows(pid: int) -> list[Exported]:
     found = []
     for library in mapped_libraries(pid, _LIBRARIES):
         rows = [(index, row) for index, row in enumerate(CALL_TABLE) if library.name.startswith(row.libraries or "/")]
-        functions = functions_of(library.path, [row for _, row in rows])
+        with library.open() as file:
+            functions = functions_of(file, [row for _, row in rows])
         there = tuple((index, row.name) for index, row in rows if functions[row])
         absent = tuple(row.symbol[:40] for _, row in rows if not functions[row])
         found.append(Exported(library.name, there, absent))

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from rankscope.probes.elf.exports import find_addresses, find_functions
 from rankscope.probes.elf.functions import FunctionTable
+from rankscope.probes.elf.local import LocalFile
 from rankscope.probes.elf.reader import DYNSYM, GNU_EH_FRAME, SYMTAB, ElfFile, NotElf
 
 
@@ -38,8 +39,7 @@ def said(library: Path) -> dict[str, tuple[int, int]]:
 
 def test_symbols_of_both_tables_are_where_nm_says_those_without_bytes_in_the_file_too(library: Path) -> None:
     truth = said(library)
-    with library.open("rb") as file:
-        found = find_addresses(ElfFile(file.fileno(), "a.so"), ["rs_number", "rs_nothing", "rs_hidden", "rs_absent"])
+    found = find_addresses(ElfFile(LocalFile(library)), ["rs_number", "rs_nothing", "rs_hidden", "rs_absent"])
     assert found == {name: truth[name][0] for name in ("rs_number", "rs_nothing", "rs_hidden")}
 
 
@@ -47,12 +47,11 @@ def test_functions_without_a_symbol_are_as_long_as_nm_says(library: Path, tmp_pa
     truth = said(library)
     stripped = tmp_path / "stripped.so"
     subprocess.run(["strip", "-o", stripped, library], check=True)
-    with stripped.open("rb") as file:
-        table = FunctionTable(ElfFile(file.fileno(), "stripped.so"))
-        for name in ("rs_hidden", "rs_shown"):
-            address, size = truth[name]
-            assert table.size(address) == size
-            assert table.size(address + 1) == 0
+    table = FunctionTable(ElfFile(LocalFile(stripped)))
+    for name in ("rs_hidden", "rs_shown"):
+        address, size = truth[name]
+        assert table.size(address) == size
+        assert table.size(address + 1) == 0
 
 
 def test_only_what_is_asked_for_is_read(library: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +72,7 @@ def test_only_what_is_asked_for_is_read(library: Path, tmp_path: Path, monkeypat
         return content
 
     monkeypatch.setattr(os, "pread", counted)
-    assert len(find_functions(large, ["rs_shown"])["rs_shown"]) == 1
+    assert len(find_functions(LocalFile(large), ["rs_shown"])["rs_shown"]) == 1
     assert large.stat().st_size > 64 << 20
     assert read < 64 << 10
 
@@ -91,7 +90,7 @@ def test_damaged_files_are_refused_or_read(library: Path, data: st.DataObject) -
         file.write(image[: data.draw(st.integers(0, len(image)))])
         file.flush()
         with contextlib.suppress(NotElf):
-            elf = ElfFile(file.fileno(), "damaged")
+            elf = ElfFile(LocalFile(Path(f"/proc/self/fd/{file.fileno()}")))
             for read in (lambda: elf.segments, lambda: elf.section(".text"), lambda: elf.file_offset(4096)):
                 with contextlib.suppress(NotElf):
                     read()
@@ -112,7 +111,7 @@ def test_bytes_that_are_no_program_are_refused(data: bytes) -> None:
         file.write(data)
         file.flush()
         with pytest.raises(NotElf):
-            ElfFile(file.fileno(), "noise")
+            ElfFile(LocalFile(Path(f"/proc/self/fd/{file.fileno()}")))
 
 
 def test_unwind_tables_at_an_absurd_address_are_refused(library: Path, tmp_path: Path) -> None:
@@ -123,5 +122,5 @@ def test_unwind_tables_at_an_absurd_address_are_refused(library: Path, tmp_path:
             struct.pack_into("<Q", content, at + 16, (1 << 64) - 4096)
     path = tmp_path / "absurd.so"
     path.write_bytes(content)
-    with path.open("rb") as file, pytest.raises(NotElf):
-        FunctionTable(ElfFile(file.fileno(), path.name))
+    with pytest.raises(NotElf):
+        FunctionTable(ElfFile(LocalFile(path)))

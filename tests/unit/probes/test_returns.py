@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankscope.probes.elf.exports import Symbol, find_names
+from rankscope.probes.elf.local import LocalFile
 from rankscope.probes.elf.reader import NotElf
 from rankscope.probes.elf.return_sites import NoReturns, leave_offsets
 
@@ -96,7 +97,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def function(library: Path, name: str) -> Symbol:
-    return find_names(library, [name])[name][0]
+    return find_names(LocalFile(library), [name])[name][0]
 
 
 def label(library: Path, name: str) -> int:
@@ -108,28 +109,28 @@ def label(library: Path, name: str) -> int:
 
 
 def test_every_return_instruction_is_found_and_no_byte_that_looks_like_one(library: Path) -> None:
-    found = leave_offsets(library, [function(library, "two_returns")])
+    found = leave_offsets(LocalFile(library), [function(library, "two_returns")])
     assert found == (label(library, "at_first"), label(library, "at_second"))
 
 
 def test_a_function_that_only_jumps_ends_where_its_target_ends(library: Path) -> None:
-    assert leave_offsets(library, [function(library, "forwards")]) == (label(library, "at_hidden"),)
+    assert leave_offsets(LocalFile(library), [function(library, "forwards")]) == (label(library, "at_hidden"),)
 
 
 def test_a_tail_call_is_an_end_and_a_jump_to_the_cold_part_is_none(library: Path) -> None:
-    assert leave_offsets(library, [function(library, "tail_call")]) == (label(library, "at_tail"),)
+    assert leave_offsets(LocalFile(library), [function(library, "tail_call")]) == (label(library, "at_tail"),)
 
 
 @pytest.mark.parametrize("name", ["endless", "forwards_for_ever"])
 def test_a_function_without_an_end_is_refused(library: Path, name: str) -> None:
     with pytest.raises(NoReturns):
-        leave_offsets(library, [function(library, name)])
+        leave_offsets(LocalFile(library), [function(library, name)])
 
 
 def test_an_address_inside_no_function_is_refused(library: Path) -> None:
     inside = function(library, "two_returns")
     with pytest.raises(NoReturns):
-        leave_offsets(library, [Symbol("inside", inside.address + 2, inside.offset + 2, 0)])
+        leave_offsets(LocalFile(library), [Symbol("inside", inside.address + 2, inside.offset + 2, 0)])
 
 
 @settings(max_examples=300, deadline=None)
@@ -145,7 +146,7 @@ def test_a_damaged_library_is_refused_and_nothing_else_happens(
     symbols = [function(library, name) for name in ("two_returns", "forwards", "tail_call")]
     for symbol in symbols:
         try:
-            found = leave_offsets(damaged, [symbol])
+            found = leave_offsets(LocalFile(damaged), [symbol])
         except (NoReturns, NotElf):
             continue
         assert all(offset >= 0 for offset in found)

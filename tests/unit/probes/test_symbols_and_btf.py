@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from rankscope.probes.bpf.btf import Btf, NoBtf
 from rankscope.probes.elf import exports
 from rankscope.probes.elf.exports import file_offsets, find_functions, find_names
+from rankscope.probes.elf.local import LocalFile
 from rankscope.probes.elf.reader import NotElf
 from rankscope.probes.errors import RankscopeError
 
@@ -31,13 +32,13 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_functions_are_found_by_prefix_at_the_offset_that_nm_says(library: Path) -> None:
     said = subprocess.run(["nm", "-D", "--defined-only", library], check=True, capture_output=True, text=True).stdout
     addresses = {line.split()[2]: int(line.split()[0], 16) for line in said.splitlines()}
-    found = find_functions(library, ["rs_known_function", "rs_known_", "data", "absent"])
+    found = find_functions(LocalFile(library), ["rs_known_function", "rs_known_", "data", "absent"])
     assert [s.address for s in found["rs_known_function"]] == [addresses["rs_known_function"]]
     assert {s.name for s in found["rs_known_"]} == {"rs_known_function", "rs_known_other"}
     assert found["data"] == () and found["absent"] == ()
     symbols = found["rs_known_"]
-    assert file_offsets(library, [s.address for s in symbols]) == tuple(s.offset for s in symbols)
-    assert file_offsets(library, [1 << 40]) == ()
+    assert file_offsets(LocalFile(library), [s.address for s in symbols]) == tuple(s.offset for s in symbols)
+    assert file_offsets(LocalFile(library), [1 << 40]) == ()
 
 
 def test_a_whole_name_is_found_inside_a_longer_one(tmp_path: Path) -> None:
@@ -48,7 +49,7 @@ def test_a_whole_name_is_found_inside_a_longer_one(tmp_path: Path) -> None:
     )
     subprocess.run(["gcc", "-shared", "-fPIC", "-Wl,-O2", "-o", tmp_path / "liba.so", tmp_path / "a.c"], check=True)
     assert b"\0rs_send\0" not in (tmp_path / "liba.so").read_bytes().split(b".symtab")[0].split(b"GCC:")[0]
-    found = find_names(tmp_path / "liba.so", ["rs_send", "prs_send", "send", "rs_sen"])
+    found = find_names(LocalFile(tmp_path / "liba.so"), ["rs_send", "prs_send", "send", "rs_sen"])
     assert [symbol.name for symbol in found["rs_send"]] == ["rs_send"]
     assert found["rs_send"][0].address != found["prs_send"][0].address
     assert found["send"] == found["rs_sen"] == ()
@@ -59,7 +60,7 @@ def test_what_is_not_a_library_is_refused(tmp_path: Path) -> None:
     (tmp_path / "empty").write_text("")
     for name in ("text", "empty"):
         with pytest.raises(NotElf):
-            find_functions(tmp_path / name, ["f"])
+            find_functions(LocalFile(tmp_path / name), ["f"])
 
 
 @settings(max_examples=60, deadline=None)
@@ -73,7 +74,7 @@ def test_a_damaged_library_never_does_worse_than_refuse(
     broken = tmp_path_factory.mktemp("broken") / "liba.so"
     broken.write_bytes(image[: data.draw(st.integers(0, len(image)))])
     with contextlib.suppress(RankscopeError):
-        find_functions(broken, ["rs_known_"])
+        find_functions(LocalFile(broken), ["rs_known_"])
 
 
 def a_btf(members: list[tuple[str, int, int]]) -> bytes:
@@ -131,10 +132,12 @@ def test_local_functions_are_found_piece_by_piece(tmp_path: Path, monkeypatch: p
         "_ZN3xla3cpu16GlooCommunicator9AllGatherE",
         "_ZN3xla3cpu4NoneE",
     ]
-    expected = find_functions(library, wanted)
+    expected = find_functions(LocalFile(library), wanted)
     assert [len(expected[name]) for name in wanted] == [1, 1, 0]
     for piece in (1, 7, 100, 4096):
         monkeypatch.setattr(exports, "_PIECE_BYTES", piece)
         monkeypatch.setattr(exports, "_PIECE_SYMBOLS", 37)
-        assert find_functions(library, wanted) == expected
-        assert find_names(library, ["filler_499_of_many"])["filler_499_of_many"][0].name == "filler_499_of_many"
+        assert find_functions(LocalFile(library), wanted) == expected
+        assert (
+            find_names(LocalFile(library), ["filler_499_of_many"])["filler_499_of_many"][0].name == "filler_499_of_many"
+        )

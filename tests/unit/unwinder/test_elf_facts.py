@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rankscope.probes.elf.local import LocalFile
 from rankscope.probes.elf.reader import NotElf, Segment
 from rankscope.probes.host.maps import Mapping
 from rankscope.unwinder.interpreter.elf_facts import ElfFacts, load_bias, read_facts
@@ -47,8 +48,7 @@ def built(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[str, Path]:
 
 def test_symbols_are_found_with_and_without_a_dynamic_table(built: tuple[str, Path]) -> None:
     kind, path = built
-    with path.open("rb") as file:
-        facts = read_facts(file, ("wanted", "absent", "other"))
+    facts = read_facts(LocalFile(path), ("wanted", "absent", "other"))
     assert facts.position_independent == (kind in ("shared", "executable"))
     assert facts.symbol("absent") == 0
     assert abs(facts.symbol("wanted") - facts.symbol("other")) == 4
@@ -57,12 +57,10 @@ def test_symbols_are_found_with_and_without_a_dynamic_table(built: tuple[str, Pa
 
 def test_what_was_read_once_is_remembered_until_the_file_changes(built: tuple[str, Path]) -> None:
     _, path = built
-    with path.open("rb") as file:
-        first = read_facts(file, ("wanted",))
-        assert read_facts(file, ("wanted",)) is first
+    first = read_facts(LocalFile(path), ("wanted",))
+    assert read_facts(LocalFile(path), ("wanted",)) is first
     path.touch()
-    with path.open("rb") as file:
-        assert read_facts(file, ("wanted",)) is not first
+    assert read_facts(LocalFile(path), ("wanted",)) is not first
 
 
 @given(at=st.integers(0, 4000), noise=st.binary(min_size=1, max_size=16), end=st.integers(0, 20000))
@@ -75,7 +73,7 @@ def test_a_forged_file_is_refused_or_read(at: int, noise: bytes, end: int) -> No
         file.write(data[: max(end, 64)])
         file.flush()
         with contextlib.suppress(NotElf):
-            read_facts(file, ("wanted", "_PyRuntime"))
+            read_facts(LocalFile(Path(f"/proc/self/fd/{file.fileno()}")), ("wanted", "_PyRuntime"))
 
 
 def _small_elf() -> bytes:

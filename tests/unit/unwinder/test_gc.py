@@ -14,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rankscope.probes.elf.exports import find_functions
+from rankscope.probes.elf.local import LocalFile
 from rankscope.unwinder.errors import UnsupportedInterpreter
 from rankscope.unwinder.interpreter import gc
 
@@ -39,8 +40,7 @@ FILES = files()
 
 @pytest.mark.parametrize("path", FILES)
 def test_the_collector_is_what_the_symbol_table_calls_it(path: str) -> None:
-    with Path(path).open("rb") as file:
-        found = gc.find_collectors(file, FILES[path])
+    found = gc.find_collectors(LocalFile(Path(path)), FILES[path])
     names = re.compile(r"(gc_collect_main|collect)(\.constprop\.\d+|\.isra\.\d+)*")
     table = subprocess.run(["nm", path], capture_output=True, text=True, check=False).stdout
     rows = [line.split() for line in table.splitlines()]
@@ -57,8 +57,7 @@ def test_the_collector_reads_the_switch_of_the_builds_own_trace_point(path: str)
     match = re.search(r"Name: gc__start\s+Location: \S+ Base: \S+ Semaphore: (0x[0-9a-f]+)", notes)
     if match is None:
         pytest.skip("built without --with-dtrace")
-    with Path(path).open("rb") as file:
-        (start,) = gc.find_collectors(file, FILES[path])
+    (start,) = gc.find_collectors(LocalFile(Path(path)), FILES[path])
     text = subprocess.run(
         ["objdump", "-d", f"--start-address={start}", f"--stop-address={start + gc.LEAST_BYTES}", path],
         capture_output=True,
@@ -71,8 +70,8 @@ def test_the_collector_reads_the_switch_of_the_builds_own_trace_point(path: str)
 def test_a_file_without_the_entry_point_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.c").write_text("int nothing(void) { return 3; }\n")
     subprocess.run(["gcc", "-shared", "-fPIC", "-o", tmp_path / "a.so", tmp_path / "a.c"], check=True)
-    with (tmp_path / "a.so").open("rb") as file, pytest.raises(UnsupportedInterpreter, match="not exported"):
-        gc.find_collectors(file, (3, 11))
+    with pytest.raises(UnsupportedInterpreter, match="not exported"):
+        gc.find_collectors(LocalFile(tmp_path / "a.so"), (3, 11))
 
 
 @pytest.fixture(scope="module")
@@ -87,9 +86,8 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> bytes:
         "int PyGC_Collect(void) { return between(3) * 2; }\n"
     )
     subprocess.run(["gcc", "-O1", "-shared", "-fPIC", "-o", folder / "g.so", folder / "g.c"], check=True)
-    found = find_functions(folder / "g.so", ["collector"])["collector"]
-    with (folder / "g.so").open("rb") as file:
-        assert gc.find_collectors(file, (3, 11)) == (found[0].address,)
+    found = find_functions(LocalFile(folder / "g.so"), ["collector"])["collector"]
+    assert gc.find_collectors(LocalFile(folder / "g.so"), (3, 11)) == (found[0].address,)
     return (folder / "g.so").read_bytes()
 
 
@@ -105,4 +103,4 @@ def test_damaged_files_are_refused_or_searched_but_never_fatal(small: bytes, dat
         file.write(image[: data.draw(st.integers(64, len(image)))])
         file.flush()
         with contextlib.suppress(UnsupportedInterpreter):
-            gc.find_collectors(file, (3, 11))
+            gc.find_collectors(LocalFile(Path(f"/proc/self/fd/{descriptor}")), (3, 11))

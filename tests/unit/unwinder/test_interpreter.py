@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import mmap
+import os
 import shutil
 import struct
 import subprocess
@@ -11,6 +13,8 @@ from pathlib import Path
 import pytest
 from images import Image, debug_offsets, layout
 
+from rankscope.probes.elf.local import LocalFile
+from rankscope.probes.host.maps import read_maps
 from rankscope.unwinder.errors import InterpreterNotReady, NotPython, TargetGone, UnsupportedInterpreter
 from rankscope.unwinder.interpreter.elf_facts import read_facts
 from rankscope.unwinder.interpreter.find import Interpreter, find_interpreter
@@ -48,19 +52,27 @@ def find(tmp_path: Path, library: Path) -> Callable[..., Interpreter]:
             shutil.copy(content, place)
         (base / "stat").write_text(STAT)
         (base / "exe").symlink_to(executable)
-        (base / "root").symlink_to(inside)
-        (base / "maps").write_text(
-            f"55d000000000-55d000001000 r--p 00000000 00:10 1 {executable}\n"
-            f"{BIAS:x}-{BIAS + 0x1000:x} r--p 00000000 00:10 2 {path}\n"
-        )
+        (base / "map_files").mkdir()
+        lines = []
+        for start, name in ((0x55D0_0000_0000, executable), (BIAS, path)):
+            place, span = inside / name.lstrip("/"), f"{start:x}-{start + 0x1000:x}"
+            (base / "map_files" / span).symlink_to(place)
+            lines.append(f"{span} r--p 00000000 {mapped_as(place)} {name}\n")
+        (base / "maps").write_text("".join(lines))
         return find_interpreter(PID, tmp_path, memory)
 
     return look
 
 
+def mapped_as(path: Path) -> str:
+    """Device and inode of a file, as maps tells them."""
+    with path.open("rb") as file, mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ):
+        found = next(one for one in read_maps(os.getpid()) if one.path == str(path))
+    return f"{found.device} {found.inode}"
+
+
 def runtime(library: Path) -> int:
-    with library.open("rb") as file:
-        return BIAS + read_facts(file, ()).runtime_section
+    return BIAS + read_facts(LocalFile(library), ()).runtime_section
 
 
 def memory_of(library: Path, minor: int, head: bytes = b"", tstate: bool = True, shift: int = 0) -> Image:

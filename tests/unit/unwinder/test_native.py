@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import subprocess
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rankscope.probes.host.maps import Mapping
+from rankscope.probes.host.maps import read_maps
 from rankscope.unwinder.names.demangle import NAME_CAP, readable
 from rankscope.unwinder.names.native import KERNEL, NativeNames, read_symbols
 
@@ -88,10 +89,11 @@ def test_damaged_libraries_give_the_files_name(tail: bytes, patches: list[tuple[
     image = bytearray(Path("/bin/true").read_bytes()[:4096] + tail)
     for at, patch in patches:
         image[at : at + len(patch)] = patch
-    descriptor = os.memfd_create("damaged")
-    os.write(descriptor, image)
-    path = f"/proc/self/fd/{descriptor}"
-    table = read_symbols(os.getpid(), Mapping(1, 2, "r--p", 0, "0:0", 1, path))
+    with os.fdopen(os.memfd_create("damaged"), "r+b") as file:
+        file.write(image)
+        file.flush()
+        with mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ):
+            (mapping,) = read_maps(os.getpid(), wanted=lambda path: path == "/memfd:damaged")
+            table = read_symbols(os.getpid(), mapping)
     assert len(table.names(np.array([0, 64, 2**63], dtype=np.uint64))) == 3
     table.close()
-    os.close(descriptor)

@@ -1,0 +1,112 @@
+"""The program that opens and reads the files of targets, so that it is the one that hangs when a file system does not answer.
+
+Run by reader.py as a program of its own (`python -I -S`): it holds none of the observer's descriptors, and imports nothing of ours.
+One request at a time comes over a socket; bytes are left in a piece of shared memory. It ends when the socket is closed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import mmap
+import os
+import signal
+import socket
+import stat
+import struct
+from collections import Counter, OrderedDict
+
+SOCKET, MEMORY = 3, 4  # descriptors
+MEMORY_BYTES = 1 << 20
+OPEN, READ = 1, 2
+LONGEST = 4096  # of a request
+REQUEST = struct.Struct(
+    "<IIIQQI"
+)  # what; OPEN: major, minor, inode, and a path behind it; READ: 0, handle, place, bytes
+REPLY = struct.Struct("<iIQQQQ")  # errno; READ: bytes; OPEN: device, inode, time of change in ns, size
+_KEPT = 64
+
+
+def main() -> None:
+    """Answer requests until the socket is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the observer, which may still want to read
+    os.closerange(MEMORY + 1, 1 << 16)
+    memory = mmap.mmap(MEMORY, MEMORY_BYTES)
+    kept: OrderedDict[int, int] = OrderedDict()
+    with socket.socket(fileno=SOCKET) as channel:
+        while True:
+            request, passed, _, _ = socket.recv_fds(channel, LONGEST, 1)
+            if len(request) < REQUEST.size:
+                return
+            try:
+                reply, sent = _answer(request, passed, kept, memory)
+            except (OSError, ValueError) as error:
+                code = error.errno if isinstance(error, OSError) and error.errno else errno.EINVAL
+                reply, sent = REPLY.pack(code, 0, 0, 0, 0, 0), []
+            socket.send_fds(channel, [reply], sent)
+            for descriptor in (*passed, *sent):
+                os.close(descriptor)
+
+
+def _answer(
+    request: bytes, passed: list[int], kept: OrderedDict[int, int], memory: mmap.mmap
+) -> tuple[bytes, list[int]]:
+    what, major, minor, first, place, size = REQUEST.unpack_from(request)
+    if what == OPEN:
+        descriptor, status = open_checked(request[REQUEST.size :], f"{major:02x}:{minor:02x}", first)
+        return REPLY.pack(0, 0, status.st_dev, status.st_ino, max(status.st_mtime_ns, 0), status.st_size), [descriptor]
+    if first not in kept:
+        if not passed:
+            raise OSError(errno.EBADF, "not open here")
+        kept[first] = _open_to_read(passed[0])
+        if len(kept) > _KEPT:
+            os.close(kept.popitem(last=False)[1])
+    count = os.preadv(kept[first], [memoryview(memory)[: min(size, MEMORY_BYTES)]], place)
+    return REPLY.pack(0, count, 0, 0, 0, 0), []
+
+
+def open_checked(path: bytes, device: str, inode: int) -> tuple[int, os.stat_result]:
+    """A descriptor (O_PATH) of the file that a link of /proc/PID/map_files leads to. OSError where it is not what maps said.
+
+    ESTALE: another file by now. Which one it is, only maps can say: on overlays and btrfs stat tells other numbers. So the file is
+    mapped here, and our own maps are read.
+    """
+    descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        status = os.fstat(descriptor)
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file")
+        file = _open_to_read(descriptor)
+        try:
+            before = _mapped()
+            with mmap.mmap(file, 1, flags=mmap.MAP_PRIVATE, prot=mmap.PROT_READ):
+                added = _mapped() - before
+        finally:
+            os.close(file)
+        if set(added) != {(device, inode)}:
+            raise OSError(errno.ESTALE, "another file is mapped there now")
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor, status
+
+
+def _open_to_read(descriptor: int) -> int:
+    # O_NONBLOCK: a lease that the owner holds on the file is not waited for.
+    return os.open(f"/proc/self/fd/{descriptor}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+
+
+def _mapped() -> Counter[tuple[str, int]]:
+    """How often each file is mapped into this process."""
+    found: Counter[tuple[str, int]] = Counter()
+    with open("/proc/self/maps", "rb") as maps:  # noqa: PTH123 - pathlib takes as long to import as all the rest
+        for line in maps:
+            fields = line.split(None, 5)
+            if len(fields) > 4 and fields[4] != b"0":
+                found[fields[3].decode("ascii"), int(fields[4])] += 1
+    return found
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(ConnectionError):
+        main()

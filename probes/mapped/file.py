@@ -1,0 +1,70 @@
+"""A file that a target has mapped, opened once: to be read from, and to attach uprobes to.
+
+In: a pid and a line of its maps. Out: MappedFile. How it is opened and what may not happen: README.md.
+"""
+
+from __future__ import annotations
+
+import itertools
+import os
+from pathlib import Path
+
+from rankscope.probes.host.maps import Mapping
+from rankscope.probes.host.procfs import ROOT, proc_path
+from rankscope.probes.mapped.reader import READER, FileNotRead
+
+# Of one file, in all. The largest that is known, jaxlib, takes 130 MB (its names and symbols).
+BUDGET_BYTES = 512 << 20
+_NAME_CHARACTERS = 256
+
+_handles = itertools.count(1)
+
+
+class MappedFile:
+    """Close it, or use it in a `with` statement. `identity` changes when the file does."""
+
+    def __init__(self, mapping: Mapping, descriptor: int, identity: tuple[int, ...]) -> None:
+        self.name = mapping.path.rpartition("/")[2][:_NAME_CHARACTERS]
+        self.device, self.inode, self.identity = mapping.device, mapping.inode, identity
+        self._descriptor, self._handle = descriptor, next(_handles)
+        self._left_bytes = BUDGET_BYTES
+
+    @property
+    def path(self) -> Path:
+        """Leads this process, and the kernel on its behalf, to the open file whatever happens to its name."""
+        return Path(f"/proc/self/fd/{self._descriptor}")
+
+    def pread(self, size: int, at: int) -> bytes:
+        """Up to `size` bytes from `at` on, fewer where the file ends. Raises FileNotRead."""
+        if self._descriptor < 0:
+            raise FileNotRead("closed")
+        data = READER.read(self.device, self._handle, self._descriptor, min(size, self._left_bytes), at)
+        self._left_bytes -= len(data)
+        if len(data) < size and not self._left_bytes:
+            raise FileNotRead(f"more than {BUDGET_BYTES >> 20} MB of it would have to be read")
+        return data
+
+    def close(self) -> None:
+        """Let go of the file. This never waits: what is held has no driver or file system behind it (O_PATH)."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+    def __enter__(self) -> MappedFile:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+
+def open_mapped(pid: int, mapping: Mapping, root: Path = ROOT) -> MappedFile:
+    """The file behind a mapping, also when it was deleted, replaced, or lies in another mount namespace.
+
+    Needs CAP_SYS_ADMIN or CAP_CHECKPOINT_RESTORE, as /proc/PID/map_files does. Raises FileNotRead.
+    """
+    link = proc_path(root, pid, "map_files", f"{mapping.start:x}-{mapping.end:x}")
+    opened = READER.open(link, mapping.device, mapping.inode)
+    return MappedFile(mapping, opened.descriptor, opened.identity)

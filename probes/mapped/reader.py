@@ -1,0 +1,203 @@
+"""Opens and reads files of targets through a child, with a deadline.
+
+A file system that has stopped answering (a dead NFS server or FUSE daemon) keeps whoever asks it in the kernel, for ever and
+deaf to SIGKILL. So a child asks. One that does not answer in time is given up, its device is not asked again, and the next child is
+started: what waits is one small process, which ends when the file system answers or the host is restarted.
+"""
+
+from __future__ import annotations
+
+import atexit
+import errno
+import fcntl
+import mmap
+import os
+import socket
+import struct
+import sys
+import threading
+from array import array
+from dataclasses import dataclass
+from pathlib import Path
+
+from rankscope.probes.errors import RankscopeError
+from rankscope.probes.mapped import child
+from rankscope.probes.mapped.child import MEMORY_BYTES, OPEN, READ, REPLY, REQUEST
+
+# A local disk answers in milliseconds, a network file system that is under load in tenths of a second.
+DEADLINE_S = 2.0
+# With the deadline: what all that hangs may cost one observation. From then on only devices that have answered are asked.
+MOST_HANGS = 4
+_DESCRIPTOR_BYTES = array("i").itemsize
+_END = 1 << 62  # no file is larger
+
+
+class FileNotRead(RankscopeError, OSError):
+    """A file of a target could not be opened or read, or is not the one that is mapped."""
+
+    help = "This file is left out; all else is observed. See whether its file system answers."
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedFile:
+    """`descriptor` (O_PATH) is the caller's. `identity`: device, inode, time of change, size."""
+
+    descriptor: int
+    identity: tuple[int, ...]
+
+
+class _Child:
+    """One running child: its socket, and the memory in which it leaves bytes."""
+
+    def __init__(self) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        shared = os.memfd_create("rankscope-mapped", os.MFD_CLOEXEC)
+        handed: list[int] = []
+        try:
+            os.ftruncate(shared, MEMORY_BYTES)
+            self.memory = mmap.mmap(shared, MEMORY_BYTES)
+            # Other numbers than those that they get in the child: one must not be put upon another, or upon itself.
+            handed += [fcntl.fcntl(one, fcntl.F_DUPFD_CLOEXEC, 8) for one in (theirs.fileno(), shared)]
+            actions = [(os.POSIX_SPAWN_OPEN, standard, "/dev/null", os.O_RDWR, 0) for standard in (0, 1, 2)]
+            places = zip(handed, (child.SOCKET, child.MEMORY), strict=True)
+            moves = [(os.POSIX_SPAWN_DUP2, old, new) for old, new in places]
+            program = str(Path(child.__file__).resolve())
+            self.pid = os.posix_spawn(
+                sys.executable, [sys.executable, "-I", "-S", program], {"LC_ALL": "C"}, file_actions=[*actions, *moves]
+            )
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+            for descriptor in (shared, *handed):
+                os.close(descriptor)
+        self.socket = ours
+        self.socket.settimeout(DEADLINE_S)
+
+    def ask(self, request: bytes, passed: int | None = None) -> tuple[tuple[int, ...], list[int]]:
+        """The reply, unpacked, and descriptors that came with it. TimeoutError; ConnectionError where it has ended."""
+        ancillary = [] if passed is None else [(socket.SOL_SOCKET, socket.SCM_RIGHTS, struct.pack("i", passed))]
+        self.socket.sendmsg([request], ancillary)
+        reply, told, _, _ = self.socket.recvmsg(
+            REPLY.size, socket.CMSG_SPACE(_DESCRIPTOR_BYTES), socket.MSG_CMSG_CLOEXEC
+        )
+        received = array("i")
+        for level, kind, data in told:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                received.frombytes(data[: len(data) // _DESCRIPTOR_BYTES * _DESCRIPTOR_BYTES])
+        if len(reply) < REPLY.size:
+            raise ConnectionResetError("the child has ended")
+        return REPLY.unpack(reply), list(received)
+
+    def end(self, kill: bool) -> None:
+        """Let it go. Nobody waits: in a file system that does not answer, not even SIGKILL ends it."""
+        self.socket.close()
+        try:
+            if kill:
+                os.kill(self.pid, 9)
+            os.waitpid(self.pid, os.WNOHANG)
+        except (ProcessLookupError, ChildProcessError):
+            pass
+
+
+class FileReader:
+    """Asks one child at a time. For use from several threads."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._child: _Child | None = None
+        self._given_up: list[int] = []  # pids of children that did not answer
+        self._hung: set[str] = set()
+        self._answered: set[str] = set()
+
+    def open(self, path: str, device: str, inode: int) -> OpenedFile:
+        """The regular file behind a link of /proc/PID/map_files, which must be this one. Raises FileNotRead."""
+        major, _, minor = device.partition(":")
+        try:
+            numbers = int(major, 16), int(minor, 16), inode
+            request = REQUEST.pack(OPEN, *numbers, 0, 0) + os.fsencode(path)
+        except (ValueError, struct.error) as error:
+            raise FileNotRead(f"no such device or inode: {device} {inode}") from error
+        reply, received = self._ask(device, request, None)
+        if reply[0] or len(received) != 1:
+            for descriptor in received:
+                os.close(descriptor)
+            raise FileNotRead(_why(reply[0]))
+        return OpenedFile(received[0], reply[2:])
+
+    def read(self, device: str, handle: int, descriptor: int, size: int, at: int) -> bytes:
+        """Up to `size` bytes from `at` on of an opened file, fewer where it ends. `handle` names it for ever. FileNotRead."""
+        if not 0 <= at < _END - size:
+            raise FileNotRead("an absurd place in it")
+        data = bytearray()
+        while len(data) < size:
+            request = REQUEST.pack(READ, 0, 0, handle, at + len(data), min(size - len(data), MEMORY_BYTES))
+            reply, _ = self._ask(device, request, descriptor, data)
+            if reply[0]:
+                raise FileNotRead(_why(reply[0]))
+            if not reply[1]:
+                break
+        return bytes(data)
+
+    def _ask(
+        self, device: str, request: bytes, descriptor: int | None, into: bytearray | None = None
+    ) -> tuple[tuple[int, ...], list[int]]:
+        """The child's answer; bytes that it has read are added to `into`. What it has not yet open is handed to it."""
+        with self._lock:
+            if device in self._hung:
+                raise FileNotRead("its file system does not answer")
+            if len(self._hung) >= MOST_HANGS and device not in self._answered:
+                raise FileNotRead("too many file systems do not answer")
+            try:
+                self._child = self._child or self._start()
+                answer = self._child.ask(request)
+                if answer[0][0] == errno.EBADF and descriptor is not None:
+                    answer = self._child.ask(request, descriptor)
+            except TimeoutError as error:
+                self._hung.add(device)
+                self._give_up()
+                raise FileNotRead(f"its file system did not answer for {DEADLINE_S:g} s") from error
+            except OSError as error:
+                self._give_up()
+                raise FileNotRead(f"the child that reads files has ended: {error.strerror or error}") from error
+            self._answered.add(device)
+            if into is not None:
+                into += self._child.memory[: min(answer[0][1], MEMORY_BYTES)]
+            return answer
+
+    def _start(self) -> _Child:
+        for pid in tuple(self._given_up):
+            try:
+                if os.waitpid(pid, os.WNOHANG)[0]:
+                    self._given_up.remove(pid)
+            except ChildProcessError:
+                self._given_up.remove(pid)
+        return _Child()
+
+    def _give_up(self) -> None:
+        if self._child is not None:
+            self._given_up.append(self._child.pid)
+            self._child.end(kill=True)
+            self._child = None
+
+    def close(self) -> None:
+        """Let the child end; another is started when one is wanted. What hung may be asked again."""
+        with self._lock:
+            if self._child is not None:
+                self._child.end(kill=False)
+                self._child = None
+            self._hung.clear()
+            self._answered.clear()
+
+
+def _why(code: int) -> str:
+    if code == errno.ESTALE:
+        return "another file is mapped there now"
+    if code == errno.EINVAL:
+        return "not a regular file"
+    return os.strerror(code).lower()
+
+
+READER = FileReader()
+atexit.register(READER.close)
