@@ -17,7 +17,7 @@ from rankscope.observer.census.found import FoundRank, RankCensus
 from rankscope.observer.census.ranks import find_ranks
 from rankscope.observer.finish.changes import with_changes
 from rankscope.observer.finish.windows import close_windows
-from rankscope.observer.live import observation
+from rankscope.observer.live import limits, observation
 from rankscope.observer.live.observation import Progress
 from rankscope.observer.window.folder import Window, prepare_place, write_window
 from rankscope.observer.window.jobs import matching, names
@@ -62,6 +62,7 @@ def record(options: RecordOptions, progress: Progress = lambda _: None) -> list[
         prepare_place(options.out)  # a full disk is better known before the window than after it
     here = find_ranks(options.root)
     ranks = choose(here, options)
+    limits.take_place(options.root)
     progress(f"{len(ranks)} ranks found; loading kernel probes")
     running = observation.begin(ranks, hz=options.hz, root=options.root, verbose=options.verbose)
     try:

@@ -23,7 +23,7 @@ from rankscope.observer.tables.rank import RankWindow, find_rank, side_patterns,
 from rankscope.observer.tables.raw import RawProcess
 from rankscope.observer.thread.patterns import MeasuredPattern
 from rankscope.observer.window.folder import Window
-from rankscope.observer.window.manifest import Loss, Manifest
+from rankscope.observer.window.manifest import Manifest
 from rankscope.observer.window.rows import CollectiveRow, CounterRow, FlowRow, PatternRow, PauseRow, RankRow, StepRow
 from rankscope.observer.window.schema import WINDOW_SCHEMA
 from rankscope.observer.window.stacks import StackTree
@@ -112,9 +112,6 @@ def _job_window(
 
 
 def _manifest(running: Observation, job: str, last: LastReadings, start: float, notes: tuple[str, ...]) -> Manifest:
-    losses = list(running.probes.losses())
-    if running.lost_stacks:
-        losses.append(Loss("observer", "stacks_not_named", running.lost_stacks))
     return Manifest(
         schema=WINDOW_SCHEMA,
         host=host_name(running.root),
@@ -123,7 +120,7 @@ def _manifest(running: Observation, job: str, last: LastReadings, start: float, 
         jobs=(job,),
         version=importlib.metadata.version("rankscope"),
         notes=notes,
-        losses=tuple(losses),
+        losses=(*running.probes.losses(), *running.losses()),
         costs=last.costs,
         sampling_hz=float(last.hz),
     )
@@ -151,12 +148,23 @@ def _add_rank(
     tables.counters += helper_rows(running, rank, last, before)
 
 
+def _over_budget(running: Observation) -> list[str]:
+    """What was let go for want of room, in words."""
+    said = []
+    if running.lost_events:
+        said.append("the window ended early: the observer may hold no more events than it has; record a shorter one")
+    if running.lost_processes:
+        said.append(f"{len(running.lost_processes)} processes of ranks were not watched: there were too many")
+    return said
+
+
 def _notes(running: Observation, notes: Sequence[str], pids: frozenset[int]) -> tuple[str, ...]:
     """What could not be seen of the ranks with these pids, each once."""
     fallback = running.fallback.notes if running.fallback else []
     said = [
         *running.notes,
         *notes,
+        *_over_budget(running),
         *fallback,
         *running.probes.notes,
         *running.probes.calls.notes,

@@ -30,6 +30,12 @@ _WALK = Path(__file__).resolve().parents[2] / "unwinder" / "walk"
 _RING_PAGES = 512  # for up to 8 ranks (probes/bpf/common.bpf.h)
 _MOST_RING_PAGES = 8192  # 32 MiB
 _PAGE_BYTES = 4096
+_MOST_ENTRIES = 1 << 18  # of a map: 40 MB in the kernel for the largest entries
+# What the C says.
+_USUAL_ENTRIES = {
+    "rs_targets": 1024, "rs_interpreters": 1024, "rs_gils": 1024, "rs_pythreads": 8192, "rs_call_sums": 8192,
+    "rs_file_sums": 8192, "rs_calls": 8192, "rs_threads": 32768, "rs_file_entries": 32768,
+}  # fmt: skip
 
 
 @dataclass(slots=True)
@@ -121,10 +127,12 @@ def in_initial_pid_namespace(root: Path = Path("/")) -> bool:
         return True
 
 
-def load(*, hz: int, ranks: int = 1, root: Path = Path("/"), verbose: bool = False) -> KernelProbes:
+def load(
+    *, hz: int, ranks: int = 1, processes: int = 0, threads: int = 0, root: Path = Path("/"), verbose: bool = False
+) -> KernelProbes:
     """Load and attach everything that this kernel allows. Raises what rankscope.probes.bpf.loader.load raises.
 
-    The ring has room for the events of so many `ranks`.
+    The ring has room for the events of so many `ranks`, the maps for their `processes` (workers too) and `threads`.
     """
     if not in_initial_pid_namespace(root):
         raise BpfUnavailable(
@@ -136,7 +144,7 @@ def load(*, hz: int, ranks: int = 1, root: Path = Path("/"), verbose: bool = Fal
         defines=programs.defines,
         folders=(_WALK,),
         epilogue=programs.epilogue,
-        entries={"rs_events": ring_bytes},
+        entries={"rs_events": ring_bytes, **map_sizes(processes, threads)},
         root=root,
         verbose=verbose,
     )
@@ -160,6 +168,19 @@ class _Programs:
     epilogue: str
     tracepoints: tuple[Tracepoint, ...]
     notes: tuple[str, ...] = ()
+
+
+def map_sizes(processes: int, threads: int) -> dict[str, int]:
+    """Entries of the maps that a host with so many processes and threads of ranks needs, where what the C says does not do.
+
+    Twice what the census found, as workers come and go and threads are started.
+    """
+    found = {
+        "rs_targets": processes, "rs_interpreters": processes, "rs_gils": processes, "rs_pythreads": 8 * processes,
+        "rs_call_sums": 8 * processes, "rs_file_sums": 8 * processes, "rs_calls": 4 * processes,
+        "rs_threads": threads, "rs_file_entries": threads,
+    }  # fmt: skip
+    return {name: min(2 * count, _MOST_ENTRIES) for name, count in found.items() if 2 * count > _USUAL_ENTRIES[name]}
 
 
 def ring_pages(ranks: int) -> int:

@@ -13,14 +13,14 @@ import numpy as np
 
 from rankscope.observer.census.found import FoundRank
 from rankscope.observer.census.workers import FEEDING, is_compiler
-from rankscope.observer.live import kernel_probes, process_watch
+from rankscope.observer.live import kernel_probes, limits, process_watch
 from rankscope.observer.live.fallback import Fallback
 from rankscope.observer.live.gauges import Gauges
 from rankscope.observer.live.kernel_probes import KernelProbes
 from rankscope.observer.live.process_watch import LOADER, TRAINING, ProcessWatch
 from rankscope.observer.live.samplers import Hardware
 from rankscope.observer.thread.functions import StackName
-from rankscope.observer.window.manifest import ProbeCost
+from rankscope.observer.window.manifest import Loss, ProbeCost
 from rankscope.probes.bpf import ring
 from rankscope.probes.bpf.ring import Events
 from rankscope.probes.calls.launches import LaunchCount
@@ -66,11 +66,17 @@ class Observation:
     stacks: dict[int, StackName] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     lost_stacks: int = 0
+    lost_events: int = 0
+    held_events: int = 0
+    lost_processes: set[int] = field(default_factory=set)
     fallback: Fallback | None = None
     _due: dict[str, float] = field(default_factory=dict)
 
     def run_until(self, end: float, progress: Progress | None = None) -> None:
-        """Observe until `end`, seconds of CLOCK_MONOTONIC: whoever sets the clock makes no window longer or shorter."""
+        """Observe until `end`, or until there is no room for more.
+
+        Seconds of CLOCK_MONOTONIC: whoever sets the clock makes no window longer or shorter.
+        """
         with _going_first():
             self._run_until(end, progress)
 
@@ -84,7 +90,7 @@ class Observation:
                 self.flows.sample()
             if progress is not None and self._is_due("say", now, _SAY_EVERY_S):
                 progress(f"observing, {max(end - now, 0):.0f} s to go")
-            if now >= end:
+            if now >= end or self.lost_events:  # a window with a hole would tell of ranks that do nothing
                 return
             time.sleep(min(_DRAIN_EVERY_S, end - now))
 
@@ -99,6 +105,7 @@ class Observation:
         events = self.probes.events.drain()
         if not len(events):
             return
+        events = self._within_budget(events)
         self.batches.append(events)
         called = events["type"] == ring.CALL  # its `stack` is a communicator or a stream
         identities = np.where(called, events["ready_ns"], events["stack"])
@@ -106,9 +113,32 @@ class Observation:
         for identity, at in zip(fresh.tolist(), first.tolist(), strict=True):
             self.name_stack(identity, int(events["tgid"][at]))
 
+    def _within_budget(self, events: Events) -> Events:
+        """What there is room for; that a process ended is always kept. With the first that is not kept the window ends."""
+        fits = not self.lost_events and limits.resident_bytes() < limits.RESIDENT_BYTES
+        room = max(limits.EVENTS - self.held_events, 0) if fits else 0
+        kept = events
+        if len(events) > room:
+            kept = events[(np.arange(len(events)) < room) | (events["type"] == ring.EXIT)]
+            self.lost_events += len(events) - len(kept)
+        self.held_events += len(kept)
+        return kept
+
+    def losses(self) -> tuple[Loss, ...]:
+        """What this process has let go, those above zero."""
+        counted = {
+            "stacks_not_named": self.lost_stacks,
+            "events_over_budget": self.lost_events,
+            "processes_over_budget": len(self.lost_processes),
+        }
+        return tuple(Loss("observer", name, count) for name, count in counted.items() if count)
+
     def name_stack(self, identity: int, tgid: int) -> None:
         """Words for one stack, once."""
         if not identity or identity in self.stacks:
+            return
+        if len(self.stacks) >= limits.STACKS:
+            self.lost_stacks += 1
             return
         raw = self.probes.stack(identity)
         process = self.processes.get(tgid)
@@ -120,13 +150,21 @@ class Observation:
     def refresh(self) -> None:
         """Threads and loader workers come and go; a probe that fires too often is let go."""
         for process in self.processes.values():
+            if process.gone:
+                process.forget()  # what it left in the ring has been put into words since
             process.refresh(self.probes)
         for rank in self.ranks:
             for child in children(rank.pid, self.root):
-                if child not in self.processes and feeds(child, self.root):
-                    worker = process_watch.watch(child, rank.pid, LOADER, self.probes, self.root)
-                    self.processes[child] = worker
+                known = self.processes.get(child)
+                if (known is None or known.gone) and feeds(child, self.root):
+                    self._watch_worker(child, rank.pid)
         self.probes.calls.enforce_budget(len(self.ranks))
+
+    def _watch_worker(self, pid: int, owner: int) -> None:
+        if pid not in self.processes and len(self.processes) >= limits.PROCESSES:
+            self.lost_processes.add(pid)
+            return
+        self.processes[pid] = process_watch.watch(pid, owner, LOADER, self.probes, self.root)
 
     def totals(self) -> Totals:
         """The growing sums as they stand now."""
@@ -185,7 +223,11 @@ def begin(ranks: Sequence[FoundRank], *, hz: int, root: Path = Path("/"), verbos
         hardware = Hardware(ranks, root)
         undo.callback(hardware.close)
         hardware.listen()
-        probes = kernel_probes.load(hz=hz, ranks=len(ranks), root=root, verbose=verbose)
+        everybody = [*pids, *(worker.pid for rank in ranks for worker in rank.workers)]
+        threads = sum(_threads(pid, root) for pid in everybody)
+        probes = kernel_probes.load(
+            hz=hz, ranks=len(ranks), processes=len(everybody), threads=threads, root=root, verbose=verbose
+        )
         undo.callback(probes.close)
         probes.calls.watch(pids, root)
         processes: dict[int, ProcessWatch] = {}
@@ -200,6 +242,13 @@ def begin(ranks: Sequence[FoundRank], *, hz: int, root: Path = Path("/"), verbos
         observation = Observation(ranks, probes, processes, Gauges(pids, root), flows, root, hardware)
         undo.pop_all()  # it closes all of it from now on
     return observation
+
+
+def _threads(pid: int, root: Path) -> int:
+    try:
+        return len(procfs.threads(pid, root))
+    except OSError:
+        return 0
 
 
 def feeds(pid: int, root: Path) -> bool:

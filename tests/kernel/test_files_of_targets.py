@@ -67,8 +67,8 @@ def library(tmp_path: Path) -> Path:
 
 
 def _go(process: subprocess.Popen[str], module: Module) -> int:
-    events = ring.Ring(module.bpf["rs_events"].map_fd, RING_PAGES * 4096)
-    module.bpf["rs_targets"][ctypes.c_uint32(process.pid)] = ctypes.c_uint32(1)
+    events = ring.Ring(module.maps["rs_events"].map_fd, RING_PAGES * 4096)
+    module.maps["rs_targets"][ctypes.c_uint32(process.pid)] = ctypes.c_uint32(1)
     process.communicate("go\n\n", timeout=60)
     drained = events.drain()
     events.close()

@@ -12,9 +12,6 @@
 #include "walk.bpf.h"
 
 #define RS_HAVE_UNWINDER 1
-#ifndef RS_MAX_PYTHREADS
-#define RS_MAX_PYTHREADS 8192 /* 8 for each process that may be watched: a rank has 5-15, a worker 2-4 */
-#endif
 #ifndef RS_MAX_STACKS
 #define RS_MAX_STACKS 4096 /* distinct (code, line) stacks; a DDP job has 50-500, the least recently seen ones go: 8.4 MB */
 #endif
@@ -24,7 +21,7 @@ struct rs_pythread {
 	u64 tstate;
 	u64 expected;
 };
-BPF_HASH(rs_pythreads, u32, struct rs_pythread, RS_MAX_PYTHREADS);
+BPF_HASH(rs_pythreads, u32, struct rs_pythread, 8192); /* 8 for each process: a rank has 5-15, a worker 2-4 */
 BPF_HASH(rs_interpreters, u32, struct rs_offsets, RS_MAX_PROCESSES);
 BPF_TABLE("lru_hash", u64, struct rs_stack, rs_stacks, RS_MAX_STACKS);
 
