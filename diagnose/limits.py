@@ -19,6 +19,7 @@ SCALE_FLOOR_FEW = 0.02  # of the step, with one or two peers
 # Rare episodes: a step in which a rank is suddenly slower by this share of a step, and how many of them are no accident.
 EPISODE_SHARE = 0.25
 EPISODES_LEAST = 3
+EPISODES_COST = 0.01  # of the step on average, in timings; where hosts are observed their own noise costs as much
 
 # A moving imbalance: what an even share of the work would save, of the step, where only the correlation of sampled functions
 # tells it from noise (else the effect floor is enough); and how much of the lateness must be work.

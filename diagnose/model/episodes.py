@@ -1,6 +1,7 @@
 """Rare episodes: steps in which one rank is suddenly slow. No robust mean over steps shows them; the tail does.
 
-An episode of rank r is a step s with d(r,s) = own(r,s) - median over peers >= max(a quarter of a step, 4 robust_sd of d(r,·)).
+An episode of rank r is a run of steps s with d(r,s) = own(r,s) - median over peers >= max(a quarter of a step, 4 robust_sd of d(r,·)),
+which goes on while d is half of that: steps in a row have one reason.
 If accidents fall on ranks by chance, each of the E episodes falls on r with probability 1 / R. Rank r is a suspect if
 
 2 R · P(Binomial(E, 1/R) >= E(r)) · rhythm(r) <= 1 %,  E(r) >= 3, at most half of the steps are episodes,
@@ -52,25 +53,37 @@ def find_episodes(own: Floats, roles: Ints, step_s: float, floor_s: Floats, skip
     longest = float(gap_of_all.max()) if gap_of_all.size else 0.0
     found: dict[int, Episodes] = {}
     for share in (0.0, _OF_LONGEST):
-        sudden = gap >= np.maximum(least, share * longest)
+        enough = np.maximum(least, share * longest)
+        sudden = gap >= enough
         sudden[skip] = False
-        for each in _oftener_than_chance(own, gap, sudden, floor_s):
+        begins = _first_of_runs(sudden, gap >= 0.5 * enough)
+        for each in _oftener_than_chance(own, gap, sudden, begins, floor_s):
             if each.row not in found or each.lost_s > found[each.row].lost_s:
                 found[each.row] = each
     yield from sorted(found.values(), key=lambda each: -each.lost_s)[: limits.SUSPECTS_EXAMINED]
 
 
-def _oftener_than_chance(own: Floats, gap: Floats, sudden: Bools, floor_s: Floats) -> Iterator[Episodes]:
+def _first_of_runs(sudden: Bools, going_on: Bools) -> Bools:
+    """The first sudden step of each run of steps that go on."""
+    first = np.zeros_like(sudden)
+    for row in np.flatnonzero(sudden.any(axis=1)):
+        run = np.cumsum(~going_on[row])  # equal within a run
+        at = np.flatnonzero(sudden[row])
+        first[row, at[np.unique(run[at], return_index=True)[1]]] = True
+    return first
+
+
+def _oftener_than_chance(own: Floats, gap: Floats, sudden: Bools, begins: Bools, floor_s: Floats) -> Iterator[Episodes]:
     ranks, steps = own.shape
-    count = sudden.sum(axis=1)
+    count = begins.sum(axis=1)
     total = int(count.sum())
-    often = np.flatnonzero((count >= limits.EPISODES_LEAST) & (count <= 0.5 * steps))
+    often = np.flatnonzero((count >= limits.EPISODES_LEAST) & (sudden.sum(axis=1) <= 0.5 * steps))
     if not len(often):
         return
     from scipy.special import bdtrc  # P(Binomial > count); a sixth of a second to load
 
     for row in often:
-        period, by_chance = _rhythm(np.flatnonzero(sudden[row]))
+        period, by_chance = _rhythm(np.flatnonzero(begins[row]))
         chance = min(2 * ranks * float(bdtrc(count[row] - 1, total, 1 / ranks)) * by_chance, 1.0)
         if chance > limits.FALSE_DISCOVERY_RATE:
             continue

@@ -230,7 +230,8 @@ def _rare(fleet: Fleet, scene: Scene, skip: Ints) -> list[Episodes]:
     """Of the part that is judged, and of the whole window: what is rare may be older than a small change of level."""
     found: dict[int, Episodes] = {}
     parts = [scene.own] if scene.own.shape == fleet.steps.own_s.shape else [scene.own, fleet.steps.own_s]
+    floor_s = np.full(len(scene.own), limits.EPISODES_COST * scene.step_s) if fleet.timed else scene.differences.floor_s
     for own in parts:
-        for each in find_episodes(own, scene.roles, scene.step_s, scene.differences.floor_s, skip):
+        for each in find_episodes(own, scene.roles, scene.step_s, floor_s, skip):
             found.setdefault(each.row, each)
     return list(found.values())

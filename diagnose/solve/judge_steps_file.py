@@ -1,7 +1,8 @@
 """The verdict on a file of timings: as on one window, and where nobody stands out in it, as on two.
 
 Where all ranks became slower, the steps before the change are the baseline of those after it (of a steady growth: the first half that
-of the second). Where they did not, some rank may have, which in a large fleet shows in no step time: the later half is judged alone.
+of the second). Where they did not, some rank may have for a while, which the whole does not show: the stretch of steps in which one rank is
+slower than in the rest is judged alone (stats/scan.py).
 Observed windows hold the functions of the window as a whole: there another window must say what was before (`--baseline`).
 """
 
@@ -14,17 +15,17 @@ import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.fleet.timings.from_steps_file import fleet_of, split, with_untimed
+from rankscope.diagnose.fleet.roles import roles
+from rankscope.diagnose.fleet.timings.from_steps_file import between, fleet_of, split, with_untimed
 from rankscope.diagnose.fleet.timings.steps_file import Timings, read_timings
 from rankscope.diagnose.past.baseline import reference_of
 from rankscope.diagnose.solve.judge import judge
 from rankscope.diagnose.stats.rhythm import find_growth
-from rankscope.diagnose.stats.robust import nan_median
+from rankscope.diagnose.stats.robust import nan_median, peers_median
+from rankscope.diagnose.stats.scan import strongest_stretch
 from rankscope.diagnose.text import clean
 from rankscope.diagnose.verdict.contract import Baseline, Verdict
 from rankscope.diagnose.verdict.note import Note, NoteCode
-
-_HALVED_LEAST = 40  # steps: with ten in a half, accidents of a large fleet are taken for a rank's own
 
 
 def judge_file(path: Path) -> Verdict:
@@ -38,36 +39,53 @@ def judge_timings(timings: Timings, job: str) -> Verdict:
     verdict = judge(fleet)
     if verdict.status == "fault":
         return verdict
-    if (more := with_untimed(timings, fleet)) is not None:
-        # Own time explains nothing: who is waited for all the same? (fleet/not_timed.py)
-        waited_for = judge(fleet_of(more, job))
-        if waited_for.status == "fault":
-            return waited_for
+    changed = _after_change(timings, fleet, verdict)
+    if changed is not None:
+        return changed
+    verdict = _stretch(timings, fleet, verdict)
+    if not verdict.suspects and (more := with_untimed(timings, fleet)) is not None:
+        # Own time explains nothing: who is waited for all the same? (fleet/timings/not_timed.py)
+        waited_for = fleet_of(more, job)
+        verdict = next(
+            (one for one in (judge(waited_for), _stretch(more, waited_for, verdict)) if one.status == "fault"), verdict
+        )
+    return verdict
+
+
+def _after_change(timings: Timings, fleet: Fleet, verdict: Verdict) -> Verdict | None:
+    """The verdict on the steps after a change for the worse, beside those before; None where there was none, or it tells nothing."""
     if not (column := _changed_at(fleet)):
-        return _later_half(timings, fleet, verdict)
+        return None
     # What looks like an uneven design was perhaps not so before the change.
-    before, after = (fleet_of(part, job) for part in split(timings, column))
+    before, after = (fleet_of(part, fleet.job) for part in split(timings, column))
     if min(before.steps.count, after.steps.count) < limits.STEPS_LEAST:
-        return verdict
+        return None
     about = Baseline(1, len(before.ranks), before.start, before.start, None, "earlier steps of the file")
     later = judge(after, reference_of([before], about))
     # Longer, but all functions alike: their input may be.
     clear = any(suspect.function is not None or suspect.component == "network" for suspect in later.suspects)
     if not clear or (verdict.suspects and later.status != "fault"):
-        return verdict
+        return None
     notes = [note for note in verdict.notes if note.code is not NoteCode.NOBODY]
     return replace(later, notes=tuple(dict.fromkeys((*notes, *later.notes))))
 
 
-def _later_half(timings: Timings, fleet: Fleet, verdict: Verdict) -> Verdict:
-    """The verdict on the later half alone where it accuses somebody, else that on the whole."""
-    if verdict.suspects or fleet.steps.count < _HALVED_LEAST:
+def _stretch(timings: Timings, fleet: Fleet, verdict: Verdict) -> Verdict:
+    """The verdict on the stretch of steps in which one rank is slower than in the rest, where it accuses somebody."""
+    if verdict.suspects:
         return verdict
-    later = judge(fleet_of(split(timings, fleet.steps.count // 2)[1], fleet.job))
-    if later.status != "fault":
+    role = roles(fleet)
+    step_s = float(np.nanmedian(fleet.steps.seconds)) if fleet.steps.count else 0.0
+    gap = fleet.steps.own_s - peers_median(fleet.steps.own_s, role)
+    known = np.isfinite(gap).any(axis=1)
+    found = strongest_stretch(gap[known], limits.SCALE_FLOOR * step_s, limits.EFFECT_SHARE * step_s)
+    if found is None or found.strength < limits.SCORE_LEAST:
         return verdict
-    text = f"only in the later half of the {fleet.steps.count} steps: it is judged"
-    return replace(later, notes=(*later.notes, Note(NoteCode.LATER_HALF, text)))
+    inside = judge(fleet_of(between(timings, found.begin, found.end), fleet.job))
+    if inside.status != "fault":
+        return verdict
+    text = f"only in {found.end - found.begin} of the {fleet.steps.count} steps, from the {found.begin + 1}th on: these are judged"
+    return replace(inside, notes=(*inside.notes, Note(NoteCode.STRETCH, text)))
 
 
 def _changed_at(fleet: Fleet) -> int:

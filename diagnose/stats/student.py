@@ -27,3 +27,10 @@ def chance(z: Floats, freedom: Floats) -> Floats:
     from scipy.special import stdtr  # a quarter of a second to load: only where somebody is odd
 
     return np.asarray(stdtr(np.clip(freedom, 1.0, _MOST), -z), dtype=np.float64)
+
+
+def nats_of_normal(z: float) -> float:
+    """-ln P(N >= z) of the standard normal distribution."""
+    from scipy.special import log_ndtr
+
+    return float(-log_ndtr(-z))

@@ -48,7 +48,7 @@ class NoteCode(str, Enum):
     DESIGNED = "designed"  # so already in the baseline
     OWN_PAST = "own-past"
     MAJORITY = "majority"
-    LATER_HALF = "later-half"
+    STRETCH = "stretch"  # a part of the steps alone is judged
     # How the steps run.
     STEPS_DRIFT = "steps-drift"
     STEPS_CHANGED = "steps-changed"

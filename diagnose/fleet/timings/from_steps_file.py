@@ -114,6 +114,14 @@ def split(timings: Timings, column: int) -> tuple[Timings, Timings]:
     return _only(timings, ~late), _only(timings, late)
 
 
+def between(timings: Timings, begin: int, end: int) -> Timings:
+    """The timings of columns begin..end (the end left out) of their fleet."""
+    numbers, row = np.unique(timings.rank, return_inverse=True)
+    labels, _ = _steps_of(timings, row, len(numbers), [])
+    inside = (timings.step >= labels[begin]) & (timings.step <= labels[end - 1])
+    return _only(timings, inside)
+
+
 def _only(timings: Timings, rows: Bools) -> Timings:
     def chosen(labels: Labels) -> Labels:
         return Labels(labels.codes[rows], labels.values)

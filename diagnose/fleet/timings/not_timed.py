@@ -3,20 +3,20 @@
 U(r,s)    = T(s) - own(r,s) - wait(r,s)                    T: length of the step, the median over ranks of own + wait
 more(r,s) = U(r,s) - median over the peers of r of U(·,s)  what all ranks of a role do untimed is no difference
 
-If more is a tenth of the step on average on some rank, and its peers stay in collectives longer than it does by half of that at least,
-U(r,s) - least U of its role in the step counts as own time of every rank, as the function `not timed`: who is late by accident now
-and then is seen as that. Where nobody timed any waiting, what is not timed is taken for waiting.
+If more is 1 % of the step on average on some rank, and its peers stay in collectives longer than it does by half of that at least,
+U(r,s) - least U of its role in the step counts as own time of every rank, as the function `not timed`: whether somebody is late by it
+more than by accident is judged as of any other function. Where nobody timed any waiting, what is not timed is taken for waiting.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from rankscope.diagnose.stats.robust import nan_median, peers_median, trimmed_mean
+from rankscope.diagnose.stats.robust import nan_median, peers_median
 from rankscope.probes.arrays import Floats, Ints
 
 NAME = "not timed"
-_LEAST = 0.10  # of the step
+_LEAST = 0.01  # of the step
 _WAITED = 0.5
 
 
@@ -28,12 +28,18 @@ def not_timed(own: Floats, wait: Floats, roles: Ints) -> Floats:
     step = nan_median(own + wait, 0)
     untimed = step - own - wait
     more = untimed - peers_median(untimed, roles)
-    level, waited = trimmed_mean(more), trimmed_mean(peers_median(wait, roles) - wait)
+    level, waited = _mean(more), _mean(peers_median(wait, roles) - wait)
     found = (level >= _LEAST * float(np.nanmedian(step))) & (waited >= _WAITED * level)
     for role in np.unique(roles[found]):
         members = np.flatnonzero(roles == role)
         nothing[members] = np.nan_to_num(untimed[members] - _least(untimed[members]))
     return nothing
+
+
+def _mean(values: Floats) -> Floats:
+    """Of each row, rare steps and all; 0 where nothing is known."""
+    known = np.isfinite(values)
+    return np.asarray(np.nan_to_num(values).sum(axis=1) / np.maximum(known.sum(axis=1), 1), dtype=np.float64)
 
 
 def _least(values: Floats) -> Floats:
