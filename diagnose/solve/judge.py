@@ -42,6 +42,7 @@ from rankscope.diagnose.solve.enough import cannot_judge, short_of_steps
 from rankscope.diagnose.solve.nobody import nobody
 from rankscope.diagnose.solve.odd_ranks import OddRanks, find_odd_ranks
 from rankscope.diagnose.solve.prepare import prepare
+from rankscope.diagnose.solve.stretch import stretch_suspects
 from rankscope.diagnose.stats.robust import nan_median
 from rankscope.diagnose.text import rank_list, seconds
 from rankscope.diagnose.verdict.contract import StepSeconds, Suspect, Verdict
@@ -146,6 +147,9 @@ def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, dr
     notes += more
     if reference is not None and all(suspect.cause in DESIGNED for suspect in suspects):
         suspects, more = _against_baseline(fleet, reference, scene, suspects)
+        notes += more
+    if not suspects and not fleet.timed and reference is None:
+        suspects, more, scene = stretch_suspects(fleet, scene, per_step)
         notes += more
     suspects = [replace(suspect, confidence=calibrate(suspect.confidence)) for suspect in suspects]
     # What is somebody's fault comes first, whatever is heavier by design.

@@ -20,12 +20,12 @@ from rankscope.diagnose.fleet.timings.from_steps_file import between, fleet_of, 
 from rankscope.diagnose.fleet.timings.steps_file import Timings, read_timings
 from rankscope.diagnose.past.baseline import reference_of
 from rankscope.diagnose.solve.judge import judge
+from rankscope.diagnose.solve.stretch import about, find_stretch
 from rankscope.diagnose.stats.rhythm import find_growth
-from rankscope.diagnose.stats.robust import nan_median, peers_median
-from rankscope.diagnose.stats.scan import strongest_stretch
+from rankscope.diagnose.stats.robust import nan_median
 from rankscope.diagnose.text import clean
 from rankscope.diagnose.verdict.contract import Baseline, Verdict
-from rankscope.diagnose.verdict.note import Note, NoteCode
+from rankscope.diagnose.verdict.note import NoteCode
 
 
 def judge_file(path: Path) -> Verdict:
@@ -60,8 +60,8 @@ def _after_change(timings: Timings, fleet: Fleet, verdict: Verdict) -> Verdict |
     before, after = (fleet_of(part, fleet.job) for part in split(timings, column))
     if min(before.steps.count, after.steps.count) < limits.STEPS_LEAST:
         return None
-    about = Baseline(1, len(before.ranks), before.start, before.start, None, "earlier steps of the file")
-    later = judge(after, reference_of([before], about))
+    earlier = Baseline(1, len(before.ranks), before.start, before.start, None, "earlier steps of the file")
+    later = judge(after, reference_of([before], earlier))
     # Longer, but all functions alike: their input may be.
     clear = any(suspect.function is not None or suspect.component == "network" for suspect in later.suspects)
     if not clear or (verdict.suspects and later.status != "fault"):
@@ -74,18 +74,13 @@ def _stretch(timings: Timings, fleet: Fleet, verdict: Verdict) -> Verdict:
     """The verdict on the stretch of steps in which one rank is slower than in the rest, where it accuses somebody."""
     if verdict.suspects:
         return verdict
-    role = roles(fleet)
-    step_s = float(np.nanmedian(fleet.steps.seconds)) if fleet.steps.count else 0.0
-    gap = fleet.steps.own_s - peers_median(fleet.steps.own_s, role)
-    known = np.isfinite(gap).any(axis=1)
-    found = strongest_stretch(gap[known], limits.SCALE_FLOOR * step_s, limits.EFFECT_SHARE * step_s)
-    if found is None or found.strength < limits.SCORE_LEAST:
+    found = find_stretch(fleet, roles(fleet))
+    if found is None:
         return verdict
     inside = judge(fleet_of(between(timings, found.begin, found.end), fleet.job))
     if inside.status != "fault":
         return verdict
-    text = f"only in {found.end - found.begin} of the {fleet.steps.count} steps, from the {found.begin + 1}th on: these are judged"
-    return replace(inside, notes=(*inside.notes, Note(NoteCode.STRETCH, text)))
+    return replace(inside, notes=(*inside.notes, about(found, fleet.steps.count)))
 
 
 def _changed_at(fleet: Fleet) -> int:

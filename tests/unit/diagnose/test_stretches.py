@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import builders
 import numpy as np
 import pyarrow as pa
 import pytest
+from builders import BUSY, Job, build, columns
 
 from rankscope.diagnose.fleet.timings.steps_file import check
+from rankscope.diagnose.solve.judge import diagnose
 from rankscope.diagnose.solve.judge_steps_file import judge_timings
 from rankscope.diagnose.stats.scan import strongest_stretch
 from rankscope.diagnose.verdict.contract import Verdict
 from rankscope.diagnose.verdict.note import NoteCode
+from rankscope.observer.window.folder import Window
 
 RANKS, STEPS, CULPRIT = 16, 300, 5
 
@@ -64,3 +68,37 @@ def test_a_stretch_is_found_where_it_was_put_and_one_stall_is_none() -> None:
     values[4, 60] += 100
     stall = strongest_stretch(values, 0.0, 0.5)
     assert stall is None or stall.strength < 5
+
+
+def for_a_while(job: Job, late_s: float, begin: int, length: int) -> Window:
+    """The job's only window, in which rank 2 is slower by `late_s` in some steps; the job gives it the mean of that in all."""
+    window = build(job)[0]
+    rows = window.steps.to_pylist()
+    mean = late_s * length / job.steps
+    for row in rows:
+        if row["rank"] == 2:
+            row["own_s"] += (late_s if begin <= row["step"] < begin + length else 0.0) - mean
+    for step in range(job.steps):
+        of_step = [row for row in rows if row["step"] == step]
+        ends = max(row["own_s"] for row in of_step) + job.transfer_s
+        for row in of_step:
+            row |= {"wait_s": ends - row["own_s"], "seconds": ends}
+    return columns(window, "steps", rows)
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("begin", [10, 90])
+def test_in_a_window_the_function_is_named_that_was_slow_for_a_while(begin: int, seed: int) -> None:
+    job = Job(ranks=4, steps=150, seed=seed, extra={2: [(BUSY, 0.07 * 30 / 150)]})
+    verdict = diagnose([for_a_while(job, 0.07, begin, 30)])
+    assert [(suspect.ranks, suspect.function and suspect.function.name) for suspect in verdict.suspects] == [
+        ((2,), "augment")
+    ], verdict.notes
+    assert verdict.suspects[0].lost_seconds_per_step == pytest.approx(0.07, rel=0.5)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_cpu_that_others_took_for_a_while_is_a_busy_host(seed: int) -> None:
+    mean = 0.07 * 30 / 150
+    job = builders.hogged(2, mean, ranks=4, steps=150, seed=seed)
+    assert diagnose([for_a_while(job, 0.07, 60, 30)]).suspects == ()

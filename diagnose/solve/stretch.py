@@ -1,0 +1,81 @@
+"""A rank that is slow for a while only: the stretch of steps in which it is slower than in the rest is judged alone.
+
+The stretch is the strongest of all ranks' excesses over their peers (stats/scan.py), at least as strong as any hypothesis must be. What
+functions and counters tell is of the whole window: the part of its excess that a function holds is the same in both.
+
+A CPU that others took for a while is what a busy host is, and no fault of the rank.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from rankscope.diagnose import limits
+from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.hypotheses.rank.suspects import rank_suspects
+from rankscope.diagnose.model import slots
+from rankscope.diagnose.model.excess import Differences, differences
+from rankscope.diagnose.model.scene import Scene
+from rankscope.diagnose.solve.odd_ranks import find_odd_ranks
+from rankscope.diagnose.stats.robust import peers_median, trimmed_mean
+from rankscope.diagnose.stats.scan import Stretch, strongest_stretch
+from rankscope.diagnose.verdict.contract import Suspect
+from rankscope.diagnose.verdict.note import Note, NoteCode
+from rankscope.probes.arrays import Bools, Floats, Ints
+
+
+def find_stretch(fleet: Fleet, role: Ints) -> Stretch | None:
+    """The stretch of steps in which some rank is slower than its peers, if there is one that is no accident."""
+    if not fleet.steps.count:
+        return None
+    step_s = float(np.nanmedian(fleet.steps.seconds))
+    gap = fleet.steps.own_s - peers_median(fleet.steps.own_s, role)
+    known = np.isfinite(gap).any(axis=1)
+    least_s = max(limits.EFFECT_SHARE * step_s, 0.0 if fleet.timed else limits.EFFECT_SECONDS)
+    found = strongest_stretch(gap[known], limits.SCALE_FLOOR * step_s, least_s)
+    return found if found is not None and found.strength >= limits.SCORE_LEAST else None
+
+
+def about(found: Stretch, steps: int) -> Note:
+    """Which steps are judged."""
+    text = f"only in {found.end - found.begin} of the {steps} steps, from the {found.begin + 1}th on: these are judged"
+    return Note(NoteCode.STRETCH, text)
+
+
+def stretch_suspects(fleet: Fleet, scene: Scene, per_step: Floats) -> tuple[list[Suspect], list[Note], Scene]:
+    """Suspects of the stretch, and the scene that it is; none where there is no stretch, or nothing tells why."""
+    found = find_stretch(fleet, scene.roles)
+    if found is None:
+        return [], [], scene
+    within = _narrowed(fleet, scene, per_step, found)
+    odd = find_odd_ranks(fleet, within)
+    suspects, notes = rank_suspects(fleet, odd.scene, odd.selection, odd.gained_s)
+    suspects = [suspect for suspect in suspects if (suspect.component, suspect.cause) != ("cpu", "contended")]
+    return (suspects, [about(found, fleet.steps.count), *notes], odd.scene) if suspects else ([], [], scene)
+
+
+def _narrowed(fleet: Fleet, scene: Scene, per_step: Floats, found: Stretch) -> Scene:
+    """The scene of these steps alone."""
+    steps, columns = fleet.steps, slice(found.begin, found.end)
+    inside = per_step[columns]
+    step_s = float(trimmed_mean(inside[np.isfinite(inside)][None, :])[0])
+    least_s = 0.0 if fleet.timed else limits.EFFECT_SECONDS
+
+    def compare(counted: Bools) -> Differences:
+        return differences(steps.own_s[:, : found.end], scene.roles, step_s, found.begin, least_s, False, counted)
+
+    stays = None if fleet.slots is None else replace(fleet.slots, stay_s=fleet.slots.stay_s[:, columns])
+    wait = steps.wait_s[:, columns]
+    return Scene(
+        own=steps.own_s[:, columns],
+        wait=wait,
+        roles=scene.roles,
+        step_s=step_s,
+        differences=compare(np.ones(len(scene.roles), dtype=bool)),
+        compare=compare,
+        onset=None,
+        busy_s=inside - slots.least_stay(wait, None, stays),
+        slots=stays,
+    )
