@@ -67,7 +67,7 @@ class StepTimes(L.Callback):
     def __init__(self, out: Path) -> None:
         self.out = out
 
-    def setup(self, trainer: L.Trainer, *_: object) -> None:
+    def setup(self, trainer: L.Trainer, *_: object, **__: object) -> None:
         knobs.follow(self.out, trainer.global_rank)
 
     def on_train_start(self, trainer: L.Trainer, *_: object) -> None:
