@@ -14,7 +14,9 @@ u  the function that is named: the lowest frame of the user's code (users_code.p
 c  named in place of u where u is a helper that is as fast as the peers' under other functions of the user's: u's nearest caller of
    the user's, if it holds as much and 80 % of its time is excess. A training loop is not blamed for what its helper does.
 
-The seconds told are those of the named function if its share is at least half of d's, else those of d.
+The seconds told are those of the named function if its share is at least half of d's, else those of d. Every part of the step grew
+alike, and nobody is named, where neither that function nor d has a share far above the whole step's: what a named function does besides,
+as on its peers, does not acquit it.
 """
 
 from __future__ import annotations
@@ -279,7 +281,7 @@ class Profiles:
         )
         return Located(
             self._function(int(found.frames[named])), float(found.over[told]), float(found.own[told]),
-            float(found.expected[told]), not (odd(told) or alone),
+            float(found.expected[told]), not (odd(told) or odd(deepest) or alone),
             None if named == deepest else self._function(int(found.frames[deepest])),
             tuple(reversed([name for name in calling if name != "<module>"][:_CALLERS_TOLD])), told != named,
         )  # fmt: skip

@@ -76,6 +76,26 @@ def test_a_function_of_the_library_is_blamed_on_the_user_code_that_calls_it() ->
     assert any("sort" in str(evidence.value) for evidence in suspect.evidence)
 
 
+@pytest.mark.parametrize("seed", [11, 13, 17])
+def test_what_no_peer_ever_calls_is_odd_however_much_else_its_caller_does_and_the_rank_loses(seed: int) -> None:
+    """The more a rank computes the longer it stands in the queue, and its function has ordinary work besides."""
+    library = builders.Work(
+        "python",
+        "sub",
+        0.0,
+        178,
+        "/usr/lib/python3.11/re/__init__.py",
+        frames=(StackFrame("augment", builders.TRAIN, 56),),
+    )
+    queued = builders.Work(
+        "sched", "ready", 0.0, 178, library.file, detail="queue", caller="sub", frames=library.frames
+    )
+    job = Job(ranks=3, seed=seed, extra={1: [(library, 0.13), (queued, 0.06)]})
+    suspect = first(diagnose(build(job)))
+    assert (suspect.component, suspect.cause, suspect.ranks) == ("python", "slow-function", (1,))
+    assert suspect.function is not None and suspect.function.name == "augment"
+
+
 def test_a_function_that_spends_its_time_in_two_helpers_is_named() -> None:
     helpers = [builders.Work("python", name, 0, line, frames=(StackFrame("augment", builders.TRAIN, 56),)) for name, line in
                (("flip", 200), ("crop", 210))]  # fmt: skip
