@@ -117,7 +117,7 @@ def _which(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--only", default="", metavar="TEXT", help="cases with this in archive/name, kind or job")
     parser.add_argument(
-        "--with", dest="by", default=TODAY, metavar="MODULE:FUNCTION", help=f"the diagnoser (default {TODAY})"
+        "--with", dest="diagnoser", default=TODAY, metavar="MODULE:FUNCTION", help=f"the diagnoser (default {TODAY})"
     )
     parser.add_argument("--processes", type=int, default=os.cpu_count() or 1, metavar="N", help="that judge")
 
@@ -197,7 +197,7 @@ def _judge(args: argparse.Namespace) -> int:
     with opened(archives(args.archives)) as corpus:
         wanted = chosen(corpus, args.only)
         began = time.monotonic()
-        with judges(corpus, args.processes, args.by) as judge:
+        with judges(corpus, args.processes, args.diagnoser) as judge:
             judged = list(zip(wanted, judge(wanted), strict=True))
         took = time.monotonic() - began
         whole = len(wanted) == len(corpus.cases)
@@ -224,7 +224,7 @@ def _left_out(args: argparse.Namespace) -> int:
     names = list(FITS) if args.fits == "all" else args.fits.split(",")
     if unknown := [name for name in names if name not in FITS]:
         raise LabError(f"no such fit: {', '.join(unknown)} (there are: {', '.join(FITS)})", exit_code=EXIT_USAGE)
-    with opened(archives(args.archives)) as corpus, judges(corpus, args.processes, args.by) as judge:
+    with opened(archives(args.archives)) as corpus, judges(corpus, args.processes, args.diagnoser) as judge:
         group = {"kind": lambda case: case.kind, "job": lambda case: case.job}[args.by]
         found = left_out.left_out(chosen(corpus, args.only), judge, [FITS[name] for name in names], group)
     print("\n".join(left_out.table(*found, group)))
@@ -239,9 +239,9 @@ def _move(args: argparse.Namespace) -> int:
         return 0
     factors = (1 + args.by, 1 - args.by)
     deadline = time.monotonic() + args.seconds if args.seconds else None
-    with opened(archives(args.archives)) as corpus, judges(corpus, args.processes, args.by) as judge:
+    with opened(archives(args.archives)) as corpus, judges(corpus, args.processes, args.diagnoser) as judge:
         wanted = chosen(corpus, args.only)[:: args.sample]
-        judged = f"{moved.of_cases(wanted)} by {args.by} {constants.code()}"
+        judged = f"{moved.of_cases(wanted)} by {args.diagnoser} {constants.code()}"
         found = moved.read(args.json, judged) if args.json else []
         done = {(one.key, one.factor) for one in found}
         left = [(one, factor) for one in known for factor in factors if (one.key, factor) not in done]

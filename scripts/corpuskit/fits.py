@@ -11,6 +11,11 @@ from collections.abc import Callable, Sequence
 from corpuskit.case import Case
 from corpuskit.judging import Judge
 from corpuskit.overrides import Overrides
+from labkit.verdicts import FIRST
+
+# Steps of the square root of two around today's.
+THRESHOLDS = (3.2, 4.5, 6.4, 9.0, 12.7, 18.0, 25.5)
+INNOCENT_ACCUSED = 0.01
 
 Fit = Callable[[Sequence[Case], Judge], Overrides]
 
@@ -25,4 +30,20 @@ def calibration(cases: Sequence[Case], judge: Judge) -> Overrides:
     return {"rankscope.diagnose.solve.calibration:POINTS": points}
 
 
-FITS: dict[str, Fit] = {"calibration": calibration}
+def score_threshold(cases: Sequence[Case], judge: Judge) -> Overrides:
+    """The score that admits a hypothesis: the one that names most culprits first, of those that accuse at most 1 % of the innocent.
+
+    Where several are as good the middle one, which is farthest from where it gets worse.
+    """
+    name = "rankscope.diagnose.limits:SCORE_LEAST"
+    innocent = [case for case in cases if not case.guilty]
+    guilty = [case for case in cases if case.guilty]
+    named: dict[float, int] = {}
+    for threshold in THRESHOLDS:
+        if sum(answer.accused for answer in judge(innocent, {name: threshold})) <= INNOCENT_ACCUSED * len(innocent):
+            named[threshold] = sum(answer.outcome == FIRST for answer in judge(guilty, {name: threshold}))
+    best = [threshold for threshold in named if named[threshold] == max(named.values())] or [THRESHOLDS[-1]]
+    return {name: best[len(best) // 2]}
+
+
+FITS: dict[str, Fit] = {"score": score_threshold, "calibration": calibration}

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
 
 from corpuskit import tables
 from corpuskit.case import STRONG, WEAK, Case
@@ -46,7 +48,17 @@ def left_out(
 
 
 def _fitted(cases: Sequence[Case], judge: Judge, fits: Sequence[Fit]) -> Overrides:
-    return {name: value for fit in fits for name, value in fit(cases, judge).items()}
+    """One after the other: a later one sees cases judged with what the earlier ones fitted."""
+    numbers: dict[str, Any] = {}
+    for fit in fits:
+        numbers |= fit(cases, partial(_judged_with, judge, dict(numbers)))
+    return numbers
+
+
+def _judged_with(
+    judge: Judge, fitted: Overrides, cases: Sequence[Case], numbers: Overrides | None = None
+) -> list[Answer]:
+    return judge(cases, {**fitted, **(numbers or {})})
 
 
 def table(together: Sequence[Judged], apart: Sequence[Judged], group: Callable[[Case], str]) -> Iterator[str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -9,11 +10,12 @@ from pathlib import Path
 import pytest
 from labcases import AUGMENT, HEALTHY, PYTHON, verdict
 
-from corpuskit import constants, left_out, moved, tables
+from corpuskit import constants, fits, left_out, moved, tables
 from corpuskit.archive import Corpus, archives, opened
 from corpuskit.case import Case
+from corpuskit.cli import main
 from corpuskit.constants import Constant
-from corpuskit.judging import Answer, Judges, answer, judges
+from corpuskit.judging import Answer, Judge, Judges, answer, judges
 from corpuskit.overrides import Overrides, replaced
 from labkit.machine.shell import LabError
 
@@ -74,6 +76,18 @@ def test_moves_name_the_verdicts_that_change(bench: tuple[Corpus, Judges]) -> No
     assert all(one.worse == len(one.changed) for one in found)
 
 
+def test_the_commands_print_what_changes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    few = ["--only", "lock-held", "--processes", "1"]
+    assert main(["left-out", "--by", "job", "--fits", "calibration", *few]) == 0
+    assert "all strong faults" in capsys.readouterr().out
+    floor = ["move", "--constants", "limits:EFFECT_SHARE_FEW", "--json", str(tmp_path / "moved.json"), *few]
+    assert main([*floor, "--seconds", "1e-9"]) == 0
+    assert "2 moves left" in capsys.readouterr().out
+    assert main(floor) == 0
+    assert "all moves judged" in capsys.readouterr().out
+    assert len(json.loads((tmp_path / "moved.json").read_text())["moves"]) == 2
+
+
 def test_moves_are_not_mixed_with_those_of_other_code(tmp_path: Path) -> None:
     one = moved.Move(FLOOR, 1.3, 0.065, 4, (("a/one", "first, fault", "silent, healthy"),))
     moved.write(tmp_path / "moved.json", "these", [one])
@@ -125,6 +139,48 @@ def longer(case: Case) -> float:
 
 def largest_innocent(cases: Sequence[Case], judge: object) -> Overrides:
     return {"m:LEAST": max((longer(case) for case in cases if not case.guilty), default=0.0)}
+
+
+def test_a_later_fit_sees_cases_judged_by_what_the_earlier_one_fitted() -> None:
+    judge = OneThreshold()
+
+    def counts(cases: Sequence[Case], judge: Judge) -> Overrides:
+        return {"m:ACCUSED": sum(one.accused for one in judge(cases))}
+
+    def nobody_below_one(cases: Sequence[Case], judge: Judge) -> Overrides:
+        return {"m:LEAST": 1.0}
+
+    left_out.left_out(
+        [CASE, replace(CASE, name="two", fault="b")], judge, [nobody_below_one, counts], lambda case: case.fault
+    )
+    assert ("one", 1.0) in judge.judged
+    assert ("one", 0.0) not in judge.judged
+
+
+class Scores:
+    """A diagnoser that accuses where the score, by the name of the case, reaches the threshold."""
+
+    def __call__(self, cases: Sequence[Case], numbers: Overrides | None = None) -> list[Answer]:
+        least = (numbers or {})["rankscope.diagnose.limits:SCORE_LEAST"]
+        accused = [float(case.name) >= least for case in cases]
+        said = [verdict("fault", AUGMENT) if each else verdict("healthy") for each in accused]
+        return [answer(case, text) for case, text in zip(cases, said, strict=True)]
+
+
+@pytest.mark.parametrize(
+    ("innocent", "guilty", "expected"),
+    [
+        ([1.0], [30.0, 40.0], 9.0),  # any would do: the middle
+        ([8.0], [30.0, 14.0], 12.7),  # above the innocent, below the guilty
+        ([30.0], [40.0], 25.5),  # whatever it is, somebody innocent is accused: the highest
+    ],
+)
+def test_the_score_is_fitted_between_the_innocent_and_the_guilty(
+    innocent: list[float], guilty: list[float], expected: float
+) -> None:
+    cases = [replace(CASE, name=str(score), truth=HEALTHY) for score in innocent]
+    cases += [replace(CASE, name=str(score)) for score in guilty]
+    assert fits.score_threshold(cases, Scores()) == {"rankscope.diagnose.limits:SCORE_LEAST": expected}
 
 
 def test_what_is_left_out_is_judged_with_what_was_fitted_without_it() -> None:
