@@ -79,6 +79,15 @@ def find(fleet: Fleet) -> list[ToldPause]:
     return told[:_TOLD_MOST]
 
 
+def place_of(fleet: Fleet, row: int, columns: Ints) -> str:
+    """What a rank does in all of these steps and in hardly any other, in words; '' where it is not known."""
+    for place, entries in _places(fleet).items():
+        mine = entries[fleet.pauses.rank[entries] == row]
+        if not place.more and any(np.isin(columns, _columns(fleet, entry)).all() for entry in mine.tolist()):
+            return place.text
+    return ""
+
+
 def without_accused(notes: Iterable[Note], told: Sequence[ToldPause], suspects: Sequence[Suspect]) -> list[Note]:
     """The notes without those on pauses that a suspect is accused of."""
     accused = {(each.function.name, each.function.file) for each in suspects if each.function is not None}

@@ -30,7 +30,7 @@ def prepare(fleet: Fleet, per_step: Floats, paused: Sequence[ToldPause] = ()) ->
     steps, role = fleet.steps, roles(fleet)
     known: Bools = np.isfinite(per_step)
     onset, drift = _change(per_step)
-    notes = [*rhythm_notes(fleet.ranks.number, steps.own_s, per_step, drift, paused), *_about(onset, drift)]
+    notes = [*rhythm_notes(fleet, per_step, drift, paused), *_about(onset, drift)]
     first = onset.column if onset is not None and onset.after_s > onset.before_s else 0
     if drift is not None:
         onset = None  # no moment at which it began

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.solve.pause_notes import ToldPause, explain
+from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.solve.pause_notes import ToldPause, explain, place_of
 from rankscope.diagnose.stats.rhythm import Drift, Spikes, find_spikes
 from rankscope.diagnose.stats.robust import nan_median, robust_sd
 from rankscope.diagnose.text import seconds
@@ -19,10 +20,9 @@ from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.probes.arrays import Floats, Ints
 
 
-def rhythm_notes(
-    numbers: Ints, own: Floats, per_step: Floats, drift: Drift | None, paused: Sequence[ToldPause] = ()
-) -> list[Note]:
+def rhythm_notes(fleet: Fleet, per_step: Floats, drift: Drift | None, paused: Sequence[ToldPause] = ()) -> list[Note]:
     """What to tell about drifts, pauses, spikes of all, and long steps of one rank that are too few to judge by."""
+    own = fleet.steps.own_s
     notes = [pause.note for pause in paused]
     if drift is not None:
         more = "longer" if drift.end_s > drift.begin_s else "shorter"
@@ -37,7 +37,7 @@ def rhythm_notes(
         )
         notes.append(Note(NoteCode.SPIKES, text))
     step_s = float(np.nanmedian(per_step)) if np.isfinite(per_step).any() else 0.0
-    return notes + _seldom(numbers, own, step_s, paused)
+    return notes + _seldom(fleet, step_s, paused)
 
 
 def _high(per_step: Floats, spikes: Spikes) -> Ints:
@@ -57,8 +57,9 @@ def _who(own: Floats, per_step: Floats, spikes: Spikes) -> str:
     )
 
 
-def _seldom(numbers: Ints, own: Floats, step_s: float, paused: Sequence[ToldPause]) -> list[Note]:
-    """One rank alone was slow in one or two steps: too few for a verdict, so say what to record next."""
+def _seldom(fleet: Fleet, step_s: float, paused: Sequence[ToldPause]) -> list[Note]:
+    """One rank alone was slow in one or two steps: too few for a verdict, so say where, and what to record next."""
+    own = fleet.steps.own_s
     ranks, steps = own.shape
     if ranks < 2 or steps < limits.STEPS_FEW or step_s <= 0:
         return []
@@ -74,8 +75,10 @@ def _seldom(numbers: Ints, own: Floats, step_s: float, paused: Sequence[ToldPaus
     known = int(np.isfinite(own[row]).sum())
     # What comes twice in so many steps comes as often as makes an episode (limits.EPISODES_LEAST) in half as many more.
     wanted = max(limits.EPISODES_LEAST * apart, -(-limits.EPISODES_LEAST * known // 2))
+    where = place_of(fleet, row, at.astype(np.int64)).rstrip(",")
     text = (
-        f"rank {int(numbers[row])} alone was slow in 2 of {known} steps, {apart} apart, which may be chance: "
+        f"rank {int(fleet.ranks.number[row])} alone was slow in 2 of {known} steps, {apart} apart, "
+        f"{f'each time in {where}, ' if where else ''}which may be chance: "
         f"a window of {wanted} steps and more would tell"
     )
     return [Note(NoteCode.SELDOM, text)]
