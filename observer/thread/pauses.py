@@ -99,7 +99,7 @@ def find_pauses(found: Mapping[FunctionKey, Activities], steps: FoundSteps, hz: 
     together: dict[tuple[StackFrame, str], list[int]] = {}
     for depth, leaves in _nodes(tree, lengths):
         told = _told(tree, depth, leaves)
-        if told[0].name:  # else no stack was seen
+        if told[0].file or told[0] == GC:  # else no stack was seen
             together.setdefault(told, []).extend(leaves)
     pauses = [_pause(tree, *told, leaves) for told, leaves in together.items()]
     pauses.sort(key=lambda pause: -float(pause.seconds.sum()))

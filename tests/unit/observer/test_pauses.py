@@ -215,6 +215,11 @@ def test_short_functions_that_are_seen_in_long_steps_are_there_by_chance() -> No
     assert found <= 2
 
 
+def test_a_wait_of_which_no_stack_was_seen_has_no_function_to_be_told_by() -> None:
+    unseen = FunctionKey("collective", "finalize_backward", detail="gloo", resource="nic")
+    assert Thread().also(unseen, 0.1, [99, 199]).pauses() == ()
+
+
 def test_pauses_in_most_steps_are_what_the_steps_are() -> None:
     assert Thread().also(runs(*SAVE), 0.1, np.arange(0, 300, 2)).pauses() == ()
 
@@ -255,7 +260,7 @@ def test_any_thread_is_judged(
         steps = np.array([step for step, _ in spent], dtype=np.int64)
         found[functions.python(stack)] = Activities([np.array([seconds for _, seconds in spent])], [steps])
     for pause in find_pauses(found, FoundSteps(np.concatenate(([0.0], np.cumsum(lengths)))), HZ):
-        assert len(pause.steps) == len(pause.seconds) > 0 and pause.function.name
+        assert len(pause.steps) == len(pause.seconds) > 0 and pause.function.file
         assert 0 <= pause.wait_s <= pause.seconds.sum() + 1e-9
 
 
