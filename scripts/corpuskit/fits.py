@@ -14,7 +14,7 @@ from corpuskit.overrides import Overrides
 from labkit.verdicts import FIRST
 
 # Steps of the square root of two around today's.
-THRESHOLDS = (3.2, 4.5, 6.4, 9.0, 12.7, 18.0, 25.5)
+THRESHOLDS = (1.6, 2.3, 3.2, 4.5, 6.4, 9.0, 12.7, 18.0, 25.5)
 INNOCENT_ACCUSED = 0.01
 
 Fit = Callable[[Sequence[Case], Judge], Overrides]

@@ -35,16 +35,22 @@ class Remembering:
 
 def left_out(
     cases: Sequence[Case], judge: Judge, fits: Sequence[Fit], group: Callable[[Case], str]
-) -> tuple[list[Judged], list[Judged]]:
-    """All cases judged with what is fitted on all of them, and each judged with what is fitted without its group."""
+) -> tuple[list[Judged], list[Judged], list[Overrides]]:
+    """All cases judged with what is fitted on all of them, and each judged with what is fitted without its group.
+
+    And the numbers: those fitted on all first, then those without each group, by its name.
+    """
     remembering = Remembering(judge)
-    together = list(zip(cases, remembering(cases, _fitted(cases, remembering, fits)), strict=True))
+    numbers = _fitted(cases, remembering, fits)
+    found = [numbers]
+    together = list(zip(cases, remembering(cases, numbers), strict=True))
     apart: list[Judged] = []
     for name in sorted({group(case) for case in cases}):
         out = [case for case in cases if group(case) == name]
         numbers = _fitted([case for case in cases if group(case) != name], remembering, fits)
+        found.append(numbers)
         apart += zip(out, remembering(out, numbers), strict=True)
-    return together, apart
+    return together, apart, found
 
 
 def _fitted(cases: Sequence[Case], judge: Judge, fits: Sequence[Fit]) -> Overrides:
@@ -61,8 +67,10 @@ def _judged_with(
     return judge(cases, {**fitted, **(numbers or {})})
 
 
-def table(together: Sequence[Judged], apart: Sequence[Judged], group: Callable[[Case], str]) -> Iterator[str]:
-    """Right first of each group, fitted with it and without it; then what is said with which confidence."""
+def table(
+    together: Sequence[Judged], apart: Sequence[Judged], found: Sequence[Overrides], group: Callable[[Case], str]
+) -> Iterator[str]:
+    """Right first of each group, fitted with it and without it; the numbers; what is said with which confidence."""
     yield f"{'left out':<28}{'cases':>7}{'with it':>9}{'without':>9}{'fall':>8}"
     without = tables.grouped(apart, group)
     for name, among in tables.grouped(together, group).items():
@@ -72,6 +80,10 @@ def table(together: Sequence[Judged], apart: Sequence[Judged], group: Callable[[
         if pair[0]:
             yield _line(f"all {dose} faults", *pair)
     yield f"healthy and imbalanced accused: {_accused(together)} with, {_accused(apart)} without (fall: at most {MAY_FALL:.0f} points)"
+    for name, value in found[0].items():
+        if isinstance(value, (int, float)):
+            without_one = [numbers[name] for numbers in found[1:]]
+            yield f"{name}: {value:g} on all, {min(without_one):g} to {max(without_one):g} without a group"
     yield ""
     yield from tables.calibration_table(apart)
 

@@ -170,7 +170,7 @@ class Scores:
 @pytest.mark.parametrize(
     ("innocent", "guilty", "expected"),
     [
-        ([1.0], [30.0, 40.0], 9.0),  # any would do: the middle
+        ([1.0], [30.0, 40.0], 6.4),  # any would do: the middle
         ([8.0], [30.0, 14.0], 12.7),  # above the innocent, below the guilty
         ([30.0], [40.0], 25.5),  # whatever it is, somebody innocent is accused: the highest
     ],
@@ -187,9 +187,10 @@ def test_what_is_left_out_is_judged_with_what_was_fitted_without_it() -> None:
     quiet = replace(CASE, name="quiet", fault="none", truth=HEALTHY, during_s=0.16)
     noisy = replace(CASE, name="noisy", fault="noisy", truth=HEALTHY, during_s=0.2)
     judge = OneThreshold()
-    together, apart = left_out.left_out([CASE, quiet, noisy], judge, [largest_innocent], lambda case: case.fault)
+    together, apart, found = left_out.left_out([CASE, quiet, noisy], judge, [largest_innocent], lambda case: case.fault)
     assert tables.innocent_accused(together) == []
     assert [case.name for case, _ in tables.innocent_accused(apart)] == ["noisy"]
     assert len(judge.judged) == len(set(judge.judged))
-    lines = list(left_out.table(together, apart, lambda case: case.fault))
+    lines = list(left_out.table(together, apart, found, lambda case: case.fault))
+    assert "m:LEAST: 0.25 on all, 0 to 0.25 without a group" in lines
     assert next(line.split() for line in lines if line.startswith("noisy")) == ["noisy", "1", "1", "0", "100.0"]
