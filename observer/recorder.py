@@ -83,7 +83,7 @@ def record(options: RecordOptions, progress: Progress = lambda _: None) -> list[
         windows = close_windows(running, before, begin.realtime_ns / 1e9, begin.monotonic_ns, options.hz)
     finally:
         running.close()
-    windows = with_changes(windows, here.ranks, find_ranks(options.root).ranks)
+    windows = with_changes(windows, here, find_ranks(options.root))
     if options.out is None:
         return [Recorded(window, None) for window in windows]
     return [Recorded(window, write_window(window, options.out)) for window in windows]

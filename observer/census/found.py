@@ -52,10 +52,12 @@ class Rejected:
 class RankCensus:
     """The ranks of a host, by job and rank. `notes`: what could not be known, and why.
 
-    `alone`: of the rejected those that have a training library and nobody to train with, as far as can be seen.
+    `alone`: of the rejected those that have a training library and nobody to train with, as far as can be seen. `starting`: those
+    whose environment names a rank, and that have no training library yet.
     """
 
     ranks: tuple[FoundRank, ...]
     rejected: tuple[Rejected, ...]
     notes: tuple[str, ...]
     alone: tuple[Candidate, ...] = ()
+    starting: tuple[Candidate, ...] = ()

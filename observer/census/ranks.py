@@ -26,7 +26,7 @@ from rankscope.observer.census.kinship import Connections
 from rankscope.observer.census.launchers import is_ray_controller, is_tool, launcher_name, ray_actor
 from rankscope.observer.census.live_environ import read_live_environ
 from rankscope.observer.census.numbering import Member, number_by_node, number_group
-from rankscope.observer.census.reasons import ALONE, why_no_candidate, why_no_rank
+from rankscope.observer.census.reasons import ALONE, STARTING, why_no_candidate, why_no_rank
 from rankscope.observer.census.titles import title
 from rankscope.observer.census.workers import is_compiler, worker_kind
 from rankscope.observer.window.missing import missing_ranks
@@ -95,7 +95,8 @@ class _Census:
         alone = tuple(
             self._loaded[one.pid] for one in rejected if one.reason.endswith(ALONE) and one.pid in self._loaded
         )
-        return RankCensus(tuple(ranks), tuple(rejected), tuple(dict.fromkeys(self._notes)), alone)
+        starting = tuple(self._scan.candidates[one.pid] for one in rejected if one.reason.endswith(STARTING))
+        return RankCensus(tuple(ranks), tuple(rejected), tuple(dict.fromkeys(self._notes)), alone, starting)
 
     # --- rules ---
 

@@ -6,6 +6,7 @@ from rankscope.observer.census.candidates import Candidate, Other
 from rankscope.observer.census.launchers import launcher_name, purpose
 
 ALONE = "it works alone"
+STARTING = "it may be starting"
 
 
 def why_no_rank(one: Candidate, ranks_below: bool, drives_actors: bool) -> str:
@@ -13,7 +14,7 @@ def why_no_rank(one: Candidate, ranks_below: bool, drives_actors: bool) -> str:
     framework = one.libraries.framework
     if not framework:
         rank = f"rank {one.claim.rank}" if one.claim else "a rank"
-        starting = "it may be starting" if one.python else "not Python"
+        starting = STARTING if one.python else "not Python"
         what = "it is a wrapper around the rank" if ranks_below else starting
         return f"its environment names {rank}, but no training library is loaded: {what}"
     if one.claim is not None:

@@ -7,41 +7,56 @@ is told that they came, so that nobody takes the window for the whole of the job
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
-from rankscope.observer.census.found import FoundRank
+from rankscope.observer.census.found import FoundRank, RankCensus
+from rankscope.observer.census.titles import title
 from rankscope.observer.window.folder import Window
 from rankscope.observer.window.jobs import names
 
 _TOLD = 16  # ranks, pids
 
 
-def with_changes(windows: Sequence[Window], before: Sequence[FoundRank], after: Sequence[FoundRank]) -> list[Window]:
-    """The windows with notes of what changed. `before`, `after`: the ranks of the host when the window began, and when it ended."""
+@dataclass(frozen=True, slots=True)
+class _Process:
+    """A rank, or a process that is about to be one."""
+
+    job: str
+    rank: int
+    pid: int
+    start_ticks: int
+    title: str
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """Names it for ever."""
+        return self.pid, self.start_ticks
+
+
+def with_changes(windows: Sequence[Window], before: RankCensus, after: RankCensus) -> list[Window]:
+    """The windows with notes of what changed. `before`, `after`: the host when the window began, and when it ended."""
     return [_with_notes(window, changes(window.manifest.jobs, before, after)) for window in windows]
 
 
-def changes(jobs: Iterable[str], before: Sequence[FoundRank], after: Sequence[FoundRank]) -> tuple[str, ...]:
+def changes(jobs: Iterable[str], before: RankCensus, after: RankCensus) -> tuple[str, ...]:
     """What changed, as the window of these jobs tells it."""
-    mine, known = set(jobs), {_key(rank) for rank in before}
-    alive = {_key(rank) for rank in after}
-    came = [rank for rank in after if _key(rank) not in known]
-    gone = [rank for rank in before if _key(rank) not in alive and rank.identity.job in mine]
-    titles = {rank.identity.job: rank.identity.title for rank in (*before, *after)}
-    called = names(titles)
-    notes = []
-    numbers = {rank.identity.rank for rank in gone}
-    again = [rank for rank in came if rank.identity.job in mine and rank.identity.rank in numbers]
+    mine, then, now = set(jobs), _ranks(before), _ranks(after)
+    known, alive = {one.key for one in then}, {one.key for one in now}
+    already = {one.key for one in _starting(before)}
+    came = [one for one in now if one.key not in known] + [one for one in _starting(after) if one.key not in already]
+    gone = [one for one in then if one.key not in alive and one.job in mine]
+    titles = {one.job: one.title for one in (*came, *now, *then)}
+    notes, numbers = [], {one.rank for one in gone}
+    again = [one for one in came if one.job in mine and one.rank in numbers]
     if again:
-        notes.append(f"{_ranks(again)} started again while observed: what the new processes do is not in this window")
-    more = [rank for rank in came if rank.identity.job in mine and rank.identity.rank not in numbers]
+        notes.append(f"{_told(again)} started again while observed: what the new processes do is not in this window")
+    more = [one for one in came if one.job in mine and one.rank not in numbers]
     if more:
-        notes.append(f"{_ranks(more)} started while observed: not in this window")
-    others = {rank.identity.job for rank in came if rank.identity.job not in mine}
-    for job in sorted(others - {rank.identity.job for rank in before}):
-        same = titles[job] in {rank.identity.title for rank in gone} and not (again or more)
+        notes.append(f"{_told(more)} started while observed: not in this window")
+    for job in sorted({one.job for one in came} - mine - {one.job for one in then}):
+        same = titles[job] in {one.title for one in gone} and not (again or more)
         what = "the job was started again under another name" if same else "another job was started"
-        notes.append(f"{what} while observed, and is not in this window: {called[job]}")
+        notes.append(f"{what} while observed, and is not in this window: {names(titles)[job]}")
     return tuple(notes)
 
 
@@ -49,14 +64,27 @@ def _with_notes(window: Window, notes: tuple[str, ...]) -> Window:
     return replace(window, manifest=replace(window.manifest, notes=(*notes, *window.manifest.notes)))
 
 
-def _key(rank: FoundRank) -> tuple[int, int]:
-    return rank.pid, rank.start_ticks
+def _ranks(census: RankCensus) -> list[_Process]:
+    return [_process(rank) for rank in census.ranks]
 
 
-def _ranks(ranks: Sequence[FoundRank]) -> str:
+def _process(rank: FoundRank) -> _Process:
+    one = rank.identity
+    return _Process(one.job, one.rank, rank.pid, rank.start_ticks, one.title)
+
+
+def _starting(census: RankCensus) -> list[_Process]:
+    return [
+        _Process(one.claim.job, one.claim.rank, one.pid, one.start_ticks, title(one.cmdline, one.scheduler))
+        for one in census.starting
+        if one.claim is not None
+    ]
+
+
+def _told(processes: Sequence[_Process]) -> str:
     """'rank 1 (pid 77)', 'ranks 0, 1 (pids 76, 77)'."""
-    ordered = sorted(ranks, key=lambda rank: rank.identity.rank)[:_TOLD]
-    ending = ", …" if len(ranks) > _TOLD else ""
-    numbers = ", ".join(str(rank.identity.rank) for rank in ordered) + ending
-    pids = ", ".join(str(rank.pid) for rank in ordered) + ending
-    return f"ranks {numbers} (pids {pids})" if len(ranks) > 1 else f"rank {numbers} (pid {pids})"
+    ordered = sorted(processes, key=lambda one: one.rank)[:_TOLD]
+    ending = ", …" if len(processes) > _TOLD else ""
+    numbers = ", ".join(str(one.rank) for one in ordered) + ending
+    pids = ", ".join(str(one.pid) for one in ordered) + ending
+    return f"ranks {numbers} (pids {pids})" if len(processes) > 1 else f"rank {numbers} (pid {pids})"

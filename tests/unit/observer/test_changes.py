@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from rank_trees import Tree, torchrun
+from rank_trees import PLAIN, TORCH, Tree, torchrun
 
-from rankscope.observer.census.found import FoundRank
+from rankscope.observer.census.found import RankCensus
 from rankscope.observer.census.ranks import find_ranks
 from rankscope.observer.finish.changes import changes
 from rankscope.observer.recorder import RecordOptions, choose
@@ -16,13 +16,13 @@ from rankscope.probes.errors import NoRanks
 A, B = "torch-10.0.0.1:29500", "torch-10.0.0.2:29500"
 
 
-def host(root: Path, *ranks: tuple[int, int, str, str]) -> tuple[FoundRank, ...]:
+def host(root: Path, *ranks: tuple[int, int, str, str], mapped: tuple[str, ...] = TORCH) -> RankCensus:
     """A host with these ranks: (pid, rank, master, script)."""
     root.mkdir()
     tree = Tree(root)
     for pid, rank, master, script in ranks:
-        tree.process(pid, 1, "python", ["python3", script], torchrun(rank, rank, 2, master))
-    return find_ranks(root).ranks
+        tree.process(pid, 1, "python", ["python3", script], torchrun(rank, rank, 2, master), mapped=mapped)
+    return find_ranks(root)
 
 
 def two(pid: int, master: str = "10.0.0.1", script: str = "train.py") -> tuple[tuple[int, int, str, str], ...]:
@@ -45,6 +45,15 @@ def test_what_was_started_while_the_window_ran_is_told(
     found = changes([A], before, host(tmp_path / "after", *after))
     assert len(found) == len(said)
     assert all(text.startswith(begins) for text, begins in zip(found, said, strict=True)), found
+
+
+def test_processes_that_have_not_come_to_load_a_training_library_are_told_by_their_environment(tmp_path: Path) -> None:
+    before = host(tmp_path / "before", *two(100))
+    (told,) = changes([A], before, host(tmp_path / "after", *two(300), mapped=PLAIN))
+    assert told.startswith("ranks 0, 1 (pids 300, 301) started again while observed")
+    # AND what was about to start all the while is no news
+    early = host(tmp_path / "early", *two(400, "10.0.0.2"), mapped=PLAIN)
+    assert changes([A], early, host(tmp_path / "late", *two(400, "10.0.0.2"), mapped=PLAIN)) == ()
 
 
 def test_a_rank_that_joins_late_is_not_one_that_was_started_again(tmp_path: Path) -> None:
