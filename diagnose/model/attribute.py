@@ -349,6 +349,34 @@ class Profiles:
         mean_depth = np.divide(deep, total, out=np.zeros(len(frames)), where=total > 0)
         return _ByFrame(frames, inclusive[0], expected, inclusive[0] - expected, leaf[0] - leaf_expected, mean_depth)
 
+    def excess_through(self, rank: int, peers: Ints, kind: str, function: Function) -> float:
+        """Seconds per step of the rank, above its peers' median, in functions of this kind with this function on their stacks."""
+        table, peers = self._table, sample(peers)
+        rows = self._rows(np.append(peers, rank))
+        rows = rows[
+            (table.kind.codes[rows] == table.kind.code(kind))
+            & (table.thread.codes[rows] == table.thread.code("training"))
+        ]
+        found = self._by_frame(rows, np.append(rank, peers)) if len(rows) else None
+        if found is None:
+            return 0.0
+        wanted = (function.name, function.file)
+        same = [i for i, code in enumerate(found.frames) if self._frames[int(code)][:2] == wanted]
+        return float(found.over[same].sum())
+
+    def queue_per_second(self, ranks: Ints) -> float:
+        """How long these ranks stand in the queue for each second that they compute, median."""
+        table, ranks = self._table, sample(ranks)
+        rows = self._rows(ranks)
+        rows = rows[table.thread.codes[rows] == table.thread.code("training")]
+        waits = rows[table.kind.codes[rows] == table.kind.code("sched")]
+        runs = rows[
+            (table.kind.codes[rows] == table.kind.code("python")) & (table.detail.codes[rows] == table.detail.code(""))
+        ]
+        one = np.zeros(len(rows), dtype=np.int64)
+        queue, run = (self._sum(part, one[: len(part)], 1, ranks)[:, 0] for part in (waits, runs))
+        return float(np.median(queue / np.maximum(run, 1e-9))) if len(ranks) else 0.0
+
     def seconds_through(self, rank: int, kind: str, files: Iterable[str], thread: str = "training") -> float:
         """Seconds per step of the rank in functions of this kind with a frame of these files anywhere on their stack."""
         table, marks = self._table, tuple(files)

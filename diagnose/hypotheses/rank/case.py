@@ -24,6 +24,8 @@ class Case:
 
     excess_s: how much longer than its peers the rank is busy per step, by its patterns (by its steps where it has none).
     in_window_s: the same by its steps, a plain mean over the whole window, as patterns are; the judged part may be its later one only.
+    queue_of_function_s: time in the run queue that goes with the odd Python function. Who computes for longer stands there for longer: as
+    long for each second as the peers do, and no longer than it does in that function.
     """
 
     fleet: Fleet
@@ -39,6 +41,7 @@ class Case:
     sync_excess_s: float
     functions: tuple[FunctionExcess, ...]
     python: Located | None  # where its excess of Python time sits
+    queue_of_function_s: float = 0.0
 
     @property
     def host(self) -> str:
@@ -102,6 +105,7 @@ def case_of(fleet: Fleet, scene: Scene, profiles: Profiles, row: int, suspects: 
     whole = by_patterns if by_patterns >= 0.5 * by_steps else max(by_steps, by_patterns)
     python: Located | None = profiles.locate(row, peers, ("python",), max(whole, 0.0) / own if own > 0 else 0.0)
     return Case(
+        queue_of_function_s=_queue_of(python, profiles, row, peers),
         fleet=fleet,
         rank=row,
         peers=peers,
@@ -116,6 +120,13 @@ def case_of(fleet: Fleet, scene: Scene, profiles: Profiles, row: int, suspects: 
         functions=functions,
         python=python,
     )
+
+
+def _queue_of(python: Located | None, profiles: Profiles, row: int, peers: Ints) -> float:
+    if python is None or python.spread or not len(peers):
+        return 0.0
+    in_it = profiles.excess_through(row, peers, "sched", python.function)
+    return min(max(in_it, 0.0), python.excess_s * profiles.queue_per_second(peers))
 
 
 def innocent_peers(scene: Scene, row: int, suspects: Ints) -> Ints:

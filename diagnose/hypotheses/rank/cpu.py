@@ -4,7 +4,8 @@ Convicts: ready time above the peers', and a counter that says who or what kept 
 control group (quota), the process that ran meanwhile (contended; affinity where it is a rank of the same job; irq where it is the
 kernel's thread for interrupts), steal. Interrupts that run between the rank's own instructions: interrupts.py.
 Where takers are counted and hardly anybody took the CPU, nobody contends: that is a quota too, or steal.
-Acquits: no ready time above the peers'. Where no counter speaks the charge stands with less support.
+Acquits: no ready time above the peers'; a function that computes for longer and stands in the queue for it, as its peers do.
+Where no counter speaks the charge stands with less support.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ _PART = 0.3  # of the ready time that a counter must explain to convict
 def judge(case: Case) -> Iterator[Hypothesis]:
     """Charges of the CPU for the excess of ready time."""
     ready = case.excess_of("sched") - case.excess_of("sched", "job control") if case.functions else case.sched_excess_s
+    ready -= case.queue_of_function_s
     if ready <= 0:
         return
     throttled, quota_evidence = _throttling(case)

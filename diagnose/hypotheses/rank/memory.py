@@ -2,7 +2,8 @@
 
 faults    = excess of the time in which the training thread waited for pages (io, 'page fault')
 besides   = excess of the functions in which it did: the kernel's work for these pages, the queue after each; at most
-            3 · faults, or 50 µs for each time that pages had to be taken away first: from a fast disk a page comes without waiting
+            3 · faults, or 50 µs for each time that pages had to be taken away first: from a fast disk a page comes without waiting;
+            besides that the queue in which whoever computes stands as long for each second as the peers do
 explained = faults + besides
 
 Convicts: its control group ran into its memory limit (1/s and ten times the peers in other groups): reclaim. Pages that came from
@@ -66,7 +67,7 @@ def _given_pages(case: Case) -> Iterator[Hypothesis]:
         return
     function = found.function
     yield case.charge(
-        "memory", "page-faults", found.excess_s, CONVICTED,
+        "memory", "page-faults", found.excess_s + case.queue_of_function_s, CONVICTED,
         (Evidence("stacks", f"time in {function.name}, mostly in the kernel", found.own_s, found.peers_s, "s/step", len(case.peers)),
          faults.evidence("host", "events", "minor page faults of its process")),
         f"{function.name} ({function.file}:{function.line}) takes new memory in each step, which the kernel gives and clears page by page: "
@@ -84,7 +85,8 @@ def _taken_pages(case: Case, short: Pressure) -> Iterator[Hypothesis]:
     own, peers = sum(f.own_s for f in faults), sum(f.peers_s for f in faults)
     worst = max(faults, key=lambda f: f.excess_s)
     most = max(limits.FAULT_WORK * waited, limits.FAULT_WORK_S * short.events / max(case.steps, 1))
-    work = float(np.clip(work, 0.0, most))
+    queue = case.queue_of_function_s if case.python is not None and case.python.function.name in places else 0.0
+    work = float(np.clip(work - queue, 0.0, most)) + queue
     evidence = [Evidence("files", "waiting for pages", own, peers, "s/step", len(case.peers)), short.evidence]
     if worst.caller:
         evidence.append(Evidence("stacks", "called by", worst.caller, None, ""))

@@ -17,6 +17,7 @@ from rankscope.diagnose.verdict.function import Function
 
 _LOADER_FILES = ("dataloader", "data_loader", "/utils/data/")
 _INTERPRETER = re.compile(r"^_?Py|^(lib)?python\d")  # the native functions that run Python code itself
+_TOLD = 0.1  # of its seconds
 _LOCKS = ("futex", "lock", "semaphore", "condition")
 
 
@@ -46,6 +47,9 @@ def _function_charge(case: Case, found: Located) -> Hypothesis:
         evidence.append(Evidence("stacks", "deepest frame", f"{leaf.name} ({leaf.file}:{leaf.line})", None, ""))
     evidence.extend(_called_by(found))
     evidence.append(Evidence("stacks", "state in it", _state(case, found, blocking), None, ""))
+    if case.queue_of_function_s >= _TOLD * found.excess_s:
+        evidence.append(Evidence("scheduler", f"standing in the run queue in {function.name}, as long for each second as the peers do",
+                                 case.queue_of_function_s, 0.0, "s/step", len(case.peers)))  # fmt: skip
     place = f"{function.name} ({function.file}:{function.line})"
     shared = blocking and found.shared
     if shared:  # a device, a queue: what all wait for may have more to do for this rank
@@ -54,7 +58,7 @@ def _function_charge(case: Case, found: Located) -> Hypothesis:
     return case.charge(
         component="python",
         cause="blocking-call" if blocking else "slow-function",
-        lost_s=found.excess_s,
+        lost_s=found.excess_s + case.queue_of_function_s,
         support=NO_COUNTER if shared else SEEN,
         evidence=tuple(evidence),
         action=f"Look at {place}: only on this rank it takes so long.",
