@@ -4,7 +4,7 @@ An evaluation, a checkpoint, a barrier, a flushed log comes every Nth iteration:
 t(f, s) are the seconds of activities of function f that began in step s, queues for the CPU left out (the host's doing). Stacks make a
 tree, its leaves what the thread ran or waited in; t(g, s) of a node g sums over all leaves below it, and
 
-  S(g)       the steps with t(g, s) >= 0.3 · max t(g, ·)
+  S(g)       the steps with t(g, s) >= 0.1 · max t(g, ·): on a busy host one evaluation was four times as long as the next
 
 Walking down from the root, g is a pause if
 
@@ -44,6 +44,7 @@ _SPREADS = 4.0
 _MOST_LONG = 0.4  # of the steps: with more of them the median step is not the ordinary one
 _STEPS_LEAST = 10
 _OF_LONGEST = 0.3
+_PRESENT = 0.1  # of the most it takes in a step
 _ELSEWHERE = 0.1
 _HALF = 0.5
 _BY_CHANCE = 0.01
@@ -171,7 +172,7 @@ def _is_pause(tree: _Tree, leaves: Ints, lengths: _Lengths) -> bool:
     spent = rows.sum(axis=0)
     if not len(leaves) or float(spent.max()) < LONGER * lengths.median_s:
         return False
-    at = spent >= _OF_LONGEST * spent.max()
+    at = spent >= _PRESENT * spent.max()
     total = float(spent[at].sum())
     if at.sum() > _MOST_LONG * len(at) or total < (1 - _ELSEWHERE) * float(spent.sum()):
         return False
@@ -191,7 +192,7 @@ def _is_pause(tree: _Tree, leaves: Ints, lengths: _Lengths) -> bool:
 
 def _pause(tree: _Tree, function: StackFrame, inside: str, leaves: Sequence[int]) -> Pause:
     spent = tree.spent_s[leaves].sum(axis=0)
-    at = np.flatnonzero(spent >= _OF_LONGEST * spent.max()).astype(np.int64)
+    at = np.flatnonzero(spent >= _PRESENT * spent.max()).astype(np.int64)
     waits = [leaf for leaf in leaves if tree.waits[leaf]]
     return Pause(function, inside, at, spent[at], float(tree.spent_s[waits][:, at].sum()))
 

@@ -123,6 +123,11 @@ def test_two_pauses_in_one_step_are_told_apart() -> None:
     assert told(thread.pauses()) == {("evaluate", 61, "", 4), ("save_checkpoint", 74, "", 2)}
 
 
+def test_a_pause_that_a_busy_host_makes_four_times_as_long_is_the_same_pause() -> None:
+    thread = Thread().also(runs(*EVALUATE), 0.25, [95]).also(runs(*EVALUATE), 0.06, [245])
+    assert told(thread.pauses()) == {("evaluate", 61, "", 2)}
+
+
 def test_one_checkpoint_in_the_window_is_enough() -> None:
     assert told(Thread().also(runs(*SAVE, library("save")), 0.2, [150]).pauses()) == {("save_checkpoint", 74, "", 1)}
 
