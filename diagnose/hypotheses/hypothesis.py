@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.verdict.contract import CAUSES, Evidence, Instance, Suspect
+from rankscope.diagnose.verdict.contract import CAUSES, SCOPES, Evidence, Instance, Suspect
 from rankscope.diagnose.verdict.function import Function
 
 # Support: how often evidence of this kind is right, and so a factor of the confidence.
@@ -55,6 +55,7 @@ class Hypothesis:
     computing_s: float = 0.0  # of lost_s, growth of Python functions that compute: no function is charged with it again
     ratio: float = float("nan")  # of a link: its rate over that of its peers
     clear: float = 1.0  # of a link, 0..1: how sure it is that it is slow at all
+    scope: str = "rank"  # one of SCOPES
 
 
 def suspect_from(
@@ -66,8 +67,8 @@ def suspect_from(
     `of_s`: the step that the seconds were lost of; None where no step ends any more (a hang): all of it is lost.
     `instances`: of all ranks, where several hypotheses became one.
     """
-    if found.cause not in CAUSES.get(found.component, ()):
-        raise AssertionError(f"{found.component}/{found.cause} is not in the verdict contract")
+    if found.cause not in CAUSES.get(found.component, ()) or found.scope not in SCOPES:
+        raise AssertionError(f"{found.component}/{found.cause} ({found.scope}) is not in the verdict contract")
     return Suspect(
         component=found.component,
         cause=found.cause,
@@ -81,6 +82,7 @@ def suspect_from(
         since=since,
         evidence=found.evidence,
         action=found.action,
+        scope=found.scope,
     )
 
 

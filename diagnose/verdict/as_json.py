@@ -65,6 +65,7 @@ def _suspect(suspect: Suspect) -> dict[str, Any]:
     return {
         "component": suspect.component,
         "cause": suspect.cause,
+        "scope": suspect.scope,
         "host": clean(suspect.host),
         "instance": clean(suspect.instance),
         "ranks": list(suspect.ranks),

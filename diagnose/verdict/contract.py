@@ -74,6 +74,9 @@ def process_text(comm: str, pid: int) -> str:
     return f"{comm} ({pid})" if pid >= 0 else comm
 
 
+SCOPES = ("rank", "role", "host", "link", "all")  # whom a cause touches
+
+
 @dataclass(frozen=True, slots=True)
 class Suspect:
     component: str
@@ -88,6 +91,7 @@ class Suspect:
     since: float | None  # unix time
     evidence: tuple[Evidence, ...]
     action: str
+    scope: str = "rank"
 
     @property
     def instance(self) -> str:

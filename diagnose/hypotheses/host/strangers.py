@@ -67,6 +67,7 @@ def _suspect(
                  scene.step_s - lost_s, "s"),
     ]  # fmt: skip
     found = Hypothesis(
+        scope="host",
         component="cpu",
         cause="contended",
         rows=tuple(rows.tolist()),

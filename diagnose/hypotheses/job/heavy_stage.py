@@ -79,6 +79,7 @@ def _suspect(
     only = "" if alike else " With one rank in the role only its past can tell the stage from the rank."
     rows = tuple(members.tolist())
     found = Hypothesis(
+        scope="role",
         component="workload",
         cause="stage-imbalance",
         rows=rows,

@@ -226,6 +226,7 @@ def _suspect(
                                      found.function.name, None, ""))  # fmt: skip
     component, cause, action = _LENGTHS if pause is None else _of_pause(pause)
     moving = Hypothesis(
+        scope="all",
         component=component,
         cause=cause,
         rows=rows,

@@ -48,6 +48,7 @@ def throttled_together(fleet: Fleet, scene: Scene) -> Suspect | None:
         return None
     rows = tuple(np.flatnonzero(held).tolist())
     found = Hypothesis(
+        scope="all",
         component="cpu",
         cause="quota",
         rows=rows,

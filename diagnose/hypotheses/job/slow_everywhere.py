@@ -51,6 +51,7 @@ def slower_everywhere(fleet: Fleet, scene: Scene, reference: Reference) -> list[
     component, cause = _component_of(grown) if grown is not None and clear else ("workload", "slow-everywhere")
     rows = tuple(range(len(fleet.ranks)))
     found = Hypothesis(
+        scope="all",
         component=component,
         cause=cause,
         rows=rows,
@@ -133,6 +134,7 @@ def _longer_transfer(fleet: Fleet, scene: Scene, reference: Reference, slower: f
         evidence.append(Evidence("collectives", "bytes of a rank", bytes_now / 1e6, bytes_before / 1e6, "MB/step"))
     rows = tuple(range(len(fleet.ranks)))
     found = Hypothesis(
+        scope="all",
         component="network",
         cause="slow-link",
         rows=rows,

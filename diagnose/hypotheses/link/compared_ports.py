@@ -147,6 +147,7 @@ def link_charge(
     """
     doubt = min(ratio, 1.0) ** 2
     return Hypothesis(
+        scope="link",
         component=component, cause=cause, rows=rows, lost_s=lost_s, support=support, evidence=evidence, action=action,
         host=host, instance=instance, ratio=ratio, clear=1 - (0.5 * doubt if support >= REPORTED else doubt),
     )  # fmt: skip

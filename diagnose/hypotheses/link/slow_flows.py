@@ -59,6 +59,7 @@ class End:
         """
         ratio = 1 / max(times, 1.0)
         return Hypothesis(
+            scope="link",
             component="network", cause=cause, rows=self.ranks, lost_s=lost_s, support=support, evidence=evidence, action=action,
             host=self.host, instance=self.instance, ratio=ratio, clear=1 - ratio**2,
         )  # fmt: skip

@@ -135,6 +135,7 @@ def _suspect(fleet: Fleet, scene: Scene, ends: tuple[int, int], facts: tuple[flo
 
     own = nan_median(scene.own[list(ends)], 1)
     found = Hypothesis(
+        scope="link",
         component="network",
         cause="slow-link",
         rows=ends,

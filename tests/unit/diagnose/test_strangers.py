@@ -41,7 +41,7 @@ def test_who_takes_the_cpus_of_all_ranks_is_named(seed: int) -> None:
     verdict = diagnose(build(job(0.05, 0.5, seed=seed)))
     first = verdict.suspects[0]
     assert (verdict.status, first.component, first.cause, first.ranks) == ("fault", "cpu", "contended", tuple(range(8)))
-    assert first.instances[0].name == "backup-agent" and "backup-agent" in first.action
+    assert first.scope == "host" and first.instances[0].name == "backup-agent" and "backup-agent" in first.action
     assert first.lost_seconds_per_step == pytest.approx(0.05, rel=0.25)
 
 

@@ -40,7 +40,7 @@ def test_the_json_keeps_the_contract(case: str) -> None:
     assert found["schema"] == "rankscope.verdict/1" and found["status"] in STATUSES
     assert set(found["window"]) == {"start", "end"} and set(found["step_seconds"]) == {"p50", "p99", "baseline_p50"}
     for suspect in found["suspects"]:
-        assert set(suspect) == {"component", "cause", "host", "instance", "ranks", "function", "lost_seconds_per_step",
+        assert set(suspect) == {"component", "cause", "scope", "host", "instance", "ranks", "function", "lost_seconds_per_step",
                                 "lost_percent", "confidence", "since", "evidence", "action"}  # fmt: skip
         assert suspect["cause"] in CAUSES[suspect["component"]]
         assert 0 < suspect["confidence"] <= 1 and 0 <= suspect["lost_percent"] <= 100
