@@ -60,7 +60,7 @@ def test_two_jobs_on_a_host_get_two_verdicts_and_the_worse_is_the_answer(torchru
 
 
 def test_a_job_that_is_started_again_in_the_window_is_told_so(torchrun: Torchrun) -> None:
-    job = torchrun("60", restarts=1)
+    job = torchrun("60", restarts=3)
     before = job.ranks()
     observer = subprocess.Popen(
         [RANKSCOPE, "diagnose", "--no-history", "--json", "--window", "12", "--job", job.name],
@@ -76,7 +76,11 @@ def test_a_job_that_is_started_again_in_the_window_is_told_so(torchrun: Torchrun
         "exited",
         [1],
     )
-    assert any("started again while observed" in note for note in verdict["notes"]), verdict["notes"]
+    assert any("started again while observed" in note for note in verdict["notes"]), (
+        verdict["notes"],
+        before,
+        job.ranks(),
+    )
     assert not set(before) & set(job.ranks())
 
 
