@@ -89,7 +89,7 @@ def test_a_full_disk_is_said_before_the_window_and_leaves_nothing(torchrun: Torc
     job = torchrun("40")
     place = tmp_path / "small"
     place.mkdir()
-    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", place], check=True)
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k,mode=700", "tmpfs", place], check=True)
     try:
         began = time.monotonic()
         done = rankscope("record", "--out", str(place), "--window", "20", "--job", job.name)
@@ -106,7 +106,8 @@ def test_a_full_disk_is_said_before_the_window_and_leaves_nothing(torchrun: Torc
     ("arguments", "code", "word"),
     [
         (("diagnose", "--pid", "1"), 3, "pid 1 is not a rank"),
-        (("record", "--out", "/tmp", "--job", "no-such-job"), 3, "no"),
+        (("record", "--out", "OUT", "--job", "no-such-job"), 3, "no"),
+        (("record", "--out", "/tmp"), 69, "others can write"),
         (("record", "--out", "/tmp", "--window", "0"), 64, "window"),
         (("diagnose", "/nonexistent"), 65, "not a folder"),
         (("diagnose", "/usr"), 65, "no window"),
@@ -114,8 +115,10 @@ def test_a_full_disk_is_said_before_the_window_and_leaves_nothing(torchrun: Torc
         (("record",), 64, "--out"),
     ],
 )
-def test_what_cannot_be_done_ends_in_one_clear_line(arguments: tuple[str, ...], code: int, word: str) -> None:
-    done = rankscope(*arguments)
+def test_what_cannot_be_done_ends_in_one_clear_line(
+    arguments: tuple[str, ...], code: int, word: str, tmp_path: Path
+) -> None:
+    done = rankscope(*(str(tmp_path) if argument == "OUT" else argument for argument in arguments))
     assert done.returncode == code, done.stderr
     assert word in done.stderr
     assert "Traceback" not in done.stderr
