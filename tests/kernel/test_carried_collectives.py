@@ -105,7 +105,7 @@ def test_waiting_for_the_librarys_threads_is_told_from_its_own_computing(program
         by_kind[one.function.kind] += one.beta * raw.window_s
     in_calls_s = float(inside["dur_ns"].sum()) / 1e9
     ready_s = by_kind.get("sched", 0.0)
-    assert in_calls_s - ready_s - 0.05 < by_kind["collective"] <= in_calls_s
+    assert in_calls_s - ready_s - 0.05 < by_kind["collective"] <= in_calls_s + 1e-6  # sums of rounded parts
     assert by_kind["collective"] + by_kind["sync"] <= waited_s
     assert found.steps.count >= 50
 
