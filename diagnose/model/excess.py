@@ -57,6 +57,7 @@ class Differences:
     steady_s: Floats  # least excess in any third of the steps
     floor_s: Floats  # least excess that counts
     peer_count: Ints
+    z_quiet: Floats  # z without what `doubt_s` adds
 
 
 def differences(
@@ -101,6 +102,7 @@ def differences(
         steady_s=_steady(gap, drifting),
         floor_s=floor,
         peer_count=spread.peers,
+        z_quiet=np.nan_to_num(_z(excess, spread.between_s, error, trimmed_freedom(noise, rho))[0]),
     )
 
 

@@ -12,6 +12,7 @@ from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.pipelines import find_pipelines
 from rankscope.diagnose.fleet.roles import blind, roles
 from rankscope.diagnose.model import slots
+from rankscope.diagnose.model.busy_host import busy_noise_s
 from rankscope.diagnose.model.excess import Differences, differences
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.solve.pause_notes import ToldPause
@@ -39,8 +40,10 @@ def prepare(fleet: Fleet, per_step: Floats, paused: Sequence[ToldPause] = ()) ->
     least_s = 0.0 if fleet.timed else limits.EFFECT_SECONDS
     growing = drift is not None and drift.end_s > drift.begin_s
 
+    noise_s = busy_noise_s(fleet, role)
+
     def compare(counted: Bools) -> Differences:
-        return differences(steps.own_s, role, step_s, first, least_s, growing, counted)
+        return differences(steps.own_s, role, step_s, first, least_s, growing, counted, noise_s)
 
     found = compare(np.ones(len(role), dtype=bool))
     pipelines = fleet.pipelines if fleet.timed else find_pipelines(fleet, role)

@@ -3,7 +3,8 @@
 The stretch is the strongest of all ranks' excesses over their peers (stats/scan.py), at least as strong as any hypothesis must be. What
 functions and counters tell is of the whole window: the part of its excess that a function holds is the same in both.
 
-A CPU that others took for a while is what a busy host is, and no fault of the rank.
+A CPU that others took for a while is what a busy host is, and no fault of the rank. Where strangers keep 5 % of a host busy, what comes
+and goes there is theirs: no stretch of an observed window is judged.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.rank.suspects import rank_suspects
 from rankscope.diagnose.model import slots
+from rankscope.diagnose.model.busy_host import busy_noise_s, busy_shares
 from rankscope.diagnose.model.excess import Differences, differences
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.solve.odd_ranks import find_odd_ranks
@@ -24,6 +26,8 @@ from rankscope.diagnose.stats.scan import Stretch, strongest_stretch
 from rankscope.diagnose.verdict.contract import Suspect
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.probes.arrays import Bools, Floats, Ints
+
+_BUSY = 0.05
 
 
 def find_stretch(fleet: Fleet, role: Ints) -> Stretch | None:
@@ -47,7 +51,7 @@ def about(found: Stretch, steps: int) -> Note:
 def stretch_suspects(fleet: Fleet, scene: Scene, per_step: Floats) -> tuple[list[Suspect], list[Note], Scene]:
     """Suspects of the stretch, and the scene that it is; none where there is no stretch, or nothing tells why."""
     found = find_stretch(fleet, scene.roles)
-    if found is None:
+    if found is None or float(busy_shares(fleet)[found.row]) >= _BUSY:
         return [], [], scene
     within = _narrowed(fleet, scene, per_step, found)
     odd = find_odd_ranks(fleet, within)
@@ -63,8 +67,12 @@ def _narrowed(fleet: Fleet, scene: Scene, per_step: Floats, found: Stretch) -> S
     step_s = float(trimmed_mean(inside[np.isfinite(inside)][None, :])[0])
     least_s = 0.0 if fleet.timed else limits.EFFECT_SECONDS
 
+    noise_s = busy_noise_s(fleet, scene.roles)
+
     def compare(counted: Bools) -> Differences:
-        return differences(steps.own_s[:, : found.end], scene.roles, step_s, found.begin, least_s, False, counted)
+        return differences(
+            steps.own_s[:, : found.end], scene.roles, step_s, found.begin, least_s, False, counted, noise_s
+        )
 
     stays = None if fleet.slots is None else replace(fleet.slots, stay_s=fleet.slots.stay_s[:, columns])
     wait = steps.wait_s[:, columns]

@@ -170,7 +170,7 @@ class _Asking:
         """Rows that might pass, the strongest first."""
         found = self.found
         effect = among & np.isfinite(found.excess_s) & (found.excess_s >= found.floor_s) & ~self._not_waited_for()
-        hinted = effect & (found.z >= _Z_STEPS) & (found.steady_s >= limits.STEADY * found.excess_s)
+        hinted = effect & (found.z_quiet >= _Z_STEPS) & (found.steady_s >= limits.STEADY * found.excess_s)
         for row in np.flatnonzero(hinted & (self.strength < 2 * limits.SCORE_LEAST)):
             alone = self._levels.strength(int(row), found, self.counted)
             self.by_function[row] = alone - self._looked_at() >= limits.SCORE_LEAST

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 from builders import QUEUE, Job, build
 
+from rankscope.diagnose.fleet.gather import gather
+from rankscope.diagnose.model.busy_host import busy_noise_s
 from rankscope.diagnose.solve.judge import diagnose
 
 CPUS = 8
@@ -63,3 +66,18 @@ def test_a_crowd_of_small_programs_is_a_busy_host() -> None:
              for place in range(2)]  # fmt: skip
     made.counters += crowd
     assert diagnose(build(made)).suspects == ()
+
+
+@pytest.mark.parametrize(
+    ("ranks", "busy", "noisy"), [(2, 0.15, True), (3, 0.5, True), (2, 0.0, False), (2, 1.0, False), (4, 0.5, False)]
+)
+def test_two_or_three_ranks_beside_strangers_differ_by_what_these_make_uneven(
+    ranks: int, busy: float, noisy: bool
+) -> None:
+    made = Job(ranks=ranks, seed=1)
+    made.counters = [{"rank": rank, "name": "cpu.process_run_s", "value": 0.0} for rank in range(ranks)]
+    made.counters.append({"scope": "host", "name": "cpu.busy_s", "value": busy * CPUS * 20.0, "limit": CPUS * 20.0})
+    fleet = gather(build(made))
+    noise = busy_noise_s(fleet, np.zeros(ranks, dtype=np.int64))
+    own = np.nanmedian(fleet.steps.own_s, axis=1)
+    assert noise == pytest.approx(0.4 * busy * (1 - busy) * own if noisy else np.zeros(ranks))

@@ -102,3 +102,9 @@ def test_a_cpu_that_others_took_for_a_while_is_a_busy_host(seed: int) -> None:
     mean = 0.07 * 30 / 150
     job = builders.hogged(2, mean, ranks=4, steps=150, seed=seed)
     assert diagnose([for_a_while(job, 0.07, 60, 30)]).suspects == ()
+
+
+def test_what_comes_and_goes_beside_strangers_is_theirs() -> None:
+    job = Job(ranks=4, steps=150, extra={2: [(BUSY, 0.07 * 30 / 150)]})
+    job.counters.append({"scope": "host", "name": "cpu.busy_s", "value": 0.1 * 8 * 20.0, "limit": 8 * 20.0})
+    assert diagnose([for_a_while(job, 0.07, 60, 30)]).suspects == ()
