@@ -35,14 +35,14 @@ class RunningJob:
 
 
 def trains(pid: int) -> bool:
-    """Whether a rank has imported torch (a second of CPU time) and met its peers."""
+    """Whether a rank has imported torch (0.7 s of CPU time or more) and met its peers."""
     try:
         used = psutil.Process(pid).cpu_times()
         # By the links, which name sockets of any network namespace; psutil's connections are those of its own.
         sockets = sum("socket:" in str(link.readlink()) for link in Path(f"/proc/{pid}/fd").iterdir())
     except (psutil.NoSuchProcess, OSError):
         return False
-    return used.user + used.system > 1.0 and sockets > 2
+    return used.user + used.system > 0.5 and sockets > 2
 
 
 def rankscope(*arguments: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:
