@@ -26,25 +26,28 @@ def queued_s(fleet: Fleet) -> Floats:
 
 def takers(fleet: Fleet, rows: Iterable[int]) -> list[tuple[str, float]]:
     """Processes that are not of the job and took CPU from these ranks (a sample of them), the one that took most first."""
-    job, taken = set(fleet.ranks.pid.tolist()), dict[tuple[str, int], float]()
-    for rank in list(rows)[: limits.PEERS_SAMPLED]:
-        for counter in fleet.counters.of("cpu.taken_s", rank):
-            if counter.pid not in job:
-                taken[counter.comm, counter.pid] = taken.get((counter.comm, counter.pid), 0.0) + counter.value
-    ordered = sorted(taken.items(), key=lambda item: -item[1])
+    ordered = sorted(_taken(fleet, rows).items(), key=lambda item: -item[1])
     return [(f"{comm} ({pid})" if pid >= 0 else comm, seconds) for (comm, pid), seconds in ordered]
 
 
 def programs(fleet: Fleet, rows: Iterable[int]) -> list[tuple[str, float, int]]:
     """(name, seconds taken, processes) of the programs that are not of the job, the one that took most first."""
-    job, taken, pids = set(fleet.ranks.pid.tolist()), dict[str, float](), dict[str, set[int]]()
+    taken, processes = dict[str, float](), dict[str, int]()
+    for (comm, _), seconds in _taken(fleet, rows).items():
+        taken[comm] = taken.get(comm, 0.0) + seconds
+        processes[comm] = processes.get(comm, 0) + 1
+    ordered = sorted(taken.items(), key=lambda item: -item[1])
+    return [(comm, seconds, processes[comm]) for comm, seconds in ordered]
+
+
+def _taken(fleet: Fleet, rows: Iterable[int]) -> dict[tuple[str, int], float]:
+    """Name and pid of every process that is not of the job, with the seconds that it took from these ranks (a sample of them)."""
+    job, taken = set(fleet.ranks.pid.tolist()), dict[tuple[str, int], float]()
     for rank in list(rows)[: limits.PEERS_SAMPLED]:
         for counter in fleet.counters.of("cpu.taken_s", rank):
             if counter.pid not in job:
-                taken[counter.comm] = taken.get(counter.comm, 0.0) + counter.value
-                pids.setdefault(counter.comm, set()).add(counter.pid)
-    ordered = sorted(taken.items(), key=lambda item: -item[1])
-    return [(comm, seconds, len(pids[comm])) for comm, seconds in ordered]
+                taken[counter.comm, counter.pid] = taken.get((counter.comm, counter.pid), 0.0) + counter.value
+    return taken
 
 
 def taken_share(fleet: Fleet) -> Floats:
@@ -58,27 +61,24 @@ def taken_share(fleet: Fleet) -> Floats:
     return np.divide(theirs, total, out=np.zeros(len(total)), where=total > 0)
 
 
-def strangers_share(fleet: Fleet, host: str) -> float | None:
-    """Which part of the CPU time that a host has went to processes that are not of the job; None where nobody counts."""
-    counters, hosts = fleet.counters, fleet.ranks.observed_on
-    busy = [each for each in counters.of("cpu.busy_s", -1) if each.observed_on == host and each.limit > 0]
-    if not busy:
-        return None
-    job = sum(
-        counter.value
-        for row in range(len(hosts))
-        if hosts[row] == host
-        for name in ("cpu.process_run_s", "cpu.workers_run_s")
-        for counter in counters.of(name, row)
-    )
-    return float(max(busy[0].value - job, 0.0) / busy[0].limit)
+def strangers_shares(fleet: Fleet) -> dict[str, float]:
+    """By host, which part of its CPU time went to processes that are not of the job; hosts of which somebody counts."""
+    counters = fleet.counters
+    busy = {each.observed_on: each for each in reversed(list(counters.of("cpu.busy_s", -1))) if each.limit > 0}
+    job = dict.fromkeys(busy, 0.0)
+    hosts = fleet.ranks.observed_on
+    for name in ("cpu.process_run_s", "cpu.workers_run_s"):
+        rows = counters.rows(name)
+        for rank, seconds in zip(counters.table.rank[rows].tolist(), counters.table.value[rows].tolist(), strict=True):
+            if rank >= 0 and hosts[rank] in job:
+                job[hosts[rank]] += seconds
+    return {host: float(max(each.value - job[host], 0.0) / each.limit) for host, each in busy.items()}
 
 
 def busy_shares(fleet: Fleet) -> Floats:
-    """`strangers_share` of each rank's host; 0 where nobody counts."""
-    hosts = fleet.ranks.observed_on
-    share = {host: strangers_share(fleet, host) or 0.0 for host in set(hosts)} if "cpu.busy_s" in fleet.counters else {}
-    return np.array([min(share.get(host, 0.0), 1.0) for host in hosts], dtype=np.float64)
+    """`strangers_shares` of each rank's host; 0 where nobody counts."""
+    share = strangers_shares(fleet)
+    return np.array([min(share.get(host, 0.0), 1.0) for host in fleet.ranks.observed_on], dtype=np.float64)
 
 
 def busy_noise_s(fleet: Fleet, roles: Ints) -> Floats:

@@ -86,7 +86,8 @@ def differences(
     spread = usual_spread(own, roles, error, step_s, counted)
     between = np.hypot(spread.between_s, doubt_s)
     floor = np.maximum(np.where(spread.peers < 3, limits.EFFECT_SHARE_FEW, limits.EFFECT_SHARE) * step_s, least_s)
-    z, freedom = _z(excess, between, error, trimmed_freedom(noise, rho))
+    kept = trimmed_freedom(noise, rho)
+    z, freedom = _z(excess, between, error, kept)
     of_peers = _MAD_EFFICIENCY * spread.wander_values * (1 - rho) / (1 + rho)
     z_always, freedom_always = _z(excess, between, spread.wander_s, of_peers)
     always = (z_always > np.nan_to_num(z, nan=-np.inf)) & (spread.peers >= 2) & (lowest_kept(gap) >= 2 * floor)
@@ -102,7 +103,7 @@ def differences(
         steady_s=_steady(gap, drifting),
         floor_s=floor,
         peer_count=spread.peers,
-        z_quiet=np.nan_to_num(_z(excess, spread.between_s, error, trimmed_freedom(noise, rho))[0]),
+        z_quiet=np.nan_to_num(_z(excess, spread.between_s, error, kept)[0]),
     )
 
 

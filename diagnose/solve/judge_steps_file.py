@@ -46,9 +46,8 @@ def judge_timings(timings: Timings, job: str) -> Verdict:
     if not verdict.suspects and (more := with_untimed(timings, fleet)) is not None:
         # Own time explains nothing: who is waited for all the same? (fleet/timings/not_timed.py)
         waited_for = fleet_of(more, job)
-        verdict = next(
-            (one for one in (judge(waited_for), _stretch(more, waited_for, verdict)) if one.status == "fault"), verdict
-        )
+        whole = judge(waited_for)
+        verdict = whole if whole.status == "fault" else _stretch(more, waited_for, verdict)
     return verdict
 
 

@@ -19,7 +19,7 @@ import numpy as np
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, Hypothesis, suspect_from
-from rankscope.diagnose.model.busy_host import programs, queued_s, strangers_share, taken_share
+from rankscope.diagnose.model.busy_host import programs, queued_s, strangers_shares, taken_share
 from rankscope.diagnose.model.replay import shrink
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.verdict.contract import Evidence, Suspect
@@ -36,10 +36,10 @@ def strangers(fleet: Fleet, scene: Scene) -> Iterator[Suspect]:
     share, queue = taken_share(fleet), queued_s(fleet)[:, -scene.own.shape[1] :]
     if not share.any():
         return
-    found = []
+    found, busy_of = [], strangers_shares(fleet)
     for host in sorted({hosts[row] for row in np.flatnonzero(share)}):
         rows: Ints = np.array([row for row in range(len(hosts)) if hosts[row] == host], dtype=np.int64)
-        busy = strangers_share(fleet, host)
+        busy = busy_of.get(host)
         took = programs(fleet, rows.tolist())
         if busy is None or busy < _BUSY or took[0][1] < _ONE * sum(seconds for _, seconds, _ in took):
             continue

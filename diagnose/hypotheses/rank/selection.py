@@ -25,7 +25,7 @@ import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.hypotheses.hypothesis import GUESS, ORDERED, Hypothesis, log_odds
+from rankscope.diagnose.hypotheses.hypothesis import GUESS, ORDERED, SEEN, Hypothesis, log_odds
 from rankscope.diagnose.hypotheses.rank.case import Case, case_of
 from rankscope.diagnose.hypotheses.rank.cpu import throttled
 from rankscope.diagnose.hypotheses.rank.table import charges
@@ -109,14 +109,13 @@ class _Asking:
     strength: Floats = field(init=False)
     by_function: Bools = field(init=False)
     _levels: FunctionLevels = field(init=False)
-    _profiles: Profiles = field(init=False)
+    _profiles: Profiles | None = None  # made for the first rank that is asked: most fleets are healthy
     _ordered: Bools = field(init=False)
 
     def __post_init__(self) -> None:
         self.counted = np.ones(len(self.scene.own), dtype=bool)
         self.by_function = np.zeros(len(self.scene.own), dtype=bool)
         self._levels = FunctionLevels(self.fleet, self.scene.roles, self.scene.step_s)
-        self._profiles = Profiles(self.fleet)
         self._ordered = throttled(self.fleet)
         self._compare()
 
@@ -128,7 +127,7 @@ class _Asking:
     def one_round(self) -> list[int]:
         """Rows whose best hypothesis passes, or that are slow for sure and unexplained: one of each small role, all of large ones."""
         scores: dict[int, float] = {}
-        for row in self._candidates():
+        for row in self._possible(self.counted):
             case, made = self._asked(row)
             stands = next(self._in_turn(case, made), None)
             if stands is not None:
@@ -163,9 +162,6 @@ class _Asking:
         self.found = self.scene.compare(self.counted)
         self.strength = strength(self.found)
 
-    def _candidates(self) -> list[int]:
-        return self._possible(self.counted)
-
     def _possible(self, among: Bools) -> list[int]:
         """Rows that might pass, the strongest first."""
         found = self.found
@@ -185,6 +181,8 @@ class _Asking:
         return [int(row) for row in order[: limits.SUSPECTS_EXAMINED]]
 
     def _asked(self, row: int) -> tuple[Case, tuple[Hypothesis, ...]]:
+        if self._profiles is None:
+            self._profiles = Profiles(self.fleet)
         case = case_of(self.fleet, self.scene, self._profiles, row, np.flatnonzero(~self.counted))
         return case, charges(case)
 
@@ -244,7 +242,7 @@ class _Asking:
 
     def _idle(self) -> Ints:
         """Ranks that are slow for sure, for which nobody waits."""
-        sure = self.counted & (self.strength - self._looked_at() >= limits.SCORE_LEAST - log_odds(0.95))
+        sure = self.counted & (self.strength - self._looked_at() >= limits.SCORE_LEAST - log_odds(SEEN))
         rows: Ints = np.flatnonzero(sure & self._not_waited_for())
         return rows
 

@@ -8,6 +8,7 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import ClassVar
 
 from labkit.launch import Job, Plan
@@ -156,3 +157,11 @@ class Fault(abc.ABC):
     @abc.abstractmethod
     def revert(self) -> None:
         """Undo it; the job is healthy again."""
+
+
+def busy_program(folder: Path, name: str) -> str:
+    """A program that computes all the time. A process that runs a script is named after the file: the name that the verdict should give."""
+    script = folder / name
+    script.write_text("#!/bin/sh\nwhile :; do :; done\n")
+    script.chmod(0o700)
+    return str(script)

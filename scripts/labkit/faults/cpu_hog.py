@@ -2,7 +2,7 @@
 
 import subprocess
 
-from labkit.faults.base import Fault, Truth
+from labkit.faults.base import Fault, Truth, busy_program
 
 HOGS = 3
 # A rank whose fair share just covers its need still waits for whole slices of the scheduler: the effect is larger than the
@@ -19,10 +19,7 @@ class CpuHog(Fault):
         # Only the rank that has a core for itself: on a shared core more than one rank would suffer.
         self.victim = self.job.lone
         name = self.rng.choice(NAMES)
-        # A process that runs a script is named after the file: the name that the verdict should give.
-        script = self.job.folder / name
-        script.write_text("#!/bin/sh\nwhile :; do :; done\n")
-        script.chmod(0o700)
+        program = busy_program(self.job.folder, name)
         hogs = self.job.companion_group("hogs")
         # Such a weight that the rank's fair share of the core is less than it needs: with plenty for everybody a rank
         # that computes a few milliseconds a step would hardly notice.
@@ -30,7 +27,7 @@ class CpuHog(Fault):
         hogs.weigh_cpu((1 - share) / share)
         cores = self.job.cores_of(self.victim)
         self._hogs: list[subprocess.Popen[bytes]] = [
-            self.job.start_companion([str(script)], hogs, cores) for _ in range(HOGS)
+            self.job.start_companion([program], hogs, cores) for _ in range(HOGS)
         ]
         return Truth(status="fault", causes={"cpu": frozenset({"contended"})}, ranks=(self.victim,), culprit=name)
 

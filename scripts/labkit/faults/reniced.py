@@ -6,7 +6,7 @@ import contextlib
 import math
 import os
 
-from labkit.faults.base import Fault, Truth
+from labkit.faults.base import Fault, Truth, busy_program
 from labkit.faults.cpu_hog import SHARE_OF_NEED
 
 # Each level of niceness is a weight 1.25 times less (sched_prio_to_weight of the kernel).
@@ -24,11 +24,9 @@ class Reniced(Fault):
         # As for cpu-hog, only the rank that has a core for itself.
         self.victim = self.job.lone
         name = "sidecar-scan"
-        script = self.job.folder / name
-        script.write_text("#!/bin/sh\nwhile :; do :; done\n")
-        script.chmod(0o700)
+        program = busy_program(self.job.folder, name)
         cores = self.job.cores_of(self.victim)
-        self._sidecar = self.job.start_companion([str(script)], self.job.groups[self.victim], cores)
+        self._sidecar = self.job.start_companion([program], self.job.groups[self.victim], cores)
         share = SHARE_OF_NEED * self.healthy.cpu_s[self.victim] / (self.healthy.step_s + self.extra_s)
         self.tune(self._outweigh, (1 - share) / share, _WEIGHT_PER_LEVEL, _WEIGHT_PER_LEVEL**_MOST)
         return Truth(status="fault", causes={"cpu": frozenset({"contended"})}, ranks=(self.victim,), culprit=name)

@@ -9,7 +9,7 @@ import random
 import subprocess
 from dataclasses import replace
 
-from labkit.faults.base import Fault, Truth
+from labkit.faults.base import Fault, Truth, busy_program
 from labkit.faults.cpu_hog import NAMES
 from labkit.launch import Plan
 
@@ -28,14 +28,12 @@ class Strangers(Fault):
 
     def inject(self) -> Truth:
         name = self.rng.choice(NAMES)
-        script = self.job.folder / name
-        script.write_text("#!/bin/sh\nwhile :; do :; done\n")
-        script.chmod(0o700)
+        program = busy_program(self.job.folder, name)
         group = self.job.companion_group("strangers")
         group.weigh_cpu(WEIGHT[self.dose])
         cores = self.job.cores_of(0)
         self._strangers: list[subprocess.Popen[bytes]] = [
-            self.job.start_companion([str(script)], group, cores) for _ in range(PROCESSES)
+            self.job.start_companion([program], group, cores) for _ in range(PROCESSES)
         ]
         ranks = tuple(range(self.job.plan.ranks))
         return Truth("fault", {"cpu": frozenset({"contended"})}, ranks, everyone=True, culprit=name)
