@@ -56,9 +56,14 @@ def run_hook(program: str, content: dict[str, Any], timeout_s: float) -> str:
     if late:
         return f"hook {program}: did not end within {timeout_s:g} s; it was killed"
     if child.returncode:
-        words = said.decode("utf-8", "replace").strip()[-_OUTPUT_CAP:]
+        words = complaint(said)
         return f"hook {program}: exit code {child.returncode}{': ' + words if words else ''}"
     return ""
+
+
+def complaint(said: bytes) -> str:
+    """The end of what a hook wrote on its standard error, in one line. Never raises."""
+    return " ".join(said.decode("utf-8", "replace").split())[-_OUTPUT_CAP:]
 
 
 def _watch(child: subprocess.Popen[bytes], timeout_s: float) -> bytes:

@@ -102,7 +102,10 @@ def parse_sweep(data: bytes) -> tuple[str, HostSweep]:
         if isinstance(value, bool) or not isinstance(value, (int, float, str, type(None))):
             raise ValueError("a value of the wrong kind")
         if isinstance(value, (int, float)):
-            value = float(value)
+            try:
+                value = float(value)
+            except OverflowError:
+                value = math.inf
             if not math.isfinite(value):
                 raise ValueError("a value that is not finite")
         values[clean(one["id"], 60), clean(one["instance"], 60)] = clean(value, 60) if isinstance(value, str) else value

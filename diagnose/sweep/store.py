@@ -29,6 +29,8 @@ from rankscope.probes.host.procfs import reason
 _FILE, _LOCK = "sweep.db", "lock"
 _VERSION = 1
 _MAX_ROWS = 500_000
+# A damaged file makes sqlite complain in words that are no UTF-8, or ask for as much memory as its numbers say.
+FAILURES = (sqlite3.Error, UnicodeError, MemoryError)
 _TABLES = """
 CREATE TABLE IF NOT EXISTS counters(id TEXT, key TEXT, value REAL, time REAL, uptime REAL, boot TEXT, PRIMARY KEY(id, key))
   WITHOUT ROWID;
@@ -77,7 +79,7 @@ class Store:
                 {(identifier, key): Reading(*reading) for identifier, key, *reading in counters},
                 {(identifier, key): word for identifier, key, word in words},
             )
-        except sqlite3.Error as error:
+        except FAILURES as error:
             self.notes.append(f"the last sweep could not be read ({error}); counters cannot be judged")
             return Earlier()
 
@@ -89,7 +91,7 @@ class Store:
         if self._database is not None:
             try:
                 return _write(self._database, sweep, ran, retention_days)
-            except sqlite3.Error as error:
+            except FAILURES as error:
                 self.notes.append(
                     f"this sweep could not be remembered ({error}); the next one is held against the last that was"
                 )
@@ -104,7 +106,7 @@ class Store:
                 "SELECT time, id, instance, state, value, unit FROM history WHERE time >= ? ORDER BY time", (since_s,)
             )
             return tuple(Point(*row) for row in rows)
-        except sqlite3.Error as error:
+        except FAILURES as error:
             self.notes.append(f"earlier sweeps could not be read ({error}); trends cannot be seen")
             return ()
 
@@ -175,11 +177,11 @@ def _open(path: Path, notes: list[str]) -> sqlite3.Connection | None:
     """The store. sqlite3 raises OperationalError for the disk's troubles, and DatabaseError itself only where the file is damaged."""
     try:
         return _connect(path)
-    except (sqlite3.OperationalError, OSError) as error:
-        why = reason(error) if isinstance(error, OSError) else str(error)
+    except (sqlite3.OperationalError, OSError, MemoryError) as error:
+        why = reason(error) if isinstance(error, (OSError, MemoryError)) else str(error)
         notes.append(f"no memory of earlier sweeps: {path}: {why}; counters cannot be judged")
         return None
-    except sqlite3.Error as error:
+    except (sqlite3.Error, UnicodeError) as error:
         damage = str(error)
     aside = path.with_name(f"{path.name}.broken-{time.time():.0f}")
     try:
@@ -188,7 +190,7 @@ def _open(path: Path, notes: list[str]) -> sqlite3.Connection | None:
             path.with_name(path.name + suffix).unlink(missing_ok=True)
         notes.append(f"the state file could not be used ({damage}); it is kept as {aside.name}, and a new one is begun")
         return _connect(path)
-    except (sqlite3.Error, OSError) as error:
+    except (*FAILURES, OSError) as error:
         notes.append(f"no memory of earlier sweeps: {path}: {damage}; {error}; counters cannot be judged")
         return None
 
@@ -212,7 +214,7 @@ def _connect(path: Path) -> sqlite3.Connection:
             found = len(database.execute(f"PRAGMA table_info({table})").fetchall())
             if found != columns:
                 raise sqlite3.DatabaseError(f"table {table} has another shape")
-    except sqlite3.Error:
+    except FAILURES:
         database.close()
         raise
     return database

@@ -151,7 +151,7 @@ def _read_manifest(folder: Path) -> tuple[Manifest, dict[str, Any]]:
         raise BadData(f"{path} is of schema {str(said)[:60]!r}, this version reads {' and '.join(SCHEMAS)}")
     try:
         return from_json(content)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise BadData(f"{path} is not a window manifest: {type(error).__name__} {_first_line(error)}") from error
 
 

@@ -59,7 +59,7 @@ def to_json(manifest: Manifest, rows: Mapping[str, int]) -> dict[str, Any]:
 
 
 def from_json(content: Mapping[str, Any]) -> tuple[Manifest, dict[str, Any]]:
-    """The manifest, and how many rows each table should have. KeyError, TypeError, ValueError where it is none."""
+    """The manifest, and how many rows each table should have. KeyError, TypeError, ValueError, OverflowError where it is none."""
     manifest = Manifest(
         schema=str(content["schema"]),
         host=str(content["host"])[:256],

@@ -20,9 +20,8 @@ from rankscope.observer.window.schema import WINDOW_SCHEMA
 from rankscope.observer.window.stacks import StackFrame, StackTree
 from rankscope.observer.window.tables import cast, table_of, with_absent
 
-_FRAME = re.compile(r"^(.*) \((.*):(\d+)\)$", re.DOTALL)
-_HOLDER = re.compile(r"^held by (?:(?P<name>.+) \((?P<file>.+):(?P<line>\d+)\) on )?(?P<thread>.+)$", re.DOTALL)
-_PROCESS = re.compile(r"^(.*) \((\d+)\)$", re.DOTALL)
+# Sentences are taken apart from their ends, not by one expression: its time would grow with the square of their length.
+_PLACE_OF_HOLDER = re.compile(r":(\d+)\) on ")
 _MOST_DIGITS = 9  # of a line or a process: more do not fit its column
 
 _LABEL = pa.dictionary(pa.int32(), pa.string())
@@ -93,20 +92,42 @@ def _frames(text: str) -> list[StackFrame]:
     """`a (f.py:1);b (g.py:2)`, root first. A frame of which a part was cut off is kept by what is left of it."""
     found = []
     for word in text.split(";"):
-        match = _FRAME.match(word)
-        if match is not None:
-            found.append(StackFrame(match[1], match[2], int(match[3][:_MOST_DIGITS])))
+        name, file, line = _called(word)
+        if line:
+            found.append(StackFrame(name, file, int(line[:_MOST_DIGITS])))
         elif word:
             found.append(StackFrame(word, "", 0))
     return found
 
 
+def _called(text: str) -> tuple[str, str, str]:
+    """Name, file and line of `hog (job.py:7)`; line '' where it is not said so."""
+    head, _, tail = text.rpartition(":")
+    name, opening, file = head.rpartition(" (")
+    line = tail[:-1]
+    return (name, file, line) if opening and tail.endswith(")") and line.isdecimal() else ("", "", "")
+
+
 def _holder(text: str) -> tuple[str, str, int, str]:
     """Name, file, line, thread of `held by hog (job.py:7) on thread loader`; '' and 0 for what it does not say."""
-    match = _HOLDER.match(text)
-    if match is None:
+    said = text.removeprefix("held by ")
+    if said == text or not said:
         return "", "", 0, ""
-    return match["name"] or "", match["file"] or "", int((match["line"] or "0")[:_MOST_DIGITS]), match["thread"]
+    places = [*_PLACE_OF_HOLDER.finditer(said, 0, len(said) - 1)]
+    place = places[-1] if places else None  # the last one: names may hold anything
+    name, _, file = said[: place.start()].rpartition(" (") if place is not None else ("", "", "")
+    if place is None or not name or not file:
+        return "", "", 0, said
+    return name, file, int(place[1][:_MOST_DIGITS]), said[place.end() :]
+
+
+def _process(text: str) -> tuple[str, int]:
+    """Name and number of `python (77)`; the text and -1 where it is not said so."""
+    name, opening, tail = text.rpartition(" (")
+    number = tail[:-1]
+    if not opening or not tail.endswith(")") or not number.isdecimal():
+        return text, -1
+    return name, int(number[:_MOST_DIGITS])
 
 
 # ---- counters --------------------------------------------------------------------------------------------------------
@@ -121,10 +142,10 @@ def _counters(table: pa.Table) -> pa.Table:
             device, process = "", device
         elif (name or "").startswith("gpu.foreign_"):
             device, _, process = device.partition(" by ")
-        match = _PROCESS.match(process)
+        comm, pid = _process(process)
         instances.append(device)
-        comms.append(match[1] if match else process)
-        pids.append(int(match[2][:_MOST_DIGITS]) if match else -1)
+        comms.append(comm)
+        pids.append(pid)
     columns["instance"] = pa.array(instances, pa.string())
     columns["comm"] = pa.array(comms, pa.string()).dictionary_encode()
     columns["pid"] = pa.array(pids, pa.int32())

@@ -18,6 +18,7 @@ from rankscope.probes.host.mounts import Mount, parse_mountinfo
 from rankscope.probes.host.procfs import ROOT, proc_path, read_file, reason
 
 MAX_LEVELS = 64
+_MOST_DIGITS = 20  # of 64 bits
 # memory.limit_in_bytes of version 1 says "none" as the largest multiple of the page size.
 _NO_LIMIT_BYTES = 1 << 60
 CPU, MEMORY, IO, CPUSET = "cpu", "memory", "io", "cpuset"
@@ -190,7 +191,7 @@ def parse_entries(data: bytes) -> tuple[CgroupEntry, ...]:
     for line in data.split(b"\n"):
         number, colon, rest = line.partition(b":")
         names, second, path = rest.partition(b":")
-        if not (colon and second and path.startswith(b"/") and number.isdigit()):
+        if not (colon and second and path.startswith(b"/") and number.isdigit() and len(number) <= _MOST_DIGITS):
             continue
         controllers = tuple(name for name in names.decode("utf-8", "replace").split(",") if name)
         entries.append(
@@ -257,10 +258,10 @@ def _ancestors(mount_point: str, relative: str, mount_root: str) -> tuple[tuple[
     parts = relative.split("/") if relative else []
     base = mount_root.rstrip("/")
     places = []
-    for depth in range(len(parts), -1, -1):
+    for depth in range(len(parts), max(-1, len(parts) - MAX_LEVELS), -1):
         below = "/".join(parts[:depth])
         places.append((f"{mount_point}/{below}".rstrip("/"), f"{base}/{below}".rstrip("/") or "/"))
-    return tuple(places[:MAX_LEVELS])
+    return tuple(places)
 
 
 def _cpu_levels(place: _ControllerPlace) -> tuple[CpuLevel, ...]:
@@ -288,7 +289,7 @@ def parse_cpu_max(text: str) -> tuple[float | None, float]:
     try:
         period = int(words[1]) / 1e6 if len(words) > 1 else 0.1
         quota = None if words[0] == "max" else int(words[0]) / 1e6
-    except (ValueError, IndexError):
+    except (ValueError, IndexError, OverflowError):
         return None, 0.0
     if quota is None or period <= 0:
         return None, max(period, 0.0)
@@ -347,7 +348,7 @@ def parse_io_max(path: str, text: str) -> list[IoLimit]:
         values: dict[str, float] = {}
         for word in words:
             key, _, value = word.partition("=")
-            if value.isascii() and value.isdigit():
+            if _is_number(value):
                 values[key] = float(value)
         if values and ":" in device:
             limits.append(
@@ -361,7 +362,7 @@ def _device_limits(path: str) -> dict[str, float]:
     found = {}
     for line in _text(path).splitlines()[:1024]:
         device, _, value = line.partition(" ")
-        if ":" in device and value.strip().isascii() and value.strip().isdigit():
+        if ":" in device and _is_number(value.strip()):
             found[device] = float(value)
     return found
 
@@ -385,16 +386,19 @@ def _text(path: str) -> str:
 
 
 def _number(path: str) -> int | None:
-    try:
-        return int(_text(path))
-    except ValueError:
-        return None  # also "max"
+    text = _text(path).strip()
+    return int(text) if _is_number(text.removeprefix("-")) else None  # also "max"
+
+
+def _is_number(text: str) -> bool:
+    """A number of the kernel: it has 64 bits."""
+    return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
 
 
 def _pairs(path: str) -> dict[str, int]:
     pairs = {}
     for line in _text(path).splitlines()[:256]:
         name, _, value = line.partition(" ")
-        if value.isascii() and value.isdigit():
+        if _is_number(value):
             pairs[name] = int(value)
     return pairs

@@ -189,7 +189,9 @@ def _trouble(status: Any) -> str:
 
 
 def _ordered(groups: Iterable[OperationCounts]) -> tuple[OperationCounts, ...]:
-    return tuple(sorted(groups, key=lambda group: (group.operation, -group.count, group.who[:1] and group.who[0].rank)))
+    return tuple(
+        sorted(groups, key=lambda group: (group.operation, -group.count, group.who[0].rank if group.who else -1))
+    )
 
 
 def _objects(value: Any) -> list[dict[str, Any]]:

@@ -22,13 +22,17 @@ def readable(symbol: str) -> str:
 def _scopes(symbol: str) -> str:
     """Scopes and name of an Itanium C++ symbol; as much as could be parsed, or the symbol itself. Long: a branch for each letter."""
     at, end = 2, len(symbol)
-    while at < end and symbol[at] in "ZL":  # local to a function: that function; static
-        at += 1
-    special = {"TV": "vtable", "TI": "typeinfo", "GV": "guard"}.get(symbol[at : at + 2])
-    if special:
-        return special
-    if symbol[at : at + 2] in ("Th", "Tv"):  # a thunk: its offsets, then what it leads to
-        return _scopes("_Z" + symbol[symbol.find("_", at) + 1 :]) if symbol.find("_", at) > 0 else symbol
+    while True:
+        while at < end and symbol[at] in "ZL":  # local to a function: that function; static
+            at += 1
+        special = {"TV": "vtable", "TI": "typeinfo", "GV": "guard"}.get(symbol[at : at + 2])
+        if special:
+            return special
+        if symbol[at : at + 2] not in ("Th", "Tv"):
+            break
+        at = symbol.find("_", at) + 1  # a thunk: its offsets, then what it leads to
+        if not at:
+            return symbol
     nested = symbol[at : at + 1] == "N"
     at += nested
     parts: list[str] = []

@@ -120,7 +120,7 @@ def read_symbols(pid: int, mapping: Mapping, root: Path = procfs.ROOT) -> Symbol
     try:
         file = open_mapped(pid, mapping, root)
         elf = ElfFile(file)
-        starts, sizes, texts = _functions(elf)
+        starts, sizes, texts = function_columns(elf)
         return SymbolTable(name, elf.loads, starts, sizes, texts, file)
     except (OSError, NotElf, OverflowError):
         if file is not None:
@@ -136,12 +136,12 @@ def _content(file: MappedFile | None, at: int, size: int) -> bytes:
         return b""
 
 
-_Columns = tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.uint64]]
+Columns = tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64], npt.NDArray[np.uint64]]
 
 
-def _functions(elf: ElfFile) -> _Columns:
-    """(address, size, place of the name) of every function, in order of address, the larger first."""
-    parts: list[_Columns] = []
+def function_columns(elf: ElfFile) -> Columns:
+    """(address, size, place of the name) of every function, in order of address, the larger first. NotElf, OSError, OverflowError."""
+    parts: list[Columns] = []
     for table in elf.symbol_sections(SYMTAB) or elf.symbol_sections(DYNSYM):  # the former holds the latter
         for first in range(0, min(table.count, _SYMBOLS_CAP), _SLICE):
             rows = elf.symbols(table, first, _SLICE)

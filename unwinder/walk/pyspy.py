@@ -31,7 +31,7 @@ _PR_SET_PDEATHSIG = 1
 
 _THREAD = re.compile(r"thread \((0x[0-9a-fA-F]+|\d+)\)(?:: (.*))?$", re.DOTALL)
 _TOTALS = re.compile(r"Samples: (\d+) Errors: (\d+)")
-_BEHIND = re.compile(r"([\d.]+)(ms|s) behind in sampling")
+_BEHIND = re.compile(r"([\d.]{1,20})(ms|s) behind in sampling")
 _REASONS = (
     ("Failed to get process executable name", "the process ended, or its executable cannot be read"),
     ("No such process", "the process ended"),
@@ -157,11 +157,11 @@ def parse_raw(text: str) -> tuple[PySample, ...]:
         stack, _, count = line.rpartition(" ")
         if not stack or not (count.isascii() and count.isdigit()) or len(count) > 12:
             continue
-        parts = stack.split(";")
-        while parts and not parts[0].startswith("thread ("):
-            parts.pop(0)  # `process PID:"command line"`, which may hold anything
-        if not parts:
+        # What stands before it, `process PID:"command line"`, may hold anything.
+        _, begin, said = (";" + stack).partition(";thread (")
+        if not begin:
             continue
+        parts = ("thread (" + said).split(";")
         thread = _THREAD.match(parts[0])
         if thread is None:
             continue

@@ -1,0 +1,1 @@
+"""Coverage-guided fuzzing of the parsers of untrusted bytes: `scripts/fuzz`."""

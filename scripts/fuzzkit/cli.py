@@ -1,0 +1,175 @@
+"""The command line of scripts/fuzz: one process per target, and a table of all that was ever run."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import importlib.util
+import json
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from fuzzkit import record
+from fuzzkit.target import Target
+from fuzzkit.targets import TARGETS
+from fuzzkit.watch import MOST_BYTES, MOST_S
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+REGRESSIONS = REPOSITORY / "tests/data/fuzz"
+EXIT_FOUND, EXIT_USAGE, EXIT_MISSING = 1, 64, 69
+
+EPILOG = f"""Each target is a parser of bytes that somebody else wrote. An input fails that makes it raise anything but what it
+documents, take more than {MOST_S:g} s of the processor, or {MOST_BYTES >> 20} MB of memory. It is written into tests/data/fuzz,
+where the tests find it from then on.
+A run goes on where the last one ended, and may be ended at any moment; it runs at idle priority.
+
+exit codes: 0 nothing failed, 1 something did, 64 wrong usage, 69 the fuzzer (atheris) is not there for this Python"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = _arguments(argv)
+    if args.list:
+        print("\n".join(f"{target.name:16} {target.what}" for target in TARGETS))
+        return 0
+    wanted = [target for target in TARGETS if not args.target or target.name in args.target]
+    if importlib.util.find_spec("atheris") is None and not args.table:
+        version = ".".join(map(str, sys.version_info[:2]))
+        print(
+            f"fuzz: atheris is not installed: none is made for Python {version}, or scripts/setup was not run",
+            file=sys.stderr,
+        )
+        return EXIT_MISSING
+    if args.fresh:
+        for target in wanted:
+            shutil.rmtree(args.state / target.name, ignore_errors=True)
+    if not args.table:
+        _run_all(wanted, args)
+    found = {target.name: record.read(args.state / target.name) for target in wanted}
+    if args.json:
+        args.json.write_text(json.dumps({name: asdict(one) for name, one in found.items()}, indent=1))
+    print("\n".join(table(wanted, found)))
+    return EXIT_FOUND if any(one.failures for one in found.values()) else 0
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = _Parser(prog="scripts/fuzz", epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--target", nargs="+", metavar="NAME", help="only these (--list)")
+    parser.add_argument(
+        "--inputs", type=int, default=1_000_000, help="of each target, with those of earlier runs (default 1000000)"
+    )
+    parser.add_argument(
+        "--seconds",
+        type=float,
+        default=600.0,
+        help="of the processor, at most, for each target in this run (default 600)",
+    )
+    parser.add_argument("--jobs", type=int, default=1, help="targets at a time (default 1)")
+    parser.add_argument(
+        "--state",
+        type=Path,
+        default=REPOSITORY / "fuzz-out",
+        help="where corpus and counts are kept (default fuzz-out)",
+    )
+    parser.add_argument(
+        "--crashes", type=Path, default=REGRESSIONS, help="where inputs that fail are written (default tests/data/fuzz)"
+    )
+    parser.add_argument("--fresh", action="store_true", help="forget earlier runs of these targets")
+    parser.add_argument("--table", action="store_true", help="only the table of what was run")
+    parser.add_argument("--json", type=Path, help="write the figures there, too")
+    parser.add_argument("--list", action="store_true", help="the targets")
+    args = parser.parse_args(argv)
+    names = {target.name for target in TARGETS}
+    if unknown := sorted(set(args.target or ()) - names):
+        parser.error(f"no such target: {', '.join(unknown)}; there are {', '.join(sorted(names))}")
+    args.state, args.crashes = args.state.resolve(), args.crashes.resolve()
+    return args
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> None:  # type: ignore[override]
+        self.print_usage(sys.stderr)
+        self.exit(EXIT_USAGE, f"fuzz: {message}\n")
+
+
+def _run_all(wanted: Sequence[Target], args: argparse.Namespace) -> None:
+    """Some at a time, in order; a second interrupt is not waited for."""
+    waiting = list(wanted)
+    running: dict[str, subprocess.Popen[bytes]] = {}
+    try:
+        while waiting or running:
+            while waiting and len(running) < args.jobs:
+                target = waiting.pop(0)
+                if record.read(args.state / target.name).inputs < args.inputs:
+                    running[target.name] = _start(target, args)
+            time.sleep(0.05)
+            for name, process in [*running.items()]:
+                if process.poll() is not None:
+                    del running[name]
+                    _ended(name, process.returncode, args)
+    except KeyboardInterrupt:
+        for name, process in running.items():
+            process.send_signal(signal.SIGTERM)
+            process.wait()
+            _ended(name, process.returncode, args)
+
+
+def _start(target: Target, args: argparse.Namespace) -> subprocess.Popen[bytes]:
+    state = args.state / target.name
+    state.mkdir(parents=True, exist_ok=True)
+    command = [sys.executable, "-m", "fuzzkit.worker", target.name, "--state", state, "--crashes", args.crashes]
+    command += ["--inputs", str(args.inputs), "--seconds", str(args.seconds)]
+    with (state / "log").open("wb") as log:
+        # In a session of its own: an interrupt at the terminal is passed on by us, once.
+        return subprocess.Popen(list(map(str, command)), stderr=log, start_new_session=True)
+
+
+def _ended(name: str, code: int, args: argparse.Namespace) -> None:
+    """A worker ends with 0 whatever it found; else the process itself broke, and left its last input."""
+    folder = args.state / name
+    known = record.read(folder)
+    for place, failed in known.failures.items():
+        print(f"{name}: {place}: {failed}", flush=True)
+    if code == 0:
+        return
+    words = (folder / "log").read_text(errors="replace").strip().splitlines()[-1:] or ["no words"]
+    known.failures[f"the process ended with {code}"] = words[0][:300]
+    known.write(folder)
+    print(f"{name}: the process ended with {code}: {words[0][:300]}")
+    for left in _left(folder):
+        (args.crashes / name).mkdir(parents=True, exist_ok=True)
+        left.replace(args.crashes / name / left.name.rpartition("-")[2][:16])
+
+
+def _left(folder: Path) -> Iterator[Path]:
+    with contextlib.suppress(FileNotFoundError):
+        yield from folder.glob("hard-*")
+
+
+def table(wanted: Sequence[Target], found: dict[str, record.Record]) -> list[str]:
+    """One line per target, over all its runs."""
+    lines = [f"{'target':14}{'inputs':>12}{'CPU s':>9}{'a second':>10}{'slowest s':>11}{'most MB':>9}{'failures':>10}"]
+    for target in wanted:
+        one = found[target.name]
+        rate = one.inputs / one.cpu_seconds if one.cpu_seconds else 0.0
+        lines.append(
+            f"{target.name:14}{one.inputs:>12,}{one.cpu_seconds:>9.0f}{rate:>10,.0f}{one.slowest_s:>11.3f}"
+            f"{one.most_bytes / (1 << 20):>9.1f}{len(one.failures):>10}"
+        )
+    total = [found[target.name] for target in wanted]
+    lines.append(
+        f"{'all':14}{sum(one.inputs for one in total):>12,}{sum(one.cpu_seconds for one in total):>9.0f}{'':>10}"
+        f"{max(one.slowest_s for one in total):>11.3f}{max(one.most_bytes for one in total) / (1 << 20):>9.1f}"
+        f"{sum(len(one.failures) for one in total):>10}"
+    )
+    lines += [
+        f"  {target.name}: {place}: {words}"
+        for target in wanted
+        for place, words in found[target.name].failures.items()
+    ]
+    return lines

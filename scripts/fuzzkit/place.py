@@ -1,0 +1,25 @@
+"""A folder in memory for targets that take a file; gone with the process, or found and removed by the next one if it was killed."""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import tempfile
+from functools import lru_cache
+from pathlib import Path
+
+_MEMORY = Path("/dev/shm")
+_PREFIX = "rankscope-fuzz-"
+
+
+@lru_cache(maxsize=1)
+def place() -> Path:
+    home = _MEMORY if os.access(_MEMORY, os.W_OK) else Path(tempfile.gettempdir())
+    for left in home.glob(f"{_PREFIX}*"):
+        if not Path(f"/proc/{left.name.rpartition('-')[2]}").exists():
+            shutil.rmtree(left, ignore_errors=True)
+    made = home / f"{_PREFIX}{os.getpid()}"
+    made.mkdir(mode=0o700)
+    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    return made

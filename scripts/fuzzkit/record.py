@@ -1,0 +1,35 @@
+"""What is known of a target from all its runs: kept beside its corpus, so that a run can end at any moment and another go on."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+_FILE = "record.json"
+
+
+@dataclass(slots=True)
+class Record:
+    """Sums over all runs. `failures`: where something went wrong, and what."""
+
+    inputs: int = 0
+    cpu_seconds: float = 0.0
+    slowest_s: float = 0.0
+    most_bytes: int = 0  # more than at rest, of one input
+    failures: dict[str, str] = field(default_factory=dict)
+
+    def write(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        partial = folder / f"{_FILE}.{os.getpid()}"
+        partial.write_text(json.dumps(asdict(self), indent=1))
+        partial.replace(folder / _FILE)
+
+
+def read(folder: Path) -> Record:
+    """What was written there; an empty one where nothing was."""
+    try:
+        return Record(**json.loads((folder / _FILE).read_text()))
+    except FileNotFoundError:
+        return Record()

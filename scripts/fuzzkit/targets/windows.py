@@ -1,0 +1,234 @@
+"""Windows of other hosts: Parquet pages and tables, manifests, whole windows of both versions, timings that somebody published."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from fuzzkit.place import place
+from fuzzkit.target import Target
+from rankscope.diagnose.fleet.timings.steps_file import read_timings
+from rankscope.observer.window import folder, schema, upgrade
+from rankscope.observer.window.pages import page_sizes
+from rankscope.observer.window.tables import cast, read_table, with_absent, write_table
+from rankscope.probes.errors import BadData
+
+_DOCUMENTED = (OSError, pa.ArrowException, ValueError, MemoryError)  # what read_window makes one line of
+_OLD, _NEW = tuple(upgrade.TABLES), tuple(schema.TABLES)
+_WORDS = (
+    b"PAR1", b"\x15\x00\x15\x10\x15\x10", b"\xff\xff\xff\xff\x0f", b"\xff" * 9 + b"\x7f", b"\x15\x04\x15", b"\x19\x1c", b"\x00\x00\x00\x00",
+)  # fmt: skip
+
+
+def _value(kind: pa.DataType, row: int) -> Any:
+    if pa.types.is_dictionary(kind) or pa.types.is_string(kind):
+        return ("", "train.py (a.py:7);step (b.py:9)", "held by hog (job.py:7) on thread loader")[row % 3]
+    if pa.types.is_list(kind):
+        return [_value(kind.value_type, row)] * row
+    if pa.types.is_boolean(kind):
+        return bool(row % 2)
+    return float(row) if pa.types.is_floating(kind) else row
+
+
+def sample(of: pa.Schema, rows: int = 3) -> pa.Table:
+    """A table with something of everything in it."""
+    return pa.Table.from_arrays(
+        [pa.array([_value(field.type, row) for row in range(rows)], field.type) for field in of], schema=of
+    )
+
+
+@lru_cache(maxsize=1)
+def _files() -> dict[str, dict[str, bytes]]:
+    """The files of a whole window, by the version of its schema."""
+    found: dict[str, dict[str, bytes]] = {}
+    for version, of in ((schema.FIRST_SCHEMA, upgrade.TABLES), (schema.WINDOW_SCHEMA, schema.TABLES)):
+        files: dict[str, bytes] = {}
+        for name, columns in of.items():
+            table = sample(columns)
+            if name == "stacks":
+                table = table.set_column(
+                    table.column_names.index("parent"), columns.field("parent"), pa.array([-1, 0, 1], pa.int32())
+                )
+            buffer = io.BytesIO()
+            write_table(table, buffer)
+            files[f"{name}.parquet"] = buffer.getvalue()
+        said = {"schema": version, "host": "a", "start": 1.7e9, "seconds": 20.0, "jobs": ["j"], "notes": ["n"],
+                "rows": dict.fromkeys(of, 3), "losses": [{"source": "bpf", "name": "ring_full", "count": 1}], "sampling_hz": 99.0,
+                "costs": [{"program": "p", "run_count": 1, "run_time_ns": 2}]}  # fmt: skip
+        files[folder.MANIFEST] = json.dumps(said).encode()
+        found[version] = files
+    return found
+
+
+def _write(name: str, data: bytes) -> Path:
+    path = place() / name
+    path.write_bytes(data)
+    return path
+
+
+def _table(data: bytes) -> None:
+    """The first byte says which table it is to be."""
+    if not data:
+        return
+    of = schema.TABLES[_NEW[data[0] % len(_NEW)]]
+    try:
+        table = with_absent(read_table(_write("table.parquet", data[1:]), of), of)
+        cast(table, of)
+    except (*_DOCUMENTED, KeyError):
+        return
+
+
+def _uncompressed(of: pa.Schema) -> bytes:
+    """As another writer may write it; mutations reach what is inside."""
+    buffer = io.BytesIO()
+    pq.write_table(sample(of), buffer, compression="none", store_schema=False)
+    return buffer.getvalue()
+
+
+def _window(version: str) -> Callable[[bytes], None]:
+    """A whole window of which one file, by the first byte, is the input."""
+
+    def run(data: bytes) -> None:
+        if not data:
+            return
+        home = place() / version.replace("/", "-")
+        files = _files()[version]
+        if not home.is_dir():
+            home.mkdir()
+            for name, content in files.items():
+                (home / name).write_bytes(content)
+        name = sorted(files)[data[0] % len(files)]
+        (home / name).write_bytes(data[1:])
+        try:
+            folder.read_window(home)
+        finally:
+            (home / name).write_bytes(files[name])
+
+    return run
+
+
+def _of_window(version: str) -> list[bytes]:
+    return [bytes((number,)) + content for number, (_, content) in enumerate(sorted(_files()[version].items()))]
+
+
+def _manifest(data: bytes) -> None:
+    home = place() / "manifest"
+    home.mkdir(exist_ok=True)
+    (home / folder.MANIFEST).write_bytes(data)
+    folder._read_manifest(home)
+
+
+def _sentences(data: bytes) -> None:
+    """What windows of the first version say in sentences."""
+    text = data.decode("utf-8", "replace")
+    upgrade._frames(text)
+    upgrade._holder(text)
+    upgrade._process(text)
+
+
+_ROWS = "rank,step,function,kind,seconds,role,host,count,waits\n0,1,f,python,0.5,a,h,1,false\n"
+_ROWS += "1,1,all_reduce,nccl,0.25,a,h,2,\n1,1,f,cpu,nan,,,,yes\n"
+
+
+def _steps(data: bytes) -> None:
+    timings = read_timings(_write("steps", data))
+    if not len(timings):
+        raise AssertionError("no rows and no error")
+
+
+def _published() -> list[bytes]:
+    table = pa.table({
+        "rank": [0, 1], "step": [1, 1], "function": ["f", "g"], "kind": ["python", "gpu"], "seconds": [0.5, 0.25], "waits": [True, False],
+    })  # fmt: skip
+    buffer = io.BytesIO()
+    pq.write_table(table, buffer, compression="none")
+    return [
+        _ROWS.encode(),
+        _ROWS.replace(",", ";").encode(),
+        _ROWS.replace(",", "\t").encode(),
+        b"\xef\xbb\xbf" + _ROWS.encode(),
+        buffer.getvalue(),
+    ]
+
+
+TARGETS = (
+    Target(
+        "pages",
+        "headers of Parquet pages",
+        page_sizes,
+        lambda: [b"\x15\x00\x15\x10\x15\x10\x2c\x15\x06\x15\x00\x15\x06\x15\x06\x00\x00"],
+        raises=(ValueError,),
+        words=(b"\x1c", b"\x19\xfc\xff\xff\xff\x0f", b"\x19\x1c", b"\xff\xff\xff\xff\x0f", b"\x15\x02", b"\x00"),
+    ),
+    Target(
+        "parquet",
+        "one table of a window",
+        _table,
+        lambda: [bytes((number,)) + _uncompressed(schema.TABLES[name]) for number, name in enumerate(_NEW)],
+        longest_bytes=16384,
+        words=_WORDS,
+    ),
+    Target(
+        "manifest",
+        "manifests of windows",
+        _manifest,
+        lambda: [files[folder.MANIFEST] for files in _files().values()],
+        words=(
+            b"{",
+            b"[",
+            b'"',
+            b"NaN",
+            b"Infinity",
+            b"9" * 400,
+            b"9" * 4400,
+            b"\\ud800",
+            b"null",
+            b'"rows"',
+            b'"jobs"',
+            b'{"a":',
+        ),
+        longest_bytes=8192,
+    ),
+    Target(
+        "window",
+        "whole windows",
+        _window(schema.WINDOW_SCHEMA),
+        lambda: _of_window(schema.WINDOW_SCHEMA),
+        raises=(BadData,),
+        longest_bytes=16384,
+        words=_WORDS,
+    ),
+    Target(
+        "window-1",
+        "whole windows of the first version",
+        _window(schema.FIRST_SCHEMA),
+        lambda: _of_window(schema.FIRST_SCHEMA),
+        raises=(BadData,),
+        longest_bytes=16384,
+        words=_WORDS,
+    ),
+    Target(
+        "sentences",
+        "what windows of the first version say in sentences",
+        _sentences,
+        lambda: [b"a (f.py:1);b (g.py:2)", b"held by hog (job.py:7) on thread loader", b"python (77)"],
+        longest_bytes=32768,
+        words=(b" (", b":1)", b"held by ", b" on ", b"thread ", b";", b"(", b":", b"a (b:1) on ", b"\n"),
+    ),
+    Target(
+        "steps",
+        "timings that somebody published, as CSV and Parquet",
+        _steps,
+        _published,
+        raises=(BadData,),
+        longest_bytes=8192,
+        words=(b",", b";", b"\t", b'"', b"\n", b"rank", b"nan", b"1e308", b"9" * 400, b"PAR1", b"\r", *_WORDS[1:3]),
+    ),
+)

@@ -1,0 +1,102 @@
+"""Parsers of untrusted bytes: what was found once is never found again, a short run finds nothing, and the fuzzer sees faults."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from fuzzkit import record
+from fuzzkit.cli import REGRESSIONS, main
+from fuzzkit.record import Record
+from fuzzkit.target import Target
+from fuzzkit.targets import TARGETS
+from fuzzkit.watch import Limited, Watch
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+BY_NAME = {target.name: target for target in TARGETS}
+KEPT = sorted(path for path in REGRESSIONS.glob("*/*"))
+
+
+@pytest.mark.parametrize("path", KEPT, ids=lambda path: f"{path.parent.name}/{path.name}")
+def test_an_input_that_once_did_harm_does_none_now(path: Path, tmp_path: Path) -> None:
+    with Limited(BY_NAME[path.parent.name], tmp_path) as watch:
+        watch.feed(path.read_bytes())
+    assert watch.record.failures == {}
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+def test_every_target_keeps_to_its_limits_with_its_own_seeds(target: Target, tmp_path: Path) -> None:
+    seeds = target.all_seeds()
+    with Limited(target, tmp_path) as watch:
+        for seed in seeds:
+            watch.feed(seed)
+    assert len(seeds) >= 1
+    assert watch.record.failures == {}
+
+
+def broken(data: bytes) -> None:
+    if data.startswith(b"key"):
+        raise KeyError(data)
+    if data.startswith(b"allowed"):
+        raise ValueError(data)
+    if data.startswith(b"slow"):
+        while True:
+            pass
+    if data.startswith(b"large"):
+        bytearray(200 << 20)[::4096] = b"x" * (200 << 8)
+
+
+def test_errors_that_are_not_documented_time_and_memory_are_seen_and_kept(tmp_path: Path) -> None:
+    with Limited(Target("broken", "", broken, list, raises=(ValueError,)), tmp_path) as watch:
+        for data in (b"fine", b"allowed", b"key 1", b"key 2", b"slow", b"large", b"fine"):
+            watch.feed(data)
+    places = list(watch.record.failures)
+    assert [place.partition(" ")[0] for place in places] == ["KeyError", "TooSlow", "time", "memory"]
+    # One input for each place: the second KeyError is the first one again.
+    assert sorted(path.read_bytes() for path in (tmp_path / "broken").iterdir()) == [b"key 1", b"large", b"slow"]
+    assert watch.record.inputs == 7
+
+
+def test_what_was_counted_is_counted_on(tmp_path: Path) -> None:
+    Record(7, 1.5, 0.1, 4096, {"a.py:3": "KeyError"}).write(tmp_path)
+    known = record.read(tmp_path)
+    Watch(Target("x", "", lambda data: data, list), known, tmp_path).feed(b"")
+    known.write(tmp_path)
+    assert record.read(tmp_path).inputs == 8
+    assert record.read(tmp_path).failures == {"a.py:3": "KeyError"}
+    assert record.read(tmp_path / "none") == Record()
+
+
+def test_a_target_that_is_none_is_wrong_usage(tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="64"):
+        main(["--target", "nothing", "--state", str(tmp_path)])
+
+
+@pytest.mark.skipif(importlib.util.find_spec("atheris") is None, reason="atheris is made for no Python like this one")
+def test_a_short_run_over_all_parsers_finds_nothing_and_goes_on_where_it_ended(tmp_path: Path) -> None:
+    command = [
+        REPOSITORY / "scripts/fuzz",
+        "--state",
+        tmp_path / "state",
+        "--crashes",
+        tmp_path / "crashes",
+        "--json",
+        tmp_path / "said",
+    ]
+    jobs = ["--jobs", str(os.cpu_count() or 1)]
+    done = subprocess.run(
+        [*command, *jobs, "--seconds", "0.7"], capture_output=True, text=True, check=False, timeout=600
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    counted = {name: one["inputs"] for name, one in json.loads((tmp_path / "said").read_text()).items()}
+    assert counted.keys() == BY_NAME.keys()
+    assert all(inputs >= 10 for inputs in counted.values()), counted
+    again = [*command, "--target", "stacks", "--inputs", str(counted["stacks"] + 5000)]
+    assert subprocess.run(again, capture_output=True, check=False, timeout=120).returncode == 0
+    inputs = json.loads((tmp_path / "said").read_text())["stacks"]["inputs"]
+    assert counted["stacks"] + 5000 <= inputs < counted["stacks"] + 20_000
