@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 
-from benchkit import counters, diagnose_fleets, overhead, sweep
+from benchkit import counters, diagnose_fleets, overhead, sweep, watch
 from benchkit.gpu import bench as gpu
 from benchkit.unwinder import bench as unwinder
 from labkit.machine import guard
@@ -22,6 +22,9 @@ def main() -> int:
         benches.add_parser("diagnose", help="culprits found in synthetic fleets of up to 100,000 ranks")
     )
     sweep.arguments(benches.add_parser("sweep", help="time and CPU of a health sweep of this host"))
+    watch.arguments(
+        benches.add_parser("watch", help="the change detector: false alarms a week, steps until a shift is told")
+    )
     counters.arguments(
         benches.add_parser("counters", help="what sampling GPUs, NICs and the PCI tree costs (emulated machine)")
     )

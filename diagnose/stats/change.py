@@ -1,0 +1,325 @@
+"""Does a series that never ends lie higher than it did? A one-sided CUSUM that learns its own baseline.
+
+x = log of a value. Of the `KEPT` last values that were not masked:
+
+  level, spread   mean and standard deviation of x, clipped at 4 spreads (begun with median, MAD and tails)
+  long_run        what autocorrelation makes of the spread: sqrt of the largest m var(means of m values), m = 4, 16, … with at least
+                  eight means, and spread² (1 + rho) / (1 - rho), rho: that of neighbours, which tells it from few values
+  S_d             max(0, S_d + clip(x - level, ± 4 spreads) - d / 2) for each d of `SHIFTS`, each the best for its own shift
+  wander          1.4826 MAD of how far the level went from one `KEPT` values to the next, in all that is remembered
+  alarm           S_d > long_run² · ALARM / d, and the values since S_d was 0 lie higher by `LEAST` and by 4 wanders
+
+A random walk with that variance and the drift -d/2 climbs so far by chance with exp(-ALARM) (Siegmund 1985, Sequential Analysis, ch. III).
+The level is uncertain by e = long_run / sqrt(values kept): no d is taken below 6 e. `RUN` long values together alarm never, however
+long they are. What is not yet clear to be no shift waits before it becomes part of the baseline.
+
+After an alarm the baseline stands still, until the values are `BACK`, or have been higher for so long that they are the new one (`STAYS`).
+Values that fall for good are a new baseline at once: nobody is told.
+
+Pauses that come again at equal distances, counted in values or in time, are masked (pauses.py).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+import numpy as np
+
+from rankscope.diagnose.stats.pauses import Pauses
+from rankscope.diagnose.stats.robust import MAD_TO_SD
+from rankscope.probes.arrays import Bools, Floats
+
+SKIPPED = 10  # first values: compiling, caches, autotuning
+LEARNT = 50  # values before anything is told
+KEPT = 1024
+SHIFTS = (0.03, 0.1, 0.3)  # as shares
+LEAST = 0.03
+CLIP = 4.0
+ALARM = 18.0  # ln of the values per false alarm, of three detectors: 2e7 values, eight months at one a second
+RUN = 5
+_TAIL, _TAILS_APART = 0.05, 3.29  # standard deviations between the tails of a normal distribution
+_SPREAD_LEAST = 0.004  # of a value: timers and their readers make the steadiest series uneven by as much
+_REFRESH, _REFRESH_FIRST = 128, 32  # values between two looks at the baseline
+_LEVEL_VALUES, _LEVELS = (
+    256,
+    128,
+)  # values of which a level is remembered, and how many levels: nine hours at one value a second
+_WANDERS = 4.0
+_MEANS_LEAST = 8  # of which a variance is taken
+_LEVEL_ERRORS = 6.0
+_PAUSE_SHARE, _PAUSE_SPREADS = 0.3, 6.0  # a value longer than usual by both may belong to a pause
+_FALL = 0.1  # the share by which values must fall to be a new baseline at once; less is learnt as time goes by
+_BACK = 0.5  # of a shift must be gone
+_STAYS = 1000  # values after which a shift is the baseline
+_RECENT = 256
+
+
+class State(Enum):
+    """What a change is about."""
+
+    HIGHER = "higher"  # the values lie above the baseline
+    BACK = "back"  # they no longer do
+    STAYS = "stays"  # they have for so long that they are the baseline now
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """From value number `since` on, counted from the first that was fed; it was clear at number `at`. Levels are values, not logs."""
+
+    state: State
+    since: int
+    at: int
+    before: float
+    after: float
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """What is usual, in logs. `count`: of how many values it was learnt."""
+
+    level: float
+    spread: float
+    long_run: float
+    count: int
+
+
+def learn(x: Floats) -> Baseline:
+    """The baseline of these logs."""
+    level = float(np.median(x))
+    low, high = np.quantile(x, (_TAIL, 1 - _TAIL))  # values of two kinds have a spread that a MAD does not see
+    spread = max(MAD_TO_SD * float(np.median(np.abs(x - level))), float(high - low) / _TAILS_APART, _SPREAD_LEAST)
+    for _ in range(2):
+        kept = np.clip(x, level - CLIP * spread, level + CLIP * spread)
+        level, spread = float(kept.mean()), max(float(kept.std()), _SPREAD_LEAST)
+    rest = np.clip(x - level, -CLIP * spread, CLIP * spread)
+    rho = float(np.clip((rest[1:] * rest[:-1]).sum() / max(float((rest**2).sum()), 1e-12), 0.0, 0.95))
+    rho = min(
+        rho + 1 / np.sqrt(len(x)), 0.95
+    )  # one standard error more: that of few values is too low as often as too high
+    variance, length = spread**2 * (1 + rho) / (1 - rho), 4
+    while len(x) // length >= _MEANS_LEAST:
+        count = len(x) // length
+        means = rest[len(rest) - count * length :].reshape(count, length).mean(axis=1)
+        variance = max(variance, length * float(means.var()) * (1 + np.sqrt(2 / count)))
+        length *= 4
+    return Baseline(level, spread, float(np.sqrt(variance)), len(x))
+
+
+@dataclass(slots=True)
+class _Climb:
+    """A sum that never falls below zero, and the number of the value at which it was there last."""
+
+    height: float = 0.0
+    zero_at: int = 0
+
+    def crosses(self, step: Floats, limit: float) -> int | None:
+        """The place of the first of these steps with which it stands above `limit`."""
+        if self.height + float(np.maximum(step, 0.0).sum()) <= limit:
+            return None
+        above = np.flatnonzero(self._path(step) > limit)
+        return int(above[0]) if len(above) else None
+
+    def since(self, step: Floats, at: int, seen: int) -> int:
+        """The number of the value after which it was at zero last, before step `at`."""
+        zeros = np.flatnonzero(self._path(step[: at + 1]) <= 0.0)
+        return seen + int(zeros[-1]) + 1 if len(zeros) else self.zero_at
+
+    def add(self, step: Floats, seen: int) -> None:
+        """Take these steps."""
+        if len(step):
+            path = self._path(step)
+            zeros = np.flatnonzero(path <= 0.0)
+            if len(zeros):
+                self.zero_at = seen + int(zeros[-1]) + 1
+            self.height = float(path[-1])
+
+    def _path(self, step: Floats) -> Floats:
+        free = self.height + np.cumsum(step)
+        return np.asarray(free - np.minimum(np.minimum.accumulate(free), 0.0), dtype=np.float64)
+
+
+@dataclass(slots=True)
+class ChangeDetector:
+    """One series. `feed` takes its values in any portions; `seen` counts them."""
+
+    baseline: Baseline | None = None
+    seen: int = 0
+    pauses: Pauses = field(default_factory=Pauses)
+    _first: int = SKIPPED  # the value from which the baseline is learnt
+    _kept: deque[float] = field(default_factory=lambda: deque(maxlen=KEPT))
+    _waiting: list[float] = field(default_factory=list)  # for the baseline, until it is clear that they are no shift
+    _rise: list[_Climb] = field(default_factory=lambda: [_Climb() for _ in SHIFTS])
+    _fall: _Climb = field(default_factory=_Climb)
+    _recent: deque[float] = field(default_factory=lambda: deque(maxlen=_RECENT))
+    _due: int = LEARNT
+    _noise: float = 0.0
+    _levels: deque[float] = field(default_factory=lambda: deque(maxlen=_LEVELS))
+    _of_level: list[float] = field(default_factory=list)
+    _wander: float = 0.0
+    _shifted: Change | None = None
+
+    @property
+    def shifted(self) -> Change | None:
+        """The change that has been told and is not over."""
+        return self._shifted
+
+    def feed(self, values: Floats) -> list[Change]:
+        """What became clear with these values (above zero), in order."""
+        told: list[Change] = []
+        rest = np.asarray(values, dtype=np.float64)
+        while len(rest):
+            taken, change = self._block(rest[: max(self._due - self.seen, 1)])
+            rest = rest[taken:]
+            if change is not None:
+                told.append(change)
+        return told
+
+    def _block(self, values: Floats) -> tuple[int, Change | None]:
+        """The first values of these: how many were taken, and what they say."""
+        x = np.log(np.maximum(values, 1e-6))
+        if self.baseline is None:
+            self._learn_first(x, values)
+            return len(x), None
+        rise = x - self.baseline.level
+        long = rise > max(_PAUSE_SPREADS * self.baseline.spread, np.log1p(_PAUSE_SHARE))
+        masked = self.pauses.masks(self.seen, values, long)
+        clip = CLIP * self.baseline.spread
+        rise = np.where(masked, 0.0, np.clip(rise, -clip, clip))
+        taken, change = (self._watch_rise if self._shifted is None else self._watch_end)(x, rise, masked)
+        self.pauses.add(self.seen, values[:taken], long[:taken])
+        self._recent.extend(x[:taken][~masked[:taken]].tolist())
+        if self._shifted is None and change is None:
+            self._waiting += x[:taken][~masked[:taken]].tolist()
+        self.seen += taken
+        if change is not None:
+            change = self._tell(change)
+        if self.seen >= self._due:
+            self._refresh()
+        return taken, change
+
+    def _learn_first(self, x: Floats, values: Floats) -> None:
+        self._kept.extend(x[max(self._first - self.seen, 0) :].tolist())
+        self.pauses.add(self.seen, values, np.zeros(len(x), dtype=np.bool_))
+        self.seen += len(x)
+        if self.seen >= self._due:
+            self._learn()
+            self._due = self.seen + _REFRESH_FIRST
+
+    def _watch_rise(self, x: Floats, rise: Floats, masked: Bools) -> tuple[int, Change | None]:
+        base = self.baseline
+        assert base is not None
+        found: tuple[int, int] | None = None
+        sums = []
+        for climb, shift in zip(self._rise, SHIFTS, strict=True):
+            least = np.log1p(shift)
+            d = max(least, _LEVEL_ERRORS * base.long_run / np.sqrt(base.count))
+            step = np.where(masked, 0.0, rise - d / 2)
+            sums.append((climb, step))
+            at = climb.crosses(step, _height(base, d))
+            if at is not None and (found is None or at < found[0]):
+                found = at, climb.since(step, at, self.seen)
+        fall = np.where(masked, 0.0, -rise - np.log1p(_FALL) / 2)
+        if found is None:
+            at = self._fall.crosses(fall, _height(base, np.log1p(_FALL)))
+            if at is not None:  # faster than ever: what is usual is learnt anew
+                self._forget(self.seen + at + 1)
+                return at + 1, None
+        taken = len(x) if found is None else found[0] + 1
+        for climb, step in (*sums, (self._fall, fall)):
+            climb.add(step[:taken], self.seen)
+        if found is None:
+            return taken, None
+        at, since = found
+        level = self._level_since(x[:taken], self.seen + at - since + 1)
+        if level - base.level < max(np.log1p(LEAST), _WANDERS * self._wander):
+            self._rise = [_Climb(zero_at=self.seen + taken) for _ in SHIFTS]
+            return taken, None
+        return taken, Change(State.HIGHER, since, self.seen + at, float(np.exp(base.level)), float(np.exp(level)))
+
+    def _level_since(self, x: Floats, count: int) -> float:
+        latest = [*self._recent, *x.tolist()][-max(count, 1) :]
+        return float(np.median(latest))
+
+    def _watch_end(self, x: Floats, rise: Floats, masked: Bools) -> tuple[int, Change | None]:
+        base, shifted = self.baseline, self._shifted
+        assert base is not None and shifted is not None
+        shift = float(np.log(shifted.after / shifted.before))
+        clip = CLIP * base.spread
+        step = np.where(masked, 0.0, np.clip(base.level + _BACK * shift - x, -clip, clip))
+        at = self._fall.crosses(step, _height(base, shift))
+        if at is not None:
+            since = self._fall.since(step, at, self.seen)
+            level = self._level_since(x[: at + 1], self.seen + at - since + 1)
+            return at + 1, Change(State.BACK, since, self.seen + at, shifted.after, float(np.exp(level)))
+        self._fall.add(step, self.seen)
+        if self.seen + len(x) - shifted.at > _STAYS:
+            level = float(np.median(self._recent)) if self._recent else float(np.median(x))
+            at = len(x) - 1
+            return len(x), Change(State.STAYS, shifted.since, self.seen + at, shifted.before, float(np.exp(level)))
+        return len(x), None
+
+    def _tell(self, change: Change) -> Change:
+        """Take the consequences of what became clear."""
+        self._rise = [_Climb(zero_at=self.seen) for _ in SHIFTS]
+        self._fall = _Climb(zero_at=self.seen)
+        self._waiting.clear()
+        self._shifted = change if change.state is State.HIGHER else None
+        if change.state is State.STAYS:
+            self._levels.clear()
+            self._of_level.clear()
+            self._kept.clear()
+            self._kept.extend(self._recent)
+            self._learn()
+            self.pauses = Pauses()
+        self._due = self.seen + _REFRESH
+        return change
+
+    def _forget(self, first: int) -> None:
+        """Learn what is usual from value number `first` on."""
+        self.baseline, self._first = None, first
+        self._due = first + LEARNT
+        self._kept.clear()
+        self._levels.clear()
+        self._of_level.clear()
+        self._waiting.clear()
+        self._rise = [_Climb(zero_at=first) for _ in SHIFTS]
+        self._fall = _Climb(zero_at=first)
+
+    def _refresh(self) -> None:
+        self._due = self.seen + (_REFRESH_FIRST if self.seen < KEPT else _REFRESH)
+        base = self.baseline
+        if base is None or self._shifted is not None:
+            return
+        climbing = any(
+            climb.height > _height(base, np.log1p(shift)) / 2 for climb, shift in zip(self._rise, SHIFTS, strict=True)
+        )
+        if not self._waiting or (climbing and len(self._waiting) < KEPT):
+            return
+        self._kept.extend(self._waiting)
+        self._of_level += self._waiting
+        self._waiting.clear()
+        self._learn()
+        self._learn_wander()
+
+    def _learn_wander(self) -> None:
+        while len(self._of_level) >= _LEVEL_VALUES:
+            self._levels.append(float(np.median(self._of_level[:_LEVEL_VALUES])))
+            del self._of_level[:_LEVEL_VALUES]
+        apart = KEPT // _LEVEL_VALUES
+        if len(self._levels) >= 3 * apart:
+            levels = np.array(self._levels)
+            self._wander = MAD_TO_SD * float(np.median(np.abs(levels[apart:] - levels[:-apart])))
+
+    def _learn(self) -> None:
+        found = learn(np.array(self._kept))
+        if found.count < KEPT // 2:  # what was known of the noise holds, until there is as much to learn it from again
+            found = replace(found, long_run=max(found.long_run, self._noise))
+        self.baseline, self._noise = found, found.long_run
+
+
+def _height(base: Baseline, shift: float) -> float:
+    """How far the sum for this shift (in logs) must climb: by chance too rarely, and more than a few long values make it climb."""
+    run = RUN * max(CLIP * base.spread - shift / 2, 0.0) * (1 + 1e-9)  # more than so many, whatever is rounded
+    return max(base.long_run**2 * ALARM / shift, run)
