@@ -147,6 +147,14 @@ def diagnose(
     )
 
 
+@app.command()
+def causes(as_json: Json = False) -> int:
+    """What can be named, by which witness, and how often that was right in recorded windows."""
+    from rankscope.diagnose.cli import causes as command
+
+    return command.run(as_json=as_json)
+
+
 app.command(name="sweep")(sweep_command)
 
 

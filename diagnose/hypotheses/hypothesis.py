@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.verdict.contract import CAUSES, SCOPES, Evidence, Instance, Suspect
+from rankscope.diagnose.hypotheses.causes import KNOWN
+from rankscope.diagnose.verdict.contract import Evidence, Instance, Suspect
 from rankscope.diagnose.verdict.function import Function
 
 # Support: how often evidence of this kind is right, and so a factor of the confidence.
@@ -55,7 +56,7 @@ class Hypothesis:
     computing_s: float = 0.0  # of lost_s, growth of Python functions that compute: no function is charged with it again
     ratio: float = float("nan")  # of a link: its rate over that of its peers
     clear: float = 1.0  # of a link, 0..1: how sure it is that it is slow at all
-    scope: str = "rank"  # one of SCOPES
+    scope: str = "rank"  # one of verdict.contract.SCOPES
 
 
 def suspect_from(
@@ -67,8 +68,8 @@ def suspect_from(
     `of_s`: the step that the seconds were lost of; None where no step ends any more (a hang): all of it is lost.
     `instances`: of all ranks, where several hypotheses became one.
     """
-    if found.cause not in CAUSES.get(found.component, ()) or found.scope not in SCOPES:
-        raise AssertionError(f"{found.component}/{found.cause} ({found.scope}) is not in the verdict contract")
+    if (found.component, found.cause, found.scope) not in KNOWN:
+        raise AssertionError(f"{found.component}/{found.cause} ({found.scope}) is not in the table of causes.py")
     return Suspect(
         component=found.component,
         cause=found.cause,

@@ -12,7 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from corpuskit import constants, files, left_out, moved, tables
+from corpuskit import causes, constants, files, left_out, moved, tables
 from corpuskit.archive import HOME, SUFFIX, Corpus, archives, name_of, opened, pack, unpack
 from corpuskit.case import Case
 from corpuskit.fits import FITS
@@ -29,7 +29,7 @@ EPILOG = """examples:
   scripts/corpus judge --with rankscope.diagnose.solve.other:diagnose --json other.json
                                                             another diagnoser, in the shadow of today's
   scripts/corpus get gil-hog-weak /tmp/look                 unpack cases, for rankscope diagnose
-  scripts/corpus judge --hold                               write the table that the tests hold later versions to
+  scripts/corpus judge --hold                               write the table that the tests hold later versions to, and counted.json
   scripts/corpus compare before.json now.json               which cases changed
   scripts/corpus left-out --by kind                         each kind judged with what was fitted without it
   scripts/corpus move --constants limits: --json moved.json each constant moved by 30 %: which verdicts change
@@ -85,7 +85,11 @@ def _parser() -> argparse.ArgumentParser:
     _which(judge)
     judge.add_argument("--json", type=Path, metavar="FILE", help="write every answer and every table")
     judge.add_argument("--bad", action="store_true", help="say of each case that is not right first what was said")
-    judge.add_argument("--hold", action="store_true", help=f"write {files.HELD.name}: later versions are held to it")
+    judge.add_argument(
+        "--hold",
+        action="store_true",
+        help=f"write {files.HELD.name}, which later versions are held to, and what `rankscope causes` shows",
+    )
     judge.set_defaults(act=_judge)
     compare = commands.add_parser("compare", help="which cases changed between two judgings")
     compare.add_argument("before", type=Path)
@@ -209,6 +213,7 @@ def _judge(args: argparse.Namespace) -> int:
         files.write(args.json, judged)
     if args.hold and whole:
         files.hold(judged)
+        causes.write(judged)
     worse = list(files.fallen(judged)) if whole and args.archives == HOME and files.HELD.exists() else []
     print("\n".join(f"worse than {files.HELD.name}: {line}" for line in worse), end="\n" if worse else "")
     return EXIT_NOT_GOOD_ENOUGH if worse else 0

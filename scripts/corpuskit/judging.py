@@ -150,7 +150,7 @@ def answer(case: Case, printed: str, seconds: float = 0.0) -> Answer:
         verdict = verdicts.parse(printed)
     except verdicts.BadVerdict as error:
         return Answer(case.key, verdicts.FAILED, f"no verdict: {error}")
-    verdict = _of_the_lab(case, verdict)
+    verdict = of_the_lab(case, verdict)
     outcome = outcome_of(verdict, case.truth)
     right = verdicts.first_is_right(verdict, case.truth)
     if right and case.place and not _on_its_lines(case, verdict.suspects[0]):
@@ -168,7 +168,7 @@ def answer(case: Case, printed: str, seconds: float = 0.0) -> Answer:
     )
 
 
-def _of_the_lab(case: Case, verdict: verdicts.Verdict) -> verdicts.Verdict:
+def of_the_lab(case: Case, verdict: verdicts.Verdict) -> verdicts.Verdict:
     """The verdict without what is true and not what the lab did: where other work ran beside, programs that took the CPU meanwhile.
 
     Of a case whose own truth is a CPU that was taken nothing is left out.

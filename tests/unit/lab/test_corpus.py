@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from labcases import AUGMENT, FOREIGN, HEALTHY, PYTHON, UNEVEN, result, suspect, verdict
 
-from corpuskit import archive, files, tables
+from corpuskit import archive, causes, files, tables
 from corpuskit.case import Case, Place
 from corpuskit.cli import main
 from corpuskit.from_labs import Recording, cases, doubt, unsteady, usual_s
@@ -208,6 +208,23 @@ def test_a_kind_that_is_judged_worse_than_before_is_named(tmp_path: Path) -> Non
         "healthy and imbalanced windows accused: 0 → 1",
     ]
     assert "faults/none, strong: cases 1 → 0" in list(files.fallen(good[:1], table))
+
+
+def test_how_often_each_row_was_named_first_and_right_is_counted(tmp_path: Path) -> None:
+    augment, foreign = {**AUGMENT, "scope": "rank"}, {**FOREIGN, "component": "gpu", "scope": "rank"}
+    uneven = {**foreign, "component": "workload", "cause": "data-imbalance"}
+    found = [
+        judged(SLOW, verdict("fault", augment)), judged(SLOW, verdict("fault", augment, foreign)),
+        judged(SLOW, verdict("fault", foreign)), judged(HEALTHY_CASE, verdict("healthy")),
+        judged(replace(SLOW, truth=UNEVEN), verdict("imbalance", uneven)),
+        judged(SLOW, verdict("imbalance", uneven)),
+    ]  # fmt: skip
+    causes.write(found, tmp_path / "counted.json")
+    content = json.loads((tmp_path / "counted.json").read_text())
+    assert content["cases"] == len(found)
+    assert [(row["component"], row["right"], row["wrong"]) for row in content["causes"]] == [
+        ("gpu", 0, 1), ("python", 2, 0), ("workload", 1, 1),
+    ]  # fmt: skip
 
 
 def test_two_judgings_are_compared_case_by_case(tmp_path: Path) -> None:
