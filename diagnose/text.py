@@ -14,6 +14,15 @@ def clean(text: str, most: int = 200) -> str:
     return printable(text, most)
 
 
+def short(text: str, most: int) -> str:
+    """The same, where it is too long without its middle: 'a_very_long_name' → 'a_ver…name'. How a name begins and ends tells most."""
+    said = clean(text, _LONGEST_IN_JSON)
+    if len(said) <= most:
+        return said
+    end = (most - 1) // 2
+    return f"{said[: most - 1 - end]}…{said[len(said) - end :]}"
+
+
 def clean_all(content: Any) -> Any:
     """Content for JSON with all its text cleaned, keys too."""
     if isinstance(content, str):

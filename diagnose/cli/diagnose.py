@@ -1,4 +1,4 @@
-"""`rankscope diagnose`: from window folders, a file of timings, or this host now, to one verdict for each job."""
+"""`rankscope diagnose`, `rankscope report`: from window folders, a file of timings, or this host now, to one verdict for each job."""
 
 from __future__ import annotations
 
@@ -8,10 +8,14 @@ from dataclasses import replace
 from pathlib import Path
 
 from rankscope.diagnose.cli.keep_history import remember
-from rankscope.diagnose.cli.output import progress
+from rankscope.diagnose.cli.output import free_place, progress, write_result
 from rankscope.diagnose.cli.report import print_reports
-from rankscope.diagnose.fleet.gather import jobs_in, load
+from rankscope.diagnose.fleet.gather import gather, jobs_in, load, load_baseline
+from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.fleet.timings.from_steps_file import fleet_of
+from rankscope.diagnose.fleet.timings.steps_file import read_timings
 from rankscope.diagnose.past.history import DEFAULT_FOLDER, History
+from rankscope.diagnose.report.words import answer
 from rankscope.diagnose.solve import judge
 from rankscope.diagnose.solve.judge_steps_file import judge_file
 from rankscope.diagnose.text import clean
@@ -38,20 +42,29 @@ def run(
     verbose: bool,
     history: Path | None = None,
     keep: bool = True,
+    html: Path | None = None,
 ) -> int:
-    """Print the verdicts; the exit code of the worst. `history`: None is the usual folder. `keep`: put what is observed here into it."""
+    """Print the verdicts; the exit code of the worst. `history`: None is the usual folder. `keep`: put what is observed here into it.
+
+    `html`: a file to write the verdicts to as a page as well.
+    """
+    if html is not None:
+        free_place(html)
     if folders and pids:
         raise UsageError("--pid chooses what to observe: it makes no sense with window folders")
     if steps is not None and (folders or baseline or pids):
         raise UsageError("--steps brings all there is to judge: it makes no sense with folders, --baseline or --pid")
     if steps is not None:
-        return _print([judge_file(steps)], as_json, verbose)
+        verdict = judge_file(steps)
+        if html is not None:
+            _write_page(html, fleet_of(read_timings(steps), verdict.job), [verdict])
+        return _print([verdict], as_json, verbose)
     automatic = AUTO in baseline
     if automatic and len(baseline) > 1:
         raise UsageError("--baseline auto chooses by itself: give it alone")
     store = History(history if history is not None else DEFAULT_FOLDER)
     # Before observing: a bad baseline or history must not cost a window.
-    earlier = [] if automatic else load(baseline)
+    earlier = [] if automatic else load_baseline(baseline, folders)
     if history is not None and keep and not folders:
         store.prepare()
     windows = load(folders) if folders else _observe(window_s, job, pids, verbose)
@@ -60,7 +73,33 @@ def run(
     if keep and not folders:
         for trouble in remember(store, windows, verdicts):
             sys.stderr.write(f"rankscope: {clean(trouble, 300)}\n")
+    if html is not None:  # last: what cannot be written must cost neither the verdict nor the history
+        _write_page(html, gather(windows, verdicts[0].job), verdicts)
     return code
+
+
+def report(folders: tuple[Path, ...], baseline: tuple[Path, ...], job: str | None, place: Path, as_json: bool) -> int:
+    """Write the page and say its first line; the exit code of the worst verdict."""
+    free_place(place)
+    windows = load(folders)
+    verdicts = _judge_all(windows, load_baseline(baseline, folders), job, None)
+    _write_page(place, gather(windows, verdicts[0].job), verdicts)
+    if as_json:
+        print(to_json(*verdicts))
+    else:
+        for verdict in verdicts:
+            print(answer(verdict))
+        print(f"the page is in {clean(str(place), 4096)}")
+    return verdicts[0].exit_code
+
+
+def _write_page(place: Path, fleet: Fleet, verdicts: Sequence[Verdict]) -> None:
+    """The page on the first verdict, which is on this fleet; of the others their first lines."""
+    # Here, as a verdict in text needs no template engine.
+    from rankscope.diagnose.report.build import report_of
+    from rankscope.diagnose.report.render import render
+
+    write_result(place, render(report_of(fleet, verdicts[0], verdicts[1:])).encode("utf-8"))
 
 
 def _judge_all(

@@ -11,6 +11,7 @@ from typing import Annotated, Optional
 
 import typer
 
+from rankscope.diagnose.cli.completion import prepare as prepare_completion
 from rankscope.diagnose.cli.sweep_arguments import sweep as sweep_command
 from rankscope.probes.errors import EXIT_BAD_DATA, EXIT_MISSING, EXIT_NOT_PERMITTED, EXIT_USAGE, RankscopeError
 
@@ -24,7 +25,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"]},
-    help="Names the component that slows or stops a distributed training job, observing it from outside.",
+    help="Names the component that slows or stops a distributed training job, observing it from outside.\n\n"
+    "Most often, as root on a host of the job:  rankscope diagnose",
     epilog="Exit codes: 0 nothing wrong, 1 slow, 2 critical, 3 unknown, 64 usage, 65 bad data, 69 missing, 77 not permitted.",
 )
 
@@ -42,7 +44,12 @@ HistoryDir = Annotated[
 ]
 Folders = Annotated[
     Optional[list[Path]],  # noqa: UP045
-    typer.Argument(metavar="[DIR]...", help="Window folders, or folders of them. None: observe this host now."),
+    typer.Argument(
+        metavar="[DIR]...", help="Window folders, folders of them, or bundles. None: observe this host now."
+    ),
+]
+WindowFolders = Annotated[
+    list[Path], typer.Argument(metavar="DIR...", help="Window folders, folders of them, or bundles.")
 ]
 Baselines = Annotated[
     Optional[list[Path]],  # noqa: UP045
@@ -62,6 +69,10 @@ StepsFile = Annotated[
     ),
 ]
 NoHistory = Annotated[bool, typer.Option("--no-history", help="Keep nothing of what is observed now.")]
+Html = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option("--html", metavar="FILE", help="Also write it as one page for a browser; FILE must not be there yet."),
+]
 Pids = Annotated[Optional[list[int]], typer.Option("--pid", help="Observe only these processes.")]  # noqa: UP045
 
 
@@ -84,19 +95,49 @@ def _root(
 
 
 @app.command()
-def doctor(as_json: Json = False, verbose: Verbose = False) -> int:
-    """Can this host be observed? What is missing, and how to get it."""
-    from rankscope.diagnose.cli import doctor as command
+def diagnose(
+    folders: Folders = None,
+    baseline: Baselines = None,
+    steps: StepsFile = None,
+    window: Window = 20.0,
+    job: Job = None,
+    pid: Pids = None,
+    history: HistoryDir = None,
+    no_history: NoHistory = False,
+    html: Html = None,
+    as_json: Json = False,
+    verbose: Verbose = False,
+) -> int:
+    """Name what slows or stops the job: now, or from windows."""
+    from rankscope.diagnose.cli import diagnose as command
 
-    return command.run(as_json=as_json, verbose=verbose)
+    return command.run(
+        folders=tuple(folders or ()),
+        baseline=tuple(baseline or ()),
+        steps=steps,
+        window_s=window,
+        job=job,
+        pids=tuple(pid or ()),
+        as_json=as_json,
+        verbose=verbose,
+        history=history,
+        keep=not no_history,
+        html=html,
+    )
 
 
 @app.command()
-def ranks(as_json: Json = False, verbose: Verbose = False) -> int:
-    """The training processes found here; with -v also what was rejected, and why."""
-    from rankscope.diagnose.cli import ranks as command
+def report(
+    folders: WindowFolders,
+    html: Annotated[Path, typer.Option("--html", metavar="FILE", help="The page to write; it must not be there yet.")],
+    baseline: Baselines = None,
+    job: Job = None,
+    as_json: Json = False,
+) -> int:
+    """Windows as one page for a browser: verdict and evidence."""
+    from rankscope.diagnose.cli import diagnose as command
 
-    return command.run(as_json=as_json, verbose=verbose)
+    return command.report(tuple(folders), tuple(baseline or ()), job, html, as_json)
 
 
 @app.command()
@@ -118,44 +159,77 @@ def record(
 
 
 @app.command()
-def diagnose(
-    folders: Folders = None,
-    baseline: Baselines = None,
-    steps: StepsFile = None,
-    window: Window = 20.0,
-    job: Job = None,
-    pid: Pids = None,
-    history: HistoryDir = None,
-    no_history: NoHistory = False,
-    as_json: Json = False,
-    verbose: Verbose = False,
-) -> int:
-    """Name what slows or stops the job: from window folders, or from this host now."""
-    from rankscope.diagnose.cli import diagnose as command
+def ranks(as_json: Json = False, verbose: Verbose = False) -> int:
+    """The training processes found here; -v: what was rejected."""
+    from rankscope.diagnose.cli import ranks as command
 
-    return command.run(
-        folders=tuple(folders or ()),
-        baseline=tuple(baseline or ()),
-        steps=steps,
-        window_s=window,
-        job=job,
-        pids=tuple(pid or ()),
-        as_json=as_json,
-        verbose=verbose,
-        history=history,
-        keep=not no_history,
-    )
+    return command.run(as_json=as_json, verbose=verbose)
+
+
+@app.command()
+def doctor(as_json: Json = False, verbose: Verbose = False) -> int:
+    """Can this host be observed? What is missing, how to get it."""
+    from rankscope.diagnose.cli import doctor as command
+
+    return command.run(as_json=as_json, verbose=verbose)
 
 
 @app.command()
 def causes(as_json: Json = False) -> int:
-    """What can be named, by which witness, and how often that was right in recorded windows."""
+    """What can be named, and how often that was right.
+
+    By which witness, and counted on recorded windows.
+    """
     from rankscope.diagnose.cli import causes as command
 
     return command.run(as_json=as_json)
 
 
 app.command(name="sweep")(sweep_command)
+
+
+@app.command()
+def export(
+    folders: WindowFolders,
+    to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="speedscope, folded, pprof, perfetto or csv.")],
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The file to write; it must not be there yet.")],
+    job: Job = None,
+    as_json: Json = False,
+) -> int:
+    """Windows for speedscope, pprof, Perfetto and tables."""
+    from rankscope.diagnose.cli import export as command
+
+    return command.run(tuple(folders), job, to, out, as_json)
+
+
+@app.command()
+def bundle(
+    folders: WindowFolders,
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The file to write; it must not be there yet.")],
+    baseline: Baselines = None,
+    keep_names: Annotated[
+        bool, typer.Option("--keep-names", help="Keep names of hosts, jobs, files and functions.")
+    ] = False,
+    as_json: Json = False,
+) -> int:
+    """Windows as one small file without names, to pass on.
+
+    `rankscope diagnose FILE` says the same of it anywhere.
+    """
+    from rankscope.diagnose.cli import bundle as command
+
+    return command.run(tuple(folders), tuple(baseline or ()), out, keep_names, as_json)
+
+
+@app.command()
+def completion(shell: Annotated[str, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")]) -> int:
+    """Let the shell complete commands and options.
+
+    For bash: source <(rankscope completion bash)
+    """
+    from rankscope.diagnose.cli import completion as command
+
+    return command.run(shell)
 
 
 def main() -> None:
@@ -168,6 +242,7 @@ def main() -> None:
 
 def run(arguments: list[str]) -> int:
     """Run one command line; its exit code. Every error becomes one line on stderr."""
+    prepare_completion()
     try:
         code = app(arguments, standalone_mode=False)
     except RankscopeError as error:

@@ -1,4 +1,4 @@
-"""What commands share: progress on stderr, tables, JSON on stdout.
+"""What commands share: progress on stderr, tables, JSON on stdout, results that are one file.
 
 rich draws what a terminal shows; its import takes 50 ms, so it is made where something is drawn, never at the start.
 """
@@ -6,13 +6,17 @@ rich draws what a terminal shows; its import takes 50 ms, so it is made where so
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, TextIO
 
 from rankscope.diagnose.text import clean, clean_all
+from rankscope.observer.window.staging import write_file
+from rankscope.probes.errors import OutputFailed
 
 
 @contextmanager
@@ -72,3 +76,27 @@ def _draw_table(heads: Sequence[str], cells: Sequence[Sequence[str]], out: TextI
     for row in cells:
         drawn.add_row(*map(Text, row))
     Console(file=out).print(drawn)
+
+
+class OutputThere(OutputFailed):
+    """There is something under the name that a result was to get."""
+
+    help = "Remove it, or give another name: nothing that is there is ever written over."
+
+
+def free_place(place: Path) -> None:
+    """See that a file could be made there, before it costs a window. OutputFailed where it could not."""
+    if os.path.lexists(place):
+        raise OutputThere(f"{place} is there already")
+    if not place.parent.is_dir():
+        raise OutputFailed(f"{place} cannot be written: {place.parent} is no folder")
+
+
+def write_result(place: Path, content: bytes) -> None:
+    """A new file, whole or not at all, for nobody else to read. OutputFailed where that cannot be."""
+    try:
+        write_file(place, content)
+    except FileExistsError:
+        raise OutputThere(f"{place} is there already") from None
+    except OSError as error:
+        raise OutputFailed(f"{place} cannot be written: {error.strerror or error}") from error

@@ -56,7 +56,7 @@ def sweep(
     as_json: _Json = False,
     verbose: _Verbose = False,
 ) -> int:
-    """Health checks of this host for cron: ok, warning, critical or unknown."""
+    """Health checks of this host for cron; many hosts compared."""
     from rankscope.diagnose.cli import sweep as command
 
     if list_them:

@@ -15,6 +15,7 @@ from rankscope.diagnose.fleet.slots import read_slots
 from rankscope.diagnose.fleet.step_matrix import read_steps
 from rankscope.diagnose.text import clean
 from rankscope.diagnose.verdict.note import Note, NoteCode
+from rankscope.observer.window.bundle import is_bundle, read_bundle
 from rankscope.observer.window.folder import Window, find_windows, read_window
 from rankscope.observer.window.jobs import matching, names
 from rankscope.observer.window.manifest import EVENTS_DROPPED
@@ -24,9 +25,19 @@ from rankscope.probes.errors import BadData, NoRanks
 _STACK_COLUMNS = {"patterns": "stack", "stacks": "parent"}  # that hold numbers of rows of the table stacks
 
 
-def load(folders: Iterable[Path]) -> list[Window]:
-    """Read window folders, or folders of window folders. Raises BadData, one clear line, for anything else."""
-    return [read_window(folder) for given in folders for folder in find_windows(given)]
+def load(places: Iterable[Path]) -> list[Window]:
+    """Read window folders, folders of them, or bundles. Raises BadData, one clear line, for anything else."""
+    found: list[Window] = []
+    for given in places:
+        found += read_bundle(given).windows if is_bundle(given) else map(read_window, find_windows(given))
+    return found
+
+
+def load_baseline(given: Sequence[Path], places: Iterable[Path] = ()) -> list[Window]:
+    """The windows of a baseline: those that are given, else those that came with the bundles among `places`."""
+    if given:
+        return load(given)
+    return [window for place in places if is_bundle(place) for window in read_bundle(place).baseline]
 
 
 def jobs_in(windows: Sequence[Window], wanted: str | None = None) -> dict[str, str]:

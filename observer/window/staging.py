@@ -53,6 +53,25 @@ def write_folder(into: Path, name: str, files: Mapping[str, Writer]) -> Path:
     return into / target
 
 
+def write_file(path: Path, content: bytes) -> None:
+    """A new file with this in it, 0600, there whole or not at all. Raises FileExistsError where there is one, OSError, UnsafePlace.
+
+    Its folder may be another's (/tmp): what has the name there is never opened, followed or replaced.
+    """
+    with opened_folder(path.parent, of_others=True) as place:
+        remove_left(place)
+        draft = partial_name()
+        try:
+            with os.fdopen(create_file(place, draft), "wb") as file:
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.link(draft, path.name, src_dir_fd=place, dst_dir_fd=place, follow_symlinks=False)
+        finally:
+            with suppress(OSError):
+                os.unlink(draft, dir_fd=place)
+
+
 def try_place(into: Path, size_bytes: int) -> None:
     """Make `into` and see that so much can be written there. Raises OSError, UnsafePlace."""
     with opened_folder(into, make=True) as place:

@@ -55,7 +55,11 @@ def test_the_wheel_holds_one_package_with_its_sources(environment: Path) -> None
     names = {path.name for path in installed(environment).iterdir()} - {"needed.pth"}
     assert {name for name in names if not name.endswith(".dist-info")} == {"rankscope"}
     for package in ("probes", "unwinder", "observer", "diagnose"):
-        wanted = {path for path in REPOSITORY.glob(f"{package}/**/*") if path.name.endswith((".py", ".c", ".h", ".md"))}
+        wanted = {
+            path
+            for path in REPOSITORY.glob(f"{package}/**/*")
+            if path.name.endswith((".py", ".c", ".h", ".md", ".html", ".css", ".js"))
+        }
         there = {path.relative_to(REPOSITORY) for path in wanted}
         missing = [path for path in there if not (installed(environment) / "rankscope" / path).is_file()]
         assert missing == []

@@ -30,7 +30,8 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "unwinder": ("errors", "interpreter", "names", "walk"),
     "observer": ("window", "census", "steps", "thread", "gpu", "tables", "live", "finish", "recorder", "doctor"),
     "diagnose": (
-        "severity", "limits", "text", "xids", "verdict", "stats", "fleet", "model", "past", "hypotheses", "solve", "sweep", "cli",
+        "severity", "limits", "text", "xids", "verdict", "stats", "fleet", "model", "past", "hypotheses", "solve", "report", "export",
+        "sweep", "cli",
     ),
 }  # fmt: skip
 

@@ -1,0 +1,32 @@
+"""`rankscope bundle`: windows in one small file without names, which gives the same verdict anywhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rankscope.diagnose.cli.output import free_place, print_json, write_result
+from rankscope.diagnose.fleet.gather import load, load_baseline
+from rankscope.diagnose.text import clean
+from rankscope.observer.window.bundle import pack
+from rankscope.observer.window.renamed import Renaming
+from rankscope.probes.errors import EXIT_HEALTHY
+
+
+def run(folders: tuple[Path, ...], baseline: tuple[Path, ...], place: Path, keep_names: bool, as_json: bool) -> int:
+    """Write the bundle. Exit code 0: nothing is judged."""
+    free_place(place)
+    windows, earlier = load(folders), load_baseline(baseline, folders)
+    if not keep_names:
+        renaming = Renaming()
+        windows, earlier = ([renaming.window(window) for window in each] for each in (windows, earlier))
+    content = pack(windows, earlier, keep_names)
+    write_result(place, content)
+    if as_json:
+        count = len(windows) + len(earlier)
+        print_json(
+            {"file": str(place), "windows": count, "bytes": len(content), "names": "kept" if keep_names else "replaced"}
+        )
+        return EXIT_HEALTHY
+    names = "names as they are" if keep_names else "names replaced"
+    print(f"{clean(str(place), 4096)}: {len(windows) + len(earlier)} windows, {len(content) / 1024:.0f} KB, {names}")
+    return EXIT_HEALTHY

@@ -1,0 +1,26 @@
+"""`rankscope export`: windows in the formats of other tools."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from rankscope.diagnose.cli.output import free_place, print_json, write_result
+from rankscope.diagnose.export.formats import FORMATS
+from rankscope.diagnose.fleet.gather import gather, load
+from rankscope.diagnose.text import clean
+from rankscope.probes.errors import EXIT_HEALTHY, UsageError
+
+
+def run(folders: tuple[Path, ...], job: str | None, wanted: str, place: Path, as_json: bool) -> int:
+    """Write one job of the windows into a file. Exit code 0: exporting does not judge."""
+    if wanted not in FORMATS:
+        raise UsageError(f"--to {clean(wanted, 40)!r} is none of {', '.join(FORMATS)}")
+    free_place(place)
+    fleet = gather(load(folders), job)
+    content = FORMATS[wanted](fleet)
+    write_result(place, content)
+    if as_json:
+        print_json({"file": str(place), "format": wanted, "ranks": len(fleet.ranks), "bytes": len(content)})
+        return EXIT_HEALTHY
+    print(f"{wanted} of {len(fleet.ranks)} ranks is in {clean(str(place), 4096)}")
+    return EXIT_HEALTHY

@@ -1,0 +1,26 @@
+"""Folded stacks (Brendan Gregg's flamegraph.pl, inferno, speedscope): one stack a line, frames apart by ';', then microseconds."""
+
+from __future__ import annotations
+
+from rankscope.diagnose.export.stacks import rank_name, samples_of
+from rankscope.diagnose.fleet.model import Fleet
+from rankscope.observer.window.stacks import StackFrame
+
+
+def folded(fleet: Fleet) -> bytes:
+    """The rank is the first frame: one file serves all."""
+    lines: dict[str, int] = {}
+    for sample in samples_of(fleet):
+        stack = ";".join([_name(rank_name(sample)), *map(_frame, sample.frames)])
+        lines[stack] = lines.get(stack, 0) + round(sample.seconds * 1e6)
+    return "".join(f"{stack} {count}\n" for stack, count in lines.items() if count).encode("utf-8")
+
+
+def _frame(frame: StackFrame) -> str:
+    place = f" ({frame.file.rpartition('/')[2]}:{frame.line})" if frame.file else ""
+    return _name(f"{frame.name}{place}")
+
+
+def _name(text: str) -> str:
+    """Without what separates frames."""
+    return text.replace(";", ":")

@@ -1,0 +1,20 @@
+"""The formats, by the names that the command knows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from rankscope.diagnose.export.folded import folded
+from rankscope.diagnose.export.perfetto import perfetto
+from rankscope.diagnose.export.pprof import pprof
+from rankscope.diagnose.export.speedscope import speedscope
+from rankscope.diagnose.export.steps_csv import steps_csv
+from rankscope.diagnose.fleet.model import Fleet
+
+FORMATS: dict[str, Callable[[Fleet], bytes]] = {
+    "speedscope": speedscope,
+    "folded": folded,
+    "pprof": pprof,
+    "perfetto": perfetto,
+    "csv": steps_csv,
+}

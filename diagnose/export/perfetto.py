@@ -1,0 +1,50 @@
+"""Perfetto (ui.perfetto.dev) and chrome://tracing, as Trace Event JSON: a process for each rank, its steps as slices, what they went
+into as counters. A window has no course inside a step: what it went into is in the slice's arguments."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+
+from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.text import clean
+
+_PARTS = ("own_s", "wait_s", "io_s", "sched_s", "sync_s")
+
+
+def perfetto(fleet: Fleet) -> bytes:
+    """JSON; times are microseconds since the window began, by the clock of the first rank's host."""
+    events: list[dict[str, Any]] = []
+    for row, number in enumerate(fleet.ranks.number.tolist()):
+        host = clean(fleet.ranks.host[row])
+        name = f"rank {number}{' on ' + host if host else ''}"
+        common = {"pid": number, "tid": 1}
+        events.append({"ph": "M", "name": "process_name", "args": {"name": name}, **common})
+        events.append({"ph": "M", "name": "process_sort_index", "args": {"sort_index": number}, **common})
+        events.append({"ph": "M", "name": "thread_name", "args": {"name": "steps"}, **common})
+        events += _steps(fleet, row, common)
+    content = {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"job": clean(fleet.title or fleet.job)}}
+    return json.dumps(content, allow_nan=False, separators=(",", ":")).encode("utf-8")
+
+
+def _steps(fleet: Fleet, row: int, common: dict[str, Any]) -> list[dict[str, Any]]:
+    steps = fleet.steps
+    events: list[dict[str, Any]] = []
+    shown = np.flatnonzero(np.isfinite(steps.seconds[row]) & np.isfinite(steps.start_s))
+    # Steps begin when the reference rank's do; where this rank's overlaps the next by that, slices of one track must not.
+    ends_us = np.append(steps.start_s[shown[1:]], np.inf) * 1e6
+    for column, end_us in zip(shown.tolist(), ends_us.tolist(), strict=True):
+        start = round(float(steps.start_s[column]) * 1e6, 3)
+        length = round(min(float(steps.seconds[row, column]) * 1e6, end_us - start), 3)
+        parts = {name: float(getattr(steps, name)[row, column]) for name in _PARTS}
+        told = {name: round(value, 6) for name, value in parts.items() if np.isfinite(value)}
+        events.append(
+            {"ph": "X", "name": f"step {column}", "cat": "step", "ts": start, "dur": length, "args": told, **common}
+        )
+        events += [
+            {"ph": "C", "name": what, "ts": start, "args": {"seconds": told[name]}, **common}
+            for name, what in (("own_s", "own time"), ("wait_s", "stay in collectives")) if name in told
+        ]  # fmt: skip
+    return events

@@ -1,0 +1,56 @@
+"""The stacks of a fleet with their seconds, as profilers want them: the critical path of each rank, Python and what is below it.
+
+seconds = β · length of the window: the time in which this was on the rank's critical path. Stacks of one rank add up to its window.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.text import clean
+from rankscope.observer.window.stacks import StackFrame
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One stack of one rank, root first. What is no Python is the last frame, in square brackets, without a file."""
+
+    rank: int
+    host: str
+    role: str
+    kind: str
+    frames: tuple[StackFrame, ...]
+    seconds: float
+    count: int
+
+
+def samples_of(fleet: Fleet) -> Iterator[Sample]:
+    """Rank by rank, the longest first."""
+    table, ranks = fleet.patterns, fleet.ranks
+    rows = np.flatnonzero((table.thread.codes == table.thread.code("training")) & (table.beta > 0))
+    order = rows[np.lexsort((-table.beta[rows], table.rank[rows]))]
+    for row in order.tolist():
+        who, kind, name = int(table.rank[row]), table.kind.at(row), table.name.at(row)
+        frames = tuple(table.stack.of(int(table.stack.codes[row])))
+        if kind != "python":
+            frames += (StackFrame(f"[{kind}: {name}]", "", 0),)
+        elif not frames:
+            frames = (StackFrame(name, table.file.at(row), int(table.line[row])),)
+        yield Sample(
+            rank=int(ranks.number[who]),
+            host=clean(ranks.host[who]),
+            role=clean(ranks.role[who]),
+            kind=clean(kind, 20),
+            frames=tuple(StackFrame(clean(each.name), clean(each.file, 4096), each.line) for each in frames),
+            seconds=float(table.beta[row]) * fleet.seconds,
+            count=int(table.count[row]),
+        )
+
+
+def rank_name(sample: Sample) -> str:
+    """'rank 3 on node-0'."""
+    return f"rank {sample.rank}{' on ' + sample.host if sample.host else ''}"

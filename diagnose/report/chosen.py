@@ -1,0 +1,63 @@
+"""Whom a report shows: the culprit, or who is furthest from its peers; and the peer that stands for the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.fleet.roles import roles
+from rankscope.diagnose.stats.robust import nan_median, peers_median
+from rankscope.diagnose.verdict.contract import Verdict
+from rankscope.probes.arrays import Bools, Floats, Ints
+
+PEERS_MOST = 256  # of one role that are compared with: a median of more is no other one
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """Rows of fleet.ranks. `peer` is -1 where there is none; `peers`: of the culprit's role, not accused, the nearest to their median."""
+
+    culprit: int
+    peer: int
+    peers: Ints
+    roles: Ints
+    accused: Bools
+    above_s: Floats  # own time per step above the innocent peers' median; NaN where it is not known
+
+    def named(self, fleet: Fleet, row: int) -> str:
+        """'rank 3 on node-0'."""
+        host = fleet.ranks.host[row]
+        number = int(fleet.ranks.number[row])
+        guess = "?" if number in fleet.ranks.guessed else ""
+        return f"rank {number}{guess}{' on ' + host if host else ''}"
+
+
+def choose(fleet: Fleet, verdict: Verdict) -> Chosen:
+    """The first suspect's rank that is furthest above its peers; of nobody's the furthest of all."""
+    groups = roles(fleet)
+    named = {rank for suspect in verdict.suspects for rank in suspect.ranks}
+    accused = np.isin(fleet.ranks.number, np.array(sorted(named), dtype=np.int64))
+    own_s = nan_median(fleet.steps.own_s, 1) if fleet.steps.count else np.full(len(fleet.ranks), np.nan)
+    above = (own_s[:, None] - peers_median(own_s[:, None], groups, ~accused))[:, 0]
+    worst = np.where(np.isfinite(above), above, -np.inf)
+    first = np.isin(fleet.ranks.number, verdict.suspects[0].ranks) if verdict.suspects else np.ones(len(above), bool)
+    candidates = np.flatnonzero(first if first.any() else np.ones(len(above), bool))
+    culprit = int(candidates[np.argmax(worst[candidates])])
+    peers = _peers(groups, accused, own_s, culprit)
+    return Chosen(culprit, int(peers[0]) if len(peers) else -1, peers, groups, accused, above)
+
+
+def _peers(groups: Ints, accused: Bools, own_s: Floats, culprit: int) -> Ints:
+    """Of the culprit's role without the accused (with them, where there is nobody else), the nearest to their median first."""
+    alike = groups == groups[culprit]
+    alike[culprit] = False
+    found = np.flatnonzero(alike & ~accused)
+    if not len(found):
+        found = np.flatnonzero(alike)
+    known = own_s[found]
+    middle = np.median(known[np.isfinite(known)]) if np.isfinite(known).any() else 0.0
+    distance = np.where(np.isfinite(known), np.abs(known - middle), np.inf)
+    nearest: Ints = found[np.argsort(distance, kind="stable")][:PEERS_MOST]
+    return nearest

@@ -1,0 +1,68 @@
+"""Who and what was looked at and is not accused, and why: ranks above their peers, and the notes of the verdict, each in its place."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rankscope.diagnose import limits
+from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.report.chosen import Chosen
+from rankscope.diagnose.report.content import Considered
+from rankscope.diagnose.solve.prepare import prepare
+from rankscope.diagnose.stats.robust import nan_median
+from rankscope.diagnose.text import clean, seconds
+from rankscope.diagnose.verdict.contract import Verdict
+from rankscope.diagnose.verdict.note import ACQUITTED, NOTE_CAP, NoteCode
+
+RANKS_SHOWN = 5
+_Z_CLEAR = 3.0  # above it a rank is asked about (solve/odd_ranks.py)
+
+# Notes that say why somebody is not accused; how the steps ran; all others say what could not be seen.
+_DROPPED = ACQUITTED | {
+    NoteCode.COUNTER_IDLE, NoteCode.ALL_LOW, NoteCode.DESIGNED, NoteCode.OWN_PAST, NoteCode.MAJORITY, NoteCode.SELDOM,
+    NoteCode.MOVING_NOISE, NoteCode.MOVING_BESIDE, NoteCode.STALLS_OF_OTHERS, NoteCode.UNPROVEN, NoteCode.NOBODY,
+    NoteCode.CODE_CHANGED, NoteCode.WORST_ONLY,
+}  # fmt: skip
+_COURSE = {
+    NoteCode.STEPS_DRIFT, NoteCode.STEPS_CHANGED, NoteCode.HOST_BUSY, NoteCode.PAUSE, NoteCode.SPIKES, NoteCode.STRETCH,
+    NoteCode.BASELINE_CHOSEN, NoteCode.ALL_WAIT, NoteCode.UNACKNOWLEDGED, NoteCode.XID, NoteCode.GPU_LOST, NoteCode.RANKS_ENDED,
+}  # fmt: skip
+
+
+def considered(fleet: Fleet, verdict: Verdict, chosen: Chosen) -> tuple[Considered, ...]:
+    """Ranks that are above their peers and not accused, the furthest first; then what the notes say of others."""
+    told = [Considered("", clean(note.text, NOTE_CAP)) for note in verdict.notes if note.code in _DROPPED]
+    if verdict.status in ("hang", "unknown") or fleet.steps.count < limits.STEPS_LEAST:
+        return tuple(told)
+    return (*_ranks(fleet, chosen), *told)
+
+
+def course_of(verdict: Verdict) -> tuple[str, ...]:
+    """Notes on how the steps ran."""
+    return tuple(clean(note.text, NOTE_CAP) for note in verdict.notes if note.code in _COURSE)
+
+
+def unseen_by(verdict: Verdict) -> tuple[str, ...]:
+    """Notes on what could not be seen."""
+    return tuple(clean(note.text, NOTE_CAP) for note in verdict.notes if note.code not in _DROPPED | _COURSE)
+
+
+def _ranks(fleet: Fleet, chosen: Chosen) -> list[Considered]:
+    scene, _ = prepare(fleet, nan_median(fleet.steps.seconds, 0))
+    found = scene.compare(~chosen.accused)
+    above = np.where(np.isfinite(found.excess_s) & ~chosen.accused, found.excess_s, -np.inf)
+    told = []
+    for row in np.argsort(-above, kind="stable")[:RANKS_SHOWN].tolist():
+        excess, floor, z = float(above[row]), float(found.floor_s[row]), float(found.z[row])
+        if not excess > 0:
+            break
+        by = f"{seconds(excess)} of own work above its peers in each step"
+        if excess < floor:
+            why = f"{by}: less than the {seconds(floor)} from which it would matter"
+        elif z < _Z_CLEAR:
+            why = f"{by}: no more than ranks differ here without a fault ({z:.1f} standard deviations)"
+        else:
+            share = 100 * float(found.slower_share[row])
+            why = f"{by}, in {share:.0f} % of the steps: not enough to accuse it, or nobody waits for it (see below)"
+        told.append(Considered(clean(chosen.named(fleet, row)), why))
+    return told

@@ -1,0 +1,112 @@
+"""Counters of the culprit and its host beside those of the others: the same counter of the same kind of thing.
+
+A window holds what a counter grew by, or its mean level, never its course: when it moved is told by the steps alone.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+
+import numpy as np
+
+from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.report.chosen import Chosen
+from rankscope.diagnose.report.content import CounterLine
+from rankscope.diagnose.text import clean, rate, seconds
+from rankscope.diagnose.verdict.contract import Verdict
+from rankscope.observer.window.counter_names import COUNTER_NAMES
+from rankscope.probes.arrays import Floats, Ints
+
+LINES_MOST = 14
+_SCOPE = re.compile(r"^scope \w+(, instance [^:]*)?: ")
+_RATIO = 1.5  # times the others' median, or less than the inverse of it: worth a look, no judgement
+
+
+def counters_of(fleet: Fleet, verdict: Verdict, chosen: Chosen) -> tuple[CounterLine, ...]:
+    """Those that the verdict rests on first, then those that differ most from the others'."""
+    told = " ".join(evidence.measure for suspect in verdict.suspects for evidence in suspect.evidence)
+    found: list[tuple[bool, float, CounterLine]] = []
+    for name in fleet.counters.names():
+        rows = fleet.counters.rows(name)
+        mine = rows[_is_mine(fleet, chosen, rows)]
+        for row in _worst(fleet, mine).tolist():
+            others = _others(fleet, chosen, rows, row)
+            line, apart = _line(fleet, name, row, others)
+            found.append((name in told, apart, line))
+    found.sort(key=lambda each: (not each[0], -each[1], each[2].name))
+    return tuple(line for named, apart, line in found if named or line.value != line.peers)[:LINES_MOST]
+
+
+def _is_mine(fleet: Fleet, chosen: Chosen, rows: Ints) -> Ints:
+    table = fleet.counters.table
+    host = table.observed_on.code(fleet.ranks.observed_on[chosen.culprit])
+    whole_host = (table.rank[rows] < 0) & (table.observed_on.codes[rows] == host)
+    mine: Ints = (table.rank[rows] == chosen.culprit) | whole_host
+    return mine
+
+
+def _worst(fleet: Fleet, rows: Ints) -> Ints:
+    """Of many instances (processes that took the CPU, ports) the one with most."""
+    if not len(rows):
+        return rows
+    value = fleet.counters.table.value[rows]
+    return rows[[int(np.argmax(np.where(np.isfinite(value), value, -np.inf)))]]
+
+
+def _others(fleet: Fleet, chosen: Chosen, rows: Ints, mine: int) -> Floats:
+    """The same of the peers (of a host: of the other hosts), each with the largest of its instances."""
+    table = fleet.counters.table
+    if table.rank[mine] >= 0:
+        rows = rows[np.isin(table.rank[rows], chosen.peers)]
+        key = table.rank[rows]
+    else:
+        rows = rows[(table.rank[rows] < 0) & (table.observed_on.codes[rows] != table.observed_on.codes[mine])]
+        key = table.observed_on.codes[rows]
+    if not len(rows):
+        return np.empty(0)
+    groups, which = np.unique(key, return_inverse=True)
+    most = np.full(len(groups), -np.inf)
+    np.maximum.at(most, which.reshape(-1), np.nan_to_num(table.value[rows]))
+    return most
+
+
+def _line(fleet: Fleet, name: str, row: int, others: Floats) -> tuple[CounterLine, float]:
+    """The line, and how far apart culprit and others are, as a share of the larger of both."""
+    counter = fleet.counters.at(row)
+    middle = float(np.median(others)) if len(others) else float("nan")
+    largest = max(abs(each) for each in (counter.value, middle, counter.limit, 1e-300) if np.isfinite(each))
+    bars = [abs(each) / largest if np.isfinite(each) else -1.0 for each in (counter.value, middle, counter.limit)]
+    whole = max(abs(counter.value), abs(middle)) if np.isfinite(middle) else 0.0
+    apart = abs(counter.value - middle) / whole if whole > 0 else 0.0
+    odd = bool(whole > 0 and min(abs(counter.value), abs(middle)) * _RATIO < whole)
+    who = f"{counter.comm} ({counter.pid})" if counter.comm and counter.pid >= 0 else counter.comm
+    where = " ".join(part for part in (counter.scope, counter.instance, f"by {who}" if who else "") if part)
+    peers = f"{_amount(middle, counter.unit)}" if np.isfinite(middle) else ""
+    limit = _amount(counter.limit, counter.unit) if np.isfinite(counter.limit) else ""
+    line = CounterLine(
+        name=clean(name, 60), meaning=meaning_of(name), where=clean(where, 80), value=_amount(counter.value, counter.unit),
+        peers=peers, limit=limit, bar=bars[0], peers_bar=bars[1], limit_bar=bars[2], odd=odd,
+    )  # fmt: skip
+    return line, apart
+
+
+def _amount(value: float, unit: str) -> str:
+    if unit == "s":
+        return seconds(value) if value >= 0 else f"{value:.3g} s"
+    if unit == "bytes/s":
+        return rate(value)
+    return f"{value:,.4g} {clean(unit, 20)}".rstrip()
+
+
+def meaning_of(name: str) -> str:
+    """What a counter counts, from the list that the rooms agree on; '' where it is not in it."""
+    told = COUNTER_NAMES.get(name)
+    if told is None:
+        told = next((text for known, text in COUNTER_NAMES.items() if "<" in known and _fits(name, known)), "")
+    return _SCOPE.sub("", told.partition("; likewise")[0])
+
+
+def _fits(name: str, known: str) -> bool:
+    begin, _, rest = known.partition("<")
+    return fnmatch.fnmatchcase(name, f"{begin}*{rest.partition('>')[2]}")

@@ -1,0 +1,161 @@
+"""The culprit's stacks beside those of the median peer.
+
+width(frame)  = Σ seconds per step of the patterns in which the frame is (of the window, where no step was seen)
+above(frame)  = width(frame) - median over the peers of the same, waiting for other ranks left out; frames are the same whose callers are
+self          = the frame without what it calls: where a function is slow, and not somebody below it
+What is no Python (files, locks, collectives, the run queue) is a leaf of its own below the function that was executing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rankscope.diagnose.fleet.model import Fleet, Patterns
+from rankscope.diagnose.report.chosen import Chosen
+from rankscope.diagnose.report.content import Flame, FlameGraph
+from rankscope.diagnose.stats.robust import nan_median
+from rankscope.diagnose.text import clean
+from rankscope.observer.window.stacks import StackFrame
+from rankscope.probes.arrays import Bools, Floats, Ints
+
+_LEAST = 0.002  # of the whole width: what is narrower than a hair is left out
+_FRAMES_MOST = 1500
+_MORE_MOST = 8
+_WAITS = "collective"
+
+
+@dataclass(frozen=True, slots=True)
+class _Tree:
+    """The culprit's stacks: callers before whom they call, what is no Python as nodes of its own behind all others."""
+
+    parent: Ints
+    frame: tuple[StackFrame, ...]  # of a leaf that is no Python: that of its caller
+    kind: tuple[str, ...]
+    name: tuple[str, ...]  # of a leaf that is no Python: the operation
+    nearest: Ints  # for each node of the fleet's tree: itself or its nearest caller in here; -1 for none
+    leaves: dict[tuple[int, str, str], int]
+
+
+def flames_of(fleet: Fleet, chosen: Chosen) -> FlameGraph | None:
+    """None where no stack was taken of the culprit."""
+    table = fleet.patterns
+    training = (table.thread.codes == table.thread.code("training")) & (table.beta > 0) & (table.stack.codes >= 0)
+    mine = np.flatnonzero(training & (table.rank == chosen.culprit))
+    if not len(mine):
+        return None
+    stepped = bool(np.isfinite(table.per_step_s[mine]).any())
+    seconds = np.nan_to_num(table.per_step_s) if stepped else table.beta * fleet.seconds
+    tree = _tree_of(table, mine)
+    own = _selfs(table, tree, mine, seconds)
+    peers = [_selfs(table, tree, rows, seconds) for rows in _rows_of_peers(table, chosen, training)]
+    usual_own = nan_median(np.stack(peers), 0) if peers else own
+    works = np.array([kind != _WAITS for kind in tree.kind])
+    mine_working = _with_below(tree, own * works)
+    usual = nan_median(np.stack([_with_below(tree, each * works) for each in peers]), 0) if peers else mine_working
+    return FlameGraph(
+        who=clean(chosen.named(fleet, chosen.culprit)),
+        peers=len(peers),
+        unit="per step" if stepped else "of the window",
+        frames=_laid_out(tree, _with_below(tree, own), mine_working - usual),
+        more=_most_above(tree, own, own - usual_own),
+    )
+
+
+def _tree_of(table: Patterns, rows: Ints) -> _Tree:
+    """The stacks of these patterns."""
+    stacks = table.stack
+    known = np.zeros(len(stacks.parent), dtype=bool)
+    for leaf in np.unique(stacks.codes[rows]).tolist():
+        node = leaf
+        while node >= 0 and not known[node]:
+            known[node] = True
+            node = int(stacks.parent[node])
+    kept = np.flatnonzero(known)
+    small = np.full(len(stacks.parent), -1, dtype=np.int64)
+    small[kept] = np.arange(len(kept))
+    nearest = np.full(len(stacks.parent), -1, dtype=np.int64)
+    for node, parent in enumerate(stacks.parent.tolist()):
+        nearest[node] = small[node] if known[node] else nearest[parent] if parent >= 0 else -1
+    parent = np.where(stacks.parent[kept] >= 0, small[stacks.parent[kept]], -1).tolist()
+    frames = [stacks.frames[int(number)] for number in stacks.frame[kept]]
+    kinds, names = ["python"] * len(kept), [frame.name for frame in frames]
+    leaves: dict[tuple[int, str, str], int] = {}
+    for row in rows.tolist():
+        node, kind, name = int(small[stacks.codes[row]]), table.kind.at(row), table.name.at(row)
+        if kind != "python" and (node, kind, name) not in leaves:
+            leaves[node, kind, name] = len(parent)
+            parent.append(node)
+            frames.append(frames[node])
+            kinds.append(kind)
+            names.append(name)
+    return _Tree(np.array(parent, dtype=np.int64), tuple(frames), tuple(kinds), tuple(names), nearest, leaves)
+
+
+def _rows_of_peers(table: Patterns, chosen: Chosen, training: Bools) -> list[Ints]:
+    """The rows of every peer of whom a stack was taken."""
+    rows = np.flatnonzero(training & np.isin(table.rank, chosen.peers))
+    order = rows[np.argsort(table.rank[rows], kind="stable")]
+    edges = np.flatnonzero(np.diff(table.rank[order])) + 1
+    return [each for each in np.split(order, edges) if len(each)]
+
+
+def _selfs(table: Patterns, tree: _Tree, rows: Ints, seconds: Floats) -> Floats:
+    """Seconds of each node without what it calls; what the culprit never calls counts for who would call it, if it is work."""
+    own = np.zeros(len(tree.parent))
+    for row in rows.tolist():
+        node = int(tree.nearest[table.stack.codes[row]])
+        kind = table.kind.at(row)
+        node = tree.leaves.get((node, kind, table.name.at(row)), -1 if kind == _WAITS else node)
+        if node >= 0:
+            own[node] += seconds[row]
+    return own
+
+
+def _with_below(tree: _Tree, own: Floats) -> Floats:
+    """Each node with all that it calls."""
+    total: Floats = own.copy()
+    for node in range(len(total) - 1, -1, -1):
+        if tree.parent[node] >= 0:
+            total[tree.parent[node]] += total[node]
+    return total
+
+
+def _laid_out(tree: _Tree, width: Floats, above: Floats) -> tuple[Flame, ...]:
+    """Frames from the left, the widest first below each caller."""
+    below: dict[int, list[int]] = {}
+    for node, parent in enumerate(tree.parent.tolist()):
+        below.setdefault(parent, []).append(node)
+    whole = float(width[tree.parent < 0].sum())
+    frames: list[Flame] = []
+    waiting = [(-1, -1, 0.0, 0)]  # node, its place in `frames`, where it begins, how deep its callees lie
+    while waiting:
+        node, place, left, level = waiting.pop()
+        for each in sorted(below.get(node, []), key=lambda one: -width[one]):
+            if width[each] < _LEAST * whole or len(frames) >= _FRAMES_MOST:
+                continue
+            frames.append(_frame(tree, each, place, float(width[each]), float(above[each]), left, level))
+            waiting.append((each, len(frames) - 1, left, level + 1))
+            left += float(width[each])
+    return tuple(frames)
+
+
+def _most_above(tree: _Tree, own: Floats, above: Floats) -> tuple[Flame, ...]:
+    """What takes more than on the peers by itself, waiting left out: that is the others' time."""
+    least = _LEAST * float(own.sum())
+    order = [node for node in np.argsort(-above, kind="stable").tolist() if tree.kind[node] != _WAITS]
+    return tuple(
+        _frame(tree, node, -1, float(own[node]), float(above[node]), 0.0, 0) for node in order[:_MORE_MOST] if above[node] > least
+    )  # fmt: skip
+
+
+def _frame(
+    tree: _Tree, node: int, parent: int, seconds: float, above_s: float, offset_s: float, depth: int
+) -> Flame:  # fmt: skip
+    frame, kind, name = tree.frame[node], tree.kind[node], tree.name[node]
+    place = f"{frame.file.rpartition('/')[2]}:{frame.line}" if frame.file else ""
+    if kind != "python":
+        name = {_WAITS: f"waits for other ranks: {name}", "sched": "waits for a CPU"}.get(kind, f"{kind}: {name}")
+        place = f"in {frame.name}"
+    return Flame(parent, clean(name), clean(place), clean(kind, 20), seconds, above_s, offset_s, depth)

@@ -1,0 +1,58 @@
+"""The steps of the culprit above those of a peer, each step by what it went into."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.report.chosen import Chosen
+from rankscope.diagnose.report.content import Timeline, Track
+from rankscope.diagnose.report.words import moment
+from rankscope.diagnose.text import clean
+from rankscope.diagnose.verdict.contract import Verdict
+from rankscope.probes.arrays import Floats
+
+PARTS = ("own work", "files", "waits for a CPU", "locks and other threads", "waits for other ranks", "not known")
+BARS_MOST = 240  # as many as a screen shows apart
+
+
+def timeline_of(fleet: Fleet, verdict: Verdict, chosen: Chosen) -> Timeline | None:
+    """None where no step was seen of the culprit."""
+    shown = [row for row in (chosen.culprit, chosen.peer) if row >= 0]
+    if not fleet.steps.count or not np.isfinite(fleet.steps.seconds[chosen.culprit]).any():
+        return None
+    bundled = -(-fleet.steps.count // BARS_MOST)
+    tracks = tuple(_track(fleet, chosen, row, bundled) for row in shown)
+    longest = max(float(np.nanmax(track.total_s)) for track in tracks if np.isfinite(track.total_s).any())
+    onset, text = _onset(fleet, verdict)
+    return Timeline(tracks, longest, bundled, onset // bundled if onset >= 0 else -1, text)
+
+
+def _track(fleet: Fleet, chosen: Chosen, row: int, bundled: int) -> Track:
+    steps = fleet.steps
+    io_s, sched_s, sync_s = (np.nan_to_num(part[row]) for part in (steps.io_s, steps.sched_s, steps.sync_s))
+    work = np.maximum(steps.own_s[row] - io_s - sched_s - sync_s, 0.0)
+    rest = np.maximum(steps.seconds[row] - steps.own_s[row] - steps.wait_s[row], 0.0)
+    parts = np.stack([work, io_s, sched_s, sync_s, steps.wait_s[row], rest])
+    parts[:, ~np.isfinite(steps.seconds[row])] = np.nan
+    bars = _means(parts, bundled)
+    return Track(clean(chosen.named(fleet, row)), bars, np.asarray(bars.sum(axis=0)))
+
+
+def _means(parts: Floats, bundled: int) -> Floats:
+    """Means over so many steps at a time; NaN where none of them is known."""
+    missing = -parts.shape[1] % bundled
+    padded = np.concatenate([parts, np.full((len(parts), missing), np.nan)], axis=1)
+    groups = padded.reshape(len(parts), -1, bundled)
+    known = np.isfinite(groups).sum(axis=2)
+    sums = np.nansum(groups, axis=2)
+    return np.asarray(np.where(known > 0, sums / np.maximum(known, 1), np.nan))
+
+
+def _onset(fleet: Fleet, verdict: Verdict) -> tuple[int, str]:
+    """The step at which the first suspect began to cost, and when that was."""
+    since = verdict.suspects[0].since if verdict.suspects else None
+    if since is None:
+        return -1, ""
+    after = np.flatnonzero(fleet.steps.start_s >= since - fleet.start - 1e-3)
+    return (int(after[0]) if len(after) else -1), moment(since)

@@ -1,0 +1,152 @@
+"""A verdict in words: what the terminal and the browser say alike."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from rankscope.diagnose.text import clean, rank_list, rate, seconds, short
+from rankscope.diagnose.verdict.as_json import timestamp
+from rankscope.diagnose.verdict.contract import AGAINST, DEVICES, Evidence, Suspect, Verdict
+from rankscope.diagnose.verdict.function import Function
+from rankscope.diagnose.verdict.note import NOTE_CAP
+
+NAME, HOST = 60, 40  # characters of a name that is no more than named
+WHOLE = 4096
+WORDS = 300  # characters of evidence in words: two files and a function
+_STATUS = {"fault": "FAULT", "hang": "HANG", "imbalance": "IMBALANCE"}
+
+
+def answer(verdict: Verdict, whole: bool = False) -> str:
+    """The first line of all: how it is, who it is, what it costs. `whole`: no name is shortened."""
+    count = count_of(verdict)
+    where = (
+        f" on {len(verdict.hosts)} hosts" if len(verdict.hosts) > 1 else f" on {short(''.join(verdict.hosts), HOST)}"
+    )
+    if not verdict.hosts:
+        where = ""
+    if verdict.suspects:
+        word = _STATUS.get(verdict.status, verdict.status.upper())
+        return f"{word}  {accusation(verdict.suspects[0], verdict.guessed, whole)}"
+    if verdict.status == "healthy":
+        p50 = verdict.step_seconds.p50
+        return f"HEALTHY  {count}{where}, {verdict.steps} steps of {seconds(p50) if p50 else '?'}: nobody stands out"
+    if verdict.status == "hang":
+        return f"HANG  {count}{where} make no progress, and none of them stands out"
+    return f"UNKNOWN  {clean(verdict.notes[0].text, NOTE_CAP) if verdict.notes else 'not enough was seen to judge'}"
+
+
+def count_of(verdict: Verdict) -> str:
+    """'8 ranks'."""
+    return f"{len(verdict.ranks)} ranks" if len(verdict.ranks) != 1 else "1 rank"
+
+
+def accusation(suspect: Suspect, guessed: tuple[int, ...], whole: bool = False) -> str:
+    """Who, what, and the price. A number that is a guess is followed by '?'."""
+    what, most = f"{suspect.component}/{suspect.cause}", WHOLE if whole else NAME
+    if suspect.component == "storage" and suspect.instance:
+        what += f" {short(suspect.instance, most)}"
+        if suspect.function is not None and suspect.function.file:
+            what += f", called at {file_of(suspect.function, most)}"
+    elif suspect.function is not None and not (suspect.instance and suspect.component in DEVICES):
+        what += f" {place_of(suspect.function, most)}"
+    elif suspect.instance:
+        what += f" {short(suspect.instance, most)}"
+    return f"{subject(suspect, guessed)}: {what}{price(suspect)}"
+
+
+def subject(suspect: Suspect, guessed: tuple[int, ...]) -> str:
+    """'rank 3? on node-0'."""
+    who = rank_list(suspect.ranks) if suspect.ranks else ""
+    who += "?" if set(suspect.ranks) & set(guessed) else ""
+    host = f"on {short(suspect.host, HOST)}" if suspect.host else ""
+    return " ".join(part for part in (who, host) if part)
+
+
+def price(suspect: Suspect) -> str:
+    """' costs 0.1 s of each 0.3 s step (33 %)', and what there is in its place where no step ends, or none would be shorter."""
+    if suspect.lost_percent >= 100:  # a hang: the step in progress is lost altogether
+        return f", no progress for {seconds(suspect.lost_seconds_per_step)}"
+    if suspect.lost_percent < 0.05:
+        return ", hidden behind the stalls of others for now"
+    step_s = suspect.lost_seconds_per_step / max(suspect.lost_percent / 100, 1e-9)
+    lost = seconds(suspect.lost_seconds_per_step)
+    return f" costs {lost} of each {seconds(step_s)} step ({suspect.lost_percent:.0f} %)"
+
+
+def place_of(function: Function, most: int = NAME) -> str:
+    """'augment (train.py:88)'."""
+    name = short(function.name, most)
+    return f"{name} ({file_of(function, most)})" if function.file else name
+
+
+def file_of(function: Function, most: int = NAME) -> str:
+    """'train.py:88'."""
+    return f"{short(function.file.rpartition('/')[2], most)}:{function.line}"
+
+
+def for_and_against(suspect: Suspect) -> tuple[list[Evidence], list[Evidence]]:
+    """The evidence, apart."""
+    against = [evidence for evidence in suspect.evidence if evidence.source.startswith(AGAINST)]
+    return [evidence for evidence in suspect.evidence if not evidence.source.startswith(AGAINST)], against
+
+
+def sureness(suspect: Suspect) -> str:
+    """'94 %, since 2026-01-01T00:00:00Z'."""
+    since = f", since {timestamp(suspect.since)}" if suspect.since is not None else ""
+    return f"{100 * suspect.confidence:.0f} %{since}"
+
+
+def evidence_line(evidence: Evidence) -> str:
+    """'time in augment: 0.1 s/step; 3 peers 4 ms'."""
+    text = f"{clean(evidence.measure, 80)}: {measure(evidence.value, evidence.unit)}"
+    expected = expected_of(evidence)
+    return f"{text}; {expected}" if expected else text
+
+
+def expected_of(evidence: Evidence) -> str:
+    """'3 peers 4 ms'; '' where there is nothing to compare with. The unit is said once."""
+    if evidence.expected is None:
+        return ""
+    expected = measure(evidence.expected, "s" if evidence.unit == "s/step" else evidence.unit)
+    if evidence.peers > 1:
+        return f"{evidence.peers} peers {expected}"
+    return f"its peer {expected}" if evidence.peers == 1 else f"expected {expected}"
+
+
+def measure(value: float | str, unit: str) -> str:
+    """A value with its unit, as people say it."""
+    if isinstance(value, str):
+        return clean(value, WORDS)
+    if unit in ("s", "s/step"):
+        return seconds(value) + unit[1:]
+    if unit == "bytes/s":
+        return rate(value)
+    return f"{value:.3g} {clean(unit, 30)}".rstrip()
+
+
+def context(verdict: Verdict, verbose: bool = False) -> str:
+    """Which job, how many ranks, how long its steps are, and when that was."""
+    steps = verdict.step_seconds
+    where = f" on {_hosts(verdict.hosts)}" if verdict.hosts else ""
+    job = short(verdict.title or verdict.job, WHOLE if verbose else 120)
+    if verbose and verdict.title:
+        job += f" [{clean(verdict.job, 200)}]"
+    parts = [f"{job}, {count_of(verdict)}{where}"]
+    if steps.p50 is not None:
+        p99 = f", p99 {seconds(steps.p99)}" if steps.p99 is not None else ""
+        base = f", baseline {seconds(steps.baseline_p50)}" if steps.baseline_p50 is not None else ""
+        parts.append(f"; {verdict.steps} steps, p50 {seconds(steps.p50)}{p99}{base}")
+    if math.isfinite(verdict.start):
+        parts.append(f"; window {moment(verdict.start)} + {verdict.end - verdict.start:.0f} s")
+    return "".join(parts)
+
+
+def moment(unix: float) -> str:
+    """A moment in UTC to the second; '?' for what is no date."""
+    return (timestamp(unix) or "?").replace(".000Z", "Z")
+
+
+def _hosts(hosts: Iterable[str]) -> str:
+    names = [short(host, HOST) for host in hosts]
+    return ", ".join(names[:4]) + (f" and {len(names) - 4} more" if len(names) > 4 else "")

@@ -1,0 +1,53 @@
+"""scripts/package: the wheel without a network; what a .deb would say of itself."""
+
+from __future__ import annotations
+
+import subprocess
+import zipfile
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[3]
+SCRIPT = REPOSITORY / "scripts/package"
+
+
+def call(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([str(SCRIPT), *arguments], capture_output=True, text=True, timeout=300, check=False)
+
+
+def test_help_says_what_is_built_and_how_it_ends() -> None:
+    done = call("--help")
+    assert done.returncode == 0 and "/opt/rankscope/.venv" in done.stdout and "exit codes:" in done.stdout
+
+
+@pytest.mark.parametrize("arguments", [["--nonsense"], ["DIR"]])
+def test_wrong_usage_is_64(arguments: list[str]) -> None:
+    assert call(*arguments).returncode == 64
+
+
+def test_a_wheel_is_made_without_a_network_and_holds_what_is_no_python_too(tmp_path: Path) -> None:
+    done = call("--wheel", "--out", str(tmp_path))
+    assert done.returncode == 0, done.stderr
+    (wheel,) = tmp_path.iterdir()
+    assert done.stdout.strip() == str(wheel)
+    names = zipfile.ZipFile(wheel).namelist()
+    for wanted in (
+        "report/page.html",
+        "report/page.css",
+        "report/page.js",
+        "report/README.md",
+        "export/pprof.py",
+        "cli/start.py",
+    ):
+        assert f"rankscope/diagnose/{wanted}" in names
+    assert not any(name.startswith(("scripts/", "tests/")) for name in names)
+    (entry,) = [name for name in names if name.endswith("entry_points.txt")]
+    assert "rankscope = rankscope.diagnose.cli.start:main" in zipfile.ZipFile(wheel).read(entry).decode()
+
+
+def test_the_units_and_the_package_agree_where_the_command_lies() -> None:
+    unit = (REPOSITORY / "scripts/deploy/systemd/rankscope-sweep.service").read_text()
+    script = SCRIPT.read_text()
+    assert "ExecStart=/opt/rankscope/.venv/bin/rankscope " in unit
+    assert "home=opt/rankscope" in script and '"/$home/.venv/bin/rankscope" "$root/usr/bin/rankscope"' in script
