@@ -34,10 +34,11 @@ def _steps(fleet: Fleet, row: int, common: dict[str, Any]) -> list[dict[str, Any
     events: list[dict[str, Any]] = []
     shown = np.flatnonzero(np.isfinite(steps.seconds[row]) & np.isfinite(steps.start_s))
     # Steps begin when the reference rank's do; where this rank's overlaps the next by that, slices of one track must not.
-    ends_us = np.append(steps.start_s[shown[1:]], np.inf) * 1e6
-    for column, end_us in zip(shown.tolist(), ends_us.tolist(), strict=True):
-        start = round(float(steps.start_s[column]) * 1e6, 3)
-        length = round(min(float(steps.seconds[row, column]) * 1e6, end_us - start), 3)
+    # Whole microseconds: readers match ends by equality, and sums of fractions are not equal.
+    starts = np.round(steps.start_s[shown] * 1e6).astype(np.int64).tolist()
+    for column, start, following in zip(shown.tolist(), starts, [*starts[1:], None], strict=True):
+        length = round(float(steps.seconds[row, column]) * 1e6)
+        length = length if following is None else max(min(length, following - start), 0)
         parts = {name: float(getattr(steps, name)[row, column]) for name in _PARTS}
         told = {name: round(value, 6) for name, value in parts.items() if np.isfinite(value)}
         events.append(
