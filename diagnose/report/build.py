@@ -82,7 +82,9 @@ def _accused(suspect: Suspect, verdict: Verdict) -> Accused:
 
 
 def _about_counters(fleet: Fleet, chosen: Chosen) -> str:
-    """Whose counters these are, and beside whose."""
+    """Whose counters these are, and beside whose; '' where there are none."""
+    if not len(fleet.counters):
+        return ""
     who = clean(chosen.named(fleet, chosen.culprit))
     beside = f"{len(chosen.peers)} peers (their median)" if len(chosen.peers) > 1 else "its peer"
     return f"{who} and its host, beside {beside} and the other hosts" if len(chosen.peers) else f"{who} and its host"

@@ -84,7 +84,8 @@ class Track:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """Steps of the culprit above those of a peer. `bundled`: steps in each bar. `onset`: bar at which it began, -1 for none."""
+    """Steps of the culprit above those of a peer. `bundled`: each bar is the longest of so many steps. `onset`: bar at which it
+    began, -1 for none."""
 
     tracks: tuple[Track, ...]
     longest_s: float

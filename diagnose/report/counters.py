@@ -18,24 +18,28 @@ from rankscope.diagnose.verdict.contract import Verdict
 from rankscope.observer.window.counter_names import COUNTER_NAMES
 from rankscope.probes.arrays import Floats, Ints
 
-LINES_MOST = 14
-_SCOPE = re.compile(r"^scope \w+(, instance [^:]*)?: ")
+LINES_MOST = 12
+# Of a description: what is only for who reads the table of names.
+_ASIDE = re.compile(
+    r"^scope \w+(, instance [^:]*)?: |^instance ('[^']*'|= \w+)(: )?|^gauge: |[;,] (instance|likewise|scope) .*$"
+    r"| \((observer/|limit|\w+\.py)[^)]*\)"
+)
 _RATIO = 1.5  # times the others' median, or less than the inverse of it: worth a look, no judgement
 
 
 def counters_of(fleet: Fleet, verdict: Verdict, chosen: Chosen) -> tuple[CounterLine, ...]:
-    """Those that the verdict rests on first, then those that differ most from the others'."""
+    """Those that the verdict rests on first, then those that differ most from the others'. What is alike is left out."""
     told = " ".join(evidence.measure for suspect in verdict.suspects for evidence in suspect.evidence)
     found: list[tuple[bool, float, CounterLine]] = []
     for name in fleet.counters.names():
         rows = fleet.counters.rows(name)
         mine = rows[_is_mine(fleet, chosen, rows)]
         for row in _worst(fleet, mine).tolist():
-            others = _others(fleet, chosen, rows, row)
-            line, apart = _line(fleet, name, row, others)
-            found.append((name in told, apart, line))
+            line, apart = _line(fleet, name, row, _others(fleet, chosen, rows, row))
+            if name in told or line.odd:
+                found.append((name in told, apart, line))
     found.sort(key=lambda each: (not each[0], -each[1], each[2].name))
-    return tuple(line for named, apart, line in found if named or line.value != line.peers)[:LINES_MOST]
+    return tuple(line for _, _, line in found)[:LINES_MOST]
 
 
 def _is_mine(fleet: Fleet, chosen: Chosen, rows: Ints) -> Ints:
@@ -82,21 +86,26 @@ def _line(fleet: Fleet, name: str, row: int, others: Floats) -> tuple[CounterLin
     odd = bool(whole > 0 and min(abs(counter.value), abs(middle)) * _RATIO < whole)
     who = f"{counter.comm} ({counter.pid})" if counter.comm and counter.pid >= 0 else counter.comm
     where = " ".join(part for part in (counter.scope, counter.instance, f"by {who}" if who else "") if part)
-    peers = f"{_amount(middle, counter.unit)}" if np.isfinite(middle) else ""
-    limit = _amount(counter.limit, counter.unit) if np.isfinite(counter.limit) else ""
+    peers = f"{amount_of(middle, counter.unit)}" if np.isfinite(middle) else ""
+    limit = amount_of(counter.limit, counter.unit) if np.isfinite(counter.limit) else ""
     line = CounterLine(
-        name=clean(name, 60), meaning=meaning_of(name), where=clean(where, 80), value=_amount(counter.value, counter.unit),
+        name=clean(name, 60), meaning=meaning_of(name), where=clean(where, 80), value=amount_of(counter.value, counter.unit),
         peers=peers, limit=limit, bar=bars[0], peers_bar=bars[1], limit_bar=bars[2], odd=odd,
     )  # fmt: skip
     return line, apart
 
 
-def _amount(value: float, unit: str) -> str:
+def amount_of(value: float, unit: str) -> str:
+    """A counter's value as people say it."""
     if unit == "s":
         return seconds(value) if value >= 0 else f"{value:.3g} s"
-    if unit == "bytes/s":
-        return rate(value)
-    return f"{value:,.4g} {clean(unit, 20)}".rstrip()
+    if unit in ("bytes", "bytes/s") and value >= 0:
+        return rate(value).removesuffix("/s") + unit[len("bytes") :]
+    if unit == "Hz":
+        return f"{value / 1e9:.3g} GHz" if value >= 1e9 else f"{value / 1e6:.4g} MHz"
+    if unit == "share":
+        return f"{100 * value:.3g} %"
+    return f"{value:,.4g} {'°C' if unit == 'celsius' else clean(unit, 20)}".rstrip()
 
 
 def meaning_of(name: str) -> str:
@@ -104,7 +113,10 @@ def meaning_of(name: str) -> str:
     told = COUNTER_NAMES.get(name)
     if told is None:
         told = next((text for known, text in COUNTER_NAMES.items() if "<" in known and _fits(name, known)), "")
-    return _SCOPE.sub("", told.partition("; likewise")[0])
+    said = told
+    while (shorter := _ASIDE.sub("", said)) != said:
+        said = shorter
+    return said
 
 
 def _fits(name: str, known: str) -> bool:

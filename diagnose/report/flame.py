@@ -3,7 +3,8 @@
 width(frame)  = Σ seconds per step of the patterns in which the frame is (of the window, where no step was seen)
 above(frame)  = width(frame) - median over the peers of the same, waiting for other ranks left out; frames are the same whose callers are
 self          = the frame without what it calls: where a function is slow, and not somebody below it
-What is no Python (files, locks, collectives, the run queue) is a leaf of its own below the function that was executing.
+What is no Python (files, locks, collectives, the run queue) is a leaf of its own below the function that was executing, and what has no
+stack (kernels of a GPU) stands beside them.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ class _Tree:
 def flames_of(fleet: Fleet, chosen: Chosen) -> FlameGraph | None:
     """None where no stack was taken of the culprit."""
     table = fleet.patterns
-    training = (table.thread.codes == table.thread.code("training")) & (table.beta > 0) & (table.stack.codes >= 0)
+    training = (table.thread.codes == table.thread.code("training")) & (table.beta > 0)
     mine = np.flatnonzero(training & (table.rank == chosen.culprit))
-    if not len(mine):
+    if not (table.stack.codes[mine] >= 0).any():
         return None
-    stepped = bool(np.isfinite(table.per_step_s[mine]).any())
+    stepped = bool((table.per_step_s[mine] > 0).any())
     seconds = np.nan_to_num(table.per_step_s) if stepped else table.beta * fleet.seconds
     tree = _tree_of(table, mine)
     own = _selfs(table, tree, mine, seconds)
@@ -67,7 +68,7 @@ def _tree_of(table: Patterns, rows: Ints) -> _Tree:
     """The stacks of these patterns."""
     stacks = table.stack
     known = np.zeros(len(stacks.parent), dtype=bool)
-    for leaf in np.unique(stacks.codes[rows]).tolist():
+    for leaf in np.unique(stacks.codes[rows]).tolist():  # -1: without a stack
         node = leaf
         while node >= 0 and not known[node]:
             known[node] = True
@@ -83,11 +84,12 @@ def _tree_of(table: Patterns, rows: Ints) -> _Tree:
     kinds, names = ["python"] * len(kept), [frame.name for frame in frames]
     leaves: dict[tuple[int, str, str], int] = {}
     for row in rows.tolist():
-        node, kind, name = int(small[stacks.codes[row]]), table.kind.at(row), table.name.at(row)
-        if kind != "python" and (node, kind, name) not in leaves:
+        code, kind, name = int(stacks.codes[row]), table.kind.at(row), table.name.at(row)
+        node = int(small[code]) if code >= 0 else -1
+        if (kind != "python" or node < 0) and (node, kind, name) not in leaves:
             leaves[node, kind, name] = len(parent)
             parent.append(node)
-            frames.append(frames[node])
+            frames.append(frames[node] if node >= 0 else StackFrame(name, "", 0))
             kinds.append(kind)
             names.append(name)
     return _Tree(np.array(parent, dtype=np.int64), tuple(frames), tuple(kinds), tuple(names), nearest, leaves)
@@ -105,8 +107,8 @@ def _selfs(table: Patterns, tree: _Tree, rows: Ints, seconds: Floats) -> Floats:
     """Seconds of each node without what it calls; what the culprit never calls counts for who would call it, if it is work."""
     own = np.zeros(len(tree.parent))
     for row in rows.tolist():
-        node = int(tree.nearest[table.stack.codes[row]])
-        kind = table.kind.at(row)
+        code, kind = int(table.stack.codes[row]), table.kind.at(row)
+        node = int(tree.nearest[code]) if code >= 0 else -1
         node = tree.leaves.get((node, kind, table.name.at(row)), -1 if kind == _WAITS else node)
         if node >= 0:
             own[node] += seconds[row]
@@ -155,7 +157,10 @@ def _frame(
 ) -> Flame:  # fmt: skip
     frame, kind, name = tree.frame[node], tree.kind[node], tree.name[node]
     place = f"{frame.file.rpartition('/')[2]}:{frame.line}" if frame.file else ""
+    if kind == "sched":
+        name = "waits for a CPU" if name == "ready" else name
+    elif kind != "python":
+        name = f"waits for other ranks: {name}" if kind == _WAITS else f"{kind}: {name}"
     if kind != "python":
-        name = {_WAITS: f"waits for other ranks: {name}", "sched": "waits for a CPU"}.get(kind, f"{kind}: {name}")
-        place = f"in {frame.name}"
+        place = f"in {frame.name}" if frame.file else ""
     return Flame(parent, clean(name), clean(place), clean(kind, 20), seconds, above_s, offset_s, depth)

@@ -155,7 +155,7 @@
     function tell(track, bar) {
       at = Math.max(0, Math.min(bars - 1, bar));
       const parts = steps.tracks[track].map((part) => part[at]);
-      const first = at * steps.bundled, name = steps.bundled > 1 ? "steps " + first + "-" + (first + steps.bundled - 1) : "step " + first;
+      const first = at * steps.bundled, name = steps.bundled > 1 ? "the longest of steps " + first + "-" + (first + steps.bundled - 1) : "step " + first;
       if (parts[0] === null) { said.textContent = name + ": not seen on this rank"; return; }
       const told = parts.map((value, i) => [value, steps.parts[i]]).filter(([value]) => value > 0).map(([value, part]) => part + " " + seconds(value));
       said.textContent = name + ": " + seconds(parts.reduce((a, b) => a + b, 0)) + " · " + told.join(" · ");

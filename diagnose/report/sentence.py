@@ -27,8 +27,8 @@ CAUSES_IN_WORDS = {
     ("nic", "speed-degraded"): "the network port {instance|} runs below its speed",
     ("nic", "errors"): "the network port {instance|} has errors",
     ("nic", "slow"): "the network port {instance|} is slower than the others",
-    ("network", "slow-link"): "the network {instance|there} is slower than between the others",
-    ("network", "loss"): "the network {instance|there} loses packets",
+    ("network", "slow-link"): "the network at {instance|its end} is slower than between the others",
+    ("network", "loss"): "the network at {instance|its end} loses packets",
     ("cpu", "contended"): "{instance|another program} takes its CPU",
     ("cpu", "quota"): "a CPU quota holds it back",
     ("cpu", "affinity"): "it may run on too few CPUs",
@@ -118,7 +118,7 @@ def price_of(verdict: Verdict) -> str:
         return ""
     lost = min(sum(max(suspect.lost_percent, 0.0) for suspect in verdict.suspects), 100.0)
     if lost >= 100:
-        return f"All {ranks} ranks wait." if ranks > 1 else "The rank stands still."
+        return f"Nobody gets on: {ranks} ranks wait." if ranks > 1 else "The rank stands still."
     if lost < 0.05:
         return ""
     idle = ranks * lost / 100

@@ -10,10 +10,10 @@ from rankscope.diagnose.report.content import Timeline, Track
 from rankscope.diagnose.report.words import moment
 from rankscope.diagnose.text import clean
 from rankscope.diagnose.verdict.contract import Verdict
-from rankscope.probes.arrays import Floats
+from rankscope.probes.arrays import Floats, Ints
 
 PARTS = ("own work", "files", "waits for a CPU", "locks and other threads", "waits for other ranks", "not known")
-BARS_MOST = 240  # as many as a screen shows apart
+BARS_MOST = 480  # as many as a screen shows apart
 
 
 def timeline_of(fleet: Fleet, verdict: Verdict, chosen: Chosen) -> Timeline | None:
@@ -22,31 +22,30 @@ def timeline_of(fleet: Fleet, verdict: Verdict, chosen: Chosen) -> Timeline | No
     if not fleet.steps.count or not np.isfinite(fleet.steps.seconds[chosen.culprit]).any():
         return None
     bundled = -(-fleet.steps.count // BARS_MOST)
-    tracks = tuple(_track(fleet, chosen, row, bundled) for row in shown)
+    columns = _longest(fleet.steps.seconds[chosen.culprit], bundled)
+    tracks = tuple(_track(fleet, chosen, row, columns) for row in shown)
     longest = max(float(np.nanmax(track.total_s)) for track in tracks if np.isfinite(track.total_s).any())
     onset, text = _onset(fleet, verdict)
     return Timeline(tracks, longest, bundled, onset // bundled if onset >= 0 else -1, text)
 
 
-def _track(fleet: Fleet, chosen: Chosen, row: int, bundled: int) -> Track:
+def _track(fleet: Fleet, chosen: Chosen, row: int, columns: Ints) -> Track:
     steps = fleet.steps
     io_s, sched_s, sync_s = (np.nan_to_num(part[row]) for part in (steps.io_s, steps.sched_s, steps.sync_s))
     work = np.maximum(steps.own_s[row] - io_s - sched_s - sync_s, 0.0)
     rest = np.maximum(steps.seconds[row] - steps.own_s[row] - steps.wait_s[row], 0.0)
     parts = np.stack([work, io_s, sched_s, sync_s, steps.wait_s[row], rest])
     parts[:, ~np.isfinite(steps.seconds[row])] = np.nan
-    bars = _means(parts, bundled)
+    bars = parts[:, columns]
     return Track(clean(chosen.named(fleet, row)), bars, np.asarray(bars.sum(axis=0)))
 
 
-def _means(parts: Floats, bundled: int) -> Floats:
-    """Means over so many steps at a time; NaN where none of them is known."""
-    missing = -parts.shape[1] % bundled
-    padded = np.concatenate([parts, np.full((len(parts), missing), np.nan)], axis=1)
-    groups = padded.reshape(len(parts), -1, bundled)
-    known = np.isfinite(groups).sum(axis=2)
-    sums = np.nansum(groups, axis=2)
-    return np.asarray(np.where(known > 0, sums / np.maximum(known, 1), np.nan))
+def _longest(seconds: Floats, bundled: int) -> Ints:
+    """Of so many steps at a time the longest of the culprit: a mean would hide what is rare."""
+    known = np.nan_to_num(seconds, nan=-1.0)
+    padded = np.concatenate([known, np.full(-len(known) % bundled, -2.0)]).reshape(-1, bundled)
+    columns: Ints = np.argmax(padded, axis=1) + np.arange(len(padded)) * bundled
+    return columns
 
 
 def _onset(fleet: Fleet, verdict: Verdict) -> tuple[int, str]:

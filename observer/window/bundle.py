@@ -1,7 +1,8 @@
 """A bundle: windows in one small file, to be passed on, and back with every reason to distrust it.
 
 An xz of a tar: `bundle.json`, then `<number>/window.json` and the tables, plain Parquet, files of one table together, so that xz finds
-what windows have in common. Measured on the windows of the corpus: 10 to 20 KB for 8 ranks.
+what windows have in common. Measured with `rankscope bundle` on every fourth case of the corpus: 8 ranks 17 KB (worst 23), two or three
+ranks of ordinary jobs, with deep stacks, 22 KB (worst 46).
 """
 
 from __future__ import annotations

@@ -22,12 +22,14 @@ from rankscope.diagnose.cli.main import run
 from rankscope.diagnose.fleet.gather import gather
 from rankscope.diagnose.report.build import report_of
 from rankscope.diagnose.report.content import Report
+from rankscope.diagnose.report.counters import amount_of, meaning_of
 from rankscope.diagnose.report.render import render
 from rankscope.diagnose.report.sentence import CAUSES_IN_WORDS, accusation_of
 from rankscope.diagnose.report.standing import standing_of
 from rankscope.diagnose.solve.judge import diagnose
 from rankscope.diagnose.verdict.contract import CAUSES, Suspect
 from rankscope.diagnose.verdict.function import Function
+from rankscope.observer.window.counter_names import COUNTER_NAMES
 from rankscope.observer.window.folder import Window, write_window
 
 CASES = {
@@ -135,17 +137,46 @@ def test_the_timeline_marks_the_step_at_which_it_began() -> None:
     assert after > 3 * before
 
 
-def test_a_long_window_is_drawn_in_bundles_of_steps() -> None:
-    timeline = of(build(Job(steps=1000, window_s=250.0))).timeline
-    assert timeline is not None and timeline.bundled == 5
-    assert timeline.tracks[0].parts_s.shape == (6, 200)
-    assert np.nanmean(timeline.tracks[0].total_s) == pytest.approx(0.244, rel=0.05)
+def test_a_long_window_is_drawn_in_bundles_of_which_the_longest_step_is_shown() -> None:
+    windows = build(Job(steps=1000, window_s=250.0))
+    fleet = gather(windows)
+    timeline = of(windows).timeline
+    assert timeline is not None and timeline.bundled == 3
+    assert timeline.tracks[0].parts_s.shape == (6, 334)
+    culprit = int(timeline.tracks[0].who.split()[1])
+    longest = np.append(fleet.steps.seconds[culprit], [0.0, 0.0]).reshape(-1, 3).max(axis=1)
+    assert timeline.tracks[0].total_s == pytest.approx(longest)
+
+
+def test_kernels_of_a_gpu_stand_beside_the_stacks_and_a_stopped_rank_has_its_width() -> None:
+    kernels = builders.Work("gpu", "kernels", 0, 0, file="", frames=())
+    (window,) = build(Job(ranks=4, extra={0: [(kernels, 0.1)]}))
+    rows = window.patterns.to_pylist()
+    without = [{**row, "stack": -1 if row["kind"] == "gpu" else row["stack"], "per_step_s": 0.0} for row in rows]
+    flames = of([builders.columns(window, "patterns", without)]).flames
+    assert flames is not None and flames.unit == "of the window"
+    (beside,) = [frame for frame in flames.frames if frame.kind == "gpu"]
+    assert (beside.parent, beside.depth, beside.place) == (-1, 0, "") and beside.seconds > 5
 
 
 def test_counters_that_convict_come_first_and_say_what_they_count() -> None:
     lines = of(build(builders.throttled(3, 0.08))).counters
     assert lines[0].name == "cpu.throttled_s" and lines[0].odd
-    assert lines[0].meaning.startswith("time the rank's cgroup was throttled")
+    assert lines[0].meaning == "time the rank's cgroup was throttled by its CPU quota"
+
+
+@pytest.mark.parametrize("name", COUNTER_NAMES)
+def test_what_a_counter_means_is_told_without_what_is_for_its_readers(name: str) -> None:
+    meaning = meaning_of(name.replace("<reason>", "hw_thermal").replace("<number>", "79"))
+    assert not re.search(r"\bscope\b|likewise|\.py|^gauge: |^instance", meaning)
+
+
+@pytest.mark.parametrize(("value", "unit", "shown"), [
+    (46_780_000, "bytes", "46.8 MB"), (1.25e9, "bytes/s", "1.25 GB/s"), (9.29e8, "Hz", "929 MHz"), (0.7829, "share", "78.3 %"),
+    (84, "celsius", "84 °C"), (1643, "events", "1,643 events"),
+])  # fmt: skip
+def test_counters_have_units_as_people_say_them(value: float, unit: str, shown: str) -> None:
+    assert amount_of(value, unit) == shown
 
 
 def test_a_hang_is_one_tree_of_all_ranks() -> None:
