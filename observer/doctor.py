@@ -12,10 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rankscope.probes.bpf import btf, headers
+from rankscope.probes.bpf import btf, headers, tables
 from rankscope.probes.errors import RankscopeError
 
-_MIN_KERNEL = (5, 8)
 _TRACEPOINTS = ("sched/sched_switch", "sched/sched_wakeup", "sched/sched_process_exit", "syscalls/sys_enter_read")
 
 
@@ -51,11 +50,13 @@ def _machine(_: Path) -> Requirement:
 
 
 def _kernel(_: Path) -> Requirement:
-    release = os.uname().release
-    numbers = tuple(int("".join(filter(str.isdigit, part)) or 0) for part in release.split(".")[:2])
-    return Requirement(
-        "kernel", numbers >= _MIN_KERNEL, release, "Linux 5.8 or newer is needed (BPF ring buffer).", True
-    )
+    """By what it can do: distributions bring features back to old numbers, and leave them out of new ones."""
+    release, remedy = os.uname().release, "A kernel with BPF ring buffers is needed (CONFIG_BPF_SYSCALL, Linux 5.8)."
+    try:
+        rings: bool | None = tables.has_rings()
+    except OSError:
+        rings = None  # not for who asks
+    return Requirement("kernel", rings, release, remedy if rings is False else "Ask as root.", True)
 
 
 def _root_rights(_: Path) -> Requirement:
@@ -112,7 +113,7 @@ def _tracefs(root: Path) -> Requirement:
 def _btf(root: Path) -> Requirement:
     try:
         offset = btf.kernel(root).offset("task_struct", "files")
-        btf.kernel.cache_clear()
+        btf.forget()
     except RankscopeError as error:
         return Requirement("kernel types (BTF)", False, str(error), error.help, False)
     return Requirement("kernel types (BTF)", True, f"task_struct.files at {offset}", "", False)

@@ -2,6 +2,8 @@
 
   census → probes loaded, processes watched → (aligned start) → run → (end) → rows → one Window per job → census: what changed
 
+All of this runs in a process that has given its rights up (apart/); what it makes is written by this one.
+
 Windows start at whole multiples of `align_s` of Unix time, so that hosts that are asked at about the same moment observe
 the same interval without talking to each other.
 """
@@ -10,9 +12,12 @@ from __future__ import annotations
 
 import os
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
+from rankscope.observer.apart.presence import present
+from rankscope.observer.apart.run import apart
 from rankscope.observer.census.found import FoundRank, RankCensus
 from rankscope.observer.census.ranks import find_ranks
 from rankscope.observer.finish.changes import with_changes
@@ -60,9 +65,22 @@ def record(options: RecordOptions, progress: Progress = lambda _: None) -> list[
         raise NotPermitted("observing other users' processes needs root")
     if options.out is not None:
         prepare_place(options.out)  # a full disk is better known before the window than after it
+    limits.take_place(options.root)
+    with present() as others:
+        said = [f"another observer is at work on this host, and costs the jobs as well: {one.text()}" for one in others]
+        for line in said:
+            progress(line)
+        windows = apart(partial(observe, options), progress, options.root, verbose=options.verbose)
+    windows = [replace(one, manifest=replace(one.manifest, notes=(*one.manifest.notes, *said))) for one in windows]
+    if options.out is None:
+        return [Recorded(window, None) for window in windows]
+    return [Recorded(window, write_window(window, options.out)) for window in windows]
+
+
+def observe(options: RecordOptions, progress: Progress) -> list[Window]:
+    """The windows, one for each job. NoRanks, MissingFeature."""
     here = find_ranks(options.root)
     ranks = choose(here, options)
-    limits.take_place(options.root)
     progress(f"{len(ranks)} ranks found; loading kernel probes")
     running = observation.begin(ranks, hz=options.hz, root=options.root, verbose=options.verbose)
     try:
@@ -83,10 +101,7 @@ def record(options: RecordOptions, progress: Progress = lambda _: None) -> list[
         windows = close_windows(running, before, begin.realtime_ns / 1e9, begin.monotonic_ns, options.hz)
     finally:
         running.close()
-    windows = with_changes(windows, here, find_ranks(options.root))
-    if options.out is None:
-        return [Recorded(window, None) for window in windows]
-    return [Recorded(window, write_window(window, options.out)) for window in windows]
+    return with_changes(windows, here, find_ranks(options.root))
 
 
 def choose(census: RankCensus, options: RecordOptions) -> tuple[FoundRank, ...]:

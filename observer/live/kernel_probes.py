@@ -8,17 +8,20 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rankscope.observer.live import handed
+from rankscope.observer.live.handed import LoadedProbes
 from rankscope.observer.window.manifest import Loss, ProbeCost
+from rankscope.probes import rights
 from rankscope.probes.bpf import btf, loader, ring
 from rankscope.probes.bpf.compiled import BpfUnavailable
 from rankscope.probes.bpf.counters import COUNTERS, LOSSES
 from rankscope.probes.bpf.loader import Module, Tracepoint
+from rankscope.probes.bpf.programs import has_task_registers
 from rankscope.probes.bpf.tables import Table
 from rankscope.probes.calls import probe as calls
 from rankscope.probes.calls.probe import CallProbe
@@ -130,7 +133,24 @@ def in_initial_pid_namespace(root: Path = Path("/")) -> bool:
 def load(
     *, hz: int, ranks: int = 1, processes: int = 0, threads: int = 0, root: Path = Path("/"), verbose: bool = False
 ) -> KernelProbes:
-    """Load and attach everything that this kernel allows. Raises what rankscope.probes.bpf.loader.load raises.
+    """Load and attach everything that this kernel allows, here or where the rights for it are. Raises what `load_module` raises."""
+    asked = rights.elsewhere()
+    if asked is None:
+        loaded = load_module(hz=hz, ranks=ranks, processes=processes, threads=threads, root=root, verbose=verbose)
+    else:
+        loaded = handed.take(asked, root, hz=hz, ranks=ranks, processes=processes, threads=threads, verbose=verbose)
+    try:
+        events = ring.Ring(loaded.module.maps["rs_events"].map_fd, loaded.ring_bytes)
+    except BaseException:
+        loaded.module.close()
+        raise
+    return KernelProbes(loaded.module, CallProbe(loaded.module), events, [*loaded.notes])
+
+
+def load_module(
+    *, hz: int, ranks: int = 1, processes: int = 0, threads: int = 0, root: Path = Path("/"), verbose: bool = False
+) -> LoadedProbes:
+    """All programs, loaded and attached here. Raises what rankscope.probes.bpf.loader.load raises.
 
     The ring has room for the events of so many `ranks`, the maps for their `processes` (workers too) and `threads`.
     """
@@ -151,12 +171,13 @@ def load(
     try:
         module.attach(programs.tracepoints)
         notes = [*programs.notes, *_sample_at(module, hz)]
+        if not module.metered:
+            notes.append("what the probes cost in the kernel is not known: it keeps no account of programs for us")
         notes += [f"{refused.program} is not attached: {refused.reason}" for refused in module.refused]
-        events = ring.Ring(module.maps["rs_events"].map_fd, ring_bytes)
     except BaseException:
         module.close()
         raise
-    return KernelProbes(module, CallProbe(module), events, notes)
+    return LoadedProbes(module, ring_bytes, tuple(notes))
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,11 +211,13 @@ def ring_pages(ranks: int) -> int:
 
 def _programs(root: Path) -> _Programs:
     defines: dict[str, int | str] = {}
-    if sched.needs_stack_offset(os.uname().release):
-        try:
+    try:
+        if not has_task_registers():
             defines["RS_TASK_STACK"] = btf.kernel(root).offset("task_struct", "stack")
-        except btf.NoBtf as error:
-            raise BpfUnavailable(f"Linux {os.uname().release} is older than 5.15 and has no BTF: {error}") from error
+    except btf.NoBtf as error:
+        raise BpfUnavailable(f"this kernel has neither the helper bpf_task_pt_regs nor BTF: {error}") from error
+    except OSError as error:
+        raise BpfUnavailable(f"this kernel loads no BPF program: {error.strerror}") from error
     sources = (_WALK / "sampler.bpf.c", sched.SOURCE, calls.SOURCE)
     epilogue, tracepoints = calls.programs(), tuple(sched.TRACEPOINTS)
     try:

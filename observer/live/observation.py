@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -21,6 +22,7 @@ from rankscope.observer.live.process_watch import LOADER, TRAINING, ProcessWatch
 from rankscope.observer.live.samplers import Hardware
 from rankscope.observer.thread.functions import StackName
 from rankscope.observer.window.manifest import Loss, ProbeCost
+from rankscope.probes import rights
 from rankscope.probes.bpf import ring
 from rankscope.probes.bpf.ring import Events
 from rankscope.probes.calls.launches import LaunchCount
@@ -208,12 +210,20 @@ def _going_first() -> Iterator[None]:
     """
     usual = os.getpriority(os.PRIO_PROCESS, 0)
     with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, 0, min(usual, _NICE))
+        _stand(min(usual, _NICE))
     try:
         yield
     finally:
         with contextlib.suppress(OSError):
-            os.setpriority(os.PRIO_PROCESS, 0, usual)
+            _stand(usual)
+
+
+def _stand(nice: int) -> None:
+    asked = rights.elsewhere()
+    if asked is None:
+        os.setpriority(os.PRIO_PROCESS, 0, nice)
+    else:
+        asked.ask("stand", tid=threading.get_native_id(), nice=nice)
 
 
 def begin(ranks: Sequence[FoundRank], *, hz: int, root: Path = Path("/"), verbose: bool = False) -> Observation:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -21,7 +21,7 @@ from rankscope.observer.window import staging, upgrade
 from rankscope.observer.window.manifest import SCHEMAS, Manifest, from_json, to_json
 from rankscope.observer.window.schema import FIRST_SCHEMA, TABLES, YOUNGER
 from rankscope.observer.window.staging import PARTIAL, safe_name
-from rankscope.observer.window.tables import cast, check_stacks, read_table, with_absent, write_table
+from rankscope.observer.window.tables import QUICK, SMALL, cast, check_stacks, read_table, with_absent, write_table
 from rankscope.probes.errors import BadData, OutputFailed
 
 MANIFEST = "window.json"
@@ -57,18 +57,25 @@ def write_window(window: Window, into: Path, beside: Mapping[str, bytes] = Mappi
 
     `beside`: more files in it, by name.
     """
-    tables = {table: getattr(window, table) for table in TABLES}
-    rows = {table: data.num_rows for table, data in tables.items()}
-    text = json.dumps(to_json(window.manifest, rows), indent=1)
-    files: dict[str, staging.Writer] = {
-        f"{table}.parquet": partial(write_table, data) for table, data in tables.items()
-    }
-    for name, content in {**beside, MANIFEST: text.encode("utf-8")}.items():
+    files = window_files(window)
+    for name, content in beside.items():
         files[name] = partial(_write_bytes, content)
     try:
         return staging.write_folder(into, folder_name(window.manifest), files)
     except OSError as error:
         raise OutputFailed(f"cannot write the window into {into}: {error.strerror or error}") from error
+
+
+def window_files(window: Window, *, brief: bool = False) -> dict[str, staging.Writer]:
+    """What writes each file of a window, by name. `brief`: no time is spent to make them small."""
+    tables = {table: getattr(window, table) for table in TABLES}
+    rows = {table: data.num_rows for table, data in tables.items()}
+    text = json.dumps(to_json(window.manifest, rows), indent=1)
+    level = QUICK if brief else SMALL
+    files: dict[str, staging.Writer] = {
+        f"{table}.parquet": partial(write_table, data, level=level) for table, data in tables.items()
+    }
+    return {**files, MANIFEST: partial(_write_bytes, text.encode("utf-8"))}
 
 
 def _write_bytes(content: bytes, file: IO[bytes]) -> None:
@@ -105,13 +112,18 @@ def find_windows(place: Path) -> tuple[Path, ...]:
 
 def read_window(folder: Path) -> Window:
     """The window in `folder`, of whatever version, as one of today's. BadData, in one line, where it cannot be read so."""
-    manifest, rows = _read_manifest(folder)
+    return read_files(folder, lambda name: folder / name)
+
+
+def read_files(place: Path, path_of: Callable[[str], Path]) -> Window:
+    """The same of files that lie anywhere; `place` is what errors name. BadData."""
+    manifest, rows = _read_manifest(path_of(MANIFEST))
     old = manifest.schema == FIRST_SCHEMA
     tables = {}
     for name, schema in (upgrade.TABLES if old else TABLES).items():
         if name in YOUNGER and name not in rows:
             continue
-        path = folder / f"{name}.parquet"
+        path = path_of(f"{name}.parquet")
         try:
             if path.stat().st_size > _MAX_TABLE_BYTES:
                 raise BadData(f"{path} is absurdly large")
@@ -132,13 +144,12 @@ def read_window(folder: Path) -> Window:
             manifest, tables = upgrade.upgrade(manifest, tables)
         check_stacks(tables["patterns"], tables["stacks"])
     except (pa.ArrowException, ValueError) as error:
-        raise BadData(f"{folder} is no window: {_first_line(error)}") from error
+        raise BadData(f"{place} is no window: {_first_line(error)}") from error
     without = {name: TABLES[name].empty_table() for name in YOUNGER - tables.keys()}
     return Window(manifest, **tables, **without)
 
 
-def _read_manifest(folder: Path) -> tuple[Manifest, dict[str, Any]]:
-    path = folder / MANIFEST
+def _read_manifest(path: Path) -> tuple[Manifest, dict[str, Any]]:
     try:
         with path.open("rb") as file:
             content = json.loads(file.read(_MAX_MANIFEST_BYTES))

@@ -23,6 +23,7 @@ MOST_ROWS = 30_000_000
 MOST_BYTES = 1 << 30
 _FOOTER_LIMITS = {"thrift_string_size_limit": 1 << 20, "thrift_container_size_limit": 1 << 16}
 _LONGEST_TEXT = 4096  # of one cell: a path is no longer
+SMALL, QUICK = 19, 1  # levels of compression: for a file that is kept, for one that is read at once
 
 
 def table_of(name: str, rows: Sequence[Row]) -> pa.Table:
@@ -53,7 +54,7 @@ def _shown(value: Any) -> Any:
     return value
 
 
-def write_table(table: pa.Table, file: IO[bytes]) -> None:
+def write_table(table: pa.Table, file: IO[bytes], level: int = SMALL) -> None:
     """As Parquet, small: half of what the defaults give (measured, 9 KB per rank of a 10 s window), because windows are kept for long.
 
     The Arrow schema is left out of the file; the reader casts to the schema it knows.
@@ -71,7 +72,7 @@ def write_table(table: pa.Table, file: IO[bytes]) -> None:
         table,
         file,
         compression="zstd",
-        compression_level=19,
+        compression_level=level,
         write_statistics=False,
         store_schema=False,
         use_dictionary=words,

@@ -11,6 +11,7 @@ import struct
 from functools import lru_cache
 from pathlib import Path
 
+from rankscope.probes import abilities
 from rankscope.probes.errors import MissingFeature
 
 _MAGIC = 0xEB9F
@@ -110,9 +111,20 @@ class Btf:
         return type_id
 
 
-@lru_cache(maxsize=1)
 def kernel(root: Path = Path("/")) -> Btf:
     """The running kernel's BTF; NoBtf where it publishes none."""
+    if abilities.lacking(abilities.BTF):
+        raise NoBtf("the kernel publishes no type information")
+    return _kernel(root)
+
+
+def forget() -> None:
+    """Give the memory back that it takes: 20 MB."""
+    _kernel.cache_clear()
+
+
+@lru_cache(maxsize=1)
+def _kernel(root: Path) -> Btf:
     path = root / "sys/kernel/btf/vmlinux"
     try:
         return Btf(path.read_bytes())

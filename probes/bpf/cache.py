@@ -39,7 +39,7 @@ class CacheRefused(RankscopeError):
 def read(key: str, root: Path = Path("/")) -> bytes | None:
     """What `write` kept under `key`; None where nothing is kept. CacheRefused where it cannot be trusted."""
     try:
-        with _folder(root, make=False) as folder:
+        with own_folder(FOLDER, root, make=False) as folder:
             blob = _trusted_file(_PREFIX + key, folder)
             os.utime(_PREFIX + key, dir_fd=folder, follow_symlinks=False)  # the least recently used ones go first
     except FileNotFoundError:
@@ -55,7 +55,7 @@ def read(key: str, root: Path = Path("/")) -> bytes | None:
 def write(key: str, payload: bytes, root: Path = Path("/")) -> None:
     """Keep `payload` under `key`, whole or not at all. CacheRefused."""
     try:
-        with _folder(root, make=True) as folder:
+        with own_folder(FOLDER, root, make=True) as folder:
             _write(_PREFIX + key, _head(key, payload) + b"\n" + payload, folder)
             _forget_the_oldest(folder)
     except OSError as error:
@@ -67,20 +67,23 @@ def _head(key: str, payload: bytes) -> bytes:
 
 
 @contextlib.contextmanager
-def _folder(root: Path, *, make: bool) -> Iterator[int]:
-    """The folder, opened from `root` on without following a link, once nobody else can have written into it."""
+def own_folder(wanted: Path, root: Path, *, make: bool) -> Iterator[int]:
+    """A folder of ours, opened from `root` on without following a link, once nobody else can have written into it. CacheRefused, OSError.
+
+    The last two of its levels are ours to make, and the last is nobody else's to read.
+    """
     base = root.resolve()
-    above = (base / Path(*FOLDER.parts[:-_OWN_LEVELS])).resolve()  # /var may be a link of root's
+    above = (base / Path(*wanted.parts[:-_OWN_LEVELS])).resolve()  # /var may be a link of root's
     if not above.is_relative_to(base):
         raise CacheRefused(f"{above} is not below {base}")
     place, opened = base, os.open(base, _OPEN_FOLDER)
     try:
         _check(opened, place)
-        for name in (*above.relative_to(base).parts, *FOLDER.parts[-_OWN_LEVELS:]):
+        for name in (*above.relative_to(base).parts, *wanted.parts[-_OWN_LEVELS:]):
             place = place / name
             if make and not above.is_relative_to(place):
                 with contextlib.suppress(FileExistsError):
-                    os.mkdir(name, 0o700 if name == FOLDER.name else 0o755, dir_fd=opened)
+                    os.mkdir(name, 0o700 if name == wanted.name else 0o755, dir_fd=opened)
             try:
                 inner = os.open(name, _OPEN_FOLDER, dir_fd=opened)
             except OSError as error:

@@ -145,24 +145,28 @@ class Module:
     def _attach_uprobes(
         self, function: str, library: FileBytes, offsets: Sequence[int], on_return: bool
     ) -> tuple[int, ...]:
-        def attach(how: Callable[..., tuple[int, ...]], program: Program) -> tuple[int, ...]:
-            return shared_uprobes.attach(
-                lambda counters: how(program.fd, library.path, offsets, on_return=on_return, counters=counters),
-                library,
-                offsets,
-            )
+        return shared_uprobes.attach(
+            lambda counters: self.attach_functions(function, library.path, offsets, counters, on_return=on_return),
+            library,
+            offsets,
+        )
 
+    def attach_functions(
+        self, function: str, path: Path, offsets: Sequence[int], counters: Mapping[int, int], *, on_return: bool
+    ) -> tuple[int, ...]:
+        """One attempt to attach a program to functions of an open file, beside the `counters` of other tools. OSError, ValueError."""
         if self.at_once:
             program: Program | None = None
             try:
                 program = self.program(function, attach_type=uprobes.TRACE_UPROBE_MULTI)
-                return attach(uprobes.attach_many, program)
+                return uprobes.attach_many(program.fd, path, offsets, on_return=on_return, counters=counters)
             except Exception:
                 if program is not None:
                     if uprobes.knows_many(program.fd):
                         raise
                     os.close(self._programs.pop(function).fd)
-        links = attach(uprobes.attach_each, self.program(function))
+        fd = self.program(function).fd
+        links = uprobes.attach_each(fd, path, offsets, on_return=on_return, counters=counters)
         self.at_once = False  # one by one works: Linux before 6.6
         return links
 
@@ -172,6 +176,11 @@ class Module:
             if descriptor in self.held:
                 self.held.discard(descriptor)
                 os.close(descriptor)
+
+    @property
+    def metered(self) -> bool:
+        """Whether the kernel keeps an account of what programs cost."""
+        return self._stats_fd >= 0
 
     def costs(self) -> tuple[ProgramCost, ...]:
         """Run count and time of every loaded program, from the kernel's statistics; empty where it keeps none."""
@@ -291,6 +300,8 @@ def load(
             module.maps[shape.name] = Table(sized, cpus)
     except BaseException as error:
         module.close()
+        if isinstance(error, OSError) and error.errno == errno.EINVAL and not tables.has_rings():
+            raise BpfUnavailable("this kernel has no BPF ring buffer (CONFIG_BPF_SYSCALL, Linux 5.8)") from error
         if isinstance(error, OSError):
             raise BpfUnavailable(f"the kernel does not make a map: {error.strerror}") from error
         raise

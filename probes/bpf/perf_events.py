@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import errno
 import fcntl
 import os
 import platform
 import struct
 from pathlib import Path
 
+from rankscope.probes import abilities
 from rankscope.probes.host.procfs import ROOT, parse_cpu_list, read_file
 
 TRACEFS = (Path("sys/kernel/tracing"), Path("sys/kernel/debug/tracing"))
@@ -53,6 +55,7 @@ def open_event(
 
 def attach_tracepoint(program_fd: int, event: str, root: Path = ROOT) -> int:
     """Run the program at the tracepoint category:name. OSError, ValueError."""
+    abilities.need(abilities.TRACEPOINTS, errno.ENOENT)
     path = "events/" + event.replace(":", "/") + "/id"
     for folder in TRACEFS:
         with contextlib.suppress(FileNotFoundError):
@@ -62,6 +65,7 @@ def attach_tracepoint(program_fd: int, event: str, root: Path = ROOT) -> int:
 
 def attach_clock(program_fd: int, hz: int, root: Path = ROOT) -> tuple[int, ...]:
     """Run the program `hz` times a second on each CPU that is online. OSError, ValueError."""
+    abilities.need(abilities.CLOCK, errno.ENOENT)
     opened: list[int] = []
     try:
         for cpu in sorted(parse_cpu_list(read_file(str(root / "sys/devices/system/cpu/online"), 4096).decode("ascii"))):

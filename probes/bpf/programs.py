@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from rankscope.probes import abilities
 from rankscope.probes.bpf import syscalls
 
 KPROBE, TRACEPOINT, PERF_EVENT = 2, 5, 7  # enum bpf_prog_type; a probe on a function of a program is a KPROBE too
@@ -17,6 +19,8 @@ _INSTRUCTION = np.dtype([("operation", "u1"), ("registers", "u1"), ("offset", "<
 _LOAD_64, _SOURCE_IS_MAP = 0x18, 1
 _LOG_BYTES = 1 << 20
 _NAME_BYTES = 15
+_CURRENT_TASK_BTF, _TASK_PT_REGS = 158, 175  # enum bpf_func_id
+_SET_ZERO, _EXIT = struct.pack("<BBhi", 0xB7, 0, 0, 0), struct.pack("<BBhi", 0x95, 0, 0, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +51,34 @@ def load(name: str, code: bytes, kind: int, licence: str, attach_type: int = -1)
             said = log.value.decode("utf-8", "replace").strip().splitlines()
             words = [line for line in said if not line.startswith("processed ")][-1:]
             raise OSError(refusal.errno, "; ".join([refusal.strerror or "", *words])) from refusal
+
+
+def has_task_registers() -> bool:
+    """Whether programs may ask for the registers of the current thread: bpf_task_pt_regs(bpf_get_current_task_btf()).
+
+    OSError where no program can be loaded at all.
+    """
+    if abilities.lacking(abilities.TASK_REGISTERS):
+        return False
+    calls = [_call(_CURRENT_TASK_BTF), _move(1, 0), _call(_TASK_PT_REGS)]
+    for body, answer in ((calls, True), ([], False)):  # the second tells what is refused: the helper, or all programs
+        code = b"".join((*body, _SET_ZERO, _EXIT))
+        try:
+            os.close(_load("rs_trial", code, KPROBE, "GPL", -1, None))
+        except OSError:
+            if not body:
+                raise
+        else:
+            return answer
+    raise AssertionError("the last round returns or raises")
+
+
+def _call(helper: int) -> bytes:
+    return struct.pack("<BBhi", 0x85, 0, 0, helper)  # BPF_JMP | BPF_CALL
+
+
+def _move(target: int, source: int) -> bytes:
+    return struct.pack("<BBhi", 0xBF, source << 4 | target, 0, 0)  # BPF_ALU64 | BPF_MOV | BPF_X
 
 
 def _load(

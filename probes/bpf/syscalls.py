@@ -6,9 +6,12 @@ Source: include/uapi/linux/bpf.h (BPF_ENABLE_STATS since Linux 5.8, bpf_prog_inf
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import platform
 from dataclasses import dataclass
+
+from rankscope.probes import abilities
 
 _SYS_BPF = {"x86_64": 321, "aarch64": 280}
 _BPF_PROG_GET_NEXT_ID = 11
@@ -48,6 +51,7 @@ def call(command: int, attributes: ctypes.Array[ctypes.c_char]) -> int:
 
 def enable_stats() -> int:
     """Turn on run-time statistics for as long as the returned descriptor is open. OSError before Linux 5.8."""
+    abilities.need(abilities.STATISTICS, errno.EINVAL)
     attributes = ctypes.create_string_buffer(_BPF_STATS_RUN_TIME.to_bytes(4, "little"), 16)
     return call(_BPF_ENABLE_STATS, attributes)
 

@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import ctypes
 import errno
+import mmap
+import os
 import resource
 import struct
 from pathlib import Path
 from typing import Any
 
+from rankscope.probes import abilities
 from rankscope.probes.bpf import syscalls
 from rankscope.probes.bpf.compiled import MapShape, NotCompiled
 from rankscope.probes.host.procfs import parse_cpu_list
 
 _CREATE, _LOOKUP, _UPDATE, _DELETE, _LOOKUP_BATCH = 0, 1, 2, 3, 24
+_RING = 27  # BPF_MAP_TYPE_RINGBUF
 _PER_CPU = (5, 6, 10)  # BPF_MAP_TYPE_PERCPU_HASH, PERCPU_ARRAY, LRU_PERCPU_HASH
 _BATCH = 1024  # entries asked for at once; more where one bucket of the hash has more
 _NAME_BYTES = 15
@@ -69,14 +73,15 @@ def _sized(name: str, described: Any, size_bytes: int) -> Any:
 class Table:
     """One map. What is read is a copy."""
 
-    def __init__(self, shape: MapShape, cpus: int) -> None:
-        """Make the map; whoever holds this closes `map_fd`. OSError, NotCompiled."""
+    def __init__(self, shape: MapShape, cpus: int, map_fd: int | None = None) -> None:
+        """Make the map, or take the one behind `map_fd`; whoever holds this closes that. OSError, NotCompiled."""
+        self.shape = shape
         self.Key = _sized(shape.name, shape.key, shape.key_bytes)
         self.Leaf = _sized(shape.name, shape.leaf, shape.leaf_bytes)
         if shape.kind in _PER_CPU and shape.leaf_bytes % 8:
             raise NotCompiled(f"{shape.name}: the kernel pads what each CPU has to 8 bytes")
         self._value = self.Leaf * cpus if shape.kind in _PER_CPU else self.Leaf
-        self.map_fd = _create(shape)
+        self.map_fd = _create(shape) if map_fd is None else map_fd
 
     def _on(self, command: int, key: Any, value: Any = None) -> None:
         at = ctypes.addressof(value) if value is not None else 0
@@ -139,6 +144,8 @@ class Table:
 
 def _create(shape: MapShape) -> int:
     """A new map of this shape; its descriptor. OSError."""
+    if shape.kind == _RING:
+        abilities.need(abilities.RING_BUFFER, errno.EINVAL)
     name = shape.name.encode()[:_NAME_BYTES]
     request = struct.pack(
         "<IIIIIII16s", shape.kind, shape.key_bytes, shape.leaf_bytes, shape.max_entries, shape.flags, 0, 0, name
@@ -151,6 +158,17 @@ def _create(shape: MapShape) -> int:
             raise
         resource.setrlimit(resource.RLIMIT_MEMLOCK, (most, most))
         return syscalls.call(_CREATE, ctypes.create_string_buffer(request, len(request)))
+
+
+def has_rings() -> bool:
+    """Whether this kernel makes ring buffers. OSError where it makes no map at all for who asks."""
+    try:
+        os.close(_create(MapShape("rs_trial", _RING, 0, 0, mmap.PAGESIZE, 0, None, None)))
+    except OSError as error:
+        if error.errno != errno.EINVAL:
+            raise
+        return False
+    return True
 
 
 def possible_cpus(root: Path = Path("/")) -> int:

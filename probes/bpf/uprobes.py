@@ -17,6 +17,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from rankscope.probes import abilities
 from rankscope.probes.bpf import perf_events, syscalls
 from rankscope.probes.host.procfs import ROOT, read_file
 
@@ -36,6 +37,8 @@ def attach_many(
     counters: Mapping[int, int] = _NO_COUNTERS,
 ) -> tuple[int, ...]:
     """One link of a program loaded for TRACE_UPROBE_MULTI to all file offsets; closing it detaches. OSError."""
+    abilities.need(abilities.UPROBES, errno.EINVAL)
+    abilities.need(abilities.MANY_UPROBES, errno.EINVAL)
     name = ctypes.create_string_buffer(os.fsencode(path))
     places = (ctypes.c_uint64 * len(offsets))(*offsets)
     counts = (ctypes.c_uint64 * len(offsets))(*(counters.get(offset, 0) for offset in offsets))
@@ -65,6 +68,7 @@ def attach_each(
     root: Path = ROOT,
 ) -> tuple[int, ...]:
     """One perf event per file offset, of a program loaded as kprobe; closing them detaches. OSError, ValueError."""
+    abilities.need(abilities.UPROBES, errno.ENOENT)
     kind = int(read_file(str(root / _PERF_TYPE_PATH), 16))
     name = ctypes.create_string_buffer(os.fsencode(path))
     opened: list[int] = []

@@ -56,7 +56,7 @@ def defines(root: Path = Path("/")) -> dict[str, int]:
     """The -D constants that files.bpf.c needs. NoBtf where the kernel has no type information."""
     kernel = btf.kernel(root)
     offsets = {name: kernel.offset(structure, member) for name, structure, member in _OFFSETS}
-    btf.kernel.cache_clear()
+    btf.forget()
     return offsets
 
 

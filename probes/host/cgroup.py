@@ -206,6 +206,12 @@ def best_path(entries: tuple[CgroupEntry, ...]) -> str:
     return ranked[0].path if ranked else ""
 
 
+def memory_folders(pid: int, root: Path = ROOT) -> tuple[int, tuple[str, ...]]:
+    """Version and folders of the control group that limits a process's memory, and of its ancestors, own first. OSError."""
+    place = _find(MEMORY, read_entries(pid, root), _cgroup_mounts(root), root, [])
+    return (place.version, tuple(folder for folder, _ in place.folders)) if place is not None else (0, ())
+
+
 def _cgroup_mounts(root: Path) -> tuple[Mount, ...]:
     mounts = parse_mountinfo(read_file(proc_path(root, "self", "mountinfo"), 8 << 20))
     return tuple(mount for mount in mounts if mount.fs_type in ("cgroup", "cgroup2"))

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Generic, TypeVar
 
+from rankscope.probes import rights
 from rankscope.probes.host.procfs import ROOT, proc_path, read_environ, read_file, read_link, read_status, reason
 
 CLONE_NEWUTS = 0x04000000
@@ -132,6 +133,11 @@ def host_name(root: Path = ROOT) -> str:
         return ""
 
 
+def uts_name(pid: int) -> str:
+    """Node name in the UTS namespace of a process. OSError."""
+    return in_namespace(pid, "uts", lambda: os.uname().nodename)
+
+
 def node_name(pid: int, root: Path = ROOT) -> str:
     """Node name that a process sees: of its UTS namespace, else what its environment says, else the host's."""
     try:
@@ -142,7 +148,8 @@ def node_name(pid: int, root: Path = ROOT) -> str:
         if inside == namespace_inode("self", "uts", root):
             return host_name(root)
         if root == ROOT:
-            return in_namespace(pid, "uts", lambda: os.uname().nodename)
+            asked = rights.elsewhere()
+            return uts_name(pid) if asked is None else str(asked.ask("uts_name", pid=pid)[0]["name"])
     except (OSError, ValueError):
         pass
     try:

@@ -34,6 +34,11 @@ class MappedFile:
         """Leads this process, and the kernel on its behalf, to the open file whatever happens to its name."""
         return Path(f"/proc/self/fd/{self._descriptor}")
 
+    @property
+    def descriptor(self) -> int:
+        """The open file (O_PATH), for another process to attach to. It stays ours."""
+        return self._descriptor
+
     def pread(self, size: int, at: int) -> bytes:
         """Up to `size` bytes from `at` on, fewer where the file ends. Raises FileNotRead."""
         if self._descriptor < 0:

@@ -20,6 +20,8 @@ from array import array
 from dataclasses import dataclass
 from pathlib import Path
 
+from rankscope.probes import rights
+from rankscope.probes.confine import credentials, seccomp
 from rankscope.probes.errors import RankscopeError
 from rankscope.probes.mapped import child
 from rankscope.probes.mapped.child import MEMORY_BYTES, OPEN, READ, REPLY, REQUEST
@@ -47,32 +49,11 @@ class OpenedFile:
 
 
 class _Child:
-    """One running child: its socket, and the memory in which it leaves bytes."""
+    """A running child: its socket, and the memory in which it leaves bytes."""
 
-    def __init__(self) -> None:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        shared = os.memfd_create("rankscope-mapped", os.MFD_CLOEXEC)
-        handed: list[int] = []
-        try:
-            os.ftruncate(shared, MEMORY_BYTES)
-            self.memory = mmap.mmap(shared, MEMORY_BYTES)
-            # Other numbers than those that they get in the child: one must not be put upon another, or upon itself.
-            handed += [fcntl.fcntl(one, fcntl.F_DUPFD_CLOEXEC, 8) for one in (theirs.fileno(), shared)]
-            actions = [(os.POSIX_SPAWN_OPEN, standard, "/dev/null", os.O_RDWR, 0) for standard in (0, 1, 2)]
-            places = zip(handed, (child.SOCKET, child.MEMORY), strict=True)
-            moves = [(os.POSIX_SPAWN_DUP2, old, new) for old, new in places]
-            program = str(Path(child.__file__).resolve())
-            self.pid = os.posix_spawn(
-                sys.executable, [sys.executable, "-I", "-S", program], {"LC_ALL": "C"}, file_actions=[*actions, *moves]
-            )
-        except BaseException:
-            ours.close()
-            raise
-        finally:
-            theirs.close()
-            for descriptor in (shared, *handed):
-                os.close(descriptor)
-        self.socket = ours
+    def __init__(self, pid: int, channel: socket.socket, shared: int) -> None:
+        self.pid, self.socket = pid, channel
+        self.memory = mmap.mmap(shared, MEMORY_BYTES)
         self.socket.settimeout(DEADLINE_S)
 
     def ask(self, request: bytes, passed: int | None = None) -> tuple[tuple[int, ...], list[int]]:
@@ -93,12 +74,60 @@ class _Child:
     def end(self, kill: bool) -> None:
         """Let it go. Nobody waits: in a file system that does not answer, not even SIGKILL ends it."""
         self.socket.close()
-        try:
-            if kill:
-                os.kill(self.pid, 9)
-            os.waitpid(self.pid, os.WNOHANG)
-        except (ProcessLookupError, ChildProcessError):
-            pass
+        asked = rights.elsewhere()
+        if asked is None:
+            end_child(self.pid, kill=kill)
+        else:
+            asked.ask("end_reader", pid=self.pid, kill=kill)
+
+
+def start_child() -> tuple[int, socket.socket, int]:
+    """Start a child: its pid, our end of its socket, the descriptor of the memory. OSError."""
+    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    shared = os.memfd_create("rankscope-mapped", os.MFD_CLOEXEC)
+    handed: list[int] = []
+    try:
+        os.ftruncate(shared, MEMORY_BYTES)
+        # Other numbers than those that they get in the child: one must not be put upon another, or upon itself.
+        handed += [fcntl.fcntl(one, fcntl.F_DUPFD_CLOEXEC, 8) for one in (theirs.fileno(), shared)]
+        actions = [(os.POSIX_SPAWN_OPEN, standard, "/dev/null", os.O_RDWR, 0) for standard in (0, 1, 2)]
+        places = zip(handed, (child.SOCKET, child.MEMORY), strict=True)
+        moves = [(os.POSIX_SPAWN_DUP2, old, new) for old, new in places]
+        command = [sys.executable, "-I", "-S", *_confined(), str(Path(child.__file__).resolve())]
+        pid = os.posix_spawn(sys.executable, command, {"LC_ALL": "C"}, file_actions=[*actions, *moves])
+    except BaseException:
+        ours.close()
+        os.close(shared)
+        raise
+    finally:
+        theirs.close()
+        for descriptor in handed:
+            os.close(descriptor)
+    return pid, ours, shared
+
+
+def _confined() -> list[str]:
+    """The program that confines itself and goes on as the child. To open what others have mapped takes three capabilities."""
+    held = credentials.effective()
+    follow = credentials.CAP_CHECKPOINT_RESTORE  # /proc/PID/map_files
+    if not held >> follow & 1:  # Linux before 5.9 asks for more
+        follow = credentials.CAP_SYS_ADMIN
+    keep = credentials.mask((credentials.CAP_DAC_READ_SEARCH, credentials.CAP_SYS_PTRACE, follow))
+    try:
+        calls = seccomp.program(writing=False) if credentials.can_filter() else b""
+    except ValueError:
+        calls = b""
+    return [str(Path(credentials.__file__).resolve()), f"{keep:x}", calls.hex()]
+
+
+def end_child(pid: int, *, kill: bool) -> None:
+    """Let a child of this process go, whose socket is closed. Nobody waits."""
+    try:
+        if kill:
+            os.kill(pid, 9)
+        os.waitpid(pid, os.WNOHANG)
+    except (ProcessLookupError, ChildProcessError):
+        pass
 
 
 class FileReader:
@@ -167,19 +196,35 @@ class FileReader:
             return answer
 
     def _start(self) -> _Child:
-        for pid in tuple(self._given_up):
+        asked = rights.elsewhere()
+        if asked is None:
+            pid, channel, shared = start_child()
+        else:
+            answer, (handed, shared) = asked.ask("reader")
+            pid, channel = int(answer["pid"]), socket.socket(fileno=handed)
+        try:
+            started = _Child(pid, channel, shared)
+        finally:
+            os.close(shared)
+        for given_up in tuple(self._given_up):
             try:
-                if os.waitpid(pid, os.WNOHANG)[0]:
-                    self._given_up.remove(pid)
+                if os.waitpid(given_up, os.WNOHANG)[0]:
+                    self._given_up.remove(given_up)
             except ChildProcessError:
-                self._given_up.remove(pid)
-        return _Child()
+                self._given_up.remove(given_up)
+        return started
 
     def _give_up(self) -> None:
         if self._child is not None:
             self._given_up.append(self._child.pid)
             self._child.end(kill=True)
             self._child = None
+
+    def forget(self) -> None:
+        """In a fork: what the other process asks is its own."""
+        self._lock = threading.Lock()
+        self._child = None
+        self._given_up.clear()
 
     def close(self) -> None:
         """Let the child end; another is started when one is wanted. What hung may be asked again."""

@@ -11,9 +11,12 @@ from __future__ import annotations
 import ipaddress
 import socket
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+from rankscope.probes import rights
 from rankscope.probes.host.namespaces import in_namespace
 from rankscope.probes.host.procfs import ROOT, read_environ, reason
 from rankscope.probes.nccl.ras_answer import NotRas, RasAnswer, parse
@@ -27,6 +30,7 @@ _MAX_BYTES = (
     32 << 20
 )  # 0.9 KB per rank and communicator: 8,000 ranks with 4 each; parsed it takes 3.6 times that (measured)
 _MAX_LINE = 4096
+Connect = Callable[[str, int, float], socket.socket]
 _ADDRESSES = ("127.0.0.1", "::1")  # NCCL listens on whichever `localhost` means there
 
 
@@ -45,7 +49,12 @@ def ask(pid: int, *, limit_s: float = LIMIT_S, root: Path = ROOT) -> RasAnswer |
     """What RAS says of the job of process `pid`. Takes `limit_s` at most, milliseconds as a rule. Never raises."""
     try:
         port, hosts = listening(read_environ(pid, root))
-        answer = in_namespace(pid, "net", lambda: _fetch(hosts, port, time.monotonic() + limit_s), root)
+        deadline = time.monotonic() + limit_s
+        asked = rights.elsewhere()
+        if asked is None:
+            answer = in_namespace(pid, "net", lambda: _fetch(hosts, port, deadline, _connect), root)
+        else:
+            answer = _fetch(hosts, port, deadline, partial(_handed, asked, pid))
     except (OSError, ValueError) as error:
         return RasSilence(f"RAS of NCCL cannot be asked: {reason(error)}")
     if isinstance(answer, RasSilence):
@@ -77,7 +86,24 @@ def listening(environment: dict[str, str]) -> tuple[int, tuple[str, ...]]:
     raise ValueError(f"it listens on {address[:64]!r}, not on the loopback")
 
 
-def _fetch(hosts: tuple[str, ...], port: int, deadline: float) -> bytes | RasSilence:
+def connect_in(pid: int, host: str, port: int, timeout_s: float, root: Path = ROOT) -> socket.socket:
+    """A connection to a port of the loopback in the network namespace of a process. OSError; ValueError for another address."""
+    if not ipaddress.ip_address(host).is_loopback:
+        raise ValueError(f"{host} is not on the loopback")
+    return in_namespace(pid, "net", lambda: _connect(host, port, timeout_s), root)
+
+
+def _connect(host: str, port: int, timeout_s: float) -> socket.socket:
+    return socket.create_connection((host, port), timeout=timeout_s)
+
+
+def _handed(asked: rights.Elsewhere, pid: int, host: str, port: int, timeout_s: float) -> socket.socket:
+    connection = socket.socket(fileno=asked.ask("connection", pid=pid, host=host, port=port, timeout_s=timeout_s)[1][0])
+    connection.settimeout(timeout_s)
+    return connection
+
+
+def _fetch(hosts: tuple[str, ...], port: int, deadline: float, connect: Connect) -> bytes | RasSilence:
     said = "nothing listens on its port"
     for attempt in range(_ATTEMPTS):
         for host in hosts:
@@ -85,7 +111,7 @@ def _fetch(hosts: tuple[str, ...], port: int, deadline: float) -> bytes | RasSil
             if left <= 0:
                 return RasSilence(f"RAS of NCCL: {said}")
             try:
-                with socket.create_connection((host, port), timeout=min(left, _GREETING_S)) as connection:
+                with connect(host, port, min(left, _GREETING_S)) as connection:
                     return _converse(connection, deadline)
             except ConnectionRefusedError:
                 continue

@@ -1,6 +1,6 @@
 """What a network driver tells through the ethtool ioctl: speed, statistics, and the fastest mode the card supports.
 
-In: an interface name, in the network namespace of the calling thread. Out: numbers. linux/ethtool.h.
+In: an interface name, and a socket in its network namespace. Out: numbers. linux/ethtool.h.
 """
 
 from __future__ import annotations
@@ -10,6 +10,11 @@ import fcntl
 import socket
 import struct
 from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from rankscope.probes import rights
+from rankscope.probes.host.namespaces import in_namespace
+from rankscope.probes.host.procfs import ROOT
 
 _SIOCETHTOOL, _GSET = 0x8946, 1
 _SPEED_UNKNOWN = (0xFFFFFFFF, 0xFFFF)
@@ -31,7 +36,7 @@ _MODES = (
 def statistics(interface: str, wanted: Iterable[str]) -> dict[str, int]:
     """The wanted statistics that the driver keeps. Raises OSError (no such interface, not supported)."""
     names = set(wanted)
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
+    with open_channel() as channel:
         info = array.array("B", struct.pack("=IIQI", _GSSET_INFO, 0, 1 << _SET_STATISTICS, 0))
         _ioctl(channel, interface, info)
         count = min(struct.unpack_from("=I", info, 16)[0], MAX_STATISTICS)
@@ -48,15 +53,25 @@ def _pairs(texts: array.array[int], values: array.array[int], count: int) -> Ite
         yield text.partition(b"\0")[0].decode("ascii", "replace"), value
 
 
-def speed_hz(interface: str) -> float:
-    """Nominal speed now, bytes per second (struct ethtool_cmd); 0.0 where the driver does not tell. Raises OSError
-    where no socket can be had."""
+def open_channel(pid: int | None = None, root: Path = ROOT) -> socket.socket:
+    """What questions are asked through, in the network namespace of `pid` (own namespace: None). OSError. The caller closes it."""
+    if (asked := rights.elsewhere()) is not None:
+        return socket.socket(fileno=asked.ask("socket", pid=pid, protocol=None)[1][0])
+    return _open() if pid is None else in_namespace(pid, "net", _open, root)
+
+
+def _open() -> socket.socket:
+    return socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+
+
+def speed_hz(interface: str, channel: socket.socket) -> float:
+    """Nominal speed now, bytes per second (struct ethtool_cmd), of an interface in the namespace of `channel`; 0.0 where the driver
+    does not tell."""
     command = array.array("B", struct.pack("=I40x", _GSET))
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
-        try:
-            _ioctl(channel, interface, command)
-        except OSError:
-            return 0.0
+    try:
+        _ioctl(channel, interface, command)
+    except OSError:
+        return 0.0
     low, high = struct.unpack_from("=H", command, 12)[0], struct.unpack_from("=H", command, 28)[0]
     mbps = high << 16 | low
     return 0.0 if mbps in _SPEED_UNKNOWN else mbps * 1e6 / 8
@@ -65,7 +80,7 @@ def speed_hz(interface: str) -> float:
 def best_speed_hz(interface: str) -> float:
     """Bytes per second of the fastest mode that the port supports (with the module that is plugged in, on most drivers);
     0.0 where the driver does not tell. Raises OSError."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as channel:
+    with open_channel() as channel:
         ask = array.array("B", struct.pack("=I", _GLINKSETTINGS) + bytes(_MASKS_AT - 4))
         _ioctl(channel, interface, ask)
         # The kernel answers with the number of words that it wants, negated.

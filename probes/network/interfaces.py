@@ -13,7 +13,6 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from rankscope.probes.host.namespaces import in_namespace
 from rankscope.probes.host.procfs import ROOT, proc_path, read_file, reason
 from rankscope.probes.network import ethtool, netlink
 
@@ -188,7 +187,8 @@ def _with_speeds(
 ) -> tuple[Interface, ...]:
     names = [interface.name for interface in found]
     try:
-        speeds = _speeds(names) if pid is None else in_namespace(pid, "net", lambda: _speeds(names), root)
+        with ethtool.open_channel(pid, root) as channel:
+            speeds = [ethtool.speed_hz(name, channel) for name in names]
     except OSError as error:
         missing.append(f"link speeds of pid {pid or 'self'}: {reason(error)}")
         return found
@@ -196,11 +196,6 @@ def _with_speeds(
         Interface(one.index, one.name, one.mtu, one.state, speed, one.addresses, one.counters)
         for one, speed in zip(found, speeds, strict=True)
     )
-
-
-def _speeds(names: list[str]) -> list[float]:
-    """Nominal speeds in bytes per second, in the namespace of the calling thread."""
-    return [ethtool.speed_hz(name) for name in names]
 
 
 def _read_files(pid: int | None, root: Path, missing: list[str]) -> tuple[Interface, ...]:

@@ -6,7 +6,6 @@ process; for threads with Python state the processes that ran while they stood i
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,12 +51,6 @@ class Taken:
     taker: int
     comm: str
     seconds: float
-
-
-def needs_stack_offset(release: str) -> bool:
-    """Whether the kernel `release` lacks bpf_task_pt_regs (Linux 5.15), so that RS_TASK_STACK must be defined."""
-    numbers = [int(number) for number in re.findall(r"\d+", release)[:2]]
-    return tuple(numbers) < (5, 15)
 
 
 def thread_times(module: Module) -> tuple[ThreadTimes, ...]:

@@ -93,6 +93,7 @@ def _loading_cpu_s(running: subprocess.Popen[str]) -> tuple[float | None, str]:
 
 
 def _cpu_s(pid: int) -> float:
-    """Of the process and of its children that have ended: fields 14 to 17 of /proc/PID/stat."""
+    """Of the process and its children, of those that have ended too: fields 14 to 17 of /proc/PID/stat."""
     fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace").rpartition(")")[2].split()
-    return sum(int(field) for field in fields[11:15]) / _TICKS_PER_S
+    children = Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()
+    return sum(int(field) for field in fields[11:15]) / _TICKS_PER_S + sum(_cpu_s(int(child)) for child in children)

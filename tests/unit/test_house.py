@@ -24,11 +24,11 @@ TABLES_OF_CASES = ("diagnose/sweep/checks", "diagnose/hypotheses/")
 # A name that is a file is a room of its own at the root of its package.
 FLOORS: dict[str, tuple[str, ...]] = {
     "probes": (
-        "errors", "text", "arrays", "host", "mapped", "elf", "bpf",
+        "errors", "text", "arrays", "rights", "abilities", "confine", "host", "mapped", "elf", "bpf",
         "sched", "files", "network", "sampling", "pci", "ports", "gpu", "nccl", "calls",
     ),
     "unwinder": ("errors", "interpreter", "names", "walk"),
-    "observer": ("window", "census", "steps", "thread", "gpu", "tables", "live", "finish", "recorder", "doctor"),
+    "observer": ("window", "census", "steps", "thread", "gpu", "tables", "live", "finish", "apart", "recorder", "doctor"),
     "diagnose": (
         "severity", "limits", "text", "xids", "verdict", "stats", "fleet", "model", "past", "hypotheses", "solve", "report", "export",
         "sweep", "cli",

@@ -7,7 +7,7 @@ counts samples and tells no times; stacks are torn now and then (3 % measured on
 from __future__ import annotations
 
 import contextlib
-import ctypes
+import os
 import re
 import shutil
 import signal
@@ -19,15 +19,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from rankscope.probes import rights
+from rankscope.probes.confine import credentials
 from rankscope.probes.text import printable
 from rankscope.unwinder.errors import FallbackFailed
 from rankscope.unwinder.names.code import NAME_CAP, Frame
 
 _END_S = 2.0
+_LOOK_EVERY_S = 0.1
+_STACKS, _LOG = "stacks", "log"
 GRACE_S = 10.0
 _OUTPUT_CAP_BYTES = 64 * 1024 * 1024
 _LOG_CAP_BYTES = 64 * 1024
-_PR_SET_PDEATHSIG = 1
 
 _THREAD = re.compile(r"thread \((0x[0-9a-fA-F]+|\d+)\)(?:: (.*))?$", re.DOTALL)
 _TOTALS = re.compile(r"Samples: (\d+) Errors: (\d+)")
@@ -39,8 +42,6 @@ _REASONS = (
     ("Failed to find python version", "no Python that py-spy knows"),
     ("Failed to find a python interpreter", "no Python that py-spy knows"),
 )
-
-_libc = ctypes.CDLL(None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +77,43 @@ def find_pyspy() -> Path:
     return Path(found)
 
 
+@dataclass(slots=True)
+class Sampling:
+    """One running py-spy. End it, whatever happens."""
+
+    pid: int
+    process: subprocess.Popen[bytes]
+    folder: Path
+
+    def ended(self) -> bool:
+        """Whether it is over."""
+        return self.process.poll() is not None
+
+    def end(self) -> tuple[int | None, tuple[int, int]]:
+        """What it ended with (None: it had to be killed), and descriptors of what it wrote and said, whose names are gone then."""
+        code = self.process.poll()
+        _end(self.process)
+        try:
+            return code, (_opened(self.folder / _STACKS), _opened(self.folder / _LOG))
+        finally:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+
+class _Elsewhere:
+    """The same, run by the process that has the rights for it."""
+
+    def __init__(self, asked: rights.Elsewhere, pid: int, duration_s: float, rate_hz: int, idle: bool) -> None:
+        self.pid, self._asked = pid, asked
+        asked.ask("pyspy_start", pid=pid, duration_s=duration_s, rate_hz=rate_hz, idle=idle)
+
+    def ended(self) -> bool:
+        return bool(self._asked.ask("pyspy_ended", pid=self.pid)[0]["ended"])
+
+    def end(self) -> tuple[int | None, tuple[int, int]]:
+        answer, files = self._asked.ask("pyspy_end", pid=self.pid)
+        return answer["code"], (files[0], files[1])
+
+
 def record(
     pids: Sequence[int], duration_s: float, rate_hz: int = 19, idle: bool = True, program: Path | None = None
 ) -> tuple[PySpyResult, ...]:
@@ -84,40 +122,65 @@ def record(
     One py-spy per process; a process that cannot be sampled has its reason in `problem`. Each py-spy dies with the calling
     thread. `idle` takes in threads that wait, which in training is most of what matters. Raises FallbackFailed.
     """
-    program = program or find_pyspy()
-    with tempfile.TemporaryDirectory(prefix="rankscope-pyspy-") as folder, contextlib.ExitStack() as cleanup:
-        running = []
+    asked = rights.elsewhere()
+    with contextlib.ExitStack() as cleanup:
+        running: list[Sampling | _Elsewhere] = []
         for pid in pids:
-            process = _start(program, pid, duration_s, rate_hz, idle, Path(folder))
-            cleanup.callback(_end, process)
-            running.append((pid, process))
+            one = (
+                start(pid, duration_s, rate_hz, idle, program)
+                if asked is None
+                else _Elsewhere(asked, pid, duration_s, rate_hz, idle)
+            )
+            cleanup.callback(_result, one)
+            running.append(one)
         deadline = time.monotonic() + duration_s + GRACE_S
-        return tuple(_finish(pid, process, deadline, Path(folder)) for pid, process in running)
+        while time.monotonic() < deadline and not all(one.ended() for one in running):
+            time.sleep(_LOOK_EVERY_S)
+        cleanup.pop_all()
+        return tuple(_result(one) for one in running)
+
+
+def start(pid: int, duration_s: float, rate_hz: int, idle: bool, program: Path | None = None) -> Sampling:
+    """Begin to sample one process. FallbackFailed."""
+    program = program or find_pyspy()
+    folder = Path(tempfile.mkdtemp(prefix="rankscope-pyspy-"))
+    try:
+        return Sampling(pid, _start(program, pid, duration_s, rate_hz, idle, folder), folder)
+    except BaseException:
+        shutil.rmtree(folder, ignore_errors=True)
+        raise
 
 
 def _start(
     program: Path, pid: int, duration_s: float, rate_hz: int, idle: bool, folder: Path
 ) -> subprocess.Popen[bytes]:
     command = [str(program), "record", "--pid", str(pid), "--duration", str(max(1, -int(-duration_s // 1)))]
-    command += ["--rate", str(rate_hz), "--format", "raw", "--output", str(folder / f"{pid}.raw")]
+    command += ["--rate", str(rate_hz), "--format", "raw", "--output", str(folder / _STACKS)]
     command += ["--nonblocking", "--threads", "--full-filenames", "--function"]
     command += ["--idle"] if idle else []
-    with (folder / f"{pid}.log").open("wb") as log:
+    with (folder / _LOG).open("wb") as log:
         try:
             return subprocess.Popen(
                 command,
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                preexec_fn=_die_with_parent,  # noqa: PLW1509 - one system call, no locks
+                preexec_fn=_confine,  # noqa: PLW1509 - system calls alone, no locks
                 cwd=folder,
             )
         except OSError as error:
             raise FallbackFailed(f"{program}: {error.strerror or error}") from error
 
 
-def _die_with_parent() -> None:
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+def _confine() -> None:
+    """In the child, before it is py-spy: no more rights than reading takes, and an end with the thread that started it."""
+    credentials.die_with_parent(signal.SIGKILL)
+    credentials.no_core_dump()
+    credentials.no_new_rights()
+    if os.geteuid() == 0:
+        keep = credentials.mask((credentials.CAP_DAC_READ_SEARCH, credentials.CAP_SYS_PTRACE)) & credentials.effective()
+        credentials.close_the_bounds(keep)
+        credentials.set_capabilities(keep)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -127,27 +190,27 @@ def _end(process: subprocess.Popen[bytes]) -> None:
         process.wait(_END_S)  # it opens files of the target: in a file system that does not answer no signal ends it
 
 
-def _finish(pid: int, process: subprocess.Popen[bytes], deadline: float, folder: Path) -> PySpyResult:
-    problem = ""
-    try:
-        process.wait(max(0.1, deadline - time.monotonic()))
-    except subprocess.TimeoutExpired:
-        _end(process)
-        problem = "py-spy did not end in time"
-    log = _read(folder / f"{pid}.log", _LOG_CAP_BYTES)
-    samples = parse_raw(_read(folder / f"{pid}.raw", _OUTPUT_CAP_BYTES))
+def _result(one: Sampling | _Elsewhere) -> PySpyResult:
+    code, (written, said) = one.end()
+    stacks, log = _read(written, _OUTPUT_CAP_BYTES), _read(said, _LOG_CAP_BYTES)
+    samples = parse_raw(stacks)
     taken, failed, behind_s = parse_log(log)
-    if not problem and (process.returncode or not samples):
-        problem = explain(log) or ("no samples" if not samples else f"py-spy ended with {process.returncode}")
-    return PySpyResult(pid, samples, taken, failed, behind_s, problem)
+    problem = "py-spy did not end in time" if code is None else ""
+    if not problem and (code or not samples):
+        problem = explain(log) or ("no samples" if not samples else f"py-spy ended with {code}")
+    return PySpyResult(one.pid, samples, taken, failed, behind_s, problem)
 
 
-def _read(path: Path, cap: int) -> str:
+def _opened(path: Path) -> int:
     try:
-        with path.open("rb") as file:
-            return file.read(cap).decode("utf-8", "replace")
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        return ""
+        return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+
+def _read(descriptor: int, cap: int) -> str:
+    with os.fdopen(descriptor, "rb") as file:
+        return file.read(cap).decode("utf-8", "replace")
 
 
 def parse_raw(text: str) -> tuple[PySample, ...]:

@@ -103,7 +103,7 @@ def test_a_window_during_which_the_clock_is_set_says_so(monkeypatch: pytest.Monk
     monkeypatch.setattr(recorder, "close_windows", lambda *arguments: closed.append(arguments) or [])
     # WHEN a window of half a second is recorded
     began = time.perf_counter()
-    recorder.record(recorder.RecordOptions(window_s=0.5, align_s=0.5))
+    recorder.observe(recorder.RecordOptions(window_s=0.5, align_s=0.5), lambda _: None)
     # THEN it is as long as it should be, begins when it was agreed, and says what happened
     assert 0.8 < time.perf_counter() - began < 5
     (_, _, start, start_ns, _) = closed[0]

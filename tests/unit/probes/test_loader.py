@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import re
+import tarfile
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from rankscope.probes.bpf import compiled, headers, loader
+from rankscope.probes import abilities
+from rankscope.probes.bpf import compiled, headers, loader, programs, tables
 from rankscope.probes.calls import probe as calls
 from rankscope.probes.calls.row import HOST_ROLES
 from rankscope.probes.calls.table import CALL_TABLE, CallRow
 from rankscope.probes.files import probe as files
-from rankscope.probes.sched import probe as sched
 
 
 def test_an_own_include_is_put_in_once_and_a_system_include_is_left(tmp_path: Path) -> None:
@@ -121,9 +125,87 @@ def test_no_headers_at_all_is_said_with_the_remedy(tmp_path: Path, monkeypatch: 
     assert "linux-headers" in caught.value.help
 
 
-@pytest.mark.parametrize(
-    ("release", "old"),
-    [("5.8.0-63-generic", True), ("5.10.0-28-amd64", True), ("5.15.0-119", False), ("6.18.44", False)],
-)
-def test_old_kernels_are_told_from_new_ones(release: str, old: bool) -> None:
-    assert sched.needs_stack_offset(release) is old
+@pytest.mark.skipif(os.geteuid() != 0, reason="loading a program needs root")
+def test_whether_the_kernel_has_a_helper_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    symbols = Path("/proc/kallsyms").read_text()
+    assert programs.has_task_registers() is (" bpf_task_pt_regs\n" in symbols)
+    assert tables.has_rings() is (" ringbuf_map_alloc\n" in symbols)
+    monkeypatch.setenv(abilities.VARIABLE, "ring-buffer,task-registers")
+    assert (programs.has_task_registers(), tables.has_rings()) == (False, False)
+
+
+def test_no_kernel_is_asked_for_its_number() -> None:
+    """What a kernel can do does not follow from what it is called; the cache's key and headers of one name are no comparison."""
+    asked = re.compile(r"os\.uname\(\)|platform\.release\(|osrelease")
+    root = Path(__file__).resolve().parents[3]
+    found = {
+        str(path.relative_to(root))
+        for package in ("probes", "unwinder", "observer")
+        for path in (root / package).rglob("*.py")
+        if any(
+            asked.search(line) and "nodename" not in line and "machine" not in line
+            for line in path.read_text().splitlines()
+        )
+    }
+    assert found == {"probes/bpf/loader.py", "probes/bpf/headers.py", "observer/doctor.py"}
+
+
+def _archive(root: Path) -> None:
+    content = root / "content"
+    _tree(content, "k", "include/linux/kernel.h", "include/generated/autoconf.h", "arch/x86/include/asm/a.h")
+    (root / "sys/kernel").mkdir(parents=True)
+    with tarfile.open(root / "sys/kernel/kheaders.tar.xz", "w:xz") as archive:
+        archive.add(content / "usr/src/k", ".")
+
+
+def test_headers_that_the_kernel_brings_are_unpacked_into_a_folder_of_roots_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("BCC_KERNEL_SOURCE", raising=False)
+    _archive(tmp_path)
+    found = headers.find(tmp_path, "6.1.0")
+    assert found.source == tmp_path / "var/cache/rankscope/headers/kheaders-6.1.0" and found.matches_kernel
+    assert (found.source / "include/linux/kernel.h").is_file()
+    assert found.source.parent.stat().st_mode & 0o777 == 0o700
+    again = found.source.stat().st_mtime_ns
+    assert headers.find(tmp_path, "6.1.0").source == found.source and found.source.stat().st_mtime_ns == again
+
+
+def _writable(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    folder.chmod(0o777)
+
+
+def _elsewhere(folder: Path) -> None:
+    folder.parent.mkdir(parents=True)
+    (folder.parent.parent / "others").mkdir()
+    folder.symlink_to(folder.parent.parent / "others")
+
+
+def _of_others(folder: Path) -> None:
+    folder.mkdir(parents=True)
+    os.chown(folder, 65534, 65534)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="folders of others are made by root")
+@pytest.mark.parametrize("harm", [_writable, _elsewhere, _of_others])
+def test_headers_are_not_taken_from_where_others_can_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, harm: Callable[[Path], None]
+) -> None:
+    monkeypatch.delenv("BCC_KERNEL_SOURCE", raising=False)
+    _archive(tmp_path)
+    harm(tmp_path / "var/cache/rankscope/headers")
+    with pytest.raises(headers.NoHeaders, match="cannot be kept"):
+        headers.find(tmp_path, "6.1.0")
+
+
+def test_an_archive_that_is_cut_short_is_said_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("BCC_KERNEL_SOURCE", raising=False)
+    _archive(tmp_path)
+    archive = tmp_path / "sys/kernel/kheaders.tar.xz"
+    archive.write_bytes(archive.read_bytes()[:100])
+    with pytest.raises(headers.NoHeaders):
+        headers.find(tmp_path, "6.1.0")
+    assert list((tmp_path / "var/cache/rankscope/headers").iterdir()) == []

@@ -1,0 +1,1 @@
+"""The process that observes, apart from the one that has the rights."""

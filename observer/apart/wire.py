@@ -1,0 +1,122 @@
+"""Messages between the two processes: one JSON object each, with descriptors, over a socket that keeps messages apart.
+
+No pickles: what the confined process says is data to the other one, whatever took hold of it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+import threading
+from array import array
+from collections.abc import Sequence
+from typing import Any
+
+from rankscope.probes.errors import RankscopeError
+
+_MOST_BYTES = 1 << 20  # the largest, the shapes of all maps, is 20 KB
+_MOST_DESCRIPTORS = 253  # SCM_MAX_FD
+_SO_SNDBUFFORCE = 32
+_ERRORS: dict[str, type[Exception]] = {"ValueError": ValueError, "TypeError": TypeError}
+
+
+class Ended(RankscopeError):
+    """The other process is gone."""
+
+    help = "Run again; with -v it says more."
+
+
+def pair() -> tuple[socket.socket, socket.socket]:
+    """Two ends."""
+    ends = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+    for end in ends:
+        with contextlib.suppress(OSError):
+            end.setsockopt(socket.SOL_SOCKET, _SO_SNDBUFFORCE, 2 * _MOST_BYTES)
+    return ends
+
+
+def send(channel: socket.socket, content: dict[str, Any], descriptors: Sequence[int] = ()) -> None:
+    """One message. Ended, ValueError where it is too large."""
+    data = json.dumps(content).encode()
+    if len(data) > _MOST_BYTES:
+        raise ValueError(f"a message of {len(data)} bytes")
+    try:
+        socket.send_fds(channel, [data], list(descriptors))
+    except ConnectionError as error:
+        raise Ended("the other process has ended") from error
+
+
+def receive(channel: socket.socket) -> tuple[dict[str, Any], tuple[int, ...]]:
+    """The next message; its descriptors are the caller's. Ended, also where what came is no message."""
+    room = socket.CMSG_SPACE(_MOST_DESCRIPTORS * array("i").itemsize)
+    try:
+        data, told, flags, _ = channel.recvmsg(_MOST_BYTES, room, socket.MSG_CMSG_CLOEXEC)
+    except ConnectionError as error:
+        raise Ended("the other process has ended") from error
+    received = array("i")
+    for level, kind, part in told:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+            received.frombytes(part[: len(part) // received.itemsize * received.itemsize])
+    try:
+        content = json.loads(data) if data and not flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC) else None
+    except (ValueError, RecursionError):
+        content = None
+    if not isinstance(content, dict):
+        close_all(received)
+        raise Ended("the other process has ended")
+    return content, tuple(received)
+
+
+def close_all(descriptors: Sequence[int]) -> None:
+    """Close what came with a message that nobody wants."""
+    for descriptor in descriptors:
+        socket.close(descriptor)
+
+
+def describe(error: BaseException) -> dict[str, Any]:
+    """An error, to be raised again by the other process."""
+    return {
+        "error": type(error).__name__,
+        "number": error.errno if isinstance(error, OSError) and not isinstance(error, RankscopeError) else None,
+        "text": (error.strerror if isinstance(error, OSError) else None) or str(error),
+    }
+
+
+def raised(content: dict[str, Any]) -> Exception:
+    """What `describe` described: of the errors that are ours, and OSError, the same; of others a RuntimeError with its name."""
+    name, text, number = str(content.get("error")), str(content.get("text")), content.get("number")
+    if isinstance(number, int):
+        return OSError(number, text)
+    for known in _all_of(RankscopeError):
+        if known.__name__ == name:
+            return known(text)
+    if name == "MemoryError":
+        return MemoryError()
+    return _ERRORS[name](text) if name in _ERRORS else RuntimeError(f"{name}: {text}")
+
+
+def _all_of(kind: type[RankscopeError]) -> list[type[RankscopeError]]:
+    return [kind, *(deeper for below in kind.__subclasses__() for deeper in _all_of(below))]
+
+
+class Client:
+    """The confined process's end: asks, and waits for the answer. For use from several threads."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel, self._lock = channel, threading.Lock()
+
+    def ask(self, what: str, handed: tuple[int, ...] = (), **details: Any) -> tuple[dict[str, Any], tuple[int, ...]]:
+        """What the other process answers. Raises what it met, Ended."""
+        with self._lock:
+            send(self._channel, {"what": what, **details}, handed)
+            answer, descriptors = receive(self._channel)
+        if "error" in answer:
+            close_all(descriptors)
+            raise raised(answer)
+        return answer, descriptors
+
+    def tell(self, what: str, handed: Sequence[int] = (), **details: Any) -> None:
+        """What takes no answer. Ended."""
+        with self._lock:
+            send(self._channel, {"what": what, **details}, handed)

@@ -1,0 +1,90 @@
+"""Probes that another process has loaded, and attaches: this one has their maps, and reads what they gather."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from rankscope.probes import rights
+from rankscope.probes.bpf import shared_uprobes, tables
+from rankscope.probes.bpf.compiled import Compiled, MapShape
+from rankscope.probes.bpf.loader import Module, ProgramCost
+from rankscope.probes.bpf.tables import Table
+from rankscope.probes.elf.reader import FileBytes
+from rankscope.probes.mapped.file import MappedFile
+
+_NOTHING = Compiled((), (), "", ())
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedProbes:
+    """Programs that are attached, with their maps. `notes` says what is missing."""
+
+    module: Module
+    ring_bytes: int
+    notes: tuple[str, ...]
+
+
+class HandedModule(Module):
+    """`held` are the other process's descriptors of attached probes: there they are closed."""
+
+    def __init__(self, asked: rights.Elsewhere, maps: dict[str, Table], root: Path, remarks: list[str]) -> None:
+        super().__init__(_NOTHING, maps, root, remarks)
+        self._asked = asked
+
+    def attach_functions(
+        self, function: str, path: Path, offsets: Sequence[int], counters: Mapping[int, int], *, on_return: bool
+    ) -> tuple[int, ...]:
+        raise NotImplementedError("the other process attaches what it is given open")
+
+    def _attach_uprobes(
+        self, function: str, library: FileBytes, offsets: Sequence[int], on_return: bool
+    ) -> tuple[int, ...]:
+        if not isinstance(library, MappedFile):
+            raise TypeError("only what a process has mapped is attached to")
+
+        def attach(counters: Mapping[int, int]) -> tuple[int, ...]:
+            answer, _ = self._asked.ask(
+                "attach", (library.descriptor,), function=function, offsets=[int(one) for one in offsets],
+                on_return=on_return, counters=[[place, counter] for place, counter in counters.items()],
+            )  # fmt: skip
+            return tuple(answer["links"])
+
+        return shared_uprobes.attach(attach, library, offsets)
+
+    def release(self, descriptors: Sequence[int]) -> None:
+        """Have descriptors of attached probes closed now."""
+        ours = [one for one in descriptors if one in self.held]
+        self.held.difference_update(ours)
+        if ours:
+            self._asked.ask("release", links=ours)
+
+    def costs(self) -> tuple[ProgramCost, ...]:
+        """Run count and time of every loaded program."""
+        return tuple(ProgramCost(*row) for row in self._asked.ask("costs")[0]["costs"])
+
+    def close(self) -> None:
+        """Have everything detached, and let go of the maps. Safe to call twice."""
+        for end in self.before_close:
+            end()
+        self.before_close.clear()
+        self.held.clear()
+        for table in self.maps.values():
+            os.close(table.map_fd)
+        if self.maps:
+            self.maps.clear()
+            self._asked.ask("unload")
+
+
+def take(
+    asked: rights.Elsewhere, root: Path, *, hz: int, ranks: int, processes: int, threads: int, verbose: bool
+) -> LoadedProbes:
+    """Have all programs loaded and attached. Raises what the other process met."""
+    answer, descriptors = asked.ask("load", hz=hz, ranks=ranks, processes=processes, threads=threads, verbose=verbose)
+    cpus = tables.possible_cpus(root)
+    shapes = [MapShape(**one) for one in answer["maps"]]
+    maps = {shape.name: Table(shape, cpus, fd) for shape, fd in zip(shapes, descriptors, strict=True)}
+    module = HandedModule(asked, maps, root, list(answer["remarks"]))
+    return LoadedProbes(module, answer["ring_bytes"], tuple(answer["notes"]))

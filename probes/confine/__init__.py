@@ -1,0 +1,1 @@
+"""What a process gives up before it reads what others wrote."""

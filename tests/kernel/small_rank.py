@@ -1,0 +1,42 @@
+"""A process that the census takes for a rank, without torch: it maps a library of torch's name, calls a collective in it, and computes."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+_LIBRARY = "int _ZN4gloo9allreduceERNS_16AllreduceOptionsE(int n) { return n; }\n"
+_PROGRAM = """
+import ctypes, sys, time
+reduce = ctypes.CDLL(sys.argv[1])._ZN4gloo9allreduceERNS_16AllreduceOptionsE
+def crunch(until):
+    while time.perf_counter() < until:
+        sum(range(1000))
+print("ready", flush=True)
+while True:
+    crunch(time.perf_counter() + 0.01)
+    reduce(3)
+    open("/etc/hostname").read()
+    time.sleep(0.005)
+"""
+_RANK = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "10.0.0.9", "MASTER_PORT": "29771"}
+
+
+@contextlib.contextmanager
+def running(folder: Path) -> Iterator[int]:
+    """Its pid."""
+    library = folder / "libtorch_cpu.so"
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, "-xc", "-"], input=_LIBRARY, text=True, check=True)
+    (folder / "train.py").write_text(_PROGRAM)
+    with subprocess.Popen(
+        [sys.executable, folder / "train.py", library], stdout=subprocess.PIPE, text=True, env=os.environ | _RANK
+    ) as job:
+        try:
+            assert job.stdout is not None and job.stdout.readline().strip() == "ready"
+            yield job.pid
+        finally:
+            job.kill()

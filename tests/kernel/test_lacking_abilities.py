@@ -1,0 +1,124 @@
+"""Kernels that cannot do one thing or another: a window is recorded all the same and says what is missing, or it is refused in one line."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import small_rank
+
+from rankscope.observer import recorder
+from rankscope.observer.recorder import RecordOptions
+from rankscope.observer.window.folder import Window
+from rankscope.probes import abilities
+from rankscope.probes.abilities import (
+    BTF,
+    CLOCK,
+    MANY_UPROBES,
+    RING_BUFFER,
+    STATISTICS,
+    TASK_REGISTERS,
+    TRACEPOINTS,
+    UPROBES,
+)
+from rankscope.probes.bpf.compiled import BpfUnavailable
+
+WINDOW_S = 0.7
+UNIT = Path(__file__).parents[2] / "scripts/deploy/systemd/rankscope-diagnose.service"
+
+
+@pytest.fixture(scope="module")
+def rank(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    with small_rank.running(tmp_path_factory.mktemp("rank")) as pid:
+        yield pid
+
+
+def _recorded(pid: int) -> Window:
+    (recorded,) = recorder.record(RecordOptions(window_s=WINDOW_S, align_s=0.0, pids=(pid,)))
+    return recorded.window
+
+
+def _timed(window: Window) -> int:
+    """Calls that were timed or counted by a probe on a function."""
+    return sum(cost.run_count for cost in window.manifest.costs if cost.program.startswith("rs_enter_"))
+
+
+def _kinds(window: Window) -> set[str]:
+    return set(window.patterns.column("kind").to_pylist())
+
+
+def test_with_all_abilities_nothing_is_missing(rank: int) -> None:
+    window = _recorded(rank)
+    assert not [
+        note for note in window.manifest.notes if "not attached" in note or "not timed" in note or "not sampled" in note
+    ]
+    assert _timed(window) > 10 and window.manifest.costs and "python" in _kinds(window)
+
+
+@pytest.mark.parametrize(
+    ("lacking", "note"),
+    [(BTF, "file calls are not timed"), (TASK_REGISTERS, ""), (MANY_UPROBES, ""), (UPROBES, "is not timed"),
+     (TRACEPOINTS, "rs_sched_switch is not attached"), (CLOCK, "running threads are not sampled"),
+     (STATISTICS, "what the probes cost in the kernel is not known")],
+)  # fmt: skip
+def test_without_one_ability_a_window_is_recorded_and_says_so(
+    rank: int, monkeypatch: pytest.MonkeyPatch, lacking: str, note: str
+) -> None:
+    monkeypatch.setenv(abilities.VARIABLE, lacking)
+    window = _recorded(rank)
+    missing = [
+        one for one in window.manifest.notes
+        if any(word in one for word in ("not attached", "not timed", "not sampled", "not known:"))
+    ]  # fmt: skip
+    assert all(note in one or lacking in (TRACEPOINTS, UPROBES) for one in missing) and bool(missing) is bool(note), (
+        missing
+    )
+    assert not note or any(note in one for one in missing)
+    assert window.ranks.num_rows == 1 and window.ranks.column("state").to_pylist() == ["running"]
+    if lacking not in (UPROBES, STATISTICS):
+        assert _timed(window) > 10
+    if lacking != CLOCK:
+        assert window.ranks.column("samples").to_pylist()[0] > 0
+
+
+@pytest.mark.parametrize(("lacking", "word"), [(RING_BUFFER, "ring buffer"), (f"{BTF},{TASK_REGISTERS}", "neither")])
+def test_without_what_it_cannot_do_without_it_refuses_and_says_why(
+    rank: int, monkeypatch: pytest.MonkeyPatch, lacking: str, word: str
+) -> None:
+    monkeypatch.setenv(abilities.VARIABLE, lacking)
+    with pytest.raises(BpfUnavailable, match=word) as refused:
+        _recorded(rank)
+    assert refused.value.exit_code == 69 and len(str(refused.value).splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    "without", [(), ("sys_admin", "syslog", "sys_nice", "setuid", "setgid", "setpcap")], ids=["all", "least"]
+)
+def test_the_capabilities_of_the_service_are_enough_and_so_are_few_of_them(
+    rank: int, tmp_path: Path, without: tuple[str, ...]
+) -> None:
+    lines = re.findall(r"^CapabilityBoundingSet=(.*)$", UNIT.read_text(), re.MULTILINE)
+    kept = {name.removeprefix("CAP_").lower() for line in lines for name in line.split()} - set(without)
+    rights = ",".join(["-all", *(f"+{name}" for name in sorted(kept))])
+    limits = ["setpriv", "--bounding-set", rights, "--inh-caps", "-all"]
+    command = [
+        Path(sys.executable).with_name("rankscope"),
+        "record",
+        "--window",
+        "1",
+        "--pid",
+        str(rank),
+        "--json",
+        "--out",
+    ]
+    done = subprocess.run([*limits, *command, tmp_path / "out"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    (window,) = json.loads(done.stdout)
+    assert window["ranks"] == 1
+    assert not [note for note in window["notes"] if "not attached" in note or "not timed" in note], window["notes"]
+    assert list((tmp_path / "out").iterdir())

@@ -1,0 +1,79 @@
+"""What observes has two capabilities and holds no program; what attaches holds them; and a second observer hears of the first."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import small_rank
+from programs import left_after, programs_of
+
+from rankscope.observer.apart import confined
+from rankscope.probes.confine import credentials
+
+RANKSCOPE = Path(sys.executable).with_name("rankscope")
+
+
+def _status(pid: int) -> dict[str, str]:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
+
+
+def _children(pid: int) -> dict[int, dict[str, str]]:
+    return {child.pid: _status(child.pid) for child in psutil.Process(pid).children()}
+
+
+def _record(rank: int, out: Path, seconds: int) -> subprocess.Popen[str]:
+    command = [RANKSCOPE, "record", "--window", str(seconds), "--pid", str(rank), "--out", out]
+    return subprocess.Popen([*map(str, command)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_who_observes_has_two_capabilities_and_who_attaches_holds_the_programs(tmp_path: Path) -> None:
+    with small_rank.running(tmp_path) as rank:
+        command = _record(rank, tmp_path / "out", 4)
+        assert command.stderr is not None
+        assert any("observing " in line for line in command.stderr)
+        children = _children(command.pid)
+        (observer,) = [pid for pid, status in children.items() if status["Uid"].split()[0] == str(confined._USER)]
+        (reader,) = [pid for pid in children if pid != observer]
+        assert int(children[observer]["CapPrm"], 16) == credentials.mask(confined.KEPT)
+        assert int(children[reader]["CapPrm"], 16).bit_count() == 3
+        for status in children.values():
+            assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
+        held = programs_of(command.pid)
+        assert len(held) > 20 and programs_of(observer) == set() == programs_of(reader)
+        # A second one is told who is at work already.
+        second = _record(rank, tmp_path / "second", 1)
+        _, said = second.communicate(timeout=60)
+        assert f"another observer is at work on this host, and costs the jobs as well: pid {command.pid} (" in said
+        assert second.returncode == 0, said
+        _, said = command.communicate(timeout=60)
+        assert command.returncode == 0 and "another observer" not in said, said
+    assert left_after(held) == set()
+    assert not psutil.pid_exists(observer) and list((tmp_path / "out").iterdir())
+
+
+def test_when_the_observing_process_is_killed_the_command_says_so_in_one_line_and_leaves_nothing(
+    tmp_path: Path,
+) -> None:
+    with small_rank.running(tmp_path) as rank:
+        command = _record(rank, tmp_path / "out", 30)
+        assert command.stderr is not None
+        assert any("observing " in line for line in command.stderr)
+        held = programs_of(command.pid)
+        (observer,) = [
+            pid for pid, status in _children(command.pid).items() if status["Uid"].split()[0] == str(confined._USER)
+        ]
+        began = time.monotonic()
+        os.kill(observer, 9)
+        _, said = command.communicate(timeout=30)
+        assert command.returncode == 70 and time.monotonic() - began < 5
+        lines = [line for line in said.splitlines() if line.startswith("rankscope:")]
+        assert len(lines) == 1 and "the observing process ended by SIGKILL" in lines[0]
+        assert list((tmp_path / "out").iterdir()) == []
+        assert psutil.pid_exists(rank)
+    assert left_after(held) == set()

@@ -1,0 +1,292 @@
+"""The process that observes has given its rights up: what it cannot do, how it ends, and that nothing of it stays."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from rankscope.observer.apart import confined, memory_cap, wire
+from rankscope.observer.apart.broker import Broker
+from rankscope.observer.apart.run import ObserverEnded, OutOfMemory, apart
+from rankscope.observer.live import limits
+from rankscope.observer.window.folder import Window
+from rankscope.observer.window.manifest import Manifest
+from rankscope.observer.window.schema import TABLES, WINDOW_SCHEMA
+from rankscope.probes import rights
+from rankscope.probes.confine import credentials
+from rankscope.probes.errors import BadData, NoRanks
+from rankscope.probes.host import namespaces
+from rankscope.probes.host.kmsg import read_kmsg
+from rankscope.probes.network.interfaces import read_interfaces
+from rankscope.unwinder.interpreter.memory import ProcessMemory
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="rights are given up by who has them")
+Say = Callable[[str], None]
+
+
+def window(note: str) -> Window:
+    manifest = Manifest(WINDOW_SCHEMA, "host", 1.0, 2.0, ("job",), "0", notes=(note,))
+    return Window(manifest, **{name: schema.empty_table() for name, schema in TABLES.items()})
+
+
+def said(work: Callable[[Say], None]) -> list[str]:
+    """What the confined process says while it works."""
+    lines: list[str] = []
+
+    def run(say: Say) -> list[Window]:
+        work(say)
+        return []
+
+    assert apart(run, lines.append) == []
+    return lines
+
+
+def tried(attempts: dict[str, Callable[[], object]]) -> dict[str, str]:
+    """What came of each attempt inside: the error's number, else 'done'."""
+
+    def run(say: Say) -> None:
+        for name, attempt in attempts.items():
+            try:
+                attempt()
+                say(f"{name}=done")
+            except OSError as error:
+                say(f"{name}={error.errno}")
+
+    return dict(line.split("=", 1) for line in said(run))
+
+
+def _open(path: str, flags: int) -> None:
+    os.close(os.open(path, flags))
+
+
+def test_it_has_two_capabilities_another_user_and_a_filter() -> None:
+    def tell(say: Say) -> None:
+        for line in Path("/proc/self/status").read_text().splitlines():
+            say(" ".join(line.split()))
+
+    fields = dict(line.partition(": ")[::2] for line in said(tell))
+    left = credentials.mask(confined.KEPT)
+    assert [int(fields[name], 16) for name in ("CapPrm", "CapEff", "CapInh", "CapAmb")] == [left, left, 0, 0]
+    assert (fields["NoNewPrivs"], fields["Seccomp"]) == ("1", "2")
+    assert len(set(fields["Uid"].split())) == 1 and int(fields["Uid"].split()[0]) > 1_000_000_000
+    assert fields.get("Groups", "").split() == [str(one) for one in confined._groups_of_devices()]
+    # The kernel loads and attaches for this one no more; the one that is asked has kept its rights.
+    assert rights.elsewhere() is None and credentials.effective() != left
+
+
+def test_it_can_change_nothing_and_start_nothing(tmp_path: Path) -> None:
+    victim, known = subprocess.Popen(["sleep", "60"]), tmp_path / "known"
+    known.write_text("as it was")
+    try:
+        came = tried(
+            {
+                "a new file": lambda: (tmp_path / "new").write_text("x"),
+                "a file of root's": lambda: _open(str(known), os.O_RDWR),
+                "memory of a process": lambda: _open(f"/proc/{victim.pid}/mem", os.O_RDWR),
+                "a priority": lambda: _open(f"/proc/{victim.pid}/oom_score_adj", os.O_RDWR),
+                "a signal": lambda: os.kill(victim.pid, signal.SIGKILL),
+                "its parent": lambda: os.kill(os.getppid(), signal.SIGKILL),
+                "a process": os.fork,
+                "a program": lambda: os.execv("/bin/true", ["true"]),
+                "a network": socket.socket,
+                "a folder": (tmp_path / "folder").mkdir,
+                "a name": lambda: known.rename(tmp_path / "another"),
+                "root": lambda: os.setuid(0),
+                "a namespace": lambda: os.unshare(0x20000000) if hasattr(os, "unshare") else os.fork(),
+            }
+        )
+    finally:
+        victim.kill()
+        victim.wait()
+    assert set(came.values()) <= {"1", "13"}, came
+    assert len(came) == 13 and list(tmp_path.iterdir()) == [known]
+
+
+def test_it_reads_what_observing_needs() -> None:
+    target = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], user=1000, group=1000)
+    try:
+        time.sleep(0.2)
+        log, name, cards = (
+            (read_kmsg() != ()),
+            namespaces.node_name(target.pid),
+            len(read_interfaces(target.pid).interfaces),
+        )
+
+        def look(say: Say) -> None:
+            with ProcessMemory(target.pid) as memory:
+                start = int((Path("/proc") / str(target.pid) / "maps").read_text().split("-", 1)[0], 16)
+                say(repr(memory.read(start, 4)))
+            say(str(read_kmsg() != ()))
+            say(namespaces.node_name(target.pid))
+            say(str(len(read_interfaces(target.pid).interfaces)))
+
+        assert said(look) == [repr(b"\x7fELF"), str(log), name, str(cards)]
+    finally:
+        target.kill()
+        target.wait()
+
+
+def test_windows_come_back_as_they_were() -> None:
+    steps = TABLES["steps"]
+    rows = pa.table({field.name: pa.array([1, 2], pa.int64()).cast(field.type) for field in steps}, schema=steps)
+    made = replace(window("a note"), steps=rows)
+    (one, other) = apart(lambda say: [made, window("another")], lambda _: None)
+    assert one.manifest == made.manifest and one.steps.equals(rows) and one.ranks.schema == TABLES["ranks"]
+    assert other.manifest.notes == ("another",)
+
+
+def test_what_it_says_steers_no_terminal() -> None:
+    assert said(lambda say: say("\x1b[2J")) == ["\\x1b[2J"]
+
+
+@pytest.mark.parametrize(
+    "error",
+    [NoRanks("none here"), PermissionError(1, "not permitted"), ValueError("odd")],
+    ids=lambda one: type(one).__name__,
+)
+def test_its_errors_are_the_commands(error: Exception) -> None:
+    def fail(say: Say) -> list[Window]:
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        apart(fail, lambda _: None)
+    assert str(caught.value) == str(error)
+
+
+def test_one_that_is_killed_ends_in_one_line() -> None:
+    def die(say: Say) -> list[Window]:
+        signal.raise_signal(signal.SIGKILL)
+        return []
+
+    with pytest.raises(ObserverEnded, match="SIGKILL"):
+        apart(die, lambda _: None)
+
+
+def _groups() -> list[Path]:
+    version, folders = memory_cap.cgroup.memory_folders(os.getpid())
+    place = Path(folders[0] if version == 1 or len(folders) == 1 else folders[1])
+    return list(place.glob("rankscope-*"))
+
+
+def _eat(say: Say) -> list[Window]:
+    return [bytearray(b"x" * (256 << 20)) and window("never")]  # type: ignore[list-item]
+
+
+def test_one_that_wants_too_much_memory_ends_in_one_line_and_leaves_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MEMORY_BYTES", 64 << 20)
+    with pytest.raises(OutOfMemory, match="limit of 64 MB"):
+        apart(_eat, lambda _: None)
+    assert _groups() == []
+
+
+def test_where_no_group_can_be_made_the_process_limits_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "MEMORY_BYTES", 64 << 20)
+    monkeypatch.setattr(memory_cap, "make", lambda _: None)
+    with pytest.raises(OutOfMemory, match="limit of 64 MB"):
+        apart(_eat, lambda _: None)
+
+
+RUN = """
+import os, sys, time
+from rankscope.observer.apart.run import apart
+def wait(say):
+    say(str(os.getpid()))
+    time.sleep(60)
+    return []
+apart(wait, lambda text: print(text, flush=True))
+"""
+
+
+def test_a_command_that_is_killed_takes_the_process_with_it_and_the_next_one_removes_its_group() -> None:
+    command = subprocess.Popen([sys.executable, "-c", RUN], stdout=subprocess.PIPE, text=True)
+    assert command.stdout is not None
+    observer = int(command.stdout.readline())
+    before = _groups()
+    command.send_signal(signal.SIGKILL)
+    command.wait()
+    end = time.monotonic() + 5
+    while _alive(observer) and time.monotonic() < end:
+        time.sleep(0.02)
+    assert not _alive(observer)
+    assert apart(lambda say: [], lambda _: None) == []
+    assert [group for group in before if group.exists()] == []
+
+
+def _alive(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    return False
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [{"what": "execute"}, {"what": "__init__"}, {"what": "attach", "function": "rs_sample", "offsets": [1], "on_return": False,
+                                                 "counters": []},
+     {"what": "attach", "function": "rs_enter_0", "offsets": [-1], "on_return": False, "counters": []},
+     {"what": "attach", "function": "rs_enter_0", "offsets": [], "on_return": False, "counters": []},
+     {"what": "attach", "function": "rs_enter_0", "offsets": ["/etc"], "on_return": False, "counters": []},
+     {"what": "release", "links": ["0"]}, {"what": "socket", "pid": 0, "protocol": 4}, {"what": "socket", "pid": None, "protocol": 16},
+     {"what": "connection", "pid": os.getpid(), "host": "192.0.2.1", "port": 22, "timeout_s": 1},
+     {"what": "load", "hz": "99", "ranks": 1, "processes": 1, "threads": 1, "verbose": False},
+     {"what": "pyspy_start", "pid": "1; true", "duration_s": 1, "rate_hz": 19, "idle": False},
+     {"what": "stand", "tid": 1, "nice": -10}, {"what": "kernel_log", "path": "/etc/shadow"}],
+    ids=lambda asked: asked["what"],
+)  # fmt: skip
+def test_what_the_confined_process_may_not_ask_for_is_refused(asked: dict[str, Any]) -> None:
+    broker = Broker(Path("/"), served=os.getpid() + 1)
+    handed = os.open("/dev/null", os.O_RDONLY)
+    try:
+        with pytest.raises((ValueError, TypeError, OSError)):
+            broker.answer(dict(asked), (handed,))
+        assert broker.module is None and not broker.readers and not broker.samplings
+    finally:
+        os.close(handed)
+        broker.close()
+
+
+def test_a_window_that_can_still_be_changed_is_refused() -> None:
+    from rankscope.observer.apart import run
+
+    unsealable = os.memfd_create("window.json", os.MFD_CLOEXEC)
+    try:
+        with pytest.raises(BadData, match="still holds"):
+            run._window({"files": ["window.json"]}, [unsealable])
+        sealable = os.memfd_create("window.json", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        with pytest.raises(BadData, match="JSON"):
+            run._window({"files": ["window.json"]}, [sealable])
+        assert fcntl.fcntl(sealable, fcntl.F_GET_SEALS) & fcntl.F_SEAL_WRITE
+        os.close(sealable)
+        with pytest.raises(BadData):
+            run._window({"files": "window.json"}, [unsealable])
+    finally:
+        os.close(unsealable)
+
+
+@pytest.mark.parametrize("data", [b"", b"[1]", b"{", b"[" * 100_000, b"\xff\xfe"])
+def test_what_is_no_message_ends_the_conversation(data: bytes) -> None:
+    ours, theirs = wire.pair()
+    with ours, theirs:
+        if data:
+            theirs.send(data)
+        else:
+            theirs.close()
+        with pytest.raises(wire.Ended):
+            wire.receive(ours)
+
+
+def test_an_error_of_another_name_is_not_made_into_one_of_ours() -> None:
+    assert type(wire.raised({"error": "SystemExit", "text": "0"})) is RuntimeError
+    assert type(wire.raised({"error": "BadData", "text": "x"})) is BadData
