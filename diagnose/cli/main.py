@@ -12,6 +12,7 @@ from typing import Annotated, Optional
 import typer
 
 from rankscope.diagnose.cli.completion import prepare as prepare_completion
+from rankscope.diagnose.cli.service import arguments as service
 from rankscope.diagnose.cli.sweep_arguments import sweep as sweep_command
 from rankscope.probes.errors import EXIT_BAD_DATA, EXIT_MISSING, EXIT_NOT_PERMITTED, EXIT_USAGE, RankscopeError
 
@@ -185,6 +186,8 @@ def causes(as_json: Json = False) -> int:
     return command.run(as_json=as_json)
 
 
+for service_command in (service.watch, service.trigger, service.blackbox):
+    app.command()(service_command)
 app.command(name="sweep")(sweep_command)
 
 

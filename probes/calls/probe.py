@@ -170,7 +170,7 @@ class CallProbe:
             if row.role in SITED:
                 sites = self._sites.setdefault(index, [])
                 sites += self.module.attach_uprobes("rs_call_site", library, offsets)
-            leave = f"rs_leave_{_scope(index, row)}"
+            leave = leave_program(index, row)
             if ends is None:
                 links += self.module.attach_uprobes(leave, library, offsets, on_return=True)
             else:
@@ -287,6 +287,11 @@ def programs(table: tuple[CallRow, ...] = CALL_TABLE) -> str:
             ),
         ]
     )
+
+
+def leave_program(index: int, row: CallRow) -> str:
+    """The name of the program that sees calls of a row end."""
+    return f"rs_leave_{_scope(index, row)}"
 
 
 def _scope(index: int, row: CallRow) -> int:

@@ -230,6 +230,7 @@ class FileReader:
         """Let the child end; another is started when one is wanted. What hung may be asked again."""
         with self._lock:
             if self._child is not None:
+                self._given_up.append(self._child.pid)  # buried by who starts the next one, if it ends later
                 self._child.end(kill=False)
                 self._child = None
             self._hung.clear()

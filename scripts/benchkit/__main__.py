@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 
-from benchkit import counters, diagnose_fleets, overhead, sweep, watch
+from benchkit import counters, diagnose_fleets, overhead, sweep, watch, watch_live
 from benchkit.gpu import bench as gpu
 from benchkit.unwinder import bench as unwinder
 from labkit.machine import guard
@@ -25,6 +25,7 @@ def main() -> int:
     watch.arguments(
         benches.add_parser("watch", help="the change detector: false alarms a week, steps until a shift is told")
     )
+    watch_live.arguments(benches.add_parser("watch-live", help="what `rankscope watch` costs beside a job"))
     counters.arguments(
         benches.add_parser("counters", help="what sampling GPUs, NICs and the PCI tree costs (emulated machine)")
     )

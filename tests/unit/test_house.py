@@ -28,10 +28,10 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "sched", "files", "network", "sampling", "pci", "ports", "gpu", "nccl", "calls",
     ),
     "unwinder": ("errors", "interpreter", "names", "walk"),
-    "observer": ("window", "census", "steps", "thread", "gpu", "tables", "live", "finish", "apart", "recorder", "doctor"),
+    "observer": ("window", "census", "steps", "thread", "gpu", "tables", "live", "finish", "apart", "recorder", "watch", "doctor"),
     "diagnose": (
         "severity", "limits", "text", "xids", "verdict", "stats", "fleet", "model", "past", "hypotheses", "solve", "report", "export",
-        "sweep", "cli",
+        "sweep", "watch", "cli",
     ),
 }  # fmt: skip
 

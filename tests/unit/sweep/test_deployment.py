@@ -86,18 +86,25 @@ def test_the_rights_of_the_service_are_enough(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(PROMTOOL is None, reason="promtool is not installed (scripts/setup --lab fetches it)")
-def test_promtool_accepts_the_rules() -> None:
-    rules = str(DEPLOY / "prometheus" / "rankscope-rules.yaml")
+@pytest.mark.parametrize("name", ["rankscope-rules.yaml", "rankscope-watch-rules.yaml"])
+def test_promtool_accepts_the_rules(name: str) -> None:
+    rules = str(DEPLOY / "prometheus" / name)
     said = subprocess.run([str(PROMTOOL), "check", "rules", rules], capture_output=True, text=True, check=False)
     assert said.returncode == 0, said.stdout + said.stderr
 
 
-def test_rules_use_metrics_that_exist() -> None:
-    source = (DEPLOY.parents[1] / "diagnose/sweep/output.py").read_text()
-    rules = yaml.safe_load((DEPLOY / "prometheus/rankscope-rules.yaml").read_text())
-    for rule in rules["groups"][0]["rules"]:
-        for name in re.findall(r"rankscope_sweep_(\w+)", rule["expr"]):
-            assert name in source
+@pytest.mark.parametrize(
+    ("rules", "source", "prefix"),
+    [
+        ("rankscope-rules.yaml", "diagnose/sweep/output.py", "rankscope_sweep_"),
+        ("rankscope-watch-rules.yaml", "diagnose/watch/metrics.py", "rankscope_(?:job|rank|watch)_"),
+    ],
+)
+def test_rules_use_metrics_that_exist(rules: str, source: str, prefix: str) -> None:
+    text = (DEPLOY.parents[1] / source).read_text()
+    for rule in yaml.safe_load((DEPLOY / "prometheus" / rules).read_text())["groups"][0]["rules"]:
+        names = re.findall(rf"{prefix}(\w+)", rule["expr"])
+        assert names and all(name in text for name in names)
 
 
 # The part of the Kubernetes API that the manifests use: field → what its value must be. Anything else is a mistake.

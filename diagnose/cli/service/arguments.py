@@ -1,0 +1,64 @@
+"""The options of `watch`, `trigger` and `blackbox`, apart so that `--help` need not import the service."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Optional
+
+import typer
+
+_FOLDER = Path("/var/lib/rankscope/watch")
+_HISTORY = Path("/var/lib/rankscope/history")
+State = Annotated[Path, typer.Option("--state", metavar="DIR", help="The service's own folder: lock, log, black box.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
+Job = Annotated[Optional[str], typer.Option("--job", help="This job alone.")]  # noqa: UP045
+HistoryDir = Annotated[Path, typer.Option("--history", metavar="DIR", help="Where windows are kept, to compare with.")]
+Metrics = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option("--metrics", metavar="FILE", help="Write metrics for node_exporter's textfile collector."),
+]
+Hook = Annotated[str, typer.Option("--hook", metavar="PROGRAM", help="Gets alarms and verdicts as JSON on stdin.")]
+Window = Annotated[
+    Optional[float],  # noqa: UP045
+    typer.Option("--window", min=1.0, max=600.0, help="Length of a look, seconds. Usual: 20 steps, 5 to 60 s."),
+]
+NoRoutine = Annotated[bool, typer.Option("--no-routine", help="No window about once an hour for the history.")]
+Name = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Argument(metavar="[NAME]", help="What to show; `now`: the last minutes. None: list what is frozen."),
+]
+
+
+def watch(
+    state: State = _FOLDER,
+    history: HistoryDir = _HISTORY,
+    metrics: Metrics = None,
+    hook: Hook = "",
+    window: Window = None,
+    no_routine: NoRoutine = False,
+    as_json: Json = False,
+) -> int:
+    """The service: notices by itself, looks closer, names.
+
+    And says when it is over. Ends with SIGTERM or SIGINT.
+    """
+    from rankscope.diagnose.cli.service import watch as command
+
+    routine = not no_routine
+    return command.run(
+        state=state, history=history, metrics=metrics, hook=hook, window_s=window, routine=routine, as_json=as_json
+    )
+
+
+def trigger(job: Job = None, state: State = _FOLDER) -> int:
+    """Ask the running service for a closer look now."""
+    from rankscope.diagnose.cli.service import trigger as command
+
+    return command.run(state=state, job=job)
+
+
+def blackbox(name: Name = None, state: State = _FOLDER, as_json: Json = False) -> int:
+    """What the service kept of the minutes before a hang."""
+    from rankscope.diagnose.cli.service import blackbox as command
+
+    return command.run(state=state, name=name, as_json=as_json)

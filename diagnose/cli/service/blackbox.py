@@ -1,0 +1,79 @@
+"""`rankscope blackbox`: what the service kept of the last minutes before a hang or a death."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+from rankscope.diagnose.cli.output import print_json, print_table
+from rankscope.diagnose.text import clean
+from rankscope.diagnose.watch.events import clock
+from rankscope.observer.watch.blackbox import frozen_in, lines_of
+from rankscope.probes.errors import EXIT_HEALTHY, UsageError
+
+_WHY, _VERDICT = "why.json", "verdict.json"
+_MAX_BYTES = 16 << 20
+_NOW = "now"
+
+
+def run(*, state: Path, name: str | None, as_json: bool) -> int:
+    """List what is frozen, or show one of it (`now`: the ring as it is). UsageError."""
+    box = state / "blackbox"
+    if name is None:
+        return _list(box, as_json)
+    folder = box / "ring" if name == _NOW else next((one for one in frozen_in(box) if one.name == name), None)
+    if folder is None or not folder.is_dir():
+        raise UsageError(f"the black box has no {name}: `rankscope blackbox` lists what it has")
+    return _show(folder, as_json)
+
+
+def _list(box: Path, as_json: bool) -> int:
+    rows = [(path.name, _read(path / _WHY)) for path in frozen_in(box)]
+    if as_json:
+        print_json([{"name": name, "why": why} for name, why in rows])
+    elif not rows:
+        print("nothing is frozen; `rankscope blackbox now` shows the last minutes")
+    else:
+        print_table(("name", "why"), [(name, str(why.get("words", "?"))) for name, why in rows])
+    return EXIT_HEALTHY
+
+
+def _show(folder: Path, as_json: bool) -> int:
+    lines = list(lines_of(folder))
+    why, verdict = _read(folder / _WHY), _read(folder / _VERDICT)
+    if as_json:
+        print_json({"why": why or None, "verdict": verdict or None, "lines": lines})
+        return EXIT_HEALTHY
+    for said in (why, verdict):
+        if said:
+            print(f"{clean(str(said.get('time', '')), 40)}  {clean(str(said.get('words', '')), 400)}")
+    ranks: dict[tuple[str, int], list[tuple[float, dict[str, Any]]]] = defaultdict(list)
+    for line in lines:
+        for rank in line.get("ranks", ()):
+            ranks[str(line.get("job")), int(rank.get("rank", -1))].append((float(line["time"]), rank))
+    print_table(
+        ("job", "rank", "pid", "from", "until", "steps", "median s", "last s", "silent s"),
+        [_row(job, rank, rows) for (job, rank), rows in sorted(ranks.items())],
+    )
+    return EXIT_HEALTHY
+
+
+def _row(job: str, rank: int, rows: list[tuple[float, dict[str, Any]]]) -> tuple[str, ...]:
+    steps = [float(seconds) for _, one in rows for seconds in one.get("steps_s", ())]
+    median = f"{sorted(steps)[len(steps) // 2]:.3f}" if steps else "-"
+    last = rows[-1][1]
+    silent = f"{float(last.get('silent_s', 0)):.1f}{' stopped' if last.get('stopped') else ''}"
+    times = clock(rows[0][0]), clock(rows[-1][0])
+    latest = f"{steps[-1]:.3f}" if steps else "-"
+    return job, str(rank), str(last.get("pid", "?")), *times, str(len(steps)), median, latest, silent
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        with path.open("rb") as file:
+            content = json.loads(file.read(_MAX_BYTES))
+    except (OSError, ValueError, RecursionError):
+        return {}
+    return content if isinstance(content, dict) else {}

@@ -1,0 +1,100 @@
+"""`rankscope watch`: the service of a host, in the foreground until it is told to end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+from rankscope.diagnose.severity import OK
+from rankscope.diagnose.sweep.output import write_atomically
+from rankscope.diagnose.text import clean
+from rankscope.diagnose.watch.events import Event
+from rankscope.diagnose.watch.hooks import Hooks
+from rankscope.diagnose.watch.place import WatchPlace
+from rankscope.diagnose.watch.service import HEARD, Service, WatchOptions
+from rankscope.observer.watch import pulse
+from rankscope.observer.watch.tier0 import Tier0
+from rankscope.probes.errors import EXIT_HEALTHY, NotPermitted, RankscopeError
+from rankscope.probes.host import kmsg
+from rankscope.probes.host.kmsg import KernelMessage
+
+_TOLD_HOOKS = (
+    "alarm",
+    "hardware",
+    "verdict",
+    "over",
+)  # of events that are not all well, and of those that say it is well again
+
+
+def run(
+    *, state: Path, history: Path, metrics: Path | None, hook: str, window_s: float | None, routine: bool, as_json: bool
+) -> int:
+    """Watch until SIGTERM or SIGINT. Exit code 0; OverBudget's where the service takes too much itself."""
+    if os.geteuid() != 0:
+        raise NotPermitted("watching other users' processes needs root")
+    signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)
+    place = WatchPlace(state)
+    with place.held():
+        speaker = _Speaker(place, Hooks(hook), as_json)
+        with _kernel_log() as logged:
+            Service(
+                Tier0(pulse.load()),
+                place.box,
+                WatchOptions(history, metrics, routine, window_s),
+                speaker.say,
+                _complain,
+                write_atomically,
+                place.asked,
+                logged,
+            ).run()
+    return EXIT_HEALTHY
+
+
+@contextlib.contextmanager
+def _kernel_log() -> Iterator[Callable[[], Sequence[KernelMessage]]]:
+    """What the kernel logs from now on; nothing where it cannot be read, with a word about it."""
+    with contextlib.ExitStack() as held:
+        logged: Callable[[], Sequence[KernelMessage]] = tuple
+        try:
+            logged = held.enter_context(kmsg.following())
+        except OSError as error:
+            _complain(f"the kernel's log is not heard: {error.strerror}")
+        yield logged
+
+
+class _Speaker:
+    """Where events go: a line on stdout (the journal), the log, the hook."""
+
+    def __init__(self, place: WatchPlace, hooks: Hooks, as_json: bool) -> None:
+        self._place, self._hooks, self._as_json = place, hooks, as_json
+        self._host = socket.gethostname()
+        self._log_works = True
+
+    def say(self, event: Event) -> None:
+        content = event.as_json(self._host)
+        try:
+            print(json.dumps(content, ensure_ascii=False) if self._as_json else event.line, flush=True)
+        except OSError:  # nobody listens any more: the log and the hook do
+            sys.stdout = Path(os.devnull).open("w", encoding="utf-8")  # noqa: SIM115  for good
+        try:
+            self._place.log(content)
+            self._log_works = True
+        except (OSError, RankscopeError) as error:
+            if self._log_works:
+                _complain(f"the log cannot be written: {error}")
+            self._log_works = False
+        if event.kind in _TOLD_HOOKS and (event.state != OK or event.kind == "over"):
+            note = self._hooks.tell(content, event.state)
+            if note:
+                _complain(note)
+
+
+def _complain(text: str) -> None:
+    sys.stderr.write(f"rankscope: {clean(text, 300)}\n")
+    sys.stderr.flush()

@@ -1,0 +1,180 @@
+"""When to look closer at a job, from what tier 0 tells of it. Pure: times in, alarms out.
+
+  slower   its steps last longer than they did (diagnose/stats/change.py)
+  silent   no rank here has ended a step for 5 usual ones and 5 s, and for half as long again as the longest pause of those that repeat;
+           while a rank writes to disk, as for a checkpoint, this waits, ten times as long at most
+  stopped  a rank is stopped (SIGSTOP, a debugger)
+  dead     a rank ended otherwise than by itself with 0 or because it was told to, or while others of the job go on for `_SURVIVED_S`
+  hardware the kernel logged an Xid that is not the application's doing
+  asked    somebody called `rankscope trigger`
+
+A job that is compiling, loading or finished is none of it: nothing is said before its first steps were learnt, or after its last rank
+is gone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+
+from rankscope.diagnose.stats.change import Change, ChangeDetector, State
+from rankscope.observer.watch.ranks import Death, RankPulse, Steps
+
+SILENT_STEPS = 5.0
+SILENT_S = 5.0
+_PAUSES = 1.5
+_WRITING = 10.0  # times the silence that is an alarm otherwise
+_WRITING_BYTES_HZ = 1 << 20  # a rank that writes less to disk logs, and one that writes more saves
+_SURVIVED_S = 2.0  # ranks of a job that finishes end together, but not in the same second
+
+
+class AlarmKind(Enum):
+    """Why a closer look is wanted."""
+
+    SLOWER = "slower"
+    SILENT = "silent"
+    STOPPED = "stopped"
+    DEAD = "dead"
+    HARDWARE = "hardware"
+    ASKED = "asked"
+    ROUTINE = "routine"  # for the history: nothing is wrong
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    """`at_s`: when it began, CLOCK_MONOTONIC."""
+
+    kind: AlarmKind
+    job: str
+    at_s: float
+    words: str
+    ranks: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Relief:
+    """What was wrong is over. `since_s`: when it was told; `lasted_s`; steps as they were in it and as they are (None: not known)."""
+
+    kind: AlarmKind
+    job: str
+    since_s: float
+    at_s: float
+    words: str
+    before_s: float | None = None
+    after_s: float | None = None
+
+
+@dataclass(slots=True)
+class JobWatch:
+    """One job. `take` is called once for each beat."""
+
+    job: str
+    detector: ChangeDetector = field(default_factory=ChangeDetector)
+    _pace: int = -1  # pid whose steps are counted
+    _silent_since_s: float | None = None
+    _slow_since_s: float | None = None
+    _stopped: dict[int, float] = field(default_factory=dict)
+    _deaths: list[Death] = field(default_factory=list)
+    _told_dead: bool = False
+
+    def take(
+        self, now_s: float, ranks: Sequence[RankPulse], steps: dict[int, Steps], stopped: Collection[int],
+        died: Sequence[Death], written_hz: float,
+    ) -> list[Alarm | Relief]:  # fmt: skip
+        """`ranks`: those that live, by number; `steps`: since the last beat, by pid; `written_hz`: bytes a second of the busiest rank."""
+        told: list[Alarm | Relief] = []
+        told += self._pace_changes(ranks, steps)
+        told += self._stops(now_s, ranks, stopped)
+        told += self._ends(now_s, ranks, died)
+        if not self._stopped and not self._told_dead:
+            told += self._silence(now_s, ranks, written_hz)
+        return told
+
+    @property
+    def step_s(self) -> float | None:
+        """The usual step; None before it is known."""
+        base = self.detector.baseline
+        return None if base is None else math.exp(base.level)
+
+    def _pace_changes(self, ranks: Sequence[RankPulse], steps: dict[int, Steps]) -> list[Alarm | Relief]:
+        """Of a synchronous job any rank shows the steps of all: those of the first rank here are looked at."""
+        with_marker = [one for one in ranks if one.marker is not None]
+        if with_marker and self._pace not in {one.found.pid for one in with_marker}:
+            self._pace = with_marker[0].found.pid
+        mine = steps.get(self._pace)
+        if mine is None:
+            return []
+        told: list[Alarm | Relief] = []
+        for change in self.detector.feed(mine.seconds):
+            # `change.at` is among these steps: the detector says nothing about earlier ones.
+            at_s = float(mine.end_s[min(max(change.at - self.detector.seen + len(mine), 0), len(mine) - 1)])
+            told += self._slower(change, at_s)
+        return told
+
+    def _slower(self, change: Change, at_s: float) -> list[Alarm | Relief]:
+        words = f"{change.before:.3f} → {change.after:.3f} s/step"
+        if change.state is State.HIGHER:
+            self._slow_since_s = at_s - (change.at - change.since) * change.after
+            return [Alarm(AlarmKind.SLOWER, self.job, self._slow_since_s, words)]
+        since_s, self._slow_since_s = self._slow_since_s or at_s, None
+        if change.state is State.BACK:
+            return [Relief(AlarmKind.SLOWER, self.job, since_s, at_s, words, change.before, change.after)]
+        return [Relief(AlarmKind.SLOWER, self.job, since_s, at_s, f"{words} has lasted so long that it is usual now")]
+
+    def _stops(self, now_s: float, ranks: Sequence[RankPulse], stopped: Collection[int]) -> list[Alarm | Relief]:
+        number = {one.found.pid: one.found.identity.rank for one in ranks}
+        told: list[Alarm | Relief] = []
+        fresh = sorted(pid for pid in stopped if pid in number and pid not in self._stopped)
+        if fresh:
+            who = tuple(number[pid] for pid in fresh)
+            told.append(Alarm(AlarmKind.STOPPED, self.job, now_s, f"stopped: {ranks_text(who)}", who))
+        over = [pid for pid in self._stopped if pid not in stopped]
+        if over and not set(stopped) & number.keys():
+            since_s = min(self._stopped.values())
+            told.append(Relief(AlarmKind.STOPPED, self.job, since_s, now_s, "every rank runs again"))
+            self._silent_since_s = None
+        for pid in over:
+            del self._stopped[pid]
+        self._stopped.update(dict.fromkeys(fresh, now_s))
+        return told
+
+    def _ends(self, now_s: float, ranks: Sequence[RankPulse], died: Sequence[Death]) -> list[Alarm | Relief]:
+        """A launcher kills the others as soon as one has died, so the one that ended first counts, whoever is left."""
+        self._deaths += died
+        if self._told_dead or not self._deaths:
+            return []
+        first = min(self._deaths, key=lambda one: one.at_s)
+        left_alone = bool(ranks) and now_s - first.at_s >= _SURVIVED_S
+        if not first.failed and not left_alone:
+            return []
+        self._told_dead = True
+        return [Alarm(AlarmKind.DEAD, self.job, first.at_s, f"rank {first.rank} {first.words}", (first.rank,))]
+
+    def _silence(self, now_s: float, ranks: Sequence[RankPulse], written_hz: float) -> list[Alarm | Relief]:
+        heard = [one for one in ranks if one.marker is not None]
+        usual_s = self.step_s
+        if not heard or usual_s is None:
+            return []
+        last_s = max(one.last_s for one in heard)
+        if self._silent_since_s is not None:
+            if last_s <= self._silent_since_s:
+                return []
+            since_s, self._silent_since_s = self._silent_since_s, None
+            words = f"steps again after {last_s - since_s:.0f} s"
+            return [Relief(AlarmKind.SILENT, self.job, since_s, last_s, words)]
+        least_s = max(SILENT_S, SILENT_STEPS * usual_s, _PAUSES * self.detector.pauses.longest_s)
+        if written_hz >= _WRITING_BYTES_HZ:
+            least_s *= _WRITING
+        if now_s - last_s < least_s:
+            return []
+        self._silent_since_s = last_s
+        return [
+            Alarm(AlarmKind.SILENT, self.job, last_s, f"no step for {now_s - last_s:.0f} s, usually {usual_s:.3f} s")
+        ]
+
+
+def ranks_text(ranks: Sequence[int]) -> str:
+    """'rank 3', 'ranks 0, 2'."""
+    return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(map(str, ranks))}"

@@ -1,0 +1,108 @@
+"""What the service says: one line for people, one object for programs, for each thing that happened. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime, timezone
+from typing import Any
+
+from rankscope.diagnose.severity import CRITICAL, OK, UNKNOWN, WARNING
+from rankscope.diagnose.text import clean, clean_all
+from rankscope.diagnose.watch.alarms import Alarm, AlarmKind, Relief, ranks_text
+from rankscope.diagnose.watch.look import Seen
+
+EVENT_SCHEMA = "rankscope.watch/1"
+_STATES = {"healthy": OK, "fault": WARNING, "imbalance": WARNING, "hang": CRITICAL}
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """`kind`: started, ended, job, gone, alarm, verdict, over, hardware, note, frozen. `state`: as a sweep says it. `at`: Unix time."""
+
+    kind: str
+    at: float
+    words: str
+    job: str = ""
+    state: str = OK
+    details: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def line(self) -> str:
+        """'03:12:07 WARNING job: step 0.104 → 0.154 s'."""
+        mark = "" if self.state == OK else f"{self.state.upper()} "
+        whose = f"{clean(self.job, 80)}: " if self.job else ""
+        return f"{clock(self.at)} {mark}{whose}{clean(self.words, 400)}"
+
+    def as_json(self, host: str) -> dict[str, Any]:
+        """Strictly valid, without control characters of targets."""
+        content: dict[str, Any] = clean_all(
+            {
+                "schema": EVENT_SCHEMA, "time": iso(self.at), "host": host, "kind": self.kind, "state": self.state,
+                "job": self.job or None, "words": self.words, **self.details,
+            }
+        )  # fmt: skip
+        return content
+
+
+def clock(unix: float) -> str:
+    """Local time of day."""
+    return datetime.fromtimestamp(unix).astimezone().strftime("%H:%M:%S")
+
+
+def iso(unix: float) -> str:
+    """ISO 8601 in UTC."""
+    return datetime.fromtimestamp(unix, timezone.utc).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def of_alarm(alarm: Alarm, at: float, why_not: str) -> Event:
+    """An alarm; `why_not`: why nobody looks closer, '' where a window begins."""
+    state = CRITICAL if alarm.kind is AlarmKind.DEAD else WARNING
+    if alarm.kind in (AlarmKind.ASKED, AlarmKind.ROUTINE):
+        state = OK
+    then = f"; no window: {why_not}" if why_not else ""
+    return Event(
+        "alarm", at, f"{alarm.words}{then}", alarm.job, state,
+        {"alarm": alarm.kind.value, "ranks": list(alarm.ranks), "window": not why_not},
+    )  # fmt: skip
+
+
+def of_look(seen: Seen, at: float) -> Event:
+    """What a closer look told."""
+    alarm = seen.alarm
+    details: dict[str, Any] = {
+        "alarm": alarm.kind.value, "verdict": seen.verdict, "window": seen.kept or None,
+        "window_began_after_s": None if seen.after_s is None else round(seen.after_s, 3), "took_s": round(seen.took_s, 3),
+    }  # fmt: skip
+    if seen.verdict is None:
+        return Event("verdict", at, f"not judged: {seen.trouble}", alarm.job, UNKNOWN, details)
+    words = verdict_words(seen.verdict)
+    state = _STATES.get(seen.verdict["status"], UNKNOWN)
+    return Event("verdict", at, words + (f" ({seen.trouble})" if seen.trouble else ""), alarm.job, state, details)
+
+
+def verdict_words(verdict: dict[str, Any]) -> str:
+    """'FAULT python/slow-function tokenize (train.py:14) on rank 1: 0.058 s/step', or why nobody is named."""
+    status = str(verdict["status"]).upper()
+    if not verdict["suspects"]:
+        return f"{status}: " + (verdict["notes"][0] if verdict["notes"] else "nobody is to blame")
+    first = verdict["suspects"][0]
+    function = first["function"]
+    place = f" {function['name']} ({function['file'].rpartition('/')[2]}:{function['line']})" if function else ""
+    where = f" {first['instance']}" if first["instance"] else ""
+    who = f" on {ranks_text(first['ranks'])}" if first["ranks"] else ""
+    more = f", and {len(verdict['suspects']) - 1} more" if len(verdict["suspects"]) > 1 else ""
+    return (
+        f"{status} {first['component']}/{first['cause']}{place}{where}{who}: "
+        f"{first['lost_seconds_per_step']:.3f} s/step lost{more}"
+    )
+
+
+def of_relief(relief: Relief, at: float, since: float, named: str) -> Event:
+    """What is over. `named`: who had been named for it, '' if nobody."""
+    words = relief.words
+    details: dict[str, Any] = {"alarm": relief.kind.value, "since": iso(since), "named": named or None}
+    if relief.before_s is not None and relief.after_s is not None:
+        regained = relief.before_s - relief.after_s
+        details |= {"regained_seconds_per_step": round(regained, 6)}
+        words = f"regained {regained:.3f} s/step: {relief.words}, since {clock(since)}"
+    return Event("over", at, words + (f"; it was {named}" if named else ""), relief.job, OK, details)

@@ -1,0 +1,100 @@
+"""How often a job may be looked at, and what the service itself may take. Pure, but for its own account."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import resource
+from collections import deque
+from dataclasses import dataclass, field
+
+from rankscope.observer.live.limits import resident_bytes
+from rankscope.probes.bpf import btf
+from rankscope.probes.errors import RankscopeError
+from rankscope.probes.mapped.reader import READER
+
+WINDOWS_PER_HOUR = 3
+_HOUR_S = 3600.0
+_BACK_OFF_S = 600.0  # after a look that named nobody; twice as long after each more
+_BACK_OFF_MOST_S = 6 * _HOUR_S
+
+CPU_SHARE = 0.05  # of one core, over `CPU_OVER_S`, and what each rank may cost besides
+CPU_SHARE_RANK = 0.002
+CPU_OVER_S = 300.0
+RESIDENT_BYTES = 256 << 20
+
+
+class OverBudget(RankscopeError):
+    """The service itself takes more of the host than it may."""
+
+    help = "It has ended, and nothing was left behind. Report it with the lines before."
+    exit_code = 69
+
+
+@dataclass(slots=True)
+class Allowance:
+    """Looks at one job. What somebody asked for is always allowed, and counts."""
+
+    per_hour: int = WINDOWS_PER_HOUR
+    _looks: deque[float] = field(default_factory=deque)
+    _not_before_s: float = float("-inf")
+    _nobody: int = 0
+
+    def allows(self, now_s: float) -> str:
+        """Why there must be no look now; '' if there may."""
+        while self._looks and now_s - self._looks[0] >= _HOUR_S:
+            self._looks.popleft()
+        if len(self._looks) >= self.per_hour:
+            return f"{self.per_hour} windows in an hour are enough"
+        if now_s < self._not_before_s:
+            return f"the last look named nobody: the next one in {(self._not_before_s - now_s) / 60:.0f} min"
+        return ""
+
+    def is_used(self, now_s: float) -> bool:
+        """Whether it keeps anybody from looking."""
+        return bool(self.allows(now_s)) or bool(self._looks)
+
+    def looked(self, now_s: float) -> None:
+        """One has begun."""
+        self._looks.append(now_s)
+
+    def learnt(self, now_s: float, accused: bool) -> None:
+        """What it told."""
+        self._nobody = 0 if accused else self._nobody + 1
+        wait_s = min(_BACK_OFF_S * 2 ** (self._nobody - 1), _BACK_OFF_MOST_S) if self._nobody else 0.0
+        self._not_before_s = now_s + wait_s
+
+
+def give_back() -> None:
+    """Return to the kernel what reading large libraries and the kernel's types took for a moment (glibc keeps it: 25 MB), and end the
+    process that reads files of targets."""
+    btf.forget()
+    READER.close()
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+@dataclass(slots=True)
+class OwnCost:
+    """What this process takes, without its looks: they have limits of their own."""
+
+    cpu_s: float = 0.0
+    share: float = 0.0
+    resident_bytes: int = 0
+    _from: tuple[float, float] | None = None
+
+    def measure(self, now_s: float, ranks: int) -> None:
+        """Read it. Raises OverBudget."""
+        used = resource.getrusage(resource.RUSAGE_SELF)
+        self.cpu_s, self.resident_bytes = used.ru_utime + used.ru_stime, resident_bytes()
+        if self._from is None:
+            self._from = now_s, self.cpu_s
+        elapsed = now_s - self._from[0]
+        if elapsed >= 10.0:
+            self.share = (self.cpu_s - self._from[1]) / elapsed
+        if self.resident_bytes > RESIDENT_BYTES:
+            raise OverBudget(f"the service holds {self.resident_bytes >> 20} MB, and may hold {RESIDENT_BYTES >> 20}")
+        if elapsed >= CPU_OVER_S:
+            self._from = now_s, self.cpu_s
+            if self.share > CPU_SHARE + CPU_SHARE_RANK * ranks:
+                raise OverBudget(f"the service takes {self.share:.1%} of a core")

@@ -1,0 +1,118 @@
+"""The service in Prometheus' text format: bounded labels (training_job, rank, kind of alarm), never a function or a path. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rankscope.diagnose.text import clean
+
+JOBS_MOST = 64
+
+
+@dataclass(frozen=True, slots=True)
+class RankState:
+    """One rank here. `waited_share`: of its last steps; NaN where nobody tells."""
+
+    rank: int
+    up: bool
+    stopped: bool
+    silent_s: float
+    waited_share: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobState:
+    """One job with ranks here. `alarms`: since the service began, by kind."""
+
+    job: str
+    ranks: Sequence[RankState]
+    step_s: float
+    baseline_s: float
+    steps: int
+    slow: bool
+    hung: bool
+    named: bool
+    alarms: dict[str, int]
+    windows: int
+    lost_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceState:
+    """The service itself."""
+
+    cpu_s: float
+    resident_bytes: int
+    probe_s: float
+    lost_events: int
+
+
+_JOB_GAUGES: tuple[tuple[str, str, str], ...] = (
+    ("step_seconds", "gauge", "Median of the last steps."),
+    ("step_baseline_seconds", "gauge", "What is usual."),
+    ("steps_total", "counter", "Steps seen."),
+    ("slow", "gauge", "1 while steps last longer than usual."),
+    ("hung", "gauge", "1 while no rank here ends a step, or one is stopped or dead."),
+    ("named", "gauge", "1 while somebody is named for it."),
+    ("lost_seconds_per_step", "gauge", "What mending the first suspect of the last verdict gives back."),
+    ("windows_total", "counter", "Closer looks."),
+)
+_RANK_GAUGES: tuple[tuple[str, str], ...] = (
+    ("up", "1 while the process lives."),
+    ("stopped", "1 while it is stopped."),
+    ("silent_seconds", "Since its last step ended."),
+    ("waited_ratio", "Share of its last steps in which it waited for others."),
+)
+
+
+def as_prometheus(jobs: Sequence[JobState], service: ServiceState) -> str:
+    """The text. Of more jobs than `JOBS_MOST` the first ones."""
+    shown = jobs[:JOBS_MOST]
+    lines: list[str] = []
+    for name, kind, text in _JOB_GAUGES:
+        lines += _family(f"rankscope_job_{name}", kind, text, ((_of(job), _job_value(job, name)) for job in shown))
+    alarms = (
+        (f'{_of(job)},kind="{kind}"', float(count)) for job in shown for kind, count in sorted(job.alarms.items())
+    )
+    lines += _family("rankscope_job_alarms_total", "counter", "Alarms by kind.", alarms)
+    for name, text in _RANK_GAUGES:
+        values = ((f'{_of(job)},rank="{rank.rank}"', _rank_value(rank, name)) for job in shown for rank in job.ranks)
+        lines += _family(f"rankscope_rank_{name}", "gauge", text, values)
+    for name, kind, text, value in (
+        ("cpu_seconds_total", "counter", "CPU time of the service, without its windows.", service.cpu_s),
+        ("resident_bytes", "gauge", "Memory of the service.", float(service.resident_bytes)),
+        ("probe_seconds_total", "counter", "Time of its probes in the kernel.", service.probe_s),
+        ("lost_events_total", "counter", "Events that were not seen.", float(service.lost_events)),
+        ("jobs", "gauge", "Jobs with ranks here.", float(len(jobs))),
+    ):
+        lines += _family(f"rankscope_watch_{name}", kind, text, [("", value)])
+    return "\n".join(lines) + "\n"
+
+
+def _family(name: str, kind: str, text: str, values: Iterable[tuple[str, float]]) -> list[str]:
+    known = [(labels, value) for labels, value in values if not math.isnan(value)]
+    if not known:
+        return []
+    rows = [f"{name}{{{labels}}} {value:.9g}" if labels else f"{name} {value:.9g}" for labels, value in known]
+    return [f"# HELP {name} {text}", f"# TYPE {name} {kind}", *rows]
+
+
+def _job_value(job: JobState, name: str) -> float:
+    return {
+        "step_seconds": job.step_s, "step_baseline_seconds": job.baseline_s, "steps_total": float(job.steps),
+        "slow": float(job.slow), "hung": float(job.hung), "named": float(job.named),
+        "lost_seconds_per_step": job.lost_s, "windows_total": float(job.windows),
+    }[name]  # fmt: skip
+
+
+def _rank_value(rank: RankState, name: str) -> float:
+    return {
+        "up": float(rank.up), "stopped": float(rank.stopped), "silent_seconds": rank.silent_s, "waited_ratio": rank.waited_share,
+    }[name]  # fmt: skip
+
+
+def _of(job: JobState) -> str:
+    text = clean(job.job, 120).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+    return f'training_job="{text}"'

@@ -1,0 +1,118 @@
+"""The service's folder: who holds it, the black box in it, and what is asked of the service by those who may write there (root).
+
+DIR/lock          held while a service runs; the kernel lets go of it whoever is killed
+DIR/trigger/      a file per request (`rankscope trigger`): the job that is meant, nothing for all
+DIR/events.jsonl  what was said, one object a line; `.1` is the one before it
+DIR/blackbox/     observer/watch/blackbox.py
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rankscope.observer.watch.blackbox import BlackBox
+from rankscope.probes.errors import OutputFailed, RankscopeError
+from rankscope.probes.host.folders import create_file, opened_folder
+
+DEFAULT_FOLDER = Path("/var/lib/rankscope/watch")
+LOG_BYTES = 8 << 20
+_LOG, _LOCK, _TRIGGER = "events.jsonl", "lock", "trigger"
+_JOB_BYTES = 1024
+
+
+class AlreadyWatching(RankscopeError):
+    """Another service watches this host."""
+
+    help = "One is enough: `systemctl status rankscope-watch`, or end the other one."
+    exit_code = 69
+
+
+@dataclass(frozen=True, slots=True)
+class WatchPlace:
+    """One folder of one host's service."""
+
+    folder: Path = DEFAULT_FOLDER
+
+    @property
+    def box(self) -> BlackBox:
+        """The black box in it."""
+        return BlackBox(self.folder / "blackbox")
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Hold it while a service runs. AlreadyWatching, OutputFailed."""
+        try:
+            with opened_folder(self.folder, make=True) as place:
+                lock = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=place)
+        except OSError as error:
+            raise OutputFailed(f"{self.folder}: {error.strerror}") from error
+        try:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                raise AlreadyWatching(f"another rankscope watch holds {self.folder}") from error
+            try:
+                yield
+            finally:
+                fcntl.flock(
+                    lock, fcntl.LOCK_UN
+                )  # children that detach our probes have the descriptor for a moment longer
+        finally:
+            os.close(lock)
+
+    def is_held(self) -> bool:
+        """Whether a service runs."""
+        try:
+            with contextlib.ExitStack() as held:
+                held.enter_context(self.held())
+        except AlreadyWatching:
+            return True
+        return False
+
+    def ask(self, job: str) -> None:
+        """Ask the service for a look at a job, '' for all. OutputFailed."""
+        try:
+            with opened_folder(self.folder / _TRIGGER, make=True) as place:
+                name = os.urandom(8).hex()
+                with os.fdopen(create_file(place, f".{name}"), "wb") as file:
+                    file.write(job.encode()[:_JOB_BYTES])
+                os.rename(f".{name}", name, src_dir_fd=place, dst_dir_fd=place)
+        except OSError as error:
+            raise OutputFailed(f"{self.folder}: {error.strerror}") from error
+
+    def asked(self) -> tuple[str, ...]:
+        """What was asked since the last call."""
+        if not (self.folder / _TRIGGER).is_dir():
+            return ()
+        found = []
+        with contextlib.suppress(OSError, RankscopeError), opened_folder(self.folder / _TRIGGER) as place:
+            for name in sorted(os.listdir(place)):  # noqa: PTH208  by descriptor
+                if name.startswith("."):
+                    continue
+                descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)
+                with os.fdopen(descriptor, "rb") as file:
+                    found.append(file.read(_JOB_BYTES).decode("utf-8", "replace"))
+                os.unlink(name, dir_fd=place)
+        return tuple(dict.fromkeys(found))
+
+    def log(self, content: dict[str, Any]) -> None:
+        """One line more; a file that is full becomes the one before. OSError, UnsafePlace."""
+        line = json.dumps(content, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode() + b"\n"
+        with opened_folder(self.folder, make=True) as place:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+            descriptor = os.open(_LOG, flags, 0o600, dir_fd=place)
+            try:
+                if os.fstat(descriptor).st_size + len(line) > LOG_BYTES:
+                    os.rename(_LOG, f"{_LOG}.1", src_dir_fd=place, dst_dir_fd=place)
+                    os.close(descriptor)
+                    descriptor = os.open(_LOG, flags, 0o600, dir_fd=place)
+                os.write(descriptor, line)
+            finally:
+                os.close(descriptor)

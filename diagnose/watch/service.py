@@ -1,0 +1,388 @@
+"""The loop of `rankscope watch`: a beat of tier 0 a second, alarms, looks, one line for each thing that happened.
+
+  Tier0.poll ──► JobWatch.take ──► alarm ──► Allowance ──► Look (a child: window, verdict) ──► line, JSON line, hook
+                                  relief ─────────────────────────────────────────────────────► "regained …"
+       └─► black box, metrics
+
+One thread, and one look at a time: what a window costs the job is paid once. Whatever ends this process, the kernel takes its probes back.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import random
+import signal
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from rankscope.diagnose.watch import events, look
+from rankscope.diagnose.watch.alarms import Alarm, AlarmKind, JobWatch, Relief, ranks_text
+from rankscope.diagnose.watch.events import Event
+from rankscope.diagnose.watch.limits import Allowance, OwnCost, give_back
+from rankscope.diagnose.watch.look import Look, Seen
+from rankscope.diagnose.watch.metrics import JobState, RankState, ServiceState, as_prometheus
+from rankscope.diagnose.xids import by_application, meaning
+from rankscope.observer.watch.blackbox import BlackBox
+from rankscope.observer.watch.marker import StepMarker
+from rankscope.observer.watch.ranks import RankPulse
+from rankscope.observer.watch.tier0 import Beat, Tier0
+from rankscope.probes.errors import RankscopeError
+from rankscope.probes.gpu.xid import logged_xids
+from rankscope.probes.host.kmsg import KernelMessage
+
+BEAT_S = 1.0
+_BOX_EVERY_S = 5.0
+_METRICS_EVERY_S = 15.0
+_COST_EVERY_S = 30.0
+_ROUTINE_FIRST_S = 60.0  # after the baseline is known: a healthy window to compare with
+_ROUTINE_S = (1800.0, 5400.0)
+_ALARM_KEPT_S = 60.0  # one that waits for another look; then it is old
+_ALLOWANCES_MOST = 256
+_SILENT_S = 2.0  # of a job, before it is asked what its ranks write
+_LASTING = (AlarmKind.SLOWER, AlarmKind.SILENT, AlarmKind.STOPPED, AlarmKind.DEAD)  # until they are over
+ENDING = frozenset((signal.SIGTERM, signal.SIGINT))
+HEARD = ENDING | {signal.SIGHUP}
+
+
+@dataclass(frozen=True, slots=True)
+class WatchOptions:
+    """`metrics`: a file to write; `routine`: whether a window is taken about once an hour for the history."""
+
+    history: Path
+    metrics: Path | None = None
+    routine: bool = True
+    window_s: float | None = None
+
+
+@dataclass(slots=True)
+class _Job:
+    """One job with ranks here."""
+
+    watch: JobWatch
+    title: str
+    allowance: Allowance
+    marker: StepMarker | None = None
+    steps: int = 0
+    windows: int = 0
+    alarms: Counter[str] = field(default_factory=Counter)
+    named: str = ""
+    lost_s: float = 0.0
+    troubles: set[AlarmKind] = field(default_factory=set)
+    frozen: Path | None = None
+    routine_s: float | None = None
+    known: bool = False  # how long its steps are
+    said: str = ""  # why its steps are not seen, when that was said
+
+
+@dataclass(slots=True)
+class Service:
+    """`say` gets each event, `complain` what went wrong with us; `triggers`: jobs that were asked for since the last call, '' for all;
+    `logged`: what the kernel logged since."""
+
+    tier0: Tier0
+    box: BlackBox
+    options: WatchOptions
+    say: Callable[[Event], None]
+    complain: Callable[[str], None]
+    write_metrics: Callable[[Path, str], None]
+    triggers: Callable[[], Sequence[str]] = tuple
+    logged: Callable[[], Sequence[KernelMessage]] = tuple
+    jobs: dict[str, _Job] = field(default_factory=dict)
+    cost: OwnCost = field(default_factory=OwnCost)
+    _allowances: dict[str, Allowance] = field(default_factory=dict)  # of jobs that are gone too: they may come back
+    _look: Look | None = None
+    _waiting: dict[str, Alarm] = field(default_factory=dict)
+    _due: dict[str, float] = field(default_factory=dict)
+
+    def run(self, heard: Callable[[int], None] = lambda _: None) -> None:
+        """Until somebody ends it. Raises OverBudget. Signals of `HEARD` must be blocked; other than `ENDING` go to `heard`."""
+        self.say(Event("started", time.time(), "watching"))
+        try:
+            while True:
+                began = time.monotonic()
+                self.beat()
+                told = signal.sigtimedwait(HEARD, max(BEAT_S - (time.monotonic() - began), 0.01))
+                if told is not None and told.si_signo in ENDING:
+                    return
+                if told is not None:
+                    heard(told.si_signo)
+        finally:
+            if self._look is not None:
+                self._look.kill()
+            self.tier0.close()
+            self.say(Event("ended", time.time(), "no longer watching; nothing was left behind"))
+
+    def beat(self) -> None:
+        """One round."""
+        beat = self.tier0.poll()
+        self._come_and_go(beat)
+        for name, job in list(self.jobs.items()):
+            self._take(name, job, beat)
+            if name not in self.tier0.jobs():
+                self._gone(name, job, beat)
+        self._hear_triggers(beat.at_s)
+        self._hear_hardware(beat.at_s)
+        self._looks(beat.at_s)
+        self._keep(beat)
+
+    # ---- jobs --------------------------------------------------------------------------------------------------------
+
+    def _come_and_go(self, beat: Beat) -> None:
+        for name in dict.fromkeys(rank.identity.job for rank in beat.born):
+            mine = [rank for rank in beat.born if rank.identity.job == name]
+            known = self.jobs.get(name)
+            if known is None:
+                allowance = self._allowances.setdefault(name, Allowance())
+                self.jobs[name] = _Job(JobWatch(name), mine[0].identity.title, allowance)
+            else:  # ranks were started again: what was usual is learnt anew
+                known.watch, known.known = JobWatch(name), False
+                known.troubles.clear()
+            who = ranks_text(sorted(rank.identity.rank for rank in mine))
+            self._say(beat.at_s, "job", f"{who} of {mine[0].identity.world_size}, {mine[0].identity.title}", name)
+
+    def _take(self, name: str, job: _Job, beat: Beat) -> None:
+        ranks = self.tier0.of_job(name)
+        self._follow_marker(name, job, beat.at_s)
+        quiet = beat.at_s - max((one.last_s for one in ranks), default=beat.at_s) >= _SILENT_S
+        told = job.watch.take(
+            beat.at_s,
+            ranks,
+            beat.steps,
+            beat.still,
+            [death for death in beat.died if death.job == name],
+            self.tier0.write_hz(name) if quiet else 0.0,
+        )
+        job.steps += sum(len(beat.steps.get(one.found.pid, ())) for one in ranks[:1])
+        if not job.known and job.watch.step_s is not None:
+            self._say(beat.at_s, "job", f"a step takes {job.watch.step_s:.3f} s; watched from now on", name)
+        job.known = job.watch.step_s is not None
+        for each in told:
+            if isinstance(each, Alarm):
+                self._alarm(job, each, beat.at_s)
+            else:
+                self._over(job, each, beat.at_s)
+        self._routine(name, job, beat.at_s)
+
+    def _follow_marker(self, name: str, job: _Job, now_s: float) -> None:
+        marker = self.tier0.markers.get(name)
+        if marker != job.marker:
+            if job.marker is not None:
+                job.watch = JobWatch(name)  # steps by another marker are another series
+            job.marker = marker
+            give_back()
+        said = self.tier0.notes.get(name, "")
+        if said != job.said:
+            job.said = said
+            if said:
+                self._say(now_s, "note", said, name)
+
+    def _gone(self, name: str, job: _Job, beat: Beat) -> None:
+        self._say(beat.at_s, "gone", f"no rank of it is left here, after {job.steps} steps", name)
+        del self.jobs[name]
+        self._waiting.pop(name, None)
+        if len(self._allowances) > _ALLOWANCES_MOST:
+            self._allowances = {
+                job: one for job, one in self._allowances.items() if job in self.jobs or one.is_used(beat.at_s)
+            }
+
+    # ---- alarms and looks --------------------------------------------------------------------------------------------
+
+    def _alarm(self, job: _Job, alarm: Alarm, now_s: float) -> None:
+        job.alarms[alarm.kind.value] += 1
+        if alarm.kind in _LASTING:
+            job.troubles.add(alarm.kind)
+        forced = alarm.kind in (AlarmKind.ASKED, AlarmKind.ROUTINE)
+        why_not = "" if forced else job.allowance.allows(now_s)
+        if not self.tier0.of_job(alarm.job):
+            why_not = "no rank is left to look at"
+        event = events.of_alarm(alarm, _unix(now_s), why_not)
+        if alarm.kind is not AlarmKind.ROUTINE:
+            self.say(event)
+        if alarm.kind is AlarmKind.DEAD:
+            job.named = alarm.words
+            self._freeze(job, event)
+        if not why_not:
+            self._waiting[alarm.job] = alarm
+
+    def _over(self, job: _Job, relief: Relief, now_s: float) -> None:
+        self.say(events.of_relief(relief, _unix(relief.at_s, now_s), _unix(relief.since_s, now_s), job.named))
+        job.troubles.discard(relief.kind)
+        if not job.troubles:
+            job.named, job.lost_s, job.frozen = "", 0.0, None
+
+    def _routine(self, name: str, job: _Job, now_s: float) -> None:
+        """A window about once an hour, at random: what to compare with, and what no alarm tells."""
+        if not self.options.routine or job.watch.step_s is None or job.troubles:
+            return
+        if job.routine_s is None:
+            job.routine_s = now_s + _ROUTINE_FIRST_S
+        if now_s >= job.routine_s and self._look is None:
+            job.routine_s = now_s + random.uniform(*_ROUTINE_S)
+            self._alarm(job, Alarm(AlarmKind.ROUTINE, name, now_s, "a window for the history"), now_s)
+
+    def _hear_triggers(self, now_s: float) -> None:
+        for wanted in self.triggers():
+            meant = [name for name, job in self.jobs.items() if wanted in ("", name, job.title)]
+            if not meant:
+                self._say(now_s, "note", f"asked to look at {wanted or 'all jobs'}, and there is no such job")
+            for name in meant:
+                self._alarm(self.jobs[name], Alarm(AlarmKind.ASKED, name, now_s, "somebody asked for a look"), now_s)
+
+    def _hear_hardware(self, now_s: float) -> None:
+        for xid in logged_xids(self.logged()):
+            what, state, action = meaning(xid.number)
+            words = f"GPU {xid.bus}: Xid {xid.number}, {what}. {action}"
+            self.say(
+                Event("hardware", _unix(xid.time_s), words, state=state, details={"xid": xid.number, "bus": xid.bus})
+            )
+            if by_application(xid.number):
+                continue
+            for name, job in self.jobs.items():
+                if name not in self._waiting:
+                    self._alarm(job, Alarm(AlarmKind.HARDWARE, name, now_s, f"after Xid {xid.number}"), now_s)
+
+    def _looks(self, now_s: float) -> None:
+        if self._look is not None:
+            seen = self._look.done()
+            if seen is None:
+                return
+            self._look = None
+            self._learn(seen, now_s)
+        for name, alarm in list(self._waiting.items()):
+            job = self.jobs.get(name)
+            del self._waiting[name]
+            if job is None or now_s - alarm.at_s > max(_ALARM_KEPT_S, 10 * (job.watch.step_s or 0.0)):
+                continue
+            seconds = self.options.window_s or look.window_s(job.watch.step_s)
+            try:
+                self._look = look.begin(alarm, seconds, self.options.history)
+            except OSError as error:
+                self.complain(f"no look is possible: {error.strerror}")
+                return
+            job.windows += 1
+            if alarm.kind is not AlarmKind.ROUTINE:
+                job.allowance.looked(now_s)
+            return
+
+    def _learn(self, seen: Seen, now_s: float) -> None:
+        event = events.of_look(seen, _unix(now_s))
+        self.say(event)
+        job = self.jobs.get(seen.alarm.job)
+        if job is None:
+            return
+        if seen.alarm.kind not in (AlarmKind.ROUTINE, AlarmKind.ASKED):
+            job.allowance.learnt(now_s, seen.accuses)
+        if seen.verdict is not None and seen.accuses:
+            job.named = events.verdict_words(seen.verdict)
+            job.lost_s = float(seen.verdict["suspects"][0]["lost_seconds_per_step"] or 0.0)
+        if seen.verdict is not None and seen.verdict["status"] == "hang":
+            self._freeze(job, event)
+
+    # ---- evidence ----------------------------------------------------------------------------------------------------
+
+    def _freeze(self, job: _Job, event: Event) -> None:
+        content = event.as_json(os.uname().nodename)
+        try:
+            if job.frozen is not None:
+                self.box.add(job.frozen, "verdict.json", _json(content))
+                return
+            job.frozen = self.box.freeze(job.watch.job, content, event.at)
+        except (OSError, RankscopeError) as error:
+            self.complain(f"the black box cannot be written: {error}")
+            return
+        self.say(Event("frozen", event.at, f"the last minutes are kept in {job.frozen}", event.job))
+
+    def _keep(self, beat: Beat) -> None:
+        if self._is_due("box", beat.at_s, _BOX_EVERY_S):
+            try:
+                for name in self.jobs:
+                    self.box.append(_line(name, self.tier0.of_job(name), beat), time.time())
+            except (OSError, RankscopeError) as error:
+                self._complain_once("box", f"the black box cannot be written: {error}", beat.at_s)
+        if self._is_due("cost", beat.at_s, _COST_EVERY_S):
+            self.cost.measure(beat.at_s, len(self.tier0.ranks))
+        if self.options.metrics is not None and self._is_due("metrics", beat.at_s, _METRICS_EVERY_S):
+            try:
+                self.write_metrics(self.options.metrics, as_prometheus(self._states(beat), self._own()))
+            except (OSError, RankscopeError) as error:
+                self._complain_once("metrics", f"the metrics cannot be written: {error}", beat.at_s)
+
+    def _states(self, beat: Beat) -> list[JobState]:
+        return [
+            JobState(
+                job=name,
+                ranks=[_rank_state(one, beat) for one in self.tier0.of_job(name)],
+                step_s=_usual(self.tier0.of_job(name)),
+                baseline_s=job.watch.step_s or float("nan"),
+                steps=job.steps,
+                slow=AlarmKind.SLOWER in job.troubles,
+                hung=bool(job.troubles - {AlarmKind.SLOWER}),
+                named=bool(job.named),
+                alarms=dict(job.alarms),
+                windows=job.windows,
+                lost_s=job.lost_s,
+            )
+            for name, job in self.jobs.items()
+        ]
+
+    def _own(self) -> ServiceState:
+        probe_s = sum(cost.run_time_ns for cost in self.tier0.pulse.costs()) / 1e9
+        return ServiceState(self.cost.cpu_s, self.cost.resident_bytes, probe_s, self.tier0.pulse.lost())
+
+    def _is_due(self, what: str, now_s: float, every_s: float) -> bool:
+        if now_s < self._due.get(what, 0.0):
+            return False
+        self._due[what] = now_s + every_s
+        return True
+
+    def _complain_once(self, what: str, words: str, now_s: float) -> None:
+        if self._is_due(f"complain {what}", now_s, 600.0):
+            self.complain(words)
+
+    def _say(self, now_s: float, kind: str, words: str, job: str = "") -> None:
+        self.say(Event(kind, _unix(now_s), words, job))
+
+
+def _unix(at_s: float, now_s: float | None = None) -> float:
+    """Unix time of an instant of CLOCK_MONOTONIC."""
+    return time.time() - (time.monotonic() - at_s)
+
+
+def _usual(ranks: Sequence[RankPulse]) -> float:
+    known = [one.usual_s for one in ranks if one.usual_s is not None]
+    return float(np.median(known)) if known else float("nan")
+
+
+def _rank_state(rank: RankPulse, beat: Beat) -> RankState:
+    recent = list(rank.recent)[-20:]
+    took_s = sum(seconds for _, seconds, _ in recent)
+    waited = sum(waited_s for _, _, waited_s in recent) / took_s if took_s else float("nan")
+    stopped = rank.found.pid in beat.still
+    return RankState(rank.found.identity.rank, True, stopped, max(beat.at_s - rank.last_s, 0.0), min(waited, 1.0))
+
+
+def _line(job: str, ranks: Sequence[RankPulse], beat: Beat) -> dict[str, object]:
+    """One job in the black box: of each rank its steps of the last seconds, how long it is silent, whether it is stopped."""
+    rows = []
+    for rank in ranks:
+        recent = [row for row in rank.recent if row[0] > beat.at_s - _BOX_EVERY_S]
+        state = _rank_state(rank, beat)
+        row: dict[str, object] = {"rank": state.rank, "pid": rank.found.pid, "silent_s": round(state.silent_s, 3)}
+        row["steps_s"] = [round(seconds, 4) for _, seconds, _ in recent][-64:]
+        if not math.isnan(state.waited_share):
+            row["waited"] = round(state.waited_share, 3)
+        if state.stopped:
+            row["stopped"] = True
+        rows.append(row)
+    return {"time": round(time.time(), 3), "job": job, "ranks": rows}
+
+
+def _json(content: object) -> bytes:
+    return json.dumps(content, indent=2).encode()

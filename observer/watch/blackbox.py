@@ -1,0 +1,121 @@
+"""The black box: the last minutes of tier 0 in a bounded ring on disk, frozen beside a hang or a death before anybody restarts the job.
+
+    DIR/ring/<0…5>.jsonl    one line per flush, a file per two minutes, the oldest written over
+    DIR/frozen/<name>/      the ring as it was, and why.json; the newest `FROZEN_MOST`, and no more than `FROZEN_BYTES` in all
+
+Lines are appended, and a reader leaves out what is cut off: whoever is killed loses the last seconds at most. A disk that is full costs the
+box, never the service.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rankscope.observer.window.staging import safe_name
+from rankscope.probes.host.folders import create_file, opened_folder
+
+FILES = 6
+FILE_S = 120.0
+FILE_BYTES = 2 << 20  # 64 ranks with 5 steps a second: 1.5 MB in two minutes
+FROZEN_MOST = 16
+FROZEN_BYTES = 64 << 20
+_READ_MOST = 4 * FILE_BYTES
+
+
+@dataclass(slots=True)
+class BlackBox:
+    """One host's. Writing never raises but OSError and UnsafePlace (an OutputFailed)."""
+
+    folder: Path
+    _slot: int = -1
+    _bytes: int = 0
+    lost_lines: int = 0
+
+    def append(self, content: dict[str, Any], now: float) -> None:
+        """One line; `now` in Unix time."""
+        slot = int(now // FILE_S)
+        line = json.dumps(content, separators=(",", ":")).encode() + b"\n"
+        with opened_folder(self.folder / "ring", make=True) as ring:
+            name = f"{slot % FILES}.jsonl"
+            fresh = slot != self._slot and not _is_of(ring, name, slot)
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC | (os.O_TRUNC if fresh else 0)
+            descriptor = os.open(name, flags, 0o600, dir_fd=ring)
+            try:
+                if slot != self._slot:
+                    self._slot, self._bytes = slot, os.fstat(descriptor).st_size
+                if self._bytes + len(line) > FILE_BYTES:
+                    self.lost_lines += 1
+                    return
+                self._bytes += os.write(descriptor, line)
+            finally:
+                os.close(descriptor)
+
+    def freeze(self, job: str, why: dict[str, Any], now: float) -> Path:
+        """Copy the ring aside. The folder that it is in."""
+        stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
+        place = self.folder / "frozen" / f"{stamp}-{safe_name(job)[:80]}"
+        with opened_folder(place, make=True) as into:
+            for path in sorted((self.folder / "ring").glob("*.jsonl")):
+                with path.open("rb") as source:
+                    _write(into, path.name, source.read(_READ_MOST))
+            _write(into, "why.json", json.dumps(why, indent=2).encode())
+        self._within_bounds()
+        return place
+
+    def add(self, frozen: Path, name: str, content: bytes) -> None:
+        """Another file into what is frozen: a verdict that came later."""
+        with opened_folder(frozen) as into:
+            _write(into, name, content)
+
+    def _within_bounds(self) -> None:
+        room = FROZEN_BYTES
+        for count, path in enumerate(reversed(frozen_in(self.folder)), 1):
+            room -= sum(each.stat().st_size for each in path.iterdir())
+            if (room < 0 and count > 1) or count > FROZEN_MOST:
+                shutil.rmtree(path, ignore_errors=True)
+
+
+def frozen_in(folder: Path) -> list[Path]:
+    """What is frozen, oldest first."""
+    try:
+        return sorted(path for path in (folder / "frozen").iterdir() if path.is_dir() and not path.is_symlink())
+    except OSError:
+        return []
+
+
+def lines_of(folder: Path) -> Iterator[dict[str, Any]]:
+    """The lines of a ring or of what is frozen, in the order of their time; those that are cut off are left out."""
+    found: list[dict[str, Any]] = []
+    for path in folder.glob("*.jsonl"):
+        with path.open("rb") as file:
+            for line in file.read(_READ_MOST).splitlines():
+                try:
+                    content = json.loads(line)
+                except (ValueError, RecursionError):
+                    continue
+                if isinstance(content, dict) and isinstance(content.get("time"), (int, float)):
+                    found.append(content)
+    yield from sorted(found, key=lambda one: float(one["time"]))
+
+
+def _is_of(ring: int, name: str, slot: int) -> bool:
+    """Whether the file was begun in these two minutes: by a service that ran before this one."""
+    try:
+        return int(os.stat(name, dir_fd=ring, follow_symlinks=False).st_mtime // FILE_S) == slot
+    except OSError:
+        return False
+
+
+def _write(into: int, name: str, content: bytes) -> None:
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=into)
+    with os.fdopen(create_file(into, name), "wb") as file:
+        file.write(content)

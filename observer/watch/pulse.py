@@ -1,0 +1,169 @@
+"""The probes of tier 0: the calls of few functions, and that processes end. Loaded once, attached to what is asked for.
+
+Everything is let go when this process ends, however it ends: programs, maps and probes hang on its descriptors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import threading
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rankscope.observer.live.kernel_probes import in_initial_pid_namespace
+from rankscope.observer.watch.marker import MARKERS
+from rankscope.observer.window.manifest import ProbeCost
+from rankscope.probes.bpf import btf, loader, ring
+from rankscope.probes.bpf.compiled import BpfUnavailable
+from rankscope.probes.bpf.counters import COUNTERS, LOSSES, RANK
+from rankscope.probes.bpf.loader import Module
+from rankscope.probes.calls import probe as calls
+from rankscope.probes.calls.probe import Library, functions_of, leave_program, mapped_libraries
+from rankscope.probes.elf.return_sites import leave_offsets
+from rankscope.probes.errors import RankscopeError
+from rankscope.probes.sched import exits
+
+_RING_BYTES = (
+    256 * 4096
+)  # 1 MiB, 16,384 events: 16 ranks while they are learnt, 500 calls a second each, for two seconds
+Place = tuple[int, tuple[str, int]]  # row of MARKERS, library file
+
+
+@dataclass(frozen=True, slots=True)
+class _Function:
+    """Where in a library the functions of a row are. `ends`: of those that must have no return probe."""
+
+    offsets: tuple[int, ...]
+    ends: tuple[int, ...] | None
+
+
+@dataclass(slots=True)
+class Pulse:
+    """Loaded probes. `notes` says what is not seen, each once."""
+
+    module: Module
+    events: ring.Ring
+    root: Path = Path("/")
+    notes: dict[str, None] = field(default_factory=dict)
+    _links: dict[Place, tuple[int, ...]] = field(default_factory=dict)
+    _functions: dict[tuple[str, int], dict[int, _Function]] = field(default_factory=dict)
+
+    def watch(self, pid: int) -> None:
+        """The calls of this process count from now on, and its end is told."""
+        self.module.maps["rs_targets"][ctypes.c_uint32(pid)] = ctypes.c_uint32(RANK)
+
+    def forget(self, pid: int) -> None:
+        """They count no more."""
+        with contextlib.suppress(KeyError):
+            del self.module.maps["rs_targets"][ctypes.c_uint32(pid)]
+
+    def listen(self, pid: int, rows: Collection[int] | None = None) -> frozenset[Place]:
+        """Attach to these functions (None: all) of the libraries that this process maps. Which of them it has."""
+        found = set()
+        for library in mapped_libraries(pid, _PREFIXES, self.root):
+            for row, function in self._functions_in(library).items():
+                if (rows is None or row in rows) and self._attach(library, row, function):
+                    found.add((row, library.key))
+        return frozenset(found)
+
+    def keep(self, places: Collection[Place]) -> None:
+        """Let go of all other functions: on a thread, as the kernel takes its time."""
+        dropped = [place for place in self._links if place not in places]
+        descriptors = [descriptor for place in dropped for descriptor in self._links.pop(place)]
+        if descriptors:
+            self._aside(lambda: self.module.release(descriptors))
+
+    def costs(self) -> tuple[ProbeCost, ...]:
+        """Run count and time of each program since it was loaded."""
+        return tuple(ProbeCost(one.program, one.run_count, one.run_time_ns) for one in self.module.costs())
+
+    def lost(self) -> int:
+        """Events that were not seen, since the beginning."""
+        return sum(count for name, count in self.module.counters(COUNTERS) if name in LOSSES)
+
+    def close(self) -> None:
+        """Detach and free everything."""
+        self.events.close()
+        self.module.close()
+
+    def _functions_in(self, library: Library) -> dict[int, _Function]:
+        known = self._functions.get(library.key)
+        if known is None:
+            try:
+                known = _find(library)
+            except (OSError, RankscopeError) as error:
+                self.notes[f"{library.name}: {error}"] = None
+                known = {}
+            self._functions[library.key] = known
+        return known
+
+    def _attach(self, library: Library, row: int, function: _Function) -> bool:
+        place = row, library.key
+        if place in self._links:
+            return True
+        links: list[int] = []
+        try:
+            file = library.open()
+            links += self.module.attach_uprobes(f"rs_enter_{row}", file, function.offsets)
+            ends = function.offsets if function.ends is None else function.ends
+            links += self.module.attach_uprobes(
+                leave_program(row, MARKERS[row]), file, ends, on_return=function.ends is None
+            )
+        except Exception as error:
+            self.module.release(links)
+            self.notes[
+                f"{MARKERS[row].name} in {library.name}: {(str(error) or type(error).__name__).splitlines()[0]}"
+            ] = None
+            return False
+        self._links[place] = tuple(links)
+        return True
+
+    def _aside(self, work: Callable[[], None]) -> None:
+        thread = threading.Thread(target=work, name="detach", daemon=True)
+        self.module.before_close.append(thread.join)
+        thread.start()
+
+
+_PREFIXES = tuple({prefix for row in MARKERS for prefix in row.libraries})
+
+
+def _find(library: Library) -> dict[int, _Function]:
+    """Raises NotElf, FileNotRead, OSError."""
+    rows = {place: row for place, row in enumerate(MARKERS) if row.library and library.name.startswith(row.libraries)}
+    found: dict[int, _Function] = {}
+    taken: set[int] = set()
+    with library.open() as file:
+        symbols = functions_of(file, rows.values())
+        for place, row in rows.items():
+            mine = [symbol for symbol in symbols[row] if symbol.address not in taken]
+            taken.update(symbol.address for symbol in mine)
+            if mine:
+                ends = tuple(leave_offsets(file, mine)) if row.throws else None
+                found[place] = _Function(tuple(symbol.offset for symbol in mine), ends)
+    return found
+
+
+def load(root: Path = Path("/")) -> Pulse:
+    """Load the probes of tier 0. Raises what rankscope.probes.bpf.loader.load raises."""
+    if not in_initial_pid_namespace(root):
+        raise BpfUnavailable(
+            "this process is in a pid namespace of its own, where threads have other numbers than in the kernel"
+        )
+    defines: dict[str, int | str] = {}
+    with contextlib.suppress(btf.NoBtf):
+        defines["RS_TASK_EXIT_CODE"] = btf.kernel(root).offset("task_struct", "exit_code")
+    module = loader.load(
+        (calls.SOURCE, exits.SOURCE), defines=defines, epilogue=calls.programs(MARKERS), entries={"rs_events": _RING_BYTES}, root=root
+    )  # fmt: skip
+    try:
+        module.attach(exits.TRACEPOINTS)
+        events = ring.Ring(module.maps["rs_events"].map_fd, _RING_BYTES)
+    except BaseException:
+        module.close()
+        raise
+    pulse = Pulse(module, events, root)
+    for refused in module.refused:
+        pulse.notes[f"{refused.program} is not attached: {refused.reason}"] = None
+    return pulse

@@ -1,0 +1,299 @@
+"""Tier 0 of a host: ranks come and go, each job's marker is found, their steps are told as they end.
+
+  census ──► new ranks: all candidates are listened to ──► one marker for the job ──► steps of each rank, from its calls
+    │            for some steps, `LEARN_S` at most           (marker.py)                 (ranks.py)
+    └── as processes appear that were not looked at, and once a minute
+
+`poll` is called about once a second. It takes what the probes have, and looks at the state of each rank; nothing else runs meanwhile.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from rankscope.observer.census.found import FoundRank, RankCensus
+from rankscope.observer.census.ranks import find_ranks
+from rankscope.observer.watch.marker import MARKERS, Calls, StepMarker, choose
+from rankscope.observer.watch.pulse import Place, Pulse
+from rankscope.observer.watch.ranks import NO_STEPS, Death, RankPulse, Steps
+from rankscope.probes.bpf import ring
+from rankscope.probes.bpf.ring import Events
+from rankscope.probes.host import procfs
+
+LEARN_S = 30.0
+_LEARN_LEAST_S = 3.0
+_LEARN_AGAIN_S = 300.0  # after a try in which nothing repeated
+_CENSUS_EVERY_S = 10.0  # at most, while processes appear
+_CENSUS_ANYWAY_S = 60.0  # for those that load their library late: 0.03 s of CPU
+_LIST_EVERY_S = 3.0
+_WRITES_APART_S = 5.0
+_SETTLED_S = 3.0  # a process that is younger may not have loaded its library
+_MOST_HZ = 100.0  # calls a second and rank that a marker may cost: 0.2 % of a core at 20 µs each
+_CALLS_MOST = 20_000  # kept of one rank while its marker is sought
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """What one poll tells. `steps`: by pid, of ranks whose steps are seen; `still`: pids of ranks that are stopped."""
+
+    at_s: float
+    steps: dict[int, Steps]
+    born: tuple[FoundRank, ...]
+    died: tuple[Death, ...]
+    still: frozenset[int]
+
+
+@dataclass(slots=True)
+class _Learning:
+    """A job whose marker is sought."""
+
+    since_s: float
+    places: set[Place] = field(default_factory=set)
+    calls: dict[int, list[Calls]] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Tier0:
+    """The ranks of this host. `notes` says, by job, why its steps are not seen."""
+
+    pulse: Pulse
+    root: Path = Path("/")
+    census: Callable[[Path], RankCensus] = find_ranks
+    ranks: dict[int, RankPulse] = field(default_factory=dict)
+    markers: dict[str, StepMarker] = field(default_factory=dict)
+    notes: dict[str, str] = field(default_factory=dict)
+    _learning: dict[str, _Learning] = field(default_factory=dict)
+    _again_s: dict[str, float] = field(default_factory=dict)
+    _kept: dict[str, frozenset[Place]] = field(default_factory=dict)
+    _seen: dict[int, float] = field(default_factory=dict)  # pids that were there, and since when they are known
+    _looked_at: set[int] = field(default_factory=set)
+    _writes: dict[int, tuple[float, int]] = field(default_factory=dict)
+    _listed_s: float = float("-inf")
+    _census_s: float = float("-inf")  # when the last one was; at once where -inf
+
+    def poll(self) -> Beat:
+        """What happened since the last one."""
+        now = time.monotonic()
+        events = self.pulse.events.drain()
+        died = self._ends(events)
+        born = self._find_new(now)
+        steps = self._steps(events[events["type"] == ring.CALL])
+        self._learn(now)
+        vanished, stopped = self._states(now)
+        return Beat(now, steps, born, (*died, *vanished), stopped)
+
+    def of_job(self, job: str) -> tuple[RankPulse, ...]:
+        """Its ranks here that live, by number."""
+        mine = [one for one in self.ranks.values() if one.found.identity.job == job]
+        return tuple(sorted(mine, key=lambda one: one.found.identity.rank))
+
+    def jobs(self) -> tuple[str, ...]:
+        """Jobs with ranks here."""
+        return tuple(dict.fromkeys(one.found.identity.job for one in self.ranks.values()))
+
+    def is_learning(self, job: str) -> bool:
+        """Whether its marker is being sought."""
+        return job in self._learning
+
+    def close(self) -> None:
+        """Let go of the probes."""
+        self.pulse.close()
+
+    def _ends(self, events: Events) -> tuple[Death, ...]:
+        found = []
+        for event in events[events["type"] == ring.EXIT]:
+            death = self._bury(int(event["tgid"]), float(event["ts_ns"]) / 1e9, int(event["arg"]))
+            if death is not None:
+                found.append(death)
+        return tuple(found)
+
+    def _bury(self, pid: int, at_s: float, status: int) -> Death | None:
+        rank = self.ranks.pop(pid, None)
+        if rank is None:
+            return None
+        self._writes.pop(pid, None)
+        identity = rank.found.identity
+        self._census_s = float("-inf")  # a restart may be near
+        if not self.of_job(identity.job):
+            self._drop(identity.job)
+        return Death(identity.job, pid, identity.rank, at_s, status)
+
+    def _drop(self, job: str) -> None:
+        for table in (self.markers, self._learning, self._again_s, self._kept, self.notes):
+            table.pop(job, None)
+        self._keep_needed()
+
+    def _states(self, now: float) -> tuple[list[Death], frozenset[int]]:
+        """Ranks whose end was not told (the event was lost, or another process has their number), and those in job-control stop, or
+        stopped by a tracer, at two polls."""
+        gone, still = [], set()
+        for pid, rank in list(self.ranks.items()):
+            stat = _stat(pid, self.root)
+            if stat is None or stat.start_ticks != rank.found.start_ticks or stat.state in ("Z", "X"):
+                if not rank.missing:  # how it ended may lie in the ring already: the next drain tells
+                    rank.missing = True
+                    continue
+                self.pulse.forget(pid)
+                death = self._bury(pid, now, -1)
+                gone += [death] if death is not None else []
+            elif stat.state not in ("T", "t"):
+                rank.stopped_since_s = None
+            elif rank.stopped_since_s is None:
+                rank.stopped_since_s = now
+            else:
+                still.add(pid)
+        return gone, frozenset(still)
+
+    def write_hz(self, job: str) -> float:
+        """Bytes a second that the busiest rank wrote to disk since the last call; 0 where that was long ago, or nobody tells."""
+        now, most = time.monotonic(), 0.0
+        for rank in self.of_job(job):
+            pid = rank.found.pid
+            written = _written(pid, self.root)
+            before_s, before = self._writes.get(pid, (float("-inf"), 0))
+            if written is not None:
+                self._writes[pid] = now, written
+                if 0 < now - before_s < _WRITES_APART_S:
+                    most = max(most, (written - before) / (now - before_s))
+        return most
+
+    def _find_new(self, now: float) -> tuple[FoundRank, ...]:
+        """Ranks that were not there. A census looks at all processes, so it is made only when there are new ones that have settled."""
+        if now - self._listed_s < _LIST_EVERY_S:
+            return ()
+        self._listed_s = now
+        here = set(procfs.pids(self.root))
+        for pid in here - self._seen.keys():
+            self._seen[pid] = now
+        for pid in self._seen.keys() - here:
+            del self._seen[pid]
+            self._looked_at.discard(pid)
+        fresh = {pid for pid, since in self._seen.items() if now - since >= _SETTLED_S} - self._looked_at
+        since_s = now - self._census_s
+        if since_s < (_CENSUS_EVERY_S if fresh else _CENSUS_ANYWAY_S):
+            return ()
+        first = not self._looked_at
+        self._looked_at |= here if first else fresh
+        self._census_s = now
+        told = self.census(self.root)
+        self._looked_at -= {one.pid for one in (*told.starting, *told.alone)}  # they may become ranks
+        born = tuple(rank for rank in told.ranks if rank.pid not in self.ranks)
+        for rank in born:
+            self.ranks[rank.pid] = RankPulse(rank, now, now)
+            self.pulse.watch(rank.pid)
+            job = rank.identity.job
+            if job in self.markers:
+                self.ranks[rank.pid].begin(self.markers[job])
+            elif job not in self._learning:
+                self._learning[job] = _Learning(now)
+            if job in self._learning:
+                self._learning[job].places |= self.pulse.listen(rank.pid)
+        return born
+
+    def _steps(self, events: Events) -> dict[int, Steps]:
+        if not len(events):
+            return {}
+        told = {}
+        for pid in np.unique(events["tgid"]).tolist():
+            rank = self.ranks.get(pid)
+            if rank is None:
+                continue
+            mine = _calls(events[events["tgid"] == pid])
+            learning = self._learning.get(rank.found.identity.job)
+            if learning is not None:
+                learning.calls.setdefault(pid, []).append(mine)
+                rank.last_s = float(mine.end_s[-1])
+            elif rank.marker is not None:
+                steps = rank.take(mine.of(rank.marker.row))
+                if steps is not NO_STEPS:
+                    told[pid] = steps
+        return told
+
+    def _learn(self, now: float) -> None:
+        for job, learning in list(self._learning.items()):
+            if now - learning.since_s < _LEARN_LEAST_S:
+                continue
+            late = now - learning.since_s >= LEARN_S
+            found = [marker for parts in learning.calls.values() if (marker := _choose(parts)) is not None]
+            full = any(sum(map(len, parts)) >= _CALLS_MOST for parts in learning.calls.values())
+            if len(found) < len(self.of_job(job)) and not late and not full:
+                continue
+            del self._learning[job]
+            self._decide(job, found, learning, now)
+        for job, at_s in list(self._again_s.items()):
+            if now >= at_s:
+                del self._again_s[job]
+                self.learn_again(job)
+
+    def learn_again(self, job: str) -> None:
+        """Seek the marker of a job anew: its loop may be another than it was."""
+        self.markers.pop(job, None)
+        learning = self._learning[job] = _Learning(time.monotonic())
+        for rank in self.of_job(job):
+            rank.marker = None
+            learning.places |= self.pulse.listen(rank.found.pid)
+
+    def _decide(self, job: str, found: list[StepMarker], learning: _Learning, now: float) -> None:
+        if not found:
+            self.notes[job] = "its steps are not seen: no library call that repeats with them"
+        elif (marker := _common(found)).hz > _MOST_HZ:
+            rarest = f"{MARKERS[marker.row].name}, comes {marker.hz:.0f} times a second"
+            self.notes[job] = f"its steps are not seen: the rarest call that tells them, {rarest}"
+        else:
+            self.notes.pop(job, None)
+            self.markers[job] = marker
+            self._kept[job] = frozenset(place for place in learning.places if place[0] == marker.row)
+            for rank in self.of_job(job):
+                rank.begin(marker)
+                rank.last_s = now
+        if job not in self.markers:
+            self._kept.pop(job, None)
+            self._again_s[job] = now + _LEARN_AGAIN_S
+        self._keep_needed()
+
+    def _keep_needed(self) -> None:
+        kept = {place for places in self._kept.values() for place in places}
+        self.pulse.keep(kept.union(*(one.places for one in self._learning.values())))
+
+
+def _choose(parts: list[Calls]) -> StepMarker | None:
+    joined = Calls(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("row", "start_s", "end_s")))
+    return choose(joined)
+
+
+def _common(found: list[StepMarker]) -> StepMarker:
+    """What most ranks show; of several the fewest calls."""
+    count = Counter((one.row, one.per_step) for one in found)
+    row, per_step = min(count, key=lambda one: (-count[one], one[1]))
+    return max((one for one in found if (one.row, one.per_step) == (row, per_step)), key=lambda one: one.hz)
+
+
+def _calls(events: Events) -> Calls:
+    end_s = (events["ts_ns"] + events["dur_ns"]) / 1e9
+    order = np.argsort(end_s, kind="stable")
+    return Calls(events["what"][order].astype(np.int64), events["ts_ns"][order] / 1e9, end_s[order])
+
+
+def _stat(pid: int, root: Path) -> procfs.ProcStat | None:
+    try:
+        return procfs.read_stat(pid, root)
+    except (OSError, ValueError):
+        return None
+
+
+def _written(pid: int, root: Path) -> int | None:
+    """`write_bytes` of /proc/PID/io: what it caused to be sent to disks."""
+    try:
+        for line in procfs.read_file(procfs.proc_path(root, pid, "io"), 4096).splitlines():
+            name, _, value = line.partition(b":")
+            if name == b"write_bytes":
+                return int(value)
+    except (OSError, ValueError):
+        pass
+    return None

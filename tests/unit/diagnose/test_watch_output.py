@@ -1,0 +1,110 @@
+"""What the service says and keeps: lines, metrics, its folder."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from rankscope.diagnose.severity import CRITICAL, OK, WARNING
+from rankscope.diagnose.watch import events, place
+from rankscope.diagnose.watch.alarms import Alarm, AlarmKind, Relief
+from rankscope.diagnose.watch.look import Seen, window_s
+from rankscope.diagnose.watch.metrics import JobState, RankState, ServiceState, as_prometheus
+from rankscope.diagnose.watch.place import AlreadyWatching, WatchPlace
+
+ALARM = Alarm(AlarmKind.SLOWER, "job", 10.0, "0.104 → 0.154 s/step")
+VERDICT = {
+    "status": "fault",
+    "suspects": [
+        {
+            "component": "python", "cause": "slow-function", "instance": "", "ranks": [1], "lost_seconds_per_step": 0.0502,
+            "function": {"kind": "python", "name": "tokenize", "file": "/job/train.py", "line": 14},
+        }
+    ],
+    "notes": [],
+}  # fmt: skip
+
+
+def test_a_verdict_is_one_line() -> None:
+    event = events.of_look(Seen(ALARM, VERDICT, "", 11.0), 0.0)
+    assert event.words == "FAULT python/slow-function tokenize (train.py:14) on rank 1: 0.050 s/step lost"
+    assert event.state == WARNING
+
+
+def test_a_hang_is_critical_and_nobody_is_well() -> None:
+    hang = {**VERDICT, "status": "hang"}
+    nobody = {"status": "healthy", "suspects": [], "notes": []}
+    assert events.of_look(Seen(ALARM, hang, "", 11.0), 0.0).state == CRITICAL
+    assert events.of_look(Seen(ALARM, nobody, "", 11.0), 0.0).state == OK
+
+
+def test_a_look_that_failed_says_why() -> None:
+    assert "no rank" in events.of_look(Seen(ALARM, None, "no rank here", None), 0.0).words
+
+
+def test_relief_says_what_was_regained_and_who_it_was() -> None:
+    relief = Relief(AlarmKind.SLOWER, "job", 10.0, 40.0, "0.154 → 0.104 s/step", 0.154, 0.104)
+    event = events.of_relief(relief, 40.0, 10.0, "tokenize")
+    assert event.words.startswith("regained 0.050 s/step: 0.154 → 0.104 s/step, since ")
+    assert event.words.endswith("it was tokenize")
+
+
+def test_an_event_is_valid_json_whatever_a_job_is_called() -> None:
+    content = events.Event("alarm", 0.0, "x\x1b[31m", "job\n\x00").as_json("host")
+    assert "\x1b" not in json.dumps(content, allow_nan=False)
+    assert content["time"] == "1970-01-01T00:00:00.000Z"
+
+
+@pytest.mark.parametrize(("step_s", "seconds"), [(None, 5.0), (0.1, 5.0), (1.0, 20.0), (30.0, 60.0)])
+def test_a_window_holds_twenty_steps_within_reason(step_s: float | None, seconds: float) -> None:
+    assert window_s(step_s) == seconds
+
+
+def test_metrics_have_no_value_where_nobody_knows_and_no_label_that_breaks_out() -> None:
+    rank = RankState(0, up=True, stopped=False, silent_s=0.5, waited_share=float("nan"))
+    job = JobState(
+        'a"b\n', [rank], float("nan"), 0.1, 7, slow=True, hung=False, named=False, alarms={"slower": 2}, windows=1, lost_s=0.0
+    )  # fmt: skip
+    text = as_prometheus([job], ServiceState(1.5, 1 << 20, 0.1, 0))
+    assert "rankscope_job_step_seconds" not in text
+    assert 'rankscope_job_alarms_total{training_job="a\\"b\\\\n",kind="slower"} 2' in text
+    assert all(line.startswith(("#", "rankscope_")) for line in text.splitlines())
+    assert (
+        len(
+            {line for line in text.splitlines() if not line.startswith("#") and "rank=" not in line and 'job="' in line}
+        )
+        <= 12
+    )
+
+
+def test_one_service_holds_the_folder(tmp_path: Path) -> None:
+    one = WatchPlace(tmp_path / "watch")
+    with one.held():
+        assert one.is_held()
+        with pytest.raises(AlreadyWatching), one.held():
+            pass
+    assert not one.is_held()
+
+
+def test_requests_are_heard_once(tmp_path: Path) -> None:
+    one = WatchPlace(tmp_path / "watch")
+    assert one.asked() == ()
+    one.ask("job")
+    one.ask("")
+    assert sorted(one.asked()) == ["", "job"]
+    assert one.asked() == ()
+
+
+def test_the_log_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(place, "LOG_BYTES", 200)
+    one = WatchPlace(tmp_path / "watch")
+    for number in range(50):
+        one.log({"number": number, "text": "x" * 30})
+    files = sorted(path.name for path in one.folder.iterdir())
+    assert files == ["events.jsonl", "events.jsonl.1"]
+    assert all((one.folder / name).stat().st_size <= 200 for name in files)
+    last = (one.folder / "events.jsonl").read_text().splitlines()[-1]
+    assert json.loads(last)["number"] == 49
+    assert (one.folder / "events.jsonl").stat().st_mode & 0o777 == 0o600
