@@ -11,6 +11,7 @@ import numpy as np
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.text import clean
 
+_DAY_S = 86_400.0  # no window is longer
 _PARTS = ("own_s", "wait_s", "io_s", "sched_s", "sync_s")
 
 
@@ -32,11 +33,12 @@ def perfetto(fleet: Fleet) -> bytes:
 def _steps(fleet: Fleet, row: int, common: dict[str, Any]) -> list[dict[str, Any]]:
     steps = fleet.steps
     events: list[dict[str, Any]] = []
-    shown = np.flatnonzero(np.isfinite(steps.seconds[row]) & np.isfinite(steps.start_s))
+    known = (steps.seconds[row] > 0) & (np.abs(steps.start_s) <= _DAY_S)  # whatever a forged window says
+    shown = np.flatnonzero(known & (steps.seconds[row] <= _DAY_S))
     # Steps begin when the reference rank's do; where this rank's overlaps the next by that, slices of one track must not.
     # Whole microseconds: readers match ends by equality, and sums of fractions are not equal.
     starts = np.round(steps.start_s[shown] * 1e6).astype(np.int64).tolist()
-    for column, start, following in zip(shown.tolist(), starts, [*starts[1:], None], strict=True):
+    for column, start, following in zip(shown.tolist(), starts, [*starts, None][1:], strict=False):
         length = round(float(steps.seconds[row, column]) * 1e6)
         length = length if following is None else max(min(length, following - start), 0)
         parts = {name: float(getattr(steps, name)[row, column]) for name in _PARTS}

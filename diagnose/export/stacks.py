@@ -31,8 +31,9 @@ class Sample:
 def samples_of(fleet: Fleet) -> Iterator[Sample]:
     """Rank by rank, the longest first."""
     table, ranks = fleet.patterns, fleet.ranks
-    rows = np.flatnonzero((table.thread.codes == table.thread.code("training")) & (table.beta > 0))
-    order = rows[np.lexsort((-table.beta[rows], table.rank[rows]))]
+    share = table.share
+    rows = np.flatnonzero((table.thread.codes == table.thread.code("training")) & (share > 0))
+    order = rows[np.lexsort((-share[rows], table.rank[rows]))]
     for row in order.tolist():
         who, kind, name = int(table.rank[row]), table.kind.at(row), table.name.at(row)
         frames = tuple(table.stack.of(int(table.stack.codes[row])))
@@ -46,7 +47,7 @@ def samples_of(fleet: Fleet) -> Iterator[Sample]:
             role=clean(ranks.role[who]),
             kind=clean(kind, 20),
             frames=tuple(StackFrame(clean(each.name), clean(each.file, 4096), each.line) for each in frames),
-            seconds=float(table.beta[row]) * fleet.seconds,
+            seconds=float(share[row]) * fleet.seconds,
             count=int(table.count[row]),
         )
 

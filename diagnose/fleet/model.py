@@ -91,6 +91,12 @@ class Patterns:
     def __len__(self) -> int:
         return len(self.rank)
 
+    @property
+    def share(self) -> Floats:
+        """β where it can be a share; 0 where it cannot, as in windows that somebody forged."""
+        known: Floats = np.where((self.beta >= 0) & (self.beta <= 1), self.beta, 0.0)
+        return known
+
 
 @dataclass(frozen=True, slots=True)
 class Pauses:

@@ -42,12 +42,13 @@ class _Tree:
 def flames_of(fleet: Fleet, chosen: Chosen) -> FlameGraph | None:
     """None where no stack was taken of the culprit."""
     table = fleet.patterns
-    training = (table.thread.codes == table.thread.code("training")) & (table.beta > 0)
+    training = (table.thread.codes == table.thread.code("training")) & (table.share > 0)
     mine = np.flatnonzero(training & (table.rank == chosen.culprit))
     if not (table.stack.codes[mine] >= 0).any():
         return None
-    stepped = bool((table.per_step_s[mine] > 0).any())
-    seconds = np.nan_to_num(table.per_step_s) if stepped else table.beta * fleet.seconds
+    per_step_s = np.where((table.per_step_s > 0) & (table.per_step_s <= fleet.seconds), table.per_step_s, 0.0)
+    stepped = bool((per_step_s[mine] > 0).any())
+    seconds = per_step_s if stepped else table.share * fleet.seconds
     tree = _tree_of(table, mine)
     own = _selfs(table, tree, mine, seconds)
     peers = [_selfs(table, tree, rows, seconds) for rows in _rows_of_peers(table, chosen, training)]

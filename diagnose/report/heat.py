@@ -28,18 +28,21 @@ _CALLED = ("io", "sync")  # kinds whose name says little without who called
 def heat_of(fleet: Fleet, verdict: Verdict, chosen: Chosen) -> Heat | None:
     """The heat map; None where no function was seen."""
     table = fleet.patterns
-    rows = np.flatnonzero((table.thread.codes == table.thread.code("training")) & (table.beta > 0))
+    beta = table.share
+    rows = np.flatnonzero((table.thread.codes == table.thread.code("training")) & (beta > 0))
     if not len(rows):
         return None
     function, first = _functions(fleet, rows)
-    kept = _heaviest(table.beta[rows], function, table.rank[rows])
+    kept = _heaviest(beta[rows], function, table.rank[rows])
     place = np.full(int(function.max()) + 1, -1)
     place[kept] = np.arange(len(kept))
     inside = place[function] >= 0
     at = (table.rank[rows][inside], place[function[inside]])
     share, per_step = (np.zeros((len(fleet.ranks), len(kept))) for _ in range(2))
-    np.add.at(share, at, table.beta[rows][inside])
-    np.add.at(per_step, at, table.per_step_s[rows][inside])  # NaN where no step was seen
+    np.add.at(share, at, beta[rows][inside])
+    possible = (table.per_step_s >= 0) & (table.per_step_s <= fleet.seconds)
+    seconds = np.where(possible, table.per_step_s, np.nan)  # NaN where no step was seen
+    np.add.at(per_step, at, seconds[rows][inside])
     waits = table.kind.codes[rows[first[kept]]] == table.kind.code("collective")
     above = np.maximum(per_step - peers_median(per_step, chosen.roles, ~chosen.accused), 0.0)
     above[:, waits] = np.nan

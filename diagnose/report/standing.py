@@ -14,7 +14,7 @@ from rankscope.diagnose.fleet.model import Fleet, Patterns
 from rankscope.diagnose.report.content import Standing
 from rankscope.diagnose.text import clean, rank_list
 from rankscope.observer.window.stacks import StackFrame
-from rankscope.probes.arrays import Ints
+from rankscope.probes.arrays import Floats, Ints
 
 RANKS_MOST = 10_000
 _CHAIN_BEGIN, _CHAIN_END = 2, 6  # frames of a chain that are told: where it starts, and where the ranks are
@@ -40,12 +40,13 @@ def standing_of(fleet: Fleet) -> tuple[Standing, ...]:
     """The tree, where most ranks are first; ranks of which no stack was seen come last."""
     table, top = fleet.patterns, _Node(StackFrame("", "", 0))
     unseen = []
-    rows = np.flatnonzero((table.thread.codes == table.thread.code("training")) & (table.beta > 0))
+    share = table.share
+    rows = np.flatnonzero((table.thread.codes == table.thread.code("training")) & (share > 0))
     order = rows[np.argsort(table.rank[rows], kind="stable")]
     edges = np.searchsorted(table.rank[order], np.arange(len(fleet.ranks) + 1))
     for row in range(min(len(fleet.ranks), RANKS_MOST)):
         number = int(fleet.ranks.number[row])
-        place = _longest(table, order[edges[row] : edges[row + 1]], bool(fleet.ranks.in_collective_s[row] > 0))
+        place = _longest(table, share, order[edges[row] : edges[row + 1]], bool(fleet.ranks.in_collective_s[row] > 0))
         if place < 0:
             unseen.append((number, fleet.ranks.state[row]))
             continue
@@ -64,16 +65,16 @@ def standing_of(fleet: Fleet) -> tuple[Standing, ...]:
     return tuple(lines)
 
 
-def _longest(table: Patterns, rows: Ints, in_collective: bool) -> int:
+def _longest(table: Patterns, share: Floats, rows: Ints, in_collective: bool) -> int:
     """The pattern in whose stack a rank spent most of the window; -1 for none."""
     waiting = rows[table.kind.codes[rows] == table.kind.code("collective")]
     rows = waiting if in_collective and len(waiting) else rows
     if not len(rows):
         return -1
     stacks, which = np.unique(table.stack.codes[rows], return_inverse=True)
-    share = np.bincount(which.reshape(-1), table.beta[rows])
-    here = rows[table.stack.codes[rows] == stacks[int(np.argmax(share))]]
-    return int(here[int(np.argmax(table.beta[here]))])
+    of_stack = np.bincount(which.reshape(-1), share[rows])
+    here = rows[table.stack.codes[rows] == stacks[int(np.argmax(of_stack))]]
+    return int(here[int(np.argmax(share[here]))])
 
 
 def _waits_for(table: Patterns, row: int) -> str:

@@ -35,6 +35,7 @@ def _track(fleet: Fleet, chosen: Chosen, row: int, columns: Ints) -> Track:
     work = np.maximum(steps.own_s[row] - io_s - sched_s - sync_s, 0.0)
     rest = np.maximum(steps.seconds[row] - steps.own_s[row] - steps.wait_s[row], 0.0)
     parts = np.stack([work, io_s, sched_s, sync_s, steps.wait_s[row], rest])
+    parts = np.clip(np.nan_to_num(parts, posinf=0.0), 0.0, fleet.seconds)  # whatever a forged window says
     parts[:, ~np.isfinite(steps.seconds[row])] = np.nan
     bars = parts[:, columns]
     return Track(clean(chosen.named(fleet, row)), bars, np.asarray(bars.sum(axis=0)))

@@ -17,8 +17,12 @@ import builders
 import numpy as np
 import pytest
 from builders import Job, build
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from test_bad_windows import NUMBER, spoilt
 
 from rankscope.diagnose.cli.main import run
+from rankscope.diagnose.export.formats import FORMATS
 from rankscope.diagnose.fleet.gather import gather
 from rankscope.diagnose.report.build import report_of
 from rankscope.diagnose.report.content import Report
@@ -193,7 +197,7 @@ def test_a_hang_is_one_tree_of_all_ranks() -> None:
 def test_stacks_deeper_than_python_calls_itself_are_one_short_chain() -> None:
     frames = tuple(builders.StackFrame(f"call_{depth}", "/srv/job/deep.py", depth) for depth in range(3000))
     deep = builders.Work("python", "bottom", 0, 56, frames=frames)
-    windows = build(Job(ranks=2, extra={0: [(deep, 5.0)], 1: [(deep, 5.0)]}))
+    windows = build(Job(ranks=2, extra={0: [(deep, 0.2)], 1: [(deep, 0.2)]}))
     lines = standing_of(gather(windows))
     assert lines[-1].name == "bottom" and len(lines) < 20
     assert "… 2996 frames …" in [line.name for line in lines]
@@ -351,3 +355,22 @@ def test_several_jobs_are_named_on_the_page_of_the_worst(tmp_path: Path) -> None
     place = tmp_path / "page.html"
     assert run(["report", str(tmp_path / "both"), "--html", str(place)]) == 1
     assert "HEALTHY  8 ranks" in place.read_text() and "Rank 3 on node-0" in place.read_text()
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(data=st.data())
+def test_any_numbers_in_a_window_end_in_a_page_and_in_every_export(data: st.DataObject) -> None:
+    job = data.draw(
+        st.sampled_from([builders.slow_python(0, 0.1, ranks=3, steps=13), builders.stopped(1, ranks=2, steps=13)])
+    )
+    window = spoilt(data, job)
+    (counters,) = [builders.build(builders.throttled(0, 0.1, ranks=3, steps=2))[0].counters.to_pylist()]
+    for row in counters:
+        row["value"], row["limit"] = data.draw(NUMBER), data.draw(NUMBER)
+    window = builders.columns(window, "counters", counters)
+    page = Parsed(render(of([window])))
+    assert page.data.keys() == {"heat", "flame", "steps"}
+    assert "nan" not in " ".join(value or "" for tag, attributes in page.elements if tag in ("path", "rect", "line", "svg")
+                                 for value in attributes.values()).lower()  # fmt: skip
+    for write in FORMATS.values():
+        assert write(gather([window]))
