@@ -28,7 +28,7 @@ from rankscope.observer.window.folder import Window, read_files
 from rankscope.probes.bpf import tables
 from rankscope.probes.bpf.compiled import MapShape
 from rankscope.probes.bpf.tables import Table
-from rankscope.probes.errors import BadData, MissingFeature, RankscopeError
+from rankscope.probes.errors import EXIT_MISSING, BadData, MissingFeature, RankscopeError
 from rankscope.probes.text import printable
 
 _END_S = 2.0
@@ -47,8 +47,8 @@ class OutOfMemory(MissingFeature):
 class ObserverEnded(RankscopeError):
     """The observing process ended by itself."""
 
-    help = "Run again with -v, and report it."
-    exit_code = 70
+    help = "Run again; where memory is short the kernel ends what observes first."
+    exit_code = EXIT_MISSING
 
 
 def apart(work: Work, progress: Progress, root: Path = Path("/"), *, verbose: bool = False) -> list[Window]:

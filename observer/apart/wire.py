@@ -6,7 +6,9 @@ No pickles: what the confined process says is data to the other one, whatever to
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
+import os
 import socket
 import threading
 from array import array
@@ -48,7 +50,7 @@ def send(channel: socket.socket, content: dict[str, Any], descriptors: Sequence[
 
 
 def receive(channel: socket.socket) -> tuple[dict[str, Any], tuple[int, ...]]:
-    """The next message; its descriptors are the caller's. Ended, also where what came is no message."""
+    """The next message; its descriptors are the caller's. Ended (also by what is no message), OSError without room for descriptors."""
     room = socket.CMSG_SPACE(_MOST_DESCRIPTORS * array("i").itemsize)
     try:
         data, told, flags, _ = channel.recvmsg(_MOST_BYTES, room, socket.MSG_CMSG_CLOEXEC)
@@ -58,8 +60,11 @@ def receive(channel: socket.socket) -> tuple[dict[str, Any], tuple[int, ...]]:
     for level, kind, part in told:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
             received.frombytes(part[: len(part) // received.itemsize * received.itemsize])
+    if flags & socket.MSG_CTRUNC:
+        close_all(received)
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
     try:
-        content = json.loads(data) if data and not flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC) else None
+        content = json.loads(data) if data and not flags & socket.MSG_TRUNC else None
     except (ValueError, RecursionError):
         content = None
     if not isinstance(content, dict):
@@ -77,7 +82,7 @@ def close_all(descriptors: Sequence[int]) -> None:
 def describe(error: BaseException) -> dict[str, Any]:
     """An error, to be raised again by the other process."""
     return {
-        "error": type(error).__name__,
+        "error": "MemoryError" if isinstance(error, MemoryError) else type(error).__name__,  # Arrow has one of its own
         "number": error.errno if isinstance(error, OSError) and not isinstance(error, RankscopeError) else None,
         "text": (error.strerror if isinstance(error, OSError) else None) or str(error),
     }

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import resource
 import signal
 import socket
 import subprocess
@@ -285,6 +286,27 @@ def test_what_is_no_message_ends_the_conversation(data: bytes) -> None:
             theirs.close()
         with pytest.raises(wire.Ended):
             wire.receive(ours)
+
+
+def test_descriptors_for_which_there_is_no_room_are_said_and_none_is_kept() -> None:
+    ours, theirs = wire.pair()
+    with ours, theirs:
+        held = [os.dup(0) for _ in range(8)]
+        wire.send(theirs, {}, held)
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(held) + 3, hard))
+        try:
+            before = set(Path("/proc/self/fd").iterdir())
+            with pytest.raises(OSError, match="Too many open files"):
+                wire.receive(ours)
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        assert set(Path("/proc/self/fd").iterdir()) == before
+        wire.close_all(held)
+
+
+def test_arrows_want_of_memory_is_one() -> None:
+    assert type(wire.raised(wire.describe(pa.ArrowMemoryError("x")))) is MemoryError
 
 
 def test_an_error_of_another_name_is_not_made_into_one_of_ours() -> None:
