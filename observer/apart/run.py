@@ -32,6 +32,7 @@ from rankscope.probes.errors import EXIT_MISSING, BadData, MissingFeature, Ranks
 from rankscope.probes.text import printable
 
 _END_S = 2.0
+_QUIET_S = 120  # it says something every 5 s while it observes; the rows of the largest windows take half a minute
 _EXITS_S = 0.05  # from its last word to its end
 _ARRAY = 2  # enum bpf_map_type
 _TRIAL = MapShape("rs_trial", _ARRAY, 4, 4, 1, 0, "int", "int")
@@ -109,8 +110,17 @@ def _fork(theirs: socket.socket, trial: Table | None, work: Work, verbose: bool)
 
 def _serve(channel: socket.socket, broker: Broker, progress: Progress) -> list[Window]:
     windows: list[Window] = []
+    channel.settimeout(1.0)
+    quiet_s = 0  # counted, not timed: who was stopped himself has not waited
     while True:
-        asked, handed = wire.receive(channel)
+        try:
+            asked, handed = wire.receive(channel)
+        except TimeoutError:
+            quiet_s += 1
+            if quiet_s < _QUIET_S:
+                continue
+            raise ObserverEnded(f"nothing was heard of the observing process for {_QUIET_S} s; it was ended") from None
+        quiet_s = 0
         try:
             what = asked.get("what")
             if what == "done":

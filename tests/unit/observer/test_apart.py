@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from rankscope.observer.apart import confined, memory_cap, wire
+from rankscope.observer.apart import confined, memory_cap, run, wire
 from rankscope.observer.apart.broker import Broker
 from rankscope.observer.apart.run import ObserverEnded, OutOfMemory, apart
 from rankscope.observer.live import limits
@@ -176,6 +176,19 @@ def test_one_that_is_killed_ends_in_one_line() -> None:
         apart(die, lambda _: None)
 
 
+def test_one_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run, "_QUIET_S", 2)
+    began = time.monotonic()
+
+    def hang(say: Say) -> list[Window]:
+        time.sleep(60)
+        return []
+
+    with pytest.raises(ObserverEnded, match="nothing was heard"):
+        apart(hang, lambda _: None)
+    assert time.monotonic() - began < 10
+
+
 def _groups() -> list[Path]:
     version, folders = memory_cap.cgroup.memory_folders(os.getpid())
     place = Path(folders[0] if version == 1 or len(folders) == 1 else folders[1])
@@ -259,8 +272,6 @@ def test_what_the_confined_process_may_not_ask_for_is_refused(asked: dict[str, A
 
 
 def test_a_window_that_can_still_be_changed_is_refused() -> None:
-    from rankscope.observer.apart import run
-
     unsealable = os.memfd_create("window.json", os.MFD_CLOEXEC)
     try:
         with pytest.raises(BadData, match="still holds"):

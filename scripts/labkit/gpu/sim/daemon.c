@@ -13,6 +13,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define TICK_NS 1000000ll
@@ -217,6 +218,7 @@ int main(int argc, char **argv)
     char name[4096];
     snprintf(name, sizeof name, "%s.lives", argv[1]);
     int lives = open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
+    fchmod(lives, 0666); /* as the devices of a real machine: anybody may ask */
     signal(SIGTERM, stop);
     signal(SIGINT, SIG_IGN);
     prctl(PR_SET_PDEATHSIG, SIGTERM); /* the machine goes with who started it */

@@ -140,7 +140,10 @@ static void open_of_environment(void)
     if (!path || !(of_environment = gs_open(path)))
         return;
     char name[4096];
-    if (snprintf(name, sizeof name, "%s.lives", path) < (int)sizeof name)
+    if (snprintf(name, sizeof name, "%s.lives", path) >= (int)sizeof name)
+        return;
+    lives = open(name, O_RDWR | O_CLOEXEC); /* as a rule the daemon has made it, and who only looks may create nothing */
+    if (lives < 0)
         lives = open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0666);
 }
 
