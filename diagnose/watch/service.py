@@ -22,7 +22,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rankscope.diagnose.watch import events, look
+from rankscope.diagnose.watch import events, look, watchdog
 from rankscope.diagnose.watch.alarms import Alarm, AlarmKind, JobWatch, Relief, ranks_text
 from rankscope.diagnose.watch.events import Event
 from rankscope.diagnose.watch.limits import Allowance, OwnCost, give_back
@@ -108,6 +108,7 @@ class Service:
             while True:
                 began = time.monotonic()
                 self.beat()
+                watchdog.alive()
                 told = signal.sigtimedwait(HEARD, max(BEAT_S - (time.monotonic() - began), 0.01))
                 if told is not None and told.si_signo in ENDING:
                     return

@@ -7,6 +7,7 @@ tells whose it is. Nothing lies on a disk, and nothing stays however an observer
 from __future__ import annotations
 
 import contextlib
+import os
 import socket
 import struct
 import time
@@ -56,6 +57,19 @@ def present() -> Iterator[tuple[Observer, ...]]:
         yield tuple(found)
 
 
+def _ourselves() -> set[int]:
+    """This process and those that it comes from: a service that looks closer is not another one."""
+    found: set[int] = set()
+    pid = os.getpid()
+    while pid > 1 and pid not in found:
+        found.add(pid)
+        try:
+            pid = procfs.read_stat(pid).ppid
+        except (OSError, ValueError):
+            break
+    return found
+
+
 def _holder(name: str) -> Observer | None:
     """Who holds a name; None where that is nobody, or not root."""
     try:
@@ -63,7 +77,7 @@ def _holder(name: str) -> Observer | None:
             asking.setblocking(False)
             asking.connect(name)
             pid, uid, _ = _PEER.unpack(asking.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _PEER.size))
-        if uid != 0:
+        if uid != 0 or pid in _ourselves():
             return None
         words = procfs.read_file(f"/proc/{pid}/cmdline", 4096).decode("utf-8", "replace").split("\0")
         begun = procfs.start_ticks(pid) / procfs.TICKS_PER_S

@@ -29,7 +29,7 @@ from rankscope.probes.abilities import (
 from rankscope.probes.bpf.compiled import BpfUnavailable
 
 WINDOW_S = 0.7
-UNIT = Path(__file__).parents[2] / "scripts/deploy/systemd/rankscope-diagnose.service"
+UNIT = Path(__file__).parents[2] / "scripts/deploy/systemd/rankscope-watch.service"
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from rankscope.diagnose.watch.events import Event
 from rankscope.diagnose.watch.hooks import Hooks
 from rankscope.diagnose.watch.place import WatchPlace
 from rankscope.diagnose.watch.service import HEARD, Service, WatchOptions
+from rankscope.observer.apart.presence import present
 from rankscope.observer.watch import pulse
 from rankscope.observer.watch.tier0 import Tier0
 from rankscope.probes.errors import EXIT_HEALTHY, NotPermitted, RankscopeError
@@ -40,7 +41,9 @@ def run(
         raise NotPermitted("watching other users' processes needs root")
     signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)
     place = WatchPlace(state)
-    with place.held():
+    with place.held(), present() as others:
+        for one in others:
+            _complain(f"another observer is at work on this host, and costs the jobs as well: {one.text()}")
         speaker = _Speaker(place, Hooks(hook), as_json)
         with _kernel_log() as logged:
             Service(

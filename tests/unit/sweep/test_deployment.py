@@ -37,7 +37,7 @@ def test_systemd_accepts_service_and_timer(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd is not installed")
-@pytest.mark.parametrize(("service", "most"), [("rankscope-sweep", 3.0), ("rankscope-diagnose", 3.7)])
+@pytest.mark.parametrize(("service", "most"), [("rankscope-sweep", 3.0), ("rankscope-watch", 3.7)])
 def test_the_readme_prints_how_exposed_the_service_is(service: str, most: float) -> None:
     unit = str(DEPLOY / f"systemd/{service}.service")
     said = subprocess.run(

@@ -1,0 +1,91 @@
+"""A service tells who watches over it that it lives, with every beat; and it is not a stranger to its own looks."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from rankscope.diagnose.watch import watchdog
+from rankscope.diagnose.watch.service import HEARD, Service, WatchOptions
+from rankscope.observer.apart.presence import present
+
+
+@pytest.mark.parametrize("abstract", [False, True])
+def test_each_beat_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, abstract: bool) -> None:
+    place = f"@rankscope-test-{os.getpid()}" if abstract else str(tmp_path / "notify")
+    beats: list[int] = []
+    monkeypatch.setattr(Service, "beat", lambda self: beats.append(1))
+    service = Service(
+        cast(Any, SimpleNamespace(close=lambda: None)), cast(Any, None), WatchOptions(tmp_path), lambda _: None, print, cast(Any, None)
+    )  # fmt: skip
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listening:
+        listening.bind("\0" + place[1:] if abstract else place)
+        listening.setblocking(False)
+        monkeypatch.setenv("NOTIFY_SOCKET", place)
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)
+        try:
+            signal.pthread_kill(threading.get_ident(), signal.SIGTERM)  # waits until the first beat is over
+            service.run()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        assert beats == [1] and listening.recv(64) == b"WATCHDOG=1"
+        with pytest.raises(BlockingIOError):
+            listening.recv(64)
+
+
+def test_where_nobody_listens_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
+    watchdog.alive()
+    monkeypatch.setenv("NOTIFY_SOCKET", "/nonexistent/socket")
+    watchdog.alive()
+
+
+HOLD = """
+import sys
+import threading
+from rankscope.observer.apart.presence import present
+with present():
+    print("here", flush=True)
+    sys.stdin.readline()
+"""
+ASK = """
+from rankscope.observer.apart.presence import present
+with present() as others:
+    print([one.pid for one in others])
+"""
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="observers are root's")
+def test_a_second_observer_hears_of_the_first_until_it_ends_and_of_no_ancestor() -> None:
+    first = subprocess.Popen([sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert first.stdout is not None and first.stdout.readline() == "here\n"
+    with present() as others:
+        mine = [one for one in others if one.pid == first.pid]
+        assert len(mine) == 1 and f"pid {first.pid} (python" in mine[0].text() and "UTC" in mine[0].text()
+        asked = subprocess.run([sys.executable, "-c", ASK], capture_output=True, text=True, check=True)
+        assert str(first.pid) in asked.stdout and str(os.getpid()) not in asked.stdout
+    first.kill()
+    first.communicate()
+    with present() as others:
+        assert first.pid not in [one.pid for one in others]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="another user is needed")
+def test_a_name_that_another_user_holds_is_no_observer() -> None:
+    stranger = subprocess.Popen(
+        [sys.executable, "-c", HOLD], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, user=65534
+    )
+    assert stranger.stdout is not None and stranger.stdout.readline() == "here\n"
+    with present() as others:
+        assert stranger.pid not in [one.pid for one in others]
+    stranger.kill()
+    stranger.communicate()
