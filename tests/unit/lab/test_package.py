@@ -47,7 +47,7 @@ def test_a_wheel_is_made_without_a_network_and_holds_what_is_no_python_too(tmp_p
 
 
 def test_the_units_and_the_package_agree_where_the_command_lies() -> None:
-    unit = (REPOSITORY / "scripts/deploy/systemd/rankscope-sweep.service").read_text()
     script = SCRIPT.read_text()
-    assert "ExecStart=/opt/rankscope/.venv/bin/rankscope " in unit
+    for unit in (REPOSITORY / "scripts/deploy/systemd").glob("*.service"):
+        assert "ExecStart=/opt/rankscope/.venv/bin/rankscope " in unit.read_text()
     assert "home=opt/rankscope" in script and '"/$home/.venv/bin/rankscope" "$root/usr/bin/rankscope"' in script
