@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib.metadata
 import io
 import sys
@@ -14,10 +15,16 @@ import typer
 from rankscope.diagnose.cli.completion import prepare as prepare_completion
 from rankscope.diagnose.cli.service import arguments as service
 from rankscope.diagnose.cli.sweep_arguments import sweep as sweep_command
-from rankscope.probes.errors import EXIT_BAD_DATA, EXIT_MISSING, EXIT_NOT_PERMITTED, EXIT_USAGE, RankscopeError
+from rankscope.probes.errors import EXIT_MISSING, EXIT_NOT_PERMITTED, EXIT_USAGE, RankscopeError
 
 EXIT_INTERRUPTED = 130
 EXIT_INTERNAL = 70
+_REMEDIES = {  # where the host lacks something that nobody below had words for
+    errno.EMFILE: "Raise the limit on open files (ulimit -n).",
+    errno.ENFILE: "Raise fs.file-max, or find who holds so many files (lsof).",
+    errno.ENOMEM: "Raise the limit on memory (ulimit -v, MemoryMax), or take a shorter --window.",
+    errno.ENOSPC: "Free space.",
+}
 
 app = typer.Typer(
     name="rankscope",
@@ -259,9 +266,9 @@ def run(arguments: list[str]) -> int:
     except PermissionError as error:
         return _say(error, "Run as root.", EXIT_NOT_PERMITTED)
     except OSError as error:
-        return _say(error, "", EXIT_MISSING)
+        return _say(error, _REMEDIES.get(error.errno or 0, ""), EXIT_MISSING)
     except MemoryError:
-        return _say("not enough memory", "", EXIT_BAD_DATA)
+        return _say("not enough memory", _REMEDIES[errno.ENOMEM], EXIT_MISSING)
     except Exception as error:
         if (said := _usage_error(error)) is not None:
             return said

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import builders
 import pytest
 from builders import Job, build
 
+from rankscope.diagnose.cli import doctor
 from rankscope.diagnose.cli.main import run
 from rankscope.observer import recorder
 from rankscope.observer.census.found import RankCensus
@@ -105,3 +107,20 @@ def test_record_says_where_each_window_lies_though_one_name_begins_like_the_othe
     said = json.loads(capsys.readouterr().out)
     assert [one["jobs"] for one in said] == [[job] for job in jobs]
     assert [read_window(Path(one["folder"])).manifest.jobs for one in said] == [(job,) for job in jobs]
+
+
+@pytest.mark.parametrize(
+    ("error", "remedy"),
+    [
+        (OSError(errno.EMFILE, "Too many open files"), "ulimit -n"),
+        (OSError(errno.ENOSPC, "No space left on device"), "Free space"),
+        (MemoryError(), "ulimit -v"),
+    ],
+)
+def test_what_the_host_lacks_is_missing_and_not_bad_data(
+    error: Exception, remedy: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(doctor, "run", MagicMock(side_effect=error))
+    assert run(["doctor"]) == 69
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("rankscope: ") and remedy in line

@@ -1,0 +1,125 @@
+"""One run of the real command under a fault, and what came of it."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from labkit.machine.shell import rankscope
+
+LATE_S = 15.0  # beyond the window
+_GIVEN_UP_S = 60.0  # beyond the window: longer than any deadline of ours, so that it is seen how late it was
+VERDICTS = (0, 1, 2, 3)
+ONE_LINE = (3, 64, 65, 69, 77)
+_MOST_LINES = 3  # of complaint
+
+
+@dataclass(slots=True)
+class Plan:
+    """How a command is to be run. `place`: the folder for what it writes. `prepare` runs in the child, before the command."""
+
+    place: Path
+    environment: dict[str, str] = field(default_factory=dict)
+    prepare: Callable[[], None] | None = None
+    kill_after_s: float | None = None
+    meanwhile: Callable[[], None] | None = None  # again and again while it runs
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """`code` as subprocess says it. `processes`: names of what it left running."""
+
+    code: int
+    seconds: float
+    said: str
+    complained: str
+    killed: bool
+    processes: tuple[str, ...]
+
+    def problems(self, window_s: float) -> list[str]:
+        """What must not be, whatever the fault."""
+        found = []
+        if self.seconds > window_s + LATE_S:
+            found.append(f"took {self.seconds:.1f} s")
+        if self.processes:
+            found.append(f"left running: {', '.join(self.processes)}")
+        if self.killed:
+            return found
+        if self.code not in (*VERDICTS, *ONE_LINE):
+            found.append(f"exit {self.code}")
+        if "Traceback" in self.complained:
+            found.append("a traceback")
+        lines = [line for line in self.complained.splitlines() if line.startswith("rankscope: ")]
+        if self.code in ONE_LINE and self.code not in VERDICTS and not 1 <= len(lines) <= _MOST_LINES:
+            found.append(f"{len(lines)} lines of complaint")
+        if self.code in VERDICTS and not self.said.strip() and not lines:
+            found.append("nothing said")
+        return found
+
+    @property
+    def outcome(self) -> str:
+        return "killed" if self.killed else "verdict" if self.code in VERDICTS else "one line"
+
+
+def run(arguments: Sequence[str], plan: Plan, window_s: float) -> Ended:
+    """The command to its end; killed with all its processes where it does not come."""
+    environment = {**os.environ, **plan.environment}
+    began = time.monotonic()
+    child = subprocess.Popen(
+        [rankscope(), *arguments], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        env=environment, preexec_fn=plan.prepare, start_new_session=True, cwd="/",  # noqa: PLW1509 - no threads of ours run yet
+    )  # fmt: skip
+    texts: dict[str, bytes] = {}
+    readers = [
+        threading.Thread(target=lambda name=name, pipe=pipe: texts.__setitem__(name, pipe.read()), daemon=True)
+        for name, pipe in (("said", child.stdout), ("complained", child.stderr))
+    ]
+    for reader in readers:
+        reader.start()
+    killed = False
+    while child.poll() is None:
+        spent = time.monotonic() - began
+        if plan.kill_after_s is not None and spent >= plan.kill_after_s and not killed:
+            child.kill()
+            killed = True
+        if spent > window_s + _GIVEN_UP_S:
+            child.kill()
+        if plan.meanwhile is not None:
+            plan.meanwhile()
+        time.sleep(0.005)
+    seconds = time.monotonic() - began
+    left = _left(child.pid)
+    for reader in readers:
+        reader.join(2.0)
+    said, complained = (texts.get(name, b"").decode("utf-8", "replace") for name in ("said", "complained"))
+    return Ended(child.returncode, seconds, said, complained, killed, left)
+
+
+def _left(session: int, patience_s: float = 5.0) -> tuple[str, ...]:
+    """Processes of that session that do not end by themselves; they are killed then."""
+    end = time.monotonic() + patience_s
+    while (found := _of_session(session)) and time.monotonic() < end:
+        time.sleep(0.05)
+    for pid in found:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    return tuple(found.values())
+
+
+def _of_session(session: int) -> dict[int, str]:
+    found = {}
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with contextlib.suppress(OSError):
+                name, _, rest = (folder / "stat").read_text(errors="replace").rpartition(")")
+                state, _, _, its_session, *_ = rest.split()
+                if int(its_session) == session and state != "Z":
+                    found[int(folder.name)] = name.partition("(")[2]
+    return found

@@ -1,0 +1,83 @@
+"""A small real job: Python processes that work, wait for each other in a library's all-reduce, and write down their own step times."""
+
+from __future__ import annotations
+
+import os
+import socket
+import struct
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from labkit.machine.shell import LabError, run
+
+PROGRAMS = Path(__file__).with_name("programs")
+LIBRARY = "libtorch_cpu.so"
+_START_S = 30.0
+
+
+def build(source: str, into: Path) -> Path:
+    """A library of ours."""
+    run("cc", "-O1", "-shared", "-fPIC", "-o", into, PROGRAMS / source, "-ldl")
+    return into
+
+
+@dataclass(slots=True)
+class Job:
+    """A running job. `folder` has the library that is mapped, and one file of step times per rank."""
+
+    folder: Path
+    library: Path
+    ranks: list[subprocess.Popen[bytes]] = field(default_factory=list)
+
+    def alive(self) -> bool:
+        return all(rank.poll() is None for rank in self.ranks)
+
+    def steps(self, rank: int) -> list[float]:
+        """When each step ended, by CLOCK_MONOTONIC."""
+        try:
+            data = (self.folder / f"times-{rank}").read_bytes()
+        except FileNotFoundError:
+            return []
+        return [time_s for (time_s,) in struct.iter_unpack("<d", data[: len(data) // 8 * 8])]
+
+    def tell(self, storm: str) -> None:
+        """Begin a storm below rank 0, or end it ('')."""
+        channel = self.ranks[0].stdin
+        assert channel is not None
+        channel.write(f"{storm}\n".encode())
+        channel.flush()
+
+
+@contextmanager
+def running(folder: Path, ranks: int, library: Path | None = None) -> Iterator[Job]:
+    """A job that steps. LabError where it does not come to that."""
+    folder.mkdir(parents=True, exist_ok=True)
+    job = Job(folder, library or build("library.c", folder / LIBRARY))
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    try:
+        for rank in range(ranks):
+            job.ranks.append(start_rank(job, rank, ranks, port))
+        deadline = time.monotonic() + _START_S
+        while not all(len(job.steps(rank)) > 5 for rank in range(ranks)):
+            if not job.alive() or time.monotonic() > deadline:
+                raise LabError("the job does not step")
+            time.sleep(0.05)
+        yield job
+    finally:
+        for process in job.ranks:
+            process.kill()
+            process.wait()
+
+
+def start_rank(job: Job, rank: int, world: int, port: int) -> subprocess.Popen[bytes]:
+    said = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world, "MASTER_PORT": port}
+    environment = os.environ | {name: str(value) for name, value in said.items()} | {"MASTER_ADDR": "127.0.0.1"}
+    command = [sys.executable, str(PROGRAMS / "rank.py"), str(job.library), str(job.folder / f"times-{rank}")]
+    return subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, cwd=job.folder)

@@ -1,0 +1,5 @@
+"""All faults."""
+
+from chaoskit import disks, limits
+
+KINDS = (*limits.KINDS, *disks.KINDS)

@@ -1,0 +1,1 @@
+"""Programs that are observed, or preloaded; nothing here is imported."""

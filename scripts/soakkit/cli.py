@@ -1,0 +1,184 @@
+"""The command line of scripts/soak: two jobs, one of which starts again and again, and windows without an end."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+
+from chaoskit.job import running
+from labkit.machine.shell import EXIT_NOT_GOOD_ENOUGH, EXIT_NOT_PERMITTED, EXIT_USAGE, LabError, rankscope
+from soakkit.figures import Interval, problems, table
+
+_RESTART_S = 45.0
+_ROUND = (False, False, True, False)  # of four windows, the third by a command of its own; then a pause as long as one
+_EPILOG = """Beside a job of eight ranks, with short-lived processes below one of them, and a second job that is started again every
+45 s, windows are observed back to back: in one process that lives as long as the soak, every fourth by a command of its own. After
+four of them comes a pause as long as one, in which the job's steps are those without an observer. It ends with a table, also where
+it is interrupted (Ctrl-C).
+
+exit codes: 0 flat, 1 not (memory or descriptors grew by more than 1 % after ten minutes, or a window failed), 64 wrong usage,
+69 something is missing, 77 not root"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    args = _arguments(argv)
+    if os.geteuid() != 0:
+        print("soak: observing needs root", file=sys.stderr)
+        return EXIT_NOT_PERMITTED
+    seen: list[Interval] = []
+    try:
+        with tempfile.TemporaryDirectory(prefix="rankscope-soak-") as folder:
+            times = _soak(args, Path(folder), seen)
+    except LabError as error:
+        print(f"soak: {error}", file=sys.stderr)
+        return error.exit_code
+    if args.json:
+        args.json.write_text(json.dumps([asdict(one) for one in seen], indent=1))
+    wrong = problems(seen)
+    print("\n".join([*table(seen, times, args.lines), *wrong]))
+    return EXIT_NOT_GOOD_ENOUGH if wrong else 0
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> None:  # type: ignore[override]
+        self.print_usage(sys.stderr)
+        self.exit(EXIT_USAGE, f"soak: {message}\n")
+
+
+def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
+    parser = _Parser(prog="scripts/soak", epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minutes", type=float, default=120.0, help="default 120")
+    parser.add_argument("--window", type=float, default=10.0, help="seconds (default 10)")
+    parser.add_argument("--ranks", type=int, default=8, help="of the job that is measured (default 8)")
+    parser.add_argument(
+        "--forks", type=int, default=20, help="short-lived processes a second below a rank (default 20)"
+    )
+    parser.add_argument(
+        "--lines",
+        type=float,
+        default=600.0,
+        metavar="SECONDS",
+        help="a line of the table for each so many (default 600)",
+    )
+    parser.add_argument("--json", type=Path, help="write every window's figures there")
+    return parser.parse_args(argv)
+
+
+def _soak(args: argparse.Namespace, folder: Path, seen: list[Interval]) -> list[float]:
+    """Fills `seen`, until the time is up or somebody interrupts. The ends of the steps of rank 0."""
+    with (
+        running(folder / "job", args.ranks) as job,
+        _churning(folder / "other", job.library),
+        _observer(args.window) as observer,
+    ):
+        job.tell(f"forks {args.forks}")
+        end = time.monotonic() + args.minutes * 60
+        with contextlib.suppress(KeyboardInterrupt):
+            while time.monotonic() < end:
+                for once in _ROUND:
+                    seen.append(_by_command(args.window) if once else _by_observer(observer))
+                    if seen[-1].failed or not job.alive():
+                        print(
+                            f"window {len(seen)}: {seen[-1].failed or 'a rank of the job ended'}",
+                            file=sys.stderr,
+                            flush=True,
+                        )
+                seen.append(_pause(args.window))
+        return job.steps(0)
+
+
+def _pause(seconds: float) -> Interval:
+    began = time.monotonic()
+    time.sleep(seconds)
+    return Interval(began, time.monotonic(), observed=False)
+
+
+@contextmanager
+def _churning(folder: Path, library: Path) -> Iterator[None]:
+    """A job of two ranks that ends and is started again."""
+    ended = threading.Event()
+
+    def churn() -> None:
+        while not ended.is_set():
+            with contextlib.suppress(LabError), running(folder, 2, library):
+                ended.wait(_RESTART_S)
+
+    thread = threading.Thread(target=churn)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()
+
+
+@contextmanager
+def _observer(window_s: float) -> Iterator[subprocess.Popen[str]]:
+    command = [str(Path(rankscope()).with_name("python")), str(Path(__file__).with_name("observer.py")), str(window_s)]
+    # In a session of its own: an interrupt is for us, and the window that runs is waited for.
+    observer = subprocess.Popen(
+        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    try:
+        yield observer
+    finally:
+        observer.terminate()
+        observer.wait()
+
+
+def _by_observer(observer: subprocess.Popen[str]) -> Interval:
+    assert observer.stdin is not None and observer.stdout is not None
+    try:
+        observer.stdin.write("\n")
+        observer.stdin.flush()
+        line = observer.stdout.readline()
+    except BrokenPipeError:
+        line = ""
+    if not line:
+        raise LabError(f"the observer ended with {observer.wait()}")
+    said = json.loads(line)
+    return Interval(
+        said["began_s"], said["ended_s"], True, False, said["rss_bytes"], said["descriptors"], said["ranks"], said["lost"], said["failed"]
+    )  # fmt: skip
+
+
+def _by_command(window_s: float) -> Interval:
+    """The command as cron runs it: what it took at its peak."""
+    began = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="rankscope-soak-") as out, tempfile.TemporaryFile() as said:
+        child = subprocess.Popen(
+            [rankscope(), "record", "--window", str(window_s), "--out", out],
+            stdout=subprocess.DEVNULL,
+            stderr=said,
+            start_new_session=True,
+        )
+        most = 0
+        try:
+            while True:
+                pid, status, usage = os.wait4(child.pid, os.WNOHANG)
+                if pid:
+                    break
+                with contextlib.suppress(OSError):
+                    most = max(most, len(list(Path(f"/proc/{child.pid}/fd").iterdir())))
+                time.sleep(0.1)
+        except KeyboardInterrupt:
+            os.killpg(child.pid, signal.SIGKILL)
+            child.wait()
+            raise
+        child.returncode = os.waitstatus_to_exitcode(status)
+        said.seek(0)
+        words = said.read().decode("utf-8", "replace").strip().splitlines()
+    failed = "" if child.returncode == 0 else f"exit {child.returncode}: {words[-1] if words else ''}"[:200]
+    return Interval(began, time.monotonic(), True, True, usage.ru_maxrss * 1024, most, 0, 0, failed)

@@ -1,0 +1,60 @@
+"""What scripts/chaos takes for bad: each sign alone is enough, and what is documented is none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from chaoskit.case import Result, key_of
+from chaoskit.cli import main, read, table
+from chaoskit.command import Ended
+from chaoskit.kernel import Held
+from chaoskit.kinds import KINDS
+
+GOOD = Ended(0, 9.0, "out/window\n", "", killed=False, processes=())
+LINE = "rankscope: cannot write into /x: no space left on device\nrankscope: Free space.\n"
+
+
+@pytest.mark.parametrize(
+    ("ended", "problem"),
+    [
+        (GOOD, ""),
+        (Ended(69, 2.0, "", LINE, False, ()), ""),
+        (Ended(-9, 2.0, "", "", True, ()), ""),
+        (Ended(0, 17.5, "x", "", False, ()), "took 17.5 s"),
+        (Ended(70, 2.0, "", LINE, False, ()), "exit 70"),
+        (Ended(-11, 2.0, "", "", False, ()), "exit -11"),
+        (Ended(69, 2.0, "", "", False, ()), "0 lines of complaint"),
+        (Ended(69, 2.0, "", LINE * 3, False, ()), "6 lines of complaint"),
+        (Ended(0, 2.0, "x", "Traceback (most recent call last):\n", False, ()), "a traceback"),
+        (Ended(1, 2.0, "", "", False, ()), "nothing said"),
+        (Ended(0, 2.0, "x", "", False, ("python3",)), "left running: python3"),
+        (Ended(-9, 2.0, "", "", True, ("python3",)), "left running: python3"),
+    ],
+)
+def test_each_sign_of_trouble_is_named(ended: Ended, problem: str) -> None:
+    assert ended.problems(window_s=2.0) == ([problem] if problem else [])
+
+
+def test_what_the_kernel_holds_is_compared_by_number() -> None:
+    before, after = Held(frozenset({("map", 7)}), ""), Held(frozenset({("map", 7), ("link", 3)}), "p:x\n")
+    assert after.beyond(before) == ["link 3", "uprobe_events"]
+    assert before.beyond(after) == ["uprobe_events"]
+
+
+def test_kinds_have_names_of_their_own_and_commands() -> None:
+    assert len({kind.name for kind in KINDS}) == len(KINDS)
+    keys = [key_of(kind, turn, 0) for kind in KINDS for turn in range(len(kind.commands))]
+    assert len(set(keys)) == len(keys)
+
+
+def test_results_are_read_back_and_bad_ones_are_named(tmp_path: Path) -> None:
+    assert read(tmp_path / "none") == {}
+    kind = KINDS[0]
+    bad = Result("nothing record-0 0", "verdict", 0, 9.0, 1.0, 0.1, "said", ("exit 70",))
+    lines = table({kind: [bad]})
+    assert lines[-1] == "  nothing record-0 0: exit 70: said"
+    assert lines[1].split()[:6] == ["nothing", "1", "1", "0", "0", "1"]
+    with pytest.raises(SystemExit, match="64"):
+        main(["--kinds", "none-such"])

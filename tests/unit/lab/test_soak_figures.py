@@ -1,0 +1,54 @@
+"""The soak's figures: what grows is seen, what jumps by pages is not, steps are counted with and without an observer."""
+
+from __future__ import annotations
+
+import itertools
+import random
+
+from soakkit.figures import Interval, growth, problems, settled, steps_in, table
+
+MB = 1 << 20
+
+
+def soak(rss_bytes: list[float], descriptors: int = 40) -> list[Interval]:
+    """A window of 10 s each, every fifth interval a pause."""
+    found: list[Interval] = []
+    for number, rss in enumerate(rss_bytes):
+        at = 10.0 * number
+        found.append(Interval(at, at + 10.0, number % 5 != 4, False, int(rss), descriptors, 8, 0))
+    return found
+
+
+def test_a_leak_is_seen_and_the_noise_of_pages_is_not() -> None:
+    noise = random.Random(7)
+    flat = soak([150 * MB + noise.randrange(-MB, MB) for _ in range(700)])
+    assert problems(flat) == []
+    # WHEN 20 KB are lost in each window, which is 7 % in two hours
+    leaking = soak([150 * MB + 20480 * number for number in range(720)])
+    assert problems(leaking) == ["one process: memory grew by 4.2%"]
+
+
+def test_the_first_ten_minutes_do_not_count_nor_the_first_third_of_a_short_run() -> None:
+    warming = soak([(100 + min(number, 59)) * MB for number in range(700)])
+    assert problems(warming) == []
+    assert settled(warming, once=False)[0].began_s == 600.0
+    assert settled(soak([100.0 * MB] * 30), once=False)[0].began_s == 100.0
+
+
+def test_windows_that_failed_are_said_and_not_compared() -> None:
+    seen = [*soak([100.0 * MB] * 30), Interval(300.0, 310.0, True, failed="no ranks")]
+    assert problems(seen) == ["a window failed: no ranks"]
+    assert all(not one.failed for one in settled(seen, once=False))
+
+
+def test_steps_belong_to_the_interval_that_they_lie_in() -> None:
+    times = list(itertools.accumulate([0.02] * 1000 + [0.03] * 1000, initial=0.0))
+    with_it, without = Interval(0.0, 20.0, True), Interval(20.0, 50.0, False)
+    assert {round(step, 6) for step in steps_in(times, [with_it])} == {0.02}
+    assert len(steps_in(times, [without])) >= 998
+    assert "-33.3%" in table([with_it, without], times)[-1]
+
+
+def test_growth_of_few_values_is_none() -> None:
+    assert growth([1.0, 5.0]) == 0.0
+    assert round(growth([100.0, 100.0, 103.0, 103.0]), 3) == 0.03
