@@ -67,7 +67,8 @@ def running(folder: Path, ranks: int, library: Path | None = None) -> Iterator[J
         deadline = time.monotonic() + _START_S
         while not all(len(job.steps(rank)) > 5 for rank in range(ranks)):
             if not job.alive() or time.monotonic() > deadline:
-                raise LabError("the job does not step")
+                logs = [(folder / f"log-{rank}").read_text(errors="replace").strip() for rank in range(ranks)]
+                raise LabError(f"the job does not step: {' '.join(logs)[-200:]}")
             time.sleep(0.05)
         yield job
     finally:
@@ -79,5 +80,8 @@ def running(folder: Path, ranks: int, library: Path | None = None) -> Iterator[J
 def start_rank(job: Job, rank: int, world: int, port: int) -> subprocess.Popen[bytes]:
     said = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world, "LOCAL_WORLD_SIZE": world, "MASTER_PORT": port}
     environment = os.environ | {name: str(value) for name, value in said.items()} | {"MASTER_ADDR": "127.0.0.1"}
-    command = [sys.executable, str(PROGRAMS / "rank.py"), str(job.library), str(job.folder / f"times-{rank}")]
-    return subprocess.Popen(command, stdin=subprocess.PIPE, env=environment, cwd=job.folder)
+    times = job.folder / f"times-{rank}"
+    times.unlink(missing_ok=True)  # of a job that ran here before
+    command = [sys.executable, str(PROGRAMS / "rank.py"), str(job.library), str(times)]
+    with (job.folder / f"log-{rank}").open("wb") as log:
+        return subprocess.Popen(command, stdin=subprocess.PIPE, stderr=log, env=environment, cwd=job.folder)
