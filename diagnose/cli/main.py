@@ -269,6 +269,8 @@ def run(arguments: list[str]) -> int:
         return _say(error, _REMEDIES.get(error.errno or 0, ""), EXIT_MISSING)
     except MemoryError:
         return _say("not enough memory", _REMEDIES[errno.ENOMEM], EXIT_MISSING)
+    except ImportError as error:  # of what is loaded only where it is needed
+        return _say(error, f"Run scripts/setup again. {_REMEDIES[errno.ENOMEM]}", EXIT_MISSING)
     except Exception as error:
         if (said := _usage_error(error)) is not None:
             return said

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import sys
 
 _CRITICAL, _MISSING, _INTERNAL, _INTERRUPTED = 2, 69, 70, 130
@@ -15,6 +16,7 @@ _CRITICAL, _MISSING, _INTERNAL, _INTERRUPTED = 2, 69, 70, 130
 
 def main() -> None:
     """Run the command line and end the process."""
+    spare_addresses()
     try:
         from rankscope.diagnose.cli.main import run
 
@@ -28,6 +30,15 @@ def main() -> None:
     except BaseException as error:
         code = _complain(f"cannot start: {type(error).__name__}: {error}", _INTERNAL)
     sys.exit(_flushed(code))
+
+
+def spare_addresses() -> None:
+    """Where addresses are limited (ulimit -v), no threads for linear algebra, which are not needed here.
+
+    Each takes 60 MB or more, and the OpenBLAS in scipy waits for ever for what it does not get. To be called before numpy is loaded.
+    """
+    if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
+        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 def _complain(line: str, code: int) -> int:

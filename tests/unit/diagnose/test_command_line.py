@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import errno
 import json
+import resource
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import MagicMock
@@ -115,6 +118,7 @@ def test_record_says_where_each_window_lies_though_one_name_begins_like_the_othe
         (OSError(errno.EMFILE, "Too many open files"), "ulimit -n"),
         (OSError(errno.ENOSPC, "No space left on device"), "Free space"),
         (MemoryError(), "ulimit -v"),
+        (ImportError("libscipy_openblas.so: failed to map segment from shared object"), "ulimit -v"),
     ],
 )
 def test_what_the_host_lacks_is_missing_and_not_bad_data(
@@ -124,3 +128,15 @@ def test_what_the_host_lacks_is_missing_and_not_bad_data(
     assert run(["doctor"]) == 69
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("rankscope: ") and remedy in line
+
+
+@pytest.mark.parametrize("addresses_mb", [190, 215, 240])
+def test_little_memory_keeps_no_command_waiting_for_ever(addresses_mb: int) -> None:
+    """The OpenBLAS that comes with scipy did, for the memory of its second thread."""
+    limit = addresses_mb << 20
+    text = "from rankscope.diagnose.cli import start; start.spare_addresses(); import numpy, scipy.special"
+    done = subprocess.run(
+        [sys.executable, "-c", text], timeout=60, check=False, capture_output=True,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
+    )  # fmt: skip
+    assert done.returncode in (0, 1)
