@@ -5,17 +5,19 @@ from __future__ import annotations
 from pathlib import Path
 
 from rankscope.diagnose.cli.output import free_place, print_json, write_result
-from rankscope.diagnose.fleet.gather import load, load_baseline
+from rankscope.diagnose.fleet.sources import load, load_baseline
 from rankscope.diagnose.text import clean
 from rankscope.observer.window.bundle import pack
 from rankscope.observer.window.renamed import Renaming
 from rankscope.probes.errors import EXIT_HEALTHY
 
 
-def run(folders: tuple[Path, ...], baseline: tuple[Path, ...], place: Path, keep_names: bool, as_json: bool) -> int:
+def run(
+    folders: tuple[Path | str, ...], baseline: tuple[Path | str, ...], place: Path, keep_names: bool, as_json: bool
+) -> int:
     """Write the bundle. Exit code 0: nothing is judged."""
     free_place(place)
-    windows, earlier = load(folders), load_baseline(baseline, folders)
+    windows, earlier = list(load(folders).windows), list(load_baseline(baseline, folders))
     if not keep_names:
         renaming = Renaming()
         windows, earlier = ([renaming.window(window) for window in each] for each in (windows, earlier))

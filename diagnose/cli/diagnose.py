@@ -10,14 +10,19 @@ from pathlib import Path
 from rankscope.diagnose.cli.keep_history import remember
 from rankscope.diagnose.cli.output import free_place, progress, write_result
 from rankscope.diagnose.cli.report import print_reports
-from rankscope.diagnose.fleet.gather import gather, jobs_in, load, load_baseline
+from rankscope.diagnose.fleet.gather import gather
+from rankscope.diagnose.fleet.large import engines
+from rankscope.diagnose.fleet.large.topology import Group, read_topology
 from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.fleet.roll_call import jobs_in, roll_call
+from rankscope.diagnose.fleet.sources import Loaded, Sources, find, load, load_baseline, load_found
 from rankscope.diagnose.fleet.timings.from_steps_file import fleet_of
 from rankscope.diagnose.fleet.timings.steps_file import read_timings
 from rankscope.diagnose.past.history import DEFAULT_FOLDER, History
 from rankscope.diagnose.report.words import answer
 from rankscope.diagnose.solve import judge
 from rankscope.diagnose.solve.judge_steps_file import judge_file
+from rankscope.diagnose.solve.large_fleet import diagnose_large, is_large
 from rankscope.diagnose.text import clean
 from rankscope.diagnose.verdict.as_json import to_json
 from rankscope.diagnose.verdict.contract import Verdict
@@ -27,13 +32,13 @@ from rankscope.observer.window.jobs import names
 from rankscope.probes.errors import EXIT_CRITICAL, EXIT_DEGRADED, EXIT_HEALTHY, EXIT_UNKNOWN, UsageError
 
 _WORST_FIRST = (EXIT_CRITICAL, EXIT_DEGRADED, EXIT_UNKNOWN, EXIT_HEALTHY)
-AUTO = Path("auto")  # a folder of this name: ./auto/
+AUTO = "auto"  # a folder of this name: ./auto
 
 
 def run(
     *,
-    folders: tuple[Path, ...],
-    baseline: tuple[Path, ...],
+    folders: tuple[Path | str, ...],
+    baseline: tuple[Path | str, ...],
     steps: Path | None,
     window_s: float,
     job: str | None,
@@ -43,6 +48,8 @@ def run(
     history: Path | None = None,
     keep: bool = True,
     html: Path | None = None,
+    engine: str = "local",
+    topology: Path | None = None,
 ) -> int:
     """Print the verdicts; the exit code of the worst. `history`: None is the usual folder. `keep`: put what is observed here into it.
 
@@ -59,31 +66,41 @@ def run(
         if html is not None:
             _write_page(html, fleet_of(read_timings(steps), verdict.job), [verdict])
         return _print([verdict], as_json, verbose)
-    automatic = AUTO in baseline
+    automatic = AUTO in map(str, baseline)
     if automatic and len(baseline) > 1:
         raise UsageError("--baseline auto chooses by itself: give it alone")
     store = History(history if history is not None else DEFAULT_FOLDER)
     # Before observing: a bad baseline or history must not cost a window.
-    earlier = [] if automatic else load_baseline(baseline, folders)
+    earlier = () if automatic else load_baseline(baseline, folders)
     if history is not None and keep and not folders:
         store.prepare()
-    windows = load(folders) if folders else _observe(window_s, job, pids, verbose)
-    verdicts = _judge_all(windows, earlier, job, store if automatic else None)
+    shared = read_topology(topology) if topology is not None else ()
+    if folders:
+        engines.check(engine)
+        found = find(folders)
+        if not baseline and is_large(found):
+            if html is not None:
+                raise UsageError("--html shows every rank: it is not made of so many hosts")
+            return _print(_judge_large(found, job, engine, shared), as_json, verbose)
+    loaded = load_found(found) if folders else Loaded(tuple(_observe(window_s, job, pids, verbose)), ())
+    verdicts = _judge_all(loaded, earlier, job, store if automatic else None, shared)
     code = _print(verdicts, as_json, verbose)
     if keep and not folders:
-        for trouble in remember(store, windows, verdicts):
+        for trouble in remember(store, loaded.windows, verdicts):
             sys.stderr.write(f"rankscope: {clean(trouble, 300)}\n")
     if html is not None:  # last: what cannot be written must cost neither the verdict nor the history
-        _write_page(html, gather(windows, verdicts[0].job), verdicts)
+        _write_page(html, gather(loaded.windows, verdicts[0].job), verdicts)
     return code
 
 
-def report(folders: tuple[Path, ...], baseline: tuple[Path, ...], job: str | None, place: Path, as_json: bool) -> int:
+def report(
+    folders: tuple[Path | str, ...], baseline: tuple[Path | str, ...], job: str | None, place: Path, as_json: bool
+) -> int:
     """Write the page and say its first line; the exit code of the worst verdict."""
     free_place(place)
-    windows = load(folders)
-    verdicts = _judge_all(windows, load_baseline(baseline, folders), job, None)
-    _write_page(place, gather(windows, verdicts[0].job), verdicts)
+    loaded = load(folders)
+    verdicts = _judge_all(loaded, load_baseline(baseline, folders), job, None, ())
+    _write_page(place, gather(loaded.windows, verdicts[0].job), verdicts)
     if as_json:
         print(to_json(*verdicts))
     else:
@@ -103,20 +120,27 @@ def _write_page(place: Path, fleet: Fleet, verdicts: Sequence[Verdict]) -> None:
 
 
 def _judge_all(
-    windows: Sequence[Window], earlier: Sequence[Window], wanted: str | None, history: History | None
+    loaded: Loaded, earlier: Sequence[Window], wanted: str | None, history: History | None, shared: Sequence[Group]
 ) -> list[Verdict]:
     """One verdict for each job that is meant, the worst first. A baseline is for the jobs that it holds, if it holds one of them."""
-    titles = jobs_in(windows, wanted)
+    titles = jobs_in(roll_call(loaded.windows), wanted)
     held = {job for window in earlier for job in window.ranks["job"].to_pylist()} & titles.keys()
     called = names(titles)
     verdicts = []
     for job, title in titles.items():
         without = bool(held) and job not in held
-        verdict = judge.diagnose(windows, () if without else earlier, job, history)
+        verdict = judge.diagnose(loaded.windows, () if without else earlier, job, history, loaded.notes, shared)
         if without:
             note = Note(NoteCode.BASELINE_NONE, "the baseline is of another job: this one is judged without it")
             verdict = replace(verdict, notes=(*verdict.notes, note))
         verdicts.append(verdict if called[job] == title else replace(verdict, title=called[job]))
+    return sorted(verdicts, key=lambda verdict: _WORST_FIRST.index(verdict.exit_code))
+
+
+def _judge_large(found: Sources, wanted: str | None, engine: str, shared: Sequence[Group]) -> list[Verdict]:
+    """As _judge_all, of thousands of hosts."""
+    with engines.started(engine) as pool:
+        verdicts = [replace(verdict, title=title) for title, verdict in diagnose_large(found, wanted, pool, shared)]
     return sorted(verdicts, key=lambda verdict: _WORST_FIRST.index(verdict.exit_code))
 
 

@@ -6,17 +6,18 @@ from pathlib import Path
 
 from rankscope.diagnose.cli.output import free_place, print_json, write_result
 from rankscope.diagnose.export.formats import FORMATS
-from rankscope.diagnose.fleet.gather import gather, load
+from rankscope.diagnose.fleet.gather import gather
+from rankscope.diagnose.fleet.sources import load
 from rankscope.diagnose.text import clean
 from rankscope.probes.errors import EXIT_HEALTHY, UsageError
 
 
-def run(folders: tuple[Path, ...], job: str | None, wanted: str, place: Path, as_json: bool) -> int:
+def run(folders: tuple[Path | str, ...], job: str | None, wanted: str, place: Path, as_json: bool) -> int:
     """Write one job of the windows into a file. Exit code 0: exporting does not judge."""
     if wanted not in FORMATS:
         raise UsageError(f"--to {clean(wanted, 40)!r} is none of {', '.join(FORMATS)}")
     free_place(place)
-    fleet = gather(load(folders), job)
+    fleet = gather(load(folders).windows, job)
     content = FORMATS[wanted](fleet)
     write_result(place, content)
     if as_json:

@@ -51,16 +51,17 @@ HistoryDir = Annotated[
     ),
 ]
 Folders = Annotated[
-    Optional[list[Path]],  # noqa: UP045
+    Optional[list[str]],  # noqa: UP045
     typer.Argument(
-        metavar="[DIR]...", help="Window folders, folders of them, or bundles. None: observe this host now."
+        metavar="[DIR]...",
+        help="Window folders, folders of them, bundles, or stores (s3://…). None: observe this host now.",
     ),
 ]
 WindowFolders = Annotated[
-    list[Path], typer.Argument(metavar="DIR...", help="Window folders, folders of them, or bundles.")
+    list[str], typer.Argument(metavar="DIR...", help="Window folders, folders of them, bundles, or stores (s3://…).")
 ]
 Baselines = Annotated[
-    Optional[list[Path]],  # noqa: UP045
+    Optional[list[str]],  # noqa: UP045
     typer.Option(
         "--baseline",
         metavar="DIR",
@@ -74,6 +75,18 @@ StepsFile = Annotated[
         metavar="FILE",
         help="Judge timings measured by others: Parquet or CSV with rank, step, "
         "function, kind, seconds; optional role, host, count, waits.",
+    ),
+]
+Engine = Annotated[
+    str,
+    typer.Option("--engine", help="Where more than 512 hosts are read: local (this host), ray or dask."),
+]
+Topology = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option(
+        "--topology",
+        metavar="FILE",
+        help="Which hosts share what: CSV of host,rack,switch,filesystem; or Slurm's topology.conf.",
     ),
 ]
 NoHistory = Annotated[bool, typer.Option("--no-history", help="Keep nothing of what is observed now.")]
@@ -112,6 +125,8 @@ def diagnose(
     pid: Pids = None,
     history: HistoryDir = None,
     no_history: NoHistory = False,
+    engine: Engine = "local",
+    topology: Topology = None,
     html: Html = None,
     as_json: Json = False,
     verbose: Verbose = False,
@@ -130,6 +145,8 @@ def diagnose(
         verbose=verbose,
         history=history,
         keep=not no_history,
+        engine=engine,
+        topology=topology,
         html=html,
     )
 
@@ -150,11 +167,22 @@ def report(
 
 @app.command()
 def record(
-    out: Annotated[Path, typer.Option("--out", help="Folder to put the window folders in; made if missing.")],
+    out: Annotated[
+        str,
+        typer.Option(
+            "--out",
+            metavar="DIR",
+            help="Folder to put the window folders in, made if missing; or a store: s3://bucket/path, gs://…, file:///mnt/…",
+        ),
+    ],
     window: Window = 20.0,
     job: Job = None,
     pid: Pids = None,
     history: HistoryDir = None,
+    spool: Annotated[
+        Path,
+        typer.Option("--spool", metavar="DIR", help="Where windows wait until the store has them; 256 MiB at most."),
+    ] = Path("/var/lib/rankscope/spool"),
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> int:
@@ -162,8 +190,9 @@ def record(
     from rankscope.diagnose.cli import record as command
 
     return command.run(
-        out=out, window_s=window, job=job, pids=tuple(pid or ()), as_json=as_json, verbose=verbose, history=history
-    )
+        out=out, window_s=window, job=job, pids=tuple(pid or ()), as_json=as_json, verbose=verbose, history=history,
+        spool=spool,
+    )  # fmt: skip
 
 
 @app.command()
@@ -191,6 +220,51 @@ def causes(as_json: Json = False) -> int:
     from rankscope.diagnose.cli import causes as command
 
     return command.run(as_json=as_json)
+
+
+@app.command()
+def prune(
+    place: Annotated[str, typer.Argument(metavar="DIR", help="A store, or a folder of objects.")],
+    older_than: Annotated[float, typer.Option("--older-than", min=0.0, help="Remove windows that are older, days.")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    as_json: Json = False,
+) -> int:
+    """Remove old windows from a store. May be stopped and run again."""
+    from rankscope.diagnose.cli.stores import tidy as command
+
+    return command.prune(place, older_than_days=older_than, dry=dry_run, as_json=as_json)
+
+
+@app.command()
+def compact(
+    place: Annotated[str, typer.Argument(metavar="DIR", help="A store, or a folder of objects.")],
+    as_json: Json = False,
+) -> int:
+    """Put the windows of one moment together in a store. May be stopped and run again."""
+    from rankscope.diagnose.cli.stores import tidy as command
+
+    return command.compact(place, as_json=as_json)
+
+
+@app.command()
+def reputation(
+    places: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Argument(
+            metavar="[DIR]...", help="Windows to take in first: folders or stores. None: only say what is known."
+        ),
+    ] = None,
+    keep: Annotated[
+        Optional[Path],  # noqa: UP045
+        typer.Option("--keep", metavar="FILE", help="Where it is kept; /var/lib/rankscope/reputation.sqlite."),
+    ] = None,
+    as_json: Json = False,
+    verbose: Verbose = False,
+) -> int:
+    """Which GPU, which host is always a little slow, over all jobs that were seen."""
+    from rankscope.diagnose.cli.stores import reputation as command
+
+    return command.run(tuple(places or ()), keep=keep, as_json=as_json, verbose=verbose)
 
 
 for service_command in (service.watch, service.trigger, service.blackbox):

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rankscope.diagnose.cli.output import print_json, progress
+from rankscope.diagnose.cli.stores.sending import Sending
 from rankscope.diagnose.text import clean
 from rankscope.diagnose.verdict.note import NOTE_CAP
 from rankscope.observer.window.folder import Window
+from rankscope.observer.window.store.place import is_uri
 from rankscope.probes.errors import EXIT_HEALTHY, UsageError
 
 if TYPE_CHECKING:
@@ -18,49 +20,57 @@ if TYPE_CHECKING:
 
 
 def run(
-    *, out: Path, window_s: float, job: str | None, pids: tuple[int, ...], as_json: bool, verbose: bool,
-    history: Path | None = None,
+    *, out: Path | str, window_s: float, job: str | None, pids: tuple[int, ...], as_json: bool, verbose: bool,
+    history: Path | None = None, spool: Path | None = None,
 ) -> int:  # fmt: skip
     """Write the windows into `out` and say what they hold. Exit code 0: recording does not judge.
 
+    `out`: a folder, or the URI of a store; `spool`: where windows wait until the store has them.
     `history`: where the windows are kept as well, with what is judged of them.
     """
     from rankscope.observer.recorder import RecordOptions, record
 
-    if out.exists() and not out.is_dir():
+    sending = Sending(str(out), spool) if is_uri(str(out)) else None
+    folder = None if sending is not None else Path(out)
+    if folder is not None and folder.exists() and not folder.is_dir():
         raise UsageError(f"--out {out} is not a folder")
     with progress() as say:
-        done = record(RecordOptions(window_s=window_s, out=out, pids=pids, job=job, verbose=verbose), say)
-    _print(done, as_json, verbose)
+        done = record(RecordOptions(window_s=window_s, out=folder, pids=pids, job=job, verbose=verbose), say)
+    _print(done, [sending.keep(each.window) for each in done] if sending is not None else [], as_json, verbose)
+    trouble = sending.deliver() if sending is not None else None
     if history is not None:
         # Here, as recording alone needs nothing of the diagnoser: 0.3 s of CPU.
         from rankscope.diagnose.cli.keep_history import remember
         from rankscope.diagnose.past.history import History
 
-        for trouble in remember(History(history), [recorded.window for recorded in done]):
-            sys.stderr.write(f"rankscope: {clean(trouble, 300)}\n")
+        for said in remember(History(history), [recorded.window for recorded in done]):
+            sys.stderr.write(f"rankscope: {clean(said, 300)}\n")
+    if trouble is not None:
+        raise trouble
     return EXIT_HEALTHY
 
 
-def _print(done: list[Recorded], as_json: bool, verbose: bool) -> None:
+def _print(done: list[Recorded], sent_to: list[str], as_json: bool, verbose: bool) -> None:
+    """`sent_to`: where each window goes, if it goes to a store."""
+    places = sent_to or [str(recorded.folder) for recorded in done]
     if as_json:
         print_json(
             [
                 {
-                    "folder": str(recorded.folder),
+                    "folder": place,
                     "host": recorded.window.manifest.host,
                     "jobs": list(recorded.window.manifest.jobs),
                     "ranks": recorded.window.ranks.num_rows,
                     "steps": _steps(recorded.window),
                     "notes": list(recorded.window.manifest.notes),
                 }
-                for recorded in done
+                for recorded, place in zip(done, places, strict=True)
             ]
         )
         return
-    for recorded in done:
+    for recorded, place in zip(done, places, strict=True):
         window = recorded.window
-        print(clean(str(recorded.folder), 4096))
+        print(clean(place, 4096))
         print(f"  {window.ranks.num_rows} ranks, {_steps(window)} steps, {window.patterns.num_rows} patterns")
         for note in window.manifest.notes if verbose else window.manifest.notes[:3]:
             print(f"  note  {clean(note, NOTE_CAP)}")

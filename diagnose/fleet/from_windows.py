@@ -83,6 +83,8 @@ def ranks(table: pa.Table, notes: list[Note]) -> Ranks:
         gpus=tuple(tuple(each or ()) for each in table["gpus"].to_pylist()),
         nics=tuple(tuple(each or ()) for each in table["nics"].to_pylist()),
         guessed=_guessed(table),
+        gpu_ids=texts(table, "gpu_ids"),
+        machine=texts(table, "machine"),
         age_s=floats(table, "age_s"),
     )
 
@@ -147,6 +149,15 @@ def patterns(table: pa.Table, stacks: pa.Table, rows: Ints) -> Patterns:
         native=labels(table, "native"),
     )
     return with_holders(found)
+
+
+def no_patterns() -> Patterns:
+    """Where nobody looked yet."""
+    no, nothing, unnamed = np.empty(0, np.int64), np.empty(0), Labels(np.empty(0, np.int64), ())
+    return Patterns(
+        rank=no, thread=unnamed, kind=unnamed, name=unnamed, file=unnamed, line=no, detail=unnamed, caller=unnamed,
+        stack=Stacks.none(0), beta=nothing, count=no, per_step_s=nothing,
+    )  # fmt: skip
 
 
 def _stacks(patterns: pa.Table, stacks: pa.Table) -> Stacks:

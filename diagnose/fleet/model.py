@@ -6,13 +6,14 @@ and S columns, a column being one iteration of the whole job. 100,000 ranks are 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 
 import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.counters import Counters
 from rankscope.diagnose.fleet.labels import Holders, Labels
+from rankscope.diagnose.fleet.large.topology import Group
 from rankscope.diagnose.fleet.stacks import Stacks
 from rankscope.diagnose.verdict.note import Note
 from rankscope.probes.arrays import Bools, Floats, Ints
@@ -40,10 +41,24 @@ class Ranks:
     gpus: tuple[tuple[str, ...], ...] = ()  # 'gpu2'; () where nobody knows
     nics: tuple[tuple[str, ...], ...] = ()  # 'mlx5_3', 'eth0'
     guessed: tuple[int, ...] = ()  # numbers that are guesses
+    gpu_ids: tuple[str, ...] = ()  # UUIDs of its GPUs; '' where nobody says
+    machine: tuple[str, ...] = ()  # what names the host whatever it is called
     age_s: Floats | None = None  # how long each process had run when the window began; NaN, None: not known
 
     def __len__(self) -> int:
         return len(self.number)
+
+    def taken(self, rows: Ints) -> Ranks:
+        """These rows alone."""
+        kept = {}
+        for each in fields(self):
+            values = getattr(self, each.name)
+            if isinstance(values, np.ndarray):
+                values = values[rows]
+            elif values and each.name != "guessed":
+                values = tuple(values[row] for row in rows.tolist())
+            kept[each.name] = values
+        return replace(Ranks(**kept), guessed=tuple(sorted(set(self.guessed) & set(self.number[rows].tolist()))))
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +78,13 @@ class Steps:
     @property
     def count(self) -> int:
         return int(self.seconds.shape[1])
+
+    def taken(self, rows: Ints) -> Steps:
+        """The steps of these ranks alone."""
+        matrices = {
+            name: getattr(self, name)[rows] for name in ("seconds", "own_s", "wait_s", "io_s", "sched_s", "sync_s")
+        }
+        return Steps(self.start_s, **matrices, number=None if self.number is None else self.number[rows])
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,6 +225,8 @@ class Fleet:
     slots: Slots | None = None
     pauses: Pauses = field(default_factory=Pauses.none)
     title: str = ""  # what people call the job; '' where nobody says
+    groups: tuple[Group, ...] = ()  # hosts that share a rack, a switch, a file system, where somebody says so
+    looked_at: int = 0  # of a large fleet, how many ranks were compared, these among them; 0: these are all
 
     @property
     def hosts(self) -> tuple[str, ...]:

@@ -58,22 +58,28 @@ def _same_work(fleet: Fleet) -> Ints:
     if sets is None:
         return said
     unique, inverse, counts = np.unique(sets, axis=0, return_inverse=True, return_counts=True)
+    code = alike(unique, counts)
     inverse = inverse.reshape(-1)
+    found: Ints = code[inverse]
+    sizes = np.bincount(found)
+    found = _by_volumes(fleet, np.where(sizes[found] < 2, int(np.argmax(sizes)), found))
+    return found if _passes_messages(fleet) else _by_own_functions(fleet, found)
+
+
+def alike(sets: Bools, counts: Ints) -> Ints:
+    """Sets (rows) that are merged with the most frequent one of a role while their Jaccard similarity with it is at least 0.3."""
     leaders: list[int] = []
-    code = np.zeros(len(unique), dtype=np.int64)
+    code = np.zeros(len(sets), dtype=np.int64)
     for index in np.argsort(-counts):
         for position, leader in enumerate(leaders):
-            union = (unique[index] | unique[leader]).sum()
-            if union == 0 or (unique[index] & unique[leader]).sum() / union >= 0.3:
+            union = (sets[index] | sets[leader]).sum()
+            if union == 0 or (sets[index] & sets[leader]).sum() / union >= 0.3:
                 code[index] = position
                 break
         else:
             code[index] = len(leaders)
             leaders.append(int(index))
-    found: Ints = code[inverse]
-    sizes = np.bincount(found)
-    found = _by_volumes(fleet, np.where(sizes[found] < 2, int(np.argmax(sizes)), found))
-    return found if _passes_messages(fleet) else _by_own_functions(fleet, found)
+    return code
 
 
 def _passes_messages(fleet: Fleet) -> bool:

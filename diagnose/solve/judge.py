@@ -14,7 +14,9 @@ import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.gather import gather
+from rankscope.diagnose.fleet.large.topology import Group
 from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.hypotheses.group.shared import with_groups
 from rankscope.diagnose.hypotheses.hang.processes import told_to_end
 from rankscope.diagnose.hypotheses.hang.standstill import find_hang
 from rankscope.diagnose.hypotheses.host.strangers import strangers
@@ -54,13 +56,16 @@ _PAUSED = 0.95  # how sure it is that a rank which was stopped delayed the steps
 
 
 def diagnose(
-    windows: Sequence[Window], baseline: Sequence[Window] = (), job: str | None = None, history: History | None = None
-) -> Verdict:
-    """Judge one job. `history`: look for a baseline in it, unless one is given.
+    windows: Sequence[Window], baseline: Sequence[Window] = (), job: str | None = None, history: History | None = None,
+    notes: Sequence[Note] = (), groups: Sequence[Group] = (),
+) -> Verdict:  # fmt: skip
+    """Judge one job. `history`: look for a baseline in it, unless one is given. `notes`: what was met where the windows come from;
+    `groups`: hosts that share something.
 
     Raises BadData (foreign job or baseline) and NoRanks; everything else becomes a verdict.
     """
     fleet = gather(windows, job)
+    fleet = replace(fleet, notes=(*notes, *fleet.notes), groups=tuple(groups))
     if baseline:
         return judge(fleet, read_baseline(baseline, fleet.job))
     if history is None:
@@ -152,6 +157,7 @@ def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, dr
         suspects, more, scene = stretch_suspects(fleet, scene, per_step)
         notes += more
     suspects = [replace(suspect, confidence=calibrate(suspect.confidence)) for suspect in suspects]
+    suspects = with_groups(fleet, suspects, fleet.groups)
     # What is somebody's fault comes first, whatever is heavier by design.
     suspects.sort(key=lambda suspect: (suspect.cause in DESIGNED, -suspect.lost_seconds_per_step))
     status = "imbalance" if all(suspect.cause in DESIGNED for suspect in suspects) else "fault"

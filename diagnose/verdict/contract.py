@@ -74,7 +74,7 @@ def process_text(comm: str, pid: int) -> str:
     return f"{comm} ({pid})" if pid >= 0 else comm
 
 
-SCOPES = ("rank", "role", "host", "link", "all")  # whom a cause touches
+SCOPES = ("rank", "role", "host", "link", "group", "all")  # whom a cause touches
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,6 +20,8 @@ class NoteCode(str, Enum):
     OTHER_JOBS = "other-jobs"
     OTHER_MOMENTS = "other-moments"
     HOSTS_MISSING = "hosts-missing"
+    HOST_TWICE = "host-twice"  # two windows of it
+    OBJECTS_LEFT_OUT = "objects-left-out"  # of a store: no windows, or unreadable
     SAME_NUMBERS = "same-numbers"
     OTHER_USERS = "other-users"  # who claim ranks of the job
     RANKS_TWICE = "ranks-twice"
@@ -67,6 +69,7 @@ class NoteCode(str, Enum):
     NO_FUNCTION = "no-function"
     FEW_PEERS = "few-peers"
     WORST_ONLY = "worst-only"
+    READ_IN_FULL = "read-in-full"  # of a large fleet
     # Why nobody can be named.
     NO_STEPS = "no-steps"
     FEW_STEPS = "few-steps"

@@ -15,6 +15,7 @@ from rankscope.observer.thread import helper_threads
 from rankscope.observer.window.rows import CounterRow, RankRow
 from rankscope.probes.bpf import ring
 from rankscope.probes.host import procfs
+from rankscope.probes.host.machine import machine_id
 
 
 def rank_row(running: Observation, rank: FoundRank, found: RankWindow, last: LastReadings) -> RankRow:
@@ -61,6 +62,8 @@ def rank_row(running: Observation, rank: FoundRank, found: RankWindow, last: Las
         samples=len(sampled),
         failed_samples=int((sampled["stack"] == 0).sum()),
         owner=rank.owner,
+        gpu_ids=gpu_window.device_ids(last.hardware, rank.pid),
+        machine=machine_id(running.root),
     )
 
 

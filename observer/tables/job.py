@@ -135,6 +135,13 @@ def devices(reading: HardwareReading, pid: int) -> tuple[tuple[str, ...], tuple[
     return tuple(f"gpu{index}" for index in reading.owners.gpus.get(pid, ())), tuple(reading.owners.ports.get(pid, ()))
 
 
+def device_ids(reading: HardwareReading, pid: int) -> str:
+    """What names a rank's GPUs wherever they are plugged in, joined by ','; '' where one of them has no such name."""
+    uuids = {growth.index: growth.uuid for growth in reading.gpus.growth}
+    found = [uuids.get(index, "") for index in reading.owners.gpus.get(pid, ())]
+    return ",".join(found) if all(found) else ""
+
+
 def counter_rows(
     job: JobGpus, whole: HardwareReading, rows: Mapping[int, RankWindow], raws: Mapping[int, RawProcess], table: Sequence[CallRow],
     before: LaunchCount | None = None, after: LaunchCount | None = None,

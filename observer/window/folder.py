@@ -127,25 +127,39 @@ def read_files(place: Path, path_of: Callable[[str], Path]) -> Window:
         try:
             if path.stat().st_size > _MAX_TABLE_BYTES:
                 raise BadData(f"{path} is absurdly large")
-            table = with_absent(read_table(path, schema), schema)
+            table = read_table(path, schema)
         except (OSError, pa.ArrowException, ValueError, MemoryError) as error:
             raise BadData(f"{path} cannot be read: {_first_line(error)}") from error
-        missing = [field.name for field in schema if field.name not in table.column_names]
-        if missing:
-            raise BadData(f"{path} lacks the column {missing[0]}")
-        try:
-            tables[name] = cast(table, schema)
-        except (pa.ArrowException, ValueError) as error:
-            raise BadData(f"{path} has columns of another type: {_first_line(error)}") from error
+        tables[name] = fitted(table, schema, str(path))
         if tables[name].num_rows != rows.get(name):
             raise BadData(f"{path} has {tables[name].num_rows} rows, its manifest says {rows.get(name)}")
-    try:
-        if old:
+    if old:
+        try:
             manifest, tables = upgrade.upgrade(manifest, tables)
+        except (pa.ArrowException, ValueError) as error:
+            raise BadData(f"{place} is no window: {_first_line(error)}") from error
+    return window_of(manifest, tables, str(place))
+
+
+def fitted(table: pa.Table, schema: pa.Schema, where: str) -> pa.Table:
+    """A table as `schema` has it. BadData where it cannot be."""
+    table = with_absent(table, schema)
+    missing = sorted(set(schema.names) - set(table.column_names))
+    if missing:
+        raise BadData(f"{where} lacks the column {missing[0]}")
+    try:
+        return cast(table, schema)
+    except (pa.ArrowException, ValueError) as error:
+        raise BadData(f"{where} has columns of another type: {_first_line(error)}") from error
+
+
+def window_of(manifest: Manifest, tables: Mapping[str, pa.Table], where: str) -> Window:
+    """The window of these tables, empty where it is older than one of them. BadData where its stacks are none."""
+    without = {name: TABLES[name].empty_table() for name in YOUNGER - tables.keys()}
+    try:
         check_stacks(tables["patterns"], tables["stacks"])
     except (pa.ArrowException, ValueError) as error:
-        raise BadData(f"{place} is no window: {_first_line(error)}") from error
-    without = {name: TABLES[name].empty_table() for name in YOUNGER - tables.keys()}
+        raise BadData(f"{where} is no window: {_first_line(error)}") from error
     return Window(manifest, **tables, **without)
 
 

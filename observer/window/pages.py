@@ -8,7 +8,6 @@ part of the file; the header is skipped over field by field, as it has no length
 from __future__ import annotations
 
 from collections.abc import Collection
-from pathlib import Path
 from typing import Any
 
 _MOST_HEADER_BYTES = 1 << 16
@@ -18,33 +17,32 @@ _DICTIONARY = 2  # enum PageType
 _BOOL_TRUE, _BOOL_FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
 
 
-def check_pages(path: Path, footer: Any, most_bytes: int, words: Collection[str]) -> None:
-    """ValueError where the pages of a file unpack to more than `most_bytes`, or are none. OSError.
+def check_pages(file: Any, footer: Any, most_bytes: int, words: Collection[str]) -> None:
+    """ValueError where the pages of a file, opened for reading bytes, unpack to more than `most_bytes`, or are none. OSError.
 
     Columns other than `words` are read without their dictionaries: there each value may be all that the dictionary holds.
     """
     size = 0
-    with path.open("rb") as file:
-        for group in range(footer.num_row_groups):
-            columns = footer.row_group(group)
-            for place in range(columns.num_columns):
-                column = columns.column(place)
-                at = column.data_page_offset
-                if column.dictionary_page_offset is not None and 0 < column.dictionary_page_offset < at:
-                    at = column.dictionary_page_offset
-                end = at + column.total_compressed_size if column.num_values else 0  # of no values no page is read
-                for _ in range(_MOST_PAGES):
-                    if at >= end:
-                        break
-                    file.seek(at)
-                    kind, unpacked, packed, header = page_sizes(file.read(_MOST_HEADER_BYTES))
-                    written_out = kind == _DICTIONARY and column.path_in_schema not in words
-                    size += unpacked * (max(column.num_values, 1) if written_out else 1)
-                    at += header + packed
-                    if size > most_bytes:
-                        raise ValueError(f"pages of more than {most_bytes >> 20} MB: more than a window may have")
-                else:
-                    raise ValueError("absurdly many pages")
+    for group in range(footer.num_row_groups):
+        columns = footer.row_group(group)
+        for place in range(columns.num_columns):
+            column = columns.column(place)
+            at = column.data_page_offset
+            if column.dictionary_page_offset is not None and 0 < column.dictionary_page_offset < at:
+                at = column.dictionary_page_offset
+            end = at + column.total_compressed_size if column.num_values else 0  # of no values no page is read
+            for _ in range(_MOST_PAGES):
+                if at >= end:
+                    break
+                file.seek(at)
+                kind, unpacked, packed, header = page_sizes(file.read(_MOST_HEADER_BYTES))
+                written_out = kind == _DICTIONARY and column.path_in_schema not in words
+                size += unpacked * (max(column.num_values, 1) if written_out else 1)
+                at += header + packed
+                if size > most_bytes:
+                    raise ValueError(f"pages of more than {most_bytes >> 20} MB: more than a window may have")
+            else:
+                raise ValueError("absurdly many pages")
 
 
 def page_sizes(data: bytes) -> tuple[int, int, int, int]:

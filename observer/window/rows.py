@@ -42,6 +42,8 @@ class RankRow:
     samples: int
     failed_samples: int
     owner: int = -1
+    gpu_ids: str = ""
+    machine: str = ""
 
 
 @dataclass(frozen=True, slots=True)

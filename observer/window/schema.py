@@ -111,6 +111,13 @@ RANKS = pa.schema(
         _field("samples", pa.int64(), "stacks taken"),
         _field("failed_samples", pa.int64(), "stacks that could not be walked"),
         _field("owner", pa.int64(), "user id to whom the process belongs on the host; -1 unknown", absent="-1"),
+        _field("gpu_ids", _TEXT, "UUIDs of its GPUs, in their order, joined by ','; '' where nobody says", absent=""),
+        _field(
+            "machine",
+            _TEXT,
+            "what names the host whatever it is called: a hash of its machine-id; '' where it has none",
+            absent="",
+        ),
     ]
 )
 

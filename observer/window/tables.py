@@ -89,7 +89,8 @@ def read_table(path: Path, schema: pa.Schema) -> pa.Table:
     with pq.ParquetFile(path, memory_map=False, **_FOOTER_LIMITS) as file:
         footer = file.metadata
         _check_footer(footer)
-        check_pages(path, footer, MOST_BYTES, words)
+        with path.open("rb") as raw:
+            check_pages(raw, footer, MOST_BYTES, words)
         there = [name for name in file.schema_arrow.names if name in words]
     with pq.ParquetFile(path, metadata=footer, memory_map=False, read_dictionary=there) as file:
         table = file.read()

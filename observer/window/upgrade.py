@@ -34,7 +34,9 @@ def _changed(table: pa.Schema, without: Iterable[str] = (), more: Sequence[pa.Fi
 
 TABLES: dict[str, pa.Schema] = {
     "ranks": _changed(
-        schema.RANKS, ("local_world_size", "guessed", "title", "age_s", "owner"), [pa.field("lost_events", pa.int64())]
+        schema.RANKS,
+        ("local_world_size", "guessed", "title", "age_s", "owner", "gpu_ids", "machine"),
+        [pa.field("lost_events", pa.int64())],
     ),
     "steps": schema.STEPS,
     "patterns": _changed(

@@ -189,7 +189,7 @@ class _Asking:
     # ---- scores ------------------------------------------------------------------------------------------------------
 
     def _looked_at(self) -> float:
-        ranks = max(int(np.isfinite(self.found.excess_s).sum()), 1)
+        ranks = max(int(np.isfinite(self.found.excess_s).sum()), self.fleet.looked_at, 1)
         splits = self.fleet.steps.count if self.scene.own.shape[1] < self.fleet.steps.count else 1
         return float(np.log(ranks * splits))
 

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from rankscope.diagnose.cli.report import report
-from rankscope.diagnose.fleet.gather import load
+from rankscope.diagnose.fleet.sources import load
 from rankscope.diagnose.solve.judge import diagnose
 from rankscope.diagnose.verdict.as_json import to_json
 from rankscope.diagnose.verdict.note import NoteCode
@@ -103,7 +103,7 @@ def test_a_baseline_of_another_job_is_refused_in_one_line() -> None:
 def test_windows_survive_the_way_over_the_disk(tmp_path: Path) -> None:
     for window in build(builders.slow_python(3, 0.08, hosts=2)):
         write_window(window, tmp_path)
-    assert diagnose(load([tmp_path])).suspects[0].ranks == (3,)
+    assert diagnose(load([tmp_path]).windows).suspects[0].ranks == (3,)
 
 
 def test_text_from_targets_is_escaped_and_cut() -> None:

@@ -87,9 +87,9 @@ def test_a_baseline_of_one_job_serves_that_one(both: Path, tmp_path: Path, capsy
 
 def test_the_history_keeps_the_verdict_of_each_job(both: Path, tmp_path: Path) -> None:
     from rankscope.diagnose.cli.keep_history import remember
-    from rankscope.diagnose.fleet.gather import load
+    from rankscope.diagnose.fleet.sources import load
 
-    windows = load((both,))
+    windows = load((both,)).windows
     store = History(tmp_path / "history")
     assert remember(store, windows, [diagnose(windows, job=job) for job in ("job-a", "job-b")]) == ()
     kept = sorted((tmp_path / "history" / "windows").glob("*/verdict.json"))

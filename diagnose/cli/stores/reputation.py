@@ -1,0 +1,72 @@
+"""`rankscope reputation`: which GPU, which host is always a little slow, over all jobs that were seen."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from rankscope.diagnose.cli.output import print_json, print_table
+from rankscope.diagnose.fleet.gather import gather
+from rankscope.diagnose.fleet.labels import ints
+from rankscope.diagnose.fleet.roll_call import WINDOW, jobs_in, roll_call
+from rankscope.diagnose.fleet.sources import load
+from rankscope.diagnose.past.history import DEFAULT_FOLDER
+from rankscope.diagnose.past.reputation import Reputations, Repute, Vote
+from rankscope.diagnose.solve.votes import votes
+from rankscope.diagnose.text import clean
+from rankscope.observer.window.folder import Window
+from rankscope.probes.errors import EXIT_DEGRADED, EXIT_HEALTHY
+
+FILE = DEFAULT_FOLDER.parent / "reputation.sqlite"
+_SHOWN = 10
+
+
+def run(places: tuple[str, ...], *, keep: Path | None, as_json: bool, verbose: bool) -> int:
+    """Take in the windows of these places, and print who is named; 1 where somebody is. `keep`: the file, None for the usual one."""
+    book = Reputations(keep or FILE)
+    new = book.add(_votes(load(places, every_moment=True).windows), time.time()) if places else 0
+    known = book.all()
+    named = [one for one in known if one.named]
+    if as_json:
+        print_json({"new_votes": new, "components": [_as_json(one) for one in known]})
+        return EXIT_DEGRADED if named else EXIT_HEALTHY
+    print(f"{'degraded' if named else 'healthy'}: {len(named)} of {len(known)} components are always a little slow")
+    shown = known[: max(_SHOWN, len(named))] if verbose else named
+    if shown:
+        print_table(
+            ("component", "where", "jobs", "excess", "nats"),
+            [
+                (clean(f"{one.kind} {one.component}", 60), clean(one.host, 40), str(one.jobs), f"{100 * one.excess:.1f} %",
+                 f"{one.nats:.1f} of {one.needed:.1f}")
+                for one in shown
+            ],
+        )  # fmt: skip
+    return EXIT_DEGRADED if named else EXIT_HEALTHY
+
+
+def _votes(windows: Sequence[Window]) -> Iterator[Vote]:
+    """Of each job and moment."""
+    if not windows:
+        return
+    roll = roll_call(windows)
+    for job in jobs_in(roll):
+        mine = sorted(np.unique(ints(roll.of(job), WINDOW)).tolist(), key=lambda number: windows[number].manifest.start)
+        moments: list[list[Window]] = []
+        for number in mine:
+            window = windows[number]
+            if moments and window.manifest.start - moments[-1][0].manifest.start < window.manifest.seconds / 2:
+                moments[-1].append(window)
+            else:
+                moments.append([window])
+        for moment in moments:
+            yield from votes(gather(moment, job))
+
+
+def _as_json(one: Repute) -> dict[str, object]:
+    return {
+        "kind": one.kind, "component": clean(one.component, 100), "host": clean(one.host, 100), "jobs": one.jobs,
+        "excess_percent": 100 * one.excess, "nats": one.nats, "needed_nats": one.needed, "named": one.named,
+    }  # fmt: skip

@@ -1,0 +1,53 @@
+"""`rankscope prune` and `rankscope compact`: what lies in a store for long."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from rankscope.diagnose.cli.output import print_json
+from rankscope.diagnose.text import clean
+from rankscope.observer.window.store import tidy
+from rankscope.observer.window.store.place import Store, is_uri, open_store
+from rankscope.observer.window.store.tidy import Tidied
+from rankscope.probes.errors import EXIT_HEALTHY, UsageError
+
+_DAY_S = 86400.0
+
+
+def prune(place: str, *, older_than_days: float, dry: bool, as_json: bool) -> int:
+    """Remove windows that began more than so many days ago. Exit code 0: there is nothing to judge."""
+    done = tidy.prune(_store(place), older_than_days * _DAY_S, time.time(), dry)
+    _print("would be removed" if dry else "removed", done, as_json)
+    return EXIT_HEALTHY
+
+
+def compact(place: str, *, as_json: bool) -> int:
+    """Put the windows of each shard of each moment into one object."""
+    _print("put together", tidy.compact(_store(place), time.time()), as_json)
+    return EXIT_HEALTHY
+
+
+def _store(place: str) -> Store:
+    if is_uri(place):
+        return open_store(place)
+    if not Path(place).is_dir():
+        raise UsageError(f"{clean(place, 200)} is not a folder")
+    return open_store(Path(place).absolute().as_uri())
+
+
+def _print(what: str, done: Tidied, as_json: bool) -> None:
+    if as_json:
+        print_json(
+            {
+                "removed": done.removed, "removed_bytes": done.removed_bytes, "made": done.made,
+                "unreadable": [clean(path, 300) for path in done.unreadable], "foreign": done.foreign,
+            }
+        )  # fmt: skip
+        return
+    made = f" into {done.made}" if done.made else ""
+    print(f"{done.removed} objects {what}{made}, {done.removed_bytes / 1e6:.1f} MB less")
+    for path in done.unreadable[:8]:
+        print(f"  left alone, as it cannot be read: {clean(path, 300)}")
+    if done.foreign:
+        print(f"  {done.foreign} other things lie there, and stay")

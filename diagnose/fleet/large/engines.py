@@ -1,0 +1,121 @@
+"""Where the work on a large fleet is done: this host's processors, a Ray cluster or a Dask cluster, each a `concurrent.futures.Executor`.
+
+    local    as many processes as there are processors for us
+    ray      the cluster of RAY_ADDRESS, else one on this host             (rankscope[ray])
+    dask     the scheduler of DASK_SCHEDULER_ADDRESS, else one on this host (rankscope[dask])
+
+Workers of a cluster need rankscope in their environment, and must reach the store by the same URI.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from contextlib import contextmanager
+from multiprocessing import get_context
+from typing import Any
+
+from rankscope.probes.errors import EXIT_MISSING, RankscopeError, UsageError
+
+ENGINES = ("local", "ray", "dask")
+
+
+class EngineMissing(RankscopeError):
+    """An engine that was asked for is not installed."""
+
+    help = "Install it where rankscope is (pip install 'rankscope[ray]' or 'rankscope[dask]'), or use --engine local."
+    exit_code = EXIT_MISSING
+
+
+class EngineFailed(RankscopeError):
+    """An engine died, or cannot be reached. Windows are only read: nothing is lost."""
+
+    help = "Run the command again, or with --engine local."
+    exit_code = EXIT_MISSING
+
+
+def check(engine: str) -> None:
+    """UsageError where there is no such engine, EngineMissing where it is not installed."""
+    if engine not in ENGINES:
+        raise UsageError(f"--engine must be one of {', '.join(ENGINES)}")
+    try:
+        if engine == "ray":
+            import ray  # noqa: F401
+        if engine == "dask":
+            import distributed  # noqa: F401
+    except ImportError:
+        raise EngineMissing(f"--engine {engine}: {engine} is not installed") from None
+
+
+@contextmanager
+def started(engine: str, workers: int | None = None) -> Iterator[Executor]:
+    """The engine, ready to work; `workers`: so many of this host's, where it is not a cluster's. EngineFailed where it breaks."""
+    check(engine)
+    begin = {"local": _local, "ray": _ray, "dask": _dask}[engine]
+    try:
+        with begin(workers or len(os.sched_getaffinity(0))) as pool:
+            yield pool
+    except (RankscopeError, KeyboardInterrupt, MemoryError):
+        raise
+    except Exception as error:
+        if type(error).__module__.partition(".")[0] not in ("ray", "distributed", "dask", "concurrent", "builtins"):
+            raise
+        if isinstance(error, (ArithmeticError, AttributeError, LookupError, NameError, TypeError, ValueError)):
+            raise  # of ours: not the engine's
+        line = (str(error).splitlines() or [""])[0][:160]
+        raise EngineFailed(f"the engine {engine} failed: {type(error).__name__} {line}".rstrip()) from error
+
+
+@contextmanager
+def _local(workers: int) -> Iterator[Executor]:
+    # spawn: the file systems of pyarrow do not survive a fork
+    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
+
+
+@contextmanager
+def _dask(workers: int) -> Iterator[Executor]:
+    from distributed import Client
+
+    address = os.environ.get("DASK_SCHEDULER_ADDRESS")
+    options: dict[str, Any] = (
+        {} if address else {"n_workers": workers, "threads_per_worker": 1, "dashboard_address": None}
+    )
+    with Client(address, set_as_default=False, timeout="30s", **options) as client, client.get_executor() as pool:
+        yield pool
+
+
+@contextmanager
+def _ray(workers: int) -> Iterator[Executor]:
+    import ray
+
+    ours = not ray.is_initialized()
+    if ours:
+        address = os.environ.get("RAY_ADDRESS")
+        options: dict[str, Any] = {} if address else {"num_cpus": workers, "include_dashboard": False}
+        ray.init(address=address, log_to_driver=False, logging_level="ERROR", **options)
+    try:
+        yield _RayExecutor(ray)
+    finally:
+        if ours:
+            ray.shutdown()
+
+
+class _RayExecutor(Executor):
+    """Ray's tasks as futures. A task whose worker dies is tried again elsewhere, by Ray itself."""
+
+    def __init__(self, ray: Any) -> None:
+        self._ray = ray
+        self._call = ray.remote(_call)
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        future: Future[Any] = self._call.remote(fn, args, kwargs).future()
+        return future
+
+
+def _call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return fn(*args, **kwargs)

@@ -1,0 +1,137 @@
+"""Which hosts of a large fleet are read in full.
+
+d(r,s) = own(r,s) - median over the role of own(q,s);  excess(r) = 10 % trimmed mean of d over the steps, or over any third of them
+
+Who may be odd         excess(r) >= 0.8 floors (a rank is asked at all from one floor on), or it waits less than its role by as much, or
+                       it has three steps that are a quarter of a step too long; who stopped, ended, is silent or shows no steps;
+                       whose slowest connection is slow beside those of its role; whose host counted errors of a device
+Who makes steps long   the ranks that are longest in each step: without them nobody knows what a step would be without somebody
+A sample of peers      hosts at even distances, and of each role enough
+
+All ranks of such hosts are read. The role is what the data says, else ranks whose functions, messages and bytes are alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from rankscope.diagnose import limits
+from rankscope.diagnose.fleet.labels import floats, ints
+from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.fleet.roles import alike
+from rankscope.diagnose.stats.robust import nan_median, peers_median, trimmed_mean
+from rankscope.probes.arrays import Bools, Floats, Ints
+
+_NEAR = 0.8  # of the floor: medians of a sample are a few percent off
+_MOST_HOSTS = 512  # that may be odd: of more the oddest; a fleet in which more are has no odd ones
+_SAMPLE_HOSTS = 256  # 2,000 ranks: a median of them is off by 3 % of the spread
+_ROLE_LEAST = 64  # ranks of each role
+_LONGEST = 4  # ranks of each step
+_SLOW_RATE = 0.5  # of the role's median
+_RARE_LEAST = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Likeness:
+    """What the survey says of each rank, in the order of the fleet's ranks."""
+
+    works: Ints
+    messages: Floats
+    moved: Floats
+    rate: Floats
+    errors: Floats
+
+
+def likeness(ranks: pa.Table, numbers: Ints) -> Likeness:
+    """`ranks`: the survey's table, of one job; `numbers`: of the fleet's ranks, rising."""
+    number = ints(ranks, "rank")
+    order = np.argsort(number, kind="stable")
+    row = order[np.searchsorted(number[order], numbers)]
+    works = np.asarray(ranks["works"].to_numpy(), dtype=np.uint64).view(np.int64)
+    return Likeness(works[row], *(floats(ranks, name)[row] for name in ("messages", "moved", "rate", "errors")))
+
+
+def hosts_to_read(fleet: Fleet, seen: Likeness) -> frozenset[str]:
+    """The hosts (by the observer's name) of whom everything is wanted."""
+    role = _roles(fleet, seen)
+    host = np.unique(np.array(fleet.ranks.observed_on, dtype=str), return_inverse=True)
+    names, of_rank = host[0], host[1].reshape(-1)
+    odd = _oddness(fleet, seen, role)
+    worst = np.zeros(len(names))
+    np.maximum.at(worst, of_rank, odd)
+    chosen = np.zeros(len(names), dtype=bool)
+    chosen[[place for place in np.argsort(-worst, kind="stable")[:_MOST_HOSTS] if worst[place] > 0]] = True
+    chosen[of_rank[_longest(fleet.steps.own_s)]] = True
+    chosen[np.linspace(0, len(names) - 1, min(_SAMPLE_HOSTS, len(names))).astype(np.int64)] = True
+    for one in range(int(role.max(initial=-1)) + 1):  # few: a role is a stage, a learner, an actor
+        members = np.flatnonzero(role == one)
+        lacking = _ROLE_LEAST - int(chosen[of_rank[members]].sum())
+        if lacking > 0:
+            chosen[of_rank[members[:: max(len(members) // _ROLE_LEAST, 1)][:_ROLE_LEAST]]] = True
+    return frozenset(names[chosen].tolist())
+
+
+def _roles(fleet: Fleet, seen: Likeness) -> Ints:
+    if any(fleet.ranks.role):
+        return np.unique(np.array(fleet.ranks.role, dtype=str), return_inverse=True)[1].reshape(-1).astype(np.int64)
+    each, number = np.unique(seen.works, return_inverse=True)
+    sets = ((each.view(np.uint64)[:, None] >> np.arange(64, dtype=np.uint64)) & np.uint64(1)).astype(bool)
+    found = alike(sets, np.bincount(number.reshape(-1)))[number.reshape(-1)]
+    steps = np.maximum(np.isfinite(fleet.steps.seconds).sum(axis=1), 1)
+    parts = [found, _magnitude(seen.messages / steps), _magnitude(seen.moved / steps)]
+    return np.unique(np.stack(parts, axis=1), axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+
+
+def _magnitude(values: Floats) -> Ints:
+    """In what factor of two around the median: an edge that cuts through ranks that do the same makes two roles of one, no more."""
+    median = max(float(np.median(values)), 1e-9)
+    return np.asarray(np.round(np.log2(np.maximum(values, 1e-9 * median) / median)).clip(-8, 8), dtype=np.int64)
+
+
+def _oddness(fleet: Fleet, seen: Likeness, role: Ints) -> Floats:
+    """By how many floors a rank may be odd; 0 who is not."""
+    own, wait = fleet.steps.own_s, fleet.steps.wait_s
+    step_s = float(np.nan_to_num(np.nanmedian(fleet.steps.seconds))) if fleet.steps.seconds.size else 0.0
+    floor_s = max(limits.EFFECT_SHARE * step_s, limits.EFFECT_SECONDS)
+    gap = own - peers_median(own, role)
+    parts = [gap, *np.array_split(gap, 3, axis=1)] if gap.shape[1] >= 3 else [gap]
+    excess = np.max([np.nan_to_num(trimmed_mean(part)) for part in parts if part.shape[1]], axis=0, initial=0.0)
+    spared = np.nan_to_num(trimmed_mean(peers_median(wait, role) - wait)) if wait.shape[1] else excess
+    odd = np.maximum(excess, spared) / floor_s
+    odd[odd < _NEAR] = 0.0
+    rare = (np.nan_to_num(gap) >= limits.EPISODE_SHARE * step_s).sum(axis=1) >= _RARE_LEAST
+    return np.asarray(
+        odd + 1.0 * rare + 100.0 * _strange(fleet) + 10.0 * (seen.errors > 0) + 1.0 * _slow_links(seen, role)
+    )
+
+
+def _strange(fleet: Fleet) -> Bools:
+    """Who did not run all the time."""
+    ranks = fleet.ranks
+    still = np.array([state != "running" for state in ranks.state]) | (ranks.stopped_s > 0) | np.isfinite(ranks.ended_s)
+    known = np.isfinite(fleet.steps.seconds)
+    patience_s = limits.STALL_SECONDS
+    if known.any():
+        patience_s = max(limits.STALL_STEPS * float(np.nanmedian(fleet.steps.seconds)), patience_s)
+        still |= ~known.any(axis=1)
+    silent = np.nan_to_num(ranks.last_progress_s, nan=np.inf) > patience_s
+    return np.asarray(still | (silent & (ranks.in_collective_s <= 0)))  # who is in a collective waits for others
+
+
+def _slow_links(seen: Likeness, role: Ints) -> Bools:
+    rate = np.where(np.isfinite(seen.rate), seen.rate, np.nan)
+    usual = np.array([float(nan_median(rate[role == one], 0)) if np.isfinite(rate[role == one]).any() else np.nan
+                      for one in range(int(role.max(initial=-1)) + 1)])  # fmt: skip
+    slow: Bools = np.nan_to_num(rate, nan=np.inf) < _SLOW_RATE * np.nan_to_num(usual)[role]
+    return slow
+
+
+def _longest(own: Floats) -> Ints:
+    """The ranks that work longest in each step."""
+    if not own.shape[1]:
+        return np.empty(0, dtype=np.int64)
+    count = min(_LONGEST, len(own))
+    return np.unique(np.argpartition(np.nan_to_num(own), len(own) - count, axis=0)[-count:])

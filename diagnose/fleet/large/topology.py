@@ -1,0 +1,129 @@
+"""Which hosts are behind one switch, in one rack, on one file system: from a file. Pure, but for reading it.
+
+host,rack,switch,filesystem          a table with these columns (any of the last three), one row for each host
+node-001,r1,leaf-1,/scratch-a
+
+SwitchName=leaf-1 Nodes=node-[001-032]     or Slurm's topology.conf; switches of switches are the hosts below them
+SwitchName=spine  Switches=leaf-[1-8]
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+from rankscope.diagnose.text import clean
+from rankscope.probes.errors import BadData
+
+KINDS = ("rack", "switch", "filesystem")
+_MOST_BYTES, _MOST_HOSTS = 256 << 20, 2_000_000
+_RANGE = re.compile(r"([^\[\],]*)\[([0-9,\-]+)\]([^\[\],]*)")
+_SLURM = re.compile(r"\s*SwitchName\s*=", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Hosts that share something: a rack, a switch, a file system."""
+
+    kind: str
+    name: str
+    hosts: frozenset[str]
+
+
+def read_topology(path: Path) -> tuple[Group, ...]:
+    """The groups in a file. BadData, with the line that is wrong."""
+    try:
+        if path.stat().st_size > _MOST_BYTES:
+            raise BadData(f"{path} is absurdly large")
+        text = path.read_text(errors="replace")
+    except OSError as error:
+        raise BadData(f"{path} cannot be read: {error.strerror or error}") from error
+    try:
+        return parse(text)
+    except ValueError as error:
+        raise BadData(f"{path} is no topology: {clean(str(error), 200)}") from error
+
+
+def parse(text: str) -> tuple[Group, ...]:
+    """The groups in a text. ValueError."""
+    lines = text.splitlines()
+    groups = _slurm(lines) if any(map(_SLURM.match, lines)) else _table(lines)
+    if not groups:
+        raise ValueError("it names no group of hosts")
+    return groups
+
+
+def _table(lines: list[str]) -> tuple[Group, ...]:
+    rows = csv.DictReader(line for line in lines if line.strip() and not line.lstrip().startswith("#"))
+    names = [name.strip() for name in rows.fieldnames or ()]
+    kinds = [kind for kind in KINDS if kind in names]
+    if "host" not in names or not kinds:
+        raise ValueError(f"its first line must name the column host, and some of {', '.join(KINDS)}")
+    rows.fieldnames = names
+    members: dict[tuple[str, str], set[str]] = {}
+    for number, row in enumerate(islice(rows, _MOST_HOSTS), 2):
+        host = (row["host"] or "").strip()
+        if not host:
+            raise ValueError(f"row {number} has no host")
+        for kind in kinds:
+            if name := (row[kind] or "").strip():
+                members.setdefault((kind, name), set()).add(host)
+    return tuple(Group(kind, name, frozenset(hosts)) for (kind, name), hosts in sorted(members.items()))
+
+
+def _slurm(lines: list[str]) -> tuple[Group, ...]:
+    nodes: dict[str, set[str]] = {}
+    below: dict[str, list[str]] = {}
+    for number, line in enumerate(lines, 1):
+        words = dict(part.split("=", 1) for part in line.partition("#")[0].split() if "=" in part)
+        said = {key.lower(): value for key, value in words.items()}
+        if "switchname" not in said:
+            continue
+        if not ("nodes" in said or "switches" in said):
+            raise ValueError(f"line {number}: a switch without Nodes and Switches")
+        for switch in expand(said["switchname"]):
+            nodes.setdefault(switch, set()).update(expand(said.get("nodes", "")))
+            below.setdefault(switch, []).extend(expand(said.get("switches", "")))
+    for _ in below:  # as deep as there are switches; usually three times
+        before = sum(map(len, nodes.values()))
+        for switch, others in below.items():
+            nodes[switch].update(*(nodes.get(other, ()) for other in others))
+        if sum(map(len, nodes.values())) == before:
+            break
+    return tuple(Group("switch", name, frozenset(hosts)) for name, hosts in sorted(nodes.items()) if hosts)
+
+
+def expand(names: str) -> Iterator[str]:
+    """The names in Slurm's list of hosts: `a[01-03,7],b`. ValueError where it is none, or names absurdly many."""
+    if names.count("[") != names.count("]"):
+        raise ValueError(f"{names[:80]!r} is no list of hosts")
+    count = 0
+    for part in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", names):
+        for name in _expanded(part):
+            count += 1
+            if count > _MOST_HOSTS:
+                raise ValueError("absurdly many hosts")
+            yield name
+
+
+def _expanded(part: str) -> Iterable[str]:
+    found = _RANGE.fullmatch(part) if "[" in part else None
+    if found is None:
+        if "[" in part or "]" in part:
+            raise ValueError(f"{part!r} is no list of hosts")
+        return (part,)
+    return (f"{found[1]}{number}{found[3]}" for number in _numbers(found[2]))
+
+
+def _numbers(ranges: str) -> Iterator[str]:
+    for each in ranges.split(","):
+        first, _, last = each.partition("-")
+        last = last or first
+        if not (first.isdigit() and last.isdigit() and int(last) - int(first) < _MOST_HOSTS):
+            raise ValueError(f"[{ranges}] is no range")
+        for number in range(int(first), int(last) + 1):
+            yield str(number).zfill(len(first))

@@ -1,0 +1,173 @@
+"""Who is in the windows: their ranks in one table; and which job, which moment and whose ranks are judged.
+
+No Python loop runs over ranks: of a million of them there are 125,000 windows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from rankscope.diagnose.fleet.labels import ints
+from rankscope.diagnose.text import clean
+from rankscope.diagnose.verdict.note import Note, NoteCode
+from rankscope.observer.window.folder import Window
+from rankscope.observer.window.jobs import matching, names
+from rankscope.observer.window.manifest import Manifest
+from rankscope.probes.arrays import Ints
+from rankscope.probes.errors import BadData, NoRanks
+
+WINDOW = "window"  # column: the number of the row's window
+
+
+@dataclass(frozen=True, slots=True)
+class RollCall:
+    """What windows are about, and the ranks of all of them: the table `ranks`, with the number of each row's window."""
+
+    manifests: tuple[Manifest, ...]
+    ranks: pa.Table
+
+    def of(self, job: str) -> pa.Table:
+        """The ranks of one job."""
+        return self.ranks.filter(pc.equal(self.ranks["job"], job))
+
+
+def roll_call(windows: Sequence[Window]) -> RollCall:
+    """The ranks of these windows."""
+    pieces = [numbered(window.ranks, number) for number, window in enumerate(windows)]
+    if not pieces:
+        raise NoRanks("no rank was found in the window")
+    return RollCall(tuple(window.manifest for window in windows), pa.concat_tables(pieces))
+
+
+def numbered(table: pa.Table, window: int) -> pa.Table:
+    """A window's table with the window's number in each row."""
+    number = pa.array(np.full(table.num_rows, window, np.int32))
+    return table.replace_schema_metadata(None).append_column(WINDOW, number)
+
+
+def jobs_in(roll: RollCall, wanted: str | None = None) -> dict[str, str]:
+    """The jobs in windows with their titles, the largest first: all, or those that are meant by a name.
+
+    Raises NoRanks where there is none, BadData where none of them is meant.
+    """
+    counted = (
+        roll.ranks.filter(pc.is_valid(roll.ranks["job"]))
+        .group_by(["job", WINDOW, "title"])
+        .aggregate([("rank", "count")])
+    )
+    sizes: dict[str, int] = {}
+    titles: dict[str, dict[str, int]] = {}
+    best: dict[tuple[str, int], tuple[int, str]] = {}
+    totals: dict[tuple[str, int], int] = {}
+    columns = (counted[name].to_pylist() for name in ("job", WINDOW, "title", "rank_count"))
+    for job, window, title, count in zip(*columns, strict=True):
+        best[job, window] = max(best.get((job, window), (0, "")), (count, title or ""))
+        totals[job, window] = totals.get((job, window), 0) + count
+    for (job, window), (_, title) in best.items():  # of one window what most of its ranks say
+        count = totals[job, window]
+        sizes[job] = sizes.get(job, 0) + count
+        titles.setdefault(job, {})[title] = titles.get(job, {}).get(title, 0) + count
+    if not sizes:
+        raise NoRanks("no rank was found in the window")
+    largest = sorted(sizes, key=lambda name: (-sizes[name], name))
+    found = {name: max(titles[name], key=lambda title: (titles[name][title], title)) for name in largest}
+    if wanted is None:
+        return found
+    meant = matching(wanted, found)
+    if not meant:
+        known = ", ".join(clean(name, 100) for name in list(names(found).values())[:5])
+        raise BadData(f"job {clean(wanted, 60)!r} is not in these windows (jobs seen: {known})")
+    return {name: title for name, title in found.items() if name in meant}
+
+
+def choose(roll: RollCall, job: str | None, notes: list[Note]) -> tuple[str, list[int]]:
+    """The job, and the numbers of the windows that are judged.
+
+    The job is the one with most ranks of those that `job` means, or of all. The moment is the newest at which most hosts of the job were
+    observed. Raises BadData if no window holds the job, NoRanks if no window holds any rank.
+    """
+    chosen = _choose_job(roll, job, notes)
+    ranks = roll.of(chosen)
+    window, number = ints(ranks, WINDOW), ints(ranks, "rank")
+    mine = _choose_moment(roll.manifests, np.unique(window).tolist(), notes)
+    mine = _each_rank_once(roll.manifests, mine, window, number, notes)
+    return chosen, _of_one_owner(roll.manifests, mine, window, number, ints(ranks, "owner"), notes)
+
+
+def _choose_job(roll: RollCall, job: str | None, notes: list[Note]) -> str:
+    found = jobs_in(roll, job)
+    best, *others = found
+    if others:
+        called = names(found)
+        text = f"{len(found)} jobs were seen; the largest is judged, use --job for: "
+        notes.append(Note(NoteCode.OTHER_JOBS, text + ", ".join(clean(called[name], 100) for name in others)))
+    return best
+
+
+def _choose_moment(manifests: Sequence[Manifest], mine: Sequence[int], notes: list[Note]) -> list[int]:
+    hosts = {manifests[number].host for number in mine}
+    moments: list[list[int]] = []
+    for number in sorted(mine, key=lambda each: -manifests[each].start):
+        length = manifests[number].seconds
+        if moments and abs(manifests[moments[-1][0]].start - manifests[number].start) < length / 2:
+            moments[-1].append(number)
+        else:
+            moments.append([number])
+    best = max(moments, key=lambda group: len({manifests[number].host for number in group}))  # the first is the newest
+    if len(moments) > 1:
+        text = f"{len(moments)} moments were given; the newest common one is judged, the others are left out"
+        notes.append(Note(NoteCode.OTHER_MOMENTS, text))
+    missing = sorted(hosts - {manifests[number].host for number in best})
+    if missing:
+        text = f"no window of this moment from: {', '.join(clean(host, 60) for host in missing[:8])}"
+        notes.append(Note(NoteCode.HOSTS_MISSING, text))
+    return best
+
+
+def _each_rank_once(
+    manifests: Sequence[Manifest], mine: list[int], window: Ints, number: Ints, notes: list[Note]
+) -> list[int]:
+    """Of two windows of one host that hold the same ranks the one with more of them, or the newer; times count from a window's begin."""
+    of_host: dict[str, list[int]] = {}
+    for each in mine:
+        of_host.setdefault(manifests[each].host, []).append(each)
+    left_out: set[int] = set()
+    for several in of_host.values():
+        held = {each: set(number[window == each].tolist()) for each in several} if len(several) > 1 else {}
+        kept: list[int] = []
+        for each in sorted(held, key=lambda one: (-len(held[one]), -manifests[one].start)):
+            if any(held[each] & held[other] for other in kept):
+                left_out.add(each)
+            else:
+                kept.append(each)
+    if left_out:
+        hosts = sorted({manifests[each].host for each in left_out})
+        text = "two windows of one moment, of which one is used, from: "
+        notes.append(Note(NoteCode.HOST_TWICE, text + ", ".join(clean(host, 60) for host in hosts[:8])))
+    return [each for each in mine if each not in left_out]
+
+
+def _of_one_owner(
+    manifests: Sequence[Manifest], mine: list[int], window: Ints, number: Ints, owner: Ints, notes: list[Note]
+) -> list[int]:
+    """Without the windows of users who claim ranks that a user with more of them has: somebody gave his job the same name."""
+    owns = np.full(len(manifests), -1, dtype=np.int64)
+    np.maximum.at(owns, window, owner)
+    kept = np.zeros(len(manifests), dtype=bool)
+    kept[mine] = True
+    users = list(dict.fromkeys(owns[mine].tolist()))
+    if len(users) == 1:
+        return mine
+    numbers = {user: set(number[(owns[window] == user) & kept[window]].tolist()) for user in users}
+    main = max(users, key=lambda user: len(numbers[user]))
+    others = [user for user in users if user not in (main, -1) and numbers[user] & numbers[main]]
+    if others:
+        hosts = sorted({manifests[each].host for each in mine if owns[each] in others})
+        text = "ranks that others have are claimed by another user, and left out, on: "
+        notes.append(Note(NoteCode.OTHER_USERS, text + ", ".join(clean(host, 60) for host in hosts[:8])))
+    return [each for each in mine if owns[each] not in others]

@@ -1,0 +1,1 @@
+"""What hosts have in common that are slow alike. See README.md."""

@@ -1,0 +1,130 @@
+"""Suspects of one mechanism that have one reason: their hosts are those of one rack, switch, rail or file system.
+
+Of N hosts n are the group's; K hosts are accused of the mechanism, k of them in the group. Fell accidents on hosts by chance, so many would
+fall into it with probability
+
+p = P(Hypergeometric(N, n, K) >= k)
+
+The group is accused if G · p <= 1 %, G the groups that were looked at, and if half of its hosts are accused at least: a single bad host
+does not make a bad rack. Of several groups that pass, the one with the least p explains its suspects first, then the others what is left.
+A rail is all adapters of one name; there hosts are adapters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from rankscope.diagnose import limits
+from rankscope.diagnose.fleet.large.topology import Group
+from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.stats.urn import at_least
+from rankscope.diagnose.verdict.contract import Evidence, Suspect
+
+_MOST = 0.5  # of the group's hosts
+_LEAST = 2  # hosts: of one it is the host
+_OF_COMPONENT = {
+    "rack": ("gpu", "cpu"),  # one cooling, one power
+    "switch": ("network", "nic"),
+    "filesystem": ("storage",),
+    "rail": ("network", "nic"),
+}
+_ACTION = {
+    "rack": "look at cooling and power of rack {}",
+    "switch": "look at switch {}: its uplinks, its errors, who else uses it",
+    "filesystem": "look at the servers of {}",
+    "rail": "look at the switches of rail {}",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    group: Group
+    members: tuple[Suspect, ...]
+    accused: int
+    size: int
+    chance: float
+
+
+def with_groups(fleet: Fleet, suspects: Sequence[Suspect], groups: Sequence[Group]) -> list[Suspect]:
+    """The suspects, with those that one group explains as one."""
+    left = list(suspects)
+    while found := min(_candidates(fleet, left, groups), key=lambda one: one.chance, default=None):
+        members = set(map(id, found.members))
+        place = next(at for at, each in enumerate(left) if id(each) in members)
+        left = [*left[:place], _as_one(fleet, found), *(each for each in left[place:] if id(each) not in members)]
+    return left
+
+
+def _candidates(fleet: Fleet, suspects: Sequence[Suspect], groups: Sequence[Group]) -> Iterator[_Candidate]:
+    host_of = dict(zip(fleet.ranks.number.tolist(), fleet.ranks.host, strict=True))
+    everyone = frozenset(host_of.values())
+    mechanisms: dict[tuple[object, ...], list[Suspect]] = {}
+    for each in suspects:
+        if each.scope != "group" and each.ranks:
+            mechanisms.setdefault((each.component, each.cause), []).append(each)
+    for (component, _), alike in mechanisms.items():
+        asked = [group for group in groups if component in _OF_COMPONENT[group.kind]]
+        units = {id(each): frozenset(host_of[rank] for rank in each.ranks) for each in alike}
+        yield from _beyond_chance(asked, alike, units, everyone)
+        if component in _OF_COMPONENT["rail"]:
+            adapters = frozenset(
+                f"{host}/{nic}" for host, nics in zip(fleet.ranks.host, fleet.ranks.nics, strict=True) for nic in nics
+            )
+            rails = [
+                Group("rail", name, frozenset(one for one in adapters if one.endswith(f"/{name}")))
+                for name in _names(alike)
+            ]
+            units = {id(each): _adapters(each, units[id(each)]) & adapters for each in alike}
+            yield from _beyond_chance(rails, alike, units, adapters)
+
+
+def _beyond_chance(
+    groups: Sequence[Group], suspects: Sequence[Suspect], units: dict[int, frozenset[str]], everyone: frozenset[str]
+) -> Iterator[_Candidate]:
+    accused = frozenset[str]().union(*units.values())
+    for group in groups:
+        there = group.hosts & everyone
+        inside = accused & there
+        if len(inside) < max(_LEAST, math.ceil(_MOST * len(there))) or len(there) == len(everyone):
+            continue
+        chance = len(groups) * at_least(len(inside), len(there), len(accused), len(everyone))
+        if chance <= limits.FALSE_DISCOVERY_RATE:
+            members = tuple(each for each in suspects if units[id(each)] and units[id(each)] <= there)
+            if len(members) >= _LEAST or any(len(units[id(each)]) >= _LEAST for each in members):
+                yield _Candidate(group, members, len(inside), len(there), chance)
+
+
+def _names(suspects: Iterable[Suspect]) -> list[str]:
+    return sorted({one.name for each in suspects for one in each.instances})
+
+
+def _adapters(suspect: Suspect, hosts: Iterable[str]) -> frozenset[str]:
+    return frozenset(f"{host}/{one.name}" for host in hosts for one in suspect.instances)
+
+
+def _as_one(fleet: Fleet, found: _Candidate) -> Suspect:
+    members, group = found.members, found.group
+    first = max(members, key=lambda each: each.lost_seconds_per_step)
+    text = Evidence(
+        "topology", f"hosts of {group.kind} {group.name} that are accused", float(found.accused), None, "", found.size
+    )
+    if group.kind == "rail":
+        text = replace(text, measure=f"adapters of rail {group.name} that are accused")
+    since = [each.since for each in members if each.since is not None]
+    return replace(
+        first,
+        scope="group",
+        host="",
+        instances=tuple(dict.fromkeys(one for each in members for one in each.instances)),
+        ranks=tuple(sorted({rank for each in members for rank in each.ranks})),
+        lost_seconds_per_step=float(np.sum([each.lost_seconds_per_step for each in members])),
+        lost_percent=float(np.sum([each.lost_percent for each in members])),
+        confidence=max(each.confidence for each in members),
+        since=min(since) if len(since) == len(members) else None,
+        evidence=(text, *first.evidence),
+        action=_ACTION[group.kind].format(group.name),
+    )

@@ -1,0 +1,20 @@
+"""How probable is it that so many of a few are among some, by chance?"""
+
+from __future__ import annotations
+
+import math
+
+
+def at_least(found: int, among: int, drawn: int, of_all: int) -> float:
+    """P(Hypergeometric >= found): of `of_all` things `among` are marked; that of `drawn` at least `found` are."""
+    most = min(among, drawn)
+    least = max(found, drawn - (of_all - among), 0)
+    return min(sum(math.exp(_ln_share(each, among, drawn, of_all)) for each in range(least, most + 1)), 1.0)
+
+
+def _ln_share(found: int, among: int, drawn: int, of_all: int) -> float:
+    return _ln_choose(among, found) + _ln_choose(of_all - among, drawn - found) - _ln_choose(of_all, drawn)
+
+
+def _ln_choose(count: int, some: int) -> float:
+    return math.lgamma(count + 1) - math.lgamma(some + 1) - math.lgamma(count - some + 1)

@@ -1,0 +1,166 @@
+"""Windows as the bytes of one object, and back with every reason to distrust them.
+
+A Parquet file: a row for each window, a column for each table, in each cell the table as an Arrow stream; the manifests are in the
+footer. Nine columns in place of a hundred and thirty: the footer is small, one packing goes over all columns of a table, and a
+table is read without unpacking the others.
+
+Measured on a lab window of four ranks: 15.5 KB (window folder 45.0 KB), all tables read in 0.2 ms (folder 10.7 ms).
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import struct
+from collections.abc import Collection, Sequence
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from rankscope.observer.window.folder import Window, fitted, window_of
+from rankscope.observer.window.manifest import Manifest, from_json, to_json
+from rankscope.observer.window.pages import check_pages
+from rankscope.observer.window.schema import TABLES, WINDOW_SCHEMA, YOUNGER
+from rankscope.observer.window.tables import MOST_BYTES, MOST_ROWS
+from rankscope.probes.errors import BadData
+
+MOST_OBJECT_BYTES = 256 << 20
+_MANIFESTS = b"rankscope.windows"
+_MOST_WINDOWS = 4096  # in one object; of a million ranks a shard has 500 hosts
+_FOOTER_LIMITS = {"thrift_string_size_limit": 32 << 20, "thrift_container_size_limit": 1 << 16}
+_RECORD_BATCH, _DICTIONARY_BATCH = 3, 2  # enum MessageHeader
+
+
+def encode(windows: Sequence[Window]) -> bytes:
+    """The object that holds these windows."""
+    cells = {
+        name: pa.array([_stream(getattr(window, name), name) for window in windows], pa.binary()) for name in TABLES
+    }
+    rows = [{name: getattr(window, name).num_rows for name in TABLES} for window in windows]
+    manifests = [to_json(window.manifest, counted) for window, counted in zip(windows, rows, strict=True)]
+    sink, table = io.BytesIO(), pa.table(cells)
+    settings = {"compression": "zstd", "compression_level": 19, "use_dictionary": False, "write_statistics": False}
+    with pq.ParquetWriter(sink, table.schema, store_schema=False, **settings) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata({_MANIFESTS: json.dumps(manifests).encode()})
+    return sink.getvalue()
+
+
+def decode(data: bytes | pa.Buffer, wanted: Collection[str] = tuple(TABLES)) -> list[Window]:
+    """The windows of an object; tables that are not wanted are empty. BadData, in one line, where it is none."""
+    try:
+        footer = pq.ParquetFile(pa.BufferReader(data), **_FOOTER_LIMITS).metadata
+        _check(footer, data)
+        manifests = _manifests(footer)
+        there = [name for name in footer.schema.names if name in wanted and name in TABLES]
+        cells = pq.ParquetFile(pa.BufferReader(data), metadata=footer).read(columns=there, use_threads=False)
+        columns = {name: cells[name].combine_chunks() for name in there}
+        return [_window(manifest, rows, columns, at, wanted) for at, (manifest, rows) in enumerate(manifests)]
+    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError, struct.error, MemoryError) as error:
+        line = (str(error).splitlines() or [type(error).__name__])[0]
+        raise BadData(f"no window: {line[:200]}") from error
+
+
+def _stream(table: pa.Table, name: str) -> bytes:
+    sink = io.BytesIO()
+    schema = _plain(name)
+    with pa.ipc.new_stream(sink, schema) as writer:
+        writer.write_table(table.cast(schema).unify_dictionaries().combine_chunks())
+    return sink.getvalue()
+
+
+@lru_cache(maxsize=32)
+def _plain(name: str) -> pa.Schema:
+    """The schema of a table without its words."""
+    return pa.schema([field.remove_metadata() for field in TABLES[name]])
+
+
+def _check(footer: Any, data: bytes | pa.Buffer) -> None:
+    size = 0
+    for group in range(footer.num_row_groups):
+        columns = footer.row_group(group)
+        size += sum(max(columns.column(place).total_uncompressed_size, 0) for place in range(columns.num_columns))
+    if not 0 < footer.num_rows <= _MOST_WINDOWS or size > MOST_BYTES:
+        raise ValueError(f"{footer.num_rows} windows of {size >> 20} MB: more than an object may have")
+    check_pages(pa.BufferReader(data), footer, MOST_BYTES, ())
+
+
+def _manifests(footer: Any) -> list[tuple[Manifest, dict[str, Any]]]:
+    said = json.loads((footer.metadata or {})[_MANIFESTS])
+    if not isinstance(said, list) or len(said) != footer.num_rows:
+        raise ValueError("manifests that are not those of its windows")
+    if any(not isinstance(each, dict) or each.get("schema") != WINDOW_SCHEMA for each in said):
+        raise ValueError(f"a window of another schema than {WINDOW_SCHEMA}")
+    return [from_json(each) for each in said]
+
+
+def _window(
+    manifest: Manifest, rows: dict[str, Any], columns: dict[str, Any], at: int, wanted: Collection[str]
+) -> Window:
+    tables = {}
+    for name, schema in TABLES.items():
+        if name not in wanted or (name in YOUNGER and name not in columns):
+            tables[name] = schema.empty_table()
+            continue
+        table = _table(columns[name][at].as_buffer(), name, schema)
+        if table.num_rows != rows.get(name):
+            raise ValueError(f"{name} has {table.num_rows} rows, its manifest says {rows.get(name)}")
+        tables[name] = table
+    return window_of(manifest, tables, "it")
+
+
+def _table(cell: pa.Buffer, name: str, schema: pa.Schema) -> pa.Table:
+    """The table in a cell, where it lies there: nothing is unpacked, so it cannot be larger than the cell."""
+    for message in pa.ipc.MessageReader.open_stream(cell):
+        _refuse_packed(message.metadata)
+    reader = pa.ipc.open_stream(cell)
+    as_today = reader.schema.equals(_plain(name))
+    for column in () if as_today else reader.schema:
+        if not _usual(column.type):
+            raise ValueError(f"a column of type {str(column.type)[:40]}")
+    table = reader.read_all()
+    if table.num_rows > MOST_ROWS:
+        raise ValueError(f"{table.num_rows} rows: more than a window may have")
+    table.validate(full=True)
+    return pa.Table.from_arrays(table.columns, schema=schema) if as_today else fitted(table, schema, name)
+
+
+def _usual(kind: pa.DataType) -> bool:
+    """Whether values of this type take room: of a type that takes none a few bytes may claim any number of rows."""
+    if pa.types.is_dictionary(kind) or pa.types.is_list(kind):
+        return _usual(kind.value_type)
+    plain = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_string)
+    return any(is_of(kind) for is_of in plain)
+
+
+def _refuse_packed(metadata: pa.Buffer) -> None:
+    """ValueError where a message's body is packed: Arrow would make as much room as it claims. (Message.fbs, RecordBatch.compression.)"""
+    data = memoryview(metadata)
+    message = struct.unpack_from("<I", data, 0)[0]
+    header = _field(data, message, 2)
+    kind = _field(data, message, 1)
+    if header is None or kind is None or data[kind] not in (_RECORD_BATCH, _DICTIONARY_BATCH):
+        return
+    batch = _follow(data, header)
+    if data[kind] == _DICTIONARY_BATCH:
+        inner = _field(data, batch, 1)
+        if inner is None:
+            raise ValueError("a dictionary without words")
+        batch = _follow(data, inner)
+    if _field(data, batch, 3) is not None:
+        raise ValueError("a packed table inside of a packed file")
+
+
+def _field(data: memoryview, table: int, slot: int) -> int | None:
+    """Where a field of a flatbuffer's table lies; None where it is left out."""
+    names = table - struct.unpack_from("<i", data, table)[0]
+    if names < 0 or 4 + 2 * slot >= struct.unpack_from("<H", data, names)[0]:
+        return None
+    offset = struct.unpack_from("<H", data, names + 4 + 2 * slot)[0]
+    return table + offset if offset else None
+
+
+def _follow(data: memoryview, at: int) -> int:
+    return at + int(struct.unpack_from("<I", data, at)[0])

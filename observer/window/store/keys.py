@@ -1,0 +1,71 @@
+"""Names of objects: `job=…/window=<UTC>/shard=<2 hex>/<host>.parquet`; of several hosts in one: `hosts=<number>-<hash>.parquet`. Pure.
+
+The shard is of the host's name: a thousand hosts that write at one moment write under 256 prefixes, each of which a store serves by itself.
+"""
+
+from __future__ import annotations
+
+import calendar
+import hashlib
+import re
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rankscope.observer.window.manifest import Manifest
+from rankscope.observer.window.staging import safe_name
+
+_KEY = re.compile(r"(?:^|/)job=([^/]+)/window=(\d{8}T\d{6}Z)/shard=([0-9a-f]{2})/([^/]+)\.parquet$")
+_TIME = "%Y%m%dT%H%M%SZ"
+_SEVERAL = re.compile(r"hosts=(\d{1,6})-")
+_LONGEST = 48  # with its hash a name is no longer than a part of a path may be
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What the name of an object says. `host` is '' where it holds several."""
+
+    job: str
+    start: int  # Unix time, seconds
+    shard: str
+    host: str
+    hosts: int = 1
+
+
+def key_of(manifest: Manifest) -> str:
+    """Where a window lies below the store's path: the same however often it is sent."""
+    return f"{moment_of(manifest)}/shard={_hash(manifest.host)[:2]}/{_label(manifest.host)}.parquet"
+
+
+def moment_of(manifest: Manifest) -> str:
+    """The folder of all hosts of one job and window."""
+    return f"job={_label('+'.join(manifest.jobs))}/window={time.strftime(_TIME, time.gmtime(manifest.start))}"
+
+
+def key_of_several(folder: str, members: Iterable[str]) -> str:
+    """Where several windows lie together: the same for the same members."""
+    names = sorted(members)
+    return f"{folder}/hosts={len(names)}-{_hash('/'.join(names))[:16]}.parquet"
+
+
+def parse(path: str) -> Key | None:
+    """What a path says; None where it is no object of ours."""
+    found = _KEY.search(path)
+    if found is None:
+        return None
+    try:
+        start = calendar.timegm(time.strptime(found[2], _TIME))
+    except ValueError:
+        return None
+    several = _SEVERAL.match(found[4])
+    return Key(found[1], start, found[3], "" if several else found[4], int(several[1]) if several else 1)
+
+
+def _label(text: str) -> str:
+    """A text as a part of a key; what is not the text itself ends with its hash, so that two texts never share one."""
+    safe = safe_name(text)[:_LONGEST]
+    return safe if safe == text and safe else f"{safe}~{_hash(text)[:8]}"
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()

@@ -1,0 +1,110 @@
+"""Objects of a store: put, got, listed, removed.
+
+In a bucket a PUT is atomic, and a rename is not to be had. In a folder an object is written beside its place, flushed and renamed,
+0600, below folders that nobody else can write. In both a reader sees it whole or not at all. The same window sent twice is one object.
+"""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+from pyarrow import fs
+
+from rankscope.observer.window.staging import PARTIAL, partial_name, remove_left
+from rankscope.observer.window.store.container import MOST_OBJECT_BYTES
+from rankscope.observer.window.store.keys import Key, parse
+from rankscope.observer.window.store.place import Store, StoreFailed, failures
+from rankscope.probes.errors import BadData
+from rankscope.probes.host.folders import create_file, opened_folder
+
+_MOST_LISTED = 4_000_000  # of a million ranks a window has 125,000 objects
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One object by its path in the store, and what its name says."""
+
+    path: str
+    key: Key
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What a store names below a path, in order of their paths; `foreign`: how many things lie there that are no windows."""
+
+    objects: tuple[Found, ...]
+    foreign: int
+
+
+def put(store: Store, key: str, data: bytes) -> None:
+    """Write one object, or replace it. StoreFailed."""
+    path = f"{store.path}/{key}"
+    with failures(store.shown, store.uri):
+        try:
+            if store.local:
+                _put_file(Path(path), data)
+                return
+            with store.filesystem.open_output_stream(path) as stream:
+                stream.write(data)
+        except FileNotFoundError:
+            raise StoreFailed(f"{store.shown} is not there") from None
+        except pa.ArrowException as error:
+            raise OSError(str(error)) from None
+
+
+def get(store: Store, path: str) -> bytes:
+    """One object. FileNotFoundError where it is gone, BadData where it is absurdly large, StoreFailed."""
+    with failures(store.shown, store.uri), store.filesystem.open_input_stream(path) as stream:
+        data: bytes = stream.read(MOST_OBJECT_BYTES + 1)
+    if len(data) > MOST_OBJECT_BYTES:
+        raise BadData(f"{store.at(path)} is absurdly large")
+    return data
+
+
+def remove(store: Store, path: str) -> None:
+    """Remove one object; nothing where it is gone already. StoreFailed."""
+    with failures(store.shown, store.uri), suppress(FileNotFoundError):
+        store.filesystem.delete_file(path)
+
+
+def listing(store: Store) -> Listing:
+    """All objects below the store's path; the one that it names, where it names one. StoreFailed; nothing where there is no such path."""
+    with failures(store.shown, store.uri):
+        infos = [store.filesystem.get_file_info(store.path)]
+        if infos[0].type != fs.FileType.File:
+            infos = store.filesystem.get_file_info(fs.FileSelector(store.path, recursive=True, allow_not_found=True))
+    if len(infos) > _MOST_LISTED:
+        raise StoreFailed(f"{store.shown} holds {len(infos)} things: name a job or a window of it")
+    found, foreign = [], 0
+    for info in infos:
+        if info.type != fs.FileType.File or info.base_name.startswith(PARTIAL):
+            continue
+        key = parse(info.path)
+        if key is None:
+            foreign += 1
+        else:
+            found.append(Found(info.path, key, int(info.size or 0)))
+    return Listing(tuple(sorted(found, key=lambda each: each.path)), foreign)
+
+
+def _put_file(path: Path, data: bytes) -> None:
+    with opened_folder(path.parent, make=True) as place:
+        remove_left(place)
+        name = partial_name()
+        try:
+            with os.fdopen(create_file(place, name), "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.rename(name, path.name, src_dir_fd=place, dst_dir_fd=place)
+        except BaseException:
+            with suppress(OSError):
+                os.unlink(name, dir_fd=place)
+            raise
+        with suppress(OSError):  # it is there whole; a disk that cannot say when it is safe cannot be helped
+            os.fsync(place)

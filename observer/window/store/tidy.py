@@ -1,0 +1,106 @@
+"""Old windows removed, and those of one moment put together: both may be stopped at any point and done again.
+
+Put together are the windows of one shard of one moment: a store with a million small objects is slow to list and dear to read. The new
+object is there before the old ones go; who reads meanwhile sees a window twice, and takes it once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+
+from rankscope.observer.window.folder import Window
+from rankscope.observer.window.store import objects
+from rankscope.observer.window.store.container import MOST_OBJECT_BYTES, decode, encode
+from rankscope.observer.window.store.keys import key_of_several
+from rankscope.observer.window.store.objects import Found
+from rankscope.observer.window.store.place import Store
+from rankscope.probes.errors import BadData
+
+SETTLED_S = 3600.0  # a host whose store was away sends what it spooled; what comes later is put together the next time
+_MOST_TOGETHER_BYTES = MOST_OBJECT_BYTES // 8
+
+
+@dataclass(frozen=True, slots=True)
+class Tidied:
+    """How many objects went, how many bytes, how many came in their place, and what was left alone because it is no window."""
+
+    removed: int
+    removed_bytes: int
+    made: int
+    unreadable: tuple[str, ...]
+    foreign: int
+
+
+def prune(store: Store, older_than_s: float, now_s: float, dry: bool = False) -> Tidied:
+    """Remove the windows that began more than `older_than_s` before `now_s`. What is no window is left alone."""
+    there = objects.listing(store)
+    old = [found for found in there.objects if found.key.start < now_s - older_than_s]
+    if not dry:
+        for found in old:
+            objects.remove(store, found.path)
+    return Tidied(len(old), sum(found.size_bytes for found in old), 0, (), there.foreign)
+
+
+def compact(store: Store, now_s: float, settled_s: float = SETTLED_S) -> Tidied:
+    """Put the windows of each shard of each moment that is over into one object."""
+    there = objects.listing(store)
+    removed, freed, made, unreadable = 0, 0, 0, list[str]()
+    for folder, members in _shards(there.objects, now_s - settled_s):
+        windows, read = _read(store, members, unreadable)
+        if len(read) < 2:
+            continue
+        hosts = [f"{window.manifest.host}/{window.manifest.start!r}" for window in windows]
+        key = key_of_several(folder.removeprefix(store.path).lstrip("/"), hosts)
+        data = encode(windows)
+        if not any(found.path == f"{store.path}/{key}" for found in read):
+            objects.put(store, key, data)
+            made += 1
+            freed -= len(data)
+        for found in read:
+            if found.path != f"{store.path}/{key}":
+                objects.remove(store, found.path)
+                removed += 1
+                freed += found.size_bytes
+    return Tidied(removed, freed, made, tuple(unreadable), there.foreign)
+
+
+def once(windows: Iterable[Window]) -> list[Window]:
+    """Each window once, however many objects hold it."""
+    seen: dict[object, Window] = {}
+    for window in windows:
+        about = window.manifest
+        seen.setdefault((about.host, about.jobs, about.start), window)
+    return list(seen.values())
+
+
+def _shards(found: tuple[Found, ...], before_s: float) -> Iterator[tuple[str, list[Found]]]:
+    """Folders with more than one object of moments that are over; not more at a time than an object may hold."""
+    folders: dict[str, list[Found]] = {}
+    for each in found:
+        if each.key.start < before_s:
+            folders.setdefault(each.path.rpartition("/")[0], []).append(each)
+    for folder, members in sorted(folders.items()):
+        part: list[Found] = []
+        for each in members:
+            if part and sum(one.size_bytes for one in part) + each.size_bytes > _MOST_TOGETHER_BYTES:
+                yield folder, part
+                part = []
+            part.append(each)
+        if len(part) > 1:
+            yield folder, part
+
+
+def _read(store: Store, members: list[Found], unreadable: list[str]) -> tuple[list[Window], list[Found]]:
+    """The windows of these objects, each once, and the objects that could be read."""
+    windows: list[Window] = []
+    read = []
+    for found in members:
+        try:
+            with suppress(FileNotFoundError):  # gone since it was listed
+                windows += decode(objects.get(store, found.path))
+                read.append(found)
+        except BadData:
+            unreadable.append(store.at(found.path))
+    return sorted(once(windows), key=lambda window: (window.manifest.host, window.manifest.start)), read

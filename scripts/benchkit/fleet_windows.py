@@ -1,0 +1,245 @@
+"""Windows of a synthetic fleet as its hosts would write them: 8 ranks x 60 functions x 30 steps, and what a host's counters say.
+
+What ranks do is as in diagnose_fleets.py: noise on each function, a part of it lasting, and 1 % of the rank-steps with a stall. Planted are
+culprits of several scopes: a rank (in one function, all GPU functions, reads or the run queue) and a host (all of its ranks are held in the
+run queue). A culprit loses 10-60 % of a step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from rankscope.observer.window.folder import Window
+from rankscope.observer.window.manifest import Manifest
+from rankscope.observer.window.schema import TABLES, WINDOW_SCHEMA
+from rankscope.probes.arrays import Floats, Ints
+
+RANKS, FUNCTIONS, STEPS, STEP_S = 8, 60, 30, 1.0  # ranks of a host
+START = 1_790_000_000.0
+KINDS = ("python", "gpu", "memory", "collective", "io", "sync", "sched")
+OF_FUNCTION = np.array([0] * 48 + [1] * 8 + [4] * 2 + [6] + [3])
+COMPONENT = {"function": "python", "device": "gpu", "read": "storage", "queue": "cpu"}
+FAULTS = {"function": 0, "device": 1, "read": 4, "queue": 6}
+
+
+@dataclass(frozen=True, slots=True)
+class Planted:
+    """One culprit: its scope, its ranks, the component that is to be named, and the seconds per step it loses."""
+
+    scope: str
+    ranks: tuple[int, ...]
+    component: str
+    lost_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What all ranks do: seconds by rank and function, own time by rank and step, the length of each step."""
+
+    seconds: Floats
+    own: Floats
+    total: Floats
+    planted: tuple[Planted, ...]
+
+    @property
+    def hosts(self) -> int:
+        return len(self.own) // RANKS
+
+    def of_hosts(self, first: int, last: int) -> Plan:
+        """A part, without who is planted."""
+        rows = slice(first * RANKS, last * RANKS)
+        return Plan(self.seconds[rows], self.own[rows], self.total, ())
+
+
+def plan(hosts: int, noise: float, seed: int, culprits: Mapping[str, int]) -> Plan:
+    """`culprits`: how many of each scope, rank and host."""
+    rng = np.random.default_rng(seed)
+    ranks = hosts * RANKS
+    share = 1 / (rng.permutation(FUNCTIONS - 1) + 2.0)
+    mean = np.append(STEP_S * share / share.sum(), 0.0)
+    lasting = (noise**2 / STEPS + noise**2 / 16) ** 0.5
+    seconds = mean * np.exp(rng.normal(0, 0.01, (ranks, 1))) * np.exp(rng.normal(0, lasting, (ranks, FUNCTIONS)))
+    planted = []
+    chosen = rng.choice(hosts, sum(culprits.values()), replace=False).tolist()
+    for scope in [name for name, count in culprits.items() for _ in range(count)]:
+        host = chosen.pop()
+        rows = (
+            np.arange(host * RANKS, (host + 1) * RANKS)
+            if scope == "host"
+            else np.array([host * RANKS + rng.integers(RANKS)])
+        )
+        fault = "queue" if scope == "host" else str(rng.choice(list(FAULTS)))
+        lost = STEP_S * float(np.exp(rng.uniform(np.log(0.10), np.log(0.6))))
+        where = np.flatnonzero(FAULTS[fault] == OF_FUNCTION)
+        if fault == "device":
+            seconds[np.ix_(rows, where)] *= 1 + lost / mean[where].sum()
+        else:
+            seconds[rows, int(rng.choice(where))] += lost
+        planted.append(Planted(scope, tuple(rows.tolist()), COMPONENT[fault], lost))
+    of_step = noise * float((mean**2).sum() ** 0.5 / mean.sum())
+    own = seconds.sum(axis=1)[:, None] * np.exp(rng.normal(0, of_step, (ranks, STEPS)))
+    own += (rng.random((ranks, STEPS)) < 0.01) * rng.exponential(0.08 * STEP_S, (ranks, STEPS))
+    total = own.max(axis=0) + 0.05 * STEP_S
+    seconds[:, -1] = (total[None, :] - own).mean(axis=1)
+    return Plan(seconds.astype(np.float32), own.astype(np.float32), total, tuple(planted))
+
+
+def window_of(part: Plan, place: int, first_host: int, hosts: int) -> Window:
+    """The window of one host: of the part the `place`-th, of the fleet `first_host + place`."""
+    host = first_host + place
+    name = f"node-{host:06d}"
+    rng = np.random.default_rng(host)
+    rows = slice(place * RANKS, (place + 1) * RANKS)
+    number = np.arange(host * RANKS, (host + 1) * RANKS)
+    world, length = hosts * RANKS, float(part.total.sum())
+    own, seconds = part.own[rows], part.seconds[rows]
+    tables = {
+        "ranks": _ranks(name, number, world),
+        "steps": _steps(number, own, part.total, seconds),
+        "patterns": _patterns(number, seconds, length),
+        "stacks": _stacks(),
+        "collectives": _collectives(number, own, part.total),
+        "flows": _flows(host, hosts, number, rng),
+        "counters": _counters(number, rng),
+        "pauses": _table("pauses", 0, {}),
+    }
+    manifest = Manifest(
+        WINDOW_SCHEMA, name, START + float(rng.normal(0, 0.002)), length + 1.0, ("synthetic",), "bench", sampling_hz=99.0
+    )  # fmt: skip
+    return Window(manifest, **tables)
+
+
+def _ranks(host: str, number: Ints, world: int) -> pa.Table:
+    count = len(number)
+    return _table(
+        "ranks", count,
+        {
+            "job": "synthetic", "rank": number, "local_rank": np.arange(count), "world_size": world, "local_world_size": count,
+            "host": host, "node": host, "pid": 4000 + np.arange(count), "inner_pid": 4000 + np.arange(count), "netns": 4026531840,
+            "gpus": [[f"gpu{at}"] for at in range(count)], "nics": [[f"mlx5_{at}"] for at in range(count)], "cpus": "0-95",
+            "python": "3.12.3", "command": "python train.py --config large.yaml", "title": "train.py", "age_s": 86400.0,
+            "state": "running", "last_progress_s": 0.1, "training_thread": 4000 + np.arange(count), "stack_source": "bpf",
+            "samples": 3000, "owner": 1000,
+        },
+    )  # fmt: skip
+
+
+def _steps(number: Ints, own: Floats, total: Floats, seconds: Floats) -> pa.Table:
+    count = len(number)
+    start = np.cumsum(total) - total
+    every = {
+        kind: np.repeat(seconds[:, KINDS.index(kind) == OF_FUNCTION].sum(axis=1), STEPS) for kind in ("io", "sched")
+    }
+    return _table(
+        "steps", count * STEPS,
+        {
+            "rank": np.repeat(number, STEPS), "step": np.tile(np.arange(STEPS), count), "start_s": np.tile(start, count),
+            "seconds": np.tile(total, count), "own_s": own.reshape(-1), "wait_s": (total[None, :] - own).reshape(-1),
+            "io_s": every["io"], "sched_s": every["sched"], "sync_s": 0.0,
+        },
+    )  # fmt: skip
+
+
+def _patterns(number: Ints, seconds: Floats, length: float) -> pa.Table:
+    count = len(number)
+    of = np.tile(OF_FUNCTION, count)
+    per_step = seconds.reshape(-1)
+    names = np.tile(np.array([f"f{at}" for at in range(FUNCTIONS - 1)] + ["allreduce"]), count)
+    python = of == 0
+    return _table(
+        "patterns", count * FUNCTIONS,
+        {
+            "rank": np.repeat(number, FUNCTIONS), "thread": "training", "kind": np.array(KINDS)[of], "name": names,
+            "file": np.where(python, "/job/f.py", ""), "line": np.where(python, np.tile(np.arange(FUNCTIONS) + 1, count), 0),
+            "caller": np.where(python, "", "step"), "stack": np.where(python, np.tile(np.arange(FUNCTIONS) + 2, count), 1),
+            "beta": per_step * STEPS / length, "resource": np.where(of == 1, "gpu", np.where(of == 3, "nic", "cpu")),
+            "count": STEPS, "total_s": per_step * STEPS, "p50_s": per_step, "p99_s": per_step * 1.1, "max_s": per_step * 1.2,
+            "per_step_s": per_step, "per_step_sd_s": per_step * 0.05, "bytes": np.where(of == 3, STEPS * 10**9, 0),
+        },
+    )  # fmt: skip
+
+
+def _stacks() -> pa.Table:
+    names = ["main", "step", *(f"f{at}" for at in range(FUNCTIONS))]
+    return _table(
+        "stacks", len(names),
+        {
+            "parent": np.array([-1, 0, *[1] * FUNCTIONS]), "name": np.array(names),
+            "file": np.array(["/job/train.py"] * 2 + ["/job/f.py"] * FUNCTIONS),
+            "line": np.array([1, 9, *range(1, FUNCTIONS + 1)]),
+        },
+    )  # fmt: skip
+
+
+def _collectives(number: Ints, own: Floats, total: Floats) -> pa.Table:
+    count = len(number)
+    return _table(
+        "collectives", count * STEPS,
+        {
+            "rank": np.repeat(number, STEPS), "sequence": np.tile(np.arange(STEPS), count), "step": np.tile(np.arange(STEPS), count),
+            "slot": 0, "op": "allreduce", "stay_s": (total[None, :] - own).reshape(-1), "bytes": 10**9,
+        },
+    )  # fmt: skip
+
+
+def _flows(host: int, hosts: int, number: Ints, rng: np.random.Generator) -> pa.Table:
+    count, after = len(number), (host + 1) % hosts
+    busy = rng.normal(1.0, 0.02, count)
+    return _table(
+        "flows", count,
+        {
+            "rank": number, "local": np.array([f"{_address(host)}:{40000 + at}" for at in range(count)]),
+            "peer": np.array([f"{_address(after)}:{50000 + at}" for at in range(count)]), "interface": "bond0",
+            "sent_bytes": 25 * 10**9, "received_bytes": 25 * 10**9, "busy_s": busy, "rtt_s": 4e-5, "min_rtt_s": 2e-5,
+            "delivery_rate_hz": 25e9,
+        },
+    )  # fmt: skip
+
+
+def _address(host: int) -> str:
+    return f"10.{host >> 16 & 255}.{host >> 8 & 255}.{host & 255}"
+
+
+def _counters(number: Ints, rng: np.random.Generator) -> pa.Table:
+    """What every healthy host of eight GPUs says."""
+    of_gpu = ("gpu.sm_percent", "gpu.memory_percent", "gpu.sm_clock_hz", "gpu.temperature_c", "gpu.power_w")
+    count = len(number) * len(of_gpu)
+    return _table(
+        "counters", count,
+        {
+            "scope": "gpu", "instance": np.repeat([f"gpu{at}" for at in range(len(number))], len(of_gpu)), "pid": -1,
+            "rank": np.repeat(number, len(of_gpu)), "name": np.tile(of_gpu, len(number)), "unit": "level", "kind": "gauge",
+            "value": rng.normal(60.0, 1.0, count).round(1), "minimum": 40.0, "maximum": 70.0,
+        },
+    )  # fmt: skip
+
+
+def _table(name: str, rows: int, columns: Mapping[str, Any]) -> pa.Table:
+    """A table of the schema; what is not said is nothing: '', 0, none."""
+    arrays = []
+    for field in TABLES[name]:
+        values: Any = columns.get(field.name)
+        if values is None:
+            values = _nothing(field, rows)
+        elif not isinstance(values, np.ndarray | list):
+            values = pa.repeat(pa.scalar(values), rows)
+        array = values if isinstance(values, pa.Array) else pa.array(values)
+        if pa.types.is_dictionary(field.type):
+            array = array.cast(pa.string()).dictionary_encode()
+        arrays.append(array.cast(field.type))
+    return pa.Table.from_arrays(arrays, schema=TABLES[name])
+
+
+def _nothing(field: pa.Field, rows: int) -> Any:
+    if field.nullable:
+        return pa.nulls(rows, field.type)
+    if pa.types.is_list(field.type):
+        return [[] for _ in range(rows)]
+    if pa.types.is_string(field.type) or pa.types.is_dictionary(field.type):
+        return pa.repeat(pa.scalar(""), rows)
+    return pa.repeat(pa.scalar(0), rows)

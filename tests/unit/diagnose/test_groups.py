@@ -1,0 +1,138 @@
+"""What hosts share that are slow alike: racks, switches, file systems, rails; read from files, and told from chance."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from builders import Job, build
+
+from rankscope.diagnose.fleet.gather import gather
+from rankscope.diagnose.fleet.large.topology import Group, expand, parse, read_topology
+from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.hypotheses.group.shared import with_groups
+from rankscope.diagnose.stats.urn import at_least
+from rankscope.diagnose.verdict.contract import Instance, Suspect
+from rankscope.probes.errors import BadData
+
+
+def fleet(hosts: int = 16) -> Fleet:
+    return gather(build(Job(ranks=hosts, hosts=hosts, steps=6)))
+
+
+def suspect(of: Fleet, host: str, component: str = "gpu", cause: str = "throttled-thermal", nic: str = "") -> Suspect:
+    ranks = tuple(int(n) for n, name in zip(of.ranks.number, of.ranks.host, strict=True) if name == host)
+    instances = (Instance(nic),) if nic else ()
+    return Suspect(component, cause, host, instances, ranks, None, 0.1, 5.0, 0.8, None, (), "look")
+
+
+def named(of: Fleet) -> list[str]:
+    return sorted(set(of.ranks.host))
+
+
+def test_hosts_of_one_rack_that_throttle_are_the_rack() -> None:
+    of = fleet()
+    hosts = named(of)
+    racks = [Group("rack", f"r{at}", frozenset(hosts[4 * at : 4 * at + 4])) for at in range(4)]
+    lone = suspect(of, hosts[9], "python", "slow-function")
+    [one, other] = with_groups(of, [*(suspect(of, host) for host in hosts[4:8]), lone], racks)
+    assert (one.scope, one.cause, one.host, len(one.ranks)) == ("group", "throttled-thermal", "", 4)
+    assert one.lost_seconds_per_step == pytest.approx(0.4)
+    assert "rack r1" in one.action
+    assert one.evidence[0].measure == "hosts of rack r1 that are accused"
+    assert other is lone
+
+
+def test_one_bad_host_is_no_bad_rack() -> None:
+    of = fleet()
+    hosts = named(of)
+    racks = [Group("rack", f"r{at}", frozenset(hosts[4 * at : 4 * at + 4])) for at in range(4)]
+    alone = [suspect(of, hosts[0])]
+    assert with_groups(of, alone, racks) == alone
+
+
+def test_bad_hosts_that_chance_puts_together_are_no_bad_rack() -> None:
+    of = fleet(4)
+    hosts = named(of)
+    halves = [Group("rack", "left", frozenset(hosts[:2])), Group("rack", "right", frozenset(hosts[2:]))]
+    two = [suspect(of, host) for host in hosts[:2]]
+    assert with_groups(of, two, halves) == two
+
+
+def test_a_group_is_only_asked_for_what_it_can_cause() -> None:
+    of = fleet()
+    hosts = named(of)
+    disks = [suspect(of, host, "storage", "slow-read") for host in hosts[:4]]
+    of_racks = [Group("rack", f"r{at}", frozenset(hosts[4 * at : 4 * at + 4])) for at in range(4)]
+    assert with_groups(of, disks, of_racks) == disks
+    servers = [
+        Group("filesystem", "/scratch", frozenset(hosts[:4])),
+        Group("filesystem", "/home", frozenset(hosts[4:])),
+    ]
+    [one] = with_groups(of, disks, servers)
+    assert (one.scope, one.component) == ("group", "storage")
+
+
+def test_a_switch_explains_its_hosts_before_the_switch_above_it() -> None:
+    of = fleet()
+    hosts = named(of)
+    lines = [f"SwitchName=leaf1 Nodes={','.join(hosts[:4])}", f"SwitchName=leaf2 Nodes={','.join(hosts[4:8])}"]
+    groups = parse("\n".join([*lines, "SwitchName=spine Switches=leaf[1-2]"]))
+    [one] = with_groups(of, [suspect(of, host, "network", "slow-link") for host in hosts[:4]], groups)
+    assert "switch leaf1" in one.action
+
+
+def test_the_same_adapter_of_all_hosts_is_the_rail() -> None:
+    of = fleet()
+    ranks = replace(of.ranks, nics=(("mlx5_0", "mlx5_1", "mlx5_2", "mlx5_3"),) * len(of.ranks))
+    of = replace(of, ranks=ranks)
+    bad = [suspect(of, host, "nic", "slow", nic="mlx5_2") for host in named(of)[:12]]
+    [one] = with_groups(of, bad, ())
+    assert (one.scope, one.instance) == ("group", "mlx5_2")
+    assert "rail mlx5_2" in one.action
+
+
+def test_without_groups_suspects_stay_as_they_are() -> None:
+    of = fleet()
+    some = [suspect(of, host) for host in named(of)]
+    assert with_groups(of, some, ()) == some
+
+
+# ---- files ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_table_names_groups_of_each_kind() -> None:
+    groups = parse("# ours\nhost, rack,filesystem\na,r1,/s\nb,r1,/s\nc,r2,\n")
+    assert groups == (
+        Group("filesystem", "/s", frozenset("ab")),
+        Group("rack", "r1", frozenset("ab")),
+        Group("rack", "r2", frozenset("c")),
+    )
+
+
+def test_slurms_file_is_read_with_switches_of_switches() -> None:
+    text = "# Slurm\nSwitchName=s0 Nodes=n[01-03,7]  # first\nSwitchName=s1 Nodes=x\nSwitchName=top Switches=s[0-1] LinkSpeed=100\n"
+    hosts = {group.name: group.hosts for group in parse(text)}
+    assert hosts["s0"] == {"n01", "n02", "n03", "n7"}
+    assert hosts["top"] == {"n01", "n02", "n03", "n7", "x"}
+
+
+@pytest.mark.parametrize("text", ["", "host\na", "a,b\n1,2", "SwitchName=x", "SwitchName=x Nodes=n[1-", "SwitchName=x Nodes=n[a-b]",
+                                  "SwitchName=x Nodes=n[1-99999999]", "host,rack\n,r1"])  # fmt: skip
+def test_what_is_no_topology_is_one_line(tmp_path: Path, text: str) -> None:
+    (tmp_path / "file").write_text(text)
+    with pytest.raises(BadData, match="is no topology") as caught:
+        read_topology(tmp_path / "file")
+    assert "\n" not in str(caught.value)
+
+
+def test_lists_of_hosts_are_expanded_with_their_zeros() -> None:
+    assert list(expand("a[08-10],b,c[1]d")) == ["a08", "a09", "a10", "b", "c1d"]
+
+
+def test_the_chance_of_a_group_is_that_of_an_urn() -> None:
+    from scipy.stats import hypergeom
+
+    for found, among, drawn, of_all in [(2, 2, 2, 4), (4, 4, 5, 16), (0, 3, 2, 9), (20, 32, 40, 12_500), (3, 3, 8, 9)]:
+        assert at_least(found, among, drawn, of_all) == pytest.approx(hypergeom.sf(found - 1, of_all, among, drawn))

@@ -1,0 +1,170 @@
+"""Fleets of many hosts: the same verdict as in full and on every engine, and nobody odd is left out."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchkit.fleet_windows import Plan, plan, window_of
+from rankscope.diagnose.cli import diagnose as command
+from rankscope.diagnose.fleet.large import engines, stand_out, survey
+from rankscope.diagnose.fleet.sources import find, load
+from rankscope.diagnose.solve import judge, large_fleet
+from rankscope.diagnose.solve.large_fleet import diagnose_large
+from rankscope.diagnose.verdict.as_json import to_json
+from rankscope.diagnose.verdict.contract import Verdict
+from rankscope.diagnose.verdict.note import NoteCode
+from rankscope.observer.window.store import objects
+from rankscope.observer.window.store.container import encode
+from rankscope.observer.window.store.keys import key_of
+from rankscope.observer.window.store.place import open_store
+from rankscope.probes.errors import BadData, UsageError
+
+HOSTS = 48
+
+
+@pytest.fixture(scope="module")
+def fleet() -> Plan:
+    return plan(HOSTS, 0.05, 3, {"rank": 3, "host": 1})
+
+
+@pytest.fixture(scope="module")
+def folder(fleet: Plan, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The fleet's objects."""
+    place = tmp_path_factory.mktemp("fleet")
+    for host in range(HOSTS):
+        window = window_of(fleet, host, 0, HOSTS)
+        objects.put(open_store(place.as_uri()), key_of(window.manifest), encode([window]))
+    return place
+
+
+@pytest.fixture
+def few_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of thousands of hosts: 16 of them are the sample, one rank of each step the longest."""
+    monkeypatch.setattr(stand_out, "_SAMPLE_HOSTS", 16)
+    monkeypatch.setattr(stand_out, "_LONGEST", 1)
+
+
+@contextmanager
+def here() -> Iterator[Executor]:
+    with ThreadPoolExecutor(1) as pool:
+        yield pool
+
+
+def judged(folder: Path) -> Verdict:
+    with here() as pool:
+        [(_, verdict)] = diagnose_large(find([folder]), None, pool)
+    return verdict
+
+
+def without_note(verdict: Verdict) -> str:
+    kept = tuple(note for note in verdict.notes if note.code is not NoteCode.READ_IN_FULL)
+    return to_json(replace(verdict, notes=kept))
+
+
+def test_where_all_is_read_in_full_the_verdict_is_that_of_a_small_fleet(folder: Path) -> None:
+    plain = judge.diagnose(load([folder]).windows)
+    assert without_note(judged(folder)) == to_json(plain)
+    assert plain.suspects
+
+
+def test_culprits_are_found_where_only_a_part_is_read_in_full(folder: Path, fleet: Plan, few_in_full: None) -> None:
+    verdict = judged(folder)
+    accused = {rank for suspect in verdict.suspects for rank in suspect.ranks}
+    assert accused == {rank for planted in fleet.planted for rank in planted.ranks}
+    assert len(verdict.ranks) == 8 * HOSTS
+    assert len(verdict.hosts) == HOSTS
+    [note] = [note for note in verdict.notes if note.code is NoteCode.READ_IN_FULL]
+    read = int(note.text.partition("; ")[2].partition(" of them")[0])
+    assert read < 8 * HOSTS
+
+
+@pytest.mark.parametrize("engine", ["local", "dask", "ray"])
+def test_every_engine_gives_the_same_verdict(
+    folder: Path, few_in_full: None, engine: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if engine != "local":
+        pytest.importorskip({"dask": "distributed"}.get(engine, engine), reason=f"pip install -e '.[{engine}]'")
+    expected = to_json(judged(folder))
+    monkeypatch.setattr(large_fleet, "GROUP", 7)
+    with engines.started(engine, 2) as pool:
+        [(_, verdict)] = diagnose_large(find([folder]), None, pool)
+    assert to_json(verdict) == expected
+
+
+def test_a_host_that_is_missing_is_told(folder: Path, tmp_path: Path, few_in_full: None) -> None:
+    for path in sorted(folder.rglob("*.parquet"))[1:]:
+        target = tmp_path / path.relative_to(folder)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(path.read_bytes())
+    sorted(tmp_path.rglob("*.parquet"))[0].write_bytes(b"half of a")
+    verdict = judged(tmp_path)
+    codes = [note.code for note in verdict.notes]
+    assert NoteCode.OBJECTS_LEFT_OUT in codes
+    assert any(note.code is NoteCode.RANKS_MISSING and note.text.startswith("16 of 384") for note in verdict.notes)
+    assert verdict.status == "fault"
+
+
+def test_a_store_of_unreadable_objects_is_one_line(tmp_path: Path, folder: Path) -> None:
+    for path in sorted(folder.rglob("*.parquet")):
+        target = tmp_path / path.relative_to(folder)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(b"")
+    with pytest.raises(BadData, match="none of 48 windows"):
+        judged(tmp_path)
+
+
+def test_the_command_reads_large_fleets_on_its_engine(
+    folder: Path, few_in_full: None, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(large_fleet, "LARGE", 16)
+    monkeypatch.setattr(engines, "started", lambda engine: here())
+    code = command.run(
+        folders=(str(folder),), baseline=(), steps=None, window_s=20.0, job=None, pids=(), as_json=True, verbose=False
+    )
+    assert code == 1
+    assert "were compared by their steps" in capsys.readouterr().out
+
+
+def test_an_engine_that_is_not_installed_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    for engine, module in (("ray", "ray"), ("dask", "distributed")):
+        monkeypatch.setitem(sys.modules, module, None)
+        with pytest.raises(engines.EngineMissing, match=f"{engine} is not installed"):
+            engines.check(engine)
+    with pytest.raises(UsageError):
+        engines.check("spark")
+
+
+def test_an_engine_that_dies_in_the_middle_is_one_line() -> None:
+    with pytest.raises(engines.EngineFailed, match="the engine local failed"), engines.started("local", 1) as pool:
+        pool.submit(os._exit, 1).result()
+
+
+def test_what_is_wrong_with_a_window_is_not_the_engines_fault(tmp_path: Path) -> None:
+    with pytest.raises(BadData), engines.started("local", 1) as pool:
+        pool.submit(load, [tmp_path / "nothing"]).result()
+
+
+def test_who_did_not_run_all_the_time_is_read_in_full(folder: Path, few_in_full: None) -> None:
+    with here() as pool:
+        seen = survey.together(list(pool.map(survey.survey, [find([folder]).chosen])))
+    fleet = large_fleet.people("synthetic", seen.manifests, {"ranks": seen.ranks, "steps": seen.steps}, [])
+    like = stand_out.likeness(seen.ranks, fleet.ranks.number)
+    before = stand_out.hosts_to_read(fleet, like)
+    host = next(name for name in fleet.ranks.observed_on if name not in before)
+    row = fleet.ranks.observed_on.index(host)
+    state = tuple("stopped" if at == row else text for at, text in enumerate(fleet.ranks.state))
+    assert host in stand_out.hosts_to_read(replace(fleet, ranks=replace(fleet.ranks, state=state)), like)
+    errors = like.errors.copy()
+    errors[row] = 3.0
+    assert host in stand_out.hosts_to_read(fleet, replace(like, errors=errors))
+    rate = like.rate.copy()
+    rate[row] *= 0.2
+    assert host in stand_out.hosts_to_read(fleet, replace(like, rate=rate))
