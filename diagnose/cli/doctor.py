@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import textwrap
+import sys
 from pathlib import Path
 
 from rankscope.diagnose.cli.output import print_json
-from rankscope.diagnose.text import clean
+from rankscope.diagnose.cli.report import width_of, wrap
+from rankscope.diagnose.text import clean, short
 from rankscope.probes.errors import EXIT_HEALTHY, EXIT_MISSING
 
+_MARK_END, _NAMES_END = 8, 35  # columns
 _MARKS = {True: "ok", False: "missing", None: "unknown"}
 
 
@@ -29,16 +31,19 @@ def run(*, as_json: bool, verbose: bool) -> int:
             }
         )
         return EXIT_MISSING if blocked else EXIT_HEALTHY
+    width = width_of(sys.stdout)
+    indent = " " * (_NAMES_END if width > 2 * _NAMES_END - 10 else _MARK_END)  # beside the names, or below them
     for finding in findings:
         mark = _MARKS[finding.ok] if finding.required or finding.ok is not False else "absent"
-        head = f"{mark:8}{clean(finding.name, 24):25} "
-        for line in textwrap.wrap(f"{head}{clean(finding.detail)}", 80, subsequent_indent=" " * 34):
-            print(line)
+        head = f"{mark:{_MARK_END}}{short(finding.name, _NAMES_END - _MARK_END - 1)}"
+        said = wrap(clean(finding.detail), "", width - len(indent))
+        if len(indent) == _NAMES_END:
+            head += " " * (_NAMES_END - len(head)) + said.pop(0)
+        print(head)
         if finding.remedy and (finding.ok is not True or verbose):
-            for line in textwrap.wrap(
-                f"-> {clean(finding.remedy)}", 80, initial_indent=" " * 34, subsequent_indent=" " * 37
-            ):
-                print(line)
+            said += wrap(f"-> {clean(finding.remedy)}", "   ", width - len(indent))
+        for line in said:
+            print(f"{indent}{line}".rstrip())
     print()
     if blocked:
         print(f"This host cannot be observed yet: {', '.join(clean(finding.name, 40) for finding in blocked)}.")

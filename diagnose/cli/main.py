@@ -261,7 +261,7 @@ def reputation(
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> int:
-    """Which GPU, which host is always a little slow, over all jobs that were seen."""
+    """Which GPU, which host is always a little slow, in all jobs."""
     from rankscope.diagnose.cli.stores import reputation as command
 
     return command.run(tuple(places or ()), keep=keep, as_json=as_json, verbose=verbose)

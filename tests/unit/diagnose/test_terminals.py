@@ -12,11 +12,13 @@ import builders
 import pytest
 from builders import Job, build
 
+from rankscope.diagnose.cli import doctor
 from rankscope.diagnose.cli.main import run
 from rankscope.diagnose.cli.report import print_report, report
 from rankscope.diagnose.solve.judge import diagnose
 from rankscope.diagnose.text import short
 from rankscope.diagnose.verdict.contract import Verdict
+from rankscope.observer import doctor as doctor_of_host
 
 LONG = "TransformerEncoderLayerWithRelativePositionalAttentionAndDropout.compute_the_whole_attention_matrix_at_once"
 
@@ -119,3 +121,24 @@ def test_a_shell_that_asks_is_told_how_the_line_may_go_on(line: str, wanted: str
         [sys.executable, "-c", code], env={**os.environ, **asked}, capture_output=True, text=True, check=False
     )
     assert done.stdout.split() == [wanted], done
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_what_the_doctor_found_fits_every_terminal_with_whole_names(
+    width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    detail = "no kernel headers found for 6.18.44-fc-v509, nor any others under /usr/src"
+    remedy = "Install linux-headers-amd64; the version need not match."
+    found = [
+        doctor_of_host.Requirement("pressure stall information", None, detail, "", required=False),
+        doctor_of_host.Requirement("kernel headers", False, detail, remedy, required=True),
+    ]
+    monkeypatch.setattr(doctor_of_host, "examine", lambda _: found)
+    monkeypatch.setattr(doctor, "width_of", lambda _: width)
+    assert run(["doctor"]) == 69
+    lines = capsys.readouterr().out.splitlines()
+    findings = lines[: lines.index("")]
+    assert max(map(len, findings)) <= width
+    assert findings[0].startswith("unknown pressure stall information")
+    said = " ".join(" ".join(findings).split())
+    assert said.count(detail) == 2 and f"-> {remedy}" in said
