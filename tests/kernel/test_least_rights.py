@@ -44,6 +44,7 @@ def test_who_observes_has_two_capabilities_and_who_attaches_holds_the_programs(t
         assert int(children[reader]["CapPrm"], 16).bit_count() == 3
         for status in children.values():
             assert (status["NoNewPrivs"], status["Seccomp"]) == ("1", "2")
+        assert psutil.Process(observer).nice() == -10  # it goes first, though it may not say so itself
         held = programs_of(command.pid)
         assert len(held) > 20 and programs_of(observer) == set() == programs_of(reader)
         # A second one is told who is at work already.
