@@ -82,9 +82,11 @@ def confine(trial: Table | None, parent: int) -> list[str]:
     keep, more = (held & credentials.mask(one) for one in (KEPT, (*KEPT, credentials.CAP_BPF)))
     credentials.no_core_dump()
     credentials.close_the_bounds(more)
+    devices, writing = _devices(), True
     try:
-        credentials.become(_USER, _groups_of_devices())
+        credentials.become(_USER, _groups(devices))
     except OSError as error:
+        writing = bool(devices)  # as root it could write to what is root's: for a GPU alone it is let open anything so
         remarks.append(f"the observer stays user {os.geteuid()}: {error.strerror}")
     credentials.set_capabilities(keep, more)
     if trial is not None and not _readable(trial):  # Linux before 5.19, where BPF is closed to users without rights
@@ -96,7 +98,7 @@ def confine(trial: Table | None, parent: int) -> list[str]:
         os._exit(0)
     credentials.no_new_rights()
     try:
-        credentials.filter_calls(seccomp.program(writing=True))
+        credentials.filter_calls(seccomp.program(writing=writing))
     except (OSError, ValueError) as error:
         remarks.append(f"the observer's system calls are not filtered: {error}")
     if trial is not None:
@@ -104,15 +106,19 @@ def confine(trial: Table | None, parent: int) -> list[str]:
     return remarks
 
 
-def _groups_of_devices() -> list[int]:
-    """Groups, root's left out, that GPUs are kept for where not everybody may open them."""
+def _devices() -> list[Path]:
+    """GPUs of this host."""
+    return [device for pattern in _DEVICES for device in Path("/dev").glob(pattern)]
+
+
+def _groups(devices: Sequence[Path]) -> list[int]:
+    """Groups, root's left out, that they are kept for where not everybody may open them."""
     groups = set()
-    for pattern in _DEVICES:
-        for device in Path("/dev").glob(pattern):
-            with contextlib.suppress(OSError):
-                status = device.stat()
-                if status.st_gid and status.st_mode & 0o006 != 0o006:
-                    groups.add(status.st_gid)
+    for device in devices:
+        with contextlib.suppress(OSError):
+            status = device.stat()
+            if status.st_gid and status.st_mode & 0o006 != 0o006:
+                groups.add(status.st_gid)
     return sorted(groups)
 
 

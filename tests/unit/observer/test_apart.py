@@ -83,7 +83,7 @@ def test_it_has_two_capabilities_another_user_and_a_filter() -> None:
     assert [int(fields[name], 16) for name in ("CapPrm", "CapEff", "CapInh", "CapAmb")] == [left, left, 0, 0]
     assert (fields["NoNewPrivs"], fields["Seccomp"]) == ("1", "2")
     assert len(set(fields["Uid"].split())) == 1 and int(fields["Uid"].split()[0]) > 1_000_000_000
-    assert fields.get("Groups", "").split() == [str(one) for one in confined._groups_of_devices()]
+    assert fields.get("Groups", "").split() == [str(one) for one in confined._groups(confined._devices())]
     # The kernel loads and attaches for this one no more; the one that is asked has kept its rights.
     assert rights.elsewhere() is None and credentials.effective() != left
 
@@ -114,6 +114,27 @@ def test_it_can_change_nothing_and_start_nothing(tmp_path: Path) -> None:
         victim.wait()
     assert set(came.values()) <= {"1", "13"}, came
     assert len(came) == 13 and list(tmp_path.iterdir()) == [known]
+
+
+def test_where_it_must_stay_root_it_says_so_and_opens_nothing_to_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(user: int, groups: list[int]) -> None:
+        raise PermissionError(1, "not permitted")
+
+    monkeypatch.setattr(credentials, "become", refuse)
+    monkeypatch.setattr(confined, "_devices", list)
+    (tmp_path / "file").write_text("as it was")
+    lines = said(lambda say: say(tried_inside(lambda: _open(str(tmp_path / "file"), os.O_RDWR))))
+    assert lines == ["the observer stays user 0: not permitted", "1"]
+
+
+def tried_inside(attempt: Callable[[], object]) -> str:
+    try:
+        attempt()
+    except OSError as error:
+        return str(error.errno)
+    return "done"
 
 
 def test_it_reads_what_observing_needs() -> None:
