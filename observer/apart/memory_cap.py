@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import resource
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,24 +46,36 @@ class MemoryCap:
 
 
 def make(limit_bytes: int) -> MemoryCap | None:
-    """A new group with that limit, beside or below our own. None where there is a limit already, or none can be made."""
+    """A new group with that limit. None where there is a limit already, or none can be made."""
     try:
         version, folders = cgroup.memory_folders(os.getpid())
-        if not folders or _is_limited(limit_bytes):
+        tightest = cgroup.sample_cgroup(os.getpid()).tightest_memory
+        if not folders or (tightest is not None and (tightest.limit_bytes or 0) <= limit_bytes):
             return None
-        # In version 2 a group that holds processes gives its controllers to none below it: so beside our own.
-        place = Path(folders[0] if version == 1 or len(folders) == 1 else folders[1])
-        _remove_abandoned(place)
-        made = MemoryCap(place / f"{_PREFIX}{os.getpid()}-{procfs.start_ticks(os.getpid())}", version)
-        made.folder.mkdir(mode=0o755)
+        name = f"{_PREFIX}{os.getpid()}-{procfs.start_ticks(os.getpid())}"
     except (OSError, ValueError):
         return None
-    try:
-        _limit(made, limit_bytes)
-    except OSError:
-        made.close()
-        return None
-    return made
+    for place in places(version, folders, limited=tightest is not None):
+        try:
+            _remove_abandoned(place)
+            made = MemoryCap(place / name, version)
+            made.folder.mkdir(mode=0o755)
+        except OSError:
+            continue
+        try:
+            _limit(made, limit_bytes)
+        except OSError:
+            made.close()
+            continue
+        return made
+    return None
+
+
+def places(version: int, folders: Sequence[str], *, limited: bool) -> list[Path]:
+    """Where a group may be made, best first: at the top, where every run looks for what killed ones left, unless that would be outside
+    of a limit; else below our own, or beside it: in version 2 a group that holds processes gives its controllers to none below it."""
+    near = folders[0] if version == 1 or len(folders) == 1 else folders[1]
+    return [Path(one) for one in dict.fromkeys((near,) if limited else (folders[-1], near))]
 
 
 def limit_data(limit_bytes: int) -> None:
@@ -71,11 +84,6 @@ def limit_data(limit_bytes: int) -> None:
         line = next(line for line in _STATUS.read_text(encoding="utf-8").splitlines() if line.startswith("VmData:"))
         most = int(line.split()[1]) * 1024 + limit_bytes
         resource.setrlimit(resource.RLIMIT_DATA, (most, most))
-
-
-def _is_limited(limit_bytes: int) -> bool:
-    tightest = cgroup.sample_cgroup(os.getpid()).tightest_memory
-    return tightest is not None and (tightest.limit_bytes or 0) <= limit_bytes
 
 
 def _limit(made: MemoryCap, limit_bytes: int) -> None:

@@ -187,5 +187,5 @@ def _why(status: int | None, cap: MemoryCap | None) -> RankscopeError:
 
 def _out_of_memory() -> OutOfMemory:
     return OutOfMemory(
-        f"the observing process reached its limit of {limits.MEMORY_BYTES >> 20} MB; nothing was written"
+        f"the observing process got no more memory (its limit is {limits.MEMORY_BYTES >> 20} MB); nothing was written"
     )

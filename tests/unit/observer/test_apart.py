@@ -210,10 +210,20 @@ def test_one_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
     assert time.monotonic() - began < 10
 
 
-def _groups() -> list[Path]:
+def _groups(pid: int) -> list[Path]:
+    """Control groups that a command with this pid has made."""
     version, folders = memory_cap.cgroup.memory_folders(os.getpid())
-    place = Path(folders[0] if version == 1 or len(folders) == 1 else folders[1])
-    return list(place.glob("rankscope-*"))
+    found = memory_cap.places(version, folders, limited=False)
+    return [group for place in found for group in place.glob(f"rankscope-{pid}-*")]
+
+
+def test_a_group_is_at_the_top_unless_that_is_outside_of_a_limit() -> None:
+    folders = ("/c/a/b", "/c/a", "/c")
+    assert memory_cap.places(1, folders, limited=False) == [Path("/c"), Path("/c/a/b")]
+    assert memory_cap.places(1, folders, limited=True) == [Path("/c/a/b")]
+    assert memory_cap.places(2, folders, limited=False) == [Path("/c"), Path("/c/a")]
+    assert memory_cap.places(2, folders, limited=True) == [Path("/c/a")]
+    assert memory_cap.places(2, ("/c",), limited=True) == [Path("/c")]
 
 
 def _eat(say: Say) -> list[Window]:
@@ -222,15 +232,15 @@ def _eat(say: Say) -> list[Window]:
 
 def test_one_that_wants_too_much_memory_ends_in_one_line_and_leaves_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MEMORY_BYTES", 64 << 20)
-    with pytest.raises(OutOfMemory, match="limit of 64 MB"):
+    with pytest.raises(OutOfMemory, match="limit is 64 MB"):
         apart(_eat, lambda _: None)
-    assert _groups() == []
+    assert _groups(os.getpid()) == []
 
 
 def test_where_no_group_can_be_made_the_process_limits_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MEMORY_BYTES", 64 << 20)
     monkeypatch.setattr(memory_cap, "make", lambda _: None)
-    with pytest.raises(OutOfMemory, match="limit of 64 MB"):
+    with pytest.raises(OutOfMemory, match="limit is 64 MB"):
         apart(_eat, lambda _: None)
 
 
@@ -249,9 +259,9 @@ def test_a_command_that_is_killed_takes_the_process_with_it_and_the_next_one_rem
     command = subprocess.Popen([sys.executable, "-c", RUN], stdout=subprocess.PIPE, text=True)
     assert command.stdout is not None
     observer = int(command.stdout.readline())
-    before = _groups()
     command.send_signal(signal.SIGKILL)
     command.wait()
+    before = _groups(command.pid)
     end = time.monotonic() + 5
     while _alive(observer) and time.monotonic() < end:
         time.sleep(0.02)
