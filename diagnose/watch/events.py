@@ -76,6 +76,8 @@ def of_look(seen: Seen, at: float) -> Event:
     if seen.verdict is None:
         return Event("verdict", at, f"not judged: {seen.trouble}", alarm.job, UNKNOWN, details)
     words = verdict_words(seen.verdict)
+    if alarm.kind is AlarmKind.SLOWER and not seen.accuses:
+        words = f"slower, and nobody is named for it ({words})"
     state = _STATES.get(seen.verdict["status"], UNKNOWN)
     return Event("verdict", at, words + (f" ({seen.trouble})" if seen.trouble else ""), alarm.job, state, details)
 

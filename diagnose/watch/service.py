@@ -17,7 +17,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -77,6 +77,7 @@ class _Job:
     troubles: set[AlarmKind] = field(default_factory=set)
     frozen: Path | None = None
     routine_s: float | None = None
+    refused: Alarm | None = None  # there was no look at it
     known: bool = False  # how long its steps are
     said: str = ""  # why its steps are not seen, when that was said
 
@@ -169,6 +170,7 @@ class Service:
                 self._alarm(job, each, beat.at_s)
             else:
                 self._over(job, each, beat.at_s)
+        self._again(name, job, beat.at_s)
         self._routine(name, job, beat.at_s)
 
     def _follow_marker(self, name: str, job: _Job, now_s: float) -> None:
@@ -200,7 +202,7 @@ class Service:
         if alarm.kind in _LASTING:
             job.troubles.add(alarm.kind)
         forced = alarm.kind in (AlarmKind.ASKED, AlarmKind.ROUTINE)
-        why_not = "" if forced else job.allowance.allows(now_s)
+        why_not = "" if forced else job.allowance.allows(now_s, standstill=alarm.kind is not AlarmKind.SLOWER)
         if not self.tier0.of_job(alarm.job):
             why_not = "no rank is left to look at"
         event = events.of_alarm(alarm, _unix(now_s), why_not)
@@ -211,6 +213,19 @@ class Service:
             self._freeze(job, event)
         if not why_not:
             self._waiting[alarm.job] = alarm
+        elif self.tier0.of_job(alarm.job):
+            job.refused = alarm
+
+    def _again(self, name: str, job: _Job, now_s: float) -> None:
+        """What there could be no look at is looked at as soon as there may be, if it is not over by then."""
+        alarm = job.refused
+        if alarm is None:
+            return
+        if alarm.kind not in job.troubles:
+            job.refused = None
+        elif not job.allowance.allows(now_s, standstill=alarm.kind is not AlarmKind.SLOWER):
+            job.refused = None
+            self._waiting[name] = replace(alarm, at_s=now_s)
 
     def _over(self, job: _Job, relief: Relief, now_s: float) -> None:
         self.say(events.of_relief(relief, _unix(relief.at_s, now_s), _unix(relief.since_s, now_s), job.named))

@@ -1,5 +1,12 @@
-"""A DDP script whose rank 1 is slowed in `tokenize` while FILE exists: `torchrun healing_job.py SECONDS FILE`."""
+"""A DDP script that does what FILE says as long as it is there: `torchrun healing_job.py SECONDS FILE`.
 
+slow      rank 1 is slowed in `tokenize`
+loop      rank 1 never comes back from `search`
+save      rank 0 writes a checkpoint for some seconds, and the others wait; once
+evaluate  all ranks evaluate for some seconds, without any collective; once
+"""
+
+import os
 import sys
 import time
 from pathlib import Path
@@ -18,6 +25,36 @@ def tokenize(batch: torch.Tensor, slow: bool) -> torch.Tensor:
     return batch * 2
 
 
+def search(until: float) -> None:
+    while time.time() < until:
+        pass
+
+
+def save(path: Path, seconds: float) -> None:
+    end = time.time() + seconds
+    with path.open("wb") as file:
+        while time.time() < end:
+            file.write(bytes(4 << 20))
+            file.flush()
+            os.fsync(file.fileno())
+            file.seek(0)
+            time.sleep(0.05)
+
+
+def evaluate(model: nn.Module, seconds: float) -> None:
+    end = time.time() + seconds
+    with torch.no_grad():
+        while time.time() < end:
+            model(torch.randn(4096, 64))
+
+
+def asked(sick: Path) -> str:
+    try:
+        return sick.read_text().strip()
+    except OSError:
+        return ""
+
+
 def main() -> None:
     seconds, sick = float(sys.argv[1]), Path(sys.argv[2])
     torch.set_num_threads(1)
@@ -25,9 +62,16 @@ def main() -> None:
     rank = dist.get_rank()
     model = DistributedDataParallel(nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 64)))
     optimizer = torch.optim.Adam(model.parameters())
-    end = time.time() + seconds
+    end, what = time.time() + seconds, ""
     while time.time() < end:
-        batch = tokenize(torch.randn(32, 64), rank == 1 and sick.exists())
+        what, before = asked(sick), what
+        if what == "loop" and rank == 1:
+            search(end)
+        if what != before and what == "save" and rank == 0:
+            save(sick.with_name("checkpoint"), 9.0)
+        if what != before and what == "evaluate":
+            evaluate(model.module, 9.0)
+        batch = tokenize(torch.randn(32, 64), rank == 1 and what == "slow")
         time.sleep(0.1)
         loss = model(batch).square().mean()
         optimizer.zero_grad()

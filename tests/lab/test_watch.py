@@ -71,6 +71,13 @@ def watching(tmp_path: Path) -> Iterator[Callable[[], Watching]]:
         one.process.wait()
 
 
+def tell(sick: Path, what: str) -> None:
+    """Ask the job for it: at once, as it may read the file at any moment."""
+    partial = sick.with_name("partial")
+    partial.write_text(what)
+    partial.rename(sick)
+
+
 def test_a_slow_function_is_noticed_named_and_its_end_is_told(
     torchrun: Torchrun, watching: Callable[[], Watching], tmp_path: Path
 ) -> None:
@@ -80,7 +87,7 @@ def test_a_slow_function_is_noticed_named_and_its_end_is_told(
     service.wait_until_known()
     assert [event for event in service.events() if event["kind"] == "alarm"] == []
 
-    sick.touch()
+    tell(sick, "slow")
     began = time.monotonic()
     assert service.wait_for("alarm", 15)["alarm"] == "slower"
     told = service.wait_for("verdict", 40)
@@ -142,3 +149,29 @@ def test_a_stopped_rank_and_a_dead_one_are_told_and_the_last_minutes_kept(
     service.process.wait()
     again = watching()
     again.wait_for("started", 30)
+
+
+def test_a_rank_that_never_comes_back_is_a_hang_and_a_checkpoint_or_an_evaluation_is_none(
+    torchrun: Torchrun, watching: Callable[[], Watching], tmp_path: Path
+) -> None:
+    sick = tmp_path / "sick"
+    torchrun("150", str(sick), script=HEALING_JOB)
+    service = watching()
+    service.wait_until_known()
+
+    tell(sick, "save")
+    time.sleep(12)
+    assert [event for event in service.events() if event["kind"] in ("alarm", "verdict")] == []
+
+    tell(sick, "evaluate")
+    service.wait_for("over", 30, alarm="silent")
+    told = service.wait_for("verdict", 30)
+    assert told["verdict"]["status"] != "hang", told
+
+    before = len(service.events())
+    tell(sick, "loop")
+    hang = service.wait_for("verdict", 40, after=before)
+    assert hang["state"] == "critical", hang
+    first = hang["verdict"]["suspects"][0]
+    assert first["ranks"] == [1], first
+    service.wait_for("frozen", 5)
