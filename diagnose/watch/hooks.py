@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import sys
 from dataclasses import dataclass, field
 from typing import Any
 
 from rankscope.diagnose.sweep.hook import run_hook
+from rankscope.diagnose.watch.signals import as_usual
 
 TIMEOUT_S = 30.0
 _MOST = 4  # at a time; a hook that hangs is no reason to start more
@@ -37,7 +37,7 @@ class Hooks:
             self._running.add(pid)
             return ""
         try:
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
+            as_usual()
             os.closerange(3, 65536)  # the service's lock and probes are not the hook's
             if os.getppid() == parent:
                 note = run_hook(self.program, {**content, "summary": {"state": state}}, TIMEOUT_S)

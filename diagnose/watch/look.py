@@ -21,6 +21,7 @@ from typing import Any
 from rankscope.diagnose.text import clean
 from rankscope.diagnose.verdict.as_json import to_json
 from rankscope.diagnose.watch.alarms import Alarm
+from rankscope.diagnose.watch.signals import as_usual
 from rankscope.observer.recorder import RecordOptions, record
 from rankscope.probes.errors import RankscopeError
 from rankscope.probes.mapped.reader import READER
@@ -108,9 +109,7 @@ def begin(alarm: Alarm, seconds: float, history: Path) -> Look:
             ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() != parent:  # it has ended already
                 os._exit(code)
-            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-                signal.signal(number, signal.SIG_DFL)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, signal.valid_signals())
+            as_usual()
             code = _observe(alarm, seconds, history, result)
         finally:
             os._exit(code)

@@ -13,10 +13,9 @@ import json
 import math
 import os
 import random
-import signal
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -28,6 +27,7 @@ from rankscope.diagnose.watch.events import Event
 from rankscope.diagnose.watch.limits import Allowance, OwnCost, give_back
 from rankscope.diagnose.watch.look import Look, Seen
 from rankscope.diagnose.watch.metrics import JobState, RankState, ServiceState, as_prometheus
+from rankscope.diagnose.watch.signals import ENDING
 from rankscope.diagnose.xids import by_application, meaning
 from rankscope.observer.watch.blackbox import BlackBox
 from rankscope.observer.watch.marker import StepMarker
@@ -47,8 +47,6 @@ _ALARM_KEPT_S = 60.0  # one that waits for another look; then it is old
 _ALLOWANCES_MOST = 256
 _SILENT_S = 2.0  # of a job, before it is asked what its ranks write
 _LASTING = (AlarmKind.SLOWER, AlarmKind.SILENT, AlarmKind.STOPPED, AlarmKind.DEAD)  # until they are over
-ENDING = frozenset((signal.SIGTERM, signal.SIGINT))
-HEARD = ENDING | {signal.SIGHUP}
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,19 +100,16 @@ class Service:
     _waiting: dict[str, Alarm] = field(default_factory=dict)
     _due: dict[str, float] = field(default_factory=dict)
 
-    def run(self, heard: Callable[[int], None] = lambda _: None) -> None:
-        """Until somebody ends it. Raises OverBudget. Signals of `HEARD` must be blocked; other than `ENDING` go to `heard`."""
+    def run(self, wait: Callable[[float], Collection[int]]) -> None:
+        """Until somebody ends it. `wait` waits so many seconds, or for signals, and says which. Raises OverBudget."""
         self.say(Event("started", time.time(), "watching"))
         try:
             while True:
                 began = time.monotonic()
                 self.beat()
                 watchdog.alive()
-                told = signal.sigtimedwait(HEARD, max(BEAT_S - (time.monotonic() - began), 0.01))
-                if told is not None and told.si_signo in ENDING:
+                if ENDING & set(wait(max(BEAT_S - (time.monotonic() - began), 0.01))):
                     return
-                if told is not None:
-                    heard(told.si_signo)
         finally:
             if self._look is not None:
                 self._look.kill()

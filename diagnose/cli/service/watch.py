@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import signal
 import socket
 import sys
 from collections.abc import Callable, Iterator, Sequence
@@ -17,7 +16,8 @@ from rankscope.diagnose.text import clean
 from rankscope.diagnose.watch.events import Event
 from rankscope.diagnose.watch.hooks import Hooks
 from rankscope.diagnose.watch.place import WatchPlace
-from rankscope.diagnose.watch.service import HEARD, Service, WatchOptions
+from rankscope.diagnose.watch.service import Service, WatchOptions
+from rankscope.diagnose.watch.signals import heard
 from rankscope.observer.apart.presence import present
 from rankscope.observer.watch import pulse
 from rankscope.observer.watch.tier0 import Tier0
@@ -39,13 +39,12 @@ def run(
     """Watch until SIGTERM or SIGINT. Exit code 0; OverBudget's where the service takes too much itself."""
     if os.geteuid() != 0:
         raise NotPermitted("watching other users' processes needs root")
-    signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)
     place = WatchPlace(state)
     with place.held(), present() as others:
         for one in others:
             _complain(f"another observer is at work on this host, and costs the jobs as well: {one.text()}")
         speaker = _Speaker(place, Hooks(hook), as_json)
-        with _kernel_log() as logged:
+        with _kernel_log() as logged, heard() as wait:
             Service(
                 Tier0(pulse.load()),
                 place.box,
@@ -55,7 +54,7 @@ def run(
                 write_atomically,
                 place.asked,
                 logged,
-            ).run()
+            ).run(wait)
     return EXIT_HEALTHY
 
 
