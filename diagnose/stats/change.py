@@ -248,7 +248,8 @@ class ChangeDetector:
         shift = float(np.log(shifted.after / shifted.before))
         clip = CLIP * base.spread
         step = np.where(masked, 0.0, np.clip(base.level + _BACK * shift - x, -clip, clip))
-        at = self._fall.crosses(step, _height(base, shift))
+        # More than `RUN` short values together here as well: each takes it up to `clip` further.
+        at = self._fall.crosses(step, max(_height(base, shift), RUN * clip * (1 + 1e-9)))
         if at is not None:
             since = self._fall.since(step, at, self.seen)
             level = self._level_since(x[: at + 1], self.seen + at - since + 1)

@@ -90,6 +90,7 @@ class OwnCost:
         if self._from is None:
             self._from = now_s, self.cpu_s
         elapsed = now_s - self._from[0]
+        give_back()
         if elapsed >= 10.0:
             self.share = (self.cpu_s - self._from[1]) / elapsed
         if self.resident_bytes > RESIDENT_BYTES:

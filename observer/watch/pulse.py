@@ -54,6 +54,10 @@ class Pulse:
         """The calls of this process count from now on, and its end is told."""
         self.module.maps["rs_targets"][ctypes.c_uint32(pid)] = ctypes.c_uint32(RANK)
 
+    def maps_a_library(self, pid: int) -> bool:
+        """Whether the process maps a file that has functions to listen to: what is none of it is no rank, or not yet."""
+        return bool(mapped_libraries(pid, _PREFIXES, self.root))
+
     def forget(self, pid: int) -> None:
         """They count no more."""
         with contextlib.suppress(KeyError):

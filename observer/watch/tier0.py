@@ -2,7 +2,7 @@
 
   census ──► new ranks: all candidates are listened to ──► one marker for the job ──► steps of each rank, from its calls
     │            for some steps, `LEARN_S` at most           (marker.py)                 (ranks.py)
-    └── as processes appear that were not looked at, and once a minute
+    └── as processes appear that map a library of ranks, and every ten minutes
 
 `poll` is called about once a second. It takes what the probes have, and looks at the state of each rank; nothing else runs meanwhile.
 """
@@ -29,11 +29,18 @@ from rankscope.probes.host import procfs
 LEARN_S = 30.0
 _LEARN_LEAST_S = 3.0
 _LEARN_AGAIN_S = 300.0  # after a try in which nothing repeated
-_CENSUS_EVERY_S = 10.0  # at most, while processes appear
-_CENSUS_ANYWAY_S = 60.0  # for those that load their library late: 0.03 s of CPU
+_CENSUS_ANYWAY_S = 600.0  # 0.03-0.1 s of CPU
+_LOOKS_AT_S = (
+    3.0,
+    8.0,
+    15.0,
+    30.0,
+    60.0,
+    120.0,
+    300.0,
+)  # after a process was seen first: has it loaded a library of ranks?
 _LIST_EVERY_S = 3.0
 _WRITES_APART_S = 5.0
-_SETTLED_S = 3.0  # a process that is younger may not have loaded its library
 _MOST_HZ = 100.0  # calls a second and rank that a marker may cost: 0.2 % of a core at 20 µs each
 _CALLS_MOST = 20_000  # kept of one rank while its marker is sought
 
@@ -59,6 +66,14 @@ class _Learning:
 
 
 @dataclass(slots=True)
+class _Process:
+    """A process of the host: since when it is known, and how often it was looked at."""
+
+    since_s: float
+    looks: int = 0
+
+
+@dataclass(slots=True)
 class Tier0:
     """The ranks of this host. `notes` says, by job, why its steps are not seen."""
 
@@ -71,8 +86,7 @@ class Tier0:
     _learning: dict[str, _Learning] = field(default_factory=dict)
     _again_s: dict[str, float] = field(default_factory=dict)
     _kept: dict[str, frozenset[Place]] = field(default_factory=dict)
-    _seen: dict[int, float] = field(default_factory=dict)  # pids that were there, and since when they are known
-    _looked_at: set[int] = field(default_factory=set)
+    _seen: dict[int, _Process] = field(default_factory=dict)  # those that are there
     _writes: dict[int, tuple[float, int]] = field(default_factory=dict)
     _listed_s: float = float("-inf")
     _census_s: float = float("-inf")  # when the last one was; at once where -inf
@@ -170,19 +184,13 @@ class Tier0:
         self._listed_s = now
         here = set(procfs.pids(self.root))
         for pid in here - self._seen.keys():
-            self._seen[pid] = now
+            self._seen[pid] = _Process(now)
         for pid in self._seen.keys() - here:
             del self._seen[pid]
-            self._looked_at.discard(pid)
-        fresh = {pid for pid, since in self._seen.items() if now - since >= _SETTLED_S} - self._looked_at
-        since_s = now - self._census_s
-        if since_s < (_CENSUS_EVERY_S if fresh else _CENSUS_ANYWAY_S):
+        if now - self._census_s < _CENSUS_ANYWAY_S and not self._may_be_ranks(now):
             return ()
-        first = not self._looked_at
-        self._looked_at |= here if first else fresh
         self._census_s = now
         told = self.census(self.root)
-        self._looked_at -= {one.pid for one in (*told.starting, *told.alone)}  # they may become ranks
         born = tuple(rank for rank in told.ranks if rank.pid not in self.ranks)
         for rank in born:
             self.ranks[rank.pid] = RankPulse(rank, now, now)
@@ -195,6 +203,21 @@ class Tier0:
             if job in self._learning:
                 self._learning[job].places |= self.pulse.listen(rank.pid)
         return born
+
+    def _may_be_ranks(self, now: float) -> bool:
+        """Whether a process that is no rank has a library of ranks: looked at soon after it was seen, then ever less often, as a census
+        of the host for each new process would cost more than all the rest."""
+        found = False
+        for pid, process in self._seen.items():
+            if (
+                pid in self.ranks
+                or process.looks >= len(_LOOKS_AT_S)
+                or now - process.since_s < _LOOKS_AT_S[process.looks]
+            ):
+                continue
+            process.looks += 1
+            found |= self.pulse.maps_a_library(pid)
+        return found
 
     def _steps(self, events: Events) -> dict[int, Steps]:
         if not len(events):

@@ -52,6 +52,15 @@ def test_what_was_told_is_told_again_when_it_is_over() -> None:
     assert back.after == pytest.approx(1.0, rel=0.03)
 
 
+def test_a_few_short_values_are_not_the_end_of_a_shift() -> None:
+    values = noise(3000)
+    values[2000:2300] *= 1.5
+    values[2100 : 2100 + RUN] = 0.2
+    higher, back = ChangeDetector().feed(values)
+    assert (higher.state, back.state) == (State.HIGHER, State.BACK)
+    assert 2300 <= back.at < 2310
+
+
 def test_what_stays_becomes_the_baseline_and_the_next_shift_is_told_against_it() -> None:
     values = noise(6000)
     values[2000:] *= 1.2

@@ -29,6 +29,7 @@ class FakePulse:
     def __init__(self) -> None:
         self.queue: list[tuple[int, int, int, float, float, int]] = []  # type, pid, row, start, stay, status
         self.watched: set[int] = set()
+        self.loaded: set[int] = set()
         self.kept: set[tuple[int, tuple[str, int]]] | None = None
         self.events = self
 
@@ -42,6 +43,9 @@ class FakePulse:
 
     def watch(self, pid: int) -> None:
         self.watched.add(pid)
+
+    def maps_a_library(self, pid: int) -> bool:
+        return pid in self.loaded
 
     def forget(self, pid: int) -> None:
         self.watched.discard(pid)
@@ -107,6 +111,18 @@ def test_ranks_are_found_once_and_listened_to(host: Host) -> None:
     assert host.poll(10.0).born == ()
     assert host.pulse.watched == {101, 102}
     assert host.tier.is_learning("job")
+
+
+def test_a_rank_that_loads_its_library_late_is_found_when_it_has(host: Host) -> None:
+    host.pids.remove(102)
+    host.poll()
+    host.state(103, "R")
+    host.poll(10.0)
+    assert host.poll(10.0).born == ()
+    host.pids.append(103)
+    host.pulse.loaded.add(103)
+    born = [rank.pid for _ in range(10) for rank in host.poll(4.0).born]
+    assert born == [103]
 
 
 def test_when_the_marker_is_known_everything_else_is_let_go(known: Host) -> None:
