@@ -7,7 +7,6 @@ import signal
 import socket
 import subprocess
 import sys
-import threading
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -15,7 +14,7 @@ from typing import Any, cast
 import pytest
 
 from rankscope.diagnose.watch import watchdog
-from rankscope.diagnose.watch.service import HEARD, Service, WatchOptions
+from rankscope.diagnose.watch.service import Service, WatchOptions
 from rankscope.observer.apart.presence import present
 
 
@@ -31,12 +30,7 @@ def test_each_beat_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, abst
         listening.bind("\0" + place[1:] if abstract else place)
         listening.setblocking(False)
         monkeypatch.setenv("NOTIFY_SOCKET", place)
-        before = signal.pthread_sigmask(signal.SIG_BLOCK, HEARD)
-        try:
-            signal.pthread_kill(threading.get_ident(), signal.SIGTERM)  # waits until the first beat is over
-            service.run()
-        finally:
-            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        service.run(lambda _: {signal.SIGTERM})
         assert beats == [1] and listening.recv(64) == b"WATCHDOG=1"
         with pytest.raises(BlockingIOError):
             listening.recv(64)
