@@ -20,6 +20,8 @@ from rankscope.observer.window.stacks import StackFrame
 from rankscope.probes.arrays import Ints
 from rankscope.probes.errors import NoRanks
 
+_MOST_WORLD = 4_000_000  # a number of an environment is not believed beyond it
+
 
 def joined(tables: Sequence[pa.Table]) -> pa.Table:
     """Tables of several windows as one. Labels keep their dictionaries, which become one."""
@@ -63,6 +65,11 @@ def ranks(table: pa.Table, notes: list[Note]) -> Ranks:
     absent = int(world.max(initial=0)) - len(unique)
     if absent > 0:
         text = f"{absent} of {int(world.max())} ranks were not seen: they run on hosts without a window, or are gone"
+        there = unique[(unique >= 0) & (unique < int(world.max()))]
+        if len(there) == len(unique) and int(world.max()) <= _MOST_WORLD:
+            gone = np.ones(int(world.max()), dtype=bool)
+            gone[there] = False
+            text += f" ({rank_list(tuple(np.flatnonzero(gone).tolist()))})"
         notes.append(Note(NoteCode.RANKS_MISSING, text))
     return Ranks(
         number=unique,

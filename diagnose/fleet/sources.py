@@ -204,6 +204,13 @@ def _newest(found: Sequence[objects.Found], notes: list[Note]) -> set[str]:
         best = max(moments[:_NEWEST], key=lambda moment: _hosts(each.key for each in moment))  # the first is the newest
         chosen.update(each.path for each in best)
         left += len(moments) - 1
+        before = {each.key.host for moment in moments[:_NEWEST] for each in moment} - {each.key.host for each in best}
+        if before and all(each.key.host for each in best):  # of what was put together nobody knows whose it is
+            named = ", ".join(clean(host, 60) for host in sorted(before)[:8])
+            more = f" and {len(before) - 8} more" if len(before) > 8 else ""
+            notes.append(
+                Note(NoteCode.HOSTS_MISSING, f"no window of this moment, though of others, from: {named}{more}")
+            )
     if left:
         text = f"of {left + len(of_job)} moments in the store the newest common one of each job is judged; name a window to judge another"
         notes.append(Note(NoteCode.OTHER_MOMENTS, text))

@@ -91,8 +91,9 @@ def run(options: argparse.Namespace) -> int:
 
 
 def _plan(hosts: int, options: argparse.Namespace) -> Plan:
-    count = max(2, round(math.sqrt(hosts * fleet_windows.RANKS) / 8))
-    return plan(hosts, options.noise, options.seed, {"rank": count, "host": max(count // 4, 1)})
+    """Of more than 64 slow ranks the worst are examined (limits.SUSPECTS_EXAMINED): here are fewer."""
+    count = min(max(2, round(math.sqrt(hosts * fleet_windows.RANKS) / 8)), 16)
+    return plan(hosts, options.noise, options.seed, {"rank": count, "host": 1, "rack": 1})
 
 
 # ---- writing ------------------------------------------------------------------------------------------------------------
@@ -135,7 +136,7 @@ def _judge(hosts: int, folder: Path, options: argparse.Namespace) -> Judged:
     begun = time.monotonic()
     found = find([folder])
     with engines.started(options.engine, workers) as pool:
-        [(_, verdict)] = diagnose_large(found, None, pool)
+        [(_, verdict)] = diagnose_large(found, None, pool, fleet_windows.racks(hosts))
     took = time.monotonic() - begun
     memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
     memory += workers * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024.0
@@ -152,7 +153,9 @@ def _judge(hosts: int, folder: Path, options: argparse.Namespace) -> Judged:
 
 
 def _named(planted: Planted, suspects: tuple[Suspect, ...]) -> bool:
-    """Whether all of its ranks are accused, and of its component."""
+    """Whether all of its ranks are accused, and of its component; of a rack, as one group."""
+    if planted.scope == "rack":
+        suspects = tuple(each for each in suspects if each.scope == "group")
     accused = {rank for suspect in suspects if suspect.component == planted.component for rank in suspect.ranks}
     return set(planted.ranks) <= accused
 

@@ -1,8 +1,8 @@
 """Windows of a synthetic fleet as its hosts would write them: 8 ranks x 60 functions x 30 steps, and what a host's counters say.
 
 What ranks do is as in diagnose_fleets.py: noise on each function, a part of it lasting, and 1 % of the rank-steps with a stall. Planted are
-culprits of several scopes: a rank (in one function, all GPU functions, reads or the run queue) and a host (all of its ranks are held in the
-run queue). A culprit loses 10-60 % of a step.
+culprits of several scopes: a rank (in one function, all GPU functions, reads or the run queue), a host (all of its ranks are held in the
+run queue) and a rack of four hosts (all of their GPUs are slow). A culprit loses 10-60 % of a step.
 """
 
 from __future__ import annotations
@@ -14,12 +14,14 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from rankscope.diagnose.fleet.large.topology import Group
 from rankscope.observer.window.folder import Window
 from rankscope.observer.window.manifest import Manifest
 from rankscope.observer.window.schema import TABLES, WINDOW_SCHEMA
 from rankscope.probes.arrays import Floats, Ints
 
 RANKS, FUNCTIONS, STEPS, STEP_S = 8, 60, 30, 1.0  # ranks of a host
+IN_RACK = 4  # hosts
 START = 1_790_000_000.0
 KINDS = ("python", "gpu", "memory", "collective", "io", "sync", "sched")
 OF_FUNCTION = np.array([0] * 48 + [1] * 8 + [4] * 2 + [6] + [3])
@@ -57,7 +59,7 @@ class Plan:
 
 
 def plan(hosts: int, noise: float, seed: int, culprits: Mapping[str, int]) -> Plan:
-    """`culprits`: how many of each scope, rank and host."""
+    """`culprits`: how many of each scope: rank, host, rack."""
     rng = np.random.default_rng(seed)
     ranks = hosts * RANKS
     share = 1 / (rng.permutation(FUNCTIONS - 1) + 2.0)
@@ -65,15 +67,15 @@ def plan(hosts: int, noise: float, seed: int, culprits: Mapping[str, int]) -> Pl
     lasting = (noise**2 / STEPS + noise**2 / 16) ** 0.5
     seconds = mean * np.exp(rng.normal(0, 0.01, (ranks, 1))) * np.exp(rng.normal(0, lasting, (ranks, FUNCTIONS)))
     planted = []
-    chosen = rng.choice(hosts, sum(culprits.values()), replace=False).tolist()
+    chosen = rng.choice(
+        hosts // IN_RACK, sum(culprits.values()), replace=False
+    ).tolist()  # racks: no culprit is beside another
     for scope in [name for name, count in culprits.items() for _ in range(count)]:
-        host = chosen.pop()
-        rows = (
-            np.arange(host * RANKS, (host + 1) * RANKS)
-            if scope == "host"
-            else np.array([host * RANKS + rng.integers(RANKS)])
-        )
-        fault = "queue" if scope == "host" else str(rng.choice(list(FAULTS)))
+        host = IN_RACK * chosen.pop()
+        rows = np.arange(host * RANKS, (host + {"rack": IN_RACK}.get(scope, 1)) * RANKS)
+        if scope == "rank":
+            rows = rng.choice(rows, 1)
+        fault = {"host": "queue", "rack": "device"}.get(scope) or str(rng.choice(list(FAULTS)))
         lost = STEP_S * float(np.exp(rng.uniform(np.log(0.10), np.log(0.6))))
         where = np.flatnonzero(FAULTS[fault] == OF_FUNCTION)
         if fault == "device":
@@ -89,10 +91,22 @@ def plan(hosts: int, noise: float, seed: int, culprits: Mapping[str, int]) -> Pl
     return Plan(seconds.astype(np.float32), own.astype(np.float32), total, tuple(planted))
 
 
+def host_name(host: int) -> str:
+    return f"node-{host:06d}"
+
+
+def racks(hosts: int) -> tuple[Group, ...]:
+    """Which hosts are in one rack."""
+    return tuple(
+        Group("rack", f"r{first // IN_RACK}", frozenset(map(host_name, range(first, min(first + IN_RACK, hosts)))))
+        for first in range(0, hosts, IN_RACK)
+    )
+
+
 def window_of(part: Plan, place: int, first_host: int, hosts: int) -> Window:
     """The window of one host: of the part the `place`-th, of the fleet `first_host + place`."""
     host = first_host + place
-    name = f"node-{host:06d}"
+    name = host_name(host)
     rng = np.random.default_rng(host)
     rows = slice(place * RANKS, (place + 1) * RANKS)
     number = np.arange(host * RANKS, (host + 1) * RANKS)

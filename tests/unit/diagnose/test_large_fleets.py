@@ -32,7 +32,7 @@ HOSTS = 48
 
 @pytest.fixture(scope="module")
 def fleet() -> Plan:
-    return plan(HOSTS, 0.05, 3, {"rank": 3, "host": 1})
+    return plan(HOSTS, 0.05, 3, {"rank": 3, "host": 1, "rack": 1})
 
 
 @pytest.fixture(scope="module")

@@ -53,7 +53,8 @@ def test_who_is_slow_is_accused_though_others_are_missing() -> None:
 def test_ranks_of_hosts_without_a_window_are_only_noted() -> None:
     verdict = diagnose(build(Job(ranks=4, ranks_columns=columns(4, local_world_size=4, world_size=8))))
     assert verdict.status == "healthy"
-    assert any(note.code is NoteCode.RANKS_MISSING for note in verdict.notes)
+    [note] = [note.text for note in verdict.notes if note.code is NoteCode.RANKS_MISSING]
+    assert note.startswith("4 of 8 ranks were not seen") and note.endswith("(ranks 4-7)")
 
 
 def test_each_launcher_of_a_host_misses_its_own() -> None:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from rankscope.diagnose.cli.stores.sending import Sending
 from rankscope.diagnose.fleet.gather import gather
 from rankscope.diagnose.fleet.sources import load
 from rankscope.diagnose.verdict.note import NoteCode
@@ -91,6 +92,13 @@ def test_of_many_moments_the_newest_that_most_hosts_have_is_read(store: str) -> 
     assert {window.manifest.start for window in loaded.windows} == {NOW - 300}
     assert len(loaded.windows) == 4
     assert [note.code for note in loaded.notes] == [NoteCode.OTHER_MOMENTS]
+
+
+def test_hosts_that_had_a_window_before_and_have_none_now_are_named(store: str) -> None:
+    before, now = windows(start=NOW - 300), windows(start=NOW)
+    send(store, *before[:3], *now[:2], now[3])
+    [text] = [note.text for note in load([store]).notes if note.code is NoteCode.HOSTS_MISSING]
+    assert text.endswith(f"from: {before[2].manifest.host}")
 
 
 def test_foreign_and_half_written_objects_are_left_out_and_counted(store: str) -> None:
@@ -320,6 +328,24 @@ def test_the_spool_is_bounded_and_the_next_window_says_what_went(tmp_path: Path)
         6 - len(kept)
     )
     assert last.manifest.losses[-1] == Loss("spool", "thrown_out", 1)
+
+
+def test_record_says_where_its_windows_are_and_what_still_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rankscope.observer.window.store.spool._JITTER_S", 0.0)
+    monkeypatch.setattr("rankscope.diagnose.cli.stores.sending._WITHIN_S", 0.0)
+    store = (tmp_path / "store").as_uri()
+    sending = Sending(store, tmp_path / "spool")
+    where = sending.keep(windows()[0])
+    assert sending.deliver() is None
+    assert [window.manifest.host for window in load([where]).windows] == [windows()[0].manifest.host]
+    away = Sending(uri("127.0.0.1:9", "x"), tmp_path / "spool")
+    assert SECRET not in away.keep(windows()[1])
+    trouble = away.deliver()
+    assert trouble is not None
+    assert "cannot be reached: 1 window waits in" in str(trouble)
+    assert SECRET not in str(trouble)
 
 
 def test_the_spool_is_for_its_owner_alone(tmp_path: Path) -> None:
