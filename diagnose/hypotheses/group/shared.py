@@ -71,8 +71,9 @@ def _candidates(fleet: Fleet, suspects: Sequence[Suspect], groups: Sequence[Grou
         units = {id(each): frozenset(host_of[rank] for rank in each.ranks) for each in alike}
         yield from _beyond_chance(asked, alike, units, everyone)
         if component in _OF_COMPONENT["rail"]:
+            of_ranks = fleet.ranks.nics or ((),) * len(fleet.ranks)  # of timings nobody knows them
             adapters = frozenset(
-                f"{host}/{nic}" for host, nics in zip(fleet.ranks.host, fleet.ranks.nics, strict=True) for nic in nics
+                f"{host}/{nic}" for host, nics in zip(fleet.ranks.host, of_ranks, strict=True) for nic in nics
             )
             rails = [
                 Group("rail", name, frozenset(one for one in adapters if one.endswith(f"/{name}")))

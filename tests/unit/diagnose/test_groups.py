@@ -93,6 +93,13 @@ def test_the_same_adapter_of_all_hosts_is_the_rail() -> None:
     assert "rail mlx5_2" in one.action
 
 
+def test_where_nobody_knows_adapters_there_are_no_rails() -> None:
+    of = fleet()
+    of = replace(of, ranks=replace(of.ranks, nics=()))
+    some = [suspect(of, host, "network", "slow-link", nic="eth0") for host in named(of)]
+    assert with_groups(of, some, ()) == some
+
+
 def test_without_groups_suspects_stay_as_they_are() -> None:
     of = fleet()
     some = [suspect(of, host) for host in named(of)]
