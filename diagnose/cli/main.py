@@ -229,7 +229,10 @@ def prune(
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
     as_json: Json = False,
 ) -> int:
-    """Remove old windows from a store. May be stopped and run again."""
+    """Remove old windows from a store.
+
+    It may be stopped and run again.
+    """
     from rankscope.diagnose.cli.stores import tidy as command
 
     return command.prune(place, older_than_days=older_than, dry=dry_run, as_json=as_json)
@@ -240,7 +243,10 @@ def compact(
     place: Annotated[str, typer.Argument(metavar="DIR", help="A store, or a folder of objects.")],
     as_json: Json = False,
 ) -> int:
-    """Put the windows of one moment together in a store. May be stopped and run again."""
+    """Put a moment's windows of a store together.
+
+    It may be stopped and run again.
+    """
     from rankscope.diagnose.cli.stores import tidy as command
 
     return command.compact(place, as_json=as_json)
