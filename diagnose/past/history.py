@@ -1,4 +1,4 @@
-"""The history of windows: an embedded store in one folder, Parquet throughout, read with pyarrow datasets.
+"""The history of windows: an embedded store in one folder, Parquet throughout.
 
     DIR/windows/<name>/     a window folder as observer/window/folder.py writes it, and verdict.json: what was judged then
     DIR/index.parquet       one row per window (`INDEX`); only a cache: rebuilt from the folders where it is lost or damaged
@@ -22,7 +22,7 @@ import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,7 @@ from rankscope.diagnose.verdict.as_json import to_json
 from rankscope.diagnose.verdict.contract import Verdict
 from rankscope.observer.window.folder import MANIFEST, Window, read_window, write_window
 from rankscope.observer.window.staging import PARTIAL, partial_name, remove_left
+from rankscope.observer.window.tables import cast, read_table
 from rankscope.probes.errors import BadData, OutputFailed
 from rankscope.probes.host.folders import create_file, opened_folder
 
@@ -195,20 +196,13 @@ class History:
             return None
 
     def _read_index(self, job: str | None = None, host: str | None = None) -> list[Entry]:
-        import pyarrow.dataset as pds  # brings pandas where that is installed: half a second and 50 MB, only where it is needed
-
-        path = self.folder / _INDEX
-        wanted = None
-        for column, value in (("job", job), ("host", host)):
-            if value is not None:
-                this = pds.field(column) == value
-                wanted = this if wanted is None else wanted & this
+        # As a table of a window is read: a damaged file that is scanned as a dataset can end the process.
         try:
-            table = pds.dataset(path, format="parquet").to_table(filter=wanted)
-            rows = table.select([field.name for field in fields(Entry)]).cast(INDEX).to_pylist()
+            rows = cast(read_table(self.folder / _INDEX, INDEX), INDEX).to_pylist()
         except (OSError, pa.ArrowException, KeyError, ValueError):
             return self._from_folders(job, host)
-        return [Entry(**row) for row in rows]
+        found = [Entry(**row) for row in rows]
+        return [entry for entry in found if job in (None, entry.job) and host in (None, entry.host)]
 
     def _from_folders(self, job: str | None, host: str | None) -> list[Entry]:
         """The index, lost or damaged, from the windows themselves."""

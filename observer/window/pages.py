@@ -1,4 +1,4 @@
-"""What the pages of a Parquet file say of their own size, read before they are unpacked: a footer may tell less than is there.
+"""What a Parquet file says of its own size, read before it is unpacked: its footer, and its pages, as a footer may tell less than is there.
 
 Each page has a header in Thrift's compact protocol, of which the first three fields are its kind, its unpacked and its packed
 size (parquet.thrift, PageHeader). The readers of Arrow make room for what a header says. Pages follow one another in the column's
@@ -8,41 +8,95 @@ part of the file; the header is skipped over field by field, as it has no length
 from __future__ import annotations
 
 from collections.abc import Collection
+from dataclasses import dataclass
 from typing import Any
 
 _MOST_HEADER_BYTES = 1 << 16
 _MOST_PAGES = 1 << 16
+_MOST_FOOTER_BYTES = 64 << 20  # of a table some 200 KB; that of an object in a store has the manifests of its windows
 _DEEPEST = 8
 _DICTIONARY = 2  # enum PageType
 _BOOL_TRUE, _BOOL_FALSE, _BYTE, _I16, _I32, _I64, _DOUBLE, _BINARY, _LIST, _SET, _MAP, _STRUCT = range(1, 13)
 
 
-def check_pages(file: Any, footer: Any, most_bytes: int, words: Collection[str]) -> None:
+# What kind of elements the lists of a footer have (parquet.thrift), and of what struct they or a field are. Arrow does not look at the kind
+# that a list says it has; so one that says another is refused, or what we read and what Arrow reads would differ.
+_LISTS = {
+    ("file", 2): _STRUCT, ("file", 4): _STRUCT, ("file", 5): _STRUCT, ("file", 7): _STRUCT, ("group", 1): _STRUCT, ("group", 4): _STRUCT,
+    ("chunk", 2): _I32, ("chunk", 3): _BINARY, ("chunk", 8): _STRUCT, ("chunk", 13): _STRUCT,
+}  # fmt: skip
+_STRUCTS = {("file", 4): "group", ("group", 1): "column", ("column", 3): "chunk"}
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """A column of one group of rows, as the footer tells it. Places are in the file."""
+
+    name: str
+    values: int
+    unpacked_bytes: int
+    packed_bytes: int
+    pages_at: int
+    dictionary_at: int  # 0 where there is none
+
+
+@dataclass(frozen=True, slots=True)
+class Footer:
+    """What a file says that it holds."""
+
+    rows: int
+    chunks: tuple[Chunk, ...]
+
+
+def read_footer(file: Any) -> Footer:
+    """Of a file that is opened for reading bytes. ValueError where there is none, OSError.
+
+    By ourselves: what pyarrow tells of a column it makes first, and where the footer contradicts itself that ends the process.
+    """
+    size = file.seek(0, 2)
+    file.seek(max(0, size - 8))
+    end = file.read(8)
+    length = int.from_bytes(end[:4], "little")
+    if end[4:] != b"PAR1" or not 0 < length <= min(size - 8, _MOST_FOOTER_BYTES):
+        raise ValueError("no Parquet file, or not whole")
+    file.seek(size - 8 - length)
+    said = _Compact(file.read(length)).whole("file", 0)
+    chunks = []
+    for group in said.get((4, _LIST), ()):
+        for column in group.get((1, _LIST), ()):
+            chunk = column.get((3, _STRUCT), {})
+            try:
+                numbers = [chunk[field, _I64] for field in (5, 6, 7, 9)]
+                name = b".".join(chunk[3, _LIST]).decode("utf-8", "replace")
+            except KeyError:
+                raise ValueError("a column that does not say how large it is") from None
+            chunks.append(Chunk(name, *numbers, chunk.get((11, _I64), 0)))
+    return Footer(said.get((3, _I64), -1), tuple(chunks))
+
+
+def check_pages(file: Any, footer: Footer, most_bytes: int, words: Collection[str]) -> None:
     """ValueError where the pages of a file, opened for reading bytes, unpack to more than `most_bytes`, or are none. OSError.
 
     Columns other than `words` are read without their dictionaries: there each value may be all that the dictionary holds.
     """
     size = 0
-    for group in range(footer.num_row_groups):
-        columns = footer.row_group(group)
-        for place in range(columns.num_columns):
-            column = columns.column(place)
-            at = column.data_page_offset
-            if column.dictionary_page_offset is not None and 0 < column.dictionary_page_offset < at:
-                at = column.dictionary_page_offset
-            end = at + column.total_compressed_size if column.num_values else 0  # of no values no page is read
-            for _ in range(_MOST_PAGES):
-                if at >= end:
-                    break
-                file.seek(at)
-                kind, unpacked, packed, header = page_sizes(file.read(_MOST_HEADER_BYTES))
-                written_out = kind == _DICTIONARY and column.path_in_schema not in words
-                size += unpacked * (max(column.num_values, 1) if written_out else 1)
-                at += header + packed
-                if size > most_bytes:
-                    raise ValueError(f"pages of more than {most_bytes >> 20} MB: more than a window may have")
-            else:
-                raise ValueError("absurdly many pages")
+    for chunk in footer.chunks:
+        at = chunk.dictionary_at if 0 < chunk.dictionary_at < chunk.pages_at else chunk.pages_at
+        end = at + chunk.packed_bytes if chunk.values else 0  # of no values no page is read
+        for _ in range(_MOST_PAGES):
+            if at >= end:
+                break
+            if at < 0:
+                raise ValueError("a page before the file")
+            file.seek(at)
+            kind, unpacked, packed, header = page_sizes(file.read(_MOST_HEADER_BYTES))
+            written_out = kind == _DICTIONARY and chunk.name not in words
+            size += unpacked * (max(chunk.values, 1) if written_out else 1)
+            at += header + packed
+            if size > most_bytes:
+                raise ValueError(f"pages of more than {most_bytes >> 20} MB: more than a window may have")
+        else:
+            raise ValueError("absurdly many pages")
 
 
 def page_sizes(data: bytes) -> tuple[int, int, int, int]:
@@ -92,6 +146,46 @@ class _Compact:
             else:
                 self.skip(kind, depth)
         return found
+
+    def whole(self, name: str, depth: int) -> dict[tuple[int, int], Any]:
+        """A struct of a footer with all that is in it, by number and kind of field: Arrow passes over a field of another kind."""
+        if depth > _DEEPEST:
+            raise ValueError("a footer that is too deep")
+        found: dict[tuple[int, int], Any] = {}
+        field = 0
+        while head := self.byte():
+            kind, step = head & 15, head >> 4
+            if step:
+                field += step
+            else:
+                raw = self.varint()
+                field = (raw >> 1) ^ -(raw & 1)
+            found[field, kind] = self._value(kind, name, field, depth)
+        return found
+
+    def _value(self, kind: int, name: str, field: int, depth: int) -> Any:
+        if kind in (_I16, _I32, _I64):
+            raw = self.varint()
+            if raw >> 64:
+                raise ValueError("a number of more than 64 bits")
+            return (raw >> 1) ^ -(raw & 1)
+        if kind == _BINARY:
+            size = self.varint()
+            self.at += size
+            if self.at > len(self.data):
+                raise ValueError("text that does not end")
+            return self.data[self.at - size : self.at]
+        if kind == _STRUCT:
+            return self.whole(_STRUCTS.get((name, field), ""), depth + 1)
+        if kind == _LIST:
+            head = self.byte()
+            element, count = head & 15, self.varint() if head >> 4 == 15 else head >> 4
+            wanted = _LISTS.get((name, field))
+            if count > len(self.data) or not (element == wanted or (wanted is None and element in (_I16, _I32, _I64))):
+                raise ValueError("a list that is none of a footer")
+            return [self._value(element, name, field, depth) for _ in range(count)]
+        self.skip(kind, depth)
+        return kind == _BOOL_TRUE
 
     def skip(self, kind: int, depth: int) -> None:
         if depth > _DEEPEST:

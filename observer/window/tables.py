@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from rankscope.observer.window.pages import check_pages
+from rankscope.observer.window.pages import Footer, check_pages, read_footer
 from rankscope.observer.window.rows import ROWS, Row
 from rankscope.observer.window.schema import NOTHING, TABLES
 from rankscope.probes.text import printable
@@ -86,29 +86,25 @@ def read_table(path: Path, schema: pa.Schema) -> pa.Table:
     ValueError where it would take more memory than a window may: by what its footer says, before anything is unpacked.
     """
     words = {field.name for field in schema if pa.types.is_dictionary(field.type) or pa.types.is_string(field.type)}
-    with pq.ParquetFile(path, memory_map=False, **_FOOTER_LIMITS) as file:
-        footer = file.metadata
+    with path.open("rb") as raw:
+        footer = read_footer(raw)
         _check_footer(footer)
-        with path.open("rb") as raw:
-            check_pages(raw, footer, MOST_BYTES, words)
+        check_pages(raw, footer, MOST_BYTES, words)
+    with pq.ParquetFile(path, memory_map=False, **_FOOTER_LIMITS) as file:
         there = [name for name in file.schema_arrow.names if name in words]
-    with pq.ParquetFile(path, metadata=footer, memory_map=False, read_dictionary=there) as file:
+        known = file.metadata
+    with pq.ParquetFile(path, metadata=known, memory_map=False, read_dictionary=there) as file:
         table = file.read()
     _check_words(table)
     return table
 
 
-def _check_footer(footer: Any) -> None:
+def _check_footer(footer: Footer) -> None:
     """Rows, values and unpacked bytes of all columns. What pages hold beyond that is not believed but looked at: pages.py."""
-    rows, values, size = footer.num_rows, 0, 0
-    for group in range(footer.num_row_groups):
-        columns = footer.row_group(group)
-        for place in range(columns.num_columns):
-            column = columns.column(place)
-            values = max(values, column.num_values)
-            size += max(column.total_uncompressed_size, 0)
-    if not 0 <= rows <= MOST_ROWS or values > MOST_ROWS or size > MOST_BYTES:
-        raise ValueError(f"{rows} rows of {size >> 20} MB: more than a window may have")
+    values = max((chunk.values for chunk in footer.chunks), default=0)
+    size = sum(max(chunk.unpacked_bytes, 0) for chunk in footer.chunks)
+    if not 0 <= footer.rows <= MOST_ROWS or values > MOST_ROWS or size > MOST_BYTES:
+        raise ValueError(f"{footer.rows} rows of {size >> 20} MB: more than a window may have")
 
 
 def _check_words(table: pa.Table) -> None:

@@ -21,7 +21,7 @@ import pyarrow.parquet as pq
 
 from rankscope.observer.window.folder import Window, fitted, window_of
 from rankscope.observer.window.manifest import Manifest, from_json, to_json
-from rankscope.observer.window.pages import check_pages
+from rankscope.observer.window.pages import check_pages, read_footer
 from rankscope.observer.window.schema import TABLES, WINDOW_SCHEMA, YOUNGER
 from rankscope.observer.window.tables import MOST_BYTES, MOST_ROWS
 from rankscope.probes.errors import BadData
@@ -51,14 +51,23 @@ def encode(windows: Sequence[Window]) -> bytes:
 def decode(data: bytes | pa.Buffer, wanted: Collection[str] = tuple(TABLES)) -> list[Window]:
     """The windows of an object; tables that are not wanted are empty. BadData, in one line, where it is none."""
     try:
+        _check(data)
         footer = pq.ParquetFile(pa.BufferReader(data), **_FOOTER_LIMITS).metadata
-        _check(footer, data)
         manifests = _manifests(footer)
         there = [name for name in footer.schema.names if name in wanted and name in TABLES]
         cells = pq.ParquetFile(pa.BufferReader(data), metadata=footer).read(columns=there, use_threads=False)
         columns = {name: cells[name].combine_chunks() for name in there}
         return [_window(manifest, rows, columns, at, wanted) for at, (manifest, rows) in enumerate(manifests)]
-    except (pa.ArrowException, OSError, KeyError, TypeError, ValueError, struct.error, MemoryError) as error:
+    except (
+        pa.ArrowException,
+        OSError,
+        KeyError,
+        TypeError,
+        ValueError,
+        struct.error,
+        MemoryError,
+        OverflowError,
+    ) as error:
         line = (str(error).splitlines() or [type(error).__name__])[0]
         raise BadData(f"no window: {line[:200]}") from error
 
@@ -77,14 +86,13 @@ def _plain(name: str) -> pa.Schema:
     return pa.schema([field.remove_metadata() for field in TABLES[name]])
 
 
-def _check(footer: Any, data: bytes | pa.Buffer) -> None:
-    size = 0
-    for group in range(footer.num_row_groups):
-        columns = footer.row_group(group)
-        size += sum(max(columns.column(place).total_uncompressed_size, 0) for place in range(columns.num_columns))
-    if not 0 < footer.num_rows <= _MOST_WINDOWS or size > MOST_BYTES:
-        raise ValueError(f"{footer.num_rows} windows of {size >> 20} MB: more than an object may have")
-    check_pages(pa.BufferReader(data), footer, MOST_BYTES, ())
+def _check(data: bytes | pa.Buffer) -> None:
+    file = pa.BufferReader(data)
+    footer = read_footer(file)
+    size = sum(max(chunk.unpacked_bytes, 0) for chunk in footer.chunks)
+    if not 0 < footer.rows <= _MOST_WINDOWS or size > MOST_BYTES:
+        raise ValueError(f"{footer.rows} windows of {size >> 20} MB: more than an object may have")
+    check_pages(file, footer, MOST_BYTES, ())
 
 
 def _manifests(footer: Any) -> list[tuple[Manifest, dict[str, Any]]]:

@@ -17,6 +17,7 @@ from fuzzkit.target import Target
 from rankscope.diagnose.fleet.timings.steps_file import read_timings
 from rankscope.observer.window import folder, schema, upgrade
 from rankscope.observer.window.pages import page_sizes
+from rankscope.observer.window.store import container
 from rankscope.observer.window.tables import cast, read_table, with_absent, write_table
 from rankscope.probes.errors import BadData
 
@@ -118,6 +119,16 @@ def _of_window(version: str) -> list[bytes]:
     return [bytes((number,)) + content for number, (_, content) in enumerate(sorted(_files()[version].items()))]
 
 
+def _objects() -> list[bytes]:
+    """A window, and two, as objects of a store."""
+    home = place() / "to-encode"
+    home.mkdir(exist_ok=True)
+    for name, content in _files()[schema.WINDOW_SCHEMA].items():
+        (home / name).write_bytes(content)
+    window = folder.read_window(home)
+    return [container.encode([window]), container.encode([window, window])]
+
+
 def _manifest(data: bytes) -> None:
     home = place() / "manifest"
     home.mkdir(exist_ok=True)
@@ -212,6 +223,15 @@ TARGETS = (
         lambda: _of_window(schema.FIRST_SCHEMA),
         raises=(BadData,),
         longest_bytes=16384,
+        words=_WORDS,
+    ),
+    Target(
+        "object",
+        "windows as objects of a store",
+        container.decode,
+        _objects,
+        raises=(BadData,),
+        longest_bytes=32768,
         words=_WORDS,
     ),
     Target(

@@ -73,12 +73,18 @@ def test_pages_are_as_large_as_the_writer_says(tmp_path: Path) -> None:
     rows = [StackRow(number - 1, f"function {number}", "/job/train.py", number) for number in range(3000)]
     with (tmp_path / "stacks").open("wb") as file:
         write_table(table_of("stacks", rows), file)
-    footer = pq.ParquetFile(tmp_path / "stacks").metadata
-    said = sum(footer.row_group(0).column(place).total_uncompressed_size for place in range(4))
+    theirs = pq.ParquetFile(tmp_path / "stacks").metadata
+    columns = [theirs.row_group(0).column(place) for place in range(4)]
+    said = sum(one.total_uncompressed_size for one in columns)
     with (tmp_path / "stacks").open("rb") as file:
+        footer = pages.read_footer(file)
+        assert [(one.name, one.values, one.packed_bytes, one.pages_at) for one in footer.chunks] == [
+            (one.path_in_schema, one.num_values, one.total_compressed_size, one.data_page_offset) for one in columns
+        ]
+        assert (footer.rows, sum(one.unpacked_bytes for one in footer.chunks)) == (3000, said)
         pages.check_pages(file, footer, said, ("name", "file"))
-    with pytest.raises(ValueError, match="pages of more"), (tmp_path / "stacks").open("rb") as file:
-        pages.check_pages(file, footer, said // 2, ("name", "file"))
+        with pytest.raises(ValueError, match="pages of more"):
+            pages.check_pages(file, footer, said // 2, ("name", "file"))
     assert read_table(tmp_path / "stacks", TABLES["stacks"]).num_rows == 3000
 
 
