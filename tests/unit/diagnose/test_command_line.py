@@ -140,3 +140,12 @@ def test_little_memory_keeps_no_command_waiting_for_ever(addresses_mb: int) -> N
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
     )  # fmt: skip
     assert done.returncode in (0, 1)
+
+
+@pytest.mark.parametrize(("limit_bytes", "code"), [(resource.RLIM_INFINITY, 70), (1 << 60, 69)])
+def test_a_library_that_fails_without_a_word_lacks_memory_where_that_is_limited(
+    limit_bytes: int, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "run", MagicMock(side_effect=SystemError("error return without exception set")))
+    monkeypatch.setattr(resource, "getrlimit", lambda _: (limit_bytes, limit_bytes))
+    assert run(["doctor"]) == code
