@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import importlib.metadata
 import io
+import resource
 import sys
 import traceback
 from pathlib import Path
@@ -14,7 +15,6 @@ import typer
 
 from rankscope.diagnose.cli.completion import prepare as prepare_completion
 from rankscope.diagnose.cli.service import arguments as service
-from rankscope.diagnose.cli.start import addresses_are_limited
 from rankscope.diagnose.cli.sweep_arguments import sweep as sweep_command
 from rankscope.probes.errors import EXIT_MISSING, EXIT_NOT_PERMITTED, EXIT_USAGE, RankscopeError
 
@@ -355,9 +355,8 @@ def run(arguments: list[str]) -> int:
     except Exception as error:
         if (said := _usage_error(error)) is not None:
             return said
-        if (
-            isinstance(error, SystemError) and addresses_are_limited()
-        ):  # of libraries in C that get no memory and do not say so
+        limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
+        if limited and isinstance(error, SystemError):  # of libraries in C that get no memory and do not say so
             return _say(f"not enough memory, it seems: {error}", _REMEDIES[errno.ENOMEM], EXIT_MISSING)
         if "-v" in arguments or "--verbose" in arguments:
             traceback.print_exc()

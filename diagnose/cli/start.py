@@ -37,13 +37,8 @@ def spare_addresses() -> None:
 
     Each takes 60 MB or more, and the OpenBLAS in scipy waits for ever for what it does not get. To be called before numpy is loaded.
     """
-    if addresses_are_limited():
+    if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
         os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
-
-
-def addresses_are_limited() -> bool:
-    """Whether memory can end for this process alone."""
-    return resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
 
 
 def _complain(line: str, code: int) -> int:
