@@ -58,6 +58,7 @@ def crowd(count: int) -> None:
 
 
 if __name__ == "__main__":
+    ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)  # a rank may be killed at any moment
     {"forks": lambda n: repeat(n, fork), "execs": lambda n: repeat(n, exec_), "crowd": crowd}[sys.argv[1]](
         int(sys.argv[2])
     )

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -9,6 +12,7 @@ import pytest
 from chaoskit.case import Result, key_of
 from chaoskit.cli import main, read, table
 from chaoskit.command import Ended
+from chaoskit.job import PROGRAMS
 from chaoskit.kernel import Held
 from chaoskit.kinds import KINDS
 
@@ -58,3 +62,19 @@ def test_results_are_read_back_and_bad_ones_are_named(tmp_path: Path) -> None:
     assert lines[1].split()[:6] == ["nothing", "1", "1", "0", "0", "1"]
     with pytest.raises(SystemExit, match="64"):
         main(["--kinds", "none-such"])
+
+
+def test_a_storm_ends_with_the_rank_below_which_it_blows() -> None:
+    text = "import subprocess, sys, time\nprint(subprocess.Popen([sys.executable, *sys.argv[1:]]).pid, flush=True)\ntime.sleep(60)"
+    storm = [str(PROGRAMS / "storm.py"), "forks", "5"]
+    rank = subprocess.Popen([sys.executable, "-c", text, *storm], stdout=subprocess.PIPE, text=True)
+    assert rank.stdout is not None
+    pid = int(rank.stdout.readline())
+    time.sleep(1.0)  # until it has begun
+    assert Path(f"/proc/{pid}").exists()
+    rank.kill()
+    rank.wait()
+    end = time.monotonic() + 10
+    while Path(f"/proc/{pid}").exists() and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not Path(f"/proc/{pid}").exists()
