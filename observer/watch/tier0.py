@@ -183,8 +183,11 @@ class Tier0:
             return ()
         self._listed_s = now
         here = set(procfs.pids(self.root))
+        first = not self._seen
         for pid in here - self._seen.keys():
-            self._seen[pid] = _Process(now)
+            # What has run for long as the service starts has loaded what it needs: the first census sees it.
+            old = first and _age_s(pid, self.root) > _LOOKS_AT_S[-1]
+            self._seen[pid] = _Process(now, len(_LOOKS_AT_S) if old else 0)
         for pid in self._seen.keys() - here:
             del self._seen[pid]
         if now - self._census_s < _CENSUS_ANYWAY_S and not self._may_be_ranks(now):
@@ -308,6 +311,12 @@ def _stat(pid: int, root: Path) -> procfs.ProcStat | None:
         return procfs.read_stat(pid, root)
     except (OSError, ValueError):
         return None
+
+
+def _age_s(pid: int, root: Path) -> float:
+    """Since the process was started; 0 where it has ended."""
+    stat = _stat(pid, root)
+    return 0.0 if stat is None else time.clock_gettime(time.CLOCK_BOOTTIME) - stat.start_s
 
 
 def _written(pid: int, root: Path) -> int | None:

@@ -30,6 +30,7 @@ class FakePulse:
         self.queue: list[tuple[int, int, int, float, float, int]] = []  # type, pid, row, start, stay, status
         self.watched: set[int] = set()
         self.loaded: set[int] = set()
+        self.looked: list[int] = []
         self.kept: set[tuple[int, tuple[str, int]]] | None = None
         self.events = self
 
@@ -45,6 +46,7 @@ class FakePulse:
         self.watched.add(pid)
 
     def maps_a_library(self, pid: int) -> bool:
+        self.looked.append(pid)
         return pid in self.loaded
 
     def forget(self, pid: int) -> None:
@@ -123,6 +125,15 @@ def test_a_rank_that_loads_its_library_late_is_found_when_it_has(host: Host) -> 
     host.pulse.loaded.add(103)
     born = [rank.pid for _ in range(10) for rank in host.poll(4.0).born]
     assert born == [103]
+
+
+def test_a_process_that_ran_long_before_the_service_is_not_looked_at_again(host: Host) -> None:
+    host.state(7, "S")  # started 5 s after the host
+    host.poll()
+    host.state(8, "S")  # came when the service ran already
+    for _ in range(20):
+        host.poll(4.0)
+    assert set(host.pulse.looked) == {8}
 
 
 def test_when_the_marker_is_known_everything_else_is_let_go(known: Host) -> None:
