@@ -2,19 +2,33 @@
 
 from __future__ import annotations
 
-# Effect: a difference that costs less than this is nobody's problem, however significant it is.
+# Effect: a difference that costs less than this is nobody's problem, however significant it is. The same share is asked of whatever
+# costs as much of a step as it lasts of the window or is short of its peers: interrupts, a throttled or lower clock, a stop, bytes.
 EFFECT_SHARE = 0.05  # of the step, with three or more peers
 EFFECT_SHARE_FEW = 0.08  # with one or two peers, whose spread cannot be estimated
+ALONE_SHARE = 0.10  # of the step, where no peer of the same window shows what is usual: less may be how it always was
 EFFECT_SECONDS = 0.003  # timer ticks and scheduler slices of a busy host are about this long
 
-# Significance: what a hypothesis needs to be admitted, in nats (solve/selection.py).
+# Significance: what a hypothesis needs to be admitted, in nats (hypotheses/rank/selection.py, hypotheses/rows.py).
 SCORE_LEAST = 9.0
-Z_LEAST = 4.0
 Z_THROTTLED = 1.0  # of a rank that was throttled, by the kernel's count: what is ordered is no accident, however it comes and goes
+Z_CLEAR = 3.0  # of a change within one series, which nobody is accused of by itself
+Z_HINT = 2.0  # of one measure that another one has to confirm
 FALSE_DISCOVERY_RATE = 0.01
 STEADY = 0.3  # of the excess must be there in every third of the steps: what comes and goes is the host's noise
 SCALE_FLOOR = 0.0125  # of the step: healthy ranks differ by about 1 %; the MAD of tight peers is 0
 SCALE_FLOOR_FEW = 0.02  # of the step, with one or two peers
+
+# Parts of a whole: an excess, a wait, a window.
+HOLDS_LEAST = (
+    0.5  # what explains less than half of it, does not: what a counter predicts, a function holds, the peers wait for
+)
+PART = 0.3  # worth being told beside what holds more: a second cause, what was there before; what is less is noise with a long tail
+NEARLY_ALL = 0.8  # told as all of it: the rest are samples, and how it begins and ends
+NEARLY_ALWAYS = (
+    0.9  # of steps or ranks: who is slower than its peers in so many is a suspect of a fleet, whatever it costs
+)
+HALVED = 0.75  # of the peers' speed or width: the next lower one of links is a half, and this is in the middle
 
 # Rare episodes: a step in which a rank is suddenly slower by this share of a step, and how many of them are no accident.
 EPISODE_SHARE = 0.25
@@ -34,23 +48,13 @@ UNKNOWN_SHARE = 0.25  # of the step: an effect this large that cannot be proven 
 # Clocks of two hosts. NTP holds them within a few milliseconds of each other over the Internet, within one in a data centre.
 CLOCK_NOTE_S = 0.010
 
-# A change of level of the step time inside the window.
-ONSET_Z = 3.0  # Mann-Whitney z at the best split
-ONSET_LEVEL = 0.05  # of the step
-
 # A stall: no marker for this many ordinary steps (EROICA uses 5), and at least this long.
 STALL_STEPS = 5.0
 STALL_SECONDS = 3.0
 LOST_SECONDS = 0.5  # a rank whose GPU is lost does nothing more: silence of a step and this long is a hang
-STOPPED_SHARE = 0.05  # of the window in state T that is a fault although the rank runs again
-STOPPED_SECONDS = 0.5
 
 # Attribution: the deepest frame that holds this share of the excess is the function that explains it.
 FRAME_HOLDS = 0.7
-FRAME_HOLDS_LEAST = 0.5  # of the excess, for a frame that is odd by itself
-CONFIRMED_LEAST = 0.3  # of a rank's excess by its steps must be found again in its functions
-CHARGE_LEAST = 0.3  # of a rank's excess: a second cause on the same rank must explain this much
-CHARGES_TOGETHER = 1.3  # times the excess: what several causes on one rank may explain, with the noise of both
 CONCENTRATED = 2.0  # a function is odd if its excess share is this many times the excess share of the whole step
 
 # Links: healthy flows on a busy 2-core host were seen to differ by 2-3x.
@@ -70,24 +74,16 @@ RTO_SECONDS = 0.15  # Linux waits 0.2 s at least for what nobody asks for again;
 RTT_INFLATION = 4.0  # rtt / min_rtt, and this many times that of the peers
 
 # Hardware: what a counter must show before it says why. All against the same counter of the peers.
-HOLDS_LEAST = 0.5  # of the excess that a counter must predict to convict; the rest may be caches, memory, the model
-CLOCK_RATIO = 0.95  # of the peers' clock: boost clocks of healthy GPUs of one model differ by 1-3 %
 CLOCK_RATIO_ALONE = 0.80  # of the GPU's own limit, where no peer reports a clock: few healthy ones run at their limit
-POWER_CAP_RATIO = 0.95  # of the peers' cap: caps are set, they do not drift
-THROTTLED_SHARE = 0.05  # of the window with the bit set, above the peers': bits are sampled, short blips are normal
 THROTTLED_ALONE = 0.20  # the same where no clock says what it cost
 FOREIGN_SHARE = 0.03  # of the GPU in use by somebody else, above the peers': monitors use less
 FOREIGN_BYTES = 1 << 29  # of GPU memory: a context of a monitor holds up to about 0.5 GB
-IRQ_SHARE = 0.05  # of the rank's CPUs in interrupts, above the peers': the lab without a flood has 0.6-1.4 %, 4 % with 5,000 disk reads/s
 FAULT_WORK = 3.0  # times the waiting for pages: the kernel's work for them and the queue after each (lab: up to 2.2)
 FAULT_WORK_S = 50e-6  # per page that had to be reclaimed first: faulting, reclaiming, asking the disk (lab: 35-43)
 MINOR_FAULT_S = 200e-6  # at most: a page of 2 MiB given and cleared; one of 4 KiB takes 0.2-1 µs
 MINOR_FAULTS_RATIO = 3.0  # times the peers': a process that takes no new memory faults now and then, too
-MORE_INPUT = 0.05  # of the peers' bytes: what a GPU reads is counted exactly on some models, sampled on others
 EVENTS_HZ = 1.0  # errors per second: links correct a few an hour in health; it takes many to cost time
 EVENTS_RATIO = 10.0  # times the peers' median: what moved on everybody accuses nobody
-PCIE_RATIO = 0.75  # of the peers' speed x width: the next step of either halves it
-LINK_SPEED_RATIO = 0.8  # of the capability and of the peers' speed: the next lower speed is a half
 RATE_RATIO = 0.85  # of the peers' rate while moving, where a counter says why
 RATE_RATIO_ALONE = 0.6  # the same without one: rates over healthy paths differ by their length and load
 RATE_MADS = 5.0  # robust standard deviations below the peers' median rate, without a counter
@@ -103,15 +99,10 @@ PORT_BYTES_SHARE = 0.1  # of the bytes of the busiest port: a quiet port's rate 
 SAMPLING_S = 1 / 99
 
 # Comparison with the baseline windows.
-STAGE_SHARE = 0.10  # of the step: a role this much heavier than the median role is an imbalance
-BASELINE_SHARE = 0.10  # of the baseline step
-QUOTA_SHARE = 0.10  # of the step: what quotas of most ranks cost; without a baseline less may be how it always was
-QUOTAS_TOGETHER = 1.5  # times what the quota of one rank costs: then it is not that rank's
 SAME_AS_BASELINE = 0.7  # an excess of which this share was there before is by design
-PARTLY_BEFORE = 0.3  # an excess of which this share was there before: said against the suspect
 
 SUSPECTS_EXAMINED = 64  # the worst; more have one common reason, or the comparison is wrong
 FLEET = 16  # ranks: from here on each step is as long as somebody's accident, and hardly shorter without one suspect
-NEARLY_ALWAYS = 0.9  # of the steps: who is slower than its peers in so many is a suspect of a fleet, whatever it costs
+RANKS_TOLD = 1024  # of ranks in the same place: more of them tell nothing new
 PEERS_EXACT = 64  # up to this many ranks in a role the rank itself is left out of its peers' median
 PEERS_SAMPLED = 2000  # attribution looks at no more peers than this

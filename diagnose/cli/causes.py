@@ -29,6 +29,7 @@ def run(*, as_json: bool) -> int:
     ]
     print_table(["CAUSE", "SCOPE", "RIGHT", "BY"], lines)
     print(f"RIGHT: of the times that it was named first in {cases} recorded windows")
+    print("scope group: any of these where hosts that share something have it")
     print("in the contract, and named by nothing yet:")
     print(f"  {', '.join(unnamed)}")
     return 0

@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import numpy as np
 
+from rankscope.diagnose import limits
 from rankscope.diagnose.fleet import slots
 from rankscope.diagnose.fleet.model import Fleet, Pipelines
 from rankscope.probes.arrays import Ints
 
 MESSAGES = ("send", "recv", "receive", "isend", "irecv", "p2p")
-_PART = 0.5  # of the ranks must take part
 
 
 def message_names(fleet: Fleet) -> Ints:
@@ -37,7 +37,7 @@ def find_pipelines(fleet: Fleet, roles: Ints) -> Pipelines | None:
     stages, sizes = np.unique(roles, return_counts=True)
     if len(rows) == 0 or len(stages) < 2 or len(set(sizes.tolist())) > 1:
         return None
-    if len(np.unique(table.rank[rows])) < _PART * len(fleet.ranks):
+    if len(np.unique(table.rank[rows])) < limits.HOLDS_LEAST * len(fleet.ranks):
         return None
     steps = np.maximum(np.isfinite(fleet.steps.seconds).sum(axis=1), 1)
     receives = np.array([not any(word in name.lower() for word in ("send",)) for name in table.name.values], dtype=bool)

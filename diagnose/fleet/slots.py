@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
+from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.labels import floats, ints, labels
 from rankscope.diagnose.fleet.model import Slots, Steps
 from rankscope.probes.arrays import Bools, Floats, Ints
@@ -14,7 +15,6 @@ from rankscope.probes.arrays import Bools, Floats, Ints
 _SLOTS_MOST = 64  # collectives in one step
 _CELLS_MOST = 60_000_000  # ranks x steps x slots: half a gigabyte
 _AGREE = 0.15
-_MOST_CELLS = 0.8
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +88,10 @@ def _is_the_waiting(cube: Floats, wait: Floats) -> bool:
     """Whether the stays of a step add up to its waiting, within 15 % and 2 ms, on most ranks and steps."""
     total = cube.sum(axis=2)
     known = np.isfinite(total) & np.isfinite(wait)
-    if known.sum() < _MOST_CELLS * np.isfinite(wait).sum():
+    if known.sum() < limits.NEARLY_ALL * np.isfinite(wait).sum():
         return False
     off = np.abs(total[known] - wait[known])
-    return bool(np.mean(off <= _AGREE * np.maximum(wait[known], total[known]) + 0.002) >= _MOST_CELLS)
+    return bool(np.mean(off <= _AGREE * np.maximum(wait[known], total[known]) + 0.002) >= limits.NEARLY_ALL)
 
 
 def transfer(slots: Slots) -> Floats:

@@ -1,6 +1,7 @@
 """The table of hypotheses: what can be named at all, whom it touches, and what shows it. `rankscope causes` prints it.
 
-A suspect that is not in this table is a mistake of the program (hypothesis.py asks). How often each was right in the corpus:
+A suspect that is not in this table is a mistake of the program (hypothesis.py asks); what several hosts have that share something
+becomes scope group (group/). How often each was right in the corpus:
 counted.json, which `scripts/corpus judge --hold` writes.
 """
 

@@ -38,7 +38,6 @@ from rankscope.probes.arrays import Bools, Floats, Ints
 WAITING = ("collective",)  # kinds in which a rank waits for others: never its own work
 TRANSFER = "transfer"  # detail of a collective that is known to contain no waiting: own time after all
 _SHARED = 0.25
-_NEARLY_ALL = 0.8  # of a function's time is excess: it is odd, however the whole step grew
 _CALLERS_TOLD = 2
 
 
@@ -193,7 +192,7 @@ class Profiles:
         found = self._deepest(mine, rows, ranks, excess, whole_share, limits.FRAME_HOLDS)
         if found is not None and found.spread:
             # Sampling noise of other functions may hide the odd one: it then holds a little less.
-            closer = self._deepest(mine, rows, ranks, excess, whole_share, limits.FRAME_HOLDS_LEAST)
+            closer = self._deepest(mine, rows, ranks, excess, whole_share, limits.HOLDS_LEAST)
             found = found if closer is None or closer.spread else closer
         return found
 
@@ -270,7 +269,7 @@ class Profiles:
             named = caller
 
         def odd(index: int) -> bool:
-            return bool(share[index] >= limits.CONCENTRATED * whole_share or share[index] >= _NEARLY_ALL)
+            return bool(share[index] >= limits.CONCENTRATED * whole_share or share[index] >= limits.NEARLY_ALL)
 
         told = named if share[named] >= 0.5 * share[deepest] else deepest
         alone = bool(found.leaf_over[told] >= 0.5 * found.over[told]) and told in of_user
@@ -304,7 +303,7 @@ class Profiles:
         peers have other > 0, and (other(rank) - other(peers)) / other(rank) is less than half of share(helper).
         """
         caller = next(iter(path[path.index(helper) + 1 :]), None)
-        if caller is None or share[caller] < _NEARLY_ALL:
+        if caller is None or share[caller] < limits.NEARLY_ALL:
             return None
         wanted, ours = int(found.frames[helper]), int(found.frames[caller])
         stacks, inverse = np.unique(self._stack[rows], return_inverse=True)

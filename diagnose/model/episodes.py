@@ -23,8 +23,6 @@ from rankscope.diagnose.model.replay import busy
 from rankscope.diagnose.stats.robust import peers_median, robust_sd
 from rankscope.probes.arrays import Bools, Floats, Ints
 
-_OF_LONGEST = 0.3
-
 
 @dataclass(frozen=True, slots=True)
 class Episodes:
@@ -52,7 +50,7 @@ def find_episodes(own: Floats, roles: Ints, step_s: float, floor_s: Floats, skip
     gap_of_all = np.delete(gap, skip, axis=0)
     longest = float(gap_of_all.max()) if gap_of_all.size else 0.0
     found: dict[int, Episodes] = {}
-    for share in (0.0, _OF_LONGEST):
+    for share in (0.0, limits.PART):
         enough = np.maximum(least, share * longest)
         sudden = gap >= enough
         sudden[skip] = False

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.model.attribute import TRANSFER, WAITING
 from rankscope.diagnose.model.excess import Differences, nats
@@ -29,7 +30,6 @@ from rankscope.probes.arrays import Bools, Floats, Ints
 _PEERS_LEAST = 16
 _SPREAD_OF_FEW = 0.1
 _SCALE_FLOOR = 0.005
-_OF_EXCESS = 0.5
 _CELLS_MOST = 40_000_000
 _DEVICES = ("gpu", "memory")
 
@@ -58,7 +58,7 @@ class FunctionLevels:
         scale, error = np.maximum(spread, _SCALE_FLOOR * self.step_s), error[row]
         if self.fleet.patterns.sd_s is None and len(peers) < _PEERS_LEAST:
             error = np.full(len(error), float(found.error_s[row]))
-        shown = over >= max(float(found.floor_s[row]), _OF_EXCESS * float(found.excess_s[row]))
+        shown = over >= max(float(found.floor_s[row]), limits.HOLDS_LEAST * float(found.excess_s[row]))
         if not shown.any():
             return 0.0
         steps = max(int(np.isfinite(self.fleet.steps.seconds[row]).sum()) - 1, 1)

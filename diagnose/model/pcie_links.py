@@ -61,7 +61,7 @@ class Link:
 def degraded(fleet: Fleet, rank: int, peers: Ints) -> Link | None:
     """The rank's link that is worst beside its peers', if it is below their three quarters; else None."""
     mine = _links(fleet, np.array([rank]))
-    if all(share > limits.PCIE_RATIO for links in mine.values() for _, _, share, *_ in links):
+    if all(share > limits.HALVED for links in mine.values() for _, _, share, *_ in links):
         return None
     theirs = _links(fleet, sample(peers))
     found: list[Link] = []
@@ -74,7 +74,7 @@ def degraded(fleet: Fleet, rank: int, peers: Ints) -> Link | None:
         for place, (_, instance, share, speed, width) in enumerate(sorted(links, key=lambda each: (each[2], each[1]))):
             beside = [shares[place] for shares in ordered if len(shares) > place]
             expected = float(np.median(beside)) if beside else 1.0
-            if share <= limits.PCIE_RATIO * expected:
+            if share <= limits.HALVED * expected:
                 found.append(Link(rank, instance, speed, key[0], width, key[1], expected, len(beside)))
     if not found:
         return None
@@ -88,10 +88,10 @@ def narrow_ranks(fleet: Fleet) -> Ints:
     counters = fleet.counters
     rows = counters.rows("pcie.width")
     limit = counters.table.limit[rows]
-    thin = rows[(counters.table.value[rows] <= limits.PCIE_RATIO * limit) & (counters.table.rank[rows] >= 0)]
+    thin = rows[(counters.table.value[rows] <= limits.HALVED * limit) & (counters.table.rank[rows] >= 0)]
     rows = counters.rows("pcie.speed_gts")
     limit = counters.table.limit[rows]
-    slow = rows[(counters.table.value[rows] <= limits.PCIE_RATIO * limit) & (counters.table.rank[rows] >= 0)]
+    slow = rows[(counters.table.value[rows] <= limits.HALVED * limit) & (counters.table.rank[rows] >= 0)]
     count = np.bincount(counters.table.rank[np.concatenate((thin, slow))], minlength=len(fleet.ranks))
     # What every rank has is the machine: only those with more of it than the median rank can be odd.
     odd = np.flatnonzero(count > np.median(count)) if len(count) else np.empty(0, np.int64)

@@ -10,12 +10,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.verdict.function import Function
 from rankscope.probes.arrays import Floats, Ints
 
 _WORK = ("python", "gpu", "memory")
-_ALONE = 0.8  # of the variance
 _MOST = 0.5  # of the work: what grows with its input is most of a step
 _SCATTERED, _SCATTERED_MOST = 0.3, 0.5  # correlation, share of the variance
 _SMALL = 0.25  # of the work: a pause is little of it
@@ -33,7 +33,7 @@ class Varying:
     @property
     def alone(self) -> bool:
         """Nothing else varies, and most of the work is something else."""
-        return self.of_variance >= _ALONE and self.of_work <= _MOST
+        return self.of_variance >= limits.NEARLY_ALL and self.of_work <= _MOST
 
     @property
     def pauses(self) -> bool:
@@ -61,7 +61,7 @@ def scattered(fleet: Fleet, work: Floats, found: Varying | None) -> bool:
     Of all ranks together rho = Σr(Var W - Σf sd²) / Σr((Σf sd)² - Σf sd²) is below 0.3, and no function has most of the variance: 0.8
     of it; half of it where functions are sampled, which hides what grows with it.
     """
-    if found is None or found.of_variance >= (_ALONE if fleet.timed else _SCATTERED_MOST):
+    if found is None or found.of_variance >= (limits.NEARLY_ALL if fleet.timed else _SCATTERED_MOST):
         return False
     whole, squares, linear, _ = _by_rank(fleet, work)
     known = np.isfinite(whole)

@@ -81,7 +81,7 @@ def _not_slow(entries: Sequence[Entry]) -> list[Entry]:
     if not entries:
         return []
     fastest = float(np.quantile([entry.step_p50 for entry in entries], 1 / 3))
-    return [entry for entry in entries if entry.step_p50 <= (1 + limits.BASELINE_SHARE) * fastest]
+    return [entry for entry in entries if entry.step_p50 <= (1 + limits.ALONE_SHARE) * fastest]
 
 
 def _why_none(

@@ -32,7 +32,7 @@ def by_design(
         if all(before >= limits.SAME_AS_BASELINE * excess for before, excess in zip(earlier, all_now, strict=True)):
             designed.update(suspect.ranks)
             result.append(_imbalance(suspect))
-        elif any(earlier) and sum(earlier) >= limits.PARTLY_BEFORE * sum(all_now):
+        elif any(earlier) and sum(earlier) >= limits.PART * sum(all_now):
             there = Evidence(f"{AGAINST}baseline", "excess that was there before", sum(earlier), 0.0, "s/step")
             result.append(replace(suspect, evidence=(*suspect.evidence, there)))
         else:

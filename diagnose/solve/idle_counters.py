@@ -13,11 +13,9 @@ import numpy as np
 from rankscope.diagnose import limits, xids
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.text import rank_list
-from rankscope.diagnose.verdict.contract import DEVICES, Suspect
+from rankscope.diagnose.verdict.contract import DEVICES, INSTANCES_SHOWN, Suspect
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.probes.arrays import Ints
-
-MOST = 8  # notes
 
 _ERRORS = {
     "gpu.ecc_uncorrected": 1.0, "gpu.ecc_corrected": 0.0, "gpu.rows_remapped": 1.0, "gpu.remap_failed": 1.0,
@@ -26,22 +24,22 @@ _ERRORS = {
     "nic.crc_errors": 0.0, "nic.link_downed": 1.0, "nic.retransmits": 0.0, "nic.out_of_sequence": 0.0,
 }  # fmt: skip  # name → least value; 0: at limits.EVENTS_HZ
 _BELOW = {
-    "pcie.speed_gts": (limits.PCIE_RATIO, "GT/s"), "pcie.width": (limits.PCIE_RATIO, "lanes"),
-    "nic.speed_hz": (limits.LINK_SPEED_RATIO, "bytes/s"), "gpu.sm_clock_hz": (limits.CLOCK_RATIO_ALONE, "Hz"),
+    "pcie.speed_gts": (limits.HALVED, "GT/s"), "pcie.width": (limits.HALVED, "lanes"),
+    "nic.speed_hz": (limits.HALVED, "bytes/s"), "gpu.sm_clock_hz": (limits.CLOCK_RATIO_ALONE, "Hz"),
 }  # fmt: skip
 
 
 def notes(fleet: Fleet, suspects: Sequence[Suspect]) -> list[Note]:
-    """What moved and costs nothing, worst first; at most `MOST` lines."""
+    """What moved and costs nothing, worst first; at most INSTANCES_SHOWN lines."""
     accused = {(suspect.host, one.name) for suspect in suspects for one in suspect.instances}
     by_rank = {rank for suspect in suspects for rank in suspect.ranks if suspect.component in DEVICES}
     found = [*events(fleet, suspects), *_errors(fleet, accused, by_rank), *_below(fleet, accused, by_rank)]
     return (
-        found[:MOST]
-        if len(found) <= MOST
+        found[:INSTANCES_SHOWN]
+        if len(found) <= INSTANCES_SHOWN
         else [
-            *found[: MOST - 1],
-            Note(NoteCode.COUNTER_IDLE, f"{len(found) - MOST + 1} more counters moved and cost nothing"),
+            *found[: INSTANCES_SHOWN - 1],
+            Note(NoteCode.COUNTER_IDLE, f"{len(found) - INSTANCES_SHOWN + 1} more counters moved and cost nothing"),
         ]
     )
 
@@ -49,7 +47,7 @@ def notes(fleet: Fleet, suspects: Sequence[Suspect]) -> list[Note]:
 def events(fleet: Fleet, suspects: Iterable[Suspect]) -> list[Note]:
     """Lost GPUs and Xids of no suspect's device: what to know whether the job is slow or stands still."""
     accused = {(suspect.host, one.name) for suspect in suspects for one in suspect.instances}
-    return [*_lost(fleet, accused), *_xids(fleet, accused)][:MOST]
+    return [*_lost(fleet, accused), *_xids(fleet, accused)][:INSTANCES_SHOWN]
 
 
 def _errors(fleet: Fleet, accused: set[tuple[str, str]], ranks: set[int]) -> Iterator[Note]:

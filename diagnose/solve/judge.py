@@ -16,12 +16,13 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.gather import gather
 from rankscope.diagnose.fleet.large.topology import Group
 from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.hypotheses import rows
 from rankscope.diagnose.hypotheses.group.shared import with_groups
 from rankscope.diagnose.hypotheses.hang.processes import told_to_end
 from rankscope.diagnose.hypotheses.hang.standstill import find_hang
 from rankscope.diagnose.hypotheses.host.strangers import strangers
-from rankscope.diagnose.hypotheses.hypothesis import suspect_from
-from rankscope.diagnose.hypotheses.job.heavy_stage import heavy_stages
+from rankscope.diagnose.hypotheses.hypothesis import SEEN, suspect_from
+from rankscope.diagnose.hypotheses.job.heavy_stage import heavy_that_stand
 from rankscope.diagnose.hypotheses.job.majority import majority_suspects
 from rankscope.diagnose.hypotheses.job.moving_work import moving_imbalance
 from rankscope.diagnose.hypotheses.job.own_past import past_suspects
@@ -32,6 +33,7 @@ from rankscope.diagnose.hypotheses.link.suspects import suspect_links
 from rankscope.diagnose.hypotheses.rank.process import pauses
 from rankscope.diagnose.hypotheses.rank.rare_steps import episode_suspects
 from rankscope.diagnose.hypotheses.rank.suspects import rank_suspects
+from rankscope.diagnose.hypotheses.rows import standing
 from rankscope.diagnose.model.episodes import Episodes, find_episodes
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.past.auto_baseline import choose
@@ -51,8 +53,6 @@ from rankscope.diagnose.verdict.contract import StepSeconds, Suspect, Verdict
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.observer.window.folder import Window
 from rankscope.probes.arrays import Floats, Ints
-
-_PAUSED = 0.95  # how sure it is that a rank which was stopped delayed the steps
 
 
 def diagnose(
@@ -178,7 +178,7 @@ def _of_ranks(fleet: Fleet, odd: OddRanks) -> tuple[list[Suspect], list[Note]]:
     suspects, notes = rank_suspects(fleet, scene, odd.selection, odd.gained_s)
     paused = [pause for pause in pauses(fleet) if pause.rows[0] not in set(odd.rows.tolist())]
     # scene.step_s leaves the longest steps out.
-    suspects += [suspect_from(fleet, pause, scene.step_s + pause.lost_s, _PAUSED) for pause in paused]
+    suspects += [suspect_from(fleet, pause, scene.step_s + pause.lost_s, SEEN) for pause in paused]
     skip = np.append(odd.rows, np.array([pause.rows[0] for pause in paused], dtype=np.int64))
     rare, more = episode_suspects(fleet, scene, _rare(fleet, scene, skip), odd.rows)
     return [*suspects, *rare], [*notes, *more]
@@ -195,10 +195,11 @@ def _of_links_and_job(
     if reference is not None and not suspects:
         past, notes = past_suspects(fleet, scene, reference)
     grown = {rank for suspect in past for rank in suspect.ranks}  # a stage that was lighter is not heavy by design
-    stages = [stage for stage in heavy_stages(fleet, scene, odd.rows) if not set(stage.ranks) <= grown]
+    heavy = rows.suspects(fleet, scene, heavy_that_stand(fleet, scene, odd.rows))
+    stages = [stage for stage in heavy if not set(stage.ranks) <= grown]
     found = [*suspects, *links, *past, *stages]
     if all(suspect.cause in (*DESIGNED, "quota") for suspect in found):
-        found = _with_quotas(found, throttled_together(fleet, scene)) or list(strangers(fleet, scene))
+        found = _with_taken(found, fleet, scene)
     if not found and not len(odd.rows):
         moving, more = moving_imbalance(fleet, scene)
         notes += more
@@ -206,12 +207,16 @@ def _of_links_and_job(
     return found, notes
 
 
-def _with_quotas(suspects: list[Suspect], together: Suspect | None) -> list[Suspect]:
-    """The quotas of most ranks in place of one rank's, where they cost clearly more."""
+def _with_taken(suspects: list[Suspect], fleet: Fleet, scene: Scene) -> list[Suspect]:
+    """With what the kernel counts as taken from most ranks alike, by their quotas or by strangers. The quotas of most ranks stand in place
+    of one rank's where they cost a floor more: then they explain that rank as well."""
     single_s = sum(suspect.lost_seconds_per_step for suspect in suspects if suspect.cause == "quota")
-    if together is None or together.lost_seconds_per_step < limits.QUOTAS_TOGETHER * single_s:
+    floor_s = max(limits.ALONE_SHARE * scene.step_s, limits.EFFECT_SECONDS)
+    taken = standing(scene, [*throttled_together(fleet, scene), *strangers(fleet, scene)], floor_s)
+    together_s = sum(row.found.lost_s for row in taken if row.found.cause == "quota")
+    if single_s and together_s < single_s + limits.EFFECT_SHARE * scene.step_s:
         return suspects
-    return [together, *(suspect for suspect in suspects if suspect.cause != "quota")]
+    return [*rows.suspects(fleet, scene, taken), *(one for one in suspects if not taken or one.cause != "quota")]
 
 
 def _against_baseline(

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.model.whereabouts import Place, place_of
 from rankscope.diagnose.text import minutes, rank_list
 
-_RANKS_MOST = 1024  # more of them tell nothing new
 _PLACES_TOLD = 3
 _WHOLE = 0.95  # of the window: what is left is the sampler's
 
@@ -21,7 +21,7 @@ def places(fleet: Fleet, more: str) -> str:
     if fleet.steps.count:
         rows = rows[~np.isfinite(fleet.steps.seconds).any(axis=1)]
     at: dict[Place, list[tuple[int, float]]] = {}
-    for row in rows[:_RANKS_MOST].tolist():
+    for row in rows[: limits.RANKS_TOLD].tolist():
         found = place_of(fleet.patterns, row)
         if found is not None:
             at.setdefault(found[0], []).append((row, found[1]))

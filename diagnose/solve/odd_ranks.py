@@ -14,8 +14,9 @@ import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.hypotheses.job.heavy_stage import heavy_stages
+from rankscope.diagnose.hypotheses.job.heavy_stage import heavy_stages, heavy_that_stand
 from rankscope.diagnose.hypotheses.rank.selection import Selection, select
+from rankscope.diagnose.hypotheses.rows import gain_s
 from rankscope.diagnose.model import slots
 from rankscope.diagnose.model.replay import gain
 from rankscope.diagnose.model.scene import Scene
@@ -23,8 +24,6 @@ from rankscope.diagnose.stats.robust import peers_median, trimmed_mean
 from rankscope.diagnose.text import rank_list, seconds
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.probes.arrays import Floats, Ints
-
-_WAITED = 0.5  # of its excess: for an odd rank the others wait as long at least
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +55,7 @@ def _acquitted(fleet: Fleet, scene: Scene, free: Ints) -> list[Note]:
     untimed_s = _untimed(scene) if fleet.timed and len(free) else np.zeros(len(scene.own))
     notes = []
     for row in free:
-        partly = untimed_s[row] >= _WAITED * scene.differences.excess_s[row]
+        partly = untimed_s[row] >= limits.HOLDS_LEAST * scene.differences.excess_s[row]
         code = NoteCode.UNTIMED if partly else NoteCode.NOT_WAITED_FOR
         why = "where these wait meanwhile was not timed" if partly else "they do not wait for it"
         text = f"rank {int(fleet.ranks.number[row])} is busy longer than its peers, but {why}: not accused"
@@ -98,8 +97,12 @@ def _hidden(fleet: Fleet, scene: Scene, rows: Ints) -> float:
     says the roles: who is a peer is not sure enough for that."""
     if not all(fleet.ranks.role):
         return 0.0
-    alone = sum(stage.lost_seconds_per_step for stage in heavy_stages(fleet, scene, rows[:0]))
-    without_them = sum(stage.lost_seconds_per_step for stage in heavy_stages(fleet, scene, rows))
+    heavy = heavy_that_stand(fleet, scene, rows)
+    who = {stage.found.rows for stage in heavy}
+    alone = gain_s(
+        scene, scene.own, [stage for stage in heavy_stages(fleet, scene, rows[:0]) if stage.found.rows in who]
+    )
+    without_them = sum(stage.found.lost_s for stage in heavy)
     return max(without_them - alone, 0.0)
 
 

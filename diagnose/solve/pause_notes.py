@@ -5,7 +5,7 @@ told, where they come at equal distances (in steps or in seconds), or where all 
 there. What one rank does now and then without any rhythm may be a fault: that is for model/episodes.py, and not told here. A rhythm is
 asked, too, of what is in all steps and takes longer in these (an evaluation that is written into the loop itself).
 
-A rank only waits in a pause if it spends `_ONLY_WAITS` of it inside collectives; else it works there. The others wait for those who
+A rank only waits in a pause if it spends 0.8 of it inside collectives; else it works there. The others wait for those who
 work if they stay in collectives, of the same function or of any other, for at least half of the pause longer than in their median step.
 """
 
@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.enclosing import holder_of
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.stats.rhythm import find_period
@@ -28,10 +29,6 @@ from rankscope.probes.arrays import Bools, Floats, Ints
 
 _TOLD_MOST = 4
 _EXAMINED = 16  # functions, by the time they take
-_RANKS_MOST = 1024  # more of them tell nothing new
-_NEARLY_ALL = 0.9  # of the ranks: a sampler may miss one
-_HALF = 0.5
-_ONLY_WAITS = 0.8  # who works as long as the others, and is done earlier on a busy host, waits for less
 _COLLECTOR = "gc"
 
 
@@ -151,7 +148,7 @@ def _rhythm(fleet: Fleet, columns: Ints) -> str:
 
 def _waits(fleet: Fleet, entries: Ints) -> Bools:
     """Which of these rows of the table are of ranks that do nothing but wait there."""
-    only: Bools = fleet.pauses.wait_s[entries] >= _ONLY_WAITS * fleet.pauses.total_s[entries]
+    only: Bools = fleet.pauses.wait_s[entries] >= limits.NEARLY_ALL * fleet.pauses.total_s[entries]
     return only
 
 
@@ -168,10 +165,13 @@ def _columns(fleet: Fleet, entry: int) -> Ints:
 def _together(fleet: Fleet, entries: Ints, columns: Ints) -> bool:
     """Whether (nearly) all ranks of a job of several are in the function in most of these steps."""
     everyone = len(fleet.ranks)
-    if everyone < 2 or len(np.unique(fleet.pauses.rank[entries])) < _NEARLY_ALL * everyone:
+    if everyone < 2 or len(np.unique(fleet.pauses.rank[entries])) < limits.NEARLY_ALWAYS * everyone:
         return False
-    same = [np.isin(columns, _columns(fleet, entry)).mean() >= _HALF for entry in entries[:_RANKS_MOST].tolist()]
-    return float(np.mean(same)) >= _NEARLY_ALL
+    same = [
+        np.isin(columns, _columns(fleet, entry)).mean() >= limits.HOLDS_LEAST
+        for entry in entries[: limits.RANKS_TOLD].tolist()
+    ]
+    return float(np.mean(same)) >= limits.NEARLY_ALWAYS
 
 
 def _who(fleet: Fleet, working: Ints, columns: Ints, each_s: float) -> str:
@@ -180,13 +180,13 @@ def _who(fleet: Fleet, working: Ints, columns: Ints, each_s: float) -> str:
     if everyone < 2:
         return ""
     verb = ", waiting for others," if _waits(fleet, working).all() else ""
-    if len(rows) >= _NEARLY_ALL * everyone:
+    if len(rows) >= limits.NEARLY_ALWAYS * everyone:
         return f"{verb} on all ranks" if everyone > 2 else f"{verb} on both ranks"
     who = rank_list(tuple(int(number) for number in fleet.ranks.number[rows]))
-    others = np.setdiff1d(np.arange(everyone), rows)[:_RANKS_MOST]
+    others = np.setdiff1d(np.arange(everyone), rows)[: limits.RANKS_TOLD]
     wait = fleet.steps.wait_s[others]
     more = nan_median(wait[:, columns], 1) - nan_median(wait, 1)
-    if float(np.mean(np.nan_to_num(more) >= _HALF * each_s)) < _NEARLY_ALL:
+    if float(np.mean(np.nan_to_num(more) >= limits.HOLDS_LEAST * each_s)) < limits.NEARLY_ALWAYS:
         return f"{verb} on {who}"
     if len(others) == 1:
         return f"{verb} on {who}, while rank {int(fleet.ranks.number[others[0]])} waits for it"
@@ -198,7 +198,7 @@ def explain(told: Sequence[ToldPause], columns: Ints, more_s: Floats) -> bool:
     held = np.zeros(len(columns))
     for pause in told:
         held += np.where(np.isin(columns, pause.columns), pause.seconds, 0.0)
-    return len(columns) > 0 and float(np.mean(held >= _HALF * more_s)) >= _HALF
+    return len(columns) > 0 and float(np.mean(held >= limits.HOLDS_LEAST * more_s)) >= limits.HOLDS_LEAST
 
 
 def _ordinal(number: int) -> str:

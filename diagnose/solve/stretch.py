@@ -27,8 +27,6 @@ from rankscope.diagnose.verdict.contract import Suspect
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.probes.arrays import Bools, Floats, Ints
 
-_BUSY = 0.05
-
 
 def find_stretch(fleet: Fleet, role: Ints) -> Stretch | None:
     """The stretch of steps in which some rank is slower than its peers, if there is one that is no accident."""
@@ -51,7 +49,7 @@ def about(found: Stretch, steps: int) -> Note:
 def stretch_suspects(fleet: Fleet, scene: Scene, per_step: Floats) -> tuple[list[Suspect], list[Note], Scene]:
     """Suspects of the stretch, and the scene that it is; none where there is no stretch, or nothing tells why."""
     found = find_stretch(fleet, scene.roles)
-    if found is None or float(busy_shares(fleet)[found.row]) >= _BUSY:
+    if found is None or float(busy_shares(fleet)[found.row]) >= limits.EFFECT_SHARE:
         return [], [], scene
     within = _narrowed(fleet, scene, per_step, found)
     odd = find_odd_ranks(fleet, within)

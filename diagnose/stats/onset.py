@@ -44,6 +44,6 @@ def find_onset(values_s: Floats, shortest: int = limits.STEPS_LEAST) -> Onset | 
     rho = float(np.clip((rest[1:] * rest[:-1]).sum() / max((rest**2).sum(), 1e-12), 0.0, 0.9))
     z = z * np.sqrt((1 - rho) / (1 + rho))
     level = float(np.median(series[:column])), float(np.median(series[column:]))
-    if abs(z[best]) < limits.ONSET_Z or abs(level[1] - level[0]) < limits.ONSET_LEVEL * min(level):
+    if abs(z[best]) < limits.Z_CLEAR or abs(level[1] - level[0]) < limits.EFFECT_SHARE * min(level):
         return None
     return Onset(column, *level)

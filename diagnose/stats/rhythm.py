@@ -23,11 +23,7 @@ from rankscope.diagnose.stats.robust import robust_sd_of
 from rankscope.probes.arrays import Floats
 
 _VALUES_MOST = 2000  # pairs grow with the square
-_Z = 3.0
-_DRIFT_SHARE = 0.10
 _BLOCKS = 9  # thirds of three: the fewest of which an exact test of one third against the rest is below 5 %
-_SPIKES_LEAST = 3
-_OF_LONGEST = 0.3  # smaller ones are noise with a long tail
 _NEIGHBOURS = 0.7  # of the distances are one period: a few may have been missed
 
 
@@ -67,7 +63,7 @@ def find_drift(series: Floats, onset: Onset | None = None) -> Drift | None:
     rho = float(np.clip((rest[1:] * rest[:-1]).sum() / square, 0.0, 0.9)) if square > 0 else 0.0
     score = abs(float(np.sign(rise).sum())) - 1
     z = score / np.sqrt(count * (count - 1) * (2 * count + 5) / 18) * np.sqrt((1 - rho) / (1 + rho))
-    if z < _Z or abs(slope) * count < _DRIFT_SHARE * float(np.median(x)):
+    if z < limits.Z_CLEAR or abs(slope) * count < limits.ALONE_SHARE * float(np.median(x)):
         return None
     if onset is not None:
         part = np.arange(count) < round(onset.column * count / max(len(series), 1))
@@ -89,7 +85,7 @@ def find_rise(series: Floats) -> Onset | None:
     if find_drift(series, change) is not None:
         middle = len(series) // 2
         change = Onset(middle, float(np.median(series[:middle])), float(np.median(series[middle:])))
-    if change is None or change.after_s < (1 + limits.BASELINE_SHARE) * change.before_s:
+    if change is None or change.after_s < (1 + limits.ALONE_SHARE) * change.before_s:
         return None
     return change
 
@@ -113,9 +109,9 @@ def find_spikes(series: Floats) -> Spikes | None:
         return None
     usual = float(np.median(x[known]))
     spread = robust_sd_of(x)
-    least = max(limits.EPISODE_SHARE * usual, 6 * spread, _OF_LONGEST * (float(x[known].max()) - usual))
+    least = max(limits.EPISODE_SHARE * usual, 6 * spread, limits.PART * (float(x[known].max()) - usual))
     at = np.flatnonzero(known & (np.nan_to_num(x) - usual >= least))
-    if len(at) < _SPIKES_LEAST or len(at) > 0.4 * known.sum():
+    if len(at) < limits.EPISODES_LEAST or len(at) > 0.4 * known.sum():
         return None
     period = find_period(at.astype(np.float64))
     if period is None:
@@ -127,7 +123,7 @@ def find_spikes(series: Floats) -> Spikes | None:
 def find_period(at: Floats) -> float | None:
     """The distance of neighbours, in places, of what comes at equal distances; None for what does not, or comes less than three times."""
     distance = np.diff(at)
-    if len(at) < _SPIKES_LEAST or distance.min() < 2:
+    if len(at) < limits.EPISODES_LEAST or distance.min() < 2:
         return None
     period = float(distance.min())
     period = float(np.sum(distance) / np.sum(np.round(distance / period)))  # the mean distance of neighbours

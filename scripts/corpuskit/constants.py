@@ -13,7 +13,7 @@ from pathlib import Path
 from corpuskit.overrides import DIAGNOSER, assigned
 
 # Rooms that no verdict on windows passes through.
-_NOT_JUDGING = {"cli", "sweep"}
+_NOT_JUDGING = {"cli", "export", "report", "sweep", "watch"}
 _NAME = re.compile(r"_?[A-Z][A-Z0-9_]*")
 
 

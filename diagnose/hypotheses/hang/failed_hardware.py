@@ -17,7 +17,7 @@ import numpy as np
 from rankscope.diagnose import xids
 from rankscope.diagnose.fleet.counters import Counter
 from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.hypotheses.hypothesis import Hypothesis
+from rankscope.diagnose.hypotheses.hypothesis import REPORTED, Hypothesis
 from rankscope.diagnose.verdict.contract import Evidence
 
 _BY_OTHERS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # nobody dies of an Xid by these
@@ -25,7 +25,6 @@ _BY_OTHERS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # n
 
 _FAILED = 0.97  # the device says so, or the kernel
 _ORPHANED = 0.9  # it is lost; that the missing rank was on it is inferred
-_OWN_CODE = 0.85
 
 
 def failed_gpus(fleet: Fleet) -> tuple[Hypothesis, ...]:
@@ -94,7 +93,7 @@ def _by_application(fleet: Fleet, row: int) -> Iterator[Hypothesis]:
         text = f"Xid {number} on {counter.instance}: {what}, as user code causes it"
         told = Evidence(source, text, counter.value, None, "events")
         see = f"{action} See the rank's log and `dmesg -T | grep Xid` on {fleet.ranks.host[row]}."
-        yield _failure(fleet, row, "gpu", "xid", counter.instance, (told,), see, _OWN_CODE)
+        yield _failure(fleet, row, "gpu", "xid", counter.instance, (told,), see, REPORTED)
 
 
 def _xids(fleet: Fleet) -> Iterator[tuple[int, Counter, str]]:

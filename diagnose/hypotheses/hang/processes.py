@@ -12,18 +12,16 @@ import numpy as np
 
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hang.silence import Standstill, patience_s, silent_s, stalled_s
-from rankscope.diagnose.hypotheses.hypothesis import Hypothesis
+from rankscope.diagnose.hypotheses.hypothesis import REPORTED, Hypothesis
 from rankscope.diagnose.model.whereabouts import place_of
-from rankscope.diagnose.verdict.contract import Evidence
+from rankscope.diagnose.verdict.contract import INSTANCES_SHOWN, Evidence
 from rankscope.diagnose.verdict.function import Function
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.probes.arrays import Bools, Floats, Ints
 
 # How sure each of them is.
 _SEEN_STATE = 0.98  # the kernel says that it is stopped or gone
-_BEHIND = 0.85  # NCCL says who is late; not why
 _OUTSIDE = 0.8  # it is in no collective that was seen
-_MOST = 8  # suspects of one kind
 _ASKED = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 
 
@@ -120,7 +118,7 @@ def _absent(fleet: Fleet, outside: Bools, silent: Floats, waiting: Bools) -> Sta
     """Ranks that run but did not come: what are they doing?"""
     stalled = stalled_s(silent, outside)
     found = []
-    for row in np.flatnonzero(outside)[:_MOST].tolist():
+    for row in np.flatnonzero(outside)[:INSTANCES_SHOWN].tolist():
         kind = _busiest_kind(fleet, row)
         cause = "spinning" if kind in ("python", "gpu") else "deadlock"
         found_at = place_of(fleet.patterns, row)
@@ -155,13 +153,13 @@ def _late(fleet: Fleet, behind: dict[int, list[Evidence]], silent: Floats, waiti
     culprits[list(behind)] = True
     stalled = stalled_s(silent, culprits)
     found = []
-    for row, said in sorted(behind.items())[:_MOST]:
+    for row, said in sorted(behind.items())[:INSTANCES_SHOWN]:
         host, pid = fleet.ranks.host[row], int(fleet.ranks.pid[row])
         evidence = [*said, *_waiting_evidence(fleet, waiting, culprits, stalled)]
         action = (
             f"Compare what pid {pid} on {host} does with the others: it has not called a collective that they wait in."
         )
-        found.append(_hypothesis(fleet, [row], "missing-collective", _BEHIND, evidence, action))
+        found.append(_hypothesis(fleet, [row], "missing-collective", REPORTED, evidence, action))
     return Standstill(stalled, tuple(found))
 
 

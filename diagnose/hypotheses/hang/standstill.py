@@ -28,11 +28,10 @@ from rankscope.diagnose.hypotheses.hang.failed_hardware import (
 from rankscope.diagnose.hypotheses.hang.processes import by_process
 from rankscope.diagnose.hypotheses.hang.silence import Standstill, patience_s, silent_s
 from rankscope.diagnose.hypotheses.hypothesis import Hypothesis, suspect_from
-from rankscope.diagnose.verdict.contract import Evidence, Suspect
+from rankscope.diagnose.verdict.contract import INSTANCES_SHOWN, Evidence, Suspect
 from rankscope.diagnose.verdict.note import Note, NoteCode
 
 _LINK_SURE = 0.9  # that the message that is missing is the one that is sent again and again
-_MOST = 8  # devices, addresses
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +91,7 @@ def _by_hardware(fleet: Fleet, still: Standstill, failed: Sequence[Hypothesis]) 
     """The same hang, explained by hardware that failed. A rank that somebody stopped stays the first suspect."""
     ended = {row: each for each in still.found for row in each.rows}
     found = [each for each in still.found if each.cause == "stopped"]
-    for each in failed[:_MOST]:
+    for each in failed[:INSTANCES_SHOWN]:
         row = each.rows[0] if each.rows else None
         evidence = list(each.evidence)
         if row in ended:
@@ -118,7 +117,7 @@ def _by_link(fleet: Fleet, still: Standstill) -> Standstill:
     unseen = sorted({peer for _, peer in stuck})
     notes = tuple(
         Note(NoteCode.UNACKNOWLEDGED, f"what is sent to {peer} is not acknowledged: look there first")
-        for peer in unseen[:_MOST]
+        for peer in unseen[:INSTANCES_SHOWN]
     )
     return Standstill(still.stalled_s, (), (*still.notes, *notes))
 

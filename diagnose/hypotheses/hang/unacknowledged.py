@@ -15,13 +15,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, GUESS, Hypothesis
 from rankscope.diagnose.hypotheses.link.packet_loss import lossy_ends
 from rankscope.diagnose.hypotheses.link.slow_flows import cells_of, end_at
 from rankscope.diagnose.verdict.contract import Evidence
-
-_STUCK_SHARE = 0.8  # of the silence: who waits for the message went silent a little before the one that sent it
 
 
 def judge(fleet: Fleet, pairs: Mapping[tuple[str, str], float], silent_s: float) -> Hypothesis | None:
@@ -47,7 +46,7 @@ def judge(fleet: Fleet, pairs: Mapping[tuple[str, str], float], silent_s: float)
 def stuck_pairs(fleet: Fleet, silent_s: float) -> dict[tuple[str, str], float]:
     """Seconds for which data was unacknowledged, by (source, destination), of pairs that were so through the silence."""
     flows = fleet.flows
-    stuck = (flows.unacknowledged_s >= _STUCK_SHARE * silent_s) & (flows.retransmitted_bytes > 0)
+    stuck = (flows.unacknowledged_s >= limits.NEARLY_ALL * silent_s) & (flows.retransmitted_bytes > 0)
     found: dict[tuple[str, str], float] = {}
     for index in np.flatnonzero(stuck):
         pair = flows.local[index], flows.peer[index]

@@ -3,8 +3,8 @@
 level(g, s) = median over the ranks of role g of own(r,s)      after suspects were replaced by their innocent peers
 excess(g)   = trimmed mean over s of level(g, s) - lower median over the roles of level(·, s)
 
-A role is too heavy if its excess is clear (z >= 4), at least 10 % of the step, the others stay in collectives longer
-than it does by half of the excess, and the step would be 5 % shorter were it as light as the median role.
+A row of ../rows.py for each role with an excess of 10 % of the step, for which the others stay in collectives longer by half of it:
+z = excess / √(error² + (1.25 % of the step)²); removes what its ranks take above the lower median.
 One rank alone may as well be slow: half as sure. Only where the data says the roles or collectives and messages tell them: other
 roles that were found differ because their work does.
 """
@@ -15,24 +15,37 @@ import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.hypotheses.hypothesis import Hypothesis, common_host, suspect_from
+from rankscope.diagnose.hypotheses.hypothesis import Hypothesis, common_host
+from rankscope.diagnose.hypotheses.rows import Row, standing
 from rankscope.diagnose.model.attribute import WAITING
-from rankscope.diagnose.model.replay import repaired, shrink
+from rankscope.diagnose.model.replay import repaired
 from rankscope.diagnose.model.scene import Scene
-from rankscope.diagnose.stats.robust import nan_median, trimmed_error, trimmed_mean
+from rankscope.diagnose.stats.robust import nan_median, trimmed_error, trimmed_freedom, trimmed_mean
+from rankscope.diagnose.stats.student import combined_freedom
 from rankscope.diagnose.text import seconds
-from rankscope.diagnose.verdict.contract import Evidence, Suspect
+from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.diagnose.verdict.function import Function
 from rankscope.probes.arrays import Floats, Ints
 
 
-def heavy_stages(fleet: Fleet, scene: Scene, suspects: Ints) -> list[Suspect]:
-    """Roles that are too heavy, as suspects of workload/stage-imbalance, one each."""
+def heavy_that_stand(fleet: Fleet, scene: Scene, suspects: Ints) -> list[Row]:
+    """Roles that are too heavy. `suspects`: rows of ranks that are slow by themselves, whose excess is no matter of their role."""
+    rows = heavy_stages(fleet, scene, suspects)
+    return standing(scene, rows, limits.EFFECT_SHARE * scene.step_s, _innocent(scene, suspects))
+
+
+def _innocent(scene: Scene, suspects: Ints) -> Floats:
+    """Own times in which the suspects are as fast as their innocent peers."""
+    return repaired(scene.own, scene.roles, suspects) if len(suspects) else scene.own
+
+
+def heavy_stages(fleet: Fleet, scene: Scene, suspects: Ints) -> list[Row]:
+    """Roles that have more work than the others, as rows of workload/stage-imbalance."""
     said = all(fleet.ranks.role)
     told = said or fleet.timed or scene.pipelines is not None
     if len(np.unique(scene.roles)) < 2 or not told or scene.own.shape[1] < limits.STEPS_LEAST:
         return []
-    own = repaired(scene.own, scene.roles, suspects) if len(suspects) else scene.own
+    own = _innocent(scene, suspects)
     # What is done once per step (an optimiser, say) does not pace the pipeline.
     once = np.fmin(own, scene.pipelines.once_s) if scene.pipelines is not None else np.zeros_like(own)
     codes = np.unique(scene.roles)
@@ -43,24 +56,21 @@ def heavy_stages(fleet: Fleet, scene: Scene, suspects: Ints) -> list[Suspect]:
     waited = np.array(
         [trimmed_mean((nan_median(np.delete(wait, i, 0), 0) - wait[i])[None, :])[0] for i in range(len(codes))]
     )
-    z = over / np.sqrt(error**2 + (limits.SCALE_FLOOR * scene.step_s) ** 2)
-    heavy = (z >= limits.Z_LEAST) & (over >= limits.STAGE_SHARE * scene.step_s) & (waited >= 0.5 * over)
+    known = np.full(len(codes), limits.SCALE_FLOOR * scene.step_s)
+    z, freedom = over / np.hypot(known, error), combined_freedom(known, error, trimmed_freedom(level - lower))
     found = []
-    for index in np.flatnonzero(heavy):
+    for index in np.flatnonzero((over >= limits.ALONE_SHARE * scene.step_s) & (waited >= limits.HOLDS_LEAST * over)):
         members = np.flatnonzero(scene.roles == codes[index])
-        better = own.copy()
-        better[members] = np.fmin(own[members], once[members] + lower)
-        lost_s = shrink(own, better, scene.pipelines, scene.busy_s)
-        if lost_s >= limits.EFFECT_SHARE * scene.step_s:
-            facts = float(over[index]), float(np.nanmean(level[index])), float(waited[index]), float(z[index])
-            found.append(_suspect(fleet, scene, members, lost_s, facts))
+        removes = np.zeros_like(own)
+        removes[members] = np.maximum(own[members] - once[members] - lower, 0.0)
+        facts = float(over[index]), float(np.nanmean(level[index])), float(waited[index])
+        why = _hypothesis(fleet, scene, members, facts)
+        found.append(Row(why, removes, float(z[index]), float(freedom[index]), len(codes)))
     return found
 
 
-def _suspect(
-    fleet: Fleet, scene: Scene, members: Ints, lost_s: float, facts: tuple[float, float, float, float]
-) -> Suspect:
-    over, level, waited, z = facts
+def _hypothesis(fleet: Fleet, scene: Scene, members: Ints, facts: tuple[float, float, float]) -> Hypothesis:
+    over, level, waited = facts
     role = fleet.ranks.role[int(members[0])] or f"like rank {int(fleet.ranks.number[members[0]])}"
     own = trimmed_mean(scene.own[members])
     others = len(fleet.ranks) - len(members)
@@ -78,12 +88,12 @@ def _suspect(
     doubt = 0.9 if alike else 0.5  # one rank alone: it may as well be the rank
     only = "" if alike else " With one rank in the role only its past can tell the stage from the rank."
     rows = tuple(members.tolist())
-    found = Hypothesis(
+    return Hypothesis(
         scope="role",
         component="workload",
         cause="stage-imbalance",
         rows=rows,
-        lost_s=lost_s,
+        lost_s=float("nan"),
         support=doubt,
         evidence=tuple(evidence),
         action=f"Role {role} has {seconds(over)} per step more work than the others: move layers away from it, or leave it.{only}",
@@ -91,7 +101,6 @@ def _suspect(
         instance=f"role {role}",
         function=function,
     )
-    return suspect_from(fleet, found, scene.step_s, z * z / (z * z + 5) * doubt)
 
 
 def _heaviest(fleet: Fleet, members: Ints) -> tuple[Function | None, float]:

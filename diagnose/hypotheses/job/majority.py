@@ -33,7 +33,7 @@ def grown_ranks(fleet: Fleet, scene: Scene, reference: Reference) -> Ints:
     before = np.array([reference.own.get(int(number), np.nan) for number in fleet.ranks.number])
     growth = now - before
     known = np.isfinite(growth)
-    floor = max(limits.BASELINE_SHARE * reference.step_p50, limits.EFFECT_SECONDS, 3 * reference.step_p50_spread)
+    floor = max(limits.ALONE_SHARE * reference.step_p50, limits.EFFECT_SECONDS, 3 * reference.step_p50_spread)
     grown = known & (growth >= floor)
     same = known & (growth < 0.5 * floor)
     for role in np.unique(scene.roles[grown]):

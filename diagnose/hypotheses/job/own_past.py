@@ -68,7 +68,7 @@ def _grown_alone(fleet: Fleet, scene: Scene, reference: Reference) -> Ints:
         [reference.own.get(int(number), np.nan) for number in fleet.ranks.number]
     )
     known = np.isfinite(growth)
-    floor = max(limits.BASELINE_SHARE * reference.step_p50, limits.EFFECT_SECONDS, 3 * reference.step_p50_spread)
+    floor = max(limits.ALONE_SHARE * reference.step_p50, limits.EFFECT_SECONDS, 3 * reference.step_p50_spread)
     grown = known & (growth >= floor)
     same = known & (growth < 0.5 * floor)
     slower = scene.step_s - reference.step_p50

@@ -1,13 +1,12 @@
 """Most ranks are held by their CPU quotas: nobody is odd, and no baseline is needed, because the kernel counts what it takes.
 
 held(r,s) = sched(r,s) · throttled(r) / ready(r)      seconds of step s in which its quota kept rank r from the CPU
-lost      = trimmed mean over s of T(s) - T'(s),  T' with own(r,s) - held(r,s) in place of own(r,s)      (model/replay.py)
 
 sched(r,s): ready and not running, of each step; throttled(r) / ready(r): the throttled part of it, over the window.
 
 Convicts: the kernel's count (cpu.throttled_s) on more than half of the ranks, each held for 5 % of the step, or for a quarter as long
-as the one held longest; and lost >= 10 % of the step. Named is who is held at all. Acquits: a quota that few ranks run into is theirs
-(../rank/cpu.py).
+as the one held longest: a row of ../rows.py that removes held(r,s). Named is who is held at all. Acquits: a quota that few ranks run
+into is theirs (../rank/cpu.py).
 """
 
 from __future__ import annotations
@@ -16,49 +15,45 @@ import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, Hypothesis, common_host, suspect_from
+from rankscope.diagnose.hypotheses.hypothesis import ORDERED, Hypothesis, common_host
 from rankscope.diagnose.hypotheses.rank.cpu import throttled
-from rankscope.diagnose.model.replay import shrink
+from rankscope.diagnose.hypotheses.rows import Row, clearness
 from rankscope.diagnose.model.scene import Scene
-from rankscope.diagnose.verdict.contract import Evidence, Suspect
+from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Floats
 
 _ALIKE = 0.25  # of the longest: quotas are equal, what ranks need is not quite
 _NAMED = 0.02  # of the longest: of equal quotas the suspect is each, also that of the rank that needs least
-_CONFIDENCE = 0.95
 
 
-def throttled_together(fleet: Fleet, scene: Scene) -> Suspect | None:
-    """The quota of most ranks, where the step were shorter without it; None where there is none or it costs little."""
+def throttled_together(fleet: Fleet, scene: Scene) -> list[Row]:
+    """The quotas of most ranks as one row of cpu/quota, if there are any."""
     counted = throttled(fleet)
     if not counted.any():
-        return None
+        return []
     part, seconds = _parts(fleet)
     seconds = np.where(counted, seconds, 0.0)
     if not seconds.any():
-        return None
+        return []
     held = seconds >= min(_ALIKE * seconds.max(), limits.EFFECT_SHARE * scene.step_s)
     if held.sum() * 2 <= len(held):
-        return None
+        return []
     held = seconds >= _NAMED * seconds.max()
     sched = np.nan_to_num(fleet.steps.sched_s[:, -scene.own.shape[1] :])
-    better: Floats = scene.own - np.where(held, part, 0.0)[:, None] * np.fmin(sched, scene.own)
-    lost_s = shrink(scene.own, better, scene.pipelines, scene.busy_s)
-    if lost_s < max(limits.QUOTA_SHARE * scene.step_s, limits.EFFECT_SECONDS):
-        return None
+    removes: Floats = np.nan_to_num(np.where(held, part, 0.0)[:, None] * np.fmin(sched, scene.own))
     rows = tuple(np.flatnonzero(held).tolist())
     found = Hypothesis(
         scope="all",
         component="cpu",
         cause="quota",
         rows=rows,
-        lost_s=lost_s,
-        support=CONVICTED,
-        evidence=_evidence(fleet, scene, seconds[held], lost_s),
+        lost_s=float("nan"),
+        support=ORDERED,
+        evidence=_evidence(fleet, seconds[held]),
         action="Most ranks are held by their CPU quotas: raise or remove them (cpu.max, cpu.cfs_quota_us, resources.limits.cpu).",
         host=common_host(fleet, rows),
     )
-    return suspect_from(fleet, found, scene.step_s, _CONFIDENCE)
+    return [Row(found, removes, *clearness(removes[held].mean(axis=0), scene.step_s))]
 
 
 def _parts(fleet: Fleet) -> tuple[Floats, Floats]:
@@ -72,7 +67,7 @@ def _parts(fleet: Fleet) -> tuple[Floats, Floats]:
     return np.asarray(part, dtype=np.float64), np.asarray(seconds, dtype=np.float64)
 
 
-def _evidence(fleet: Fleet, scene: Scene, seconds: Floats, lost_s: float) -> tuple[Evidence, ...]:
+def _evidence(fleet: Fleet, seconds: Floats) -> tuple[Evidence, ...]:
     table, rows = fleet.counters.table, fleet.counters.rows("cpu.throttled_s")
     moved = rows[table.value[rows] > 0]
     evidence = [
@@ -82,9 +77,4 @@ def _evidence(fleet: Fleet, scene: Scene, seconds: Floats, lost_s: float) -> tup
     quotas = table.limit[moved]
     if np.isfinite(quotas).any():
         evidence.append(Evidence("cgroup", "cpu quota, median", float(np.nanmedian(quotas)), None, "CPUs"))
-    evidence.append(
-        Evidence(
-            "steps", "step, against one without throttling (what-if replay)", scene.step_s, scene.step_s - lost_s, "s"
-        )
-    )
     return tuple(evidence)

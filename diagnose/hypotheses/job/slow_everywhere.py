@@ -24,13 +24,11 @@ from rankscope.diagnose.stats.robust import trimmed_mean
 from rankscope.diagnose.verdict.contract import Evidence, Suspect
 from rankscope.probes.arrays import Floats
 
-_EXPLAINED_LEAST = 0.5
-
 
 def slower_everywhere(fleet: Fleet, scene: Scene, reference: Reference) -> list[Suspect]:
     """The suspect where no rank is odd and steps are longer than they were; none where they are not."""
     slower = scene.step_s - reference.step_p50
-    if slower < max(limits.BASELINE_SHARE * reference.step_p50, limits.EFFECT_SECONDS, 3 * reference.step_p50_spread):
+    if slower < max(limits.ALONE_SHARE * reference.step_p50, limits.EFFECT_SECONDS, 3 * reference.step_p50_spread):
         return []
     grown, below = _most_grown(fleet, scene, reference)
     evidence = [_against_baseline(scene, reference)]
@@ -40,7 +38,7 @@ def slower_everywhere(fleet: Fleet, scene: Scene, reference: Reference) -> list[
         what = f"time in {grown.function.name}" + (f" ({grown.detail})" if grown.detail else "")
         evidence.append(Evidence("stacks", what, grown.now_s, grown.before_s, "s/step"))
         evidence.extend(below)
-    clear = explained >= _EXPLAINED_LEAST and grown is not None
+    clear = explained >= limits.HOLDS_LEAST and grown is not None
     place = grown.function.name if grown is not None and clear else ""
     if grown is not None and place and grown.function.file:
         place += f" ({grown.function.file}:{grown.function.line})"
@@ -119,7 +117,7 @@ def _longer_transfer(fleet: Fleet, scene: Scene, reference: Reference, slower: f
     before = float(np.median(known)) if known else float("nan")
     now = _mean(transfer(scene.wait))
     explained = min((now - before) / slower, 1.0)
-    if not explained >= _EXPLAINED_LEAST or not before > 0:
+    if not explained >= limits.HOLDS_LEAST or not before > 0:
         return None
     bytes_before = float(np.median([_sent(each) for each in reference.fleets]))
     bytes_now = _sent(fleet)

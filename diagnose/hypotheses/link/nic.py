@@ -109,9 +109,7 @@ def _speed(found: Found) -> Floats:
     expected = np.where(count > 0, middle, able)
     # InfiniBand does not say what a port could do: the limit is then the speed itself, and the peers decide.
     told = able > 1.02 * speed
-    low = (
-        (speed > 0) & (speed <= limits.LINK_SPEED_RATIO * expected) & ~(told & (speed > limits.LINK_SPEED_RATIO * able))
-    )
+    low = (speed > 0) & (speed <= limits.HALVED * expected) & ~(told & (speed > limits.HALVED * able))
     return np.where(low, speed / expected, 1.0)
 
 

@@ -19,13 +19,12 @@ import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.hypotheses.hypothesis import REPORTED, Hypothesis
+from rankscope.diagnose.hypotheses.hypothesis import REPORTED, SEEN, Hypothesis
 from rankscope.diagnose.hypotheses.link.slow_flows import Cells, cells_of, end_at, shapers, tight
 from rankscope.diagnose.text import rate as rate_text
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Bools, Floats
 
-_SUPPORT = 0.95  # what is sent again is counted by the kernel; that it fell into the long steps is inferred
 _SENDER = 1.05  # times the weight: where one pair alone loses, its sender is a little likelier
 
 
@@ -48,7 +47,7 @@ def judge(fleet: Fleet, held_s: Floats, step_s: float) -> tuple[Hypothesis, ...]
         Evidence("steps", "steps in which a lost packet was waited for", float(late.sum()), 0.0, "steps"),
         Evidence("steps", "step less the longest own time, in those", float(np.median(held_s[late])), usual, "s"),
     )
-    support = _SUPPORT if late.sum() >= limits.EPISODES_LEAST else REPORTED
+    support = SEEN if late.sum() >= limits.EPISODES_LEAST else REPORTED
     return (_charge(fleet, address, lost_s, share / max(rest, 0.2 * limits.LOSS_SHARE), support, evidence),)
 
 

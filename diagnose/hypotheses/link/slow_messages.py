@@ -6,13 +6,13 @@ gradients), and longer in messages. A slow stage shows itself by its own time, a
 late(d)   = median over the ranks r of pipeline d of  (median over r's peers of stay(·) - stay(r)),  stay: mean seconds per step in
             collectives that are no messages
 lost      = the same of the stage of d that comes last: it decides when the step ends
-z(d)      = late(d) / max(robust_sd of late over the other pipelines, floor of 1.25 % of the step)                       z >= 4
+z(d)      = late(d) / max(robust_sd of late over the other pipelines, floor of 1.25 % of the step); score: -ln P(N >= z), as ../rows.py
 more(r,w) = seconds per step that r stays longer than its peers in messages of the way w: activations (forward) or gradients
             (backward)
 
 Where: both sides of a slow link run at its pace. The stages before it wait for gradients, those behind it for activations, so it lies
 behind the stage k for which Σ over j <= k of more(j, gradients) + Σ over j > k of more(j, activations) is greatest; each of
-these must be a third of late(d), or nothing is said: work that nobody timed makes all later stages wait, but none before it.
+these must be 0.3 of late(d), or nothing is said: work that nobody timed makes all later stages wait, but none before it.
 """
 
 from __future__ import annotations
@@ -25,16 +25,15 @@ import numpy as np
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.pipelines import message_names
-from rankscope.diagnose.hypotheses.hypothesis import NO_COUNTER, Hypothesis, common_host, suspect_from
+from rankscope.diagnose.hypotheses.hypothesis import NO_COUNTER, Hypothesis, common_host, log_odds, suspect_from
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.stats.robust import nan_median, peers_median, robust_sd_of, trimmed_mean
+from rankscope.diagnose.stats.student import nats_of_normal
 from rankscope.diagnose.verdict.contract import Evidence, Suspect
 from rankscope.probes.arrays import Floats, Ints
 
 _GRADIENTS = re.compile(r"backward|bwd|grad", re.IGNORECASE)
 _ACTIVATIONS = re.compile(r"forward|fwd|activation", re.IGNORECASE)
-_EACH = 1 / 3  # of late(d)
-_OWN = 0.3  # of late(d): a pipeline that works this much longer is late by its work
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +65,8 @@ def slow_links_of_pipelines(fleet: Fleet, scene: Scene) -> list[Suspect]:
         spread = robust_sd_of(others)
         z = float(late[pipeline]) / max(spread, limits.SCALE_FLOOR * scene.step_s)
         ranks = np.flatnonzero(member == pipeline)
-        if z < limits.Z_LEAST or float(np.max(worked[ranks])) > _OWN * late[pipeline]:
+        score = nats_of_normal(z) + log_odds(NO_COUNTER) - float(np.log(len(late)))
+        if score < limits.SCORE_LEAST or float(np.max(worked[ranks])) > limits.PART * late[pipeline]:
             continue
         ends = _ends(_in_order(fleet, ranks), stays, scene.roles, float(late[pipeline]))
         if ends is not None:
@@ -121,7 +121,7 @@ def _ends(ranks: Ints, stays: _Stays, roles: Ints, late_s: float) -> tuple[int, 
         return None
     k = int(np.argmax(behind))
     paced = np.concatenate([gradients[: k + 1], activations[k + 1 :]])
-    return (int(ranks[k]), int(ranks[k + 1])) if float(paced.min()) >= _EACH * late_s else None
+    return (int(ranks[k]), int(ranks[k + 1])) if float(paced.min()) >= limits.PART * late_s else None
 
 
 def _suspect(fleet: Fleet, scene: Scene, ends: tuple[int, int], facts: tuple[float, float, _Stays]) -> Suspect:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, NO_COUNTER, Hypothesis
 from rankscope.diagnose.hypotheses.rank.case import Case
@@ -24,7 +25,6 @@ from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Bools
 
 INTERRUPTS = re.compile(r"^ksoftirqd/(\d{1,5})$")  # the kernel's thread for interrupts that are too many
-_PART = 0.3  # of the ready time that a counter must explain to convict
 
 
 def judge(case: Case) -> Iterator[Hypothesis]:
@@ -37,9 +37,9 @@ def judge(case: Case) -> Iterator[Hypothesis]:
     by_quota = min(max(throttled, case.excess_of("sched", "throttled"), 0.0), ready)
     queued = ready - by_quota
     # A rank that is kept from the CPU loses caches and clock too: every function grows a little. No function is odd.
-    spread = case.python is not None and case.python.spread and ready >= _PART * case.excess_s
+    spread = case.python is not None and case.python.spread and ready >= limits.PART * case.excess_s
     diffuse = case.python.excess_s if case.python is not None and spread else 0.0
-    if by_quota >= _PART * ready:
+    if by_quota >= limits.PART * ready:
         yield case.charge(
             "cpu", "quota", by_quota + diffuse, CONVICTED if quota_evidence else NO_COUNTER,
             (_ready_evidence(case, ready, "throttled"), *quota_evidence),
@@ -117,7 +117,7 @@ def _takers(case: Case) -> _Takers:
 def _queue_charge(case: Case, queued: float, diffuse: float) -> Hypothesis:
     """Who ran while the rank stood in the queue?"""
     takers, steps = _takers(case), max(case.steps, 1)
-    needed, lost_s = _PART * queued * steps, queued + diffuse
+    needed, lost_s = limits.PART * queued * steps, queued + diffuse
     evidence = [_ready_evidence(case, queued, "queue")]
     if "cpu.taken_s" in case.fleet.counters and takers.foreign_s + takers.ours_s < needed:
         return _nobody_charge(case, queued, diffuse, takers.foreign_s + takers.ours_s, evidence)
@@ -168,7 +168,7 @@ def _nobody_charge(case: Case, queued: float, diffuse: float, taken: float, evid
     steps = max(case.steps, 1)
     evidence.append(Evidence("scheduler", "CPU taken by any other process", taken / steps, queued, "s/step"))
     stolen = sum(counter.value for counter in case.host_counters("cpu.steal_s"))
-    if stolen >= _PART * queued * steps:
+    if stolen >= limits.PART * queued * steps:
         evidence.append(Evidence("host", "cpu.steal_s", stolen, None, "s"))
         action = f"The hypervisor gives {case.host} less CPU than it was sold: move the virtual machine."
         return case.charge("cpu", "steal", queued + diffuse, CONVICTED, tuple(evidence), action)

@@ -110,7 +110,7 @@ def _clock(case: Case, device: DeviceTime) -> Hypothesis | None:
     mine = min(clocks, key=_of_limit)
     expected, peers = _expected_clock(case, mine)
     ratio = mine.value / expected if expected > 0 else 1.0
-    if ratio > (limits.CLOCK_RATIO if peers else limits.CLOCK_RATIO_ALONE):
+    if ratio > ((1 - limits.EFFECT_SHARE) if peers else limits.CLOCK_RATIO_ALONE):
         return None
     cause, why = _held_by(case, mine.instance)
     clock = Evidence("nvml", f"SM clock of {mine.instance}", mine.value / 1e9, expected / 1e9, "GHz", peers)
@@ -151,12 +151,12 @@ def _held_by(case: Case, instance: str) -> tuple[str, tuple[Evidence, ...]]:
         if found is None:
             continue
         more = found.value - (found.expected if found.known else 0.0)
-        if more < limits.THROTTLED_SHARE * case.fleet.seconds or (reason == "hw_slowdown" and over):
+        if more < limits.EFFECT_SHARE * case.fleet.seconds or (reason == "hw_slowdown" and over):
             continue
         if more > over.get(cause, (0.0, found))[0]:
             over[cause] = (more, found)
     cap = beside(case, "gpu.power_cap_w", lowest=True, instance=instance)
-    if cap is not None and cap.value <= limits.POWER_CAP_RATIO * (cap.expected if cap.known else cap.counter.limit):
+    if cap is not None and cap.value <= (1 - limits.EFFECT_SHARE) * (cap.expected if cap.known else cap.counter.limit):
         low = cap.evidence("nvml", "W", f"power cap of {instance}")
         bit = over.get(_POWER)
         return _POWER, (low, *((_bit(case, bit[1]),) if bit else ()))

@@ -30,7 +30,6 @@ from rankscope.probes.host.procfs import parse_cpu_list
 
 _DAEMON_SHARE = 0.01  # of the window
 _MOST = 0.9
-_Z_GROWN = 3.0
 _KINDS = ("cpu.softirq_s", "cpu.irq_s")
 
 
@@ -54,7 +53,7 @@ def judge(case: Case) -> Iterator[Hypothesis]:
         return
     spent = _per_cpu(case)
     share = _by_cpu(case, spent) if spent else _by_daemon(case)
-    if share is None or share.over < limits.IRQ_SHARE:
+    if share is None or share.over < limits.EFFECT_SHARE:
         return
     slower = share.over / (1 - share.over) / limits.HOLDS_LEAST
     computing = [f for f in case.functions if f.kind == "python" and f.detail not in ("sleep", "gc")]
@@ -87,12 +86,12 @@ def _growth_beside(case: Case, computing: Sequence[FunctionExcess], function: Fu
     own = sum(f.own_s for f in computing) - function.own_s
     peers = sum(f.peers_s for f in computing) - function.peers_s
     error = math.sqrt((max(own, 0.0) + max(peers, 0.0)) * case.fleet.sampling_s / max(case.steps, 1))
-    return (own - peers) / peers if peers > 0 and own - peers >= _Z_GROWN * error else 0.0
+    return (own - peers) / peers if peers > 0 and own - peers >= limits.Z_CLEAR * error else 0.0
 
 
 def _by_cpu(case: Case, spent: dict[tuple[str, str], float]) -> _Share | None:
     own = _share_of(case, case.rank, spent)
-    if own is None or own < limits.IRQ_SHARE:
+    if own is None or own < limits.EFFECT_SHARE:
         return None
     others = [share for peer in sample(case.peers) if (share := _share_of(case, int(peer), spent)) is not None]
     return (

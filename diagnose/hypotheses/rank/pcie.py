@@ -66,7 +66,7 @@ def errors_action(instance: str, host: str) -> str:
 
 
 def _link_charge(case: Case, device: DeviceTime | None, link: Link) -> Hypothesis | None:
-    timed = device is not None and device.excess_s >= limits.CHARGE_LEAST * case.excess_s
+    timed = device is not None and device.excess_s >= limits.PART * case.excess_s
     copying = device.own_s if device is not None and timed else _copying_s(case)
     predicted = copying * (1 - link.ratio)
     measured = device.excess_s if device is not None and timed else case.excess_s

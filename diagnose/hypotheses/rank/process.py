@@ -22,7 +22,7 @@ def pauses(fleet: Fleet) -> Iterator[Hypothesis]:
     One long step, which no robust mean over steps shows: lost = time in state T / steps.
     """
     stopped = fleet.ranks.stopped_s
-    least = max(limits.STOPPED_SECONDS, limits.STOPPED_SHARE * fleet.seconds)
+    least = max(limits.LOST_SECONDS, limits.EFFECT_SHARE * fleet.seconds)
     for row in np.flatnonzero(stopped >= least).tolist():
         own = fleet.steps.own_s[row]
         own = own[np.isfinite(own)]

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import suspect_from
 from rankscope.diagnose.hypotheses.rank.case import case_of
@@ -22,7 +23,6 @@ from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.probes.arrays import Ints
 
 _SURE = 0.9  # of what an accident of chance leaves
-_SHOWN = 0.5  # of what the episodes cost must show in functions
 
 
 def episode_suspects(
@@ -35,7 +35,7 @@ def episode_suspects(
     for each in episodes:
         profiles = profiles or Profiles(fleet)
         made = charges(case_of(fleet, scene, profiles, each.row, np.append(odd, each.row)))
-        if not made or made[0].component == "workload" or made[0].lost_s < _SHOWN * each.lost_s:
+        if not made or made[0].component == "workload" or made[0].lost_s < limits.HOLDS_LEAST * each.lost_s:
             who = f"rank {int(fleet.ranks.number[each.row])}"
             text = f"{who} was slow in {each.count} steps, but no function of it shows it: not accused"
             notes.append(Note(NoteCode.NO_FUNCTION, text))

@@ -38,8 +38,6 @@ from rankscope.diagnose.stats.student import chance
 from rankscope.probes.arrays import Bools, Floats, Ints
 
 _MISFIT, _COUNTED = 0.15, 0.05
-_WAITED = 0.5
-_Z_STEPS = 2.0
 _SMALL_ROLE = 16
 
 
@@ -166,7 +164,7 @@ class _Asking:
         """Rows that might pass, the strongest first."""
         found = self.found
         effect = among & np.isfinite(found.excess_s) & (found.excess_s >= found.floor_s) & ~self._not_waited_for()
-        hinted = effect & (found.z_quiet >= _Z_STEPS) & (found.steady_s >= limits.STEADY * found.excess_s)
+        hinted = effect & (found.z_quiet >= limits.Z_HINT) & (found.steady_s >= limits.STEADY * found.excess_s)
         for row in np.flatnonzero(hinted & (self.strength < 2 * limits.SCORE_LEAST)):
             alone = self._levels.strength(int(row), found, self.counted)
             self.by_function[row] = alone - self._looked_at() >= limits.SCORE_LEAST
@@ -238,7 +236,7 @@ class _Asking:
         if self.waited or (self.fleet.timed and not np.nansum(scene.wait) > 0):  # nobody timed the waiting
             return np.zeros(len(scene.own), dtype=bool)
         waited = waited_for(scene.wait, scene.roles, self.counted)
-        return ~(waited >= _WAITED * self.found.excess_s)
+        return ~(waited >= limits.HOLDS_LEAST * self.found.excess_s)
 
     def _idle(self) -> Ints:
         """Ranks that are slow for sure, for which nobody waits."""

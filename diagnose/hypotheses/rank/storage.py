@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from rankscope.diagnose import limits
 from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, NO_COUNTER, SEEN, Hypothesis
 from rankscope.diagnose.hypotheses.rank import memory
 from rankscope.diagnose.hypotheses.rank.case import Case
@@ -32,7 +33,6 @@ _WRITES = (
     "truncate",
     "close",
 )
-_BUSY = 0.8  # of the window: a disk that is idle for a fifth of it is not what its files wait for
 _WRITING = re.compile(r"write|save|checkpoint|ckpt|dump|flush|upload", re.IGNORECASE)
 
 
@@ -100,5 +100,5 @@ def _hardware(case: Case, detail: str, other_way: str) -> Iterator[Evidence]:
             yield Evidence("cgroup", f"I/O throttle on {counter.instance}", rate(counter.value), None, "")
     window, device = case.fleet.seconds, number_in(detail)
     for counter in case.host_counters("disk.busy_s"):
-        if device and number_in(counter.instance) == device and counter.value >= _BUSY * window:
+        if device and number_in(counter.instance) == device and counter.value >= limits.NEARLY_ALL * window:
             yield Evidence("disk", f"{counter.instance} busy", counter.value / window, None, "share of the window")

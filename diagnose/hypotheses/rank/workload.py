@@ -24,7 +24,6 @@ from rankscope.diagnose.stats.robust import robust_sd_of
 from rankscope.diagnose.verdict.contract import Evidence
 
 _MODEL = re.compile(r"/torch/(nn|autograd)/|/jax/|/flax/|/tensorflow/")
-_Z_MODEL = 2.0
 _Z_CPU, _CPU_SPREAD, _PEERS_LEAST = 3.0, 0.05, 2
 _ALL_OF_MODEL = 0.97  # support: a little more than the function alone
 _MORE_INPUT = 0.8  # support: more than a GPU that is slow for no reason, less than one with a reason
@@ -66,7 +65,7 @@ def _longer_model(case: Case, found: Located) -> Iterator[Hypothesis]:
     if peers <= 0 or own / peers < 1 + 0.5 * (times - 1):
         return
     error = math.sqrt(peers * case.fleet.sampling_s / max(case.steps, 1) * (1 + 1 / len(case.peers)))
-    if (own - peers) / error < _Z_MODEL:
+    if (own - peers) / error < limits.Z_HINT:
         return
     yield case.charge(
         "workload", "data-imbalance", found.excess_s + own - peers, _ALL_OF_MODEL,
@@ -89,7 +88,7 @@ def _more_read(case: Case, found: Located) -> Iterator[Hypothesis]:
     expected = float(np.median(peers))
     furthest = float(np.abs(peers - expected).max())
     more, longer = own / expected - 1 if expected > 0 else 0.0, found.own_s / found.peers_s - 1
-    if more < max(limits.HOLDS_LEAST * longer, limits.MORE_INPUT) or own - expected < _Z_CPU * furthest:
+    if more < max(limits.HOLDS_LEAST * longer, limits.EFFECT_SHARE) or own - expected < _Z_CPU * furthest:
         return
     yield case.charge(
         "workload", "data-imbalance", found.excess_s, _ALL_OF_MODEL,
@@ -143,7 +142,7 @@ def _more_input(case: Case) -> Iterator[Hypothesis]:
     if read is None or not read.expected > 0:
         return
     more, longer = read.value / read.expected - 1, device.excess_s / device.peers_s
-    if more < max(limits.HOLDS_LEAST * longer, limits.MORE_INPUT):
+    if more < max(limits.HOLDS_LEAST * longer, limits.EFFECT_SHARE):
         return
     copied = read.evidence("pcie", "GB", "read by its GPU over PCIe", 1e-9)
     yield case.charge(

@@ -57,6 +57,22 @@ def test_what_every_host_has_is_nobodys_fault(seed: int) -> None:
     )  # the other has more than half
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_two_hosts_that_are_slowed_alike_are_both_named_though_neither_costs_anything_alone(seed: int) -> None:
+    # GIVEN strangers that take as much of both hosts
+    made, other = job(0.05, 0.5, hosts=2, seed=seed), job(0.05, 0.5, hosts=2, seed=seed)
+    made.extra |= {rank + 4: extra for rank, extra in other.extra.items()}
+    made.counters += [
+        dict(each, rank=each["rank"] + 4)
+        for each in other.counters
+        if each["name"] == "cpu.taken_s" and each["rank"] < 4
+    ]
+    verdict = diagnose(build(made))
+    assert sorted(suspect.ranks for suspect in verdict.suspects) == [(0, 1, 2, 3), (4, 5, 6, 7)]
+    assert {suspect.cause for suspect in verdict.suspects} == {"contended"}
+    assert sum(suspect.lost_seconds_per_step for suspect in verdict.suspects) == pytest.approx(0.05, rel=0.25)
+
+
 def test_a_crowd_of_small_programs_is_a_busy_host() -> None:
     made = job(0.05, 0.5, one=0.3)
     for counter in made.counters:
