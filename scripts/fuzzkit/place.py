@@ -21,5 +21,10 @@ def place() -> Path:
             shutil.rmtree(left, ignore_errors=True)
     made = home / f"{_PREFIX}{os.getpid()}"
     made.mkdir(mode=0o700)
-    atexit.register(shutil.rmtree, made, ignore_errors=True)
+    atexit.register(remove)
     return made
+
+
+def remove() -> None:
+    """For who ends without the usual ways out."""
+    shutil.rmtree(place(), ignore_errors=True)

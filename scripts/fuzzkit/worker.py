@@ -19,6 +19,7 @@ with atheris.instrument_imports(include=["rankscope"]):
     from fuzzkit.targets import TARGETS
 
 from fuzzkit import record
+from fuzzkit.place import remove
 from fuzzkit.watch import Watch
 
 _LOOK_EVERY = 64  # inputs between two looks at the clock
@@ -61,6 +62,7 @@ def main() -> None:
             saved, known.cpu_seconds = now, before_s + now - began
             known.write(args.state)
         if over:
+            remove()
             os._exit(0)  # the fuzzer's own loop never returns; it has written each input worth keeping
 
     for name, contents in {"seeds": target.all_seeds(), "corpus": []}.items():

@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import atexit
 import gzip
 import json
-import shutil
 import struct
-import tempfile
 from bisect import bisect_right
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from unittest import mock
 
+from fuzzkit.place import place
 from fuzzkit.target import Target, chosen_by_first_byte
 from rankscope.observer.census import live_environ
 from rankscope.unwinder.errors import UnreadableMemory
@@ -76,14 +74,13 @@ class _Recording:
 @lru_cache(maxsize=1)
 def _recordings() -> tuple[tuple[_Recording, ...], Path]:
     """The recordings, and a root folder whose /proc has their threads."""
-    root = Path(tempfile.mkdtemp(prefix="fuzz-proc-"))
-    atexit.register(shutil.rmtree, root, ignore_errors=True)
+    root = place() / "processes"
     found = []
     for path in sorted(_RECORDINGS.glob("*.json.gz")):
         content = json.loads(gzip.decompress(path.read_bytes()))
         pieces = sorted((int(at, 16), bytes.fromhex(data)) for at, data in content["memory"].items())
         candidate = find._Candidate(f"/usr/bin/python3.{content['minor']}", content["build"], ())
-        place = find._RuntimePlace(
+        runtime = find._RuntimePlace(
             candidate,
             int(content["runtime_address"]),
             "recorded",
@@ -96,7 +93,7 @@ def _recordings() -> tuple[tuple[_Recording, ...], Path]:
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "status").write_text(f"Name:\tpython\nTgid:\t{pid}\nNSpid:\t{folder.name}\n")
         code = tuple(start for start, data in pieces if len(data) >= 64)
-        found.append(_Recording(Pieces(pieces), place, pid, tids, code))
+        found.append(_Recording(Pieces(pieces), runtime, pid, tids, code))
     return tuple(found), root
 
 

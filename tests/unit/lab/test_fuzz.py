@@ -96,6 +96,11 @@ def test_a_short_run_over_all_parsers_finds_nothing_and_goes_on_where_it_ended(t
     counted = {name: one["inputs"] for name, one in json.loads((tmp_path / "said").read_text()).items()}
     assert counted.keys() == BY_NAME.keys()
     assert all(inputs >= 10 for inputs in counted.values()), counted
+    assert not [
+        left
+        for left in Path("/dev/shm").glob("rankscope-fuzz-*")
+        if not Path(f"/proc/{left.name.rpartition('-')[2]}").exists()
+    ]
     again = [*command, "--target", "stacks", "--inputs", str(counted["stacks"] + 5000)]
     assert subprocess.run(again, capture_output=True, check=False, timeout=120).returncode == 0
     inputs = json.loads((tmp_path / "said").read_text())["stacks"]["inputs"]
