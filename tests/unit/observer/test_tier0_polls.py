@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -67,7 +68,7 @@ class Host:
         self.pids = [101, 102]
         for pid in self.pids:
             self.state(pid, "S")
-        monkeypatch.setattr(tier0.time, "monotonic", lambda: self.now)
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
         self.tier = Tier0(cast(Any, self.pulse), root, cast(Any, self.census))
 
     def state(self, pid: int, letter: str, start_ticks: int = START_TICKS) -> None:
