@@ -10,6 +10,7 @@ import os
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from pyarrow import fs
@@ -59,11 +60,16 @@ def put(store: Store, key: str, data: bytes) -> None:
 
 def get(store: Store, path: str) -> bytes:
     """One object. FileNotFoundError where it is gone, BadData where it is absurdly large, StoreFailed."""
-    with failures(store.shown, store.uri), store.filesystem.open_input_stream(path) as stream:
+    with failures(store.shown, store.uri), _opened(store, path) as stream:
         data: bytes = stream.read(MOST_OBJECT_BYTES + 1)
     if len(data) > MOST_OBJECT_BYTES:
         raise BadData(f"{store.at(path)} is absurdly large")
     return data
+
+
+def _opened(store: Store, path: str) -> Any:
+    # Of a folder a plain file: pyarrow's streams take 0.4 ms to open, and there are thousands.
+    return Path(path).open("rb") if store.local else store.filesystem.open_input_stream(path)
 
 
 def remove(store: Store, path: str) -> None:
