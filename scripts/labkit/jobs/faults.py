@@ -208,6 +208,16 @@ class Healthy(Fault):
             self._other.wait()
 
 
+class Quiet(Fault):
+    """Nothing at all."""
+
+    name = "quiet"
+    wanted = 1.0
+
+    def inject(self) -> Truth:
+        return Truth("healthy", {})
+
+
 class Building(Fault):
     """Nothing; the job has not made its first step, because it builds an extension. Nobody may be accused."""
 
@@ -223,5 +233,5 @@ class Building(Fault):
 
 # In the order in which one job serves them: those come last after which it may not be what it was.
 ALL: dict[str, type[Fault]] = {
-    kind.name: kind for kind in (Healthy, SlowPython, SlowLoader, CpuTaken, Stopped, Dead, Building)
+    kind.name: kind for kind in (Quiet, Healthy, SlowPython, SlowLoader, CpuTaken, Stopped, Dead, Building)
 }

@@ -86,6 +86,21 @@ assert knobs.slow["f"] is bool
     assert all(len(row) == 7 for row in words)
 
 
+def test_many_short_sleeps_take_as_long_as_they_are_told_to() -> None:
+    script = f"""
+import sys, time
+sys.path.insert(0, {str(PROGRAMS)!r})
+import knobs
+added = knobs.slowness("sleep", 0.00003)
+began = time.monotonic()
+for _ in range(3200):
+    added()
+took = time.monotonic() - began
+assert 0.096 < took < 0.18, took
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
+
+
 def test_what_is_not_installed_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANKSCOPE_JOBS", str(tmp_path))
     with pytest.raises(LabError, match="scripts/setup --jobs"), launch.Job(rows.BY_NAME["ddp"], 1):
