@@ -11,7 +11,7 @@ from labkit.jobs import cases, machine, table
 from labkit.jobs.cases import Case, Result
 from labkit.jobs.faults import ALL, Building
 from labkit.jobs.launch import installed
-from labkit.jobs.rows import BY_NAME, MAIN
+from labkit.jobs.rows import ASIDE, BY_NAME, MAIN, TABLE
 from labkit.jobs.run import judge_again, run_cases
 from labkit.machine import guard
 from labkit.machine.shell import EXIT_NOT_GOOD_ENOUGH, EXIT_USAGE, REPOSITORY, LabError, set_up
@@ -61,8 +61,10 @@ def _end(results: list[Result]) -> int:
 
 
 def cases_of(jobs: str, faults: str, seed: int, window_s: float) -> list[Case]:
-    rows = _names("job", jobs, list(BY_NAME))
-    kinds = _names("fault", faults, list(ALL))
+    aside = [row.name for row in ASIDE] if "aside" in jobs.split(",") else []
+    asked = ",".join({*jobs.split(","), *aside} - {"aside"})
+    rows = _names("job", asked, list(BY_NAME), [row.name for row in TABLE])
+    kinds = _names("fault", faults, list(ALL), list(ALL))
     found = []
     for row in rows:
         fitting = [kind for kind in kinds if (kind == BEFORE_TRAINING) != BY_NAME[row].trains]
@@ -70,13 +72,14 @@ def cases_of(jobs: str, faults: str, seed: int, window_s: float) -> list[Case]:
     return found
 
 
-def _names(what: str, text: str, known: list[str]) -> list[str]:
+def _names(what: str, text: str, known: list[str], every: list[str]) -> list[str]:
+    """The known ones that are named, or are in `every` where the text says all."""
     words = set(text.split(","))
     unknown = sorted(words - {"all", *known})
     if unknown:
         why = f"no such {what}: {', '.join(unknown)} (there are: all, {', '.join(known)})"
         raise LabError(why, exit_code=EXIT_USAGE)
-    return [name for name in known if words & {"all", name}]
+    return [name for name in known if name in words or ("all" in words and name in every)]
 
 
 def _install() -> None:

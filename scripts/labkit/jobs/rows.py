@@ -110,4 +110,32 @@ TABLE = (
     _boxed("3.12"),
     _boxed("3.13"),
 )  # fmt: skip
-BY_NAME = {row.name: row for row in TABLE}
+# The same frameworks, other code: nothing in rankscope was made or fitted for these, and nothing may be.
+ASIDE = (
+    _torchrun("zero", "zero_stream.py", 2, "smooth", 48, "receive", 48),
+    _torchrun("manual", "manual_reduce.py", 3, "jitter", 48, "fetch", 48),
+    _torchrun("gan", "gan.py", 2, "flip", 32, "read_face", 32),
+    _torchrun("local-sgd", "local_sgd.py", 3, "perturb", 64, "sample_row", 64),
+    _torchrun("ppo", "ppo.py", 2, "advance", 96, "observe", 96),
+    Row("fabric", "Fabric", "fabric_loop.py", 2, "python fabric_loop.py --out {out} --devices {ranks}", "mask", 16, "load_text", 16),
+    Row(
+        "dispatched", "accelerate launch", "dispatched.py", 2,
+        ACCELERATE + "--main_process_port {port} dispatched.py --out {out}", "normalize", 3, "unpack", 96,
+        loader_victims=(0,),
+    ),
+    Row(
+        "ray-actors", "actors of Ray", "ray_actors.py", 3,
+        "python ray_actors.py --out {out} --port {port} --workers {ranks}", "scale", 80, "query", 80,
+    ),
+    Row(
+        "jax-gspmd", "a shell loop", "jax_gspmd.py", 2,
+        "for number in $(seq 0 $(({ranks} - 1))); do python jax_gspmd.py --out {out} --coordinator 127.0.0.1:{port} "
+        "--processes {ranks} --number $number & done; wait",
+        "whiten", 96, "pull", 96,
+    ),
+    Row(
+        "mpi-objects", "mpirun", "mpi_objects.py", 3, OMPI + "python mpi_objects.py --out {out}",
+        "rollout", 40, "world_state", 40,
+    ),
+)  # fmt: skip
+BY_NAME = {row.name: row for row in (*TABLE, *ASIDE)}

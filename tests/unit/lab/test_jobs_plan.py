@@ -13,14 +13,14 @@ from labkit import verdicts
 from labkit.jobs import cli, launch, machine, rows, run, score
 from labkit.jobs.cases import Case
 from labkit.jobs.faults import ALL
-from labkit.jobs.rows import TABLE, Row
+from labkit.jobs.rows import ASIDE, TABLE, Row
 from labkit.machine.shell import LabError
 
 PROGRAMS = Path(rows.__file__).parent / rows.PROGRAMS
-NAMES = [row.name for row in TABLE]
+ROWS = (*TABLE, *ASIDE)
 
 
-@pytest.mark.parametrize("row", TABLE, ids=NAMES)
+@pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
 def test_a_row_fits_its_program(row: Row) -> None:
     program = PROGRAMS / row.script
     source = program.read_text()
@@ -37,7 +37,7 @@ def test_a_row_fits_its_program(row: Row) -> None:
 def test_programs_know_nothing_of_the_observer() -> None:
     for program in PROGRAMS.glob("*.py"):
         if program.name != "knobs.py":
-            assert program.name in {row.script for row in TABLE}
+            assert program.name in {row.script for row in ROWS}
             names = [node for node in ast.walk(ast.parse(program.read_text())) if isinstance(node, ast.Import)]
             assert not any(
                 "rankscope" in alias.name or "labkit" in alias.name for node in names for alias in node.names
@@ -53,6 +53,10 @@ def test_faults_fit_their_rows() -> None:
         Case("ddp", "stopped", 2, 5.0),
         Case("ray", "stopped", 2, 5.0),
     ]
+    aside = {case.row for case in cli.cases_of("aside", "all", 1, 10.0)}
+    assert aside == {row.name for row in ASIDE}
+    assert not aside & {case.row for case in every}
+    assert {case.row for case in cli.cases_of("aside,ddp", "quiet", 1, 10.0)} == aside | {"ddp"}
     with pytest.raises(LabError, match="no such job: nonsense"):
         cli.cases_of("nonsense", "all", 1, 10.0)
 
@@ -153,5 +157,5 @@ def test_the_installer_is_sound_and_setup_offers_it() -> None:
         subprocess.run(["bash", "-n", script], check=True)
     assert "--jobs" in subprocess.run([setup, "--help"], capture_output=True, text=True, check=True).stdout
     for version in ("3.10", "3.12", "3.13"):
-        assert f"boxed-{version}" in NAMES
+        assert f"boxed-{version}" in {row.name for row in TABLE}
         assert version in installer.read_text().partition("others=(")[2].partition(")")[0].split()
