@@ -1,12 +1,14 @@
 """Steps from the repeating sequence of markers, where nothing tells a gradient update. Pure.
 
-Training repeats the same sequence of calls every step; its period is found in two stages:
+Training repeats the same sequence of calls every step; its period is found in three stages:
 
   1. the smallest p for which the calls agree with themselves shifted by p in at least `AGREEMENT` of the places
      (EROICA finds steps from repeating markers; a template there needs 10 repetitions, here `MIN_REPEATS` to be reported). Calls
      from places in the code that are passed far less often than the usual one are left out, with the gaps they lie in: they lie
      inside steps;
-  2. the smallest multiple k·p of it whose *gaps* repeat as well: with r(k) the variance of the gaps around their mean per
+  2. the smallest multiple of it at which the training thread comes back to its loop: calls of a library's threads that end in one
+     and the same wait of that thread lie in one iteration (ten updates in one compiled call are one);
+  3. the smallest multiple k·p of it whose *gaps* repeat as well: with r(k) the variance of the gaps around their mean per
      phase of a period of k·p, relative to their total variance: the least k that leaves hardly more (`AS_GOOD`) than the best one,
      if that leaves r(1) / `GAP_GAIN` at most. So eight equal all-reduces per step are one step, not eight, and noise, of which a
      longer period always explains a little more, does not make one of fifty.
@@ -84,7 +86,10 @@ def _find_steps(markers: Markers, level: Bools, known_period: int) -> FoundSteps
     if base == 0:
         return none("the sequence of collectives and backward passes does not repeat")
     clean = _clean_stretch(markers, base)
-    period = known_period if known_period and known_period % base == 0 else base * _gap_multiple(clean, base)
+    period = known_period
+    if not period or period % base:
+        period = base * _waits_multiple(clean, base)
+        period *= _gap_multiple(clean, period)
     if len(clean.symbol) < period:
         return none("the sequence of collectives and backward passes does not repeat")
     template = clean.symbol[:period]
@@ -112,8 +117,23 @@ def _symbol_period(markers: Markers, level: Bools) -> int:
     return 0
 
 
+def _waits_multiple(markers: Markers, base: int) -> int:
+    """Stage 2 of the module's text; 1 where no multiple ends between two waits in nearly every period (`AGREEMENT`)."""
+    if markers.visit is None:
+        return 1
+    inside = (markers.visit[1:] == markers.visit[:-1]) & (markers.visit[1:] > 0)
+    for multiple in range(1, _MAX_MULTIPLE + 1):
+        period = multiple * base
+        usable = len(inside) // period * period
+        if usable < MIN_REPEATS * period:
+            break
+        if float(inside[:usable].reshape(-1, period).mean(axis=0).min()) <= 1 - AGREEMENT:
+            return multiple
+    return 1
+
+
 def _gap_multiple(markers: Markers, base: int) -> int:
-    """Stage 2 of the module's text, on the logarithm of the gaps so that one long pause does not decide.
+    """Stage 3 of the module's text, on the logarithm of the gaps so that one long pause does not decide.
 
     Gaps below a tenth of the mean count as equal: how many microseconds lie between two calls of a burst says nothing.
     """

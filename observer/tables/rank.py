@@ -183,7 +183,8 @@ def _markers(raw: RawProcess, calls: Events, table: Sequence[CallRow], tid: int)
     start = raw.since_start_s(chosen["ts_ns"])
     end = start + chosen["dur_ns"].astype(np.float64) / 1e9
     # A thread of a library calls from nowhere in the job's code: what counts is where the training thread waits for it.
-    places = np.where(chosen["ready_ns"] > 0, chosen["ready_ns"], waits_at(raw, tid, end))
+    waits, visit = waits_at(raw, tid, end)
+    places = np.where(chosen["ready_ns"] > 0, chosen["ready_ns"], waits)
     sites = {int(stack): raw.stacks.get(int(stack), NO_STACK).site for stack in np.unique(places)}
     return Markers(
         chosen["what"].astype(np.int64),
@@ -194,6 +195,7 @@ def _markers(raw: RawProcess, calls: Events, table: Sequence[CallRow], tid: int)
         backward=_rows(table, lambda row: row.role == BACKWARD),
         site=np.array([sites[int(stack)] for stack in places], dtype=np.int64),
         optimiser_s=_in_optimiser_s(raw, tid),
+        visit=np.where(chosen["tid"] == tid, 0, visit),
     )
 
 

@@ -170,15 +170,17 @@ def _waits_for_library(raw: RawProcess, absences: Absences) -> Bools:
     return waiting
 
 
-def waits_at(raw: RawProcess, tid: int, time_s: Floats) -> npt.NDArray[np.uint64]:
-    """The stack in which a thread waited for threads of libraries at each of these times; 0 where it did not."""
+def waits_at(raw: RawProcess, tid: int, time_s: Floats) -> tuple[npt.NDArray[np.uint64], Ints]:
+    """In which of its waits for threads of libraries a thread was at each of these times: their stack, and their number from 1; 0
+    where it did not wait."""
     absences = _absences(raw, raw.of_thread(tid), tid)
     waiting = _waits_for_library(raw, absences)
     start_s, end_s, stack = (column[waiting] for column in (absences.start_s, absences.end_s, absences.stack))
     if not len(start_s):
-        return np.zeros(len(time_s), dtype=np.uint64)
+        return np.zeros(len(time_s), dtype=np.uint64), np.zeros(len(time_s), dtype=np.int64)
     at = np.searchsorted(start_s, time_s, side="right") - 1
-    return np.where((at >= 0) & (time_s <= end_s[at]), stack[at], 0).astype(np.uint64)
+    inside = (at >= 0) & (time_s <= end_s[at])
+    return np.where(inside, stack[at], 0).astype(np.uint64), np.where(inside, at + 1, 0)
 
 
 def _track(raw: RawProcess, tid: int) -> tuple[Samples, Absences]:

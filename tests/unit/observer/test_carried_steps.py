@@ -56,6 +56,17 @@ class Job:
         self.work(0.001)
         self._event(ring.OFFCPU, MAIN, begin, FUTEX, place)
 
+    def behind(self, seconds: float, collectives: int) -> None:
+        """The training thread works on, while the library computes what it was given before."""
+        begin = self.now
+        for _ in range(collectives):
+            self.work(0.003)
+            entered = self.now
+            self.work(0.002)
+            self._event(ring.CALL, LIBRARY, entered, XLA, 0)
+        self.now = begin
+        self.work(seconds)
+
     def inline(self, place: int) -> None:
         """An all-reduce that is so small that the library runs it in the call."""
         begin = self.now
@@ -120,3 +131,33 @@ def test_a_collective_that_nobody_waits_for_yet_belongs_to_the_usual_ones() -> N
     steps = job.steps()
     assert float(np.median(np.diff(steps.edge_s))) == pytest.approx(job.step_s, rel=0.05)
     assert steps.count >= 230
+
+
+@pytest.mark.parametrize("updates", [4, 10])
+@pytest.mark.parametrize("host_s", [0.003, 0.02])
+def test_updates_inside_one_compiled_call_are_one_iteration(updates: int, host_s: float) -> None:
+    job = Job()
+    for _ in range(60):
+        job.begun.append(job.now)
+        job.work(host_s)
+        job.computed(STEP, collectives=2 * updates)
+    steps = job.steps()
+    assert steps.count in (58, 59)
+    assert float(np.median(np.diff(steps.edge_s))) == pytest.approx(job.step_s, rel=0.05)
+
+
+@pytest.mark.parametrize("collectives", [1, 2])
+@pytest.mark.parametrize("host_s", [0.015, 0.03])
+def test_a_job_that_runs_ahead_and_reads_its_loss_now_and_then_makes_a_step_per_iteration(
+    collectives: int, host_s: float
+) -> None:
+    job, given = Job(), 0
+    for iteration in range(1, 301):
+        job.begun.append(job.now)
+        job.behind(host_s, given)
+        given = collectives
+        if iteration % 10 == 0:
+            job.computed(LOG, given)
+            given = 0
+    steps = job.steps()
+    assert float(np.median(np.diff(steps.edge_s))) == pytest.approx(job.step_s, rel=0.1)
