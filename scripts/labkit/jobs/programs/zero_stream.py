@@ -40,7 +40,10 @@ class Sensors(IterableDataset):
 class Runner:
     def __init__(self, out: Path) -> None:
         self.rank = dist.get_rank()
-        net = nn.Sequential(nn.Flatten(), nn.Linear(16 * 64, 1024), nn.GELU(), nn.Linear(1024, 512), nn.Linear(512, 16))
+        # Two equal layers: each rank's optimizer keeps one of them.
+        net = nn.Sequential(
+            nn.Flatten(), nn.Linear(16 * 64, 640), nn.GELU(), nn.Linear(640, 16 * 64), nn.Linear(16 * 64, 16)
+        )
         self.net = DistributedDataParallel(net, bucket_cap_mb=1)
         self.optimizer = ZeroRedundancyOptimizer(self.net.parameters(), optim.AdamW, lr=1e-3)
         self.schedule = optim.lr_scheduler.CosineAnnealingLR(self.optimizer, 1000)
