@@ -7,7 +7,7 @@ from __future__ import annotations
 EFFECT_SHARE = 0.05  # of the step, with three or more peers
 EFFECT_SHARE_FEW = 0.08  # with one or two peers, whose spread cannot be estimated
 ALONE_SHARE = 0.10  # of the step, where no peer of the same window shows what is usual: less may be how it always was
-EFFECT_SECONDS = 0.003  # timer ticks and scheduler slices of a busy host are about this long
+EFFECT_SECONDS = 0.0005  # what being observed costs a step that has tens of probed calls (a uprobe: 1-10 µs)
 
 # Significance: what a hypothesis needs to be admitted, in nats (hypotheses/rank/selection.py, hypotheses/rows.py).
 SCORE_LEAST = 9.0

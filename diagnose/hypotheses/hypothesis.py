@@ -24,6 +24,7 @@ SEEN = 0.95  # the function itself is the evidence: nothing else is needed
 REPORTED = 0.85  # a counter moved on the component; what it cost cannot be told from it
 NO_COUNTER = 0.75  # the behaviour fits, no counter says why
 GUESS = 0.5
+EXCUSED = 1 - NO_COUNTER  # a counter says that it is not the component's own doing
 
 SCORE_LEAST, SCORE_MOST = 0.05, 0.99  # nothing is certain
 

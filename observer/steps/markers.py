@@ -16,8 +16,8 @@ class Markers:
     `level`: symbols of calls after which the host is level with its GPU. `update`: symbols that end a gradient update (DDP's
     reducer waits for its buckets). `backward`: symbols of backward passes. `site`: where in the job's code each call was made,
     0 where that is not known. `optimiser_s`: when the thread was seen inside an optimiser. `interrupted`: whether calls that do not
-    come in every iteration were left out between this one and the one before it. `visit`: of a call on a library's thread the wait
-    of the training thread in which it ended, by its number from 1; 0 where that thread did not wait.
+    come in every iteration were left out between this one and the one before it. `absence`: of a call on a library's thread the
+    absence of the training thread in which it ended, by its number from 1; 0 where that thread was on a CPU.
     """
 
     symbol: Ints
@@ -29,7 +29,7 @@ class Markers:
     site: Ints | None = None
     optimiser_s: Floats = field(default_factory=lambda: np.empty(0))
     interrupted: Bools | None = None
-    visit: Ints | None = None
+    absence: Ints | None = None
 
     def __len__(self) -> int:
         return len(self.symbol)
@@ -40,7 +40,7 @@ class Markers:
             self.symbol[kept], self.start_s[kept], self.end_s[kept], self.level, self.update, self.backward,
             None if self.site is None else self.site[kept], self.optimiser_s,
             None if self.interrupted is None else self.interrupted[kept],
-            None if self.visit is None else self.visit[kept],
+            None if self.absence is None else self.absence[kept],
         )  # fmt: skip
 
     def keys(self) -> tuple[Ints, Ints]:

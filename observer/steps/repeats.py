@@ -7,7 +7,7 @@ Training repeats the same sequence of calls every step; its period is found in t
      from places in the code that are passed far less often than the usual one are left out, with the gaps they lie in: they lie
      inside steps;
   2. the smallest multiple of it at which the training thread comes back to its loop: calls of a library's threads that end in one
-     and the same wait of that thread lie in one iteration (ten updates in one compiled call are one);
+     and the same absence of that thread lie in one iteration (ten updates in one compiled call are one);
   3. the smallest multiple k·p of it whose *gaps* repeat as well: with r(k) the variance of the gaps around their mean per
      phase of a period of k·p, relative to their total variance: the least k that leaves hardly more (`AS_GOOD`) than the best one,
      if that leaves r(1) / `GAP_GAIN` at most. So eight equal all-reduces per step are one step, not eight, and noise, of which a
@@ -88,7 +88,7 @@ def _find_steps(markers: Markers, level: Bools, known_period: int) -> FoundSteps
     clean = _clean_stretch(markers, base)
     period = known_period
     if not period or period % base:
-        period = base * _waits_multiple(clean, base)
+        period = base * _absences_multiple(clean, base)
         period *= _gap_multiple(clean, period)
     if len(clean.symbol) < period:
         return none("the sequence of collectives and backward passes does not repeat")
@@ -117,11 +117,11 @@ def _symbol_period(markers: Markers, level: Bools) -> int:
     return 0
 
 
-def _waits_multiple(markers: Markers, base: int) -> int:
-    """Stage 2 of the module's text; 1 where no multiple ends between two waits in nearly every period (`AGREEMENT`)."""
-    if markers.visit is None:
+def _absences_multiple(markers: Markers, base: int) -> int:
+    """Stage 2 of the module's text; 1 where no multiple ends between two absences in nearly every period (`AGREEMENT`)."""
+    if markers.absence is None:
         return 1
-    inside = (markers.visit[1:] == markers.visit[:-1]) & (markers.visit[1:] > 0)
+    inside = (markers.absence[1:] == markers.absence[:-1]) & (markers.absence[1:] > 0)
     for multiple in range(1, _MAX_MULTIPLE + 1):
         period = multiple * base
         usable = len(inside) // period * period

@@ -17,7 +17,7 @@ from rankscope.observer.steps.find import StepGuide, find_steps
 from rankscope.observer.steps.found import FoundSteps
 from rankscope.observer.steps.markers import Markers
 from rankscope.observer.tables.raw import RawProcess
-from rankscope.observer.tables.thread_line import carried_calls, thread_line, waits_at
+from rankscope.observer.tables.thread_line import absences_at, carried_calls, thread_line
 from rankscope.observer.thread import patterns, timeline
 from rankscope.observer.thread.device_calls import MARKER_ROLES, of_roles
 from rankscope.observer.thread.functions import NO_STACK, StackName
@@ -183,7 +183,7 @@ def _markers(raw: RawProcess, calls: Events, table: Sequence[CallRow], tid: int)
     start = raw.since_start_s(chosen["ts_ns"])
     end = start + chosen["dur_ns"].astype(np.float64) / 1e9
     # A thread of a library calls from nowhere in the job's code: what counts is where the training thread waits for it.
-    waits, visit = waits_at(raw, tid, end)
+    absence, waits = absences_at(raw, tid, end)
     places = np.where(chosen["ready_ns"] > 0, chosen["ready_ns"], waits)
     sites = {int(stack): raw.stacks.get(int(stack), NO_STACK).site for stack in np.unique(places)}
     return Markers(
@@ -195,7 +195,7 @@ def _markers(raw: RawProcess, calls: Events, table: Sequence[CallRow], tid: int)
         backward=_rows(table, lambda row: row.role == BACKWARD),
         site=np.array([sites[int(stack)] for stack in places], dtype=np.int64),
         optimiser_s=_in_optimiser_s(raw, tid),
-        visit=np.where(chosen["tid"] == tid, 0, visit),
+        absence=np.where(chosen["tid"] == tid, 0, absence),
     )
 
 

@@ -170,17 +170,16 @@ def _waits_for_library(raw: RawProcess, absences: Absences) -> Bools:
     return waiting
 
 
-def waits_at(raw: RawProcess, tid: int, time_s: Floats) -> tuple[npt.NDArray[np.uint64], Ints]:
-    """In which of its waits for threads of libraries a thread was at each of these times: their stack, and their number from 1; 0
-    where it did not wait."""
+def absences_at(raw: RawProcess, tid: int, time_s: Floats) -> tuple[Ints, npt.NDArray[np.uint64]]:
+    """In which absence a thread was at each of these times: its number from 1, 0 where it was on a CPU; and the stack, where it waited
+    for threads of libraries in it, else 0."""
     absences = _absences(raw, raw.of_thread(tid), tid)
-    waiting = _waits_for_library(raw, absences)
-    start_s, end_s, stack = (column[waiting] for column in (absences.start_s, absences.end_s, absences.stack))
-    if not len(start_s):
-        return np.zeros(len(time_s), dtype=np.uint64), np.zeros(len(time_s), dtype=np.int64)
-    at = np.searchsorted(start_s, time_s, side="right") - 1
-    inside = (at >= 0) & (time_s <= end_s[at])
-    return np.where(inside, stack[at], 0).astype(np.uint64), np.where(inside, at + 1, 0)
+    if not len(absences.start_s):
+        return np.zeros(len(time_s), dtype=np.int64), np.zeros(len(time_s), dtype=np.uint64)
+    at = np.searchsorted(absences.start_s, time_s, side="right") - 1
+    inside = (at >= 0) & (time_s <= absences.end_s[at])
+    waits = inside & _waits_for_library(raw, absences)[at]
+    return np.where(inside, at + 1, 0), np.where(waits, absences.stack[at], 0).astype(np.uint64)
 
 
 def _track(raw: RawProcess, tid: int) -> tuple[Samples, Absences]:

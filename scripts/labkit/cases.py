@@ -24,7 +24,10 @@ GOOD_ENOUGH_WEAK = 0.8
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """What to do. `ranks`, `hosts`: None lets the seed choose. `observe`: ask rankscope, else only measure the job."""
+    """What to do. `ranks`, `hosts`: None lets the seed choose. `observe`: ask rankscope, else only measure the job.
+
+    program: which of programs.PROGRAMS is trained.
+    """
 
     fault: str
     seed: int
@@ -34,15 +37,16 @@ class Case:
     dose: str = "strong"
     observe: bool = True
     keep: bool = False
+    program: str = "job"
 
     @property
     def key(self) -> tuple[object, ...]:
         """Equal for cases that ask the same."""
-        return (self.fault, self.dose, self.seed, self.ranks, self.hosts, self.window_s, self.observe)
+        return (self.fault, self.dose, self.seed, self.ranks, self.hosts, self.window_s, self.observe, self.program)
 
     @property
     def name(self) -> str:
-        return f"{self.fault}-{self.dose}-{self.seed}"
+        return f"{self.fault}-{self.dose}-{self.seed}" + (f"-{self.program}" if self.program != "job" else "")
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +145,8 @@ def plan_of(case: Case) -> Plan:
         ranks, hosts = case.ranks, min(max(hosts, least), case.ranks)
     if case.hosts is not None:
         hosts = min(case.hosts, ranks)
-    return kind.plan(Plan(ranks=ranks, hosts=hosts, lone=rng.randrange(ranks)), case.dose, rng)
+    plan = Plan(ranks=ranks, hosts=hosts, lone=rng.randrange(ranks), program=case.program)
+    return kind.plan(plan, case.dose, rng)
 
 
 def random_of(case: Case) -> random.Random:

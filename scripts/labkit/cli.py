@@ -21,6 +21,7 @@ from labkit.faults import ALL, CLASSIC, Fault
 from labkit.faults.base import DOSES
 from labkit.machine import guard
 from labkit.machine.shell import EXIT_NOT_GOOD_ENOUGH, EXIT_USAGE, LabError, set_up
+from labkit.programs import PROGRAMS
 from labkit.result_file import save
 from labkit.run import CPU, SIZES, Bench, Case, Result, judge_again, run_cases
 
@@ -82,6 +83,8 @@ def _which_cases(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--faults", default="all", metavar="all|A,B", help=among)
     parser.add_argument("--gpu", action="store_true", help="the GPU lab (8 ranks on 2 hosts)")
     parser.add_argument("--seeds", type=_seeds, default=[1], metavar="N|A-B", help=seeds)
+    aside = "what is trained; all but the first are kept aside: nothing was made or fitted for them (default job)"
+    parser.add_argument("--program", choices=PROGRAMS, default="job", help=aside)
     parser.add_argument("--ranks", type=int, choices=range(2, 9), metavar="2-8", help="default: by seed")
     parser.add_argument("--hosts", type=int, choices=range(1, 5), metavar="1-4", help="default: by seed")
     parser.add_argument("--window", type=float, default=10.0, metavar="S", help="seconds observed (default 10)")
@@ -140,8 +143,10 @@ def faults_named(text: str, known: dict[str, type[Fault]]) -> list[str]:
 def _bench(args: argparse.Namespace) -> Bench:
     if not args.gpu:
         return CPU
-    if args.ranks or args.hosts:
-        raise LabError("the GPU lab has 8 ranks on 2 hosts", "Leave --ranks and --hosts out.", EXIT_USAGE)
+    if args.ranks or args.hosts or args.program != "job":
+        raise LabError(
+            "the GPU lab has one program, 8 ranks on 2 hosts", "Leave --ranks, --hosts and --program out.", EXIT_USAGE
+        )
     from labkit.gpu.lab import GPU
 
     return GPU
@@ -187,11 +192,12 @@ def _act(args: argparse.Namespace) -> int:
 def _examine(args: argparse.Namespace, bench: Bench, faults: list[str]) -> int:
     doses = tuple(DOSES) if args.doses == "both" else (args.doses,)
     cases = [
-        Case(fault, seed, args.ranks, args.hosts, args.window, dose, not args.effects, args.keep)
+        Case(fault, seed, args.ranks, args.hosts, args.window, dose, not args.effects, args.keep, args.program)
         for seed in args.seeds
         for fault in faults
         for dose in doses
         if dose == doses[0] or not bench.faults[fault].one_dose
+        if fault not in PROGRAMS[args.program].lacks
     ]
     file = args.resume or args.json
     try:
@@ -264,7 +270,7 @@ class _Progress:
 
 def _run_only(args: argparse.Namespace, bench: Bench) -> int:
     ranks = args.ranks or SIZES[0][0]
-    plan = bench.plan_of(Case("none", args.seeds[0], ranks, args.hosts))
+    plan = bench.plan_of(Case("none", args.seeds[0], ranks, args.hosts, program=args.program))
     with bench.job(plan, args.seeds[0]) as job:
         job.wait_until_healthy()
         for rank, process in enumerate(job.processes):

@@ -20,8 +20,8 @@ from labkit import step_times
 from labkit.machine import cgroups, disk, hosts
 from labkit.machine.log_pipe import Shipper
 from labkit.machine.shell import LabError, python
+from labkit.programs import PROGRAMS
 
-JOB_SCRIPT = Path(__file__).parent / "training" / "job.py"
 MASTER_PORT = 29500
 HEALTHY_STEPS = 10
 START_TIMEOUT_S = 120.0
@@ -38,7 +38,7 @@ class Plan:
 
     free_cores: nobody has a core for himself. views: see `crops`. The rest are features of the job, off by default: loader
     `workers` per rank, bytes printed per step through a pipe, pages of a table looked up per step, steps from checkpoint to
-    checkpoint, stages of the pipeline.
+    checkpoint, stages of the pipeline. program: which of programs.PROGRAMS.
     """
 
     ranks: int
@@ -54,6 +54,7 @@ class Plan:
     lookups: int = 0
     save_every: int = 0
     stages: int = 1
+    program: str = "job"
 
     @property
     def windows(self) -> float:
@@ -151,7 +152,14 @@ class Job:
     def _start_rank(self, rank: int, group: cgroups.Group) -> subprocess.Popen[bytes]:
         host = self.hosts[self.plan.host_of(rank)]
         environment = os.environ | self.rank_environment(rank)
-        command = [python(), str(JOB_SCRIPT), "--dir", str(self.folder), "--data", str(disk.SHARDS)]
+        command = [
+            python(),
+            str(PROGRAMS[self.plan.program].path),
+            "--dir",
+            str(self.folder),
+            "--data",
+            str(disk.SHARDS),
+        ]
         command += self.plan.job_arguments
         cores = os.sched_getaffinity(0)
         if self.plan.report_bytes:

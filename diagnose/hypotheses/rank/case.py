@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -42,6 +42,7 @@ class Case:
     functions: tuple[FunctionExcess, ...]
     python: Located | None  # where its excess of Python time sits
     queue_of_function_s: float = 0.0
+    suspects: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # rows of other ranks that are suspects
 
     @property
     def host(self) -> str:
@@ -119,6 +120,7 @@ def case_of(fleet: Fleet, scene: Scene, profiles: Profiles, row: int, suspects: 
         sync_excess_s=excess(steps.sync_s),
         functions=functions,
         python=python,
+        suspects=suspects[suspects != row],
     )
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, NO_COUNTER, Hypothesis
+from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, EXCUSED, NO_COUNTER, Hypothesis
 from rankscope.diagnose.hypotheses.rank.case import Case
 from rankscope.diagnose.model.attribute import sample
 from rankscope.diagnose.verdict.contract import Evidence
@@ -94,6 +94,7 @@ class _Takers:
 
     foreign: tuple[tuple[str, float, tuple[int, ...]], ...]  # name, seconds, pids; who took most first
     ours_s: float  # ranks of the same job
+    suspects_s: float  # of these, ranks that are suspects, in what they do longer than their peers
 
     @property
     def foreign_s(self) -> float:
@@ -101,22 +102,38 @@ class _Takers:
 
 
 def _takers(case: Case) -> _Takers:
-    job = set(case.fleet.ranks.pid.tolist())
+    job = {pid: row for row, pid in enumerate(case.fleet.ranks.pid.tolist())}
     foreign: dict[str, tuple[float, list[int]]] = {}
-    ours = 0.0
+    ours = by_suspects = 0.0
     for counter in case.counters("cpu.taken_s", ("rank",)):
         if counter.pid in job:
             ours += counter.value
+            by_suspects += counter.value * _longer(case, job[counter.pid])
             continue
         total, pids = foreign.get(counter.comm, (0.0, []))
         foreign[counter.comm] = (total + counter.value, [*pids, counter.pid] if counter.pid >= 0 else pids)
     ordered = sorted(foreign.items(), key=lambda item: -item[1][0])
-    return _Takers(tuple((comm, total, tuple(pids)) for comm, (total, pids) in ordered), ours)
+    return _Takers(tuple((comm, total, tuple(pids)) for comm, (total, pids) in ordered), ours, by_suspects)
+
+
+def behind_suspects_s(case: Case) -> float:
+    """Seconds per step for which a rank stood behind other suspects because of what these do too long: theirs, not its own."""
+    return _takers(case).suspects_s / max(case.steps, 1) if len(case.suspects) else 0.0
+
+
+def _longer(case: Case, row: int) -> float:
+    """Which part of a suspect's own time (row) its peers do not need; 0 of anybody else."""
+    if row not in case.suspects:
+        return 0.0
+    own_s = case.fleet.steps.own_s
+    usual, whole = np.nanmedian(np.nanmean(own_s[sample(case.peers)], axis=1)), np.nanmean(own_s[row])
+    return float(np.clip(1 - usual / max(whole, 1e-12), 0.0, 1.0))
 
 
 def _queue_charge(case: Case, queued: float, diffuse: float) -> Hypothesis:
-    """Who ran while the rank stood in the queue?"""
+    """Who ran while the rank stood in the queue? What another suspect took, by what it does too long, is that one's."""
     takers, steps = _takers(case), max(case.steps, 1)
+    queued = max(queued - takers.suspects_s / steps, 0.0)
     needed, lost_s = limits.PART * queued * steps, queued + diffuse
     evidence = [_ready_evidence(case, queued, "queue")]
     if "cpu.taken_s" in case.fleet.counters and takers.foreign_s + takers.ours_s < needed:
@@ -132,6 +149,10 @@ def _queue_charge(case: Case, queued: float, diffuse: float) -> Hypothesis:
             evidence.append(Evidence("process", "allowed CPUs", cpus, None, ""))
             action = "Several ranks share these CPUs: widen or spread their affinity (taskset, --bind-to, cpuset)."
             return case.charge("cpu", "affinity", lost_s, CONVICTED, tuple(evidence), action, cpus)
+        action = (
+            f"The ranks of the job on {case.host} take the CPU from each other: start fewer, or fewer threads of each."
+        )
+        return case.charge("cpu", "contended", lost_s, EXCUSED, tuple(evidence), action)
     action = f"Find what runs on the CPUs of this rank on {case.host} (pidstat 1, top)."
     return case.charge("cpu", "contended", lost_s, NO_COUNTER, tuple(evidence), action)
 

@@ -11,7 +11,8 @@ N   ranks that were looked at, times the steps at which the part that is judged 
 1. Admit who has a score of `limits.SCORE_LEAST`: of a small role the best one alone, because it was a part of the others' reference.
    Take it out of the reference, and ask again, until nobody passes.
 2. Ask each of them again, beside those that are left. Of one rank several hypotheses are admitted in turn, each on what the ones before
-   leave of its excess, E' = E - d, known to √(σ² + (0.15 d)²).
+   leave of its excess, E' = E - d, known to √(σ² + (0.15 d)²). What a rank stands behind other suspects, because of what these do too
+   long, is taken out first: that is theirs.
 
 A rank is asked only if its excess is above the effect floor and its peers wait for it: half of its excess at least.
 """
@@ -25,9 +26,9 @@ import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.hypotheses.hypothesis import GUESS, ORDERED, SEEN, Hypothesis, log_odds
+from rankscope.diagnose.hypotheses.hypothesis import EXCUSED, GUESS, ORDERED, SEEN, Hypothesis, log_odds
 from rankscope.diagnose.hypotheses.rank.case import Case, case_of
-from rankscope.diagnose.hypotheses.rank.cpu import throttled
+from rankscope.diagnose.hypotheses.rank.cpu import behind_suspects_s, throttled
 from rankscope.diagnose.hypotheses.rank.table import charges
 from rankscope.diagnose.model.attribute import Profiles
 from rankscope.diagnose.model.excess import Differences, nats, strength
@@ -196,6 +197,9 @@ class _Asking:
         whole = max(case.in_window_s, 1e-12)
         left, rest, doubt = whole, list(made), 0.0
         strong = float(self.strength[case.rank])
+        if (theirs_s := behind_suspects_s(case)) > 0:
+            left, doubt = whole - theirs_s, _COUNTED * theirs_s
+            strong = self._strength_of(case, left, doubt, whole)
         while rest and left > 0:
             scores = [
                 strong * _explained(each.lost_s / left) - _misfit((left - each.lost_s) / whole) + log_odds(each.support)
@@ -223,8 +227,10 @@ class _Asking:
         return float(nats(chance(np.array([left / sigma]), np.array([found.freedom[row]])))[0])
 
     def _no_reason(self, case: Case, made: tuple[Hypothesis, ...]) -> Unexplained | None:
-        """The rank, if it is slower for sure whatever the reason."""
+        """The rank, if it is slower for sure whatever the reason, and nothing excuses it."""
         row = case.rank
+        if any(each.support <= EXCUSED and each.lost_s >= _WAITED * case.in_window_s for each in made):
+            return None
         if float(self.strength[row]) + log_odds(GUESS) - self._looked_at() < limits.SCORE_LEAST:
             return None
         return Unexplained(case, made, float(self.found.excess_s[row]))

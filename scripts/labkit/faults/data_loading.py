@@ -12,6 +12,7 @@ from dataclasses import replace
 
 from labkit.faults.base import Fault, Truth
 from labkit.launch import Plan
+from labkit.programs import PROGRAMS
 
 FEW, ENOUGH = 1, 3
 RESTART_S = 2.0
@@ -29,14 +30,14 @@ class SlowCollate(Fault):
 
     def inject(self) -> Truth:
         # A worker makes the next batch while the rank trains on this one: only the time beyond one step delays the rank.
-        manner = self.rng.choice(("busy", "sleep"))
+        manner, function = self.rng.choice(("busy", "sleep")), PROGRAMS[self.job.plan.program].makes_batch
 
         def delay(seconds: float) -> None:
             longer = self.healthy.step_s + seconds - WORKER_S
-            self.job.order(self.victim, {"function": "collate", "manner": manner, "seconds": longer})
+            self.job.order(self.victim, {"function": function, "manner": manner, "seconds": longer})
 
         self.tune(delay, self.added_s, 0.01, 1.0)
-        return _truth(self.victim, "collate", manner)
+        return _truth(self.victim, function, manner)
 
     def revert(self) -> None:
         self.job.order(self.victim, None)

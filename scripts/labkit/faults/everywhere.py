@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from labkit.faults.base import Fault, Truth
-from labkit.faults.python_slow import FUNCTIONS
 from labkit.launch import Plan
+from labkit.programs import PROGRAMS
 from labkit.step_times import read
 
 _CAUSE = {"workload": frozenset({"slow-everywhere"})}
@@ -31,7 +31,7 @@ class SlowEverywhere(Fault):
     needs_baseline: ClassVar[bool] = True
 
     def inject(self) -> Truth:
-        function = self.rng.choice(FUNCTIONS)
+        function = self.rng.choice(PROGRAMS[self.job.plan.program].functions)
         ranks = _all_ranks(self.job.plan)
         for rank in ranks:
             # Slow by sleeping: eight ranks that compute more would not fit on two cores.

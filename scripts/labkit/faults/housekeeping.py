@@ -1,6 +1,7 @@
 """What a rank's interpreter does beside the training: collecting garbage, and a thread that wants the GIL or a lock."""
 
 from labkit.faults.base import Fault, Truth
+from labkit.programs import PROGRAMS
 
 _IDLE_S = 0.02
 _HIDDEN_S = 0.01
@@ -60,7 +61,12 @@ class LockHeld(Fault):
         hold_s = self.healthy.step_s + self.added_s - _IDLE_S
         self.job.order(self.victim, {"upload": {"hold_s": hold_s, "idle_s": _IDLE_S}})
         lock = frozenset({"lock"})
-        blocked = Truth("fault", {"python": frozenset({"blocking-call"})}, (self.victim,), function="log_metrics")
+        blocked = Truth(
+            "fault",
+            {"python": frozenset({"blocking-call"})},
+            (self.victim,),
+            function=PROGRAMS[self.job.plan.program].logs,
+        )
         return Truth("fault", {"python": lock}, (self.victim,), exact=True, culprit="upload", alternatives=(blocked,))
 
     def revert(self) -> None:

@@ -8,8 +8,7 @@ from typing import ClassVar
 
 from labkit.faults.base import TUNED, TUNING_ROUNDS, Fault, Truth
 from labkit.launch import Plan
-
-FUNCTIONS = ("tokenize", "augment", "build_mask", "collate", "log_metrics")
+from labkit.programs import PROGRAMS
 
 
 class PythonSlow(Fault):
@@ -37,7 +36,10 @@ class PythonSlow(Fault):
         return truth
 
     def slow_down(self, seconds: float, **more: object) -> Truth:
-        self._choice = self._choice or (self.rng.choice(FUNCTIONS), self.rng.choice(("busy", "sleep")))
+        self._choice = self._choice or (
+            self.rng.choice(PROGRAMS[self.job.plan.program].functions),
+            self.rng.choice(("busy", "sleep")),
+        )
         function, manner = self._choice
         self.job.order(self.victim, {"function": function, "manner": manner, "seconds": seconds, **more})
         causes = {"busy": {"slow-function"}, "sleep": {"slow-function", "blocking-call"}}[manner]

@@ -9,6 +9,7 @@ from typing import ClassVar
 from labkit.faults.base import Fault, Truth
 from labkit.launch import Plan
 from labkit.machine.shell import Impossible
+from labkit.programs import PROGRAMS
 
 # The kernel counts throttled bytes in slices of 0.1 s, and a reader over its limit waits for the rest of a slice. Such a wait is
 # a weak dose only if the step is long.
@@ -54,7 +55,7 @@ class SlowRead(Fault):
 class SlowFolder(SlowRead):
     """The folder that all ranks read from is slow for all of them: nobody is odd, only the baseline tells.
 
-    That every step is slow everywhere because of load_batch (the function that reads), or of read (the system call in it), is
+    That every step is slow everywhere because of the function that reads, or of read (the system call in it), is
     a right answer too: it leads to the same folder.
     """
 
@@ -67,7 +68,7 @@ class SlowFolder(SlowRead):
         everywhere = frozenset({"slow-everywhere"})
         there = tuple(
             Truth("fault", {"workload": everywhere}, ranks, everyone=True, function=name)
-            for name in ("load_batch", "read")
+            for name in (PROGRAMS[self.job.plan.program].reads, "read")
         )
         causes = frozenset({"slow-read", "stalled"})
         return Truth("fault", {"storage": causes}, ranks, everyone=True, alternatives=there)

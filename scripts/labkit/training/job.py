@@ -193,7 +193,7 @@ class Recorder:
         os.write(self._fd, f"{step} {' '.join(f'{figure:.5f}' for figure in figures)}\n".encode())
 
 
-def train(args: argparse.Namespace, rank: int, world: int) -> None:
+def train_in_parallel(args: argparse.Namespace, rank: int, world: int) -> None:
     shard = Shard(args.data / f"rank{rank}", args.sample_kib * 1024)
     control = Control(args.dir / f"rank{rank}.control")
     features = features_of(args, rank)
@@ -267,7 +267,8 @@ def features_of(args: argparse.Namespace, rank: int) -> Features:
     )
 
 
-def main() -> None:
+def run(train: Callable[[argparse.Namespace, int, int], None]) -> None:
+    """Train with the options of the command line, as one rank of those that the environment tells."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--dir", type=Path, required=True, help="folder of the control and step files")
     parser.add_argument("--data", type=Path, required=True, help="folder with one shard folder rank<N> per rank")
@@ -289,7 +290,7 @@ def main() -> None:
     rank, world = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     dist.init_process_group("gloo")
     try:
-        if args.stages > 1:
+        if args.stages > 1 and train is train_in_parallel:
             shard = Shard(args.data / f"rank{rank}", args.sample_kib * 1024)
             control = Control(args.dir / f"rank{rank}.control")
             recorder = Recorder(args.dir / f"rank{rank}.steps")
@@ -305,4 +306,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run(train_in_parallel)

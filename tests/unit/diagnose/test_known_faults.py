@@ -123,6 +123,28 @@ def test_a_rank_of_the_same_job_is_no_hog() -> None:
     assert (suspect.component, suspect.cause) == ("cpu", "affinity")
 
 
+def test_who_stands_behind_ranks_of_its_own_job_on_cpus_of_all_is_accused_with_less_certainty() -> None:
+    said = []
+    for taker in ({"comm": "python", "pid": 4002}, {"comm": "backup", "pid": 9}):
+        job = Job(ranks=3, extra={1: [(builders.QUEUE, 0.06)]})
+        job.counters.append({"rank": 1, "name": "cpu.taken_s", **taker, "value": 0.06 * job.steps})
+        said.append(first(diagnose(build(job))))
+    own, foreign = said
+    assert (own.component, own.cause, own.ranks) == (foreign.component, foreign.cause, foreign.ranks)
+    assert "from each other" in own.action and "backup" in foreign.action
+    assert own.confidence < 0.6 * foreign.confidence
+
+
+def test_what_a_suspect_takes_by_what_it_does_too_long_is_not_charged_to_who_stands_behind_it() -> None:
+    # GIVEN a slow function on rank 0, behind which rank 1 stands on the CPU that they share
+    crowd = {rank: {"cpus": "1"} for rank in (0, 1)}
+    job = Job(ranks=6, extra={0: [(builders.STEP[2], 0.3)], 1: [(builders.QUEUE, 0.06)]}, ranks_columns=crowd)
+    job.counters.append({"rank": 1, "name": "cpu.taken_s", "comm": "python", "pid": 4000, "value": 0.06 * job.steps})
+    # THEN only rank 0 is accused
+    verdict = diagnose(build(job))
+    assert [(suspect.cause, suspect.ranks) for suspect in verdict.suspects] == [("slow-function", (0,))]
+
+
 @pytest.mark.parametrize(("stolen", "cause"), [(0.0, "quota"), (6.0, "steal")])
 def test_a_rank_that_is_ready_while_nobody_runs_has_no_rival(stolen: float, cause: str) -> None:
     # GIVEN takers are counted, and together they took next to nothing

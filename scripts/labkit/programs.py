@@ -1,0 +1,47 @@
+"""The programs that the lab can train: its own, and others that do the same work in another shape.
+
+What is known of the first shaped the diagnoser. The others are kept aside: the same faults, other code, so that what comes out for
+them is what others can expect. `scripts/lab --program NAME`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+FOLDER = Path(__file__).parent / "training"
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One training script with the options and files of training/job.py.
+
+    functions: those that can be slow, of the training thread. reads: what reads samples; makes_batch: what a loader worker makes a
+    batch with; logs: what takes the lock of the metrics. lacks: faults that need what this program has not.
+    """
+
+    script: str
+    functions: tuple[str, ...]
+    reads: str
+    makes_batch: str
+    logs: str
+    lacks: frozenset[str] = frozenset()
+
+    @property
+    def path(self) -> Path:
+        return FOLDER / self.script
+
+
+PROGRAMS = {
+    "job": Program(
+        "job.py", ("tokenize", "augment", "build_mask", "collate", "log_metrics"), "load_batch", "collate", "log_metrics"
+    ),
+    "language": Program(
+        "language.py", ("split_words", "tokens", "pack", "shift", "write"), "read_document", "pack", "write",
+        lacks=frozenset({"heavy-stage"}),
+    ),
+    "trees": Program(
+        "trees.py", ("bin_rows", "residuals", "histogram", "grow", "note"), "draw_rows", "bin_rows", "note",
+        lacks=frozenset({"heavy-stage"}),
+    ),
+}  # fmt: skip
