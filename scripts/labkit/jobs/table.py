@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from labkit import verdicts
 from labkit.jobs.cases import Result
 from labkit.jobs.faults import ALL
-from labkit.jobs.rows import TABLE
+from labkit.jobs.rows import BY_NAME
 
 # Rankscope's step against the job's own.
 STEP_ERROR = 0.10
@@ -30,13 +30,13 @@ def case_line(result: Result) -> str:
 def table(results: Sequence[Result]) -> Iterator[str]:
     """Per row and fault how many were right, ranks and step; then the totals with what is wanted."""
     faults = [name for name in ALL if any(result.case.fault == name for result in results)]
-    yield f"{'job':<17}" + "".join(f"{name[:9]:>10}" for name in faults) + f"{'ranks':>8}{'step':>8}"
-    for row in TABLE:
+    yield f"{'job':<17}" + "".join(f"{name[:8]:>9}" for name in faults) + f"{'ranks':>8}{'step':>8}"
+    for row in BY_NAME.values():
         of_row = [result for result in results if result.case.row == row.name]
         if of_row:
             yield (
                 f"{row.name:<17}"
-                + "".join(f"{_right([r for r in of_row if r.case.fault == fault]):>10}" for fault in faults)
+                + "".join(f"{_right([r for r in of_row if r.case.fault == fault]):>9}" for fault in faults)
                 + (f"{_share([r for r in of_row if r.ranks], ranks_right):>8}{_share(steps_of(of_row), step_right):>8}")
             )
     yield ""
