@@ -66,11 +66,11 @@ def read_footer(file: Any) -> Footer:
         for column in group.get((1, _LIST), ()):
             chunk = column.get((3, _STRUCT), {})
             try:
-                numbers = [chunk[field, _I64] for field in (5, 6, 7, 9)]
+                values, unpacked, packed, pages_at = (chunk[field, _I64] for field in (5, 6, 7, 9))
                 name = b".".join(chunk[3, _LIST]).decode("utf-8", "replace")
             except KeyError:
                 raise ValueError("a column that does not say how large it is") from None
-            chunks.append(Chunk(name, *numbers, chunk.get((11, _I64), 0)))
+            chunks.append(Chunk(name, values, unpacked, packed, pages_at, chunk.get((11, _I64), 0)))
     return Footer(said.get((3, _I64), -1), tuple(chunks))
 
 

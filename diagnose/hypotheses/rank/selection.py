@@ -229,7 +229,7 @@ class _Asking:
     def _no_reason(self, case: Case, made: tuple[Hypothesis, ...]) -> Unexplained | None:
         """The rank, if it is slower for sure whatever the reason, and nothing excuses it."""
         row = case.rank
-        if any(each.support <= EXCUSED and each.lost_s >= _WAITED * case.in_window_s for each in made):
+        if any(each.support <= EXCUSED and each.lost_s >= limits.HOLDS_LEAST * case.in_window_s for each in made):
             return None
         if float(self.strength[row]) + log_odds(GUESS) - self._looked_at() < limits.SCORE_LEAST:
             return None
