@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from chaoskit.job import PROGRAMS
 from rankscope.probes.bpf import loader, ring
 from rankscope.probes.bpf.loader import Module
 from rankscope.probes.calls import probe as calls
@@ -97,7 +98,7 @@ def dead(tmp_path: Path, library: Path) -> Iterator[Callable[[], Path]]:
     place = tmp_path / "dead"
     place.mkdir()
     server = subprocess.Popen(
-        [sys.executable, str(Path(__file__).parent / "dead_fuse.py"), str(place), str(library)],
+        [sys.executable, str(PROGRAMS / "fuse.py"), str(place), str(library), "whole"],
         stdout=subprocess.PIPE,
         text=True,
     )

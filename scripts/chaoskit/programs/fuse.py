@@ -20,6 +20,7 @@ _ATTRIBUTES = struct.Struct("<QQQQQQIIIIIIIIII")
 
 def main() -> None:
     place, source, mode = sys.argv[1:4]
+    folder_rights = 0o40700 if mode == "broken" else 0o40755
     content, name = Path(source).read_bytes(), Path(source).name.encode()
     device = os.open("/dev/fuse", os.O_RDWR)
     options = f"fd={device},rootmode=40000,user_id=0,group_id=0,allow_other".encode()
@@ -28,8 +29,8 @@ def main() -> None:
     print("ready", flush=True)
 
     def attributes(node: int) -> bytes:
-        mode, size = (0o40700, 4096) if node == 1 else (0o100755, len(content))
-        return _ATTRIBUTES.pack(node, size, size // 512 + 1, 0, 0, 0, 0, 0, 0, mode, 1, 0, 0, 0, 4096, 0)
+        rights, size = (folder_rights, 4096) if node == 1 else (0o100755, len(content))
+        return _ATTRIBUTES.pack(node, size, size // 512 + 1, 0, 0, 0, 0, 0, 0, rights, 1, 0, 0, 0, 4096, 0)
 
     while True:
         try:

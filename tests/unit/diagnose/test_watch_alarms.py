@@ -145,7 +145,8 @@ def test_windows_are_limited_and_nobody_makes_them_rarer() -> None:
 
 
 def test_a_service_that_takes_too_much_ends_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "resident_bytes", lambda: limits.RESIDENT_BYTES // 2)  # whatever the tests before have taken
+    # Whatever the tests before have taken.
+    monkeypatch.setattr(limits, "resident_bytes", lambda: limits.RESIDENT_BYTES // 2)
     cost = OwnCost()
     cost.measure(0.0, ranks=2)
     monkeypatch.setattr(
