@@ -130,19 +130,22 @@ class _Compact:
                 return value
         raise ValueError("a number that does not end")
 
+    def number(self, head: int, before: int) -> tuple[int, int]:
+        """Kind and number of the field that begins with `head`: the step from the field before it, or its number, zigzag."""
+        step = head >> 4
+        return head & 15, before + step if step else self.zigzag()
+
+    def zigzag(self) -> int:
+        raw = self.varint()
+        return (raw >> 1) ^ -(raw & 1)
+
     def struct(self, depth: int) -> dict[int, int]:
         found: dict[int, int] = {}
         field = 0
         while head := self.byte():
-            kind, step = head & 15, head >> 4
-            if step:
-                field += step
-            else:
-                raw = self.varint()
-                field = (raw >> 1) ^ -(raw & 1)
+            kind, field = self.number(head, field)
             if kind == _I32 and depth == 0:
-                raw = self.varint()
-                found[field] = (raw >> 1) ^ -(raw & 1)
+                found[field] = self.zigzag()
             else:
                 self.skip(kind, depth)
         return found
@@ -154,12 +157,7 @@ class _Compact:
         found: dict[tuple[int, int], Any] = {}
         field = 0
         while head := self.byte():
-            kind, step = head & 15, head >> 4
-            if step:
-                field += step
-            else:
-                raw = self.varint()
-                field = (raw >> 1) ^ -(raw & 1)
+            kind, field = self.number(head, field)
             found[field, kind] = self._value(kind, name, field, depth)
         return found
 

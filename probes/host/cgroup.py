@@ -14,6 +14,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from rankscope.probes.growth import grown
 from rankscope.probes.host.mounts import Mount, parse_mountinfo
 from rankscope.probes.host.procfs import ROOT, proc_path, read_file, reason
 
@@ -156,25 +157,11 @@ def cgroup_delta(before: CgroupSample, after: CgroupSample) -> CgroupSample:
     return replace(
         after,
         cpu=tuple(
-            replace(
-                now,
-                periods=max(0, now.periods - cpu[now.path].periods),
-                throttled_periods=max(0, now.throttled_periods - cpu[now.path].throttled_periods),
-                throttled_s=max(0.0, now.throttled_s - cpu[now.path].throttled_s),
-            )
-            if now.path in cpu
-            else now
+            grown(cpu[now.path], now, "periods", "throttled_periods", "throttled_s") if now.path in cpu else now
             for now in after.cpu
         ),
         memory=tuple(
-            replace(
-                now,
-                limit_hits=max(0, now.limit_hits - memory[now.path].limit_hits),
-                high_hits=max(0, now.high_hits - memory[now.path].high_hits),
-                oom_kills=max(0, now.oom_kills - memory[now.path].oom_kills),
-            )
-            if now.path in memory
-            else now
+            grown(memory[now.path], now, "limit_hits", "high_hits", "oom_kills") if now.path in memory else now
             for now in after.memory
         ),
     )

@@ -9,8 +9,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from rankscope.probes.growth import grown
 from rankscope.probes.host.procfs import ROOT, proc_path, read_file, reason
 
+_COUNTERS = ("reads", "read_bytes", "read_s", "writes", "write_bytes", "write_s", "busy_s", "weighted_s")
 SECTOR_BYTES = 512  # of /proc/diskstats, whatever the device's own sector
 
 
@@ -58,22 +60,7 @@ def disk_deltas(before: DiskSample, after: DiskSample) -> tuple[DiskCounters, ..
         then = earlier.get((now.major, now.minor, now.device))
         if then is None:
             continue
-        deltas.append(
-            DiskCounters(
-                now.device,
-                now.major,
-                now.minor,
-                max(0, now.reads - then.reads),
-                max(0, now.read_bytes - then.read_bytes),
-                max(0.0, now.read_s - then.read_s),
-                max(0, now.writes - then.writes),
-                max(0, now.write_bytes - then.write_bytes),
-                max(0.0, now.write_s - then.write_s),
-                now.in_flight,
-                max(0.0, now.busy_s - then.busy_s),
-                max(0.0, now.weighted_s - then.weighted_s),
-            )
-        )
+        deltas.append(grown(then, now, *_COUNTERS))
     return tuple(deltas)
 
 

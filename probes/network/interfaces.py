@@ -10,9 +10,10 @@ from __future__ import annotations
 import ipaddress
 import struct
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 
+from rankscope.probes.growth import grown
 from rankscope.probes.host.procfs import ROOT, proc_path, read_file, reason
 from rankscope.probes.network import ethtool, netlink
 
@@ -38,6 +39,9 @@ class InterfaceCounters:
     tx_packets: int
     tx_errors: int
     tx_dropped: int
+
+
+_COUNTERS = tuple(field.name for field in fields(InterfaceCounters) if field.name != "name")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,19 +101,7 @@ def interface_deltas(before: Interfaces, after: Interfaces) -> tuple[InterfaceCo
         then, now = earlier.get((interface.index, interface.name)), interface.counters
         if then is None:
             continue
-        deltas.append(
-            InterfaceCounters(
-                now.name,
-                max(0, now.rx_bytes - then.rx_bytes),
-                max(0, now.rx_packets - then.rx_packets),
-                max(0, now.rx_errors - then.rx_errors),
-                max(0, now.rx_dropped - then.rx_dropped),
-                max(0, now.tx_bytes - then.tx_bytes),
-                max(0, now.tx_packets - then.tx_packets),
-                max(0, now.tx_errors - then.tx_errors),
-                max(0, now.tx_dropped - then.tx_dropped),
-            )
-        )
+        deltas.append(grown(then, now, *_COUNTERS))
     return tuple(deltas)
 
 

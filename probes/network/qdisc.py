@@ -11,6 +11,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from rankscope.probes.growth import grown
 from rankscope.probes.host.procfs import ROOT, reason
 from rankscope.probes.network import netlink
 
@@ -97,16 +98,7 @@ def qdisc_deltas(before: Qdiscs, after: Qdiscs) -> tuple[Qdisc, ...]:
         if then is None or then.sent_packets > now.sent_packets:
             deltas.append(now)
             continue
-        deltas.append(
-            replace(
-                now,
-                sent_bytes=max(0, now.sent_bytes - then.sent_bytes),
-                sent_packets=now.sent_packets - then.sent_packets,
-                drops=max(0, now.drops - then.drops),
-                overlimits=max(0, now.overlimits - then.overlimits),
-                requeues=max(0, now.requeues - then.requeues),
-            )
-        )
+        deltas.append(grown(then, now, "sent_bytes", "sent_packets", "drops", "overlimits", "requeues"))
     return tuple(deltas)
 
 

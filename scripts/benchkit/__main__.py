@@ -10,11 +10,11 @@ from benchkit import counters, diagnose_fleets, fleet, overhead, sweep, watch, w
 from benchkit.gpu import bench as gpu
 from benchkit.unwinder import bench as unwinder
 from labkit.machine import guard
-from labkit.machine.shell import LabError
+from labkit.machine.command import Parser, ended
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="scripts/bench", description="Measure Rankscope on this machine.")
+    parser = Parser(prog="scripts/bench", description="Measure Rankscope on this machine.")
     benches = parser.add_subparsers(dest="bench", required=True)
     overhead.arguments(benches.add_parser("overhead", help="what the observer costs the job, the kernel and itself"))
     unwinder.arguments(benches.add_parser("unwinder", help="what Python stacks cost and whether they are right"))
@@ -39,15 +39,12 @@ def main() -> int:
     if os.geteuid() != 0:
         print("bench: needs root", file=sys.stderr)
         return 77
-    try:
-        with guard.lab_to_oneself():
-            return int(options.run(options))
-    except LabError as error:
-        print(f"bench: {error}\n       {error.help}", file=sys.stderr)
-        return error.exit_code
-    except KeyboardInterrupt:
-        print("\nbench: interrupted; job, namespaces and control groups are removed", file=sys.stderr)
-        return 130
+    return ended("bench", lambda: _measured(options), "job, namespaces and control groups are removed")
+
+
+def _measured(options: argparse.Namespace) -> int:
+    with guard.lab_to_oneself():
+        return int(options.run(options))
 
 
 if __name__ == "__main__":

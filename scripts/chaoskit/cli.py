@@ -17,7 +17,8 @@ from chaoskit.command import LATE_S, Plan, run
 from chaoskit.job import Job, running
 from chaoskit.kinds import KINDS
 from chaoskit.scene import RECORD, Kind, arguments
-from labkit.machine.shell import EXIT_NOT_GOOD_ENOUGH, EXIT_NOT_PERMITTED, EXIT_USAGE, Impossible, LabError
+from labkit.machine.command import Parser, ended
+from labkit.machine.shell import EXIT_NOT_GOOD_ENOUGH, EXIT_NOT_PERMITTED, Impossible, LabError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 _EPILOG = f"""Each case runs the real `rankscope record`, `diagnose` or `sweep` beside a small job while something is wrong with
@@ -33,14 +34,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.list:
         print("\n".join(f"{kind.name:16} {', '.join(dict.fromkeys(kind.commands)):24} {kind.what}" for kind in KINDS))
         return 0
+    return ended("chaos", lambda: _asked(args), "the same command goes on")
+
+
+def _asked(args: argparse.Namespace) -> int:
     wanted = [kind for kind in KINDS if args.kinds == ["all"] or kind.name in args.kinds]
     done = {} if args.fresh else read(args.results)
     try:
         if not args.table:
             _run(wanted, args, done)
-    except LabError as error:
-        print(f"chaos: {error}", file=sys.stderr)
-        return error.exit_code
     except KeyboardInterrupt:
         print("chaos: interrupted; the same command goes on", file=sys.stderr)
     shown = {kind: [one for one in done.values() if one.key.partition(" ")[0] == kind.name] for kind in wanted}
@@ -48,14 +50,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return EXIT_NOT_GOOD_ENOUGH if any(one.problems for found in shown.values() for one in found) else 0
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> None:  # type: ignore[override]
-        self.print_usage(sys.stderr)
-        self.exit(EXIT_USAGE, f"chaos: {message}\n")
-
-
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = _Parser(prog="scripts/chaos", epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(prog="scripts/chaos", epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--kinds", nargs="+", default=["all"], metavar="KIND", help="all, or some of --list")
     parser.add_argument("--seeds", type=int, default=1, help="of each kind and command (default 1)")
     parser.add_argument("--window", type=float, default=2.0, help="seconds (default 2)")

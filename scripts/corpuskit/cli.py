@@ -19,6 +19,7 @@ from corpuskit.fits import FITS
 from corpuskit.from_labs import Recording, cases
 from corpuskit.judging import TODAY, judges
 from corpuskit.paths import Replacements
+from labkit.machine.command import Parser, ended
 from labkit.machine.shell import EXIT_NOT_GOOD_ENOUGH, EXIT_USAGE, LabError
 
 EPILOG = """examples:
@@ -39,27 +40,11 @@ exit codes: 0 good, 1 not as good as the table (judge) or worse than before (com
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = _parser().parse_args(argv)
-    try:
-        code: int = args.act(args)
-    except LabError as error:
-        print(f"corpus: {error}", file=sys.stderr)
-        if error.help:
-            print(f"        {error.help}", file=sys.stderr)
-        return error.exit_code
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    return code
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> None:  # type: ignore[override]
-        self.print_usage(sys.stderr)
-        self.exit(EXIT_USAGE, f"corpus: {message}\n")
+    return ended("corpus", lambda: int(args.act(args)), "nothing is half written")
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="scripts/corpus",
         description=sys.modules["corpuskit"].__doc__,
         epilog=EPILOG,

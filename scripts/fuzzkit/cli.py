@@ -19,6 +19,7 @@ from fuzzkit import record
 from fuzzkit.target import Target
 from fuzzkit.targets import TARGETS
 from fuzzkit.watch import MOST_BYTES, MOST_S
+from labkit.machine.command import Parser
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 REGRESSIONS = REPOSITORY / "tests/data/fuzz"
@@ -58,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = _Parser(prog="scripts/fuzz", epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(prog="scripts/fuzz", epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--target", nargs="+", metavar="NAME", help="only these (--list)")
     parser.add_argument(
         "--inputs", type=int, default=1_000_000, help="of each target, with those of earlier runs (default 1000000)"
@@ -89,12 +90,6 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         parser.error(f"no such target: {', '.join(unknown)}; there are {', '.join(sorted(names))}")
     args.state, args.crashes = args.state.resolve(), args.crashes.resolve()
     return args
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> None:  # type: ignore[override]
-        self.print_usage(sys.stderr)
-        self.exit(EXIT_USAGE, f"fuzz: {message}\n")
 
 
 def _run_all(wanted: Sequence[Target], args: argparse.Namespace) -> None:

@@ -20,6 +20,7 @@ from labkit.cases import read
 from labkit.faults import ALL, CLASSIC, Fault
 from labkit.faults.base import DOSES
 from labkit.machine import guard
+from labkit.machine.command import Parser, ended
 from labkit.machine.shell import EXIT_NOT_GOOD_ENOUGH, EXIT_USAGE, LabError, set_up
 from labkit.programs import PROGRAMS
 from labkit.result_file import save
@@ -43,30 +44,11 @@ exit codes: 0 good enough, 1 not good enough, 64 wrong usage, 69 something is mi
 def main(argv: Sequence[str] | None = None) -> int:
     parser = _parser()
     args = parser.parse_args(argv)
-    try:
-        return _act(args)
-    except LabError as error:
-        print(f"lab: {error}", file=sys.stderr)
-        if error.help:
-            print(f"     {error.help}", file=sys.stderr)
-        return error.exit_code
-    except BrokenPipeError:
-        # The reader (head, less) has seen enough; keep Python from complaining once more at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except KeyboardInterrupt:
-        print("\nlab: interrupted; job, namespaces and control groups are removed", file=sys.stderr)
-        return 130
-
-
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> None:  # type: ignore[override]
-        self.print_usage(sys.stderr)
-        self.exit(64, f"lab: {message}\n")
+    return ended("lab", lambda: _act(args), "job, namespaces and control groups are removed")
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+    parser = Parser(
         prog="scripts/lab",
         description=sys.modules["labkit"].__doc__,
         epilog=EPILOG,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import json
 import os
 import random
 import signal
@@ -19,6 +18,7 @@ import psutil
 from labkit import step_times
 from labkit.machine import cgroups, disk, hosts
 from labkit.machine.log_pipe import Shipper
+from labkit.machine.orders import write_orders
 from labkit.machine.shell import LabError, python
 from labkit.programs import PROGRAMS
 
@@ -130,13 +130,7 @@ class Job:
 
     def order(self, rank: int, orders: dict[str, object] | None) -> None:
         """Write a rank's control file, in one piece; None: no orders."""
-        target = self.control_file(rank)
-        if orders is None:
-            target.unlink(missing_ok=True)
-            return
-        draft = target.with_suffix(".draft")
-        draft.write_text(json.dumps(orders))
-        draft.rename(target)
+        write_orders(self.control_file(rank), orders)
 
     def _start(self) -> None:
         self.device, self.device_kind = disk.make_shards()

@@ -18,7 +18,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from chaoskit.job import running
-from labkit.machine.shell import EXIT_NOT_GOOD_ENOUGH, EXIT_NOT_PERMITTED, EXIT_USAGE, LabError, rankscope
+from labkit.machine.command import Parser, ended
+from labkit.machine.shell import EXIT_NOT_GOOD_ENOUGH, EXIT_NOT_PERMITTED, LabError, rankscope
 from soakkit.figures import Interval, problems, table
 
 _RESTART_S = 45.0
@@ -37,13 +38,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     if os.geteuid() != 0:
         print("soak: observing needs root", file=sys.stderr)
         return EXIT_NOT_PERMITTED
+    return ended("soak", lambda: _soaked(args), "both jobs are ended")
+
+
+def _soaked(args: argparse.Namespace) -> int:
     seen: list[Interval] = []
-    try:
-        with tempfile.TemporaryDirectory(prefix="rankscope-soak-") as folder:
-            times = _soak(args, Path(folder), seen)
-    except LabError as error:
-        print(f"soak: {error}", file=sys.stderr)
-        return error.exit_code
+    with tempfile.TemporaryDirectory(prefix="rankscope-soak-") as folder:
+        times = _soak(args, Path(folder), seen)
     if args.json:
         args.json.write_text(json.dumps([asdict(one) for one in seen], indent=1))
     wrong = problems(seen)
@@ -51,14 +52,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     return EXIT_NOT_GOOD_ENOUGH if wrong else 0
 
 
-class _Parser(argparse.ArgumentParser):
-    def error(self, message: str) -> None:  # type: ignore[override]
-        self.print_usage(sys.stderr)
-        self.exit(EXIT_USAGE, f"soak: {message}\n")
-
-
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
-    parser = _Parser(prog="scripts/soak", epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = Parser(prog="scripts/soak", epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--minutes", type=float, default=120.0, help="default 120")
     parser.add_argument("--window", type=float, default=10.0, help="seconds (default 10)")
     parser.add_argument("--ranks", type=int, default=8, help="of the job that is measured (default 8)")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -13,6 +12,7 @@ from pathlib import Path
 from labkit.jobs import lines, machine
 from labkit.jobs.lines import Line
 from labkit.jobs.rows import PROGRAMS, Row
+from labkit.machine.orders import write_orders
 from labkit.machine.shell import REPOSITORY, Impossible, LabError
 
 START_TIMEOUT_S = 240.0
@@ -169,13 +169,7 @@ class Job:
 
     def order(self, rank: int, orders: dict[str, object] | None) -> None:
         """Write a rank's control file in one piece; None: no orders."""
-        target = self.folder / f"rank{rank}.control"
-        if orders is None:
-            target.unlink(missing_ok=True)
-            return
-        draft = target.with_suffix(".draft")
-        draft.write_text(json.dumps(orders))
-        draft.rename(target)
+        write_orders(self.folder / f"rank{rank}.control", orders)
 
     def end_of_log(self) -> str:
         try:
