@@ -14,4 +14,6 @@ settings.register_profile("ci", derandomize=True)
 if os.environ.get("CI"):
     settings.load_profile("ci")
 
+pytest_plugins = ("testkit.reports",)
+
 signal.signal(signal.SIGINT, signal.default_int_handler)

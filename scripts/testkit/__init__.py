@@ -1,0 +1,1 @@
+"""What scripts/test adds to pytest."""

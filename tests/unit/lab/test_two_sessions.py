@@ -1,0 +1,103 @@
+"""scripts/testkit: the tests of one session are shown by another, with what they said; none is lost, whatever became of the first."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).resolve().parents[3] / "scripts"
+TESTS = {
+    "kernel/test_a.py": "def test_first(): open('kernel-ran', 'a').write('x')\n",
+    "unit/test_b.py": """
+import pytest
+@pytest.fixture(scope='session')
+def held():
+    yield 3
+    open('let-go', 'a').write('x')
+def test_good(held): open('unit-ran', 'a').write('x')
+def test_bad(held): assert held == 4, 'held is three'
+@pytest.mark.skip(reason='nothing to skip for')
+def test_left_out(): pass
+""",
+    "lab/test_c.py": "def test_last(): open('lab-ran', 'a').write('x')\n",
+}
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Path:
+    (tmp_path / "pytest.ini").write_text(f"[pytest]\npythonpath = {SCRIPTS}\naddopts = -ra -p no:cacheprovider\n")
+    (tmp_path / "conftest.py").write_text("pytest_plugins = ('testkit.reports',)\n")
+    for name, text in TESTS.items():
+        path = tmp_path / "tests" / name
+        path.parent.mkdir(parents=True)
+        path.write_text(text)
+    return tmp_path
+
+
+def session(project: Path, *arguments: str) -> str:
+    command = [sys.executable, "-m", "pytest", *arguments]
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    return subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False).stdout
+
+
+def ran(project: Path, name: str) -> int:
+    path = project / f"{name}-ran"
+    return len(path.read_text()) if path.exists() else 0
+
+
+WHOLE = ("tests/kernel", "tests/unit", "tests/lab", "--reports-from", "reports")
+
+
+def test_reports_of_the_first_session_are_counted_and_shown_by_the_second(project: Path) -> None:
+    session(project, "tests/unit", "--reports-to", "reports")
+    said = session(project, *WHOLE)
+    assert said.splitlines()[-1].strip("= ").startswith("1 failed, 3 passed, 1 skipped in ")
+    assert "held is three" in said and "nothing to skip for" in said
+    assert [ran(project, name) for name in ("kernel", "unit", "lab")] == [1, 1, 1]
+
+
+def test_tests_without_a_report_are_run_by_the_second_session(project: Path) -> None:
+    said = session(project, *WHOLE)
+    assert said.splitlines()[-1].strip("= ").startswith("1 failed, 3 passed, 1 skipped in ")
+    assert ran(project, "unit") == 1
+
+
+def test_a_session_that_was_killed_leaves_the_rest_to_the_second(project: Path) -> None:
+    session(project, "tests/unit", "--reports-to", "reports")
+    reports = project / "reports"
+    lines = reports.read_text().splitlines(keepends=True)
+    bad = next(at for at, line in enumerate(lines) if json.loads(line)["nodeid"].endswith("test_bad"))
+    reports.write_text("".join(lines[: bad + 1]) + lines[bad + 1][:40])
+    said = session(project, *WHOLE)
+    assert said.splitlines()[-1].strip("= ").startswith("1 failed, 3 passed, 1 skipped in ")
+    assert ran(project, "unit") == 1
+    assert ran(project, "lab") == 1
+
+
+def test_the_second_session_waits_for_the_first(project: Path) -> None:
+    session(project, "tests/unit", "--reports-to", "reports")
+    late = (project / "reports").read_text()
+    (project / "reports").write_text("")
+    with (project / "reports.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        done = threading.Event()
+
+        def end() -> None:
+            while not ran(project, "kernel"):
+                done.wait(0.05)
+            (project / "reports").write_text(late)
+            fcntl.flock(lock, fcntl.LOCK_UN)
+
+        ending = threading.Thread(target=end)
+        ending.start()
+        said = session(project, *WHOLE)
+        ending.join()
+    assert said.splitlines()[-1].strip("= ").startswith("1 failed, 3 passed, 1 skipped in ")
+    assert ran(project, "unit") == 1
