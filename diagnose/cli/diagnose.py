@@ -18,6 +18,9 @@ from rankscope.diagnose.fleet.roll_call import jobs_in, roll_call
 from rankscope.diagnose.fleet.sources import Loaded, Sources, find, load, load_baseline, load_found
 from rankscope.diagnose.fleet.timings.from_steps_file import fleet_of
 from rankscope.diagnose.fleet.timings.steps_file import read_timings
+from rankscope.diagnose.flight.account import Blame, blames
+from rankscope.diagnose.flight.dumps import read_folder
+from rankscope.diagnose.hypotheses.hang.flight import verdict_of
 from rankscope.diagnose.past.history import DEFAULT_FOLDER, History
 from rankscope.diagnose.report.words import answer
 from rankscope.diagnose.solve import judge
@@ -50,6 +53,7 @@ def run(
     html: Path | None = None,
     engine: str = "local",
     topology: Path | None = None,
+    flight_recorder: Path | None = None,
 ) -> int:
     """Print the verdicts; the exit code of the worst. `history`: None is the usual folder. `keep`: put what is observed here into it.
 
@@ -59,8 +63,13 @@ def run(
         free_place(html)
     if folders and pids:
         raise UsageError("--pid chooses what to observe: it makes no sense with window folders")
+    if flight_recorder is not None and (steps or pids or (html and not folders)):
+        raise UsageError("--flight-recorder goes with window folders, or alone")
     if steps is not None and (folders or baseline or pids):
         raise UsageError("--steps brings all there is to judge: it makes no sense with folders, --baseline or --pid")
+    dumps = read_folder(flight_recorder) if flight_recorder is not None else ()
+    if dumps and not folders:
+        return _print([verdict_of(dumps, clean(flight_recorder.name if flight_recorder else "", 80))], as_json, verbose)
     if steps is not None:
         verdict = judge_file(steps)
         if html is not None:
@@ -83,7 +92,7 @@ def run(
                 raise UsageError("--html shows every rank: it is not made of so many hosts")
             return _print(_judge_large(found, job, engine, shared), as_json, verbose)
     loaded = load_found(found) if folders else Loaded(tuple(_observe(window_s, job, pids, verbose)), ())
-    verdicts = _judge_all(loaded, earlier, job, store if automatic else None, shared)
+    verdicts = _judge_all(loaded, earlier, job, store if automatic else None, shared, blames(dumps))
     code = _print(verdicts, as_json, verbose)
     if keep and not folders:
         for trouble in remember(store, loaded.windows, verdicts):
@@ -120,8 +129,9 @@ def _write_page(place: Path, fleet: Fleet, verdicts: Sequence[Verdict]) -> None:
 
 
 def _judge_all(
-    loaded: Loaded, earlier: Sequence[Window], wanted: str | None, history: History | None, shared: Sequence[Group]
-) -> list[Verdict]:
+    loaded: Loaded, earlier: Sequence[Window], wanted: str | None, history: History | None, shared: Sequence[Group],
+    flight: Sequence[Blame] = (),
+) -> list[Verdict]:  # fmt: skip
     """One verdict for each job that is meant, the worst first. A baseline is for the jobs that it holds, if it holds one of them."""
     titles = jobs_in(roll_call(loaded.windows), wanted)
     held = {job for window in earlier for job in window.ranks["job"].to_pylist()} & titles.keys()
@@ -129,7 +139,7 @@ def _judge_all(
     verdicts = []
     for job, title in titles.items():
         without = bool(held) and job not in held
-        verdict = judge.diagnose(loaded.windows, () if without else earlier, job, history, loaded.notes, shared)
+        verdict = judge.diagnose(loaded.windows, () if without else earlier, job, history, loaded.notes, shared, flight)
         if without:
             note = Note(NoteCode.BASELINE_NONE, "the baseline is of another job: this one is judged without it")
             verdict = replace(verdict, notes=(*verdict.notes, note))

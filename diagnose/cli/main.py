@@ -90,6 +90,14 @@ Topology = Annotated[
         help="Which hosts share what: CSV of host,rack,switch,filesystem; or Slurm's topology.conf.",
     ),
 ]
+FlightRecorder = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option(
+        "--flight-recorder",
+        metavar="DIR",
+        help="Dumps of PyTorch's flight recorder, one per rank: another witness of a hang; without windows they are judged alone.",
+    ),
+]
 NoHistory = Annotated[bool, typer.Option("--no-history", help="Keep nothing of what is observed now.")]
 Html = Annotated[
     Optional[Path],  # noqa: UP045
@@ -128,6 +136,7 @@ def diagnose(
     no_history: NoHistory = False,
     engine: Engine = "local",
     topology: Topology = None,
+    flight_recorder: FlightRecorder = None,
     html: Html = None,
     as_json: Json = False,
     verbose: Verbose = False,
@@ -148,6 +157,7 @@ def diagnose(
         keep=not no_history,
         engine=engine,
         topology=topology,
+        flight_recorder=flight_recorder,
         html=html,
     )
 

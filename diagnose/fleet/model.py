@@ -15,6 +15,7 @@ from rankscope.diagnose.fleet.counters import Counters
 from rankscope.diagnose.fleet.labels import Holders, Labels
 from rankscope.diagnose.fleet.large.topology import Group
 from rankscope.diagnose.fleet.stacks import Stacks
+from rankscope.diagnose.flight.account import Blame
 from rankscope.diagnose.verdict.note import Note
 from rankscope.probes.arrays import Bools, Floats, Ints
 
@@ -226,6 +227,9 @@ class Fleet:
     pauses: Pauses = field(default_factory=Pauses.none)
     title: str = ""  # what people call the job; '' where nobody says
     groups: tuple[Group, ...] = ()  # hosts that share a rack, a switch, a file system, where somebody says so
+    flight: tuple[
+        Blame, ...
+    ] = ()  # who keeps the others waiting by their flight recorders, where somebody gives the dumps
     looked_at: int = 0  # of a large fleet, how many ranks were compared, these among them; 0: these are all
 
     @property

@@ -66,7 +66,8 @@ def subject(suspect: Suspect, guessed: tuple[int, ...]) -> str:
 def price(suspect: Suspect) -> str:
     """' costs 0.1 s of each 0.3 s step (33 %)', and what there is in its place where no step ends, or none would be shorter."""
     if suspect.lost_percent >= 100:  # a hang: the step in progress is lost altogether
-        return f", no progress for {seconds(suspect.lost_seconds_per_step)}"
+        how_long = suspect.lost_seconds_per_step
+        return ", no progress" if math.isnan(how_long) else f", no progress for {seconds(how_long)}"
     if suspect.lost_percent < 0.05:
         return ", hidden behind the stalls of others for now"
     step_s = suspect.lost_seconds_per_step / max(suspect.lost_percent / 100, 1e-9)

@@ -16,6 +16,7 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.gather import gather
 from rankscope.diagnose.fleet.large.topology import Group
 from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.flight.account import Blame
 from rankscope.diagnose.hypotheses import rows
 from rankscope.diagnose.hypotheses.group.shared import with_groups
 from rankscope.diagnose.hypotheses.hang.processes import told_to_end
@@ -57,15 +58,15 @@ from rankscope.probes.arrays import Floats, Ints
 
 def diagnose(
     windows: Sequence[Window], baseline: Sequence[Window] = (), job: str | None = None, history: History | None = None,
-    notes: Sequence[Note] = (), groups: Sequence[Group] = (),
+    notes: Sequence[Note] = (), groups: Sequence[Group] = (), flight: Sequence[Blame] = (),
 ) -> Verdict:  # fmt: skip
     """Judge one job. `history`: look for a baseline in it, unless one is given. `notes`: what was met where the windows come from;
-    `groups`: hosts that share something.
+    `groups`: hosts that share something; `flight`: what flight recorders say.
 
     Raises BadData (foreign job or baseline) and NoRanks; everything else becomes a verdict.
     """
     fleet = gather(windows, job)
-    fleet = replace(fleet, notes=(*notes, *fleet.notes), groups=tuple(groups))
+    fleet = replace(fleet, notes=(*notes, *fleet.notes), groups=tuple(groups), flight=tuple(flight))
     if baseline:
         return judge(fleet, read_baseline(baseline, fleet.job))
     if history is None:

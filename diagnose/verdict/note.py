@@ -80,6 +80,7 @@ class NoteCode(str, Enum):
     # Hangs and hardware.
     ALL_WAIT = "all-wait"
     UNACKNOWLEDGED = "unacknowledged"
+    DUMPS_ALONE = "dumps-alone"
     COUNTER_IDLE = "counter-idle"  # it moved, and nobody waits for it
     ALL_LOW = "all-low"  # a speed or clock of most devices
     XID = "xid"

@@ -5,16 +5,15 @@ from __future__ import annotations
 import itertools
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from chaoskit.command import Plan
-from chaoskit.job import LIBRARY, PROGRAMS, running
+from chaoskit.job import LIBRARY, running
 from chaoskit.scene import DIAGNOSE, RECORD, SWEEP, Kind, Scene
-from labkit.machine.shell import Impossible, LabError, quietly, run
+from labkit.machine.served import served
+from labkit.machine.shell import run
 
 _SOMEBODY = 65534
 
@@ -48,26 +47,6 @@ def read_only(scene: Scene) -> Iterator[Plan]:
     with small(scene.folder / "disk", "1m") as disk:
         run("mount", "-o", "remount,ro", disk)
         yield Plan(disk)
-
-
-@contextmanager
-def served(place: Path, source: Path, mode: str) -> Iterator[subprocess.Popen[str]]:
-    """A file system in user space with one file: `broken` fails with EIO at whatever is written or made."""
-    place.mkdir()
-    if not Path("/dev/fuse").exists():
-        raise Impossible("this host has no FUSE")
-    server = subprocess.Popen(
-        [sys.executable, str(PROGRAMS / "fuse.py"), str(place), str(source), mode], stdout=subprocess.PIPE, text=True
-    )
-    try:
-        assert server.stdout is not None
-        if server.stdout.readline().strip() != "ready":
-            raise LabError("the file system in user space did not start")
-        yield server
-    finally:
-        server.kill()
-        server.wait()
-        quietly("umount", "-l", place)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -134,9 +134,9 @@ def _only(kind: Any, item: dict[str, Any] | None) -> Any:
     return kind(**found) if needed <= found.keys() else None
 
 
-def plan_of(case: Case) -> Plan:
+def plan_of(case: Case, known: Mapping[str, type[Fault]] = ALL) -> Plan:
     """The sizes of a case, the rank with a core of its own, and what its fault needs of the job, by its seed."""
-    kind = ALL[case.fault]
+    kind = known[case.fault]
     rng = random.Random(f"plan {case.fault} {case.seed}{_of_weak(case)}")
     least = kind.min_hosts
     sizes = [size for size in SIZES if size[1] >= least and size[0] >= kind.min_ranks]

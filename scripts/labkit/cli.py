@@ -35,6 +35,7 @@ EPILOG = """examples:
   scripts/lab --judge-again lab-out --json after.json          ask once more about the windows that were kept
   scripts/lab --compare before.json after.json                 two judgings of the same windows: what differs
   scripts/lab --gpu --faults all --seeds 5                     the GPU lab: eight ranks on an emulated machine
+  scripts/lab --hangs --seeds 3                                what stops a job for ever, and what only looks so
   scripts/lab --run-only 60 --ranks 4                          a healthy job to look at
   scripts/lab --clean                                          remove what an interrupted lab left
 
@@ -96,6 +97,7 @@ def _what_to_do(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--jobs", metavar="all|A,B", help="ordinary jobs of many frameworks instead of the lab's own (labkit/jobs)"
     )
+    flag("--hangs", "what stops a job for ever, and what only looks so, told by `watch` and `diagnose` (labkit/hangs)")
     parser.add_argument("--run-only", type=float, metavar="S", help="run a healthy job for S seconds (0: until Ctrl-C)")
     flag("--demo", "one slow function, observed and reported (see scripts/demo)")
     flag("--clean", "remove what an interrupted lab left, and end")
@@ -151,6 +153,10 @@ def _act(args: argparse.Namespace) -> int:
         from labkit.jobs import cli as jobs
 
         return jobs.act(args)
+    if args.hangs:
+        from labkit.hangs import cli as hangs
+
+        return hangs.act(args, faults_named)
     bench = _bench(args)
     faults = faults_named(args.faults, bench.faults)
     if not args.clean:

@@ -37,7 +37,8 @@ class Plan:
     """What to start. `lone`: the rank that has the last core for itself; the others share the rest.
 
     free_cores: nobody has a core for himself. views: see `crops`. The rest are features of the job, off by default: loader
-    `workers` per rank, bytes printed per step through a pipe, pages of a table looked up per step, steps from checkpoint to
+    `workers` per rank, bytes printed per step through a pipe, values that
+    all ranks add up after each step, pages of a table looked up per step, steps from checkpoint to
     checkpoint, stages of the pipeline. program: which of programs.PROGRAMS.
     """
 
@@ -51,6 +52,7 @@ class Plan:
     views: int = 0
     workers: int = 0
     report_bytes: int = 0
+    report_values: int = 0
     lookups: int = 0
     save_every: int = 0
     stages: int = 1
@@ -85,6 +87,7 @@ class Plan:
             "sample-kib": self.sample_bytes // 1024,
             "workers": self.workers,
             "report-bytes": self.report_bytes,
+            "report-values": self.report_values,
             "lookups": self.lookups,
             "save-every": self.save_every,
             "stages": self.stages,

@@ -30,8 +30,8 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "unwinder": ("errors", "interpreter", "names", "walk"),
     "observer": ("window", "census", "steps", "thread", "gpu", "tables", "live", "finish", "apart", "recorder", "watch", "doctor"),
     "diagnose": (
-        "severity", "limits", "text", "xids", "verdict", "stats", "fleet", "model", "past", "hypotheses", "solve", "report", "export",
-        "sweep", "watch", "cli",
+        "severity", "limits", "text", "xids", "verdict", "stats", "flight", "fleet", "model", "past", "hypotheses", "solve", "report",
+        "export", "sweep", "watch", "cli",
     ),
 }  # fmt: skip
 

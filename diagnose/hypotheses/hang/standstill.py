@@ -4,7 +4,7 @@ A rank stalls if its last marker (collective, backward) is older than max(5 ordi
 rank that is left stalls. The suspects are then the ranks that are stopped; else those that are gone; else those that are in
 no collective while the others wait in one; else those that NCCL itself (RAS) says are behind (processes.py). Hardware that failed
 (failed_hardware.py) beats all but the first: ranks die of their GPU. Where all wait alike it is the link that data waits for
-(unacknowledged.py).
+(unacknowledged.py). What flight recorders say is added to it (flight.py).
 
 While a job hangs the step in progress is lost altogether: lost time is the stall so far, 100 %.
 """
@@ -25,6 +25,7 @@ from rankscope.diagnose.hypotheses.hang.failed_hardware import (
     failed_ports,
     orphaned_gpus,
 )
+from rankscope.diagnose.hypotheses.hang.flight import with_flight
 from rankscope.diagnose.hypotheses.hang.processes import by_process
 from rankscope.diagnose.hypotheses.hang.silence import Standstill, patience_s, silent_s
 from rankscope.diagnose.hypotheses.hypothesis import Hypothesis, suspect_from
@@ -47,6 +48,8 @@ def find_hang(fleet: Fleet, step_s: float | None) -> Hang | None:
     still = _explained(fleet, step_s)
     if still is None:
         return None
+    if fleet.flight:
+        still = with_flight(fleet, still, fleet.flight)
     lost_s = max(still.stalled_s - (step_s or 0.0), 0.0)
     # When it began; nobody knows if it was so before the window.
     since = fleet.start + fleet.seconds - still.stalled_s if still.stalled_s < fleet.seconds else None

@@ -131,6 +131,14 @@ class Group:
         except OSError as error:
             raise Impossible(f"memory cannot be limited to {bytes_most} bytes: {error.strerror}") from None
 
+    def limit_memory_for_good(self, bytes_most: int) -> None:
+        """Allow so many bytes; who asks for more is ended by the kernel."""
+        path, version = self._place("memory")
+        names = ("memory.max", "memory.swap.max") if version == 2 else ("memory.limit_in_bytes",)
+        for name, limit in zip(names, (bytes_most, 0), strict=False):
+            with contextlib.suppress(FileNotFoundError):
+                (path / name).write_text(str(limit))
+
     def _place(self, controller: str) -> tuple[Path, int]:
         hierarchy = self._where.get(controller)
         if hierarchy is None:

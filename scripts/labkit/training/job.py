@@ -8,7 +8,7 @@ Two files tie the job to the lab:
   DIR/rank<N>.control   JSON of orders, looked at once a step. {"function": …, "manner": "busy" | "sleep", "seconds": …}:
                         that function then takes so much longer, inside its own Python frame; with "every": n only in every
                         n-th step. {"width": …, "device": …, "at": step}: a model of that width, which computes so many times
-                        as long on the device, from that step on. Others: features.py, loader.py, pipeline.py.
+                        as long on the device, from that step on. Others: features.py, loader.py, pipeline.py, stuck.py.
   DIR/rank<N>.steps     one line per step with the job's own timings (`STEP_COLUMNS`), the ground truth of the lab.
 """
 
@@ -33,6 +33,7 @@ import torch
 import torch.distributed as dist
 from features import Checkpoints, Features, Lengths, Table, places
 from loader import Loader
+from stuck import Stuck
 from torch import Tensor, nn
 from torch.nn.parallel import DistributedDataParallel
 
@@ -198,6 +199,7 @@ def train_in_parallel(args: argparse.Namespace, rank: int, world: int) -> None:
     control = Control(args.dir / f"rank{rank}.control")
     features = features_of(args, rank)
     lengths = Lengths(rank, world)
+    stuck = Stuck(args.dir / f"rank{rank}", args.report_values)
     metrics = Metrics(rank, features.metrics_thread.lock)
     jitter = random.Random(rank)
     model, optimizer, device_s = *build(args.width), args.device_ms / 1000
@@ -216,6 +218,7 @@ def train_in_parallel(args: argparse.Namespace, rank: int, world: int) -> None:
         if control.poll(step):
             for part in (features, lengths, loader):
                 part.follow(control.orders)
+            stuck.follow(control.orders.get("stuck"))
         if step == control.orders.get("at"):
             model, optimizer = build(control.orders["width"])
             device_s = args.device_ms / 1000 * control.orders["device"]
@@ -244,6 +247,7 @@ def train_in_parallel(args: argparse.Namespace, rank: int, world: int) -> None:
         features.after_step(step)
         marks.append(clock())
         recorder.write(step, marks, time.process_time() - cpu)
+        stuck.after_step(step)
 
 
 def prepare(sample: bytearray, args: argparse.Namespace, length: float) -> tuple[Tensor, Tensor]:
@@ -280,6 +284,7 @@ def run(train: Callable[[argparse.Namespace, int, int], None]) -> None:
     parser.add_argument("--device-ms", type=float, default=120.0, help="time the device computes per step, ms")
     parser.add_argument("--workers", type=int, default=0, help="processes that make batches, 0: the rank makes its own")
     parser.add_argument("--report-bytes", type=int, default=0, help="bytes of report printed after each step")
+    parser.add_argument("--report-values", type=int, default=0, help="figures that all ranks add up after each step")
     parser.add_argument("--lookups", type=int, default=0, help="pages of DATA/table<N> that each step looks up")
     parser.add_argument("--save-every", type=int, default=0, help="steps from checkpoint to checkpoint")
     parser.add_argument("--save-kib", type=int, default=1024, help="a rank's part of a checkpoint, KiB")

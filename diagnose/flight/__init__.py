@@ -1,0 +1,1 @@
+"""What PyTorch's flight recorder says of a hang."""

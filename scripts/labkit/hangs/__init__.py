@@ -1,0 +1,1 @@
+"""Real hangs, and what only looks like one."""

@@ -1,0 +1,42 @@
+"""scripts/lab --hangs: the part of the command line that is about hangs."""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections.abc import Callable
+
+from labkit.faults import Fault
+from labkit.hangs import cases, table
+from labkit.hangs.cases import Case
+from labkit.hangs.kinds import ALL
+from labkit.hangs.run import run_cases
+from labkit.machine import guard
+from labkit.machine.shell import EXIT_NOT_GOOD_ENOUGH, EXIT_USAGE, LabError, set_up
+from labkit.result_file import save
+
+
+def act(args: argparse.Namespace, faults_named: Callable[[str, dict[str, type[Fault]]], list[str]]) -> int:
+    """Run what the arguments ask for; the exit code."""
+    chosen = [Case(kind, seed) for seed in args.seeds for kind in faults_named(args.faults, ALL)]
+    set_up(torch=True)
+    file = args.resume or args.json
+    try:
+        results = cases.read(args.resume) if args.resume else []
+    except ValueError as error:
+        raise LabError(str(error), exit_code=EXIT_USAGE) from None
+    done = {result.case for result in results}
+    left = [case for case in chosen if case not in done]
+    if len(left) < len(chosen):
+        print(f"{len(chosen) - len(left)} of {len(chosen)} cases are in {file} already")
+    began = time.monotonic()
+    with guard.lab_to_oneself():
+        for number, result in enumerate(run_cases(left, args.keep), 1):
+            results.append(result)
+            start = f"{time.monotonic() - began:5.0f} s [{number}/{len(left)}] {result.case.name}"
+            print(f"{start}, {result.ranks} ranks on {result.hosts} hosts: {table.case_line(result)}", flush=True)
+            if file:
+                save(file, results)
+    print()
+    print("\n".join(table.table(results)))
+    return 0 if table.good_enough(results) else EXIT_NOT_GOOD_ENOUGH
