@@ -1,6 +1,6 @@
 """Rows of the table that touch a role, a host or all ranks, and which of them stand: the score and the gain of single ranks' (rank/).
 
-removes(r,s)  seconds that the mechanism took of the own time of rank r in step s
+removes(r,s)  seconds that the mechanism took of the own time of rank r in step s; `step_s`: of each step, whoever works in it
 score         = -ln P(t >= z) + ln(s / (1 - s)) - ln N        in nats: how clear what was taken is, the support s of the witness, and N, how
                 many such targets were looked at
 gain(S)       = how much shorter the step is without what all rows of the set S removed (model/replay.py)
@@ -41,6 +41,7 @@ class Row:
     z: float
     freedom: float
     looked_at: int = 1
+    step_s: float = 0.0
 
     @property
     def score(self) -> float:
@@ -96,9 +97,15 @@ def _with_replay(scene: Scene, found: Hypothesis) -> Hypothesis:
     return replace(found, evidence=(*found.evidence, told))
 
 
+def removed(own: Floats, rows: Sequence[Row]) -> Floats:
+    """Seconds that these took of own times together, ranks x steps."""
+    taken = np.sum([np.nan_to_num(row.removes) for row in rows], axis=0) if rows else np.zeros_like(own)
+    return np.asarray(np.fmin(taken, np.nan_to_num(own)), dtype=np.float64)
+
+
 def gain_s(scene: Scene, own: Floats, rows: Sequence[Row]) -> float:
     """Seconds per step that the job is shorter without what these took together."""
     if not rows:
         return 0.0
-    better: Floats = np.maximum(own - np.sum([np.nan_to_num(row.removes) for row in rows], axis=0), 0.0)
-    return shrink(own, better, scene.pipelines, scene.busy_s)
+    shorter = shrink(own, own - removed(own, rows), scene.pipelines, scene.busy_s)
+    return shorter + sum(row.step_s for row in rows)

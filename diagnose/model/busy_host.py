@@ -3,6 +3,8 @@
 queued(r, s) = seconds in which rank r was ready but not running in step s, without what a quota of its own held it back
 taken(r)     = seconds of the window in which a process that is not of the job ran while r stood in the queue
 share(r)     = taken(r) / the same by any process
+taken(r, s)  = queued(r, s) · (share(r) + u · (1 - share(r))),  u = part of the host's CPU time that strangers keep busy: on what they leave
+               the ranks stand behind each other, and on all of it they would stand for less
 """
 
 from __future__ import annotations
@@ -59,6 +61,13 @@ def taken_share(fleet: Fleet) -> Floats:
     total = np.bincount(rank, weights=table.value[rows], minlength=len(fleet.ranks))
     theirs = np.bincount(rank, weights=table.value[rows] * strange, minlength=len(fleet.ranks))
     return np.divide(theirs, total, out=np.zeros(len(total)), where=total > 0)
+
+
+def taken_s(fleet: Fleet) -> Floats:
+    """taken(r, s): ranks x steps, seconds that strangers cost; 0 where nobody counts."""
+    share = taken_share(fleet)
+    theirs = np.where(share > 0, share + busy_shares(fleet) * (1 - share), 0.0)
+    return np.asarray(theirs[:, None] * queued_s(fleet), dtype=np.float64)
 
 
 def strangers_shares(fleet: Fleet) -> dict[str, float]:

@@ -22,7 +22,7 @@ Trimmed mean and winsorised error: Yuen 1974.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -58,6 +58,10 @@ class Differences:
     floor_s: Floats  # least excess that counts
     peer_count: Ints
     z_quiet: Floats  # z without what `doubt_s` adds
+
+    def of_first(self, count: int) -> Differences:
+        """Those of the first ranks only."""
+        return Differences(*(getattr(self, field.name)[:count] for field in fields(self)))
 
 
 def differences(

@@ -42,6 +42,11 @@ class Reference:
     notes: tuple[Note, ...]
     fleets: tuple[Fleet, ...] = ()  # the windows themselves, newest first
 
+    @property
+    def least_growth_s(self) -> float:
+        """What is longer than before by less may be so by accident, or was so between the baseline windows."""
+        return max(limits.ALONE_SHARE * self.step_p50, limits.EFFECT_SECONDS, limits.Z_CLEAR * self.step_p50_spread)
+
 
 @dataclass(frozen=True, slots=True)
 class GrownFunction:

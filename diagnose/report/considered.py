@@ -20,7 +20,7 @@ _Z_CLEAR = 3.0  # above it a rank is asked about (solve/odd_ranks.py)
 # Notes that say why somebody is not accused; how the steps ran; all others say what could not be seen.
 _DROPPED = ACQUITTED | {
     NoteCode.COUNTER_IDLE, NoteCode.ALL_LOW, NoteCode.DESIGNED, NoteCode.OWN_PAST, NoteCode.MAJORITY, NoteCode.SELDOM,
-    NoteCode.MOVING_NOISE, NoteCode.MOVING_BESIDE, NoteCode.STALLS_OF_OTHERS, NoteCode.UNPROVEN, NoteCode.NOBODY,
+    NoteCode.MOVING_NOISE, NoteCode.STALLS_OF_OTHERS, NoteCode.UNPROVEN, NoteCode.NOBODY,
     NoteCode.CODE_CHANGED, NoteCode.WORST_ONLY,
 }  # fmt: skip
 _COURSE = {

@@ -24,9 +24,7 @@ from rankscope.diagnose.hypotheses.hang.standstill import find_hang
 from rankscope.diagnose.hypotheses.host.strangers import strangers
 from rankscope.diagnose.hypotheses.hypothesis import SEEN, suspect_from
 from rankscope.diagnose.hypotheses.job.heavy_stage import heavy_that_stand
-from rankscope.diagnose.hypotheses.job.majority import majority_suspects
 from rankscope.diagnose.hypotheses.job.moving_work import moving_imbalance
-from rankscope.diagnose.hypotheses.job.own_past import past_suspects
 from rankscope.diagnose.hypotheses.job.quotas_of_all import throttled_together
 from rankscope.diagnose.hypotheses.job.slow_everywhere import slower_everywhere
 from rankscope.diagnose.hypotheses.link.slow_messages import slow_links_of_pipelines
@@ -34,7 +32,7 @@ from rankscope.diagnose.hypotheses.link.suspects import suspect_links
 from rankscope.diagnose.hypotheses.rank.process import pauses
 from rankscope.diagnose.hypotheses.rank.rare_steps import episode_suspects
 from rankscope.diagnose.hypotheses.rank.suspects import rank_suspects
-from rankscope.diagnose.hypotheses.rows import standing
+from rankscope.diagnose.hypotheses.rows import gain_s, standing
 from rankscope.diagnose.model.episodes import Episodes, find_episodes
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.past.auto_baseline import choose
@@ -49,7 +47,7 @@ from rankscope.diagnose.solve.odd_ranks import OddRanks, find_odd_ranks
 from rankscope.diagnose.solve.prepare import prepare
 from rankscope.diagnose.solve.stretch import stretch_suspects
 from rankscope.diagnose.stats.robust import nan_median
-from rankscope.diagnose.text import rank_list, seconds
+from rankscope.diagnose.text import rank_list
 from rankscope.diagnose.verdict.contract import StepSeconds, Suspect, Verdict
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.observer.window.folder import Window
@@ -143,17 +141,14 @@ def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, dr
     paused = pause_notes.find(fleet)
     scene, notes = prepare(fleet, per_step, paused)
     notes = [*draft.notes, *short_of_steps(fleet), *notes]
-    odd = find_odd_ranks(fleet, scene)
+    odd = find_odd_ranks(fleet, scene, reference)
     scene = odd.scene
     notes += odd.notes
     suspects, more = _of_ranks(fleet, odd)
     notes += more
     suspects, designed = by_design(suspects, fleet, scene, reference)
-    suspects, more = _of_links_and_job(fleet, reference, odd, suspects)
+    suspects, more = _of_links_and_job(fleet, odd, suspects, reference)
     notes += more
-    if reference is not None and all(suspect.cause in DESIGNED for suspect in suspects):
-        suspects, more = _against_baseline(fleet, reference, scene, suspects)
-        notes += more
     if not suspects and not fleet.timed and reference is None:
         suspects, more, scene = stretch_suspects(fleet, scene, per_step)
         notes += more
@@ -176,7 +171,7 @@ def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, dr
 def _of_ranks(fleet: Fleet, odd: OddRanks) -> tuple[list[Suspect], list[Note]]:
     """Ranks that are slow in all of their steps, that were stopped for a while, and that are slow now and then."""
     scene = odd.scene
-    suspects, notes = rank_suspects(fleet, scene, odd.selection, odd.gained_s)
+    suspects, notes = rank_suspects(odd.among, odd.selection, odd.gained_s)
     paused = [pause for pause in pauses(fleet) if pause.rows[0] not in set(odd.rows.tolist())]
     # scene.step_s leaves the longest steps out.
     suspects += [suspect_from(fleet, pause, scene.step_s + pause.lost_s, SEEN) for pause in paused]
@@ -186,51 +181,38 @@ def _of_ranks(fleet: Fleet, odd: OddRanks) -> tuple[list[Suspect], list[Note]]:
 
 
 def _of_links_and_job(
-    fleet: Fleet, reference: Reference | None, odd: OddRanks, suspects: list[Suspect]
+    fleet: Fleet, odd: OddRanks, suspects: list[Suspect], reference: Reference | None
 ) -> tuple[list[Suspect], list[Note]]:
-    """The suspects among the ranks, with links, ranks against their own past, heavy stages, quotas of all and moving work."""
+    """The suspects among the ranks, with links, heavy stages, moving work and what took all ranks' time alike."""
     scene, notes = odd.scene, list[Note]()
     links = suspect_links(fleet, scene, odd.gained_s, suspects)
     links += slow_links_of_pipelines(fleet, scene) if not suspects else []
-    past: list[Suspect] = []
-    if reference is not None and not suspects:
-        past, notes = past_suspects(fleet, scene, reference)
-    grown = {rank for suspect in past for rank in suspect.ranks}  # a stage that was lighter is not heavy by design
-    heavy = rows.suspects(fleet, scene, heavy_that_stand(fleet, scene, odd.rows))
-    stages = [stage for stage in heavy if not set(stage.ranks) <= grown]
-    found = [*suspects, *links, *past, *stages]
-    if all(suspect.cause in (*DESIGNED, "quota") for suspect in found):
-        found = _with_taken(found, fleet, scene)
+    stages = rows.suspects(fleet, scene, heavy_that_stand(fleet, scene, odd.innocent_s))
+    found = [*suspects, *links, *stages]
     if not found and not len(odd.rows):
-        moving, more = moving_imbalance(fleet, scene)
-        notes += more
+        moving, notes = moving_imbalance(fleet, scene)
         found = [moving] if moving is not None else []
+    if all(suspect.cause in (*DESIGNED, "quota") for suspect in found):
+        found = _with_all(found, fleet, odd, reference)
     return found, notes
 
 
-def _with_taken(suspects: list[Suspect], fleet: Fleet, scene: Scene) -> list[Suspect]:
-    """With what the kernel counts as taken from most ranks alike, by their quotas or by strangers. The quotas of most ranks stand in place
-    of one rank's where they cost a floor more: then they explain that rank as well."""
-    single_s = sum(suspect.lost_seconds_per_step for suspect in suspects if suspect.cause == "quota")
+def _with_all(suspects: list[Suspect], fleet: Fleet, odd: OddRanks, reference: Reference | None) -> list[Suspect]:
+    """With what took time of all ranks alike: what the kernel counts as taken by their quotas or by strangers, and what grew since the
+    baseline. The quotas of most ranks explain those of single ones, where they cost a floor more."""
+    scene, own = odd.scene, odd.innocent_s
     floor_s = max(limits.ALONE_SHARE * scene.step_s, limits.EFFECT_SECONDS)
-    taken = standing(scene, [*throttled_together(fleet, scene), *strangers(fleet, scene)], floor_s)
-    together_s = sum(row.found.lost_s for row in taken if row.found.cause == "quota")
-    if single_s and together_s < single_s + limits.EFFECT_SHARE * scene.step_s:
-        return suspects
-    return [*rows.suspects(fleet, scene, taken), *(one for one in suspects if not taken or one.cause != "quota")]
-
-
-def _against_baseline(
-    fleet: Fleet, reference: Reference, scene: Scene, imbalances: list[Suspect]
-) -> tuple[list[Suspect], list[Note]]:
-    """Who is slower than in the baseline, in place of what is uneven by design; that is a note then."""
-    slower, notes = majority_suspects(fleet, scene, reference)
-    slower = slower or slower_everywhere(fleet, scene, reference)
-    if slower and imbalances:
-        cost = seconds(imbalances[0].lost_seconds_per_step)
-        text = f"besides, an imbalance costs {cost} per step: {imbalances[0].action}"
-        notes = [*notes, Note(NoteCode.MOVING_BESIDE, text)]
-    return slower or imbalances, notes
+    quotas, single = throttled_together(fleet, scene), [one for one in suspects if one.cause == "quota"]
+    if single:
+        beside_s = gain_s(scene, scene.own, quotas) - sum(one.lost_seconds_per_step for one in single)
+        if beside_s >= limits.EFFECT_SHARE * scene.step_s:
+            own, suspects = scene.own, [one for one in suspects if one.cause != "quota"]
+        else:
+            quotas = []
+    found = standing(scene, [*quotas, *strangers(fleet, scene)], floor_s, own)
+    if reference is not None:
+        found = standing(scene, [*found, *slower_everywhere(fleet, scene, reference, own, found)], floor_s, own)
+    return [*rows.suspects(fleet, scene, found), *suspects]
 
 
 def _slowdown_percent(scene: Scene, reference: Reference | None, suspects: Sequence[Suspect]) -> float:

@@ -18,8 +18,10 @@ from rankscope.diagnose.hypotheses.job.heavy_stage import heavy_stages, heavy_th
 from rankscope.diagnose.hypotheses.rank.selection import Selection, select
 from rankscope.diagnose.hypotheses.rows import gain_s
 from rankscope.diagnose.model import slots
-from rankscope.diagnose.model.replay import gain
+from rankscope.diagnose.model.replay import repaired, shrink
 from rankscope.diagnose.model.scene import Scene
+from rankscope.diagnose.past.baseline import Reference
+from rankscope.diagnose.past.compared import Compared, compared
 from rankscope.diagnose.stats.robust import peers_median, trimmed_mean
 from rankscope.diagnose.text import rank_list, seconds
 from rankscope.diagnose.verdict.note import Note, NoteCode
@@ -28,11 +30,16 @@ from rankscope.probes.arrays import Floats, Ints
 
 @dataclass(frozen=True, slots=True)
 class OddRanks:
-    """What was admitted about single ranks, the seconds per step that it costs, and the scene with the differences that count."""
+    """What was admitted about single ranks, the seconds per step that it costs, and the scene with the differences that count.
 
+    `innocent_s`: own times in which all of them are as fast as those they are compared with.
+    """
+
+    among: Compared
     scene: Scene
     selection: Selection
     gained_s: float
+    innocent_s: Floats
     notes: tuple[Note, ...]
 
     @property
@@ -40,14 +47,18 @@ class OddRanks:
         return self.selection.rows
 
 
-def find_odd_ranks(fleet: Fleet, scene: Scene) -> OddRanks:
-    """The ranks that are slower than their peers and waited for; why others that are odd are acquitted is said in the notes."""
-    selection = select(fleet, scene)
-    scene = replace(scene, differences=selection.differences)
+def find_odd_ranks(fleet: Fleet, scene: Scene, reference: Reference | None = None) -> OddRanks:
+    """The ranks that are slower than their peers, or than they were, and waited for; why others that are odd are acquitted is said in
+    the notes."""
+    among = compared(fleet, scene, reference)
+    selection = select(among)
+    scene = replace(scene, differences=selection.differences.of_first(among.count))
     notes = _acquitted(fleet, scene, selection.idle)
-    rows, gained_s, more = _that_cost(fleet, scene, selection)
+    rows, gained_s, more = _that_cost(among, scene, selection)
     kept = tuple(each for each in selection.admitted if each.row in set(rows.tolist()))
-    return OddRanks(scene, replace(selection, admitted=kept), gained_s, (*notes, *more))
+    told = among.about(np.array([each.row for each in kept], dtype=np.int64))
+    innocent_s = _innocent(among, rows)
+    return OddRanks(among, scene, replace(selection, admitted=kept), gained_s, innocent_s, (*notes, *more, *told))
 
 
 def _acquitted(fleet: Fleet, scene: Scene, free: Ints) -> list[Note]:
@@ -63,12 +74,12 @@ def _acquitted(fleet: Fleet, scene: Scene, free: Ints) -> list[Note]:
     return notes
 
 
-def _that_cost(fleet: Fleet, scene: Scene, selection: Selection) -> tuple[Ints, float, list[Note]]:
+def _that_cost(among: Compared, scene: Scene, selection: Selection) -> tuple[Ints, float, list[Note]]:
     """The ranks without which the step were shorter by the floor; of a large fleet those that are slower in nearly every step."""
-    found, rows = scene.differences, selection.rows
-    gained_s = _gained(scene, rows)
+    found, rows, fleet = scene.differences, selection.rows, among.fleet
+    gained_s = _gained(among, scene, rows)
     floor_s = float(found.floor_s[rows].min()) if len(rows) else 0.0
-    if gained_s >= floor_s or gained_s + _hidden(fleet, scene, rows) >= floor_s:
+    if gained_s >= floor_s or gained_s + _hidden(fleet, scene, _innocent(among, rows)) >= floor_s:
         return rows, gained_s, []
     sure = (found.slower_share >= limits.NEARLY_ALWAYS) | (
         selection.by_function & (len(scene.own) > limits.PEERS_EXACT)
@@ -76,7 +87,7 @@ def _that_cost(fleet: Fleet, scene: Scene, selection: Selection) -> tuple[Ints, 
     always: Ints = rows[sure[rows]]
     if len(scene.own) >= limits.FLEET and len(always):
         text = f"the step is hardly shorter without the suspects today: of {len(scene.own)} ranks some other one stalls in each"
-        return always, _gained(scene, always), [Note(NoteCode.STALLS_OF_OTHERS, text)]
+        return always, _gained(among, scene, always), [Note(NoteCode.STALLS_OF_OTHERS, text)]
     slower = rank_list(tuple(int(number) for number in fleet.ranks.number[rows]))
     by = f"{'by up to ' if len(rows) > 1 else 'by '}{seconds(float(found.excess_s[rows].max()))}"
     text = (
@@ -92,23 +103,32 @@ def _untimed(scene: Scene) -> Floats:
     return trimmed_mean(whole - peers_median(whole, scene.roles))
 
 
-def _hidden(fleet: Fleet, scene: Scene, rows: Ints) -> float:
-    """Seconds per step that a heavy stage costs and these ranks hide: without them it alone would be waited for. 0 where nobody
-    says the roles: who is a peer is not sure enough for that."""
+def _hidden(fleet: Fleet, scene: Scene, innocent_s: Floats) -> float:
+    """Seconds per step that a heavy stage costs and slow ranks hide: without them it alone would be waited for. 0 where nobody says the
+    roles: who is a peer is not sure enough for that."""
     if not all(fleet.ranks.role):
         return 0.0
-    heavy = heavy_that_stand(fleet, scene, rows)
+    heavy = heavy_that_stand(fleet, scene, innocent_s)
     who = {stage.found.rows for stage in heavy}
     alone = gain_s(
-        scene, scene.own, [stage for stage in heavy_stages(fleet, scene, rows[:0]) if stage.found.rows in who]
+        scene, scene.own, [stage for stage in heavy_stages(fleet, scene, scene.own) if stage.found.rows in who]
     )
     without_them = sum(stage.found.lost_s for stage in heavy)
     return max(without_them - alone, 0.0)
 
 
-def _gained(scene: Scene, rows: Ints) -> float:
+def _innocent(among: Compared, rows: Ints) -> Floats:
+    """Own times of today in which these ranks take what those take that they are compared with."""
+    return (
+        repaired(among.scene.own, among.scene.roles, rows)[: among.count]
+        if len(rows)
+        else among.scene.own[: among.count]
+    )
+
+
+def _gained(among: Compared, scene: Scene, rows: Ints) -> float:
     """Seconds per step that the job were shorter without these ranks' excess."""
-    gained = gain(scene.own, scene.roles, rows, scene.pipelines, scene.busy_s)
-    if scene.slots is not None and scene.pipelines is None:
-        gained = max(gained, slots.gain(scene.slots, scene.roles, rows))
+    gained = shrink(scene.own, _innocent(among, rows), scene.pipelines, scene.busy_s)
+    if among.scene.slots is not None and scene.pipelines is None:
+        gained = max(gained, slots.gain(among.scene.slots, scene.roles, rows))
     return gained

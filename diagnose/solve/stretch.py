@@ -53,7 +53,7 @@ def stretch_suspects(fleet: Fleet, scene: Scene, per_step: Floats) -> tuple[list
         return [], [], scene
     within = _narrowed(fleet, scene, per_step, found)
     odd = find_odd_ranks(fleet, within)
-    suspects, notes = rank_suspects(fleet, odd.scene, odd.selection, odd.gained_s)
+    suspects, notes = rank_suspects(odd.among, odd.selection, odd.gained_s)
     suspects = [suspect for suspect in suspects if (suspect.component, suspect.cause) != ("cpu", "contended")]
     return (suspects, [about(found, fleet.steps.count), *notes], odd.scene) if suspects else ([], [], scene)
 

@@ -59,7 +59,6 @@ class NoteCode(str, Enum):
     SPIKES = "spikes"
     SELDOM = "seldom"
     MOVING_NOISE = "moving-noise"
-    MOVING_BESIDE = "moving-beside"
     STALLS_OF_OTHERS = "stalls-of-others"
     # Why somebody is not accused, or not all were looked at.
     NOT_WAITED_FOR = "not-waited-for"

@@ -177,8 +177,10 @@ def of_the_lab(case: Case, verdict: verdicts.Verdict) -> verdicts.Verdict:
     if case.quiet or any("contended" in answer.causes.get("cpu", ()) for answer in truths):
         return verdict
     kept = tuple(one for one in verdict.suspects if (one.component, one.cause) != ("cpu", "contended"))
-    left = "healthy" if verdict.status == "fault" and not kept else verdict.status
-    return replace(verdict, status=left, suspects=kept)
+    status = verdict.status
+    if status == "fault" and all(one.cause in DESIGNED for one in kept):
+        status = "imbalance" if kept else "healthy"
+    return replace(verdict, status=status, suspects=kept)
 
 
 def _on_its_lines(case: Case, suspect: verdicts.Suspect) -> bool:

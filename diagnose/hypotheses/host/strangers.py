@@ -1,11 +1,7 @@
 """Strangers take the CPUs of a host from all of its ranks alike: no rank is odd, and no baseline is needed, for the kernel counts who ran.
 
-taken(r,s) = queue(r,s) · strangers(r) / (strangers(r) + ours(r))      seconds of step s in which a stranger ran in place of rank r
-busy       = (CPU time of the host - that of the job's processes) / CPU time that there is
-
-queue: ready behind others, without quotas; strangers, ours: who ran meanwhile over the window, processes of the job or not.
-
-A row of ../rows.py for each host that removes taken(r,s). Convicts: busy >= a third, and one program took half of what strangers took: it
+A row of ../rows.py for each host that removes taken(r,s) (model/busy_host.py). busy: the part of the host's CPU time that did not go to
+the job. Convicts: busy >= a third, and one program took half of what strangers took: it
 is named. Acquits: less of either; a crowd of small programs is what a busy host is.
 """
 
@@ -18,7 +14,7 @@ import numpy as np
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, Hypothesis
 from rankscope.diagnose.hypotheses.rows import Row, clearness
-from rankscope.diagnose.model.busy_host import programs, queued_s, strangers_shares, taken_share
+from rankscope.diagnose.model.busy_host import programs, strangers_shares, taken_s
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Floats, Ints
@@ -30,12 +26,12 @@ _TOLD = 3
 def strangers(fleet: Fleet, scene: Scene) -> list[Row]:
     """Hosts whose CPUs strangers take, as rows of cpu/contended."""
     hosts = fleet.ranks.observed_on
-    share, queue = taken_share(fleet), queued_s(fleet)[:, -scene.own.shape[1] :]
+    taken = taken_s(fleet)[:, -scene.own.shape[1] :]
     found = list[Row]()
-    if not share.any():
+    if not taken.any():
         return found
     busy_of = strangers_shares(fleet)
-    taken_on = sorted({hosts[row] for row in np.flatnonzero(share)})
+    taken_on = sorted({hosts[row] for row in np.flatnonzero(taken.any(axis=1))})
     for host in taken_on:
         rows: Ints = np.array([row for row in range(len(hosts)) if hosts[row] == host], dtype=np.int64)
         busy = busy_of.get(host)
@@ -43,7 +39,7 @@ def strangers(fleet: Fleet, scene: Scene) -> list[Row]:
         if busy is None or busy < _BUSY or took[0][1] < _ONE * sum(seconds for _, seconds, _ in took):
             continue
         removes: Floats = np.zeros_like(scene.own)
-        removes[rows] = np.nan_to_num(share[rows, None] * np.fmin(queue[rows], scene.own[rows]))
+        removes[rows] = np.nan_to_num(np.fmin(taken[rows], scene.own[rows]))
         clear = clearness(removes[rows].mean(axis=0), scene.step_s)
         found.append(Row(_hypothesis(fleet, rows, busy, took), removes, *clear, len(taken_on)))
     return found

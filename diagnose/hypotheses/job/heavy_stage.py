@@ -18,7 +18,6 @@ from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import Hypothesis, common_host
 from rankscope.diagnose.hypotheses.rows import Row, standing
 from rankscope.diagnose.model.attribute import WAITING
-from rankscope.diagnose.model.replay import repaired
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.stats.robust import nan_median, trimmed_error, trimmed_freedom, trimmed_mean
 from rankscope.diagnose.stats.student import combined_freedom
@@ -28,24 +27,18 @@ from rankscope.diagnose.verdict.function import Function
 from rankscope.probes.arrays import Floats, Ints
 
 
-def heavy_that_stand(fleet: Fleet, scene: Scene, suspects: Ints) -> list[Row]:
-    """Roles that are too heavy. `suspects`: rows of ranks that are slow by themselves, whose excess is no matter of their role."""
-    rows = heavy_stages(fleet, scene, suspects)
-    return standing(scene, rows, limits.EFFECT_SHARE * scene.step_s, _innocent(scene, suspects))
+def heavy_that_stand(fleet: Fleet, scene: Scene, innocent_s: Floats) -> list[Row]:
+    """Roles that are too heavy. `innocent_s`: own times without what ranks that are slow by themselves take too long."""
+    rows = heavy_stages(fleet, scene, innocent_s)
+    return standing(scene, rows, limits.EFFECT_SHARE * scene.step_s, innocent_s)
 
 
-def _innocent(scene: Scene, suspects: Ints) -> Floats:
-    """Own times in which the suspects are as fast as their innocent peers."""
-    return repaired(scene.own, scene.roles, suspects) if len(suspects) else scene.own
-
-
-def heavy_stages(fleet: Fleet, scene: Scene, suspects: Ints) -> list[Row]:
+def heavy_stages(fleet: Fleet, scene: Scene, own: Floats) -> list[Row]:
     """Roles that have more work than the others, as rows of workload/stage-imbalance."""
     said = all(fleet.ranks.role)
     told = said or fleet.timed or scene.pipelines is not None
     if len(np.unique(scene.roles)) < 2 or not told or scene.own.shape[1] < limits.STEPS_LEAST:
         return []
-    own = _innocent(scene, suspects)
     # What is done once per step (an optimiser, say) does not pace the pipeline.
     once = np.fmin(own, scene.pipelines.once_s) if scene.pipelines is not None else np.zeros_like(own)
     codes = np.unique(scene.roles)

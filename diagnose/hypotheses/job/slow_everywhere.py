@@ -1,37 +1,47 @@
 """All ranks are slower than in the baseline, and none stands out: which function grew, or the transfer.
 
-slower = step - step p50 of the baseline >= 10 % of it; explained = growth of the function that grew most / slower
-The Python function is sought as that of one rank beside its peers is (model/attribute.py), on the rank with the median growth, whose
-peers are its own past: so what it spends in the library functions below it is its own. Of other kinds the median over ranks counts.
-Where no function explains half: the transfer, least stay of any rank in collectives, if its growth explains half of slower and the bytes
-of collectives did not grow by half as much. Which link it is cannot be told: all are as slow as each other.
+slower = step - step p50 of the baseline, both without what strangers and quotas took; a row of ../rows.py where it is what may count as
+growth at all (past/baseline.py). It removes slower of each step; z = slower / √(spread of the baseline² + (1.25 % of the step)²).
+Named is the function that grew most, where it grew by half of slower. The Python function is sought as that of one rank beside its peers
+is (model/attribute.py), on the rank with the median growth, whose peers are its own past: so what it spends in the library functions
+below it is its own. Of other kinds the median over ranks counts.
+Where no function does: the transfer, least stay of any rank in collectives, if its growth explains half of slower and the bytes of
+collectives did not grow by half as much; the row removes that. Which link it is cannot be told: all are as slow as each other.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.hypotheses.hypothesis import NO_COUNTER, Hypothesis, common_host, suspect_from
+from rankscope.diagnose.hypotheses.hypothesis import GUESS, NO_COUNTER, SEEN, Hypothesis, common_host
 from rankscope.diagnose.hypotheses.rank.storage import is_write
+from rankscope.diagnose.hypotheses.rows import Row, removed
 from rankscope.diagnose.model.attribute import Located, Profiles
+from rankscope.diagnose.model.busy_host import taken_s
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.model.waiting import transfer
 from rankscope.diagnose.past.as_peers import RANKS_MOST, with_past
 from rankscope.diagnose.past.baseline import GrownFunction, Reference, most_grown
+from rankscope.diagnose.past.compared import growth_s
 from rankscope.diagnose.stats.robust import trimmed_mean
-from rankscope.diagnose.verdict.contract import Evidence, Suspect
+from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Floats
 
 
-def slower_everywhere(fleet: Fleet, scene: Scene, reference: Reference) -> list[Suspect]:
-    """The suspect where no rank is odd and steps are longer than they were; none where they are not."""
-    slower = scene.step_s - reference.step_p50
-    if slower < max(limits.ALONE_SHARE * reference.step_p50, limits.EFFECT_SECONDS, 3 * reference.step_p50_spread):
+def slower_everywhere(fleet: Fleet, scene: Scene, reference: Reference, own: Floats, taken: Sequence[Row]) -> list[Row]:
+    """The growth of all ranks as a row, if steps are longer than they were. `own`: as far as it is not explained already; `taken`:
+    what strangers and quotas took of it."""
+    more_s = _more_taken_s(fleet, reference, own, taken)
+    slower = scene.step_s - reference.step_p50 - more_s
+    if slower < reference.least_growth_s:
         return []
-    grown, below = _most_grown(fleet, scene, reference)
+    z = slower / float(np.hypot(limits.SCALE_FLOOR * scene.step_s, reference.step_p50_spread))
     evidence = [_against_baseline(scene, reference)]
+    grown, below = _most_grown(fleet, own, scene, reference)
     explained = 0.0
     if grown is not None:
         explained = min(grown.more_s / slower, 1.0)
@@ -39,34 +49,50 @@ def slower_everywhere(fleet: Fleet, scene: Scene, reference: Reference) -> list[
         evidence.append(Evidence("stacks", what, grown.now_s, grown.before_s, "s/step"))
         evidence.extend(below)
     clear = explained >= limits.HOLDS_LEAST and grown is not None
-    place = grown.function.name if grown is not None and clear else ""
-    if grown is not None and place and grown.function.file:
-        place += f" ({grown.function.file}:{grown.function.line})"
     if not clear and (network := _longer_transfer(fleet, scene, reference, slower)) is not None:
-        return [network]
+        return [Row(network[0], np.zeros_like(own), z, np.inf, step_s=network[1])]
     if not clear:
         evidence.append(Evidence("stacks", "no function grew by as much as the step", 100 * explained, None, "%"))
-    component, cause = _component_of(grown) if grown is not None and clear else ("workload", "slow-everywhere")
+    found = _of_function(fleet, grown if clear else None, tuple(evidence))
+    return [Row(found, np.zeros_like(own), z, np.inf, step_s=slower)]
+
+
+def _more_taken_s(fleet: Fleet, reference: Reference, own: Floats, taken: Sequence[Row]) -> float:
+    """By how much strangers and quotas took more of each step than strangers did in the baseline, seconds on the median rank."""
+    if not taken:
+        return 0.0
+    now = float(np.median(trimmed_mean(removed(own, taken))))
+    before = [float(np.median(np.nan_to_num(trimmed_mean(taken_s(each))))) for each in reference.fleets]
+    return max(now - (float(np.median(before)) if before else 0.0), 0.0)
+
+
+def _of_function(fleet: Fleet, grown: GrownFunction | None, evidence: tuple[Evidence, ...]) -> Hypothesis:
+    """That this function grew on all ranks; without one, that all is slower."""
+    place = grown.function.name if grown is not None else ""
+    if grown is not None and grown.function.file:
+        place += f" ({grown.function.file}:{grown.function.line})"
+    component, cause = _component_of(grown) if grown is not None else ("workload", "slow-everywhere")
     rows = tuple(range(len(fleet.ranks)))
-    found = Hypothesis(
+    return Hypothesis(
         scope="all",
         component=component,
         cause=cause,
         rows=rows,
-        lost_s=slower,
-        support=NO_COUNTER,
-        evidence=tuple(evidence),
+        lost_s=float("nan"),
+        support=SEEN if grown is not None else GUESS,
+        evidence=evidence,
         action=f"All ranks are slower: look at what changed since the baseline{f', first at {place}' if place else ''}.",
         host=common_host(fleet, rows),
         instance=grown.detail if grown is not None and component == "storage" else "",
-        function=grown.function if grown is not None and clear else None,
+        function=grown.function if grown is not None else None,
     )
-    return [suspect_from(fleet, found, scene.step_s, 0.5 + 0.4 * explained)]
 
 
-def _most_grown(fleet: Fleet, scene: Scene, reference: Reference) -> tuple[GrownFunction | None, tuple[Evidence, ...]]:
+def _most_grown(
+    fleet: Fleet, own: Floats, scene: Scene, reference: Reference
+) -> tuple[GrownFunction | None, tuple[Evidence, ...]]:
     """The function that grew most, of Python by its stack, and what lies below it."""
-    leaf, found = most_grown(reference, fleet), _python(fleet, scene, reference)
+    leaf, found = most_grown(reference, fleet), _python(fleet, own, scene, reference)
     if (
         found is None
         or found.spread
@@ -82,20 +108,18 @@ def _most_grown(fleet: Fleet, scene: Scene, reference: Reference) -> tuple[Grown
     return GrownFunction(found.function, "", found.peers_s, found.own_s), (told,) if told is not None else ()
 
 
-def _python(fleet: Fleet, scene: Scene, reference: Reference) -> Located | None:
+def _python(fleet: Fleet, own: Floats, scene: Scene, reference: Reference) -> Located | None:
     """Where the Python time of the rank with the median growth grew; None without a past of any rank."""
-    growth = trimmed_mean(scene.own) - np.array(
-        [reference.own.get(int(number), np.nan) for number in fleet.ranks.number]
-    )
+    growth = growth_s(fleet, own, reference)
     known = np.flatnonzero(np.isfinite(growth))
     if not len(known) or not reference.fleets or len(fleet.ranks) > RANKS_MOST:
         return None
     row = int(known[np.argsort(growth[known])[len(known) // 2]])
     extended, roles = with_past(fleet, scene.roles, reference.fleets, np.array([row], dtype=np.int64))
     peers = np.flatnonzero(roles == roles[row])
-    own = float(trimmed_mean(scene.own)[row])
+    now = float(trimmed_mean(own)[row])
     return Profiles(extended).locate(
-        row, peers[peers != row], ("python",), max(float(growth[row]), 0.0) / max(own, 1e-12)
+        row, peers[peers != row], ("python",), max(float(growth[row]), 0.0) / max(now, 1e-12)
     )
 
 
@@ -112,7 +136,9 @@ def _component_of(grown: GrownFunction) -> tuple[str, str]:
     return "workload", "slow-everywhere"
 
 
-def _longer_transfer(fleet: Fleet, scene: Scene, reference: Reference, slower: float) -> Suspect | None:
+def _longer_transfer(
+    fleet: Fleet, scene: Scene, reference: Reference, slower: float
+) -> tuple[Hypothesis, float] | None:
     known = [_mean(transfer(each.steps.wait_s)) for each in reference.fleets]
     before = float(np.median(known)) if known else float("nan")
     now = _mean(transfer(scene.wait))
@@ -136,14 +162,14 @@ def _longer_transfer(fleet: Fleet, scene: Scene, reference: Reference, slower: f
         component="network",
         cause="slow-link",
         rows=rows,
-        lost_s=lost_s,
+        lost_s=float("nan"),
         support=NO_COUNTER,
         evidence=tuple(evidence),
         action="All ranks stay longer in collectives and none waits for another: look at what their links share, a switch or other "
         "traffic, and at changed settings of the collectives.",
         host=common_host(fleet, rows),
     )
-    return suspect_from(fleet, found, scene.step_s, (0.5 + 0.4 * explained) * NO_COUNTER)
+    return found, lost_s
 
 
 def _mean(per_step: Floats) -> float:

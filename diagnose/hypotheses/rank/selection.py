@@ -35,6 +35,7 @@ from rankscope.diagnose.model.excess import Differences, nats, strength
 from rankscope.diagnose.model.function_tests import FunctionLevels
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.model.waiting import waited_for
+from rankscope.diagnose.past.compared import Compared
 from rankscope.diagnose.stats.student import chance
 from rankscope.probes.arrays import Bools, Floats, Ints
 
@@ -83,26 +84,20 @@ class Selection:
         return np.array(sorted({each.row for each in self.admitted}), dtype=np.int64)
 
 
-def select(fleet: Fleet, scene: Scene) -> Selection:
+def select(among: Compared) -> Selection:
     """The hypotheses about single ranks that stand, and the ranks for which none does."""
-    asking = _Asking(fleet, scene)
+    asking = _Asking(among)
+    asking.leave_out(among.grown.tolist())
     while chosen := asking.one_round():
         asking.leave_out(chosen)
     return asking.again(np.flatnonzero(~asking.counted))
 
 
-def explain(fleet: Fleet, scene: Scene, rows: Ints) -> Selection:
-    """The same where it is known who is to be explained (`rows`), beside the others, and that the job waits for them."""
-    asking = _Asking(fleet, scene, waited=True)
-    asking.leave_out(rows.tolist())
-    return asking.again(rows)
-
-
 @dataclass(slots=True)
 class _Asking:
-    fleet: Fleet
-    scene: Scene
-    waited: bool = False
+    among: Compared
+    fleet: Fleet = field(init=False)
+    scene: Scene = field(init=False)
     counted: Bools = field(init=False)
     found: Differences = field(init=False)
     strength: Floats = field(init=False)
@@ -112,6 +107,7 @@ class _Asking:
     _ordered: Bools = field(init=False)
 
     def __post_init__(self) -> None:
+        self.fleet, self.scene = self.among.fleet, self.among.scene
         self.counted = np.ones(len(self.scene.own), dtype=bool)
         self.by_function = np.zeros(len(self.scene.own), dtype=bool)
         self._levels = FunctionLevels(self.fleet, self.scene.roles, self.scene.step_s)
@@ -120,8 +116,9 @@ class _Asking:
 
     def leave_out(self, rows: list[int]) -> None:
         """These are no reference any more."""
-        self.counted[rows] = False
-        self._compare()
+        if rows:
+            self.counted[rows] = False
+            self._compare()
 
     def one_round(self) -> list[int]:
         """Rows whose best hypothesis passes, or that are slow for sure and unexplained: one of each small role, all of large ones."""
@@ -164,6 +161,7 @@ class _Asking:
     def _possible(self, among: Bools) -> list[int]:
         """Rows that might pass, the strongest first."""
         found = self.found
+        among = among & (np.arange(len(among)) < self.among.count)  # nobody accuses a rank as it was
         effect = among & np.isfinite(found.excess_s) & (found.excess_s >= found.floor_s) & ~self._not_waited_for()
         hinted = effect & (found.z_quiet >= limits.Z_HINT) & (found.steady_s >= limits.STEADY * found.excess_s)
         for row in np.flatnonzero(hinted & (self.strength < 2 * limits.SCORE_LEAST)):
@@ -188,7 +186,7 @@ class _Asking:
     # ---- scores ------------------------------------------------------------------------------------------------------
 
     def _looked_at(self) -> float:
-        ranks = max(int(np.isfinite(self.found.excess_s).sum()), self.fleet.looked_at, 1)
+        ranks = max(int(np.isfinite(self.found.excess_s[: self.among.count]).sum()), self.fleet.looked_at, 1)
         splits = self.fleet.steps.count if self.scene.own.shape[1] < self.fleet.steps.count else 1
         return float(np.log(ranks * splits))
 
@@ -239,15 +237,17 @@ class _Asking:
 
     def _not_waited_for(self) -> Bools:
         scene = self.scene
-        if self.waited or (self.fleet.timed and not np.nansum(scene.wait) > 0):  # nobody timed the waiting
+        if self.fleet.timed and not np.nansum(scene.wait) > 0:  # nobody timed the waiting
             return np.zeros(len(scene.own), dtype=bool)
         waited = waited_for(scene.wait, scene.roles, self.counted)
-        return ~(waited >= limits.HOLDS_LEAST * self.found.excess_s)
+        result = ~(waited >= limits.HOLDS_LEAST * self.found.excess_s)
+        result[self.among.alone] = False
+        return result
 
     def _idle(self) -> Ints:
         """Ranks that are slow for sure, for which nobody waits."""
         sure = self.counted & (self.strength - self._looked_at() >= limits.SCORE_LEAST - log_odds(SEEN))
-        rows: Ints = np.flatnonzero(sure & self._not_waited_for())
+        rows: Ints = np.flatnonzero((sure & self._not_waited_for())[: self.among.count])
         return rows
 
 

@@ -25,6 +25,7 @@ from rankscope.diagnose.model.replay import share_out
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.model.slots import late_evidence
 from rankscope.diagnose.model.waiting import least_waiter_share
+from rankscope.diagnose.past.compared import Compared
 from rankscope.diagnose.stats.robust import nan_median, trimmed_mean
 from rankscope.diagnose.text import seconds
 from rankscope.diagnose.verdict.contract import DEVICES, Evidence, Instance, Suspect
@@ -45,8 +46,9 @@ class _Charged:
     score: float
 
 
-def rank_suspects(fleet: Fleet, scene: Scene, selection: Selection, gained: float) -> tuple[list[Suspect], list[Note]]:
+def rank_suspects(among: Compared, selection: Selection, gained: float) -> tuple[list[Suspect], list[Note]]:
     """Suspects for what was admitted, which costs `gained` seconds per step together; notes on the ranks that are slow and unexplained."""
+    fleet, scene = among.fleet, replace(among.scene, differences=selection.differences)
     notes = [_not_accused(fleet, each) for each in selection.unexplained]
     weights = np.array([each.part * float(selection.differences.excess_s[each.row]) for each in selection.admitted])
     charged = [
@@ -63,7 +65,7 @@ def rank_suspects(fleet: Fleet, scene: Scene, selection: Selection, gained: floa
     if len(rows) >= limits.SUSPECTS_EXAMINED:
         text = f"at least {len(rows)} ranks are slower than their peers; the worst {limits.SUSPECTS_EXAMINED} were examined"
         notes.append(Note(NoteCode.WORST_ONLY, text))
-    return _merged(fleet, replace(scene, differences=selection.differences), charged), notes
+    return _merged(fleet, scene, charged), notes
 
 
 def _weighed(each: Admitted, selection: Selection) -> Hypothesis:

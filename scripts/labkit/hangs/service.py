@@ -26,7 +26,10 @@ class Service:
         command = [rankscope(), "watch", "--json", "--no-routine", "--state", str(self._folder / "state")]
         with (self._folder / "said").open("wb") as said, (self._folder / "stderr").open("wb") as errors:
             self._process = subprocess.Popen(
-                [*command, "--history", str(self._folder / "history")], stdout=said, stderr=errors, stdin=subprocess.DEVNULL
+                [*command, "--history", str(self._folder / "history")],
+                stdout=said,
+                stderr=errors,
+                stdin=subprocess.DEVNULL,
             )
         return self
 

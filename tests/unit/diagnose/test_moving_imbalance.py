@@ -158,5 +158,5 @@ def test_a_slow_down_of_everybody_is_seen_beside_an_imbalance() -> None:
     slow = Job(ranks=4, extra={rank: [(builders.BUSY, 0.1)] for rank in range(4)})
     assert is_moving(diagnose([moved(Job(ranks=4), in_turn(4, 70, 0.15))], [before]))
     verdict = diagnose([moved(slow, in_turn(4, 70, 0.15))], [before])
-    assert [suspect.cause for suspect in verdict.suspects] == ["slow-everywhere"]
-    assert NoteCode.MOVING_BESIDE in codes(verdict)
+    assert verdict.status == "fault"
+    assert [suspect.cause for suspect in verdict.suspects] == ["slow-everywhere", "data-imbalance"]

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from builders import QUEUE, Job, build
+from builders import BUSY, QUEUE, Job, build
 
 from rankscope.diagnose.fleet.gather import gather
 from rankscope.diagnose.model.busy_host import busy_noise_s
@@ -97,3 +97,31 @@ def test_two_or_three_ranks_beside_strangers_differ_by_what_these_make_uneven(
     noise = busy_noise_s(fleet, np.zeros(ranks, dtype=np.int64))
     own = np.nanmedian(fleet.steps.own_s, axis=1)
     assert noise == pytest.approx(0.4 * busy * (1 - busy) * own if noisy else np.zeros(ranks))
+
+
+def test_ranks_stand_behind_each_other_on_what_strangers_leave_and_a_part_of_that_is_theirs() -> None:
+    # GIVEN ranks behind which, as often as behind the strangers, ranks of the job ran, on a host of which strangers keep a half busy
+    made = job(0.05, 0.5)
+    for counter in made.counters:
+        if counter.get("comm") == "python":
+            counter["value"] = 0.05 * made.steps
+    first = diagnose(build(made)).suspects[0]
+    assert first.scope == "host"
+    assert first.lost_seconds_per_step == pytest.approx((0.5 + 0.5 * 0.5) * 0.05, rel=0.25)
+
+
+def test_what_grew_on_all_ranks_beside_strangers_that_were_there_before_is_told_as_well() -> None:
+    slower, before = job(0.05, 0.5), job(0.05, 0.5, seed=9)
+    slower.extra = {rank: [*extra, (BUSY, 0.06)] for rank, extra in slower.extra.items()}
+    verdict = diagnose(build(slower), build(replace(before, start=1_759_990_000.0)))
+    assert {(suspect.scope, suspect.cause) for suspect in verdict.suspects} == {
+        ("host", "contended"),
+        ("all", "slow-everywhere"),
+    }
+    lost = {suspect.scope: suspect.lost_seconds_per_step for suspect in verdict.suspects}
+    assert lost["all"] == pytest.approx(0.06, rel=0.3) and lost["host"] == pytest.approx(0.05, rel=0.3)
+
+
+def test_strangers_that_came_since_the_baseline_are_the_whole_answer() -> None:
+    verdict = diagnose(build(job(0.05, 0.5)), build(Job(ranks=8, seed=9, steps=60, start=1_759_990_000.0)))
+    assert [(suspect.scope, suspect.cause) for suspect in verdict.suspects] == [("host", "contended")]
