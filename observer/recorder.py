@@ -12,22 +12,23 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
 from rankscope.observer.apart.presence import present
-from rankscope.observer.apart.run import apart
+from rankscope.observer.apart.run import apart, apart_each
 from rankscope.observer.census.found import FoundRank, RankCensus
 from rankscope.observer.census.ranks import find_ranks
 from rankscope.observer.finish.changes import with_changes
 from rankscope.observer.finish.windows import close_windows
 from rankscope.observer.live import limits, observation
-from rankscope.observer.live.observation import Progress
+from rankscope.observer.live.observation import Observation, Progress
 from rankscope.observer.window.folder import Window, prepare_place, write_window
 from rankscope.observer.window.jobs import matching, names
 from rankscope.probes.errors import NoRanks, NotPermitted, UsageError
-from rankscope.probes.host.clocks import clock_notes, read_clocks
+from rankscope.probes.host.clocks import Clocks, clock_notes, read_clocks
 
 _WARM_UP_S = 0.4  # threads must have left the CPU once before their absences are known
 
@@ -59,10 +60,7 @@ def record(options: RecordOptions, progress: Progress = lambda _: None) -> list[
 
     Raises UsageError, NotPermitted, NoRanks, MissingFeature, OutputFailed.
     """
-    if not 0.5 <= options.window_s <= 3600 or not 1 <= options.hz <= 1000:
-        raise UsageError("the window must be 0.5 to 3600 seconds, the rate 1 to 1000 Hz")
-    if os.geteuid() != 0:
-        raise NotPermitted("observing other users' processes needs root")
+    _may_record(options)
     if options.out is not None:
         prepare_place(options.out)  # a full disk is better known before the window than after it
     limits.take_place(options.root)
@@ -75,6 +73,50 @@ def record(options: RecordOptions, progress: Progress = lambda _: None) -> list[
     if options.out is None:
         return [Recorded(window, None) for window in windows]
     return [Recorded(window, write_window(window, options.out)) for window in windows]
+
+
+def _may_record(options: RecordOptions) -> None:
+    if not 0.5 <= options.window_s <= 3600 or not 1 <= options.hz <= 1000:
+        raise UsageError("the window must be 0.5 to 3600 seconds, the rate 1 to 1000 Hz")
+    if os.geteuid() != 0:
+        raise NotPermitted("observing other users' processes needs root")
+
+
+def follow(options: RecordOptions, most_s: float, take: Callable[[Window], None], progress: Progress) -> None:
+    """Observe window after window with probes that are loaded once; `take` gets each as it ends. Returns after `most_s`, or when the
+    ranks are gone: who goes on calls it again, and meets the ranks that are new. Raises what `record` raises."""
+    _may_record(options)
+    limits.take_place(options.root)
+    with present() as others:
+        for one in others:
+            progress(f"another observer is at work on this host, and costs the jobs as well: {one.text()}")
+        apart_each(partial(observe_on, options, most_s), take, progress, options.root, verbose=options.verbose)
+
+
+def observe_on(options: RecordOptions, most_s: float, progress: Progress) -> Iterator[Window]:
+    """The windows of `follow`, one for each job and moment. NoRanks, MissingFeature."""
+    ranks = choose(find_ranks(options.root), options)
+    progress(f"{len(ranks)} ranks found; loading kernel probes")
+    running = observation.begin(ranks, hz=options.hz, root=options.root, verbose=options.verbose)
+    ends = time.monotonic() + most_s
+    try:
+        running.run_until(time.monotonic() + _WARM_UP_S)
+        while True:
+            yield from _window(running, options, progress, read_clocks())
+            if time.monotonic() >= ends or all(running.processes[rank.pid].gone for rank in ranks):
+                return
+            running.renew()
+    finally:
+        running.close()
+
+
+def _window(running: Observation, options: RecordOptions, progress: Progress, clocks: Clocks) -> list[Window]:
+    """From now on for as long as a window is. `clocks`: as they were when it was planned."""
+    before = running.begin_window(options.window_s, options.hz)
+    begin = read_clocks()
+    running.run_until(begin.monotonic_ns / 1e9 + options.window_s, progress)
+    running.notes += clock_notes(clocks, read_clocks())
+    return close_windows(running, before, begin.realtime_ns / 1e9, begin.monotonic_ns, options.hz)
 
 
 def observe(options: RecordOptions, progress: Progress) -> list[Window]:
@@ -90,15 +132,7 @@ def observe(options: RecordOptions, progress: Progress) -> list[Window]:
         start = _aligned_start(options.align_s, clocks.realtime_ns / 1e9)
         progress(f"observing {options.window_s:g} s from {time.strftime('%H:%M:%S', time.localtime(start))}")
         running.run_until((clocks.monotonic_ns - clocks.realtime_ns) / 1e9 + start)
-        before = running.totals()
-        running.hardware.start()
-        running.gauges.begin()
-        running.flows.begin()
-        running.start_fallback(options.window_s, options.hz)
-        begin = read_clocks()
-        running.run_until(begin.monotonic_ns / 1e9 + options.window_s, progress)
-        running.notes += clock_notes(clocks, read_clocks())
-        windows = close_windows(running, before, begin.realtime_ns / 1e9, begin.monotonic_ns, options.hz)
+        windows = _window(running, options, progress, clocks)
     finally:
         running.close()
     return with_changes(windows, here, find_ranks(options.root))

@@ -41,8 +41,10 @@ app = typer.Typer(
 
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Explain: all evidence and notes.")]
-Window = Annotated[float, typer.Option("--window", min=1.0, max=3600.0, help="Length of the window, seconds.")]
-Job = Annotated[Optional[str], typer.Option("--job", help="This job alone: its title or name, or how they begin.")]  # noqa: UP045
+Window = Annotated[float, typer.Option("--window", metavar="SECONDS", min=1, max=3600, help="Length of the window.")]
+Job = Annotated[
+    str | None, typer.Option("--job", metavar="JOB", help="This job alone: its title or name, or how they begin.")
+]
 HistoryDir = Annotated[
     Optional[Path],  # noqa: UP045
     typer.Option(
@@ -80,7 +82,9 @@ StepsFile = Annotated[
 ]
 Engine = Annotated[
     str,
-    typer.Option("--engine", help="Where more than 512 hosts are read: local (this host), ray or dask."),
+    typer.Option(
+        "--engine", metavar="NAME", help="Where more than 512 hosts are read: local (this host), ray or dask."
+    ),
 ]
 Topology = Annotated[
     Optional[Path],  # noqa: UP045
@@ -103,7 +107,7 @@ Html = Annotated[
     Optional[Path],  # noqa: UP045
     typer.Option("--html", metavar="FILE", help="Also write it as one page for a browser; FILE must not be there yet."),
 ]
-Pids = Annotated[Optional[list[int]], typer.Option("--pid", help="Observe only these processes.")]  # noqa: UP045
+Pids = Annotated[Optional[list[int]], typer.Option("--pid", metavar="PID", help="Observe these alone.")]  # noqa: UP045
 
 
 def _version(wanted: bool) -> None:
@@ -236,7 +240,9 @@ def causes(as_json: Json = False) -> int:
 @app.command()
 def prune(
     place: Annotated[str, typer.Argument(metavar="DIR", help="A store, or a folder of objects.")],
-    older_than: Annotated[float, typer.Option("--older-than", min=0.0, help="Remove windows that are older, days.")],
+    older_than: Annotated[
+        float, typer.Option("--older-than", metavar="DAYS", min=0.0, help="Remove windows that are older.")
+    ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
     as_json: Json = False,
 ) -> int:
@@ -284,7 +290,7 @@ def reputation(
     return command.run(tuple(places or ()), keep=keep, as_json=as_json, verbose=verbose)
 
 
-for service_command in (service.watch, service.trigger, service.blackbox):
+for service_command in (service.top, service.watch, service.trigger, service.blackbox):
     app.command()(service_command)
 app.command(name="sweep")(sweep_command)
 

@@ -313,8 +313,11 @@ class Service:
     def _keep(self, beat: Beat) -> None:
         if self._is_due("box", beat.at_s, _BOX_EVERY_S):
             try:
-                for name in self.jobs:
-                    self.box.append(_line(name, self.tier0.of_job(name), beat), time.time())
+                for name, job in self.jobs.items():
+                    about = {"title": job.title, "usual_s": job.watch.step_s, "named": job.named}
+                    troubles = sorted(kind.value for kind in job.troubles)
+                    line = _line(name, self.tier0.of_job(name), beat) | about | {"troubles": troubles}
+                    self.box.append(line, time.time())
             except (OSError, RankscopeError) as error:
                 self._complain_once("box", f"the black box cannot be written: {error}", beat.at_s)
         if self._is_due("cost", beat.at_s, _COST_EVERY_S):

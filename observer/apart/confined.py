@@ -13,7 +13,7 @@ import resource
 import signal
 import socket
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NoReturn
 
@@ -27,7 +27,7 @@ from rankscope.probes.confine import credentials, seccomp
 from rankscope.probes.mapped.reader import READER
 
 Progress = Callable[[str], None]
-Work = Callable[[Progress], Sequence[Window]]
+Work = Callable[[Progress], Iterable[Window]]
 
 KEPT = (credentials.CAP_SYS_PTRACE, credentials.CAP_DAC_READ_SEARCH)
 # Beyond what distributions, directories, systemd and containers give to anybody, so that nobody else may touch its processes.

@@ -15,7 +15,7 @@ import signal
 import socket
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,15 @@ def apart(work: Work, progress: Progress, root: Path = Path("/"), *, verbose: bo
 
     Whatever happens, the process is gone afterwards and nothing is attached any more.
     """
+    windows: list[Window] = []
+    apart_each(work, windows.append, progress, root, verbose=verbose)
+    return windows
+
+
+def apart_each(
+    work: Work, take: Callable[[Window], None], progress: Progress, root: Path = Path("/"), *, verbose: bool = False
+) -> None:
+    """The same; `take` gets each window as soon as it is made, while the process goes on."""
     ours, theirs = wire.pair()
     cap = memory_cap.make(limits.MEMORY_BYTES)
     trial = _trial(root)
@@ -70,7 +79,7 @@ def apart(work: Work, progress: Progress, root: Path = Path("/"), *, verbose: bo
             with contextlib.suppress(OSError):
                 cap.add(pid)
         wire.send(ours, {"capped": cap is not None})
-        return _serve(ours, broker, progress)
+        _serve(ours, broker, take, progress)
     except wire.Ended as error:
         status = _end(pid)
         pid = 0
@@ -108,8 +117,7 @@ def _fork(theirs: socket.socket, trial: Table | None, work: Work, verbose: bool)
     return pid
 
 
-def _serve(channel: socket.socket, broker: Broker, progress: Progress) -> list[Window]:
-    windows: list[Window] = []
+def _serve(channel: socket.socket, broker: Broker, take: Callable[[Window], None], progress: Progress) -> None:
     channel.settimeout(1.0)
     quiet_s = 0  # counted, not timed: who was stopped himself has not waited
     while True:
@@ -124,13 +132,13 @@ def _serve(channel: socket.socket, broker: Broker, progress: Progress) -> list[W
         try:
             what = asked.get("what")
             if what == "done":
-                return windows
+                return
             if what == "failed":
                 raise wire.raised(asked)
             if what == "say":
                 progress(printable(str(asked.get("text")), 400))
             elif what == "window":
-                windows.append(_window(asked, handed))
+                take(_window(asked, handed))
             else:
                 _answer(channel, broker, asked, handed)
         finally:

@@ -183,6 +183,24 @@ class Observation:
         meter = self.probes.calls.launches
         return meter.counted() if meter is not None else None
 
+    def begin_window(self, seconds: float, hz: int) -> Totals:
+        """What counts over a window counts from here."""
+        before = self.totals()
+        self.hardware.start()
+        self.gauges.begin()
+        self.flows.begin()
+        self.start_fallback(seconds, hz)
+        return before
+
+    def renew(self) -> None:
+        """After a window: let go of what belonged to it, and be ready for another with the probes that are loaded."""
+        self.batches.clear()
+        self.held_events = self.lost_stacks = 0
+        self.hardware.close()
+        self.hardware = Hardware(self.ranks, self.root, self.hardware.library)
+        self.hardware.listen()
+        self.gauges = Gauges(self.gauges.pids, self.root)
+
     def start_fallback(self, seconds: float, hz: int) -> None:
         """Sample with py-spy what the kernel cannot walk."""
         unknown = [

@@ -31,7 +31,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "observer": ("window", "census", "steps", "thread", "gpu", "tables", "live", "finish", "apart", "recorder", "watch", "doctor"),
     "diagnose": (
         "severity", "limits", "text", "xids", "verdict", "stats", "flight", "fleet", "model", "past", "hypotheses", "solve", "report",
-        "export", "sweep", "watch", "cli",
+        "export", "sweep", "watch", "top", "cli",
     ),
 }  # fmt: skip
 

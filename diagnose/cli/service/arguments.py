@@ -1,4 +1,4 @@
-"""The options of `watch`, `trigger` and `blackbox`, apart so that `--help` need not import the service."""
+"""The options of `watch`, `top`, `trigger` and `blackbox`, apart so that `--help` need not import the service."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _FOLDER = Path("/var/lib/rankscope/watch")
 _HISTORY = Path("/var/lib/rankscope/history")
 State = Annotated[Path, typer.Option("--state", metavar="DIR", help="The service's own folder: lock, log, black box.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-Job = Annotated[Optional[str], typer.Option("--job", help="This job alone.")]  # noqa: UP045
+Job = Annotated[Optional[str], typer.Option("--job", metavar="JOB", help="This job alone.")]  # noqa: UP045
 HistoryDir = Annotated[Path, typer.Option("--history", metavar="DIR", help="Where windows are kept, to compare with.")]
 Metrics = Annotated[
     Optional[Path],  # noqa: UP045
@@ -20,8 +20,17 @@ Metrics = Annotated[
 Hook = Annotated[str, typer.Option("--hook", metavar="PROGRAM", help="Gets alarms and verdicts as JSON on stdin.")]
 Window = Annotated[
     Optional[float],  # noqa: UP045
-    typer.Option("--window", min=1.0, max=600.0, help="Length of a look, seconds. Usual: 20 steps, 5 to 60 s."),
+    typer.Option(
+        "--window", metavar="SECONDS", min=1.0, max=600.0, help="Length of a look. Usual: 20 steps, 5 to 60 s."
+    ),
 ]
+LiveWindow = Annotated[
+    float,
+    typer.Option(
+        "--window", metavar="SECONDS", min=1.0, max=60.0, help="Length of a window, where no service watches."
+    ),
+]
+Updates = Annotated[int, typer.Option("--updates", min=0, metavar="N", help="End after N updates. 0: go on.")]
 NoRoutine = Annotated[bool, typer.Option("--no-routine", help="No window about once an hour for the history.")]
 Name = Annotated[
     Optional[str],  # noqa: UP045
@@ -55,6 +64,23 @@ def trigger(job: Job = None, state: State = _FOLDER) -> int:
     from rankscope.diagnose.cli.service import trigger as command
 
     return command.run(state=state, job=job)
+
+
+def top(
+    window: LiveWindow = 5.0,
+    job: Job = None,
+    state: State = _FOLDER,
+    updates: Updates = 0,
+    as_json: Json = False,
+) -> int:
+    """Live: where each rank's time goes, and who is suspected.
+
+    Reads from `rankscope watch` where that serves this host, and costs the jobs nothing then. Else it observes window after window,
+    which costs what `diagnose` costs, for as long as it runs. Ends with Ctrl-C.
+    """
+    from rankscope.diagnose.cli.service import top as command
+
+    return command.run(state=state, window_s=window, job=job, updates=updates, as_json=as_json)
 
 
 def blackbox(name: Name = None, state: State = _FOLDER, as_json: Json = False) -> int:

@@ -1,0 +1,193 @@
+"""`rankscope top`: what the ranks of this host do now, drawn again and again on a terminal, told in lines elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import shutil
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rankscope.diagnose.text import clean, clean_all
+from rankscope.diagnose.top import draw, from_watch
+from rankscope.diagnose.top.host import counters_now
+from rankscope.diagnose.top.snapshot import Snapshot
+from rankscope.diagnose.watch.place import WatchPlace
+from rankscope.observer.live.gauges import Gauges
+from rankscope.observer.watch.blackbox import latest_lines
+from rankscope.observer.window.folder import Window
+from rankscope.probes.errors import EXIT_HEALTHY, NoRanks, NotPermitted
+
+_READ_EVERY_S = 2.0  # the service writes every 5 s
+_ANEW_S = 600.0  # then the ranks of the host are sought anew, and what was gathered is let go
+_NO_RANKS_S = 5.0
+_STYLES = {"title": "bold", "bad": "red", "good": "green", "doubt": "yellow", "soft": "dim"}
+
+Show = Callable[[Snapshot], None]
+Say = Callable[[str], None]
+
+
+class _Enough(Exception):
+    """As many updates as were asked for."""
+
+
+def run(*, state: Path, window_s: float, job: str | None, updates: int, as_json: bool) -> int:
+    """Until Ctrl-C or SIGTERM, or `updates` updates. Exit code 0: nothing is judged for whoever asks."""
+    if os.geteuid() != 0:
+        raise NotPermitted("observing other users' processes needs root, and so does what the service keeps")
+    place = WatchPlace(state)
+    with contextlib.suppress(KeyboardInterrupt, _Enough), _ended_gently(), _shown(as_json) as (show, say):
+        counted = _counted(show, updates)
+        if state.is_dir() and place.is_held():
+            _from_watch(place, job, counted)
+        else:
+            _by_itself(window_s, job, counted, say)
+    return EXIT_HEALTHY
+
+
+@contextlib.contextmanager
+def _ended_gently() -> Iterator[None]:
+    """SIGTERM ends it as Ctrl-C does: the terminal is given back as it was."""
+
+    def stop(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    before = signal.signal(signal.SIGTERM, stop)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _counted(show: Show, updates: int) -> Show:
+    """`show`, that ends all after so many updates; 0: never."""
+    shown = 0
+
+    def counted(snapshot: Snapshot) -> None:
+        nonlocal shown
+        show(snapshot)
+        shown += 1
+        if shown == updates:
+            raise _Enough
+
+    return counted
+
+
+# ---- where it comes from -------------------------------------------------------------------------------------------------
+
+
+def _from_watch(place: WatchPlace, job: str | None, show: Show) -> None:
+    """What the service writes down, with the host's own counters, until the service ends."""
+    host = socket.gethostname()
+    while True:
+        gauges, began_s = Gauges(()), time.monotonic()
+        gauges.begin()
+        time.sleep(_READ_EVERY_S)
+        counters = counters_now(gauges.host_rows(), time.monotonic() - began_s)
+        lines = [line for line in latest_lines(place.box.folder) if job is None or _is_meant(line, job)]
+        show(from_watch.snapshot_of(lines, counters, host, time.time()))
+        if not place.is_held():
+            return
+
+
+def _is_meant(line: dict[str, Any], job: str) -> bool:
+    return any(str(line.get(name) or "").startswith(job) for name in ("title", "job"))
+
+
+def _by_itself(window_s: float, job: str | None, show: Show, say: Say) -> None:
+    """Window after window."""
+    # Here, as the service's readers need none of it: 0.3 s of CPU.
+    from rankscope.diagnose.top.from_windows import Scene
+    from rankscope.observer.recorder import RecordOptions, follow
+
+    scene = Scene(f"windows of {window_s:g} s, observed here")
+    options = RecordOptions(window_s=window_s, job=job)
+
+    def take(window: Window) -> None:
+        show(scene.take(window))
+
+    while True:
+        try:
+            follow(options, _ANEW_S, take, say)
+        except NoRanks as error:
+            say(f"{error}; looking again")
+            time.sleep(_NO_RANKS_S)
+
+
+# ---- where it goes -------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def _shown(as_json: bool) -> Iterator[tuple[Show, Say]]:
+    """How a snapshot is shown, and how the operator is told what goes on until there is one."""
+    if as_json:
+        yield _print_json, _complain
+    elif not sys.stdout.isatty():
+        yield _print_lines, _complain
+    else:
+        with _screen() as both:
+            yield both
+
+
+def _print_json(snapshot: Snapshot) -> None:
+    print(json.dumps(clean_all(_finite(asdict(snapshot))), ensure_ascii=False, allow_nan=False), flush=True)
+
+
+def _finite(content: Any) -> Any:
+    """What is no number becomes null."""
+    if isinstance(content, dict):
+        return {name: _finite(value) for name, value in content.items()}
+    if isinstance(content, (list, tuple)):
+        return [_finite(value) for value in content]
+    return None if isinstance(content, float) and not math.isfinite(content) else content
+
+
+def _print_lines(snapshot: Snapshot) -> None:
+    print("\n".join(draw.plain(snapshot)), flush=True)
+
+
+def _complain(text: str) -> None:
+    sys.stderr.write(f"rankscope: {clean(text, 300)}\n")
+    sys.stderr.flush()
+
+
+@contextlib.contextmanager
+def _screen() -> Iterator[tuple[Show, Say]]:
+    """The whole terminal, given back at the end; what was shown last stays above the prompt."""
+    from rich.console import Console, Group
+    from rich.live import Live
+    from rich.text import Text
+
+    console = Console(highlight=False)
+    glyphs = None if (console.encoding or "").lower().replace("-", "") == "utf8" else draw.ASCII
+    last: list[Snapshot] = []
+
+    def drawn(snapshot: Snapshot) -> Group:
+        size = shutil.get_terminal_size((80, 24))
+        told = draw.lines(snapshot, size.columns, size.lines - 1, glyphs)
+        return Group(*(Text(line.text, _STYLES.get(line.tone, ""), no_wrap=True, overflow="crop") for line in told))
+
+    with Live(console=console, auto_refresh=False, screen=True, vertical_overflow="crop") as live:
+
+        def show(snapshot: Snapshot) -> None:
+            last[:] = [snapshot]
+            live.update(drawn(snapshot), refresh=True)
+
+        def say(text: str) -> None:
+            if not last:
+                live.update(Text(clean(text, 200)), refresh=True)
+
+        try:
+            yield show, say
+        finally:
+            live.update(Text(""))
+    if last:
+        console.print(drawn(last[0]))

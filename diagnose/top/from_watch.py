@@ -1,0 +1,74 @@
+"""Snapshots from what the service of this host writes down anyway: the ring of its black box, a line for each job every 5 s. Pure.
+
+The service sees when steps end and how long ranks wait in them, no stacks: what a rank works on is not told, who is named is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+from rankscope.diagnose.text import clean, seconds, short
+from rankscope.diagnose.top.snapshot import OTHERS, OWN, PARTS, CounterNow, JobNow, RankNow, Snapshot, SuspectNow
+from rankscope.diagnose.watch.alarms import SILENT_S, SILENT_STEPS
+
+SOURCE = "from rankscope watch"
+_OLD_S = 15.0  # three lines of a job: it has gone, or the service has
+_STEPS = 200
+
+
+def snapshot_of(lines: Iterable[dict[str, Any]], counters: tuple[CounterNow, ...], host: str, now: float) -> Snapshot:
+    """`lines`: of the ring, oldest first; `now`: Unix time."""
+    by_job: dict[str, list[dict[str, Any]]] = {}
+    for line in lines:
+        if isinstance(line.get("job"), str) and isinstance(line.get("ranks"), list):
+            by_job.setdefault(line["job"], []).append(line)
+    fresh = {job: told for job, told in by_job.items() if now - float(told[-1]["time"]) <= _OLD_S}
+    jobs = tuple(_job(job, told) for job, told in sorted(fresh.items()))
+    return Snapshot(now, short(host, 40), SOURCE, jobs, counters)
+
+
+def _job(job: str, told: list[dict[str, Any]]) -> JobNow:
+    last = told[-1]
+    troubles = [clean(str(one), 20) for one in last.get("troubles") or ()]
+    named = clean(str(last.get("named") or ""), 300)
+    usual_s = _number(last.get("usual_s"))
+    late_s = max(SILENT_S, SILENT_STEPS * (usual_s or 0.0))  # as the service itself counts silence
+    rows = [row for row in last["ranks"] if isinstance(row, dict) and isinstance(row.get("rank"), int)]
+    ranks = tuple(_rank(row, late_s) for row in rows)
+    return JobNow(
+        title=short(str(last.get("title") or job), 60),
+        ranks=ranks,
+        steps_s=_steps(told),
+        usual_s=usual_s,
+        status="fault" if troubles else "",
+        suspects=(SuspectNow(named),) if named else (),
+        remark=f"{', '.join(troubles)}; nobody is named for it yet" if troubles and not named else "",
+    )
+
+
+def _steps(told: list[dict[str, Any]]) -> tuple[float, ...]:
+    """Of a synchronous job any rank shows the steps of all: those of its first rank here."""
+    found: list[float] = []
+    for line in told:
+        first = next((row for row in line["ranks"] if isinstance(row, dict)), {})
+        found += [value for each in first.get("steps_s") or () if (value := _number(each)) is not None]
+    return tuple(found[-_STEPS:])
+
+
+def _rank(row: dict[str, Any], late_s: float) -> RankNow:
+    steps = sorted(value for each in row.get("steps_s") or () if (value := _number(each)) is not None)
+    step_s = steps[len(steps) // 2] if steps else None
+    waited, silent_s = _number(row.get("waited")), _number(row.get("silent_s")) or 0.0
+    parts = [0.0] * len(PARTS)
+    if waited is not None:
+        parts[OWN], parts[OTHERS] = max(1 - waited, 0.0), min(waited, 1.0)
+    state = "stopped" if row.get("stopped") else ""
+    if not state and not steps and silent_s >= late_s:
+        state = f"silent for {seconds(silent_s)}"
+    return RankNow(row["rank"], step_s=step_s, parts=tuple(parts) if waited is not None else (), state=state)
+
+
+def _number(value: object) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and math.isfinite(value) else None

@@ -1,0 +1,162 @@
+"""Snapshots from windows that were just observed and judged: the latest says where the time goes, the last few who is suspected."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from dataclasses import fields as fields_of
+
+import numpy as np
+
+from rankscope.diagnose.fleet.gather import gather
+from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.report.chosen import choose
+from rankscope.diagnose.report.content import Heat
+from rankscope.diagnose.report.heat import heat_of
+from rankscope.diagnose.report.words import accusation
+from rankscope.diagnose.solve.judge import judge
+from rankscope.diagnose.stats.robust import nan_median
+from rankscope.diagnose.text import clean, short
+from rankscope.diagnose.top.host import counters_now
+from rankscope.diagnose.top.snapshot import CPU, FILES, LOCKS, OTHERS, OWN, PARTS, JobNow, RankNow, Snapshot, SuspectNow
+from rankscope.diagnose.verdict.contract import Suspect, Verdict
+from rankscope.observer.window.folder import Window
+from rankscope.observer.window.rows import CounterRow
+
+LOOKS = 6  # windows that suspects are counted over
+_STEPS = 200  # a sparkline is no longer
+_PART_OF = {"io": FILES, "sched": CPU, "sync": LOCKS, "collective": OTHERS}  # all other kinds are work
+
+
+@dataclass(slots=True)
+class Course:
+    """What was seen of one job, window after window."""
+
+    steps_s: deque[float] = field(default_factory=lambda: deque(maxlen=_STEPS))
+    accused: deque[dict[tuple[object, ...], str]] = field(default_factory=lambda: deque(maxlen=LOOKS))
+
+    def take(self, window: Window) -> JobNow:
+        """The job as it is in this window."""
+        fleet = gather([window])
+        verdict = judge(fleet)
+        per_step = nan_median(fleet.steps.seconds, 0) if fleet.steps.count else np.empty(0)
+        self.steps_s.extend(per_step[np.isfinite(per_step)].tolist())
+        self.accused.append({_who(one): accusation(one, verdict.guessed) for one in verdict.suspects})
+        remark = clean(verdict.notes[0].text, 200) if verdict.status == "unknown" and verdict.notes else ""
+        return JobNow(
+            title=short(verdict.title or verdict.job, 60),
+            ranks=_ranks(fleet, verdict),
+            steps_s=tuple(self.steps_s),
+            status=verdict.status,
+            suspects=self._suspects(),
+            remark=remark,
+        )
+
+    def _suspects(self) -> tuple[SuspectNow, ...]:
+        """Those of the last windows: of the latest first, then those that were seen most often."""
+        latest = self.accused[-1]
+        words: dict[tuple[object, ...], str] = {}
+        for found in self.accused:
+            words |= found
+        seen = {who: sum(who in found for found in self.accused) for who in words}
+        order = sorted(words, key=lambda who: (who not in latest, -seen[who]))
+        return tuple(SuspectNow(words[who], seen[who], len(self.accused), who in latest) for who in order)
+
+
+@dataclass(slots=True)
+class Scene:
+    """The jobs of a host. `source`: who looks, in words."""
+
+    source: str
+    courses: dict[str, Course] = field(default_factory=dict)
+    latest: dict[str, tuple[Window, JobNow]] = field(default_factory=dict)
+
+    def take(self, window: Window) -> Snapshot:
+        """One window more, of one job. Jobs whose last window is two of them old have gone."""
+        job, about = window.manifest.jobs[0], window.manifest
+        self.latest[job] = window, self.courses.setdefault(job, Course()).take(window)
+        for other, (last, _) in list(self.latest.items()):
+            if about.start - last.manifest.start > 2 * about.seconds:
+                del self.latest[other], self.courses[other]
+        rows = [row for each, _ in self.latest.values() for row in _counter_rows(each, each is window)]
+        return Snapshot(
+            at=about.start + about.seconds,
+            host=short(about.host, 40),
+            source=self.source,
+            jobs=tuple(told for _, told in self.latest.values()),
+            counters=counters_now(rows, about.seconds),
+        )
+
+
+def _who(suspect: Suspect) -> tuple[object, ...]:
+    """What makes two accusations the same."""
+    function = suspect.function
+    return (
+        suspect.component,
+        suspect.cause,
+        suspect.ranks,
+        suspect.instance,
+        function and (function.name, function.file),
+    )
+
+
+def _ranks(fleet: Fleet, verdict: Verdict) -> tuple[RankNow, ...]:
+    chosen = choose(fleet, verdict)
+    heat = heat_of(fleet, verdict, chosen)
+    step_s = nan_median(fleet.steps.seconds, 1) if fleet.steps.count else np.full(len(fleet.ranks), np.nan)
+    parts = _parts(fleet)
+    told = []
+    for row in range(len(fleet.ranks)):
+        number, state = int(fleet.ranks.number[row]), fleet.ranks.state[row]
+        most, place = _most(heat, row)
+        told.append(
+            RankNow(
+                number=number,
+                guessed=number in fleet.ranks.guessed,
+                step_s=float(step_s[row]) if np.isfinite(step_s[row]) else None,
+                parts=parts[row],
+                most=most,
+                place=place,
+                state="" if state == "running" else clean(state, 20),
+                accused=bool(chosen.accused[row]),
+            )
+        )
+    return tuple(told)
+
+
+def _parts(fleet: Fleet) -> list[tuple[float, ...]]:
+    """Of each rank the shares of its critical path by class; () where nothing of it was seen."""
+    table = fleet.patterns
+    part_of = np.array([_PART_OF.get(kind, OWN) for kind in table.kind.values], dtype=np.int64)
+    training = table.thread.codes == table.thread.code("training")
+    shares = np.zeros((len(fleet.ranks), len(PARTS)))
+    if len(part_of):
+        np.add.at(shares, (table.rank[training], part_of[table.kind.codes[training]]), table.share[training])
+    whole = shares.sum(axis=1)
+    return [
+        tuple((shares[row] / max(whole[row], 1.0)).tolist()) if whole[row] > 0 else () for row in range(len(shares))
+    ]
+
+
+def _most(heat: Heat | None, row: int) -> tuple[str, str]:
+    """What it works on most, and where that is: the accused function on a rank that is accused, else the largest that is no waiting
+    for others."""
+    if heat is None or row >= len(heat.ranks):
+        return "", ""
+    share = heat.share[row]
+    mine = [
+        each for each, one in enumerate(heat.functions) if one.accused and share[each] > 0 and heat.ranks[row].accused
+    ]
+    work = mine or [each for each, one in enumerate(heat.functions) if not one.waits and share[each] > 0]
+    if not work:
+        return "", ""
+    largest = max(work, key=lambda each: float(share[each]))
+    one = heat.functions[largest]
+    return f"{100 * share[largest]:.0f} % {one.name}", one.place
+
+
+def _counter_rows(window: Window, host_too: bool) -> list[CounterRow]:
+    """Those of the host are in the window of each job: they are taken from the latest."""
+    names = [each.name for each in fields_of(CounterRow)]
+    rows = [CounterRow(**{name: row[name] for name in names}) for row in window.counters.select(names).to_pylist()]
+    return [row for row in rows if host_too or row.scope != "host"]
