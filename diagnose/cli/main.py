@@ -13,8 +13,25 @@ from typing import Annotated, Optional
 
 import typer
 
-from rankscope.diagnose.cli.completion import prepare as prepare_completion
+from rankscope.diagnose.cli.options import (
+    Baselines,
+    Engine,
+    FlightRecorder,
+    Folders,
+    HistoryDir,
+    Html,
+    Job,
+    Json,
+    NoHistory,
+    Pids,
+    StepsFile,
+    Topology,
+    Verbose,
+    Window,
+    WindowFolders,
+)
 from rankscope.diagnose.cli.service import arguments as service
+from rankscope.diagnose.cli.shell.completion import prepare as prepare_completion
 from rankscope.diagnose.cli.sweep_arguments import sweep as sweep_command
 from rankscope.probes.errors import EXIT_MISSING, EXIT_NOT_PERMITTED, EXIT_USAGE, RankscopeError
 
@@ -38,76 +55,6 @@ app = typer.Typer(
     "Most often, as root on a host of the job:  rankscope diagnose",
     epilog="Exit codes: 0 nothing wrong, 1 slow, 2 critical, 3 unknown, 64 usage, 65 bad data, 69 missing, 77 not permitted.",
 )
-
-Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
-Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Explain: all evidence and notes.")]
-Window = Annotated[float, typer.Option("--window", metavar="SECONDS", min=1, max=3600, help="Length of the window.")]
-Job = Annotated[
-    str | None, typer.Option("--job", metavar="JOB", help="This job alone: its title or name, or how they begin.")
-]
-HistoryDir = Annotated[
-    Optional[Path],  # noqa: UP045
-    typer.Option(
-        "--history",
-        metavar="DIR",
-        help="Where windows are kept for --baseline auto; by diagnose in /var/lib/rankscope/history, by record nowhere.",
-    ),
-]
-Folders = Annotated[
-    Optional[list[str]],  # noqa: UP045
-    typer.Argument(
-        metavar="[DIR]...",
-        help="Window folders, folders of them, bundles, or stores (s3://…). None: observe this host now.",
-    ),
-]
-WindowFolders = Annotated[
-    list[str], typer.Argument(metavar="DIR...", help="Window folders, folders of them, bundles, or stores (s3://…).")
-]
-Baselines = Annotated[
-    Optional[list[str]],  # noqa: UP045
-    typer.Option(
-        "--baseline",
-        metavar="DIR",
-        help="Earlier windows of the same job; may be repeated. auto: healthy ones of the history.",
-    ),
-]
-StepsFile = Annotated[
-    Optional[Path],  # noqa: UP045
-    typer.Option(
-        "--steps",
-        metavar="FILE",
-        help="Judge timings measured by others: Parquet or CSV with rank, step, "
-        "function, kind, seconds; optional role, host, count, waits.",
-    ),
-]
-Engine = Annotated[
-    str,
-    typer.Option(
-        "--engine", metavar="NAME", help="Where more than 512 hosts are read: local (this host), ray or dask."
-    ),
-]
-Topology = Annotated[
-    Optional[Path],  # noqa: UP045
-    typer.Option(
-        "--topology",
-        metavar="FILE",
-        help="Which hosts share what: CSV of host,rack,switch,filesystem; or Slurm's topology.conf.",
-    ),
-]
-FlightRecorder = Annotated[
-    Optional[Path],  # noqa: UP045
-    typer.Option(
-        "--flight-recorder",
-        metavar="DIR",
-        help="Dumps of PyTorch's flight recorder, one per rank: another witness of a hang; without windows they are judged alone.",
-    ),
-]
-NoHistory = Annotated[bool, typer.Option("--no-history", help="Keep nothing of what is observed now.")]
-Html = Annotated[
-    Optional[Path],  # noqa: UP045
-    typer.Option("--html", metavar="FILE", help="Also write it as one page for a browser; FILE must not be there yet."),
-]
-Pids = Annotated[Optional[list[int]], typer.Option("--pid", metavar="PID", help="Observe these alone.")]  # noqa: UP045
 
 
 def _version(wanted: bool) -> None:
@@ -334,7 +281,7 @@ def completion(shell: Annotated[str, typer.Argument(metavar="SHELL", help="bash,
 
     For bash: source <(rankscope completion bash)
     """
-    from rankscope.diagnose.cli import completion as command
+    from rankscope.diagnose.cli.shell import completion as command
 
     return command.run(shell)
 

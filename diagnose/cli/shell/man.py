@@ -1,4 +1,4 @@
-"""Manual pages, made from the same command line that `--help` tells of: `python -m rankscope.diagnose.cli.man DIR` (scripts/package).
+"""Manual pages, made from the same command line that `--help` tells of: `python -m rankscope.diagnose.cli.shell.man DIR` (scripts/package).
 
 One page for the program, one for each command. man(7) macros alone: groff and mandoc both know them.
 """

@@ -1,0 +1,1 @@
+"""What a shell and its user get: completion, manual pages."""
