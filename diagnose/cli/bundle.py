@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rankscope.diagnose.cli.output import free_place, print_json, write_result
+from rankscope.diagnose.cli.output import free_place, patience, print_json, write_result
 from rankscope.diagnose.fleet.sources import load, load_baseline
 from rankscope.diagnose.text import clean
 from rankscope.observer.window.bundle import pack
@@ -17,12 +17,14 @@ def run(
 ) -> int:
     """Write the bundle. Exit code 0: nothing is judged."""
     free_place(place)
-    windows, earlier = list(load(folders).windows), list(load_baseline(baseline, folders))
-    if not keep_names:
-        renaming = Renaming()
-        windows, earlier = ([renaming.window(window) for window in each] for each in (windows, earlier))
-    content = pack(windows, earlier, keep_names)
-    write_result(place, content)
+    with patience("reading windows") as say:
+        windows, earlier = list(load(folders).windows), list(load_baseline(baseline, folders))
+        say("packing")
+        if not keep_names:
+            renaming = Renaming()
+            windows, earlier = ([renaming.window(window) for window in each] for each in (windows, earlier))
+        content = pack(windows, earlier, keep_names)
+        write_result(place, content)
     if as_json:
         count = len(windows) + len(earlier)
         print_json(

@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from rankscope.diagnose.cli.keep_history import remember
-from rankscope.diagnose.cli.output import free_place, progress, write_result
+from rankscope.diagnose.cli.output import free_place, patience, progress, write_result
 from rankscope.diagnose.cli.report import print_reports
 from rankscope.diagnose.fleet.gather import gather
 from rankscope.diagnose.fleet.large import engines
@@ -84,15 +84,22 @@ def run(
     if history is not None and keep and not folders:
         store.prepare()
     shared = read_topology(topology) if topology is not None else ()
-    if folders:
-        engines.check(engine)
-        found = find(folders)
-        if not baseline and is_large(found):
-            if html is not None:
-                raise UsageError("--html shows every rank: it is not made of so many hosts")
-            return _print(_judge_large(found, job, engine, shared), as_json, verbose)
-    loaded = load_found(found) if folders else Loaded(tuple(_observe(window_s, job, pids, verbose)), ())
-    verdicts = _judge_all(loaded, earlier, job, store if automatic else None, shared, blames(dumps))
+    if not folders:
+        loaded = Loaded(tuple(_observe(window_s, job, pids, verbose)), ())
+    with patience("reading windows") as say:
+        found = _found(folders, engine) if folders else None
+        large = found is not None and not baseline and is_large(found)
+        if large and html is not None:
+            raise UsageError("--html shows every rank: it is not made of so many hosts")
+        if found is not None and large:
+            say("reading and judging many hosts")
+            verdicts = _judge_large(found, job, engine, shared)
+        else:
+            loaded = load_found(found) if found is not None else loaded
+            say("judging")
+            verdicts = _judge_all(loaded, earlier, job, store if automatic else None, shared, blames(dumps))
+    if large:
+        return _print(verdicts, as_json, verbose)
     code = _print(verdicts, as_json, verbose)
     if keep and not folders:
         for trouble in remember(store, loaded.windows, verdicts):
@@ -107,9 +114,12 @@ def report(
 ) -> int:
     """Write the page and say its first line; the exit code of the worst verdict."""
     free_place(place)
-    loaded = load(folders)
-    verdicts = _judge_all(loaded, load_baseline(baseline, folders), job, None, ())
-    _write_page(place, gather(loaded.windows, verdicts[0].job), verdicts)
+    with patience("reading windows") as say:
+        loaded = load(folders)
+        say("judging")
+        verdicts = _judge_all(loaded, load_baseline(baseline, folders), job, None, ())
+        say("making the page")
+        _write_page(place, gather(loaded.windows, verdicts[0].job), verdicts)
     if as_json:
         print(to_json(*verdicts))
     else:
@@ -145,6 +155,12 @@ def _judge_all(
             verdict = replace(verdict, notes=(*verdict.notes, note))
         verdicts.append(verdict if called[job] == title else replace(verdict, title=called[job]))
     return sorted(verdicts, key=lambda verdict: _WORST_FIRST.index(verdict.exit_code))
+
+
+def _found(folders: tuple[Path | str, ...], engine: str) -> Sources:
+    """What lies there. An engine that is not to be had is known before."""
+    engines.check(engine)
+    return find(folders)
 
 
 def _judge_large(found: Sources, wanted: str | None, engine: str, shared: Sequence[Group]) -> list[Verdict]:

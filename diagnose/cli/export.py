@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rankscope.diagnose.cli.output import free_place, print_json, write_result
+from rankscope.diagnose.cli.output import free_place, patience, print_json, write_result
 from rankscope.diagnose.export.formats import FORMATS
 from rankscope.diagnose.fleet.gather import gather
 from rankscope.diagnose.fleet.sources import load
@@ -17,9 +17,11 @@ def run(folders: tuple[Path | str, ...], job: str | None, wanted: str, place: Pa
     if wanted not in FORMATS:
         raise UsageError(f"--to {clean(wanted, 40)!r} is none of {', '.join(FORMATS)}")
     free_place(place)
-    fleet = gather(load(folders).windows, job)
-    content = FORMATS[wanted](fleet)
-    write_result(place, content)
+    with patience("reading windows") as say:
+        fleet = gather(load(folders).windows, job)
+        say(f"making {wanted}")
+        content = FORMATS[wanted](fleet)
+        write_result(place, content)
     if as_json:
         print_json({"file": str(place), "format": wanted, "ranks": len(fleet.ranks), "bytes": len(content)})
         return EXIT_HEALTHY

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -42,6 +44,43 @@ def progress() -> Iterator[Callable[[str], None]]:
             live.update(Text(line, no_wrap=True, overflow="ellipsis"), refresh=True)
 
         yield draw
+
+
+_PATIENCE_S = 2.0  # longer than that nobody looks at a terminal on which nothing moves
+
+
+@contextmanager
+def patience(what: str) -> Iterator[Callable[[str], None]]:
+    """For work that may take long and does not observe: from two seconds on stderr says what goes on, on a terminal with the time that
+    it has taken. The function that is given tells what is done now. By a timer of the process: no thread, as some of the work forks."""
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda _: None
+        return
+    began, terminal = time.monotonic(), sys.stderr.isatty()
+    doing, shown = [what], [""]
+
+    def tick(*_: object) -> None:
+        if terminal:
+            shown[0] = f"{time.monotonic() - began:4.0f} s  {clean(doing[0], 70)}"
+            sys.stderr.write(f"\r{shown[0]}\x1b[K")
+            sys.stderr.flush()
+        elif doing[0] != shown[0]:
+            shown[0] = doing[0]
+            _say(f"{doing[0]} …")
+
+    def say(text: str) -> None:
+        doing[0] = text
+
+    before = signal.signal(signal.SIGALRM, tick)
+    signal.setitimer(signal.ITIMER_REAL, _PATIENCE_S, 1.0)
+    try:
+        yield say
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+        if terminal and shown[0]:
+            sys.stderr.write("\r\x1b[K")
+            sys.stderr.flush()
 
 
 def _say(text: str) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rankscope.diagnose.cli.output import print_json, print_table
+from rankscope.diagnose.cli.output import patience, print_json, print_table
 from rankscope.diagnose.fleet.gather import gather
 from rankscope.diagnose.fleet.labels import ints
 from rankscope.diagnose.fleet.roll_call import WINDOW, jobs_in, roll_call
@@ -27,7 +27,8 @@ _SHOWN = 10
 def run(places: tuple[str, ...], *, keep: Path | None, as_json: bool, verbose: bool) -> int:
     """Take in the windows of these places, and print who is named; 1 where somebody is. `keep`: the file, None for the usual one."""
     book = Reputations(keep or FILE)
-    new = book.add(_votes(load(places, every_moment=True).windows), time.time()) if places else 0
+    with patience("reading windows of every moment"):
+        new = book.add(_votes(load(places, every_moment=True).windows), time.time()) if places else 0
     known = book.all()
     named = [one for one in known if one.named]
     if as_json:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from rankscope.diagnose.cli.output import print_json
+from rankscope.diagnose.cli.output import patience, print_json
 from rankscope.diagnose.text import clean
 from rankscope.observer.window.store import tidy
 from rankscope.observer.window.store.place import Store, is_uri, open_store
@@ -17,14 +17,17 @@ _DAY_S = 86400.0
 
 def prune(place: str, *, older_than_days: float, dry: bool, as_json: bool) -> int:
     """Remove windows that began more than so many days ago. Exit code 0: there is nothing to judge."""
-    done = tidy.prune(_store(place), older_than_days * _DAY_S, time.time(), dry)
+    with patience("looking through the store"):
+        done = tidy.prune(_store(place), older_than_days * _DAY_S, time.time(), dry)
     _print("would be removed" if dry else "removed", done, as_json)
     return EXIT_HEALTHY
 
 
 def compact(place: str, *, as_json: bool) -> int:
     """Put the windows of each shard of each moment into one object."""
-    _print("put together", tidy.compact(_store(place), time.time()), as_json)
+    with patience("putting windows together"):
+        done = tidy.compact(_store(place), time.time())
+    _print("put together", done, as_json)
     return EXIT_HEALTHY
 
 

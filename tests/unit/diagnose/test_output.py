@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import io
 import re
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
-from rankscope.diagnose.cli.output import print_table, progress
+from rankscope.diagnose.cli import output
+from rankscope.diagnose.cli.output import patience, print_table, progress
 
 REASON = "it has no training library mapped, " + "or nothing says which rank it is " * 4
 HEADS, ROWS = ["PROCESS", "PID", "WHY"], [["python3", "4711", REASON], ["a\x1b[2Jb", "12", "[bold]short[/bold]"]]
@@ -72,6 +75,39 @@ def test_progress_on_a_terminal_is_gone_at_the_end_and_leaves_stdout_alone(
     assert capsys.readouterr().out == "a result\n"
     assert "observing [red]20 s[/red] to go" in terminal.getvalue()
     assert terminal.getvalue().endswith("\x1b[2K")
+
+
+def busy(seconds: float) -> None:
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        pass
+
+
+def test_what_takes_long_is_said_once_in_a_pipe_and_what_is_short_never(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with patience("reading windows"):
+        busy(0.02)
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(output, "_PATIENCE_S", 0.02)
+    with patience("reading windows") as say:
+        busy(0.06)
+        say("judging \x1b[2J")
+    busy(0.06)
+    assert capsys.readouterr().err == "reading windows …\n"
+    assert signal.getsignal(signal.SIGALRM) is signal.SIG_DFL and signal.getitimer(signal.ITIMER_REAL) == (0, 0)
+
+
+def test_what_takes_long_is_a_line_with_its_seconds_on_a_terminal_and_gone_at_the_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    terminal = Terminal()
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(output, "_PATIENCE_S", 0.02)
+    with pytest.raises(ValueError, match="broken"), patience("reading \x1b[2J"):
+        busy(0.06)
+        raise ValueError("broken")
+    assert terminal.getvalue() == "\r   0 s  reading \\x1b[2J\x1b[K\r\x1b[K"
 
 
 def test_help_and_a_verdict_do_not_wait_for_what_only_a_terminal_needs() -> None:
