@@ -10,7 +10,7 @@ from pathlib import Path
 from labsupport import REPOSITORY, RunningJob, rankscope
 
 Torchrun = Callable[..., RunningJob]
-LIVE = ("diagnose", "record", "doctor", "ranks", "causes", "sweep", "blackbox")
+LIVE = ("diagnose", "record", "doctor", "ranks", "causes", "sweep", "blackbox", "top")
 # What is observed decides; nobody watches here.
 GOOD = {"diagnose": (0, 1, 3), "sweep": (0, 1, 2, 3), "blackbox": (0, 65)}
 
@@ -45,6 +45,8 @@ def test_what_the_readme_says_of_a_live_host_can_be_typed(torchrun: Torchrun, tm
             command += ["--spool", str(tmp_path / "spool")]
         if command[0] == "blackbox":
             command += ["--state", str(tmp_path / "state")]
+        if command[0] == "top":
+            command += ["--updates", "1", "--state", str(tmp_path / "state")]
         done = rankscope(*command)
         assert done.returncode in GOOD.get(command[0], (0,)), (command, done.stdout, done.stderr)
         assert "Traceback" not in done.stderr

@@ -7,7 +7,13 @@ from dataclasses import asdict
 import pytest
 from builders import ROOT, TRAIN, Job, build, columns
 
+from rankscope.diagnose.export.formats import FORMATS
+from rankscope.diagnose.fleet.gather import gather
+from rankscope.diagnose.report.build import report_of
+from rankscope.diagnose.report.render import render
 from rankscope.diagnose.solve.judge import diagnose
+from rankscope.diagnose.top import draw
+from rankscope.diagnose.top.from_windows import Scene
 from rankscope.observer.window.folder import Window
 from rankscope.observer.window.stacks import StackFrame, StackTree
 
@@ -118,3 +124,14 @@ def test_the_rank_that_is_elsewhere_is_told_apart() -> None:
 )
 def test_what_is_waited_for_is_said(kind: str, name: str, detail: str, words: str) -> None:
     assert words in reason(starting([(kind, name, detail, (LOAD,), 0.99)] * 2))
+
+
+def test_without_a_step_there_is_a_page_every_export_and_a_live_view_all_the_same() -> None:
+    window = starting([("io", "file lock", "", (LOAD,), 0.99)] * 4)
+    fleet = gather([window])
+    page = render(report_of(fleet, diagnose([window])))
+    assert "no step was seen" in page and "load_checkpoint" in page and "Where the ranks are" in page
+    assert {name: bool(make(fleet)) for name, make in FORMATS.items()} == dict.fromkeys(FORMATS, True)
+    lines = [line.text for line in draw.lines(Scene("here").take(window), 80, 24)]
+    assert any("step not seen yet" in line for line in lines)
+    assert sum("99 % file lock in load_checkpoint" in line or "99 % file lo" in line for line in lines) == 4
