@@ -221,7 +221,7 @@ def reputation(
     places: Annotated[
         Optional[list[str]],  # noqa: UP045
         typer.Argument(
-            metavar="[DIR]...", help="Windows to take in first: folders or stores. None: only say what is known."
+            metavar="DIR", help="Windows to take in first: folders or stores. None: only say what is known."
         ),
     ] = None,
     keep: Annotated[

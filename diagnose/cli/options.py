@@ -24,12 +24,12 @@ HistoryDir = Annotated[
 Folders = Annotated[
     Optional[list[str]],  # noqa: UP045
     typer.Argument(
-        metavar="[DIR]...",
+        metavar="DIR",
         help="Window folders, folders of them, bundles, or stores (s3://…). None: observe this host now.",
     ),
 ]
 WindowFolders = Annotated[
-    list[str], typer.Argument(metavar="DIR...", help="Window folders, folders of them, bundles, or stores (s3://…).")
+    list[str], typer.Argument(metavar="DIR", help="Window folders, folders of them, bundles, or stores (s3://…).")
 ]
 Baselines = Annotated[
     Optional[list[str]],  # noqa: UP045

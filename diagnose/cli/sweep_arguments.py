@@ -19,7 +19,7 @@ _Text = Optional[str]  # noqa: UP045
 _File = Optional[Path]  # noqa: UP045
 _Sweeps = Annotated[
     Optional[list[Path]],  # noqa: UP045
-    typer.Argument(metavar="[DIR]...", help="Compare many hosts' sweeps (files of --json). None: sweep this host."),
+    typer.Argument(metavar="DIR", help="Compare many hosts' sweeps (files of --json). None: sweep this host."),
 ]
 _List = Annotated[bool, typer.Option("--list", help="List all checks.")]
 _Explain = Annotated[_Text, typer.Option("--explain", metavar="ID", help="What a check reads and how it judges.")]

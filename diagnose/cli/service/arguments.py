@@ -34,7 +34,7 @@ Updates = Annotated[int, typer.Option("--updates", min=0, metavar="N", help="End
 NoRoutine = Annotated[bool, typer.Option("--no-routine", help="No window about once an hour for the history.")]
 Name = Annotated[
     Optional[str],  # noqa: UP045
-    typer.Argument(metavar="[NAME]", help="What to show; `now`: the last minutes. None: list what is frozen."),
+    typer.Argument(metavar="NAME", help="What to show; `now`: the last minutes. None: list what is frozen."),
 ]
 
 

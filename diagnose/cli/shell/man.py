@@ -128,8 +128,9 @@ def _tail(others: Sequence[str]) -> Iterator[str]:
 
 
 def _argument(parameter: Any) -> str:
-    shown = parameter.metavar or parameter.name.upper()
-    return rf"\fI{text(shown)}\fR"
+    """'DIR', '[DIR]...': what may be left out in brackets, what may come again with dots."""
+    name = rf"\fI{text(parameter.metavar or parameter.name.upper())}\fR"
+    return (name if parameter.required else f"[{name}]") + ("..." if parameter.nargs == -1 else "")
 
 
 def _forms(forms: str) -> str:

@@ -45,6 +45,11 @@ def test_a_page_has_every_option_and_no_line_that_nobody_can_read(name: str) -> 
     assert "<float" not in PAGES[name] and "<str" not in PAGES[name] and "list[" not in PAGES[name]
 
 
+def test_a_synopsis_says_what_may_be_left_out_and_what_may_come_again() -> None:
+    for name, shown in (("diagnose", r"[\fIDIR\fR]..."), ("report", r"\fIDIR\fR..."), ("completion", r"\fISHELL\fR")):
+        assert f"\n{shown}\n" in PAGES[f"rankscope-{name}.1"], name
+
+
 @pytest.mark.skipif(shutil.which("man") is None or shutil.which("groff") is None, reason="needs man and groff")
 @pytest.mark.parametrize("name", ["rankscope.1", "rankscope-diagnose.1", "rankscope-top.1", "rankscope-sweep.1"])
 def test_man_renders_it_without_a_warning(name: str, tmp_path: Path) -> None:
