@@ -49,7 +49,7 @@ def run(*, state: Path, window_s: float, job: str | None, updates: int, as_json:
         if state.is_dir() and place.is_held():
             _from_watch(place, job, counted)
         else:
-            _by_itself(window_s, job, counted, say)
+            _by_itself(window_s, job, counted, say, patient=updates == 0)
     return EXIT_HEALTHY
 
 
@@ -102,8 +102,8 @@ def _is_meant(line: dict[str, Any], job: str) -> bool:
     return any(str(line.get(name) or "").startswith(job) for name in ("title", "job"))
 
 
-def _by_itself(window_s: float, job: str | None, show: Show, say: Say) -> None:
-    """Window after window."""
+def _by_itself(window_s: float, job: str | None, show: Show, say: Say, patient: bool) -> None:
+    """Window after window. `patient`: where there is no rank, wait for one."""
     # Here, as the service's readers need none of it: 0.3 s of CPU.
     from rankscope.diagnose.top.from_windows import Scene
     from rankscope.observer.recorder import RecordOptions, follow
@@ -114,11 +114,17 @@ def _by_itself(window_s: float, job: str | None, show: Show, say: Say) -> None:
     def take(window: Window) -> None:
         show(scene.take(window))
 
+    said = ""
     while True:
         try:
             follow(options, _ANEW_S, take, say)
+            said = ""
         except NoRanks as error:
-            say(f"{error}; looking again")
+            if not patient:
+                raise
+            if str(error) != said:
+                said = str(error)
+                say(f"{said}; waiting for one")
             time.sleep(_NO_RANKS_S)
 
 

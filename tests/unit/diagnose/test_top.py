@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +15,15 @@ import pytest
 from builders import Job, build
 from test_page import hostile
 
+from rankscope.diagnose.cli.main import run
 from rankscope.diagnose.top import draw, from_watch
 from rankscope.diagnose.top.from_windows import LOOKS, Scene
 from rankscope.diagnose.top.host import counters_now
 from rankscope.diagnose.top.snapshot import OTHERS, PARTS, CounterNow, JobNow, RankNow, Snapshot, SuspectNow
+from rankscope.observer import recorder
 from rankscope.observer.watch.blackbox import BlackBox, latest_lines
 from rankscope.observer.window.rows import CounterRow
+from rankscope.probes.errors import NoRanks
 
 NOW = 1_760_000_000.0
 
@@ -213,3 +220,45 @@ def test_an_update_is_json_whatever_is_in_it(capsys: pytest.CaptureFixture[str])
     _print_json(Snapshot(NOW, "h\x1b[2J", "s", (JobNow("j", (RankNow(0, step_s=float("nan")),)),)))
     said = json.loads(capsys.readouterr().out)
     assert said["jobs"][0]["ranks"][0]["step_s"] is None and "\x1b" not in said["host"]
+
+
+# ---- the command ---------------------------------------------------------------------------------------------------------
+
+
+def test_without_root_nothing_is_looked_at(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(os, "geteuid", lambda: 1000)
+    assert run(["top", "--updates", "1"]) == 77
+    assert "needs root" in capsys.readouterr().err
+
+
+def test_who_wants_a_number_of_updates_is_told_where_there_is_no_rank(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def nobody(*_: object) -> None:
+        raise NoRanks("no training process found on this host")
+
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(recorder, "follow", nobody)
+    assert run(["top", "--updates", "1", "--state", str(tmp_path / "none")]) == NoRanks.exit_code
+    assert "no training process found" in capsys.readouterr().err
+
+
+def test_the_probes_are_loaded_anew_when_their_time_is_over_and_sigterm_ends_it_well(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    begun: list[int] = []
+    (window,) = build(builders.slow_python(3, 0.08))
+
+    def follow(_: object, most_s: float, take: Callable[[object], None], say: object) -> None:
+        begun.append(int(most_s))
+        take(window)
+        if len(begun) == 2:
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(1)
+
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(recorder, "follow", follow)
+    before = signal.getsignal(signal.SIGTERM)
+    assert run(["top", "--state", str(tmp_path / "none")]) == 0
+    assert begun == [600, 600] and signal.getsignal(signal.SIGTERM) is before
+    assert capsys.readouterr().out.count("waits least") == 2
