@@ -90,7 +90,7 @@ def run(
         found = _found(folders, engine) if folders else None
         large = found is not None and not baseline and is_large(found)
         if large and html is not None:
-            raise UsageError("--html shows every rank: it is not made of so many hosts")
+            raise UsageError("of so many hosts `rankscope report` makes the page, which reads all of every rank")
         if found is not None and large:
             say("reading and judging many hosts")
             verdicts = _judge_large(found, job, engine, shared)
