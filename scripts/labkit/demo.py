@@ -6,6 +6,7 @@ import random
 import subprocess
 import tempfile
 import time
+from pathlib import Path
 
 from labkit import verdicts
 from labkit.faults.python_slow import PythonSlow
@@ -36,6 +37,7 @@ def run(window_s: float) -> int:
             time.sleep(1)
             _show([rankscope(), "record", "--window", f"{window_s:g}", "--out", folder])
             _show([rankscope(), "diagnose", folder])
+            _show([rankscope(), "report", folder, "--html", str(_page())])
             verdict = _verdict(folder)
     right = verdicts.score(verdict, truth) == verdicts.FIRST
     kind = "computes" if truth.culprit == "busy" else "sleeps"
@@ -46,6 +48,11 @@ def run(window_s: float) -> int:
         said = "; ".join(map(str, verdict.suspects[:3]))
         print(f"rankscope did NOT name it first; it said {verdict.status}: {said}")
     return 0 if right else EXIT_NOT_GOOD_ENOUGH
+
+
+def _page() -> Path:
+    """Where the page of the report is left for the reader: a name that is not there yet."""
+    return Path(tempfile.gettempdir()) / time.strftime("rankscope-demo-%Y%m%dT%H%M%S.html")
 
 
 def _verdict(folder: str) -> verdicts.Verdict:
