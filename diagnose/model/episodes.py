@@ -2,10 +2,12 @@
 
 An episode of rank r is a run of steps s with d(r,s) = own(r,s) - median over peers >= max(a quarter of a step, 4 robust_sd of d(r,·)),
 which goes on while d is half of that: steps in a row have one reason.
-If accidents fall on ranks by chance, each of the E episodes falls on r with probability 1 / R. Rank r is a suspect if
+An accident is a step in which an episode of anybody begins; of A accidents each falls on k of the R ranks on average, because ranks of
+one host are slow together. If accidents fall by chance, each falls on r with probability k / R. Rank r is a suspect if
 
-2 R · P(Binomial(E, 1/R) >= E(r)) · rhythm(r) <= 1 %,  E(r) >= 3, at most half of the steps are episodes,
-and the mean over all steps of T(s) - T'(s), its episodes replaced by its peers' time, is above the effect floor.
+2 R · P(Binomial(A, k/R) >= E(r)) · rhythm(r) <= 1 %,  E(r) >= 3 episodes, at most half of the steps are episodes,
+and the mean over all steps of T(s) - T'(s), the episodes of all such ranks replaced by their peers' time, is above the effect floor. Of
+these, who gains less than the floor beside the others is dropped: two ranks that are slow in the same steps gain nothing alone.
 The factor 2: episodes are counted twice, all of them, and only those of at least 30 % of the longest: on a busy host small stalls of
 all ranks must not hide the large ones of one.
 rhythm(r) = (3 / k)^(E(r) - 2) if the episodes are k steps apart, each within a step, else 1: how probable it is that chance keeps time.
@@ -19,7 +21,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.model.replay import busy
+from rankscope.diagnose.model.replay import busy, share_out
 from rankscope.diagnose.stats.robust import peers_median, robust_sd
 from rankscope.probes.arrays import Bools, Floats, Ints
 
@@ -38,6 +40,19 @@ class Episodes:
     period: int = 0  # steps from one to the next, where they keep time; else 0
 
 
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A rank with more episodes than chance gives it, whatever they cost."""
+
+    row: int
+    sudden: Bools
+    count: int
+    of_all: int
+    chance: float
+    period: int
+    more_s: float  # above the peers, mean over all steps
+
+
 def find_episodes(own: Floats, roles: Ints, step_s: float, floor_s: Floats, skip: Ints) -> Iterator[Episodes]:
     """Ranks with rare episodes, the most damaging first. `skip`: rows that are suspects for all of their steps."""
     ranks, steps = own.shape
@@ -49,16 +64,17 @@ def find_episodes(own: Floats, roles: Ints, step_s: float, floor_s: Floats, skip
     least = np.maximum(limits.EPISODE_SHARE * step_s, np.nan_to_num(spread, nan=np.inf))
     gap_of_all = np.delete(gap, skip, axis=0)
     longest = float(gap_of_all.max()) if gap_of_all.size else 0.0
-    found: dict[int, Episodes] = {}
+    found: dict[int, _Candidate] = {}
     for share in (0.0, limits.PART):
         enough = np.maximum(least, share * longest)
         sudden = gap >= enough
         sudden[skip] = False
         begins = _first_of_runs(sudden, gap >= 0.5 * enough)
-        for each in _oftener_than_chance(own, gap, sudden, begins, floor_s):
-            if each.row not in found or each.lost_s > found[each.row].lost_s:
+        for each in _oftener_than_chance(gap, sudden, begins):
+            if each.row not in found or each.more_s > found[each.row].more_s:
                 found[each.row] = each
-    yield from sorted(found.values(), key=lambda each: -each.lost_s)[: limits.SUSPECTS_EXAMINED]
+    worst = sorted(found.values(), key=lambda each: -each.more_s)[: limits.SUSPECTS_EXAMINED]
+    yield from sorted(_that_cost(own, gap, worst, floor_s), key=lambda each: -each.lost_s)
 
 
 def _first_of_runs(sudden: Bools, going_on: Bools) -> Bools:
@@ -71,10 +87,10 @@ def _first_of_runs(sudden: Bools, going_on: Bools) -> Bools:
     return first
 
 
-def _oftener_than_chance(own: Floats, gap: Floats, sudden: Bools, begins: Bools, floor_s: Floats) -> Iterator[Episodes]:
-    ranks, steps = own.shape
-    count = begins.sum(axis=1)
-    total = int(count.sum())
+def _oftener_than_chance(gap: Floats, sudden: Bools, begins: Bools) -> Iterator[_Candidate]:
+    ranks, steps = gap.shape
+    count, at_once = begins.sum(axis=1), begins.sum(axis=0)
+    accidents, together = int((at_once > 0).sum()), float(at_once[at_once > 0].mean()) if at_once.any() else 0.0
     often = np.flatnonzero((count >= limits.EPISODES_LEAST) & (sudden.sum(axis=1) <= 0.5 * steps))
     if not len(often):
         return
@@ -82,15 +98,34 @@ def _oftener_than_chance(own: Floats, gap: Floats, sudden: Bools, begins: Bools,
 
     for row in often:
         period, by_chance = _rhythm(np.flatnonzero(begins[row]))
-        chance = min(2 * ranks * float(bdtrc(count[row] - 1, total, 1 / ranks)) * by_chance, 1.0)
-        if chance > limits.FALSE_DISCOVERY_RATE:
-            continue
+        chance = min(2 * ranks * float(bdtrc(count[row] - 1, accidents, min(together / ranks, 1.0))) * by_chance, 1.0)
+        if chance <= limits.FALSE_DISCOVERY_RATE:
+            more_s = float(gap[row][sudden[row]].sum() / steps)
+            yield _Candidate(int(row), sudden[row], int(count[row]), int(count.sum()), chance, period, more_s)
+
+
+def _that_cost(own: Floats, gap: Floats, found: list[_Candidate], floor_s: Floats) -> Iterator[Episodes]:
+    """Those without whose episodes the steps were shorter by the floor, each beside the others, with its part of what all cost together."""
+
+    def gained_s(chosen: list[_Candidate]) -> float:
         better = own.copy()
-        better[row] = np.where(sudden[row], own[row] - gap[row], own[row])
-        lost = float(np.nanmean(busy(own) - busy(better)))
-        if lost >= float(floor_s[row]):
-            usual = float(np.nanmedian(own[row]))
-            yield Episodes(int(row), int(count[row]), total, lost, float(np.nanmax(own[row])), usual, chance, period)
+        for each in chosen:
+            better[each.row] = np.where(each.sudden, own[each.row] - gap[each.row], own[each.row])
+        return float(np.nanmean(busy(own) - busy(better)))
+
+    chosen = list(found)
+    while chosen:
+        together_s = gained_s(chosen)
+        beside_s = np.array([together_s - gained_s(chosen[:at] + chosen[at + 1 :]) for at in range(len(chosen))])
+        short_s = beside_s - np.array([float(floor_s[each.row]) for each in chosen])
+        if float(short_s.min()) >= 0:
+            break
+        del chosen[int(np.argmin(short_s))]
+    else:
+        return
+    for each, lost_s in zip(chosen, share_out(together_s, beside_s).tolist(), strict=True):
+        usual, longest = float(np.nanmedian(own[each.row])), float(np.nanmax(own[each.row]))
+        yield Episodes(each.row, each.count, each.of_all, lost_s, longest, usual, each.chance, each.period)
 
 
 def _rhythm(at: Ints) -> tuple[int, float]:

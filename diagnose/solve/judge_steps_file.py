@@ -2,7 +2,8 @@
 
 Where all ranks became slower, the steps before the change are the baseline of those after it (of a steady growth: the first half that
 of the second). Where they did not, some rank may have for a while, which the whole does not show: the stretch of steps in which one rank is
-slower than in the rest is judged alone (stats/scan.py).
+slower than in the rest is judged alone (stats/scan.py). Where no reading of the file accuses anybody by what its columns are called, other
+readings are tried (fleet/timings/readings.py, not_timed.py); and where somebody is waited for all the same, it is unknown (nobody.py).
 Observed windows hold the functions of the window as a whole: there another window must say what was before (`--baseline`).
 """
 
@@ -17,9 +18,12 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.roles import roles
 from rankscope.diagnose.fleet.timings.from_steps_file import between, fleet_of, split, with_untimed
+from rankscope.diagnose.fleet.timings.one_world import one_world
+from rankscope.diagnose.fleet.timings.readings import mixed, mixed_as_work, without_whole
 from rankscope.diagnose.fleet.timings.steps_file import Timings, read_timings
 from rankscope.diagnose.past.baseline import reference_of
 from rankscope.diagnose.solve.judge import judge
+from rankscope.diagnose.solve.nobody import never_healthy
 from rankscope.diagnose.solve.stretch import about, find_stretch
 from rankscope.diagnose.stats.rhythm import find_growth
 from rankscope.diagnose.stats.robust import nan_median
@@ -34,21 +38,26 @@ def judge_file(path: Path) -> Verdict:
 
 
 def judge_timings(timings: Timings, job: str) -> Verdict:
-    """The verdict on timings that have been read and checked."""
-    fleet = fleet_of(timings, job)
+    """The verdict on timings that have been read and checked: by the first reading of them that accuses somebody, else by the plainest."""
+    plain = without_whole(one_world(timings))
+    fleet = fleet_of(plain, job)
+    verdict = _judged(plain, fleet)
+    if verdict.suspects:
+        return verdict
+    for reading in (mixed_as_work(plain), with_untimed(plain, fleet)):
+        if reading is not None and (found := _judged(reading, fleet_of(reading, job))).status == "fault":
+            return found
+    work = mixed_as_work(plain)
+    return never_healthy(verdict, fleet if work is None else fleet_of(work, job))
+
+
+def _judged(timings: Timings, fleet: Fleet) -> Verdict:
+    """The verdict on one reading: on the whole, on what came after a change, and on the stretch in which a rank is slower."""
     verdict = judge(fleet)
     if verdict.status == "fault":
         return verdict
     changed = _after_change(timings, fleet, verdict)
-    if changed is not None:
-        return changed
-    verdict = _stretch(timings, fleet, verdict)
-    if not verdict.suspects and (more := with_untimed(timings, fleet)) is not None:
-        # Own time explains nothing: who is waited for all the same? (fleet/timings/not_timed.py)
-        waited_for = fleet_of(more, job)
-        whole = judge(waited_for)
-        verdict = whole if whole.status == "fault" else _stretch(more, waited_for, verdict)
-    return verdict
+    return changed if changed is not None else _stretch(timings, fleet, verdict)
 
 
 def _after_change(timings: Timings, fleet: Fleet, verdict: Verdict) -> Verdict | None:
@@ -61,8 +70,11 @@ def _after_change(timings: Timings, fleet: Fleet, verdict: Verdict) -> Verdict |
         return None
     earlier = Baseline(1, len(before.ranks), before.start, before.start, None, "earlier steps of the file")
     later = judge(after, reference_of([before], earlier))
-    # Longer, but all functions alike: their input may be.
-    clear = any(suspect.function is not None or suspect.component == "network" for suspect in later.suspects)
+    # Longer, but all functions alike: their input may be. What contains work and waiting says nothing about the network.
+    network = not mixed(timings).any()
+    clear = any(
+        suspect.function is not None or (network and suspect.component == "network") for suspect in later.suspects
+    )
     if not clear or (verdict.suspects and later.status != "fault"):
         return None
     notes = [note for note in verdict.notes if note.code is not NoteCode.NOBODY]

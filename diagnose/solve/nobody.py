@@ -6,21 +6,31 @@ job(s) = T(s) - max over ranks r of queue(r, s)     queue: ready behind others, 
 
 If T grew by 10 % and job(s) did not, the host was busy: that is a note, not a reason to doubt. The same holds where all ranks that are
 odd are slow by what others took of their CPUs (hypotheses/rank/suspects.py).
+
+Of a file of timings nobody can say healthy where somebody is waited for all the same. A rank that stays in communication less than the
+median of its peers, by the floor, in nearly every step, is who they wait for, whatever its own columns say. Where ranks are missing in
+the file and all that are in it stay there for a quarter of each step, they may wait for one of those.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
+from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.fleet.roles import roles
 from rankscope.diagnose.model.busy_host import queued_s, takers
 from rankscope.diagnose.model.scene import Scene
+from rankscope.diagnose.model.waiting import transfer
 from rankscope.diagnose.solve.enough import ranks_gone, unproven
 from rankscope.diagnose.stats.onset import Onset
 from rankscope.diagnose.stats.rhythm import find_rise, lasts_higher
-from rankscope.diagnose.text import seconds
+from rankscope.diagnose.stats.robust import nan_median, peers_median
+from rankscope.diagnose.text import rank_list, seconds
+from rankscope.diagnose.verdict.contract import Verdict
 from rankscope.diagnose.verdict.note import ACQUITTED, Note, NoteCode
 from rankscope.probes.arrays import Floats
 
@@ -76,3 +86,48 @@ def _busy_host(fleet: Fleet, per_step: Floats, change: Onset) -> Note | None:
         who = f"{taken[0][0]} took {seconds(taken[0][1])} of their CPUs in the window"
     text = f"steps became longer, {_from_to(change)}, because ranks stood longer in the queue for the CPU: {who}"
     return Note(NoteCode.HOST_BUSY, text)
+
+
+# ---- files of timings: somebody is waited for all the same -----------------------------------------------------------
+
+
+def never_healthy(verdict: Verdict, fleet: Fleet) -> Verdict:
+    """The verdict; where it says healthy and the fleet shows that ranks wait for somebody, unknown with the reason."""
+    if verdict.status != "healthy" or not fleet.steps.count:
+        return verdict
+    note = _visible(fleet) or _unseen(fleet)
+    return verdict if note is None else replace(verdict, status="unknown", notes=(note, *verdict.notes))
+
+
+def _visible(fleet: Fleet) -> Note | None:
+    wait, step = fleet.steps.wait_s, nan_median(fleet.steps.seconds, 0)
+    less = peers_median(wait, roles(fleet)) - wait
+    known = np.isfinite(less)
+    often = (np.nan_to_num(less) >= limits.EFFECT_SHARE * step).sum(axis=1) / np.maximum(known.sum(axis=1), 1)
+    found = np.flatnonzero((often >= limits.NEARLY_ALWAYS) & (known.sum(axis=1) >= limits.STEPS_LEAST))
+    if not len(found):
+        return None
+    who = rank_list(tuple(int(number) for number in fleet.ranks.number[found]))
+    much = float(nan_median(less[found].reshape(1, -1), 1)[0])
+    text = (
+        f"{who}: in nearly every step the others wait for it, by {seconds(much)}, but what it does meanwhile is in no column that tells "
+        "its work from its waiting: time its parts apart"
+    )
+    return Note(NoteCode.WAITED_FOR, text)
+
+
+def _unseen(fleet: Fleet) -> Note | None:
+    gone = next((note for note in fleet.notes if note.code is NoteCode.RANKS_MISSING), None)
+    if gone is None:
+        return None
+    least, step = (
+        float(nan_median(transfer(fleet.steps.wait_s)[None, :], 1)[0]),
+        float(np.nanmedian(fleet.steps.seconds)),
+    )
+    if not least >= limits.UNKNOWN_SHARE * step:
+        return None
+    text = (
+        f"all ranks of the file stay in communication for {seconds(least)} of each step at least, and {gone.text}: "
+        "they may wait for one of these"
+    )
+    return Note(NoteCode.WAITED_FOR, text)

@@ -4,8 +4,9 @@ For every stretch of n >= 8 values of a row, of lengths that grow by half, each 
 
 z(row, stretch) = mean of x over it / √(known² + (sd · √((1 + rho) / (1 - rho)) / √n)²)      strength = -ln P(N >= z) - ln(stretches · rows)
 
-x: the values, clipped at 4 sd around the row's median, so that one stall makes no stretch; sd: robust, of the row; rho: of
-the median row. The strongest stretch of all rows is found; its edges are known to an eighth of its length. Kulldorff 1997.
+x: the values, clipped at 4 sd around the row's median, or at 4 times the least mean where that is more: one stall makes no stretch of
+eight values. sd: robust, of the row; rho: of the median row. The strongest stretch of all rows is found; its edges are known to an
+eighth of its length. Kulldorff 1997.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ def strongest_stretch(values: Floats, known: float, least: float) -> Stretch | N
     rho = float(
         np.median(autocorrelation(values))
     )  # a stretch correlates its own row; noise of one kind correlates them all
-    x = np.clip(np.where(np.isfinite(values), values, usual), usual - _CLIP * sd, usual + _CLIP * sd)
+    widest = _CLIP * np.maximum(sd, least)
+    x = np.clip(np.where(np.isfinite(values), values, usual), usual - widest, usual + widest)
     scale = sd * np.sqrt((1 + rho) / (1 - rho))
     total = np.concatenate([np.zeros((rows, 1)), np.cumsum(x, axis=1)], axis=1)
     best: tuple[float, int, int, int, float] | None = None

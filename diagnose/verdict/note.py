@@ -36,6 +36,10 @@ class NoteCode(str, Enum):
     STEPS_TWICE = "steps-twice"
     TIMINGS_ALONE = "timings-alone"
     SUMS_DIFFER = "sums-differ"
+    WHOLE_STEP = "whole-step"  # a column of a file of timings contains the others
+    MIXED_AS_WORK = "mixed-as-work"  # columns that contain waiting count as work
+    WORLD_CHANGED = "world-changed"  # the number of ranks
+    LOCAL_NUMBERS = "local-numbers"  # ranks were numbered anew on each host
     ROLES_PARTLY = "roles-partly"
     ROWS_UNUSABLE = "rows-unusable"
     ROWS_TWICE = "rows-twice"
@@ -64,6 +68,7 @@ class NoteCode(str, Enum):
     NOT_WAITED_FOR = "not-waited-for"
     PARTLY_TIMED = "partly-timed"  # of some rank: what is left of its steps counts as its own
     UNTIMED = "untimed"  # the waiting of the others was not timed
+    WAITED_FOR = "waited-for"  # a rank of which nothing shows why
     NO_GAIN = "no-gain"
     NO_FUNCTION = "no-function"
     FEW_PEERS = "few-peers"

@@ -8,6 +8,7 @@ import sys
 
 from benchkit import counters, diagnose_fleets, fleet, overhead, sweep, watch, watch_live
 from benchkit.gpu import bench as gpu
+from benchkit.timings import bench as timings
 from benchkit.unwinder import bench as unwinder
 from labkit.machine import guard
 from labkit.machine.command import Parser, ended
@@ -22,6 +23,7 @@ def main() -> int:
         benches.add_parser("diagnose", help="culprits found in synthetic fleets of up to 100,000 ranks")
     )
     fleet.arguments(benches.add_parser("fleet", help="objects of up to 125,000 hosts to one verdict"))
+    timings.arguments(benches.add_parser("timings", help="files of timings as others write them: who is named"))
     sweep.arguments(benches.add_parser("sweep", help="time and CPU of a health sweep of this host"))
     watch.arguments(
         benches.add_parser("watch", help="the change detector: false alarms a week, steps until a shift is told")

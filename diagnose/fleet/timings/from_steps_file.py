@@ -111,7 +111,7 @@ def split(timings: Timings, column: int) -> tuple[Timings, Timings]:
     numbers, row = np.unique(timings.rank, return_inverse=True)
     labels, _ = _steps_of(timings, row, len(numbers), [])
     late = timings.step >= labels[column]
-    return _only(timings, ~late), _only(timings, late)
+    return timings.taken(~late), timings.taken(late)
 
 
 def between(timings: Timings, begin: int, end: int) -> Timings:
@@ -119,25 +119,7 @@ def between(timings: Timings, begin: int, end: int) -> Timings:
     numbers, row = np.unique(timings.rank, return_inverse=True)
     labels, _ = _steps_of(timings, row, len(numbers), [])
     inside = (timings.step >= labels[begin]) & (timings.step <= labels[end - 1])
-    return _only(timings, inside)
-
-
-def _only(timings: Timings, rows: Bools) -> Timings:
-    def chosen(labels: Labels) -> Labels:
-        return Labels(labels.codes[rows], labels.values)
-
-    return replace(
-        timings,
-        rank=timings.rank[rows],
-        step=timings.step[rows],
-        function=chosen(timings.function),
-        kind=timings.kind[rows],
-        seconds=timings.seconds[rows],
-        count=timings.count[rows],
-        waits=timings.waits[rows],
-        role=chosen(timings.role),
-        host=chosen(timings.host),
-    )
+    return timings.taken(inside)
 
 
 # ---- steps -----------------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ more than half of its rows is left out of every rank instead.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +21,7 @@ import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 
 from rankscope.diagnose.fleet.labels import Labels
+from rankscope.diagnose.fleet.timings.local_numbers import global_numbers
 from rankscope.diagnose.text import clean
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.observer.window.schema import KINDS
@@ -65,6 +66,26 @@ class Timings:
     def __len__(self) -> int:
         return len(self.rank)
 
+    def taken(self, rows: Bools, *notes: Note) -> Timings:
+        """These rows alone, with more notes."""
+
+        def chosen(labels: Labels) -> Labels:
+            return Labels(labels.codes[rows], labels.values)
+
+        return replace(
+            self,
+            rank=self.rank[rows],
+            step=self.step[rows],
+            function=chosen(self.function),
+            kind=self.kind[rows],
+            seconds=self.seconds[rows],
+            count=self.count[rows],
+            waits=self.waits[rows],
+            role=chosen(self.role),
+            host=chosen(self.host),
+            notes=(*self.notes, *notes),
+        )
+
 
 def read_timings(path: Path) -> Timings:
     """Read and check one file. Raises BadData, one clear line, if nothing in it can be used."""
@@ -102,6 +123,8 @@ def check(table: pa.Table, name: str) -> Timings:
     count, counted = _counts(table, name)
     whole = np.where(placed, rank, 0).astype(np.int64), np.where(placed, step, 0).astype(np.int64)
     rows = np.flatnonzero(keep)
+    if "host" in table.column_names:
+        whole = global_numbers(*whole, _texts(table, "host", name), rows, notes), whole[1]
     rows = rows[~_repeated(whole[0][rows], whole[1][rows], function.codes[rows], kind[rows], seconds[rows], notes)]
     return Timings(
         rank=whole[0][rows],

@@ -1,0 +1,48 @@
+"""Ranks that were numbered from 0 on each host anew (LOCAL_RANK): several hosts have the same numbers in the same steps.
+
+Taken for one rank they would be reports of one and the same by several sources, of which the first counts: most of the job would be lost.
+One rank that two hosts report is no such thing: then the first report counts.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rankscope.diagnose import limits
+from rankscope.diagnose.fleet.labels import Labels
+from rankscope.diagnose.verdict.note import Note, NoteCode
+from rankscope.probes.arrays import Ints
+
+
+def global_numbers(rank: Ints, step: Ints, host: Labels, usable: Ints, notes: list[Note]) -> Ints:
+    """The rank of every row, other ones for each host where most numbers stand for a rank of each. `usable`: rows that can be right."""
+    order = np.argsort(np.array(host.values, dtype=str), kind="stable")
+    named = [int(code) for code in order.tolist() if host.values[int(code)]]
+    place = np.full(len(host.values), -1, dtype=np.int64)
+    place[named] = np.arange(len(named))
+    where = place[host.codes]
+    if (
+        len(named) < 2
+        or (where[usable] < 0).any()
+        or not _on_several(rank[usable], step[usable], where[usable], len(named))
+    ):
+        return rank
+    most = int(rank[usable].max()) + 1
+    text = (
+        f"{len(named)} hosts have the same ranks in the same steps: these were numbered on each host anew; here a host's follow those of "
+        f"the host before by name, {most} on each"
+    )
+    notes.append(Note(NoteCode.LOCAL_NUMBERS, text))
+    return np.asarray(np.minimum(rank, most - 1) + np.maximum(where, 0) * most, dtype=np.int64)
+
+
+def _on_several(rank: Ints, step: Ints, host: Ints, hosts: int) -> bool:
+    """Whether most ranks are on several hosts in most of their steps."""
+    numbers, row = np.unique(rank, return_inverse=True)
+    steps, column = np.unique(step, return_inverse=True)
+    cell = row.reshape(-1).astype(np.int64) * len(steps) + column.reshape(-1)
+    cells, holders = np.unique(np.unique(cell * hosts + host) // hosts, return_counts=True)
+    owner = cells // len(steps)
+    several = np.bincount(owner, weights=holders > 1, minlength=len(numbers))
+    often = several > limits.HOLDS_LEAST * np.bincount(owner, minlength=len(numbers))
+    return bool(often.mean() > limits.HOLDS_LEAST)

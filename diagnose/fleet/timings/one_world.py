@@ -1,0 +1,60 @@
+"""A job that was started anew with more or fewer ranks in the middle of its file: the largest part with the same ranks.
+
+Who computes how long depends on how many share the work: steps of other worlds are no past to compare with. A rank whose steps begin
+later or end earlier than the file's, by a tenth of them at least, marks the edge of a world; the world with most steps of ranks is kept.
+A single rank that comes or goes is a rank that is missing, and changes no world.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from rankscope.diagnose import limits
+from rankscope.diagnose.fleet.timings.steps_file import Timings
+from rankscope.diagnose.verdict.note import Note, NoteCode
+from rankscope.probes.arrays import Ints
+
+_EDGE = 0.1  # of the steps: what is missing at the edges of a file
+_RANKS = 0.1  # of the ranks that come or go at one step
+
+
+def one_world(timings: Timings) -> Timings:
+    """The timings of the part of the job that had most ranks for most steps; all of them where their number did not change."""
+    numbers, row = np.unique(timings.rank, return_inverse=True)
+    labels, column = np.unique(timings.step, return_inverse=True)
+    row, column = row.reshape(-1), column.reshape(-1).astype(np.int64)
+    if len(numbers) < 2 or len(labels) < 2 * limits.STEPS_LEAST:
+        return timings
+    first, last = np.full(len(numbers), len(labels)), np.full(len(numbers), -1)
+    np.minimum.at(first, row, column)
+    np.maximum.at(last, row, column)
+    edges = _edges(first, last + 1, len(labels))
+    if not len(edges):
+        return timings
+    bounds = [0, *edges.tolist(), len(labels)]
+    sizes = []
+    for begin, end in pairwise(bounds):
+        middle = (begin + end) // 2
+        sizes.append(int(((first <= middle) & (last >= middle)).sum()))
+    best = int(np.argmax([size * (end - begin) for size, (begin, end) in zip(sizes, pairwise(bounds), strict=True)]))
+    begin, end = bounds[best], bounds[best + 1]
+    if end - begin < limits.STEPS_LEAST:
+        return timings
+    there = (first <= (begin + end) // 2) & (last >= (begin + end) // 2)
+    parts = zip(sizes, pairwise(bounds), strict=True)
+    told = ", ".join(f"{size} in {upto - since} steps" for size, (since, upto) in parts)
+    text = (
+        f"the number of ranks changed in the file ({told}): the {end - begin} steps of {sizes[best]} ranks are judged"
+    )
+    kept = (column >= begin) & (column < end) & there[row]
+    return timings.taken(kept, Note(NoteCode.WORLD_CHANGED, text))
+
+
+def _edges(first: Ints, end: Ints, steps: int) -> Ints:
+    """The steps at which several ranks come or go."""
+    margin = _EDGE * steps
+    moments = np.concatenate([first[first >= margin], end[end <= steps - margin]])
+    found, count = np.unique(moments, return_counts=True)
+    return np.asarray(found[count >= max(2.0, _RANKS * len(first))], dtype=np.int64)
