@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rankscope.diagnose.stats.integers import distinct
 from rankscope.probes.arrays import Floats, Ints
 
 
@@ -104,5 +105,5 @@ def distinct_rows(columns: tuple[Ints, ...]) -> Ints:
         codes = column - column.min()
         key = key * (int(codes.max()) + 1) + codes
         if int(key.max(initial=0)) > 2**31:
-            key = np.unique(key, return_inverse=True)[1].astype(np.int64)
-    return np.unique(key, return_inverse=True)[1].astype(np.int64)
+            key = distinct(key)[1]
+    return distinct(key)[1]

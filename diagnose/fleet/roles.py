@@ -6,6 +6,7 @@ import numpy as np
 
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.pipelines import message_names
+from rankscope.diagnose.stats.integers import distinct
 from rankscope.probes.arrays import Bools, Floats, Ints
 
 _LARGE = 50_000_000
@@ -49,9 +50,9 @@ def blind(fleet: Fleet) -> Bools:
 
 
 def _same_work(fleet: Fleet) -> Ints:
-    said = np.unique(np.array(fleet.ranks.role, dtype=object).astype(str), return_inverse=True)[1].astype(np.int64)
+    said = np.zeros(len(fleet.ranks), dtype=np.int64)
     if any(fleet.ranks.role):
-        return said
+        return np.unique(np.array(fleet.ranks.role, dtype=object).astype(str), return_inverse=True)[1].astype(np.int64)
     if fleet.timed:
         return _by_collectives(fleet)
     sets = _function_sets(fleet)
@@ -124,7 +125,7 @@ def _inclusive(fleet: Fleet) -> Floats | None:
     rows = table.thread.codes == table.thread.code("training")
     rows &= np.isin(table.kind.codes, [table.kind.code("python"), table.kind.code("io")]) & (table.stack.codes >= 0)
     places = np.flatnonzero(rows)
-    stacks, stack = np.unique(table.stack.codes[places], return_inverse=True)
+    stacks, stack = distinct(table.stack.codes[places])
     if len(stacks) == 0 or ranks < _DIFFERENT_LEAST or ranks * max(len(table.stack.frames), len(stacks)) > _LARGE // 10:
         return None
     # The rank's shares by stack, and which frames are on each stack.
@@ -198,7 +199,7 @@ def _function_sets(fleet: Fleet) -> Bools | None:
     if len(rows) == 0:
         return None
     key = table.name.codes[rows] * (len(table.file.values) + 1) + table.file.codes[rows]
-    names, key = np.unique(key, return_inverse=True)
+    names, key = distinct(key)
     weight = np.bincount(
         table.rank[rows] * len(names) + key, weights=table.beta[rows], minlength=len(fleet.ranks) * len(names)
     )

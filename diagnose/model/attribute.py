@@ -29,6 +29,7 @@ import numpy as np
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.labels import GilHolder, distinct_rows
 from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.stats.integers import distinct
 from rankscope.diagnose.stats.robust import nan_median
 from rankscope.diagnose.verdict.function import Function
 from rankscope.observer.window.stacks import StackFrame
@@ -128,10 +129,12 @@ class Profiles:
         peers = sample(peers)
         rows = self._rows(np.append(peers, rank))
         rows = rows[self._own_work(rows, thread)]
-        keys, first = np.unique(self._key[rows], return_index=True)
+        keys, place = distinct(self._key[rows])
         if len(keys) == 0:
             return ()
-        seconds = self._sum(rows, np.searchsorted(keys, self._key[rows]), len(keys), np.append(rank, peers))
+        first = np.empty(len(keys), dtype=np.int64)
+        first[place[::-1]] = np.arange(len(rows))[::-1]  # of several the last one written stays
+        seconds = self._sum(rows, place, len(keys), np.append(rank, peers))
         expected = nan_median(seconds[1:], 0) if len(peers) else np.zeros(len(keys))
         order = np.argsort(-(seconds[0] - expected), kind="stable")
         return tuple(self._describe(int(rows[first[k]]), float(seconds[0, k]), float(expected[k])) for k in order)
@@ -306,7 +309,7 @@ class Profiles:
         if caller is None or share[caller] < limits.NEARLY_ALL:
             return None
         wanted, ours = int(found.frames[helper]), int(found.frames[caller])
-        stacks, inverse = np.unique(self._stack[rows], return_inverse=True)
+        stacks, inverse = distinct(self._stack[rows])
         under = np.array([self._calls_beside(int(stack), wanted, ours, users) for stack in stacks])[inverse]
         other = self._sum(rows[under], np.zeros(int(under.sum()), dtype=np.int64), 1, ranks)[:, 0]
         peers = float(np.median(other[1:])) if len(other) > 1 else 0.0
@@ -323,7 +326,7 @@ class Profiles:
 
     def _by_frame(self, rows: Ints, ranks: Ints) -> _ByFrame | None:
         """Seconds per step in every frame of these rows, on the first of the ranks against the others; None without stacks."""
-        stacks, inverse = np.unique(self._stack[rows], return_inverse=True)
+        stacks, inverse = distinct(self._stack[rows])
         paths = [self._frames_of(int(stack)) for stack in stacks]
         length = np.array([len(path) for path in paths], dtype=np.int64)
         if length.sum() == 0:
@@ -404,7 +407,7 @@ class Profiles:
 
     def _by_leaf(self, mine: Ints, rows: Ints, ranks: Ints, excess: float) -> Located | None:
         """Without stacks: the leaf with most excess."""
-        keys, inverse = np.unique(self._key[rows], return_inverse=True)
+        keys, inverse = distinct(self._key[rows])
         seconds = self._sum(rows, inverse, len(keys), ranks)
         expected = nan_median(seconds[1:], 0) if len(ranks) > 1 else np.zeros(len(keys))
         over = seconds[0] - expected

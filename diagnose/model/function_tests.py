@@ -23,6 +23,7 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.model.attribute import TRANSFER, WAITING
 from rankscope.diagnose.model.excess import Differences, nats
+from rankscope.diagnose.stats.integers import distinct
 from rankscope.diagnose.stats.robust import robust_sd
 from rankscope.diagnose.stats.student import chance, combined_freedom
 from rankscope.probes.arrays import Bools, Floats, Ints
@@ -87,8 +88,7 @@ def _seconds(fleet: Fleet) -> tuple[Floats, Floats]:
         waiting &= table.detail.codes != transfer
     rows = np.flatnonzero((table.thread.codes == table.thread.code("training")) & ~waiting)
     names = len(table.name.values)
-    keys, column = np.unique(table.kind.codes[rows] * names + table.name.codes[rows], return_inverse=True)
-    column = column.reshape(-1)
+    keys, column = distinct(table.kind.codes[rows] * names + table.name.codes[rows])
     kinds, of_kind = np.unique(keys // names, return_inverse=True)
     of_kind = of_kind.reshape(-1)[column]
     room = max(_CELLS_MOST // max(ranks, 1) - len(kinds), 1)

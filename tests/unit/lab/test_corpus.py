@@ -187,6 +187,15 @@ def test_accusations_in_healthy_and_imbalanced_windows_are_counted() -> None:
     assert [case.truth.status for case, _ in tables.innocent_accused(found)] == ["healthy", "imbalance"]
 
 
+def test_of_a_case_beside_other_work_what_is_left_by_design_is_no_fault() -> None:
+    case = replace(SLOW, quiet=False, truth=UNEVEN)
+    stranger, uneven = suspect("cpu", "contended", (1,)), suspect("workload", "stage-imbalance", (3,))
+    found = judged(case, verdict("fault", stranger, uneven))[1]
+    assert found.said.startswith("imbalance") and not found.accused
+    assert judged(case, verdict("fault", stranger))[1].said.startswith("healthy")
+    assert judged(case, verdict("fault", stranger, AUGMENT))[1].said.startswith("fault")
+
+
 def test_calibration_counts_per_tenth_how_many_were_right() -> None:
     found = [judged(SLOW, verdict("fault", {**AUGMENT, "confidence": sure})) for sure in (0.91, 0.99, 1.0)]
     found += [judged(SLOW, verdict("fault", {**FOREIGN, "confidence": 0.95})), judged(HEALTHY_CASE, verdict("healthy"))]

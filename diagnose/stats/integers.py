@@ -1,0 +1,22 @@
+"""Distinct integers of a column. Sorting millions of them costs seconds; codes of labels lie close together and need no sorting."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rankscope.probes.arrays import Ints
+
+
+def distinct(values: Ints) -> tuple[Ints, Ints]:
+    """The distinct values in rising order, and for each value its place among them: np.unique with return_inverse."""
+    if not len(values):
+        return np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+    least = int(values.min())
+    span = int(values.max()) - least + 1
+    if span > max(2 * len(values), 1 << 16):  # far apart: the table would be larger than the column
+        found, place = np.unique(values, return_inverse=True)
+        return found.astype(np.int64), place.reshape(-1).astype(np.int64)
+    there = np.zeros(span, dtype=np.bool_)
+    there[values - least] = True
+    place = np.cumsum(there) - 1
+    return np.flatnonzero(there) + least, place[values - least]
