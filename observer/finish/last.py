@@ -33,7 +33,8 @@ class LastReadings:
 
     events: Events
     threads: Mapping[int, sched.ThreadTimes]
-    takers: Sequence[sched.Taken]
+    processes: Mapping[int, sched.ProcessTimes]
+    takers: Mapping[tuple[int, int], sched.Taken]
     open_calls: Sequence[OpenCall]
     flows: Sequence[FlowSummary]
     states: Mapping[int, str]
@@ -54,6 +55,7 @@ def read_last(running: Observation, before: Totals, start_ns: int, hz: int) -> L
     root, probes = running.root, running.probes
     window_s = (time.clock_gettime_ns(time.CLOCK_MONOTONIC) - start_ns) / 1e9
     threads = {times.tid: times for times in sched.thread_times(probes.module)}
+    processes = sched.process_times(probes.module)
     takers, open_calls = sched.takers(probes.module), probes.calls.open_calls()
     running.drain()
     for times in threads.values():
@@ -64,6 +66,7 @@ def read_last(running: Observation, before: Totals, start_ns: int, hz: int) -> L
     return LastReadings(
         _events(running, start_ns, window_s),
         threads,
+        processes,
         takers,
         open_calls,
         running.flows.summaries(),

@@ -16,9 +16,10 @@ from rankscope.observer.live.gauges import Member
 from rankscope.observer.live.observation import Observation, Totals
 from rankscope.observer.live.process_watch import LOADER, TRAINING
 from rankscope.observer.steps.find import common_guide
-from rankscope.observer.tables import cpu_rows, pattern_rows
 from rankscope.observer.tables import job as gpu_window
+from rankscope.observer.tables import pattern_rows
 from rankscope.observer.tables.collective_rows import collective_rows
+from rankscope.observer.tables.cpu_rows import CpuTotals, cpu_rows, observer_rows
 from rankscope.observer.tables.rank import RankWindow, find_rank, side_patterns, steps_alone
 from rankscope.observer.tables.raw import RawProcess
 from rankscope.observer.thread.patterns import MeasuredPattern
@@ -70,7 +71,7 @@ def close_windows(running: Observation, before: Totals, start: float, start_ns: 
     """One Window for each job, begun at `start` (Unix s; `start_ns` by CLOCK_MONOTONIC) and ending now."""
     last = read_last(running, before, start_ns, hz)
     try:
-        counters = [*running.gauges.host_rows(), *cpu_rows.observer_rows(before.observer_cpu_s)]
+        counters = [*running.gauges.host_rows(), *observer_rows(before.observer_cpu_s)]
         jobs = sorted({rank.identity.job for rank in running.ranks})
         return [_job_window(running, job, last, before, start, counters) for job in jobs]
     finally:
@@ -142,9 +143,10 @@ def _add_rank(
             worker = raw_process(running, process.pid, last)
             tables.add_patterns(number, LOADER, side_patterns(worker, CALL_TABLE, found.steps, worker.python_tids))
     owners = {process.pid: process.owner for process in running.processes.values()}
-    tables.counters += cpu_rows.cpu_rows(
-        number, rank.pid, found.training_thread, last.threads, last.takers, before.threads, before.takers, owners
-    )
+    tables.counters += cpu_rows(
+        number, rank.pid, found.training_thread, CpuTotals(last.threads, last.processes, last.takers),
+        CpuTotals(before.threads, before.processes, before.takers), owners,
+    )  # fmt: skip
     tables.counters += helper_rows(running, rank, last, before)
 
 

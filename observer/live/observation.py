@@ -47,7 +47,8 @@ class Totals:
     """Sums that only grow, as they stood when the window began."""
 
     threads: dict[int, sched.ThreadTimes]
-    takers: dict[tuple[int, int], float]
+    takers: dict[tuple[int, int], sched.Taken]
+    processes: dict[int, sched.ProcessTimes]
     costs: tuple[ProbeCost, ...]
     observer_cpu_s: float
     launches: LaunchCount | None = None
@@ -172,7 +173,8 @@ class Observation:
         """The growing sums as they stand now."""
         return Totals(
             {times.tid: times for times in sched.thread_times(self.probes.module)},
-            {(taken.tid, taken.taker): taken.seconds for taken in sched.takers(self.probes.module)},
+            sched.takers(self.probes.module),
+            sched.process_times(self.probes.module),
             self.probes.costs(),
             time.process_time(),
             self.launches(),

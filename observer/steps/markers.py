@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -17,7 +17,8 @@ class Markers:
     reducer waits for its buckets). `backward`: symbols of backward passes. `site`: where in the job's code each call was made,
     0 where that is not known. `optimiser_s`: when the thread was seen inside an optimiser. `interrupted`: whether calls that do not
     come in every iteration were left out between this one and the one before it. `absence`: of a call on a library's thread the
-    absence of the training thread in which it ended, by its number from 1; 0 where that thread was on a CPU.
+    absence of the training thread in which it ended, by its number from 1; 0 where that thread was on a CPU. `dispatch_s`,
+    `dispatch_site`: when that thread handed compiled functions over to a library (JAX), and where in the job's code.
     """
 
     symbol: Ints
@@ -30,18 +31,23 @@ class Markers:
     optimiser_s: Floats = field(default_factory=lambda: np.empty(0))
     interrupted: Bools | None = None
     absence: Ints | None = None
+    dispatch_s: Floats = field(default_factory=lambda: np.empty(0))
+    dispatch_site: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
     def __len__(self) -> int:
         return len(self.symbol)
 
     def where(self, kept: Bools | slice) -> Markers:
         """Some of them."""
-        return Markers(
-            self.symbol[kept], self.start_s[kept], self.end_s[kept], self.level, self.update, self.backward,
-            None if self.site is None else self.site[kept], self.optimiser_s,
-            None if self.interrupted is None else self.interrupted[kept],
-            None if self.absence is None else self.absence[kept],
-        )  # fmt: skip
+        return replace(
+            self,
+            symbol=self.symbol[kept],
+            start_s=self.start_s[kept],
+            end_s=self.end_s[kept],
+            site=None if self.site is None else self.site[kept],
+            interrupted=None if self.interrupted is None else self.interrupted[kept],
+            absence=None if self.absence is None else self.absence[kept],
+        )
 
     def keys(self) -> tuple[Ints, Ints]:
         """What tells calls apart, symbol and site: the distinct pairs (rows), and which of them each marker is."""

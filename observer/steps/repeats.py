@@ -7,7 +7,9 @@ Training repeats the same sequence of calls every step; its period is found in t
      from places in the code that are passed far less often than the usual one are left out, with the gaps they lie in: they lie
      inside steps;
   2. the smallest multiple of it at which the training thread comes back to its loop: calls of a library's threads that end in one
-     and the same absence of that thread lie in one iteration (ten updates in one compiled call are one);
+     and the same absence of that thread lie in one iteration (ten updates in one compiled call are one). A thread that runs ahead
+     of its library comes back once for several iterations: how many they are is told by how often it handed work over from one
+     place in the code (dispatches.py);
   3. the smallest multiple k·p of it whose *gaps* repeat as well: with r(k) the variance of the gaps around their mean per
      phase of a period of k·p, relative to their total variance: the least k that leaves hardly more (`AS_GOOD`) than the best one,
      if that leaves r(1) / `GAP_GAIN` at most. So eight equal all-reduces per step are one step, not eight, and noise, of which a
@@ -26,6 +28,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from rankscope.observer.steps import dispatches
 from rankscope.observer.steps.found import LEAST_STAY_S, MIN_REPEATS, FoundSteps, none
 from rankscope.observer.steps.markers import Markers
 from rankscope.probes.arrays import Bools, Floats, Ints
@@ -88,8 +91,9 @@ def _find_steps(markers: Markers, level: Bools, known_period: int) -> FoundSteps
     clean = _clean_stretch(markers, base)
     period = known_period
     if not period or period % base:
-        period = base * _absences_multiple(clean, base)
-        period *= _gap_multiple(clean, period)
+        handed_over = dispatches.multiple(clean, base)
+        period = base * (handed_over or _absences_multiple(clean, base))
+        period *= 1 if handed_over else _gap_multiple(clean, period)
     if len(clean.symbol) < period:
         return none("the sequence of collectives and backward passes does not repeat")
     template = clean.symbol[:period]

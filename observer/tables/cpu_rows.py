@@ -4,53 +4,69 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from functools import partial
+from typing import TypeVar
 
 from rankscope.observer.window.rows import CounterRow
-from rankscope.probes.sched.probe import Taken, ThreadTimes
+from rankscope.probes.sched.probe import ProcessTimes, Taken, ThreadTimes
+
+_Times = TypeVar("_Times", ThreadTimes, ProcessTimes)
 
 _MIN_TAKEN_S = 0.001
 _MAX_TAKERS = 16
 
 
+@dataclass(frozen=True, slots=True)
+class CpuTotals:
+    """Sums of the scheduler at one moment: by thread, by process with its ended threads, by thread and who took its CPU."""
+
+    threads: Mapping[int, ThreadTimes]
+    processes: Mapping[int, ProcessTimes]
+    takers: Mapping[tuple[int, int], Taken]
+
+
 def cpu_rows(
-    number: int, pid: int, training_thread: int, threads: Mapping[int, ThreadTimes], takers: Sequence[Taken],
-    threads_before: Mapping[int, ThreadTimes], takers_before: Mapping[tuple[int, int], float], owners: Mapping[int, int],
-) -> list[CounterRow]:  # fmt: skip
+    number: int, pid: int, training_thread: int, now: CpuTotals, before: CpuTotals, owners: Mapping[int, int]
+) -> list[CounterRow]:
     """CPU time of the training thread, of the whole process and of its workers, and who ran while its threads stood in the queue.
 
     `owners`: processes that belong to a rank, with the pid of that; what a worker takes is taken by its rank.
     """
 
-    def growth(tid: int) -> tuple[float, float]:
-        now, then = threads[tid], threads_before.get(tid)
-        return now.run_s - (then.run_s if then else 0.0), now.ready_s - (then.ready_s if then else 0.0)
-
     of_rank = partial(CounterRow, "rank", rank=number)
     rows = []
-    mine = [tid for tid, times in threads.items() if times.tgid == pid]
+    mine = [tid for tid, times in now.threads.items() if times.tgid == pid]
     if training_thread in mine:
-        run_s, ready_s = growth(training_thread)
+        run_s, ready_s = _growth(now.threads, before.threads, training_thread)
         rows += [of_rank(name="cpu.run_s", value=run_s), of_rank(name="cpu.ready_s", value=ready_s)]
-    both = [growth(tid) for tid in mine]
-    rows += [
-        of_rank(name="cpu.process_run_s", value=sum(run_s for run_s, _ in both)),
-        of_rank(name="cpu.process_ready_s", value=sum(ready_s for _, ready_s in both)),
-    ]
-    workers = [growth(tid)[0] for tid, times in threads.items() if times.tgid != pid and owners.get(times.tgid) == pid]
+    run_s, ready_s = _growth(now.processes, before.processes, pid)
+    rows += [of_rank(name="cpu.process_run_s", value=run_s), of_rank(name="cpu.process_ready_s", value=ready_s)]
+    workers = [process for process in now.processes if process != pid and owners.get(process) == pid]
     if workers:
-        rows.append(of_rank(name="cpu.workers_run_s", value=sum(workers)))
+        run_s = sum(_growth(now.processes, before.processes, process)[0] for process in workers)
+        rows.append(of_rank(name="cpu.workers_run_s", value=run_s))
     taken_by: dict[tuple[str, int], float] = {}
-    for taken in takers:
+    for pair, taken in now.takers.items():
         if taken.tid in mine and taken.taker not in (0, pid):
-            seconds = taken.seconds - takers_before.get((taken.tid, taken.taker), 0.0)
+            seconds = taken.seconds - (before.takers[pair].seconds if pair in before.takers else 0.0)
             taker = owners.get(taken.taker, taken.taker)
             taken_by[taken.comm, taker] = taken_by.get((taken.comm, taker), 0.0) + seconds
     for (comm, taker), seconds in sorted(taken_by.items(), key=lambda item: -item[1])[:_MAX_TAKERS]:
         if seconds >= _MIN_TAKEN_S:
             rows.append(of_rank(comm=comm, pid=taker, name="cpu.taken_s", value=seconds))
     return rows
+
+
+def _growth(now: Mapping[int, _Times], before: Mapping[int, _Times], number: int) -> tuple[float, float]:
+    """Seconds run and ready since `before`. A thread whose sums are less than they were began anew, as it ends."""
+    times, then = now.get(number), before.get(number)
+    if times is None:
+        return 0.0, 0.0
+    if then is None or then.run_s > times.run_s or then.ready_s > times.ready_s:
+        return times.run_s, times.ready_s
+    return times.run_s - then.run_s, times.ready_s - then.ready_s
 
 
 def observer_rows(cpu_s_before: float) -> list[CounterRow]:

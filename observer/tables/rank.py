@@ -27,7 +27,7 @@ from rankscope.observer.thread.step_times import StepTimes, step_times
 from rankscope.probes.arrays import Floats
 from rankscope.probes.bpf import ring
 from rankscope.probes.bpf.ring import Events
-from rankscope.probes.calls.row import BACKWARD, GPU_WAIT, CallRow
+from rankscope.probes.calls.row import BACKWARD, DISPATCH, GPU_WAIT, CallRow
 from rankscope.probes.calls.table import UPDATE
 
 _C10D = "torch/distributed/distributed_c10d.py"
@@ -153,8 +153,8 @@ def side_patterns(
 
 
 def training_thread(raw: RawProcess, calls: Events, table: Sequence[CallRow]) -> int:
-    """The thread that waits for collectives and the GPU and runs backward passes; the main thread where none does."""
-    roles = np.array([row.role in ("wait", "backward", GPU_WAIT) for row in table])
+    """The thread that waits for collectives and the GPU, runs backward passes or hands work over; the main thread where none does."""
+    roles = np.array([row.role in ("wait", BACKWARD, DISPATCH, GPU_WAIT) for row in table])
     for chosen in (calls[roles[calls["what"]]], calls):
         tids = chosen["tid"][np.isin(chosen["tid"], list(raw.python_tids))] if len(chosen) else chosen["tid"]
         if len(tids):
@@ -168,6 +168,7 @@ def _markers(raw: RawProcess, calls: Events, table: Sequence[CallRow], tid: int)
 
     A library that runs small collectives in the call and others on threads of its own (JAX) has both.
     """
+    handed = calls[of_roles(calls, table, DISPATCH) & (calls["tid"] == tid) & (calls["ready_ns"] > 0)]
     calls = calls[of_roles(calls, table, *MARKER_ROLES)]
     own = calls["tid"] == tid
     mine = calls[own]
@@ -185,7 +186,8 @@ def _markers(raw: RawProcess, calls: Events, table: Sequence[CallRow], tid: int)
     # A thread of a library calls from nowhere in the job's code: what counts is where the training thread waits for it.
     absence, waits = absences_at(raw, tid, end)
     places = np.where(chosen["ready_ns"] > 0, chosen["ready_ns"], waits)
-    sites = {int(stack): raw.stacks.get(int(stack), NO_STACK).site for stack in np.unique(places)}
+    stacks = np.unique(np.concatenate((places, handed["ready_ns"])))
+    sites = {int(stack): raw.stacks.get(int(stack), NO_STACK).site for stack in stacks}
     return Markers(
         chosen["what"].astype(np.int64),
         start,
@@ -196,6 +198,8 @@ def _markers(raw: RawProcess, calls: Events, table: Sequence[CallRow], tid: int)
         site=np.array([sites[int(stack)] for stack in places], dtype=np.int64),
         optimiser_s=_in_optimiser_s(raw, tid),
         absence=np.where(chosen["tid"] == tid, 0, absence),
+        dispatch_s=raw.since_start_s(handed["ts_ns"]),
+        dispatch_site=np.array([sites[int(stack)] for stack in handed["ready_ns"]], dtype=np.int64),
     )
 
 

@@ -4,6 +4,7 @@
   collective  the operation itself runs in this call, on whichever thread: entering to leaving is the *stay*
   wait        the calling thread waits here for collectives that run elsewhere
   backward    a backward pass; a marker of the step
+  dispatch    a compiled function is handed over to be run; tells how many iterations the job's own loop made, by its place in the code
   gc          a garbage collection of the interpreter; its address is not found by name (unwinder/interpreter/gc.py)
 Accelerator libraries, whose calls put work on a stream and return:
   enqueue     an asynchronous collective is put on a stream: a marker of the step; its duration says nothing
@@ -27,6 +28,7 @@ from dataclasses import dataclass
 COLLECTIVE = "collective"
 WAIT = "wait"
 BACKWARD = "backward"
+DISPATCH = "dispatch"
 GC = "gc"
 ENQUEUE = "enqueue"
 GROUP = "group"
@@ -36,11 +38,11 @@ MEMORY = "memory"
 ALLOCATE = "allocate"
 LAUNCH = "launch"
 
-HOST_ROLES = (COLLECTIVE, WAIT, BACKWARD, GC)
+HOST_ROLES = (COLLECTIVE, WAIT, BACKWARD, DISPATCH, GC)
 SCOPED = (ENQUEUE, GROUP, GPU_WAIT, POLL, MEMORY, ALLOCATE)
 ROLES = (*HOST_ROLES, *SCOPED, LAUNCH)
 # Calls that tell where the job's own loop is: the Python stack that they were called from is kept.
-SITED = (COLLECTIVE, WAIT, BACKWARD, GPU_WAIT)
+SITED = (COLLECTIVE, WAIT, BACKWARD, DISPATCH, GPU_WAIT)
 
 # RS_MAX_ROWS in calls.bpf.c: from here on traps are counted of processes that nobody watches, and scopes are those of roles.
 MAX_ROWS = 256

@@ -6,7 +6,7 @@ catch what gloo throws and have ended when they return. Nothing is kept of their
 
 from __future__ import annotations
 
-from rankscope.probes.calls.row import COLLECTIVE, WAIT, CallRow
+from rankscope.probes.calls.row import COLLECTIVE, DISPATCH, WAIT, CallRow
 
 # Method of xla::cpu::GlooCommunicator and MpiCommunicator -> name here. Sends and receives of pipelines wait like collectives.
 _XLA_METHODS = (
@@ -29,7 +29,19 @@ def _xla(method: str, name: str, transport: str) -> CallRow:
     )  # fmt: skip
 
 
-_XLA_ROWS = tuple(_xla(method, name, transport) for transport in ("Gloo", "Mpi") for method, name in _XLA_METHODS)
+# Every call of a jitted function ends here, on every kind of device; so does every operation outside of one.
+_XLA_EXECUTE = CallRow(
+    "libjax_common.so",
+    "_ZN3xla4ifrt20PjRtLoadedExecutable7ExecuteE",
+    "execute",
+    DISPATCH,
+    family="xla",
+    elsewhere=("xla_extension.so",),
+)
+_XLA_ROWS = (
+    *(_xla(method, name, transport) for transport in ("Gloo", "Mpi") for method, name in _XLA_METHODS),
+    _XLA_EXECUTE,
+)
 
 # DeepSpeed builds these on the user's machine. The loop over pieces of the tensor spins until the neighbours have come.
 _DEEPSPEED_ROWS = (

@@ -44,6 +44,14 @@ class ThreadTimes:
 
 
 @dataclass(frozen=True, slots=True)
+class ProcessTimes:
+    """How long the threads of one process ran, and stood in run queues, since they were first seen."""
+
+    run_s: float
+    ready_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Taken:
     """How long `taker` ran while `tid` stood in that CPU's run queue. Process 0 is the idle task."""
 
@@ -64,9 +72,23 @@ def thread_times(module: Module) -> tuple[ThreadTimes, ...]:
     )  # fmt: skip
 
 
-def takers(module: Module) -> tuple[Taken, ...]:
-    """Who ran while whom waited, all pairs."""
-    return tuple(
-        Taken(int(key.tid), int(key.tgid), bytes(row.comm).split(b"\0")[0].decode("ascii", "replace"), row.ns / 1e9)
+def process_times(module: Module) -> dict[int, ProcessTimes]:
+    """Totals of every watched process by its pid, those of its ended threads among them."""
+    found = {
+        int(tgid.value): ProcessTimes(row.run_ns / 1e9, row.ready_ns / 1e9)
+        for tgid, row in module.maps["rs_ended"].items()
+    }
+    for thread in thread_times(module):
+        ended = found.get(thread.tgid, ProcessTimes(0.0, 0.0))
+        found[thread.tgid] = ProcessTimes(ended.run_s + thread.run_s, ended.ready_s + thread.ready_s)
+    return found
+
+
+def takers(module: Module) -> dict[tuple[int, int], Taken]:
+    """Who ran while whom waited, all pairs of thread and taker."""
+    return {
+        (int(key.tid), int(key.tgid)): Taken(
+            int(key.tid), int(key.tgid), bytes(row.comm).split(b"\0")[0].decode("ascii", "replace"), row.ns / 1e9
+        )
         for key, row in module.maps["rs_takers"].items()
-    )
+    }

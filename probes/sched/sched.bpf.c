@@ -39,6 +39,12 @@ struct rs_thread {
 };
 BPF_HASH(rs_threads, u32, struct rs_thread, RS_MAX_THREADS);
 
+/* What the ended threads of each process had. 64 ranks x 64 workers. */
+struct rs_ended_sum {
+	u64 run_ns, ready_ns;
+};
+BPF_HASH(rs_ended, u32, struct rs_ended_sum, 4096);
+
 struct rs_slice {
 	u64 start_ns, end_ns;
 	u32 tgid, pad;
@@ -251,10 +257,28 @@ int rs_sched_wakeup(struct tracepoint__sched__sched_wakeup *args)
 	return rs_woken(args->pid);
 }
 
+/* A process has used what its ended threads used. */
+static __always_inline void rs_keep_sums(struct rs_thread *thread, u64 now)
+{
+	u32 tgid = thread->tgid;
+	struct rs_ended_sum zero = {};
+	struct rs_ended_sum *sum = rs_ended.lookup_or_try_init(&tgid, &zero);
+	if (!sum) {
+		rs_count(RS_C_THREAD_MAP_FULL);
+		return;
+	}
+	u64 last = thread->in_ns && now > thread->in_ns ? now - thread->in_ns : 0;
+	__sync_fetch_and_add(&sum->run_ns, thread->run_ns + last);
+	__sync_fetch_and_add(&sum->ready_ns, thread->ready_ns);
+}
+
 int rs_sched_exit(struct tracepoint__sched__sched_process_exit *args)
 {
 	u64 id = bpf_get_current_pid_tgid();
 	u32 tid = args->pid;
+	struct rs_thread *thread = rs_threads.lookup(&tid);
+	if (thread)
+		rs_keep_sums(thread, bpf_ktime_get_ns());
 	rs_threads.delete(&tid);
 	if ((u32)id == id >> 32 && rs_role(id >> 32)) {
 		s32 status = -1;

@@ -39,6 +39,21 @@ static void *carry(void *p)
 extern "C" __attribute__((visibility("default"))) void step()
 { if (!communicator) communicator = new xla::cpu::GlooCommunicator; pthread_t t; done = 0; pthread_create(&t, 0, carry, 0);
   pthread_mutex_lock(&lock); while (!done) pthread_cond_wait(&change, &lock); pthread_mutex_unlock(&lock); pthread_join(t, 0); }
+namespace xla { namespace ifrt { struct PjRtLoadedExecutable { virtual ~PjRtLoadedExecutable(); int Execute(long count); }; } }
+xla::ifrt::PjRtLoadedExecutable::~PjRtLoadedExecutable() {}
+static int given;
+static void *worker(void *p)
+{ for (;;) { pthread_mutex_lock(&lock); while (!given) pthread_cond_wait(&change, &lock); pthread_mutex_unlock(&lock);
+  usleep(3000); communicator->AllReduce(p, iteration++);
+  pthread_mutex_lock(&lock); given--; pthread_cond_broadcast(&change); pthread_mutex_unlock(&lock); } }
+__attribute__((noinline)) int xla::ifrt::PjRtLoadedExecutable::Execute(long count)
+{ pthread_mutex_lock(&lock); given += count; pthread_cond_broadcast(&change); pthread_mutex_unlock(&lock); return 0; }
+static xla::ifrt::PjRtLoadedExecutable *executable;
+extern "C" __attribute__((visibility("default"))) void hand_over()
+{ if (!executable) { pthread_t t; executable = new xla::ifrt::PjRtLoadedExecutable; pthread_create(&t, 0, worker, 0); }
+  executable->Execute(1); }
+extern "C" __attribute__((visibility("default"))) void read_loss()
+{ pthread_mutex_lock(&lock); while (given) pthread_cond_wait(&change, &lock); pthread_mutex_unlock(&lock); }
 """
 PROGRAM = """
     import ctypes, json, sys, time
@@ -85,7 +100,8 @@ def observed(process: subprocess.Popen[str]) -> tuple[RawProcess, str]:
         seconds = (time.clock_gettime_ns(time.CLOCK_MONOTONIC) - start_ns) / 1e9
         events = probes.events.drain()
         events = events[events["tgid"] == process.pid]
-        walked = {one: probes.stack(one) for one in np.unique(events["stack"][events["type"] == ring.OFFCPU]).tolist()}
+        places = (events["stack"][events["type"] == ring.OFFCPU], events["ready_ns"][events["type"] == ring.CALL])
+        walked = {one: probes.stack(one) for one in np.unique(np.concatenate(places)).tolist() if one}
         stacks = {one: watch.name_stack(stack) for one, stack in walked.items() if stack is not None}
         tids = frozenset(watch.states.values())
         watch.close()
@@ -118,3 +134,16 @@ def test_a_loss_that_is_averaged_in_every_fifth_iteration_lies_inside_steps(prog
     found = find_rank(observed(process)[0], CALL_TABLE)
     assert 55 <= found.steps.count <= 60
     assert float(np.median(found.step_times.seconds)) < 0.03
+
+
+def test_a_job_that_runs_ahead_and_reads_its_loss_in_every_eighth_iteration_makes_a_step_per_iteration(
+    program: Start, library: Path
+) -> None:
+    script = PROGRAM.replace("for _ in range(61)", "for iteration in range(120)").replace("0.005", "0.001")
+    head, loop = script.split("def work")
+    ahead = "library.hand_over()\n        if iteration % 8 == 7: library.read_loss()"
+    found = find_rank(
+        observed(program(f"{head}def work{loop.replace('library.step()', ahead)}", str(library)))[0], CALL_TABLE
+    )
+    assert 110 <= found.steps.count <= 120
+    assert float(np.median(found.step_times.seconds)) < 0.02

@@ -138,7 +138,7 @@ def test_a_thread_pushed_off_its_cpu_names_the_process_that_ran(program: Start, 
     hog.stdin.write("go\n")
     hog.stdin.flush()
     observed.run(victim)
-    taken = {row.taker: row for row in sched.takers(observed.module) if row.tid == victim.pid}
+    taken = {row.taker: row for row in sched.takers(observed.module).values() if row.tid == victim.pid}
     # The victim's last slices are counted when it comes back, so only nearly all of its waiting is told.
     assert 0.2 < taken[hog.pid].seconds < 1.4
     assert taken[hog.pid].comm.startswith("python")

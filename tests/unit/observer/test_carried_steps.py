@@ -23,6 +23,7 @@ STACKS: Mapping[int, StackName] = {
     LOG: StackName("train", "train.py", 8, site=103),
     LOAD: StackName("read_row", "train.py", 2, site=104),
 }
+EXECUTE = next(i for i, row in enumerate(CALL_TABLE) if (row.family, row.name) == ("xla", "execute"))
 XLA = next(i for i, row in enumerate(CALL_TABLE) if (row.family, row.name) == ("xla", "allreduce"))
 
 
@@ -34,6 +35,7 @@ class Job:
         self.events: list[ring.Events] = []
         self.begun: list[float] = []
         self.rng = np.random.default_rng(5)
+        self.library = 0.0  # until when the library has work
 
     def work(self, seconds: float) -> None:
         self.now += seconds * self.rng.lognormal(0, 0.05)
@@ -66,6 +68,12 @@ class Job:
             self._event(ring.CALL, LIBRARY, entered, XLA, 0)
         self.now = begin
         self.work(seconds)
+
+    def hand_over(self, place: int) -> None:
+        """A compiled function is given to the library."""
+        begin = self.now
+        self.work(0.0001)
+        self._event(ring.CALL, MAIN, begin, EXECUTE, place)
 
     def inline(self, place: int) -> None:
         """An all-reduce that is so small that the library runs it in the call."""
@@ -161,3 +169,57 @@ def test_a_job_that_runs_ahead_and_reads_its_loss_now_and_then_makes_a_step_per_
             given = 0
     steps = job.steps()
     assert float(np.median(np.diff(steps.edge_s))) == pytest.approx(job.step_s, rel=0.1)
+
+
+def _read_back(job: Job, due: list[float], reductions: int) -> None:
+    """The library carries out what was handed over from its own clock; the thread waits for all of it. One all-reduce in 50 is missed."""
+    begin, here = job.now, job.library
+    for handed in due:
+        here = max(here, handed)
+        for _ in range(reductions):
+            here = job.now = here + 0.006 * float(job.rng.lognormal(0, 0.05))
+            if job.rng.random() > 0.02:
+                job._event(ring.CALL, LIBRARY, here - 0.002, XLA, 0)
+    job.library, job.now = here, max(here, begin) + 0.0005
+    job._event(ring.OFFCPU, MAIN, begin, FUTEX, LOG)
+
+
+@pytest.mark.parametrize(
+    ("host_s", "log_is_computed"), [(0.0002, False), (0.001, False), (0.003, False), (0.001, True), (0.003, True)]
+)
+@pytest.mark.parametrize("reductions", [1, 4])
+def test_a_loss_read_now_and_then_by_a_job_that_always_runs_ahead_makes_no_longer_steps(
+    host_s: float, log_is_computed: bool, reductions: int
+) -> None:
+    """Nearly all collectives end while the training thread waits for its loss: that it comes back is no iteration."""
+    job, due = Job(), list[float]()
+    for iteration in range(1, 401):
+        job.work(host_s)
+        job.hand_over(STEP)
+        due.append(job.now)
+        if iteration % 10 == 0:
+            if log_is_computed:
+                job.hand_over(LOG)
+            _read_back(job, due, reductions)
+            job.begun.append(job.now)
+            due = []
+    steps = job.steps()
+    assert float(np.median(np.diff(steps.edge_s))) == pytest.approx(job.step_s / 10, rel=0.1)
+    assert float(np.mean(np.diff(steps.edge_s))) == pytest.approx(job.step_s / 10, rel=0.1)
+
+
+@pytest.mark.parametrize("prepared_by", [0, 5, 10, 64])
+def test_updates_inside_one_compiled_call_are_one_iteration_however_often_its_batch_hands_something_over(
+    prepared_by: int,
+) -> None:
+    job = Job()
+    for _ in range(60):
+        job.begun.append(job.now)
+        job.work(0.003)
+        for _ in range(prepared_by):
+            job.hand_over(LOAD)
+        job.hand_over(STEP)
+        job.computed(STEP, collectives=20)
+    steps = job.steps()
+    assert steps.count in (58, 59)
+    assert float(np.median(np.diff(steps.edge_s))) == pytest.approx(job.step_s, rel=0.05)

@@ -1,0 +1,51 @@
+"""How many iterations a job's own loop made, by how often it handed compiled functions over to its library (JAX). Pure.
+
+A thread that runs ahead of its library waits for it once for several iterations, and one that hands over ten updates in one compiled
+call waits once for one: the collectives alone look the same. But the loop hands its update over from one place in the code, once per
+iteration. Of the places that are passed at least as often as the thread waits it is the one passed least often, unless collectives
+are seen between the calls from another one: that one is no loop inside an iteration, and the first reads a loss now and then.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rankscope.observer.steps.markers import Markers
+from rankscope.probes.arrays import Floats
+
+AGREEMENT = 0.9
+AS_OFTEN = 1.5  # halfway to twice as often
+
+
+def multiple(markers: Markers, base: int) -> int:
+    """Repetitions of `base` markers that make an iteration; 0 where no place of the code tells."""
+    if not len(markers.dispatch_s) or markers.absence is None:
+        return 0
+    repetitions = len(markers) / base
+    waits = len(np.unique(markers.absence[markers.absence > 0]))
+    ahead = repetitions / max(
+        waits, 1
+    )  # at most so many were handed over before the first marker, or are not done at the last
+    found: dict[int, Floats] = {}
+    for calls_s in _by_place(markers):
+        each = max(round(repetitions / len(calls_s)), 1)
+        off = abs(repetitions - each * len(calls_s))
+        if off <= (1 - AGREEMENT) * repetitions + ahead and each <= AS_OFTEN * ahead:
+            found[each] = calls_s
+    for each in sorted(found, reverse=True):
+        often = AS_OFTEN * len(found[each])
+        if all(_passages(markers, found[less]) <= often for less in found if less < each):
+            return each
+    return 0
+
+
+def _by_place(markers: Markers) -> list[Floats]:
+    """The calls from each place of the code, of those made while there were markers."""
+    inside = (markers.dispatch_s >= markers.start_s[0]) & (markers.dispatch_s <= markers.end_s[-1])
+    place, at_s = markers.dispatch_site[inside], markers.dispatch_s[inside]
+    return [at_s[place == one] for one in np.unique(place).tolist()]
+
+
+def _passages(markers: Markers, calls_s: Floats) -> int:
+    """Calls from one place with a collective between each and the next."""
+    return len(np.unique(np.searchsorted(calls_s, markers.end_s)))
