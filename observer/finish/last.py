@@ -79,7 +79,7 @@ def read_last(running: Observation, before: Totals, start_ns: int, hz: int) -> L
         window_s,
         hz,
         NativeNames(root),
-        running.hardware.stop(),
+        running.hardware.stop().within(start_ns, start_ns + int(window_s * 1e9)),
         running.launches(),
     )
 

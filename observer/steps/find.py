@@ -4,6 +4,9 @@ What ends an iteration is sought in this order:
   1. the gradient update: DDP's wait for its last bucket, else the backward pass (updates.py). What happens in every Nth iteration
      only (a logged loss, an evaluation, a checkpoint) makes calls of its own and changes nothing;
   2. the repeating sequence of the collectives, where nothing tells an update (repeats.py).
+
+Ranks that work together make the same iterations. Where some of them make no update at all (actors), and others several between two
+rounds of the collectives (the learner), the collectives tell the iterations of all.
 """
 
 from __future__ import annotations
@@ -11,6 +14,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from statistics import median
 
 from rankscope.observer.steps import repeats, updates
 from rankscope.observer.steps.found import FoundSteps
@@ -20,15 +24,18 @@ from rankscope.observer.steps.markers import Markers
 @dataclass(frozen=True, slots=True)
 class StepGuide:
     """What the ranks of a job agree on. `period`: markers per step; 0 where that is not known. `passes`: backward passes (with
-    their update) per step; 0 where that is not known."""
+    their update) per step; 0 where that is not known. `by_collectives`: updates are some ranks' own business."""
 
     period: int = 0
     passes: int = 0
+    by_collectives: bool = False
 
 
 def find_steps(markers: Markers, guide: StepGuide | None = None) -> FoundSteps:
     """The steps of one rank; none, with the reason, where nothing repeats. `guide`: what the other ranks of the job look like."""
     guide = guide or StepGuide()
+    if guide.by_collectives:
+        return repeats.find(markers.where(~markers.of(markers.backward)), guide.period)
     found = updates.find(markers, guide.passes)
     if found is not None:
         return found
@@ -47,4 +54,13 @@ def common_guide(found: Sequence[FoundSteps]) -> StepGuide:
     return StepGuide(
         period=min(periods, key=lambda period: (-periods[period], period)) if periods else 0,
         passes=updates.common_passes([each.optimised for each in found], made) if made else 0,
+        by_collectives=_only_some_update(found),
     )
+
+
+def _only_some_update(found: Sequence[FoundSteps]) -> bool:
+    """Whether ranks that are told by their updates make more steps than those told by collectives: twice as many, and not by chance."""
+    update, others = (
+        [each.count for each in found if each.count and bool(each.passes) is told] for told in (True, False)
+    )
+    return bool(update and others) and median(update) > updates.AS_OFTEN * median(others)

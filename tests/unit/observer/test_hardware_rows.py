@@ -16,7 +16,7 @@ from rankscope.observer.tables.job import series_of
 from rankscope.observer.tables.reading import HardwareReading
 from rankscope.observer.window.counter_names import COUNTER_NAMES
 from rankscope.probes.gpu.model import Gpu
-from rankscope.probes.gpu.series import GpuGrowth, GpuRecording, GpuSamples, LinkGrowth, ProcessUse, Xid
+from rankscope.probes.gpu.series import GpuGrowth, GpuRecording, GpuSamples, LinkGrowth, ProcessUse, Xid, throttle_times
 from rankscope.probes.pci.devices import AerCounters, PciDevice, PciLink
 from rankscope.probes.pci.sampler import PcieGrowth, PcieRecording
 from rankscope.probes.pci.tree import PcieNode, PcieTree
@@ -299,3 +299,15 @@ def test_nearest_ports_are_shared_out_among_gpus_that_are_equally_near() -> None
     )
     gpus = GpuRecording((), (growth(2), replace(growth(3), bus="0000:4b:00.0")))
     assert nearest_ports({701: (2,), 702: (3,)}, gpus, tree) == {701: ("mlx5_3",), 702: ("mlx5_4",)}
+
+
+def test_a_gpu_that_was_throttled_all_the_time_was_so_for_no_longer_than_the_window() -> None:
+    """Sampling begins before the window and ends after it; a sample over an edge counts with the part that lies inside."""
+    always = samples(throttle_reasons=np.full(COUNT, 0x40))
+    edge_ns = (COUNT - 2) * 100_000_000
+    reading = HardwareReading(gpus=GpuRecording(samples=(always,))).within(150_000_000, edge_ns)
+    (inside,) = reading.gpus.samples
+    times = {one.reason: one.throttled_s for one in throttle_times(inside)}
+    assert times["hw_thermal"] == pytest.approx((edge_ns - 150_000_000) / 1e9)
+    assert len(inside.time_ns) == COUNT - 3 == len(inside.power_w)
+    assert inside.time_ns[-1] == edge_ns and inside.index == always.index

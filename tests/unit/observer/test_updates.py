@@ -258,3 +258,48 @@ def test_too_few_updates_give_no_steps_and_a_reason() -> None:
     steps = find_steps(trained(Script(), 3).markers())
     assert steps.count == 0
     assert "2 complete steps" in steps.reason
+
+
+@pytest.mark.parametrize("updates", [2, 8])
+def test_updates_that_only_the_learner_makes_lie_inside_the_iterations_that_all_make(updates: int) -> None:
+    """Actors play while the learner waits, then it learns from their episodes while they wait for its weights."""
+    ranks = [Script(seed) for seed in range(3)]
+    for _ in range(97):
+        now = max(rank.now for rank in ranks)
+        for rank in ranks:
+            rank.now = now
+            rank.begun.append(now)
+            for _ in range(3):
+                rank.call(WAIT, TRAIN, 0.0003)
+        for actor in ranks[1:]:
+            actor.work(0.02)
+        last = max(rank.now for rank in ranks)
+        for rank in ranks:
+            rank.call(WAIT, LOG, last - rank.now + 0.0005)
+        for _ in range(updates):
+            ranks[0].work(0.001)
+            ranks[0].backward(synchronised=False)
+            ranks[0].optimise()
+    found = [find_steps(rank.markers()) for rank in ranks]
+    guide = common_guide(found)
+    steps = [find_steps(rank.markers(), guide) for rank in ranks]
+    assert {each.count for each in steps} <= {94, 95, 96}
+    for rank, each in zip(ranks, steps, strict=True):
+        assert float(np.median(np.diff(each.edge_s))) == pytest.approx(rank.step_s, rel=0.05)
+
+
+def test_ranks_that_all_update_by_themselves_make_a_step_per_update() -> None:
+    """Local SGD: weights are averaged in every eighth iteration."""
+    ranks = [Script(seed) for seed in range(3)]
+    for rank in ranks:
+        for iteration in range(160):
+            rank.begun.append(rank.now)
+            rank.work(0.01)
+            rank.backward(synchronised=False)
+            rank.optimise()
+            for _ in range(0 if iteration % 8 else 4):
+                rank.call(WAIT, LOG, 0.001)
+    guide = common_guide([find_steps(rank.markers()) for rank in ranks])
+    assert not guide.by_collectives
+    steps = find_steps(ranks[0].markers(), guide)
+    assert float(np.median(np.diff(steps.edge_s))) == pytest.approx(ranks[0].step_s, rel=0.05)
