@@ -16,6 +16,8 @@ from rankscope.observer.window.stacks import StackFrame
 from rankscope.observer.window.users_code import UsersCode, users_code
 
 _COMPUTES = ""
+_SLEEPS = "by its own will (sleep)"
+_RANKS = "for other ranks"
 _SOCKETS = ("connect", "accept", "send", "recv")
 
 
@@ -28,6 +30,16 @@ class Place:
     line: int
     inside: str
     waits_for: str
+
+    @property
+    def at_work(self) -> bool:
+        """Whether it does what the user wrote. What a library sleeps for may be a lock that it looks at again and again."""
+        return self.waits_for == _COMPUTES or (self.waits_for == _SLEEPS and not self.inside)
+
+    @property
+    def held(self) -> bool:
+        """Whether it waits for something that is no rank."""
+        return not self.at_work and not self.waits_for.startswith(_RANKS)
 
     @property
     def of_one(self) -> str:
@@ -92,7 +104,7 @@ def _waits_for(table: Patterns, row: int) -> str:
     kind, name, detail = table.kind.at(row), table.name.at(row), table.detail.at(row)
     of = f", {detail}" if detail else ""
     if kind == "python":
-        return "by its own will (sleep)" if detail == "sleep" else _COMPUTES
+        return _SLEEPS if detail == "sleep" else _COMPUTES
     if kind == "sched":
         return _COMPUTES if name == "ready" else "to be continued: it is stopped"
     if kind == "io":
@@ -107,4 +119,4 @@ def _waits_for(table: Patterns, row: int) -> str:
         if name in _SOCKETS or detail.startswith("a socket"):
             return f"for {detail or 'a socket'} ({name})"
         return f"for another thread or process ({name}{of})"
-    return "for the GPU" if kind in ("gpu", "memory") else f"for other ranks ({name})"
+    return "for the GPU" if kind in ("gpu", "memory") else f"{_RANKS} ({name})"

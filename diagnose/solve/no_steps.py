@@ -29,7 +29,7 @@ def places(fleet: Fleet, more: str) -> str:
     if not told:
         return ""
     said = [_told(fleet, place, ranks) for place, ranks in told] + _started(fleet)
-    if not any(place.waits_for for place, _ in told):
+    if any(place.at_work for place, _ in told) and not any(place.held for place, _ in told):
         said.append(f"if a step takes longer than that, {more}")
     return "; ".join(said)
 

@@ -23,9 +23,8 @@ def multiple(markers: Markers, base: int) -> int:
         return 0
     repetitions = len(markers) / base
     waits = len(np.unique(markers.absence[markers.absence > 0]))
-    ahead = repetitions / max(
-        waits, 1
-    )  # at most so many were handed over before the first marker, or are not done at the last
+    # At most so many were handed over before the first marker, or are not done at the last.
+    ahead = repetitions / max(waits, 1)
     found: dict[int, Floats] = {}
     for calls_s in _by_place(markers):
         each = max(round(repetitions / len(calls_s)), 1)

@@ -46,11 +46,9 @@ def find(markers: Markers, known_passes: int = 0) -> FoundSteps | None:
     if passes > 1:
         phase = int(np.bincount(after % passes, minlength=passes).argmax()) if len(after) else passes - 1
         done_s = done_s[phase::passes]
-    if len(done_s) <= MIN_REPEATS:
-        return none(f"only {max(len(done_s) - 1, 0)} complete steps in the window")
-    edge_s = _edges(markers, pairs, key, done_s)
-    if len(edge_s) <= MIN_REPEATS:
-        return none(f"only {max(len(edge_s) - 1, 0)} complete steps in the window")
+    edge_s = _edges(markers, pairs, key, done_s) if len(done_s) > MIN_REPEATS else done_s
+    if len(edge_s) < 2:
+        return none("no complete step in the window")
     return FoundSteps(edge_s, passes=passes, optimised=after)
 
 

@@ -60,13 +60,13 @@ def cpu_rows(
 
 
 def _growth(now: Mapping[int, _Times], before: Mapping[int, _Times], number: int) -> tuple[float, float]:
-    """Seconds run and ready since `before`. A thread whose sums are less than they were began anew, as it ends."""
+    """Seconds run and ready since `before`. Of a thread that is ending sums may begin anew: what it has left is next to nothing."""
     times, then = now.get(number), before.get(number)
     if times is None:
         return 0.0, 0.0
-    if then is None or then.run_s > times.run_s or then.ready_s > times.ready_s:
+    if then is None:
         return times.run_s, times.ready_s
-    return times.run_s - then.run_s, times.ready_s - then.ready_s
+    return max(times.run_s - then.run_s, 0.0), max(times.ready_s - then.ready_s, 0.0)
 
 
 def observer_rows(cpu_s_before: float) -> list[CounterRow]:

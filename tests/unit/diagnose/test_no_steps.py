@@ -135,3 +135,25 @@ def test_without_a_step_there_is_a_page_every_export_and_a_live_view_all_the_sam
     lines = [line.text for line in draw.lines(Scene("here").take(window), 80, 24)]
     assert any("step not seen yet" in line for line in lines)
     assert sum("99 % file lock in load_checkpoint" in line or "99 % file lo" in line for line in lines) == 4
+
+
+SIMULATE = StackFrame("simulate", TRAIN, 44)
+ASLEEP, COMPUTING = ("python", "", "sleep", (SIMULATE,), 0.97), ("python", "simulate", "", (SIMULATE,), 0.97)
+FOR_RANKS = ("collective", "allreduce", "gloo", (LOAD,), 0.99)
+IN_A_LIBRARY = ("python", "", "sleep", (LOAD, BATON), 0.98)
+
+
+@pytest.mark.parametrize(
+    ("ranks", "advised"),
+    [
+        ([ASLEEP, ASLEEP], True),  # a simulator, a robot: it may take minutes
+        ([COMPUTING, FOR_RANKS], True),  # one works on its step, the other waits for it
+        ([IN_A_LIBRARY, FOR_RANKS], False),
+        ([FOR_RANKS, FOR_RANKS], False),
+        ([("io", "file lock", "", (LOAD,), 0.99), COMPUTING], False),
+    ],
+)
+def test_a_longer_window_is_advised_where_somebody_is_at_work_and_nobody_is_held(
+    ranks: list[tuple[str, str, str, tuple[StackFrame, ...], float]], advised: bool
+) -> None:
+    assert ("record a longer window" in reason(starting(ranks))) == advised

@@ -254,10 +254,19 @@ def test_a_loss_that_is_printed_now_and_then_shares_the_gpus_time_evenly() -> No
     assert float(np.percentile(np.diff(steps.edge_s), 99)) < 0.12
 
 
-def test_too_few_updates_give_no_steps_and_a_reason() -> None:
-    steps = find_steps(trained(Script(), 3).markers())
+def test_a_single_update_gives_no_step_and_a_reason() -> None:
+    steps = find_steps(trained(Script(), 1).markers())
     assert steps.count == 0
-    assert "2 complete steps" in steps.reason
+    assert "no complete step" in steps.reason
+
+
+@pytest.mark.parametrize("iterations", [2, 3, 4])
+def test_a_window_that_holds_only_a_few_updates_tells_how_long_they_are(iterations: int) -> None:
+    """They are too few to judge by, but not too few to say how long a window must be."""
+    script = trained(Script(), iterations)
+    steps = find_steps(script.markers())
+    assert steps.count == iterations - 1
+    assert float(np.median(np.diff(steps.edge_s))) == pytest.approx(script.step_s, rel=0.2)
 
 
 @pytest.mark.parametrize("updates", [2, 8])
