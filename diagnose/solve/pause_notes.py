@@ -27,6 +27,7 @@ from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.observer.window.stacks import StackFrame
 from rankscope.probes.arrays import Bools, Floats, Ints
 
+_MOST = 50  # percent of the window: what takes more is no pause
 _TOLD_MOST = 4
 _EXAMINED = 16  # functions, by the time they take
 _COLLECTOR = "gc"
@@ -130,7 +131,18 @@ def _told(fleet: Fleet, place: _Place, entries: Ints, working: Ints) -> ToldPaus
     more = "more " if place.more else ""
     took = f"{place.text} takes {seconds(each_s)} {more}{often}{_who(fleet, working, columns, each_s)}"
     text = f"{took}: {share:.2g} % of the window"
+    if share >= _MOST:
+        text += _iteration(fleet, columns)
     return ToldPause(Note(NoteCode.PAUSE, text), place.function, columns, each_s, table.rank[working])
+
+
+def _iteration(fleet: Fleet, columns: Ints) -> str:
+    """What takes most of the time is hardly a pause: a loop that plays, then makes some updates, is told by its updates."""
+    period = find_period(columns.astype(np.float64))
+    if period is None:
+        return ""
+    one_s = period * float(np.nanmean(fleet.steps.seconds))
+    return f"; the job may count {round(period)} of these steps as one, of {seconds(one_s)}"
 
 
 def _rhythm(fleet: Fleet, columns: Ints) -> str:

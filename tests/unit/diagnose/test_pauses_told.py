@@ -61,6 +61,15 @@ def test_an_evaluation_of_all_ranks_is_told_with_its_rhythm_and_share() -> None:
     assert NoteCode.SPIKES not in codes(verdict)
 
 
+def test_a_game_that_takes_most_of_the_time_between_updates_may_make_them_one_iteration() -> None:
+    """Reinforcement learning: an iteration plays, then makes eight updates; it is told by its updates."""
+    window = paused(a_window(), ("play", 33, ""), 1.0, range(7, STEPS, 8))
+    (mean_s,) = {float(np.mean([row["seconds"] for row in window.steps.to_pylist()]))}
+    text = told(window)
+    assert "play (train.py:33) takes 1.0 s in every 8th step on all ranks: 55 % of the window; " in text
+    assert text.endswith(f"the job may count 8 of these steps as one, of {8 * mean_s:.1f} s")
+
+
 def test_one_checkpoint_for_which_the_others_wait_at_a_barrier_is_told() -> None:
     window = paused(a_window(), SAVE, 0.8, [40], workers=[0], waiters=[1, 2, 3])
     assert (
