@@ -10,14 +10,14 @@ import pyarrow.compute as pc
 
 from rankscope.diagnose.fleet.counters import Columns, Counters
 from rankscope.diagnose.fleet.enclosing import with_holders
-from rankscope.diagnose.fleet.labels import GilHolder, Holders, Labels, floats, ints, labels, texts
+from rankscope.diagnose.fleet.labels import GilHolder, Holders, Labels, distinct_rows, floats, ints, labels, texts
 from rankscope.diagnose.fleet.model import Flows, Patterns, Pauses, Ranks
 from rankscope.diagnose.fleet.stacks import Stacks, merged
 from rankscope.diagnose.text import rank_list
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.observer.window.missing import LocalRank, missing_ranks
 from rankscope.observer.window.stacks import StackFrame
-from rankscope.probes.arrays import Ints
+from rankscope.probes.arrays import Bools, Ints
 from rankscope.probes.errors import NoRanks
 
 _MOST_WORLD = 4_000_000  # a number of an environment is not believed beyond it
@@ -51,33 +51,16 @@ def rows_of(table: pa.Table, numbers: Ints) -> Ints:
 
 def ranks(table: pa.Table, notes: list[Note]) -> Ranks:
     """One row per rank of the job, sorted by number. Raises NoRanks if there is none."""
-    if table.num_rows == 0:
-        raise NoRanks("no rank was found in the window")
-    numbers = ints(table, "rank")
-    unique, first = np.unique(numbers, return_index=True)
-    if len(unique) < len(numbers):
-        text = f"{len(numbers) - len(unique)} ranks were reported twice; the first report of each is used"
-        notes.append(Note(NoteCode.RANKS_TWICE, text))
+    unique, first = present(table, notes)
     table = table.take(pa.array(first))
-    host, node, netns = texts(table, "observed_on"), texts(table, "node"), ints(table, "netns")
-    world = ints(table, "world_size")
-    notes.extend(_not_here(table, host))
-    absent = int(world.max(initial=0)) - len(unique)
-    if absent > 0:
-        text = f"{absent} of {int(world.max())} ranks were not seen: they run on hosts without a window, or are gone"
-        there = unique[(unique >= 0) & (unique < int(world.max()))]
-        if len(there) == len(unique) and int(world.max()) <= _MOST_WORLD:
-            gone = np.ones(int(world.max()), dtype=bool)
-            gone[there] = False
-            text += f" ({rank_list(tuple(np.flatnonzero(gone).tolist()))})"
-        notes.append(Note(NoteCode.RANKS_MISSING, text))
+    host, node = labels(table, "observed_on"), labels(table, "node")
     return Ranks(
         number=unique,
         host=_host_names(host, node),
-        observed_on=host,
-        netns=netns,
+        observed_on=texts(table, "observed_on"),
+        netns=ints(table, "netns"),
         role=texts(table, "role"),
-        world_size=world,
+        world_size=ints(table, "world_size"),
         pid=ints(table, "pid"),
         addresses=tuple(tuple(each or ()) for each in table["addresses"].to_pylist()),
         cpus=texts(table, "cpus"),
@@ -96,12 +79,37 @@ def ranks(table: pa.Table, notes: list[Note]) -> Ranks:
     )
 
 
-def _not_here(table: pa.Table, host: tuple[str, ...]) -> Iterator[Note]:
+def present(table: pa.Table, notes: list[Note]) -> tuple[Ints, Ints]:
+    """The numbers of the ranks, rising, and the row of the first report of each. Who is missing is told. Raises NoRanks."""
+    if table.num_rows == 0:
+        raise NoRanks("no rank was found in the window")
+    numbers = ints(table, "rank")
+    unique, first = np.unique(numbers, return_index=True)
+    if len(unique) < len(numbers):
+        text = f"{len(numbers) - len(unique)} ranks were reported twice; the first report of each is used"
+        notes.append(Note(NoteCode.RANKS_TWICE, text))
+        table = table.take(pa.array(first))
+    notes.extend(_not_here(table))
+    world = int(ints(table, "world_size").max(initial=0))
+    absent = world - len(unique)
+    if absent > 0:
+        text = f"{absent} of {world} ranks were not seen: they run on hosts without a window, or are gone"
+        there = unique[(unique >= 0) & (unique < world)]
+        if len(there) == len(unique) and world <= _MOST_WORLD:
+            gone = np.ones(world, dtype=bool)
+            gone[there] = False
+            text += f" ({rank_list(tuple(np.flatnonzero(gone).tolist()))})"
+        notes.append(Note(NoteCode.RANKS_MISSING, text))
+    return unique, first
+
+
+def _not_here(table: pa.Table) -> Iterator[Note]:
     """Ranks that their siblings' launcher started on a host with a window and that are not in it, and numbers that are guesses."""
-    if ints(table, "local_world_size").any():
-        columns = (texts(table, "job"), host, texts(table, "container"))
+    some = table.filter(pa.array(_incomplete(table)))
+    if some.num_rows:
+        columns = (texts(some, "job"), texts(some, "observed_on"), texts(some, "container"))
         names = ("netns", "rank", "local_rank", "world_size", "local_world_size")
-        places = zip(*columns, *(ints(table, name).tolist() for name in names), strict=True)
+        places = zip(*columns, *(ints(some, name).tolist() for name in names), strict=True)
         for gone in missing_ranks(LocalRank(*place) for place in places).values():
             which = rank_list(gone.numbers) if len(gone.numbers) == gone.count else _count(gone.count)
             verb = "was" if gone.count == 1 else "were"
@@ -113,6 +121,20 @@ def _not_here(table: pa.Table, host: tuple[str, ...]) -> Iterator[Note]:
         yield Note(NoteCode.RANKS_GUESSED, text)
 
 
+def _incomplete(table: pa.Table) -> Bools:
+    """Ranks of one job at places (host, container, network) of which not every local rank is there once: of a million ranks few."""
+    local, size = ints(table, "local_rank"), ints(table, "local_world_size")
+    codes = (labels(table, "observed_on").codes, labels(table, "container").codes, ints(table, "netns"))
+    place = distinct_rows(codes)
+    most = np.zeros(int(place.max(initial=-1)) + 1, dtype=np.int64)
+    np.maximum.at(most, place, size)
+    inside = (local >= 0) & (local < size)
+    each = np.unique(distinct_rows((place, local)), return_index=True)[1]
+    once = np.bincount(place[each], inside[each], len(most))
+    whole = (once == most) & (np.bincount(place, minlength=len(most)) == most)
+    return np.asarray(~whole[place] & (size > 0), dtype=bool)
+
+
 def _count(ranks: int) -> str:
     return f"{ranks} ranks" if ranks != 1 else "1 rank"
 
@@ -121,12 +143,19 @@ def _guessed(table: pa.Table) -> tuple[int, ...]:
     return tuple(table.filter(table["guessed"])["rank"].to_pylist())
 
 
-def _host_names(hosts: tuple[str, ...], nodes: tuple[str, ...]) -> tuple[str, ...]:
+def _host_names(hosts: Labels, nodes: Labels) -> tuple[str, ...]:
     """The host's name; where its ranks see different node names (containers), the name that the rank itself sees."""
-    seen: dict[str, set[str]] = {}
-    for host, node in zip(hosts, nodes, strict=True):
-        seen.setdefault(host, set()).add(node)
-    return tuple(node if node and len(seen[host]) > 1 else host for host, node in zip(hosts, nodes, strict=True))
+    several = several_nodes(hosts, nodes)
+    pairs = zip(hosts.codes.tolist(), nodes.codes.tolist(), several[hosts.codes].tolist(), strict=True)
+    return tuple(
+        nodes.values[node] if inside and nodes.values[node] else hosts.values[host] for host, node, inside in pairs
+    )
+
+
+def several_nodes(hosts: Labels, nodes: Labels) -> Bools:
+    """Of each value of `hosts`, whether its ranks see different node names."""
+    pairs = np.unique(hosts.codes * max(len(nodes.values), 1) + nodes.codes)
+    return np.asarray(np.bincount(pairs // max(len(nodes.values), 1), minlength=len(hosts.values)) > 1)
 
 
 def patterns(table: pa.Table, stacks: pa.Table, rows: Ints) -> Patterns:
@@ -156,15 +185,6 @@ def patterns(table: pa.Table, stacks: pa.Table, rows: Ints) -> Patterns:
         native=labels(table, "native"),
     )
     return with_holders(found)
-
-
-def no_patterns() -> Patterns:
-    """Where nobody looked yet."""
-    no, nothing, unnamed = np.empty(0, np.int64), np.empty(0), Labels(np.empty(0, np.int64), ())
-    return Patterns(
-        rank=no, thread=unnamed, kind=unnamed, name=unnamed, file=unnamed, line=no, detail=unnamed, caller=unnamed,
-        stack=Stacks.none(0), beta=nothing, count=no, per_step_s=nothing,
-    )  # fmt: skip
 
 
 def _stacks(patterns: pa.Table, stacks: pa.Table) -> Stacks:

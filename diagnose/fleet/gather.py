@@ -3,25 +3,38 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from rankscope.diagnose.fleet import from_windows
-from rankscope.diagnose.fleet.counters import Counters
-from rankscope.diagnose.fleet.model import Fleet, Flows, Ranks, Steps
+from rankscope.diagnose.fleet.labels import equals, ints, labels
+from rankscope.diagnose.fleet.model import Fleet, Ranks, Steps
 from rankscope.diagnose.fleet.roll_call import choose, roll_call
 from rankscope.diagnose.fleet.slots import read_slots
-from rankscope.diagnose.fleet.step_matrix import read_steps
+from rankscope.diagnose.fleet.step_matrix import Hosts, read_steps
 from rankscope.diagnose.text import clean
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.observer.window.folder import Window
 from rankscope.observer.window.manifest import EVENTS_DROPPED, Manifest
+from rankscope.probes.arrays import Ints
 
 DETAILS = ("patterns", "stacks", "pauses", "flows", "counters", "collectives")  # the tables beside ranks and steps
 _STACK_COLUMNS = {"patterns": "stack", "stacks": "parent"}  # that hold numbers of rows of the table stacks
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What windows are about, beside ranks and what these did."""
+
+    job: str
+    title: str
+    start: float
+    seconds: float
+    windows: int
+    sampling_s: float
+    lost_events: int
 
 
 def gather(windows: Sequence[Window], job: str | None = None) -> Fleet:
@@ -29,9 +42,14 @@ def gather(windows: Sequence[Window], job: str | None = None) -> Fleet:
     notes: list[Note] = []
     chosen, mine = choose(roll_call(windows), job, notes)
     used = [windows[number] for number in mine]
-    tables = {name: joined(used, name) for name in ("ranks", "steps")}
-    fleet = people(chosen, [window.manifest for window in used], tables, notes)
-    return detailed(fleet, fleet.ranks, fleet.steps, {name: joined(used, name) for name in DETAILS})
+    manifests = [window.manifest for window in used]
+    tables = {name: joined(used, name) for name in ("ranks", "steps", *DETAILS)}
+    setting = setting_of(chosen, manifests, tables["ranks"], notes)
+    ranks = from_windows.ranks(of_job(tables["ranks"], chosen), notes)
+    note_strangers(tables["ranks"], chosen, ranks.number, notes)
+    rows = from_windows.rows_of(tables["steps"], ranks.number)
+    steps = read_steps(tables["steps"], rows, _hosts(ranks, manifests), setting.seconds, notes)
+    return fleet_of(setting, ranks, steps, tables, notes)
 
 
 def joined(windows: Sequence[Window], name: str) -> pa.Table:
@@ -46,46 +64,56 @@ def joined(windows: Sequence[Window], name: str) -> pa.Table:
     return from_windows.joined(pieces)
 
 
-def people(job: str, manifests: Sequence[Manifest], tables: Mapping[str, pa.Table], notes: list[Note]) -> Fleet:
-    """The fleet of a job, ranks and steps alone. `tables`: ranks and steps of these windows."""
+def setting_of(job: str, manifests: Sequence[Manifest], ranks: pa.Table, notes: list[Note]) -> Setting:
+    """`ranks`: the table of these windows."""
     for about in manifests:
         notes.extend(Note(NoteCode.OBSERVER, clean(note, 300)) for note in about.notes)
         for loss in about.losses:
             if loss.count:
                 text = f"{about.host}: {clean(loss.source)} lost {loss.count} ({clean(loss.name)})"
                 notes.append(Note(NoteCode.EVENTS_LOST, text))
-    everyone = tables["ranks"]
-    ranks = from_windows.ranks(everyone.filter(pc.equal(everyone["job"], job)), notes)
-    strangers = everyone.filter(pc.not_equal(everyone["job"], job))["rank"].to_pylist()
-    if set(strangers) & set(ranks.number.tolist()):
-        text = "another job on these hosts has ranks of the same numbers: record with --job to tell them apart"
-        notes.append(Note(NoteCode.SAME_NUMBERS, text))
-    seconds = float(np.median([about.seconds for about in manifests]))
-    begins_s = {about.host: about.start for about in manifests}
-    rows = from_windows.rows_of(tables["steps"], ranks.number)
-    steps = read_steps(tables["steps"], rows, ranks.observed_on, begins_s, seconds, notes)
-    return Fleet(
+    return Setting(
         job=job,
-        title=_title(everyone, job),
+        title=_title(ranks, job),
         start=min(about.start for about in manifests),
-        seconds=seconds,
+        seconds=float(np.median([about.seconds for about in manifests])),
         windows=len(manifests),
-        ranks=ranks,
-        steps=steps,
-        patterns=from_windows.no_patterns(),
-        flows=Flows.none(),
-        counters=Counters(),
-        notes=tuple(dict.fromkeys(notes)),
         sampling_s=1 / min(about.sampling_hz for about in manifests),
         lost_events=_lost_events(manifests),
     )
 
 
-def detailed(fleet: Fleet, ranks: Ranks, steps: Steps, tables: Mapping[str, pa.Table]) -> Fleet:
-    """The fleet with all other tables. `ranks`, `steps`: of the ranks that these tables are about."""
+def note_strangers(ranks: pa.Table, job: str, numbers: Ints, notes: list[Note]) -> None:
+    """A note where ranks of other jobs have these numbers."""
+    strangers = ints(ranks, "rank")[~equals(ranks, "job", job)]
+    if np.isin(strangers, numbers).any():
+        text = "another job on these hosts has ranks of the same numbers: record with --job to tell them apart"
+        notes.append(Note(NoteCode.SAME_NUMBERS, text))
+
+
+def of_job(ranks: pa.Table, job: str) -> pa.Table:
+    """The ranks of one job."""
+    return ranks.filter(pa.array(equals(ranks, "job", job)))
+
+
+def _hosts(ranks: Ranks, manifests: Sequence[Manifest]) -> Hosts:
+    names, host = np.unique(np.array(ranks.observed_on, dtype=str), return_inverse=True)
+    begins_s = {about.host: about.start for about in manifests}
+    of_name = tuple(names.tolist())
+    return Hosts(of_name, host.reshape(-1), np.array([begins_s[name] for name in of_name]))
+
+
+def fleet_of(
+    setting: Setting, ranks: Ranks, steps: Steps, tables: Mapping[str, pa.Table], notes: Sequence[Note]
+) -> Fleet:
+    """The fleet. `tables`: the DETAILS; of ranks that are not among `ranks` nothing is kept."""
     rows = {name: from_windows.rows_of(tables[name], ranks.number) for name in DETAILS if name != "stacks"}
-    return replace(
-        fleet,
+    return Fleet(
+        job=setting.job,
+        title=setting.title,
+        start=setting.start,
+        seconds=setting.seconds,
+        windows=setting.windows,
         ranks=ranks,
         steps=steps,
         patterns=from_windows.patterns(tables["patterns"], tables["stacks"], rows["patterns"]),
@@ -93,13 +121,17 @@ def detailed(fleet: Fleet, ranks: Ranks, steps: Steps, tables: Mapping[str, pa.T
         flows=from_windows.flows(tables["flows"], rows["flows"]),
         counters=from_windows.counters(tables["counters"], rows["counters"]),
         slots=read_slots(tables["collectives"], rows["collectives"], steps),
+        notes=tuple(dict.fromkeys(notes)),
+        sampling_s=setting.sampling_s,
+        lost_events=setting.lost_events,
     )
 
 
 def _title(ranks: pa.Table, job: str) -> str:
     """What most ranks of the job call it: a learner and its actors may run different scripts."""
-    counted = pc.value_counts(ranks.filter(pc.equal(ranks["job"], job))["title"].combine_chunks()).to_pylist()
-    return str(max(counted, key=lambda each: (each["counts"], each["values"]))["values"]) if counted else ""
+    title = labels(of_job(ranks.select(["job", "title"]), job), "title")
+    counted = zip(np.bincount(title.codes, minlength=len(title.values)).tolist(), title.values, strict=True)
+    return max(counted, default=(0, ""))[1]
 
 
 def _lost_events(manifests: Sequence[Manifest]) -> int:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rankscope.diagnose.stats.integers import distinct
-from rankscope.probes.arrays import Floats, Ints
+from rankscope.probes.arrays import Bools, Floats, Ints
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +94,12 @@ def labels(table: pa.Table, name: str) -> Labels:
     place: dict[str, int] = {}
     number = np.array([place.setdefault(value or "", len(place)) for value in [*values, None]], dtype=np.int64)
     return Labels(number[codes], tuple(place))
+
+
+def equals(table: pa.Table, name: str, text: str) -> Bools:
+    """Which rows say `text`; those that say nothing do not."""
+    column = labels(table, name)
+    return np.asarray((column.codes == column.code(text)) & table[name].is_valid().to_numpy(), dtype=bool)
 
 
 def distinct_rows(columns: tuple[Ints, ...]) -> Ints:

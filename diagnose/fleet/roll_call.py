@@ -10,9 +10,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from rankscope.diagnose.fleet.labels import ints
+from rankscope.diagnose.fleet.labels import equals, ints, labels
 from rankscope.diagnose.text import clean
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.observer.window.folder import Window
@@ -33,7 +32,7 @@ class RollCall:
 
     def of(self, job: str) -> pa.Table:
         """The ranks of one job."""
-        return self.ranks.filter(pc.equal(self.ranks["job"], job))
+        return self.ranks.filter(pa.array(equals(self.ranks, "job", job)))
 
 
 def roll_call(windows: Sequence[Window]) -> RollCall:
@@ -55,18 +54,16 @@ def jobs_in(roll: RollCall, wanted: str | None = None) -> dict[str, str]:
 
     Raises NoRanks where there is none, BadData where none of them is meant.
     """
-    counted = (
-        roll.ranks.filter(pc.is_valid(roll.ranks["job"]))
-        .group_by(["job", WINDOW, "title"])
-        .aggregate([("rank", "count")])
-    )
+    known = roll.ranks.select(["job", "title", WINDOW]).filter(roll.ranks["job"].is_valid())
+    job_of, title_of, window_of = labels(known, "job"), labels(known, "title"), ints(known, WINDOW)
+    each, counts = np.unique(np.stack([job_of.codes, window_of, title_of.codes], axis=1), axis=0, return_counts=True)
     sizes: dict[str, int] = {}
     titles: dict[str, dict[str, int]] = {}
     best: dict[tuple[str, int], tuple[int, str]] = {}
     totals: dict[tuple[str, int], int] = {}
-    columns = (counted[name].to_pylist() for name in ("job", WINDOW, "title", "rank_count"))
-    for job, window, title, count in zip(*columns, strict=True):
-        best[job, window] = max(best.get((job, window), (0, "")), (count, title or ""))
+    for (job_code, window, title_code), count in zip(each.tolist(), counts.tolist(), strict=True):
+        job, title = job_of.values[job_code], title_of.values[title_code]
+        best[job, window] = max(best.get((job, window), (0, "")), (count, title))
         totals[job, window] = totals.get((job, window), 0) + count
     for (job, window), (_, title) in best.items():  # of one window what most of its ranks say
         count = totals[job, window]

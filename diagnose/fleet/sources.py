@@ -7,18 +7,18 @@ newest moments the one with most hosts. What a listing does not say is not belie
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeVar
 
 from rankscope.diagnose.text import clean
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.observer.window.bundle import is_bundle, read_bundle
 from rankscope.observer.window.folder import Window, find_windows, is_window, read_window
-from rankscope.observer.window.schema import TABLES
 from rankscope.observer.window.store import objects
-from rankscope.observer.window.store.container import decode
+from rankscope.observer.window.store.container import Part, decode, decode_parts, part_of
 from rankscope.observer.window.store.keys import Key
 from rankscope.observer.window.store.place import is_uri, open_store
 from rankscope.observer.window.store.tidy import once
@@ -29,6 +29,7 @@ _SAME_MOMENT_S = 5  # windows begin at multiples of it
 _AT_ONCE = 16  # objects that are fetched together: a store answers in tens of milliseconds
 
 
+_Kind = TypeVar("_Kind")
 Unread = list[str]  # where an object lies that cannot be read, and why
 
 
@@ -102,22 +103,39 @@ def read(sources: Sequence[Source]) -> tuple[list[Window], list[Note]]:
     return windows, [left_out(unread)] if unread else []
 
 
-def read_each(
-    sources: Sequence[Source], unread: Unread, tables: Collection[str] = tuple(TABLES)
-) -> Iterator[list[Window]]:
-    """The windows in each of these sources, of objects these tables alone; those that cannot be read go into `unread`."""
+def read_each(sources: Sequence[Source], unread: Unread) -> Iterator[list[Window]]:
+    """The windows in each of these sources; those that cannot be read go into `unread`."""
+    return _each(sources, unread, decode, list)
+
+
+def read_parts(sources: Sequence[Source], unread: Unread, wanted: Mapping[str, Sequence[str]]) -> Iterator[list[Part]]:
+    """The same, of each window these columns of these tables."""
+    return _each(
+        sources,
+        unread,
+        lambda data: decode_parts(data, wanted),
+        lambda windows: [part_of(window, wanted) for window in windows],
+    )
+
+
+def _each(
+    sources: Sequence[Source],
+    unread: Unread,
+    of_object: Callable[[bytes], list[_Kind]],
+    of_windows: Callable[[Sequence[Window]], list[_Kind]],
+) -> Iterator[list[_Kind]]:
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         for source, data in zip(sources, _fetched(sources, pool), strict=True):
             if not source.store:
                 path = Path(source.path)
-                yield list(read_bundle(path).windows) if is_bundle(path) else [read_window(path)]
+                yield of_windows(read_bundle(path).windows if is_bundle(path) else [read_window(path)])
                 continue
             try:
                 if data is None:
                     raise BadData("gone since it was listed")
                 if isinstance(data, BadData):
                     raise data
-                found = decode(data, tables)
+                found = of_object(data)
             except BadData as error:
                 unread.append(f"{open_store(source.store).at(source.path)}: {error}")
                 found = []

@@ -6,7 +6,8 @@ times and clocks differ: times are compared in Unix time, each host's moved by w
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
@@ -17,58 +18,94 @@ from rankscope.diagnose.fleet.model import Steps
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.probes.arrays import Bools, Floats, Ints
 
-_COLUMNS = ("seconds", "own_s", "wait_s", "io_s", "sched_s", "sync_s")
+COLUMNS = ("seconds", "own_s", "wait_s", "io_s", "sched_s", "sync_s")
 _NEAR = 0.75  # of a usual step
 
 
-def read_steps(
-    table: pa.Table,
-    rows: Ints,
-    observed_on: Sequence[str],
-    begins_s: Mapping[str, float],
-    window_s: float,
-    notes: list[Note],
-) -> Steps:
-    """The steps of all ranks. `rows`: row in Ranks of every table row, -1 for others; `observed_on`: the host of each rank;
-    `begins_s`: Unix time at which the window of each host begins.
+@dataclass(frozen=True, slots=True)
+class Hosts:
+    """Which host each rank is on, and the Unix time at which the window of each begins."""
+
+    names: tuple[str, ...]
+    of_rank: Ints
+    begins_s: Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Columns:
+    """When the steps of the reference rank begin, and what is to be added to the times of each host to compare them with that."""
+
+    grid_s: Floats
+    added_s: Floats
+    near_s: float  # a step belongs to no column that is farther away
+
+    @classmethod
+    def none(cls, hosts: Hosts) -> Columns:
+        """Where there are no steps."""
+        return cls(np.empty(0), np.zeros(len(hosts.names)), 0.0)
+
+
+def read_steps(table: pa.Table, rows: Ints, hosts: Hosts, window_s: float, notes: list[Note]) -> Steps:
+    """The steps of all ranks. `rows`: row in Ranks of every table row, -1 for others.
 
     Notes are added on steps that were left out, and on clocks.
     """
-    start, length = floats(table, "start_s"), floats(table, "seconds")
-    keep = (rows >= 0) & _sane(table, start, length, window_s)
+    rows = possible(table, rows, window_s, notes)
+    return filled(table, rows, hosts, columns_of(table, rows, hosts, notes))
+
+
+def possible(table: pa.Table, rows: Ints, window_s: float, notes: list[Note]) -> Ints:
+    """`rows` with -1 for steps whose durations cannot be."""
+    keep = _sane(table, floats(table, "start_s"), floats(table, "seconds"), window_s)
     absurd = int(((rows >= 0) & ~keep).sum())
     if absurd:
         notes.append(Note(NoteCode.STEPS_IMPOSSIBLE, f"{absurd} steps had impossible durations and were left out"))
-    row, start, length = rows[keep], start[keep], length[keep]
-    ranks = len(observed_on)
-    if len(row) == 0:
-        return Steps(np.empty(0), *(np.empty((ranks, 0)) for _ in _COLUMNS))
-    counts = np.bincount(row, minlength=ranks)
+    return np.where(keep, rows, -1)
+
+
+def columns_of(table: pa.Table, rows: Ints, hosts: Hosts, notes: list[Note]) -> Columns:
+    """The iterations of the job, as its reference rank has them."""
+    keep = np.flatnonzero(rows >= 0)
+    if not len(keep):
+        return Columns.none(hosts)
+    row, start, length = rows[keep], floats(table, "start_s")[keep], floats(table, "seconds")[keep]
+    host = hosts.of_rank
+    counts = np.bincount(row, minlength=len(host))
     reference = _reference(counts, notes)
-    names, host = np.unique(np.array(observed_on, dtype=str), return_inverse=True)
-    host = host.reshape(-1)
-    begins = np.array([begins_s[name] for name in names.tolist()])
-    start = start + (begins - begins[host[reference]])[host[row]]
-    if len(names) > 1:
-        clocks = _clocks(row, counts, reference, host, start + length, float(np.median(length)))
-        notes += clock_notes(tuple(names.tolist()), clocks)
-        start = start + clocks.offset_s[host[row]]
-    grid = np.sort(start[row == reference])
+    step_s = float(np.median(length))
+    added = hosts.begins_s - hosts.begins_s[host[reference]]
+    start += added[host[row]]
+    if len(hosts.names) > 1:
+        clocks = _clocks(row, counts, reference, host, start + length, step_s)
+        notes += clock_notes(hosts.names, clocks)
+        added = added + clocks.offset_s
+        start[row == reference] += clocks.offset_s[host[reference]]
+    return Columns(np.sort(start[row == reference]), added, _NEAR * step_s)
+
+
+def filled(table: pa.Table, rows: Ints, hosts: Hosts, columns: Columns, names: Sequence[str] = COLUMNS) -> Steps:
+    """The matrices; what is not named is left empty."""
+    keep = np.flatnonzero(rows >= 0)
+    grid, ranks = columns.grid_s, len(hosts.of_rank)
+    if not len(grid):
+        return Steps(np.empty(0), *(np.empty((ranks, 0)) for _ in COLUMNS))
+    row = rows[keep]
+    start = floats(table, "start_s")[keep]
+    start += columns.added_s[hosts.of_rank[row]]
     cell = _nearest(grid, start)
     away = np.abs(start - grid[cell])
-    near = np.flatnonzero(away <= _NEAR * float(np.median(length)))
+    near = np.flatnonzero(away <= columns.near_s)
     if np.bincount(row[near] * len(grid) + cell[near]).max(initial=0) > 1:
         near = near[np.argsort(-away[near], kind="stable")]  # of two for one column the nearer is written last
-    return _filled(table, np.flatnonzero(keep)[near], (row[near], cell[near]), ranks, grid)
-
-
-def _filled(table: pa.Table, chosen: Ints, at: tuple[Ints, Ints], ranks: int, grid: Floats) -> Steps:
-    """The matrices, from the chosen rows of the table; `at`: rank and column of each."""
+    at, chosen = (row[near], cell[near]), keep[near]
     matrices = []
-    for name in _COLUMNS:
-        matrix = np.full((ranks, len(grid)), np.nan)
-        matrix[at] = np.nan_to_num(floats(table, name)[chosen])
+    for name in COLUMNS:
+        matrix = np.full((ranks, len(grid)), np.nan) if name in names else np.empty((ranks, 0))
+        if name in names:
+            matrix[at] = np.nan_to_num(floats(table, name)[chosen])
         matrices.append(matrix)
+    if "step" not in table.column_names:
+        return Steps(grid, *matrices)
     number = np.full((ranks, len(grid)), -1, dtype=np.int64)
     number[at] = ints(table, "step")[chosen]
     return Steps(grid, *matrices, number=number)

@@ -13,16 +13,19 @@ from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from rankscope.diagnose.fleet.gather import DETAILS, detailed, joined, people
-from rankscope.diagnose.fleet.labels import ints
-from rankscope.diagnose.fleet.large.stand_out import Likeness, hosts_to_read, likeness
+from rankscope.diagnose.fleet import from_windows
+from rankscope.diagnose.fleet.from_windows import rows_of
+from rankscope.diagnose.fleet.gather import DETAILS, fleet_of, joined, of_job
+from rankscope.diagnose.fleet.labels import labels
+from rankscope.diagnose.fleet.large.crowd import Crowd, crowd_of
+from rankscope.diagnose.fleet.large.stand_out import hosts_to_read
 from rankscope.diagnose.fleet.large.survey import GROUP, Survey, survey, together
 from rankscope.diagnose.fleet.large.topology import Group
 from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.fleet.roll_call import WINDOW, choose, jobs_in
+from rankscope.diagnose.fleet.roll_call import choose, jobs_in
 from rankscope.diagnose.fleet.sources import Source, Sources, left_out, read
+from rankscope.diagnose.fleet.step_matrix import filled, possible
 from rankscope.diagnose.solve.judge import judge
 from rankscope.diagnose.verdict.contract import Verdict
 from rankscope.diagnose.verdict.note import Note, NoteCode
@@ -41,7 +44,7 @@ def diagnose_large(
 ) -> Iterator[tuple[str, Verdict]]:
     """`shared`: hosts that share something. The title and the verdict of each job that is meant, the largest first. BadData, NoRanks."""
     groups = [found.chosen[at : at + GROUP] for at in range(0, len(found.chosen), GROUP)]
-    seen = together(list(pool.map(survey, groups)), GROUP)
+    seen = together(pool.map(survey, groups), GROUP)
     if not seen.manifests:
         raise BadData(f"none of {len(found.chosen)} windows can be read: {seen.unread[0]}")
     notes = (*found.notes, *([left_out(seen.unread)] if seen.unread else []))
@@ -54,38 +57,36 @@ def _judged(
 ) -> Verdict:
     said = list(notes)
     _, mine = choose(seen.roll, job, said)
-    tables = {name: _of_windows(getattr(seen, name), mine) for name in ("ranks", "steps")}
-    fleet = people(job, [seen.manifests[number] for number in mine], tables, said)
-    part = _in_full(sources, seen, job, mine, fleet, likeness(_of_job(tables["ranks"], job), fleet.ranks.number))
-    everyone, read_ranks = len(fleet.ranks), len(part.ranks)
+    crowd = crowd_of(seen, job, mine, said)
+    part = _in_full(sources, seen, mine, crowd, said)
+    everyone, read_ranks = len(crowd.number), len(part.ranks)
     text = f"{everyone} ranks were compared by their steps; {read_ranks} of them, who may be odd and a sample of their peers, in full"
     verdict = judge(replace(part, looked_at=everyone, groups=tuple(shared)))
     return replace(
         verdict,
-        hosts=fleet.hosts,
-        ranks=tuple(int(number) for number in fleet.ranks.number),
+        hosts=crowd.called,
+        ranks=tuple(crowd.number.tolist()),
         notes=(*verdict.notes, Note(NoteCode.READ_IN_FULL, text)),
     )
 
 
 def _in_full(
-    sources: Sequence[Source], seen: Survey, job: str, mine: Sequence[int], fleet: Fleet, like: Likeness
+    sources: Sequence[Source], seen: Survey, mine: Sequence[int], crowd: Crowd, notes: Sequence[Note]
 ) -> Fleet:
     """The fleet's ranks on the hosts that are worth it, with all that is known of them."""
-    hosts = hosts_to_read(fleet, like)
+    hosts = hosts_to_read(crowd)
     wanted = [number for number in mine if seen.manifests[number].host in hosts]
     windows, _ = read([sources[place] for place in sorted({seen.source[number] for number in wanted})])
     moments = {(seen.manifests[number].host, seen.manifests[number].start) for number in wanted}
     windows = [window for window in windows if (window.manifest.host, window.manifest.start) in moments]
-    there = {window.manifest.host for window in windows}  # one may have gone since the survey
-    rows = np.flatnonzero([host in there for host in fleet.ranks.observed_on])
-    tables = {name: joined(windows, name) for name in DETAILS}
-    return detailed(fleet, fleet.ranks.taken(rows), fleet.steps.taken(rows), tables)
-
-
-def _of_windows(table: pa.Table, numbers: Sequence[int]) -> pa.Table:
-    return table if not numbers else table.filter(pa.array(np.isin(ints(table, WINDOW), numbers)))
-
-
-def _of_job(ranks: pa.Table, job: str) -> pa.Table:
-    return ranks.filter(pc.equal(ranks["job"], job))
+    tables = {name: joined(windows, name) for name in ("ranks", "steps", *DETAILS)}
+    table = of_job(tables["ranks"], crowd.setting.job)
+    place = rows_of(table, crowd.number)
+    where = labels(table, "observed_on")
+    numbers = {name: number for number, name in enumerate(crowd.hosts.names)}
+    host = np.array([numbers.get(name, -1) for name in where.values], dtype=np.int64)[where.codes]
+    ranks = from_windows.ranks(table.filter(pa.array((place >= 0) & (crowd.hosts.of_rank[place] == host))), [])
+    of_rank = crowd.hosts.of_rank[np.searchsorted(crowd.number, ranks.number)]
+    rows = possible(tables["steps"], rows_of(tables["steps"], ranks.number), crowd.setting.seconds, [])
+    steps = filled(tables["steps"], rows, replace(crowd.hosts, of_rank=of_rank), crowd.columns)
+    return fleet_of(crowd.setting, ranks, steps, tables, notes)

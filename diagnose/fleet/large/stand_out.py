@@ -13,14 +13,11 @@ All ranks of such hosts are read. The role is what the data says, else ranks who
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
-import pyarrow as pa
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.fleet.labels import floats, ints
-from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.fleet.labels import distinct_rows
+from rankscope.diagnose.fleet.large.crowd import Crowd
 from rankscope.diagnose.fleet.roles import alike
 from rankscope.diagnose.stats.robust import nan_median, peers_median, trimmed_mean
 from rankscope.probes.arrays import Bools, Floats, Ints
@@ -34,38 +31,19 @@ _SLOW_RATE = 0.5  # of the role's median
 _RARE_LEAST = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Likeness:
-    """What the survey says of each rank, in the order of the fleet's ranks."""
-
-    works: Ints
-    messages: Floats
-    moved: Floats
-    rate: Floats
-    errors: Floats
-
-
-def likeness(ranks: pa.Table, numbers: Ints) -> Likeness:
-    """`ranks`: the survey's table, of one job; `numbers`: of the fleet's ranks, rising."""
-    number = ints(ranks, "rank")
-    order = np.argsort(number, kind="stable")
-    row = order[np.searchsorted(number[order], numbers)]
-    works = np.asarray(ranks["works"].to_numpy(), dtype=np.uint64).view(np.int64)
-    return Likeness(works[row], *(floats(ranks, name)[row] for name in ("messages", "moved", "rate", "errors")))
-
-
-def hosts_to_read(fleet: Fleet, seen: Likeness) -> frozenset[str]:
+def hosts_to_read(crowd: Crowd) -> frozenset[str]:
     """The hosts (by the observer's name) of whom everything is wanted."""
-    role = _roles(fleet, seen)
-    host = np.unique(np.array(fleet.ranks.observed_on, dtype=str), return_inverse=True)
-    names, of_rank = host[0], host[1].reshape(-1)
-    odd = _oddness(fleet, seen, role)
+    role = _roles(crowd)
+    of_rank = crowd.hosts.of_rank
+    names = np.array(crowd.hosts.names, dtype=str)
+    odd = _oddness(crowd, role)
     worst = np.zeros(len(names))
     np.maximum.at(worst, of_rank, odd)
     chosen = np.zeros(len(names), dtype=bool)
     chosen[[place for place in np.argsort(-worst, kind="stable")[:_MOST_HOSTS] if worst[place] > 0]] = True
-    chosen[of_rank[_longest(fleet.steps.own_s)]] = True
-    chosen[np.linspace(0, len(names) - 1, min(_SAMPLE_HOSTS, len(names))).astype(np.int64)] = True
+    chosen[of_rank[_longest(crowd.steps.own_s)]] = True
+    here = np.unique(of_rank)
+    chosen[here[np.linspace(0, len(here) - 1, min(_SAMPLE_HOSTS, len(here))).astype(np.int64)]] = True
     for one in range(int(role.max(initial=-1)) + 1):  # few: a role is a stage, a learner, an actor
         members = np.flatnonzero(role == one)
         lacking = _ROLE_LEAST - int(chosen[of_rank[members]].sum())
@@ -74,15 +52,15 @@ def hosts_to_read(fleet: Fleet, seen: Likeness) -> frozenset[str]:
     return frozenset(names[chosen].tolist())
 
 
-def _roles(fleet: Fleet, seen: Likeness) -> Ints:
-    if any(fleet.ranks.role):
-        return np.unique(np.array(fleet.ranks.role, dtype=str), return_inverse=True)[1].reshape(-1).astype(np.int64)
-    each, number = np.unique(seen.works, return_inverse=True)
+def _roles(crowd: Crowd) -> Ints:
+    if any(crowd.role.values):
+        return np.unique(crowd.role.codes, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    each, number = np.unique(crowd.works, return_inverse=True)
     sets = ((each.view(np.uint64)[:, None] >> np.arange(64, dtype=np.uint64)) & np.uint64(1)).astype(bool)
     found = alike(sets, np.bincount(number.reshape(-1)))[number.reshape(-1)]
-    steps = np.maximum(np.isfinite(fleet.steps.seconds).sum(axis=1), 1)
-    parts = [found, _magnitude(seen.messages / steps), _magnitude(seen.moved / steps)]
-    return np.unique(np.stack(parts, axis=1), axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    steps = np.maximum(np.isfinite(crowd.steps.seconds).sum(axis=1), 1)
+    parts = (found, _magnitude(crowd.messages / steps), _magnitude(crowd.moved / steps))
+    return distinct_rows(parts)
 
 
 def _magnitude(values: Floats) -> Ints:
@@ -91,10 +69,10 @@ def _magnitude(values: Floats) -> Ints:
     return np.asarray(np.round(np.log2(np.maximum(values, 1e-9 * median) / median)).clip(-8, 8), dtype=np.int64)
 
 
-def _oddness(fleet: Fleet, seen: Likeness, role: Ints) -> Floats:
+def _oddness(crowd: Crowd, role: Ints) -> Floats:
     """By how many floors a rank may be odd; 0 who is not."""
-    own, wait = fleet.steps.own_s, fleet.steps.wait_s
-    step_s = float(np.nan_to_num(np.nanmedian(fleet.steps.seconds))) if fleet.steps.seconds.size else 0.0
+    own, wait = crowd.steps.own_s, crowd.steps.wait_s
+    step_s = float(np.nan_to_num(np.nanmedian(crowd.steps.seconds))) if crowd.steps.seconds.size else 0.0
     floor_s = max(limits.EFFECT_SHARE * step_s, limits.EFFECT_SECONDS)
     gap = own - peers_median(own, role)
     parts = [gap, *np.array_split(gap, 3, axis=1)] if gap.shape[1] >= 3 else [gap]
@@ -104,25 +82,24 @@ def _oddness(fleet: Fleet, seen: Likeness, role: Ints) -> Floats:
     odd[odd < _NEAR] = 0.0
     rare = (np.nan_to_num(gap) >= limits.EPISODE_SHARE * step_s).sum(axis=1) >= _RARE_LEAST
     return np.asarray(
-        odd + 1.0 * rare + 100.0 * _strange(fleet) + 10.0 * (seen.errors > 0) + 1.0 * _slow_links(seen, role)
+        odd + 1.0 * rare + 100.0 * _strange(crowd) + 10.0 * (crowd.errors > 0) + 1.0 * _slow_links(crowd, role)
     )
 
 
-def _strange(fleet: Fleet) -> Bools:
+def _strange(crowd: Crowd) -> Bools:
     """Who did not run all the time."""
-    ranks = fleet.ranks
-    still = np.array([state != "running" for state in ranks.state]) | (ranks.stopped_s > 0) | np.isfinite(ranks.ended_s)
-    known = np.isfinite(fleet.steps.seconds)
+    still = ~crowd.running | (crowd.stopped_s > 0) | np.isfinite(crowd.ended_s)
+    known = np.isfinite(crowd.steps.seconds)
     patience_s = limits.STALL_SECONDS
     if known.any():
-        patience_s = max(limits.STALL_STEPS * float(np.nanmedian(fleet.steps.seconds)), patience_s)
+        patience_s = max(limits.STALL_STEPS * float(np.nanmedian(crowd.steps.seconds)), patience_s)
         still |= ~known.any(axis=1)
-    silent = np.nan_to_num(ranks.last_progress_s, nan=np.inf) > patience_s
-    return np.asarray(still | (silent & (ranks.in_collective_s <= 0)))  # who is in a collective waits for others
+    silent = np.nan_to_num(crowd.last_progress_s, nan=np.inf) > patience_s
+    return np.asarray(still | (silent & (crowd.in_collective_s <= 0)))  # who is in a collective waits for others
 
 
-def _slow_links(seen: Likeness, role: Ints) -> Bools:
-    rate = np.where(np.isfinite(seen.rate), seen.rate, np.nan)
+def _slow_links(crowd: Crowd, role: Ints) -> Bools:
+    rate = np.where(np.isfinite(crowd.rate), crowd.rate, np.nan)
     usual = np.array([float(nan_median(rate[role == one], 0)) if np.isfinite(rate[role == one]).any() else np.nan
                       for one in range(int(role.max(initial=-1)) + 1)])  # fmt: skip
     slow: Bools = np.nan_to_num(rate, nan=np.inf) < _SLOW_RATE * np.nan_to_num(usual)[role]

@@ -11,7 +11,7 @@ The hashes may agree where names do not: these columns choose whom to read in fu
 from __future__ import annotations
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -21,13 +21,23 @@ import pyarrow.compute as pc
 
 from rankscope.diagnose.fleet import from_windows
 from rankscope.diagnose.fleet.labels import floats, ints, labels
-from rankscope.diagnose.fleet.roll_call import WINDOW, RollCall, numbered
-from rankscope.diagnose.fleet.sources import Source, Unread, read_each
-from rankscope.observer.window.folder import Window
+from rankscope.diagnose.fleet.roll_call import WINDOW, RollCall
+from rankscope.diagnose.fleet.sources import Source, Unread, read_parts
 from rankscope.observer.window.manifest import Manifest
+from rankscope.observer.window.store.container import Part
 from rankscope.probes.arrays import Floats, Ints
 
-_TABLES = ("ranks", "steps", "patterns", "stacks", "flows", "counters")
+_WANTED = {
+    "ranks": (
+        "job", "rank", "local_rank", "world_size", "local_world_size", "role", "netns", "container", "node", "title", "state",
+        "stopped_s", "last_progress_s", "in_collective_s", "ended_s", "guessed", "owner", "machine",
+    ),
+    "steps": ("rank", "start_s", "seconds", "own_s", "wait_s"),
+    "patterns": ("rank", "thread", "kind", "name", "file", "beta", "count", "bytes"),
+    "flows": ("rank", "sent_bytes", "busy_s", "rwnd_limited_s", "sndbuf_limited_s"),
+    "counters": ("scope", "unit", "kind", "value"),
+}  # fmt: skip
+ROW = "row"  # column of the steps: the row of their rank in the table of ranks; -1 where it is not there
 _MUCH = 0.02  # of the window, as in ../roles.py
 _MUCH_SENT = 1e6  # bytes: of less the rate is chance
 _DEVICES = ("gpu", "nvlink", "pcie", "nic")
@@ -36,7 +46,8 @@ GROUP = 128  # hosts: some megabytes, a tenth of a second
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """Windows of a group of hosts. `source`: by window, the number of its source in the group; rows of both tables name their window."""
+    """Windows of a group of hosts. `source`: by window, the number of its source in the group; each rank names its window, each step
+    the row of its rank."""
 
     manifests: tuple[Manifest, ...]
     source: tuple[int, ...]
@@ -51,61 +62,77 @@ class Survey:
 
 def survey(sources: Sequence[Source]) -> Survey:
     """Read a group of hosts. Runs on a worker."""
-    windows: list[Window] = []
+    parts: list[Part] = []
     source: list[int] = []
     unread: Unread = []
-    for place, found in enumerate(read_each(sources, unread, _TABLES)):
-        windows += found
+    for place, found in enumerate(read_parts(sources, unread, _WANTED)):
+        parts += found
         source += [place] * len(found)
-    manifests = tuple(replace(window.manifest, costs=()) for window in windows)
-    ranks = [_of_host(numbered(window.ranks, at), window) for at, window in enumerate(windows)]
-    steps = [_of_host(numbered(window.steps, at), window) for at, window in enumerate(windows)]
-    if not windows:
+    if not parts:
         return Survey((), (), pa.table({}), pa.table({}), unread)
-    everyone = from_windows.joined(ranks)
-    return Survey(manifests, tuple(source), _described(everyone, windows), from_windows.joined(steps), unread)
+    manifests = tuple(replace(part.manifest, costs=()) for part in parts)
+    tables = {name: _tagged(parts, name) for name in _WANTED}
+    where = _Places(tables["ranks"])
+    steps = tables["steps"].drop_columns([WINDOW, "rank"])
+    steps = steps.append_column(ROW, pa.array(where.of(tables["steps"]).astype(np.int32)))
+    return Survey(manifests, tuple(source), _described(_short(tables["ranks"]), tables, where), steps, unread)
 
 
-def together(surveys: Sequence[Survey], group: int = GROUP) -> Survey:
+def together(surveys: Iterable[Survey], group: int = GROUP) -> Survey:
     """The surveys of all groups, in their order; `source` counts over all of them."""
     manifests: list[Manifest] = []
     source: list[int] = []
     unread: Unread = []
-    tables: dict[str, list[pa.Table]] = {"ranks": [], "steps": []}
+    ranks: list[pa.Table] = []
+    steps: list[pa.Table] = []
+    rows = 0
     for place, each in enumerate(surveys):
         if each.manifests:
-            for name, pieces in tables.items():
-                pieces.append(from_windows.shifted(getattr(each, name), WINDOW, len(manifests)))
+            ranks.append(from_windows.shifted(each.ranks, WINDOW, len(manifests)))
+            steps.append(_shifted(each.steps, rows))
+            rows += each.ranks.num_rows
         manifests += each.manifests
         source += [place * group + number for number in each.source]
         unread += each.unread
-    joined_tables = {name: from_windows.joined(pieces) if pieces else pa.table({}) for name, pieces in tables.items()}
-    return Survey(tuple(manifests), tuple(source), joined_tables["ranks"], joined_tables["steps"], unread)
+    joined = [from_windows.joined(pieces) if pieces else pa.table({}) for pieces in (ranks, steps)]
+    return Survey(tuple(manifests), tuple(source), joined[0], joined[1], unread)
 
 
-def _of_host(table: pa.Table, window: Window) -> pa.Table:
-    return table.append_column("observed_on", from_windows.constant(window.manifest.host, table.num_rows))
+def _shifted(steps: pa.Table, rows: int) -> pa.Table:
+    row = ints(steps, ROW)
+    moved = pa.array(np.where(row >= 0, row + rows, -1).astype(np.int32))
+    return steps.set_column(steps.schema.get_field_index(ROW), ROW, moved)
 
 
-def _described(ranks: pa.Table, windows: Sequence[Window]) -> pa.Table:
+def _tagged(parts: Sequence[Part], name: str) -> pa.Table:
+    """One table of all windows, with the window's number in each row."""
+    tables = [part.tables[name] for part in parts]
+    number = np.repeat(np.arange(len(parts), dtype=np.int32), [table.num_rows for table in tables])
+    return from_windows.joined(tables).append_column(WINDOW, pa.array(number))
+
+
+def _short(ranks: pa.Table) -> pa.Table:
+    """Texts as labels: of a million ranks few are different."""
+    for place, column in enumerate(ranks.schema):
+        if pa.types.is_string(column.type):
+            ranks = ranks.set_column(place, column.name, ranks[column.name].dictionary_encode())
+    return ranks.unify_dictionaries().combine_chunks()
+
+
+def _described(ranks: pa.Table, tables: Mapping[str, pa.Table], where: _Places) -> pa.Table:
     """The table of ranks with what each of them is like."""
-    where = _Places(ranks)
-    tables = {name: _tagged(windows, name) for name in ("patterns", "flows", "counters")}
     works, messages, moved = _works(tables["patterns"], where)
+    window = ints(ranks, WINDOW)
     columns = {
         "works": pa.array(works),
         "messages": pa.array(messages),
         "moved": pa.array(moved),
         "rate": pa.array(_rates(tables["flows"], where)),
-        "errors": pa.array(_errors(tables["counters"], ints(ranks, WINDOW), len(windows))),
+        "errors": pa.array(_errors(tables["counters"], window, int(window.max(initial=0)) + 1)),
     }
     for name, column in columns.items():
         ranks = ranks.append_column(name, column)
     return ranks
-
-
-def _tagged(windows: Sequence[Window], name: str) -> pa.Table:
-    return from_windows.joined([numbered(getattr(window, name), at) for at, window in enumerate(windows)])
 
 
 class _Places:

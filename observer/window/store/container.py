@@ -12,7 +12,9 @@ from __future__ import annotations
 import io
 import json
 import struct
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
@@ -48,16 +50,46 @@ def encode(windows: Sequence[Window]) -> bytes:
     return sink.getvalue()
 
 
-def decode(data: bytes | pa.Buffer, wanted: Collection[str] = tuple(TABLES)) -> list[Window]:
-    """The windows of an object; tables that are not wanted are empty. BadData, in one line, where it is none."""
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some columns of some tables of a window."""
+
+    manifest: Manifest
+    tables: Mapping[str, pa.Table]
+
+
+def decode(data: bytes | pa.Buffer) -> list[Window]:
+    """The windows of an object. BadData, in one line, where it is none."""
+    with _refusing():
+        cells = _cells(data, tuple(TABLES))
+        return [_window(manifest, rows, cells, at) for at, (manifest, rows) in enumerate(cells.manifests)]
+
+
+def decode_parts(data: bytes | pa.Buffer, wanted: Mapping[str, Sequence[str]]) -> list[Part]:
+    """These columns, in the order of the schema, of these tables: a third of the time of all. BadData."""
+    with _refusing():
+        cells = _cells(data, tuple(wanted))
+        return [
+            Part(manifest, {name: _columns(cells, at, rows, name, tuple(wanted[name])) for name in wanted})
+            for at, (manifest, rows) in enumerate(cells.manifests)
+        ]
+
+
+def part_of(window: Window, wanted: Mapping[str, Sequence[str]]) -> Part:
+    """The same of a window that lies elsewhere."""
+    return Part(window.manifest, {name: _chosen(getattr(window, name), tuple(wanted[name])) for name in wanted})
+
+
+@dataclass(frozen=True, slots=True)
+class _Cells:
+    manifests: list[tuple[Manifest, dict[str, Any]]]
+    columns: dict[str, Any]  # by table: a cell for each window
+
+
+@contextmanager
+def _refusing() -> Iterator[None]:
     try:
-        _check(data)
-        footer = pq.ParquetFile(pa.BufferReader(data), **_FOOTER_LIMITS).metadata
-        manifests = _manifests(footer)
-        there = [name for name in footer.schema.names if name in wanted and name in TABLES]
-        cells = pq.ParquetFile(pa.BufferReader(data), metadata=footer).read(columns=there, use_threads=False)
-        columns = {name: cells[name].combine_chunks() for name in there}
-        return [_window(manifest, rows, columns, at, wanted) for at, (manifest, rows) in enumerate(manifests)]
+        yield
     except (
         pa.ArrowException,
         OSError,
@@ -70,6 +102,14 @@ def decode(data: bytes | pa.Buffer, wanted: Collection[str] = tuple(TABLES)) -> 
     ) as error:
         line = (str(error).splitlines() or [type(error).__name__])[0]
         raise BadData(f"no window: {line[:200]}") from error
+
+
+def _cells(data: bytes | pa.Buffer, wanted: Collection[str]) -> _Cells:
+    _check(data)
+    file = pq.ParquetFile(pa.BufferReader(data), **_FOOTER_LIMITS)
+    there = [name for name in file.metadata.schema.names if name in wanted and name in TABLES]
+    cells = file.read(columns=there, use_threads=False)
+    return _Cells(_manifests(file.metadata), {name: cells[name].combine_chunks() for name in there})
 
 
 def _stream(table: pa.Table, name: str) -> bytes:
@@ -104,35 +144,71 @@ def _manifests(footer: Any) -> list[tuple[Manifest, dict[str, Any]]]:
     return [from_json(each) for each in said]
 
 
-def _window(
-    manifest: Manifest, rows: dict[str, Any], columns: dict[str, Any], at: int, wanted: Collection[str]
-) -> Window:
+def _window(manifest: Manifest, rows: dict[str, Any], cells: _Cells, at: int) -> Window:
     tables = {}
     for name, schema in TABLES.items():
-        if name not in wanted or (name in YOUNGER and name not in columns):
+        if name in YOUNGER and name not in cells.columns:
             tables[name] = schema.empty_table()
             continue
-        table = _table(columns[name][at].as_buffer(), name, schema)
-        if table.num_rows != rows.get(name):
-            raise ValueError(f"{name} has {table.num_rows} rows, its manifest says {rows.get(name)}")
-        tables[name] = table
+        tables[name] = _table(_cell(cells, at, name), name, schema)
+        _count(name, tables[name], rows)
     return window_of(manifest, tables, "it")
+
+
+def _columns(cells: _Cells, at: int, rows: dict[str, Any], name: str, wanted: tuple[str, ...]) -> pa.Table:
+    if name in YOUNGER and name not in cells.columns:
+        return _chosen(TABLES[name].empty_table(), wanted)
+    cell = _cell(cells, at, name)
+    schema, places = _part_of_schema(name, wanted)
+    reader = pa.ipc.open_stream(cell, options=pa.ipc.IpcReadOptions(included_fields=places, use_threads=False))
+    if not reader.schema.equals(schema):  # written by another version
+        table = _table(cell, name, TABLES[name])
+    else:
+        _refuse_all_packed(cell)
+        table = reader.read_all()
+        _check_rows(table)
+    _count(name, table, rows)
+    return _chosen(table, wanted)
+
+
+@lru_cache(maxsize=32)
+def _part_of_schema(name: str, wanted: tuple[str, ...]) -> tuple[pa.Schema, list[int]]:
+    plain = _plain(name)
+    places = sorted(plain.get_field_index(each) for each in wanted)
+    return pa.schema([plain.field(place) for place in places]), places
+
+
+def _chosen(table: pa.Table, wanted: tuple[str, ...]) -> pa.Table:
+    names = [name for name in table.column_names if name in wanted]
+    return table.select(names).replace_schema_metadata(None)
+
+
+def _cell(cells: _Cells, at: int, name: str) -> pa.Buffer:
+    return cells.columns[name][at].as_buffer()
+
+
+def _count(name: str, table: pa.Table, rows: dict[str, Any]) -> None:
+    if table.num_rows != rows.get(name):
+        raise ValueError(f"{name} has {table.num_rows} rows, its manifest says {rows.get(name)}")
 
 
 def _table(cell: pa.Buffer, name: str, schema: pa.Schema) -> pa.Table:
     """The table in a cell, where it lies there: nothing is unpacked, so it cannot be larger than the cell."""
-    for message in pa.ipc.MessageReader.open_stream(cell):
-        _refuse_packed(message.metadata)
+    _refuse_all_packed(cell)
     reader = pa.ipc.open_stream(cell)
     as_today = reader.schema.equals(_plain(name))
     for column in () if as_today else reader.schema:
         if not _usual(column.type):
             raise ValueError(f"a column of type {str(column.type)[:40]}")
     table = reader.read_all()
+    _check_rows(table)
+    return pa.Table.from_arrays(table.columns, schema=schema) if as_today else fitted(table, schema, name)
+
+
+def _check_rows(table: pa.Table) -> None:
     if table.num_rows > MOST_ROWS:
         raise ValueError(f"{table.num_rows} rows: more than a window may have")
     table.validate(full=True)
-    return pa.Table.from_arrays(table.columns, schema=schema) if as_today else fitted(table, schema, name)
 
 
 def _usual(kind: pa.DataType) -> bool:
@@ -141,6 +217,11 @@ def _usual(kind: pa.DataType) -> bool:
         return _usual(kind.value_type)
     plain = (pa.types.is_integer, pa.types.is_floating, pa.types.is_boolean, pa.types.is_string)
     return any(is_of(kind) for is_of in plain)
+
+
+def _refuse_all_packed(cell: pa.Buffer) -> None:
+    for message in pa.ipc.MessageReader.open_stream(cell):
+        _refuse_packed(message.metadata)
 
 
 def _refuse_packed(metadata: pa.Buffer) -> None:

@@ -10,11 +10,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from benchkit.fleet_windows import Plan, plan, window_of
 from rankscope.diagnose.cli import diagnose as command
 from rankscope.diagnose.fleet.large import engines, stand_out, survey
+from rankscope.diagnose.fleet.large.crowd import Crowd, crowd_of
+from rankscope.diagnose.fleet.roll_call import choose
 from rankscope.diagnose.fleet.sources import find, load
 from rankscope.diagnose.solve import judge, large_fleet
 from rankscope.diagnose.solve.large_fleet import diagnose_large
@@ -155,16 +158,16 @@ def test_what_is_wrong_with_a_window_is_not_the_engines_fault(tmp_path: Path) ->
 def test_who_did_not_run_all_the_time_is_read_in_full(folder: Path, few_in_full: None) -> None:
     with here() as pool:
         seen = survey.together(list(pool.map(survey.survey, [find([folder]).chosen])))
-    fleet = large_fleet.people("synthetic", seen.manifests, {"ranks": seen.ranks, "steps": seen.steps}, [])
-    like = stand_out.likeness(seen.ranks, fleet.ranks.number)
-    before = stand_out.hosts_to_read(fleet, like)
-    host = next(name for name in fleet.ranks.observed_on if name not in before)
-    row = fleet.ranks.observed_on.index(host)
-    state = tuple("stopped" if at == row else text for at, text in enumerate(fleet.ranks.state))
-    assert host in stand_out.hosts_to_read(replace(fleet, ranks=replace(fleet.ranks, state=state)), like)
-    errors = like.errors.copy()
-    errors[row] = 3.0
-    assert host in stand_out.hosts_to_read(fleet, replace(like, errors=errors))
-    rate = like.rate.copy()
-    rate[row] *= 0.2
-    assert host in stand_out.hosts_to_read(fleet, replace(like, rate=rate))
+    _, windows = choose(seen.roll, "synthetic", [])
+    crowd = crowd_of(seen, "synthetic", windows, [])
+    before = stand_out.hosts_to_read(crowd)
+    host = next(name for name in crowd.hosts.names if name not in before)
+    row = int(np.flatnonzero(crowd.hosts.of_rank == crowd.hosts.names.index(host))[0])
+
+    def changed(name: str, value: float) -> Crowd:
+        column = getattr(crowd, name).copy()
+        column[row] = value
+        return replace(crowd, **{name: column})
+
+    for name, value in (("running", 0.0), ("errors", 3.0), ("rate", 0.2 * crowd.rate[row]), ("stopped_s", 1.0)):
+        assert host in stand_out.hosts_to_read(changed(name, value)), name
