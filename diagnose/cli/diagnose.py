@@ -15,7 +15,7 @@ from rankscope.diagnose.fleet.large import engines
 from rankscope.diagnose.fleet.large.topology import Group, read_topology
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.roll_call import jobs_in, roll_call
-from rankscope.diagnose.fleet.sources import Loaded, Sources, find, load, load_baseline, load_found
+from rankscope.diagnose.fleet.sources import Loaded, Source, Sources, find, load, load_baseline, load_found
 from rankscope.diagnose.fleet.timings.from_steps_file import fleet_of
 from rankscope.diagnose.fleet.timings.steps_file import read_timings
 from rankscope.diagnose.flight.account import Blame, blames
@@ -79,23 +79,25 @@ def run(
     if automatic and len(baseline) > 1:
         raise UsageError("--baseline auto chooses by itself: give it alone")
     store = History(history if history is not None else DEFAULT_FOLDER)
+    shared = read_topology(topology) if topology is not None else ()
     # Before observing: a bad baseline or history must not cost a window.
-    earlier = () if automatic else load_baseline(baseline, folders)
+    earlier = () if automatic or folders else load_baseline(baseline)
     if history is not None and keep and not folders:
         store.prepare()
-    shared = read_topology(topology) if topology is not None else ()
     if not folders:
         loaded = Loaded(tuple(_observe(window_s, job, pids, verbose)), ())
     with patience("reading windows") as say:
         found = _found(folders, engine) if folders else None
-        large = found is not None and not baseline and is_large(found)
+        large = found is not None and not automatic and is_large(found)
         if large and html is not None:
             raise UsageError("of so many hosts `rankscope report` makes the page, which reads all of every rank")
         if found is not None and large:
             say("reading and judging many hosts")
-            verdicts = _judge_large(found, job, engine, shared)
+            verdicts = _judge_large(found, job, engine, shared, find(baseline, every_moment=True).chosen)
         else:
-            loaded = load_found(found) if found is not None else loaded
+            if found is not None:
+                earlier = () if automatic else load_baseline(baseline, folders)
+                loaded = load_found(found)
             say("judging")
             verdicts = _judge_all(loaded, earlier, job, store if automatic else None, shared, blames(dumps))
     if large:
@@ -163,10 +165,13 @@ def _found(folders: tuple[Path | str, ...], engine: str) -> Sources:
     return find(folders)
 
 
-def _judge_large(found: Sources, wanted: str | None, engine: str, shared: Sequence[Group]) -> list[Verdict]:
+def _judge_large(
+    found: Sources, wanted: str | None, engine: str, shared: Sequence[Group], baseline: Sequence[Source]
+) -> list[Verdict]:
     """As _judge_all, of thousands of hosts."""
     with engines.started(engine) as pool:
-        verdicts = [replace(verdict, title=title) for title, verdict in diagnose_large(found, wanted, pool, shared)]
+        judged = diagnose_large(found, wanted, pool, shared, baseline)
+        verdicts = [replace(verdict, title=title) for title, verdict in judged]
     return sorted(verdicts, key=lambda verdict: _WORST_FIRST.index(verdict.exit_code))
 
 

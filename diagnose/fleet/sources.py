@@ -35,11 +35,12 @@ Unread = list[str]  # where an object lies that cannot be read, and why
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """A window folder or a bundle (`store` is ''), or an object of a store."""
+    """A window folder or a bundle (`store` is ''), or an object of a store. `host`: as its name says it, '' where that is of several."""
 
     store: str
     path: str
     hosts: int = 1
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,7 +203,7 @@ def _objects(uri: str, every_moment: bool, notes: list[Note]) -> Iterator[Source
     chosen = {found.path for found in there.objects} if every_moment else _newest(there.objects, notes)
     for found in there.objects:
         if found.path in chosen:
-            yield Source(uri, found.path, found.key.hosts)
+            yield Source(uri, found.path, found.key.hosts, found.key.host)
 
 
 def _newest(found: Sequence[objects.Found], notes: list[Note]) -> set[str]:

@@ -18,6 +18,7 @@ from rankscope.diagnose.fleet.large.topology import Group
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.flight.account import Blame
 from rankscope.diagnose.hypotheses import rows
+from rankscope.diagnose.hypotheses.group.members import Members
 from rankscope.diagnose.hypotheses.group.shared import with_groups
 from rankscope.diagnose.hypotheses.hang.processes import told_to_end
 from rankscope.diagnose.hypotheses.hang.standstill import find_hang
@@ -153,7 +154,8 @@ def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, dr
         suspects, more, scene = stretch_suspects(fleet, scene, per_step)
         notes += more
     suspects = [replace(suspect, confidence=calibrate(suspect.confidence)) for suspect in suspects]
-    suspects = with_groups(fleet, suspects, fleet.groups)
+    members = Members(fleet, odd.scene)
+    suspects = with_groups(fleet, members.of_hosts(suspects), fleet.groups, members)
     # What is somebody's fault comes first, whatever is heavier by design.
     suspects.sort(key=lambda suspect: (suspect.cause in DESIGNED, -suspect.lost_seconds_per_step))
     status = "imbalance" if all(suspect.cause in DESIGNED for suspect in suspects) else "fault"

@@ -26,9 +26,11 @@ from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.roll_call import choose, jobs_in
 from rankscope.diagnose.fleet.sources import Source, Sources, left_out, read
 from rankscope.diagnose.fleet.step_matrix import filled, possible
+from rankscope.diagnose.past.baseline import Reference, read_baseline
 from rankscope.diagnose.solve.judge import judge
 from rankscope.diagnose.verdict.contract import Verdict
 from rankscope.diagnose.verdict.note import Note, NoteCode
+from rankscope.observer.window.store.keys import label_of
 from rankscope.probes.errors import BadData
 
 LARGE = 512  # hosts: below that all of it is read in seconds
@@ -40,34 +42,48 @@ def is_large(found: Sources) -> bool:
 
 
 def diagnose_large(
-    found: Sources, wanted: str | None, pool: Executor, shared: Sequence[Group] = ()
+    found: Sources, wanted: str | None, pool: Executor, shared: Sequence[Group] = (), baseline: Sequence[Source] = ()
 ) -> Iterator[tuple[str, Verdict]]:
-    """`shared`: hosts that share something. The title and the verdict of each job that is meant, the largest first. BadData, NoRanks."""
+    """`shared`: hosts that share something. `baseline`: of earlier windows those of the hosts that are read in full are compared with.
+
+    The title and the verdict of each job that is meant, the largest first. BadData, NoRanks.
+    """
     groups = [found.chosen[at : at + GROUP] for at in range(0, len(found.chosen), GROUP)]
     seen = together(pool.map(survey, groups), GROUP)
     if not seen.manifests:
         raise BadData(f"none of {len(found.chosen)} windows can be read: {seen.unread[0]}")
     notes = (*found.notes, *([left_out(seen.unread)] if seen.unread else []))
     for job, title in jobs_in(seen.roll, wanted).items():
-        yield title, _judged(found.chosen, seen, job, notes, shared)
+        yield title, _judged(found.chosen, seen, job, notes, shared, baseline)
 
 
 def _judged(
-    sources: Sequence[Source], seen: Survey, job: str, notes: Sequence[Note], shared: Sequence[Group]
-) -> Verdict:
+    sources: Sequence[Source], seen: Survey, job: str, notes: Sequence[Note], shared: Sequence[Group],
+    baseline: Sequence[Source],
+) -> Verdict:  # fmt: skip
     said = list(notes)
     _, mine = choose(seen.roll, job, said)
     crowd = crowd_of(seen, job, mine, said)
     part = _in_full(sources, seen, mine, crowd, said)
     everyone, read_ranks = len(crowd.number), len(part.ranks)
     text = f"{everyone} ranks were compared by their steps; {read_ranks} of them, who may be odd and a sample of their peers, in full"
-    verdict = judge(replace(part, looked_at=everyone, groups=tuple(shared)))
+    reference = _reference(baseline, frozenset(part.ranks.observed_on), job)
+    verdict = judge(replace(part, looked_at=everyone, groups=tuple(shared)), reference)
     return replace(
         verdict,
         hosts=crowd.called,
         ranks=tuple(crowd.number.tolist()),
         notes=(*verdict.notes, Note(NoteCode.READ_IN_FULL, text)),
     )
+
+
+def _reference(baseline: Sequence[Source], hosts: frozenset[str], job: str) -> Reference | None:
+    """What these hosts were like before."""
+    if not baseline:
+        return None
+    names = {label_of(host) for host in hosts}
+    windows, _ = read([each for each in baseline if not each.host or each.host in names])
+    return read_baseline([window for window in windows if window.manifest.host in hosts], job)
 
 
 def _in_full(

@@ -1,11 +1,13 @@
 """A fleet from objects to verdict: its hosts' windows are written into a store, and read and judged from there.
 
 bytes         of an object, by rank and window
-seconds       from the listing to the verdict, on all processors of this host; the exponent of their growth with ranks
+seconds       from the listing to the verdict, on all processors of this host, and of CPU; the exponent of their growth with ranks
 memory        the largest the command was, and each of its workers
-precision     accused ranks that are culprits; recall: culprits of which all ranks are accused, with their component; by scope
+precision     accused ranks that are culprits; recall: culprits of which all ranks are accused, with their component, by scope; of a rack,
+              a switch, a file system and a rail as one group, of a rail of the ranks that were read in full
 
     scripts/bench fleet --hosts 1250 12500 --keep DIR     the objects stay in DIR, and are not written again
+    scripts/bench fleet --fleets mixed --hosts 12500      one of mixed (culprits of six scopes at once), rail, all
 """
 
 from __future__ import annotations
@@ -26,8 +28,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchkit import fleet_windows
-from benchkit.fleet_windows import Plan, Planted, plan, window_of
+from benchkit.fleet_windows import RANKS, Plan, Planted, groups, plan, window_of
 from rankscope.diagnose.fleet.large import engines
 from rankscope.diagnose.fleet.sources import find
 from rankscope.diagnose.solve.large_fleet import diagnose_large
@@ -40,6 +41,12 @@ from rankscope.observer.window.store.place import open_store
 SECONDS_PER_RANK = {1.5e5: 15 / 1e5, math.inf: 120 / 1e6}  # up to so many ranks
 BYTES_PER_RANK, MEMORY = 8192, {1.5e5: 1.5e9, math.inf: 6e9}
 PRECISION, RECALL, EXPONENT = 1.0, 0.98, 1.1
+FLEETS = {
+    "mixed": {"rank": 12, "host": 1, "rack": 1, "filesystem": 1, "link": 1, "switch": 1},
+    "rail": {"rail": 1},
+    "all": {"all": 1},
+}
+_HEALTHY = "healthy"  # the baseline of "all"
 _CHUNK = 100
 
 
@@ -47,8 +54,10 @@ _CHUNK = 100
 class Judged:
     """One fleet from its objects to its verdict."""
 
+    fleet: str
     ranks: int
     seconds: float
+    cpu_seconds: float
     memory_bytes: float
     object_bytes: float  # by rank
     found: dict[str, tuple[int, int]]  # by scope: culprits that were named, culprits
@@ -59,41 +68,53 @@ class Judged:
 
 def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--hosts", type=int, nargs="*", default=[1250, 12_500], help="of 8 ranks")
+    parser.add_argument("--fleets", nargs="*", choices=tuple(FLEETS), default=["mixed"])
     parser.add_argument("--noise", type=float, default=0.05)
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--seed", type=int, nargs="*", default=[1], help="a fleet for each")
     parser.add_argument("--engine", choices=engines.ENGINES, default="local")
     parser.add_argument("--workers", type=int, default=None)
     parser.add_argument("--keep", type=Path, help="a folder in which the objects stay for the next time")
     parser.add_argument("--json", type=Path)
-    parser.add_argument("--one", help=argparse.SUPPRESS)  # HOSTS:FOLDER, in a process of its own
+    parser.add_argument("--one", help=argparse.SUPPRESS)  # FLEET:HOSTS:SEED:FOLDER, in a process of its own
     parser.set_defaults(run=run, anywhere=True)
 
 
 def run(options: argparse.Namespace) -> int:
     """Print the table; 0 when all targets are met."""
     if options.one:
-        hosts, _, folder = options.one.partition(":")
-        print(json.dumps(asdict(_judge(int(hosts), Path(folder), options))))
+        name, hosts, seed, folder = options.one.split(":", 3)
+        print(json.dumps(asdict(_judge(name, int(hosts), int(seed), Path(folder), options))))
         return 0
-    print(f"{'ranks':>8} {'s':>6} {'GB':>5} {'KB/rank':>8} {'precision':>9}  recall by scope")
+    print(f"{'fleet':<6} {'ranks':>8} {'s':>6} {'CPU s':>6} {'GB':>5} {'KB/rank':>8} {'precision':>9}  recall by scope")
     done = []
     with tempfile.TemporaryDirectory(prefix="rankscope-fleet-") as scratch:
-        for hosts in options.hosts:
-            folder = (options.keep or Path(scratch)) / f"{hosts}-{options.noise:g}-{options.seed}"
-            if not (folder / "whole").exists():
-                _write(_plan(hosts, options), folder)
-                (folder / "whole").touch()
-            done.append(_apart(hosts, folder, options))
-            _print(done[-1])
+        for name in options.fleets:
+            for hosts in options.hosts:
+                for seed in options.seed:
+                    done.append(_measured(name, hosts, seed, options.keep or Path(scratch), options))
+                    _print(done[-1])
     if options.json:
         options.json.write_text(json.dumps([asdict(each) for each in done], indent=1))
     return _targets(done)
 
 
-def _plan(hosts: int, options: argparse.Namespace) -> Plan:
-    """Of more than 64 slow ranks the worst are examined (limits.SUSPECTS_EXAMINED): here are fewer."""
-    count = min(max(2, round(math.sqrt(hosts * fleet_windows.RANKS) / 8)), 16)
-    return plan(hosts, options.noise, options.seed, {"rank": count, "host": 1, "rack": 1})
+def _measured(name: str, hosts: int, seed: int, keep: Path, options: argparse.Namespace) -> Judged:
+    folder = _folder(keep, name, hosts, seed, options)
+    for each in (name, *([_HEALTHY] if name == "all" else [])):
+        place = _folder(keep, each, hosts, seed, options)
+        if not (place / "whole").exists():
+            _write(_plan(each, hosts, seed, options), place)
+            (place / "whole").touch()
+    return _apart(name, hosts, seed, folder, options)
+
+
+def _folder(keep: Path, name: str, hosts: int, seed: int, options: argparse.Namespace) -> Path:
+    return keep / f"{name}-{hosts}-{options.noise:g}-{seed}"
+
+
+def _plan(name: str, hosts: int, seed: int, options: argparse.Namespace) -> Plan:
+    """Of more than 64 slow ranks the worst are examined (limits.SUSPECTS_EXAMINED), and those of accused groups."""
+    return plan(hosts, options.noise, seed, FLEETS.get(name, {}))
 
 
 # ---- writing ------------------------------------------------------------------------------------------------------------
@@ -119,9 +140,9 @@ def _write_part(part: Plan, first: int, hosts: int, uri: str) -> None:
 # ---- judging ----------------------------------------------------------------------------------------------------------
 
 
-def _apart(hosts: int, folder: Path, options: argparse.Namespace) -> Judged:
-    command = [sys.executable, "-m", "benchkit", "fleet", "--one", f"{hosts}:{folder}", "--engine", options.engine,
-               "--noise", str(options.noise), "--seed", str(options.seed)]  # fmt: skip
+def _apart(name: str, hosts: int, seed: int, folder: Path, options: argparse.Namespace) -> Judged:
+    command = [sys.executable, "-m", "benchkit", "fleet", "--one", f"{name}:{hosts}:{seed}:{folder}", "--engine", options.engine,
+               "--noise", str(options.noise)]  # fmt: skip
     command += ["--workers", str(options.workers)] if options.workers else []
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
@@ -131,33 +152,46 @@ def _apart(hosts: int, folder: Path, options: argparse.Namespace) -> Judged:
     return Judged(**found)
 
 
-def _judge(hosts: int, folder: Path, options: argparse.Namespace) -> Judged:
+def _judge(name: str, hosts: int, seed: int, folder: Path, options: argparse.Namespace) -> Judged:
     workers = options.workers or len(os.sched_getaffinity(0))
     begun = time.monotonic()
     found = find([folder])
+    baseline = find([_folder(folder.parent, _HEALTHY, hosts, seed, options)]).chosen if name == "all" else ()
     with engines.started(options.engine, workers) as pool:
-        [(_, verdict)] = diagnose_large(found, None, pool, fleet_windows.racks(hosts))
+        [(_, verdict)] = diagnose_large(found, None, pool, groups(hosts), baseline)
     took = time.monotonic() - begun
-    memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024.0
-    memory += workers * resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024.0
-    planted = _plan(hosts, options).planted
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    planted = _plan(name, hosts, seed, options).planted
     guilty = {rank for each in planted for rank in each.ranks}
     accused = {rank for suspect in verdict.suspects for rank in suspect.ranks}
     by_scope: dict[str, list[bool]] = {}
     for each in planted:
         by_scope.setdefault(each.scope, []).append(_named(each, verdict.suspects))
-    size = sum(path.stat().st_size for path in folder.rglob("*.parquet")) / (hosts * fleet_windows.RANKS)
-    scopes = {scope: (sum(named), len(named)) for scope, named in by_scope.items()}
-    ranks = hosts * fleet_windows.RANKS
-    return Judged(ranks, took, memory, size, scopes, len(accused & guilty), len(accused), verdict.notes[-1].text)
+    ranks = hosts * RANKS
+    return Judged(
+        fleet=name,
+        ranks=ranks,
+        seconds=took,
+        cpu_seconds=sum(each.ru_utime + each.ru_stime for each in used),
+        memory_bytes=1024.0 * (used[0].ru_maxrss + workers * used[1].ru_maxrss),
+        object_bytes=sum(path.stat().st_size for path in folder.rglob("*.parquet")) / ranks,
+        found={scope: (sum(named), len(named)) for scope, named in by_scope.items()},
+        right=len(accused & guilty),
+        accused=len(accused),
+        note=verdict.notes[-1].text,
+    )
 
 
 def _named(planted: Planted, suspects: tuple[Suspect, ...]) -> bool:
-    """Whether all of its ranks are accused, and of its component; of a rack, as one group."""
-    if planted.scope == "rack":
-        suspects = tuple(each for each in suspects if each.scope == "group")
-    accused = {rank for suspect in suspects if suspect.component == planted.component for rank in suspect.ranks}
-    return set(planted.ranks) <= accused
+    """Whether it is accused with its component, and all of its ranks; a group by its name, all as all."""
+    mine = [each for each in suspects if each.component == planted.component]
+    if planted.scope in ("rail", "all"):
+        scope = {"rail": "group"}.get(planted.scope, planted.scope)
+        mine = [each for each in mine if each.scope == scope and (scope == "all" or planted.name in each.action)]
+        return len(mine) == 1 and set(mine[0].ranks) <= set(planted.ranks)
+    if planted.name:
+        mine = [each for each in mine if each.scope == "group" and planted.name in each.action]
+    return set(planted.ranks) <= {rank for each in mine for rank in each.ranks}
 
 
 # ---- the table --------------------------------------------------------------------------------------------------------
@@ -167,27 +201,28 @@ def _print(each: Judged) -> None:
     scopes = ", ".join(f"{scope} {named}/{count}" for scope, (named, count) in each.found.items())
     precision = each.right / each.accused if each.accused else float("nan")
     print(
-        f"{each.ranks:>8} {each.seconds:>6.1f} {each.memory_bytes / 1e9:>5.2f} {each.object_bytes / 1024:>8.2f} {precision:>9.3f}  {scopes}"
-        f"\n         {each.note}",
+        f"{each.fleet:<6} {each.ranks:>8} {each.seconds:>6.1f} {each.cpu_seconds:>6.1f} {each.memory_bytes / 1e9:>5.2f} "
+        f"{each.object_bytes / 1024:>8.2f} {precision:>9.3f}  {scopes}\n{'':<16}{each.note}",
         flush=True,
     )
 
 
 def _targets(done: list[Judged]) -> int:
     rows: list[tuple[str, float, str, float]] = []
-    for each in done:
-        ranks = each.ranks
-        seconds = next(value for most, value in SECONDS_PER_RANK.items() if ranks <= most) * ranks
-        memory = next(value for most, value in MEMORY.items() if ranks <= most)
+    for ranks in sorted({each.ranks for each in done}):
+        here = [each for each in done if each.ranks == ranks]
         if ranks >= 1e5:
-            rows.append((f"{ranks} ranks, s", each.seconds, "<=", seconds))
-        rows.append((f"{ranks} ranks, GB", each.memory_bytes / 1e9, "<=", memory / 1e9))
-        rows.append((f"{ranks} ranks, bytes per rank", each.object_bytes, "<=", BYTES_PER_RANK))
-        rows.append((f"{ranks} ranks, precision", each.right / max(each.accused, 1), ">=", PRECISION))
-        rows += [
-            (f"{ranks} ranks, recall of {scope}", named / count, ">=", RECALL)
-            for scope, (named, count) in each.found.items()
-        ]
+            seconds = next(value for most, value in SECONDS_PER_RANK.items() if ranks <= most) * ranks
+            rows.append((f"{ranks} ranks, s", max(each.seconds for each in here), "<=", seconds))
+        memory = next(value for most, value in MEMORY.items() if ranks <= most)
+        rows.append((f"{ranks} ranks, GB", max(each.memory_bytes for each in here) / 1e9, "<=", memory / 1e9))
+        rows.append((f"{ranks} ranks, bytes per rank", max(each.object_bytes for each in here), "<=", BYTES_PER_RANK))
+        right, accused = sum(each.right for each in here), sum(each.accused for each in here)
+        rows.append((f"{ranks} ranks, precision", right / max(accused, 1), ">=", PRECISION))
+        for scope in dict.fromkeys(scope for each in here for scope in each.found):
+            pairs = [each.found[scope] for each in here if scope in each.found]
+            recall = sum(named for named, _ in pairs) / sum(count for _, count in pairs)
+            rows.append((f"{ranks} ranks, recall of {scope}", recall, ">=", RECALL))
     if len({each.ranks for each in done}) > 1:
         exponent = np.polyfit(np.log([each.ranks for each in done]), np.log([each.seconds for each in done]), 1)[0]
         rows.append(("exponent of seconds in ranks", float(exponent), "<=", EXPONENT))

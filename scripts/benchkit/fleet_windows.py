@@ -1,8 +1,13 @@
 """Windows of a synthetic fleet as its hosts would write them: 8 ranks x 60 functions x 30 steps, and what a host's counters say.
 
-What ranks do is as in diagnose_fleets.py: noise on each function, a part of it lasting, and 1 % of the rank-steps with a stall. Planted are
-culprits of several scopes: a rank (in one function, all GPU functions, reads or the run queue), a host (all of its ranks are held in the
-run queue) and a rack of four hosts (all of their GPUs are slow). A culprit loses 10-60 % of a step.
+What ranks do is as in diagnose_fleets.py: noise on each function, a part of it lasting, and 1 % of the rank-steps with a stall. A culprit
+loses 10-60 % of a step of the fleet without culprits. Of scope
+
+rank, host          one function, all GPU functions, reads or the run queue; of a host all ranks are held in the run queue
+rack, filesystem    all GPUs of four hosts are slow; all reads of four others
+link, switch, rail  adapters have 30-70 % of their peers' rate, and count why: one, of bad symbols; those of four hosts, or those of one
+                    name on all hosts, of packets that were lost
+all                 one function of all ranks, longer than in the fleet without culprits, the baseline
 """
 
 from __future__ import annotations
@@ -21,31 +26,39 @@ from rankscope.observer.window.schema import TABLES, WINDOW_SCHEMA
 from rankscope.probes.arrays import Floats, Ints
 
 RANKS, FUNCTIONS, STEPS, STEP_S = 8, 60, 30, 1.0  # ranks of a host
-IN_RACK = 4  # hosts
+IN_GROUP = 4  # hosts in a rack, behind a switch, on a file system
+TRANSFER_S = 0.25  # of a step: what a slow adapter makes longer
+NIC_HZ = 50e9
 START = 1_790_000_000.0
 KINDS = ("python", "gpu", "memory", "collective", "io", "sync", "sched")
 OF_FUNCTION = np.array([0] * 48 + [1] * 8 + [4] * 2 + [6] + [3])
 COMPONENT = {"function": "python", "device": "gpu", "read": "storage", "queue": "cpu"}
 FAULTS = {"function": 0, "device": 1, "read": 4, "queue": 6}
+OF_SCOPE = {"host": "queue", "rack": "device", "filesystem": "read", "all": "function"}
+GROUPS = ("rack", "switch", "filesystem")
+SLOW_LINKS = {"link": "nic", "switch": "network", "rail": "network"}  # scopes, and what is to be named
 
 
 @dataclass(frozen=True, slots=True)
 class Planted:
-    """One culprit: its scope, its ranks, the component that is to be named, and the seconds per step it loses."""
+    """One culprit: its scope, its ranks, the component that is to be named; of a group, its name."""
 
     scope: str
     ranks: tuple[int, ...]
     component: str
-    lost_s: float
+    name: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What all ranks do: seconds by rank and function, own time by rank and step, the length of each step."""
+    """What all ranks do: seconds by rank and function, own time by rank and step, the length of each step, the rate of each rank's adapter
+    over what it should be, and whether that comes with bad symbols (1) or lost packets (2)."""
 
     seconds: Floats
     own: Floats
     total: Floats
+    rate: Floats
+    errors: Ints
     planted: tuple[Planted, ...]
 
     @property
@@ -55,52 +68,76 @@ class Plan:
     def of_hosts(self, first: int, last: int) -> Plan:
         """A part, without who is planted."""
         rows = slice(first * RANKS, last * RANKS)
-        return Plan(self.seconds[rows], self.own[rows], self.total, ())
+        return Plan(self.seconds[rows], self.own[rows], self.total, self.rate[rows], self.errors[rows], ())
 
 
 def plan(hosts: int, noise: float, seed: int, culprits: Mapping[str, int]) -> Plan:
-    """`culprits`: how many of each scope: rank, host, rack."""
+    """`culprits`: how many of each scope."""
     rng = np.random.default_rng(seed)
     ranks = hosts * RANKS
     share = 1 / (rng.permutation(FUNCTIONS - 1) + 2.0)
     mean = np.append(STEP_S * share / share.sum(), 0.0)
     lasting = (noise**2 / STEPS + noise**2 / 16) ** 0.5
     seconds = mean * np.exp(rng.normal(0, 0.01, (ranks, 1))) * np.exp(rng.normal(0, lasting, (ranks, FUNCTIONS)))
+    of_step = noise * float((mean**2).sum() ** 0.5 / mean.sum())
+    wander = np.exp(rng.normal(0, of_step, (ranks, STEPS)))
+    stalls = (rng.random((ranks, STEPS)) < 0.01) * rng.exponential(0.08 * STEP_S, (ranks, STEPS))
+    usual_s = float(np.median((seconds.sum(axis=1)[:, None] * wander + stalls).max(axis=0))) + TRANSFER_S
+    rate, errors = np.ones(ranks), np.zeros(ranks, dtype=np.int64)
     planted = []
-    chosen = rng.choice(
-        hosts // IN_RACK, sum(culprits.values()), replace=False
-    ).tolist()  # racks: no culprit is beside another
+    places = rng.choice(
+        hosts // IN_GROUP, sum(culprits.values()), replace=False
+    ).tolist()  # no culprit is beside another
     for scope in [name for name, count in culprits.items() for _ in range(count)]:
-        host = IN_RACK * chosen.pop()
-        rows = np.arange(host * RANKS, (host + {"rack": IN_RACK}.get(scope, 1)) * RANKS)
-        if scope == "rank":
-            rows = rng.choice(rows, 1)
-        fault = {"host": "queue", "rack": "device"}.get(scope) or str(rng.choice(list(FAULTS)))
-        lost = STEP_S * float(np.exp(rng.uniform(np.log(0.10), np.log(0.6))))
+        group = places.pop()
+        rows = _rows(scope, group, ranks, rng)
+        if scope in SLOW_LINKS:
+            rate[rows] = rng.uniform(0.3, 0.7)
+            errors[rows] = 1 if scope == "link" else 2
+            name = f"mlx5_{rows[0] % RANKS}" if scope == "rail" else group_name(scope, group)
+            planted.append(Planted(scope, tuple(rows.tolist()), SLOW_LINKS[scope], name))
+            continue
+        fault = OF_SCOPE.get(scope) or str(rng.choice(list(FAULTS)))
+        lost = usual_s * float(np.exp(rng.uniform(np.log(0.10), np.log(0.6))))
         where = np.flatnonzero(FAULTS[fault] == OF_FUNCTION)
         if fault == "device":
             seconds[np.ix_(rows, where)] *= 1 + lost / mean[where].sum()
         else:
             seconds[rows, int(rng.choice(where))] += lost
-        planted.append(Planted(scope, tuple(rows.tolist()), COMPONENT[fault], lost))
-    of_step = noise * float((mean**2).sum() ** 0.5 / mean.sum())
-    own = seconds.sum(axis=1)[:, None] * np.exp(rng.normal(0, of_step, (ranks, STEPS)))
-    own += (rng.random((ranks, STEPS)) < 0.01) * rng.exponential(0.08 * STEP_S, (ranks, STEPS))
-    total = own.max(axis=0) + 0.05 * STEP_S
+        planted.append(Planted(scope, tuple(rows.tolist()), COMPONENT[fault], group_name(scope, group)))
+    own = seconds.sum(axis=1)[:, None] * wander + stalls
+    total = own.max(axis=0) + TRANSFER_S
     seconds[:, -1] = (total[None, :] - own).mean(axis=1)
-    return Plan(seconds.astype(np.float32), own.astype(np.float32), total, tuple(planted))
+    return Plan(seconds.astype(np.float32), own.astype(np.float32), total, rate, errors, tuple(planted))
+
+
+def _rows(scope: str, group: int, ranks: int, rng: np.random.Generator) -> Ints:
+    """The ranks of a culprit."""
+    first = group * IN_GROUP * RANKS
+    if scope == "all":
+        return np.arange(ranks)
+    if scope == "rail":
+        return np.arange(int(rng.integers(RANKS)), ranks, RANKS)
+    if scope in ("rank", "link"):
+        return np.array([first + int(rng.integers(RANKS))])
+    return np.arange(first, first + (IN_GROUP if scope in GROUPS else 1) * RANKS)
 
 
 def host_name(host: int) -> str:
     return f"node-{host:06d}"
 
 
-def racks(hosts: int) -> tuple[Group, ...]:
-    """Which hosts are in one rack."""
+def group_name(kind: str, number: int) -> str:
+    return f"{kind}-{number}" if kind in GROUPS else ""
+
+
+def groups(hosts: int) -> tuple[Group, ...]:
+    """Which hosts are in one rack, behind one switch, on one file system."""
     return tuple(
-        Group("rack", f"r{first // IN_RACK}", frozenset(map(host_name, range(first, min(first + IN_RACK, hosts)))))
-        for first in range(0, hosts, IN_RACK)
-    )
+        Group(kind, group_name(kind, first // IN_GROUP), frozenset(map(host_name, range(first, min(first + IN_GROUP, hosts)))))
+        for kind in GROUPS
+        for first in range(0, hosts, IN_GROUP)
+    )  # fmt: skip
 
 
 def window_of(part: Plan, place: int, first_host: int, hosts: int) -> Window:
@@ -119,7 +156,7 @@ def window_of(part: Plan, place: int, first_host: int, hosts: int) -> Window:
         "stacks": _stacks(),
         "collectives": _collectives(number, own, part.total),
         "flows": _flows(host, hosts, number, rng),
-        "counters": _counters(number, rng),
+        "counters": _counters(number, part.rate[rows], part.errors[rows], length, rng),
         "pauses": _table("pauses", 0, {}),
     }
     manifest = Manifest(
@@ -219,16 +256,34 @@ def _address(host: int) -> str:
     return f"10.{host >> 16 & 255}.{host >> 8 & 255}.{host & 255}"
 
 
-def _counters(number: Ints, rng: np.random.Generator) -> pa.Table:
-    """What every healthy host of eight GPUs says."""
-    of_gpu = ("gpu.sm_percent", "gpu.memory_percent", "gpu.sm_clock_hz", "gpu.temperature_c", "gpu.power_w")
-    count = len(number) * len(of_gpu)
+def _counters(number: Ints, rate: Floats, errors: Ints, length: float, rng: np.random.Generator) -> pa.Table:
+    """What a host of eight GPUs and eight adapters says. A counter that names an error counts a few in health."""
+    ranks = len(number)
+
+    def near(value: float, spread: float) -> Floats:
+        return value * np.exp(rng.normal(0, spread, ranks))
+
+    lost = np.where(errors == 2, 50 * length, 0.0)
+    rows = [
+        *(("gpu", name, "level", "gauge", rng.normal(60.0, 1.0, ranks).round(1), None) for name in (
+            "gpu.sm_percent", "gpu.memory_percent", "gpu.sm_clock_hz", "gpu.temperature_c", "gpu.power_w")),
+        ("nic", "nic.speed_hz", "level", "gauge", np.full(ranks, NIC_HZ), NIC_HZ),
+        ("nic", "nic.burst_hz", "level", "gauge", near(0.8 * NIC_HZ, 0.05) * rate, NIC_HZ),
+        ("nic", "nic.tx_bytes", "bytes", "delta", near(0.9 * TRANSFER_S * 0.8 * NIC_HZ * STEPS, 0.01), None),
+        ("nic", "nic.symbol_errors", "events", "delta", rng.poisson(0.3, ranks) + np.where(errors == 1, 50 * length, 0.0), None),
+        ("nic", "nic.retransmits", "events", "delta", rng.poisson(3, ranks) + lost, None),
+        ("nic", "nic.out_of_sequence", "events", "delta", rng.poisson(3, ranks) + lost, None),
+    ]  # fmt: skip
+    values = np.concatenate([row[4] for row in rows])
+    names = {"gpu": [f"gpu{at}" for at in range(ranks)], "nic": [f"mlx5_{at}" for at in range(ranks)]}
     return _table(
-        "counters", count,
+        "counters", len(values),
         {
-            "scope": "gpu", "instance": np.repeat([f"gpu{at}" for at in range(len(number))], len(of_gpu)), "pid": -1,
-            "rank": np.repeat(number, len(of_gpu)), "name": np.tile(of_gpu, len(number)), "unit": "level", "kind": "gauge",
-            "value": rng.normal(60.0, 1.0, count).round(1), "minimum": 40.0, "maximum": 70.0,
+            "scope": np.repeat([row[0] for row in rows], ranks), "instance": np.concatenate([names[row[0]] for row in rows]), "pid": -1,
+            "rank": np.tile(number, len(rows)), "name": np.repeat([row[1] for row in rows], ranks),
+            "unit": np.repeat([row[2] for row in rows], ranks), "kind": np.repeat([row[3] for row in rows], ranks),
+            "value": values, "minimum": values, "maximum": values,
+            "limit": pa.array(np.repeat([row[5] or np.nan for row in rows], ranks), from_pandas=True),
         },
     )  # fmt: skip
 
@@ -240,7 +295,7 @@ def _table(name: str, rows: int, columns: Mapping[str, Any]) -> pa.Table:
         values: Any = columns.get(field.name)
         if values is None:
             values = _nothing(field, rows)
-        elif not isinstance(values, np.ndarray | list):
+        elif not isinstance(values, np.ndarray | list | pa.Array):
             values = pa.repeat(pa.scalar(values), rows)
         array = values if isinstance(values, pa.Array) else pa.array(values)
         if pa.types.is_dictionary(field.type):

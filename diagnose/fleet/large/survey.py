@@ -17,10 +17,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
+from rankscope.diagnose import limits
 from rankscope.diagnose.fleet import from_windows
-from rankscope.diagnose.fleet.labels import floats, ints, labels
+from rankscope.diagnose.fleet.labels import equals, floats, ints, labels
 from rankscope.diagnose.fleet.roll_call import WINDOW, RollCall
 from rankscope.diagnose.fleet.sources import Source, Unread, read_parts
 from rankscope.observer.window.manifest import Manifest
@@ -35,12 +35,17 @@ _WANTED = {
     "steps": ("rank", "start_s", "seconds", "own_s", "wait_s"),
     "patterns": ("rank", "thread", "kind", "name", "file", "beta", "count", "bytes"),
     "flows": ("rank", "sent_bytes", "busy_s", "rwnd_limited_s", "sndbuf_limited_s"),
-    "counters": ("scope", "unit", "kind", "value"),
+    "counters": ("scope", "name", "unit", "kind", "value"),
 }  # fmt: skip
 ROW = "row"  # column of the steps: the row of their rank in the table of ranks; -1 where it is not there
 _MUCH = 0.02  # of the window, as in ../roles.py
 _MUCH_SENT = 1e6  # bytes: of less the rate is chance
 _DEVICES = ("gpu", "nvlink", "pcie", "nic")
+_IN_HEALTH = (  # what sound links and memories correct now and then; of the others one is worth a look
+    "gpu.ecc_corrected", "nvlink.errors", "pcie.replays", "pcie.aer_correctable", "nic.symbol_errors", "nic.crc_errors",
+    "nic.retransmits", "nic.out_of_sequence", "nic.pause", "nic.cnp", "nic.tx_errors", "nic.rx_errors", "nic.tx_dropped",
+    "nic.rx_dropped",
+)  # fmt: skip
 GROUP = 128  # hosts: some megabytes, a tenth of a second
 
 
@@ -75,7 +80,9 @@ def survey(sources: Sequence[Source]) -> Survey:
     where = _Places(tables["ranks"])
     steps = tables["steps"].drop_columns([WINDOW, "rank"])
     steps = steps.append_column(ROW, pa.array(where.of(tables["steps"]).astype(np.int32)))
-    return Survey(manifests, tuple(source), _described(_short(tables["ranks"]), tables, where), steps, unread)
+    lengths_s = np.array([about.seconds for about in manifests])
+    ranks = _described(_short(tables["ranks"]), tables, where, lengths_s)
+    return Survey(manifests, tuple(source), ranks, steps, unread)
 
 
 def together(surveys: Iterable[Survey], group: int = GROUP) -> Survey:
@@ -119,8 +126,8 @@ def _short(ranks: pa.Table) -> pa.Table:
     return ranks.unify_dictionaries().combine_chunks()
 
 
-def _described(ranks: pa.Table, tables: Mapping[str, pa.Table], where: _Places) -> pa.Table:
-    """The table of ranks with what each of them is like."""
+def _described(ranks: pa.Table, tables: Mapping[str, pa.Table], where: _Places, lengths_s: Floats) -> pa.Table:
+    """The table of ranks with what each of them is like. `lengths_s`: of each window."""
     works, messages, moved = _works(tables["patterns"], where)
     window = ints(ranks, WINDOW)
     columns = {
@@ -128,7 +135,7 @@ def _described(ranks: pa.Table, tables: Mapping[str, pa.Table], where: _Places) 
         "messages": pa.array(messages),
         "moved": pa.array(moved),
         "rate": pa.array(_rates(tables["flows"], where)),
-        "errors": pa.array(_errors(tables["counters"], window, int(window.max(initial=0)) + 1)),
+        "errors": pa.array(_errors(tables["counters"], window, lengths_s)),
     }
     for name, column in columns.items():
         ranks = ranks.append_column(name, column)
@@ -189,12 +196,12 @@ def _rates(flows: pa.Table, where: _Places) -> Floats:
     return rate
 
 
-def _errors(counters: pa.Table, window: Ints, windows: int) -> Floats:
+def _errors(counters: pa.Table, window: Ints, lengths_s: Floats) -> Floats:
     """By rank, of its host."""
-    scope = labels(counters, "scope")
-    device = np.isin(scope.codes, [scope.code(name) for name in _DEVICES if scope.code(name) >= 0])
-    counted = labels(counters, "unit")
-    bad = device & (counted.codes == counted.code("events")) & (floats(counters, "value") > 0)
-    bad &= np.asarray(pc.equal(counters["kind"].cast(pa.string()), "delta").to_numpy(zero_copy_only=False), dtype=bool)
-    of_window = np.bincount(ints(counters, WINDOW)[bad], floats(counters, "value")[bad], windows)
-    return np.asarray(of_window[window], dtype=np.float64)
+    scope, name, counted = (labels(counters, column) for column in ("scope", "name", "unit"))
+    value, of_window = floats(counters, "value"), ints(counters, WINDOW)
+    bad = np.isin(scope.codes, [scope.code(each) for each in _DEVICES if scope.code(each) >= 0])
+    bad &= (counted.codes == counted.code("events")) & equals(counters, "kind", "delta")
+    usual = np.isin(name.codes, [name.code(each) for each in _IN_HEALTH if name.code(each) >= 0])
+    bad &= value > np.where(usual, limits.EVENTS_HZ * lengths_s[of_window], 0.0)
+    return np.asarray(np.bincount(of_window[bad], value[bad], len(lengths_s))[window], dtype=np.float64)

@@ -6,8 +6,9 @@ fall into it with probability
 p = P(Hypergeometric(N, n, K) >= k)
 
 The group is accused if G · p <= 1 %, G the groups that were looked at, and if half of its hosts are accused at least: a single bad host
-does not make a bad rack. Of several groups that pass, the one with the least p explains its suspects first, then the others what is left.
-A rail is all adapters of one name; there hosts are adapters.
+does not make a bad rack. Of a mechanism of which so many are accused that only the worst were examined, it is half of that many. Of several
+groups that pass, the one with the least p explains its suspects first, then the others what is left. Who of its hosts is slow for the same
+reason, though not clearly enough alone, belongs to it (members.py). A rail is all adapters of one name; there hosts are adapters.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import numpy as np
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.large.topology import Group
 from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.hypotheses.group.members import Members
 from rankscope.diagnose.stats.urn import at_least
 from rankscope.diagnose.verdict.contract import Evidence, Suspect
 
@@ -49,13 +51,19 @@ class _Candidate:
     chance: float
 
 
-def with_groups(fleet: Fleet, suspects: Sequence[Suspect], groups: Sequence[Group]) -> list[Suspect]:
-    """The suspects, with those that one group explains as one."""
+def with_groups(
+    fleet: Fleet, suspects: Sequence[Suspect], groups: Sequence[Group], members: Members | None = None
+) -> list[Suspect]:
+    """The suspects, with those that one group explains as one. `members`: says who else belongs to it."""
     left = list(suspects)
     while found := min(_candidates(fleet, left, groups), key=lambda one: one.chance, default=None):
-        members = set(map(id, found.members))
-        place = next(at for at, each in enumerate(left) if id(each) in members)
-        left = [*left[:place], _as_one(fleet, found), *(each for each in left[place:] if id(each) not in members)]
+        explained = set(map(id, found.members))
+        place = next(at for at, each in enumerate(left) if id(each) in explained)
+        others = [each for each in left if id(each) not in explained]
+        one = _as_one(fleet, found)
+        if members is not None and found.members[0].scope == "rank":
+            one = members.joined(one, found.group.hosts, [rank for each in others for rank in each.ranks])
+        left = [*others[:place], one, *others[place:]]
     return left
 
 
@@ -90,7 +98,8 @@ def _beyond_chance(
     for group in groups:
         there = group.hosts & everyone
         inside = accused & there
-        if len(inside) < max(_LEAST, math.ceil(_MOST * len(there))) or len(there) == len(everyone):
+        examined = min(len(there), limits.SUSPECTS_EXAMINED)
+        if len(inside) < max(_LEAST, math.ceil(_MOST * examined)) or len(there) == len(everyone):
             continue
         chance = len(groups) * at_least(len(inside), len(there), len(accused), len(everyone))
         if chance <= limits.FALSE_DISCOVERY_RATE:

@@ -34,12 +34,12 @@ class Key:
 
 def key_of(manifest: Manifest) -> str:
     """Where a window lies below the store's path: the same however often it is sent."""
-    return f"{moment_of(manifest)}/shard={_hash(manifest.host)[:2]}/{_label(manifest.host)}.parquet"
+    return f"{moment_of(manifest)}/shard={_hash(manifest.host)[:2]}/{label_of(manifest.host)}.parquet"
 
 
 def moment_of(manifest: Manifest) -> str:
     """The folder of all hosts of one job and window."""
-    return f"job={_label('+'.join(manifest.jobs))}/window={time.strftime(_TIME, time.gmtime(manifest.start))}"
+    return f"job={label_of('+'.join(manifest.jobs))}/window={time.strftime(_TIME, time.gmtime(manifest.start))}"
 
 
 def key_of_several(folder: str, members: Iterable[str]) -> str:
@@ -61,8 +61,8 @@ def parse(path: str) -> Key | None:
     return Key(found[1], start, found[3], "" if several else found[4], int(several[1]) if several else 1)
 
 
-def _label(text: str) -> str:
-    """A text as a part of a key; what is not the text itself ends with its hash, so that two texts never share one."""
+def label_of(text: str) -> str:
+    """A text, the name of a host, say, as a part of a key; what is not the text itself ends with its hash, so that two never share one."""
     safe = safe_name(text)[:_LONGEST]
     return safe if safe == text and safe else f"{safe}~{_hash(text)[:8]}"
 
