@@ -59,7 +59,7 @@ Topology = Annotated[
     typer.Option(
         "--topology",
         metavar="FILE",
-        help="Which hosts share what: CSV of host,rack,switch,filesystem; or Slurm's topology.conf.",
+        help="Which hosts share what: CSV of host,rack,switch,filesystem; Slurm's topology.conf; `kubectl get nodes -o json`.",
     ),
 ]
 FlightRecorder = Annotated[

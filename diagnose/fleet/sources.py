@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,6 +21,7 @@ from rankscope.observer.window.store import objects
 from rankscope.observer.window.store.container import Part, decode, decode_parts, part_of
 from rankscope.observer.window.store.keys import Key
 from rankscope.observer.window.store.place import is_uri, open_store
+from rankscope.observer.window.store.same_names import told_apart
 from rankscope.observer.window.store.tidy import once
 from rankscope.probes.errors import BadData
 
@@ -75,6 +76,8 @@ def load_baseline(given: Sequence[Path | str], places: Iterable[Path | str] = ()
 def load_found(found: Sources) -> Loaded:
     """All that was found. BadData where nothing of it can be read; StoreFailed."""
     windows, notes = read(found.chosen)
+    about = told_apart([window.manifest for window in windows])
+    windows = [replace(window, manifest=manifest) for window, manifest in zip(windows, about, strict=True)]
     if found.chosen and not windows:
         raise BadData(f"none of {len(found.chosen)} windows can be read: {notes[0].text}")
     return Loaded(tuple(windows), (*found.notes, *notes))

@@ -30,7 +30,10 @@ from rankscope.diagnose.past.baseline import Reference, read_baseline
 from rankscope.diagnose.solve.judge import judge
 from rankscope.diagnose.verdict.contract import Verdict
 from rankscope.diagnose.verdict.note import Note, NoteCode
+from rankscope.observer.window.folder import Window
+from rankscope.observer.window.manifest import Manifest
 from rankscope.observer.window.store.keys import label_of
+from rankscope.observer.window.store.same_names import plain_name
 from rankscope.probes.errors import BadData
 
 LARGE = 512  # hosts: below that all of it is read in seconds
@@ -67,7 +70,9 @@ def _judged(
     part = _in_full(sources, seen, mine, crowd, said)
     everyone, read_ranks = len(crowd.number), len(part.ranks)
     text = f"{everyone} ranks were compared by their steps; {read_ranks} of them, who may be odd and a sample of their peers, in full"
-    reference = _reference(baseline, frozenset(part.ranks.observed_on), job)
+    read_hosts = frozenset(part.ranks.observed_on)
+    about = [seen.manifests[number] for number in mine if seen.manifests[number].host in read_hosts]
+    reference = _reference(baseline, frozenset(map(plain_name, about)), job)
     verdict = judge(replace(part, looked_at=everyone, groups=tuple(shared)), reference)
     return replace(
         verdict,
@@ -77,12 +82,23 @@ def _judged(
     )
 
 
+def _as_surveyed(windows: Sequence[Window], manifests: Sequence[Manifest]) -> list[Window]:
+    """Of these windows those that are meant, by the names that their hosts have in the survey."""
+    names = {(plain_name(about), about.machine, about.start): about.host for about in manifests}
+    found = []
+    for window in windows:
+        about = window.manifest
+        if name := names.get((about.host, about.machine, about.start)):
+            found.append(replace(window, manifest=replace(about, host=name)))
+    return found
+
+
 def _reference(baseline: Sequence[Source], hosts: frozenset[str], job: str) -> Reference | None:
     """What these hosts were like before."""
     if not baseline:
         return None
-    names = {label_of(host) for host in hosts}
-    windows, _ = read([each for each in baseline if not each.host or each.host in names])
+    names = {label_of(host).partition("~")[0] for host in hosts}
+    windows, _ = read([each for each in baseline if not each.host or each.host.partition("~")[0] in names])
     return read_baseline([window for window in windows if window.manifest.host in hosts], job)
 
 
@@ -93,8 +109,7 @@ def _in_full(
     hosts = hosts_to_read(crowd)
     wanted = [number for number in mine if seen.manifests[number].host in hosts]
     windows, _ = read([sources[place] for place in sorted({seen.source[number] for number in wanted})])
-    moments = {(seen.manifests[number].host, seen.manifests[number].start) for number in wanted}
-    windows = [window for window in windows if (window.manifest.host, window.manifest.start) in moments]
+    windows = _as_surveyed(windows, [seen.manifests[number] for number in wanted])
     tables = {name: joined(windows, name) for name in ("ranks", "steps", *DETAILS)}
     table = of_job(tables["ranks"], crowd.setting.job)
     place = rows_of(table, crowd.number)

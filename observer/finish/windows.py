@@ -30,6 +30,7 @@ from rankscope.observer.window.schema import WINDOW_SCHEMA
 from rankscope.observer.window.stacks import StackTree
 from rankscope.observer.window.tables import table_of
 from rankscope.probes.calls.table import CALL_TABLE
+from rankscope.probes.host.machine import machine_id
 from rankscope.probes.host.namespaces import host_name
 
 _MAX_NOTES = 64
@@ -124,6 +125,7 @@ def _manifest(running: Observation, job: str, last: LastReadings, start: float, 
         losses=(*running.probes.losses(), *running.losses()),
         costs=last.costs,
         sampling_hz=float(last.hz),
+        machine=machine_id(running.root),
     )
 
 

@@ -35,7 +35,8 @@ class ProbeCost:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What the window is about. `start` is Unix time in seconds; `sampling_hz`: samples per second of a running thread."""
+    """What the window is about. `start` is Unix time in seconds; `sampling_hz`: samples per second of a running thread; `machine`: what
+    tells hosts of one name apart, '' where nobody says."""
 
     schema: str
     host: str
@@ -47,6 +48,7 @@ class Manifest:
     losses: tuple[Loss, ...] = ()
     costs: tuple[ProbeCost, ...] = ()
     sampling_hz: float = FIRST_SAMPLING_HZ
+    machine: str = ""
 
 
 def to_json(manifest: Manifest, rows: Mapping[str, int]) -> dict[str, Any]:
@@ -73,6 +75,7 @@ def from_json(content: Mapping[str, Any]) -> tuple[Manifest, dict[str, Any]]:
             ProbeCost(str(x["program"]), int(x["run_count"]), int(x["run_time_ns"])) for x in content.get("costs", ())
         ),
         sampling_hz=float(content.get("sampling_hz", FIRST_SAMPLING_HZ)),
+        machine=printable(str(content.get("machine", "")), 64),
     )
     if not manifest.seconds > 0:
         raise ValueError(f"a window of {manifest.seconds} seconds")

@@ -90,7 +90,8 @@ class Renaming:
         if manifest.notes:
             said = f"{len(manifest.notes)} notes of the observer were left out of the bundle: they may hold names"
             manifest = replace(manifest, notes=(said,))
-        manifest = replace(manifest, host=self._hosts.of(manifest.host), jobs=tuple(map(self._jobs.of, manifest.jobs)))
+        host, jobs = self._hosts.of(manifest.host), tuple(map(self._jobs.of, manifest.jobs))
+        manifest = replace(manifest, host=host, jobs=jobs, machine="")
         tables = {name: getattr(window, name) for name in TABLES}
         for name, change in self._changes().items():
             tables[name] = _changed(name, tables[name], change)

@@ -166,7 +166,7 @@ def _judge(name: str, hosts: int, seed: int, folder: Path, options: argparse.Nam
     accused = {rank for suspect in verdict.suspects for rank in suspect.ranks}
     by_scope: dict[str, list[bool]] = {}
     for each in planted:
-        by_scope.setdefault(each.scope, []).append(_named(each, verdict.suspects))
+        by_scope.setdefault(each.scope, []).append(is_named(each, verdict.suspects))
     ranks = hosts * RANKS
     return Judged(
         fleet=name,
@@ -182,7 +182,7 @@ def _judge(name: str, hosts: int, seed: int, folder: Path, options: argparse.Nam
     )
 
 
-def _named(planted: Planted, suspects: tuple[Suspect, ...]) -> bool:
+def is_named(planted: Planted, suspects: tuple[Suspect, ...]) -> bool:
     """Whether it is accused with its component, and all of its ranks; a group by its name, all as all."""
     mine = [each for each in suspects if each.component == planted.component]
     if planted.scope in ("rail", "all"):

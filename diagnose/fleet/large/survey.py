@@ -25,12 +25,13 @@ from rankscope.diagnose.fleet.roll_call import WINDOW, RollCall
 from rankscope.diagnose.fleet.sources import Source, Unread, read_parts
 from rankscope.observer.window.manifest import Manifest
 from rankscope.observer.window.store.container import Part
+from rankscope.observer.window.store.same_names import told_apart
 from rankscope.probes.arrays import Floats, Ints
 
 _WANTED = {
     "ranks": (
         "job", "rank", "local_rank", "world_size", "local_world_size", "role", "netns", "container", "node", "title", "state",
-        "stopped_s", "last_progress_s", "in_collective_s", "ended_s", "guessed", "owner", "machine",
+        "stopped_s", "last_progress_s", "in_collective_s", "ended_s", "guessed", "owner",
     ),
     "steps": ("rank", "start_s", "seconds", "own_s", "wait_s"),
     "patterns": ("rank", "thread", "kind", "name", "file", "beta", "count", "bytes"),
@@ -102,7 +103,7 @@ def together(surveys: Iterable[Survey], group: int = GROUP) -> Survey:
         source += [place * group + number for number in each.source]
         unread += each.unread
     joined = [from_windows.joined(pieces) if pieces else pa.table({}) for pieces in (ranks, steps)]
-    return Survey(tuple(manifests), tuple(source), joined[0], joined[1], unread)
+    return Survey(told_apart(manifests), tuple(source), joined[0], joined[1], unread)
 
 
 def _shifted(steps: pa.Table, rows: int) -> pa.Table:

@@ -5,17 +5,20 @@ node-001,r1,leaf-1,/scratch-a
 
 SwitchName=leaf-1 Nodes=node-[001-032]     or Slurm's topology.conf; switches of switches are the hosts below them
 SwitchName=spine  Switches=leaf-[1-8]
+
+{"items": [{"metadata": {"labels": …     or the labels of Kubernetes' nodes (node_labels.py): kubectl get nodes -o json
 """
 
 from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
 
+from rankscope.diagnose.fleet.large import node_labels
 from rankscope.diagnose.text import clean
 from rankscope.probes.errors import BadData
 
@@ -51,10 +54,26 @@ def read_topology(path: Path) -> tuple[Group, ...]:
 def parse(text: str) -> tuple[Group, ...]:
     """The groups in a text. ValueError."""
     lines = text.splitlines()
-    groups = _slurm(lines) if any(map(_SLURM.match, lines)) else _table(lines)
+    if node_labels.is_nodes(text):
+        groups = _nodes(text)
+    elif any(map(_SLURM.match, lines)):
+        groups = _slurm(lines)
+    else:
+        groups = _table(lines)
     if not groups:
         raise ValueError("it names no group of hosts")
     return groups
+
+
+def _nodes(text: str) -> tuple[Group, ...]:
+    members: dict[tuple[str, str], set[str]] = {}
+    for kind, name, host in islice(node_labels.members(text), 8 * _MOST_HOSTS):
+        members.setdefault((kind, name), set()).add(host)
+    return _groups(members)
+
+
+def _groups(members: Mapping[tuple[str, str], Iterable[str]]) -> tuple[Group, ...]:
+    return tuple(Group(kind, name, frozenset(hosts)) for (kind, name), hosts in sorted(members.items()))
 
 
 def _table(lines: list[str]) -> tuple[Group, ...]:
@@ -72,7 +91,7 @@ def _table(lines: list[str]) -> tuple[Group, ...]:
         for kind in kinds:
             if name := (row[kind] or "").strip():
                 members.setdefault((kind, name), set()).add(host)
-    return tuple(Group(kind, name, frozenset(hosts)) for (kind, name), hosts in sorted(members.items()))
+    return _groups(members)
 
 
 def _slurm(lines: list[str]) -> tuple[Group, ...]:

@@ -1,5 +1,7 @@
 """Names of objects: `job=…/window=<UTC>/shard=<2 hex>/<host>.parquet`; of several hosts in one: `hosts=<number>-<hash>.parquet`. Pure.
 
+Behind the host's name is a hash of it and of what names its machine: two hosts that are called `localhost` do not write over one another.
+
 The shard is of the host's name: a thousand hosts that write at one moment write under 256 prefixes, each of which a store serves by itself.
 """
 
@@ -33,8 +35,8 @@ class Key:
 
 
 def key_of(manifest: Manifest) -> str:
-    """Where a window lies below the store's path: the same however often it is sent."""
-    return f"{moment_of(manifest)}/shard={_hash(manifest.host)[:2]}/{label_of(manifest.host)}.parquet"
+    """Where a window lies below the store's path: the same however often it is sent, and nobody else's: hosts may have one name."""
+    return f"{moment_of(manifest)}/shard={_hash(manifest.host)[:2]}/{label_of(manifest.host, manifest.machine)}.parquet"
 
 
 def moment_of(manifest: Manifest) -> str:
@@ -61,10 +63,12 @@ def parse(path: str) -> Key | None:
     return Key(found[1], start, found[3], "" if several else found[4], int(several[1]) if several else 1)
 
 
-def label_of(text: str) -> str:
-    """A text, the name of a host, say, as a part of a key; what is not the text itself ends with its hash, so that two never share one."""
+def label_of(text: str, beside: str = "") -> str:
+    """A text, the name of a host, say, as a part of a key. What is not the text itself, or has something `beside`, ends with a hash of all
+    of it, so that two never share one."""
     safe = safe_name(text)[:_LONGEST]
-    return safe if safe == text and safe else f"{safe}~{_hash(text)[:8]}"
+    whole = f"{text}\0{beside}" if beside else text
+    return safe if safe == whole and safe else f"{safe}~{_hash(whole)[:8]}"
 
 
 def _hash(text: str) -> str:

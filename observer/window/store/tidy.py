@@ -51,7 +51,7 @@ def compact(store: Store, now_s: float, settled_s: float = SETTLED_S) -> Tidied:
         windows, read = _read(store, members, unreadable)
         if len(read) < 2:
             continue
-        hosts = [f"{window.manifest.host}/{window.manifest.start!r}" for window in windows]
+        hosts = [f"{window.manifest.host}/{window.manifest.machine}/{window.manifest.start!r}" for window in windows]
         key = key_of_several(folder.removeprefix(store.path).lstrip("/"), hosts)
         data = encode(windows)
         if not any(found.path == f"{store.path}/{key}" for found in read):
@@ -71,7 +71,7 @@ def once(windows: Iterable[Window]) -> list[Window]:
     seen: dict[object, Window] = {}
     for window in windows:
         about = window.manifest
-        seen.setdefault((about.host, about.jobs, about.start), window)
+        seen.setdefault((about.host, about.machine, about.jobs, about.start), window)
     return list(seen.values())
 
 

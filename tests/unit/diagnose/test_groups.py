@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -143,3 +144,31 @@ def test_the_chance_of_a_group_is_that_of_an_urn() -> None:
 
     for found, among, drawn, of_all in [(2, 2, 2, 4), (4, 4, 5, 16), (0, 3, 2, 9), (20, 32, 40, 12_500), (3, 3, 8, 9)]:
         assert at_least(found, among, drawn, of_all) == pytest.approx(hypergeom.sf(found - 1, of_all, among, drawn))
+
+
+def test_labels_of_nodes_say_which_hosts_share_a_rack_or_a_switch() -> None:
+    def node(name: str, **labels: str) -> dict[str, object]:
+        return {"metadata": {"name": name, "labels": labels}}
+
+    leaf, domain = "network.topology.nvidia.com/leaf", "accelerator.topograph.run/domain"
+    nodes = [
+        node("n0", **{leaf: "s1", "kubernetes.io/hostname": "host-0", "example.com/rack": "r1"}),
+        node("n1", **{leaf: "s1", domain: "r1", "app": "switch"}),
+        node("n2", **{"topology.k8s.aws/network-node-layer-3": "nn-9", "example.com/filesystem": "/scratch"}),
+        node("n3"),
+    ]
+    found = {(group.kind, group.name): set(group.hosts) for group in parse(json.dumps({"items": nodes}))}
+    assert found == {
+        ("rack", "r1"): {"host-0", "n1"},
+        ("switch", "s1"): {"host-0", "n1"},
+        ("switch", "nn-9"): {"n2"},
+        ("filesystem", "/scratch"): {"n2"},
+    }
+
+
+@pytest.mark.parametrize(
+    "text", ["{", "{}", '{"items": 3}', '{"items": [3]}', '{"items": []}', '{"items": [{"metadata": {}}]}']
+)
+def test_what_is_no_list_of_nodes_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match=r"."):
+        parse(text)

@@ -171,3 +171,15 @@ def test_who_did_not_run_all_the_time_is_read_in_full(folder: Path, few_in_full:
 
     for name, value in (("running", 0.0), ("errors", 3.0), ("rate", 0.2 * crowd.rate[row]), ("stopped_s", 1.0)):
         assert host in stand_out.hosts_to_read(changed(name, value)), name
+
+
+def test_hosts_of_one_name_are_two_in_a_large_fleet(fleet: Plan, tmp_path: Path, few_in_full: None) -> None:
+    for host in range(HOSTS):
+        window = window_of(fleet, host, 0, HOSTS)
+        about = replace(window.manifest, machine=f"{host:04x}", host="localhost" if host < 20 else window.manifest.host)
+        objects.put(open_store(tmp_path.as_uri()), key_of(about), encode([replace(window, manifest=about)]))
+    verdict = judged(tmp_path)
+    assert len(verdict.ranks) == 8 * HOSTS
+    assert [name for name in verdict.hosts if "localhost" in name] == [f"localhost~{host:04x}" for host in range(20)]
+    accused = {rank for suspect in verdict.suspects for rank in suspect.ranks}
+    assert accused == {rank for planted in fleet.planted for rank in planted.ranks}

@@ -79,6 +79,23 @@ def test_a_window_that_is_sent_twice_is_one(store: str) -> None:
     assert len(load([store]).windows) == 4
 
 
+def test_hosts_of_one_name_do_not_write_over_one_another(store: str) -> None:
+    one, other = (
+        replace(window, manifest=replace(window.manifest, host="localhost", machine=machine))
+        for window, machine in zip(windows(hosts=2), ("3f2a77", "91bc00"), strict=True)
+    )
+    send(store, one, other, one)
+    fleet = gather(load([store]).windows)
+    assert fleet.hosts == ("localhost~3f2a", "localhost~91bc")
+    assert len(fleet.ranks) == 4
+
+
+def test_a_host_of_its_own_name_keeps_it(store: str) -> None:
+    here = windows()[0]
+    send(store, replace(here, manifest=replace(here.manifest, machine="3f2a77")))
+    assert gather(load([store]).windows).hosts == (here.manifest.host,)
+
+
 def test_objects_of_one_host_fit_their_budget() -> None:
     window = windows(hosts=1)[0]
     assert len(container.encode([window])) / window.ranks.num_rows < 8192

@@ -1,0 +1,37 @@
+"""Hosts of one name that are several machines: each has a name of its own in a fleet, `localhost~3f2a`. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from rankscope.observer.window.manifest import Manifest
+
+_SHOWN = 4  # of what names a machine; all of it where that is not enough
+
+
+def told_apart(manifests: Sequence[Manifest]) -> tuple[Manifest, ...]:
+    """The same, with other names where one stands for several machines. Whose machine is not known keeps the name."""
+    machines: dict[str, set[str]] = {}
+    for about in manifests:
+        if about.machine:
+            machines.setdefault(about.host, set()).add(about.machine)
+    return tuple(
+        replace(about, host=f"{about.host}~{_short(about.machine, mine)}")
+        if about.machine and len(mine := machines[about.host]) > 1
+        else about
+        for about in manifests
+    )
+
+
+def plain_name(about: Manifest) -> str:
+    """The name that a host calls itself."""
+    for tail in (f"~{about.machine}", f"~{about.machine[:_SHOWN]}"):
+        if about.machine and about.host.endswith(tail):
+            return about.host.removesuffix(tail)
+    return about.host
+
+
+def _short(machine: str, all_of_them: set[str]) -> str:
+    enough = len({each[:_SHOWN] for each in all_of_them}) == len(all_of_them)
+    return machine[:_SHOWN] if enough else machine
