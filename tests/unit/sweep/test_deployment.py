@@ -110,7 +110,7 @@ def test_rules_use_metrics_that_exist(rules: str, source: str, prefix: str) -> N
 # The part of the Kubernetes API that the manifests use: field → what its value must be. Anything else is a mistake.
 CONTAINER = {
     "name": str, "image": str, "command": [str], "args": [str],
-    "env": [{"name": str, "valueFrom": {"fieldRef": {"fieldPath": str}}}],
+    "env": [{"name": str, "value": str, "valueFrom": {"fieldRef": {"fieldPath": str}}}],
     "securityContext": {"seccompProfile": {"type": "RuntimeDefault"},
                         "runAsUser": int, "readOnlyRootFilesystem": bool, "allowPrivilegeEscalation": bool,
                         "capabilities": {"drop": [str], "add": [str]}},
@@ -120,7 +120,7 @@ CONTAINER = {
 POD = {
     "priorityClassName": str, "hostPID": bool, "hostNetwork": bool, "automountServiceAccountToken": bool,
     "restartPolicy": str, "nodeName": str, "tolerations": [{"operator": str}], "containers": [CONTAINER],
-    "volumes": [{"name": str, "hostPath": {"path": str, "type": str}}],
+    "volumes": [{"name": str, "hostPath": {"path": str, "type": str}, "emptyDir": {}}], "subdomain": str,
 }  # fmt: skip
 META = {"name": str, "namespace": str, "labels": {"app": str}}
 SCHEMAS: dict[str, dict[str, Any]] = {
@@ -136,6 +136,16 @@ SCHEMAS: dict[str, dict[str, Any]] = {
                  "failedJobsHistoryLimit": int,
                  "jobTemplate": {"spec": {"backoffLimit": int, "activeDeadlineSeconds": int,
                                           "template": {"metadata": META, "spec": POD}}}},
+    },
+    "Job": {
+        "apiVersion": "batch/v1", "kind": str, "metadata": META,
+        "spec": {"completionMode": "Indexed", "completions": int, "parallelism": int, "backoffLimit": int,
+                 "activeDeadlineSeconds": int, "template": {"metadata": META, "spec": POD}},
+    },
+    "Service": {
+        "apiVersion": "v1", "kind": str, "metadata": META,
+        "spec": {"clusterIP": "None", "publishNotReadyAddresses": bool, "selector": {"job-name": str},
+                 "ports": [{"name": str, "port": int}]},
     },
     "ValidatingAdmissionPolicy": {
         "apiVersion": "admissionregistration.k8s.io/v1", "kind": str, "metadata": META,
