@@ -1,4 +1,4 @@
-"""What each component was like in all jobs it worked in: a GPU, a host. One SQLite file.
+"""What each component was like in all jobs it worked in: a GPU, a host, a port, a PCIe device. One SQLite file.
 
 In each job and window every rank has a place among its peers by its excess: nothing is thrown away because it is too small to accuse.
 A component that is a little slow, always, has a high place in one job after the other, in whatever host it is plugged in and whatever
@@ -43,7 +43,7 @@ _TABLE = """create table if not exists votes (
 class Vote:
     """A component's place in one window of a job. `position`: what it did there; `excess`: of the step, above its peers."""
 
-    kind: str  # gpu | host
+    kind: str  # gpu | host | port | pcie
     component: str
     job: str
     position: str

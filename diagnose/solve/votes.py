@@ -1,4 +1,5 @@
-"""What a window says of each component: the places of ranks among their peers, and of hosts among theirs, by excess.
+"""What a window says of each component: the places of ranks among their peers, and of hosts among theirs, by excess; of ports and PCIe
+devices by their rates (device_votes.py).
 
 Ranks that were accused of what is not the component's fault (a slow function of the job's) vote like all others: in one job they are wrong,
 and over many jobs they are not.
@@ -9,6 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.past.device_votes import device_votes
 from rankscope.diagnose.past.reputation import Vote, votes_of
 from rankscope.diagnose.solve.prepare import prepare
 from rankscope.diagnose.stats.robust import nan_median
@@ -36,6 +38,7 @@ def votes_on(fleet: Fleet, excess: Floats, roles: Ints) -> list[Vote]:
         hosts = [ranks.host[row] for row in rows]
         found += votes_of("gpu", fleet.job, fleet.start, names, positions, hosts, excess[rows])
     found += _of_hosts(fleet, excess, roles, known)
+    found += device_votes(fleet)
     return found
 
 

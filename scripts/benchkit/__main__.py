@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 
-from benchkit import counters, diagnose_fleets, fleet, overhead, sweep, watch, watch_live
+from benchkit import counters, diagnose_fleets, fleet, overhead, reputation, sweep, watch, watch_live
 from benchkit.gpu import bench as gpu
 from benchkit.timings import bench as timings
 from benchkit.unwinder import bench as unwinder
@@ -24,6 +24,11 @@ def main() -> int:
     )
     fleet.arguments(benches.add_parser("fleet", help="objects of up to 125,000 hosts to one verdict"))
     timings.arguments(benches.add_parser("timings", help="files of timings as others write them: who is named"))
+    reputation.arguments(
+        benches.add_parser(
+            "reputation", help="when a component that is always a little slow is named, and how often falsely"
+        )
+    )
     sweep.arguments(benches.add_parser("sweep", help="time and CPU of a health sweep of this host"))
     watch.arguments(
         benches.add_parser("watch", help="the change detector: false alarms a week, steps until a shift is told")

@@ -10,9 +10,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from builders import Job, build
+from hardware_builders import Machine
 
 from rankscope.diagnose.cli.stores import reputation as command
 from rankscope.diagnose.fleet.gather import gather
+from rankscope.diagnose.past.device_votes import device_votes
 from rankscope.diagnose.past.reputation import Reputations, Vote, needed_nats, votes_of
 from rankscope.diagnose.solve.votes import votes_on
 from rankscope.diagnose.stats import detector
@@ -133,6 +135,18 @@ def test_ranks_vote_for_their_gpus_and_hosts_for_themselves() -> None:
     hosts = [one for one in found if one.kind == "host"]
     assert [one.component for one in sorted(gpus, key=lambda one: one.score)] == list(ids)
     assert [one.component for one in sorted(hosts, key=lambda one: one.score)] == [f"m{at}" for at in range(8)]
+
+
+def test_ports_and_pcie_devices_vote_by_their_rates() -> None:
+    ranks = range(16)
+    rates = {(rank, "nic.burst_hz"): 4e10 * (1 - 0.01 * rank) for rank in ranks}
+    fleet = gather(Machine(ranks=16, counters=rates).windows())
+    named = replace(fleet.ranks, machine=tuple(f"m{at // 8}" for at in ranks))
+    found = list(device_votes(replace(fleet, ranks=named)))
+    ports = sorted((one for one in found if one.kind == "port"), key=lambda one: one.score)
+    assert [one.position.rpartition("/")[2] for one in ports] == [str(rank) for rank in ranks]
+    assert ports[-1].component.startswith("m1/")
+    assert {one.peers for one in found if one.kind == "pcie"} == {16}
 
 
 def test_the_command_takes_windows_in_and_says_who_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
