@@ -4,8 +4,8 @@ What ranks do is as in diagnose_fleets.py: noise on each function, a part of it 
 loses 10-60 % of a step of the fleet without culprits. Of scope
 
 rank, host          one function, all GPU functions, reads or the run queue; of a host all ranks are held in the run queue
-rack, filesystem    all GPUs of four hosts are slow; all reads of four others
-link, switch, rail  adapters have 30-70 % of their peers' rate, and count why: one, of bad symbols; those of four hosts, or those of one
+rack, filesystem    all GPUs of three hosts are slow; all reads of three others
+link, switch, rail  adapters have 30-70 % of their peers' rate, and count why: one, of bad symbols; those of three hosts, or those of one
                     name on all hosts, of packets that were lost
 all                 one function of all ranks, longer than in the fleet without culprits, the baseline
 """
@@ -26,7 +26,7 @@ from rankscope.observer.window.schema import TABLES, WINDOW_SCHEMA
 from rankscope.probes.arrays import Floats, Ints
 
 RANKS, FUNCTIONS, STEPS, STEP_S = 8, 60, 30, 1.0  # ranks of a host
-IN_GROUP = 4  # hosts in a rack, behind a switch, on a file system
+IN_GROUP = 3  # hosts in a rack, behind a switch, on a file system
 TRANSFER_S = 0.25  # of a step: what a slow adapter makes longer
 NIC_HZ = 50e9
 START = 1_790_000_000.0
@@ -104,7 +104,8 @@ def plan(hosts: int, noise: float, seed: int, culprits: Mapping[str, int]) -> Pl
             seconds[np.ix_(rows, where)] *= 1 + lost / mean[where].sum()
         else:
             seconds[rows, int(rng.choice(where))] += lost
-        planted.append(Planted(scope, tuple(rows.tolist()), COMPONENT[fault], group_name(scope, group)))
+        component = "workload" if scope == "all" else COMPONENT[fault]
+        planted.append(Planted(scope, tuple(rows.tolist()), component, group_name(scope, group)))
     own = seconds.sum(axis=1)[:, None] * wander + stalls
     total = own.max(axis=0) + TRANSFER_S
     seconds[:, -1] = (total[None, :] - own).mean(axis=1)

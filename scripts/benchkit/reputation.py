@@ -1,7 +1,7 @@
 """Reputation: after how many jobs a component that is always a little slow is named, and how often a sound one is.
 
-named        of so many fleets of 10,000 components, drawn anew into jobs, one is 2 % of the step slower, beside 1 % by which sound ones differ
-             in each job: the job in which it was named, the 90th percentile over the fleets; and sound ones that were named
+named        of ten fleets of 10,000 components, drawn anew into jobs of 64, one is 2 % of the step slower, beside 1 % by which sound
+             ones differ: the job in which it was named, the 90th percentile over the fleets; and sound ones that were named
 false names  of sound components in 1,000 weeks of fleets, fifty jobs a week
 
     scripts/bench reputation
