@@ -231,6 +231,7 @@ class Fleet:
         Blame, ...
     ] = ()  # who keeps the others waiting by their flight recorders, where somebody gives the dumps
     looked_at: int = 0  # of a large fleet, how many ranks were compared, these among them; 0: these are all
+    looked_at_hosts: frozenset[str] = frozenset()  # and on which hosts; empty: on those of these ranks
 
     @property
     def hosts(self) -> tuple[str, ...]:

@@ -73,7 +73,8 @@ def _judged(
     read_hosts = frozenset(part.ranks.observed_on)
     about = [seen.manifests[number] for number in mine if seen.manifests[number].host in read_hosts]
     reference = _reference(baseline, frozenset(map(plain_name, about)), job)
-    verdict = judge(replace(part, looked_at=everyone, groups=tuple(shared)), reference)
+    part = replace(part, looked_at=everyone, looked_at_hosts=frozenset(crowd.called), groups=tuple(shared))
+    verdict = judge(part, reference)
     return replace(
         verdict,
         hosts=crowd.called,

@@ -69,7 +69,7 @@ def with_groups(
 
 def _candidates(fleet: Fleet, suspects: Sequence[Suspect], groups: Sequence[Group]) -> Iterator[_Candidate]:
     host_of = dict(zip(fleet.ranks.number.tolist(), fleet.ranks.host, strict=True))
-    everyone = frozenset(host_of.values())
+    everyone = fleet.looked_at_hosts or frozenset(host_of.values())
     mechanisms: dict[tuple[object, ...], list[Suspect]] = {}
     for each in suspects:
         if each.scope != "group" and each.ranks:

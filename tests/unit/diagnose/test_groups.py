@@ -146,6 +146,18 @@ def test_the_chance_of_a_group_is_that_of_an_urn() -> None:
         assert at_least(found, among, drawn, of_all) == pytest.approx(hypergeom.sf(found - 1, of_all, among, drawn))
 
 
+def test_hosts_that_were_looked_at_and_not_read_are_innocent_too() -> None:
+    """Of a large fleet few hosts are here: a rack of two would be chance among four, and is none among a hundred."""
+    of = fleet(4)
+    hosts = named(of)
+    racks = [Group("rack", f"r{at}", frozenset(hosts[2 * at : 2 * at + 2])) for at in range(2)]
+    two = [suspect(of, host) for host in hosts[:2]]
+    assert with_groups(of, two, racks) == two
+    everyone = frozenset([*hosts, *(f"other-{at}" for at in range(96))])
+    [one] = with_groups(replace(of, looked_at_hosts=everyone), two, racks)
+    assert one.scope == "group"
+
+
 def test_labels_of_nodes_say_which_hosts_share_a_rack_or_a_switch() -> None:
     def node(name: str, **labels: str) -> dict[str, object]:
         return {"metadata": {"name": name, "labels": labels}}

@@ -52,7 +52,7 @@ def accused(verdict: Verdict) -> set[int]:
 
 
 def test_culprits_of_six_scopes_are_named_at_once(tmp_path: Path) -> None:
-    fleet = written({**FLEETS["mixed"], "rank": 3}, tmp_path)
+    fleet = written({**FLEETS["mixed"], "rank": 2}, tmp_path)
     verdict = judged(tmp_path)
     missed = [each for each in fleet.planted if not is_named(each, verdict.suspects)]
     assert not missed, [(suspect.scope, suspect.component, suspect.ranks) for suspect in verdict.suspects]
