@@ -5,7 +5,7 @@ loses 10-60 % of a step of the fleet without culprits. Of scope
 
 rank, host          one function, all GPU functions, reads or the run queue; of a host all ranks are held in the run queue
 rack, filesystem    all GPUs of three hosts are slow; all reads of three others
-link, switch, rail  adapters have 30-70 % of their peers' rate, and count why: one, of bad symbols; those of three hosts, or those of one
+link, switch, rail  adapters have 30-60 % of their peers' rate, and count why: one, of bad symbols; those of three hosts, or those of one
                     name on all hosts, of packets that were lost
 all                 one function of all ranks, longer than in the fleet without culprits, the baseline
 """
@@ -27,7 +27,7 @@ from rankscope.probes.arrays import Floats, Ints
 
 RANKS, FUNCTIONS, STEPS, STEP_S = 8, 60, 30, 1.0  # ranks of a host
 IN_GROUP = 3  # hosts in a rack, behind a switch, on a file system
-TRANSFER_S = 0.25  # of a step: what a slow adapter makes longer
+TRANSFER_S = 0.6  # of each step; a slow adapter makes it longer
 NIC_HZ = 50e9
 START = 1_790_000_000.0
 KINDS = ("python", "gpu", "memory", "collective", "io", "sync", "sched")
@@ -92,7 +92,7 @@ def plan(hosts: int, noise: float, seed: int, culprits: Mapping[str, int]) -> Pl
         group = places.pop()
         rows = _rows(scope, group, ranks, rng)
         if scope in SLOW_LINKS:
-            rate[rows] = rng.uniform(0.3, 0.7)
+            rate[rows] = rng.uniform(0.3, 0.6)
             errors[rows] = 1 if scope == "link" else 2
             name = f"mlx5_{rows[0] % RANKS}" if scope == "rail" else group_name(scope, group)
             planted.append(Planted(scope, tuple(rows.tolist()), SLOW_LINKS[scope], name))
