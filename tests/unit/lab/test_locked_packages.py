@@ -50,7 +50,7 @@ def test_every_dependency_is_locked_at_a_version_that_serves(lock: str, wanted: 
         assert all(numbers(version) >= numbers(match[2]) for version in versions), (requirement, versions)
 
 
-@pytest.mark.parametrize("lock", ["runtime.lock", "dev.lock"])
+@pytest.mark.parametrize("lock", ["runtime.lock", "dev.lock", "s3.lock"])
 def test_every_line_of_a_lock_is_a_version_or_a_hash(lock: str) -> None:
     lines = (REPOSITORY / "scripts" / lock).read_text().splitlines()
     for line, following in zip(lines, [*lines[1:], ""], strict=True):
@@ -70,7 +70,7 @@ def test_the_tests_run_with_the_versions_that_are_delivered() -> None:
 def clone(tmp_path: Path) -> Path:
     """A clone whose .venv is there, with a pip that only writes down what it was asked."""
     (tmp_path / "scripts").mkdir()
-    for name in ("setup", "runtime.lock", "dev.lock"):
+    for name in ("setup", "runtime.lock", "dev.lock", "s3.lock"):
         shutil.copy(REPOSITORY / "scripts" / name, tmp_path / "scripts" / name)
     shutil.copy(REPOSITORY / "pyproject.toml", tmp_path)
     programs = tmp_path / ".venv/bin"

@@ -1,15 +1,17 @@
-"""A real S3 server for tests: moto's, in a process of its own. It forgets everything when it ends."""
+"""A real S3 server for tests: moto's, in a process and an environment of its own. It forgets everything when it ends."""
 
 from __future__ import annotations
 
 import subprocess
-import sys
 import time
 import urllib.error
 import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
+_ENVIRONMENT = Path(__file__).resolve().parents[3] / ".venv/s3"  # scripts/setup --lab makes it
+INSTALLED = _ENVIRONMENT / "installed"
 KEY, SECRET = "AKIAOPENSESAME0000X", "wJalr-not-a-secret-of-anybody"
 BUCKET = "windows"
 _SERVE = """
@@ -26,7 +28,7 @@ sys.stdin.read()
 def serving() -> Iterator[str]:
     """`host:port` of a server with the bucket `windows`."""
     server = subprocess.Popen(
-        [sys.executable, "-c", _SERVE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        [_ENVIRONMENT / "bin/python", "-c", _SERVE], stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )  # fmt: skip
     try:
         assert server.stdout is not None
