@@ -14,6 +14,7 @@ import numpy as np
 from rankscope.diagnose.fleet.model import Patterns
 from rankscope.observer.window.stacks import StackFrame
 from rankscope.observer.window.users_code import UsersCode, users_code
+from rankscope.probes.arrays import Floats, Ints
 
 _COMPUTES = ""
 _SLEEPS = "by its own will (sleep)"
@@ -63,16 +64,38 @@ class Place:
 
 def place_of(table: Patterns, row: int) -> tuple[Place, float] | None:
     """Where a rank is, and for what share of the window; None where nothing was seen of it."""
+    mine = (table.rank == row) & (table.thread.codes == table.thread.code("training"))
+    return _place(table, np.flatnonzero(mine & (table.beta > 0)), table.beta)
+
+
+def places(table: Patterns, ranks: int) -> list[Place | None]:
+    """Where each of so many ranks is; None where nothing was seen of it."""
+    rows = np.flatnonzero((table.thread.codes == table.thread.code("training")) & (table.beta > 0))
+    rows = rows[np.argsort(table.rank[rows], kind="stable")]
+    edges = np.searchsorted(table.rank[rows], np.arange(ranks + 1))
+    found = [_place(table, rows[edges[rank] : edges[rank + 1]], table.beta) for rank in range(ranks)]
+    return [each[0] if each is not None else None for each in found]
+
+
+def places_of_threads(table: Patterns, row: int) -> list[tuple[Place, float]]:
+    """Where the other Python threads of a rank are, each where it spends more than half of the window; the functions of a library's
+    own threads are left out."""
     mine = np.flatnonzero(
-        (table.rank == row) & (table.thread.codes == table.thread.code("training")) & (table.beta > 0)
+        (table.rank == row) & (table.thread.codes == table.thread.code("other")) & (table.stack.codes >= 0)
     )
+    found = [_place(table, np.array([each]), np.ones(len(table))) for each in mine.tolist()]
+    return [each for each in found if each is not None and each[0].name]
+
+
+def _place(table: Patterns, mine: Ints, weight: Floats) -> tuple[Place, float] | None:
+    """Where a thread is by these patterns of it, and for what share of their weight."""
     stacks = {each: _frames(table, each) for each in mine.tolist()}
-    users = users_code((frames, float(table.beta[each])) for each, frames in stacks.items())
+    users = users_code((frames, float(weight[each])) for each, frames in stacks.items())
     shares: dict[tuple[StackFrame, str], float] = {}
     inside: dict[tuple[StackFrame, str], dict[str, float]] = {}
     for each, frames in stacks.items():
         of_user, below = _split(frames, users)
-        key, share = (of_user, _waits_for(table, each)), float(table.beta[each])
+        key, share = (of_user, _waits_for(table, each)), float(weight[each])
         shares[key] = shares.get(key, 0.0) + share
         names = inside.setdefault(key, {})
         names[below] = names.get(below, 0.0) + share

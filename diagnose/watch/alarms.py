@@ -42,6 +42,9 @@ class AlarmKind(Enum):
     ROUTINE = "routine"  # for the history: nothing is wrong
 
 
+STANDSTILLS = (AlarmKind.SILENT, AlarmKind.STOPPED, AlarmKind.DEAD)  # nobody makes a step then
+
+
 @dataclass(frozen=True, slots=True)
 class Alarm:
     """`at_s`: when it began, CLOCK_MONOTONIC."""

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rankscope.diagnose import limits
 from rankscope.diagnose.text import clean
 from rankscope.diagnose.verdict.as_json import to_json
 from rankscope.diagnose.watch.alarms import Alarm
@@ -30,6 +31,8 @@ _GRACE_S = 60.0  # for loading, judging and writing beside the window itself
 _STEPS = 20  # of a window
 _LEAST_S, _MOST_S = 5.0, 60.0
 _MAX_BYTES = 16 << 20
+# Of a job that stands still: what is silent for STALL_SECONDS does, and what makes its steps is seen to within a second.
+STANDSTILL_S = limits.STALL_SECONDS + 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,8 +92,10 @@ class Look:
             return Seen(self.alarm, None, otherwise, None)
 
 
-def window_s(step_s: float | None) -> float:
-    """How long a window holds enough steps."""
+def window_s(step_s: float | None, standstill: bool) -> float:
+    """How long a window holds enough steps; where there are none, as long as shows that."""
+    if standstill:
+        return STANDSTILL_S
     return _LEAST_S if step_s is None else min(max(_STEPS * step_s, _LEAST_S), _MOST_S)
 
 

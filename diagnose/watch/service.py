@@ -22,7 +22,7 @@ from pathlib import Path
 import numpy as np
 
 from rankscope.diagnose.watch import events, look, watchdog
-from rankscope.diagnose.watch.alarms import Alarm, AlarmKind, JobWatch, Relief, ranks_text
+from rankscope.diagnose.watch.alarms import STANDSTILLS, Alarm, AlarmKind, JobWatch, Relief, ranks_text
 from rankscope.diagnose.watch.events import Event
 from rankscope.diagnose.watch.limits import Allowance, OwnCost, give_back
 from rankscope.diagnose.watch.look import Look, Seen
@@ -36,6 +36,7 @@ from rankscope.observer.watch.tier0 import Beat, Tier0
 from rankscope.probes.errors import RankscopeError
 from rankscope.probes.gpu.xid import logged_xids
 from rankscope.probes.host.kmsg import KernelMessage
+from rankscope.probes.host.oom import memory_kills
 
 BEAT_S = 1.0
 _BOX_EVERY_S = 5.0
@@ -119,13 +120,15 @@ class Service:
     def beat(self) -> None:
         """One round."""
         beat = self.tier0.poll()
+        logged = self.logged()
+        beat = _with_reasons(beat, logged)
         self._come_and_go(beat)
         for name, job in list(self.jobs.items()):
             self._take(name, job, beat)
             if name not in self.tier0.jobs():
                 self._gone(name, job, beat)
         self._hear_triggers(beat.at_s)
-        self._hear_hardware(beat.at_s)
+        self._hear_hardware(beat.at_s, logged)
         self._looks(beat.at_s)
         self._keep(beat)
 
@@ -246,8 +249,8 @@ class Service:
             for name in meant:
                 self._alarm(self.jobs[name], Alarm(AlarmKind.ASKED, name, now_s, "somebody asked for a look"), now_s)
 
-    def _hear_hardware(self, now_s: float) -> None:
-        for xid in logged_xids(self.logged()):
+    def _hear_hardware(self, now_s: float, logged: Sequence[KernelMessage]) -> None:
+        for xid in logged_xids(logged):
             what, state, action = meaning(xid.number)
             words = f"GPU {xid.bus}: Xid {xid.number}, {what}. {action}"
             self.say(
@@ -271,7 +274,7 @@ class Service:
             del self._waiting[name]
             if job is None or now_s - alarm.at_s > max(_ALARM_KEPT_S, 10 * (job.watch.step_s or 0.0)):
                 continue
-            seconds = self.options.window_s or look.window_s(job.watch.step_s)
+            seconds = self.options.window_s or look.window_s(job.watch.step_s, alarm.kind in STANDSTILLS)
             try:
                 self._look = look.begin(alarm, seconds, self.options.history)
             except OSError as error:
@@ -372,6 +375,12 @@ def _unix(at_s: float, now_s: float | None = None) -> float:
 def _usual(ranks: Sequence[RankPulse]) -> float:
     known = [one.usual_s for one in ranks if one.usual_s is not None]
     return float(np.median(known)) if known else float("nan")
+
+
+def _with_reasons(beat: Beat, logged: Sequence[KernelMessage]) -> Beat:
+    """The same, with what the kernel logged of processes that it ended."""
+    killed = {kill.pid: kill.words for kill in memory_kills(logged)} if beat.died and logged else {}
+    return replace(beat, died=tuple(replace(one, why=killed.get(one.pid, "")) for one in beat.died)) if killed else beat
 
 
 def _rank_state(rank: RankPulse, beat: Beat) -> RankState:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 from rankscope.observer.census.kinship import parse_net_tcp
 from rankscope.observer.thread import syscalls
+from rankscope.observer.window.schema import ENDED
 from rankscope.probes.host import procfs
 from rankscope.probes.text import printable
 
@@ -31,6 +32,7 @@ _POLLS_AS_TEXT = frozenset(str(number).encode() for number in _POLLS)
 _FILE_LOCK = "file lock"
 _LONGEST = 256
 _CHILDREN_TOLD = 3
+_ZOMBIE = "Z"
 _NET_TCP_CAP, _LOCKS_CAP = 16 << 20, 4 << 20
 
 
@@ -124,11 +126,15 @@ def _children(pid: int, root: Path) -> str:
     names: list[str] = []
     for child in pids:
         try:
-            name = procfs.read_comm(int(child), root)
+            found = procfs.read_stat(int(child), root)
         except (OSError, ValueError):
             continue
-        if name not in names:
-            names.append(_shown(name))
+        name = _shown(found.comm)
+        if found.state == _ZOMBIE:  # whoever waits for it waits for ever: nobody has looked yet
+            names.insert(0, f"{name} {ENDED}")
+        elif name not in names:
+            names.append(name)
+    names = list(dict.fromkeys(names))
     return f"child {', '.join(names[:_CHILDREN_TOLD])}" if names else ""
 
 

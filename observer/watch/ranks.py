@@ -35,13 +35,14 @@ NO_STEPS = Steps(np.empty(0), np.empty(0), np.empty(0))
 
 @dataclass(frozen=True, slots=True)
 class Death:
-    """A rank's process ended. `status` as wait(2) tells it, -1 unknown."""
+    """A rank's process ended. `status` as wait(2) tells it, -1 unknown; `why`: what else is known of it, in words."""
 
     job: str
     pid: int
     rank: int
     at_s: float
     status: int
+    why: str = ""
 
     @property
     def failed(self) -> bool:
@@ -54,7 +55,11 @@ class Death:
 
     @property
     def words(self) -> str:
-        """'killed by SIGKILL', 'ended with 1'."""
+        """'killed by SIGKILL', 'ended with 1', 'killed by SIGKILL, out of memory: …'."""
+        return f"{self._end}, {self.why}" if self.why else self._end
+
+    @property
+    def _end(self) -> str:
         if self.status < 0:
             return "ended, nobody saw how"
         if os.WIFSIGNALED(self.status):

@@ -18,6 +18,7 @@ import pyarrow as pa
 
 WINDOW_SCHEMA = "rankscope.window/2"
 FIRST_SCHEMA = "rankscope.window/1"  # is read by upgrade.py
+ENDED = "that has ended"  # of a child process in `detail` of patterns: nobody has waited for it
 NOTHING = "null"  # `absent` of a column that says nothing then
 
 PAUSED_STEPS_MOST = 256  # of one function that are listed; enough to tell a rhythm

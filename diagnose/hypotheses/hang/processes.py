@@ -7,17 +7,18 @@ questions.
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 
 import numpy as np
 
 from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.hypotheses.hang.absent import is_at_work, why
 from rankscope.diagnose.hypotheses.hang.silence import Standstill, patience_s, silent_s, stalled_s
 from rankscope.diagnose.hypotheses.hypothesis import REPORTED, Hypothesis
-from rankscope.diagnose.model.whereabouts import place_of
 from rankscope.diagnose.verdict.contract import INSTANCES_SHOWN, Evidence
 from rankscope.diagnose.verdict.function import Function
 from rankscope.diagnose.verdict.note import Note, NoteCode
-from rankscope.probes.arrays import Bools, Floats, Ints
+from rankscope.probes.arrays import Bools, Floats
 
 # How sure each of them is.
 _SEEN_STATE = 0.98  # the kernel says that it is stopped or gone
@@ -88,8 +89,24 @@ def _in_state(fleet: Fleet, culprits: Bools, cause: str, silent: Floats, waiting
             f"kill -CONT {pids.replace(',', '')} on {host}, and find who stopped it." if cause == "stopped"
             else f"See the log of the rank on {host}: its process {pids} ended first."
         )  # fmt: skip
-        found.append(_hypothesis(fleet, rows, cause, _SEEN_STATE, evidence, action))
+        charged = _hypothesis(fleet, rows, cause, _SEEN_STATE, evidence, action)
+        found.append(_for_want_of_memory(fleet, rows, charged) if cause == "exited" else charged)
     return Standstill(stalled, tuple(found))
+
+
+def _for_want_of_memory(fleet: Fleet, rows: list[int], ended: Hypothesis) -> Hypothesis:
+    """The same end, where a rank was killed and the kernel counts that it killed in the rank's control group."""
+    counters = fleet.counters
+    for row in rows:
+        status = fleet.ranks.exit_status[row]
+        moved = [one for one in map(counters.at, counters.rows_of("memory.oom_kills", row).tolist()) if one.value > 0]
+        if moved and np.isfinite(status) and int(status) & 0x7F == signal.SIGKILL:
+            told = Evidence(
+                "cgroup", "processes that the kernel ended for want of memory", moved[0].value, 0.0, "events"
+            )
+            action = f"Give {moved[0].instance} more memory, or find what grew (`dmesg -T | grep -i 'out of memory'`)."
+            return replace(ended, component="memory", cause="oom-kill", evidence=(*ended.evidence, told), action=action)
+    return ended
 
 
 def told_to_end(fleet: Fleet) -> str:
@@ -114,25 +131,20 @@ def _exit_words(status: int) -> str:
     return names.get(number, f"signal {number}")
 
 
-def _absent(fleet: Fleet, outside: Bools, silent: Floats, waiting: Bools) -> Standstill:
-    """Ranks that run but did not come: what are they doing?"""
+def _absent(fleet: Fleet, outside: Bools, silent: Floats, waiting: Bools) -> Standstill | None:
+    """Ranks that run but did not come: what are they doing? None where they are at work."""
     stalled = stalled_s(silent, outside)
+    rows = np.flatnonzero(outside)[:INSTANCES_SHOWN].tolist()
+    if any(is_at_work(fleet, row) for row in rows):
+        return None
     found = []
-    for row in np.flatnonzero(outside)[:INSTANCES_SHOWN].tolist():
-        kind = _busiest_kind(fleet, row)
-        cause = "spinning" if kind in ("python", "gpu") else "deadlock"
-        found_at = place_of(fleet.patterns, row)
-        function, what, evidence = None, "nothing that was seen", list[Evidence]()
-        if found_at is not None:
-            place, share = found_at
-            function = Function(kind, place.name, place.file, place.line) if place.name else None
-            what = f"{place.name} ({place.file}:{place.line})" if place.name else what
-            evidence.append(Evidence("stacks", "where it is", place.of_one, None, ""))
-            evidence.append(Evidence("stacks", "for this much of the window", share, None, "share"))
-        evidence.extend(_waiting_evidence(fleet, waiting, outside, stalled))
+    for row in rows:
+        reason = why(fleet, row)
+        evidence = [*reason.evidence, *_waiting_evidence(fleet, waiting, outside, stalled)]
         pid, host = int(fleet.ranks.pid[row]), fleet.ranks.host[row]
-        action = f"Look at {what} in pid {pid} on {host}: all others wait for this rank."
-        found.append(_hypothesis(fleet, [row], cause, _OUTSIDE, evidence, action, function))
+        action = f"Look at {reason.what} in pid {pid} on {host}: all others wait for this rank."
+        charged = _hypothesis(fleet, [row], reason.cause, _OUTSIDE, evidence, action, reason.function)
+        found.append(replace(charged, component=reason.component, instance=reason.instance or charged.instance))
     return Standstill(stalled, tuple(found))
 
 
@@ -161,12 +173,6 @@ def _late(fleet: Fleet, behind: dict[int, list[Evidence]], silent: Floats, waiti
         )
         found.append(_hypothesis(fleet, [row], "missing-collective", REPORTED, evidence, action))
     return Standstill(stalled, tuple(found))
-
-
-def _busiest_kind(fleet: Fleet, row: int) -> str:
-    table = fleet.patterns
-    mine: Ints = np.flatnonzero((table.rank == row) & (table.thread.codes == table.thread.code("training")))
-    return table.kind.at(int(mine[np.argmax(table.beta[mine])])) if len(mine) else ""
 
 
 def _waiting_evidence(fleet: Fleet, waiting: Bools, culprits: Bools, stalled: float) -> list[Evidence]:

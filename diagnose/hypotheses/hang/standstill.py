@@ -3,8 +3,8 @@
 A rank stalls if its last marker (collective, backward) is older than max(5 ordinary steps, 3 s). The job hangs if every
 rank that is left stalls. The suspects are then the ranks that are stopped; else those that are gone; else those that are in
 no collective while the others wait in one; else those that NCCL itself (RAS) says are behind (processes.py). Hardware that failed
-(failed_hardware.py) beats all but the first: ranks die of their GPU. Where all wait alike it is the link that data waits for
-(unacknowledged.py). What flight recorders say is added to it (flight.py).
+(failed_hardware.py) beats all but the first: ranks die of their GPU. Where all wait it is the link that data waits for
+(unacknowledged.py), or who waits in another place (other_place.py). What flight recorders say is added to it (flight.py).
 
 While a job hangs the step in progress is lost altogether: lost time is the stall so far, 100 %.
 """
@@ -26,6 +26,7 @@ from rankscope.diagnose.hypotheses.hang.failed_hardware import (
     orphaned_gpus,
 )
 from rankscope.diagnose.hypotheses.hang.flight import with_flight
+from rankscope.diagnose.hypotheses.hang.other_place import elsewhere
 from rankscope.diagnose.hypotheses.hang.processes import by_process
 from rankscope.diagnose.hypotheses.hang.silence import Standstill, patience_s, silent_s
 from rankscope.diagnose.hypotheses.hypothesis import Hypothesis, suspect_from
@@ -71,7 +72,7 @@ def _explained(fleet: Fleet, step_s: float | None) -> Standstill | None:
         failed = orphaned_gpus(fleet) or failed_ports(fleet)
     if failed:
         return _by_hardware(fleet, still, failed)
-    return still if still.found else _by_link(fleet, still)
+    return still if still.found else _all_wait(fleet, still)
 
 
 def _without_gpu(fleet: Fleet, failed: Sequence[Hypothesis], step_s: float | None) -> Standstill | None:
@@ -109,14 +110,17 @@ def _by_hardware(fleet: Fleet, still: Standstill, failed: Sequence[Hypothesis]) 
     return Standstill(still.stalled_s, tuple(found))
 
 
-def _by_link(fleet: Fleet, still: Standstill) -> Standstill:
-    """The same hang, explained by a link on which what was sent does not arrive; or who it was sent to, who was not seen here."""
+def _all_wait(fleet: Fleet, still: Standstill) -> Standstill:
+    """The same hang, explained by a link on which what was sent does not arrive; or who it was sent to, who was not seen here; or by
+    ranks that wait elsewhere than the others."""
     stuck = unacknowledged.stuck_pairs(fleet, still.stalled_s)
     link = unacknowledged.judge(fleet, stuck, still.stalled_s)
     if link is not None:
         waiting = Evidence("calls", "no progress of any rank", still.stalled_s, None, "s", len(fleet.ranks))
         link = replace(link, support=_LINK_SURE * link.support, evidence=(*link.evidence, waiting))
         return Standstill(still.stalled_s, (link,))
+    if not stuck and (odd := elsewhere(fleet, still.stalled_s)):
+        return Standstill(still.stalled_s, odd)
     unseen = sorted({peer for _, peer in stuck})
     notes = tuple(
         Note(NoteCode.UNACKNOWLEDGED, f"what is sent to {peer} is not acknowledged: look there first")

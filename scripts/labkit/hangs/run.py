@@ -22,7 +22,7 @@ from labkit.machine.shell import Impossible, LabError, rankscope
 from labkit.run import KEPT, call
 
 SILENCE_S = 5.0  # after which somebody types a command
-_WINDOW_S = 5.0
+_WINDOW_S = 4.0
 _SETTLED_S = 3.0
 _TOLD_S = 30.0  # a service that says nothing for so long says nothing
 _FOLDER = disk.FOLDER / "service"
@@ -112,17 +112,10 @@ def _last_step_s(job: Job, shape: Plan) -> float:
 
 
 def _ask(job: Job) -> tuple[str, tuple[str, str] | None]:
-    """What `rankscope diagnose` printed of a window, and what went wrong. Recorded first, so that the window can be kept."""
-    folder = _FOLDER / "case"
-    seconds = f"{_WINDOW_S:g}"
-    for words in (
-        ["record", "--out", str(folder), "--window", seconds, "--job", job.name],
-        ["diagnose", str(folder), "--json"],
-    ):
-        outcome, said, printed = call(job.observer_command([rankscope(), *words]))
-        if outcome:
-            return printed, (outcome, said)
-    return printed, None
+    """What `rankscope diagnose` printed, and what went wrong. Its history keeps the window."""
+    words = ["diagnose", "--window", f"{_WINDOW_S:g}", "--job", job.name, "--history", str(_FOLDER / "case"), "--json"]
+    outcome, said, printed = call(job.observer_command([rankscope(), *words]))
+    return printed, (outcome, said) if outcome else None
 
 
 def _keep(result: Result, job: Job, events: Sequence[dict[str, Any]]) -> None:
@@ -131,7 +124,7 @@ def _keep(result: Result, job: Job, events: Sequence[dict[str, Any]]) -> None:
     shutil.copytree(job.folder, folder, ignore=shutil.ignore_patterns("*.draft", "*.state"))
     for name, kept_as in (("case", "case"), ("history", "service")):
         with contextlib.suppress(FileNotFoundError):
-            shutil.copytree(_FOLDER / name, folder / "windows" / kept_as)
+            shutil.copytree(_FOLDER / name / "windows", folder / "windows" / kept_as)
     (folder / "events.json").write_text(json.dumps(list(events), indent=1))
     (folder / "verdict.json").write_text(result.verdict)
     (folder / "result.json").write_text(json.dumps(result.as_json(), indent=1))

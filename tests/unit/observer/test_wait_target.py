@@ -14,6 +14,7 @@ from rankscope.observer.finish.wait_target import wait_target
 from rankscope.observer.tables.rank import find_rank
 from rankscope.observer.tables.raw import OpenAbsence, RawProcess
 from rankscope.observer.thread.functions import StackName
+from rankscope.observer.window.schema import ENDED
 from rankscope.observer.window.stacks import StackFrame
 from rankscope.probes.bpf import ring
 from rankscope.probes.bpf.ring import Events
@@ -21,6 +22,13 @@ from rankscope.probes.calls.table import CALL_TABLE
 
 FLOCK, READ, RECV, WAIT4, FUTEX, OPENAT, POLL = 73, 0, 45, 61, 202, 257, 7
 PID = 4000
+
+
+def child(root: Path, pid: int, name: str, state: str) -> None:
+    """A process, as the kernel tells of it."""
+    (root / "proc" / str(pid)).mkdir()
+    (root / "proc" / str(pid) / "stat").write_text(f"{pid} ({name}) {state} {PID} " + "0 " * 49)
+    (root / "proc" / str(pid) / "comm").write_text(f"{name}\n")
 
 
 @pytest.fixture
@@ -59,9 +67,8 @@ def root(tmp_path: Path) -> Path:
     (process / "task" / str(PID)).mkdir(parents=True)
     (process / "task" / str(PID) / "syscall").write_text("7 0x40 0x2 0x2710 0x0 0x0 0x0 0x7ffd0 0x7f00\n")
     (process / "task" / str(PID) / "children").write_text("4001 4002 4003 4004 ")
-    for pid, name in ((4001, "ninja"), (4002, "cc1plus"), (4003, "cc1plus")):  # 4004 has ended
-        (tmp_path / "proc" / str(pid)).mkdir()
-        (tmp_path / "proc" / str(pid) / "comm").write_text(name + "\n")
+    for pid, name in ((4001, "ninja"), (4002, "cc1plus"), (4003, "cc1plus")):  # 4004 is gone
+        child(tmp_path, pid, name, "S")
     return tmp_path
 
 
@@ -86,6 +93,11 @@ def root(tmp_path: Path) -> Path:
 )
 def test_the_target_of_a_call(root: Path, syscall: int, argument: int, target: str) -> None:
     assert wait_target(PID, PID, syscall, argument, root) == target
+
+
+def test_a_child_that_has_ended_and_that_nobody_has_waited_for_is_told_first(root: Path) -> None:
+    child(root, 4004, "worker", "Z")
+    assert wait_target(PID, PID, READ, 7, root) == f"a pipe, child worker {ENDED}, ninja, cc1plus"
 
 
 def test_of_a_process_that_ended_nothing_is_known(tmp_path: Path) -> None:

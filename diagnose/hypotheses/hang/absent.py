@@ -1,0 +1,112 @@
+"""A rank that runs and does not come, while the others wait in a collective: what keeps it, by what its training thread does.
+
+  spinning        it computes, or sleeps and wakes                      process
+  gil             it wants the GIL; the function is its holder's        python
+  dataloader      it waits for a process of its own that has ended      python
+  lock            another thread of the rank is to wake it (futex)      python
+  stalled         one file operation does not come back                 storage
+  deadlock        whatever else it waits for                            process
+
+A rank whose file operations do come back, and move bytes as a checkpoint does, is at work: the others wait for it, and nothing hangs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from rankscope.diagnose import limits
+from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.model.whereabouts import Place, place_of, places_of_threads
+from rankscope.diagnose.verdict.contract import Evidence
+from rankscope.diagnose.verdict.function import Function
+from rankscope.observer.window.schema import ENDED
+
+# What a rank must write or read to be at work: a log or a heartbeat is less, a checkpoint more, on the slowest disks.
+AT_WORK_BYTES_HZ = 1 << 20
+_LOCKS = ("futex", "semaphore")
+_THREADS_TOLD = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Absence:
+    """Why a rank does not come. `instance`: the file or mount that does not answer; '' otherwise."""
+
+    component: str
+    cause: str
+    function: Function | None
+    evidence: tuple[Evidence, ...]
+    what: str
+    instance: str = ""
+
+
+def is_at_work(fleet: Fleet, row: int) -> bool:
+    """Whether its file operations come back and move bytes as fast as a checkpoint is written."""
+    table = fleet.patterns
+    if table.bytes is None:
+        return False
+    mine = (table.rank == row) & (table.thread.codes == table.thread.code("training"))
+    mine &= table.kind.codes == table.kind.code("io")
+    return float(table.bytes[mine].sum()) >= AT_WORK_BYTES_HZ * fleet.seconds
+
+
+def why(fleet: Fleet, row: int) -> Absence:
+    """What keeps the rank."""
+    each = _longest(fleet, row)
+    found_at = place_of(fleet.patterns, row)
+    if each is None or found_at is None:
+        return Absence("process", "deadlock", None, (), "nothing that was seen")
+    place, share = found_at
+    kind = fleet.patterns.kind.at(each)
+    component, cause = _cause(fleet, each, share)
+    function = Function(kind, place.name, place.file, place.line) if place.name else None
+    evidence = [Evidence("stacks", "where it is", place.of_one, None, ""), _share(share)]
+    holder = fleet.patterns.holder.at(each) if fleet.patterns.holder is not None else None
+    if cause == "gil" and holder is not None and holder.name:
+        function = Function("python", holder.name, holder.file, holder.line)
+    if cause in ("lock", "gil"):
+        evidence.extend(_other_threads(fleet, row))
+    instance = fleet.patterns.detail.at(each) if component == "storage" else ""
+    return Absence(component, cause, function, tuple(evidence), _what(place, function, cause), instance)
+
+
+def _longest(fleet: Fleet, row: int) -> int | None:
+    """The pattern of the training thread that fills most of the window."""
+    table = fleet.patterns
+    mine = np.flatnonzero((table.rank == row) & (table.thread.codes == table.thread.code("training")))
+    return int(mine[np.argmax(table.beta[mine])]) if len(mine) else None
+
+
+def _cause(fleet: Fleet, each: int, share: float) -> tuple[str, str]:
+    table = fleet.patterns
+    kind, name, detail = table.kind.at(each), table.name.at(each), table.detail.at(each)
+    if kind in ("python", "gpu"):
+        return "process", "spinning"
+    if kind == "sync" and name == "gil":
+        return "python", "gil"
+    if kind in ("sync", "io") and ENDED in detail:
+        return "python", "dataloader"
+    if kind == "sync" and name in _LOCKS:
+        return "python", "lock"
+    # One operation that fills the window: of several, each came back.
+    if kind == "io" and name != "file lock" and table.count[each] <= 1 and share >= limits.NEARLY_ALL:
+        return "storage", "stalled"
+    return "process", "deadlock"
+
+
+def _share(share: float) -> Evidence:
+    return Evidence("stacks", "for this much of the window", share, None, "share")
+
+
+def _other_threads(fleet: Fleet, row: int) -> Iterator[Evidence]:
+    """Where the rank's other Python threads are: one of them holds what is waited for."""
+    for place, _ in places_of_threads(fleet.patterns, row)[:_THREADS_TOLD]:
+        yield Evidence("stacks", "another thread of the rank", place.of_one, None, "")
+
+
+def _what(place: Place, function: Function | None, cause: str) -> str:
+    if cause == "gil" and function is not None:
+        return f"{function.name} ({function.file}:{function.line}), which keeps the GIL,"
+    return f"{place.name} ({place.file}:{place.line})" if place.name else "nothing that was seen"
