@@ -13,13 +13,17 @@ from typing import TextIO
 
 from rankscope.diagnose.report import words
 from rankscope.diagnose.text import clean, short
+from rankscope.diagnose.verdict import stack_tree
 from rankscope.diagnose.verdict.contract import Suspect, Verdict
+from rankscope.diagnose.verdict.stack_tree import StackNode
 
 WIDTH = 80
 NARROWEST, WIDEST = 40, 200  # what is narrower is wrapped by the terminal; what is wider nobody reads
 _EVIDENCE_SHOWN = 5
 _AGAINST_SHOWN = 2
 _NOTES_SHOWN = 6
+_STACKS_SHOWN = 16
+_INDENT_MOST = 12
 # Words of ours, explained where they first appear.
 _EXPLAINED = {
     "own time": "own time (what it works itself)",
@@ -72,6 +76,8 @@ def report(verdict: Verdict, verbose: bool = False, width: int = WIDTH) -> Itera
         for line in _evidence(suspect, verbose, first=number == 1):
             yield from lines(line, 13)
         yield from lines(f"  do       {clean(suspect.action, 300)}", 11)
+    if verdict.stacks is not None:
+        yield from _stacks(verdict.stacks, verbose, width)
     yield ""
     yield from lines(f"  job    {words.context(verdict, verbose)}", 9)
     # The first note of an unknown verdict is its reason, and the headline has said it.
@@ -81,6 +87,20 @@ def report(verdict: Verdict, verbose: bool = False, width: int = WIDTH) -> Itera
         yield from lines(f"  note   {clean(note.text, 300)}", 9)
     if len(shown) < len(notes):
         yield f"  note   {len(notes) - len(shown)} more with -v"
+
+
+def _stacks(tree: StackNode, verbose: bool, width: int) -> Iterator[str]:
+    """Where all ranks are; those that are alone first."""
+    yield ""
+    told = list(stack_tree.lines(tree))
+    shown = told if verbose else told[:_STACKS_SHOWN]
+    for number, (depth, text) in enumerate(shown):
+        indent = "  " * min(depth, _INDENT_MOST)
+        yield from wrap(
+            f"  {'stacks' if number == 0 else '      '}   {indent}{text}", f"           {indent}  ", width, verbose
+        )
+    if len(shown) < len(told):
+        yield f"           {len(told) - len(shown)} more with -v"
 
 
 def wrap(text: str, indent: str, width: int, whole: bool = False) -> list[str]:

@@ -35,6 +35,7 @@ from rankscope.diagnose.hypotheses.rank.rare_steps import episode_suspects
 from rankscope.diagnose.hypotheses.rank.suspects import rank_suspects
 from rankscope.diagnose.hypotheses.rows import gain_s, standing
 from rankscope.diagnose.model.episodes import Episodes, find_episodes
+from rankscope.diagnose.model.merged_stacks import merged_stacks
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.past.auto_baseline import choose
 from rankscope.diagnose.past.baseline import Reference, code_changed, read_baseline
@@ -84,7 +85,7 @@ def judge(fleet: Fleet, reference: Reference | None = None) -> Verdict:
     if hang is not None:
         suspects = tuple(replace(each, confidence=calibrate_hang(each.confidence)) for each in hang.suspects)
         notes = (*draft.notes, *hang.notes, *idle_counters.events(fleet, suspects))
-        return replace(draft, status="hang", suspects=suspects, notes=notes)
+        return replace(draft, status="hang", suspects=suspects, notes=notes, stacks=merged_stacks(fleet))
     refusal = cannot_judge(fleet, reference is not None, step_s)
     if refusal is not None:
         told = (pause.note for pause in pause_notes.find(fleet))

@@ -26,7 +26,7 @@ from rankscope.probes.errors import EXIT_UNKNOWN, OutputFailed, RankscopeError
 from rankscope.probes.host.folders import opened_folder
 from rankscope.probes.host.procfs import reason
 
-_FILE, _LOCK = "sweep.db", "lock"
+STATE_FILE, _LOCK = "sweep.db", "lock"
 _VERSION = 1
 _MAX_ROWS = 500_000
 # A damaged file makes sqlite complain in words that are no UTF-8, or ask for as much memory as its numbers say.
@@ -150,7 +150,7 @@ def open_store(folder: Path) -> Iterator[Store]:
         except BlockingIOError as error:
             raise SweepRunning("another sweep is running") from error
         notes: list[str] = []
-        database = _open(folder / _FILE, notes)
+        database = _open(folder / STATE_FILE, notes)
         try:
             yield Store(folder, database, notes)
         finally:

@@ -8,6 +8,7 @@ from datetime import datetime, timezone
 from typing import Any
 
 from rankscope.diagnose.text import clean, clean_all
+from rankscope.diagnose.verdict import stack_tree
 from rankscope.diagnose.verdict.contract import Baseline, Evidence, Suspect, Verdict
 from rankscope.diagnose.verdict.note import NOTE_CAP
 
@@ -27,7 +28,7 @@ def to_json(verdict: Verdict, *others: Verdict) -> str:
 
 def _verdict(verdict: Verdict) -> dict[str, Any]:
     steps = verdict.step_seconds
-    return {
+    found: dict[str, Any] = {
         "schema": VERDICT_SCHEMA,
         "status": verdict.status,
         "job": clean(verdict.job),
@@ -44,6 +45,9 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
         "suspects": [_suspect(suspect) for suspect in verdict.suspects],
         "notes": [clean(note.text, NOTE_CAP) for note in verdict.notes],
     }
+    if verdict.stacks is not None:  # of a hang alone
+        found["stacks"] = stack_tree.as_json(verdict.stacks)
+    return found
 
 
 def _baseline(baseline: Baseline | None) -> dict[str, Any] | None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from rankscope.diagnose.verdict.function import Function
 from rankscope.diagnose.verdict.note import Note
+from rankscope.diagnose.verdict.stack_tree import StackNode
 from rankscope.probes.errors import EXIT_CRITICAL, EXIT_DEGRADED, EXIT_HEALTHY, EXIT_UNKNOWN
 
 STATUSES = ("healthy", "fault", "imbalance", "hang", "unknown")
@@ -135,6 +136,7 @@ class Verdict:
     steps: int = 0
     title: str = ""  # what people call the job; '' where nobody says
     guessed: tuple[int, ...] = ()  # ranks whose numbers are guesses
+    stacks: StackNode | None = None  # of a hang: where all ranks are
 
     @property
     def exit_code(self) -> int:

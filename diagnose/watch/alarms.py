@@ -5,7 +5,7 @@
            while a rank writes to disk, as for a checkpoint, this waits, ten times as long at most
   stopped  a rank is stopped (SIGSTOP, a debugger)
   dead     a rank ended otherwise than by itself with 0 or because it was told to, or while others of the job go on for `_SURVIVED_S`
-  hardware the kernel logged an Xid that is not the application's doing
+  hardware the kernel logged an Xid that is not the application's doing, or a sweep of the host found something critical
   asked    somebody called `rankscope trigger`
 
 A job that is compiling, loading or finished is none of it: nothing is said before its first steps were learnt, or after its last rank

@@ -10,7 +10,6 @@ One thread, and one look at a time: what a window costs the job is paid once. Wh
 from __future__ import annotations
 
 import json
-import math
 import os
 import random
 import time
@@ -19,19 +18,18 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import numpy as np
-
+from rankscope.diagnose.severity import CRITICAL
 from rankscope.diagnose.watch import events, look, watchdog
 from rankscope.diagnose.watch.alarms import STANDSTILLS, Alarm, AlarmKind, JobWatch, Relief, ranks_text
 from rankscope.diagnose.watch.events import Event
 from rankscope.diagnose.watch.limits import Allowance, OwnCost, give_back
 from rankscope.diagnose.watch.look import Look, Seen
-from rankscope.diagnose.watch.metrics import JobState, RankState, ServiceState, as_prometheus
+from rankscope.diagnose.watch.metrics import JobState, ServiceState, as_prometheus
 from rankscope.diagnose.watch.signals import ENDING
+from rankscope.diagnose.watch.states import box_line, rank_state, usual_s
 from rankscope.diagnose.xids import by_application, meaning
 from rankscope.observer.watch.blackbox import BlackBox
 from rankscope.observer.watch.marker import StepMarker
-from rankscope.observer.watch.ranks import RankPulse
 from rankscope.observer.watch.tier0 import Beat, Tier0
 from rankscope.probes.errors import RankscopeError
 from rankscope.probes.gpu.xid import logged_xids
@@ -41,6 +39,7 @@ from rankscope.probes.host.oom import memory_kills
 BEAT_S = 1.0
 _BOX_EVERY_S = 5.0
 _METRICS_EVERY_S = 15.0
+_SWEPT_EVERY_S = 15.0
 _COST_EVERY_S = 30.0
 _ROUTINE_FIRST_S = 60.0  # after the baseline is known: a healthy window to compare with
 _ROUTINE_S = (1800.0, 5400.0)
@@ -84,7 +83,7 @@ class _Job:
 @dataclass(slots=True)
 class Service:
     """`say` gets each event, `complain` what went wrong with us; `triggers`: jobs that were asked for since the last call, '' for all;
-    `logged`: what the kernel logged since."""
+    `logged`: what the kernel logged since; `swept`: what a sweep found critical since; `scraped`: answers scrapes of the metrics."""
 
     tier0: Tier0
     box: BlackBox
@@ -94,6 +93,8 @@ class Service:
     write_metrics: Callable[[Path, str], None]
     triggers: Callable[[], Sequence[str]] = tuple
     logged: Callable[[], Sequence[KernelMessage]] = tuple
+    swept: Callable[[], Sequence[str]] = tuple
+    scraped: Callable[[Callable[[], str]], None] | None = None
     jobs: dict[str, _Job] = field(default_factory=dict)
     cost: OwnCost = field(default_factory=OwnCost)
     _allowances: dict[str, Allowance] = field(default_factory=dict)  # of jobs that are gone too: they may come back
@@ -256,11 +257,17 @@ class Service:
             self.say(
                 Event("hardware", _unix(xid.time_s), words, state=state, details={"xid": xid.number, "bus": xid.bus})
             )
-            if by_application(xid.number):
-                continue
-            for name, job in self.jobs.items():
-                if name not in self._waiting:
-                    self._alarm(job, Alarm(AlarmKind.HARDWARE, name, now_s, f"after Xid {xid.number}"), now_s)
+            if not by_application(xid.number):
+                self._suspect_hardware(now_s, f"after Xid {xid.number}")
+        if self._is_due("swept", now_s, _SWEPT_EVERY_S):
+            for words in self.swept():
+                self.say(Event("hardware", _unix(now_s), f"the sweep of this host: {words}", state=CRITICAL))
+                self._suspect_hardware(now_s, words)
+
+    def _suspect_hardware(self, now_s: float, words: str) -> None:
+        for name, job in self.jobs.items():
+            if name not in self._waiting:
+                self._alarm(job, Alarm(AlarmKind.HARDWARE, name, now_s, words), now_s)
 
     def _looks(self, now_s: float) -> None:
         if self._look is not None:
@@ -319,12 +326,14 @@ class Service:
                 for name, job in self.jobs.items():
                     about = {"title": job.title, "usual_s": job.watch.step_s, "named": job.named}
                     troubles = sorted(kind.value for kind in job.troubles)
-                    line = _line(name, self.tier0.of_job(name), beat) | about | {"troubles": troubles}
-                    self.box.append(line, time.time())
+                    line = box_line(name, self.tier0.of_job(name), beat, _BOX_EVERY_S)
+                    self.box.append(line | about | {"troubles": troubles}, time.time())
             except (OSError, RankscopeError) as error:
                 self._complain_once("box", f"the black box cannot be written: {error}", beat.at_s)
         if self._is_due("cost", beat.at_s, _COST_EVERY_S):
             self.cost.measure(beat.at_s, len(self.tier0.ranks))
+        if self.scraped is not None:
+            self.scraped(lambda: as_prometheus(self._states(beat), self._own()))
         if self.options.metrics is not None and self._is_due("metrics", beat.at_s, _METRICS_EVERY_S):
             try:
                 self.write_metrics(self.options.metrics, as_prometheus(self._states(beat), self._own()))
@@ -335,8 +344,8 @@ class Service:
         return [
             JobState(
                 job=name,
-                ranks=[_rank_state(one, beat) for one in self.tier0.of_job(name)],
-                step_s=_usual(self.tier0.of_job(name)),
+                ranks=[rank_state(one, beat) for one in self.tier0.of_job(name)],
+                step_s=usual_s(self.tier0.of_job(name)),
                 baseline_s=job.watch.step_s or float("nan"),
                 steps=job.steps,
                 slow=AlarmKind.SLOWER in job.troubles,
@@ -372,39 +381,10 @@ def _unix(at_s: float, now_s: float | None = None) -> float:
     return time.time() - (time.monotonic() - at_s)
 
 
-def _usual(ranks: Sequence[RankPulse]) -> float:
-    known = [one.usual_s for one in ranks if one.usual_s is not None]
-    return float(np.median(known)) if known else float("nan")
-
-
 def _with_reasons(beat: Beat, logged: Sequence[KernelMessage]) -> Beat:
     """The same, with what the kernel logged of processes that it ended."""
     killed = {kill.pid: kill.words for kill in memory_kills(logged)} if beat.died and logged else {}
     return replace(beat, died=tuple(replace(one, why=killed.get(one.pid, "")) for one in beat.died)) if killed else beat
-
-
-def _rank_state(rank: RankPulse, beat: Beat) -> RankState:
-    recent = list(rank.recent)[-20:]
-    took_s = sum(seconds for _, seconds, _ in recent)
-    waited = sum(waited_s for _, _, waited_s in recent) / took_s if took_s else float("nan")
-    stopped = rank.found.pid in beat.still
-    return RankState(rank.found.identity.rank, True, stopped, max(beat.at_s - rank.last_s, 0.0), min(waited, 1.0))
-
-
-def _line(job: str, ranks: Sequence[RankPulse], beat: Beat) -> dict[str, object]:
-    """One job in the black box: of each rank its steps of the last seconds, how long it is silent, whether it is stopped."""
-    rows = []
-    for rank in ranks:
-        recent = [row for row in rank.recent if row[0] > beat.at_s - _BOX_EVERY_S]
-        state = _rank_state(rank, beat)
-        row: dict[str, object] = {"rank": state.rank, "pid": rank.found.pid, "silent_s": round(state.silent_s, 3)}
-        row["steps_s"] = [round(seconds, 4) for _, seconds, _ in recent][-64:]
-        if not math.isnan(state.waited_share):
-            row["waited"] = round(state.waited_share, 3)
-        if state.stopped:
-            row["stopped"] = True
-        rows.append(row)
-    return {"time": round(time.time(), 3), "job": job, "ranks": rows}
 
 
 def _json(content: object) -> bytes:

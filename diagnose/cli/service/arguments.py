@@ -9,6 +9,7 @@ import typer
 
 _FOLDER = Path("/var/lib/rankscope/watch")
 _HISTORY = Path("/var/lib/rankscope/history")
+_SWEEP = Path("/var/lib/rankscope/sweep")
 State = Annotated[Path, typer.Option("--state", metavar="DIR", help="The service's own folder: lock, log, black box.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Job = Annotated[Optional[str], typer.Option("--job", metavar="JOB", help="This job alone.")]  # noqa: UP045
@@ -16,6 +17,14 @@ HistoryDir = Annotated[Path, typer.Option("--history", metavar="DIR", help="Wher
 Metrics = Annotated[
     Optional[Path],  # noqa: UP045
     typer.Option("--metrics", metavar="FILE", help="Write metrics for node_exporter's textfile collector."),
+]
+MetricsPort = Annotated[
+    Optional[int],  # noqa: UP045
+    typer.Option("--metrics-port", min=0, max=65535, help="Answer GET /metrics on this port of 127.0.0.1; 0: any."),
+]
+Sweep = Annotated[
+    Path,
+    typer.Option("--sweep", metavar="DIR", help="The state of `rankscope sweep`: what it finds critical is an alarm."),
 ]
 Hook = Annotated[str, typer.Option("--hook", metavar="PROGRAM", help="Gets alarms and verdicts as JSON on stdin.")]
 Window = Annotated[
@@ -42,6 +51,8 @@ def watch(
     state: State = _FOLDER,
     history: HistoryDir = _HISTORY,
     metrics: Metrics = None,
+    metrics_port: MetricsPort = None,
+    sweep: Sweep = _SWEEP,
     hook: Hook = "",
     window: Window = None,
     no_routine: NoRoutine = False,
@@ -55,8 +66,9 @@ def watch(
 
     routine = not no_routine
     return command.run(
-        state=state, history=history, metrics=metrics, hook=hook, window_s=window, routine=routine, as_json=as_json
-    )
+        state=state, history=history, metrics=metrics, metrics_port=metrics_port, sweep=sweep, hook=hook, window_s=window,
+        routine=routine, as_json=as_json,
+    )  # fmt: skip
 
 
 def trigger(job: Job = None, state: State = _FOLDER) -> int:

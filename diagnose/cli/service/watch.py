@@ -16,8 +16,10 @@ from rankscope.diagnose.text import clean
 from rankscope.diagnose.watch.events import Event
 from rankscope.diagnose.watch.hooks import Hooks
 from rankscope.diagnose.watch.place import WatchPlace
+from rankscope.diagnose.watch.serve import MetricsPort, PortTaken
 from rankscope.diagnose.watch.service import Service, WatchOptions
 from rankscope.diagnose.watch.signals import heard
+from rankscope.diagnose.watch.swept import Swept
 from rankscope.observer.apart.presence import present
 from rankscope.observer.watch import pulse
 from rankscope.observer.watch.tier0 import Tier0
@@ -34,8 +36,9 @@ _TOLD_HOOKS = (
 
 
 def run(
-    *, state: Path, history: Path, metrics: Path | None, hook: str, window_s: float | None, routine: bool, as_json: bool
-) -> int:
+    *, state: Path, history: Path, metrics: Path | None, metrics_port: int | None, sweep: Path, hook: str, window_s: float | None,
+    routine: bool, as_json: bool,
+) -> int:  # fmt: skip
     """Watch until SIGTERM or SIGINT. Exit code 0; OverBudget's where the service takes too much itself."""
     if os.geteuid() != 0:
         raise NotPermitted("watching other users' processes needs root")
@@ -44,7 +47,7 @@ def run(
         for one in others:
             _complain(f"another observer is at work on this host, and costs the jobs as well: {one.text()}")
         speaker = _Speaker(place, Hooks(hook), as_json)
-        with _kernel_log() as logged, heard() as wait:
+        with _kernel_log() as logged, _port(metrics_port) as scraped, heard() as wait:
             Service(
                 Tier0(pulse.load()),
                 place.box,
@@ -54,6 +57,8 @@ def run(
                 write_atomically,
                 place.asked,
                 logged,
+                Swept(sweep).turned,
+                scraped,
             ).run(wait)
     return EXIT_HEALTHY
 
@@ -68,6 +73,24 @@ def _kernel_log() -> Iterator[Callable[[], Sequence[KernelMessage]]]:
         except OSError as error:
             _complain(f"the kernel's log is not heard: {error.strerror}")
         yield logged
+
+
+@contextlib.contextmanager
+def _port(number: int | None) -> Iterator[Callable[[Callable[[], str]], None] | None]:
+    """What answers scrapes; None where nobody wants it, or the port is in use, with a word about it: the jobs are watched all the same."""
+    try:
+        port = MetricsPort(number) if number is not None else None
+    except PortTaken as error:
+        _complain(f"no metrics: {error}. {error.help}")
+        port = None
+    if port is None:
+        yield None
+        return
+    _complain(f"metrics on http://127.0.0.1:{port.number}/metrics")
+    try:
+        yield port.answer
+    finally:
+        port.close()
 
 
 class _Speaker:

@@ -1,7 +1,8 @@
 """Every rank waits in a collective and none is missing: what one of them sent does not arrive, and is sent again and again.
 
 stuck(flow):  its data was unacknowledged, and the receiver's window open, for 0.8 of the silence or more (busy - rwnd_limited), and
-              some of it was sent again
+              some of it was sent again or nothing of it was acknowledged at all: a kernel whose process does not read still does so
+              at once, and TCP doubles the time after which it sends again, so that a short window may hold no such try
 weight(a)  =  pairs of addresses that are stuck and touch a; then share(a) - rest(a) of ../link/packet_loss.py
 
 Convicts: the address that more stuck pairs touch than any other; of several the one whose pairs lose while the others do not.
@@ -46,7 +47,8 @@ def judge(fleet: Fleet, pairs: Mapping[tuple[str, str], float], silent_s: float)
 def stuck_pairs(fleet: Fleet, silent_s: float) -> dict[tuple[str, str], float]:
     """Seconds for which data was unacknowledged, by (source, destination), of pairs that were so through the silence."""
     flows = fleet.flows
-    stuck = (flows.unacknowledged_s >= limits.NEARLY_ALL * silent_s) & (flows.retransmitted_bytes > 0)
+    unheard = (flows.retransmitted_bytes > 0) | (flows.sent_bytes == 0)
+    stuck = (flows.unacknowledged_s >= limits.NEARLY_ALL * silent_s) & unheard
     found: dict[tuple[str, str], float] = {}
     for index in np.flatnonzero(stuck):
         pair = flows.local[index], flows.peer[index]

@@ -22,6 +22,7 @@ def standing(
     closed_window: bool = False,
     again: int = 4096,
     beyond: str = "",
+    acknowledged: bool = True,
 ) -> Verdict:
     """A ring that stands still. `stuck`: pairs of nodes with the seconds for which data was unacknowledged; `beyond`: an
     address without ranks here that rank 0 sends to as well."""
@@ -35,6 +36,7 @@ def standing(
         if (source, peer) in stuck and row["sent_bytes"] > 1e6:
             row["busy_s"] += stuck[source, peer]
             row["retransmitted_bytes"] += again
+            row["sent_bytes"] = row["sent_bytes"] if acknowledged else 0
             row["rwnd_limited_s"] = stuck[source, peer] if closed_window else 0.0
     if beyond:
         far = {"peer": f"{beyond}:4001", "busy_s": SILENT_S, "retransmitted_bytes": again, "sent_bytes": 64}
@@ -51,6 +53,13 @@ def test_the_host_that_is_cut_off_is_named(node: int) -> None:
     assert suspect.ranks == (2 * node, 2 * node + 1)
     assert suspect.confidence >= 0.8
     assert suspect.lost_percent == 100.0
+
+
+def test_a_host_is_named_whose_kernel_acknowledges_nothing_though_no_try_to_send_again_fell_into_the_window() -> None:
+    both = [(2, 1), (1, 2), (2, 3), (3, 2)]
+    verdict = standing(dict.fromkeys(both, 8.1), again=0, acknowledged=False)
+    (suspect,) = verdict.suspects
+    assert (suspect.cause, suspect.host) == ("loss", "lab-host-2")
 
 
 @pytest.mark.parametrize("bad", [1, 2], ids=["the sender", "the receiver"])

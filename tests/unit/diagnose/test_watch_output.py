@@ -59,7 +59,11 @@ def test_an_event_is_valid_json_whatever_a_job_is_called() -> None:
 
 @pytest.mark.parametrize(("step_s", "seconds"), [(None, 5.0), (0.1, 5.0), (1.0, 20.0), (30.0, 60.0)])
 def test_a_window_holds_twenty_steps_within_reason(step_s: float | None, seconds: float) -> None:
-    assert window_s(step_s) == seconds
+    assert window_s(step_s, standstill=False) == seconds
+
+
+def test_of_a_job_that_stands_still_a_short_window_is_enough_however_long_its_steps_are() -> None:
+    assert window_s(30.0, standstill=True) == window_s(None, standstill=True) == 4.0
 
 
 def test_metrics_have_no_value_where_nobody_knows_and_no_label_that_breaks_out() -> None:

@@ -1,0 +1,92 @@
+"""Where every rank of a job stands still, as one tree (verdict/stack_tree.py).
+
+stack(r) = that of the training thread's pattern with the largest β, and below it what it waits for, or the native function it runs in.
+Windows hold Python stacks; of native code they hold the function that most samples were in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from rankscope.diagnose.fleet.model import Fleet, Patterns
+from rankscope.diagnose.verdict.stack_tree import DEPTH_MOST, StackNode
+from rankscope.observer.window.stacks import StackFrame
+
+_UNSEEN = StackFrame("[no stack was seen]", "", 0)
+
+
+def merged_stacks(fleet: Fleet) -> StackNode:
+    """The tree of all ranks; its root has no frame, and misses the ranks of the job that no window holds."""
+    table, numbers = fleet.patterns, fleet.ranks.number
+    longest = _longest(table, len(numbers))
+    known: dict[tuple[int, int, str], tuple[StackFrame, ...]] = {}
+    at: dict[tuple[StackFrame, ...], list[int]] = {}
+    for row, each in enumerate(longest.tolist()):
+        frames = (_ended(fleet.ranks.state[row]) or _UNSEEN,)
+        if each >= 0 and fleet.ranks.state[row] != "exited":
+            leaf = _leaf(table, each, fleet.ranks.state[row])
+            # Thousands of ranks share few stacks.
+            key = (int(table.stack.codes[each]), int(table.line[each]), leaf)
+            if key not in known:
+                known[key] = (*_shortened(_python(table, each)), *([StackFrame(leaf, "", 0)] if leaf else []))
+            frames = known[key]
+        at.setdefault(frames, []).append(int(numbers[row]))
+    absent = sorted(set(range(int(fleet.ranks.world_size.max(initial=0)))) - set(numbers.tolist()))
+    ranks = tuple(int(number) for number in numbers)
+    return StackNode("", "", 0, ranks, tuple(absent), _children(list(at.items()), 0, ranks))
+
+
+def _longest(table: Patterns, ranks: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
+    """Of each rank the row of its longest pattern; -1: none."""
+    found = np.full(ranks, -1, dtype=np.int64)
+    rows = np.flatnonzero((table.thread.codes == table.thread.code("training")) & (table.beta > 0))
+    ordered = rows[np.argsort(table.beta[rows], kind="stable")]
+    found[table.rank[ordered]] = ordered  # of several the last: the longest
+    return found
+
+
+def _python(table: Patterns, row: int) -> Sequence[StackFrame]:
+    code = int(table.stack.codes[row])
+    if code >= 0:
+        return table.stack.of(code)
+    name = table.name.at(row) if table.kind.at(row) == "python" else table.caller.at(row)
+    return [StackFrame(name, table.file.at(row), int(table.line[row]))] if name else []
+
+
+def _shortened(frames: Sequence[StackFrame]) -> Sequence[StackFrame]:
+    """Without the middle of a stack that is deeper than any that was written by hand."""
+    if len(frames) <= DEPTH_MOST:
+        return frames
+    half = DEPTH_MOST // 2
+    return [*frames[:half], StackFrame(f"[{len(frames) - 2 * half} more]", "", 0), *frames[-half:]]
+
+
+def _leaf(table: Patterns, row: int, state: str) -> str:
+    if state == "stopped":
+        return "[stopped]"
+    kind, name, detail = table.kind.at(row), table.name.at(row), table.detail.at(row)
+    if kind == "python":
+        native = table.native.at(row) if table.native is not None else ""
+        return "[sleeps]" if detail == "sleep" else f"[{native}]" if native else ""
+    return f"[waits: {name}{', ' + detail if detail and kind != 'collective' else ''}]"
+
+
+def _ended(state: str) -> StackFrame | None:
+    return StackFrame("[the process has ended]", "", 0) if state == "exited" else None
+
+
+def _children(
+    stacks: list[tuple[tuple[StackFrame, ...], list[int]]], depth: int, above: tuple[int, ...]
+) -> tuple[StackNode, ...]:
+    by_frame: dict[StackFrame, list[tuple[tuple[StackFrame, ...], list[int]]]] = {}
+    for frames, ranks in stacks:
+        if len(frames) > depth:
+            by_frame.setdefault(frames[depth], []).append((frames, ranks))
+    nodes = []
+    for frame, below in by_frame.items():
+        ranks = tuple(sorted(rank for _, of_stack in below for rank in of_stack))
+        missing = tuple(sorted(set(above) - set(ranks)))
+        nodes.append(StackNode(frame.name, frame.file, frame.line, ranks, missing, _children(below, depth + 1, ranks)))
+    return tuple(sorted(nodes, key=lambda node: (len(node.ranks), node.ranks)))

@@ -1,0 +1,44 @@
+"""Ranks as the metrics and the black box have them, from a beat of tier 0. Pure, but for the clock of the line."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from rankscope.diagnose.watch.metrics import RankState
+from rankscope.observer.watch.ranks import RankPulse
+from rankscope.observer.watch.tier0 import Beat
+
+
+def usual_s(ranks: Sequence[RankPulse]) -> float:
+    """The median rank's usual step; NaN before it is known."""
+    known = [one.usual_s for one in ranks if one.usual_s is not None]
+    return float(np.median(known)) if known else float("nan")
+
+
+def rank_state(rank: RankPulse, beat: Beat) -> RankState:
+    """One rank now, by its last steps."""
+    recent = list(rank.recent)[-20:]
+    took_s = sum(seconds for _, seconds, _ in recent)
+    waited = sum(waited_s for _, _, waited_s in recent) / took_s if took_s else float("nan")
+    stopped = rank.found.pid in beat.still
+    return RankState(rank.found.identity.rank, True, stopped, max(beat.at_s - rank.last_s, 0.0), min(waited, 1.0))
+
+
+def box_line(job: str, ranks: Sequence[RankPulse], beat: Beat, every_s: float) -> dict[str, object]:
+    """One job in the black box: of each rank its steps of the last seconds, how long it is silent, whether it is stopped."""
+    rows = []
+    for rank in ranks:
+        recent = [row for row in rank.recent if row[0] > beat.at_s - every_s]
+        state = rank_state(rank, beat)
+        row: dict[str, object] = {"rank": state.rank, "pid": rank.found.pid, "silent_s": round(state.silent_s, 3)}
+        row["steps_s"] = [round(seconds, 4) for _, seconds, _ in recent][-64:]
+        if not math.isnan(state.waited_share):
+            row["waited"] = round(state.waited_share, 3)
+        if state.stopped:
+            row["stopped"] = True
+        rows.append(row)
+    return {"time": round(time.time(), 3), "job": job, "ranks": rows}

@@ -1,0 +1,95 @@
+"""What else the service hears and answers: sweeps that found something critical, the kernel's kills, scrapes of its metrics."""
+
+from __future__ import annotations
+
+import socket
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from rankscope.diagnose.watch.serve import MetricsPort, PortTaken
+from rankscope.diagnose.watch.swept import Swept
+
+
+def swept(folder: Path, *critical: tuple[str, str]) -> None:
+    """What a sweep leaves."""
+    with sqlite3.connect(folder / "sweep.db") as database:
+        database.execute(
+            "CREATE TABLE IF NOT EXISTS current(id TEXT, instance TEXT, state TEXT, value REAL, since REAL)"
+        )
+        database.execute("DELETE FROM current")
+        rows = [(check, instance, "critical", 1.0, 0.0) for check, instance in critical]
+        database.executemany(
+            "INSERT INTO current VALUES (?, ?, ?, ?, ?)", [*rows, ("disk.full", "/", "warning", 0.9, 0.0)]
+        )
+    database.close()
+
+
+def test_what_becomes_critical_is_told_once_and_what_was_so_at_first_is_not(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    host = Swept(tmp_path)
+    assert host.turned() == ()
+    swept(tmp_path, ("net.link", "eth0"))
+    assert host.turned() == (), "it was so when the service began"
+    swept(tmp_path, ("net.link", "eth0"), ("gpu.ecc", "gpu3"), ("mem.ecc", ""))
+    assert host.turned() == ("gpu.ecc of gpu3 is critical", "mem.ecc is critical")
+    assert host.turned() == ()
+    swept(tmp_path)
+    assert host.turned() == ()
+    swept(tmp_path, ("gpu.ecc", "gpu3"))
+    assert host.turned() == ("gpu.ecc of gpu3 is critical",)
+
+
+def test_a_state_that_is_damaged_or_that_others_can_write_is_no_news(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    host = Swept(tmp_path)
+    swept(tmp_path)
+    assert host.turned() == ()
+    (tmp_path / "sweep.db").write_bytes(b"no database" * 100)
+    assert host.turned() == ()
+    (tmp_path / "sweep.db").unlink()
+    swept(tmp_path, ("gpu.ecc", "gpu3"))
+    tmp_path.chmod(0o777)
+    assert host.turned() == ()
+
+
+def ask(port: MetricsPort, request: bytes) -> bytes:
+    with socket.create_connection(("127.0.0.1", port.number), timeout=5) as asker:
+        asker.sendall(request)
+        port.answer(lambda: "rankscope_watch_jobs 1\n")
+        found = b""
+        while part := asker.recv(4096):
+            found += part
+        return found
+
+
+def test_a_scrape_is_answered_with_the_metrics_and_nothing_else_is() -> None:
+    port = MetricsPort(0)
+    try:
+        answer = ask(port, b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert answer.startswith(b"HTTP/1.1 200 ") and answer.endswith(b"\r\n\r\nrankscope_watch_jobs 1\n")
+        for other in (b"GET / HTTP/1.1\r\n\r\n", b"POST /metrics HTTP/1.1\r\n\r\n", b"\x00\xff\r\n\r\n"):
+            assert ask(port, other).startswith(b"HTTP/1.1 404 ")
+        port.answer(lambda: "nobody asks")
+    finally:
+        port.close()
+
+
+def test_who_connects_and_says_nothing_is_let_go() -> None:
+    port = MetricsPort(0)
+    try:
+        with socket.create_connection(("127.0.0.1", port.number), timeout=5) as asker:
+            port.answer(lambda: "")
+            assert asker.recv(10) == b""
+    finally:
+        port.close()
+
+
+def test_a_port_in_use_is_one_line() -> None:
+    port = MetricsPort(0)
+    try:
+        with pytest.raises(PortTaken, match=r"127\.0\.0\.1"):
+            MetricsPort(port.number)
+    finally:
+        port.close()
