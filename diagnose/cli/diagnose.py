@@ -89,6 +89,10 @@ def run(
     with patience("reading windows") as say:
         found = _found(folders, engine) if folders else None
         large = found is not None and not automatic and is_large(found)
+        if large and dumps:
+            raise UsageError(
+                "--flight-recorder goes with fewer hosts; without folders the dumps of any number are judged alone"
+            )
         if large and html is not None:
             raise UsageError("of so many hosts `rankscope report` makes the page, which reads all of every rank")
         if found is not None and large:

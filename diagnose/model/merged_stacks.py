@@ -18,13 +18,16 @@ _UNSEEN = StackFrame("[no stack was seen]", "", 0)
 
 
 def merged_stacks(fleet: Fleet) -> StackNode:
-    """The tree of all ranks; its root has no frame, and misses the ranks of the job that no window holds."""
+    """The tree of all ranks; its root has no frame, and misses the ranks of the job that no window holds.
+
+    Of a large fleet, of which a part alone is looked at, these are not told apart from the rest.
+    """
     table, numbers = fleet.patterns, fleet.ranks.number
     longest = _longest(table, len(numbers))
     known: dict[tuple[int, int, str], tuple[StackFrame, ...]] = {}
     at: dict[tuple[StackFrame, ...], list[int]] = {}
     for row, each in enumerate(longest.tolist()):
-        frames = (_ended(fleet.ranks.state[row]) or _UNSEEN,)
+        frames: tuple[StackFrame, ...] = (_ended(fleet.ranks.state[row]) or _UNSEEN,)
         if each >= 0 and fleet.ranks.state[row] != "exited":
             leaf = _leaf(table, each, fleet.ranks.state[row])
             # Thousands of ranks share few stacks.
@@ -33,7 +36,8 @@ def merged_stacks(fleet: Fleet) -> StackNode:
                 known[key] = (*_shortened(_python(table, each)), *([StackFrame(leaf, "", 0)] if leaf else []))
             frames = known[key]
         at.setdefault(frames, []).append(int(numbers[row]))
-    absent = sorted(set(range(int(fleet.ranks.world_size.max(initial=0)))) - set(numbers.tolist()))
+    whole = 0 if fleet.looked_at else int(fleet.ranks.world_size.max(initial=0))
+    absent = sorted(set(range(whole)) - set(numbers.tolist()))
     ranks = tuple(int(number) for number in numbers)
     return StackNode("", "", 0, ranks, tuple(absent), _children(list(at.items()), 0, ranks))
 
@@ -86,7 +90,7 @@ def _children(
             by_frame.setdefault(frames[depth], []).append((frames, ranks))
     nodes = []
     for frame, below in by_frame.items():
-        ranks = tuple(sorted(rank for _, of_stack in below for rank in of_stack))
-        missing = tuple(sorted(set(above) - set(ranks)))
-        nodes.append(StackNode(frame.name, frame.file, frame.line, ranks, missing, _children(below, depth + 1, ranks)))
+        mine = tuple(sorted(rank for _, of_stack in below for rank in of_stack))
+        missing = tuple(sorted(set(above) - set(mine)))
+        nodes.append(StackNode(frame.name, frame.file, frame.line, mine, missing, _children(below, depth + 1, mine)))
     return tuple(sorted(nodes, key=lambda node: (len(node.ranks), node.ranks)))
