@@ -55,7 +55,7 @@ def _run(case: Case, keep: bool) -> Result:
     for attempt in (1, 2):
         shutil.rmtree(_FOLDER, ignore_errors=True)
         try:
-            with Job(shape, case.seed) as job, Service(_FOLDER) as service:
+            with Job(shape, case.seed) as job, Service(_FOLDER, job.name) as service:
                 job.wait_until_healthy()
                 service.wait_until_it_knows_the_step()
                 time.sleep(_SETTLED_S)

@@ -15,10 +15,10 @@ _LEARNS_S = 60.0
 
 
 class Service:
-    """Use as a context manager; it ends with it."""
+    """Use as a context manager; it ends with it. Of what it says only this job counts: others may run on the host."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder = folder
+    def __init__(self, folder: Path, job: str) -> None:
+        self._folder, self._job = folder, job
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Service:
@@ -44,7 +44,8 @@ class Service:
 
     def events(self) -> list[dict[str, Any]]:
         lines = (self._folder / "said").read_text().splitlines(keepends=True)
-        return [json.loads(line) for line in lines if line.endswith("\n")]
+        told = (json.loads(line) for line in lines if line.endswith("\n"))
+        return [event for event in told if event["job"] == self._job]
 
     def wait_until_it_knows_the_step(self) -> None:
         if not self.wait_for(lambda events: any("a step takes" in one["words"] for one in events), _LEARNS_S):
