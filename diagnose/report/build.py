@@ -68,7 +68,7 @@ def _headline(verdict: Verdict) -> Headline:
 def _accused(suspect: Suspect, verdict: Verdict) -> Accused:
     because, against = for_and_against(suspect)
     proofs = tuple(
-        Proof(clean(each.measure, 80), measure(each.value, each.unit), expected_of(each), speaks_against)
+        Proof(clean(each.measure), measure(each.value, each.unit), expected_of(each), speaks_against)
         for evidence, speaks_against in ((because, False), (against, True))
         for each in evidence
     )

@@ -100,7 +100,7 @@ def sureness(suspect: Suspect) -> str:
 
 def evidence_line(evidence: Evidence) -> str:
     """'time in augment: 0.1 s/step; 3 peers 4 ms'."""
-    text = f"{clean(evidence.measure, 80)}: {measure(evidence.value, evidence.unit)}"
+    text = f"{clean(evidence.measure)}: {measure(evidence.value, evidence.unit)}"
     expected = expected_of(evidence)
     return f"{text}; {expected}" if expected else text
 
