@@ -196,12 +196,14 @@ def _psi(root: Path) -> Requirement:
 
 def _collectives(root: Path) -> Requirement:
     """Whether waiting for other ranks can be told from own time, for each job that runs here."""
-    from rankscope.observer.census.collectives import seen_collectives
-    from rankscope.observer.census.ranks import find_ranks
+    from rankscope.observer.sight import see
 
-    census = find_ranks(root)
-    titles = {found.identity.job: found.identity.title or found.identity.job for found in census.ranks}
-    jobs = seen_collectives(census.ranks, root)
+    try:
+        sight = see(root)
+    except RankscopeError as error:
+        return Requirement("collectives", None, str(error), error.help, False)
+    titles = {found.identity.job: found.identity.title or found.identity.job for found in sight.census.ranks}
+    jobs = sight.collectives
     if not jobs:
         return Requirement("collectives", None, "no training process is here now", "Ask again while a job runs.", False)
     return Requirement(

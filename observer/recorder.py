@@ -18,7 +18,7 @@ from functools import partial
 from pathlib import Path
 
 from rankscope.observer.apart.presence import present
-from rankscope.observer.apart.run import apart, apart_each
+from rankscope.observer.apart.windows import each_window, windows_of
 from rankscope.observer.census.found import FoundRank, RankCensus
 from rankscope.observer.census.ranks import find_ranks
 from rankscope.observer.finish.changes import with_changes
@@ -30,6 +30,7 @@ from rankscope.observer.window.jobs import matching, names
 from rankscope.probes.errors import NoRanks, NotPermitted, UsageError
 from rankscope.probes.host.clocks import Clocks, clock_notes, read_clocks
 
+_BEYOND_S = 600.0  # of its windows, loading and telling last much less: who takes longer is ended
 _WARM_UP_S = 0.4  # threads must have left the CPU once before their absences are known
 
 
@@ -68,7 +69,7 @@ def record(options: RecordOptions, progress: Progress = lambda _: None) -> list[
         said = [f"another observer is at work on this host, and costs the jobs as well: {one.text()}" for one in others]
         for line in said:
             progress(line)
-        windows = apart(partial(observe, options), progress, options.root, verbose=options.verbose)
+        windows = windows_of(partial(observe, options), progress, options.root, verbose=options.verbose)
     windows = [replace(one, manifest=replace(one.manifest, notes=(*one.manifest.notes, *said))) for one in windows]
     if options.out is None:
         return [Recorded(window, None) for window in windows]
@@ -90,7 +91,9 @@ def follow(options: RecordOptions, most_s: float, take: Callable[[Window], None]
     with present() as others:
         for one in others:
             progress(f"another observer is at work on this host, and costs the jobs as well: {one.text()}")
-        apart_each(partial(observe_on, options, most_s), take, progress, options.root, verbose=options.verbose)
+        longest_s = most_s + options.window_s + _BEYOND_S
+        work = partial(observe_on, options, most_s)
+        each_window(work, take, progress, options.root, longest_s=longest_s, verbose=options.verbose)
 
 
 def observe_on(options: RecordOptions, most_s: float, progress: Progress) -> Iterator[Window]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rankscope.diagnose.cli.output import print_json, print_table
@@ -11,28 +11,26 @@ from rankscope.diagnose.text import clean
 from rankscope.probes.errors import NoRanks
 
 if TYPE_CHECKING:
-    from rankscope.observer.census.found import FoundRank, RankCensus, Rejected
+    from rankscope.observer.census.found import FoundRank, Rejected
+    from rankscope.observer.sight import Sight
 
 _REJECTED_SHOWN = 5  # without -v, where there is no rank
 
 
 def run(*, as_json: bool, verbose: bool) -> int:
-    """Print the census; 3 if there is no rank."""
-    from rankscope.observer.census.ranks import find_ranks
+    """Print the census, which a process without rights makes; 3 if there is no rank. ObserverEnded, OutOfMemory."""
+    from rankscope.observer.sight import see
 
-    census = find_ranks(Path("/"))
+    sight = see(progress=lambda text: print(f"rankscope: {clean(text, 300)}", file=sys.stderr), verbose=verbose)
     if as_json:
-        print_json(_as_json(census))
+        print_json(_as_json(sight))
     else:
-        _print(census, verbose)
-    return 0 if census.ranks else NoRanks.exit_code
+        _print(sight, verbose)
+    return 0 if sight.census.ranks else NoRanks.exit_code
 
 
-def _as_json(census: RankCensus) -> dict[str, Any]:
-    from rankscope.observer.census.collectives import seen_collectives
-    from rankscope.observer.census.owners import several_devices
-
-    devices = several_devices((*census.ranks, *census.alone))
+def _as_json(sight: Sight) -> dict[str, Any]:
+    census, devices = sight.census, sight.devices
     return {
         "ranks": [_rank(found) | {"devices": devices.get(found.pid, "")} for found in census.ranks],
         "rejected": [
@@ -45,7 +43,7 @@ def _as_json(census: RankCensus) -> dict[str, Any]:
                 "seen": [f"{clean(family)} in {clean(file)}" for family, file in seen.seen],
                 "hidden": [clean(file) for file in seen.hidden],
             }
-            for seen in seen_collectives(census.ranks)
+            for seen in sight.collectives
         ],
     }
 
@@ -93,11 +91,8 @@ def _job_names(ranks: Sequence[FoundRank], verbose: bool) -> dict[str, str]:
     return {job: f"{title} [{job}]" if title else job for job, title in titles.items()} if verbose else names(titles)
 
 
-def _print(census: RankCensus, verbose: bool) -> None:
-    from rankscope.observer.census.collectives import seen_collectives
-    from rankscope.observer.census.owners import several_devices
-
-    devices = several_devices((*census.ranks, *census.alone))
+def _print(sight: Sight, verbose: bool) -> None:
+    census, devices = sight.census, sight.devices
     if census.ranks:
         ordered = sorted(census.ranks, key=lambda found: (found.identity.job, found.identity.rank))
         names = _job_names(ordered, verbose)
@@ -107,7 +102,7 @@ def _print(census: RankCensus, verbose: bool) -> None:
             for f in ordered
         ]  # fmt: skip
         print_table(["RANK", "PID", "NODE", "WORKERS", "PYTHON", "JOB", "COMMAND"], rows)
-        for seen in seen_collectives(ordered):
+        for seen in sight.collectives:
             print(f"collectives of {clean(names[seen.job], 60)}: {clean(seen.text, 300)}")
     else:
         print("No training process was found here.")

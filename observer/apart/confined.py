@@ -13,21 +13,22 @@ import resource
 import signal
 import socket
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from rankscope.observer.apart import memory_cap, wire
 from rankscope.observer.apart.wire import Client
 from rankscope.observer.live import limits
-from rankscope.observer.window.folder import Window, window_files
 from rankscope.probes import rights
-from rankscope.probes.bpf.tables import Table
 from rankscope.probes.confine import credentials, seccomp
 from rankscope.probes.mapped.reader import READER
 
+if TYPE_CHECKING:
+    from rankscope.probes.bpf.tables import Table
+
 Progress = Callable[[str], None]
-Work = Callable[[Progress], Iterable[Window]]
+Work = Callable[[Client], None]  # tells what it found
 
 KEPT = (credentials.CAP_SYS_PTRACE, credentials.CAP_DAC_READ_SEARCH)
 # Beyond what distributions, directories, systemd and containers give to anybody, so that nobody else may touch its processes.
@@ -48,8 +49,7 @@ def live(channel: socket.socket, parent: int, trial: Table | None, work: Work, *
         rights.ask_from_now_on(client)
         for remark in remarks:
             client.tell("say", text=remark)
-        for window in work(lambda text: client.tell("say", text=text)):
-            _tell(client, window)
+        work(client)
         client.tell("done")
     except BaseException as error:
         if verbose:
@@ -82,11 +82,13 @@ def confine(trial: Table | None, parent: int) -> list[str]:
     keep, more = (held & credentials.mask(one) for one in (KEPT, (*KEPT, credentials.CAP_BPF)))
     credentials.no_core_dump()
     credentials.close_the_bounds(more)
-    devices, writing = _devices(), True
+    devices = _devices()
+    writing = bool(devices)  # as who it was it could write to what is his: for a GPU alone it is let open anything so
     try:
-        credentials.become(_USER, _groups(devices))
+        if os.geteuid() == 0:  # whoever is not root has no right to give up here
+            credentials.become(_USER, _groups(devices))
+            writing = True
     except OSError as error:
-        writing = bool(devices)  # as root it could write to what is root's: for a GPU alone it is let open anything so
         remarks.append(f"the observer stays user {os.geteuid()}: {error.strerror}")
     credentials.set_capabilities(keep, more)
     if trial is not None and not _readable(trial):  # Linux before 5.19, where BPF is closed to users without rights
@@ -128,17 +130,3 @@ def _readable(trial: Table) -> bool:
     except PermissionError:
         return False
     return True
-
-
-def _tell(client: Client, window: Window) -> None:
-    """Hand a window over: its files, in memory."""
-    files = window_files(window, brief=True)
-    opened: list[int] = []
-    try:
-        for name, write in files.items():
-            opened.append(os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING))
-            with os.fdopen(opened[-1], "wb", closefd=False) as file:
-                write(file)
-        client.tell("window", opened, files=list(files))
-    finally:
-        wire.close_all(opened)

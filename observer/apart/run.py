@@ -2,41 +2,54 @@
 
 command, all rights                            confined process, two capabilities
 fork ──────────────────────────────────────►  gives its rights up
-loads and attaches probes ◄── broker.py ────   asks; reads maps and rings, memory, /proc; parses, names
-windows, as files in memory ◄──── wire.py ──   tells what it found, ends
+does what is listed, no more ◄── services ──   asks; reads memory, /proc, maps and rings; parses, names
+hears, as data ◄──────────────── wire.py ──    tells what it found, ends
+
+What it is asked to do and what is heard of it is another file's: windows.py, look.py.
 """
 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import signal
 import socket
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from rankscope.observer.apart import confined, memory_cap, wire
-from rankscope.observer.apart.broker import REFUSALS, Broker
 from rankscope.observer.apart.confined import Progress, Work
 from rankscope.observer.apart.memory_cap import MemoryCap
 from rankscope.observer.live import limits
-from rankscope.observer.window.folder import Window, read_files
-from rankscope.probes.bpf import tables
-from rankscope.probes.bpf.compiled import MapShape
-from rankscope.probes.bpf.tables import Table
-from rankscope.probes.errors import EXIT_MISSING, BadData, MissingFeature, RankscopeError
+from rankscope.probes.errors import EXIT_MISSING, MissingFeature, RankscopeError
 from rankscope.probes.text import printable
+
+if TYPE_CHECKING:
+    from rankscope.probes.bpf.tables import Table
 
 _END_S = 2.0
 _QUIET_S = 120  # it says something every 5 s while it observes; the rows of the largest windows take half a minute
 _EXITS_S = 0.05  # from its last word to its end
-_ARRAY = 2  # enum bpf_map_type
-_TRIAL = MapShape("rs_trial", _ARRAY, 4, 4, 1, 0, "int", "int")
-_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
+_SAID_CHARACTERS = 400
+REFUSALS = (RankscopeError, OSError, ValueError, TypeError, KeyError)
+Answer = tuple[dict[str, Any], Sequence[int]]
+Heard = Callable[[dict[str, Any], Sequence[int]], bool]
+
+
+class Services(Protocol):
+    """What is done for the confined process. `served`: its pid."""
+
+    served: int
+
+    def answer(self, asked: dict[str, Any], handed: Sequence[int]) -> Answer:
+        """The answer, with descriptors to send; they are the caller's to close. Raises one of REFUSALS."""
+        ...
+
+    def close(self) -> None:
+        """End what was started for it. Never raises."""
+        ...
 
 
 class OutOfMemory(MissingFeature):
@@ -52,34 +65,28 @@ class ObserverEnded(RankscopeError):
     exit_code = EXIT_MISSING
 
 
-def apart(work: Work, progress: Progress, root: Path = Path("/"), *, verbose: bool = False) -> list[Window]:
-    """The windows that `work` makes, in a confined process of its own. Raises what it raises; OutOfMemory, ObserverEnded.
+def run(
+    work: Work, services: Services, heard: Heard, progress: Progress, *, trial: Table | None = None, verbose: bool = False,
+    longest_s: float,
+) -> None:  # fmt: skip
+    """Have `work` done by a confined process. `heard` is given what it tells, and says whether that is known; else it is a request.
 
-    Whatever happens, the process is gone afterwards and nothing is attached any more.
+    Raises what `work` raises; OutOfMemory; ObserverEnded, also where nothing is heard for two minutes or it takes `longest_s`, as
+    whoever was taken hold of may go on saying something for ever.
+    Whatever happens, the process is gone afterwards and nothing that was done for it stays.
     """
-    windows: list[Window] = []
-    apart_each(work, windows.append, progress, root, verbose=verbose)
-    return windows
-
-
-def apart_each(
-    work: Work, take: Callable[[Window], None], progress: Progress, root: Path = Path("/"), *, verbose: bool = False
-) -> None:
-    """The same; `take` gets each window as soon as it is made, while the process goes on."""
     ours, theirs = wire.pair()
     cap = memory_cap.make(limits.MEMORY_BYTES)
-    trial = _trial(root)
-    broker = Broker(root)
     pid = 0
     try:
         pid = _fork(theirs, trial, work, verbose)
-        broker.served = pid
+        services.served = pid
         theirs.close()
         if cap is not None:
             with contextlib.suppress(OSError):
                 cap.add(pid)
         wire.send(ours, {"capped": cap is not None})
-        _serve(ours, broker, take, progress)
+        _serve(ours, services, heard, progress, time.monotonic() + longest_s)
     except wire.Ended as error:
         status = _end(pid)
         pid = 0
@@ -89,20 +96,11 @@ def apart_each(
     finally:
         for end in (ours, theirs):
             end.close()
-        if trial is not None:
-            os.close(trial.map_fd)
         if pid:
             _end(pid)
-        broker.close()
+        services.close()
         if cap is not None:
             cap.close()
-
-
-def _trial(root: Path) -> Table | None:
-    try:
-        return Table(_TRIAL, tables.possible_cpus(root))
-    except (OSError, ValueError):
-        return None  # no BPF here: what loads the probes says so
 
 
 def _fork(theirs: socket.socket, trial: Table | None, work: Work, verbose: bool) -> int:
@@ -117,57 +115,45 @@ def _fork(theirs: socket.socket, trial: Table | None, work: Work, verbose: bool)
     return pid
 
 
-def _serve(channel: socket.socket, broker: Broker, take: Callable[[Window], None], progress: Progress) -> None:
+def _serve(channel: socket.socket, services: Services, heard: Heard, progress: Progress, until: float) -> None:
     channel.settimeout(1.0)
-    quiet_s = 0  # counted, not timed: who was stopped himself has not waited
+    quiet = 0  # seconds, counted and not timed: who was stopped himself has not waited
     while True:
         try:
             asked, handed = wire.receive(channel)
         except TimeoutError:
-            quiet_s += 1
-            if quiet_s < _QUIET_S:
+            quiet += 1
+            if quiet < _QUIET_S and time.monotonic() < until:
                 continue
-            raise ObserverEnded(f"nothing was heard of the observing process for {_QUIET_S} s; it was ended") from None
-        quiet_s = 0
+            raise ObserverEnded(f"nothing was heard of the observing process for {quiet} s; it was ended") from None
+        quiet = 0
         try:
+            if time.monotonic() > until:
+                raise ObserverEnded("the observing process went on for too long; it was ended")
             what = asked.get("what")
             if what == "done":
                 return
             if what == "failed":
                 raise wire.raised(asked)
             if what == "say":
-                progress(printable(str(asked.get("text")), 400))
-            elif what == "window":
-                take(_window(asked, handed))
-            else:
-                _answer(channel, broker, asked, handed)
+                progress(printable(str(asked.get("text")), _SAID_CHARACTERS))
+            elif not heard(asked, handed):
+                _answer(channel, services, asked, handed)
         finally:
             wire.close_all(handed)
 
 
-def _answer(channel: socket.socket, broker: Broker, asked: dict[str, Any], handed: Sequence[int]) -> None:
+def _answer(channel: socket.socket, services: Services, asked: dict[str, Any], handed: Sequence[int]) -> None:
     try:
-        answer, sent = broker.answer(asked, handed)
+        answer, sent = services.answer(asked, handed)
     except REFUSALS as error:
         answer, sent = wire.describe(error), ()
     try:
         wire.send(channel, answer, sent)
+    except TimeoutError:
+        raise ObserverEnded("the observing process does not take what it asked for; it was ended") from None
     finally:
         wire.close_all(sent)
-
-
-def _window(told: dict[str, Any], handed: Sequence[int]) -> Window:
-    """What the confined process made of the bytes of others: read as what comes from anywhere. BadData."""
-    names = told.get("files")
-    if not isinstance(names, list) or len(names) != len(handed):
-        raise BadData("the observing process told of no window")
-    for descriptor in handed:
-        try:
-            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)  # it cannot change what we have looked at
-        except OSError as error:
-            raise BadData(f"the observing process still holds its window: {error.strerror}") from error
-    files = {str(name): Path(f"/proc/self/fd/{descriptor}") for name, descriptor in zip(names, handed, strict=True)}
-    return read_files(Path("the observed window"), lambda name: files.get(name, Path("/nonexistent")))
 
 
 def _end(pid: int) -> int | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import socket
@@ -15,11 +16,12 @@ from array import array
 from collections.abc import Sequence
 from typing import Any
 
-from rankscope.probes.errors import RankscopeError
+from rankscope.probes.errors import BadData, RankscopeError
 
 _MOST_BYTES = 1 << 20  # the largest, the shapes of all maps, is 20 KB
 _MOST_DESCRIPTORS = 253  # SCM_MAX_FD
 _SO_SNDBUFFORCE = 32
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 _ERRORS: dict[str, type[Exception]] = {"ValueError": ValueError, "TypeError": TypeError}
 
 
@@ -77,6 +79,20 @@ def close_all(descriptors: Sequence[int]) -> None:
     """Close what came with a message that nobody wants."""
     for descriptor in descriptors:
         socket.close(descriptor)
+
+
+def file_in_memory(name: str) -> int:
+    """What is too large for a message is written into such a file, and its descriptor sent."""
+    return os.memfd_create(name, os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+
+
+def seal(descriptors: Sequence[int]) -> None:
+    """Whoever sent these files can change them no more. BadData where they are no such files, or still written."""
+    for descriptor in descriptors:
+        try:
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
+        except OSError as error:
+            raise BadData(f"the observing process still holds what it told: {error.strerror}") from error
 
 
 def describe(error: BaseException) -> dict[str, Any]:

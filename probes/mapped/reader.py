@@ -8,6 +8,7 @@ started: what waits is one small process, which ends when the file system answer
 from __future__ import annotations
 
 import atexit
+import contextlib
 import errno
 import fcntl
 import mmap
@@ -32,6 +33,7 @@ DEADLINE_S = 2.0
 MOST_HANGS = 4
 _DESCRIPTOR_BYTES = array("i").itemsize
 _END = 1 << 62  # no file is larger
+_let_go: list[int] = []  # pids of children that may not have ended yet
 
 
 class FileNotRead(RankscopeError, OSError):
@@ -83,6 +85,7 @@ class _Child:
 
 def start_child() -> tuple[int, socket.socket, int]:
     """Start a child: its pid, our end of its socket, the descriptor of the memory. OSError."""
+    _bury()
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     shared = os.memfd_create("rankscope-mapped", os.MFD_CLOEXEC)
     handed: list[int] = []
@@ -121,13 +124,21 @@ def _confined() -> list[str]:
 
 
 def end_child(pid: int, *, kill: bool) -> None:
-    """Let a child of this process go, whose socket is closed. Nobody waits."""
-    try:
+    """Let a child of this process go, whose socket is closed. Nobody waits: that it has ended is asked when the next ones come and go."""
+    with contextlib.suppress(ProcessLookupError):
         if kill:
             os.kill(pid, 9)
-        os.waitpid(pid, os.WNOHANG)
-    except (ProcessLookupError, ChildProcessError):
-        pass
+    _let_go.append(pid)
+    _bury()
+
+
+def _bury() -> None:
+    """Take notice of the end of children that were let go, without which the kernel keeps a place for each."""
+    for pid in tuple(_let_go):
+        with contextlib.suppress(ChildProcessError):
+            if not os.waitpid(pid, os.WNOHANG)[0]:
+                continue
+        _let_go.remove(pid)
 
 
 class FileReader:
@@ -136,7 +147,6 @@ class FileReader:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._child: _Child | None = None
-        self._given_up: list[int] = []  # pids of children that did not answer
         self._hung: set[str] = set()
         self._answered: set[str] = set()
 
@@ -203,20 +213,12 @@ class FileReader:
             answer, (handed, shared) = asked.ask("reader")
             pid, channel = int(answer["pid"]), socket.socket(fileno=handed)
         try:
-            started = _Child(pid, channel, shared)
+            return _Child(pid, channel, shared)
         finally:
             os.close(shared)
-        for given_up in tuple(self._given_up):
-            try:
-                if os.waitpid(given_up, os.WNOHANG)[0]:
-                    self._given_up.remove(given_up)
-            except ChildProcessError:
-                self._given_up.remove(given_up)
-        return started
 
     def _give_up(self) -> None:
         if self._child is not None:
-            self._given_up.append(self._child.pid)
             self._child.end(kill=True)
             self._child = None
 
@@ -224,13 +226,12 @@ class FileReader:
         """In a fork: what the other process asks is its own."""
         self._lock = threading.Lock()
         self._child = None
-        self._given_up.clear()
+        _let_go.clear()
 
     def close(self) -> None:
         """Let the child end; another is started when one is wanted. What hung may be asked again."""
         with self._lock:
             if self._child is not None:
-                self._given_up.append(self._child.pid)  # buried by who starts the next one, if it ends later
                 self._child.end(kill=False)
                 self._child = None
             self._hung.clear()

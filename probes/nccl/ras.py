@@ -9,11 +9,10 @@ one limit. Protocol: NCCL src/ras/client.cc.
 from __future__ import annotations
 
 import ipaddress
+import os
 import socket
 import time
-from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 
 from rankscope.probes import rights
@@ -30,7 +29,6 @@ _MAX_BYTES = (
     32 << 20
 )  # 0.9 KB per rank and communicator: 8,000 ranks with 4 each; parsed it takes 3.6 times that (measured)
 _MAX_LINE = 4096
-Connect = Callable[[str, int, float], socket.socket]
 _ADDRESSES = ("127.0.0.1", "::1")  # NCCL listens on whichever `localhost` means there
 
 
@@ -47,14 +45,9 @@ class _NoAnswer(Exception):
 
 def ask(pid: int, *, limit_s: float = LIMIT_S, root: Path = ROOT) -> RasAnswer | RasSilence:
     """What RAS says of the job of process `pid`. Takes `limit_s` at most, milliseconds as a rule. Never raises."""
+    asked = rights.elsewhere()
     try:
-        port, hosts = listening(read_environ(pid, root))
-        deadline = time.monotonic() + limit_s
-        asked = rights.elsewhere()
-        if asked is None:
-            answer = in_namespace(pid, "net", lambda: _fetch(hosts, port, deadline, _connect), root)
-        else:
-            answer = _fetch(hosts, port, deadline, partial(_handed, asked, pid))
+        answer = fetch(pid, limit_s=limit_s, root=root) if asked is None else _fetched_elsewhere(asked, pid)
     except (OSError, ValueError) as error:
         return RasSilence(f"RAS of NCCL cannot be asked: {reason(error)}")
     if isinstance(answer, RasSilence):
@@ -63,6 +56,22 @@ def ask(pid: int, *, limit_s: float = LIMIT_S, root: Path = ROOT) -> RasAnswer |
         return parse(answer)
     except NotRas as error:
         return RasSilence(f"RAS of NCCL answers what is not understood: {error}")
+
+
+def fetch(pid: int, *, limit_s: float = LIMIT_S, root: Path = ROOT) -> bytes | RasSilence:
+    """The answer as it came. OSError, ValueError where the process is gone, or says that nobody is to be asked."""
+    port, hosts = listening(read_environ(pid, root))
+    deadline = time.monotonic() + limit_s
+    return in_namespace(pid, "net", lambda: _fetch(hosts, port, deadline), root)
+
+
+def _fetched_elsewhere(asked: rights.Elsewhere, pid: int) -> bytes | RasSilence:
+    told, files = asked.ask("ras", pid=pid)
+    if told["silence"]:
+        return RasSilence(str(told["silence"]))
+    with os.fdopen(files[0], "rb") as file:
+        file.seek(0)
+        return file.read()
 
 
 def listening(environment: dict[str, str]) -> tuple[int, tuple[str, ...]]:
@@ -86,24 +95,7 @@ def listening(environment: dict[str, str]) -> tuple[int, tuple[str, ...]]:
     raise ValueError(f"it listens on {address[:64]!r}, not on the loopback")
 
 
-def connect_in(pid: int, host: str, port: int, timeout_s: float, root: Path = ROOT) -> socket.socket:
-    """A connection to a port of the loopback in the network namespace of a process. OSError; ValueError for another address."""
-    if not ipaddress.ip_address(host).is_loopback:
-        raise ValueError(f"{host} is not on the loopback")
-    return in_namespace(pid, "net", lambda: _connect(host, port, timeout_s), root)
-
-
-def _connect(host: str, port: int, timeout_s: float) -> socket.socket:
-    return socket.create_connection((host, port), timeout=timeout_s)
-
-
-def _handed(asked: rights.Elsewhere, pid: int, host: str, port: int, timeout_s: float) -> socket.socket:
-    connection = socket.socket(fileno=asked.ask("connection", pid=pid, host=host, port=port, timeout_s=timeout_s)[1][0])
-    connection.settimeout(timeout_s)
-    return connection
-
-
-def _fetch(hosts: tuple[str, ...], port: int, deadline: float, connect: Connect) -> bytes | RasSilence:
+def _fetch(hosts: tuple[str, ...], port: int, deadline: float) -> bytes | RasSilence:
     said = "nothing listens on its port"
     for attempt in range(_ATTEMPTS):
         for host in hosts:
@@ -111,7 +103,7 @@ def _fetch(hosts: tuple[str, ...], port: int, deadline: float, connect: Connect)
             if left <= 0:
                 return RasSilence(f"RAS of NCCL: {said}")
             try:
-                with connect(host, port, min(left, _GREETING_S)) as connection:
+                with socket.create_connection((host, port), timeout=min(left, _GREETING_S)) as connection:
                     return _converse(connection, deadline)
             except ConnectionRefusedError:
                 continue

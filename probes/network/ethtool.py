@@ -12,9 +12,8 @@ import struct
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from rankscope.probes import rights
-from rankscope.probes.host.namespaces import in_namespace
 from rankscope.probes.host.procfs import ROOT
+from rankscope.probes.network import netlink
 
 _SIOCETHTOOL, _GSET = 0x8946, 1
 _SPEED_UNKNOWN = (0xFFFFFFFF, 0xFFFF)
@@ -54,14 +53,11 @@ def _pairs(texts: array.array[int], values: array.array[int], count: int) -> Ite
 
 
 def open_channel(pid: int | None = None, root: Path = ROOT) -> socket.socket:
-    """What questions are asked through, in the network namespace of `pid` (own namespace: None). OSError. The caller closes it."""
-    if (asked := rights.elsewhere()) is not None:
-        return socket.socket(fileno=asked.ask("socket", pid=pid, protocol=None)[1][0])
-    return _open() if pid is None else in_namespace(pid, "net", _open, root)
+    """What questions are asked through, in the network namespace of `pid` (own namespace: None). OSError. The caller closes it.
 
-
-def _open() -> socket.socket:
-    return socket.socket(socket.AF_INET, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC)
+    Any socket takes them. One of netlink reaches nobody else: it may be handed to who is to reach no network.
+    """
+    return netlink.open_netlink(netlink.NETLINK_ROUTE, pid, root)
 
 
 def speed_hz(interface: str, channel: socket.socket) -> float:

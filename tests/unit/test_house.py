@@ -28,7 +28,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
         "sched", "files", "network", "sampling", "pci", "ports", "gpu", "nccl", "calls",
     ),
     "unwinder": ("errors", "interpreter", "names", "walk"),
-    "observer": ("window", "census", "steps", "thread", "gpu", "tables", "live", "finish", "apart", "recorder", "watch", "doctor"),
+    "observer": ("window", "census", "steps", "thread", "gpu", "tables", "live", "finish", "apart", "sight", "recorder", "watch", "doctor"),
     "diagnose": (
         "severity", "limits", "text", "xids", "verdict", "stats", "flight", "fleet", "model", "past", "hypotheses", "solve", "report",
         "export", "sweep", "watch", "top", "cli",

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import array
 import contextlib
+import errno
 import fcntl
 import os
 import resource
 import signal
 import socket
+import struct
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -19,9 +23,10 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from rankscope.observer.apart import confined, memory_cap, run, wire
+from rankscope.observer.apart import confined, memory_cap, run, windows, wire
 from rankscope.observer.apart.broker import Broker
-from rankscope.observer.apart.run import ObserverEnded, OutOfMemory, apart
+from rankscope.observer.apart.run import ObserverEnded, OutOfMemory
+from rankscope.observer.apart.windows import windows_of
 from rankscope.observer.live import limits
 from rankscope.observer.window.folder import Window
 from rankscope.observer.window.manifest import Manifest
@@ -31,6 +36,9 @@ from rankscope.probes.confine import credentials
 from rankscope.probes.errors import BadData, NoRanks
 from rankscope.probes.host import namespaces
 from rankscope.probes.host.kmsg import read_kmsg
+from rankscope.probes.mapped.reader import READER
+from rankscope.probes.nccl import ras
+from rankscope.probes.network import ethtool, netlink
 from rankscope.probes.network.interfaces import read_interfaces
 from rankscope.unwinder.interpreter.memory import ProcessMemory
 
@@ -51,7 +59,7 @@ def said(work: Callable[[Say], None]) -> list[str]:
         work(say)
         return []
 
-    assert apart(run, lines.append) == []
+    assert windows_of(run, lines.append) == []
     return lines
 
 
@@ -161,11 +169,97 @@ def test_it_reads_what_observing_needs() -> None:
         target.wait()
 
 
+def test_no_socket_that_it_is_given_reaches_anybody_but_the_kernel() -> None:
+    def send(say: Say) -> None:
+        for channel in (ethtool.open_channel(), netlink.open_netlink(netlink.NETLINK_SOCK_DIAG)):
+            with channel:
+                say(f"{channel.family.name}")
+
+    assert said(send) == ["AF_NETLINK", "AF_NETLINK"]
+
+
+def test_drivers_answer_questions_through_such_a_socket() -> None:
+    with ethtool.open_channel() as channel, pytest.raises(OSError) as caught:
+        ethtool._ioctl(channel, "rankscope-none", array.array("B", struct.pack("=I40x", ethtool._GSET)))
+    assert caught.value.errno == errno.ENODEV  # it was understood, and there is no such interface
+
+
+def test_a_thread_goes_first_no_further_than_observing_needs() -> None:
+    with subprocess.Popen(["sleep", "60"]) as served:
+        Broker(served=served.pid).answer({"what": "stand", "tid": served.pid, "nice": -20}, ())
+        assert os.getpriority(os.PRIO_PROCESS, served.pid) == -10
+        served.kill()
+
+
+def test_what_the_server_of_nccl_says_is_fetched_for_it() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        target = _ras_rank(server.getsockname()[1])
+        answering = threading.Thread(target=_answer_as_ras, args=(server,))
+        answering.start()
+        try:
+            assert said(lambda say: say(type(ras.ask(target.pid)).__name__)) == ["RasAnswer"]
+        finally:
+            target.kill()
+            target.wait()
+            answering.join()
+
+
+def _ras_rank(port: int) -> subprocess.Popen[bytes]:
+    target = subprocess.Popen(["sleep", "60"], env={"NCCL_RAS_ADDR": f"127.0.0.1:{port}"})
+    time.sleep(0.2)
+    return target
+
+
+def _answer_as_ras(server: socket.socket) -> None:
+    connection, _ = server.accept()
+    with connection, connection.makefile("rw", encoding="ascii") as lines:
+        for answer in ("SERVER PROTOCOL 2", "OK", "OK"):
+            lines.readline()
+            lines.write(f"{answer}\n")
+            lines.flush()
+        lines.readline()
+        lines.write('{"nccl_version": "2.28.7", "communicators": []}\n')
+
+
+def test_children_that_read_files_are_buried() -> None:
+    def look(say: Say) -> None:
+        for _ in range(3):
+            with pytest.raises(OSError):
+                READER.open("/proc/1/map_files/0-1", "00:01", 1)
+            READER.close()
+
+    for _ in range(2):
+        said(look)
+        time.sleep(0.3)
+    said(look)
+    processes = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
+    zombies = [pid for pid in processes if _stat(pid)[:2] == ["Z", str(os.getpid())]]
+    assert len(zombies) <= 3  # of the last look alone, at most
+
+
+def _stat(pid: int) -> list[str]:
+    with contextlib.suppress(OSError):
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return []
+
+
+def test_one_that_says_something_for_ever_is_ended() -> None:
+    def chatter(say: Say) -> list[Window]:
+        while True:
+            say("still here")
+            time.sleep(0.05)
+
+    began = time.monotonic()
+    with pytest.raises(ObserverEnded, match="too long"):
+        windows_of(chatter, lambda _: None, longest_s=1)
+    assert time.monotonic() - began < 10
+
+
 def test_windows_come_back_as_they_were() -> None:
     steps = TABLES["steps"]
     rows = pa.table({field.name: pa.array([1, 2], pa.int64()).cast(field.type) for field in steps}, schema=steps)
     made = replace(window("a note"), steps=rows)
-    (one, other) = apart(lambda say: [made, window("another")], lambda _: None)
+    (one, other) = windows_of(lambda say: [made, window("another")], lambda _: None)
     assert one.manifest == made.manifest and one.steps.equals(rows) and one.ranks.schema == TABLES["ranks"]
     assert other.manifest.notes == ("another",)
 
@@ -184,7 +278,7 @@ def test_its_errors_are_the_commands(error: Exception) -> None:
         raise error
 
     with pytest.raises(type(error)) as caught:
-        apart(fail, lambda _: None)
+        windows_of(fail, lambda _: None)
     assert str(caught.value) == str(error)
 
 
@@ -194,7 +288,7 @@ def test_one_that_is_killed_ends_in_one_line() -> None:
         return []
 
     with pytest.raises(ObserverEnded, match="SIGKILL"):
-        apart(die, lambda _: None)
+        windows_of(die, lambda _: None)
 
 
 def test_one_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,7 +300,7 @@ def test_one_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
         return []
 
     with pytest.raises(ObserverEnded, match="nothing was heard"):
-        apart(hang, lambda _: None)
+        windows_of(hang, lambda _: None)
     assert time.monotonic() - began < 10
 
 
@@ -233,7 +327,7 @@ def _eat(say: Say) -> list[Window]:
 def test_one_that_wants_too_much_memory_ends_in_one_line_and_leaves_no_group(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "MEMORY_BYTES", 64 << 20)
     with pytest.raises(OutOfMemory, match="limit is 64 MB"):
-        apart(_eat, lambda _: None)
+        windows_of(_eat, lambda _: None)
     assert _groups(os.getpid()) == []
 
 
@@ -241,17 +335,17 @@ def test_where_no_group_can_be_made_the_process_limits_itself(monkeypatch: pytes
     monkeypatch.setattr(limits, "MEMORY_BYTES", 64 << 20)
     monkeypatch.setattr(memory_cap, "make", lambda _: None)
     with pytest.raises(OutOfMemory, match="limit is 64 MB"):
-        apart(_eat, lambda _: None)
+        windows_of(_eat, lambda _: None)
 
 
 RUN = """
 import os, sys, time
-from rankscope.observer.apart.run import apart
+from rankscope.observer.apart.windows import windows_of
 def wait(say):
     say(str(os.getpid()))
     time.sleep(60)
     return []
-apart(wait, lambda text: print(text, flush=True))
+windows_of(wait, lambda text: print(text, flush=True))
 """
 
 
@@ -266,7 +360,7 @@ def test_a_command_that_is_killed_takes_the_process_with_it_and_the_next_one_rem
     while _alive(observer) and time.monotonic() < end:
         time.sleep(0.02)
     assert not _alive(observer)
-    assert apart(lambda say: [], lambda _: None) == []
+    assert windows_of(lambda say: [], lambda _: None) == []
     assert [group for group in before if group.exists()] == []
 
 
@@ -284,14 +378,16 @@ def _alive(pid: int) -> bool:
      {"what": "attach", "function": "rs_enter_0", "offsets": [], "on_return": False, "counters": []},
      {"what": "attach", "function": "rs_enter_0", "offsets": ["/etc"], "on_return": False, "counters": []},
      {"what": "release", "links": ["0"]}, {"what": "socket", "pid": 0, "protocol": 4}, {"what": "socket", "pid": None, "protocol": 16},
-     {"what": "connection", "pid": os.getpid(), "host": "192.0.2.1", "port": 22, "timeout_s": 1},
+     {"what": "socket", "pid": None, "protocol": None}, {"what": "connection", "pid": 1, "host": "127.0.0.1", "port": 22, "timeout_s": 1},
+     {"what": "ras", "pid": os.getpid(), "host": "127.0.0.1"},
      {"what": "load", "hz": "99", "ranks": 1, "processes": 1, "threads": 1, "verbose": False},
+     {"what": "load", "hz": 1001, "ranks": 1, "processes": 1, "threads": 1, "verbose": False},
      {"what": "pyspy_start", "pid": "1; true", "duration_s": 1, "rate_hz": 19, "idle": False},
      {"what": "stand", "tid": 1, "nice": -10}, {"what": "kernel_log", "path": "/etc/shadow"}],
     ids=lambda asked: asked["what"],
 )  # fmt: skip
 def test_what_the_confined_process_may_not_ask_for_is_refused(asked: dict[str, Any]) -> None:
-    broker = Broker(Path("/"), served=os.getpid() + 1)
+    broker = Broker(served=os.getpid() + 1)
     handed = os.open("/dev/null", os.O_RDONLY)
     try:
         with pytest.raises((ValueError, TypeError, OSError)):
@@ -306,14 +402,14 @@ def test_a_window_that_can_still_be_changed_is_refused() -> None:
     unsealable = os.memfd_create("window.json", os.MFD_CLOEXEC)
     try:
         with pytest.raises(BadData, match="still holds"):
-            run._window({"files": ["window.json"]}, [unsealable])
+            windows.read_told({"files": ["window.json"]}, [unsealable])
         sealable = os.memfd_create("window.json", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
         with pytest.raises(BadData, match="JSON"):
-            run._window({"files": ["window.json"]}, [sealable])
+            windows.read_told({"files": ["window.json"]}, [sealable])
         assert fcntl.fcntl(sealable, fcntl.F_GET_SEALS) & fcntl.F_SEAL_WRITE
         os.close(sealable)
         with pytest.raises(BadData):
-            run._window({"files": "window.json"}, [unsealable])
+            windows.read_told({"files": "window.json"}, [unsealable])
     finally:
         os.close(unsealable)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -396,8 +395,8 @@ def test_a_process_that_trains_alone_on_several_devices_is_told_so(
     tree.process(100, 1, "python3", ["python3", "train.py"], eight, mapped=jax)
     tree.process(101, 1, "python3", ["python3", "train.py"], mapped=jax)
     census = find_ranks(tree.root)
-    monkeypatch.setattr("rankscope.observer.census.ranks.find_ranks", lambda _: census)
-    monkeypatch.setattr("rankscope.observer.census.owners.several_devices", partial(several_devices, root=tree.root))
+    monkeypatch.setattr("rankscope.observer.sight.find_ranks", lambda _: census)
+    monkeypatch.setattr("rankscope.observer.sight.several_devices", lambda found, _: several_devices(found, tree.root))
 
     assert run(["ranks"]) == 3
 

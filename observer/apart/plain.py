@@ -1,0 +1,77 @@
+"""Dataclasses as plain JSON, and back: what the confined process saw, read by the other one as data of a stranger.
+
+Back come only the types that were expected, all text printable: whoever took hold of the process can lie, and do no more.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from functools import lru_cache
+from types import NoneType, UnionType
+from typing import Any, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from rankscope.probes.errors import BadData
+from rankscope.probes.text import printable
+
+_CHARACTERS = 65536  # of one text; a command line has at most these
+_LARGEST = 1 << 64
+_Seen = TypeVar("_Seen")
+
+
+def pack(value: object) -> bytes:
+    """JSON of a dataclass of dataclasses, tuples, mappings, text and numbers."""
+    return json.dumps(_plain(value)).encode()
+
+
+def unpack(kind: type[_Seen], data: bytes) -> _Seen:
+    """What `pack` packed. BadData where it is anything else."""
+    try:
+        found: _Seen = _of(kind, json.loads(data))
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise BadData(f"the observing process told what was not asked for: {printable(str(error), 100)}") from error
+    return found
+
+
+def _plain(value: object) -> Any:
+    if is_dataclass(value):
+        return [_plain(getattr(value, field.name)) for field in fields(value)]
+    if isinstance(value, Mapping):
+        return [[_plain(key), _plain(one)] for key, one in value.items()]
+    if isinstance(value, tuple | list):
+        return [_plain(one) for one in value]
+    return value
+
+
+@lru_cache(maxsize=64)
+def _parts(kind: Any) -> tuple[Any, ...]:
+    """The types of the fields of a dataclass, in order."""
+    hints = get_type_hints(kind)
+    return tuple(hints[field.name] for field in fields(kind))
+
+
+def _of(kind: Any, value: Any) -> Any:
+    origin, inner = get_origin(kind), get_args(kind)
+    if origin in (Union, UnionType):
+        if value is None and NoneType in inner:
+            return None
+        (kind,) = (one for one in inner if one is not NoneType)
+        return _of(kind, value)
+    if kind is str and isinstance(value, str):
+        return printable(value, _CHARACTERS)
+    if kind is float and isinstance(value, int | float):
+        return float(value)
+    if kind in (int, bool) and type(value) is kind and abs(value) < _LARGEST:
+        return value
+    if not isinstance(value, list):
+        raise TypeError(f"{type(value).__name__} in place of {kind}")
+    if is_dataclass(kind):
+        return kind(*(_of(part, one) for part, one in zip(_parts(kind), value, strict=True)))
+    if origin is tuple and inner[1:] == (...,):
+        return tuple(_of(inner[0], one) for one in value)
+    if origin is tuple:
+        return tuple(_of(part, one) for part, one in zip(inner, value, strict=True))
+    if origin is dict:
+        return {_of(inner[0], key): _of(inner[1], one) for key, one in value}
+    raise TypeError(f"a list in place of {kind}")

@@ -1,0 +1,101 @@
+"""Windows out of a confined process: the work makes them there, here they are read as what comes from anywhere.
+
+They are handed over as files in memory that nobody can change any more.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from rankscope.observer.apart import wire
+from rankscope.observer.apart.broker import Broker
+from rankscope.observer.apart.confined import Progress
+from rankscope.observer.apart.run import run
+from rankscope.observer.apart.wire import Client
+from rankscope.observer.window.folder import Window, read_files, window_files
+from rankscope.probes.bpf import tables
+from rankscope.probes.bpf.compiled import MapShape
+from rankscope.probes.bpf.tables import Table
+from rankscope.probes.errors import BadData
+
+_MOST_WINDOWS = 256  # one for each job of the host
+_LONGEST_S = 4200.0  # of the longest window, with what comes before and after it
+_ARRAY = 2  # enum bpf_map_type
+_TRIAL = MapShape("rs_trial", _ARRAY, 4, 4, 1, 0, "int", "int")
+MakeWindows = Callable[[Progress], Iterable[Window]]
+
+
+def windows_of(
+    make: MakeWindows, progress: Progress, root: Path = Path("/"), *, longest_s: float = _LONGEST_S, verbose: bool = False
+) -> list[Window]:  # fmt: skip
+    """The windows that `make` makes, in a confined process of its own, which may take `longest_s`.
+
+    Raises what it raises; OutOfMemory, ObserverEnded, BadData.
+    """
+    found: list[Window] = []
+
+    def take(window: Window) -> None:
+        if len(found) >= _MOST_WINDOWS:
+            raise BadData(f"the observing process told of more than {_MOST_WINDOWS} windows")
+        found.append(window)
+
+    each_window(make, take, progress, root, longest_s=longest_s, verbose=verbose)
+    return found
+
+
+def each_window(
+    make: MakeWindows, take: Callable[[Window], None], progress: Progress, root: Path = Path("/"), *,
+    longest_s: float = _LONGEST_S, verbose: bool = False,
+) -> None:  # fmt: skip
+    """The same; `take` gets each window as soon as it is made, while the process goes on."""
+
+    def work(client: Client) -> None:
+        for window in make(lambda text: client.tell("say", text=text)):
+            _tell(client, window)
+
+    def heard(told: dict[str, Any], handed: Sequence[int]) -> bool:
+        if told.get("what") != "window":
+            return False
+        take(read_told(told, handed))
+        return True
+
+    trial = _trial(root)
+    try:
+        run(work, Broker(root=root), heard, progress, trial=trial, verbose=verbose, longest_s=longest_s)
+    finally:
+        if trial is not None:
+            os.close(trial.map_fd)
+
+
+def _trial(root: Path) -> Table | None:
+    try:
+        return Table(_TRIAL, tables.possible_cpus(root))
+    except (OSError, ValueError):
+        return None  # no BPF here: what loads the probes says so
+
+
+def _tell(client: Client, window: Window) -> None:
+    """Hand a window over: its files, in memory."""
+    files = window_files(window, brief=True)
+    opened: list[int] = []
+    try:
+        for name, write in files.items():
+            opened.append(wire.file_in_memory(name))
+            with os.fdopen(opened[-1], "wb", closefd=False) as file:
+                write(file)
+        client.tell("window", opened, files=list(files))
+    finally:
+        wire.close_all(opened)
+
+
+def read_told(told: dict[str, Any], handed: Sequence[int]) -> Window:
+    """What the confined process made of the bytes of others: read as what comes from anywhere. BadData."""
+    names = told.get("files")
+    if not isinstance(names, list) or len(names) != len(handed):
+        raise BadData("the observing process told of no window")
+    wire.seal(handed)
+    files = {str(name): Path(f"/proc/self/fd/{descriptor}") for name, descriptor in zip(names, handed, strict=True)}
+    return read_files(Path("the observed window"), lambda name: files.get(name, Path("/nonexistent")))

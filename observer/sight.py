@@ -1,0 +1,37 @@
+"""What can be said of the ranks of a host without a probe: the census, which collectives can be timed, which devices they drive.
+
+All of it is read by a process that has given its rights up (apart/).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from rankscope.observer.apart.confined import Progress
+from rankscope.observer.apart.look import look
+from rankscope.observer.census.collectives import SeenCollectives, seen_collectives
+from rankscope.observer.census.found import RankCensus
+from rankscope.observer.census.owners import several_devices
+from rankscope.observer.census.ranks import find_ranks
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """`devices`: by pid, of processes that drive several each, which ones."""
+
+    census: RankCensus
+    collectives: tuple[SeenCollectives, ...]
+    devices: dict[int, str]
+
+
+def see(root: Path = Path("/"), progress: Progress = lambda _: None, *, verbose: bool = False) -> Sight:
+    """What is seen now; what cannot be read is in the notes. OutOfMemory, ObserverEnded, BadData."""
+    return look(partial(_see, root), Sight, progress, verbose=verbose)
+
+
+def _see(root: Path) -> Sight:
+    census = find_ranks(root)
+    devices = several_devices((*census.ranks, *census.alone), root)
+    return Sight(census, seen_collectives(census.ranks, root), devices)

@@ -1,0 +1,103 @@
+"""What `ranks`, `doctor` and tier 0 read of others comes out of a process without rights, as data."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from rankscope.diagnose.cli import main
+from rankscope.observer import doctor
+from rankscope.observer.apart import confined, plain
+from rankscope.observer.apart.look import look
+from rankscope.observer.census.candidates import Candidate, Libraries
+from rankscope.observer.census.collectives import SeenCollectives
+from rankscope.observer.census.containers import Container
+from rankscope.observer.census.found import FoundRank, RankCensus, Rejected, Worker
+from rankscope.observer.census.identity import Claim, RankIdentity
+from rankscope.observer.sight import Sight
+from rankscope.probes.errors import BadData
+
+LIBRARIES = Libraries("torch", "/a/libtorch.so", "", "", "", "", "", "", "", "3.11")
+IDENTITY = RankIdentity(
+    "job", 1, 1, 2, 2, "trainer", "host", "node", "", 7, 7, 4026531840, ("10.0.0.1",), (), (), "0-1", "3.11", "python x", "x"
+)  # fmt: skip
+RANK = FoundRank(
+    IDENTITY, 7, 70, 0.7, (Worker(8, "loader", "pt_data_worker"),), LIBRARIES, Container("docker", "abc", "pod"), "/a", "torchrun", False, 0
+)  # fmt: skip
+CLAIM = Claim("torchrun", "job", 1, 1, 2, 2, "")
+ALONE = Candidate(9, 1, "python", 90, True, ("python", "x"), CLAIM, LIBRARIES, "node")
+SIGHT = Sight(
+    RankCensus((RANK,), (Rejected(9, "python", "why"),), ("a note",), (ALONE,)),
+    (SeenCollectives("job", (("gloo", "libtorch.so"),), ("libx.so",)),),
+    {7: "GPUs 0, 1"},
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    words: tuple[str, ...]
+    number: int | None = None
+
+
+def test_what_was_seen_comes_back_as_it_was() -> None:
+    assert plain.unpack(Sight, plain.pack(SIGHT)) == SIGHT
+
+
+def test_text_comes_back_printable() -> None:
+    assert plain.unpack(Said, plain.pack(Said(("\x1b[2J", "\udc80")))).words == ("\\x1b[2J", "\\udc80")
+
+
+@pytest.mark.parametrize(
+    "told",
+    [{}, [], [["a"]], ["a", 1], [[1], 1], [["a"], "1"], [["a"], True], [["a"], 1, 2], [["a"], 10**30], None, [["a"], 1.5]],
+    ids=repr,
+)  # fmt: skip
+def test_anything_else_is_refused(told: object) -> None:
+    with pytest.raises(BadData):
+        plain.unpack(Said, json.dumps(told).encode())
+
+
+def test_depth_without_end_is_refused() -> None:
+    with pytest.raises(BadData):
+        plain.unpack(Said, b"[" * 200_000)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="rights are given up by who has them")
+def test_who_looks_is_another_user_with_two_capabilities() -> None:
+    def ourselves() -> Said:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        told = dict(line.split(":", 1) for line in lines if ":" in line)
+        wanted = ("Uid", "CapEff", "NoNewPrivs", "Seccomp")
+        return Said(tuple(told[name].split()[0] for name in wanted))
+
+    user, capabilities, new, filtered = look(ourselves, Said).words
+    assert (user, new, filtered) == (str(confined._USER), "1", "2")
+    assert int(capabilities, 16).bit_count() == 2
+
+
+def test_ranks_are_sought_there(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """What reads others' bytes is never the process that prints."""
+    here = os.getpid()
+
+    def note(_: Path) -> RankCensus:
+        return RankCensus((), (), (f"made by {os.getpid() != here}",))
+
+    monkeypatch.setattr("rankscope.observer.sight.find_ranks", note)
+    assert main.run(["ranks"]) == 3
+    assert "note  made by True" in capsys.readouterr().out
+    assert doctor._collectives(Path("/")).detail == "no training process is here now"
+
+
+@pytest.mark.parametrize(
+    "error", [BadData("so it is"), FileNotFoundError(2, "No such file")], ids=lambda one: type(one).__name__
+)
+def test_its_errors_are_ours(error: Exception) -> None:
+    def fail() -> Said:
+        raise error
+
+    with pytest.raises(type(error)):
+        look(fail, Said)
