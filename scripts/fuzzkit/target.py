@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from types import ModuleType
 
 from rankscope.probes.errors import RankscopeError
 
@@ -12,8 +14,9 @@ from rankscope.probes.errors import RankscopeError
 class Target:
     """One parser, or a few that read the same source.
 
-    `seeds` are made when they are wanted. `words`: what the format is made of; they become a dictionary for the fuzzer, and seeds in which
-    each fills the whole input, as nothing else shows so surely that a parser's time grows with the square of its input.
+    `seeds` are made when they are wanted. `words`: what the format is made of; they become a dictionary for the fuzzer, and inputs of
+    `longest_bytes` that each fills, as nothing else shows so surely that a parser's time grows with the square of its input. What the
+    fuzzer changes need be no longer than the longest seed: a million of those take minutes in place of hours.
     """
 
     name: str
@@ -26,8 +29,30 @@ class Target:
 
     def all_seeds(self) -> list[bytes]:
         """Seeds and words, repeated; none longer than an input may be."""
-        repeated = [word * (self.longest_bytes // len(word)) for word in self.words]
-        return [seed[: self.longest_bytes] for seed in (*self.seeds(), *repeated)]
+        return [seed[: self.longest_bytes] for seed in (*self.seeds(), *self.repeated(self.longest_bytes))]
+
+    def repeated(self, size: int) -> list[bytes]:
+        """Each word as often as it fits."""
+        return [word * max(size // len(word), 1) for word in self.words]
+
+
+_SHORTEST = 1024  # of what is changed
+
+
+def changed_bytes(seeds: Sequence[bytes], longest_bytes: int) -> int:
+    """How long an input may be that is made of seeds."""
+    return min(max([_SHORTEST, *map(len, seeds)]), longest_bytes)
+
+
+@contextmanager
+def swapped(module: ModuleType, name: str, value: object) -> Iterator[None]:
+    """Something of a module is another one meanwhile. unittest.mock does this as well, and takes longer than most parsers."""
+    before = getattr(module, name)
+    setattr(module, name, value)
+    try:
+        yield
+    finally:
+        setattr(module, name, before)
 
 
 def chosen_by_first_byte(*parsers: Callable[[bytes], object]) -> Callable[[bytes], None]:

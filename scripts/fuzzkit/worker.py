@@ -20,6 +20,7 @@ with atheris.instrument_imports(include=["rankscope"]):
 
 from fuzzkit import record
 from fuzzkit.place import remove
+from fuzzkit.target import changed_bytes
 from fuzzkit.watch import Watch
 
 _LOOK_EVERY = 64  # inputs between two looks at the clock
@@ -65,13 +66,15 @@ def main() -> None:
             remove()
             os._exit(0)  # the fuzzer's own loop never returns; it has written each input worth keeping
 
-    for name, contents in {"seeds": target.all_seeds(), "corpus": []}.items():
+    own = target.seeds()
+    longest = changed_bytes(own, target.longest_bytes)
+    for name, contents in {"seeds": [*own, *target.repeated(longest)], "corpus": []}.items():
         folder = args.state / name
         folder.mkdir(parents=True, exist_ok=True)
         for number, content in enumerate(contents):
             (folder / f"{number:03}").write_bytes(content)
     options = [
-        f"-max_len={target.longest_bytes}",
+        f"-max_len={longest}",
         "-verbosity=0",
         "-print_final_stats=0",
         f"-artifact_prefix={args.state}/hard-",
@@ -83,6 +86,9 @@ def main() -> None:
         options.append(f"-dict={dictionary}")
     atheris.Setup([sys.argv[0], *options, str(args.state / "corpus"), str(args.state / "seeds")], one)
     watch.start_clock()
+    if not known.inputs:
+        for seed in target.all_seeds():  # at their full length
+            watch.feed(seed)
     atheris.Fuzz()
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from unittest import mock
 
-from fuzzkit.target import Target, chosen_by_first_byte
+from fuzzkit.target import Target, chosen_by_first_byte, swapped
 from rankscope.probes.host import block_devices, cgroup, clock_sync, cpu_memory, disks
 from rankscope.probes.network.interfaces import parse_net_dev
 from rankscope.probes.pci.devices import parse_aer, parse_speed, parse_width
@@ -38,7 +37,7 @@ def _cgroup(data: bytes) -> None:
             raise FileNotFoundError(path)
         return found[:cap]
 
-    with mock.patch.object(cgroup, "read_file", read_file):
+    with swapped(cgroup, "read_file", read_file):
         sample = cgroup.sample_cgroup(7, Path("/"))
     again = cgroup.cgroup_delta(sample, sample)
     for one in (sample, again):
@@ -78,7 +77,7 @@ _PARSERS: tuple[Callable[[bytes], object], ...] = (
 def _seeds() -> list[bytes]:
     files = ("stat", "pressure/cpu", "vmstat", "diskstats", "net/dev")
     own = [
-        bytes((number,)) + Path(f"/proc/{name}").read_bytes()[:3000]
+        bytes((number,)) + Path(f"/proc/{name}").read_bytes()[:1000]
         for number, name in enumerate(files)
         if Path(f"/proc/{name}").exists()
     ]

@@ -7,8 +7,6 @@ import struct
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from fuzzkit.target import Target
 from rankscope.probes.elf import exports, return_sites
 from rankscope.probes.elf.functions import FunctionTable
@@ -126,15 +124,8 @@ def small_library() -> bytes:
     return front.ljust(_BASE, b"\0") + code
 
 
-def _libraries() -> list[bytes]:
-    own = [small_library()]
-    folder = Path(np.__file__).parent
-    small = sorted(folder.rglob("*.so"), key=lambda path: path.stat().st_size)[:2]
-    return [*own, *(path.read_bytes()[:32768] for path in small)]
-
-
 TARGETS = (
-    Target("elf", "ELF headers, sections, symbol tables", _symbols, _libraries, longest_bytes=32768),
+    Target("elf", "ELF headers, sections, symbol tables", _symbols, lambda: [small_library()], longest_bytes=32768),
     Target(
         "eh-frame",
         "unwind tables, and code between them: collectors, return instructions",
@@ -157,7 +148,7 @@ TARGETS = (
             b"_ZTh8_N1a1bEv",
             b"_ZNSt6vectorIiSaIiEE9push_backEOi",
             b"plain.cold@@V_1",
-            b"_Z" + b"Th_" * 1300,
+            b"_Z" + b"Th_" * 300,
         ],
         words=(b"_ZTh_", b"Th_", b"_ZN", b"St", b"I", b"L", b"E", b"S_", b"1a", b"N", b"_ZL", b"Z"),
     ),

@@ -85,7 +85,7 @@ def _answers() -> list[bytes]:
             with netlink.open_netlink(protocol) as channel:
                 head = struct.pack("=IHHII", 16 + len(payload), kind, netlink.NLM_F_REQUEST | netlink.NLM_F_DUMP, 1, 0)
                 channel.send(head + payload)
-                found.append(channel.recv(8192)[:4000])
+                found.append(channel.recv(8192)[:1500])
     return for_each(len(_NETLINK), *found)
 
 

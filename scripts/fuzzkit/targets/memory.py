@@ -9,10 +9,9 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
-from unittest import mock
 
 from fuzzkit.place import place
-from fuzzkit.target import Target, chosen_by_first_byte
+from fuzzkit.target import Target, chosen_by_first_byte, swapped
 from rankscope.observer.census import live_environ
 from rankscope.unwinder.errors import UnreadableMemory
 from rankscope.unwinder.interpreter import find
@@ -104,7 +103,7 @@ def _process(data: bytes) -> None:
     recordings, root = _recordings()
     recording = recordings[data[0] % len(recordings)]
     memory = recording.memory.with_edits(data[2:])
-    with mock.patch.object(find, "_CHECK_PAUSE_S", 0.0):
+    with swapped(find, "_CHECK_PAUSE_S", 0.0):
         interpreter = find._describe(recording.pid, 0, recording.place, (), memory)
     list_threads(interpreter, memory, root)
     symbols = Symboliser(memory, interpreter.offsets, interpreter.code_type_address)

@@ -45,7 +45,7 @@ _COMMANDS = (
 
 
 def _seeds() -> list[bytes]:
-    own = [Path(f"/proc/self/{name}").read_bytes()[:3000] for name in ("stat", "status", "net/tcp")]
+    own = [Path(f"/proc/self/{name}").read_bytes()[:1000] for name in ("stat", "status", "net/tcp")]
     return [b"\0" + own[0], b"\1" + own[1], b"\4" + own[2], b"\5" + b"0-3,8,64-127",
             *(b"\2" + one for one in _ENVIRON), *(b"\3" + one for one in _COMMANDS)]  # fmt: skip
 
@@ -90,14 +90,14 @@ TARGETS = (
         "maps",
         "mapped files of a process",
         _maps,
-        lambda: [Path("/proc/self/maps").read_bytes()[:4000]],
+        lambda: [Path("/proc/self/maps").read_bytes()[:1000]],
         words=(b" /", b"-", b" (deleted)", b"\n", b"7f00-7f01 r-xp 0 fd:00 7 /x\n", b"00000000-"),
     ),
     Target(
         "mountinfo",
         "mounts of a process",
         _mountinfo,
-        lambda: [Path("/proc/self/mountinfo").read_bytes()[:4000]],
+        lambda: [Path("/proc/self/mountinfo").read_bytes()[:1000]],
         words=(b" - ", b"\\040", b" ", b"\n", b"\\777", b"1 2 3:4 / /x rw - a b c\n"),
     ),
 )

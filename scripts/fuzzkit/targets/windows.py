@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fuzzkit.place import place
-from fuzzkit.target import Target
+from fuzzkit.target import Target, swapped
 from rankscope.diagnose.fleet.timings.steps_file import read_timings
 from rankscope.observer.window import folder, schema, upgrade
 from rankscope.observer.window.pages import page_sizes
@@ -93,24 +93,39 @@ def _uncompressed(of: pa.Schema) -> bytes:
     return buffer.getvalue()
 
 
+@lru_cache(maxsize=2)
+def _whole(version: str) -> tuple[Path, dict[str, pa.Table]]:
+    """A folder with the files of a window, and its tables by the names of their files, as they are when they were read."""
+    home = place() / version.replace("/", "-")
+    home.mkdir()
+    kept: dict[str, pa.Table] = {}
+    for name, content in _files()[version].items():
+        (home / name).write_bytes(content)
+    for name, of in (upgrade.TABLES if version == schema.FIRST_SCHEMA else schema.TABLES).items():
+        path = home / f"{name}.parquet"
+        kept[path.name] = folder.fitted(read_table(path, of), of, str(path))
+    return home, kept
+
+
 def _window(version: str) -> Callable[[bytes], None]:
-    """A whole window of which one file, by the first byte, is the input."""
+    """A whole window of which one file, by the first byte, is the input. The others are read once, not each time."""
 
     def run(data: bytes) -> None:
         if not data:
             return
-        home = place() / version.replace("/", "-")
-        files = _files()[version]
-        if not home.is_dir():
-            home.mkdir()
-            for name, content in files.items():
-                (home / name).write_bytes(content)
-        name = sorted(files)[data[0] % len(files)]
-        (home / name).write_bytes(data[1:])
-        try:
-            folder.read_window(home)
-        finally:
-            (home / name).write_bytes(files[name])
+        home, kept = _whole(version)
+        name = sorted(_files()[version])[data[0] % len(_files()[version])]
+        changed = _write("changed", data[1:])
+        read, fitted = folder.read_table, folder.fitted
+
+        def read_changed(path: Path, of: pa.Schema) -> pa.Table:
+            return read(path, of) if path == changed else kept[path.name]
+
+        def fit_changed(table: pa.Table, of: pa.Schema, where: str) -> pa.Table:
+            return fitted(table, of, where) if where == str(changed) else table
+
+        with swapped(folder, "read_table", read_changed), swapped(folder, "fitted", fit_changed):
+            folder.read_files(home, lambda one: changed if one == name else home / one)
 
     return run
 
