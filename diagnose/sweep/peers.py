@@ -24,6 +24,7 @@ from rankscope.diagnose.stats.robust import benjamini_hochberg, robust_sd_of
 from rankscope.diagnose.sweep.output import SCHEMA
 from rankscope.diagnose.text import clean
 from rankscope.probes.errors import BadData
+from rankscope.probes.host.folders import read_plain
 
 FILE_CAP = 16 * 1024 * 1024
 MAX_FILES, LEAST_HOSTS = 20_000, 3
@@ -68,8 +69,7 @@ def read_sweeps(places: Sequence[Path]) -> tuple[tuple[HostSweep, ...], tuple[st
     notes = []
     for file in files[:MAX_FILES]:
         try:
-            with file.open("rb") as stream:
-                when, found = parse_sweep(stream.read(FILE_CAP))
+            when, found = parse_sweep(read_plain(file, FILE_CAP))
         except (OSError, ValueError) as error:
             notes.append(f"{clean(file.name, 60)}: {clean(str(error), 100)}")
             continue

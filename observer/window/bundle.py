@@ -25,6 +25,7 @@ from rankscope.observer.window.folder import MANIFEST, Window, read_window
 from rankscope.observer.window.manifest import to_json
 from rankscope.observer.window.schema import TABLES
 from rankscope.probes.errors import BadData
+from rankscope.probes.host.folders import read_plain
 
 BUNDLE_SCHEMA = "rankscope.bundle/1"
 _ABOUT = "bundle.json"
@@ -112,10 +113,7 @@ def read_bundle(place: Path) -> Bundle:
 def _unpacked(place: Path) -> dict[str, bytes]:
     """Names and contents, all of them of files that a bundle has; nothing is unpacked beyond what one may hold."""
     try:
-        with place.open("rb") as file:
-            packed = file.read(_MOST_PACKED + 1)
-        if len(packed) > _MOST_PACKED:
-            raise BadData(f"{place} is absurdly large")
+        packed = read_plain(place, _MOST_PACKED)
         xz = lzma.LZMADecompressor(format=lzma.FORMAT_XZ, memlimit=_MOST_MEMORY)
         content = xz.decompress(packed, _MOST_UNPACKED)
         if not xz.eof:

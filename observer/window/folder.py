@@ -23,11 +23,11 @@ from rankscope.observer.window.schema import FIRST_SCHEMA, TABLES, YOUNGER
 from rankscope.observer.window.staging import PARTIAL, safe_name
 from rankscope.observer.window.tables import QUICK, SMALL, cast, check_stacks, read_table, with_absent, write_table
 from rankscope.probes.errors import BadData, OutputFailed
+from rankscope.probes.host.folders import read_plain
 
 MANIFEST = "window.json"
 _LEAST_FREE_BYTES = 1 << 20
 _MAX_MANIFEST_BYTES = 4 << 20
-_MAX_TABLE_BYTES = 256 << 20  # on disk; 9 KB per rank is usual
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,8 +125,6 @@ def read_files(place: Path, path_of: Callable[[str], Path]) -> Window:
             continue
         path = path_of(f"{name}.parquet")
         try:
-            if path.stat().st_size > _MAX_TABLE_BYTES:
-                raise BadData(f"{path} is absurdly large")
             table = read_table(path, schema)
         except (OSError, pa.ArrowException, ValueError, MemoryError) as error:
             raise BadData(f"{path} cannot be read: {_first_line(error)}") from error
@@ -165,8 +163,7 @@ def window_of(manifest: Manifest, tables: Mapping[str, pa.Table], where: str) ->
 
 def _read_manifest(path: Path) -> tuple[Manifest, dict[str, Any]]:
     try:
-        with path.open("rb") as file:
-            content = json.loads(file.read(_MAX_MANIFEST_BYTES))
+        content = json.loads(read_plain(path, _MAX_MANIFEST_BYTES))
     except OSError as error:
         raise BadData(f"{path} cannot be read: {error.strerror}") from error
     except (ValueError, RecursionError) as error:

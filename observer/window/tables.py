@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import io
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any
@@ -15,12 +16,14 @@ import pyarrow.parquet as pq
 from rankscope.observer.window.pages import Footer, check_pages, read_footer
 from rankscope.observer.window.rows import ROWS, Row
 from rankscope.observer.window.schema import NOTHING, TABLES
+from rankscope.probes.host.folders import read_plain
 from rankscope.probes.text import printable
 
 # Of one table of one host. An hour of 64 ranks with ten steps and a hundred collectives a second has 23 million rows of steps and
 # collectives; a window of 20 s has some thousands.
 MOST_ROWS = 30_000_000
 MOST_BYTES = 1 << 30
+MOST_FILE_BYTES = 256 << 20  # on disk; 9 KB per rank is usual
 _FOOTER_LIMITS = {"thrift_string_size_limit": 1 << 20, "thrift_container_size_limit": 1 << 16}
 _LONGEST_TEXT = 4096  # of one cell: a path is no longer
 SMALL, QUICK = 19, 1  # levels of compression: for a file that is kept, for one that is read at once
@@ -81,22 +84,30 @@ def write_table(table: pa.Table, file: IO[bytes], level: int = SMALL) -> None:
 
 
 def read_table(path: Path, schema: pa.Schema) -> pa.Table:
-    """The table as it lies there; the columns that `schema` has as labels keep the dictionaries of the file.
+    """The table as it lies there; the columns that `schema` has as labels keep the dictionaries of the file. OSError, ValueError."""
+    return table_in(read_plain(path, MOST_FILE_BYTES), schema)
 
-    ValueError where it would take more memory than a window may: by what its footer says, before anything is unpacked.
-    """
+
+def table_in(data: bytes, schema: pa.Schema) -> pa.Table:
+    """The same of a file's content. What was checked is what is read: from memory, as another may write the file meanwhile."""
     words = {field.name for field in schema if pa.types.is_dictionary(field.type) or pa.types.is_string(field.type)}
-    with path.open("rb") as raw:
-        footer = read_footer(raw)
-        _check_footer(footer)
-        check_pages(raw, footer, MOST_BYTES, words)
-    with pq.ParquetFile(path, memory_map=False, **_FOOTER_LIMITS) as file:
+    check(data, words)
+    with pq.ParquetFile(pa.BufferReader(data), **_FOOTER_LIMITS) as file:
         there = [name for name in file.schema_arrow.names if name in words]
         known = file.metadata
-    with pq.ParquetFile(path, metadata=known, memory_map=False, read_dictionary=there) as file:
+    with pq.ParquetFile(pa.BufferReader(data), metadata=known, read_dictionary=there) as file:
         table = file.read()
     _check_words(table)
     return table
+
+
+def check(data: bytes, words: Collection[str]) -> None:
+    """ValueError where a Parquet file would take more memory than a table may: by what its footer and its pages say, before anything
+    is unpacked. `words`: columns that are read with their dictionaries."""
+    raw = io.BytesIO(data)
+    footer = read_footer(raw)
+    _check_footer(footer)
+    check_pages(raw, footer, MOST_BYTES, words)
 
 
 def _check_footer(footer: Footer) -> None:

@@ -63,6 +63,22 @@ def create_file(folder: int, name: str, mode: int = 0o600) -> int:
     return os.open(name, _WRITE, mode, dir_fd=folder)
 
 
+def read_plain(path: Path, most_bytes: int) -> bytes:
+    """All of a regular file, read once: whoever may change it changes nothing between two looks at it. OSError.
+
+    EINVAL: something else lies there, a FIFO say, which would keep a reader waiting for ever. EFBIG: it is longer than that.
+    """
+    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb") as file:
+        mode = os.fstat(file.fileno()).st_mode
+        if not stat.S_ISREG(mode):
+            number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+            raise OSError(number, "not a regular file" if number == errno.EINVAL else os.strerror(number), str(path))
+        data = file.read(most_bytes + 1)
+    if len(data) > most_bytes:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
+    return data
+
+
 def trusted_program(path: str) -> Path:
     """Where a program really is, if nobody but root (or ourselves) can change it or the way to it. Raises UnsafePlace, OSError."""
     owners = frozenset((0, os.geteuid()))

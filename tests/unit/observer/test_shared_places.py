@@ -1,0 +1,124 @@
+"""Folders that others can write: what lies there keeps nobody waiting, is read once, and bends no path of ours."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from rankscope.diagnose.sweep.peers import read_sweeps
+from rankscope.observer.window import tables
+from rankscope.observer.window.folder import Window, read_window, write_window
+from rankscope.observer.window.manifest import Manifest
+from rankscope.observer.window.schema import TABLES, WINDOW_SCHEMA
+from rankscope.observer.window.store import objects, tidy
+from rankscope.observer.window.store.container import encode
+from rankscope.observer.window.store.keys import key_of
+from rankscope.observer.window.store.place import open_store
+from rankscope.probes.errors import BadData
+from rankscope.probes.host.folders import read_plain
+
+SOMEBODY = 65534
+RANKSCOPE = Path(sys.executable).with_name("rankscope")
+
+
+def window() -> Window:
+    manifest = Manifest(WINDOW_SCHEMA, "host", 1.0e9, 2.0, ("job",), "0")
+    return Window(manifest, **{name: schema.empty_table() for name, schema in TABLES.items()})
+
+
+def within_seconds(work: Callable[[], object]) -> BaseException | None:
+    """What it raised; fails where it does not come back."""
+    raised: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            work()
+        except BaseException as error:
+            raised.append(error)
+
+    thread = threading.Thread(target=run, daemon=True)
+    thread.start()
+    thread.join(10)
+    assert not thread.is_alive(), "it waits"
+    return raised[0] if raised else None
+
+
+@pytest.mark.parametrize("name", ["steps.parquet", "window.json"])
+def test_a_fifo_in_a_window_is_bad_data(name: str, tmp_path: Path) -> None:
+    folder = write_window(window(), tmp_path)
+    (folder / name).unlink()
+    os.mkfifo(folder / name)
+    error = within_seconds(lambda: read_window(folder))
+    assert isinstance(error, BadData) and "not a regular file" in str(error)
+
+
+def test_a_fifo_among_sweeps_of_other_hosts_is_left_out(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.json")
+    done = subprocess.run([RANKSCOPE, "sweep", tmp_path], capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 65 and "not a regular file" in done.stderr
+    assert isinstance(within_seconds(lambda: read_sweeps([tmp_path])), BadData)
+
+
+def test_a_fifo_in_a_store_is_bad_data(tmp_path: Path) -> None:
+    store = open_store(f"file://{tmp_path}")
+    os.mkfifo(tmp_path / "x.parquet")
+    assert isinstance(within_seconds(lambda: objects.get(store, str(tmp_path / "x.parquet"))), BadData)
+
+
+def test_what_was_checked_is_what_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file that is another one after its footer was looked at."""
+    of = pa.schema([("rank", pa.int32())])
+    path, other = tmp_path / "a.parquet", tmp_path / "b.parquet"
+    pq.write_table(pa.table({"rank": pa.array([1], pa.int32())}), path)
+    pq.write_table(pa.table({"rank": pa.array(range(1000), pa.int32())}), other)
+    check_pages = tables.check_pages
+
+    def then_swap(*told: object) -> None:
+        check_pages(*told)  # type: ignore[arg-type]
+        other.replace(path)
+
+    monkeypatch.setattr(tables, "check_pages", then_swap)
+    assert tables.read_table(path, of).num_rows == 1
+
+
+def test_a_file_is_no_longer_than_may_be(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(bytes(100))
+    assert len(read_plain(tmp_path / "a", 100)) == 100
+    with pytest.raises(OSError, match="too large"):
+        read_plain(tmp_path / "a", 99)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a link of somebody else's")
+def test_old_windows_are_removed_from_no_place_that_somebody_bent(tmp_path: Path) -> None:
+    # GIVEN a store that others can write, and somebody's Parquet files elsewhere
+    home, elsewhere = tmp_path / "store", tmp_path / "data"
+    home.mkdir(mode=0o777)
+    elsewhere.mkdir()
+    theirs = elsewhere / "train-00000.parquet"
+    theirs.write_bytes(b"PAR1")
+    key = key_of(window().manifest)
+    old = home / key
+    old.parent.mkdir(parents=True)
+    old.write_bytes(encode([window()]))
+    # WHEN a part of the path of an old window leads there, by a link that is not root's
+    bent = home / "job=a/window=20010101T000000Z/shard=00"
+    bent.parent.mkdir(parents=True)
+    bent.symlink_to(elsewhere)
+    os.lchown(bent, SOMEBODY, SOMEBODY)
+    store = open_store(f"file://{home}")
+    with pytest.raises(Exception, match="symbolic link of user"):
+        tidy.prune(store, 86_400, 2.0e9)
+    # THEN what lies there stays
+    assert theirs.exists()
+    bent.unlink()
+    assert tidy.prune(store, 86_400, 2.0e9).removed == 1 and not old.exists()
+    assert json.dumps(objects.listing(store).foreign) == "0"
