@@ -22,11 +22,12 @@ _Seen = TypeVar("_Seen")
 
 
 def look(
-    at: Callable[[], _Seen], kind: type[_Seen], progress: Progress = lambda _: None, *, verbose: bool = False
-) -> _Seen:
+    at: Callable[[], _Seen], kind: type[_Seen], progress: Progress = lambda _: None, *,
+    longest_s: float = LONGEST_S, verbose: bool = False,
+) -> _Seen:  # fmt: skip
     """What `at` returns, a dataclass, out of a process that has given its rights up. Raises what it raises.
 
-    OutOfMemory, ObserverEnded (also after a minute); BadData.
+    OutOfMemory, ObserverEnded (also after `longest_s`); BadData.
     """
     found: list[_Seen] = []
 
@@ -45,7 +46,7 @@ def look(
         found[:] = [plain.unpack(kind, _content(handed))]
         return True
 
-    run(work, Reading(), heard, progress, verbose=verbose, longest_s=LONGEST_S)
+    run(work, Reading(), heard, progress, verbose=verbose, longest_s=longest_s)
     if not found:
         raise BadData("the observing process told nothing")
     return found[0]

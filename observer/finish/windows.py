@@ -159,6 +159,11 @@ def _over_budget(running: Observation) -> list[str]:
         said.append("the window ended early: the observer may hold no more events than it has; record a shorter one")
     if running.lost_processes:
         said.append(f"{len(running.lost_processes)} processes of ranks were not watched: there were too many")
+    for process in running.processes.values():
+        if process.lost_threads:
+            said.append(
+                f"pid {process.pid}: {process.lost_threads} of its Python threads were not looked at: there were too many"
+            )
     return said
 
 

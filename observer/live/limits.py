@@ -13,6 +13,9 @@ from pathlib import Path
 EVENTS = 1_500_000
 STACKS = 20_000  # of up to 4 KB of words each
 PROCESSES = 4096  # watched in one window, those that have ended with them
+PYTHON_THREADS = (
+    256  # of one process, the oldest: a training process has some tens; each takes up to 10 ms to read and to tell
+)
 MEMORY_BYTES = 512 << 20  # the kernel gives no more (observer/apart/memory_cap.py)
 RESIDENT_BYTES = 448 << 20  # here a window ends: what it takes to make rows of it is still to come
 _DESCRIPTORS = 65536  # a library, a connection or a process takes one or two; the usual limit is 1,024

@@ -133,6 +133,7 @@ class Observation:
             "stacks_not_named": self.lost_stacks,
             "events_over_budget": self.lost_events,
             "processes_over_budget": len(self.lost_processes),
+            "threads_over_budget": sum(process.lost_threads for process in self.processes.values()),
         }
         return tuple(Loss("observer", name, count) for name, count in counted.items() if count)
 

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rankscope.observer.live import limits
 from rankscope.observer.live.kernel_probes import KernelProbes
 from rankscope.observer.thread.functions import NO_STACK, StackName
 from rankscope.observer.window.stacks import StackFrame
@@ -50,6 +51,7 @@ class ProcessWatch:
     states: dict[int, int] = field(default_factory=dict)  # the reverse, those of threads that have ended too
     pairs: ThreadPairs = field(default_factory=ThreadPairs)
     gone: bool = False
+    lost_threads: int = 0  # those for which there was no room
 
     def refresh(self, probes: KernelProbes) -> None:
         """Bring the kernel's map of this process's Python threads up to date. Never raises: a dead process is `gone`."""
@@ -64,6 +66,8 @@ class ProcessWatch:
             self._forget_if_ended(probes)
             return
         found = tuple(thread for thread in found if thread.host_tid)
+        self.lost_threads = max(self.lost_threads, len(found) - limits.PYTHON_THREADS)
+        found = found[: limits.PYTHON_THREADS]
         now = {thread.host_tid: thread.tstate_address for thread in found}
         for thread in found:
             if self.threads.get(thread.host_tid) != thread.tstate_address:

@@ -10,8 +10,10 @@ import ctypes
 import threading
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
+from rankscope.observer.apart.look import look
 from rankscope.observer.live.kernel_probes import in_initial_pid_namespace
 from rankscope.observer.watch.marker import MARKERS
 from rankscope.observer.window.manifest import ProbeCost
@@ -28,6 +30,7 @@ from rankscope.probes.sched import exits
 _RING_BYTES = (
     256 * 4096
 )  # 1 MiB, 16,384 events: 16 ranks while they are learnt, 500 calls a second each, for two seconds
+_FIND_MOST_S = 10.0  # in one library: jaxlib, the largest, takes 1 s
 Place = tuple[int, tuple[str, int]]  # row of MARKERS, library file
 
 
@@ -37,6 +40,13 @@ class _Function:
 
     offsets: tuple[int, ...]
     ends: tuple[int, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Functions:
+    """By row."""
+
+    of_row: dict[int, _Function]
 
 
 @dataclass(slots=True)
@@ -96,7 +106,7 @@ class Pulse:
         known = self._functions.get(library.key)
         if known is None:
             try:
-                known = _find(library)
+                known = look(partial(_find, library), _Functions, longest_s=_FIND_MOST_S).of_row
             except (OSError, RankscopeError) as error:
                 self.notes[f"{library.name}: {error}"] = None
                 known = {}
@@ -133,8 +143,8 @@ class Pulse:
 _PREFIXES = tuple({prefix for row in MARKERS for prefix in row.libraries})
 
 
-def _find(library: Library) -> dict[int, _Function]:
-    """Raises NotElf, FileNotRead, OSError."""
+def _find(library: Library) -> _Functions:
+    """Read by a process that has given its rights up. Raises NotElf, FileNotRead, OSError."""
     rows = {place: row for place, row in enumerate(MARKERS) if row.library and library.name.startswith(row.libraries)}
     found: dict[int, _Function] = {}
     taken: set[int] = set()
@@ -146,7 +156,7 @@ def _find(library: Library) -> dict[int, _Function]:
             if mine:
                 ends = tuple(leave_offsets(file, mine)) if row.throws else None
                 found[place] = _Function(tuple(symbol.offset for symbol in mine), ends)
-    return found
+    return _Functions(found)
 
 
 def load(root: Path = Path("/")) -> Pulse:

@@ -13,10 +13,12 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
+from rankscope.observer.apart.look import look
 from rankscope.observer.census.found import FoundRank, RankCensus
 from rankscope.observer.census.ranks import find_ranks
 from rankscope.observer.watch.marker import MARKERS, Calls, StepMarker, choose
@@ -24,12 +26,14 @@ from rankscope.observer.watch.pulse import Place, Pulse
 from rankscope.observer.watch.ranks import NO_STEPS, Death, RankPulse, Steps
 from rankscope.probes.bpf import ring
 from rankscope.probes.bpf.ring import Events
+from rankscope.probes.errors import RankscopeError
 from rankscope.probes.host import procfs
 
 LEARN_S = 30.0
 _LEARN_LEAST_S = 3.0
 _LEARN_AGAIN_S = 300.0  # after a try in which nothing repeated
 _CENSUS_ANYWAY_S = 600.0  # 0.03-0.1 s of CPU
+_CENSUS_MOST_S = 5.0  # no step is told meanwhile
 _LOOKS_AT_S = (
     3.0,
     8.0,
@@ -73,13 +77,18 @@ class _Process:
     looks: int = 0
 
 
+def _census(root: Path) -> RankCensus:
+    """Made by a process that has given its rights up: the service runs for months, and whoever took hold of it would have root's."""
+    return look(partial(find_ranks, root), RankCensus, longest_s=_CENSUS_MOST_S)
+
+
 @dataclass(slots=True)
 class Tier0:
     """The ranks of this host. `notes` says, by job, why its steps are not seen."""
 
     pulse: Pulse
     root: Path = Path("/")
-    census: Callable[[Path], RankCensus] = find_ranks
+    census: Callable[[Path], RankCensus] = _census
     ranks: dict[int, RankPulse] = field(default_factory=dict)
     markers: dict[str, StepMarker] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
@@ -193,7 +202,11 @@ class Tier0:
         if now - self._census_s < _CENSUS_ANYWAY_S and not self._may_be_ranks(now):
             return ()
         self._census_s = now
-        told = self.census(self.root)
+        try:
+            told = self.census(self.root)
+        except RankscopeError as error:
+            self.pulse.notes[f"ranks were not sought: {error}"] = None
+            return ()
         born = tuple(rank for rank in told.ranks if rank.pid not in self.ranks)
         for rank in born:
             self.ranks[rank.pid] = RankPulse(rank, now, now)

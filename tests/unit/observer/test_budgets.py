@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from rankscope.observer.finish.windows import _over_budget
-from rankscope.observer.live import kernel_probes, limits, observation
+from rankscope.observer.live import kernel_probes, limits, observation, process_watch
 from rankscope.observer.live.kernel_probes import map_sizes
 from rankscope.observer.live.observation import Observation
 from rankscope.observer.live.process_watch import LOADER, ProcessWatch
@@ -121,6 +121,24 @@ def test_workers_that_come_and_go_are_forgotten_and_a_number_that_comes_again_is
     running.refresh()
     assert 300 not in running.processes
     assert [(loss.name, loss.count) for loss in running.losses()] == [("processes_over_budget", 1)]
+
+
+def test_of_a_process_with_absurdly_many_threads_the_oldest_are_looked_at_and_the_rest_are_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads = tuple(SimpleNamespace(host_tid=tid, tstate_address=tid << 12, thread_id=tid) for tid in range(100, 2350))
+    monkeypatch.setattr(process_watch, "list_threads", lambda *_, **__: threads)
+    some, many = (
+        ProcessWatch(pid, pid, LOADER, cast(Any, object()), "", memory=cast(Any, object())) for pid in (50, 100)
+    )
+    kernel = SimpleNamespace(set_thread=lambda *_: None, forget_thread=lambda *_: None)
+    many.refresh(cast(Any, kernel))
+    assert list(many.threads) == list(range(100, 100 + limits.PYTHON_THREADS))
+    monkeypatch.setattr(process_watch, "list_threads", lambda *_, **__: threads[:20])
+    some.refresh(cast(Any, kernel))
+    running = an_observation(events(0), processes={50: some, 100: many})
+    assert [(loss.name, loss.count) for loss in running.losses()] == [("threads_over_budget", 2250 - 256)]
+    assert _over_budget(running) == ["pid 100: 1994 of its Python threads were not looked at: there were too many"]
 
 
 def test_maps_have_room_for_twice_what_the_census_found() -> None:

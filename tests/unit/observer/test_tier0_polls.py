@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from pathlib import Path
 from types import SimpleNamespace
@@ -10,12 +11,16 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from rankscope.observer.watch import tier0
+from rankscope.observer.census.found import RankCensus
+from rankscope.observer.watch import pulse, tier0
 from rankscope.observer.watch.marker import MARKERS
 from rankscope.observer.watch.tier0 import Beat, Tier0
 from rankscope.probes.bpf import ring
 from rankscope.probes.bpf.ring import Events
+from rankscope.probes.calls.probe import Library
 from rankscope.probes.calls.table import UPDATE
+from rankscope.probes.errors import BadData
+from rankscope.probes.host.maps import Mapping
 
 UPDATES = next(place for place, row in enumerate(MARKERS) if row.name == UPDATE)
 BROADCAST = next(place for place, row in enumerate(MARKERS) if row.name == "broadcast" and row.family == "mpi")
@@ -33,6 +38,7 @@ class FakePulse:
         self.loaded: set[int] = set()
         self.looked: list[int] = []
         self.kept: set[tuple[int, tuple[str, int]]] | None = None
+        self.notes: dict[str, None] = {}
         self.events = self
 
     def drain(self) -> Events:
@@ -212,3 +218,32 @@ def test_what_ranks_write_is_told_as_a_rate(known: Host) -> None:
     known.now += 2.0
     write(8 << 20)
     assert known.tier.write_hz("job") == pytest.approx(4 << 20)
+
+
+def test_a_census_that_fails_is_said_and_costs_no_beat(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    host = Host(tmp_path, monkeypatch)
+
+    def fail(_: Path) -> Any:
+        raise BadData("so it is")
+
+    host.tier.census = fail
+    assert host.poll().born == () and list(host.pulse.notes) == ["ranks were not sought: so it is"]
+
+
+def test_whoever_reads_what_others_wrote_is_not_the_service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    service = os.getpid()
+
+    def note(_: Path) -> RankCensus:
+        return RankCensus((), (), (f"by the service: {os.getpid() == service}",))
+
+    monkeypatch.setattr(tier0, "find_ranks", note)
+    assert Tier0(cast(Any, FakePulse()), tmp_path).census(tmp_path).notes == ("by the service: False",)
+
+    def find(_: Any) -> pulse._Functions:
+        return pulse._Functions({7: pulse._Function((os.getpid(),), None)})
+
+    monkeypatch.setattr(pulse, "_find", find)
+    listening = pulse.Pulse(cast(Any, None), cast(Any, None))
+    library = Library(1, Mapping(0, 1, "r-xp", 0, "08:01", 7, "/a/libtorch.so"))
+    (found,) = listening._functions_in(library).values()
+    assert found.offsets[0] not in (0, service)
