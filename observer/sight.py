@@ -34,4 +34,4 @@ def see(root: Path = Path("/"), progress: Progress = lambda _: None, *, verbose:
 def _see(root: Path) -> Sight:
     census = find_ranks(root)
     devices = several_devices((*census.ranks, *census.alone), root)
-    return Sight(census, seen_collectives(census.ranks, root), devices)
+    return Sight(census.brief(), seen_collectives(census.ranks, root), devices)

@@ -96,10 +96,11 @@ class WatchPlace:
             for name in sorted(os.listdir(place)):  # noqa: PTH208  by descriptor
                 if name.startswith("."):
                     continue
-                descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=place)
-                with os.fdopen(descriptor, "rb") as file:
-                    found.append(file.read(_JOB_BYTES).decode("utf-8", "replace"))
-                os.unlink(name, dir_fd=place)
+                with contextlib.suppress(OSError):  # what is no request keeps no other one waiting
+                    flags = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+                    with os.fdopen(os.open(name, flags, dir_fd=place), "rb") as file:
+                        found.append(file.read(_JOB_BYTES).decode("utf-8", "replace"))
+                    os.unlink(name, dir_fd=place)
         return tuple(dict.fromkeys(found))
 
     def log(self, content: dict[str, Any]) -> None:

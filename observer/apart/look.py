@@ -17,7 +17,7 @@ from rankscope.observer.apart.wire import Client
 from rankscope.probes.errors import BadData
 
 LONGEST_S = 60.0  # 10,000 processes take 0.5 s; file systems that do not answer 8 s, a library of 130 MB some
-_MOST_BYTES = 64 << 20  # 10,000 processes take 4 MB
+_MOST_BYTES = 32 << 20  # 10,000 processes take 2 MB
 _Seen = TypeVar("_Seen")
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from rankscope.observer.census.candidates import Candidate, Libraries
 from rankscope.observer.census.containers import Container
@@ -61,3 +61,7 @@ class RankCensus:
     notes: tuple[str, ...]
     alone: tuple[Candidate, ...] = ()
     starting: tuple[Candidate, ...] = ()
+
+    def brief(self) -> RankCensus:
+        """Without those candidates, whose command lines may be as long as anybody likes."""
+        return replace(self, alone=(), starting=())

@@ -13,7 +13,6 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -79,7 +78,7 @@ class _Process:
 
 def _census(root: Path) -> RankCensus:
     """Made by a process that has given its rights up: the service runs for months, and whoever took hold of it would have root's."""
-    return look(partial(find_ranks, root), RankCensus, longest_s=_CENSUS_MOST_S)
+    return look(lambda: find_ranks(root).brief(), RankCensus, longest_s=_CENSUS_MOST_S)
 
 
 @dataclass(slots=True)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +23,7 @@ from rankscope.observer.window.store.place import Store, StoreFailed, failures
 from rankscope.probes.errors import BadData
 from rankscope.probes.host.folders import create_file, opened_folder, read_plain
 
+_DEEPEST = 16  # folders below the store's path: objects lie three below it
 _MOST_LISTED = 4_000_000  # of a million ranks a window has 125,000 objects
 
 
@@ -96,22 +98,48 @@ def remove(store: Store, path: str) -> None:
 
 def listing(store: Store) -> Listing:
     """All objects below the store's path; the one that it names, where it names one. StoreFailed; nothing where there is no such path."""
-    with failures(store.shown, store.uri):
-        infos = [store.filesystem.get_file_info(store.path)]
-        if infos[0].type != fs.FileType.File:
-            infos = store.filesystem.get_file_info(fs.FileSelector(store.path, recursive=True, allow_not_found=True))
-    if len(infos) > _MOST_LISTED:
-        raise StoreFailed(f"{store.shown} holds {len(infos)} things: name a job or a window of it")
     found, foreign = [], 0
-    for info in infos:
-        if info.type != fs.FileType.File or info.base_name.startswith(PARTIAL):
-            continue
-        key = parse(info.path)
-        if key is None:
-            foreign += 1
-        else:
-            found.append(Found(info.path, key, int(info.size or 0)))
+    with failures(store.shown, store.uri):
+        for count, (path, size) in enumerate(_files(Path(store.path)) if store.local else _objects(store)):
+            if count >= _MOST_LISTED:
+                raise StoreFailed(f"{store.shown} holds more than {_MOST_LISTED} things: name a job or a window of it")
+            key = parse(path)
+            if path.rpartition("/")[2].startswith(PARTIAL):
+                continue
+            if key is None:
+                foreign += 1
+            else:
+                found.append(Found(path, key, size))
     return Listing(tuple(sorted(found, key=lambda each: each.path)), foreign)
+
+
+def _objects(store: Store) -> Iterator[tuple[str, int]]:
+    infos = [store.filesystem.get_file_info(store.path)]
+    if infos[0].type != fs.FileType.File:
+        infos = store.filesystem.get_file_info(fs.FileSelector(store.path, recursive=True, allow_not_found=True))
+    for info in infos:
+        if info.type == fs.FileType.File:
+            yield info.path, int(info.size or 0)
+
+
+def _files(top: Path) -> Iterator[tuple[str, int]]:
+    """Of a folder, as deep as objects lie. Links in it are not followed: where others can write, a few of them make a tree without end."""
+    if top.is_file():
+        yield str(top), top.stat().st_size
+        return
+    folders = [(str(top), 0)]
+    while folders:
+        folder, depth = folders.pop()
+        try:
+            with os.scandir(folder) as entries:
+                for entry in entries:
+                    if entry.is_dir(follow_symlinks=False):
+                        if depth < _DEEPEST:
+                            folders.append((entry.path, depth + 1))
+                    elif entry.is_file(follow_symlinks=False):
+                        yield entry.path, entry.stat(follow_symlinks=False).st_size
+        except FileNotFoundError:
+            continue  # gone since it was listed
 
 
 def _put_file(path: Path, data: bytes) -> None:

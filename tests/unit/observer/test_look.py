@@ -61,6 +61,15 @@ def test_anything_else_is_refused(told: object) -> None:
         plain.unpack(Said, json.dumps(told).encode())
 
 
+def test_what_would_fill_memory_is_refused() -> None:
+    with pytest.raises(BadData, match="absurdly much"):
+        plain.unpack(Said, b"[" + b"[]," * 1_000_000 + b"[]]")
+
+
+def test_command_lines_of_those_that_are_no_ranks_are_not_told() -> None:
+    assert (SIGHT.census.brief().alone, SIGHT.census.brief().ranks) == ((), (RANK,))
+
+
 def test_depth_without_end_is_refused() -> None:
     with pytest.raises(BadData):
         plain.unpack(Said, b"[" * 200_000)
