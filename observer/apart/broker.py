@@ -8,7 +8,7 @@ that it can read, which may slow a program down or, in the middle of an instruct
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
@@ -158,10 +158,8 @@ class Broker(Reading):
         return self.module
 
 
-Broker.SERVICES = Reading.SERVICES | {
-    service.__name__: service
-    for service in (
-        Broker.load, Broker.unload, Broker.attach, Broker.release, Broker.costs, Broker.socket, Broker.ras, Broker.stand,
-        Broker.kernel_log, Broker.pyspy_start, Broker.pyspy_ended, Broker.pyspy_end,
-    )
-}  # fmt: skip
+_MORE: tuple[Callable[..., Answer], ...] = (
+    Broker.load, Broker.unload, Broker.attach, Broker.release, Broker.costs, Broker.socket, Broker.ras, Broker.stand,
+    Broker.kernel_log, Broker.pyspy_start, Broker.pyspy_ended, Broker.pyspy_end,
+)  # fmt: skip
+Broker.SERVICES = {**Reading.SERVICES, **{service.__name__: service for service in _MORE}}

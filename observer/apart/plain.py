@@ -70,7 +70,8 @@ def _of(kind: Any, value: Any) -> Any:
     if not isinstance(value, list):
         raise TypeError(f"{type(value).__name__} in place of {kind}")
     if is_dataclass(kind):
-        return kind(*(_of(part, one) for part, one in zip(_parts(kind), value, strict=True)))
+        make: Any = kind
+        return make(*(_of(part, one) for part, one in zip(_parts(make), value, strict=True)))
     if origin is tuple and inner[1:] == (...,):
         return tuple(_of(inner[0], one) for one in value)
     if origin is tuple:

@@ -116,10 +116,10 @@ def _window(version: str) -> Callable[[bytes], None]:
         home, kept = _whole(version)
         name = sorted(_files()[version])[data[0] % len(_files()[version])]
         changed = _write("changed", data[1:])
-        read, fitted = folder.read_table, folder.fitted
+        fitted = folder.fitted
 
         def read_changed(path: Path, of: pa.Schema) -> pa.Table:
-            return read(path, of) if path == changed else kept[path.name]
+            return read_table(path, of) if path == changed else kept[path.name]
 
         def fit_changed(table: pa.Table, of: pa.Schema, where: str) -> pa.Table:
             return fitted(table, of, where) if where == str(changed) else table
