@@ -437,7 +437,15 @@ def test_a_listing_that_lies_costs_only_what_is_gone(store: str) -> None:
         def __getattr__(self, name: str) -> object:
             return getattr(opened.filesystem, name)
 
+    files = objects._files
+
+    def then_gone(top: Path) -> Iterator[tuple[str, int]]:
+        found = list(files(top))
+        objects.remove(opened, gone)
+        return iter(found)
+
     with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(objects, "_files", then_gone)
         for module in ("diagnose.fleet.sources", "observer.window.store.place"):
             patch.setattr(f"rankscope.{module}.open_store", lambda _: replace(opened, filesystem=Lying()))
         loaded = load([store])
