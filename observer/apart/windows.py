@@ -98,4 +98,9 @@ def read_told(told: dict[str, Any], handed: Sequence[int]) -> Window:
         raise BadData("the observing process told of no window")
     wire.seal(handed)
     files = {str(name): Path(f"/proc/self/fd/{descriptor}") for name, descriptor in zip(names, handed, strict=True)}
-    return read_files(Path("the observed window"), lambda name: files.get(name, Path("/nonexistent")))
+    try:
+        return read_files(Path("the observed window"), lambda name: files.get(name, Path("/nonexistent")))
+    except BadData as error:
+        if isinstance(error.__cause__, MemoryError):  # nothing is wrong with it
+            raise MemoryError from error
+        raise

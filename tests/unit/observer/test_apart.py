@@ -264,6 +264,15 @@ def test_windows_come_back_as_they_were() -> None:
     assert other.manifest.notes == ("another",)
 
 
+def test_a_command_without_memory_for_a_window_does_not_call_it_damaged(monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr("rankscope.observer.window.folder.read_table", full)
+    with pytest.raises(OutOfMemory):
+        windows_of(lambda say: [window("one")], lambda _: None)
+
+
 def test_what_it_says_steers_no_terminal() -> None:
     assert said(lambda say: say("\x1b[2J")) == ["\\x1b[2J"]
 
