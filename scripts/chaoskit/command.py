@@ -34,7 +34,7 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """`code` as subprocess says it. `processes`: names of what it left running."""
+    """`code` as subprocess says it. `processes`: names of what it left running. `by`: who killed it, if not the fault."""
 
     code: int
     seconds: float
@@ -42,6 +42,7 @@ class Ended:
     complained: str
     killed: bool
     processes: tuple[str, ...]
+    by: str = ""
 
     def problems(self, window_s: float) -> list[str]:
         """What must not be, whatever the fault."""
@@ -53,7 +54,7 @@ class Ended:
         if self.killed:
             return found
         if self.code not in (*VERDICTS, *ONE_LINE):
-            found.append(f"exit {self.code}")
+            found.append(f"exit {self.code}{f', {self.by}' if self.by else ''}")
         if "Traceback" in self.complained:
             found.append("a traceback")
         lines = [line for line in self.complained.splitlines() if line.startswith("rankscope: ")]
@@ -83,14 +84,15 @@ def run(arguments: Sequence[str], plan: Plan, window_s: float) -> Ended:
     ]
     for reader in readers:
         reader.start()
-    killed = False
+    killed, given_up, starved = False, False, _starved()
     while child.poll() is None:
         spent = time.monotonic() - began
         if plan.kill_after_s is not None and spent >= plan.kill_after_s and not killed:
             child.kill()
             killed = True
-        if spent > window_s + _GIVEN_UP_S:
+        if spent > window_s + _GIVEN_UP_S and not given_up:
             child.kill()
+            given_up = True
         if plan.meanwhile is not None:
             plan.meanwhile()
         time.sleep(0.005)
@@ -99,7 +101,21 @@ def run(arguments: Sequence[str], plan: Plan, window_s: float) -> Ended:
     for reader in readers:
         reader.join(2.0)
     said, complained = (texts.get(name, b"").decode("utf-8", "replace") for name in ("said", "complained"))
-    return Ended(child.returncode, seconds, said, complained, killed, left)
+    by = ""
+    if child.returncode == -signal.SIGKILL and not killed:
+        out_of_memory = (
+            "by the kernel, which had no more memory" if _starved() > starved else "by somebody else on this host"
+        )
+        by = "by us, as it did not end" if given_up else out_of_memory
+    return Ended(child.returncode, seconds, said, complained, killed, left, by)
+
+
+def _starved() -> int:
+    """How many processes the kernel has ended for want of memory since it was started."""
+    for line in Path("/proc/vmstat").read_text(encoding="ascii").splitlines():
+        if line.startswith("oom_kill "):
+            return int(line.split()[1])
+    return 0
 
 
 def _left(session: int, patience_s: float = 5.0) -> tuple[str, ...]:

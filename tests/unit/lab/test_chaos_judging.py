@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from chaoskit import command
 from chaoskit.case import Result, key_of
 from chaoskit.cli import main, read, table
 from chaoskit.command import Ended
@@ -29,6 +30,7 @@ LINE = "rankscope: cannot write into /x: no space left on device\nrankscope: Fre
         (Ended(0, 17.5, "x", "", False, ()), "took 17.5 s"),
         (Ended(70, 2.0, "", LINE, False, ()), "exit 70"),
         (Ended(-11, 2.0, "", "", False, ()), "exit -11"),
+        (Ended(-9, 2.0, "", "", False, (), "by somebody else on this host"), "exit -9, by somebody else on this host"),
         (Ended(69, 2.0, "", "", False, ()), "0 lines of complaint"),
         (Ended(69, 2.0, "", LINE * 3, False, ()), "6 lines of complaint"),
         (Ended(0, 2.0, "x", "Traceback (most recent call last):\n", False, ()), "a traceback"),
@@ -78,3 +80,20 @@ def test_a_storm_ends_with_the_rank_below_which_it_blows() -> None:
     while Path(f"/proc/{pid}").exists() and time.monotonic() < end:
         time.sleep(0.05)
     assert not Path(f"/proc/{pid}").exists()
+
+
+def test_who_killed_a_command_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "rankscope"
+    program.write_text("#!/bin/sh\nkill -9 $$\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(command, "rankscope", lambda: program)
+    ended = command.run([], command.Plan(tmp_path), 1.0)
+    assert (ended.code, ended.by) == (-9, "by somebody else on this host")
+    counts = iter((3, 4))
+    monkeypatch.setattr(command, "_starved", lambda: next(counts))
+    assert command.run([], command.Plan(tmp_path), 1.0).by == "by the kernel, which had no more memory"
+    program.write_text("#!/bin/sh\nexec sleep 60\n")
+    monkeypatch.undo()
+    monkeypatch.setattr(command, "rankscope", lambda: program)
+    monkeypatch.setattr(command, "_GIVEN_UP_S", 0.2)
+    assert command.run([], command.Plan(tmp_path), 0.1).by == "by us, as it did not end"
