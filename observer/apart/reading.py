@@ -10,7 +10,9 @@ from rankscope.observer.apart.run import Answer
 from rankscope.probes.host import namespaces
 from rankscope.probes.mapped import reader
 
-_MOST_CHILDREN = 256  # that read files
+_MOST_CHILDREN = (
+    8  # that read files: one at a time is asked, and each takes 8 MB beyond the confined process's own limit
+)
 
 
 @dataclass(slots=True)

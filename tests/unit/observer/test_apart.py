@@ -25,6 +25,7 @@ import pytest
 
 from rankscope.observer.apart import confined, memory_cap, run, windows, wire
 from rankscope.observer.apart.broker import Broker
+from rankscope.observer.apart.reading import Reading
 from rankscope.observer.apart.run import ObserverEnded, OutOfMemory
 from rankscope.observer.apart.windows import windows_of
 from rankscope.observer.live import limits
@@ -235,6 +236,23 @@ def test_children_that_read_files_are_buried() -> None:
     processes = [int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()]
     zombies = [pid for pid in processes if _stat(pid)[:2] == ["Z", str(os.getpid())]]
     assert len(zombies) <= 3  # of the last look alone, at most
+
+
+def test_it_gets_only_so_many_children_and_none_of_them_stays() -> None:
+    services = Reading(served=os.getpid())
+    try:
+        for _ in range(8):
+            for descriptor in services.answer({"what": "reader"}, ())[1]:
+                os.close(descriptor)
+        with pytest.raises(ValueError, match="too many"):
+            services.answer({"what": "reader"}, ())
+        children = tuple(services.readers)
+    finally:
+        services.close()
+    end = time.monotonic() + 5
+    while any(_stat(pid)[:1] not in ([], ["Z"]) for pid in children) and time.monotonic() < end:
+        time.sleep(0.02)
+    assert len(children) == 8 and all(_stat(pid)[:1] in ([], ["Z"]) for pid in children)
 
 
 def _stat(pid: int) -> list[str]:
