@@ -149,3 +149,19 @@ def test_a_library_that_fails_without_a_word_lacks_memory_where_that_is_limited(
     monkeypatch.setattr(doctor, "run", MagicMock(side_effect=SystemError("error return without exception set")))
     monkeypatch.setattr(resource, "getrlimit", lambda _: (limit_bytes, limit_bytes))
     assert run(["doctor"]) == code
+
+
+def test_a_command_does_not_load_pandas_though_it_is_installed(tmp_path: Path) -> None:
+    # GIVEN a pandas that says when it is loaded
+    (tmp_path / "pandas.py").write_text("print('pandas was loaded')\n")
+    file = tmp_path / "timings.csv"
+    lines = [f"{rank},{step},f,gpu,{1 + 0.001 * (rank + step)}" for rank in range(4) for step in range(12)]
+    file.write_text("\n".join(["rank,step,function,kind,seconds", *lines, ""]))
+    # WHEN a command makes tables
+    code = (
+        f"import sys; sys.path.insert(0, {str(tmp_path)!r}); sys.argv[1:] = ['diagnose', '--steps', {str(file)!r}]; "
+        "from rankscope.diagnose.cli.start import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    # THEN it is not
+    assert "HEALTHY" in done.stdout and "pandas" not in done.stdout + done.stderr, (done.stdout, done.stderr)
