@@ -1,4 +1,4 @@
-"""Rows of the table that touch a role, a host or all ranks, and which of them stand: the score and the gain of single ranks' (rank/).
+"""Rows of the table that touch a link, a role, a host or all ranks, and which of them stand: score and gain as of single ranks (rank/).
 
 removes(r,s)  seconds that the mechanism took of the own time of rank r in step s; `step_s`: of each step, whoever works in it
 score         = -ln P(t >= z) + ln(s / (1 - s)) - ln N        in nats: how clear what was taken is, the support s of the witness, and N, how
@@ -6,9 +6,9 @@ score         = -ln P(t >= z) + ln(s / (1 - s)) - ln N        in nats: how clear
 gain(S)       = how much shorter the step is without what all rows of the set S removed (model/replay.py)
 
 1. A row is admitted that has a score of `limits.SCORE_LEAST`.
-2. The floor of effect is asked of what was admitted together. Then, as long as some row of the set gains less than the floor beside the
-   others, the one that gains least is dropped: the rest explains what it would. Two hosts that are slowed alike gain nothing alone,
-   and the step together.
+2. The least floor of effect of the rows is asked of what was admitted together. Then, as long as some row of the set gains less than its
+   floor beside the others, the one that gains least is dropped: the rest explains what it would. Two hosts that are slowed alike gain
+   nothing alone, and the step together.
 3. The gain of the set is shared out by what each gains beside the others, or alone.
 """
 
@@ -28,20 +28,26 @@ from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.stats.robust import trimmed_error, trimmed_freedom, trimmed_mean
 from rankscope.diagnose.stats.student import chance, combined_freedom
 from rankscope.diagnose.verdict.contract import Evidence, Suspect
-from rankscope.probes.arrays import Floats
+from rankscope.probes.arrays import Floats, Ints
+
+CLEAR = 5  # z² at which a doubt is half
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """`found`: component, cause, scope, targets, witness; its lost time is not known before it stands. `z`, `freedom`: how clear it is that
-    something was taken. `looked_at`: how many such targets there were."""
+    """`found`: component, cause, scope, targets, witness; its lost time is not known before it stands. `removes`: of these targets, unless
+    `at` says of whom (rows of the fleet). `z`, `freedom`: how clear it is that something was taken. `looked_at`: how many such targets
+    there were. `floor`: share of the step that it must gain. `since`: when it began, where that is known."""
 
     found: Hypothesis
-    removes: Floats
+    removes: Floats | None
     z: float
     freedom: float
     looked_at: int = 1
     step_s: float = 0.0
+    floor: float = limits.EFFECT_SHARE
+    since: float | None = None
+    at: Ints | None = None
 
     @property
     def score(self) -> float:
@@ -50,9 +56,16 @@ class Row:
         return behaviour + log_odds(self.found.support) - float(np.log(self.looked_at))
 
     @property
+    def taken_s(self) -> float:
+        """Seconds per step that it took from the rank that lost most by it."""
+        return self.step_s + (
+            float(np.nan_to_num(self.removes).mean(axis=1).max()) if self.removes is not None else 0.0
+        )
+
+    @property
     def sure(self) -> float:
         """0..1, for the confidence."""
-        return self.z**2 / (self.z**2 + 5) * min(self.found.support, SCORE_MOST)
+        return self.z**2 / (self.z**2 + CLEAR) * min(self.found.support, SCORE_MOST)
 
 
 def clearness(per_step: Floats, step_s: float) -> tuple[float, float]:
@@ -63,19 +76,20 @@ def clearness(per_step: Floats, step_s: float) -> tuple[float, float]:
     return float(np.nan_to_num(mean / np.hypot(known, error))[0]), float(freedom[0])
 
 
-def standing(scene: Scene, rows: Iterable[Row], floor_s: float, own: Floats | None = None) -> list[Row]:
-    """The rows that stand, each with the lost time that falls to it, the most damaging first. `floor_s`: what a row must gain, seconds per
-    step. `own`: where some of it is explained already."""
-    base = scene.own if own is None else own
-    chosen = [row for row in rows if row.score >= limits.SCORE_LEAST]
+def standing(scene: Scene, rows: Iterable[Row], own: Floats) -> list[Row]:
+    """The rows that stand, each with the lost time that falls to it, the most damaging first. `own`: own times as far as single ranks do
+    not explain them already."""
+    chosen = sorted((row for row in rows if row.score >= limits.SCORE_LEAST), key=lambda row: -row.taken_s)
+    del chosen[limits.SUSPECTS_EXAMINED :]
     while chosen:
-        together = gain_s(scene, base, chosen)
-        if together < floor_s:
+        together = gain_s(scene, own, chosen)
+        floors = np.array([max(row.floor * scene.step_s, limits.EFFECT_SECONDS) for row in chosen])
+        if together < floors.min():
             return []
-        beside = [together - gain_s(scene, base, chosen[:i] + chosen[i + 1 :]) for i in range(len(chosen))]
-        least = int(np.argmin(beside))
-        if beside[least] >= floor_s or len(chosen) == 1:
-            lost = share_out(together, np.array(beside)).tolist()
+        beside = np.array([together - gain_s(scene, own, chosen[:i] + chosen[i + 1 :]) for i in range(len(chosen))])
+        least = int(np.argmin(beside - floors))
+        if beside[least] >= floors[least] or len(chosen) == 1:
+            lost = share_out(together, beside).tolist()
             found = [
                 replace(row, found=replace(row.found, lost_s=each)) for row, each in zip(chosen, lost, strict=True)
             ]
@@ -86,26 +100,29 @@ def standing(scene: Scene, rows: Iterable[Row], floor_s: float, own: Floats | No
 
 def suspects(fleet: Fleet, scene: Scene, rows: Iterable[Row]) -> list[Suspect]:
     """The rows that stand as suspects."""
-    return [suspect_from(fleet, _with_replay(scene, row.found), scene.step_s, row.sure) for row in rows]
+    return [_suspect(fleet, scene, row) for row in rows]
 
 
-def _with_replay(scene: Scene, found: Hypothesis) -> Hypothesis:
-    without_s = scene.step_s - found.lost_s
+def _suspect(fleet: Fleet, scene: Scene, row: Row) -> Suspect:
+    without_s = scene.step_s - row.found.lost_s
     told = Evidence(
         "steps", "step, against one in which none of it was taken (what-if replay)", scene.step_s, without_s, "s"
     )
-    return replace(found, evidence=(*found.evidence, told))
+    found = replace(row.found, evidence=(*row.found.evidence, told))
+    return suspect_from(fleet, found, max(scene.step_s, found.lost_s), row.sure, row.since)
 
 
 def removed(own: Floats, rows: Sequence[Row]) -> Floats:
     """Seconds that these took of own times together, ranks x steps."""
-    taken = np.sum([np.nan_to_num(row.removes) for row in rows], axis=0) if rows else np.zeros_like(own)
+    taken = np.zeros_like(own)
+    for row in rows:
+        if row.removes is not None:
+            taken[list(row.found.rows) if row.at is None else row.at] += np.nan_to_num(row.removes)
     return np.asarray(np.fmin(taken, np.nan_to_num(own)), dtype=np.float64)
 
 
 def gain_s(scene: Scene, own: Floats, rows: Sequence[Row]) -> float:
     """Seconds per step that the job is shorter without what these took together."""
-    if not rows:
-        return 0.0
-    shorter = shrink(own, own - removed(own, rows), scene.pipelines, scene.busy_s)
+    of_own = [row for row in rows if row.removes is not None]
+    shorter = shrink(own, own - removed(own, of_own), scene.pipelines, scene.busy_s) if of_own else 0.0
     return shorter + sum(row.step_s for row in rows)

@@ -1,8 +1,9 @@
-"""From windows to one verdict: the order in which the rules are applied.
+"""From windows to one verdict.
 
-1. Does the job stand still? (hypotheses/hang)           4. Which function, which component, why? (hypotheses/rank)
-2. Are there steps enough, ranks enough? (enough.py)     5. Is the transfer long because of a link? (hypotheses/link)
-3. Which ranks are odd, and waited for? (odd_ranks.py)   6. And all together, and against earlier windows? (hypotheses/job)
+1. Does the job stand still? (hypotheses/hang)           3. Which ranks are odd, for what, and waited for? (odd_ranks.py)
+2. Are there steps enough, ranks enough? (enough.py)     4. What else takes time beside them? One table of rows (hypotheses/rows.py)
+
+Where nobody is found: was it so for a while (stretch.py), is it healthy or not to be told (nobody.py)?
 """
 
 from __future__ import annotations
@@ -23,18 +24,14 @@ from rankscope.diagnose.hypotheses.group.shared import with_groups
 from rankscope.diagnose.hypotheses.hang.processes import told_to_end
 from rankscope.diagnose.hypotheses.hang.standstill import find_hang
 from rankscope.diagnose.hypotheses.host.strangers import strangers
-from rankscope.diagnose.hypotheses.hypothesis import SEEN, suspect_from
-from rankscope.diagnose.hypotheses.job.heavy_stage import heavy_that_stand
-from rankscope.diagnose.hypotheses.job.moving_work import moving_imbalance
+from rankscope.diagnose.hypotheses.job.heavy_stage import heavy_stages
+from rankscope.diagnose.hypotheses.job.moving_work import moving_work
 from rankscope.diagnose.hypotheses.job.quotas_of_all import throttled_together
 from rankscope.diagnose.hypotheses.job.slow_everywhere import slower_everywhere
-from rankscope.diagnose.hypotheses.link.slow_messages import slow_links_of_pipelines
-from rankscope.diagnose.hypotheses.link.suspects import suspect_links
-from rankscope.diagnose.hypotheses.rank.process import pauses
-from rankscope.diagnose.hypotheses.rank.rare_steps import episode_suspects
+from rankscope.diagnose.hypotheses.link.suspects import slow_links
+from rankscope.diagnose.hypotheses.rank.rare_steps import rare_suspects
 from rankscope.diagnose.hypotheses.rank.suspects import rank_suspects
-from rankscope.diagnose.hypotheses.rows import gain_s, standing
-from rankscope.diagnose.model.episodes import Episodes, find_episodes
+from rankscope.diagnose.hypotheses.rows import Row, gain_s, standing
 from rankscope.diagnose.model.merged_stacks import merged_stacks
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.past.auto_baseline import choose
@@ -53,7 +50,7 @@ from rankscope.diagnose.text import rank_list
 from rankscope.diagnose.verdict.contract import StepSeconds, Suspect, Verdict
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.observer.window.folder import Window
-from rankscope.probes.arrays import Floats, Ints
+from rankscope.probes.arrays import Floats
 
 
 def diagnose(
@@ -146,10 +143,10 @@ def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, dr
     odd = find_odd_ranks(fleet, scene, reference)
     scene = odd.scene
     notes += odd.notes
-    suspects, more = _of_ranks(fleet, odd)
+    suspects, more = rank_suspects(odd.among, odd.selection, odd.gained_s)
     notes += more
     suspects, designed = by_design(suspects, fleet, scene, reference)
-    suspects, more = _of_links_and_job(fleet, odd, suspects, reference)
+    suspects, more = _of_all_else(fleet, odd, suspects, reference)
     notes += more
     if not suspects and not fleet.timed and reference is None:
         suspects, more, scene = stretch_suspects(fleet, scene, per_step)
@@ -157,8 +154,8 @@ def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, dr
     suspects = [replace(suspect, confidence=calibrate(suspect.confidence)) for suspect in suspects]
     members = Members(fleet, odd.scene)
     suspects = with_groups(fleet, members.of_hosts(suspects), fleet.groups, members)
-    # What is somebody's fault comes first, whatever is heavier by design.
-    suspects.sort(key=lambda suspect: (suspect.cause in DESIGNED, -suspect.lost_seconds_per_step))
+    # What is somebody's fault comes first, whatever is heavier by design; what one has of its own before what all of a host have.
+    suspects.sort(key=lambda one: (one.cause in DESIGNED, one.scope in ("host", "all"), -one.lost_seconds_per_step))
     status = "imbalance" if all(suspect.cause in DESIGNED for suspect in suspects) else "fault"
     if not suspects:
         status, notes = nobody(fleet, reference is not None, scene, per_step, bool(odd.selection.unexplained), notes)
@@ -171,51 +168,42 @@ def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, dr
     )
 
 
-def _of_ranks(fleet: Fleet, odd: OddRanks) -> tuple[list[Suspect], list[Note]]:
-    """Ranks that are slow in all of their steps, that were stopped for a while, and that are slow now and then."""
-    scene = odd.scene
-    suspects, notes = rank_suspects(odd.among, odd.selection, odd.gained_s)
-    paused = [pause for pause in pauses(fleet) if pause.rows[0] not in set(odd.rows.tolist())]
-    # scene.step_s leaves the longest steps out.
-    suspects += [suspect_from(fleet, pause, scene.step_s + pause.lost_s, SEEN) for pause in paused]
-    skip = np.append(odd.rows, np.array([pause.rows[0] for pause in paused], dtype=np.int64))
-    rare, more = episode_suspects(fleet, scene, _rare(fleet, scene, skip), odd.rows)
-    return [*suspects, *rare], [*notes, *more]
-
-
-def _of_links_and_job(
+def _of_all_else(
     fleet: Fleet, odd: OddRanks, suspects: list[Suspect], reference: Reference | None
 ) -> tuple[list[Suspect], list[Note]]:
-    """The suspects among the ranks, with links, heavy stages, moving work and what took all ranks' time alike."""
-    scene, notes = odd.scene, list[Note]()
-    links = suspect_links(fleet, scene, odd.gained_s, suspects)
-    links += slow_links_of_pipelines(fleet, scene) if not suspects else []
-    stages = rows.suspects(fleet, scene, heavy_that_stand(fleet, scene, odd.innocent_s))
-    found = [*suspects, *links, *stages]
-    if not found and not len(odd.rows):
-        moving, notes = moving_imbalance(fleet, scene)
-        found = [moving] if moving is not None else []
-    if all(suspect.cause in (*DESIGNED, "quota") for suspect in found):
-        found = _with_all(found, fleet, odd, reference)
-    return found, notes
+    """The suspects among the ranks, what ranks do now and then, and the rows of links, roles, hosts and all ranks that stand."""
+    scene = odd.scene
+    seldom, notes = rare_suspects(fleet, scene, odd.rows)
+    moving, noise = moving_work(fleet, scene) if not len(odd.rows) else ([], [])
+    suspects, own, counted = _counted(fleet, odd, suspects)
+    links = slow_links(fleet, scene, odd.gained_s, suspects)
+    found = standing(scene, [*links, *heavy_stages(fleet, scene, own), *counted, *moving], own)
+    if reference is not None:
+        explained = [row for row in found if row.found.cause not in DESIGNED]
+        left = replace(scene, own=own, step_s=scene.step_s - odd.gained_s)
+        found = standing(scene, [*found, *slower_everywhere(fleet, left, reference, explained)], own)
+    told = [*suspects, *seldom, *rows.suspects(fleet, scene, found)]
+    return told, notes if told else [*notes, *noise]
 
 
-def _with_all(suspects: list[Suspect], fleet: Fleet, odd: OddRanks, reference: Reference | None) -> list[Suspect]:
-    """With what took time of all ranks alike: what the kernel counts as taken by their quotas or by strangers, and what grew since the
-    baseline. The quotas of most ranks explain those of single ones, where they cost a floor more."""
+def _counted(fleet: Fleet, odd: OddRanks, suspects: list[Suspect]) -> tuple[list[Suspect], Floats, list[Row]]:
+    """What the kernel counts as taken from all ranks, beside what of it is named on single ones: the suspects that are left, the own times
+    that they leave, and the rows.
+
+    The quotas of most ranks explain those of single ones, where they cost a floor more. Strangers that are named on a rank are named: what
+    they take of the others of its host is no second cause.
+    """
     scene, own = odd.scene, odd.innocent_s
-    floor_s = max(limits.ALONE_SHARE * scene.step_s, limits.EFFECT_SECONDS)
-    quotas, single = throttled_together(fleet, scene), [one for one in suspects if one.cause == "quota"]
-    if single:
-        beside_s = gain_s(scene, scene.own, quotas) - sum(one.lost_seconds_per_step for one in single)
-        if beside_s >= limits.EFFECT_SHARE * scene.step_s:
+    quotas = throttled_together(fleet, scene)
+    if quotas and (single_s := sum(one.lost_seconds_per_step for one in suspects if one.cause == "quota")):
+        if gain_s(scene, scene.own, quotas) - single_s >= limits.EFFECT_SHARE * scene.step_s:
             own, suspects = scene.own, [one for one in suspects if one.cause != "quota"]
         else:
             quotas = []
-    found = standing(scene, [*quotas, *strangers(fleet, scene)], floor_s, own)
-    if reference is not None:
-        found = standing(scene, [*found, *slower_everywhere(fleet, scene, reference, own, found)], floor_s, own)
-    return [*rows.suspects(fleet, scene, found), *suspects]
+    named = {rank for one in suspects if (one.component, one.cause) == ("cpu", "contended") for rank in one.ranks}
+    number = fleet.ranks.number
+    hosts = [row for row in strangers(fleet, scene) if named.isdisjoint(number[list(row.found.rows)].tolist())]
+    return suspects, own, [*quotas, *hosts]
 
 
 def _slowdown_percent(scene: Scene, reference: Reference | None, suspects: Sequence[Suspect]) -> float:
@@ -225,14 +213,3 @@ def _slowdown_percent(scene: Scene, reference: Reference | None, suspects: Seque
     if reference is not None:
         slowdown = max(slowdown, 100 * (scene.step_s / reference.step_p50 - 1))
     return max(slowdown, 0.0)
-
-
-def _rare(fleet: Fleet, scene: Scene, skip: Ints) -> list[Episodes]:
-    """Of the part that is judged, and of the whole window: what is rare may be older than a small change of level."""
-    found: dict[int, Episodes] = {}
-    parts = [scene.own] if scene.own.shape == fleet.steps.own_s.shape else [scene.own, fleet.steps.own_s]
-    floor_s = np.full(len(scene.own), limits.EPISODES_COST * scene.step_s) if fleet.timed else scene.differences.floor_s
-    for own in parts:
-        for each in find_episodes(own, scene.roles, scene.step_s, floor_s, skip):
-            found.setdefault(each.row, each)
-    return list(found.values())

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, Hypothesis
 from rankscope.diagnose.hypotheses.rows import Row, clearness
@@ -38,10 +39,10 @@ def strangers(fleet: Fleet, scene: Scene) -> list[Row]:
         took = programs(fleet, rows.tolist())
         if busy is None or busy < _BUSY or took[0][1] < _ONE * sum(seconds for _, seconds, _ in took):
             continue
-        removes: Floats = np.zeros_like(scene.own)
-        removes[rows] = np.nan_to_num(np.fmin(taken[rows], scene.own[rows]))
-        clear = clearness(removes[rows].mean(axis=0), scene.step_s)
-        found.append(Row(_hypothesis(fleet, rows, busy, took), removes, *clear, len(taken_on)))
+        removes: Floats = np.nan_to_num(np.fmin(taken[rows], scene.own[rows]))
+        clear = clearness(removes.mean(axis=0), scene.step_s)
+        told = _hypothesis(fleet, rows, busy, took)
+        found.append(Row(told, removes, *clear, len(taken_on), floor=limits.ALONE_SHARE))
     return found
 
 

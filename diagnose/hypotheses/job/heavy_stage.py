@@ -30,7 +30,7 @@ from rankscope.probes.arrays import Floats, Ints
 def heavy_that_stand(fleet: Fleet, scene: Scene, innocent_s: Floats) -> list[Row]:
     """Roles that are too heavy. `innocent_s`: own times without what ranks that are slow by themselves take too long."""
     rows = heavy_stages(fleet, scene, innocent_s)
-    return standing(scene, rows, limits.EFFECT_SHARE * scene.step_s, innocent_s)
+    return standing(scene, rows, innocent_s)
 
 
 def heavy_stages(fleet: Fleet, scene: Scene, own: Floats) -> list[Row]:
@@ -54,8 +54,7 @@ def heavy_stages(fleet: Fleet, scene: Scene, own: Floats) -> list[Row]:
     found = []
     for index in np.flatnonzero((over >= limits.ALONE_SHARE * scene.step_s) & (waited >= limits.HOLDS_LEAST * over)):
         members = np.flatnonzero(scene.roles == codes[index])
-        removes = np.zeros_like(own)
-        removes[members] = np.maximum(own[members] - once[members] - lower, 0.0)
+        removes = np.maximum(own[members] - once[members] - lower, 0.0)
         facts = float(over[index]), float(np.nanmean(level[index])), float(waited[index])
         why = _hypothesis(fleet, scene, members, facts)
         found.append(Row(why, removes, float(z[index]), float(freedom[index]), len(codes)))

@@ -32,20 +32,21 @@ import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet, Pipelines
-from rankscope.diagnose.hypotheses.hypothesis import Hypothesis, common_host, suspect_from
+from rankscope.diagnose.hypotheses.hypothesis import Hypothesis, common_host
+from rankscope.diagnose.hypotheses.rows import CLEAR, Row
 from rankscope.diagnose.model import varying
 from rankscope.diagnose.model.replay import busy, shrink
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.stats.mixture import two_kinds
 from rankscope.diagnose.stats.robust import nan_median, trimmed_mean
 from rankscope.diagnose.text import seconds
-from rankscope.diagnose.verdict.contract import AGAINST, Evidence, Suspect
+from rankscope.diagnose.verdict.contract import AGAINST, Evidence
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.probes.arrays import Bools, Floats
 
 _APART = 4.5
 _TOGETHER = 0.8
-_DOUBT = 0.5  # of lengths that only one function shows
+_SURE, _DOUBT = 0.9, 0.5  # support; of lengths that only one function shows, so much of it
 _CELLS_MOST = 4_000_000
 _LENGTHS = (
     "workload",
@@ -57,22 +58,22 @@ _LENGTHS = (
 @dataclass(frozen=True, slots=True)
 class _Signature:
     evidence: tuple[Evidence, ...]
-    clear: float  # 0..1
+    z: float
     heavy: Bools  # ranks x steps
 
 
-def moving_imbalance(fleet: Fleet, scene: Scene) -> tuple[Suspect | None, list[Note]]:
-    """The imbalance as a suspect of workload/data-imbalance, pauses as one of python; None, perhaps with a note, where there is none."""
+def moving_work(fleet: Fleet, scene: Scene) -> tuple[list[Row], list[Note]]:
+    """The imbalance as a row of workload/data-imbalance, pauses as one of python; none, perhaps with a note, where there is none."""
     ranks, steps = scene.own.shape
     if ranks < 2 or steps < limits.STEPS_FEW or ranks * steps > _CELLS_MOST:
-        return None, []
+        return [], []
     late = scene.own - _usual(scene.own)
     cost = float(np.nan_to_num(trimmed_mean((_highest(late) - np.nanmean(np.nan_to_num(late), axis=0))[None, :])[0]))
     # A live pipeline's micro-batches are counted from outside: not for a model.
     pipelines = scene.pipelines if fleet.timed else None
     clear = cost >= limits.EFFECT_SHARE * scene.step_s
     if not clear and pipelines is None:
-        return None, []
+        return [], []
     first = fleet.steps.count - steps
     matrices = fleet.steps
     other = np.nan_to_num(matrices.io_s + matrices.sched_s + matrices.sync_s)[:, first:]
@@ -85,22 +86,34 @@ def moving_imbalance(fleet: Fleet, scene: Scene) -> tuple[Suspect | None, list[N
             f"in each step another rank is late, by {seconds(cost)} on average, mostly waiting for a CPU, a disk or a lock: "
             "noise of the hosts"
         )
-        return None, [Note(NoteCode.MOVING_NOISE, text)] if clear else []
+        return [], [Note(NoteCode.MOVING_NOISE, text)] if clear else []
     found = varying.most(fleet)
     pauses = found is not None and found.pauses
     even = scene.own - np.nan_to_num(np.maximum(x, 0.0)) if pauses else scene.own - x + np.nanmean(x, axis=0)
-    lost_s = shrink(scene.own, even, scene.pipelines, scene.busy_s)
+    between_s, shared_s = 0.0, shrink(scene.own, even, scene.pipelines, scene.busy_s)
     if not pauses and pipelines is not None:
-        lost_s += _between_stages(scene, pipelines, work, even, lost_s)
+        between_s = _between_stages(scene, pipelines, work, even, shared_s)
+    lost_s = shared_s + between_s
     if lost_s < limits.EFFECT_SHARE * scene.step_s:
-        return None, []
+        return [], []
     signature = _turns(x, often=not pauses)
     if signature is not None and varying.scattered(fleet, work, found):
         text = f"in each step another rank is late, by {seconds(cost)} on average, in one function or another: accidents, not the input"
-        return None, [Note(NoteCode.MOVING_NOISE, text)]
+        return [], [Note(NoteCode.MOVING_NOISE, text)]
     if signature is None and not pauses:
         signature = _together(fleet, work, x, lost_s / scene.step_s, pipelines)
-    return (None if signature is None else _suspect(fleet, scene, signature, lost_s, found)), []
+    if signature is None:
+        return [], []
+    return [
+        Row(
+            _hypothesis(fleet, signature, found),
+            scene.own - even,
+            signature.z,
+            math.inf,
+            step_s=between_s,
+            at=np.arange(ranks),
+        )
+    ], []
 
 
 def _usual(own: Floats) -> Floats:
@@ -138,14 +151,13 @@ def _turns(x: Floats, often: bool) -> _Signature | None:
     both = float(np.mean(heavy.any(axis=0) & (~heavy & np.isfinite(x)).any(axis=0)))
     if kinds.distance < _APART or (often and both < 0.6) or not _spread_over_ranks(heavy):
         return None
+    distance = min(kinds.distance, 999.0)  # infinite where all of a kind are equal
     evidence = (
         Evidence("steps", "steps in which some ranks have more work", 100 * both, None, "% of steps"),
         Evidence("steps", "work is of two sizes, which differ by", kinds.apart, None, "s/step"),
-        Evidence(
-            "steps", "distance of the sizes over their spread (noise: 2.3)", min(kinds.distance, 999.0), _APART, ""
-        ),
+        Evidence("steps", "distance of the sizes over their spread (noise: 2.3)", distance, _APART, ""),
     )
-    return _Signature(evidence, kinds.distance**2 / (kinds.distance**2 + 5), heavy)
+    return _Signature(evidence, distance, heavy)
 
 
 def _spread_over_ranks(heavy: Bools) -> bool:
@@ -198,12 +210,11 @@ def _together(fleet: Fleet, work: Floats, x: Floats, share: float, pipelines: Pi
             "% of the step",
         ),
     )
-    return _Signature(evidence, float(np.clip(correlation, 0.0, 1.0)) * 0.9, heavy)
+    clear = _SURE * min(correlation, 1.0)
+    return _Signature(evidence, math.sqrt(CLEAR * clear / (1 - clear)), heavy)
 
 
-def _suspect(
-    fleet: Fleet, scene: Scene, signature: _Signature, lost_s: float, found: varying.Varying | None
-) -> Suspect:
+def _hypothesis(fleet: Fleet, signature: _Signature, found: varying.Varying | None) -> Hypothesis:
     rows = tuple(np.flatnonzero(signature.heavy.any(axis=1)).tolist())
     pause = found if found is not None and found.pauses else None
     oftenest = 100 * float(signature.heavy.sum(axis=1).max()) / max(signature.heavy.shape[1], 1)
@@ -225,20 +236,19 @@ def _suspect(
             evidence.append(Evidence(f"{AGAINST}functions", "grows alone: longer input makes most of a step longer; this looks like pauses",
                                      found.function.name, None, ""))  # fmt: skip
     component, cause, action = _LENGTHS if pause is None else _of_pause(pause)
-    moving = Hypothesis(
+    return Hypothesis(
         scope="all",
         component=component,
         cause=cause,
         rows=rows,
-        lost_s=lost_s,
-        support=doubt,
+        lost_s=float("nan"),
+        support=_SURE * doubt,
         evidence=tuple(evidence),
         action=action,
         host=common_host(fleet, rows),
         instance="moves from rank to rank",
         function=None if pause is None else pause.function,
     )
-    return suspect_from(fleet, moving, max(scene.step_s, lost_s), 0.9 * signature.clear * doubt)
 
 
 def _of_pause(pause: varying.Varying) -> tuple[str, str, str]:

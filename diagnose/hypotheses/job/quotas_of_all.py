@@ -40,7 +40,7 @@ def throttled_together(fleet: Fleet, scene: Scene) -> list[Row]:
         return []
     held = seconds >= _NAMED * seconds.max()
     sched = np.nan_to_num(fleet.steps.sched_s[:, -scene.own.shape[1] :])
-    removes: Floats = np.nan_to_num(np.where(held, part, 0.0)[:, None] * np.fmin(sched, scene.own))
+    removes: Floats = np.nan_to_num(part[held, None] * np.fmin(sched, scene.own)[held])
     rows = tuple(np.flatnonzero(held).tolist())
     found = Hypothesis(
         scope="all",
@@ -53,7 +53,8 @@ def throttled_together(fleet: Fleet, scene: Scene) -> list[Row]:
         action="Most ranks are held by their CPU quotas: raise or remove them (cpu.max, cpu.cfs_quota_us, resources.limits.cpu).",
         host=common_host(fleet, rows),
     )
-    return [Row(found, removes, *clearness(removes[held].mean(axis=0), scene.step_s))]
+    clear = clearness(removes.mean(axis=0), scene.step_s)
+    return [Row(found, removes, *clear, floor=limits.ALONE_SHARE)]
 
 
 def _parts(fleet: Fleet) -> tuple[Floats, Floats]:

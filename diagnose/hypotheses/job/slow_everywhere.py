@@ -32,10 +32,11 @@ from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Floats
 
 
-def slower_everywhere(fleet: Fleet, scene: Scene, reference: Reference, own: Floats, taken: Sequence[Row]) -> list[Row]:
-    """The growth of all ranks as a row, if steps are longer than they were. `own`: as far as it is not explained already; `taken`:
-    what strangers and quotas took of it."""
-    more_s = _more_taken_s(fleet, reference, own, taken)
+def slower_everywhere(fleet: Fleet, scene: Scene, reference: Reference, taken: Sequence[Row]) -> list[Row]:
+    """The growth of all ranks as a row, if steps are longer than they were. `scene`: as far as single ranks do not explain it; `taken`:
+    what else does."""
+    own = scene.own
+    more_s = _more_taken_s(fleet, reference, own, taken) + sum(row.step_s for row in taken)
     slower = scene.step_s - reference.step_p50 - more_s
     if slower < reference.least_growth_s:
         return []
@@ -50,11 +51,11 @@ def slower_everywhere(fleet: Fleet, scene: Scene, reference: Reference, own: Flo
         evidence.extend(below)
     clear = explained >= limits.HOLDS_LEAST and grown is not None
     if not clear and (network := _longer_transfer(fleet, scene, reference, slower)) is not None:
-        return [Row(network[0], np.zeros_like(own), z, np.inf, step_s=network[1])]
+        return [Row(network[0], None, z, np.inf, step_s=network[1])]
     if not clear:
         evidence.append(Evidence("stacks", "no function grew by as much as the step", 100 * explained, None, "%"))
     found = _of_function(fleet, grown if clear else None, tuple(evidence))
-    return [Row(found, np.zeros_like(own), z, np.inf, step_s=slower)]
+    return [Row(found, None, z, np.inf, step_s=slower)]
 
 
 def _more_taken_s(fleet: Fleet, reference: Reference, own: Floats, taken: Sequence[Row]) -> float:

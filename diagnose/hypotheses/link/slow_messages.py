@@ -6,7 +6,7 @@ gradients), and longer in messages. A slow stage shows itself by its own time, a
 late(d)   = median over the ranks r of pipeline d of  (median over r's peers of stay(·) - stay(r)),  stay: mean seconds per step in
             collectives that are no messages
 lost      = the same of the stage of d that comes last: it decides when the step ends
-z(d)      = late(d) / max(robust_sd of late over the other pipelines, floor of 1.25 % of the step); score: -ln P(N >= z), as ../rows.py
+z(d)      = late(d) / max(robust_sd of late over the other pipelines, floor of 1.25 % of the step); a row of ../rows.py
 more(r,w) = seconds per step that r stays longer than its peers in messages of the way w: activations (forward) or gradients
             (backward)
 
@@ -25,11 +25,11 @@ import numpy as np
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.pipelines import message_names
-from rankscope.diagnose.hypotheses.hypothesis import NO_COUNTER, Hypothesis, common_host, log_odds, suspect_from
+from rankscope.diagnose.hypotheses.hypothesis import NO_COUNTER, Hypothesis, common_host
+from rankscope.diagnose.hypotheses.rows import Row
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.stats.robust import nan_median, peers_median, robust_sd_of, trimmed_mean
-from rankscope.diagnose.stats.student import nats_of_normal
-from rankscope.diagnose.verdict.contract import Evidence, Suspect
+from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Floats, Ints
 
 _GRADIENTS = re.compile(r"backward|bwd|grad", re.IGNORECASE)
@@ -45,8 +45,8 @@ class _Stays:
     activations: Floats
 
 
-def slow_links_of_pipelines(fleet: Fleet, scene: Scene) -> list[Suspect]:
-    """Suspects of network/slow-link: the two ranks at the ends of each; none where pipelines or the ways of messages are not known."""
+def slow_links_of_pipelines(fleet: Fleet, scene: Scene) -> list[Row]:
+    """Rows of network/slow-link: the two ranks at the ends of each; none where pipelines or the ways of messages are not known."""
     if not fleet.timed or scene.pipelines is None:
         return []
     member = scene.pipelines.member
@@ -65,14 +65,15 @@ def slow_links_of_pipelines(fleet: Fleet, scene: Scene) -> list[Suspect]:
         spread = robust_sd_of(others)
         z = float(late[pipeline]) / max(spread, limits.SCALE_FLOOR * scene.step_s)
         ranks = np.flatnonzero(member == pipeline)
-        score = nats_of_normal(z) + log_odds(NO_COUNTER) - float(np.log(len(late)))
-        if score < limits.SCORE_LEAST or float(np.max(worked[ranks])) > limits.PART * late[pipeline]:
+        if float(np.max(worked[ranks])) > limits.PART * late[pipeline]:
             continue
         ends = _ends(_in_order(fleet, ranks), stays, scene.roles, float(late[pipeline]))
         if ends is not None:
             # The stage that is last through decides when the step ends.
             last = int(ranks[np.argmin((stays.meeting + earlier)[ranks])])
-            found.append(_suspect(fleet, scene, ends, (max(float(earlier[last]), float(late[pipeline])), z, stays)))
+            late_s = max(float(earlier[last]), float(late[pipeline]))
+            told = _hypothesis(fleet, scene, ends, late_s, stays)
+            found.append(Row(told, None, z, np.inf, len(late), late_s))
     return found
 
 
@@ -124,8 +125,7 @@ def _ends(ranks: Ints, stays: _Stays, roles: Ints, late_s: float) -> tuple[int, 
     return (int(ranks[k]), int(ranks[k + 1])) if float(paced.min()) >= limits.PART * late_s else None
 
 
-def _suspect(fleet: Fleet, scene: Scene, ends: tuple[int, int], facts: tuple[float, float, _Stays]) -> Suspect:
-    late_s, z, stays = facts
+def _hypothesis(fleet: Fleet, scene: Scene, ends: tuple[int, int], late_s: float, stays: _Stays) -> Hypothesis:
     before, behind = ends
     peers = int(np.count_nonzero(scene.roles == scene.roles[before])) - 1
     first, second = (int(fleet.ranks.number[row]) for row in ends)
@@ -134,7 +134,7 @@ def _suspect(fleet: Fleet, scene: Scene, ends: tuple[int, int], facts: tuple[flo
         return float(values[row]), float(values[row] + _less(values, scene.roles)[row])
 
     own = nan_median(scene.own[list(ends)], 1)
-    found = Hypothesis(
+    return Hypothesis(
         scope="link",
         component="network",
         cause="slow-link",
@@ -153,4 +153,3 @@ def _suspect(fleet: Fleet, scene: Scene, ends: tuple[int, int], facts: tuple[flo
         host=common_host(fleet, ends),
         instance=f"rank {first} to rank {second}",
     )  # fmt: skip
-    return suspect_from(fleet, found, scene.step_s, z * z / (z * z + 5) * NO_COUNTER)

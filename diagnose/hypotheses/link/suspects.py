@@ -1,7 +1,8 @@
-"""Links of the ranks as suspects: flows (slow_flows.py, packet_loss.py) and ports (slow_ports.py), on the transfer.
+"""Links of the ranks as rows: flows (slow_flows.py, packet_loss.py), ports (slow_ports.py), messages of pipelines (slow_messages.py).
 
-Their lost time comes out of the transfer, the ranks' out of own time: never the same twice. A port that convicts itself speaks for
-the flows of its ranks too.
+They are judged on the transfer, the ranks on their own time: never the same twice. Each removes of the step what it lost; z = lost /
+1.25 % of the step, and how sure it is that the link is slow at all is a factor of its support. A port that convicts itself speaks for the
+flows of its ranks too.
 """
 
 from __future__ import annotations
@@ -12,11 +13,14 @@ from dataclasses import replace
 
 import numpy as np
 
+from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, Hypothesis, suspect_from
+from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, Hypothesis
 from rankscope.diagnose.hypotheses.link.packet_loss import judge as judge_loss
 from rankscope.diagnose.hypotheses.link.slow_flows import judge as judge_links
+from rankscope.diagnose.hypotheses.link.slow_messages import slow_links_of_pipelines
 from rankscope.diagnose.hypotheses.link.slow_ports import judge as judge_hardware
+from rankscope.diagnose.hypotheses.rows import Row
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.model.slots import least_stay
 from rankscope.diagnose.stats.robust import nan_median, trimmed_mean
@@ -24,8 +28,8 @@ from rankscope.diagnose.verdict.contract import Evidence, Suspect
 from rankscope.probes.arrays import Floats
 
 
-def suspect_links(fleet: Fleet, scene: Scene, gained: float, suspects: Sequence[Suspect]) -> list[Suspect]:
-    """Suspects among the links of the ranks. `gained`: seconds per step that the suspects among the ranks cost already."""
+def slow_links(fleet: Fleet, scene: Scene, gained: float, suspects: Sequence[Suspect]) -> list[Row]:
+    """Links that hold the ranks up. `gained`: seconds per step that the suspects among the ranks cost already."""
     least = least_stay(scene.wait, None, scene.slots)
     least = least[np.isfinite(least)]
     transfer_s = float(trimmed_mean(least[None, :])[0]) if len(least) else 0.0
@@ -45,7 +49,7 @@ def suspect_links(fleet: Fleet, scene: Scene, gained: float, suspects: Sequence[
     behaviour = ("transfer (least stay of any rank)", transfer_s)
     if losing:  # a trimmed mean leaves out what they cost, and so does the least stay
         behaviour = ("step less the longest own time", float(held.mean()))
-    return [_link_suspect(fleet, scene, link, *behaviour) for link in charged]
+    return [*(_row(fleet, scene, link, *behaviour) for link in charged), *slow_links_of_pipelines(fleet, scene)]
 
 
 def _held_up(scene: Scene) -> Floats:
@@ -59,11 +63,10 @@ def _held_up(scene: Scene) -> Floats:
     return np.asarray(held[np.isfinite(held)], dtype=np.float64)
 
 
-def _link_suspect(fleet: Fleet, scene: Scene, link: Hypothesis, measure: str, measured_s: float) -> Suspect:
-    share = link.lost_s / scene.step_s
+def _row(fleet: Fleet, scene: Scene, link: Hypothesis, measure: str, measured_s: float) -> Row:
     behaviour = Evidence("steps", measure, measured_s, measured_s - link.lost_s, "s/step")
     onset = scene.onset
     longer = onset is not None and onset.after_s > onset.before_s and np.isfinite(fleet.start)
     since = fleet.start + float(fleet.steps.start_s[onset.column]) if onset is not None and longer else None
-    shown = replace(link, evidence=(*link.evidence, behaviour))
-    return suspect_from(fleet, shown, scene.step_s, link.support * link.clear * min(1.0, 0.6 + share), since)
+    shown = replace(link, support=link.support * link.clear, evidence=(*link.evidence, behaviour))
+    return Row(shown, None, link.lost_s / (limits.SCALE_FLOOR * scene.step_s), np.inf, step_s=link.lost_s, since=since)

@@ -1,22 +1,24 @@
-"""Ranks that are slow now and then: from rare episodes (model/episodes.py) to suspects.
+"""Ranks that are slow now and then, or were stopped once: from rare episodes (model/episodes.py) and time in state T to suspects.
 
-A rank whose functions show less than half of what its episodes cost is not accused: a note says so.
+They are no rows of ../rows.py: a chance counts only how often a rank is late, and three times of eight ranks are no 9 nats. A rank whose
+functions show less than half of what its episodes cost is not accused: a note says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
 import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.hypotheses.hypothesis import suspect_from
+from rankscope.diagnose.hypotheses.hypothesis import SEEN, suspect_from
 from rankscope.diagnose.hypotheses.rank.case import case_of
+from rankscope.diagnose.hypotheses.rank.process import pauses
 from rankscope.diagnose.hypotheses.rank.table import charges
 from rankscope.diagnose.model.attribute import Profiles
-from rankscope.diagnose.model.episodes import Episodes
+from rankscope.diagnose.model.episodes import Episodes, find_episodes
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.verdict.contract import Evidence, Suspect
 from rankscope.diagnose.verdict.note import Note, NoteCode
@@ -25,10 +27,28 @@ from rankscope.probes.arrays import Ints
 _SURE = 0.9  # of what an accident of chance leaves
 
 
-def episode_suspects(
-    fleet: Fleet, scene: Scene, episodes: Iterable[Episodes], odd: Ints
-) -> tuple[list[Suspect], list[Note]]:
-    """Suspects for ranks that are slow now and then. `odd`: rows that are suspects for all of their steps."""
+def rare_suspects(fleet: Fleet, scene: Scene, odd: Ints) -> tuple[list[Suspect], list[Note]]:
+    """Suspects for what ranks do in a few steps only. `odd`: rows that are suspects for all of their steps."""
+    paused = [pause for pause in pauses(fleet) if pause.rows[0] not in set(odd.tolist())]
+    # scene.step_s leaves the longest steps out.
+    stopped = [suspect_from(fleet, pause, scene.step_s + pause.lost_s, SEEN) for pause in paused]
+    skip = np.append(odd, np.array([pause.rows[0] for pause in paused], dtype=np.int64))
+    found, notes = _suspects(fleet, scene, _episodes(fleet, scene, skip), odd)
+    return [*stopped, *found], notes
+
+
+def _episodes(fleet: Fleet, scene: Scene, skip: Ints) -> Iterator[Episodes]:
+    """Of the part that is judged, and of the whole window: what is rare may be older than a small change of level."""
+    found: dict[int, Episodes] = {}
+    parts = [scene.own] if scene.own.shape == fleet.steps.own_s.shape else [scene.own, fleet.steps.own_s]
+    floor_s = np.full(len(scene.own), limits.EPISODES_COST * scene.step_s) if fleet.timed else scene.differences.floor_s
+    for own in parts:
+        for each in find_episodes(own, scene.roles, scene.step_s, floor_s, skip):
+            found.setdefault(each.row, each)
+    yield from found.values()
+
+
+def _suspects(fleet: Fleet, scene: Scene, episodes: Iterable[Episodes], odd: Ints) -> tuple[list[Suspect], list[Note]]:
     found: list[Suspect] = []
     notes: list[Note] = []
     profiles: Profiles | None = None

@@ -125,3 +125,13 @@ def test_what_grew_on_all_ranks_beside_strangers_that_were_there_before_is_told_
 def test_strangers_that_came_since_the_baseline_are_the_whole_answer() -> None:
     verdict = diagnose(build(job(0.05, 0.5)), build(Job(ranks=8, seed=9, steps=60, start=1_759_990_000.0)))
     assert [(suspect.scope, suspect.cause) for suspect in verdict.suspects] == [("host", "contended")]
+
+
+def test_a_slow_rank_and_strangers_of_its_host_are_both_named_the_rank_first() -> None:
+    made = job(0.05, 0.5)
+    made.extra[3] = [*made.extra[3], (BUSY, 0.06)]
+    verdict = diagnose(build(made))
+    assert [(suspect.scope, suspect.component) for suspect in verdict.suspects] == [("rank", "python"), ("host", "cpu")]
+    assert verdict.suspects[0].ranks == (3,)
+    lost = sum(suspect.lost_seconds_per_step for suspect in verdict.suspects)
+    assert lost == pytest.approx(0.11, rel=0.2)

@@ -1,0 +1,56 @@
+"""Rows are admitted by their score, and stand by what each gains beside the others."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from builders import Job, build
+
+from rankscope.diagnose.fleet.gather import gather
+from rankscope.diagnose.hypotheses.hypothesis import Hypothesis
+from rankscope.diagnose.hypotheses.rows import Row, gain_s, standing
+from rankscope.diagnose.model.scene import Scene
+from rankscope.diagnose.solve.prepare import prepare
+from rankscope.diagnose.stats.robust import nan_median
+
+
+@pytest.fixture(scope="module")
+def scene() -> Scene:
+    fleet = gather(build(Job(ranks=4, steps=60)))
+    return prepare(fleet, nan_median(fleet.steps.seconds, 0))[0]
+
+
+def row(scene: Scene, ranks: tuple[int, ...], seconds: float, z: float = 20.0, support: float = 0.95) -> Row:
+    removes = np.full((len(ranks), scene.own.shape[1]), seconds)
+    found = Hypothesis("cpu", "contended", ranks, float("nan"), support, (), "", scope="host")
+    return Row(found, removes, z, np.inf)
+
+
+def test_two_that_slow_alike_stand_together_and_share_the_gain(scene: Scene) -> None:
+    halves = [row(scene, (0, 1), 0.05), row(scene, (2, 3), 0.05)]
+    assert standing(scene, halves[:1], scene.own) == []  # the others are as late
+    found = standing(scene, halves, scene.own)
+    assert sorted(each.found.rows for each in found) == [(0, 1), (2, 3)]
+    assert sum(each.found.lost_s for each in found) == pytest.approx(gain_s(scene, scene.own, halves))
+
+
+def test_who_the_rest_explains_does_not_stand(scene: Scene) -> None:
+    everybody, one = row(scene, (0, 1, 2, 3), 0.05), row(scene, (2,), 0.05)
+    assert [each.found.rows for each in standing(scene, [one, everybody], scene.own)] == [(0, 1, 2, 3)]
+
+
+@pytest.mark.parametrize(("z", "support"), [(2.5, 0.95), (20.0, 1e-90), (0.0, 1.0)])
+def test_what_may_be_chance_or_has_no_witness_is_not_admitted(scene: Scene, z: float, support: float) -> None:
+    assert standing(scene, [row(scene, (0, 1, 2, 3), 0.05, z, support)], scene.own) == []
+
+
+def test_what_the_step_loses_elsewhere_adds_to_what_ranks_lose(scene: Scene) -> None:
+    link = Row(
+        Hypothesis("network", "slow-link", (1,), float("nan"), 0.95, (), "", scope="link"),
+        None,
+        9.0,
+        np.inf,
+        step_s=0.04,
+    )
+    found = standing(scene, [link, row(scene, (0, 1, 2, 3), 0.05)], scene.own)
+    assert sorted(round(each.found.lost_s, 2) for each in found) == [0.04, 0.05]
