@@ -178,3 +178,9 @@ def test_a_walk_from_the_kernel_to_the_verdict_names_what_is_there(readme: str) 
     for file in re.findall(r"[\w/]+\.py", walk):
         missing += [] if any(str(path).endswith(f"/{file}") for path in MODULES.values()) else [file]
     assert missing == []
+
+
+def test_each_file_of_tests_has_a_name_of_its_own() -> None:
+    """They lie in no packages: pytest takes two of one name for the same module when it collects them in one run."""
+    names = [path.name for path in (REPOSITORY / "tests").rglob("test_*.py")]
+    assert sorted(name for name in names if names.count(name) > 1) == []
