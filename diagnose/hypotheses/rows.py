@@ -35,9 +35,10 @@ CLEAR = 5  # z² at which a doubt is half
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """`found`: component, cause, scope, targets, witness; its lost time is not known before it stands. `removes`: of these targets, unless
-    `at` says of whom (rows of the fleet). `z`, `freedom`: how clear it is that something was taken. `looked_at`: how many such targets
-    there were. `floor`: share of the step that it must gain. `since`: when it began, where that is known."""
+    """`found`: component, cause, scope, targets, witness; its lost time is not known before it stands. `removes`: of these targets,
+    unless `at` says of whom (rows of the fleet). `z`, `freedom`: how clear it is that something was taken. `looked_at`: how many such
+    targets there were. `floor`: share of the step that it must gain, with those among which one loss was shared out; `part`: its share.
+    `since`: when it began, where that is known."""
 
     found: Hypothesis
     removes: Floats | None
@@ -46,6 +47,7 @@ class Row:
     looked_at: int = 1
     step_s: float = 0.0
     floor: float = limits.EFFECT_SHARE
+    part: float = 1.0
     since: float | None = None
     at: Ints | None = None
 
@@ -83,7 +85,7 @@ def standing(scene: Scene, rows: Iterable[Row], own: Floats) -> list[Row]:
     del chosen[limits.SUSPECTS_EXAMINED :]
     while chosen:
         together = gain_s(scene, own, chosen)
-        floors = np.array([max(row.floor * scene.step_s, limits.EFFECT_SECONDS) for row in chosen])
+        floors = np.array([row.part * max(row.floor * scene.step_s, limits.EFFECT_SECONDS) for row in chosen])
         if together < floors.min():
             return []
         beside = np.array([together - gain_s(scene, own, chosen[:i] + chosen[i + 1 :]) for i in range(len(chosen))])

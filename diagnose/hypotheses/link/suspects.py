@@ -1,8 +1,8 @@
 """Links of the ranks as rows: flows (slow_flows.py, packet_loss.py), ports (slow_ports.py), messages of pipelines (slow_messages.py).
 
-They are judged on the transfer, the ranks on their own time: never the same twice. Each removes of the step what it lost; z = lost /
-1.25 % of the step, and how sure it is that the link is slow at all is a factor of its support. A port that convicts itself speaks for the
-flows of its ranks too.
+They are judged on the transfer, the ranks on their own time: never the same twice. Each removes of the step what it lost; z = what all
+ports, or that flow, lost / 1.25 % of the step, and how sure it is that the link is slow at all is a factor of its support. A port that
+convicts itself speaks for the flows of its ranks too.
 """
 
 from __future__ import annotations
@@ -45,11 +45,15 @@ def slow_links(fleet: Fleet, scene: Scene, gained: float, suspects: Sequence[Sus
     # Whoever waits for what is sent again looks slow at both ends: beside a loss only a shaper says that a link is slow as well.
     links = (*losing, *(link for link in links if not losing or link.support >= CONVICTED))
     flows = [link for link in links if not known & set(link.rows)]
-    charged = [*ports, *flows]
     behaviour = ("transfer (least stay of any rank)", transfer_s)
     if losing:  # a trimmed mean leaves out what they cost, and so does the least stay
         behaviour = ("step less the longest own time", float(held.mean()))
-    return [*(_row(fleet, scene, link, *behaviour) for link in charged), *slow_links_of_pipelines(fleet, scene)]
+    of_ports_s = sum(port.lost_s for port in ports)
+    return [
+        *(_row(fleet, scene, port, *behaviour, of_ports_s) for port in ports),
+        *(_row(fleet, scene, flow, *behaviour, flow.lost_s) for flow in flows),
+        *slow_links_of_pipelines(fleet, scene),
+    ]
 
 
 def _held_up(scene: Scene) -> Floats:
@@ -63,10 +67,13 @@ def _held_up(scene: Scene) -> Floats:
     return np.asarray(held[np.isfinite(held)], dtype=np.float64)
 
 
-def _row(fleet: Fleet, scene: Scene, link: Hypothesis, measure: str, measured_s: float) -> Row:
+def _row(fleet: Fleet, scene: Scene, link: Hypothesis, measure: str, measured_s: float, together_s: float) -> Row:
+    """`together_s`: what it and those that are slow with it cost. That is what stands out of the noise, and what the floor is asked of: of
+    what the step waits for its ports, each has a share (slow_ports.py)."""
     behaviour = Evidence("steps", measure, measured_s, measured_s - link.lost_s, "s/step")
     onset = scene.onset
     longer = onset is not None and onset.after_s > onset.before_s and np.isfinite(fleet.start)
     since = fleet.start + float(fleet.steps.start_s[onset.column]) if onset is not None and longer else None
     shown = replace(link, support=link.support * link.clear, evidence=(*link.evidence, behaviour))
-    return Row(shown, None, link.lost_s / (limits.SCALE_FLOOR * scene.step_s), np.inf, step_s=link.lost_s, since=since)
+    z = together_s / (limits.SCALE_FLOOR * scene.step_s)
+    return Row(shown, None, z, np.inf, step_s=link.lost_s, part=link.lost_s / together_s, since=since)
