@@ -90,11 +90,26 @@ def _that_cost(among: Compared, scene: Scene, selection: Selection) -> tuple[Int
         return always, _gained(among, scene, always), [Note(NoteCode.STALLS_OF_OTHERS, text)]
     slower = rank_list(tuple(int(number) for number in fleet.ranks.number[rows]))
     by = f"{'by up to ' if len(rows) > 1 else 'by '}{seconds(float(found.excess_s[rows].max()))}"
+    if _in_turn(scene, rows):
+        text = (
+            f"slower than the peers, {by} per step: {slower}; ranks of another role are as busy, and whether they work meanwhile or only "
+            "afterwards was not seen: not accused"
+        )
+        return np.empty(0, dtype=np.int64), 0.0, [Note(NoteCode.UNTIMED, text)]
     text = (
         f"slower than the peers, {by} per step: {slower}; without that a step would be only {seconds(gained_s)} shorter, "
         "because others are as late: not accused"
     )
     return np.empty(0, dtype=np.int64), 0.0, [Note(NoteCode.NO_GAIN, text)]
+
+
+def _in_turn(scene: Scene, rows: Ints) -> bool:
+    """Roles may work one after the other (actors, then the learner): of what all stay in collectives at least, as much may be waiting
+    for these ranks as they are slower. The replay, in which all work at once, cannot tell."""
+    if scene.slots is not None or scene.pipelines is not None or not set(scene.roles) - set(scene.roles[rows]):
+        return False
+    transfer_s = float(trimmed_mean(slots.least_stay(scene.wait, None, None)[None, :])[0])
+    return transfer_s >= float(scene.differences.excess_s[rows].max())
 
 
 def _untimed(scene: Scene) -> Floats:

@@ -39,3 +39,8 @@ def test_the_whole_corpus_is_judged_in_two_minutes(corpus: tuple[list[Judged], f
 def test_nobody_is_accused_who_is_innocent(corpus: tuple[list[Judged], float]) -> None:
     healthy = [answer.said for case, answer in corpus[0] if case.truth.status == "healthy" and answer.accused]
     assert healthy == []
+
+
+def test_a_slow_actor_whose_learner_works_after_it_is_not_called_healthy(corpus: tuple[list[Judged], float]) -> None:
+    said = {case.key: answer.said for case, answer in corpus[0] if "learner-actors-slow-" in case.key}
+    assert said and not [key for key, each in said.items() if each.startswith("healthy")]
