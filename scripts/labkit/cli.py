@@ -23,7 +23,7 @@ from labkit.machine import guard
 from labkit.machine.command import Parser, ended
 from labkit.machine.shell import EXIT_NOT_GOOD_ENOUGH, EXIT_USAGE, LabError, set_up
 from labkit.programs import PROGRAMS
-from labkit.result_file import save
+from labkit.result_file import resumed, save
 from labkit.run import CPU, SIZES, Bench, Case, Result, judge_again, run_cases
 
 EPILOG = """examples:
@@ -188,14 +188,7 @@ def _examine(args: argparse.Namespace, bench: Bench, faults: list[str]) -> int:
         if fault not in PROGRAMS[args.program].lacks
     ]
     file = args.resume or args.json
-    try:
-        results = read(args.resume) if args.resume else []
-    except ValueError as error:
-        raise LabError(str(error), exit_code=EXIT_USAGE) from None
-    done = {result.case.key for result in results}
-    left = [case for case in cases if case.key not in done]
-    if len(left) < len(cases):
-        print(f"{len(cases) - len(left)} of {len(cases)} cases are in {file} already")
+    results, left = resumed(args, read, cases, key=lambda case: case.key)
     began = time.monotonic()
     with _Progress(len(left), bench, began) as progress:
         for number, result in enumerate(run_cases(left, progress, bench), 1):

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import argparse
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
+
+from labkit.machine.shell import EXIT_USAGE, LabError
 
 
 class Kept(Protocol):
@@ -14,7 +17,16 @@ class Kept(Protocol):
     def as_json(self) -> dict[str, Any]: ...
 
 
+class Ended(Protocol):
+    """A result that says of which case it is."""
+
+    @property
+    def case(self) -> Any: ...
+
+
 _Result = TypeVar("_Result")
+_Ended = TypeVar("_Ended", bound=Ended)
+_Case = TypeVar("_Case")
 
 
 def plain(value: Any) -> Any:
@@ -43,3 +55,22 @@ def read(path: Path, from_json: Callable[[dict[str, Any]], _Result], whose: str)
         return [from_json(item) for item in json.loads(path.read_text())]
     except (TypeError, KeyError, AttributeError) as error:
         raise ValueError(f"{path} holds no results of {whose}: {error}") from None
+
+
+def resumed(
+    args: argparse.Namespace,
+    read_file: Callable[[Path], list[_Ended]],
+    chosen: Sequence[_Case],
+    key: Callable[[Any], Hashable],
+) -> tuple[list[_Ended], list[_Case]]:
+    """What the file of `--resume` holds, and which of the chosen cases are left, as told on standard output. LabError where it is not a
+    file of that lab. `key`: what two runs of one case have in common."""
+    try:
+        results = read_file(args.resume) if args.resume else []
+    except ValueError as error:
+        raise LabError(str(error), exit_code=EXIT_USAGE) from None
+    done = {key(result.case) for result in results}
+    left = [case for case in chosen if key(case) not in done]
+    if len(left) < len(chosen):
+        print(f"{len(chosen) - len(left)} of {len(chosen)} cases are in {args.resume} already")
+    return results, left

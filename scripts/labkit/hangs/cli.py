@@ -12,8 +12,8 @@ from labkit.hangs.cases import Case
 from labkit.hangs.kinds import ALL
 from labkit.hangs.run import run_cases
 from labkit.machine import guard
-from labkit.machine.shell import EXIT_NOT_GOOD_ENOUGH, EXIT_USAGE, LabError, set_up
-from labkit.result_file import save
+from labkit.machine.shell import EXIT_NOT_GOOD_ENOUGH, set_up
+from labkit.result_file import resumed, save
 
 
 def act(args: argparse.Namespace, faults_named: Callable[[str, dict[str, type[Fault]]], list[str]]) -> int:
@@ -21,14 +21,7 @@ def act(args: argparse.Namespace, faults_named: Callable[[str, dict[str, type[Fa
     chosen = [Case(kind, seed) for seed in args.seeds for kind in faults_named(args.faults, ALL)]
     set_up(torch=True)
     file = args.resume or args.json
-    try:
-        results = cases.read(args.resume) if args.resume else []
-    except ValueError as error:
-        raise LabError(str(error), exit_code=EXIT_USAGE) from None
-    done = {result.case for result in results}
-    left = [case for case in chosen if case not in done]
-    if len(left) < len(chosen):
-        print(f"{len(chosen) - len(left)} of {len(chosen)} cases are in {file} already")
+    results, left = resumed(args, cases.read, chosen, key=lambda case: case)
     began = time.monotonic()
     with guard.lab_to_oneself():
         for number, result in enumerate(run_cases(left, args.keep), 1):

@@ -15,7 +15,7 @@ from labkit.jobs.rows import ASIDE, BY_NAME, MAIN, TABLE
 from labkit.jobs.run import judge_again, run_cases
 from labkit.machine import guard
 from labkit.machine.shell import EXIT_NOT_GOOD_ENOUGH, EXIT_USAGE, REPOSITORY, LabError, set_up
-from labkit.result_file import save
+from labkit.result_file import resumed, save
 
 # What is asked of a job that has not begun to train, and of no other.
 BEFORE_TRAINING = Building.name
@@ -36,14 +36,7 @@ def act(args: argparse.Namespace) -> int:
         return _end(results)
     _install()
     file = args.resume or args.json
-    try:
-        results = cases.read(args.resume) if args.resume else []
-    except ValueError as error:
-        raise LabError(str(error), exit_code=EXIT_USAGE) from None
-    done = {result.case for result in results}
-    left = [case for case in chosen if case not in done]
-    if len(left) < len(chosen):
-        print(f"{len(chosen) - len(left)} of {len(chosen)} cases are in {file} already")
+    results, left = resumed(args, cases.read, chosen, key=lambda case: case)
     with guard.lab_to_oneself(machine.LOCK, machine.clean_up), machine.reaper():
         began = time.monotonic()
         for number, result in enumerate(run_cases(left, _say_stage, args.keep), 1):
