@@ -1,5 +1,8 @@
 """A plugin of pytest: reports of one session, shown by another as if it had run the tests.
 
+What failed there is run once more here, as the tests of real jobs are (tests/conftest.py), and counted as a rerun: that session
+computes at idle priority beside the kernel's tests, and a test that waited for a core has not found a defect.
+
 The session that writes is given a lock (`FILE.lock`, flock) by who starts it, and holds it until it ends, however it ends;
 the one that reads waits for that lock before the first test that the other may have run.
 """
@@ -15,6 +18,8 @@ import pytest
 from _pytest.runner import runtestprotocol
 
 COMPUTING = ("checks", "unit")  # folders of tests whose reports may come from another session
+
+MOST_AGAIN = 5  # more failures than this are no accident of a busy machine
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -49,6 +54,7 @@ class Shown:
     def __init__(self, config: pytest.Config, path: Path) -> None:
         self._config, self._path = config, path
         self._reports: dict[str, list[pytest.TestReport]] | None = None
+        self._again = 0  # tests that were run once more
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
@@ -58,9 +64,15 @@ class Shown:
             self._reports = self._read()
         reports = self._reports.get(item.nodeid, [])
         whole = bool(reports) and reports[-1].when == "teardown"
+        failed = [report for report in reports if report.failed] if whole and self._again < MOST_AGAIN else []
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        if failed:
+            self._again += 1
+            failed[0].outcome = "rerun"  # the word of pytest-rerunfailures, which counts and lists them
+            failed[0].rerun = 0
+            item.ihook.pytest_runtest_logreport(report=failed[0])
         # What is run here ends with nothing set up: the test after it may be one that is only shown, and takes nothing down.
-        for report in reports if whole else runtestprotocol(item, log=False, nextitem=None):
+        for report in reports if whole and not failed else runtestprotocol(item, log=False, nextitem=None):
             item.ihook.pytest_runtest_logreport(report=report)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         return True

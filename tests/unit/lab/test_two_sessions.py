@@ -58,9 +58,28 @@ WHOLE = ("tests/kernel", "tests/unit", "tests/lab", "--reports-from", "reports")
 def test_reports_of_the_first_session_are_counted_and_shown_by_the_second(project: Path) -> None:
     session(project, "tests/unit", "--reports-to", "reports")
     said = session(project, *WHOLE)
-    assert said.splitlines()[-1].strip("= ").startswith("1 failed, 3 passed, 1 skipped in ")
+    assert said.splitlines()[-1].strip("= ").startswith("1 failed, 3 passed, 1 skipped, 1 rerun in ")
     assert "held is three" in said and "nothing to skip for" in said
     assert [ran(project, name) for name in ("kernel", "unit", "lab")] == [1, 1, 1]
+
+
+def test_what_failed_in_the_first_session_is_run_once_more_and_told_as_a_rerun(project: Path) -> None:
+    late = "from pathlib import Path\n\ndef test_late(): assert Path('quiet').exists(), 'no core was free'\n"
+    (project / "tests/unit/test_b.py").write_text(late)
+    session(project, "tests/unit", "--reports-to", "reports")
+    (project / "quiet").touch()
+    said = session(project, *WHOLE, "--rerun-show-tracebacks")
+    assert said.splitlines()[-1].strip("= ").startswith("3 passed, 1 rerun in ")
+    assert "RERUN tests/unit/test_b.py::test_late" in said and "no core was free" in said
+
+
+def test_many_failures_are_no_accident(project: Path) -> None:
+    (project / "tests/unit/test_b.py").write_text(
+        "import pytest\n\n@pytest.mark.parametrize('n', range(8))\ndef test_broken(n): assert False\n"
+    )
+    session(project, "tests/unit", "--reports-to", "reports")
+    said = session(project, *WHOLE)
+    assert said.splitlines()[-1].strip("= ").startswith("8 failed, 2 passed, 5 rerun in ")
 
 
 def test_tests_without_a_report_are_run_by_the_second_session(project: Path) -> None:
@@ -99,5 +118,5 @@ def test_the_second_session_waits_for_the_first(project: Path) -> None:
         ending.start()
         said = session(project, *WHOLE)
         ending.join()
-    assert said.splitlines()[-1].strip("= ").startswith("1 failed, 3 passed, 1 skipped in ")
+    assert said.splitlines()[-1].strip("= ").startswith("1 failed, 3 passed, 1 skipped, 1 rerun in ")
     assert ran(project, "unit") == 1
