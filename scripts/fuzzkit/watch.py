@@ -75,7 +75,10 @@ class Watch:
         self._look_at_memory(data)
 
     def _look_at_memory(self, data: bytes) -> None:
-        used = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - self._rest_bytes
+        # The first is quick and never too small; it knows what this process was before it was this program, too: its parent's peak.
+        if resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 - self._rest_bytes <= self.record.most_bytes:
+            return
+        used = peak_bytes() - self._rest_bytes
         if used > self.record.most_bytes:
             self.record.most_bytes = used
             if used > MOST_BYTES:
@@ -103,6 +106,15 @@ def _place(error: BaseException) -> str:
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if frame.filename.startswith(_OURS)]
     inner = [frame for frame in frames if f"{os.sep}fuzzkit{os.sep}" not in frame.filename] or frames
     return f"{type(error).__name__} {os.path.relpath(inner[-1].filename, _OURS)}:{inner[-1].lineno}" if inner else "?"
+
+
+def peak_bytes() -> int:
+    """The most memory that this program held since it was last asked to forget that."""
+    with open("/proc/self/status", "rb") as status:  # noqa: PTH123
+        for line in status:
+            if line.startswith(b"VmHWM:"):
+                return int(line.split()[1]) * 1024
+    return 0
 
 
 class Limited:

@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -60,6 +61,35 @@ def test_errors_that_are_not_documented_time_and_memory_are_seen_and_kept(tmp_pa
     # One input for each place: the second KeyError is the first one again.
     assert sorted(path.read_bytes() for path in (tmp_path / "broken").iterdir()) == [b"key 1", b"large", b"slow"]
     assert watch.record.inputs == 7
+
+
+_BELOW_A_LARGE_PARENT = """
+import subprocess, sys
+held = bytearray(400 << 20)
+held[::4096] = b"x" * (400 << 8)
+sys.exit(subprocess.run([sys.executable, "-c", sys.argv[1]]).returncode)
+"""
+_WATCHED = """
+from pathlib import Path
+from fuzzkit.record import Record
+from fuzzkit.target import Target
+from fuzzkit.watch import Watch
+record = Record()
+Watch(Target("x", "", lambda data: data, list), record, Path("/nowhere")).feed(b"x")
+print(record.most_bytes >> 20, record.failures)
+"""
+
+
+def test_the_memory_of_who_started_the_process_is_not_the_inputs() -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", _BELOW_A_LARGE_PARENT, _WATCHED],
+        capture_output=True,
+        text=True,
+        check=True,
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY / "scripts")},
+        timeout=120,
+    )
+    assert done.stdout == "0 {}\n", done.stdout
 
 
 def test_what_was_counted_is_counted_on(tmp_path: Path) -> None:
