@@ -93,10 +93,13 @@ def table_in(data: bytes, schema: pa.Schema) -> pa.Table:
     words = {field.name for field in schema if pa.types.is_dictionary(field.type) or pa.types.is_string(field.type)}
     check(data, words)
     with pq.ParquetFile(pa.BufferReader(data), **_FOOTER_LIMITS) as file:
-        there = [name for name in file.schema_arrow.names if name in words]
+        there = [
+            field.name for field in file.schema_arrow if field.name in words and not pa.types.is_nested(field.type)
+        ]
         known = file.metadata
     with pq.ParquetFile(pa.BufferReader(data), metadata=known, read_dictionary=there) as file:
         table = file.read()
+    table.validate(full=True)  # no reader of it looks again: words beyond the end of a dictionary, text that is none
     _check_words(table)
     return table
 

@@ -10,7 +10,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from rankscope.probes.host.procfs import ROOT, read_file
+from rankscope.probes.host.procfs import ROOT, number, read_file
 
 STA_UNSYNC, STA_NANO = 0x0040, 0x2000
 
@@ -56,6 +56,7 @@ def parse_recorded(text: str) -> ClockState:
     values = dict(word.split("=", 1) for word in text.split() if "=" in word)
     try:
         status = int(values["status"], 0)
-        return ClockState(not status & STA_UNSYNC, int(values["offset_us"]) * 1e-6, int(values["maxerror_us"]) * 1e-6)
+        offset_us, most_us = (number(values[name].encode()) for name in ("offset_us", "maxerror_us"))
+        return ClockState(not status & STA_UNSYNC, offset_us * 1e-6, most_us * 1e-6)
     except KeyError as error:
         raise ValueError(f"adjtimex: no {error}") from error

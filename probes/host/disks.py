@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rankscope.probes.growth import grown
-from rankscope.probes.host.procfs import ROOT, proc_path, read_file, reason
+from rankscope.probes.host.procfs import ROOT, number, proc_path, read_file, reason
 
 _COUNTERS = ("reads", "read_bytes", "read_s", "writes", "write_bytes", "write_s", "busy_s", "weighted_s")
 SECTOR_BYTES = 512  # of /proc/diskstats, whatever the device's own sector
@@ -72,8 +72,8 @@ def parse_diskstats(data: bytes) -> tuple[DiskCounters, ...]:
         if len(words) < 14:
             continue
         try:
-            numbers = [int(word) for word in words[3:14]]
-            major, minor = int(words[0]), int(words[1])
+            numbers = [number(word) for word in words[3:14]]
+            major, minor = number(words[0]), number(words[1])
         except ValueError:
             continue
         reads, _, read_sectors, read_ms, writes, _, write_sectors, write_ms, in_flight, busy_ms, weighted_ms = numbers

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from rankscope.probes.host.procfs import ROOT, proc_path, read_file
+from rankscope.probes.host.procfs import ROOT, number, proc_path, read_file
 
 MOUNTINFO_CAP = 8 * 1024 * 1024
 _ESCAPE = re.compile(rb"\\([0-7]{3})")
@@ -68,10 +68,10 @@ def parse_mountinfo(data: bytes) -> tuple[Mount, ...]:
             major, _, minor = fields[2].partition(b":")
             mounts.append(
                 Mount(
-                    mount_id=int(fields[0]),
-                    parent_id=int(fields[1]),
-                    major=int(major),
-                    minor=int(minor),
+                    mount_id=number(fields[0]),
+                    parent_id=number(fields[1]),
+                    major=number(major),
+                    minor=number(minor),
                     root=unescape(fields[3]),
                     mount_point=unescape(fields[4]),
                     options=unescape(fields[5]),

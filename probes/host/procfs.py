@@ -22,6 +22,7 @@ ROOT = Path("/")
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 _MIN_STAT_FIELDS = 20
+_MOST_DIGITS = 20  # of 64 bits
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +191,14 @@ def socket_inodes(pid: int, root: Path = ROOT) -> frozenset[int]:
 # --- parsing ---------------------------------------------------------------------------------------------------------
 
 
+def number(word: bytes) -> int:
+    """A whole number as the kernel writes it: decimal, of 64 bits, so that no sum, share or column of it overflows. Raises ValueError."""
+    digits = word.removeprefix(b"-")
+    if len(digits) > _MOST_DIGITS or not digits.isdigit() or (value := int(word)) >> 64 not in (0, -1):
+        raise ValueError(f"no number of 64 bits: {word[:_MOST_DIGITS]!r}")
+    return value
+
+
 def parse_stat(data: bytes) -> ProcStat:
     """Parses /proc/PID/stat. The name may hold spaces, newlines and ')': the last ')' ends it. Raises ValueError."""
     opening, closing = data.find(b"("), data.rfind(b")")
@@ -198,22 +207,22 @@ def parse_stat(data: bytes) -> ProcStat:
     fields = data[closing + 1 :].split()
     if len(fields) < _MIN_STAT_FIELDS:
         raise ValueError("stat: too few fields")
-    start = int(fields[19])
+    start = number(fields[19])
     return ProcStat(
-        pid=int(data[:opening]),
+        pid=number(data[:opening].strip()),
         comm=data[opening + 1 : closing].decode("utf-8", "replace"),
         state=fields[0][:1].decode("ascii", "replace"),
-        ppid=int(fields[1]),
-        pgrp=int(fields[2]),
-        session=int(fields[3]),
-        minor_faults=int(fields[7]),
-        major_faults=int(fields[9]),
-        user_s=int(fields[11]) / TICKS_PER_S,
-        system_s=int(fields[12]) / TICKS_PER_S,
-        threads=int(fields[17]),
+        ppid=number(fields[1]),
+        pgrp=number(fields[2]),
+        session=number(fields[3]),
+        minor_faults=number(fields[7]),
+        major_faults=number(fields[9]),
+        user_s=number(fields[11]) / TICKS_PER_S,
+        system_s=number(fields[12]) / TICKS_PER_S,
+        threads=number(fields[17]),
         start_ticks=start,
         start_s=start / TICKS_PER_S,
-        processor=int(fields[36]) if len(fields) > 36 else -1,
+        processor=number(fields[36]) if len(fields) > 36 else -1,
     )
 
 
@@ -226,19 +235,19 @@ def parse_status(data: bytes) -> ProcStatus:
             found.setdefault(key, value.strip())
     if b"Tgid" not in found:
         raise ValueError("status: no Tgid")
-    tgid = int(found[b"Tgid"])
+    tgid = number(found[b"Tgid"])
     uids = found.get(b"Uid", b"").split()
     rss = found.get(b"VmRSS", b"").split()
     return ProcStatus(
         name=found.get(b"Name", b"").decode("utf-8", "replace"),
         state=found.get(b"State", b"?")[:1].decode("ascii", "replace"),
         tgid=tgid,
-        ppid=int(found.get(b"PPid", b"0")),
-        uid=int(uids[0]) if uids else -1,
-        nspids=tuple(int(pid) for pid in found.get(b"NSpid", b"").split()) or (tgid,),
-        threads=int(found.get(b"Threads", b"1")),
+        ppid=number(found.get(b"PPid", b"0")),
+        uid=number(uids[0]) if uids else -1,
+        nspids=tuple(number(pid) for pid in found.get(b"NSpid", b"").split()) or (tgid,),
+        threads=number(found.get(b"Threads", b"1")),
         cpus_allowed=found.get(b"Cpus_allowed_list", b"").decode("ascii", "replace"),
-        rss_bytes=int(rss[0]) * 1024 if rss else 0,
+        rss_bytes=number(rss[0]) * 1024 if rss else 0,
     )
 
 

@@ -7,6 +7,7 @@ namespace. Out: Interfaces.
 
 from __future__ import annotations
 
+import contextlib
 import ipaddress
 import struct
 import time
@@ -14,7 +15,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from rankscope.probes.growth import grown
-from rankscope.probes.host.procfs import ROOT, proc_path, read_file, reason
+from rankscope.probes.host.procfs import ROOT, number, proc_path, read_file, reason
 from rankscope.probes.network import ethtool, netlink
 
 RTM_GETLINK, RTM_GETADDR = 18, 22
@@ -118,10 +119,11 @@ def parse_net_dev(data: bytes) -> tuple[InterfaceCounters, ...]:
     for line in data.split(b"\n"):
         name, colon, rest = line.rpartition(b":")
         words = rest.split()
-        if not colon or len(words) < 16 or not all(word.isdigit() for word in words[:16]):
+        if not colon or len(words) < 16:
             continue
-        received, sent = map(int, words[:4]), map(int, words[8:12])
-        found.append(InterfaceCounters(name.strip().decode("utf-8", "replace"), *received, *sent))
+        with contextlib.suppress(ValueError):
+            received, sent = map(number, words[:4]), map(number, words[8:12])
+            found.append(InterfaceCounters(name.strip().decode("utf-8", "replace"), *received, *sent))
     return tuple(found)
 
 
@@ -224,6 +226,6 @@ def _word(path: str) -> str:
 
 def _number(path: str) -> int:
     try:
-        return int(read_file(path, 64))
+        return number(read_file(path, 64).strip())
     except (OSError, ValueError):
         return 0

@@ -192,6 +192,7 @@ def _parquet(path: Path) -> pa.Table:
     found = {column.strip().lower(): column for column in file.schema_arrow.names}
     wanted = [column for column in (*REQUIRED, *OPTIONAL) if column in found]
     table = file.read(columns=[found[column] for column in wanted])
+    table.validate(full=True)  # text is text, and every word of a dictionary is there
     return table.select([found[column] for column in wanted]).rename_columns(wanted)
 
 
@@ -252,7 +253,11 @@ def _texts(table: pa.Table, column: str, name: str) -> Labels:
     values = _plain(table, column)
     if pa.types.is_nested(values.type) or pa.types.is_binary(values.type):
         raise BadData(f"{name}: column {column} holds {clean(str(values.type), 40)}, not text")
-    encoded = pc.fill_null(values.cast(pa.string()), "").dictionary_encode()
+    try:
+        texts_there = values.cast(pa.string())
+    except pa.ArrowException as error:  # bytes of a fixed size, a time in a zone that is none
+        raise BadData(f"{name}: column {column} holds {clean(str(values.type), 40)}, not text") from error
+    encoded = pc.fill_null(texts_there, "").dictionary_encode()
     codes = np.asarray(encoded.indices.to_numpy(zero_copy_only=False), dtype=np.int64)
     texts = [value.strip()[:TEXT_MOST] for value in encoded.dictionary.to_pylist()]
     unique = {text: index for index, text in enumerate(dict.fromkeys(texts))}
