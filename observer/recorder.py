@@ -36,7 +36,8 @@ _WARM_UP_S = 0.4  # threads must have left the CPU once before their absences ar
 
 @dataclass(frozen=True, slots=True)
 class RecordOptions:
-    """What to record. `out` None: keep the window in memory only."""
+    """What to record. `out` None: keep the window in memory only. `begin_at`: Unix time, in place of the next multiple of `align_s`; the
+    soonest moment where it is over."""
 
     window_s: float = 20.0
     out: Path | None = None
@@ -44,6 +45,7 @@ class RecordOptions:
     pids: tuple[int, ...] = ()
     job: str | None = None
     align_s: float = 5.0
+    begin_at: float | None = None
     root: Path = Path("/")
     verbose: bool = False
 
@@ -132,7 +134,7 @@ def observe(options: RecordOptions, progress: Progress) -> list[Window]:
         for remark in running.probes.remarks:
             progress(remark)
         clocks = read_clocks()
-        start = _aligned_start(options.align_s, clocks.realtime_ns / 1e9)
+        start = _start(options, clocks.realtime_ns / 1e9)
         progress(f"observing {options.window_s:g} s from {time.strftime('%H:%M:%S', time.localtime(start))}")
         running.run_until((clocks.monotonic_ns - clocks.realtime_ns) / 1e9 + start)
         windows = _window(running, options, progress, clocks)
@@ -173,7 +175,9 @@ def _why_not(pid: int, census: RankCensus, root: Path) -> str:
     return "it has no training library mapped, or nothing says which rank it is"
 
 
-def _aligned_start(align_s: float, now_s: float) -> float:
+def _start(options: RecordOptions, now_s: float) -> float:
     """When the window begins, Unix time."""
     soonest = now_s + _WARM_UP_S
-    return soonest if align_s <= 0 else -(-soonest // align_s) * align_s
+    if options.begin_at is not None:
+        return max(options.begin_at, soonest)
+    return soonest if options.align_s <= 0 else -(-soonest // options.align_s) * options.align_s

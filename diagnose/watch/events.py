@@ -8,6 +8,7 @@ from typing import Any
 
 from rankscope.diagnose.severity import CRITICAL, OK, UNKNOWN, WARNING
 from rankscope.diagnose.text import clean, clean_all
+from rankscope.diagnose.watch import drain
 from rankscope.diagnose.watch.alarms import Alarm, AlarmKind, Relief, ranks_text
 from rankscope.diagnose.watch.look import Seen
 
@@ -17,7 +18,8 @@ _STATES = {"healthy": OK, "fault": WARNING, "imbalance": WARNING, "hang": CRITIC
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """`kind`: started, ended, job, gone, alarm, verdict, over, hardware, note, frozen. `state`: as a sweep says it. `at`: Unix time."""
+    """`kind`: started, ended, job, gone, alarm, verdict, over, hardware, note, frozen. `state`: as a sweep says it. `at`: Unix time.
+    `drain`: the host that should be drained, '' this one, and why (drain.py), None where none should."""
 
     kind: str
     at: float
@@ -25,6 +27,7 @@ class Event:
     job: str = ""
     state: str = OK
     details: dict[str, Any] = field(default_factory=dict)
+    drain: tuple[str, str] | None = None
 
     @property
     def line(self) -> str:
@@ -38,10 +41,13 @@ class Event:
         content: dict[str, Any] = clean_all(
             {
                 "schema": EVENT_SCHEMA, "time": iso(self.at), "host": host, "kind": self.kind, "state": self.state,
-                "job": self.job or None, "words": self.words, **self.details,
+                "job": self.job or None, "words": self.words, **self.details, **self._drained(host),
             }
         )  # fmt: skip
         return content
+
+    def _drained(self, host: str) -> dict[str, str]:
+        return {} if self.drain is None else {"drain_reason": self.drain[1], "drain_host": self.drain[0] or host}
 
 
 def clock(unix: float) -> str:
@@ -72,6 +78,7 @@ def of_look(seen: Seen, at: float) -> Event:
     details: dict[str, Any] = {
         "alarm": alarm.kind.value, "verdict": seen.verdict, "window": seen.kept or None,
         "window_began_after_s": None if seen.after_s is None else round(seen.after_s, 3), "took_s": round(seen.took_s, 3),
+        "judged_by": seen.judged_by or None,
     }  # fmt: skip
     if seen.verdict is None:
         return Event("verdict", at, f"not judged: {seen.trouble}", alarm.job, UNKNOWN, details)
@@ -79,7 +86,10 @@ def of_look(seen: Seen, at: float) -> Event:
     if alarm.kind is AlarmKind.SLOWER and not seen.accuses:
         words = f"slower, and nobody is named for it ({words})"
     state = _STATES.get(seen.verdict["status"], UNKNOWN)
-    return Event("verdict", at, words + (f" ({seen.trouble})" if seen.trouble else ""), alarm.job, state, details)
+    also = "; ".join(each for each in (seen.judged_by and f"judged on {seen.judged_by}", seen.trouble) if each)
+    host, reason = drain.of_verdict(seen.verdict)
+    drained = (host, reason) if reason else None
+    return Event("verdict", at, words + (f" ({also})" if also else ""), alarm.job, state, details, drained)
 
 
 def verdict_words(verdict: dict[str, Any]) -> str:

@@ -18,13 +18,19 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from rankscope.diagnose.severity import CRITICAL
+from rankscope.diagnose.severity import CRITICAL, OK
 from rankscope.diagnose.watch import events, look, watchdog
 from rankscope.diagnose.watch.alarms import STANDSTILLS, Alarm, AlarmKind, JobWatch, Relief, ranks_text
+from rankscope.diagnose.watch.drain import reason_of
 from rankscope.diagnose.watch.events import Event
+from rankscope.diagnose.watch.hosts import others
+from rankscope.diagnose.watch.hosts.others import Others
+from rankscope.diagnose.watch.hosts.share import Share
+from rankscope.diagnose.watch.hosts.together import Alone, Begin, Remark, Turn
 from rankscope.diagnose.watch.limits import Allowance, OwnCost, give_back
 from rankscope.diagnose.watch.look import Look, Seen
 from rankscope.diagnose.watch.metrics import JobState, ServiceState, as_prometheus
+from rankscope.diagnose.watch.sick import Sickness
 from rankscope.diagnose.watch.signals import ENDING
 from rankscope.diagnose.watch.states import box_line, rank_state, usual_s
 from rankscope.diagnose.xids import by_application, meaning
@@ -39,7 +45,7 @@ from rankscope.probes.host.oom import memory_kills
 BEAT_S = 1.0
 _BOX_EVERY_S = 5.0
 _METRICS_EVERY_S = 15.0
-_SWEPT_EVERY_S = 15.0
+_HARDWARE_EVERY_S = 5.0
 _COST_EVERY_S = 30.0
 _ROUTINE_FIRST_S = 60.0  # after the baseline is known: a healthy window to compare with
 _ROUTINE_S = (1800.0, 5400.0)
@@ -75,6 +81,7 @@ class _Job:
     troubles: set[AlarmKind] = field(default_factory=set)
     frozen: Path | None = None
     routine_s: float | None = None
+    earlier: float | None = None  # when the last window of all hosts began in which nobody was accused
     refused: Alarm | None = None  # there was no look at it
     known: bool = False  # how long its steps are
     said: str = ""  # why its steps are not seen, when that was said
@@ -83,7 +90,8 @@ class _Job:
 @dataclass(slots=True)
 class Service:
     """`say` gets each event, `complain` what went wrong with us; `triggers`: jobs that were asked for since the last call, '' for all;
-    `logged`: what the kernel logged since; `swept`: what a sweep found critical since; `scraped`: answers scrapes of the metrics."""
+    `logged`: what the kernel logged since; `swept`: what a sweep found critical since; `sick`: hardware that turned bad; `scraped`: answers
+    scrapes of the metrics; `others`: the way to the other hosts of jobs, None where they share no store."""
 
     tier0: Tier0
     box: BlackBox
@@ -94,12 +102,15 @@ class Service:
     triggers: Callable[[], Sequence[str]] = tuple
     logged: Callable[[], Sequence[KernelMessage]] = tuple
     swept: Callable[[], Sequence[str]] = tuple
+    sick: Callable[[], Sequence[Sickness]] = tuple
     scraped: Callable[[Callable[[], str]], None] | None = None
+    others: Others | None = None
     jobs: dict[str, _Job] = field(default_factory=dict)
     cost: OwnCost = field(default_factory=OwnCost)
     _allowances: dict[str, Allowance] = field(default_factory=dict)  # of jobs that are gone too: they may come back
     _look: Look | None = None
     _waiting: dict[str, Alarm] = field(default_factory=dict)
+    _alone: set[str] = field(default_factory=set)  # of these: the other hosts cannot be told
     _due: dict[str, float] = field(default_factory=dict)
 
     def run(self, wait: Callable[[float], Collection[int]]) -> None:
@@ -115,6 +126,8 @@ class Service:
         finally:
             if self._look is not None:
                 self._look.kill()
+            if self.others is not None:
+                self.others.close()
             self.tier0.close()
             self.say(Event("ended", time.time(), "no longer watching; nothing was left behind"))
 
@@ -131,6 +144,7 @@ class Service:
         self._hear_triggers(beat.at_s)
         self._hear_hardware(beat.at_s, logged)
         self._looks(beat.at_s)
+        self._hear_others(beat.at_s)
         self._keep(beat)
 
     # ---- jobs --------------------------------------------------------------------------------------------------------
@@ -254,15 +268,21 @@ class Service:
         for xid in logged_xids(logged):
             what, state, action = meaning(xid.number)
             words = f"GPU {xid.bus}: Xid {xid.number}, {what}. {action}"
-            self.say(
-                Event("hardware", _unix(xid.time_s), words, state=state, details={"xid": xid.number, "bus": xid.bus})
-            )
+            broken = ("", reason_of("gpu", "xid", f"{xid.bus} {xid.number}")) if state == CRITICAL else None
+            details = {"xid": xid.number, "bus": xid.bus}
+            self.say(Event("hardware", _unix(xid.time_s), words, state=state, details=details, drain=broken))
             if not by_application(xid.number):
                 self._suspect_hardware(now_s, f"after Xid {xid.number}")
-        if self._is_due("swept", now_s, _SWEPT_EVERY_S):
+        if self._is_due("hardware", now_s, _HARDWARE_EVERY_S):
             for words in self.swept():
                 self.say(Event("hardware", _unix(now_s), f"the sweep of this host: {words}", state=CRITICAL))
                 self._suspect_hardware(now_s, words)
+            for one in self.sick():
+                details = {"component": one.component, "cause": one.cause, "instance": one.instance}
+                broken = ("", one.drain) if one.drain else None
+                self.say(Event("hardware", _unix(now_s), one.words, state=one.state, details=details, drain=broken))
+                if one.state != OK:
+                    self._suspect_hardware(now_s, one.words)
 
     def _suspect_hardware(self, now_s: float, words: str) -> None:
         for name, job in self.jobs.items():
@@ -282,22 +302,92 @@ class Service:
             if job is None or now_s - alarm.at_s > max(_ALARM_KEPT_S, 10 * (job.watch.step_s or 0.0)):
                 continue
             seconds = self.options.window_s or look.window_s(job.watch.step_s, alarm.kind in STANDSTILLS)
-            try:
-                self._look = look.begin(alarm, seconds, self.options.history)
-            except OSError as error:
-                self.complain(f"no look is possible: {error.strerror}")
-                return
-            job.windows += 1
-            if alarm.kind is not AlarmKind.ROUTINE:
-                job.allowance.looked(now_s)
+            ranks = self.tier0.of_job(name)
+            if self.others is not None and name not in self._alone and others.hosts_of(ranks) > 1:
+                self.others.propose(alarm, seconds)
+                continue
+            self._alone.discard(name)
+            self._begin(job, alarm, seconds, now_s)
             return
 
+    def _begin(
+        self,
+        job: _Job,
+        alarm: Alarm,
+        seconds: float,
+        now_s: float,
+        share: Share | None = None,
+        only_judge: bool = False,
+    ) -> None:
+        try:
+            self._look = look.begin(alarm, seconds, self.options.history, share, only_judge)
+        except OSError as error:
+            self.complain(f"no look is possible: {error.strerror}")
+            return
+        if only_judge:
+            return
+        job.windows += 1
+        if alarm.kind is not AlarmKind.ROUTINE:
+            job.allowance.looked(now_s)
+
+    # ---- other hosts -------------------------------------------------------------------------------------------------
+
+    def _hear_others(self, now_s: float) -> None:
+        if self.others is None:
+            return
+        for task in self.others.take({name: others.hosts_of(self.tier0.of_job(name)) for name in self.jobs}):
+            if isinstance(task, Seen):
+                self._learn(task, now_s)
+                continue
+            job = self.jobs.get(task.job)
+            if isinstance(task, Remark):
+                self._say(now_s, "note", task.words, task.job)
+            elif job is None:
+                continue
+            elif isinstance(task, Alone):
+                self._say(now_s, "note", f"this host looks alone: {task.why}", task.job)
+                self._alone.add(task.job)
+                self._waiting[task.job] = replace(task.alarm, at_s=now_s)
+            elif isinstance(task, Turn):
+                alarm = task.trigger.alarm(now_s)
+                if self._look is None:
+                    self._say(now_s, "note", f"{task.trigger.host} has not judged: this host does", task.job)
+                    self._begin(
+                        job, alarm, task.trigger.seconds, now_s, self.others.share(task, job.earlier), only_judge=True
+                    )
+            else:
+                self._join(job, task, now_s)
+
+    def _join(self, job: _Job, task: Begin, now_s: float) -> None:
+        """A look of all hosts."""
+        assert self.others is not None
+        routine = task.trigger.kind is AlarmKind.ROUTINE
+        forced = routine or task.trigger.kind is AlarmKind.ASKED
+        why_not = "" if forced or task.alarm else job.allowance.allows(now_s, standstill=True)
+        if self._look is not None:
+            why_not = "another look is not over"
+            if task.alarm is not None:
+                self._waiting[task.job] = replace(task.alarm, at_s=now_s)
+        if routine:
+            job.routine_s = now_s + random.uniform(*_ROUTINE_S)
+        if why_not or not (routine or task.ours):
+            then = f"no window: {why_not}" if why_not else "looks with all hosts"
+            self._say(now_s, "note", f"{task.trigger.words}, says {task.trigger.host}: {then}", task.job)
+        if not why_not:
+            alarm = task.alarm or task.trigger.alarm(now_s)
+            self._begin(job, alarm, task.trigger.seconds, now_s, self.others.share(task, job.earlier))
+
     def _learn(self, seen: Seen, now_s: float) -> None:
+        job = self.jobs.get(seen.alarm.job)
+        if seen.waits and not seen.trouble and self.others is not None:
+            self.others.sent(seen)
+            return
         event = events.of_look(seen, _unix(now_s))
         self.say(event)
-        job = self.jobs.get(seen.alarm.job)
         if job is None:
             return
+        if seen.share is not None and seen.verdict is not None and seen.verdict["status"] == "healthy":
+            job.earlier = seen.share.trigger.start
         if seen.alarm.kind not in (AlarmKind.ROUTINE, AlarmKind.ASKED):
             job.allowance.learnt(now_s, seen.accuses)
         if seen.verdict is not None and seen.accuses:

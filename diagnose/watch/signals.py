@@ -6,6 +6,8 @@ nothing, and a signal that one of them gets would end the process.
 
 from __future__ import annotations
 
+import ctypes
+import os
 import select
 import signal
 import socket
@@ -15,6 +17,7 @@ from contextlib import contextmanager
 ENDING = frozenset((signal.SIGTERM, signal.SIGINT))
 HEARD = (*ENDING, signal.SIGHUP)
 _MOST = 64
+_PR_SET_PDEATHSIG = 1
 
 
 @contextmanager
@@ -39,6 +42,12 @@ def as_usual() -> None:
     signal.set_wakeup_fd(-1)
     for number in HEARD:
         signal.signal(number, signal.SIG_DFL)
+
+
+def end_with(parent: int) -> bool:
+    """In a fork: it ends when the process that forked it does; whether that one still lives."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    return os.getppid() == parent
 
 
 def _wait(ours: socket.socket, seconds: float) -> frozenset[int]:

@@ -23,17 +23,18 @@ while True:
     open("/etc/hostname").read()
     time.sleep(0.005)
 """
-_RANK = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "10.0.0.9", "MASTER_PORT": "29771"}
+_JOB = {"LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1", "MASTER_ADDR": "10.0.0.9"}
 
 
 @contextlib.contextmanager
-def running(folder: Path) -> Iterator[int]:
-    """Its pid."""
+def running(folder: Path, rank: int = 0, world_size: int = 1, port: int = 29771) -> Iterator[int]:
+    """Its pid. `port`: names the job."""
+    about = _JOB | {"RANK": str(rank), "WORLD_SIZE": str(world_size), "MASTER_PORT": str(port)}
     library = folder / "libtorch_cpu.so"
     subprocess.run(["cc", "-shared", "-fPIC", "-o", library, "-xc", "-"], input=_LIBRARY, text=True, check=True)
     (folder / "train.py").write_text(_PROGRAM)
     with subprocess.Popen(
-        [sys.executable, folder / "train.py", library], stdout=subprocess.PIPE, text=True, env=os.environ | _RANK
+        [sys.executable, folder / "train.py", library], stdout=subprocess.PIPE, text=True, env=os.environ | about
     ) as job:
         try:
             assert job.stdout is not None and job.stdout.readline().strip() == "ready"

@@ -33,6 +33,14 @@ Window = Annotated[
         "--window", metavar="SECONDS", min=1.0, max=600.0, help="Length of a look. Usual: 20 steps, 5 to 60 s."
     ),
 ]
+Out = Annotated[
+    Optional[str],  # noqa: UP045
+    typer.Option("--out", metavar="STORE", help="A store that the hosts of a job share: all look at once, one judges."),
+]
+SpoolDir = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option("--spool", metavar="DIR", help="Where windows wait until the store has them."),
+]
 LiveWindow = Annotated[
     float,
     typer.Option(
@@ -56,6 +64,8 @@ def watch(
     hook: Hook = "",
     window: Window = None,
     no_routine: NoRoutine = False,
+    out: Out = None,
+    spool: SpoolDir = None,
     as_json: Json = False,
 ) -> int:
     """The service: notices by itself, looks closer, names.
@@ -67,7 +77,7 @@ def watch(
     routine = not no_routine
     return command.run(
         state=state, history=history, metrics=metrics, metrics_port=metrics_port, sweep=sweep, hook=hook, window_s=window,
-        routine=routine, as_json=as_json,
+        routine=routine, as_json=as_json, out=out, spool=spool,
     )  # fmt: skip
 
 

@@ -15,9 +15,11 @@ from rankscope.diagnose.sweep.output import write_atomically
 from rankscope.diagnose.text import clean
 from rankscope.diagnose.watch.events import Event
 from rankscope.diagnose.watch.hooks import Hooks
+from rankscope.diagnose.watch.hosts.others import Others
 from rankscope.diagnose.watch.place import WatchPlace
 from rankscope.diagnose.watch.serve import MetricsPort, PortTaken
 from rankscope.diagnose.watch.service import Service, WatchOptions
+from rankscope.diagnose.watch.sick import Sick
 from rankscope.diagnose.watch.signals import heard
 from rankscope.diagnose.watch.swept import Swept
 from rankscope.observer.apart.presence import present
@@ -37,14 +39,15 @@ _TOLD_HOOKS = (
 
 def run(
     *, state: Path, history: Path, metrics: Path | None, metrics_port: int | None, sweep: Path, hook: str, window_s: float | None,
-    routine: bool, as_json: bool,
+    routine: bool, as_json: bool, out: str | None = None, spool: Path | None = None,
 ) -> int:  # fmt: skip
     """Watch until SIGTERM or SIGINT. Exit code 0; OverBudget's where the service takes too much itself."""
     if os.geteuid() != 0:
         raise NotPermitted("watching other users' processes needs root")
     place = WatchPlace(state)
-    with place.held(), present() as others:
-        for one in others:
+    others = _others(out, spool) if out else None
+    with place.held(), present() as observers:
+        for one in observers:
             _complain(f"another observer is at work on this host, and costs the jobs as well: {one.text()}")
         speaker = _Speaker(place, Hooks(hook), as_json)
         with _kernel_log() as logged, _port(metrics_port) as scraped, heard() as wait:
@@ -58,9 +61,23 @@ def run(
                 place.asked,
                 logged,
                 Swept(sweep).turned,
+                Sick().turned,
                 scraped,
+                others,
             ).run(wait)
     return EXIT_HEALTHY
+
+
+def _others(out: str, spool: Path | None) -> Others:
+    """The way to other hosts through a store. UsageError, OutputFailed, where it cannot be one."""
+    # Here, as a service without one needs nothing that speaks with buckets.
+    from rankscope.observer.window.store.place import is_uri, shown_of
+    from rankscope.observer.window.store.spool import DEFAULT_FOLDER, Spool
+
+    uri = out if is_uri(out) else Path(out).absolute().as_uri()
+    shown_of(uri)
+    Spool(spool or DEFAULT_FOLDER, uri).prepare()
+    return Others(uri, spool or DEFAULT_FOLDER)
 
 
 @contextlib.contextmanager
@@ -114,7 +131,9 @@ class _Speaker:
             if self._log_works:
                 _complain(f"the log cannot be written: {error}")
             self._log_works = False
-        if event.kind in _TOLD_HOOKS and (event.state != OK or event.kind == "over"):
+        # What another host judged that one's hook is told of, and ours where it is about this host.
+        here = not event.details.get("judged_by") or content.get("drain_host") == self._host
+        if here and event.kind in _TOLD_HOOKS and (event.state != OK or event.kind == "over"):
             note = self._hooks.tell(content, event.state)
             if note:
                 _complain(note)

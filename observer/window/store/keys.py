@@ -1,5 +1,7 @@
 """Names of objects: `job=…/window=<UTC>/shard=<2 hex>/<host>.parquet`; of several hosts in one: `hosts=<number>-<hash>.parquet`. Pure.
 
+What hosts tell each other about a window lies beside it: `job=…/trigger=<UTC>.json`, `turn=<UTC>.json`, `verdict=<UTC>.json`.
+
 Behind the host's name is a hash of it and of what names its machine: two hosts that are called `localhost` do not write over one another.
 
 The shard is of the host's name: a thousand hosts that write at one moment write under 256 prefixes, each of which a store serves by itself.
@@ -18,6 +20,7 @@ from rankscope.observer.window.manifest import Manifest
 from rankscope.observer.window.staging import safe_name
 
 _KEY = re.compile(r"(?:^|/)job=([^/]+)/window=(\d{8}T\d{6}Z)/shard=([0-9a-f]{2})/([^/]+)\.parquet$")
+_TOLD = re.compile(r"(?:^|/)job=[^/]+/(?:trigger|turn|verdict)=(\d{8}T\d{6}Z)\.json$")
 _TIME = "%Y%m%dT%H%M%SZ"
 _SEVERAL = re.compile(r"hosts=(\d{1,6})-")
 _LONGEST = 48  # with its hash a name is no longer than a part of a path may be
@@ -41,7 +44,30 @@ def key_of(manifest: Manifest) -> str:
 
 def moment_of(manifest: Manifest) -> str:
     """The folder of all hosts of one job and window."""
-    return f"job={label_of('+'.join(manifest.jobs))}/window={time.strftime(_TIME, time.gmtime(manifest.start))}"
+    return moment("+".join(manifest.jobs), manifest.start)
+
+
+def moment(job: str, start: float) -> str:
+    """The same of a job and when its window began."""
+    return f"job={label_of(job)}/window={time.strftime(_TIME, time.gmtime(start))}"
+
+
+def told_key(what: str, job: str, start: float) -> str:
+    """Where hosts tell each other something about the window of a job: `what` is trigger, turn or verdict."""
+    return f"job={label_of(job)}/{what}={time.strftime(_TIME, time.gmtime(start))}.json"
+
+
+def told_about(path: str) -> int | None:
+    """When the window began that something told is about, Unix time; None where the path is no such thing's."""
+    found = _TOLD.search(path)
+    return None if found is None else _unix(found[1])
+
+
+def _unix(text: str) -> int | None:
+    try:
+        return calendar.timegm(time.strptime(text, _TIME))
+    except ValueError:
+        return None
 
 
 def key_of_several(folder: str, members: Iterable[str]) -> str:
@@ -55,9 +81,8 @@ def parse(path: str) -> Key | None:
     found = _KEY.search(path)
     if found is None:
         return None
-    try:
-        start = calendar.timegm(time.strptime(found[2], _TIME))
-    except ValueError:
+    start = _unix(found[2])
+    if start is None:
         return None
     several = _SEVERAL.match(found[4])
     return Key(found[1], start, found[3], "" if several else found[4], int(several[1]) if several else 1)

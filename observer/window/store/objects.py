@@ -18,7 +18,7 @@ from pyarrow import fs
 
 from rankscope.observer.window.staging import PARTIAL, partial_name, remove_left
 from rankscope.observer.window.store.container import MOST_OBJECT_BYTES
-from rankscope.observer.window.store.keys import Key, parse
+from rankscope.observer.window.store.keys import Key, parse, told_about
 from rankscope.observer.window.store.place import Store, StoreFailed, failures
 from rankscope.probes.errors import BadData
 from rankscope.probes.host.folders import create_file, opened_folder, read_plain
@@ -38,10 +38,12 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What a store names below a path, in order of their paths; `foreign`: how many things lie there that are no windows."""
+    """What a store names below a path, in order of their paths; `foreign`: how many things lie there that are no windows; `told`: what
+    hosts told each other, by path, and when the window began that it is about."""
 
     objects: tuple[Found, ...]
     foreign: int
+    told: tuple[tuple[str, int], ...] = ()
 
 
 def put(store: Store, key: str, data: bytes) -> None:
@@ -60,21 +62,35 @@ def put(store: Store, key: str, data: bytes) -> None:
             raise OSError(str(error)) from None
 
 
-def get(store: Store, path: str) -> bytes:
+def put_new(store: Store, key: str, data: bytes) -> bool:
+    """Write one object unless it is there; whether it was written. In a bucket two that write at one moment may both have: the last one
+    stays, so who must know reads it back. StoreFailed."""
+    path = f"{store.path}/{key}"
+    if store.local:
+        with failures(store.shown, store.uri):
+            return _put_file(Path(path), data, new=True)
+    with failures(store.shown, store.uri):
+        if store.filesystem.get_file_info(path).type == fs.FileType.File:
+            return False
+    put(store, key, data)
+    return True
+
+
+def get(store: Store, path: str, most_bytes: int = MOST_OBJECT_BYTES) -> bytes:
     """One object. FileNotFoundError where it is gone, BadData where it is absurdly large, StoreFailed."""
     with failures(store.shown, store.uri):
         if store.local:  # a plain file: pyarrow's streams take 0.4 ms to open, and there are thousands
-            return _read_file(Path(path), store.at(path))
+            return _read_file(Path(path), store.at(path), most_bytes)
         with store.filesystem.open_input_stream(path) as stream:
-            data: bytes = stream.read(MOST_OBJECT_BYTES + 1)
-    if len(data) > MOST_OBJECT_BYTES:
+            data: bytes = stream.read(most_bytes + 1)
+    if len(data) > most_bytes:
         raise BadData(f"{store.at(path)} is absurdly large")
     return data
 
 
-def _read_file(path: Path, shown: str) -> bytes:
+def _read_file(path: Path, shown: str, most_bytes: int) -> bytes:
     try:
-        return read_plain(path, MOST_OBJECT_BYTES)
+        return read_plain(path, most_bytes)
     except OSError as error:
         if error.errno in (errno.EFBIG, errno.EINVAL, errno.EISDIR):
             raise BadData(f"{shown}: {error.strerror}") from None
@@ -98,7 +114,7 @@ def remove(store: Store, path: str) -> None:
 
 def listing(store: Store) -> Listing:
     """All objects below the store's path; the one that it names, where it names one. StoreFailed; nothing where there is no such path."""
-    found, foreign = [], 0
+    found, told, foreign = [], [], 0
     with failures(store.shown, store.uri):
         for count, (path, size) in enumerate(_files(Path(store.path)) if store.local else _objects(store)):
             if count >= _MOST_LISTED:
@@ -106,11 +122,13 @@ def listing(store: Store) -> Listing:
             key = parse(path)
             if path.rpartition("/")[2].startswith(PARTIAL):
                 continue
-            if key is None:
-                foreign += 1
-            else:
+            if key is not None:
                 found.append(Found(path, key, size))
-    return Listing(tuple(sorted(found, key=lambda each: each.path)), foreign)
+            elif (about := told_about(path)) is not None:
+                told.append((path, about))
+            else:
+                foreign += 1
+    return Listing(tuple(sorted(found, key=lambda each: each.path)), foreign, tuple(sorted(told)))
 
 
 def _objects(store: Store) -> Iterator[tuple[str, int]]:
@@ -142,7 +160,8 @@ def _files(top: Path) -> Iterator[tuple[str, int]]:
             continue  # gone since it was listed
 
 
-def _put_file(path: Path, data: bytes) -> None:
+def _put_file(path: Path, data: bytes, new: bool = False) -> bool:
+    """Whether it was written: always, but where it must be `new` and is not."""
     with opened_folder(path.parent, make=True) as place:
         remove_left(place)
         name = partial_name()
@@ -151,10 +170,29 @@ def _put_file(path: Path, data: bytes) -> None:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            os.rename(name, path.name, src_dir_fd=place, dst_dir_fd=place)
-        except BaseException:
+            if not new or not _linked(place, name, path.name):
+                os.rename(name, path.name, src_dir_fd=place, dst_dir_fd=place)
+        except BaseException as error:
             with suppress(OSError):
                 os.unlink(name, dir_fd=place)
+            if new and isinstance(error, FileExistsError):
+                return False
             raise
         with suppress(OSError):  # it is there whole; a disk that cannot say when it is safe cannot be helped
             os.fsync(place)
+    return True
+
+
+def _linked(place: int, staging: str, name: str) -> bool:
+    """Give a file its name unless something has it: FileExistsError. False where the file system has no links, and nothing has the name."""
+    try:
+        os.link(staging, name, src_dir_fd=place, dst_dir_fd=place, follow_symlinks=False)
+    except OSError as error:
+        if error.errno not in (errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS):
+            raise
+        with suppress(FileNotFoundError):
+            os.stat(name, dir_fd=place, follow_symlinks=False)
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), name) from None
+        return False
+    os.unlink(staging, dir_fd=place)
+    return True

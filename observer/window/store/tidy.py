@@ -34,13 +34,15 @@ class Tidied:
 
 
 def prune(store: Store, older_than_s: float, now_s: float, dry: bool = False) -> Tidied:
-    """Remove the windows that began more than `older_than_s` before `now_s`. What is no window is left alone."""
+    """Remove the windows that began more than `older_than_s` before `now_s`, and what hosts told each other about them. What is neither
+    is left alone."""
     there = objects.listing(store)
     old = [found for found in there.objects if found.key.start < now_s - older_than_s]
+    told = [path for path, start in there.told if start < now_s - older_than_s]
     if not dry:
-        for found in old:
-            objects.remove(store, found.path)
-    return Tidied(len(old), sum(found.size_bytes for found in old), 0, (), there.foreign)
+        for path in (*(found.path for found in old), *told):
+            objects.remove(store, path)
+    return Tidied(len(old) + len(told), sum(found.size_bytes for found in old), 0, (), there.foreign)
 
 
 def compact(store: Store, now_s: float, settled_s: float = SETTLED_S) -> Tidied:

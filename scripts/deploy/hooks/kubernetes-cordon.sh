@@ -8,7 +8,14 @@ export PATH
 most=${RANKSCOPE_MOST_DRAINED:-3}
 kubectl=${KUBECTL:-kubectl}
 node=${NODE_NAME:?NODE_NAME says which node this is}
-cat >/dev/null # the JSON of the sweep; nothing of it is needed here
+# Of the JSON of a sweep nothing is needed here; of what the service says only what has a drain_reason for this host is acted on.
+meant=$(/usr/bin/python3 -I -c '
+import json, sys
+said = json.load(sys.stdin)
+ours = said.get("drain_reason") and said.get("drain_host") == said.get("host")
+print("yes" if said.get("schema") != "rankscope.watch/1" or ours else "no")
+')
+[ "$meant" = yes ] || exit 0
 
 cordoned() { # nodes that a hook cordoned and nobody has uncordoned
     all=$("$kubectl" get nodes -l rankscope/cordoned=true --field-selector=spec.unschedulable=true -o name) || exit

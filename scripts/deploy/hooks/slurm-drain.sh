@@ -1,5 +1,6 @@
 #!/bin/sh
-# --hook: drains this node in Slurm. The JSON of the sweep comes on standard input; the reason names the critical checks.
+# --hook: drains this node in Slurm. The JSON of the sweep comes on standard input; the reason names the critical checks. Of what the
+# service says (`rankscope watch --hook`) only what has a drain_reason for this host drains: a job that hangs is no reason.
 # At most RANKSCOPE_MOST_DRAINED nodes (3) at a time: a mistake that shows on every host at once, a new driver say, must not empty the
 # cluster. Nodes that somebody drained already are left as they are.
 set -eu
@@ -11,9 +12,14 @@ node=${SLURMD_NODENAME:-$(hostname -s)}
 
 reason=$(/usr/bin/python3 -I -c '
 import json, sys
-found = [f for f in json.load(sys.stdin)["findings"] if f["state"] == "critical"]
-print("rankscope: " + ", ".join(sorted({f["id"] for f in found}))[:200])
+said = json.load(sys.stdin)
+if said.get("schema") == "rankscope.watch/1":
+    print(said["drain_reason"][:200] if said.get("drain_reason") and said.get("drain_host") == said["host"] else "")
+else:
+    found = [f for f in said["findings"] if f["state"] == "critical"]
+    print("rankscope: " + ", ".join(sorted({f["id"] for f in found}))[:200])
 ')
+[ -n "$reason" ] || exit 0
 drained() { # names of the nodes that a hook drained and nobody has resumed
     all=$("$scontrol" --oneliner show node) || exit
     printf '%s\n' "$all" | sed -n 's/^NodeName=\([^ ]*\) .*State=[^ ]*DRAIN.* Reason=rankscope: .*/\1/p' | sort -u

@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sweep_trees import host, ib, put
@@ -255,11 +256,11 @@ def slurm(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def drain(cluster: Path, node: str) -> subprocess.CompletedProcess[str]:
+def drain(cluster: Path, node: str, said: dict[str, Any] = SWEPT) -> subprocess.CompletedProcess[str]:
     environment = {"SCONTROL": str(cluster / "scontrol"), "SLURMD_NODENAME": node, "RANKSCOPE_MOST_DRAINED": "2"}
     return subprocess.run(
         [str(DEPLOY / "hooks/slurm-drain.sh")],
-        input=json.dumps(SWEPT),
+        input=json.dumps(said),
         text=True,
         env=environment,
         capture_output=True,
@@ -293,6 +294,28 @@ def test_what_an_operator_drained_is_left_as_it_is(slurm: Path) -> None:
     (slurm / "nodes/node-5").write_text("State=IDLE+DRAIN Reason=disk swap [ann@now]")
     assert drain(slurm, "node-5").returncode == 0
     assert "disk swap" in (slurm / "nodes/node-5").read_text()
+
+
+@pytest.mark.parametrize(
+    ("more", "expected"),
+    [
+        ({"kind": "hardware", "drain_reason": "rankscope: nic/down mlx5_3", "drain_host": "a"}, True),
+        ({"kind": "verdict", "drain_reason": "rankscope: nic/down mlx5_3", "drain_host": "b"}, False),
+        ({"kind": "verdict", "words": "HANG process/deadlock"}, False),
+    ],
+    ids=["this host is broken", "another host is", "a job hangs"],
+)
+def test_of_what_the_service_says_only_broken_hardware_of_this_host_drains(
+    slurm: Path, tmp_path: Path, more: dict[str, Any], expected: bool
+) -> None:
+    said = {"schema": "rankscope.watch/1", "state": "critical", "host": "a", **more}
+    assert drain(slurm, "node-5", said).returncode == 0
+    assert ("nic/down mlx5_3" in (slurm / "nodes/node-5").read_text()) == expected
+    tool = program(tmp_path / "kubectl", f'case "$*" in "patch node"*) touch {tmp_path}/patched ;; esac')
+    environment = {"KUBECTL": str(tool), "NODE_NAME": "node-7", "PATH": "/usr/bin:/bin"}
+    hook = [str(DEPLOY / "hooks/kubernetes-cordon.sh")]
+    subprocess.run(hook, input=json.dumps(said), text=True, env=environment, check=False, capture_output=True)
+    assert (tmp_path / "patched").exists() == expected
 
 
 def test_where_nobody_can_be_counted_nobody_is_drained(slurm: Path) -> None:

@@ -1,0 +1,33 @@
+"""Why a host should be drained, in one form for whoever drains: `rankscope: COMPONENT/CAUSE INSTANCE` (scripts/deploy/README.md). Pure.
+
+Only what no restart of a job mends and what hardware itself told: never a hang, a slow function or a slow device.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rankscope.diagnose.text import clean
+
+_BROKEN = frozenset(
+    (
+        ("gpu", "xid"), ("gpu", "lost"), ("gpu", "ecc-errors"), ("nvlink", "down"), ("pcie", "link-degraded"), ("nic", "down"),
+        ("nic", "speed-degraded"),
+    )
+)  # fmt: skip
+
+
+def reason_of(component: str, cause: str, instance: str = "") -> str:
+    """'rankscope: nic/down mlx5_3'."""
+    return clean(f"rankscope: {component}/{cause} {instance}".rstrip(), 200)
+
+
+def of_verdict(verdict: Mapping[str, Any]) -> tuple[str, str]:
+    """The host that the first suspect of a verdict wants drained, and the reason; '' and '' where it is nothing of the kind."""
+    if not verdict["suspects"]:
+        return "", ""
+    first = verdict["suspects"][0]
+    if (first["component"], first["cause"]) not in _BROKEN or not first.get("host"):
+        return "", ""
+    return clean(str(first["host"]), 100), reason_of(first["component"], first["cause"], first["instance"] or "")

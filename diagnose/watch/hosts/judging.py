@@ -1,0 +1,139 @@
+"""One host's window among those of all: recorded at the agreed time, sent; by the host whose turn it is judged with all others.
+
+Runs in the child of a look (watch/look.py): it may take its time.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rankscope.diagnose.fleet.large import engines
+from rankscope.diagnose.fleet.sources import Sources, load_found
+from rankscope.diagnose.past.history import History
+from rankscope.diagnose.solve import judge
+from rankscope.diagnose.solve.large_fleet import diagnose_large, is_large
+from rankscope.diagnose.verdict.as_json import to_json
+from rankscope.diagnose.verdict.contract import Verdict
+from rankscope.diagnose.verdict.note import Note, NoteCode
+from rankscope.diagnose.watch.hosts.board import VERDICT, Board
+from rankscope.diagnose.watch.hosts.share import Share, judged_as_json
+from rankscope.observer.recorder import RecordOptions, record
+from rankscope.observer.window.folder import Window
+from rankscope.observer.window.store.spool import Spool
+from rankscope.probes.errors import BadData, RankscopeError
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """`verdict`: JSON of schema rankscope.verdict/1; None where another host judges, or `trouble` says why."""
+
+    verdict: dict[str, Any] | None
+    trouble: str = ""
+    kept: str = ""
+
+
+def look_with_others(share: Share, history: Path, say: Callable[[str], None]) -> Outcome:
+    """Observe, send, and judge if this host does. RankscopeError where nothing could be observed."""
+    trigger = share.trigger
+    options = RecordOptions(window_s=trigger.seconds, job=trigger.job, begin_at=trigger.start)
+    window = record(options, say)[0].window
+    trouble = _send(window, share)
+    if not share.judges:
+        return Outcome(None, trouble)
+    return judge_all(share, history, window, trouble)
+
+
+def judge_all(share: Share, history: Path, mine: Window | None = None, trouble: str = "") -> Outcome:
+    """One verdict on the windows of all hosts, put where these read it. Another's that is there already stays, and is the verdict."""
+    board, trigger = Board(share.uri), share.trigger
+    found = _gathered(board, share)
+    if found.chosen:
+        verdict = _judged(found, trigger.job, share)
+    elif mine is not None:  # the store is away: what is here is judged
+        verdict = judge.diagnose([mine], (), trigger.job, History(history))
+    else:
+        return Outcome(None, trouble or "no window of it lies in the store")
+    said = json.loads(to_json(verdict))
+    kept = ""
+    if mine is not None:
+        try:
+            kept = History(history).add(mine, verdict).name
+        except RankscopeError as error:
+            trouble = trouble or str(error)
+    try:
+        there = board.put(VERDICT, trigger.job, trigger.start, judged_as_json(share.host, said))
+        if there is not None and there.get("host") != share.host:
+            trouble = trouble or f"{there.get('host')} judged it as well, and before"
+    except RankscopeError as error:
+        trouble = trouble or str(error)
+    return Outcome(said, trouble, kept)
+
+
+def _send(window: Window, share: Share) -> str:
+    """Into the spool, and from there to the store; what kept it from getting there."""
+    try:
+        spool = Spool(share.spool, share.uri)
+        spool.add(window)
+        # All hosts end at one moment: half of what is waited for them is for their chances not to meet.
+        return spool.deliver(share.pace.gather_s / 2).trouble
+    except RankscopeError as error:
+        return str(error)
+
+
+def _gathered(board: Board, share: Share) -> Sources:
+    """The windows of the moment, when all hosts' are there, or it is late. Names are listed until then, and windows read once."""
+    until = share.trigger.start + share.trigger.seconds + share.pace.gather_s
+    found = Sources((), ())
+    while True:
+        try:
+            found = board.windows(share.trigger.job, share.trigger.start)
+            if sum(each.hosts for each in found.chosen) >= share.hosts or time.time() >= until:
+                return _with_late(board, share, found)
+        except RankscopeError:
+            if time.time() >= until:
+                return found
+        time.sleep(min(1.0, max(share.hosts / 1000, 0.2)))
+
+
+def _with_late(board: Board, share: Share, found: Sources) -> Sources:
+    """With the windows of hosts that began some seconds later: loading took longer there."""
+    if sum(each.hosts for each in found.chosen) >= share.hosts:
+        return found
+    chosen, hosts = list(found.chosen), {each.host for each in found.chosen}
+    for second in range(1, int(share.pace.slot_s)):
+        later = board.windows(share.trigger.job, share.trigger.start + second).chosen
+        chosen += [each for each in later if each.host not in hosts]
+        hosts.update(each.host for each in later)
+    return replace(found, chosen=tuple(chosen))
+
+
+def _judged(found: Sources, job: str, share: Share) -> Verdict:
+    earlier = _earlier(share)
+    if is_large(found):
+        with engines.started("local") as pool:
+            ((_, verdict),) = diagnose_large(found, job, pool, (), earlier.chosen)
+    else:
+        loaded = load_found(found)
+        verdict = judge.diagnose(
+            loaded.windows, load_found(earlier).windows if earlier.chosen else (), job, None, loaded.notes
+        )
+    came = sum(each.hosts for each in found.chosen)
+    if came < share.hosts:
+        text = f"of {share.hosts} hosts {came} sent a window in time"
+        verdict = replace(verdict, notes=(*verdict.notes, Note(NoteCode.HOSTS_MISSING, text)))
+    return verdict
+
+
+def _earlier(share: Share) -> Sources:
+    """Windows to compare with; none where they cannot be had."""
+    if share.earlier is None:
+        return Sources((), ())
+    try:
+        return Board(share.uri).windows(share.trigger.job, share.earlier)
+    except (BadData, RankscopeError):
+        return Sources((), ())

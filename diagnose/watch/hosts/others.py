@@ -1,0 +1,86 @@
+"""The way of one service to those of the other hosts of its jobs: what is agreed on (together.py), by the clock, through the store."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rankscope.diagnose.watch.alarms import Alarm
+from rankscope.diagnose.watch.hosts.courier import Courier
+from rankscope.diagnose.watch.hosts.share import Share, judged_of
+from rankscope.diagnose.watch.hosts.together import Alone, Begin, Judged, Remark, Together, Turn
+from rankscope.diagnose.watch.hosts.trigger import Pace
+from rankscope.diagnose.watch.look import Seen
+from rankscope.observer.watch.ranks import RankPulse
+from rankscope.observer.window.store.keys import label_of
+from rankscope.probes.host.machine import machine_id
+from rankscope.probes.host.namespaces import host_name
+
+
+def hosts_of(ranks: Sequence[RankPulse]) -> int:
+    """On how many hosts the job has ranks that has these here."""
+    if not ranks:
+        return 1
+    identity = ranks[0].found.identity
+    if identity.world_size <= len(ranks):
+        return 1
+    return max(-(-identity.world_size // (identity.local_world_size or len(ranks))), 2)
+
+
+@dataclass(slots=True)
+class Others:
+    """`spool`: where windows wait until the store has them."""
+
+    uri: str
+    spool: Path
+    pace: Pace = field(default_factory=Pace)
+    host: str = field(default_factory=lambda: label_of(host_name(), machine_id()))
+    _together: Together = field(init=False)
+    _hosts: dict[str, int] = field(default_factory=dict)
+    _seen: dict[str, Seen] = field(default_factory=dict)  # by job: what this host looked at, and another judges
+
+    def __post_init__(self) -> None:
+        self._together = Together(self.host, Courier(self.uri), self.pace)
+
+    def propose(self, alarm: Alarm, seconds: float) -> None:
+        """Ask all hosts for a look; nothing where one is being agreed on."""
+        if not self._together.is_proposed(alarm.job):
+            self._together.propose(alarm, seconds, time.time())
+
+    def take(self, jobs: Mapping[str, int]) -> Iterator[Begin | Alone | Turn | Remark | Seen]:
+        """What is to be done. `jobs`: those with ranks here, and on how many hosts they have ranks."""
+        self._hosts = {job: hosts for job, hosts in jobs.items() if hosts > 1}
+        self._seen = {job: seen for job, seen in self._seen.items() if job in jobs}
+        for task in self._together.take(time.time(), self._hosts):
+            if isinstance(task, Judged):
+                yield self._judged(task)
+            else:
+                yield task
+
+    def share(self, task: Begin | Turn, earlier: float | None) -> Share:
+        """What the look that follows has in common with the others."""
+        ours = isinstance(task, Turn) or task.ours
+        hosts = self._hosts.get(task.job, 2)
+        return Share(self.uri, self.spool, task.trigger, ours, hosts, self.host, earlier, self.pace)
+
+    def sent(self, seen: Seen) -> None:
+        """This host's part of a look is done: the verdict is another's to give."""
+        assert seen.share is not None
+        self._seen[seen.alarm.job] = seen
+        self._together.sent(seen.share.trigger, seen.share.hosts, time.time())
+
+    def close(self) -> None:
+        """Let go of the store."""
+        self._together.close()
+
+    def _judged(self, task: Judged) -> Remark | Seen:
+        seen = self._seen.pop(task.job, None)
+        try:
+            host, verdict = judged_of(task.content, task.job)
+        except ValueError as error:
+            return Remark(task.job, f"not heard: {error}")
+        if seen is None or seen.share is None:
+            return Remark(task.job, f"{host} judged a look that this host had no part in")
+        return Seen(seen.alarm, verdict, "", seen.after_s, seen.took_s, share=seen.share, judged_by=host)

@@ -1,0 +1,68 @@
+"""What a look has in common with those of other hosts, and what came of it. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rankscope.diagnose.text import clean, clean_all
+from rankscope.diagnose.watch.hosts.trigger import Pace, Trigger
+
+JUDGED_SCHEMA = "rankscope.judged/1"
+_STATUSES = ("healthy", "fault", "imbalance", "hang", "unknown")
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What a look has in common with those of other hosts. `judges`: this host does; `hosts`: on how many the job has ranks; `earlier`:
+    when the last window of the job began in which nobody was accused, None where none is known."""
+
+    uri: str
+    spool: Path
+    trigger: Trigger
+    judges: bool
+    hosts: int
+    host: str
+    earlier: float | None = None
+    pace: Pace = field(default_factory=Pace)
+
+    @property
+    def longer_s(self) -> float:
+        """How much longer such a look may take than one of this host alone."""
+        return 2 * self.pace.slot_s + self.pace.gather_s + self.pace.turn_s + self.hosts / 50
+
+
+def judged_as_json(host: str, verdict: Mapping[str, Any]) -> dict[str, Any]:
+    """What the host that judges leaves for the others."""
+    return {"schema": JUDGED_SCHEMA, "host": host, "verdict": verdict}
+
+
+def judged_of(content: Mapping[str, Any], job: str) -> tuple[str, dict[str, Any]]:
+    """Who judged, and the verdict. ValueError where what lies there is none of this job: anybody may have written there."""
+    try:
+        host, verdict = str(content["host"]), clean_all(dict(content["verdict"]))
+        sound = content["schema"] == JUDGED_SCHEMA and verdict["job"] == clean(job) and verdict["status"] in _STATUSES
+        verdict["notes"] = [str(note) for note in verdict["notes"]]
+        verdict["suspects"] = [_suspect(each) for each in verdict["suspects"]]
+    except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        raise ValueError("a verdict that cannot be read") from error
+    if not sound:
+        raise ValueError("a verdict on something else")
+    return clean(host, 80), verdict
+
+
+def _suspect(content: Mapping[str, Any]) -> dict[str, Any]:
+    """A suspect whose parts that are printed are what they should be."""
+    function = content["function"]
+    found = dict(content)
+    found["ranks"] = [int(rank) for rank in content["ranks"]]
+    for name in ("component", "cause", "instance"):
+        found[name] = str(content[name] or "")
+    found["lost_seconds_per_step"] = float(content["lost_seconds_per_step"] or 0.0)
+    if function is not None:
+        found["function"] = {
+            "kind": str(function["kind"]), "name": str(function["name"]), "file": str(function["file"]), "line": int(function["line"] or 0)
+        }  # fmt: skip
+    return found

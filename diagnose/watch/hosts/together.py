@@ -1,0 +1,215 @@
+"""Who looks when, and who judges: one host's part in what all hosts of a job do together. No clock of its own, no store: times and answers
+in, what is to be done out.
+
+  propose ─► put trigger ─┐                                   ┌─ ours ────► Begin, and judge what all have sent
+                          ├─► before each slot: ask trigger ──┤
+  (other hosts)  ─────────┘                                   └─ another's ► Begin, send ─► Sent ─► ask verdict ─► Judged
+                                                                  nobody judged in time ─► put turn ─► ours: Turn
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rankscope.diagnose.watch.alarms import Alarm
+from rankscope.diagnose.watch.hosts.courier import Answer, Courier
+from rankscope.diagnose.watch.hosts.trigger import Pace, Trigger, trigger_of
+
+
+@dataclass(frozen=True, slots=True)
+class Begin:
+    """Look from `trigger.start` on. `alarm`: this host's own, None where it only heard; `ours`: this host judges."""
+
+    trigger: Trigger
+    alarm: Alarm | None
+    ours: bool
+
+    @property
+    def job(self) -> str:
+        return self.trigger.job
+
+
+@dataclass(frozen=True, slots=True)
+class Alone:
+    """The others could not be told: look now."""
+
+    alarm: Alarm
+    why: str
+
+    @property
+    def job(self) -> str:
+        return self.alarm.job
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What the host that judges found; its words, not checked."""
+
+    trigger: Trigger
+    content: Mapping[str, Any]
+
+    @property
+    def job(self) -> str:
+        return self.trigger.job
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """Nobody has judged: this host does."""
+
+    trigger: Trigger
+
+    @property
+    def job(self) -> str:
+        return self.trigger.job
+
+
+@dataclass(frozen=True, slots=True)
+class Remark:
+    """Something to say once."""
+
+    job: str
+    words: str
+
+
+Task = Begin | Alone | Judged | Turn | Remark
+
+
+@dataclass(slots=True)
+class _Awaited:
+    """A verdict that another host is to give."""
+
+    trigger: Trigger
+    until: float  # then it is somebody's turn
+    asked: float
+    claimed: bool = False
+
+
+@dataclass(slots=True)
+class _Job:
+    proposed: tuple[Alarm, Trigger] | None = None
+    asked: float = 0.0  # the last slot whose trigger was asked for
+    taken: Trigger | None = None
+    awaited: _Awaited | None = None
+
+
+@dataclass(slots=True)
+class Together:
+    """`host`: this one's name in the store."""
+
+    host: str
+    courier: Courier
+    pace: Pace = field(default_factory=Pace)
+    complain_every_s: float = 600.0
+    _jobs: dict[str, _Job] = field(default_factory=dict)
+    _complained: float = float("-inf")
+
+    def propose(self, alarm: Alarm, seconds: float, now: float) -> None:
+        """Tell the other hosts that this one wants a look; `now`: Unix time. What comes of it `take` says."""
+        start = self.pace.slot_after(now)
+        trigger = Trigger(alarm.job, start, seconds, alarm.kind, alarm.words, self.host)
+        self._of(alarm.job).proposed = alarm, trigger
+        self.courier.ask("trigger", alarm.job, start, trigger.as_json())
+
+    def is_proposed(self, job: str) -> bool:
+        """Whether a look at it is being agreed on."""
+        return job in self._jobs and self._jobs[job].proposed is not None
+
+    def sent(self, trigger: Trigger, hosts: int, now: float) -> None:
+        """This host's window lies in the store: now somebody else judges."""
+        self._of(trigger.job).awaited = _Awaited(trigger, self.pace.turn_at(trigger, self.host, hosts), now)
+
+    def take(self, now: float, jobs: Mapping[str, int]) -> Sequence[Task]:
+        """What is to be done. `jobs`: those with ranks on other hosts, and on how many hosts."""
+        tasks: list[Task] = []
+        for answer in self.courier.answers():
+            tasks += self._answered(answer, now)
+        slot = self.pace.slot_to_ask(now)
+        for name in jobs:
+            job = self._of(name)
+            if slot is not None and job.asked < slot:
+                job.asked = slot
+                self.courier.ask("trigger", name, slot)
+            tasks += self._late(job, now)
+        for name, hosts in jobs.items():
+            tasks += self._awaits(name, hosts, now)
+        for name in self._jobs.keys() - jobs.keys():
+            if self._jobs[name].awaited is None:
+                del self._jobs[name]
+            else:
+                tasks += self._awaits(name, 1, now)
+        return tasks
+
+    def close(self) -> None:
+        """Let go of the store."""
+        self.courier.close()
+
+    def _of(self, job: str) -> _Job:
+        return self._jobs.setdefault(job, _Job())
+
+    def _answered(self, answer: Answer, now: float) -> list[Task]:
+        job = self._jobs.get(answer.job)
+        if job is None:
+            return []
+        tasks: list[Task] = []
+        if answer.trouble and now - self._complained >= self.complain_every_s:
+            self._complained = now
+            tasks.append(Remark(answer.job, f"the other hosts are not heard: {answer.trouble}"))
+        if answer.what == "trigger" and not answer.put:
+            tasks += self._triggered(job, answer, now)
+        awaited = job.awaited
+        if awaited is None or answer.content is None or awaited.trigger.start != answer.start:
+            return tasks
+        if answer.what == "verdict":
+            tasks.append(Judged(awaited.trigger, answer.content))
+            job.awaited = None
+        elif answer.what == "turn" and answer.content.get("host") == self.host:
+            tasks.append(Turn(awaited.trigger))
+            job.awaited = None
+        return tasks
+
+    def _triggered(self, job: _Job, answer: Answer, now: float) -> list[Task]:
+        mine = job.proposed if job.proposed is not None and job.proposed[1].start == answer.start else None
+        if mine is not None:
+            job.proposed = None
+        if answer.content is None:
+            return [Alone(mine[0], answer.trouble or "the trigger did not come to the store in time")] if mine else []
+        try:
+            trigger = trigger_of(answer.content, answer.job, answer.start)
+        except ValueError as error:
+            return [Alone(mine[0], str(error))] if mine else [Remark(answer.job, f"not heard: {error}")]
+        before = job.taken
+        if before is not None and trigger.start < before.start + before.seconds + self.pace.slot_s:
+            return []  # what it was put for is being looked at
+        if now > trigger.start + self.pace.slot_s / 2:
+            late = f"heard too late of a look from {trigger.host}"
+            return [Alone(mine[0], late)] if mine else [Remark(answer.job, late)]
+        job.taken, alarm = trigger, mine[0] if mine else None
+        if alarm is None and job.proposed is not None:  # put for a later slot: one look is enough
+            alarm, job.proposed = job.proposed[0], None
+        return [Begin(trigger, alarm, trigger.host == self.host)]
+
+    def _late(self, job: _Job, now: float) -> list[Task]:
+        """A look that was proposed, and of which nothing was heard."""
+        if job.proposed is None or now <= job.proposed[1].start + self.pace.slot_s / 2:
+            return []
+        alarm, job.proposed = job.proposed[0], None
+        return [Alone(alarm, "the store did not answer in time")]
+
+    def _awaits(self, name: str, hosts: int, now: float) -> list[Task]:
+        job = self._jobs[name]
+        awaited = job.awaited
+        if awaited is None:
+            return []
+        if now > self.pace.given_up_at(awaited.trigger, hosts):
+            job.awaited = None
+            return [Remark(name, f"nobody judged the look that {awaited.trigger.host} asked for")]
+        if now - awaited.asked >= self.pace.slot_s / 2:
+            awaited.asked = now
+            self.courier.ask("verdict", name, awaited.trigger.start)
+        if now >= awaited.until and not awaited.claimed:
+            awaited.claimed = True
+            self.courier.ask("turn", name, awaited.trigger.start, {"host": self.host})
+        return []

@@ -1,0 +1,75 @@
+"""Services of two hosts over one folder: what one of them notices both look at, at once; one judges, both tell.
+
+They share a kernel, as there is one machine: each has a mount namespace in which the rank of the other is not there, and a name of its own.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import small_rank
+
+RANKSCOPE = Path(sys.executable).with_name("rankscope")
+_AS_A_HOST = 'hostname "$1" && mount --bind "$2" "/proc/$3" && shift 3 && exec "$@"'
+PORT = "29774"
+
+
+class Host:
+    """A service that does not see one process, and what it says."""
+
+    def __init__(self, name: str, hidden: int, folder: Path) -> None:
+        own = folder / name
+        (own / "empty").mkdir(parents=True)
+        self.said, self.errors = own / "said", own / "stderr"
+        command = [RANKSCOPE, "watch", "--json", "--no-routine", "--window", "1.5", "--out", folder / "store"]
+        command += ["--spool", own / "spool", "--state", own / "state", "--history", own / "history"]
+        alone = ["unshare", "--mount", "--uts", "sh", "-c", _AS_A_HOST, "sh", name, own / "empty", str(hidden)]
+        self.process = subprocess.Popen([*alone, *command], stdout=self.said.open("wb"), stderr=self.errors.open("wb"))
+
+    def events(self, kind: str) -> list[dict[str, Any]]:
+        lines = self.said.read_text().splitlines(keepends=True)
+        return [event for line in lines if line.endswith("\n") and (event := json.loads(line))["kind"] == kind]
+
+    def wait_for(self, kind: str, seconds: float) -> dict[str, Any]:
+        deadline = time.monotonic() + seconds
+        while not (found := self.events(kind)):
+            assert self.process.poll() is None, self.errors.read_text()
+            assert time.monotonic() < deadline, f"no {kind}: {self.said.read_text()}{self.errors.read_text()}"
+            time.sleep(0.1)
+        return found[0]
+
+
+def test_what_one_host_notices_all_look_at_and_one_judges(tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    with ExitStack() as closing:
+        ranks = []
+        for rank in range(2):
+            (tmp_path / f"rank{rank}").mkdir()
+            ranks.append(closing.enter_context(small_rank.running(tmp_path / f"rank{rank}", rank, 2, int(PORT))))
+        hosts = [Host(f"node{rank}", ranks[1 - rank], tmp_path) for rank in range(2)]
+        for host in hosts:
+            closing.callback(host.process.wait)
+            closing.callback(host.process.kill)
+        for rank, host in enumerate(hosts):
+            assert host.wait_for("job", 60)["words"].startswith(f"rank {rank} of 2")
+
+        os.kill(ranks[1], signal.SIGSTOP)
+        told = [host.wait_for("verdict", 90) for host in hosts]
+    assert hosts[0].events("alarm") == [], "node0 has seen nothing itself"
+    assert hosts[1].events("alarm")[0]["alarm"] == "stopped"
+    assert [each["judged_by"] is None for each in told] == [False, True], "the host that noticed judges"
+    for each in told:
+        first = each["verdict"]["suspects"][0]
+        assert each["verdict"]["hosts"] == ["node0", "node1"]
+        assert (each["state"], first["cause"], first["ranks"]) == ("critical", "stopped", [1])
+    assert told[0]["verdict"] == told[1]["verdict"]
+    names = sorted(path.name.partition("=")[0] for path in (tmp_path / "store").glob("job=*/*"))
+    assert names == ["trigger", "verdict", "window"]
