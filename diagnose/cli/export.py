@@ -9,7 +9,7 @@ from rankscope.diagnose.export.formats import FORMATS
 from rankscope.diagnose.fleet.gather import gather
 from rankscope.diagnose.fleet.sources import load
 from rankscope.diagnose.text import clean
-from rankscope.probes.errors import EXIT_HEALTHY, UsageError
+from rankscope.probes.errors import EXIT_HEALTHY, BadData, UsageError
 
 
 def run(folders: tuple[Path | str, ...], job: str | None, wanted: str, place: Path, as_json: bool) -> int:
@@ -21,6 +21,8 @@ def run(folders: tuple[Path | str, ...], job: str | None, wanted: str, place: Pa
         fleet = gather(load(folders).windows, job)
         say(f"making {wanted}")
         content = FORMATS[wanted](fleet)
+        if not content:
+            raise BadData(f"there is nothing in these windows that {wanted} could hold: no function was seen")
         write_result(place, content)
     if as_json:
         print_json({"file": str(place), "format": wanted, "ranks": len(fleet.ranks), "bytes": len(content)})

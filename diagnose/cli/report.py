@@ -23,7 +23,7 @@ _EVIDENCE_SHOWN = 5
 _AGAINST_SHOWN = 2
 _NOTES_SHOWN = 6
 _STACKS_SHOWN = 16
-_INDENT_MOST = 12
+_STACKS_ROOM = 36  # columns that are left for a stack, however deep it stands
 # Words of ours, explained where they first appear.
 _EXPLAINED = {
     "own time": "own time (what it works itself)",
@@ -77,7 +77,8 @@ def report(verdict: Verdict, verbose: bool = False, width: int = WIDTH) -> Itera
             yield from lines(line, 13)
         yield from lines(f"  do       {clean(suspect.action, 300)}", 11)
     if verdict.stacks is not None:
-        yield from _stacks(verdict.stacks, verbose, width)
+        yield ""
+        yield from stack_lines(verdict.stacks, verbose, width)
     yield ""
     yield from lines(f"  job    {words.context(verdict, verbose)}", 9)
     # The first note of an unknown verdict is its reason, and the headline has said it.
@@ -89,18 +90,17 @@ def report(verdict: Verdict, verbose: bool = False, width: int = WIDTH) -> Itera
         yield f"  note   {len(notes) - len(shown)} more with -v"
 
 
-def _stacks(tree: StackNode, verbose: bool, width: int) -> Iterator[str]:
-    """Where all ranks are; those that are alone first."""
-    yield ""
+def stack_lines(tree: StackNode, verbose: bool, width: int, option: str = "-v") -> Iterator[str]:
+    """Where all ranks are; those that are alone first. `option`: what shows the rest."""
     told = list(stack_tree.lines(tree))
     shown = told if verbose else told[:_STACKS_SHOWN]
     for number, (depth, text) in enumerate(shown):
-        indent = "  " * min(depth, _INDENT_MOST)
+        indent = "  " * min(depth, (width - _STACKS_ROOM) // 2)
         yield from wrap(
             f"  {'stacks' if number == 0 else '      '}   {indent}{text}", f"           {indent}  ", width, verbose
         )
     if len(shown) < len(told):
-        yield f"           {len(told) - len(shown)} more with -v"
+        yield f"           {len(told) - len(shown)} more with {option}"
 
 
 def wrap(text: str, indent: str, width: int, whole: bool = False) -> list[str]:

@@ -1,6 +1,7 @@
 """Where every rank of a job stands still, as one tree (verdict/stack_tree.py).
 
-stack(r) = that of the training thread's pattern with the largest β, and below it what it waits for, or the native function it runs in.
+stack(r) = the stack of the training thread with the largest Σ β, and below it what is waited for there, or the native function that runs.
+Of a rank that is inside a collective at the end of the window only its collectives count: a window may begin long before the hang.
 Windows hold Python stacks; of native code they hold the function that most samples were in.
 """
 
@@ -11,8 +12,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from rankscope.diagnose.fleet.model import Fleet, Patterns
+from rankscope.diagnose.model.whereabouts import waits_for
 from rankscope.diagnose.verdict.stack_tree import DEPTH_MOST, StackNode
 from rankscope.observer.window.stacks import StackFrame
+from rankscope.probes.arrays import Ints
 
 _UNSEEN = StackFrame("[no stack was seen]", "", 0)
 
@@ -23,7 +26,7 @@ def merged_stacks(fleet: Fleet) -> StackNode:
     Of a large fleet, of which a part alone is looked at, these are not told apart from the rest.
     """
     table, numbers = fleet.patterns, fleet.ranks.number
-    longest = _longest(table, len(numbers))
+    longest = _longest(fleet)
     known: dict[tuple[int, int, str], tuple[StackFrame, ...]] = {}
     at: dict[tuple[StackFrame, ...], list[int]] = {}
     for row, each in enumerate(longest.tolist()):
@@ -33,7 +36,7 @@ def merged_stacks(fleet: Fleet) -> StackNode:
             # Thousands of ranks share few stacks.
             key = (int(table.stack.codes[each]), int(table.line[each]), leaf)
             if key not in known:
-                known[key] = (*_shortened(_python(table, each)), *([StackFrame(leaf, "", 0)] if leaf else []))
+                known[key] = (*_shortened(_python(table, each)), StackFrame(leaf, "", 0))
             frames = known[key]
         at.setdefault(frames, []).append(int(numbers[row]))
     whole = 0 if fleet.looked_at else int(fleet.ranks.world_size.max(initial=0))
@@ -42,12 +45,23 @@ def merged_stacks(fleet: Fleet) -> StackNode:
     return StackNode("", "", 0, ranks, tuple(absent), _children(list(at.items()), 0, ranks))
 
 
-def _longest(table: Patterns, ranks: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-    """Of each rank the row of its longest pattern; -1: none."""
-    found = np.full(ranks, -1, dtype=np.int64)
-    rows = np.flatnonzero((table.thread.codes == table.thread.code("training")) & (table.beta > 0))
-    ordered = rows[np.argsort(table.beta[rows], kind="stable")]
-    found[table.rank[ordered]] = ordered  # of several the last: the longest
+def _longest(fleet: Fleet) -> Ints:
+    """Of each rank the row of the longest pattern of its longest stack; -1: none."""
+    table = fleet.patterns
+    found = np.full(len(fleet.ranks), -1, dtype=np.int64)
+    share, stacks = table.share, table.stack.codes.astype(np.int64)
+    rows = np.flatnonzero((table.thread.codes == table.thread.code("training")) & (share > 0))
+    waits = table.kind.codes[rows] == table.kind.code("collective")
+    within = np.zeros(len(fleet.ranks), dtype=bool)
+    within[table.rank[rows[waits]]] = True
+    within &= fleet.ranks.in_collective_s > 0
+    rows = rows[waits | ~within[table.rank[rows]]]
+    if len(rows):
+        key = table.rank[rows].astype(np.int64) * (int(stacks.max()) + 2) + stacks[rows] + 1  # -1: no stack
+        _, which = np.unique(key, return_inverse=True)
+        of_stack = np.bincount(which.reshape(-1), share[rows])[which.reshape(-1)]
+        ordered = rows[np.lexsort((share[rows], of_stack))]
+        found[table.rank[ordered]] = ordered  # of several the last: the longest
     return found
 
 
@@ -70,11 +84,12 @@ def _shortened(frames: Sequence[StackFrame]) -> Sequence[StackFrame]:
 def _leaf(table: Patterns, row: int, state: str) -> str:
     if state == "stopped":
         return "[stopped]"
-    kind, name, detail = table.kind.at(row), table.name.at(row), table.detail.at(row)
-    if kind == "python":
+    if table.kind.at(row) == "python":
         native = table.native.at(row) if table.native is not None else ""
-        return "[sleeps]" if detail == "sleep" else f"[{native}]" if native else ""
-    return f"[waits: {name}{', ' + detail if detail and kind != 'collective' else ''}]"
+        return "[sleeps]" if table.detail.at(row) == "sleep" else f"[{native or 'computes'}]"
+    if table.kind.at(row) == "sched":
+        return "[waits for a CPU]"
+    return f"[waits {waits_for(table, row)}]"
 
 
 def _ended(state: str) -> StackFrame | None:

@@ -95,16 +95,16 @@ def _place(table: Patterns, mine: Ints, weight: Floats) -> tuple[Place, float] |
     inside: dict[tuple[StackFrame, str], dict[str, float]] = {}
     for each, frames in stacks.items():
         of_user, below = _split(frames, users)
-        key, share = (of_user, _waits_for(table, each)), float(weight[each])
+        key, share = (of_user, waits_for(table, each)), float(weight[each])
         shares[key] = shares.get(key, 0.0) + share
         names = inside.setdefault(key, {})
         names[below] = names.get(below, 0.0) + share
     if not shares:
         return None
     key = max(shares, key=lambda each: shares[each])
-    function, waits_for = key
+    function, reason = key
     below = max(inside[key], key=lambda each: inside[key][each])
-    return Place(*function, below, waits_for), min(shares[key], 1.0)
+    return Place(*function, below, reason), min(shares[key], 1.0)
 
 
 def _frames(table: Patterns, row: int) -> list[StackFrame]:
@@ -122,8 +122,8 @@ def _split(frames: Sequence[StackFrame], users: UsersCode) -> tuple[StackFrame, 
     return frames[lowest], frames[-1].name if lowest < len(frames) - 1 else ""
 
 
-def _waits_for(table: Patterns, row: int) -> str:
-    """What a pattern waits for, in words; '' where it computes."""
+def waits_for(table: Patterns, row: int) -> str:
+    """What a pattern waits for, in words that follow `waits`; '' where it computes."""
     kind, name, detail = table.kind.at(row), table.name.at(row), table.detail.at(row)
     of = f", {detail}" if detail else ""
     if kind == "python":

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.model.merged_stacks import merged_stacks
 from rankscope.diagnose.report.chosen import Chosen, choose
 from rankscope.diagnose.report.considered import considered, course_of, unseen_by
 from rankscope.diagnose.report.content import Accused, Headline, Proof, Report
@@ -34,7 +35,7 @@ def report_of(fleet: Fleet, verdict: Verdict, others: Sequence[Verdict] = ()) ->
         headline=_headline(verdict),
         others=tuple(answer(other) for other in others),
         accused=tuple(_accused(suspect, verdict) for suspect in verdict.suspects),
-        standing=standing_of(fleet) if still else (),
+        standing=standing_of(verdict.stacks or merged_stacks(fleet)) if still else (),
         heat=heat_of(fleet, verdict, chosen),
         timeline=timeline_of(fleet, verdict, chosen),
         flames=flames_of(fleet, chosen),

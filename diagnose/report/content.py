@@ -146,12 +146,14 @@ class Considered:
 @dataclass(frozen=True, slots=True)
 class Standing:
     """A frame in which ranks stand: a line of the tree, a caller before whom it calls. `level`: how often ranks parted above it.
-    `ranks`: '' where they are those of the line before. `waits_for`: of the last frame; '' in the others."""
+    `ranks`: '' where they are those of the line before; `but`: the few that were with them in the caller and are not here.
+    `waits_for`: what they do there, of the last frame; '' in the others."""
 
     level: int
+    ranks: str
+    but: str
     name: str
     place: str
-    ranks: str
     waits_for: str
 
 

@@ -2,6 +2,7 @@
 
 Each node is a frame with the ranks that have it; `missing` are ranks that have its caller's frame and not this one. Numbers are folded,
 `0-3,6`, so that 10,000 ranks that wait in one place are one short line. Laggards first: of the frames below one, those of fewer ranks.
+A leaf in brackets is no function of Python's: what is waited for, native code, the end of the process.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from rankscope.diagnose.text import clean, short
+from rankscope.diagnose.text import clean, rank_list, short
 
-_NAME, _FILE = 60, 400
+NAME, _FILE = 60, 400
 DEPTH_MOST = 200  # of frames of a stack: other programs read the tree by recursion
+RANKS_MOST = 1 << 20  # of a tree that is read
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,10 +30,38 @@ class StackNode:
     children: tuple[StackNode, ...]
 
     @property
+    def place(self) -> str:
+        """'train.py:81'; '' where it is no Python function."""
+        return clean(f"{self.file.rpartition('/')[2]}:{self.line}", 80) if self.file else ""
+
+    @property
+    def state(self) -> str:
+        """'waits for other ranks (allreduce)' of a leaf in brackets; '' of a function."""
+        return clean(self.name[1:-1]) if not self.file and self.name[:1] == "[" and self.name[-1:] == "]" else ""
+
+    @property
     def text(self) -> str:
         """'backward (train.py:81)'."""
-        place = f" ({self.file.rpartition('/')[2]}:{self.line})" if self.file else ""
-        return f"{short(clean(self.name), _NAME)}{clean(place, 80)}"
+        return f"{short(self.name, NAME)} ({self.place})" if self.place else short(self.name, NAME)
+
+    @property
+    def but(self) -> str:
+        """'rank 5', where all ranks of the caller but a few are here; '' elsewhere: who is where stands beside it."""
+        return rank_list(self.missing) if 0 < len(self.missing) < len(self.ranks) else ""
+
+    @property
+    def chain(self) -> list[StackNode]:
+        """It and the frames below it up to where its ranks part: the same ranks have all of them."""
+        chain = [self]
+        while len(chain[-1].children) == 1 and chain[-1].children[0].ranks == self.ranks:
+            chain.append(chain[-1].children[0])
+        return chain
+
+    @property
+    def ending(self) -> tuple[int, ...]:
+        """The ranks that have no frame below this one, where others do."""
+        below = {rank for child in self.children for rank in child.ranks}
+        return tuple(rank for rank in self.ranks if rank not in below) if self.children else ()
 
 
 def fold(ranks: Iterable[int]) -> str:
@@ -53,27 +83,53 @@ def as_json(node: StackNode) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def from_json(content: Any) -> StackNode | None:
+    """The tree of what `as_json` made; None of what it did not make."""
+    try:
+        return _node(
+            content, DEPTH_MOST + 3
+        )  # above the frames the root, below them what is waited for, between them what is left out
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+
+
+def _node(content: Any, depth: int) -> StackNode:
+    if not depth:
+        raise ValueError("deeper than any tree of ours")
+    children = tuple(_node(child, depth - 1) for child in content["children"])
+    ranks, missing = unfold(content["ranks"]), unfold(content["missing"])
+    return StackNode(str(content["function"]), str(content["file"]), int(content["line"]), ranks, missing, children)
+
+
+def unfold(text: str) -> tuple[int, ...]:
+    """The numbers of '0-3,6'. ValueError where they are none, or more than any job has."""
+    found: list[int] = []
+    for span in filter(None, text.split(",")):
+        first, _, last = span.partition("-")
+        numbers = range(int(first), int(last or first) + 1)
+        if len(found) + len(numbers) > RANKS_MOST:
+            raise ValueError("more ranks than any job has")
+        found += numbers
+    return tuple(found)
+
+
 def lines(node: StackNode) -> Iterator[tuple[int, str]]:
     """Depth and text of each line. Frames that the same ranks have one below the other are one line: the first and the last two."""
     stack = [(0, node)]
     while stack:
         depth, top = stack.pop()
-        chain = [top]
-        while len(chain[-1].children) == 1 and chain[-1].children[0].ranks == top.ranks:
-            chain.append(chain[-1].children[0])
-        last = chain[-1]
-        ended = set(last.ranks) - {rank for child in last.children for rank in child.ranks} if last.children else ()
-        here = f"  here: {fold(sorted(ended))}" if ended else ""
-        missing = f", not {fold(top.missing)}" if top.missing else ""
-        yield depth, f"{fold(top.ranks)}{missing}: {_chain_text([one for one in chain if one.name])}{here}"
-        stack.extend((depth + 1, child) for child in reversed(last.children))
+        chain = top.chain
+        but = f" (not {top.but})" if top.but else ""
+        here = f"; here: {rank_list(ending)}" if (ending := chain[-1].ending) else ""
+        yield depth, f"{rank_list(top.ranks)}{but}: {_chain_text([one for one in chain if one.name])}{here}"
+        stack.extend((depth + 1, child) for child in reversed(chain[-1].children))
 
 
 def _chain_text(chain: list[StackNode]) -> str:
-    """'main (train.py:140) > 3 more > backward (tensor.py:9) > [futex]'."""
+    """'main (train.py:140) > 3 frames > backward (tensor.py:9) > [futex]'."""
     if not chain:
-        return "all"
+        return "in different places"
     words = [one.text for one in chain]
     if len(words) > 4:
-        words = [words[0], f"{len(words) - 3} more", *words[-2:]]
+        words = [words[0], f"… {len(words) - 3} frames …", *words[-2:]]
     return " > ".join(words)

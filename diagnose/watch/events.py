@@ -103,10 +103,11 @@ def verdict_words(verdict: dict[str, Any]) -> str:
     where = f" {first['instance']}" if first["instance"] else ""
     who = f" on {ranks_text(first['ranks'])}" if first["ranks"] else ""
     more = f", and {len(verdict['suspects']) - 1} more" if len(verdict["suspects"]) > 1 else ""
-    return (
-        f"{status} {first['component']}/{first['cause']}{place}{where}{who}: "
-        f"{first['lost_seconds_per_step']:.3f} s/step lost{more}"
+    lost_s = first["lost_seconds_per_step"]
+    price = (
+        "" if lost_s is None else f": no step for {lost_s:.1f} s" if status == "HANG" else f": {lost_s:.3f} s/step lost"
     )
+    return f"{status} {first['component']}/{first['cause']}{place}{where}{who}{price}{more}"
 
 
 def of_relief(relief: Relief, at: float, since: float, named: str) -> Event:

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
 from rankscope.diagnose.cli.output import print_json, print_table
+from rankscope.diagnose.cli.report import stack_lines, width_of
+from rankscope.diagnose.past.history import DEFAULT_FOLDER
 from rankscope.diagnose.text import clean
+from rankscope.diagnose.verdict.stack_tree import from_json
 from rankscope.diagnose.watch.events import clock
 from rankscope.observer.watch.blackbox import frozen_in, lines_of
+from rankscope.observer.window.staging import safe_name
 from rankscope.probes.errors import EXIT_HEALTHY, UsageError
 
 _WHY, _VERDICT = "why.json", "verdict.json"
@@ -49,6 +54,7 @@ def _show(folder: Path, as_json: bool) -> int:
     for said in (why, verdict):
         if said:
             print(f"{clean(str(said.get('time', '')), 40)}  {clean(str(said.get('words', '')), 400)}")
+    _print_stacks(verdict or why)
     ranks: dict[tuple[str, int], list[tuple[float, dict[str, Any]]]] = defaultdict(list)
     for line in lines:
         for rank in line.get("ranks", ()):
@@ -58,6 +64,17 @@ def _show(folder: Path, as_json: bool) -> int:
         [_row(job, rank, rows) for (job, rank), rows in sorted(ranks.items())],
     )
     return EXIT_HEALTHY
+
+
+def _print_stacks(event: dict[str, Any]) -> None:
+    """Where all ranks were in the closer look, if there was one and it saw a hang."""
+    judged = event.get("verdict")
+    tree = from_json(judged.get("stacks")) if isinstance(judged, dict) else None
+    if tree is not None:
+        print("\n".join(["", *stack_lines(tree, False, width_of(sys.stdout), "--json"), ""]))
+    window = DEFAULT_FOLDER / "windows" / safe_name(str(event.get("window") or ""))
+    if event.get("window") and window.is_dir():
+        print(f"as a page: rankscope report {window} --html FILE\n")
 
 
 def _row(job: str, rank: int, rows: list[tuple[float, dict[str, Any]]]) -> tuple[str, ...]:

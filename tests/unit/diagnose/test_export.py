@@ -126,7 +126,9 @@ def test_a_pprof_profile_says_the_same_when_it_is_taken_apart(fleet: Fleet) -> N
 
 
 def test_a_perfetto_trace_has_a_process_for_each_rank_with_its_steps_one_after_another(fleet: Fleet) -> None:
-    events = json.loads(perfetto(fleet))["traceEvents"]
+    trace = json.loads(perfetto(fleet))
+    events = trace["traceEvents"]
+    assert "displayTimeUnit" not in trace, "Perfetto's processor has taken it for the unit of ts and dur"
     assert all(event["ph"] in "MXC" and {"pid", "tid", "name"} <= set(event) for event in events)
     names = {event["pid"]: event["args"]["name"] for event in events if event["name"] == "process_name"}
     assert names[3] == "rank 3 on node-0" and len(names) == 8

@@ -23,16 +23,19 @@ from test_bad_windows import NUMBER, spoilt
 
 from rankscope.diagnose.cli.main import run
 from rankscope.diagnose.export.formats import FORMATS
+from rankscope.diagnose.export.stacks import samples_of
 from rankscope.diagnose.fleet.gather import gather
+from rankscope.diagnose.model.merged_stacks import merged_stacks
 from rankscope.diagnose.report.build import report_of
-from rankscope.diagnose.report.content import Report
+from rankscope.diagnose.report.content import Report, Standing
 from rankscope.diagnose.report.counters import amount_of, meaning_of
 from rankscope.diagnose.report.render import render
 from rankscope.diagnose.report.sentence import CAUSES_IN_WORDS, accusation_of
-from rankscope.diagnose.report.standing import standing_of
+from rankscope.diagnose.report.standing import LINES_MOST, standing_of
 from rankscope.diagnose.solve.judge import diagnose
 from rankscope.diagnose.verdict.contract import CAUSES, Suspect
 from rankscope.diagnose.verdict.function import Function
+from rankscope.diagnose.verdict.stack_tree import StackNode
 from rankscope.observer.window.counter_names import COUNTER_NAMES
 from rankscope.observer.window.folder import Window, write_window
 
@@ -187,20 +190,29 @@ def test_a_hang_is_one_tree_of_all_ranks() -> None:
     lines = of(build(CASES["stopped"])).standing
     assert lines[0].ranks == "ranks 0-7" and lines[0].level == 0
     parted = [(line.ranks, line.level) for line in lines if line.ranks]
-    assert parted == [("ranks 0-7", 0), ("ranks 0-4, 6, 7", 1), ("rank 5", 1)]
-    assert [line.waits_for for line in lines if line.waits_for] == [
-        "waits for other ranks (allreduce, gloo)",
-        "stopped",
-    ]
+    assert parted == [("ranks 0-7", 0), ("rank 5", 1), ("ranks 0-4, 6, 7", 1)], "those who are few come first"
+    assert [line.but for line in lines if line.ranks] == ["", "", "rank 5"]
+    assert [line.waits_for for line in lines if line.waits_for] == ["stopped", "waits for other ranks (allreduce)"]
+
+
+def test_ten_thousand_ranks_in_as_many_places_are_a_tree_of_some_lines() -> None:
+    """What a hostile job can make: no line is longer than a screen, and what is left out is told."""
+    nodes = tuple(StackNode(f"f{rank}", "/srv/a.py", rank, (rank,), (), ()) for rank in range(10_000))
+    lines = standing_of(StackNode("", "", 0, tuple(range(10_000)), (10_000, 10_001), nodes))
+    assert lines[0] == Standing(0, "ranks 10000, 10001", "", "", "", "in none of these windows")
+    assert len(lines) == LINES_MOST + 1 and lines[-1].ranks == "ranks 399-9999"
+    assert lines[-1].waits_for == "in 9601 more places (--json has all)"
+    odd = StackNode("f", "/srv/a.py", 1, tuple(range(0, 10_000, 2)), (), ())
+    assert all(len(line.ranks) < 100 for line in standing_of(replace(odd, name="", children=(odd,))))
 
 
 def test_stacks_deeper_than_python_calls_itself_are_one_short_chain() -> None:
     frames = tuple(builders.StackFrame(f"call_{depth}", "/srv/job/deep.py", depth) for depth in range(3000))
     deep = builders.Work("python", "bottom", 0, 56, frames=frames)
     windows = build(Job(ranks=2, extra={0: [(deep, 0.2)], 1: [(deep, 0.2)]}))
-    lines = standing_of(gather(windows))
+    lines = standing_of(merged_stacks(gather(windows)))
     assert lines[-1].name == "bottom" and len(lines) < 20
-    assert "… 2996 frames …" in [line.name for line in lines]
+    assert "… 193 frames …" in [line.name for line in lines]
     assert len(render(of(windows))) < 3_000_000
 
 
@@ -372,5 +384,6 @@ def test_any_numbers_in_a_window_end_in_a_page_and_in_every_export(data: st.Data
     assert page.data.keys() == {"heat", "flame", "steps"}
     assert "nan" not in " ".join(value or "" for tag, attributes in page.elements if tag in ("path", "rect", "line", "svg")
                                  for value in attributes.values()).lower()  # fmt: skip
-    for write in FORMATS.values():
-        assert write(gather([window]))
+    fleet = gather([window])
+    for name, write in FORMATS.items():
+        assert write(fleet) or (name == "folded" and not list(samples_of(fleet)))

@@ -4,18 +4,25 @@ from __future__ import annotations
 
 import json
 import time
+from pathlib import Path
 
+import builders
 import numpy as np
 import pytest
 from builders import Job, build, columns
 from test_no_steps import LOAD, starting
 
+from rankscope.diagnose.cli.main import run
 from rankscope.diagnose.cli.report import report
 from rankscope.diagnose.fleet.gather import gather
 from rankscope.diagnose.model.merged_stacks import merged_stacks
 from rankscope.diagnose.solve.judge import diagnose
 from rankscope.diagnose.verdict.as_json import to_json
-from rankscope.diagnose.verdict.stack_tree import StackNode, fold, lines
+from rankscope.diagnose.verdict.stack_tree import StackNode, as_json, fold, from_json, lines
+from rankscope.diagnose.watch.alarms import Alarm, AlarmKind
+from rankscope.diagnose.watch.events import of_look
+from rankscope.diagnose.watch.look import Seen
+from rankscope.observer.watch.blackbox import BlackBox
 from rankscope.observer.window.folder import Window
 from rankscope.observer.window.stacks import StackFrame
 
@@ -40,9 +47,43 @@ def test_ranks_are_folded(ranks: tuple[int, ...], text: str) -> None:
 
 def test_the_tree_says_who_is_where_and_who_did_not_come_there_laggards_first() -> None:
     told = [text for _, text in lines(merged_stacks(gather(hanging((2, 5)), None)))]
-    assert told[0].startswith("0-7: <module> (train.py:1)")
-    assert told[1].startswith("2,5, not 0-1,3-4,6-7: load_checkpoint (utils.py:12) > [waits: read, /data/a.bin]")
-    assert told[2].startswith("0-1,3-4,6-7, not 2,5: all_reduce (d.py:9)")
+    assert told[0].startswith("ranks 0-7: <module> (train.py:1)")
+    assert told[1] == "ranks 2, 5: load_checkpoint (utils.py:12) > [waits for files (read, /data/a.bin)]"
+    assert told[2].startswith(
+        "ranks 0, 1, 3, 4, 6, 7 (not ranks 2, 5): all_reduce (d.py:9) > [waits for other ranks (all_reduce)]"
+    )
+
+
+def test_a_rank_inside_a_collective_at_the_end_is_there_however_long_it_was_elsewhere() -> None:
+    window = starting([("io", "read", "", (LOAD,), 0.6), WAITS])
+    rows = window.patterns.to_pylist()
+    waits = next(row for row in rows if row["rank"] == 1 and row["kind"] == "collective")
+    window = columns(window, "patterns", [*rows, waits | {"rank": 0, "beta": 0.3}])
+    tree = merged_stacks(gather([window], None))
+    assert "load_checkpoint" in " ".join(text for _, text in lines(tree))
+    ended = [row | {"in_collective_s": 6.0} for row in window.ranks.to_pylist()]
+    assert [
+        text.partition(":")[0] for _, text in lines(merged_stacks(gather([columns(window, "ranks", ended)], None)))
+    ] == ["ranks 0, 1"]
+
+
+def test_what_a_program_was_given_is_the_same_tree_again_and_what_is_none_is_refused() -> None:
+    tree = merged_stacks(gather(hanging((2, 5)), None))
+    said = as_json(tree)
+    assert from_json(json.loads(json.dumps(said))) == tree
+    deep: dict[str, object] = {**said, "children": []}
+    for _ in range(400):
+        deep = {**said, "children": [deep]}
+    for wrong in (
+        None,
+        [],
+        {},
+        {**said, "ranks": "0-4000000000"},
+        {**said, "ranks": "a-b"},
+        {**said, "children": 3},
+        deep,
+    ):
+        assert from_json(wrong) is None
 
 
 def test_ranks_that_no_window_holds_and_ranks_that_ended_are_told() -> None:
@@ -60,7 +101,7 @@ def test_the_verdict_of_a_hang_has_the_tree_and_no_other_verdict_has() -> None:
     tree = json.loads(to_json(verdict))["stacks"]
     assert (tree["ranks"], tree["missing"]) == ("0-7", "")
     text = list(report(verdict))
-    assert any(line.startswith("  stacks   0-7: ") for line in text)
+    assert any(line.startswith("  stacks   ranks 0-7: ") for line in text)
     assert all(len(line) <= 80 for line in text)
     assert "stacks" not in json.loads(to_json(diagnose(build(Job()))))
 
@@ -100,3 +141,14 @@ def test_ten_thousand_ranks_are_one_small_tree() -> None:
     assert time.process_time() - began < 5
     assert len(tree.ranks) == 10_000
     assert len(list(lines(tree))) == 3
+
+
+def test_the_black_box_shows_where_all_ranks_were(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    verdict = json.loads(to_json(diagnose(build(builders.stopped(5)))))
+    seen = Seen(Alarm(AlarmKind.SLOWER, "job-a", 10.0, "no step"), verdict, "", 11.0, kept="../../nowhere")
+    BlackBox(tmp_path / "blackbox").freeze("job-a", of_look(seen, 0.0).as_json("node-0"), 0.0)
+    assert run(["blackbox", "19700101T000000Z-job-a", "--state", str(tmp_path)]) == 0
+    said = capsys.readouterr().out.splitlines()
+    assert "HANG process/stopped" in said[0] and "rank 5: no step for 7.8 s" in said[0]
+    assert "             rank 5: device_wait (train.py:81) > [stopped]" in said
+    assert not any("as a page" in line for line in said), "of a window that is in the history alone"
