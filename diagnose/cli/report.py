@@ -108,7 +108,12 @@ def wrap(text: str, indent: str, width: int, whole: bool = False) -> list[str]:
     room = width - len(indent)
     if not whole:
         text = re.sub(rf"\S{{{room + 1},}}", lambda found: short(found[0], room), text)
-    return textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=True, break_on_hyphens=False) or [""]
+    # A number stays with its unit.
+    held = re.sub(
+        r"(\d) (?=(?:s|s/step|ms|%|x|min|h|days|[kKMGT]i?B|[kMG]?B/s)(?![\w/]))", "\\1\N{NO-BREAK SPACE}", text
+    )
+    lines = textwrap.wrap(held, width, subsequent_indent=indent, break_long_words=True, break_on_hyphens=False)
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines] or [""]
 
 
 def _evidence(suspect: Suspect, verbose: bool, first: bool) -> Iterator[str]:

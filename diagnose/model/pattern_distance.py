@@ -91,5 +91,5 @@ def distance_evidence(fleet: Fleet, row: int, peers: Ints) -> tuple[Evidence, ..
     found = most_unlike(fleet, row, peers)
     if found is None or found.distance < DIFFERS:
         return ()
-    measure = f"distance of the pattern (β, μ, σ) of {found.name}, {DIFFERS} differs"
+    measure = f"how unlike its peers it is in {found.name} (0: alike; from {DIFFERS} on: different)"
     return (Evidence("patterns", measure, found.distance, found.usual, "", found.peers),)

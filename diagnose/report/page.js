@@ -126,7 +126,7 @@
       }
       for (const name of Object.keys(state)) form.querySelector(`input[name=${name}][value=${state[name]}]`).checked = true;
       document.getElementById("heat-hint").textContent =
-        (state.measure === "share" ? "Of each step’s critical path, in percent." : "Milliseconds per step more than the median peer: what is lost, where the others wait for it. Waiting itself (·) loses nothing.") +
+        (state.measure === "share" ? "Of each step’s critical path (what the rank is busy with, moment by moment), in percent." : "Milliseconds per step more than the median peer: what is lost, where the others wait for it. Waiting itself (·) loses nothing.") +
         (state.fold === "ranks" ? "" : " A folded column shows, for each function, its rank with most; click its name to unfold it. Accused ranks stand apart.");
     }
     const set = (name, value) => { state[name] = value; remember(name, value); opened.clear(); shown = COLUMNS_MOST; draw(); };

@@ -118,7 +118,7 @@ def price_of(verdict: Verdict) -> str:
         return ""
     lost = min(sum(max(suspect.lost_percent, 0.0) for suspect in verdict.suspects), 100.0)
     if lost >= 100:
-        return f"Nobody gets on: {ranks} ranks wait." if ranks > 1 else "The rank stands still."
+        return f"No rank makes progress: {ranks} ranks stand still." if ranks > 1 else "The rank stands still."
     if lost < 0.05:
         return ""
     idle = ranks * lost / 100

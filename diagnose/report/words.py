@@ -93,8 +93,8 @@ def for_and_against(suspect: Suspect) -> tuple[list[Evidence], list[Evidence]]:
 
 
 def sureness(suspect: Suspect) -> str:
-    """'94 %, since 2026-01-01T00:00:00Z'."""
-    since = f", since {timestamp(suspect.since)}" if suspect.since is not None else ""
+    """'94 %; it began at 2026-01-01T00:00:00Z'."""
+    since = f"; it began at {moment(suspect.since)}" if suspect.since is not None else ""
     return f"{100 * suspect.confidence:.0f} %{since}"
 
 

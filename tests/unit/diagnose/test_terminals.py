@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -50,6 +51,14 @@ def test_a_report_fits_every_terminal_and_cuts_no_word(case: str, width: int) ->
     for word in " ".join(lines).split():
         begin, cut, end = word.partition("…")
         assert word in words or (cut and len(begin) >= 9 and len(end) >= 9), word
+
+
+@pytest.mark.parametrize("width", range(40, 120))
+def test_no_line_ends_between_a_number_and_its_unit(width: int) -> None:
+    for verdict in VERDICTS.values():
+        lines = list(report(verdict, width=width))
+        assert not [line for line in lines if re.match(r"\s*(s|ms|%|MB/s)\b", line)], lines
+        assert max(map(len, lines)) <= width
 
 
 def test_the_middle_of_a_long_name_is_left_out_and_verbose_has_all_of_it() -> None:
