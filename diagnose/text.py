@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from rankscope.probes.text import printable
@@ -45,6 +46,13 @@ def seconds(value: float) -> str:
     if value >= 0.01:
         return f"{value:.3f} s"
     return f"{value * 1e3:.1f} ms"
+
+
+def held(text: str) -> str:
+    """The same with no-break spaces between numbers and their units: '0.3\xa0s of each step'."""
+    return re.sub(
+        r"(\d) (?=(?:s|s/step|ms|%|x|min|h|days|[kKMGT]i?B|[kMG]?B/s)(?![\w/]))", "\\1\N{NO-BREAK SPACE}", text
+    )
 
 
 def minutes(value: float) -> str:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from typing import TextIO
 
 from rankscope.diagnose.report import words
-from rankscope.diagnose.text import clean, short
+from rankscope.diagnose.text import clean, held, short
 from rankscope.diagnose.verdict import stack_tree
 from rankscope.diagnose.verdict.contract import Suspect, Verdict
 from rankscope.diagnose.verdict.stack_tree import StackNode
@@ -108,11 +108,7 @@ def wrap(text: str, indent: str, width: int, whole: bool = False) -> list[str]:
     room = width - len(indent)
     if not whole:
         text = re.sub(rf"\S{{{room + 1},}}", lambda found: short(found[0], room), text)
-    # A number stays with its unit.
-    held = re.sub(
-        r"(\d) (?=(?:s|s/step|ms|%|x|min|h|days|[kKMGT]i?B|[kMG]?B/s)(?![\w/]))", "\\1\N{NO-BREAK SPACE}", text
-    )
-    lines = textwrap.wrap(held, width, subsequent_indent=indent, break_long_words=True, break_on_hyphens=False)
+    lines = textwrap.wrap(held(text), width, subsequent_indent=indent, break_long_words=True, break_on_hyphens=False)
     return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines] or [""]
 
 

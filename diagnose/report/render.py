@@ -17,7 +17,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from rankscope.diagnose.report.content import FlameGraph, Heat, Report, Timeline, Track
 from rankscope.diagnose.report.timeline import PARTS
-from rankscope.diagnose.text import seconds
+from rankscope.diagnose.text import held, seconds
 from rankscope.probes.arrays import Floats
 
 _HERE = Path(__file__).parent
@@ -32,6 +32,7 @@ def render(report: Report) -> str:
         loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["seconds"] = lambda value: f"-{seconds(-value)}" if value < 0 else seconds(value)
+    environment.filters["held"] = held
     policy = (
         f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; img-src data:; "
         "base-uri 'none'; form-action 'none'"

@@ -11,13 +11,14 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate, pairwise
 
-from rankscope.diagnose.text import rank_list, seconds, short
+from rankscope.diagnose.text import held, rank_list, seconds, short
 from rankscope.diagnose.top.snapshot import OTHERS, OWN, PARTS, JobNow, RankNow, Snapshot, SuspectNow
 
 NARROWEST, WIDEST = 40, 200
 _WIDE = 72  # from here on there is room for times beside the bar
 _RANK, _STEP, _TIME = 6, 9, 9  # columns
 _NAME = 14  # the least that is left for what a rank works on
+_HELD = "\N{NO-BREAK SPACE}"  # what stands on both sides of it stays in one line
 _BARS = ("where its time goes", "time")  # above them, by room
 
 
@@ -189,12 +190,13 @@ def _counters(snapshot: Snapshot, width: int) -> list[Line]:
 
 
 def _legend(width: int, signs: Glyphs) -> list[Line]:
-    said = "  ".join(f"{sign} {part}" for sign, part in zip(signs.parts, PARTS, strict=True))
-    return [Line(text, "soft") for text in wrapped(f"{said} (who waits least is whom they wait for)", width, "")]
+    whole = (part.replace(" ", _HELD) for part in PARTS)
+    said = " ".join(f"{sign}{_HELD}{part} " for sign, part in zip(signs.parts, whole, strict=True))
+    return [Line(text, "soft") for text in wrapped(f"{said} (all wait for the rank that waits least)", width, "")]
 
 
 def wrapped(text: str, width: int, indent: str) -> list[str]:
-    """In lines of `width` columns; a word that is longer than a line loses its middle."""
+    """In lines of `width` columns, a number with its unit; a word that is longer than a line loses its middle."""
     told: list[str] = []
     for word in _words(text, width - len(indent)):
         if told and len(told[-1]) + 1 + len(word) <= width:
@@ -205,7 +207,7 @@ def wrapped(text: str, width: int, indent: str) -> list[str]:
 
 
 def _words(text: str, room: int) -> Iterable[str]:
-    return (short(word, room) for word in text.split())
+    return (short(word.replace(_HELD, " "), room) for word in held(text).split(" ") if word)
 
 
 def _fit(text: str, room: int, signs: Glyphs) -> str:
