@@ -61,5 +61,5 @@ class BadData(RankscopeError):
 class OutputFailed(RankscopeError):
     """A result could not be written."""
 
-    help = "Free space, or write elsewhere with --out."
+    help = "Give another place, or make room there."
     exit_code = EXIT_MISSING

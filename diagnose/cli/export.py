@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
+
 from rankscope.diagnose.cli.output import free_place, patience, print_json, write_result
-from rankscope.diagnose.export.formats import FORMATS
+from rankscope.diagnose.export.formats import FORMATS, OF_STEPS
 from rankscope.diagnose.fleet.gather import gather
 from rankscope.diagnose.fleet.sources import load
 from rankscope.diagnose.text import clean
@@ -21,8 +23,9 @@ def run(folders: tuple[Path | str, ...], job: str | None, wanted: str, place: Pa
         fleet = gather(load(folders).windows, job)
         say(f"making {wanted}")
         content = FORMATS[wanted](fleet)
-        if not content:
-            raise BadData(f"there is nothing in these windows that {wanted} could hold: no function was seen")
+        if not content or (wanted in OF_STEPS and not np.isfinite(fleet.steps.seconds).any()):
+            seen = "step" if wanted in OF_STEPS else "function"
+            raise BadData(f"no {seen} was seen in these windows: there is nothing that {wanted} could hold")
         write_result(place, content)
     if as_json:
         print_json({"file": str(place), "format": wanted, "ranks": len(fleet.ranks), "bytes": len(content)})

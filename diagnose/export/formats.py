@@ -18,3 +18,4 @@ FORMATS: dict[str, Callable[[Fleet], bytes]] = {
     "perfetto": perfetto,
     "csv": steps_csv,
 }
+OF_STEPS = ("perfetto", "csv")  # what holds nothing where no step was seen

@@ -98,7 +98,7 @@ def is_window(folder: Path) -> bool:
 def find_windows(place: Path) -> tuple[Path, ...]:
     """`place` itself if it is a window folder, else the window folders directly in it, by name. BadData if none."""
     if not place.is_dir():
-        raise BadData(f"{place} is not a folder")
+        raise BadData(f"{place} is not a folder" if place.exists() else f"there is no {place}")
     if is_window(place):
         return (place,)
     try:

@@ -15,11 +15,12 @@ from typing import Any
 import builders
 import pytest
 from builders import Job, build
+from test_no_steps import LOAD, starting
 from test_page import EVIL, hostile
 
 from rankscope.diagnose.cli.main import run
 from rankscope.diagnose.export.folded import folded
-from rankscope.diagnose.export.formats import FORMATS
+from rankscope.diagnose.export.formats import FORMATS, OF_STEPS
 from rankscope.diagnose.export.perfetto import perfetto
 from rankscope.diagnose.export.pprof import pprof
 from rankscope.diagnose.export.speedscope import speedscope
@@ -186,6 +187,15 @@ def test_the_command_writes_each_format_for_its_owner_alone(
     assert stat.S_IMODE(place.stat().st_mode) == 0o600 and place.stat().st_size > 100
     assert run(["export", str(windows), "--to", name, "--out", str(place)]) == 69
     assert "is there already" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_what_would_be_empty_is_not_written(tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    write_window(starting([("io", "file lock", "", (LOAD,), 0.99)] * 2), tmp_path / "windows")
+    place = tmp_path / "out"
+    code = run(["export", str(tmp_path / "windows"), "--to", name, "--out", str(place)])
+    assert code == (65 if name in OF_STEPS else 0) and place.exists() == (code == 0)
+    assert ("no step was seen" in capsys.readouterr().err) == (code == 65)
 
 
 def test_an_unknown_format_is_wrong_usage_and_the_known_ones_are_named(
