@@ -18,7 +18,7 @@ HistoryDir = Annotated[
     typer.Option(
         "--history",
         metavar="DIR",
-        help="Where windows are kept for --baseline auto; by diagnose in /var/lib/rankscope/history, by record nowhere.",
+        help="Where healthy windows are kept for --baseline auto. Without it diagnose keeps them in /var/lib/rankscope/history, record nowhere.",
     ),
 ]
 Folders = Annotated[
@@ -51,7 +51,9 @@ StepsFile = Annotated[
 Engine = Annotated[
     str,
     typer.Option(
-        "--engine", metavar="NAME", help="Where more than 512 hosts are read: local (this host), ray or dask."
+        "--engine",
+        metavar="NAME",
+        help="What reads windows of more than 512 hosts: this host alone (local), ray or dask.",
     ),
 ]
 Topology = Annotated[

@@ -48,7 +48,7 @@ def _function_charge(case: Case, found: Located) -> Hypothesis:
     evidence.extend(_called_by(found))
     evidence.append(Evidence("stacks", "state in it", _state(case, found, blocking), None, ""))
     if case.queue_of_function_s >= _TOLD * found.excess_s:
-        evidence.append(Evidence("scheduler", f"standing in the run queue in {function.name}, as long for each second as the peers do",
+        evidence.append(Evidence("scheduler", "waiting for a CPU meanwhile, per second no longer than its peers",
                                  case.queue_of_function_s, 0.0, "s/step", len(case.peers)))  # fmt: skip
     place = f"{function.name} ({function.file}:{function.line})"
     shared = blocking and found.shared

@@ -7,7 +7,7 @@ from rankscope.diagnose.verdict.contract import Evidence
 
 
 def test_what_was_measured_is_told_to_its_end() -> None:
-    what = "standing in the run queue in RandomResizedCrop.get_params, as long for each second as the peers do"
+    what = "waiting for a CPU meanwhile in RandomResizedCrop.get_params_of_the_whole_batch, per second no longer than its peers"
     line = evidence_line(Evidence("scheduler", what, 0.0034, 0.0, "s/step", 1))
     assert line == f"{what}: 3.4 ms/step; its peer 0 s"
 

@@ -10,10 +10,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import builders
-import chromium
+
 import pytest
 from builders import Job, build
 from test_page import hostile, of
+from testkit import chromium
 
 from rankscope.diagnose.report.render import render
 
