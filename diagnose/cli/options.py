@@ -18,7 +18,8 @@ HistoryDir = Annotated[
     typer.Option(
         "--history",
         metavar="DIR",
-        help="Where healthy windows are kept for --baseline auto. Without it diagnose keeps them in /var/lib/rankscope/history, record nowhere.",
+        help="Where healthy windows are kept for --baseline auto. Without it diagnose keeps them in /var/lib/rankscope/history, "
+        "record nowhere.",
     ),
 ]
 Folders = Annotated[

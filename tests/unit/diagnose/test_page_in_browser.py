@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import builders
-
 import pytest
 from builders import Job, build
 from test_page import hostile, of
