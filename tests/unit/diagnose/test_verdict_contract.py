@@ -65,8 +65,8 @@ def test_the_report_fits_eighty_columns_and_answers_in_its_first_line(case: str)
 def test_the_report_of_a_slow_function_reads_like_this() -> None:
     lines = list(report(diagnose(build(builders.slow_python(3, 0.08, hosts=2, noise=0.0, spread=0.0, stalls=0.0)))))
     assert lines[:2] == [
-        "FAULT  rank 3 on node-0: python/slow-function augment (train.py:56) costs 0.080",
-        "       s of each 0.320 s step (25 %)",
+        "FAULT  rank 3 on node-0: python/slow-function augment (train.py:56) costs",
+        "       0.080 s of each 0.320 s step (25 %)",
     ]
     assert lines[2].startswith("  because  time in augment: 0.1") and lines[2].endswith("7 peers 0.040 s")
 
