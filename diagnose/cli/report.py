@@ -23,7 +23,6 @@ _EVIDENCE_SHOWN = 5
 _AGAINST_SHOWN = 2
 _NOTES_SHOWN = 6
 _STACKS_SHOWN = 16
-_STACKS_ROOM = 36  # columns that are left for a stack, however deep it stands
 # Words of ours, explained where they first appear.
 _EXPLAINED = {
     "own time": "own time (what it works itself)",
@@ -91,11 +90,11 @@ def report(verdict: Verdict, verbose: bool = False, width: int = WIDTH) -> Itera
 
 
 def stack_lines(tree: StackNode, verbose: bool, width: int, option: str = "-v") -> Iterator[str]:
-    """Where all ranks are; those that are alone first. `option`: what shows the rest."""
+    """Where all ranks are; those that are alone first, half a line left however deep. `option`: what shows the rest."""
     told = list(stack_tree.lines(tree))
     shown = told if verbose else told[:_STACKS_SHOWN]
     for number, (depth, text) in enumerate(shown):
-        indent = "  " * min(depth, (width - _STACKS_ROOM) // 2)
+        indent = "  " * min(depth, width // 4)
         yield from wrap(
             f"  {'stacks' if number == 0 else '      '}   {indent}{text}", f"           {indent}  ", width, verbose
         )
