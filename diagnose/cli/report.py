@@ -90,7 +90,7 @@ def report(verdict: Verdict, verbose: bool = False, width: int = WIDTH) -> Itera
 
 
 def stack_lines(tree: StackNode, verbose: bool, width: int, option: str = "-v") -> Iterator[str]:
-    """Where all ranks are; those that are alone first, however deep they stand, a good part of the line is left to them. `option`: what shows the rest."""
+    """Where all ranks are; those that are alone first. `option`: what shows the rest."""
     told = list(stack_tree.lines(tree))
     shown = told if verbose else told[:_STACKS_SHOWN]
     for number, (depth, text) in enumerate(shown):
