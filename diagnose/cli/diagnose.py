@@ -67,21 +67,25 @@ def run(
         raise UsageError("--flight-recorder goes with window folders, or alone")
     if steps is not None and (folders or baseline or pids):
         raise UsageError("--steps brings all there is to judge: it makes no sense with folders, --baseline or --pid")
-    dumps = read_folder(flight_recorder) if flight_recorder is not None else ()
-    if dumps and not folders:
-        return _print([verdict_of(dumps, clean(flight_recorder.name if flight_recorder else "", 80))], as_json, verbose)
+    with patience("reading the flight recorder's dumps"):
+        dumps = read_folder(flight_recorder) if flight_recorder is not None else ()
+        alone = (
+            verdict_of(dumps, clean(flight_recorder.name if flight_recorder else "", 80))
+            if dumps and not folders
+            else None
+        )
+    if alone is not None:
+        return _print([alone], as_json, verbose)
     if steps is not None:
-        verdict = judge_file(steps)
-        if html is not None:
-            _write_page(html, fleet_of(read_timings(steps), verdict.job), [verdict])
-        return _print([verdict], as_json, verbose)
+        return _print([_of_timings(steps, html)], as_json, verbose)
     automatic = AUTO in map(str, baseline)
     if automatic and len(baseline) > 1:
         raise UsageError("--baseline auto chooses by itself: give it alone")
     store = History(history if history is not None else DEFAULT_FOLDER)
     shared = read_topology(topology) if topology is not None else ()
     # Before observing: a bad baseline or history must not cost a window.
-    earlier = () if automatic or folders else load_baseline(baseline)
+    with patience("reading the baseline"):
+        earlier = () if automatic or folders else load_baseline(baseline)
     if history is not None and keep and not folders:
         store.prepare()
     if not folders:
@@ -111,8 +115,19 @@ def run(
         for trouble in remember(store, loaded.windows, verdicts):
             sys.stderr.write(f"rankscope: {clean(trouble, 300)}\n")
     if html is not None:  # last: what cannot be written must cost neither the verdict nor the history
-        _write_page(html, gather(loaded.windows, verdicts[0].job), verdicts)
+        with patience("making the page"):
+            _write_page(html, gather(loaded.windows, verdicts[0].job), verdicts)
     return code
+
+
+def _of_timings(steps: Path, html: Path | None) -> Verdict:
+    """The verdict on somebody's timings, and its page."""
+    with patience("reading timings and judging them") as say:
+        verdict = judge_file(steps)
+        if html is not None:
+            say("making the page")
+            _write_page(html, fleet_of(read_timings(steps), verdict.job), [verdict])
+    return verdict
 
 
 def report(

@@ -13,7 +13,7 @@ import builders
 import pytest
 from builders import Job, build
 from test_page import hostile, of
-from testkit import chromium
+from testkit import chromium, pictures
 
 from rankscope.diagnose.report.render import render
 
@@ -71,6 +71,13 @@ def test_the_sentence_is_seen_at_once_and_nothing_is_complained_of(
     assert page.value("document.title") != "owned"
     assert page.troubles == []
     keep(page, f"{name}-{how}")
+
+
+def test_the_pictures_of_the_readme_are_made_from_a_page(places: dict[str, Path], tmp_path: Path) -> None:
+    assert pictures.main([str(places["fault"]), str(tmp_path)]) == 0
+    light, dark = ((tmp_path / f"fault-{scheme}.png").read_bytes() for scheme in ("light", "dark"))
+    assert light != dark and all(content.startswith(b"\x89PNG") and len(content) < 200_000 for content in (light, dark))
+    assert pictures.main([]) == 64
 
 
 def test_one_key_switches_the_heat_map_to_lost_time_and_the_address_remembers(
