@@ -6,7 +6,9 @@ import errno
 import importlib.metadata
 import io
 import resource
+import shutil
 import sys
+import textwrap
 import traceback
 from pathlib import Path
 from typing import Annotated, Optional
@@ -349,7 +351,11 @@ def _say(message: object, remedy: str, code: int) -> int:
     from rankscope.diagnose.text import clean
 
     line = clean(" ".join(str(message).split()), 400)
-    sys.stderr.write(f"rankscope: {line}{'. ' + remedy if remedy else ''}\n")
+    said = f"rankscope: {line}{'. ' + remedy if remedy else ''}"
+    if sys.stderr.isatty():  # a terminal would break words; what reads a pipe wants one line
+        width = shutil.get_terminal_size().columns
+        said = textwrap.fill(said, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
+    sys.stderr.write(f"{said}\n")
     return code
 
 

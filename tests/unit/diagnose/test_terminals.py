@@ -100,6 +100,20 @@ def test_a_verdict_is_as_wide_as_the_terminal_and_eighty_columns_in_a_pipe(monke
         assert 70 <= max(map(len, pipe.getvalue().splitlines())) <= 80
 
 
+def test_an_error_breaks_no_word_on_a_terminal_and_is_one_line_in_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(sys, "stderr", shown := Terminal())
+    assert run(["diagnose", "/nowhere/at/all"]) == 65
+    monkeypatch.setattr(sys, "stderr", piped := io.StringIO())
+    assert run(["diagnose", "/nowhere/at/all"]) == 65
+    assert len(piped.getvalue().splitlines()) == 1 and len(shown.getvalue().splitlines()) > 1
+    assert shown.getvalue().split() == piped.getvalue().split() and max(map(len, shown.getvalue().splitlines())) <= 40
+
+
 def test_help_begins_with_what_is_wanted_most_often(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["--help"]) == 0
     said = capsys.readouterr().out
