@@ -14,20 +14,22 @@ import threading
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 
 from chaoskit.job import running
 from labkit.machine.command import Parser, ended
 from labkit.machine.shell import EXIT_NOT_GOOD_ENOUGH, EXIT_NOT_PERMITTED, LabError, rankscope
-from soakkit.figures import Interval, problems, table
+from soakkit import kept
+from soakkit.figures import HEADER, Interval, problems, rows, table
 
+REPOSITORY = Path(__file__).resolve().parents[2]
 _RESTART_S = 45.0
 _ROUND = (False, False, True, False)  # of four windows, the third by a command of its own; then a pause as long as one
 _EPILOG = """Beside a job of eight ranks, with short-lived processes below one of them, and a second job that is started again every
 45 s, windows are observed back to back: in one process that lives as long as the soak, every fourth by a command of its own. After
-four of them comes a pause as long as one, in which the job's steps are those without an observer. It ends with a table, also where
-it is interrupted (Ctrl-C).
+four of them comes a pause as long as one, in which the job's steps are those without an observer. It tells a line every ten minutes
+and ends with what counts, also where it is interrupted (Ctrl-C). All figures are in a file after each pause: of a run that was killed
+`--table` tells them.
 
 exit codes: 0 flat, 1 not (memory or descriptors grew by more than 1 % after ten minutes, or a window failed), 64 wrong usage,
 69 something is missing, 77 not root"""
@@ -35,6 +37,8 @@ exit codes: 0 flat, 1 not (memory or descriptors grew by more than 1 % after ten
 
 def main(argv: Sequence[str] | None = None) -> int:
     args = _arguments(argv)
+    if args.table:
+        return ended("soak", lambda: _told(*kept.read(args.json), args.lines), "")
     if os.geteuid() != 0:
         print("soak: observing needs root", file=sys.stderr)
         return EXIT_NOT_PERMITTED
@@ -43,12 +47,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _soaked(args: argparse.Namespace) -> int:
     seen: list[Interval] = []
+    kept.write(args.json, seen, [])  # a place that cannot be written is better known before than after
     with tempfile.TemporaryDirectory(prefix="rankscope-soak-") as folder:
         times = _soak(args, Path(folder), seen)
-    if args.json:
-        args.json.write_text(json.dumps([asdict(one) for one in seen], indent=1))
+    kept.write(args.json, seen, times)
+    return _told(seen, times, args.lines)
+
+
+def _told(seen: Sequence[Interval], times: Sequence[float], every_s: float) -> int:
     wrong = problems(seen)
-    print("\n".join([*table(seen, times, args.lines), *wrong]))
+    print("\n".join([*table(seen, times, every_s), *wrong]))
     return EXIT_NOT_GOOD_ENOUGH if wrong else 0
 
 
@@ -67,7 +75,13 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         metavar="SECONDS",
         help="a line of the table for each so many (default 600)",
     )
-    parser.add_argument("--json", type=Path, help="write every window's figures there")
+    parser.add_argument(
+        "--json",
+        type=Path,
+        default=REPOSITORY / "soak-out/figures.json",
+        help="every window's figures, kept there as it goes (default soak-out/figures.json)",
+    )
+    parser.add_argument("--table", action="store_true", help="only the table of what is there")
     return parser.parse_args(argv)
 
 
@@ -80,6 +94,8 @@ def _soak(args: argparse.Namespace, folder: Path, seen: list[Interval]) -> list[
     ):
         job.tell(f"forks {args.forks}")
         end = time.monotonic() + args.minutes * 60
+        print(HEADER, flush=True)
+        told = 0
         with contextlib.suppress(KeyboardInterrupt):
             while time.monotonic() < end:
                 for once in _ROUND:
@@ -91,6 +107,12 @@ def _soak(args: argparse.Namespace, folder: Path, seen: list[Interval]) -> list[
                             flush=True,
                         )
                 seen.append(_pause(args.window))
+                times = job.steps(0)
+                kept.write(args.json, seen, times)
+                lines = rows(seen, times, args.lines, ended=True)
+                if lines[told:]:
+                    print("\n".join(lines[told:]), flush=True)
+                    told = len(lines)
         return job.steps(0)
 
 

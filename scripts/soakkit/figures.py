@@ -57,19 +57,35 @@ def steps_in(times: Sequence[float], intervals: Sequence[Interval]) -> list[floa
     return found
 
 
+HEADER = (
+    f"{'minutes':>8}{'windows':>9}{'failed':>7}{'ranks':>6}{'held MB':>9}{'fds':>5}{'peak MB':>9}{'fds':>5}{'lost':>7}"
+    f"{'step ms':>9}{'without':>9}"
+)
+
+
 def table(intervals: Sequence[Interval], times: Sequence[float], every_s: float = 600.0) -> list[str]:
     """One line per ten minutes, then what counts: whether it is flat, and what it costs."""
-    lines = [
-        f"{'minutes':>8}{'windows':>9}{'failed':>7}{'ranks':>6}{'held MB':>9}{'fds':>5}{'peak MB':>9}{'fds':>5}{'lost':>7}"
-    ]
-    lines[0] += f"{'step ms':>9}{'without':>9}"
     if not intervals:
-        return lines
+        return [HEADER]
+    return [HEADER, *rows(intervals, times, every_s), *sums(intervals, times)]
+
+
+def rows(intervals: Sequence[Interval], times: Sequence[float], every_s: float, ended: bool = False) -> list[str]:
+    """A line for each `every_s`; with `ended` of those alone to which no interval will be added."""
+    if not intervals:
+        return []
     began = intervals[0].began_s
-    for number in range(int((intervals[-1].began_s - began) // every_s) + 1):
+    lines = []
+    for number in range(int((intervals[-1].began_s - began) // every_s) + (not ended)):
         part = [one for one in intervals if number * every_s <= one.began_s - began < (number + 1) * every_s]
         if part:
             lines.append(f"{(part[-1].ended_s - began) / 60:>8.1f}" + _line(part, times))
+    return lines
+
+
+def sums(intervals: Sequence[Interval], times: Sequence[float]) -> list[str]:
+    """Whether what observes is flat, and what it costs the job."""
+    lines = []
     for once, words in ((False, "one process"), (True, "a command each")):
         found = settled(intervals, once)
         rss, descriptors = growth([one.rss_bytes for one in found]), growth([one.descriptors for one in found])

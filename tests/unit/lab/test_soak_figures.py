@@ -4,8 +4,13 @@ from __future__ import annotations
 
 import itertools
 import random
+from pathlib import Path
 
-from soakkit.figures import Interval, growth, problems, settled, steps_in, table
+import pytest
+
+from soakkit import kept
+from soakkit.cli import main
+from soakkit.figures import Interval, growth, problems, rows, settled, steps_in, table
 
 MB = 1 << 20
 
@@ -47,6 +52,28 @@ def test_steps_belong_to_the_interval_that_they_lie_in() -> None:
     assert {round(step, 6) for step in steps_in(times, [with_it])} == {0.02}
     assert len(steps_in(times, [without])) >= 998
     assert "-33.3%" in table([with_it, without], times)[-1]
+
+
+def test_a_line_is_told_when_nothing_will_be_added_to_it() -> None:
+    seen = soak([100.0 * MB] * 130)
+    assert [line.split()[0] for line in rows(seen, [], 600.0, ended=True)] == ["10.0", "20.0"]
+    assert rows(seen[:60], [], 600.0, ended=True) == []
+    assert table(seen, [], 600.0)[1:3] == rows(seen, [], 600.0, ended=True)
+    assert rows([], [], 600.0, ended=True) == []
+
+
+def test_of_a_run_that_was_killed_the_figures_are_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    place = tmp_path / "out/figures.json"
+    seen, times = soak([100.0 * MB] * 30), list(itertools.accumulate([0.02] * 1000, initial=0.0))
+    kept.write(place, seen, times)
+    (place.parent / "figures.json.partial").write_text('{"intervals": [')  # it was killed while it wrote the next ones
+    assert kept.read(place)[0] == seen
+    assert main(["--table", "--json", str(place)]) == 0
+    assert capsys.readouterr().out.splitlines() == table(seen, times)
+    for content in ("", "[]", '{"intervals": [{}], "step_ends_s": []}'):
+        place.write_text(content)
+        assert main(["--table", "--json", str(place)]) == 64
+    assert "holds no figures" in capsys.readouterr().err
 
 
 def test_growth_of_few_values_is_none() -> None:
