@@ -1,35 +1,26 @@
 """Dumps of PyTorch's flight recorder, one file per rank, read without executing them.
 
-A dump is a pickle of plain data: dicts, lists, tuples, strings, numbers. Whatever else a pickle may hold makes objects, by calling
-functions that it names; no such instruction is let through, nor one that makes the reader take memory by its number. Formats:
+A dump is a pickle of plain data (pickles.py), written by the job: its owner may have written anything. Formats:
 torch/csrc/distributed/c10d/FlightRecorder.hpp, versions 2.x.
 """
 
 from __future__ import annotations
 
-import ast
-import io
-import pickle
-import pickletools
+import errno
+import json
 import re
-import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rankscope.diagnose.flight import pickles
 from rankscope.probes.errors import BadData
+from rankscope.probes.host.folders import read_plain
 
 FILE_BYTES_MOST = 32 << 20  # 2,000 entries with their stacks are 4 MB
 RANKS_MOST = 131_072
-_ENTRIES_MOST = 100_000
 _TENSORS_MOST, _DIMENSIONS_MOST = 64, 16
-_PLAIN = frozenset((
-    "PROTO", "FRAME", "STOP", "MARK", "POP", "POP_MARK", "DUP", "NONE", "NEWTRUE", "NEWFALSE", "INT", "BININT", "BININT1", "BININT2",
-    "LONG1", "FLOAT", "BINFLOAT", "STRING", "SHORT_BINSTRING", "BINSTRING", "BINUNICODE", "SHORT_BINUNICODE", "UNICODE",
-    "EMPTY_LIST", "APPEND", "APPENDS", "LIST", "EMPTY_TUPLE", "TUPLE", "TUPLE1", "TUPLE2", "TUPLE3", "EMPTY_DICT", "DICT", "SETITEM",
-    "SETITEMS", "BINPUT", "LONG_BINPUT", "MEMOIZE", "BINGET", "LONG_BINGET",
-))  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,50 +67,33 @@ def read_folder(folder: Path) -> tuple[Dump, ...]:
 
 def _content(path: Path) -> bytes:
     try:
-        # A FIFO would never end: what is no file is told before it is opened.
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise BadData(f"{path} is no file")
-        with path.open("rb") as file:
-            content = file.read(FILE_BYTES_MOST + 1)
+        return read_plain(path, FILE_BYTES_MOST)
     except OSError as error:
+        if error.errno == errno.EFBIG:
+            raise BadData(f"{path} is larger than {FILE_BYTES_MOST >> 20} MB: no dump is") from None
         raise BadData(f"{path} cannot be read: {error.strerror}") from None
-    if len(content) > FILE_BYTES_MOST:
-        raise BadData(f"{path} is larger than {FILE_BYTES_MOST >> 20} MB: no dump is")
-    return content
-
-
-class _Plain(pickle.Unpickler):
-    """Finds no class: beside the list above, a second lock on the same door."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        raise BadData(f"the dump asks for {module}.{name}: it is no plain data")
 
 
 def parse(content: bytes, rank: int) -> Dump:
     """One dump. BadData where it is none."""
     try:
-        _check(content)
-        return _dump(_Plain(io.BytesIO(content)).load(), rank)
-    except BadData:
-        raise
+        return _dump(pickles.load(content), rank)
+    except BadData as error:
+        raise BadData(f"the dump of rank {rank}: {error}") from None
     except Exception as error:  # whatever a damaged file makes of the reader
         raise BadData(f"the dump of rank {rank} cannot be read: {type(error).__name__}") from None
 
 
-def _check(content: bytes) -> None:
-    """Only instructions that make plain data, and no place in the memo beyond the number of instructions before it."""
-    for count, (instruction, argument, _) in enumerate(pickletools.genops(content)):
-        if instruction.name not in _PLAIN:
-            raise BadData(f"the dump holds {instruction.name}: it is no plain data")
-        if instruction.name == "LONG_BINPUT" and isinstance(argument, int) and argument > count:
-            raise BadData("the dump numbers its parts as no pickle does")
-
-
 def _dump(content: Mapping[str, Any], rank: int) -> Dump:
-    groups = {
-        str(name): Group(str(about["desc"]), _ranks(about["ranks"])) for name, about in content["pg_config"].items()
-    }
-    entries = content["entries"][-_ENTRIES_MOST:]
+    known: dict[str, tuple[int, ...]] = {}
+    groups = {}
+    members = 0
+    for name, about in content["pg_config"].items():
+        group = groups[_text(name)] = Group(_text(about["desc"]), _ranks(about["ranks"], known))
+        members += len(group.ranks)
+        if members > pickles.PARTS_MOST:
+            raise BadData("it tells of more groups than a job has")
+    entries = content["entries"]
     by_number = _numbered(groups, content["pg_status"], entries)
     enqueued, completed = {}, {}
     for number, status in content["pg_status"].items():
@@ -139,14 +113,14 @@ def _numbered(groups: Mapping[str, Group], status: Mapping[Any, Any], entries: S
             zip(sorted(map(str, status), key=int), (groups[name] for name in sorted(groups, key=int)), strict=True)
         )
     for entry in entries:
-        name = str(entry["process_group"][0])
+        name = _text(entry["process_group"][0])
         if name in groups:
-            found[str(entry["pg_id"])] = groups[name]
+            found[_text(entry["pg_id"])] = groups[name]
     return found
 
 
 def _pending(groups: Mapping[str, Group], entry: Mapping[str, Any]) -> Pending | None:
-    group = groups.get(str(entry["process_group"][0]))
+    group = groups.get(_text(entry["process_group"][0]))
     if group is None:
         return None
     elements = 0
@@ -155,13 +129,30 @@ def _pending(groups: Mapping[str, Group], entry: Mapping[str, Any]) -> Pending |
         for size in sizes[:_DIMENSIONS_MOST]:
             product *= int(size)
         elements += product
-    operation = str(entry["profiling_name"]).partition(":")[2] or str(entry["profiling_name"])
+    if elements >> 64 not in (0, -1):
+        raise BadData("a size in it is none")
+    name = _text(entry["profiling_name"])
+    operation = name.partition(":")[2] or name
     return Pending(group, int(entry["collective_seq_id"]), operation[:80], elements)
 
 
-def _ranks(text: object) -> tuple[int, ...]:
-    """`[0, 2]`, as the dump writes the members of a group."""
-    found = ast.literal_eval(text) if isinstance(text, str) else text
+def _text(said: object) -> str:
+    """A name, or a number that is one. BadData for anything else: to put a list of lists into words may take for ever."""
+    if not isinstance(said, (str, int)):
+        raise BadData("a name in it is none")
+    return str(said)
+
+
+def _ranks(said: object, known: dict[str, tuple[int, ...]]) -> tuple[int, ...]:
+    """`[0, 2]`, as the dump writes the members of a group; `known`: those that were put into numbers already."""
+    if isinstance(said, str):
+        if said not in known:
+            known[said] = _numbers(json.loads(said) if len(said) < RANKS_MOST * len("131071, ") else None)
+        return known[said]
+    return _numbers(said)
+
+
+def _numbers(found: object) -> tuple[int, ...]:
     if not isinstance(found, (list, tuple)) or len(found) > RANKS_MOST:
-        raise BadData("the dump does not tell the members of a group")
+        raise BadData("it does not tell the members of a group")
     return tuple(int(rank) for rank in found)

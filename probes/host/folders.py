@@ -66,13 +66,19 @@ def create_file(folder: int, name: str, mode: int = 0o600) -> int:
 def read_plain(path: Path, most_bytes: int) -> bytes:
     """All of a regular file, read once: whoever may change it changes nothing between two looks at it. OSError.
 
-    EINVAL: something else lies there, a FIFO say, which would keep a reader waiting for ever. EFBIG: it is longer than that.
+    EINVAL: something else lies there: a FIFO would keep a reader waiting for ever, and that a device was opened is enough for some to
+    act (a watchdog reboots the host). So it is looked at before it is opened. EFBIG: it is longer than that.
     """
-    with os.fdopen(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC), "rb") as file:
-        mode = os.fstat(file.fileno()).st_mode
+    found = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    try:
+        mode = os.fstat(found).st_mode
         if not stat.S_ISREG(mode):
             number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
             raise OSError(number, "not a regular file" if number == errno.EINVAL else os.strerror(number), str(path))
+        descriptor = os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+    finally:
+        os.close(found)
+    with os.fdopen(descriptor, "rb") as file:
         data = file.read(most_bytes + 1)
     if len(data) > most_bytes:
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import pickle
+from functools import lru_cache
 
 from fuzzkit.target import Target, chosen_by_first_byte
+from rankscope.diagnose.flight import dumps
+from rankscope.diagnose.flight.account import blames
 from rankscope.diagnose.severity import CRITICAL
 from rankscope.diagnose.sweep import output
 from rankscope.diagnose.sweep.config import parse_config
@@ -107,7 +111,48 @@ _CONFIG = (
     b'[sweep]\nconfirm_s = 0\nhook = "/x"\ntimeout_s = 20\nignore = ["gpu.ecc"]\n[check."disk.full"]\nwarning = 90\n'
 )
 
+_DUMP = {
+    "pg_config": {"0": {"desc": "default_pg", "ranks": "[0, 1]"}},
+    "pg_status": {"0": {"last_enqueued_collective": 7, "last_completed_collective": 6}},
+    "entries": [{"pg_id": 0, "process_group": ("0", "default_pg"), "collective_seq_id": 7, "is_p2p": False, "state": "scheduled",
+                 "profiling_name": "nccl:all_reduce", "input_sizes": [[64], [2, 3]]}],
+}  # fmt: skip
+
+
+def _recorder(data: bytes) -> None:
+    one = dumps.parse(data, 0)
+    blames([one, dumps.parse(_recorders()[0], 1)])
+
+
+@lru_cache(maxsize=1)
+def _recorders() -> list[bytes]:
+    """As Python and as PyTorch writes it."""
+    return [pickle.dumps(_DUMP, protocol) for protocol in (2, 4)]
+
+
 TARGETS = (
+    Target(
+        "recorder",
+        "dumps of PyTorch's flight recorder",
+        _recorder,
+        _recorders,
+        words=(
+            b"h\x00h\x00\x86q\x00",
+            b"]q\x00",
+            b"(",
+            b"\x85",
+            b"\x86",
+            b"}",
+            b"2",
+            b"0",
+            b"Ns",
+            b"\x8a\xff",
+            b"I" + b"9" * 400 + b"\n",
+            b"R",
+            b"c__builtin__\nexec\n",
+        ),
+        longest_bytes=16384,
+    ),
     Target(
         "ras",
         "what NCCL says of itself, in both formats",

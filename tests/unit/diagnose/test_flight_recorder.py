@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pickle
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 from builders import Job, build
 
 from rankscope.diagnose.cli.diagnose import run
+from rankscope.diagnose.flight import pickles
 from rankscope.diagnose.flight.account import MISSING, OTHER, SILENT, UNFINISHED, blames
 from rankscope.diagnose.flight.dumps import parse, read_folder
 from rankscope.diagnose.solve import judge
@@ -130,11 +132,49 @@ def test_what_is_no_dump_is_bad_data(content: bytes) -> None:
         parse(content, 0)
 
 
+def nested(levels: int) -> list[Any]:
+    """A list that holds one list twice, which holds one list twice, which …: unfolded it has 2 ** levels parts."""
+    found: list[Any] = []
+    for _ in range(levels):
+        found = [found, found]
+    return found
+
+
+def in_itself() -> list[Any]:
+    found: list[Any] = []
+    found.append(found)
+    return found
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pickle.dumps({"pg_config": {"0": {"desc": nested(60), "ranks": "[0]"}}, "pg_status": {}, "entries": []}),
+        pickle.dumps({"pg_config": {"0": {"desc": nested(3), "ranks": "[0]"}}, "pg_status": {}, "entries": []}),
+        pickle.dumps({"pg_config": in_itself()}),
+        b"\x80\x02})q\x00" + b"h\x00h\x00\x86q\x00" * 60 + b"Ns.",
+        b"\x80\x02})" + b"\x85" * 200_000 + b"Ns.",
+    ],
+    ids=["lists", "description", "in-itself", "tuples-as-a-key", "deep-key"],
+)
+def test_a_dump_of_few_bytes_takes_neither_time_nor_memory(content: bytes) -> None:
+    """Each of these kept a reader that unfolds it busy for ever, or ended it."""
+    began = time.process_time()
+    with pytest.raises(BadData):
+        parse(content, 0)
+    assert time.process_time() - began < 10
+
+
+def test_a_dump_may_repeat_its_parts_as_the_recorder_does() -> None:
+    shared = [["a", "b"], ("words", 7)]
+    assert pickles.load(pickle.dumps({"x": [shared] * 1000, "y": shared})) == {"x": [shared] * 1000, "y": shared}
+
+
 def test_a_folder_without_dumps_and_names_that_are_no_files_are_bad_data(tmp_path: Path) -> None:
     with pytest.raises(BadData, match="no dumps"):
         read_folder(tmp_path)
     os.mkfifo(tmp_path / "dump_1")
-    with pytest.raises(BadData, match="no file"):
+    with pytest.raises(BadData, match="not a regular file"):
         read_folder(tmp_path)
 
 

@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -87,6 +88,24 @@ def test_what_was_checked_is_what_is_read(tmp_path: Path, monkeypatch: pytest.Mo
 
     monkeypatch.setattr(tables, "check_pages", then_swap)
     assert tables.read_table(path, of).num_rows == 1
+
+
+def test_what_is_no_file_is_not_even_opened(tmp_path: Path) -> None:
+    """To be opened is enough for some devices to act. Who writes into a FIFO is let in as soon as anybody opens it to read."""
+    os.mkfifo(tmp_path / "fifo")
+    (tmp_path / "steps.parquet").symlink_to(tmp_path / "fifo")
+    opened: list[int] = []
+    writer = threading.Thread(target=lambda: opened.append(os.open(tmp_path / "fifo", os.O_WRONLY)), daemon=True)
+    writer.start()
+    for _ in range(20):
+        with pytest.raises(OSError, match="not a regular file"):
+            read_plain(tmp_path / "steps.parquet", 100)
+        time.sleep(0.01)
+    assert not opened
+    reader = os.open(tmp_path / "fifo", os.O_RDONLY | os.O_NONBLOCK)
+    writer.join(10)
+    for descriptor in (reader, *opened):
+        os.close(descriptor)
 
 
 def test_a_file_is_no_longer_than_may_be(tmp_path: Path) -> None:
