@@ -89,8 +89,8 @@ def _dump(content: Mapping[str, Any], rank: int) -> Dump:
     groups = {}
     members = 0
     for name, about in content["pg_config"].items():
-        group = groups[_text(name)] = Group(_text(about["desc"]), _ranks(about["ranks"], known))
-        members += len(group.ranks)
+        made = groups[_text(name)] = Group(_text(about["desc"]), _ranks(about["ranks"], known))
+        members += len(made.ranks)
         if members > pickles.PARTS_MOST:
             raise BadData("it tells of more groups than a job has")
     entries = content["entries"]

@@ -122,7 +122,7 @@ def _unpacked(place: Path) -> dict[str, bytes]:
             return _members(place, archive)
     except OSError as error:
         raise BadData(f"{place} cannot be read: {error.strerror or error}") from error
-    except (lzma.LZMAError, tarfile.TarError, EOFError, ValueError, MemoryError) as error:
+    except (lzma.LZMAError, tarfile.TarError, EOFError, ValueError, MemoryError, RecursionError) as error:
         raise BadData(f"{place} is no bundle: {type(error).__name__}") from error
 
 

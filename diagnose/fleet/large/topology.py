@@ -47,7 +47,7 @@ def read_topology(path: Path) -> tuple[Group, ...]:
         raise BadData(f"{path} cannot be read: {error.strerror or error}") from error
     try:
         return parse(text)
-    except ValueError as error:
+    except (ValueError, csv.Error) as error:
         raise BadData(f"{path} is no topology: {clean(str(error), 200)}") from error
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import json
+import lzma
+import tarfile
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -15,11 +17,11 @@ import pyarrow.parquet as pq
 from fuzzkit.place import place
 from fuzzkit.target import Target, swapped
 from rankscope.diagnose.fleet.timings.steps_file import read_timings
-from rankscope.observer.window import folder, schema, upgrade
+from rankscope.observer.window import bundle, folder, schema, upgrade
 from rankscope.observer.window.pages import page_sizes
 from rankscope.observer.window.store import container
 from rankscope.observer.window.tables import read_table, write_table
-from rankscope.probes.errors import BadData
+from rankscope.probes.errors import BadData, RankscopeError
 
 _DOCUMENTED = (OSError, pa.ArrowException, ValueError, MemoryError)  # what read_window makes one line of
 _FEW_ROWS = 1000
@@ -190,6 +192,30 @@ def _published() -> list[bytes]:
     ]
 
 
+def _bundle(data: bytes) -> None:
+    """What is in the xz: nothing that is changed at random would still be one."""
+    bundle.read_bundle(_write("bundle", lzma.compress(data, preset=0)))
+
+
+def _archive() -> list[bytes]:
+    about = json.dumps({"schema": bundle.BUNDLE_SCHEMA, "windows": 1, "baseline": 0}).encode()
+    files = {"bundle.json": about, **{f"0/{name}": content for name, content in _files()[schema.WINDOW_SCHEMA].items()}}
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
+        for name, content in files.items():
+            member = tarfile.TarInfo(name)
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return [buffer.getvalue()]
+
+
+def _before_a_member(kind: bytes, content: bytes) -> bytes:
+    """A header of a tar that tells something of the member after it."""
+    member = tarfile.TarInfo("x")
+    member.type, member.size = kind, len(content)
+    return member.tobuf(tarfile.GNU_FORMAT) + content.ljust(512, b"\0")
+
+
 TARGETS = (
     Target(
         "pages",
@@ -254,6 +280,22 @@ TARGETS = (
         raises=(BadData,),
         longest_bytes=32768,
         words=_WORDS,
+    ),
+    Target(
+        "bundle",
+        "windows that somebody sends in one file",
+        _bundle,
+        _archive,
+        raises=(RankscopeError,),
+        longest_bytes=1 << 19,
+        words=(
+            *(
+                _before_a_member(kind, content)
+                for kind, content in ((b"L", b"a\0"), (b"x", b"12 path=abcd\n"), (b"g", b"12 path=abcd\n"))
+            ),
+            b"12 size=-512\n",
+            b"\xff" * 12,
+        ),
     ),
     Target(
         "sentences",

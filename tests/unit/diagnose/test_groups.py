@@ -127,7 +127,7 @@ def test_slurms_file_is_read_with_switches_of_switches() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "host\na", "a,b\n1,2", "SwitchName=x", "SwitchName=x Nodes=n[1-", "SwitchName=x Nodes=n[a-b]",
-                                  "SwitchName=x Nodes=n[1-99999999]", "host,rack\n,r1"])  # fmt: skip
+                                  "SwitchName=x Nodes=n[1-99999999]", "host,rack\n,r1", "host,rack\n" + 140_000 * "a"])  # fmt: skip
 def test_what_is_no_topology_is_one_line(tmp_path: Path, text: str) -> None:
     (tmp_path / "file").write_text(text)
     with pytest.raises(BadData, match="is no topology") as caught:
