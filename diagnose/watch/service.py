@@ -27,7 +27,7 @@ from rankscope.diagnose.watch.hosts import others
 from rankscope.diagnose.watch.hosts.others import Others
 from rankscope.diagnose.watch.hosts.share import Share
 from rankscope.diagnose.watch.hosts.together import Alone, Begin, Remark, Turn
-from rankscope.diagnose.watch.limits import Allowance, OwnCost, give_back
+from rankscope.diagnose.watch.limits import WINDOWS_PER_HOUR, Allowance, OwnCost, give_back
 from rankscope.diagnose.watch.look import Look, Seen
 from rankscope.diagnose.watch.metrics import JobState, ServiceState, as_prometheus
 from rankscope.diagnose.watch.sick import Sickness
@@ -57,12 +57,14 @@ _LASTING = (AlarmKind.SLOWER, AlarmKind.SILENT, AlarmKind.STOPPED, AlarmKind.DEA
 
 @dataclass(frozen=True, slots=True)
 class WatchOptions:
-    """`metrics`: a file to write; `routine`: whether a window is taken about once an hour for the history."""
+    """`metrics`: a file to write; `routine`: whether a window is taken about once an hour for the history; `per_hour`: looks at one job
+    that nobody asked for."""
 
     history: Path
     metrics: Path | None = None
     routine: bool = True
     window_s: float | None = None
+    per_hour: int = WINDOWS_PER_HOUR
 
 
 @dataclass(slots=True)
@@ -154,7 +156,7 @@ class Service:
             mine = [rank for rank in beat.born if rank.identity.job == name]
             known = self.jobs.get(name)
             if known is None:
-                allowance = self._allowances.setdefault(name, Allowance())
+                allowance = self._allowances.setdefault(name, Allowance(self.options.per_hour))
                 self.jobs[name] = _Job(JobWatch(name), mine[0].identity.title, allowance)
             else:  # ranks were started again: what was usual is learnt anew
                 known.watch, known.known = JobWatch(name), False

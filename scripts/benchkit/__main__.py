@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 
-from benchkit import counters, diagnose_fleets, fleet, overhead, reputation, sweep, watch, watch_live
+from benchkit import counters, diagnose_fleets, fleet, overhead, reputation, sweep, watch, watch_faults, watch_live
 from benchkit.gpu import bench as gpu
 from benchkit.timings import bench as timings
 from benchkit.unwinder import bench as unwinder
@@ -34,6 +34,11 @@ def main() -> int:
         benches.add_parser("watch", help="the change detector: false alarms a week, steps until a shift is told")
     )
     watch_live.arguments(benches.add_parser("watch-live", help="what `rankscope watch` costs beside a job"))
+    watch_faults.arguments(
+        benches.add_parser(
+            "watch-faults", help="faults one after the other beside `rankscope watch`: named when, over when"
+        )
+    )
     counters.arguments(
         benches.add_parser("counters", help="what sampling GPUs, NICs and the PCI tree costs (emulated machine)")
     )

@@ -41,6 +41,9 @@ SpoolDir = Annotated[
     Optional[Path],  # noqa: UP045
     typer.Option("--spool", metavar="DIR", help="Where windows wait until the store has them."),
 ]
+PerHour = Annotated[
+    int, typer.Option("--windows-per-hour", metavar="N", min=1, max=60, help="Looks at one job that nobody asked for.")
+]
 LiveWindow = Annotated[
     float,
     typer.Option(
@@ -66,6 +69,7 @@ def watch(
     no_routine: NoRoutine = False,
     out: Out = None,
     spool: SpoolDir = None,
+    windows_per_hour: PerHour = 3,
     as_json: Json = False,
 ) -> int:
     """The service: notices by itself, looks closer, names.
@@ -77,7 +81,7 @@ def watch(
     routine = not no_routine
     return command.run(
         state=state, history=history, metrics=metrics, metrics_port=metrics_port, sweep=sweep, hook=hook, window_s=window,
-        routine=routine, as_json=as_json, out=out, spool=spool,
+        routine=routine, as_json=as_json, out=out, spool=spool, per_hour=windows_per_hour,
     )  # fmt: skip
 
 

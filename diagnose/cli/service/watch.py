@@ -16,6 +16,7 @@ from rankscope.diagnose.text import clean
 from rankscope.diagnose.watch.events import Event
 from rankscope.diagnose.watch.hooks import Hooks
 from rankscope.diagnose.watch.hosts.others import Others
+from rankscope.diagnose.watch.limits import WINDOWS_PER_HOUR
 from rankscope.diagnose.watch.place import WatchPlace
 from rankscope.diagnose.watch.serve import MetricsPort, PortTaken
 from rankscope.diagnose.watch.service import Service, WatchOptions
@@ -40,6 +41,7 @@ _TOLD_HOOKS = (
 def run(
     *, state: Path, history: Path, metrics: Path | None, metrics_port: int | None, sweep: Path, hook: str, window_s: float | None,
     routine: bool, as_json: bool, out: str | None = None, spool: Path | None = None,
+    per_hour: int = WINDOWS_PER_HOUR,
 ) -> int:  # fmt: skip
     """Watch until SIGTERM or SIGINT. Exit code 0; OverBudget's where the service takes too much itself."""
     if os.geteuid() != 0:
@@ -54,7 +56,7 @@ def run(
             Service(
                 Tier0(pulse.load()),
                 place.box,
-                WatchOptions(history, metrics, routine, window_s),
+                WatchOptions(history, metrics, routine, window_s, per_hour),
                 speaker.say,
                 _complain,
                 write_atomically,

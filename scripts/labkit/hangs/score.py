@@ -33,8 +33,13 @@ def of_service(events: Sequence[dict[str, Any]], truth: Truth, last_step: float)
     return answers[0] if answers else Answer(verdicts.SILENT, "nothing")
 
 
+def seconds_after(event: dict[str, Any], since: float) -> float:
+    """When something was said, since a moment in Unix time."""
+    return datetime.fromisoformat(str(event["time"]).replace("Z", "+00:00")).timestamp() - since
+
+
 def _of_event(event: dict[str, Any], truth: Truth, last_step: float) -> Answer | None:
-    after_s = datetime.fromisoformat(str(event["time"]).replace("Z", "+00:00")).timestamp() - last_step
+    after_s = seconds_after(event, last_step)
     if event["kind"] == "alarm" and event["alarm"] == "dead":
         words = str(event["words"])
         ends = [end for causes in truth.causes.values() for cause, end in _ENDS.items() if cause in causes]

@@ -9,6 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from labkit.machine.shell import LabError, rankscope
 
 _LEARNS_S = 60.0
@@ -17,8 +19,9 @@ _LEARNS_S = 60.0
 class Service:
     """Use as a context manager; it ends with it. Of what it says only this job counts: others may run on the host."""
 
-    def __init__(self, folder: Path, job: str) -> None:
-        self._folder, self._job = folder, job
+    def __init__(self, folder: Path, job: str, *more: str) -> None:
+        """`more`: options of the command."""
+        self._folder, self._job, self._more = folder, job, more
         self._process: subprocess.Popen[bytes] | None = None
 
     def __enter__(self) -> Service:
@@ -26,7 +29,7 @@ class Service:
         command = [rankscope(), "watch", "--json", "--no-routine", "--state", str(self._folder / "state")]
         with (self._folder / "said").open("wb") as said, (self._folder / "stderr").open("wb") as errors:
             self._process = subprocess.Popen(
-                [*command, "--history", str(self._folder / "history")],
+                [*command, "--history", str(self._folder / "history"), *self._more],
                 stdout=said,
                 stderr=errors,
                 stdin=subprocess.DEVNULL,
@@ -41,6 +44,12 @@ class Service:
             except subprocess.TimeoutExpired:
                 self._process.kill()
                 self._process.wait()
+
+    @property
+    def resident_bytes(self) -> int:
+        """Memory of the service now."""
+        assert self._process is not None
+        return int(psutil.Process(self._process.pid).memory_info().rss)
 
     def events(self) -> list[dict[str, Any]]:
         lines = (self._folder / "said").read_text().splitlines(keepends=True)
