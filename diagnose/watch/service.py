@@ -19,9 +19,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rankscope.diagnose.severity import CRITICAL, OK
-from rankscope.diagnose.watch import events, look, watchdog
+from rankscope.diagnose.watch import events, look
 from rankscope.diagnose.watch.alarms import STANDSTILLS, Alarm, AlarmKind, JobWatch, Relief, ranks_text
-from rankscope.diagnose.watch.drain import reason_of
 from rankscope.diagnose.watch.events import Event
 from rankscope.diagnose.watch.hosts import others
 from rankscope.diagnose.watch.hosts.others import Others
@@ -29,10 +28,13 @@ from rankscope.diagnose.watch.hosts.share import Share
 from rankscope.diagnose.watch.hosts.together import Alone, Begin, Remark, Turn
 from rankscope.diagnose.watch.limits import WINDOWS_PER_HOUR, Allowance, OwnCost, give_back
 from rankscope.diagnose.watch.look import Look, Seen
-from rankscope.diagnose.watch.metrics import JobState, ServiceState, as_prometheus
 from rankscope.diagnose.watch.sick import Sickness
 from rankscope.diagnose.watch.signals import ENDING
 from rankscope.diagnose.watch.states import box_line, rank_state, usual_s
+from rankscope.diagnose.watch.tell import watchdog
+from rankscope.diagnose.watch.tell.drain import reason_of
+from rankscope.diagnose.watch.tell.metrics import JobState, ServiceState, as_prometheus, families
+from rankscope.diagnose.watch.tell.otlp import Otlp
 from rankscope.diagnose.xids import by_application, meaning
 from rankscope.observer.watch.blackbox import BlackBox
 from rankscope.observer.watch.marker import StepMarker
@@ -93,7 +95,8 @@ class _Job:
 class Service:
     """`say` gets each event, `complain` what went wrong with us; `triggers`: jobs that were asked for since the last call, '' for all;
     `logged`: what the kernel logged since; `swept`: what a sweep found critical since; `sick`: hardware that turned bad; `scraped`: answers
-    scrapes of the metrics; `others`: the way to the other hosts of jobs, None where they share no store."""
+    scrapes of the metrics; `others`: the way to the other hosts of jobs, None where they share no store; `otlp`: to a
+    collector."""
 
     tier0: Tier0
     box: BlackBox
@@ -107,6 +110,7 @@ class Service:
     sick: Callable[[], Sequence[Sickness]] = tuple
     scraped: Callable[[Callable[[], str]], None] | None = None
     others: Others | None = None
+    otlp: Otlp | None = None
     jobs: dict[str, _Job] = field(default_factory=dict)
     cost: OwnCost = field(default_factory=OwnCost)
     _allowances: dict[str, Allowance] = field(default_factory=dict)  # of jobs that are gone too: they may come back
@@ -130,6 +134,8 @@ class Service:
                 self._look.kill()
             if self.others is not None:
                 self.others.close()
+            if self.otlp is not None:
+                self.otlp.close()
             self.tier0.close()
             self.say(Event("ended", time.time(), "no longer watching; nothing was left behind"))
 
@@ -205,6 +211,7 @@ class Service:
         self._say(beat.at_s, "gone", f"no rank of it is left here, after {job.steps} steps", name)
         del self.jobs[name]
         self._waiting.pop(name, None)
+        self._alone.discard(name)
         if len(self._allowances) > _ALLOWANCES_MOST:
             self._allowances = {
                 job: one for job, one in self._allowances.items() if job in self.jobs or one.is_used(beat.at_s)
@@ -302,6 +309,7 @@ class Service:
             job = self.jobs.get(name)
             del self._waiting[name]
             if job is None or now_s - alarm.at_s > max(_ALARM_KEPT_S, 10 * (job.watch.step_s or 0.0)):
+                self._alone.discard(name)
                 continue
             seconds = self.options.window_s or look.window_s(job.watch.step_s, alarm.kind in STANDSTILLS)
             ranks = self.tier0.of_job(name)
@@ -426,11 +434,19 @@ class Service:
             self.cost.measure(beat.at_s, len(self.tier0.ranks))
         if self.scraped is not None:
             self.scraped(lambda: as_prometheus(self._states(beat), self._own()))
-        if self.options.metrics is not None and self._is_due("metrics", beat.at_s, _METRICS_EVERY_S):
+        if self._is_due("metrics", beat.at_s, _METRICS_EVERY_S):
+            self._tell_metrics(beat)
+
+    def _tell_metrics(self, beat: Beat) -> None:
+        if self.options.metrics is not None:
             try:
                 self.write_metrics(self.options.metrics, as_prometheus(self._states(beat), self._own()))
             except (OSError, RankscopeError) as error:
                 self._complain_once("metrics", f"the metrics cannot be written: {error}", beat.at_s)
+        if self.otlp is not None:
+            trouble = self.otlp.send(families(self._states(beat), self._own()))
+            if trouble:
+                self._complain_once("otlp", f"no metrics over OTLP: {trouble}", beat.at_s)
 
     def _states(self, beat: Beat) -> list[JobState]:
         return [

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from rankscope.diagnose.severity import CRITICAL, OK, WARNING
 from rankscope.diagnose.text import clean
-from rankscope.diagnose.watch.drain import reason_of
+from rankscope.diagnose.watch.tell.drain import reason_of
 from rankscope.probes.host.edac import read_edac
 from rankscope.probes.host.procfs import ROOT
 from rankscope.probes.ports.model import Port

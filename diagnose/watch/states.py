@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rankscope.diagnose.watch.metrics import RankState
+from rankscope.diagnose.watch.tell.metrics import RankState
 from rankscope.observer.watch.ranks import RankPulse
 from rankscope.observer.watch.tier0 import Beat
 

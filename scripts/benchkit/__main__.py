@@ -6,8 +6,9 @@ import argparse
 import os
 import sys
 
-from benchkit import counters, diagnose_fleets, fleet, overhead, reputation, sweep, watch, watch_faults, watch_live
+from benchkit import counters, diagnose_fleets, fleet, overhead, reputation, slowdown, sweep
 from benchkit.gpu import bench as gpu
+from benchkit.service import watch, watch_faults, watch_live
 from benchkit.timings import bench as timings
 from benchkit.unwinder import bench as unwinder
 from labkit.machine import guard
@@ -18,6 +19,11 @@ def main() -> int:
     parser = Parser(prog="scripts/bench", description="Measure Rankscope on this machine.")
     benches = parser.add_subparsers(dest="bench", required=True)
     overhead.arguments(benches.add_parser("overhead", help="what the observer costs the job, the kernel and itself"))
+    slowdown.arguments(
+        benches.add_parser(
+            "slowdown", help="by how much observing slows a job down, with its interval, in short stretches"
+        )
+    )
     unwinder.arguments(benches.add_parser("unwinder", help="what Python stacks cost and whether they are right"))
     diagnose_fleets.arguments(
         benches.add_parser("diagnose", help="culprits found in synthetic fleets of up to 100,000 ranks")

@@ -22,6 +22,7 @@ from labkit.machine.shell import LabError, rankscope
 from rankscope.probes.bpf import cache
 
 _SAID_WHEN_LOADED = "observing"
+_ON_FUNCTIONS = ("rs_enter_", "rs_leave_")  # a trap each
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
@@ -40,6 +41,7 @@ class Recording:
     peak_bytes: float
     samples: int
     failed: int
+    function_hits: int
 
 
 def forget_what_was_compiled() -> None:
@@ -77,6 +79,7 @@ def record(window_s: float) -> Recording:
         counters["observer.peak_bytes"],
         sum(rank["samples"] for rank in ranks),
         sum(rank["failed_samples"] for rank in ranks),
+        sum(cost["run_count"] for cost in manifest["costs"] if cost["program"].startswith(_ON_FUNCTIONS)),
     )
 
 

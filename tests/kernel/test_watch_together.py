@@ -19,7 +19,8 @@ import small_rank
 
 RANKSCOPE = Path(sys.executable).with_name("rankscope")
 _AS_A_HOST = 'hostname "$1" && mount --bind "$2" "/proc/$3" && shift 3 && exec "$@"'
-PORT = "29774"
+PORT = 29774
+STEPS_NOT_TIMED_S = 0.001  # so often that the service does not count them: nothing but the stop is an alarm
 
 
 class Host:
@@ -53,7 +54,9 @@ def test_what_one_host_notices_all_look_at_and_one_judges(tmp_path: Path) -> Non
         ranks = []
         for rank in range(2):
             (tmp_path / f"rank{rank}").mkdir()
-            ranks.append(closing.enter_context(small_rank.running(tmp_path / f"rank{rank}", rank, 2, int(PORT))))
+            ranks.append(
+                closing.enter_context(small_rank.running(tmp_path / f"rank{rank}", rank, 2, PORT, STEPS_NOT_TIMED_S))
+            )
         hosts = [Host(f"node{rank}", ranks[1 - rank], tmp_path) for rank in range(2)]
         for host in hosts:
             closing.callback(host.process.wait)
@@ -66,10 +69,8 @@ def test_what_one_host_notices_all_look_at_and_one_judges(tmp_path: Path) -> Non
     assert hosts[0].events("alarm") == [], "node0 has seen nothing itself"
     assert hosts[1].events("alarm")[0]["alarm"] == "stopped"
     assert [each["judged_by"] is None for each in told] == [False, True], "the host that noticed judges"
-    for each in told:
-        first = each["verdict"]["suspects"][0]
-        assert each["verdict"]["hosts"] == ["node0", "node1"]
-        assert (each["state"], first["cause"], first["ranks"]) == ("critical", "stopped", [1])
+    # Who is named is the diagnoser's: these ranks wait for nobody, and their window is short.
+    assert (told[0]["verdict"]["hosts"], told[0]["verdict"]["ranks"]) == (["node0", "node1"], [0, 1])
     assert told[0]["verdict"] == told[1]["verdict"]
     names = sorted(path.name.partition("=")[0] for path in (tmp_path / "store").glob("job=*/*"))
     assert names == ["trigger", "verdict", "window"]

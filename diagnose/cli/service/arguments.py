@@ -41,6 +41,10 @@ SpoolDir = Annotated[
     Optional[Path],  # noqa: UP045
     typer.Option("--spool", metavar="DIR", help="Where windows wait until the store has them."),
 ]
+OtlpUrl = Annotated[
+    str,
+    typer.Option("--otlp", metavar="URL", help="Metrics to a collector, http://…:4318/v1/metrics: rankscope[otlp]."),
+]
 PerHour = Annotated[
     int, typer.Option("--windows-per-hour", metavar="N", min=1, max=60, help="Looks at one job that nobody asked for.")
 ]
@@ -70,6 +74,7 @@ def watch(
     out: Out = None,
     spool: SpoolDir = None,
     windows_per_hour: PerHour = 3,
+    otlp: OtlpUrl = "",
     as_json: Json = False,
 ) -> int:
     """The service: notices by itself, looks closer, names.
@@ -81,7 +86,7 @@ def watch(
     routine = not no_routine
     return command.run(
         state=state, history=history, metrics=metrics, metrics_port=metrics_port, sweep=sweep, hook=hook, window_s=window,
-        routine=routine, as_json=as_json, out=out, spool=spool, per_hour=windows_per_hour,
+        routine=routine, as_json=as_json, out=out, spool=spool, per_hour=windows_per_hour, otlp=otlp,
     )  # fmt: skip
 
 

@@ -14,15 +14,17 @@ from rankscope.diagnose.severity import OK
 from rankscope.diagnose.sweep.output import write_atomically
 from rankscope.diagnose.text import clean
 from rankscope.diagnose.watch.events import Event
-from rankscope.diagnose.watch.hooks import Hooks
 from rankscope.diagnose.watch.hosts.others import Others
 from rankscope.diagnose.watch.limits import WINDOWS_PER_HOUR
 from rankscope.diagnose.watch.place import WatchPlace
-from rankscope.diagnose.watch.serve import MetricsPort, PortTaken
 from rankscope.diagnose.watch.service import Service, WatchOptions
 from rankscope.diagnose.watch.sick import Sick
 from rankscope.diagnose.watch.signals import heard
 from rankscope.diagnose.watch.swept import Swept
+from rankscope.diagnose.watch.tell.hooks import Hooks
+from rankscope.diagnose.watch.tell.otlp import Otlp
+from rankscope.diagnose.watch.tell.otlp import check as check_otlp
+from rankscope.diagnose.watch.tell.serve import MetricsPort, PortTaken
 from rankscope.observer.apart.presence import present
 from rankscope.observer.watch import pulse
 from rankscope.observer.watch.tier0 import Tier0
@@ -41,13 +43,15 @@ _TOLD_HOOKS = (
 def run(
     *, state: Path, history: Path, metrics: Path | None, metrics_port: int | None, sweep: Path, hook: str, window_s: float | None,
     routine: bool, as_json: bool, out: str | None = None, spool: Path | None = None,
-    per_hour: int = WINDOWS_PER_HOUR,
+    per_hour: int = WINDOWS_PER_HOUR, otlp: str = "",
 ) -> int:  # fmt: skip
     """Watch until SIGTERM or SIGINT. Exit code 0; OverBudget's where the service takes too much itself."""
     if os.geteuid() != 0:
         raise NotPermitted("watching other users' processes needs root")
     place = WatchPlace(state)
     others = _others(out, spool) if out else None
+    if otlp:
+        check_otlp()
     with place.held(), present() as observers:
         for one in observers:
             _complain(f"another observer is at work on this host, and costs the jobs as well: {one.text()}")
@@ -66,6 +70,7 @@ def run(
                 Sick().turned,
                 scraped,
                 others,
+                Otlp(otlp, socket.gethostname()) if otlp else None,
             ).run(wait)
     return EXIT_HEALTHY
 

@@ -6,21 +6,17 @@ not have. The child ends with the service.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import os
-import signal
 import socket
-import sys
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from rankscope.diagnose.text import clean
-from rankscope.diagnose.watch.signals import as_usual, end_with
+from rankscope.diagnose.watch.child import Child
 from rankscope.probes.errors import RankscopeError
-from rankscope.probes.mapped.reader import READER
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,92 +38,41 @@ class Courier:
     uri: str
     late_s: float = 90.0
     most: int = 256
-    most_bytes: int = 8 << 20
-    _pid: int = 0
-    _line: socket.socket | None = None
-    _read: bytes = b""
+    _child: Child = field(init=False)
     _waiting: list[tuple[float, Answer]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._child = Child(partial(_serve, self.uri))
 
     def ask(self, what: str, job: str, start: float, content: Mapping[str, Any] | None = None) -> None:
         """Ask what lies there; with `content`: put it there first, unless there is something. Never waits."""
-        question = Answer(what, job, start, content is not None, None)
         if len(self._waiting) >= self.most:
             return
-        self._waiting.append((time.monotonic(), question))
-        try:
-            if self._line is None:
-                self._begin()
-            assert self._line is not None
-            asked = json.dumps({"what": what, "job": job, "start": start, "content": content}).encode() + b"\n"
-            if self._line.send(asked) != len(asked):
-                raise OSError("it does not read")
-        except OSError:
-            self.close()
+        self._waiting.append((time.monotonic(), Answer(what, job, start, content is not None, None)))
+        self._child.send({"what": what, "job": job, "start": start, "content": content})
 
     def answers(self) -> Iterator[Answer]:
         """What has come since the last call."""
-        while (line := self._next()) is not None:
+        while (said := self._child.next()) is not None:
             if self._waiting:
-                yield self._answer(line, self._waiting.pop(0)[1])
-        if self._waiting and (self._line is None or time.monotonic() - self._waiting[0][0] > self.late_s):
+                yield self._answer(said, self._waiting.pop(0)[1])
+        if self._waiting and (not self._child.runs or time.monotonic() - self._waiting[0][0] > self.late_s):
             lost, self._waiting = self._waiting, []
-            self.close()
+            self._child.close()
             for _, question in lost:
                 yield _failed(question, "the store does not answer")
 
+    @property
+    def waits(self) -> bool:
+        """Whether something was asked that is not answered yet."""
+        return bool(self._waiting)
+
     def close(self) -> None:
         """End the child."""
-        if self._line is not None:
-            self._line.close()
-            self._line, self._read = None, b""
-        if self._pid:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self._pid, signal.SIGKILL)
-            with contextlib.suppress(ChildProcessError):
-                os.waitpid(self._pid, 0)
-            self._pid = 0
-
-    def _begin(self) -> None:
-        READER.close()  # its process serves one of us
-        ours, theirs = socket.socketpair()
-        ours.setblocking(False)
-        sys.stdout.flush()
-        sys.stderr.flush()
-        parent = os.getpid()
-        self._pid = os.fork()
-        if self._pid == 0:
-            try:
-                if end_with(parent):
-                    as_usual()
-                    ours.close()
-                    _serve(self.uri, theirs)
-            finally:
-                os._exit(0)
-        theirs.close()
-        self._line = ours
-
-    def _next(self) -> bytes | None:
-        """The next whole line; None where there is none yet."""
-        while self._line is not None and b"\n" not in self._read:
-            try:
-                part = self._line.recv(1 << 16)
-            except BlockingIOError:
-                return None
-            except OSError:
-                part = b""
-            if not part or len(self._read) > self.most_bytes:
-                self.close()
-                return None
-            self._read += part
-        line, mark, rest = self._read.partition(b"\n")
-        if not mark:
-            return None
-        self._read = rest
-        return line
+        self._child.close()
 
     @staticmethod
-    def _answer(line: bytes, question: Answer) -> Answer:
-        said = json.loads(line)
+    def _answer(said: Mapping[str, Any], question: Answer) -> Answer:
         trouble = said["trouble"]
         if trouble:
             return _failed(question, trouble)

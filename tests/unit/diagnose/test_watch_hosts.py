@@ -73,7 +73,7 @@ def settle(one: Together, now: float, jobs: dict[str, int] | None = None) -> lis
     """What a host does at this moment, when the store has answered all that it asked."""
     told = list(one.take(now, JOBS if jobs is None else jobs))
     deadline = time.monotonic() + 60
-    while one.courier._waiting:
+    while one.courier.waits:
         assert time.monotonic() < deadline
         time.sleep(0.005)
         told += one.take(now, JOBS if jobs is None else jobs)

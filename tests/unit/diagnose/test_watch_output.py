@@ -11,8 +11,8 @@ from rankscope.diagnose.severity import CRITICAL, OK, WARNING
 from rankscope.diagnose.watch import events, place
 from rankscope.diagnose.watch.alarms import Alarm, AlarmKind, Relief
 from rankscope.diagnose.watch.look import Seen, window_s
-from rankscope.diagnose.watch.metrics import JobState, RankState, ServiceState, as_prometheus
 from rankscope.diagnose.watch.place import AlreadyWatching, WatchPlace
+from rankscope.diagnose.watch.tell.metrics import JobState, RankState, ServiceState, as_prometheus
 
 ALARM = Alarm(AlarmKind.SLOWER, "job", 10.0, "0.104 → 0.154 s/step")
 VERDICT = {

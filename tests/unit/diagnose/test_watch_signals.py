@@ -1,12 +1,14 @@
-"""A signal reaches the loop whichever thread gets it."""
+"""A signal reaches the loop whichever thread gets it; a child that answers keeps nobody waiting."""
 
 from __future__ import annotations
 
 import os
 import signal
+import socket
 import threading
 import time
 
+from rankscope.diagnose.watch.child import Child
 from rankscope.diagnose.watch.signals import heard
 
 
@@ -36,3 +38,31 @@ def test_without_signals_it_waits_as_long_as_it_is_told() -> None:
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGHUP)
         assert wait(5.0) == {signal.SIGTERM, signal.SIGHUP}
+
+
+def _echo(line: socket.socket) -> None:
+    with line.makefile("rb") as asked:
+        for each in asked:
+            if b"end" in each:
+                return
+            line.sendall(each)
+
+
+def _answer(child: Child) -> object:
+    deadline = time.monotonic() + 30
+    while (said := child.next()) is None and child.runs and time.monotonic() < deadline:
+        time.sleep(0.005)
+    return said
+
+
+def test_a_child_takes_what_the_line_does_not_take_at_once_and_is_started_again() -> None:
+    child = Child(_echo)
+    try:
+        for content in ("short", "x" * (3 << 20), "after it"):
+            assert child.send(content)
+        assert [_answer(child) for _ in range(3)] == ["short", "x" * (3 << 20), "after it"]
+        assert child.send("end") and _answer(child) is None and not child.runs
+        assert child.send("again") and _answer(child) == "again"
+        assert not child.send("x" * (9 << 20)), "more than may wait"
+    finally:
+        child.close()

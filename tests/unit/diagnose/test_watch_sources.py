@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from rankscope.diagnose.watch.serve import MetricsPort, PortTaken
 from rankscope.diagnose.watch.swept import Swept
+from rankscope.diagnose.watch.tell.serve import MetricsPort, PortTaken
 
 
 def swept(folder: Path, *critical: tuple[str, str]) -> None:

@@ -13,8 +13,8 @@ from typing import Any, cast
 
 import pytest
 
-from rankscope.diagnose.watch import watchdog
 from rankscope.diagnose.watch.service import Service, WatchOptions
+from rankscope.diagnose.watch.tell import watchdog
 from rankscope.observer.apart.presence import present
 
 

@@ -38,7 +38,7 @@ _HELD_S = 40.0
 _OVER_S = 30.0
 _WELL_S = 12.0
 _LOOKS_PER_HOUR = 60
-_ONE_S = 75.0  # a fault that is named late, with its end and what follows
+_ONE_S = 50.0  # a fault that is named late, with its end and what follows
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,19 +67,27 @@ _RANK_GAUGES: tuple[tuple[str, str], ...] = (
 )
 
 
-def as_prometheus(jobs: Sequence[JobState], service: ServiceState) -> str:
-    """The text. Of more jobs than `JOBS_MOST` the first ones."""
+@dataclass(frozen=True, slots=True)
+class Family:
+    """Series of one name. `kind`: gauge or counter; each row: its labels, its value, which is a number."""
+
+    name: str
+    kind: str
+    text: str
+    rows: tuple[tuple[dict[str, str], float], ...]
+
+
+def families(jobs: Sequence[JobState], service: ServiceState) -> list[Family]:
+    """All series. Of more jobs than `JOBS_MOST` the first ones; none where nobody knows its value."""
     shown = jobs[:JOBS_MOST]
-    lines: list[str] = []
+    found: list[Family] = []
     for name, kind, text in _JOB_GAUGES:
-        lines += _family(f"rankscope_job_{name}", kind, text, ((_of(job), _job_value(job, name)) for job in shown))
-    alarms = (
-        (f'{_of(job)},kind="{kind}"', float(count)) for job in shown for kind, count in sorted(job.alarms.items())
-    )
-    lines += _family("rankscope_job_alarms_total", "counter", "Alarms by kind.", alarms)
+        found += _family(f"rankscope_job_{name}", kind, text, ((_of(job), _job_value(job, name)) for job in shown))
+    alarms = ((_of(job) | {"kind": kind}, float(count)) for job in shown for kind, count in sorted(job.alarms.items()))
+    found += _family("rankscope_job_alarms_total", "counter", "Alarms by kind.", alarms)
     for name, text in _RANK_GAUGES:
-        values = ((f'{_of(job)},rank="{rank.rank}"', _rank_value(rank, name)) for job in shown for rank in job.ranks)
-        lines += _family(f"rankscope_rank_{name}", "gauge", text, values)
+        values = ((_of(job) | {"rank": str(rank.rank)}, _rank_value(rank, name)) for job in shown for rank in job.ranks)
+        found += _family(f"rankscope_rank_{name}", "gauge", text, values)
     for name, kind, text, value in (
         ("cpu_seconds_total", "counter", "CPU time of the service, without its windows.", service.cpu_s),
         ("resident_bytes", "gauge", "Memory of the service.", float(service.resident_bytes)),
@@ -87,16 +95,24 @@ def as_prometheus(jobs: Sequence[JobState], service: ServiceState) -> str:
         ("lost_events_total", "counter", "Events that were not seen.", float(service.lost_events)),
         ("jobs", "gauge", "Jobs with ranks here.", float(len(jobs))),
     ):
-        lines += _family(f"rankscope_watch_{name}", kind, text, [("", value)])
+        found += _family(f"rankscope_watch_{name}", kind, text, [({}, value)])
+    return found
+
+
+def as_prometheus(jobs: Sequence[JobState], service: ServiceState) -> str:
+    """All series as text."""
+    lines: list[str] = []
+    for family in families(jobs, service):
+        lines += [f"# HELP {family.name} {family.text}", f"# TYPE {family.name} {family.kind}"]
+        for labels, value in family.rows:
+            shown = ",".join(f'{name}="{_escaped(text)}"' for name, text in labels.items())
+            lines.append(f"{family.name}{{{shown}}} {value:.9g}" if shown else f"{family.name} {value:.9g}")
     return "\n".join(lines) + "\n"
 
 
-def _family(name: str, kind: str, text: str, values: Iterable[tuple[str, float]]) -> list[str]:
-    known = [(labels, value) for labels, value in values if not math.isnan(value)]
-    if not known:
-        return []
-    rows = [f"{name}{{{labels}}} {value:.9g}" if labels else f"{name} {value:.9g}" for labels, value in known]
-    return [f"# HELP {name} {text}", f"# TYPE {name} {kind}", *rows]
+def _family(name: str, kind: str, text: str, values: Iterable[tuple[dict[str, str], float]]) -> list[Family]:
+    known = tuple((labels, value) for labels, value in values if not math.isnan(value))
+    return [Family(name, kind, text, known)] if known else []
 
 
 def _job_value(job: JobState, name: str) -> float:
@@ -113,6 +129,9 @@ def _rank_value(rank: RankState, name: str) -> float:
     }[name]  # fmt: skip
 
 
-def _of(job: JobState) -> str:
-    text = clean(job.job, 120).replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
-    return f'training_job="{text}"'
+def _of(job: JobState) -> dict[str, str]:
+    return {"training_job": clean(job.job, 120)}
+
+
+def _escaped(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchkit.step_shapes import ASIDE, TUNED, Shape
+from benchkit.service.step_shapes import ASIDE, TUNED, Shape
 from rankscope.diagnose.stats.change import ChangeDetector, State
 
 SHIFTS = (0.03, 0.05, 0.1, 0.3)

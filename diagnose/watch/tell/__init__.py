@@ -1,0 +1,1 @@
+"""What the service tells others: metrics, hooks, why to drain a host, that it lives."""
