@@ -122,14 +122,16 @@ class Service:
     def run(self, wait: Callable[[float], Collection[int]]) -> None:
         """Until somebody ends it. `wait` waits so many seconds, or for signals, and says which. Raises OverBudget."""
         self.say(Event("started", time.time(), "watching"))
+        watchdog.tell(watchdog.READY)
         try:
             while True:
                 began = time.monotonic()
                 self.beat()
-                watchdog.alive()
+                watchdog.tell(watchdog.ALIVE)
                 if ENDING & set(wait(max(BEAT_S - (time.monotonic() - began), 0.01))):
                     return
         finally:
+            watchdog.tell(watchdog.STOPPING)
             if self._look is not None:
                 self._look.kill()
             if self.others is not None:

@@ -1,4 +1,4 @@
-"""Telling systemd that the service lives: it restarts one that has not said so for a while (sd_notify(3), WatchdogSec)."""
+"""Telling systemd that the service watches, lives, ends: it restarts one that has not said for a while that it lives (sd_notify(3))."""
 
 from __future__ import annotations
 
@@ -6,12 +6,14 @@ import contextlib
 import os
 import socket
 
+READY, ALIVE, STOPPING = "READY=1", "WATCHDOG=1", "STOPPING=1"
 
-def alive() -> None:
+
+def tell(state: str) -> None:
     """Say so, where somebody listens. Never raises, never waits."""
     place = os.environ.get("NOTIFY_SOCKET", "")
     if not place:
         return
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as told:
         told.setblocking(False)
-        told.sendto(b"WATCHDOG=1", "\0" + place[1:] if place.startswith("@") else place)
+        told.sendto(state.encode(), "\0" + place[1:] if place.startswith("@") else place)

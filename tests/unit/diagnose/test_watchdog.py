@@ -31,16 +31,17 @@ def test_each_beat_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, abst
         listening.setblocking(False)
         monkeypatch.setenv("NOTIFY_SOCKET", place)
         service.run(lambda _: {signal.SIGTERM})
-        assert beats == [1] and listening.recv(64) == b"WATCHDOG=1"
+        assert beats == [1]
+        assert [listening.recv(64) for _ in range(3)] == [b"READY=1", b"WATCHDOG=1", b"STOPPING=1"]
         with pytest.raises(BlockingIOError):
             listening.recv(64)
 
 
 def test_where_nobody_listens_nothing_happens(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("NOTIFY_SOCKET", raising=False)
-    watchdog.alive()
+    watchdog.tell(watchdog.ALIVE)
     monkeypatch.setenv("NOTIFY_SOCKET", "/nonexistent/socket")
-    watchdog.alive()
+    watchdog.tell(watchdog.ALIVE)
 
 
 HOLD = """
