@@ -22,8 +22,8 @@ def roles(fleet: Fleet) -> Ints:
 
     Function sets (Python and collective functions with beta >= 2 %) are merged while their Jaccard similarity with
     the largest set of a role is at least 0.3. A role of one rank would have no peers: it joins the largest role. What is left
-    is split by messages per step and by the volumes of collectives (stages of a pipeline run the same code), and, where no
-    messages are passed, by work that excludes each other (`_by_own_functions`).
+    is split by messages per step and by the volumes of collectives (stages of a pipeline run the same code), and by work that
+    excludes each other (`_by_own_functions`).
     In timings every call is known, so there roles are told by the collectives and messages that ranks take part in.
     Ranks of hosts whose GPUs are not seen (no NVML) are peers of each other only: their own time is measured in another way.
     """
@@ -64,7 +64,7 @@ def _same_work(fleet: Fleet) -> Ints:
     found: Ints = code[inverse]
     sizes = np.bincount(found)
     found = _by_volumes(fleet, np.where(sizes[found] < 2, int(np.argmax(sizes)), found))
-    return found if _passes_messages(fleet) else _by_own_functions(fleet, found)
+    return _by_own_functions(fleet, found, mostly=_passes_messages(fleet))
 
 
 def alike(sets: Bools, counts: Ints) -> Ints:
@@ -89,17 +89,20 @@ def _passes_messages(fleet: Fleet) -> bool:
     return bool(np.isin(table.name.codes[collective], message_names(fleet)).any())
 
 
-def _by_own_functions(fleet: Fleet, found: Ints) -> Ints:
+def _by_own_functions(fleet: Fleet, found: Ints, mostly: bool = False) -> Ints:
     """Split roles by work that excludes each other: a learner and its actors, say. A role of one rank is right here.
 
     own(r, f) = sum of β of the rank's python and io with f anywhere on the stack. Ranks a and b do different work if some f has
     own(a, f) >= 2 % and own(b, f) = 0, and some other one the other way round: a slow function is foreign to the peers as well,
-    but its rank does what they do besides. Each rank joins the first leader that it does not differ from.
+    but its rank does what they do besides. Each rank joins the first leader that it does not differ from. `mostly`: f holds half of
+    the rank's work or more. So the stages of a pipeline, which begin and end with a function of their own, stay together, and a
+    server of parameters and its workers do not.
     """
     own = _inclusive(fleet)
     if own is None:
         return found
-    much, never = own >= _MUCH, own <= 0
+    least = np.maximum(_MUCH, own.max(axis=1, keepdims=True) / 2) if mostly else _MUCH
+    much, never = own >= least, own <= 0
     kinds, inverse = np.unique(np.concatenate([much, never], axis=1), axis=0, return_inverse=True)
     inverse, width = inverse.reshape(-1), own.shape[1]
     result: Ints = found.copy()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 from rankscope.observer.live import limits
 from rankscope.observer.live.kernel_probes import KernelProbes
+from rankscope.observer.steps.markers import Call, CallPath
 from rankscope.observer.thread.functions import NO_STACK, StackName
 from rankscope.observer.window.stacks import StackFrame
 from rankscope.probes.bpf.counters import MEMBER, RANK
@@ -97,7 +98,7 @@ class ProcessWatch:
                 named.append(self.symbols.resolve(frame.code, frame.lasti, frame.checksum))
             except (RankscopeError, OSError):
                 break
-        return in_words(named)
+        return in_words(named, whole=not stack.truncated and len(named) == len(stack.frames))
 
     def still_stack(self, tid: int) -> StackName:
         """The stack of a thread that has not moved for a while; NO_STACK where it cannot be read or the thread moved."""
@@ -123,8 +124,8 @@ class ProcessWatch:
             self.memory = None
 
 
-def in_words(frames: Sequence[Frame]) -> StackName:
-    """The names of a stack given leaf first. Of a very long one the frames nearest to the root are left out."""
+def in_words(frames: Sequence[Frame], whole: bool = True) -> StackName:
+    """The names of a stack given leaf first. Of a very long one the frames nearest to the root are left out; `whole`: none is missing."""
     if not frames:
         return NO_STACK
     kept: list[StackFrame] = []
@@ -136,7 +137,23 @@ def in_words(frames: Sequence[Frame]) -> StackName:
         kept.append(StackFrame(frame.name, frame.file, frame.first_line))
     leaf = frames[0]
     in_optimiser = any(_OPTIMISER.search(frame.file) for frame in frames)
-    return StackName(leaf.name, leaf.file, leaf.first_line, tuple(reversed(kept)), _site(frames), in_optimiser)
+    return StackName(
+        leaf.name,
+        leaf.file,
+        leaf.first_line,
+        tuple(reversed(kept)),
+        _site(frames),
+        in_optimiser,
+        _path(frames) if whole else (),
+    )
+
+
+def _path(frames: Sequence[Frame]) -> CallPath:
+    if any(frame.unit < 0 or frame.stale for frame in frames):
+        return ()
+    return tuple(
+        Call((frame.name, frame.file, frame.first_line), frame.unit, frame.loops) for frame in reversed(frames)
+    )
 
 
 def _site(frames: Sequence[Frame]) -> int:

@@ -3,7 +3,8 @@
 What ends an iteration is sought in this order:
   1. the gradient update: DDP's wait for its last bucket, else the backward pass (updates.py). What happens in every Nth iteration
      only (a logged loss, an evaluation, a checkpoint) makes calls of its own and changes nothing;
-  2. the repeating sequence of the collectives, where nothing tells an update (repeats.py).
+  2. the turns of the loop from which the collectives are called (loops.py), or where that is not known their repeating sequence,
+     where nothing tells an update (repeats.py).
 
 Ranks that work together make the same iterations. Where some of them make no update at all (actors), and others several between two
 rounds of the collectives (the learner), the collectives tell the iterations of all.
@@ -23,10 +24,13 @@ from rankscope.observer.steps.markers import Markers
 
 @dataclass(frozen=True, slots=True)
 class StepGuide:
-    """What the ranks of a job agree on. `period`: markers per step; 0 where that is not known. `passes`: backward passes (with
+    """What the ranks of a job agree on. `period`: markers per step; 0 where that is not known. `turns`: turns of their loop,
+    `unseen`: some of which make no call of its own. `passes`: backward passes (with
     their update) per step; 0 where that is not known. `by_collectives`: updates are some ranks' own business."""
 
     period: int = 0
+    turns: int = 0
+    unseen: bool = False
     passes: int = 0
     by_collectives: bool = False
 
@@ -35,11 +39,11 @@ def find_steps(markers: Markers, guide: StepGuide | None = None) -> FoundSteps:
     """The steps of one rank; none, with the reason, where nothing repeats. `guide`: what the other ranks of the job look like."""
     guide = guide or StepGuide()
     if guide.by_collectives:
-        return repeats.find(markers.where(~markers.of(markers.backward)), guide.period)
+        return repeats.find(markers.where(~markers.of(markers.backward)), guide.period, guide.turns, guide.unseen)
     found = updates.find(markers, guide.passes)
     if found is not None:
         return found
-    return repeats.find(markers, guide.period)
+    return repeats.find(markers, guide.period, guide.turns, guide.unseen)
 
 
 def common_guide(found: Sequence[FoundSteps]) -> StepGuide:
@@ -49,13 +53,20 @@ def common_guide(found: Sequence[FoundSteps]) -> StepGuide:
     gaps that happen to alternate (throttled reads do). Passes per step are what all ranks show together: one alone may have been
     seen too seldom in its optimiser, or by chance after every other update.
     """
-    periods = Counter(each.period for each in found if each.period)
     made = max((each.count * each.passes for each in found), default=0)
     return StepGuide(
-        period=min(periods, key=lambda period: (-periods[period], period)) if periods else 0,
+        period=_most_common([each.period for each in found]),
+        turns=_most_common([each.turns for each in found]),
+        unseen=any(each.unseen for each in found),
         passes=updates.common_passes([each.optimised for each in found], made) if made else 0,
         by_collectives=_only_some_update(found),
     )
+
+
+def _most_common(found: Sequence[int]) -> int:
+    """Of what is known (not 0) the most common, then the least; 0 where nothing is."""
+    count = Counter(each for each in found if each)
+    return min(count, key=lambda one: (-count[one], one), default=0)
 
 
 def _only_some_update(found: Sequence[FoundSteps]) -> bool:

@@ -18,13 +18,16 @@ NO_UPDATES = np.empty(0, dtype=np.int64)
 class FoundSteps:
     """Boundaries of complete steps: step i is [edge[i], edge[i+1]).
 
-    `period`: so many markers make a step, where the repeating sequence told it, else 0. `passes`: so many backward passes do, where
+    `period`: so many markers make a step, where the repeating sequence told it, else 0. `turns`: so many turns of a loop in the job's
+    own code do, where that told it, else 0; `unseen`: some turns made no call there. `passes`: so many backward passes do, where
     the updates told it, else 0. `optimised`: numbers of the updates after which the optimiser was seen. `reason`: why there are none.
     """
 
     edge_s: Floats
     period: int = 0
     passes: int = 0
+    turns: int = 0
+    unseen: bool = False
     reason: str = ""
     optimised: Ints = field(default_factory=lambda: NO_UPDATES)
 

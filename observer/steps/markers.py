@@ -10,6 +10,19 @@ from rankscope.probes.arrays import Bools, Floats, Ints
 
 
 @dataclass(frozen=True, slots=True)
+class Call:
+    """A frame on the way to a place in the code: the function by name, file and first line, the place that it stands at, and the
+    loops around that by their beginnings, outermost first."""
+
+    function: tuple[str, str, int]
+    at: int
+    loops: tuple[int, ...] = ()
+
+
+CallPath = tuple[Call, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Markers:
     """Timed calls of one rank in order of their start. Times in seconds since the window's start; symbols are small ints.
 
@@ -18,7 +31,8 @@ class Markers:
     0 where that is not known. `optimiser_s`: when the thread was seen inside an optimiser. `interrupted`: whether calls that do not
     come in every iteration were left out between this one and the one before it. `absence`: of a call on a library's thread the
     absence of the training thread in which it ended, by its number from 1; 0 where that thread was on a CPU. `dispatch_s`,
-    `dispatch_site`: when that thread handed compiled functions over to a library (JAX), and where in the job's code.
+    `dispatch_site`: when that thread handed compiled functions over to a library (JAX), and where in the job's code. `path`: of each
+    call, which of `paths` it was made by; -1 where that is not known, or the call was another thread's.
     """
 
     symbol: Ints
@@ -33,6 +47,8 @@ class Markers:
     absence: Ints | None = None
     dispatch_s: Floats = field(default_factory=lambda: np.empty(0))
     dispatch_site: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
+    path: Ints | None = None
+    paths: tuple[CallPath, ...] = ()
 
     def __len__(self) -> int:
         return len(self.symbol)
@@ -47,6 +63,7 @@ class Markers:
             site=None if self.site is None else self.site[kept],
             interrupted=None if self.interrupted is None else self.interrupted[kept],
             absence=None if self.absence is None else self.absence[kept],
+            path=None if self.path is None else self.path[kept],
         )
 
     def keys(self) -> tuple[Ints, Ints]:

@@ -1,5 +1,8 @@
 """Steps from the repeating sequence of markers, where nothing tells a gradient update. Pure.
 
+Where the job's code is known, a step is a turn of the loop that the calls come from (loops.py); several where a loop around it may be
+the job's own and the gaps between the turns repeat (stage 3). Elsewhere the sequence alone tells.
+
 Training repeats the same sequence of calls every step; its period is found in three stages:
 
   1. the smallest p for which the calls agree with themselves shifted by p in at least `AGREEMENT` of the places
@@ -28,8 +31,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from rankscope.observer.steps import dispatches
+from rankscope.observer.steps import dispatches, edges, loops
 from rankscope.observer.steps.found import LEAST_STAY_S, MIN_REPEATS, FoundSteps, none
+from rankscope.observer.steps.loops import Turns
 from rankscope.observer.steps.markers import Markers
 from rankscope.probes.arrays import Bools, Floats, Ints
 
@@ -42,11 +46,15 @@ _MAX_PERIOD = 4096
 _MAX_MULTIPLE = 64
 
 
-def find(markers: Markers, known_period: int = 0) -> FoundSteps:
+def find(markers: Markers, known_period: int = 0, known_turns: int = 0, unseen: bool = False) -> FoundSteps:
     """Steps of one rank; none, with the reason, where nothing repeats.
 
-    `known_period`: how many markers make a step on the other ranks of the job; 0 where that is not known.
+    `known_period`: how many markers make a step on the other ranks of the job; 0 where that is not known. `known_turns`: how many
+    turns of a loop in the job's own code do; `unseen`: some of them made no call there.
     """
+    turned = loops.turns(markers, unseen)
+    if turned is not None and len(turned.done_s) > MIN_REPEATS:
+        return _of_turns(markers, turned, known_turns)
     usual = _usual(markers)
     markers = replace(markers.where(usual), interrupted=np.diff(np.cumsum(~usual)[usual], prepend=0) > 0)
     level = markers.of(markers.level)
@@ -57,6 +65,19 @@ def find(markers: Markers, known_period: int = 0) -> FoundSteps:
         # A host that hardly ever waits for its GPU: its collectives alone tell the steps.
         markers = markers.where(~level)
     return _find_steps(markers, np.zeros(len(markers), dtype=bool), known_period)
+
+
+def _of_turns(markers: Markers, turned: Turns, known: int) -> FoundSteps:
+    """Steps of so many turns of a loop as the gaps between them show, where a loop around it may be the job's own; else of one."""
+    done_s = turned.done_s
+    each = Markers(np.zeros(len(done_s), dtype=np.int64), turned.start_s, done_s)
+    together = known or (_gap_multiple(each, 1) if turned.enclosed else 1)
+    if together > 1 and len(done_s) >= MIN_REPEATS * together:
+        done_s = done_s[_anchor(each, together) :: together]
+    edge_s = edges.of(markers, done_s)
+    if len(edge_s) <= MIN_REPEATS:
+        return none(f"only {max(len(edge_s) - 1, 0)} complete steps in the window")
+    return FoundSteps(edge_s, turns=together, unseen=turned.unseen)
 
 
 def _usual(markers: Markers) -> Bools:
@@ -98,11 +119,10 @@ def _find_steps(markers: Markers, level: Bools, known_period: int) -> FoundSteps
         return none("the sequence of collectives and backward passes does not repeat")
     template = clean.symbol[:period]
     at = _occurrences(markers.symbol, template, _anchor(clean, period))
-    edges = markers.end_s[at]
-    edges = np.unique(np.maximum.accumulate(edges))  # a call may outlast the one after it
-    if len(edges) <= MIN_REPEATS:
-        return none(f"only {max(len(edges) - 1, 0)} complete steps in the window")
-    return FoundSteps(edges, period)
+    edge_s = np.unique(np.maximum.accumulate(markers.end_s[at]))  # a call may outlast the one after it
+    if len(edge_s) <= MIN_REPEATS:
+        return none(f"only {max(len(edge_s) - 1, 0)} complete steps in the window")
+    return FoundSteps(edge_s, period)
 
 
 def _symbol_period(markers: Markers, level: Bools) -> int:

@@ -2,12 +2,12 @@
 
   update     the call that ends a gradient update: DDP's wait for its last bucket, where there is one (of several in one backward
              pass the last); else the backward pass. Of several places in the code (a validation with gradients, a GAN's two models)
-             of those that are passed most often the one that is followed by the longest stretch without markers
+             those whose loop holds the loops of all others (a critic with five updates of its own, loops.py); of those that are
+             passed most often the one that is followed by the longest stretch without markers
   passes     updates per optimiser step. Where gradients are accumulated without telling DDP so, every pass looks like an update; but
              the thread is seen in its optimiser after every k-th only. k is the largest for which nearly all (`AGREEMENT`) of the
              sightings fall into one phase of k, which by chance they would not (`_CHANCE`); those of all ranks count together
-  edge       where a step ends: the end of a call that is made once in nearly every iteration, after which the ranks are level
-             with each other and, where there is one, with the GPU; of several the one before the longest stretch without markers
+  edge       where a step ends (edges.py)
 
 A host that puts its work on a stream runs ahead of its GPU, and is level with it only when a call returns that waited for the GPU. If
 such a call comes in every Nth iteration only (a loss that is printed), the N iterations before it share its time evenly: the GPU
@@ -21,9 +21,10 @@ from math import comb
 
 import numpy as np
 
-from rankscope.observer.steps.found import LEAST_STAY_S, MIN_REPEATS, FoundSteps, none
+from rankscope.observer.steps import edges, loops
+from rankscope.observer.steps.found import MIN_REPEATS, FoundSteps, none
 from rankscope.observer.steps.markers import Markers
-from rankscope.probes.arrays import Bools, Floats, Ints
+from rankscope.probes.arrays import Floats, Ints
 
 AGREEMENT = 0.9
 AS_OFTEN = 1.5  # halfway to a place that is passed in every other iteration
@@ -46,7 +47,7 @@ def find(markers: Markers, known_passes: int = 0) -> FoundSteps | None:
     if passes > 1:
         phase = int(np.bincount(after % passes, minlength=passes).argmax()) if len(after) else passes - 1
         done_s = done_s[phase::passes]
-    edge_s = _edges(markers, pairs, key, done_s) if len(done_s) > MIN_REPEATS else done_s
+    edge_s = edges.of(markers, done_s) if len(done_s) > MIN_REPEATS else done_s
     if len(edge_s) < 2:
         return none("no complete step in the window")
     return FoundSteps(edge_s, passes=passes, optimised=after)
@@ -69,16 +70,12 @@ def _update(markers: Markers, pairs: Ints, key: Ints) -> int | None:
     for symbols in (markers.update, markers.backward):
         ours = [one for one in range(len(pairs)) if int(pairs[one, 0]) in symbols and count[one] > 1]
         if ours:
-            apart_s, follows = markers.apart_s(key), _follows(markers)
+            outer = loops.outermost(markers, key, ours)
+            ours = outer if count[outer].sum() >= MIN_REPEATS else ours
+            apart_s, follows = markers.apart_s(key), edges.follows_s(markers)
             usual = [one for one in ours if apart_s[one] <= AS_OFTEN * min(apart_s[ours])]
             return max(usual, key=lambda one: float(np.median(follows[key == one])))
     return None
-
-
-def _follows(markers: Markers) -> Floats:
-    """Seconds without a marker after each; 0 after the last."""
-    reach = np.maximum.accumulate(markers.end_s)
-    return np.append(np.maximum(markers.start_s[1:] - reach[:-1], 0.0), 0.0)
 
 
 def _sightings(done_s: Floats, optimiser_s: Floats) -> Ints:
@@ -105,38 +102,3 @@ def _by_chance(phases: int, sightings: int, outside: int) -> float:
     if inside < 2:
         return 1.0
     return float(comb(sightings, outside) * phases**-inside * (1 + phases / (inside - 1)))
-
-
-def _edges(markers: Markers, pairs: Ints, key: Ints, done_s: Floats) -> Floats:
-    """The end of one call per iteration; `done_s`: when the iterations' updates were done."""
-    iteration = np.searchsorted(done_s, markers.end_s, side="left")  # it ends with update number `iteration`
-    inside = (iteration > 0) & (iteration < len(done_s))
-    follows, stay = _follows(markers), markers.end_s - markers.start_s
-    waited = markers.of(markers.level) & (stay >= LEAST_STAY_S)
-    best: tuple[bool, float, Bools] | None = None
-    for one in range(len(pairs)):
-        mine = key == one
-        per = np.bincount(iteration[mine & inside], minlength=len(done_s))[1:]
-        if np.mean(per == 1) < AGREEMENT:
-            continue
-        level = bool(np.mean(waited[mine]) >= 0.5)
-        score = float(np.median(follows[mine]))
-        if best is None or (level, score) > best[:2]:
-            best = (level, score, mine)
-    if (best is None or not best[0]) and waited.any():
-        return _shared(markers.end_s[waited], done_s)
-    if best is None:
-        return done_s
-    _, _, mine = best
-    first = np.unique(iteration[mine], return_index=True)[1]  # one per iteration, also where a call was made twice
-    return np.maximum.accumulate(markers.end_s[mine][first])
-
-
-def _shared(level_s: Floats, done_s: Floats) -> Floats:
-    """Edges where the host is level with its GPU now and then: the iterations between two such moments, evenly."""
-    at = np.searchsorted(done_s, level_s, side="right")  # iterations done by then
-    at, first = np.unique(at, return_index=True)
-    level_s = level_s[first]
-    if len(level_s) < 2:
-        return done_s
-    return np.interp(np.arange(at[0], at[-1] + 1), at, level_s)

@@ -188,6 +188,10 @@ def _markers(raw: RawProcess, calls: Events, table: Sequence[CallRow], tid: int)
     places = np.where(chosen["ready_ns"] > 0, chosen["ready_ns"], waits)
     stacks = np.unique(np.concatenate((places, handed["ready_ns"])))
     sites = {int(stack): raw.stacks.get(int(stack), NO_STACK).site for stack in stacks}
+    known = [stack for stack in np.unique(chosen["ready_ns"]).tolist() if raw.stacks.get(stack, NO_STACK).path]
+    made_by = np.array(known, dtype=np.uint64)
+    path = np.searchsorted(made_by, chosen["ready_ns"])
+    path = np.where(np.isin(chosen["ready_ns"], made_by) & (chosen["tid"] == tid), path, -1)
     return Markers(
         chosen["what"].astype(np.int64),
         start,
@@ -198,6 +202,8 @@ def _markers(raw: RawProcess, calls: Events, table: Sequence[CallRow], tid: int)
         site=np.array([sites[int(stack)] for stack in places], dtype=np.int64),
         optimiser_s=_in_optimiser_s(raw, tid),
         absence=np.where(chosen["tid"] == tid, 0, absence),
+        path=path,
+        paths=tuple(raw.stacks[int(stack)].path for stack in made_by),
         dispatch_s=raw.since_start_s(handed["ts_ns"]),
         dispatch_site=np.array([sites[int(stack)] for stack in handed["ready_ns"]], dtype=np.int64),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from rankscope.observer.steps.markers import CallPath
 from rankscope.observer.window.stacks import StackFrame
 
 
@@ -12,7 +13,8 @@ class StackName:
     """A Python stack in names: its leaf function, and all of its frames root→leaf by first lines.
 
     `site`: a number for the place in the code, down to the line in each frame, the same on all ranks that run it; 0 where it is not
-    known. `in_optimiser`: an optimiser's own code is on the stack.
+    known. `in_optimiser`: an optimiser's own code is on the stack. `path`: the calls that lead there, root→leaf, empty where one is not
+    known.
     """
 
     name: str
@@ -21,6 +23,7 @@ class StackName:
     frames: tuple[StackFrame, ...] = ()
     site: int = 0
     in_optimiser: bool = False
+    path: CallPath = ()
 
     @property
     def text(self) -> str:

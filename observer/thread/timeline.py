@@ -4,7 +4,8 @@ In: one thread's events (absences from the CPU, file calls, library calls) as th
 do not overlap and fill the known part of the window, in this order of precedence:
 
   sched       ready but not running (also inside a collective, once woken: what was waited for had come), or inside a collective
-              that other threads of the process carry while one of these is ready but not running: the job waits for our CPU
+              that other threads of the process carry, or blocked until one of them has computed (XLA's), while one of these is ready
+              but not running: the job waits for our CPU
   collective  inside a call that waits for a collective, or runs one on this thread, preempted there as well: who was not asleep
               waited by looking again and again (MPI does); or blocked until another thread wakes it while threads of the
               library are inside a collective (JAX runs its collectives on threads of its own)
@@ -140,8 +141,9 @@ def build(
     starved = _inside(queue_start, queue_end, middle) >= 0
     inside = _Inside(away, ready, preempted, starved, *(_inside(each.start_s, each.end_s, middle) for each in scopes))
     kind = _own_kinds(inside, absences, files, file_kinds, device, device_kinds)
-    behind = _behind(inside, kind, carried)
-    kind = _kinds(inside, kind, behind, absences)
+    idle = _waits_for_library(inside, kind, carried)
+    behind: Ints = np.where(idle, inside.carried, NONE)
+    kind = _kinds(inside, kind, behind, idle, absences)
     waited_for = _positions(inside.collective, collective_ids)
     if carried is not None:
         waited_for = np.where(behind >= 0, _positions(behind, carried.scopes.label), waited_for)
@@ -180,16 +182,17 @@ def _own_kinds(
     return kind
 
 
-def _behind(inside: _Inside, kind: Ints, carried: Carried | None) -> Ints:
-    """The collective that another thread carries and this one waits for, where it waits for nothing else; else NONE."""
+def _waits_for_library(inside: _Inside, kind: Ints, carried: Carried | None) -> Bools:
+    """Where the thread waits for a thread of a library, and for nothing else: for what that one computes, or a collective it carries."""
     idle = (kind == SYNC) & (inside.away >= 0) & (inside.collective < 0) & (inside.file < 0) & (inside.device < 0)
-    may_wait = carried.waiting[inside.away] if carried is not None and len(carried.waiting) else False
-    return np.where(idle & may_wait, inside.carried, NONE)
+    found: Bools = idle & (carried.waiting[inside.away] if carried is not None and len(carried.waiting) else False)
+    return found
 
 
-def _kinds(inside: _Inside, kind: Ints, behind: Ints, absences: Absences) -> Ints:
+def _kinds(inside: _Inside, kind: Ints, behind: Ints, idle: Bools, absences: Absences) -> Ints:
     """The classes above a thread's own: collectives, the run queue, a stopped process."""
-    kind = np.where((inside.collective >= 0) | (behind >= 0), np.where(inside.starved, SCHED, COLLECTIVE), kind)
+    kind = np.where((inside.collective >= 0) | (behind >= 0), COLLECTIVE, kind)
+    kind = np.where(inside.starved & ((kind == COLLECTIVE) | idle), SCHED, kind)
     polled = inside.preempted & (inside.collective >= 0)
     kind = np.where(inside.ready & ~polled, SCHED, kind)
     if len(absences.start_s):

@@ -15,12 +15,14 @@ from rankscope.probes.text import printable
 from rankscope.unwinder.errors import UnreadableMemory
 from rankscope.unwinder.interpreter.memory import Memory, read_u64
 from rankscope.unwinder.interpreter.offsets import ABSENT, FrameOffsets
+from rankscope.unwinder.names import bytecode
 from rankscope.unwinder.names.linetable import line_at
 
 NAME_CAP = 1024
 """Characters of a name that are kept. A file's path loses its head, anything else its tail."""
 
 LINE_TABLE_CAP_BYTES = 128 * 1024
+BYTECODE_CAP_BYTES = 32 * 1024  # loops of longer functions are not looked for
 _LENGTH_CAP = 1 << 20  # a longer str is no name: the memory is not what it seems
 _CODE_CAP = 16384
 _LINE_CAP = 65536
@@ -30,13 +32,18 @@ UNKNOWN_NAME = "?"
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One frame with names. `line` is None where only the function is known; `stale`: the code object is gone, no names."""
+    """One frame with names. `line` is None where only the function is known; `stale`: the code object is gone, no names.
+
+    `unit`: the code unit that it stands at, -1 unknown; `loops`: first code units of the loops around that, outermost first.
+    """
 
     name: str  # qualified name (3.11+), else the bare name
     file: str
     first_line: int
     line: int | None
     stale: bool
+    unit: int = -1
+    loops: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +52,7 @@ class _Code:
     file: str
     first_line: int
     line_table: bytes | None
+    loops: bytecode.Loops = ()
 
 
 def checksum(argcount: int, kwonlyargcount: int, flags: int, first_line: int) -> int:
@@ -79,7 +87,8 @@ class Symboliser:
         line = None
         if lasti >= 0 and found.line_table is not None:
             line = line_at(self._offsets.line_table, found.line_table, found.first_line, lasti)
-        frame = Frame(found.name, found.file, found.first_line, line, stale=False)
+        around = bytecode.around(found.loops, lasti)
+        frame = Frame(found.name, found.file, found.first_line, line, stale=False, unit=lasti, loops=around)
         self._frames[key] = frame
         if len(self._frames) > _LINE_CAP:
             self._frames.popitem(last=False)
@@ -127,7 +136,13 @@ def read_code(memory: Memory, offsets: FrameOffsets, address: int, expected: int
     file = read_str(memory, offsets, pointer(offsets.code_filename), keep_tail=True)
     if name is None or file is None:
         return None
-    return _Code(name, file, max(first_line, 0), _line_table(memory, offsets, pointer(offsets.code_linetable)))
+    return _Code(
+        name,
+        file,
+        max(first_line, 0),
+        _line_table(memory, offsets, pointer(offsets.code_linetable)),
+        bytecode.loops(offsets.minor, _bytecode(memory, offsets, address)),
+    )
 
 
 def _line_table(memory: Memory, offsets: FrameOffsets, address: int) -> bytes | None:
@@ -140,6 +155,21 @@ def _line_table(memory: Memory, offsets: FrameOffsets, address: int) -> bytes | 
         return None
 
 
+def _bytecode(memory: Memory, offsets: FrameOffsets, code: int) -> bytes:
+    """The code units of the code object at `code`; none where they cannot be read or are too many."""
+    try:
+        if offsets.code_bytecode:
+            start, size = code + offsets.code_bytecode, 2 * read_u64(memory, code + _SIZE)
+        else:
+            text = read_u64(memory, code + _CO_CODE)
+            start, size = text + offsets.bytes_data, read_u64(memory, text + offsets.bytes_length)
+        return memory.read(start, size) if 0 < size <= BYTECODE_CAP_BYTES else b""
+    except UnreadableMemory:
+        return b""
+
+
+_SIZE = 16  # ob_size of a code object from 3.11 on, in code units
+_CO_CODE = 48  # co_code of 3.8-3.10
 _I32 = struct.Struct("<i")
 _U64 = struct.Struct("<Q")
 _WIDTHS = {1: "latin-1", 2: "utf-16-le", 4: "utf-32-le"}

@@ -23,6 +23,7 @@ from rankscope.diagnose.hypotheses.rank.case import Case
 from rankscope.diagnose.model.attribute import sample
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Bools
+from rankscope.probes.host.procfs import parse_cpu_list
 
 INTERRUPTS = re.compile(r"^ksoftirqd/(\d{1,5})$")  # the kernel's thread for interrupts that are too many
 
@@ -198,11 +199,18 @@ def _nobody_charge(case: Case, queued: float, diffuse: float, taken: float, evid
 
 
 def _is_crowded(case: Case) -> bool:
-    """Whether this rank shares exactly its CPUs with another rank while some peer of the host has other ones."""
+    """Whether this rank shares exactly its CPUs with another rank while some peer of the host has a CPU that they may not use."""
     ranks = case.fleet.ranks
     mine, host = ranks.cpus[case.rank], ranks.observed_on[case.rank]
     on_host = [row for row in range(len(ranks)) if ranks.observed_on[row] == host]
-    if len(on_host) > 4096 or not mine:
+    if len(on_host) > 4096 or not mine or sum(ranks.cpus[row] == mine for row in on_host) < 2:
         return False
-    same = sum(ranks.cpus[row] == mine for row in on_host)
-    return 1 < same < len(on_host)
+    others = {ranks.cpus[row] for row in on_host} - {mine}
+    return any(not _allowed(cpus) <= _allowed(mine) for cpus in others)
+
+
+def _allowed(cpus: str) -> frozenset[int]:
+    try:
+        return parse_cpu_list(cpus)
+    except ValueError:  # what another version wrote: nothing can be said of it
+        return frozenset()

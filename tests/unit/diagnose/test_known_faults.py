@@ -123,6 +123,14 @@ def test_a_rank_of_the_same_job_is_no_hog() -> None:
     assert (suspect.component, suspect.cause) == ("cpu", "affinity")
 
 
+def test_ranks_that_may_run_wherever_any_rank_may_are_not_crowded() -> None:
+    # GIVEN a rank that is bound to one CPU, and two that may use both and stand behind it
+    job = Job(ranks=3, extra={1: [(builders.QUEUE, 0.06)]}, ranks_columns={0: {"cpus": "1"}})
+    job.counters.append({"rank": 1, "name": "cpu.taken_s", "comm": "python", "pid": 4000, "value": 0.06 * job.steps})
+    suspect = first(diagnose(build(job)))
+    assert (suspect.component, suspect.cause) == ("cpu", "contended")
+
+
 def test_who_stands_behind_ranks_of_its_own_job_on_cpus_of_all_is_accused_with_less_certainty() -> None:
     said = []
     for taker in ({"comm": "python", "pid": 4002}, {"comm": "backup", "pid": 9}):

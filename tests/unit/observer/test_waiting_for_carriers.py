@@ -127,3 +127,14 @@ def test_where_the_wait_is_timed_the_librarys_threads_change_nothing(
     without, _ = line_of(*events, is_training=False)
     assert np.array_equal(with_it.start_s, without.start_s)
     assert np.array_equal(with_it.kind, without.kind) and np.array_equal(with_it.collective, without.collective)
+
+
+def test_waiting_for_what_a_librarys_thread_computes_while_that_one_stands_in_the_queue_is_the_queues() -> None:
+    """XLA computes on threads of its own: the job waits for a core, not for what it does itself."""
+    library = away((3, 5), tid=LIBRARY, ready_s=1.5)
+    line, _ = line_of(away((2, 6)), library)
+    assert seconds(line) == {timeline.CPU: 6, timeline.SYNC: 2.5, timeline.SCHED: 1.5}
+    # Python's own locks wait for other Python threads, a socket for other processes.
+    for other in (away((2, 6), stack=2), away((2, 6), syscall=POLL)):
+        line, _ = line_of(other, library)
+        assert seconds(line) == {timeline.CPU: 6, timeline.SYNC: 4}

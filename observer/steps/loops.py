@@ -1,0 +1,187 @@
+"""The loops of the job's own code from which its calls come, and how often they turn. Pure.
+
+A call's path says which loops it lies in: of each frame on the way, those around the place at which it stands. Of two calls, one after
+the other, the paths part in one frame. Where the second stands further on there, no loop had to turn; else the innermost one that holds
+both turned. So what is called in every other iteration (`if step % 2: all_reduce`) makes no iteration longer, and five updates of a critic
+in a loop of their own are part of the iteration that holds that loop.
+
+A loop around all calls of which none is made there directly cannot be seen to turn: it may be epochs, or the iterations themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from rankscope.observer.steps.found import MIN_REPEATS
+from rankscope.observer.steps.markers import CallPath, Markers
+from rankscope.probes.arrays import Floats, Ints
+
+_NEARLY_ALL = 0.9
+_OUTSIDE = 0  # what calls the job's code again and again without a loop in it (an actor)
+Chain = tuple[int, ...]  # loops by number, outermost first
+
+
+@dataclass(frozen=True, slots=True)
+class Turns:
+    """The turns of a loop: when the first call of each began and the last one ended; the turn that was not over yet is left out.
+
+    `enclosed`: around it lies a loop that cannot be seen to turn. `unseen`: in some turns it made no call of its own.
+    """
+
+    start_s: Floats
+    done_s: Floats
+    enclosed: bool
+    unseen: bool = False
+
+
+@dataclass(slots=True)
+class _Numbers:
+    """A number for each distinct thing, from 1."""
+
+    known: dict[object, int] = field(default_factory=dict)
+
+    def of(self, what: object) -> int:
+        return self.known.setdefault(what, len(self.known) + 1)
+
+
+def chains(paths: Sequence[CallPath]) -> list[Chain]:
+    """The loops around each of these places; a loop has the same number in all of them."""
+    prefixes, loops = _Numbers(), _Numbers()
+    found = []
+    for path in paths:
+        prefix, chain = 0, [_OUTSIDE]
+        for call in path:
+            chain += [loops.of((prefix, call.function, begin)) for begin in call.loops]
+            prefix = prefixes.of((prefix, call.function, call.at))
+        found.append(tuple(chain))
+    return found
+
+
+def turns(markers: Markers, unseen: bool = False) -> Turns | None:
+    """The turns of the innermost loop in which the thread spends nearly all of the time between its calls; None where none is known.
+
+    `unseen`: on another rank of the job it turned without a call of its own (`_unseen`).
+    """
+    if markers.path is None or len(markers) < 2 or np.mean(markers.path >= 0) < _NEARLY_ALL:
+        return None
+    markers = markers.where(markers.path >= 0)
+    path = np.zeros(len(markers), dtype=np.int64) if markers.path is None else markers.path
+    between = _between(markers, path)
+    if between is None:
+        return None
+    missed = _unseen(between, unseen)
+    for at, chain in missed.items():
+        between.owner[at] = chain
+    chosen = _chosen(between)
+    if chosen is None:
+        return None
+    # The loop turned, or one around it did.
+    ends = np.array([one and chain[-1] in chosen for one, chain in zip(between.turned, between.owner, strict=True)])
+    turn = np.concatenate(([0], np.cumsum(ends)))
+    first = np.unique(turn, return_index=True)[1]
+    seen = {chain[-1] for one, chain in zip(between.turned, between.owner, strict=True) if one}
+    return Turns(
+        markers.start_s[first][:-1],
+        np.maximum.accumulate(np.maximum.reduceat(markers.end_s, first))[:-1],
+        enclosed=not seen.issuperset(chosen[1:]),
+        unseen=any(chain == chosen for chain in missed.values()),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Between:
+    """Of each pair of calls, one after the other: the loops that hold both, whether the innermost had to turn, and the time between."""
+
+    owner: list[Chain]
+    turned: list[bool]
+    gap_s: Floats
+
+
+def _between(markers: Markers, path: Ints) -> _Between | None:
+    """None where a library calls the job's code back: then nothing had to turn."""
+    around = chains(markers.paths)
+    pairs = list(zip(path[:-1].tolist(), path[1:].tolist(), strict=True))
+    shared = {(one, other): _shared(around[one], around[other]) for one, other in set(pairs)}
+    turned = {(one, other): _turned(markers.paths[one], markers.paths[other]) for one, other in shared}
+    if sum(turned[pair] is None for pair in pairs) > (1 - _NEARLY_ALL) * len(pairs):
+        return None
+    gap_s = np.maximum(markers.start_s[1:] - np.maximum.accumulate(markers.end_s)[:-1], 0.0)
+    return _Between([shared[pair] for pair in pairs], [bool(turned[pair]) for pair in pairs], gap_s)
+
+
+def _unseen(between: _Between, known: bool) -> dict[int, Chain]:
+    """Where a loop turned that made no call of its own in that turn, so that the one inside it seems to have turned: pairs of calls, and
+    the loop.
+
+    As much time lies between them as where the outer one is seen to turn, which happens as often at least; and the inner one turns
+    as often in no time, or is `known` to be one that may turn once only.
+    """
+    turns_of: dict[Chain, list[int]] = {}
+    for at, (chain, one) in enumerate(zip(between.owner, between.turned, strict=True)):
+        if one:
+            turns_of.setdefault(chain, []).append(at)
+    found: dict[int, Chain] = {}
+    for inner, mine in turns_of.items():
+        outer = next((inner[:length] for length in range(len(inner) - 1, 1, -1) if inner[:length] in turns_of), None)
+        if outer is None:
+            continue
+        gap_s = between.gap_s[mine]
+        long = gap_s >= 0.5 * float(np.median(between.gap_s[turns_of[outer]]))
+        often = int(long.sum())
+        if 2 * often >= len(turns_of[outer]) and (known or often <= len(mine) - often):
+            found.update((at, outer) for at, one in zip(mine, long.tolist(), strict=True) if one)
+    return found
+
+
+def _shared(one: Chain, other: Chain) -> Chain:
+    """The loops that hold both."""
+    length = next((at for at, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+    return one[:length]
+
+
+def _turned(one: CallPath, other: CallPath) -> bool | None:
+    """Whether a loop had to turn between a call from the one place and the next call, from the other; None: that cannot be told."""
+    for before, after in zip(one, other, strict=False):
+        if before.function != after.function:
+            return None
+        if before.at != after.at:
+            return after.at < before.at
+    return True
+
+
+def _chosen(between: _Between) -> Chain | None:
+    """The loop, with all around it."""
+    times: dict[Chain, int] = {}
+    within_s: dict[Chain, float] = {}
+    for chain, one, gap_s in zip(between.owner, between.turned, between.gap_s.tolist(), strict=True):
+        times[chain] = times.get(chain, 0) + one
+        within_s[chain] = within_s.get(chain, 0.0) + gap_s
+    whole = {chain[:length] for chain in times for length in range(1, len(chain) + 1)}
+    enough = [
+        loop
+        for loop in whole
+        if sum(spent for chain, spent in within_s.items() if chain[: len(loop)] == loop)
+        >= _NEARLY_ALL * float(between.gap_s.sum())
+        and sum(times.get(loop[:length], 0) for length in range(1, len(loop) + 1)) >= MIN_REPEATS
+    ]
+    return max(enough, key=len, default=None)
+
+
+def outermost(markers: Markers, key: Ints, candidates: Sequence[int]) -> list[int]:
+    """Of places that are passed (`keys`), those whose own loop holds the loops of all others; all where there is none."""
+    if markers.path is None:
+        return list(candidates)
+    around = chains(markers.paths)
+    of_place = {}
+    for one in candidates:
+        paths = markers.path[(key == one) & (markers.path >= 0)]
+        if not len(paths):
+            return list(candidates)
+        of_place[one] = around[int(np.bincount(paths).argmax())]
+    least = min(of_place.values(), key=len)
+    if len(least) == 1 or any(chain[: len(least)] != least for chain in of_place.values()):
+        return list(candidates)
+    return [one for one, chain in of_place.items() if chain == least]

@@ -1,0 +1,42 @@
+"""Loops from bytecode, as interpreters have specialised it, and from noise."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pythons import KNOWN
+
+from rankscope.unwinder.names.bytecode import LOOPS_CAP, around, loops
+
+PROGRAM = Path(__file__).parent / "loops_program.py"
+# Lines of `work`, and how many loops each lies in.
+DEPTHS = {1: 0, 4: 2, 5: 2, 6: 2, 7: 2, 8: 2, 10: 1, 14: 2, 16: 1, 17: 0}
+
+
+@pytest.mark.parametrize("minor", [minor for minor in KNOWN if minor <= 13])
+def test_each_line_lies_in_its_loops(minor: int) -> None:
+    output = subprocess.run([KNOWN[minor], str(PROGRAM)], capture_output=True, check=True, timeout=60).stdout
+    code, units = json.loads(output)
+    found = loops(minor, bytes.fromhex(code))
+    lies_in = {int(line): around(found, unit) for line, unit in units.items()}
+    assert {line: len(lies_in[line]) for line in DEPTHS} == DEPTHS
+    assert lies_in[4] == lies_in[8] and lies_in[4][:1] == lies_in[10] == lies_in[14][:1]
+    assert lies_in[4] != lies_in[14] and lies_in[16] != lies_in[10]
+
+
+def test_a_version_that_is_not_known_has_no_loops() -> None:
+    assert loops(99, bytes([140, 1] * 8)) == ()
+
+
+@given(st.integers(7, 16), st.binary(max_size=3000))
+def test_noise_gives_loops_that_hold_each_other_or_lie_apart(minor: int, code: bytes) -> None:
+    found = loops(minor, code)
+    assert len(found) <= LOOPS_CAP
+    for at, (first, last) in enumerate(found):
+        assert 0 <= first <= last < len(code)
+        assert all(after > last or last >= until for after, until in found[at + 1 :])

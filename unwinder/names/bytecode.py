@@ -1,0 +1,124 @@
+"""The loops of a function, told from its bytecode: the stretches that a jump backwards closes. Pure.
+
+In: the code units of a code object as they lie in memory, where the interpreter has put specialised instructions in place of what the
+compiler wrote. Out: loops as (first, last) code unit, outer before inner, properly nested. A jump backwards from a handler of exceptions
+is no loop: from 3.11 on handlers lie behind all other code. Never raises; forged bytecode gives wrong loops, in time linear in its length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+Loops = tuple[tuple[int, int], ...]
+
+LOOPS_CAP = 256  # of one function; more is no program
+_ARGUMENT_CAP = 1 << 30
+
+
+@dataclass(frozen=True, slots=True)
+class _Opcodes:
+    """What has to be known of one version. `caches`: code units that follow an instruction, by its number."""
+
+    extended: int
+    backward: frozenset[int] = frozenset()  # jumps by so many units, from behind the instruction and its caches
+    absolute: frozenset[int] = frozenset()  # jumps to a place
+    handler: int = -1  # a handler of exceptions begins
+    caches: bytes = bytes(256)
+    bytes_per_step: int = 1  # 2 where arguments count bytes
+
+
+def _digits(text: str) -> bytes:
+    return bytes(int(digit) for digit in text)
+
+
+# `opcode` of each version: JUMP_ABSOLUTE, POP_JUMP_IF_*; JUMP_BACKWARD and POP_JUMP_BACKWARD_IF_*, specialised and instrumented.
+# JUMP_BACKWARD_NO_INTERRUPT is not among them: it waits for another generator.
+_OLD = _Opcodes(144, absolute=frozenset((113, 114, 115)), bytes_per_step=2)
+_OPCODES = {
+    8: _OLD,
+    9: _OLD,
+    10: _Opcodes(144, absolute=frozenset((113, 114, 115))),
+    11: _Opcodes(
+        144, frozenset((38, 140, 173, 174, 175, 176)),
+        caches=_digits(
+            "0001111110000110144444444422220000000004444400055000000510101010"
+            "1010101111000011001111110000000000100400000000004200000100500001"
+            "1000010000000000000101000000000440004410000001011140000011110000"
+            "0000000000000000000000000000000000000000000000000000000000000000"
+        ),
+    ),
+    12: _Opcodes(
+        144, frozenset((140, 246)), handler=35,
+        caches=_digits(
+            "0000001110100110101111133100330000300033333333333000000031111011"
+            "1111009099009999999000000000110400000000009100044400400000110000"
+            "0000000000000100000040000400000111000011100300000000000000000000"
+            "0000000000000000000000000000000000000000000001000300000010000000"
+        ),
+    ),
+    13: _Opcodes(
+        71, frozenset((77, 249)), handler=33,
+        caches=_digits(
+            "0001010000000000000000000000000000000001300001000000030000110000"
+            "0000000010000100009000000004010001111000100040000000010000000000"
+            "0000000000000000000000111111111111333333333333333333331111111119"
+            "9999999999944110144411333333111000000000000000000011300001111100"
+        ),
+    ),
+}  # fmt: skip
+
+
+def loops(minor: int, code: bytes) -> Loops:
+    """The loops in the bytecode of CPython 3.`minor`; none where that version is not known."""
+    opcodes = _OPCODES.get(minor)
+    if opcodes is None:
+        return ()
+    ends: dict[int, int] = {}
+    for first, last in _jumps_back(opcodes, code):
+        ends[first] = max(last, ends.get(first, last))
+        if len(ends) > LOOPS_CAP:
+            return ()
+    return _nested(ends)
+
+
+def around(found: Loops, unit: int) -> tuple[int, ...]:
+    """The first code units of the loops that hold this one, outermost first."""
+    return tuple(first for first, last in found if first <= unit <= last)
+
+
+def _jumps_back(opcodes: _Opcodes, code: bytes) -> Iterator[tuple[int, int]]:
+    unit = argument = 0
+    while 2 * unit + 1 < len(code):
+        operation = code[2 * unit]
+        argument = min(argument << 8 | code[2 * unit + 1], _ARGUMENT_CAP)
+        if operation == opcodes.handler:
+            return
+        after = unit + 1 + opcodes.caches[operation]
+        target = -1
+        if operation in opcodes.backward:
+            target = after - argument
+        elif operation in opcodes.absolute:
+            target = argument // opcodes.bytes_per_step
+        if 0 <= target <= unit:
+            yield target, unit
+        if operation != opcodes.extended:
+            argument = 0
+        unit = after
+
+
+def _nested(ends: dict[int, int]) -> Loops:
+    """Loops by their first unit, outer before inner. Two that overlap are one: `while` tests at its end what it tested before it began."""
+    found: list[list[int]] = []
+    open_loops: list[list[int]] = []
+    for first in sorted(ends):
+        while open_loops and open_loops[-1][1] < first:
+            open_loops.pop()
+        last = ends[first]
+        if open_loops and open_loops[-1][1] < last:
+            for outer in open_loops:
+                outer[1] = max(outer[1], last)
+            continue
+        open_loops.append([first, last])
+        found.append(open_loops[-1])
+    return tuple((first, last) for first, last in found)
