@@ -29,12 +29,14 @@ class Turns:
     """The turns of a loop: when the first call of each began and the last one ended; the turn that was not over yet is left out.
 
     `enclosed`: around it lies a loop that cannot be seen to turn. `unseen`: in some turns it made no call of its own.
+    `alike`: they make as many calls.
     """
 
     start_s: Floats
     done_s: Floats
     enclosed: bool
     unseen: bool = False
+    alike: bool = True
 
 
 @dataclass(slots=True)
@@ -88,15 +90,24 @@ def turns(markers: Markers, unseen: bool = False) -> Turns | None:
         np.maximum.accumulate(np.maximum.reduceat(markers.end_s, first))[:-1],
         enclosed=not seen.issuperset(chosen[1:]),
         unseen=any(chain == chosen for chain in missed.values()),
+        alike=_alike(np.bincount(turn[:-1][~np.array(between.again)])[1:-1]),
     )
+
+
+def _alike(calls: Ints) -> bool:
+    """Whether nearly all turns make as many calls."""
+    return not len(calls) or bool(np.mean(calls == np.median(calls)) >= _NEARLY_ALL)
 
 
 @dataclass(frozen=True, slots=True)
 class _Between:
-    """Of each pair of calls, one after the other: the loops that hold both, whether the innermost had to turn, and the time between."""
+    """Of each pair of calls, one after the other: the loops that hold both, whether the innermost had to turn, whether it is the same
+    place again in no time (a library that makes several calls of one, or a loop in which nothing is done besides), and the time between.
+    """
 
     owner: list[Chain]
     turned: list[bool]
+    again: list[bool]
     gap_s: Floats
 
 
@@ -109,20 +120,26 @@ def _between(markers: Markers, path: Ints) -> _Between | None:
     if sum(turned[pair] is None for pair in pairs) > (1 - _NEARLY_ALL) * len(pairs):
         return None
     gap_s = np.maximum(markers.start_s[1:] - np.maximum.accumulate(markers.end_s)[:-1], 0.0)
-    return _Between([shared[pair] for pair in pairs], [bool(turned[pair]) for pair in pairs], gap_s)
+    again = [
+        one == other and short for (one, other), short in zip(pairs, (gap_s < 0.1 * gap_s.mean()).tolist(), strict=True)
+    ]
+    had_to = [bool(turned[pair]) and not at_once for pair, at_once in zip(pairs, again, strict=True)]
+    return _Between([shared[pair] for pair in pairs], had_to, again, gap_s)
 
 
 def _unseen(between: _Between, known: bool) -> dict[int, Chain]:
     """Where a loop turned that made no call of its own in that turn, so that the one inside it seems to have turned: pairs of calls, and
     the loop.
 
-    As much time lies between them as where the outer one is seen to turn, which happens as often at least; and the inner one turns
-    as often in no time, or is `known` to be one that may turn once only.
+    As much time lies between them as where the outer one is seen to turn, which happens half as often at least; and the inner one turns
+    as often in less, or is `known` to be one that may turn once only.
     """
     turns_of: dict[Chain, list[int]] = {}
-    for at, (chain, one) in enumerate(zip(between.owner, between.turned, strict=True)):
+    at_once: dict[Chain, int] = {}
+    for at, (chain, one, again) in enumerate(zip(between.owner, between.turned, between.again, strict=True)):
         if one:
             turns_of.setdefault(chain, []).append(at)
+        at_once[chain] = at_once.get(chain, 0) + again
     found: dict[int, Chain] = {}
     for inner, mine in turns_of.items():
         outer = next((inner[:length] for length in range(len(inner) - 1, 1, -1) if inner[:length] in turns_of), None)
@@ -131,7 +148,7 @@ def _unseen(between: _Between, known: bool) -> dict[int, Chain]:
         gap_s = between.gap_s[mine]
         long = gap_s >= 0.5 * float(np.median(between.gap_s[turns_of[outer]]))
         often = int(long.sum())
-        if 2 * often >= len(turns_of[outer]) and (known or often <= len(mine) - often):
+        if 2 * often >= len(turns_of[outer]) and (known or often <= len(mine) - often + at_once[inner]):
             found.update((at, outer) for at, one in zip(mine, long.tolist(), strict=True) if one)
     return found
 

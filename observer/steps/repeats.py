@@ -68,10 +68,13 @@ def find(markers: Markers, known_period: int = 0, known_turns: int = 0, unseen: 
 
 
 def _of_turns(markers: Markers, turned: Turns, known: int) -> FoundSteps:
-    """Steps of so many turns of a loop as the gaps between them show, where a loop around it may be the job's own; else of one."""
+    """Steps of so many turns of a loop as the gaps between them show, where a loop around it may be the job's own; else of one.
+
+    Turns of which some make other calls are iterations: an inner loop does the same in each.
+    """
     done_s = turned.done_s
     each = Markers(np.zeros(len(done_s), dtype=np.int64), turned.start_s, done_s)
-    together = known or (_gap_multiple(each, 1) if turned.enclosed else 1)
+    together = known or (_gap_multiple(each, 1) if turned.enclosed and turned.alike else 1)
     if together > 1 and len(done_s) >= MIN_REPEATS * together:
         done_s = done_s[_anchor(each, together) :: together]
     edge_s = edges.of(markers, done_s)

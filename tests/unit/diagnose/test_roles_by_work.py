@@ -37,3 +37,30 @@ def test_a_slow_actor_is_named_beside_a_learner() -> None:
 @pytest.mark.parametrize("seconds", [0.05, 0.5, 2.0])
 def test_a_slow_function_makes_no_role(seconds: float) -> None:
     assert set(roles(gather(build(Job(ranks=4, extra={1: [(SLOW, seconds)]})))).tolist()) == {0}
+
+
+MESSAGE = Work(
+    "collective", "recv", 0, 30, "/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", "gloo"
+)
+LOSS = Work("python", "loss_of", 0, 60)
+
+
+def test_a_server_of_parameters_is_no_peer_of_its_workers() -> None:
+    # GIVEN a rank that receives gradients and adds them up, and does nothing of what the workers do
+    serve = Work("python", "add", 0, 12, frames=(StackFrame("serve", TRAIN, 9),))
+    train = Work("python", "forward", 0, 22, frames=(StackFrame("train", TRAIN, 18),))
+    extra = {rank: [(MESSAGE, 0.004), (serve, 0.2) if rank == 0 else (train, 0.2)] for rank in range(4)}
+    job = Job(ranks=4, scale=dict.fromkeys(range(4), 0.0), extra=extra)
+
+    # THEN the workers are peers of each other alone, and nobody is slow
+    found = roles(gather(build(job))).tolist()
+    assert found.count(found[1]) == 3 and found[0] != found[1]
+    assert diagnose(build(job)).status == "healthy"
+
+
+def test_stages_that_pass_messages_stay_together() -> None:
+    """The first and the last stage have a function of their own, and run the same code besides."""
+    extra = {rank: [(MESSAGE, 0.004)] for rank in range(4)}
+    extra[0].append((LEARN, 0.02))
+    extra[3].append((LOSS, 0.02))
+    assert set(roles(gather(build(Job(ranks=4, extra=extra)))).tolist()) == {0}

@@ -69,22 +69,25 @@ def test_what_is_called_in_every_other_iteration_makes_none_longer(around: tuple
     assert job.agrees()
 
 
-def halo(neighbours: int) -> Job:
+def halo(neighbours: int, *around: int) -> Job:
     job = Job()
     for iteration in range(97):
         job.begun.append(job.now)
         job.work(0.02)
         for _ in range(neighbours):
             job.work(0.0001)
-            job.call(place(30, 10, 25))
+            job.call(place(30, *around, 10, 25))
         if iteration % 3 == 0:
-            job.call(place(50, 10))
+            for _ in range(4):  # the library makes several of one
+                job.work(0.00001)
+                job.call(place(50, *around, 10))
     return job
 
 
 @pytest.mark.parametrize("neighbours", [2, 7])
 def test_a_loop_over_neighbours_lies_inside_an_iteration(neighbours: int) -> None:
     assert halo(neighbours).agrees()
+    assert halo(neighbours, 5).agrees()  # with epochs around
 
 
 def test_a_rank_with_one_neighbour_makes_the_steps_of_those_with_two() -> None:
