@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from rankscope.diagnose.text import held, seconds
 from rankscope.probes.arrays import Floats
 
 _HERE = Path(__file__).parent
+_FROM_THE_RIGHT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff]+")  # Hebrew, Arabic, Syriac and their forms
 _UNKNOWN = 0xFFFF  # of a cell of the heat map
 _HEIGHT = 1000  # of a chart, in its own units
 
@@ -32,7 +34,7 @@ def render(report: Report) -> str:
         loader=FileSystemLoader(_HERE), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
     environment.filters["seconds"] = lambda value: f"-{seconds(-value)}" if value < 0 else seconds(value)
-    environment.filters["held"] = held
+    environment.filters["line"] = lambda text: straight(held(text))
     policy = (
         f"default-src 'none'; style-src {_hash(style)}; script-src {_hash(script)}; img-src data:; "
         "base-uri 'none'; form-action 'none'"
@@ -43,6 +45,11 @@ def render(report: Report) -> str:
         charts=[_bars(track, report.timeline.longest_s) for track in report.timeline.tracks] if report.timeline else [],
         bars=report.timeline.tracks[0].parts_s.shape[1] if report.timeline else 0, height=_HEIGHT,
     )  # fmt: skip
+
+
+def straight(text: str) -> str:
+    """The same with a mark (U+200E) behind all that is written from right to left: what follows, a number say, stays where it is."""
+    return _FROM_THE_RIGHT.sub("\\g<0>\N{LEFT-TO-RIGHT MARK}", text)
 
 
 def _hash(text: str) -> str:

@@ -29,7 +29,7 @@ from rankscope.diagnose.model.merged_stacks import merged_stacks
 from rankscope.diagnose.report.build import report_of
 from rankscope.diagnose.report.content import Report, Standing
 from rankscope.diagnose.report.counters import amount_of, meaning_of
-from rankscope.diagnose.report.render import render
+from rankscope.diagnose.report.render import render, straight
 from rankscope.diagnose.report.sentence import CAUSES_IN_WORDS, accusation_of
 from rankscope.diagnose.report.standing import LINES_MOST, standing_of
 from rankscope.diagnose.solve.judge import diagnose
@@ -283,6 +283,13 @@ def test_no_name_of_a_job_becomes_markup_or_code(case: Job) -> None:
     assert parsed.inline["style"] == usual.inline["style"] and parsed.inline["script"][1:] == usual.inline["script"][1:]
     assert "<script>document" in " ".join(parsed.said), "the name itself is shown, as text"
     assert "\x1b" not in page and "\x00" not in page and "\u202e" not in page
+
+
+def test_what_is_written_from_right_to_left_turns_nothing_beside_it_round() -> None:
+    mark = "\N{LEFT-TO-RIGHT MARK}"
+    assert straight("in \u05e9\u05dc: 0.1 s, \u0627 12") == f"in \u05e9\u05dc{mark}: 0.1 s, \u0627{mark} 12"
+    assert straight("augment (train.py:56)") == "augment (train.py:56)"
+    assert f"\u05e9\u05dc{mark}, 8 ranks" in render(of(build(Job(name="\u05e9\u05dc"))))
 
 
 def test_the_policy_allows_the_one_style_and_the_one_script_and_no_request() -> None:
