@@ -102,6 +102,7 @@ def test_one_key_switches_the_heat_map_to_lost_time_and_the_address_remembers(
 
 
 def test_a_large_fleet_is_folded_and_the_culprit_stands_first(page: chromium.Page, places: dict[str, Path]) -> None:
+    page.scheme("light")
     page.open(places["large"])
     heads = page.value("[...document.querySelectorAll('.heat thead th')].map(e => e.innerText)")
     assert heads[0] == "700" and len(heads) == 48
