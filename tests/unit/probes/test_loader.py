@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+import stat
 import tarfile
 from collections.abc import Callable
 from pathlib import Path
@@ -101,6 +102,43 @@ def test_headers_that_the_distribution_splits_are_joined(
     ):
         assert (found.source / path).is_file()
     assert headers.find(tmp_path, "6.18.0-none") == found
+
+
+def _split_headers(root: Path) -> Path:
+    _tree(root, "linux-headers-6.1.0-54-amd64", "include/generated/autoconf.h")
+    _tree(root, "linux-headers-6.1.0-54-common", "include/linux/kernel.h")
+    return root / "var/cache/rankscope/headers"
+
+
+def test_headers_of_our_own_are_roots_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("BCC_KERNEL_SOURCE", raising=False)
+    own = _split_headers(tmp_path)
+    found = headers.find(tmp_path, "6.18.0-none")
+    assert found.source is not None and found.source.is_relative_to(own)
+    assert stat.S_IMODE(own.stat().st_mode) == 0o700
+    own.chmod(0o755)  # as earlier versions made it
+    headers.find(tmp_path, "6.18.0-none")
+    assert stat.S_IMODE(own.stat().st_mode) == 0o700
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can make a folder somebody else's")
+@pytest.mark.parametrize("trouble", ["writable", "another's", "link"])
+def test_headers_where_others_could_have_written_are_not_compiled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, trouble: str
+) -> None:
+    monkeypatch.delenv("BCC_KERNEL_SOURCE", raising=False)
+    own = _split_headers(tmp_path)
+    own.parent.mkdir(parents=True)
+    if trouble == "link":
+        (tmp_path / "elsewhere").mkdir()
+        own.symlink_to(tmp_path / "elsewhere")
+    else:
+        own.mkdir()
+        own.chmod(0o777 if trouble == "writable" else 0o755)
+        os.chown(own, 65534 if trouble == "another's" else 0, -1)
+    with pytest.raises(headers.NoHeaders, match="cannot be kept in"):
+        headers.find(tmp_path, "6.18.0-none")
+    assert not any(Path(tmp_path, "elsewhere").glob("*")) and not any(own.glob("*"))
 
 
 def test_the_newest_of_several_headers_is_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
