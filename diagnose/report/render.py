@@ -22,7 +22,8 @@ from rankscope.diagnose.text import held, seconds
 from rankscope.probes.arrays import Floats
 
 _HERE = Path(__file__).parent
-_FROM_THE_RIGHT = re.compile("[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff]+")  # Hebrew, Arabic, Syriac and their forms
+_LETTER = "[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufeff]"  # Hebrew, Arabic, Syriac and their forms
+_FROM_THE_RIGHT = re.compile(rf"{_LETTER}(?:\w*{_LETTER})?")
 _UNKNOWN = 0xFFFF  # of a cell of the heat map
 _HEIGHT = 1000  # of a chart, in its own units
 

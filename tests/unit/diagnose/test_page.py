@@ -288,6 +288,7 @@ def test_no_name_of_a_job_becomes_markup_or_code(case: Job) -> None:
 def test_what_is_written_from_right_to_left_turns_nothing_beside_it_round() -> None:
     mark = "\N{LEFT-TO-RIGHT MARK}"
     assert straight("in \u05e9\u05dc: 0.1 s, \u0627 12") == f"in \u05e9\u05dc{mark}: 0.1 s, \u0627{mark} 12"
+    assert straight("\u05e9_\u05dc\u05dd 3") == f"\u05e9_\u05dc\u05dd{mark} 3", "a name stays one"
     assert straight("augment (train.py:56)") == "augment (train.py:56)"
     assert f"\u05e9\u05dc{mark}, 8 ranks" in render(of(build(Job(name="\u05e9\u05dc"))))
 
