@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import re
 from collections.abc import Sequence
@@ -151,9 +152,13 @@ def in_words(frames: Sequence[Frame], whole: bool = True) -> StackName:
 def _path(frames: Sequence[Frame]) -> CallPath:
     if any(frame.unit < 0 or frame.stale for frame in frames):
         return ()
-    return tuple(
-        Call((frame.name, frame.file, frame.first_line), frame.unit, frame.loops) for frame in reversed(frames)
-    )
+    return tuple(_call(frame) for frame in reversed(frames))
+
+
+@functools.lru_cache(maxsize=4096)
+def _call(frame: Frame) -> Call:
+    """One for all stacks that lead through the same place: there are thousands, of up to a hundred frames each."""
+    return Call((frame.name, frame.file, frame.first_line), frame.unit, frame.loops)
 
 
 def _site(frames: Sequence[Frame]) -> int:
