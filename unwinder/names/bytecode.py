@@ -72,8 +72,9 @@ _OPCODES = {
 def loops(minor: int, code: bytes) -> Loops:
     """The loops in the bytecode of CPython 3.`minor`; none where that version is not known."""
     opcodes = _OPCODES.get(minor)
-    if opcodes is None:
-        return ()
+    operations = code[::2]
+    if opcodes is None or not any(jump in operations for jump in opcodes.backward | opcodes.absolute):
+        return ()  # as of most functions
     ends: dict[int, int] = {}
     for first, last in _jumps_back(opcodes, code):
         ends[first] = max(last, ends.get(first, last))
