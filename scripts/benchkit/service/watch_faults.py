@@ -26,6 +26,7 @@ from typing import Any
 from labkit import verdicts
 from labkit.faults import ALL, Truth
 from labkit.hangs import score
+from labkit.hangs.cases import Answer
 from labkit.hangs.service import Service
 from labkit.launch import Job, Plan
 from labkit.machine import disk
@@ -186,7 +187,7 @@ class _Beside:
                 verdict["words"] if verdict else "nothing",
             )
         else:
-            answer = score.of_command(json.dumps(verdict["verdict"]), truth, score.seconds_after(verdict, onset))
+            answer = _answer(verdict, truth, score.seconds_after(verdict, onset))
         began = (
             score.seconds_after(verdict, onset) - verdict["took_s"] + verdict["window_began_after_s"]
             if verdict is not None and verdict.get("window_began_after_s") is not None
@@ -194,6 +195,13 @@ class _Beside:
         )
         named = answer.after_s if answer.outcome == verdicts.FIRST else None
         return Case(kind, answer.outcome, min(told, default=None), began, named, kind == "killed", answer.said)
+
+
+def _answer(event: dict[str, Any], truth: Truth, after_s: float) -> Answer:
+    """What a verdict of the service says of a fault. The lab of hangs asks less: there nobody is the right answer to what is no hang."""
+    parsed = verdicts.parse(json.dumps(event["verdict"]))
+    named = "; ".join(map(str, parsed.suspects[:3])) or "nobody"
+    return Answer(verdicts.score(parsed, truth), f"{parsed.status}: {named}", after_s)
 
 
 def _summary(pieces: Sequence[Piece]) -> tuple[list[str], bool]:
