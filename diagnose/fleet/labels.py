@@ -66,14 +66,16 @@ class Holders:
 
 def ints(table: pa.Table, name: str) -> Ints:
     """Whole numbers; -1 where there is none."""
-    column = pc.fill_null(table[name].cast(pa.int64()), -1)
-    return np.asarray(column.to_numpy(), dtype=np.int64)
+    column = table[name].cast(pa.int64())
+    return np.asarray((pc.fill_null(column, -1) if column.null_count else column).to_numpy(), dtype=np.int64)
 
 
 def floats(table: pa.Table, name: str) -> Floats:
     """Numbers; NaN where there is none."""
     column = table[name].cast(pa.float64())
-    return np.asarray(pc.fill_null(column, float("nan")).to_numpy(), dtype=np.float64)
+    return np.asarray(
+        (pc.fill_null(column, float("nan")) if column.null_count else column).to_numpy(), dtype=np.float64
+    )
 
 
 def texts(table: pa.Table, name: str) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ _LARGE = 50_000_000
 _LONERS = 10_000
 _APART = 1.5
 _OPERATIONS = 32
-_MUCH = 0.02  # of the window, as in the sets of functions: 20 samples in 10 s, of which all others would be missed by chance never
+MUCH = 0.02  # of the window, as in the sets of functions: 20 samples in 10 s, of which all others would be missed by chance never
 _DIFFERENT_LEAST = 3  # ranks: of two that differ each would be alone
 
 
@@ -101,7 +101,7 @@ def _by_own_functions(fleet: Fleet, found: Ints, mostly: bool = False) -> Ints:
     own = _inclusive(fleet)
     if own is None:
         return found
-    least = np.maximum(_MUCH, own.max(axis=1, keepdims=True) / 2) if mostly else _MUCH
+    least = np.maximum(MUCH, own.max(axis=1, keepdims=True) / 2) if mostly else MUCH
     much, never = own >= least, own <= 0
     kinds, inverse = np.unique(np.concatenate([much, never], axis=1), axis=0, return_inverse=True)
     inverse, width = inverse.reshape(-1), own.shape[1]
@@ -206,7 +206,7 @@ def _function_sets(fleet: Fleet) -> Bools | None:
     weight = np.bincount(
         table.rank[rows] * len(names) + key, weights=table.beta[rows], minlength=len(fleet.ranks) * len(names)
     )
-    present: Bools = weight.reshape(len(fleet.ranks), len(names)) >= 0.02
+    present: Bools = weight.reshape(len(fleet.ranks), len(names)) >= MUCH
     return present
 
 

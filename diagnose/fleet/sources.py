@@ -13,13 +13,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TypeVar
 
-from rankscope.diagnose.text import clean
+from rankscope.diagnose.fleet.clocks.far_clocks import with_right_clocks
+from rankscope.diagnose.fleet.labels import ints
+from rankscope.diagnose.text import clean, rank_list
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.observer.window.bundle import is_bundle, read_bundle
 from rankscope.observer.window.folder import Window, find_windows, is_window, read_window
 from rankscope.observer.window.store import objects
 from rankscope.observer.window.store.container import Part, decode, decode_parts, part_of
-from rankscope.observer.window.store.keys import Key
+from rankscope.observer.window.store.keys import Key, label_of
 from rankscope.observer.window.store.place import is_uri, open_store
 from rankscope.observer.window.store.same_names import told_apart
 from rankscope.observer.window.store.tidy import once
@@ -27,6 +29,7 @@ from rankscope.probes.errors import BadData
 
 _NEWEST = 5  # moments of a job: hosts that are late with one are not late with five
 _SAME_MOMENT_S = 5  # windows begin at multiples of it
+_TOGETHER_S = 120.0  # between the objects of one moment: a minute of tries, and what a host needs to end a window
 _AT_ONCE = 16  # objects that are fetched together: a store answers in tens of milliseconds
 
 
@@ -46,10 +49,16 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What is to be read, and what there is to say about where it lies."""
+    """What is to be read, and what there is to say about where it lies.
+
+    Of hosts of a store that are not among the chosen: `absent`, an object of each that had one of the moments before; `together`, one of
+    each other that came into the store with the chosen ones and says another moment, as where a clock is wrong.
+    """
 
     chosen: tuple[Source, ...]
     notes: tuple[Note, ...]
+    absent: tuple[Source, ...] = ()
+    together: tuple[Source, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,19 +83,41 @@ def load_baseline(given: Sequence[Path | str], places: Iterable[Path | str] = ()
 
 
 def load_found(found: Sources) -> Loaded:
-    """All that was found. BadData where nothing of it can be read; StoreFailed."""
+    """All that was found, and of hosts with a wrong clock what is of the same moment. BadData where nothing can be read; StoreFailed."""
     windows, notes = read(found.chosen)
-    about = told_apart([window.manifest for window in windows])
-    windows = [replace(window, manifest=manifest) for window, manifest in zip(windows, about, strict=True)]
     if found.chosen and not windows:
         raise BadData(f"none of {len(found.chosen)} windows can be read: {notes[0].text}")
-    return Loaded(tuple(windows), (*found.notes, *notes))
+    candidates = (*found.absent[: 4 * _AT_ONCE], *found.together)
+    elsewhere = [window for part in read_each(candidates, []) for window in part]
+    about = told_apart([window.manifest for window in (*windows, *elsewhere)])
+    named = [replace(window, manifest=each) for window, each in zip((*windows, *elsewhere), about, strict=True)]
+    said_otherwise = named[len(windows) :]
+    windows, right, said = with_right_clocks(named[: len(windows)], said_otherwise)
+    there = {id(window) for window in right}
+    labels = {label_of(each.manifest.host, each.manifest.machine)
+              for each, window in zip(elsewhere, said_otherwise, strict=True) if id(window) in there}  # fmt: skip
+    gone = [each for each in found.absent if each.host not in labels]
+    return Loaded(tuple(windows), (*found.notes, *notes, *said, *absent_notes(gone)))
+
+
+def absent_notes(gone: Sequence[Source]) -> Iterator[Note]:
+    """The note of hosts that have no window of the moment, with the ranks that they had before."""
+    if not gone:
+        return
+    each = []
+    for source, parts in zip(gone, read_parts(gone[:8], [], {"ranks": ("rank",)}), strict=False):
+        ranks = sorted({rank for part in parts for rank in ints(part.tables["ranks"], "rank").tolist() if rank >= 0})
+        each.append(clean(source.host, 60) + (f" ({clean(rank_list(tuple(ranks)), 60)})" if ranks else ""))
+    more = f" and {len(gone) - len(each)} more" if len(gone) > len(each) else ""
+    yield Note(NoteCode.HOSTS_MISSING, f"no window of this moment, though of others, from: {', '.join(each)}{more}")
 
 
 def find(places: Iterable[Path | str], every_moment: bool = False) -> Sources:
     """What lies in these places. `every_moment`: of a store all of its windows. BadData where one of them holds no window."""
     chosen: list[Source] = []
     notes: list[Note] = []
+    absent: list[Source] = []
+    together: list[Source] = []
     for place in places:
         if not is_uri(str(place)) and is_bundle(Path(place)):
             chosen.append(Source("", str(place)))
@@ -96,8 +127,14 @@ def find(places: Iterable[Path | str], every_moment: bool = False) -> Sources:
             uri = _as_store(Path(place))
             chosen += (Source("", str(folder)) for folder in _folders(Path(place), uri is not None))
         if uri is not None:
-            chosen += _objects(uri, every_moment, notes)
-    return Sources(tuple(chosen), tuple(notes))
+            there = _listed(uri, notes)
+            best = _Best({found.path for found in there}, [], []) if every_moment else _newest(there, notes)
+            chosen += (_source(uri, found) for found in there if found.path in best.chosen)
+            absent += (_source(uri, found) for found in best.absent)
+            together += (
+                _source(uri, found) for found in best.together[: 4 * _AT_ONCE]
+            )  # a store that was copied: all came at one time
+    return Sources(tuple(chosen), tuple(notes), tuple(absent), tuple(together))
 
 
 def read(sources: Sequence[Source]) -> tuple[list[Window], list[Note]]:
@@ -193,8 +230,8 @@ def _folders(place: Path, may_be_none: bool) -> tuple[Path, ...]:
     return find_windows(place) if any(is_window(each) for each in place.iterdir()) else ()
 
 
-def _objects(uri: str, every_moment: bool, notes: list[Note]) -> Iterator[Source]:
-    """The objects of a store that are to be read."""
+def _listed(uri: str, notes: list[Note]) -> Sequence[objects.Found]:
+    """The objects of a store. BadData where there is none."""
     store = open_store(uri)
     there = objects.listing(store)
     if not there.objects:
@@ -203,22 +240,33 @@ def _objects(uri: str, every_moment: bool, notes: list[Note]) -> Iterator[Source
     if there.foreign and not store.local:
         text = f"{there.foreign} things in {store.shown} are no windows by their names, and left out"
         notes.append(Note(NoteCode.OBJECTS_LEFT_OUT, text))
-    chosen = {found.path for found in there.objects} if every_moment else _newest(there.objects, notes)
-    for found in there.objects:
-        if found.path in chosen:
-            yield Source(uri, found.path, found.key.hosts, found.key.host)
+    return there.objects
 
 
-def _newest(found: Sequence[objects.Found], notes: list[Note]) -> set[str]:
-    """Paths of the objects of one moment of each job."""
+def _source(uri: str, found: objects.Found) -> Source:
+    return Source(uri, found.path, found.key.hosts, found.key.host)
+
+
+@dataclass(frozen=True, slots=True)
+class _Best:
+    """Of the objects of a store: the paths of one moment of each job; and `absent` and `together` as in Sources."""
+
+    chosen: set[str]
+    absent: list[objects.Found]
+    together: list[objects.Found]
+
+
+def _newest(found: Sequence[objects.Found], notes: list[Note]) -> _Best:
     of_job: dict[str, list[objects.Found]] = {}
     for each in sorted(found, key=lambda one: -one.key.start):
         of_job.setdefault(each.key.job, []).append(each)
     chosen: set[str] = set()
+    absent: list[objects.Found] = []
+    together: list[objects.Found] = []
     left = 0
     for mine in of_job.values():
         moments: list[list[objects.Found]] = []
-        for each in mine:
+        for each in _not_from_the_future(mine):
             if moments and moments[-1][0].key.start - each.key.start < _SAME_MOMENT_S:
                 moments[-1].append(each)
             else:
@@ -226,17 +274,28 @@ def _newest(found: Sequence[objects.Found], notes: list[Note]) -> set[str]:
         best = max(moments[:_NEWEST], key=lambda moment: _hosts(each.key for each in moment))  # the first is the newest
         chosen.update(each.path for each in best)
         left += len(moments) - 1
-        before = {each.key.host for moment in moments[:_NEWEST] for each in moment} - {each.key.host for each in best}
-        if before and all(each.key.host for each in best):  # of what was put together nobody knows whose it is
-            named = ", ".join(clean(host, 60) for host in sorted(before)[:8])
-            more = f" and {len(before) - 8} more" if len(before) > 8 else ""
-            notes.append(
-                Note(NoteCode.HOSTS_MISSING, f"no window of this moment, though of others, from: {named}{more}")
-            )
+        if all(each.key.host for each in best):  # of what was put together nobody knows whose it is
+            here = {each.key.host for each in best} | {""}
+            before = {each.key.host for moment in moments[:_NEWEST] for each in moment} - here
+            put_s = sorted(each.put_s for each in best)[len(best) // 2]
+            of_host: dict[str, objects.Found] = {}
+            for each in mine:  # the newest first
+                if each.key.host not in here and (each.key.host in before or abs(each.put_s - put_s) <= _TOGETHER_S):
+                    known = of_host.setdefault(each.key.host, each)
+                    if abs(each.put_s - put_s) < abs(known.put_s - put_s):
+                        of_host[each.key.host] = each
+            absent += (of_host[host] for host in sorted(of_host) if host in before)
+            together += (each for host, each in of_host.items() if host not in before)
     if left:
         text = f"of {left + len(of_job)} moments in the store the newest common one of each job is judged; name a window to judge another"
         notes.append(Note(NoteCode.OTHER_MOMENTS, text))
-    return chosen
+    return _Best(chosen, absent, together)
+
+
+def _not_from_the_future(found: Sequence[objects.Found]) -> Sequence[objects.Found]:
+    """Without what came before the moment that it says: a few hosts' clocks are ahead. Where many are it is the store's that is behind."""
+    ahead = {each.path for each in found if each.key.start > each.put_s}
+    return [each for each in found if each.path not in ahead] if 2 * len(ahead) < len(found) else found
 
 
 def _hosts(keys: Iterable[Key]) -> int:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from rankscope.diagnose.fleet.align import STEPS_MOST, Clocks, align, clock_notes
+from rankscope.diagnose.fleet.clocks.align import STEPS_MOST, Clocks, align, clock_notes
 from rankscope.diagnose.fleet.labels import floats, ints
 from rankscope.diagnose.fleet.model import Steps
 from rankscope.diagnose.verdict.note import Note, NoteCode

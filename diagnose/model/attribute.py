@@ -116,6 +116,9 @@ class Profiles:
         self._frame_code: dict[StackFrame, int] = {}
         self._paths: dict[int, list[int]] = {}
         self._users_of: dict[int, UsersCode] = {}
+        self._last_asked: tuple[Ints, Ints] | None = (
+            None  # ranks and their rows: of a suspect the same ones are wanted several times
+        )
         # A row without a stack (the observer drops the stacks of small functions) is a stack of its leaf alone.
         self._stack = np.where(table.stack.codes < 0, len(table.stack.parent) + self._key, table.stack.codes)
         self._row_of_key = np.zeros(int(self._key.max(initial=-1)) + 1, dtype=np.int64)
@@ -203,9 +206,13 @@ class Profiles:
 
     def _rows(self, ranks: Ints) -> Ints:
         """Rows of these ranks, in the order of the table."""
+        if self._last_asked is not None and np.array_equal(self._last_asked[0], ranks):
+            return self._last_asked[1]
         start, count = self._edges[ranks], self._edges[ranks + 1] - self._edges[ranks]
         inside = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
-        rows: Ints = np.sort(self._order[np.repeat(start, count) + inside])
+        rows: Ints = np.sort(self._order[np.repeat(start, count) + inside], kind="stable")  # nearly in order already
+        rows.flags.writeable = False
+        self._last_asked = ranks.copy(), rows
         return rows
 
     def _own_work(self, rows: Ints, thread: str) -> Bools:

@@ -24,7 +24,7 @@ from rankscope.diagnose.fleet.large.survey import GROUP, Survey, survey, togethe
 from rankscope.diagnose.fleet.large.topology import Group
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.roll_call import choose, jobs_in
-from rankscope.diagnose.fleet.sources import Source, Sources, left_out, read
+from rankscope.diagnose.fleet.sources import Source, Sources, absent_notes, left_out, read
 from rankscope.diagnose.fleet.step_matrix import filled, possible
 from rankscope.diagnose.past.baseline import Reference, read_baseline
 from rankscope.diagnose.solve.judge import judge
@@ -55,7 +55,7 @@ def diagnose_large(
     seen = together(pool.map(survey, groups), GROUP)
     if not seen.manifests:
         raise BadData(f"none of {len(found.chosen)} windows can be read: {seen.unread[0]}")
-    notes = (*found.notes, *([left_out(seen.unread)] if seen.unread else []))
+    notes = (*found.notes, *([left_out(seen.unread)] if seen.unread else []), *absent_notes(found.absent))
     for job, title in jobs_in(seen.roll, wanted).items():
         yield title, _judged(found.chosen, seen, job, notes, shared, baseline)
 

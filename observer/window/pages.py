@@ -116,12 +116,17 @@ class _Compact:
         self.data, self.at = data, 0
 
     def byte(self) -> int:
-        if self.at >= len(self.data):
+        at = self.at
+        if at >= len(self.data):
             raise ValueError("a page header that does not end")
-        self.at += 1
-        return self.data[self.at - 1]
+        self.at = at + 1
+        return self.data[at]
 
     def varint(self) -> int:
+        data, at = self.data, self.at
+        if at < len(data) and data[at] < 0x80:  # most are one byte, and a footer has hundreds
+            self.at = at + 1
+            return data[at]
         value = 0
         for shift in range(0, 70, 7):
             byte = self.byte()
@@ -157,12 +162,18 @@ class _Compact:
         found: dict[tuple[int, int], Any] = {}
         field = 0
         while head := self.byte():
-            kind, field = self.number(head, field)
-            found[field, kind] = self._value(kind, name, field, depth)
+            kind, step = head & 15, head >> 4
+            field = field + step if step else self.zigzag()
+            at = self.at
+            if _I16 <= kind <= _I64 and at < len(self.data) and self.data[at] < 0x80:  # most of them
+                self.at = at + 1
+                found[field, kind] = (self.data[at] >> 1) ^ -(self.data[at] & 1)
+            else:
+                found[field, kind] = self._value(kind, name, field, depth)
         return found
 
     def _value(self, kind: int, name: str, field: int, depth: int) -> Any:
-        if kind in (_I16, _I32, _I64):
+        if _I16 <= kind <= _I64:
             raw = self.varint()
             if raw >> 64:
                 raise ValueError("a number of more than 64 bits")
@@ -181,6 +192,9 @@ class _Compact:
             wanted = _LISTS.get((name, field))
             if count > len(self.data) or not (element == wanted or (wanted is None and element in (_I16, _I32, _I64))):
                 raise ValueError("a list that is none of a footer")
+            if element == _STRUCT:
+                of = _STRUCTS.get((name, field), "")
+                return [self.whole(of, depth + 1) for _ in range(count)]
             return [self._value(element, name, field, depth) for _ in range(count)]
         self.skip(kind, depth)
         return kind == _BOOL_TRUE

@@ -9,7 +9,7 @@ once. A pattern names the row of its leaf.
 
 Times inside tables are seconds since the start of the window, by the clock of the host that was observed. Ranks are compared by
 durations, for which clocks of hosts need not agree. Which steps of two hosts are the same is told by wall time and, from a third of
-a step between their clocks on, by the lengths of the steps (diagnose/fleet/align.py); where neither tells, a note says so.
+a step between their clocks on, by the lengths of the steps (diagnose/fleet/clocks/align.py); where neither tells, a note says so.
 """
 
 from __future__ import annotations

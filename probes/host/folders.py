@@ -71,15 +71,17 @@ def read_plain(path: Path, most_bytes: int) -> bytes:
     """
     found = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
-        mode = os.fstat(found).st_mode
-        if not stat.S_ISREG(mode):
-            number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
+        about = os.fstat(found)
+        if not stat.S_ISREG(about.st_mode):
+            number = errno.EISDIR if stat.S_ISDIR(about.st_mode) else errno.EINVAL
             raise OSError(number, "not a regular file" if number == errno.EINVAL else os.strerror(number), str(path))
         descriptor = os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     finally:
         os.close(found)
     with os.fdopen(descriptor, "rb") as file:
-        data = file.read(most_bytes + 1)
+        data = file.read(min(about.st_size, most_bytes) + 1)  # room is made for all that is asked for
+        if len(data) > about.st_size:  # it grew, or nobody knows its size
+            data += file.read(most_bytes + 1 - len(data))
     if len(data) > most_bytes:
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
     return data

@@ -73,6 +73,9 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seed", type=int, nargs="*", default=[1], help="a fleet for each")
     parser.add_argument("--engine", choices=engines.ENGINES, default="local")
     parser.add_argument("--workers", type=int, default=None)
+    parser.add_argument(
+        "--brief", action="store_true", help="objects that are written in a fifth of the time, and are 5 % larger"
+    )
     parser.add_argument("--keep", type=Path, help="a folder in which the objects stay for the next time")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--one", help=argparse.SUPPRESS)  # FLEET:HOSTS:SEED:FOLDER, in a process of its own
@@ -103,7 +106,7 @@ def _measured(name: str, hosts: int, seed: int, keep: Path, options: argparse.Na
     for each in (name, *([_HEALTHY] if name == "all" else [])):
         place = _folder(keep, each, hosts, seed, options)
         if not (place / "whole").exists():
-            _write(_plan(each, hosts, seed, options), place)
+            _write(_plan(each, hosts, seed, options), place, options.brief)
             (place / "whole").touch()
     return _apart(name, hosts, seed, folder, options)
 
@@ -120,21 +123,21 @@ def _plan(name: str, hosts: int, seed: int, options: argparse.Namespace) -> Plan
 # ---- writing ------------------------------------------------------------------------------------------------------------
 
 
-def _write(fleet: Plan, folder: Path) -> None:
+def _write(fleet: Plan, folder: Path, brief: bool) -> None:
     """As the hosts would; each host's object for itself."""
     with ProcessPoolExecutor(len(os.sched_getaffinity(0)), mp_context=get_context("spawn")) as pool:
         jobs = []
         for first in range(0, fleet.hosts, _CHUNK):
             part = fleet.of_hosts(first, min(first + _CHUNK, fleet.hosts))
-            jobs.append(pool.submit(_write_part, part, first, fleet.hosts, folder.absolute().as_uri()))
+            jobs.append(pool.submit(_write_part, part, first, fleet.hosts, folder.absolute().as_uri(), brief))
         for job in jobs:
             job.result()
 
 
-def _write_part(part: Plan, first: int, hosts: int, uri: str) -> None:
+def _write_part(part: Plan, first: int, hosts: int, uri: str, brief: bool) -> None:
     for place in range(part.hosts):
         window = window_of(part, place, first, hosts)
-        objects.put(open_store(uri), key_of(window.manifest), encode([window]))
+        objects.put(open_store(uri), key_of(window.manifest), encode([window], brief=brief))
 
 
 # ---- judging ----------------------------------------------------------------------------------------------------------

@@ -15,7 +15,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from labkit import compare, demo, table, verdicts
+from labkit import compare, demo, table, through_store, verdicts
 from labkit.cases import read
 from labkit.faults import ALL, CLASSIC, Fault
 from labkit.faults.base import DOSES
@@ -36,6 +36,7 @@ EPILOG = """examples:
   scripts/lab --compare before.json after.json                 two judgings of the same windows: what differs
   scripts/lab --gpu --faults all --seeds 5                     the GPU lab: eight ranks on an emulated machine
   scripts/lab --hangs --seeds 3                                what stops a job for ever, and what only looks so
+  scripts/lab --store                                          four hosts, a spool each, judged from an S3 server
   scripts/lab --run-only 60 --ranks 4                          a healthy job to look at
   scripts/lab --clean                                          remove what an interrupted lab left
 
@@ -99,6 +100,9 @@ def _what_to_do(parser: argparse.ArgumentParser) -> None:
     )
     flag("--hangs", "what stops a job for ever, and what only looks so, told by `watch` and `diagnose` (labkit/hangs)")
     parser.add_argument("--run-only", type=float, metavar="S", help="run a healthy job for S seconds (0: until Ctrl-C)")
+    flag(
+        "--store", "a job over four hosts, recorded into spools and judged from an S3 server (labkit/through_store.py)"
+    )
     flag("--demo", "one slow function, observed and reported (see scripts/demo)")
     flag("--clean", "remove what an interrupted lab left, and end")
 
@@ -172,6 +176,8 @@ def _act(args: argparse.Namespace) -> int:
             return 0
         if args.demo:
             return demo.run(args.window)
+        if args.store:
+            return through_store.act(args.window, args.seeds[0])
         if args.run_only is not None:
             return _run_only(args, bench)
         return _examine(args, bench, faults)

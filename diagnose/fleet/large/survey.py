@@ -21,6 +21,7 @@ import pyarrow as pa
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet import from_windows
 from rankscope.diagnose.fleet.labels import equals, floats, ints, labels
+from rankscope.diagnose.fleet.roles import MUCH
 from rankscope.diagnose.fleet.roll_call import WINDOW, RollCall
 from rankscope.diagnose.fleet.sources import Source, Unread, read_parts
 from rankscope.observer.window.manifest import Manifest
@@ -39,7 +40,6 @@ _WANTED = {
     "counters": ("scope", "name", "unit", "kind", "value"),
 }  # fmt: skip
 ROW = "row"  # column of the steps: the row of their rank in the table of ranks; -1 where it is not there
-_MUCH = 0.02  # of the window, as in ../roles.py
 _MUCH_SENT = 1e6  # bytes: of less the rate is chance
 _DEVICES = ("gpu", "nvlink", "pcie", "nic")
 _IN_HEALTH = (  # what sound links and memories correct now and then; of the others one is worth a look
@@ -116,7 +116,7 @@ def _tagged(parts: Sequence[Part], name: str) -> pa.Table:
     """One table of all windows, with the window's number in each row."""
     tables = [part.tables[name] for part in parts]
     number = np.repeat(np.arange(len(parts), dtype=np.int32), [table.num_rows for table in tables])
-    return from_windows.joined(tables).append_column(WINDOW, pa.array(number))
+    return from_windows.joined(tables).combine_chunks().append_column(WINDOW, pa.array(number))
 
 
 def _short(ranks: pa.Table) -> pa.Table:
@@ -172,7 +172,7 @@ def _works(patterns: pa.Table, where: _Places) -> tuple[npt.NDArray[np.uint64], 
     mine = (row >= 0) & (thread.codes == thread.code("training")) & (collective | (kind.codes == kind.code("python")))
     name, file = labels(patterns, "name"), labels(patterns, "file")
     both = name.codes * max(len(file.values), 1) + file.codes
-    rows = np.flatnonzero(mine & (beta >= _MUCH))
+    rows = np.flatnonzero(mine & (beta >= MUCH))
     each, number = np.unique(both[rows], return_inverse=True)
     width = max(len(file.values), 1)
     bit = [

@@ -7,6 +7,7 @@ In a bucket a PUT is atomic, and a rename is not to be had. In a folder an objec
 from __future__ import annotations
 
 import errno
+import math
 import os
 from collections.abc import Iterator
 from contextlib import suppress
@@ -29,11 +30,12 @@ _MOST_LISTED = 4_000_000  # of a million ranks a window has 125,000 objects
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """One object by its path in the store, and what its name says."""
+    """One object by its path in the store, and what its name says. `put_s`: Unix time of the store when it came; NaN: not known."""
 
     path: str
     key: Key
     size_bytes: int
+    put_s: float = math.nan
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,14 +118,14 @@ def listing(store: Store) -> Listing:
     """All objects below the store's path; the one that it names, where it names one. StoreFailed; nothing where there is no such path."""
     found, told, foreign = [], [], 0
     with failures(store.shown, store.uri):
-        for count, (path, size) in enumerate(_files(Path(store.path)) if store.local else _objects(store)):
+        for count, (path, size, put_s) in enumerate(_files(Path(store.path)) if store.local else _objects(store)):
             if count >= _MOST_LISTED:
                 raise StoreFailed(f"{store.shown} holds more than {_MOST_LISTED} things: name a job or a window of it")
             key = parse(path)
             if path.rpartition("/")[2].startswith(PARTIAL):
                 continue
             if key is not None:
-                found.append(Found(path, key, size))
+                found.append(Found(path, key, size, put_s))
             elif (about := told_about(path)) is not None:
                 told.append((path, about))
             else:
@@ -131,19 +133,20 @@ def listing(store: Store) -> Listing:
     return Listing(tuple(sorted(found, key=lambda each: each.path)), foreign, tuple(sorted(told)))
 
 
-def _objects(store: Store) -> Iterator[tuple[str, int]]:
+def _objects(store: Store) -> Iterator[tuple[str, int, float]]:
     infos = [store.filesystem.get_file_info(store.path)]
     if infos[0].type != fs.FileType.File:
         infos = store.filesystem.get_file_info(fs.FileSelector(store.path, recursive=True, allow_not_found=True))
     for info in infos:
         if info.type == fs.FileType.File:
-            yield info.path, int(info.size or 0)
+            yield info.path, int(info.size or 0), info.mtime_ns / 1e9 if info.mtime_ns is not None else math.nan
 
 
-def _files(top: Path) -> Iterator[tuple[str, int]]:
+def _files(top: Path) -> Iterator[tuple[str, int, float]]:
     """Of a folder, as deep as objects lie. Links in it are not followed: where others can write, a few of them make a tree without end."""
     if top.is_file():
-        yield str(top), top.stat().st_size
+        about = top.stat()
+        yield str(top), about.st_size, about.st_mtime
         return
     folders = [(str(top), 0)]
     while folders:
@@ -155,7 +158,8 @@ def _files(top: Path) -> Iterator[tuple[str, int]]:
                         if depth < _DEEPEST:
                             folders.append((entry.path, depth + 1))
                     elif entry.is_file(follow_symlinks=False):
-                        yield entry.path, entry.stat(follow_symlinks=False).st_size
+                        about = entry.stat(follow_symlinks=False)
+                        yield entry.path, about.st_size, about.st_mtime
         except FileNotFoundError:
             continue  # gone since it was listed
 

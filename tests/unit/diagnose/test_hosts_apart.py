@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from builders import Job, build, columns
 
-from rankscope.diagnose.fleet.align import align, clock_notes
+from rankscope.diagnose.fleet.clocks.align import align, clock_notes
 from rankscope.diagnose.fleet.gather import gather
 from rankscope.diagnose.solve.judge import judge
 from rankscope.diagnose.verdict.note import NoteCode

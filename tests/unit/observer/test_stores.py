@@ -113,10 +113,10 @@ def test_of_many_moments_the_newest_that_most_hosts_have_is_read(store: str) -> 
 
 
 def test_hosts_that_had_a_window_before_and_have_none_now_are_named(store: str) -> None:
-    before, now = windows(start=NOW - 300), windows(start=NOW)
+    before, now = windows(start=NOW - 300, seed=1), windows(start=NOW)
     send(store, *before[:3], *now[:2], now[3])
     [text] = [note.text for note in load([store]).notes if note.code is NoteCode.HOSTS_MISSING]
-    assert text.endswith(f"from: {before[2].manifest.host}")
+    assert text.endswith(f"from: {before[2].manifest.host} (ranks 4, 5)")
 
 
 def test_foreign_and_half_written_objects_are_left_out_and_counted(store: str) -> None:

@@ -8,6 +8,8 @@ rest(k)     median over j of |d(j) - offset(k)|: what is left is small where the
 
 The shift is the one with the least |offset|. Where the next one's is less than twice as large (that is from a third of a step on), the
 clocks do not tell; then the one with the least rest, if the other's is twice as large; else it is not known, and a note says so.
+
+A clock may be an hour off (`far_offset`): then every shift is tried, and only the lengths tell.
 """
 
 from __future__ import annotations
@@ -61,6 +63,29 @@ def align(reference_s: Floats, ends_s: Floats, step_s: float) -> Clocks:
     chosen = np.where(otherwise, second, best)
     common = np.isfinite(behind)
     return Clocks(np.where(common, np.nan_to_num(offset[hosts, chosen]), 0.0), common & unclear & ~otherwise & ~agreed)
+
+
+def far_offset(reference_s: Floats, ends_s: Floats) -> float | None:
+    """How far a clock is behind the reference's, by the lengths of their steps alone; None where these do not tell.
+
+    Both rising, as for `align`. At least half of the shorter one must be the same steps, to what clocks are said to differ from.
+    """
+    reference_s, ends_s = reference_s[:STEPS_MOST], ends_s[:STEPS_MOST]
+    common = max(min(len(reference_s), len(ends_s)) // 2, limits.STEPS_FEW)
+    found: list[tuple[float, float]] = []
+    if common > min(len(reference_s), len(ends_s)):
+        return None
+    for shift in range(common - len(ends_s), len(reference_s) - common + 1):
+        first, last = max(0, -shift), min(len(ends_s), len(reference_s) - shift)
+        apart = reference_s[first + shift : last + shift] - ends_s[first:last]
+        offset = float(np.median(apart))
+        found.append((float(np.median(np.abs(apart - offset))), offset))
+    found.sort()
+    if not found or found[0][0] > limits.CLOCK_NOTE_S:
+        return None
+    if len(found) > 1 and found[1][0] < max(_CLEARLY * found[0][0], limits.EFFECT_SECONDS):  # steps too alike to tell
+        return None
+    return found[0][1]
 
 
 def _numbers_behind(reference_s: Floats, ends_s: Floats, step_s: float) -> Floats:

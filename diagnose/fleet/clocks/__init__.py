@@ -1,0 +1,1 @@
+"""Which moments of two hosts are the same."""

@@ -1,0 +1,112 @@
+"""Hosts whose clocks are wrong by more than a window: they observed the same moment, and their windows say another one.
+
+A step ends with a collective, which ends on all ranks at one moment: where a window has the same steps as the others, one by one, the
+difference is the clock's (align.py). Whoever shows other steps did observe another moment, and is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from rankscope.diagnose.fleet.clocks.align import far_offset
+from rankscope.diagnose.fleet.labels import floats, ints, texts
+from rankscope.diagnose.text import clean, minutes
+from rankscope.diagnose.verdict.note import Note, NoteCode
+from rankscope.observer.window.folder import Window
+from rankscope.probes.arrays import Floats
+
+
+def with_right_clocks(
+    windows: Sequence[Window], elsewhere: Sequence[Window]
+) -> tuple[list[Window], list[Window], list[Note]]:
+    """These windows, and of `elsewhere` those that are of the same moment; the latter as they were; and what to say.
+
+    Of each job the moment is that of most hosts; what of `windows` is of another one and shows the same steps is put to it.
+    """
+    right: list[Window] = []
+    were: list[Window] = []
+    notes: list[Note] = []
+    for jobs in dict.fromkeys(window.manifest.jobs for window in windows):
+        mine = [window for window in windows if window.manifest.jobs == jobs]
+        best, others = _most(mine)
+        others += [each for each in elsewhere if each.manifest.jobs == jobs]
+        found, said = _set_right(best, others) if others else ([], [])
+        were += [window for window, _ in found]
+        right += [window for _, window in found]
+        notes += said
+    put = {id(window) for window in were}
+    return [*(window for window in windows if id(window) not in put), *right], were, notes
+
+
+def _most(windows: Sequence[Window]) -> tuple[list[Window], list[Window]]:
+    """Those of the moment of most hosts, and the others."""
+    moments: list[list[Window]] = []
+    for window in sorted(windows, key=lambda one: -one.manifest.start):
+        if moments and moments[-1][0].manifest.start - window.manifest.start < window.manifest.seconds / 2:
+            moments[-1].append(window)
+        else:
+            moments.append([window])
+    best = max(moments, key=lambda moment: len({_who(window) for window in moment}))
+    return best, [window for moment in moments if moment is not best for window in moment]
+
+
+def _set_right(windows: Sequence[Window], others: Sequence[Window]) -> tuple[list[tuple[Window, Window]], list[Note]]:
+    """Of `others` those that are of the moment of `windows`, as they were and with the start by the clocks of these; and what to say.
+
+    One window of each host at most, and none of ranks that are there already.
+    """
+    found: list[tuple[Window, Window]] = []
+    off: list[tuple[float, str]] = []
+    there = {_who(window) for window in windows}
+    ranks = {each for window in windows for each in _ranks(window)}
+    for other in others:
+        if _who(other) in there or (mine := _ranks(other)) & ranks:
+            continue
+        offset_s = _offset(windows, other)
+        if offset_s is not None:
+            there.add(_who(other))
+            ranks |= mine
+            start = other.manifest.start + offset_s
+            found.append((other, replace(other, manifest=replace(other.manifest, start=start))))
+            off.append((offset_s, other.manifest.host))
+    return found, [_note(off)] if off else []
+
+
+def _offset(windows: Sequence[Window], other: Window) -> float | None:
+    jobs = set(other.manifest.jobs)
+    longest = max(
+        (window for window in windows if jobs & set(window.manifest.jobs)), key=lambda each: each.steps.num_rows, default=None
+    )  # fmt: skip
+    if longest is None or longest.steps.num_rows == 0 or other.steps.num_rows == 0:
+        return None
+    return far_offset(_ends(longest), _ends(other))
+
+
+def _ends(window: Window) -> Floats:
+    """When the steps of the rank that has most of them end, Unix time."""
+    rank = ints(window.steps, "rank")
+    each, counts = np.unique(rank, return_counts=True)
+    mine = rank == each[np.argmax(counts)]
+    ends = window.manifest.start + (floats(window.steps, "start_s") + floats(window.steps, "seconds"))[mine]
+    return np.sort(ends[np.isfinite(ends)])
+
+
+def _who(window: Window) -> tuple[str, str]:
+    return window.manifest.host, window.manifest.machine
+
+
+def _ranks(window: Window) -> set[tuple[str, int]]:
+    return set(zip(texts(window.ranks, "job"), ints(window.ranks, "rank").tolist(), strict=True))
+
+
+def _note(off: Sequence[tuple[float, str]]) -> Note:
+    worst = sorted(off, key=lambda each: -abs(each[0]))
+    named = ", ".join(
+        f"{clean(host, 60)} {minutes(abs(by_s))} {'behind' if by_s > 0 else 'ahead'}" for by_s, host in worst[:8]
+    )
+    more = f" and {len(worst) - 8} more" if len(worst) > 8 else ""
+    text = f"clocks are wrong ({named}{more}): the windows of these hosts were put with the others' by the lengths of their steps"
+    return Note(NoteCode.CLOCKS_DIFFER, text)
