@@ -9,6 +9,7 @@ The group is accused if G · p <= 1 %, G the groups that were looked at, and if 
 does not make a bad rack. Of a mechanism of which so many are accused that only the worst were examined, it is half of that many. Of several
 groups that pass, the one with the least p explains its suspects first, then the others what is left. Who of its hosts is slow for the same
 reason, though not clearly enough alone, belongs to it (members.py). A rail is all adapters of one name; there hosts are adapters.
+Where no switch is given, rows of hosts are proposed (neighbours.py).
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import numpy as np
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.large.topology import Group
 from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.hypotheses.group import neighbours
 from rankscope.diagnose.hypotheses.group.members import Members
 from rankscope.diagnose.stats.urn import at_least
 from rankscope.diagnose.verdict.contract import Evidence, Suspect
@@ -33,12 +35,14 @@ _OF_COMPONENT = {
     "switch": ("network", "nic"),
     "filesystem": ("storage",),
     "rail": ("network", "nic"),
+    neighbours.KIND: neighbours.COMPONENTS,
 }
 _ACTION = {
     "rack": "look at cooling and power of rack {}",
     "switch": "look at switch {}: its uplinks, its errors, who else uses it",
     "filesystem": "look at the servers of {}",
     "rail": "look at the switches of rail {}",
+    neighbours.KIND: "look at what {} have in common, a switch most likely: --topology FILE would give its name",
 }
 
 
@@ -56,6 +60,7 @@ def with_groups(
 ) -> list[Suspect]:
     """The suspects, with those that one group explains as one. `members`: says who else belongs to it."""
     left = list(suspects)
+    groups = [*groups, *neighbours.proposed(fleet, suspects)]
     while found := min(_candidates(fleet, left, groups), key=lambda one: one.chance, default=None):
         explained = set(map(id, found.members))
         place = next(at for at, each in enumerate(left) if id(each) in explained)
@@ -124,6 +129,10 @@ def _as_one(fleet: Fleet, found: _Candidate) -> Suspect:
     )
     if group.kind == "rail":
         text = replace(text, measure=f"adapters of rail {group.name} that are accused")
+    if group.kind == neighbours.KIND:
+        text = replace(
+            text, source="names", measure=f"hosts from {group.name}, next to one another by name, that are accused"
+        )
     since = [each.since for each in members if each.since is not None]
     return replace(
         first,

@@ -71,13 +71,15 @@ class Unexplained:
 @dataclass(frozen=True, slots=True)
 class Selection:
     """`differences`: every rank beside those that are neither accused nor unexplained. `idle`: rows for which nobody waits.
-    `by_function`: who would be accused by a single function."""
+    `by_function`: who would be accused by a single function. `more`: rows that might be accused as well, and were not asked, because of
+    `limits.SUSPECTS_EXAMINED` others more is lost."""
 
     differences: Differences
     admitted: tuple[Admitted, ...]
     unexplained: tuple[Unexplained, ...]
     idle: Ints
     by_function: Bools
+    more: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
 
     @property
     def rows(self) -> Ints:
@@ -123,7 +125,7 @@ class _Asking:
     def one_round(self) -> list[int]:
         """Rows whose best hypothesis passes, or that are slow for sure and unexplained: one of each small role, all of large ones."""
         scores: dict[int, float] = {}
-        for row in self._possible(self.counted):
+        for row in self._possible(self.counted)[: limits.SUSPECTS_EXAMINED]:
             case, made = self._asked(row)
             stands = next(self._in_turn(case, made), None)
             if stands is not None:
@@ -144,13 +146,14 @@ class _Asking:
         admitted: list[Admitted] = []
         unexplained: list[Unexplained] = []
         possible = self._possible(np.isin(np.arange(len(self.counted)), rows))
-        for row in possible:
+        for row in possible[: limits.SUSPECTS_EXAMINED]:
             case, made = self._asked(row)
             stands = list(self._in_turn(case, made))
             admitted += stands
             if not stands and (why := self._no_reason(case, made)) is not None:
                 unexplained.append(why)
-        return Selection(self.found, tuple(admitted), tuple(unexplained), self._idle(), self.by_function)
+        return Selection(self.found, tuple(admitted), tuple(unexplained), self._idle(), self.by_function,
+                         np.array(possible[limits.SUSPECTS_EXAMINED :], dtype=np.int64))  # fmt: skip
 
     # ---- who is asked ------------------------------------------------------------------------------------------------
 
@@ -175,7 +178,7 @@ class _Asking:
         most = np.where(self._ordered, log_odds(ORDERED), log_odds(1.0))
         possible = np.flatnonzero(effect & (self.strength + most - self._looked_at() >= limits.SCORE_LEAST))
         order = possible[np.argsort(-self.strength[possible], kind="stable")]
-        return [int(row) for row in order[: limits.SUSPECTS_EXAMINED]]
+        return [int(row) for row in order]
 
     def _asked(self, row: int) -> tuple[Case, tuple[Hypothesis, ...]]:
         if self._profiles is None:

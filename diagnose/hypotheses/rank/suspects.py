@@ -27,7 +27,7 @@ from rankscope.diagnose.model.slots import late_evidence
 from rankscope.diagnose.model.waiting import least_waiter_share
 from rankscope.diagnose.past.compared import Compared
 from rankscope.diagnose.stats.robust import nan_median, trimmed_mean
-from rankscope.diagnose.text import seconds
+from rankscope.diagnose.text import rank_list, seconds
 from rankscope.diagnose.verdict.contract import DEVICES, Evidence, Instance, Suspect
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.probes.arrays import Ints
@@ -61,9 +61,9 @@ def rank_suspects(among: Compared, selection: Selection, gained: float) -> tuple
         )
         for each, lost_s in zip(selection.admitted, share_out(gained, weights).tolist(), strict=True)
     ]
-    rows = selection.rows
-    if len(rows) >= limits.SUSPECTS_EXAMINED:
-        text = f"at least {len(rows)} ranks are slower than their peers; the worst {limits.SUSPECTS_EXAMINED} were examined"
+    if len(selection.more):
+        others = rank_list(tuple(sorted(fleet.ranks.number[selection.more].tolist())))
+        text = f"the {limits.SUSPECTS_EXAMINED} slowest were examined; {len(selection.more)} more are slower than their peers: {others}"
         notes.append(Note(NoteCode.WORST_ONLY, text))
     return _merged(fleet, scene, charged), notes
 

@@ -6,6 +6,7 @@ import builders
 import pytest
 from builders import Job, build, columns, said
 
+from rankscope.diagnose import limits
 from rankscope.diagnose.solve.judge import diagnose
 from rankscope.diagnose.verdict.note import NoteCode
 from rankscope.observer.window.folder import Window
@@ -73,3 +74,13 @@ def test_what_the_step_would_not_be_shorter_without_is_told_with_its_rank() -> N
 def test_the_same_bursts_of_which_no_counter_tells_accuse_nobody(seed: int) -> None:
     verdict = diagnose([by_bursts(Job(steps=41, seed=seed), 0.03, mean=0.03)])
     assert verdict.suspects == ()
+
+
+def test_of_more_slow_ranks_than_are_examined_the_others_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "SUSPECTS_EXAMINED", 4)
+    slow = {3: 0.06, 11: 0.06, 12: 0.12, 19: 0.12, 20: 0.12, 21: 0.12}
+    verdict = diagnose(
+        build(Job(ranks=48, hosts=6, extra={rank: [(builders.BUSY, by_s)] for rank, by_s in slow.items()}))
+    )
+    assert {rank for suspect in verdict.suspects for rank in suspect.ranks} == {12, 19, 20, 21}
+    assert "2 more are slower than their peers: ranks 3, 11" in said(verdict, NoteCode.WORST_ONLY)

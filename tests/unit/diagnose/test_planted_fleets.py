@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +13,7 @@ import pytest
 from benchkit.fleet import FLEETS, is_named
 from benchkit.fleet_windows import Plan, groups, plan, window_of
 from rankscope.diagnose.fleet.large import stand_out
+from rankscope.diagnose.fleet.large.topology import Group
 from rankscope.diagnose.fleet.sources import find
 from rankscope.diagnose.solve import large_fleet
 from rankscope.diagnose.solve.judge import judge
@@ -34,10 +35,10 @@ def written(culprits: Mapping[str, int], place: Path, seed: int = 1) -> Plan:
     return fleet
 
 
-def judged(place: Path, baseline: Path | None = None) -> Verdict:
+def judged(place: Path, baseline: Path | None = None, shared: Sequence[Group] = groups(HOSTS)) -> Verdict:
     before = find([baseline]).chosen if baseline is not None else ()
     with ThreadPoolExecutor(1) as pool:
-        [(_, verdict)] = diagnose_large(find([place]), None, pool, groups(HOSTS), before)
+        [(_, verdict)] = diagnose_large(find([place]), None, pool, shared, before)
     return verdict
 
 
@@ -64,6 +65,12 @@ def test_a_rail_is_named_though_only_a_part_of_its_adapters_is_looked_at(tmp_pat
     verdict = judged(tmp_path)
     assert is_named(fleet.planted[0], verdict.suspects)
     assert accused(verdict) <= set(fleet.planted[0].ranks)
+
+
+def test_a_switch_that_nobody_named_is_proposed_by_its_hosts(tmp_path: Path) -> None:
+    fleet = written({"switch": 1}, tmp_path)
+    [one] = judged(tmp_path, shared=()).suspects
+    assert (one.scope, one.component, one.ranks) == ("group", "network", fleet.planted[0].ranks)
 
 
 def test_a_fleet_in_which_all_became_slow_is_told_from_its_past(tmp_path: Path) -> None:

@@ -1,0 +1,61 @@
+"""Groups that nobody gave: hosts next to one another by name whose links are slow alike. Who numbers hosts numbers them along the racks.
+
+Of N hosts K are accused of the mechanism; n of them follow one another in the order of names, without one between them that is not. That
+accidents fall so, at one of the N places where such a row may begin, has the probability
+
+p = N · P(Hypergeometric(N, n, K) >= n)
+
+A row is proposed if p <= 1 %, and if it has three hosts: the two ends of one bad link may be neighbours.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from rankscope.diagnose import limits
+from rankscope.diagnose.fleet.large.topology import Group
+from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.stats.urn import at_least
+from rankscope.diagnose.verdict.contract import Suspect
+
+KIND = "neighbours"
+COMPONENTS = ("network", "nic")
+
+
+def proposed(fleet: Fleet, suspects: Sequence[Suspect]) -> list[Group]:
+    """Groups of hosts that may share a switch, from whose links are accused; none where a switch of each is known."""
+    if any(group.kind == "switch" for group in fleet.groups):
+        return []
+    host_of = dict(zip(fleet.ranks.number.tolist(), fleet.ranks.host, strict=True))
+    everyone = sorted(fleet.looked_at_hosts or frozenset(host_of.values()), key=_in_order)
+    mechanisms: dict[tuple[str, str], set[str]] = {}
+    for each in suspects:
+        if each.component in COMPONENTS and each.scope != "group":
+            mechanisms.setdefault((each.component, each.cause), set()).update(host_of[rank] for rank in each.ranks)
+    found = []
+    for accused in mechanisms.values():
+        for row in _rows(everyone, accused):
+            chance = len(everyone) * at_least(len(row), len(row), len(accused), len(everyone))
+            if len(row) >= 3 and chance <= limits.FALSE_DISCOVERY_RATE:
+                found.append(Group(KIND, f"{row[0]} to {row[-1]}", frozenset(row)))
+    return found
+
+
+def _in_order(name: str) -> list[tuple[bool, int, str]]:
+    """node-9 comes before node-10."""
+    parts = re.findall(r"\d+|\D+", name)
+    return [(part.isdecimal(), int(part[:18]) if part.isdecimal() else 0, part) for part in parts]
+
+
+def _rows(everyone: Sequence[str], accused: set[str]) -> Iterator[list[str]]:
+    """Of hosts in order those that are accused and follow one another."""
+    row: list[str] = []
+    for name in everyone:
+        if name in accused:
+            row.append(name)
+        elif row:
+            yield row
+            row = []
+    if row:
+        yield row
