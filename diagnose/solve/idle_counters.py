@@ -31,7 +31,7 @@ _BELOW = {
 
 def notes(fleet: Fleet, suspects: Sequence[Suspect]) -> list[Note]:
     """What moved and costs nothing, worst first; at most INSTANCES_SHOWN lines."""
-    accused = {(suspect.host, one.name) for suspect in suspects for one in suspect.instances}
+    accused = _devices(fleet, suspects)
     by_rank = {rank for suspect in suspects for rank in suspect.ranks if suspect.component in DEVICES}
     found = [*events(fleet, suspects), *_errors(fleet, accused, by_rank), *_below(fleet, accused, by_rank)]
     return (
@@ -46,8 +46,19 @@ def notes(fleet: Fleet, suspects: Sequence[Suspect]) -> list[Note]:
 
 def events(fleet: Fleet, suspects: Iterable[Suspect]) -> list[Note]:
     """Lost GPUs and Xids of no suspect's device: what to know whether the job is slow or stands still."""
-    accused = {(suspect.host, one.name) for suspect in suspects for one in suspect.instances}
+    accused = _devices(fleet, suspects)
     return [*_lost(fleet, accused), *_xids(fleet, accused)][:INSTANCES_SHOWN]
+
+
+def _devices(fleet: Fleet, suspects: Iterable[Suspect]) -> set[tuple[str, str]]:
+    """Host and name of each device that is a suspect: of a group's on all of its hosts."""
+    host_of = dict(zip(fleet.ranks.number.tolist(), fleet.ranks.host, strict=True))
+    return {
+        (host, one.name)
+        for suspect in suspects
+        for one in suspect.instances
+        for host in ({suspect.host} if suspect.host else {host_of.get(rank, "") for rank in suspect.ranks})
+    }
 
 
 def _errors(fleet: Fleet, accused: set[tuple[str, str]], ranks: set[int]) -> Iterator[Note]:

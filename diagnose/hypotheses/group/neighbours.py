@@ -1,17 +1,18 @@
-"""Groups that nobody gave: hosts next to one another by name whose links are slow alike. Who numbers hosts numbers them along the racks.
+"""Groups that nobody gave: hosts next to one another by name that are slow alike. Who numbers hosts numbers them along the racks.
 
 Of N hosts K are accused of the mechanism; n of them follow one another in the order of names, without one between them that is not. That
 accidents fall so, at one of the N places where such a row may begin, has the probability
 
 p = N · P(Hypergeometric(N, n, K) >= n)
 
-A row is proposed if p <= 1 %, and if it has three hosts: the two ends of one bad link may be neighbours.
+A row is proposed if p <= 1 %, and if it has three hosts: the two ends of one bad link may be neighbours. Where somebody says which hosts
+have a thing in common that could be the reason, nothing is proposed.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.large.topology import Group
@@ -20,18 +21,22 @@ from rankscope.diagnose.stats.urn import at_least
 from rankscope.diagnose.verdict.contract import Suspect
 
 KIND = "neighbours"
-COMPONENTS = ("network", "nic")
+REASON = {
+    "network": "a switch",
+    "nic": "a switch",
+    "gpu": "cooling and power",
+    "cpu": "cooling and power",
+    "storage": "a file system",
+}
 
 
-def proposed(fleet: Fleet, suspects: Sequence[Suspect]) -> list[Group]:
-    """Groups of hosts that may share a switch, from whose links are accused; none where a switch of each is known."""
-    if any(group.kind == "switch" for group in fleet.groups):
-        return []
+def proposed(fleet: Fleet, suspects: Sequence[Suspect], known: Collection[str]) -> list[Group]:
+    """Groups of hosts that are accused of one mechanism. `known`: components for which it is known who shares what they depend on."""
     host_of = dict(zip(fleet.ranks.number.tolist(), fleet.ranks.host, strict=True))
     everyone = sorted(fleet.looked_at_hosts or frozenset(host_of.values()), key=_in_order)
     mechanisms: dict[tuple[str, str], set[str]] = {}
     for each in suspects:
-        if each.component in COMPONENTS and each.scope != "group":
+        if each.component in REASON and each.component not in known and each.scope != "group":
             mechanisms.setdefault((each.component, each.cause), set()).update(host_of[rank] for rank in each.ranks)
     found = []
     for accused in mechanisms.values():

@@ -35,14 +35,14 @@ _OF_COMPONENT = {
     "switch": ("network", "nic"),
     "filesystem": ("storage",),
     "rail": ("network", "nic"),
-    neighbours.KIND: neighbours.COMPONENTS,
+    neighbours.KIND: tuple(neighbours.REASON),
 }
 _ACTION = {
     "rack": "look at cooling and power of rack {}",
     "switch": "look at switch {}: its uplinks, its errors, who else uses it",
     "filesystem": "look at the servers of {}",
     "rail": "look at the switches of rail {}",
-    neighbours.KIND: "look at what {} have in common, a switch most likely: --topology FILE would give its name",
+    neighbours.KIND: "look at what {} have in common, {} maybe: with --topology FILE it is named",
 }
 
 
@@ -60,7 +60,8 @@ def with_groups(
 ) -> list[Suspect]:
     """The suspects, with those that one group explains as one. `members`: says who else belongs to it."""
     left = list(suspects)
-    groups = [*groups, *neighbours.proposed(fleet, suspects)]
+    known = {component for group in groups for component in _OF_COMPONENT[group.kind]}
+    groups = [*groups, *neighbours.proposed(fleet, suspects, known)]
     while found := min(_candidates(fleet, left, groups), key=lambda one: one.chance, default=None):
         explained = set(map(id, found.members))
         place = next(at for at, each in enumerate(left) if id(each) in explained)
@@ -145,5 +146,5 @@ def _as_one(fleet: Fleet, found: _Candidate) -> Suspect:
         confidence=max(each.confidence for each in members),
         since=min(since) if len(since) == len(members) else None,
         evidence=(text, *first.evidence),
-        action=_ACTION[group.kind].format(group.name),
+        action=_ACTION[group.kind].format(group.name, neighbours.REASON.get(first.component, "")),
     )

@@ -142,12 +142,13 @@ def _behaviour(fleet: Fleet, scene: Scene, row: int, accused: Ints) -> tuple[Evi
     found = scene.differences
     others = sample(innocent_peers(scene, row, accused))
     wait = trimmed_mean(np.vstack([scene.wait[row], nan_median(scene.wait[others], 0)]))
+    least = float(least_waiter_share(scene.wait)[row])  # of a large fleet it says nothing where it is 0
     return (
         Evidence("steps", "own time", float(found.own_s[row]), float(found.peers_own_s[row]), "s/step",
                  int(found.peer_count[row])),
         Evidence("steps", "time in collectives (the culprit waits least)", float(wait[0]), float(wait[1]), "s/step",
                  len(others)),
-        Evidence("steps", "waits least of all in", 100 * float(least_waiter_share(scene.wait)[row]), None, "% of steps"),
+        *([Evidence("steps", "waits least of all in", 100 * least, None, "% of steps")] if round(100 * least) else []),
         *distance_evidence(fleet, row, others),
         *late_evidence(scene.slots, scene.roles, row),
     )  # fmt: skip

@@ -101,7 +101,7 @@ def test_where_nobody_knows_adapters_there_are_no_rails() -> None:
     assert with_groups(of, some, ()) == some
 
 
-def test_hosts_side_by_side_whose_links_are_slow_are_proposed_as_a_group() -> None:
+def test_hosts_side_by_side_that_are_slow_alike_are_proposed_as_a_group() -> None:
     of = fleet(80)
     hosts = [f"node-{at}" for at in range(80)]
     apart = suspect(of, hosts[30], "network", "slow-link")
@@ -109,12 +109,14 @@ def test_hosts_side_by_side_whose_links_are_slow_are_proposed_as_a_group() -> No
     one, other = with_groups(of, [*beside, apart], ())
     assert (one.scope, len(one.ranks), other) == ("group", 3, apart)
     assert "node-8 to node-10" in one.action
-    # BUT two may be the ends of one link, others have nothing in common, and a GPU has no switch
+    [hot] = with_groups(of, [suspect(of, host) for host in hosts[8:11]], ())
+    assert "cooling and power" in hot.action
+    # BUT two may be the ends of one link, others have nothing in common, and what functions do is nobody's rack
     assert with_groups(of, [*beside[:2], apart], ()) == [*beside[:2], apart]
     strewn = [suspect(of, hosts[at], "network", "slow-link") for at in (3, 9, 27)]
     assert with_groups(of, strewn, ()) == strewn
-    hot = [suspect(of, host) for host in hosts[8:11]]
-    assert with_groups(of, hot, ()) == hot
+    slow = [suspect(of, host, "python", "slow-function") for host in hosts[8:11]]
+    assert with_groups(of, slow, ()) == slow
     # AND where switches are known nothing is guessed
     known = replace(of, groups=(Group("switch", "leaf1", frozenset(hosts[:20])),))
     assert with_groups(known, beside, known.groups) == beside
