@@ -55,7 +55,8 @@ def diagnose_large(
     seen = together(pool.map(survey, groups), GROUP)
     if not seen.manifests:
         raise BadData(f"none of {len(found.chosen)} windows can be read: {seen.unread[0]}")
-    notes = (*found.notes, *([left_out(seen.unread)] if seen.unread else []), *absent_notes(found.absent))
+    gone = (*found.absent, *found.together)
+    notes = (*found.notes, *([left_out(seen.unread)] if seen.unread else []), *absent_notes(gone))
     for job, title in jobs_in(seen.roll, wanted).items():
         yield title, _judged(found.chosen, seen, job, notes, shared, baseline)
 

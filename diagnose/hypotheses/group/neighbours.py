@@ -33,7 +33,7 @@ REASON = {
 def proposed(fleet: Fleet, suspects: Sequence[Suspect], known: Collection[str]) -> list[Group]:
     """Groups of hosts that are accused of one mechanism. `known`: components for which it is known who shares what they depend on."""
     host_of = dict(zip(fleet.ranks.number.tolist(), fleet.ranks.host, strict=True))
-    everyone = sorted(fleet.looked_at_hosts or frozenset(host_of.values()), key=_in_order)
+    everyone = sorted(fleet.looked_at_hosts or frozenset(host_of.values()), key=in_order)
     mechanisms: dict[tuple[str, str], set[str]] = {}
     for each in suspects:
         if each.component in REASON and each.component not in known and each.scope != "group":
@@ -47,7 +47,7 @@ def proposed(fleet: Fleet, suspects: Sequence[Suspect], known: Collection[str]) 
     return found
 
 
-def _in_order(name: str) -> list[tuple[bool, int, str]]:
+def in_order(name: str) -> list[tuple[bool, int, str]]:
     """node-9 comes before node-10."""
     parts = re.findall(r"\d+|\D+", name)
     return [(part.isdecimal(), int(part[:18]) if part.isdecimal() else 0, part) for part in parts]

@@ -139,7 +139,9 @@ def _as_one(fleet: Fleet, found: _Candidate) -> Suspect:
         first,
         scope="group",
         host="",
-        instances=tuple(dict.fromkeys(one for each in members for one in each.instances)),
+        instances=tuple(
+            sorted({one for each in members for one in each.instances}, key=lambda one: neighbours.in_order(one.name))
+        ),
         ranks=tuple(sorted({rank for each in members for rank in each.ranks})),
         lost_seconds_per_step=float(np.sum([each.lost_seconds_per_step for each in members])),
         lost_percent=float(np.sum([each.lost_percent for each in members])),
