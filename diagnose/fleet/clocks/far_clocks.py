@@ -66,7 +66,10 @@ def _set_right(windows: Sequence[Window], others: Sequence[Window]) -> tuple[lis
         if _who(other) in there or (mine := _ranks(other)) & ranks:
             continue
         offset_s = _offset(windows, other)
-        if offset_s is not None:
+        later_s = other.manifest.start - windows[0].manifest.start
+        if (
+            offset_s is not None and abs(offset_s) >= abs(later_s) / 2
+        ):  # else it did begin at another time, by a clock that is right
             there.add(_who(other))
             ranks |= mine
             start = other.manifest.start + offset_s

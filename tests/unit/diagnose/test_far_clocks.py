@@ -71,6 +71,16 @@ def test_a_window_of_another_moment_is_not_taken_for_one_of_a_wrong_clock(tmp_pa
     assert text.endswith("from: node-2 (ranks 4, 5)")
 
 
+def test_who_began_later_by_a_clock_that_is_right_is_not_said_to_have_a_wrong_one(tmp_path: Path) -> None:
+    windows = build(Job(hosts=4))
+    rows = [row for row in windows[3].steps.to_pylist() if row["start_s"] >= 8.0]
+    for row in rows:
+        row["start_s"] -= 8.0
+    for window in (*windows[:3], off(builders.columns(windows[3], "steps", rows), 8.0)):
+        put(tmp_path, window, NOW + 30)
+    assert [note.code for note in load([tmp_path]).notes] == [NoteCode.OTHER_MOMENTS, NoteCode.HOSTS_MISSING]
+
+
 def test_steps_that_are_all_alike_tell_nothing() -> None:
     ends = np.arange(60) * 0.25
     assert far_offset(ends, ends - HOUR) is None
