@@ -40,9 +40,9 @@ def find_stretch(fleet: Fleet, role: Ints) -> Stretch | None:
     return found if found is not None and found.strength >= limits.SCORE_LEAST else None
 
 
-def about(found: Stretch, steps: int) -> Note:
-    """Which steps are judged."""
-    text = f"only in {found.end - found.begin} of the {steps} steps, from the {found.begin + 1}th on: these are judged"
+def about(begin: int, end: int, steps: int) -> Note:
+    """Which steps are judged: columns begin..end, the end left out."""
+    text = f"only in {end - begin} of the {steps} steps, from the {begin + 1}th on: these are judged"
     return Note(NoteCode.STRETCH, text)
 
 
@@ -55,7 +55,11 @@ def stretch_suspects(fleet: Fleet, scene: Scene, per_step: Floats) -> tuple[list
     odd = find_odd_ranks(fleet, within)
     suspects, notes = rank_suspects(odd.among, odd.selection, odd.gained_s)
     suspects = [suspect for suspect in suspects if (suspect.component, suspect.cause) != ("cpu", "contended")]
-    return (suspects, [about(found, fleet.steps.count), *notes], odd.scene) if suspects else ([], [], scene)
+    return (
+        (suspects, [about(found.begin, found.end, fleet.steps.count), *notes], odd.scene)
+        if suspects
+        else ([], [], scene)
+    )
 
 
 def _narrowed(fleet: Fleet, scene: Scene, per_step: Floats, found: Stretch) -> Scene:

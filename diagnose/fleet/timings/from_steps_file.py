@@ -106,20 +106,21 @@ def _with(timings: Timings, more: Floats, numbers: Ints, labels: Ints) -> Timing
     )
 
 
-def split(timings: Timings, column: int) -> tuple[Timings, Timings]:
-    """The timings of the steps before `column` of their fleet, and of those from it on."""
-    numbers, row = np.unique(timings.rank, return_inverse=True)
-    labels, _ = _steps_of(timings, row, len(numbers), [])
-    late = timings.step >= labels[column]
-    return timings.taken(~late), timings.taken(late)
+def apart(timings: Timings, begin: int, end: int) -> tuple[Timings, Timings]:
+    """The timings of all other columns of their fleet, and of columns begin..end (the end left out)."""
+    inside = _inside(timings, begin, end)
+    return timings.taken(~inside), timings.taken(inside)
 
 
 def between(timings: Timings, begin: int, end: int) -> Timings:
     """The timings of columns begin..end (the end left out) of their fleet."""
+    return timings.taken(_inside(timings, begin, end))
+
+
+def _inside(timings: Timings, begin: int, end: int) -> Bools:
     numbers, row = np.unique(timings.rank, return_inverse=True)
     labels, _ = _steps_of(timings, row, len(numbers), [])
-    inside = (timings.step >= labels[begin]) & (timings.step <= labels[end - 1])
-    return timings.taken(inside)
+    return np.asarray((timings.step >= labels[begin]) & (timings.step <= labels[end - 1]))
 
 
 # ---- steps -----------------------------------------------------------------------------------------------------------
