@@ -142,6 +142,19 @@ def test_collectives_that_take_longer_for_all_from_some_step_on_are_the_network(
     assert [(suspect.component, suspect.ranks) for suspect in verdict.suspects] == [("network", tuple(range(ranks)))]
 
 
+@pytest.mark.parametrize("ranks", [2, 17])
+def test_collectives_that_take_longer_for_all_for_a_while_are_the_network(ranks: int) -> None:
+    verdict = judged(ranks, 0.05, ranks, transfer=lambda step: np.where((step > 20) & (step < 36), 0.4, 0.1))
+    assert [(suspect.component, suspect.ranks) for suspect in verdict.suspects] == [("network", tuple(range(ranks)))]
+    assert NoteCode.STRETCH in codes(verdict)
+    assert verdict.baseline is not None and verdict.baseline.source == "other steps of the file"
+
+
+def test_work_that_is_more_on_all_ranks_for_a_while_may_be_its_input() -> None:
+    more = lambda step: np.where((step > 20) & (step < 36), 0.3, 0.0)  # noqa: E731
+    assert judged(16, 0.05, 3, more, culprits=tuple(range(16))).status != "fault"
+
+
 @pytest.mark.parametrize("ranks", [3, 16, 61])
 def test_of_a_file_without_collectives_the_slow_rank_is_named(ranks: int) -> None:
     slow = lambda step: np.full(len(step), 0.3)  # noqa: E731
