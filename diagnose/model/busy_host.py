@@ -3,8 +3,11 @@
 queued(r, s) = seconds in which rank r was ready but not running in step s, without what a quota of its own held it back
 taken(r)     = seconds of the window in which a process that is not of the job ran while r stood in the queue
 share(r)     = taken(r) / the same by any process
-taken(r, s)  = queued(r, s) · (share(r) + u · (1 - share(r))),  u = part of the host's CPU time that strangers keep busy: on what they leave
-               the ranks stand behind each other, and on all of it they would stand for less
+taken(r, s)  = queued(r, s) · (share(r) + c · (1 - share(r))),  c = share of all ranks of the host together: on what strangers leave the
+               ranks stand behind each other, and on all of it they would stand for less
+
+c is what strangers hold of the CPUs while ranks want them. How busy they keep the host says nothing of that: who gives way (SCHED_IDLE, a
+group of least weight) takes all that is left over, and nobody stands behind it.
 """
 
 from __future__ import annotations
@@ -52,22 +55,32 @@ def _taken(fleet: Fleet, rows: Iterable[int]) -> dict[tuple[str, int], float]:
     return taken
 
 
-def taken_share(fleet: Fleet) -> Floats:
-    """share(r) of every rank; 0 where nobody counts."""
+def _taken_from(fleet: Fleet) -> tuple[Floats, Floats]:
+    """Of every rank, seconds of the window: taken(r), and the same by any process; 0 where nobody counts."""
     table, rows = fleet.counters.table, fleet.counters.rows("cpu.taken_s")
     rank = table.rank[rows]
     rows, rank = rows[rank >= 0], rank[rank >= 0]
     strange = ~np.isin(table.pid[rows], fleet.ranks.pid)
     total = np.bincount(rank, weights=table.value[rows], minlength=len(fleet.ranks))
     theirs = np.bincount(rank, weights=table.value[rows] * strange, minlength=len(fleet.ranks))
+    return theirs, total
+
+
+def taken_share(fleet: Fleet) -> Floats:
+    """share(r) of every rank; 0 where nobody counts."""
+    theirs, total = _taken_from(fleet)
     return np.divide(theirs, total, out=np.zeros(len(total)), where=total > 0)
 
 
 def taken_s(fleet: Fleet) -> Floats:
     """taken(r, s): ranks x steps, seconds that strangers cost; 0 where nobody counts."""
-    share = taken_share(fleet)
-    theirs = np.where(share > 0, share + busy_shares(fleet) * (1 - share), 0.0)
-    return np.asarray(theirs[:, None] * queued_s(fleet), dtype=np.float64)
+    theirs, total = _taken_from(fleet)
+    share = np.divide(theirs, total, out=np.zeros(len(total)), where=total > 0)
+    _, host = np.unique(fleet.ranks.observed_on, return_inverse=True)
+    of_host, all_of_host = (np.bincount(host, weights=each)[host] for each in (theirs, total))
+    claim = np.divide(of_host, all_of_host, out=np.zeros(len(total)), where=all_of_host > 0)
+    part = np.where(share > 0, share + claim * (1 - share), 0.0)
+    return np.asarray(part[:, None] * queued_s(fleet), dtype=np.float64)
 
 
 def strangers_shares(fleet: Fleet) -> dict[str, float]:

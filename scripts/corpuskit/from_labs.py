@@ -55,7 +55,7 @@ def cases(place: Path, recording: Recording, folder: Path, replacements: Replace
         case = (_of_jobs if "row" in item["case"] else _of_faults)(kept.parent, item, recording)
         if case is None:
             continue
-        windows, baseline = (_kept(kept.parent / name, folder, replacements) for name in _windows(kept.parent))
+        windows, baseline = (_kept(one, folder, replacements) for one in _windows(kept.parent))
         if windows:
             recorded = _date(kept.parent)
             code = recording.code or _version(place, recorded)

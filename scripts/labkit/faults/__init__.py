@@ -18,7 +18,7 @@ from labkit.faults.slow_checkpoint import SlowCheckpoint
 from labkit.faults.slow_link import CutOff, PacketLoss, SlowFabric, SlowLink
 from labkit.faults.slow_read import SlowFolder, SlowRead
 from labkit.faults.stopped import Stopped
-from labkit.faults.strangers import Strangers
+from labkit.faults.strangers import GivesWay, Strangers
 from labkit.faults.uneven import HeavyStage, InTurn, LongSequences
 
 _KINDS: tuple[type[Fault], ...] = (
@@ -31,7 +31,7 @@ _KINDS: tuple[type[Fault], ...] = (
     SlowEverywhere, BiggerModel, EqualQuotas,
     Stopped,
     TwoFunctions, FunctionAndRead, QuotaAndFunction, HogAndRead, FunctionAndLink,
-    NoFault, Noisy,
+    NoFault, Noisy, GivesWay,
 )  # fmt: skip
 ALL: dict[str, type[Fault]] = {kind.name: kind for kind in _KINDS}
 # What a quick look at everything takes: the first six kinds of fault, and no fault.

@@ -110,6 +110,17 @@ def test_ranks_stand_behind_each_other_on_what_strangers_leave_and_a_part_of_tha
     assert first.lost_seconds_per_step == pytest.approx((0.5 + 0.5 * 0.5) * 0.05, rel=0.25)
 
 
+@pytest.mark.parametrize("seed", range(2))
+def test_programs_that_fill_the_host_with_what_the_job_leaves_and_give_way_to_it_cost_nothing(seed: int) -> None:
+    # GIVEN ranks that stand in the queue behind ranks of the job, hardly ever behind the programs that keep the host busy
+    made = job(0.05, 0.9, seed=seed)
+    for counter in made.counters:
+        if counter.get("name") == "cpu.taken_s":
+            counter["value"] *= 45 if counter["comm"] == "python" else 0.05
+    # WHEN / THEN
+    assert diagnose(build(made)).suspects == ()
+
+
 def test_what_grew_on_all_ranks_beside_strangers_that_were_there_before_is_told_as_well() -> None:
     slower, before = job(0.05, 0.5), job(0.05, 0.5, seed=9)
     slower.extra = {rank: [*extra, (BUSY, 0.06)] for rank, extra in slower.extra.items()}
