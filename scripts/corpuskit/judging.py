@@ -6,6 +6,7 @@ import importlib
 import json
 import multiprocessing
 import os
+import statistics
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -36,7 +37,8 @@ class Answer:
     """What was said about a case, against its truth.
 
     outcome: one of verdicts.FIRST … FAILED. right: whether the first suspect of an accusation is a culprit. lost_s: of all who
-    are accused, of each step. seconds: how long it took to judge.
+    are accused, of each step. seconds: how long it took to judge. step_s: mean of the steps in the windows, as they are told; 0 where
+    there are none.
     """
 
     key: str
@@ -48,6 +50,7 @@ class Answer:
     lost_s: float = 0.0
     verdict: str = ""
     seconds: float = 0.0
+    step_s: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -133,7 +136,14 @@ def _judge(diagnose: Diagnose, case: Case, windows: Sequence[Path], baseline: Se
         printed = to_json(diagnose([_read(one) for one in windows], [_read(one) for one in baseline]))
     except Exception as error:  # whatever it is, it is this case's answer, and the other cases go on
         return Answer(case.key, verdicts.FAILED, f"{type(error).__name__}: {error}")
-    return answer(case, printed, time.perf_counter() - began)
+    seconds = time.perf_counter() - began
+    return answer(case, printed, seconds, _step_s([_read(one) for one in windows]))
+
+
+def _step_s(windows: Sequence[Any]) -> float:
+    """Mean of all steps of all ranks, seconds."""
+    steps = [value for window in windows for value in window.steps.column("seconds").to_pylist() if value]
+    return statistics.fmean(steps) if steps else 0.0
 
 
 def _read(place: Path) -> Any:
@@ -144,7 +154,7 @@ def _read(place: Path) -> Any:
     return _windows[place]
 
 
-def answer(case: Case, printed: str, seconds: float = 0.0) -> Answer:
+def answer(case: Case, printed: str, seconds: float = 0.0, step_s: float = 0.0) -> Answer:
     """A verdict against the truth of a case."""
     try:
         verdict = verdicts.parse(printed)
@@ -165,6 +175,7 @@ def answer(case: Case, printed: str, seconds: float = 0.0) -> Answer:
         lost_s=sum(one.lost_s for one in verdict.suspects if one.cause not in DESIGNED) if verdict.accuses else 0.0,
         verdict=printed,
         seconds=seconds,
+        step_s=step_s,
     )
 
 

@@ -106,10 +106,16 @@ class LostTime:
 
 
 def lost_points(case: Case, answer: Answer) -> float | None:
-    """Points of the step by which the lost time is too high; None where there is none to compare."""
-    if not answer.right or case.lost_s is None or not case.during_s:
+    """Points of the step by which the lost time is too high; None where there is none to compare.
+
+    A verdict speaks of the steps of its window: without the fault they would be as long as the job's own step before it. The job's own
+    steps during the fault, which are of a longer time and not all observed, only tell how many steps of the window are one of the job's.
+    """
+    if not answer.right or case.lost_s is None or not (case.healthy_s and case.during_s):
         return None
-    return 100 * (answer.lost_s - case.lost_s) / case.during_s
+    step_s = answer.step_s or case.during_s
+    healthy_s = case.healthy_s / max(round(case.during_s / step_s), 1)
+    return 100 * (answer.lost_s - (step_s - healthy_s)) / step_s
 
 
 def lost_time(judged: Sequence[Judged]) -> LostTime | None:

@@ -167,6 +167,13 @@ def test_lost_time_is_compared_in_points_of_the_step_where_the_culprit_comes_fir
     assert tables.lost_points(*judged(SLOW, both)) == pytest.approx(-5.0)
 
 
+def test_lost_time_is_of_the_steps_in_the_window_however_many_are_one_of_the_jobs_own() -> None:
+    # GIVEN a step of 160 ms that became one of 240
+    case, answer = judged(SLOW, verdict("fault", {**AUGMENT, "lost_seconds_per_step": 0.1}))
+    assert tables.lost_points(case, replace(answer, step_s=0.26)) == pytest.approx(0.0)
+    assert tables.lost_points(case, replace(answer, step_s=0.03, lost_s=0.01)) == pytest.approx(0.0)
+
+
 def test_a_function_of_the_right_name_must_stand_on_its_lines() -> None:
     case = replace(SLOW, place=Place("job.py", 10, 20))
     elsewhere, there = (
