@@ -5,8 +5,9 @@ from __future__ import annotations
 # Effect: a difference that costs less than this is nobody's problem, however significant it is. The same share is asked of whatever
 # costs as much of a step as it lasts of the window or is short of its peers: interrupts, a throttled or lower clock, a stop, bytes.
 EFFECT_SHARE = 0.05  # of the step, with three or more peers
-EFFECT_SHARE_FEW = 0.08  # with one or two peers, whose spread cannot be estimated
-ALONE_SHARE = 0.10  # of the step, where no peer of the same window shows what is usual: less may be how it always was
+EFFECT_SHARE_FEW = 0.08  # with one or two peers, whose spread cannot be estimated; of a port, where no counter says why
+ALONE_SHARE = 0.10  # where no peer of the same window shows what is usual, and of links: less may be how it always was
+LARGE_SHARE = 0.25  # seen in a single step (a rare episode); where it cannot be proven, "unknown" and not "healthy"
 EFFECT_SECONDS = 0.0005  # what being observed costs a step that has tens of probed calls (a uprobe: 1-10 µs)
 
 # Significance: what a hypothesis needs to be admitted, in nats (hypotheses/rank/selection.py, hypotheses/rows.py).
@@ -15,7 +16,6 @@ Z_THROTTLED = 1.0  # of a rank that was throttled, by the kernel's count: what i
 Z_CLEAR = 3.0  # of a change within one series, which nobody is accused of by itself
 Z_HINT = 2.0  # of one measure that another one has to confirm
 FALSE_DISCOVERY_RATE = 0.01
-STEADY = 0.3  # of the excess must be there in every third of the steps: what comes and goes is the host's noise
 SCALE_FLOOR = 0.0125  # of the step: healthy ranks differ by about 1 %; the MAD of tight peers is 0
 SCALE_FLOOR_FEW = 0.02  # of the step, with one or two peers
 
@@ -23,27 +23,22 @@ SCALE_FLOOR_FEW = 0.02  # of the step, with one or two peers
 HOLDS_LEAST = (
     0.5  # what explains less than half of it, does not: what a counter predicts, a function holds, the peers wait for
 )
-PART = 0.3  # worth being told beside what holds more: a second cause, what was there before; what is less is noise with a long tail
+MOST = 0.7  # the frame that holds so much of an excess explains it; so much of it that was there before is by design, or is work
+PART = 0.3  # worth being told beside what holds more: a second cause, what was there before; what is less is noise with a long tail,
+# and an excess of which less is there in some third of the steps comes and goes as the host's noise does
 NEARLY_ALL = 0.8  # told as all of it: the rest are samples, and how it begins and ends
 NEARLY_ALWAYS = (
     0.9  # of steps or ranks: who is slower than its peers in so many is a suspect of a fleet, whatever it costs
 )
 HALVED = 0.75  # of the peers' speed or width: the next lower one of links is a half, and this is in the middle
 
-# Rare episodes: a step in which a rank is suddenly slower by this share of a step, and how many of them are no accident.
-EPISODE_SHARE = 0.25
+# Rare episodes: how many of them are no accident.
 EPISODES_LEAST = 3
 EPISODES_COST = 0.01  # of the step on average, in timings; where hosts are observed their own noise costs as much
-
-# A moving imbalance: what an even share of the work would save, of the step, where only the correlation of sampled functions
-# tells it from noise (else the effect floor is enough); and how much of the lateness must be work.
-MOVING_SHARE_TOGETHER = 0.10
-MOVING_WORK = 0.7
 
 # Enough to judge by.
 STEPS_LEAST = 5
 STEPS_FEW = 10  # below this a large effect that is not significant is "unknown", not "healthy"
-UNKNOWN_SHARE = 0.25  # of the step: an effect this large that cannot be proven is reported as unknown
 
 # Clocks of two hosts. NTP holds them within a few milliseconds of each other over the Internet, within one in a data centre.
 CLOCK_NOTE_S = 0.010
@@ -53,15 +48,15 @@ STALL_STEPS = 5.0
 STALL_SECONDS = 3.0
 LOST_SECONDS = 0.5  # a rank whose GPU is lost does nothing more: silence of a step and this long is a hang
 
-# Attribution: the deepest frame that holds this share of the excess is the function that explains it.
-FRAME_HOLDS = 0.7
+# Attribution
 CONCENTRATED = 2.0  # a function is odd if its excess share is this many times the excess share of the whole step
 
 # Links: healthy flows on a busy 2-core host were seen to differ by 2-3x.
 FLOW_BYTES_LEAST = 1 << 20
-FLOW_SHARE_LEAST = 0.1  # of the bytes of the largest flow
-LINK_EFFECT_SHARE = 0.10  # of the step
-LINK_RATIO = 3.0  # with a counter that says why
+BYTES_SHARE_LEAST = 0.1  # of the bytes of the largest flow or the busiest port: the rate of a quiet one says nothing
+COUNTED_RATIO = (
+    3.0  # times the peers', where a counter says why: a slower link, what is sent again, pages that are asked for
+)
 LINK_RATIO_ALONE = 5.0  # without one
 LINK_RATIO_REVERSE = 10.0  # of one path's two ways, which may carry other things; small messages wait for delayed ACKs
 LINK_RATIO_END = 1.6  # slowest of the other pairs to the fastest of one address; healthy ones: up to 1.3 that queue so, 1.7 that do not
@@ -69,7 +64,6 @@ RTT_RATIO_END = 2.0  # least inflation of the pairs of that address to the large
 RETRANSMIT_SHARE = 0.01
 LOSS_SHARE = 0.005  # the same where steps wait for it: healthy pairs showed up to 0.13 %
 LOSS_STEPS = 2  # that wait for what is sent again
-LOSS_RATIO = 3.0  # times the share sent again by pairs without a bad end: healthy ones showed up to 0.13 %
 RTO_SECONDS = 0.15  # Linux waits 0.2 s at least for what nobody asks for again; a part of it would have passed anyway
 RTT_INFLATION = 4.0  # rtt / min_rtt, and this many times that of the peers
 
@@ -81,7 +75,6 @@ FOREIGN_BYTES = 1 << 29  # of GPU memory: a context of a monitor holds up to abo
 FAULT_WORK = 3.0  # times the waiting for pages: the kernel's work for them and the queue after each (lab: up to 2.2)
 FAULT_WORK_S = 50e-6  # per page that had to be reclaimed first: faulting, reclaiming, asking the disk (lab: 35-43)
 MINOR_FAULT_S = 200e-6  # at most: a page of 2 MiB given and cleared; one of 4 KiB takes 0.2-1 µs
-MINOR_FAULTS_RATIO = 3.0  # times the peers': a process that takes no new memory faults now and then, too
 EVENTS_HZ = 1.0  # errors per second: links correct a few an hour in health; it takes many to cost time
 EVENTS_RATIO = 10.0  # times the peers' median: what moved on everybody accuses nobody
 RATE_RATIO = 0.85  # of the peers' rate while moving, where a counter says why
@@ -92,17 +85,13 @@ FLAT_SIGMA = 1.2  # times the peers' sigma: who bursts more than its peers is no
 RATE_RATIO_FLAT = 0.8  # without a counter, but flat beside peers that burst: the sigma rule of EROICA
 FLAT_BESIDE = 0.5  # times the peers' sigma: low and flat
 RARE_MODEL = 0.25  # of the ports: fewer of another nominal speed are degraded, not another model
-PORT_EFFECT_SHARE = 0.08  # of the step, without a counter; EFFECT_SHARE where it is flat beside peers that burst
-PORT_BYTES_SHARE = 0.1  # of the bytes of the busiest port: a quiet port's rate says nothing
 
 # What a sample of a stack stands for where no window says how often was sampled; samples of t seconds have a variance of t times it.
 SAMPLING_S = 1 / 99
 
-# Comparison with the baseline windows.
-SAME_AS_BASELINE = 0.7  # an excess of which this share was there before is by design
-
 SUSPECTS_EXAMINED = 64  # the worst; more have one common reason, or the comparison is wrong
-FLEET = 16  # ranks: from here on each step is as long as somebody's accident, and hardly shorter without one suspect
+FLEET = 16  # ranks: from here on each step is as long as somebody's accident, hardly shorter without one suspect, and the median of the
+# others hardly feels one of them
 RANKS_TOLD = 1024  # of ranks in the same place: more of them tell nothing new
 PEERS_EXACT = 64  # up to this many ranks in a role the rank itself is left out of its peers' median
 PEERS_SAMPLED = 2000  # attribution looks at no more peers than this

@@ -195,7 +195,7 @@ class Profiles:
         excess = float(total[0] - (np.median(total[1:]) if len(peers) else 0.0))
         if excess <= 0:
             return None
-        found = self._deepest(mine, rows, ranks, excess, whole_share, limits.FRAME_HOLDS)
+        found = self._deepest(mine, rows, ranks, excess, whole_share, limits.MOST)
         if found is not None and found.spread:
             # Sampling noise of other functions may hide the odd one: it then holds a little less.
             closer = self._deepest(mine, rows, ranks, excess, whole_share, limits.HOLDS_LEAST)

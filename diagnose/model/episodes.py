@@ -61,7 +61,7 @@ def find_episodes(own: Floats, roles: Ints, step_s: float, floor_s: Floats, skip
     gap = own - peers_median(own, roles)
     spread = 4 * robust_sd(gap, 1)[:, None]
     gap = np.nan_to_num(gap)
-    least = np.maximum(limits.EPISODE_SHARE * step_s, np.nan_to_num(spread, nan=np.inf))
+    least = np.maximum(limits.LARGE_SHARE * step_s, np.nan_to_num(spread, nan=np.inf))
     gap_of_all = np.delete(gap, skip, axis=0)
     longest = float(gap_of_all.max()) if gap_of_all.size else 0.0
     found: dict[int, _Candidate] = {}

@@ -144,7 +144,7 @@ def strength_of_many_steps(found: Differences) -> Floats:
 def _strength(found: Differences, freedom: Floats) -> Floats:
     result = np.zeros(len(found.z))
     effect = np.isfinite(found.excess_s) & (found.excess_s >= found.floor_s) & (found.z > 0)
-    effect &= found.steady_s >= limits.STEADY * found.excess_s
+    effect &= found.steady_s >= limits.PART * found.excess_s
     if effect.any():
         result[effect] = nats(chance(found.z[effect], freedom[effect]))
     return result

@@ -28,7 +28,6 @@ from rankscope.diagnose.stats.robust import robust_sd
 from rankscope.diagnose.stats.student import chance, combined_freedom
 from rankscope.probes.arrays import Bools, Floats, Ints
 
-_PEERS_LEAST = 16
 _SPREAD_OF_FEW = 0.1
 _SCALE_FLOOR = 0.005
 _CELLS_MOST = 40_000_000
@@ -57,7 +56,7 @@ class FunctionLevels:
         usual, spread = self._level(peers, int(self.roles[row]))
         over = seconds[row] - usual
         scale, error = np.maximum(spread, _SCALE_FLOOR * self.step_s), error[row]
-        if self.fleet.patterns.sd_s is None and len(peers) < _PEERS_LEAST:
+        if self.fleet.patterns.sd_s is None and len(peers) < limits.FLEET:
             error = np.full(len(error), float(found.error_s[row]))
         shown = over >= max(float(found.floor_s[row]), limits.HOLDS_LEAST * float(found.excess_s[row]))
         if not shown.any():
@@ -71,7 +70,7 @@ class FunctionLevels:
         """What these peers usually spend in each function, and how far they differ in it."""
         assert self._table is not None
         seconds = self._table[0]
-        if len(peers) < _PEERS_LEAST:
+        if len(peers) < limits.FLEET:
             most = seconds[peers].max(axis=0)
             return most, _SPREAD_OF_FEW * most
         if role not in self._usual:

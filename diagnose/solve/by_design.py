@@ -29,7 +29,7 @@ def by_design(
     for suspect in suspects:
         earlier = [reference.excess.get(rank, 0.0) for rank in suspect.ranks]
         all_now = [now[rank] for rank in suspect.ranks]
-        if all(before >= limits.SAME_AS_BASELINE * excess for before, excess in zip(earlier, all_now, strict=True)):
+        if all(before >= limits.MOST * excess for before, excess in zip(earlier, all_now, strict=True)):
             designed.update(suspect.ranks)
             result.append(_imbalance(suspect))
         elif any(earlier) and sum(earlier) >= limits.PART * sum(all_now):

@@ -57,7 +57,7 @@ def unproven(fleet: Fleet, scene: Scene) -> Note | None:
     """Something large, or all but significant, that cannot be proven with so few or so noisy steps."""
     found = scene.differences
     count = int(np.median(np.isfinite(scene.own).sum(axis=1)))
-    big = (found.excess_s >= limits.UNKNOWN_SHARE * scene.step_s) & (count < limits.STEPS_FEW)
+    big = (found.excess_s >= limits.LARGE_SHARE * scene.step_s) & (count < limits.STEPS_FEW)
     least = limits.SCORE_LEAST + float(np.log(len(found.z)))
     doubtful = big | ((strength_of_many_steps(found) >= least) & (strength(found) < least))
     if not doubtful.any():

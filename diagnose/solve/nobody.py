@@ -124,7 +124,7 @@ def _unseen(fleet: Fleet) -> Note | None:
         float(nan_median(transfer(fleet.steps.wait_s)[None, :], 1)[0]),
         float(np.nanmedian(fleet.steps.seconds)),
     )
-    if not least >= limits.UNKNOWN_SHARE * step:
+    if not least >= limits.LARGE_SHARE * step:
         return None
     text = (
         f"all ranks of the file stay in communication for {seconds(least)} of each step at least, and {gone.text}: "

@@ -65,7 +65,7 @@ def _seldom(fleet: Fleet, step_s: float, paused: Sequence[ToldPause]) -> list[No
         return []
     gap = own - nan_median(own, 0)[None, :]
     spread = 6 * robust_sd(gap, 1)[:, None]
-    sudden = np.nan_to_num(gap) >= np.maximum(limits.EPISODE_SHARE * step_s, np.nan_to_num(spread, nan=np.inf))
+    sudden = np.nan_to_num(gap) >= np.maximum(limits.LARGE_SHARE * step_s, np.nan_to_num(spread, nan=np.inf))
     count = sudden.sum(axis=1)
     row = int(np.argmax(count))
     at = np.flatnonzero(sudden[row])

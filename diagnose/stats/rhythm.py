@@ -109,7 +109,7 @@ def find_spikes(series: Floats) -> Spikes | None:
         return None
     usual = float(np.median(x[known]))
     spread = robust_sd_of(x)
-    least = max(limits.EPISODE_SHARE * usual, 6 * spread, limits.PART * (float(x[known].max()) - usual))
+    least = max(limits.LARGE_SHARE * usual, 6 * spread, limits.PART * (float(x[known].max()) - usual))
     at = np.flatnonzero(known & (np.nan_to_num(x) - usual >= least))
     if len(at) < limits.EPISODES_LEAST or len(at) > 0.4 * known.sum():
         return None
@@ -123,7 +123,7 @@ def find_spikes(series: Floats) -> Spikes | None:
 def find_period(at: Floats) -> float | None:
     """The distance of neighbours, in places, of what comes at equal distances; None for what does not, or comes less than three times."""
     distance = np.diff(at)
-    if len(at) < limits.EPISODES_LEAST or distance.min() < 2:
+    if len(distance) < 2 or distance.min() < 2:
         return None
     period = float(distance.min())
     period = float(np.sum(distance) / np.sum(np.round(distance / period)))  # the mean distance of neighbours

@@ -28,7 +28,6 @@ _SAMPLE_HOSTS = 256  # 2,000 ranks: a median of them is off by 3 % of the spread
 _ROLE_LEAST = 64  # ranks of each role
 _LONGEST = 4  # ranks of each step
 _SLOW_RATE = 0.5  # of the role's median
-_RARE_LEAST = 3
 
 
 def hosts_to_read(crowd: Crowd) -> frozenset[str]:
@@ -80,7 +79,7 @@ def _oddness(crowd: Crowd, role: Ints) -> Floats:
     spared = np.nan_to_num(trimmed_mean(peers_median(wait, role) - wait)) if wait.shape[1] else excess
     odd = np.maximum(excess, spared) / floor_s
     odd[odd < _NEAR] = 0.0
-    rare = (np.nan_to_num(gap) >= limits.EPISODE_SHARE * step_s).sum(axis=1) >= _RARE_LEAST
+    rare = (np.nan_to_num(gap) >= limits.LARGE_SHARE * step_s).sum(axis=1) >= limits.EPISODES_LEAST
     return np.asarray(
         odd + 1.0 * rare + 100.0 * _strange(crowd) + 10.0 * (crowd.errors > 0) + 1.0 * _slow_links(crowd, role)
     )

@@ -28,7 +28,6 @@ from rankscope.diagnose.hypotheses.group.members import Members
 from rankscope.diagnose.stats.urn import at_least
 from rankscope.diagnose.verdict.contract import Evidence, Suspect
 
-_MOST = 0.5  # of the group's hosts
 _LEAST = 2  # hosts: of one it is the host
 _OF_COMPONENT = {
     "rack": ("gpu", "cpu"),  # one cooling, one power
@@ -105,7 +104,7 @@ def _beyond_chance(
         there = group.hosts & everyone
         inside = accused & there
         examined = min(len(there), limits.SUSPECTS_EXAMINED)
-        if len(inside) < max(_LEAST, math.ceil(_MOST * examined)) or len(there) == len(everyone):
+        if len(inside) < max(_LEAST, math.ceil(limits.HOLDS_LEAST * examined)) or len(there) == len(everyone):
             continue
         chance = len(groups) * at_least(len(inside), len(there), len(accused), len(everyone))
         if chance <= limits.FALSE_DISCOVERY_RATE:

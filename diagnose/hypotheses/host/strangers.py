@@ -20,7 +20,7 @@ from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Floats, Ints
 
-_BUSY, _ONE = 1 / 3, 0.5
+_BUSY = 1 / 3
 _TOLD = 3
 
 
@@ -37,7 +37,7 @@ def strangers(fleet: Fleet, scene: Scene) -> list[Row]:
         rows: Ints = np.array([row for row in range(len(hosts)) if hosts[row] == host], dtype=np.int64)
         busy = busy_of.get(host)
         took = programs(fleet, rows.tolist())
-        if busy is None or busy < _BUSY or took[0][1] < _ONE * sum(seconds for _, seconds, _ in took):
+        if busy is None or busy < _BUSY or took[0][1] < limits.HOLDS_LEAST * sum(seconds for _, seconds, _ in took):
             continue
         removes: Floats = np.nan_to_num(np.fmin(taken[rows], scene.own[rows]))
         clear = clearness(removes.mean(axis=0), scene.step_s)

@@ -81,7 +81,7 @@ def moving_work(fleet: Fleet, scene: Scene) -> tuple[list[Row], list[Note]]:
     x = _moved(work)
     latest = np.argmax(np.where(np.isfinite(late), late, -np.inf), axis=0), np.arange(steps)
     worked = float(np.nansum(np.maximum(x[latest], 0.0)) / max(float(np.nansum(np.maximum(late[latest], 0.0))), 1e-12))
-    if worked < limits.MOVING_WORK:
+    if worked < limits.MOST:
         text = (
             f"in each step another rank is late, by {seconds(cost)} on average, mostly waiting for a CPU, a disk or a lock: "
             "noise of the hosts"
@@ -186,7 +186,7 @@ def _between_stages(scene: Scene, pipelines: Pipelines, work: Floats, even: Floa
 
 
 def _together(fleet: Fleet, work: Floats, x: Floats, share: float, pipelines: Pipelines | None) -> _Signature | None:
-    least = limits.EFFECT_SHARE if fleet.timed else limits.MOVING_SHARE_TOGETHER
+    least = limits.EFFECT_SHARE if fleet.timed else limits.ALONE_SHARE
     if fleet.patterns.sd_s is None or share < least:
         return None
     correlation = varying.correlation(fleet, work)

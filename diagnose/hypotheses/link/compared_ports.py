@@ -59,7 +59,7 @@ class Found:
         rate = np.where(burst > 0, burst, mu * np.where(speed > 0, speed, usual))
         rate = np.where(rate > 0, rate, np.nan)
         moved = seen.bytes
-        quiet = moved < limits.PORT_BYTES_SHARE * (float(np.nanmax(moved)) if np.isfinite(moved).any() else 0.0)
+        quiet = moved < limits.BYTES_SHARE_LEAST * (float(np.nanmax(moved)) if np.isfinite(moved).any() else 0.0)
         rate = np.where(quiet, np.nan, rate)
         capability = np.where(nominal > 0, nominal, usual)
         if prefix == "nvlink.":

@@ -62,7 +62,7 @@ def lossy_ends(cells: Cells) -> Iterator[tuple[float, str, float, float]]:
         if mine.all():
             continue
         share, rest = _pooled(cells, mine), _pooled(cells, ~mine)
-        if share < max(limits.LOSS_SHARE, limits.LOSS_RATIO * rest):
+        if share < max(limits.LOSS_SHARE, limits.COUNTED_RATIO * rest):
             continue
         weight = _SENDER if (losing & (source == number)).any() else 1.0
         yield (share - rest) * weight, names[number], share, rest

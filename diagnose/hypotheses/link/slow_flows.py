@@ -119,7 +119,7 @@ def judge(fleet: Fleet, steps: int, step_s: float, transfer_s: float) -> tuple[H
             reference = min(reference, float(np.median(wide))) if wide else reference
         ratio = reference / float(cells.rate[index])
         lost = min(float(cells.sending_s[index]) / steps * (1 - 1 / max(ratio, 1.0)) - late, transfer_s)
-        share = limits.EFFECT_SHARE if narrow is not None else limits.LINK_EFFECT_SHARE
+        share = limits.EFFECT_SHARE if narrow is not None else limits.ALONE_SHARE
         floor = max(share * step_s, limits.EFFECT_SECONDS)
         whole = not ends.isdisjoint((cells.source[index], cells.peer[index]))
         if ratio >= (limits.LINK_RATIO_END if whole else _needed(cells, index, narrow)):
@@ -137,7 +137,7 @@ def cells_of(fleet: Fleet) -> Cells:
     flows = fleet.flows
     here = set(flows.local)
     # A quiet connection (the store, a heartbeat) says nothing about a rate, however long it is busy.
-    loud = max(limits.FLOW_BYTES_LEAST, limits.FLOW_SHARE_LEAST * float(flows.sent_bytes.max(initial=0.0)))
+    loud = max(limits.FLOW_BYTES_LEAST, limits.BYTES_SHARE_LEAST * float(flows.sent_bytes.max(initial=0.0)))
     totals: dict[tuple[str, str], list[float]] = {}
     interface: dict[tuple[str, str], str] = {}
     for index in range(len(flows)):
@@ -243,7 +243,7 @@ def _needed(cells: Cells, index: int, narrow: float | None) -> float:
         return _SHAPED_RATIO
     if {*cells.source, *cells.peer} == {cells.source[index], cells.peer[index]} and not _loses(cells, index):
         return limits.LINK_RATIO_REVERSE
-    return limits.LINK_RATIO if _loses(cells, index) or _queues(cells, index) else limits.LINK_RATIO_ALONE
+    return limits.COUNTED_RATIO if _loses(cells, index) or _queues(cells, index) else limits.LINK_RATIO_ALONE
 
 
 def _loses(cells: Cells, index: int) -> bool:
@@ -251,7 +251,7 @@ def _loses(cells: Cells, index: int) -> bool:
     share = cells.retransmitted
     others = np.sort(np.delete(share, index))
     usual = float(others[(len(others) - 1) // 2]) if len(others) else 0.0
-    return bool(share[index] >= max(limits.RETRANSMIT_SHARE, limits.LOSS_RATIO * usual))
+    return bool(share[index] >= max(limits.RETRANSMIT_SHARE, limits.COUNTED_RATIO * usual))
 
 
 def _queues(cells: Cells, index: int) -> bool:

@@ -120,7 +120,7 @@ def _alone(fleet: Fleet, found: Found, known: list[Hypothesis]) -> list[Hypothes
     sigma = found.ports.value(f"{found.prefix}collective_sigma")
     theirs = peers_of(sigma, found.group)[0]
     step_s = found.scale.step_s
-    flat = (found.ratio <= limits.RATE_RATIO_ALONE) & (found.lost_s >= limits.PORT_EFFECT_SHARE * step_s)
+    flat = (found.ratio <= limits.RATE_RATIO_ALONE) & (found.lost_s >= limits.EFFECT_SHARE_FEW * step_s)
     flat &= ~(sigma > limits.FLAT_SIGMA * theirs)  # unknown does not acquit
     lower = (found.ratio <= limits.RATE_RATIO_FLAT) & (found.lost_s >= limits.EFFECT_SHARE * step_s)
     flat |= lower & (sigma <= limits.FLAT_BESIDE * theirs)

@@ -61,7 +61,7 @@ def _given_pages(case: Case) -> Iterator[Hypothesis]:
     worst = found.leaf.name if found.leaf is not None else found.function.name
     if (
         not enough
-        or faults.value < limits.MINOR_FAULTS_RATIO * faults.expected
+        or faults.value < limits.COUNTED_RATIO * faults.expected
         or case.profiles.in_kernel(case.rank, worst) < limits.HOLDS_LEAST
     ):
         return

@@ -40,7 +40,6 @@ from rankscope.diagnose.stats.student import chance
 from rankscope.probes.arrays import Bools, Floats, Ints
 
 _MISFIT, _COUNTED = 0.15, 0.05
-_SMALL_ROLE = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +135,7 @@ class _Asking:
         chosen: list[int] = []
         taken: set[int] = set()
         for row in sorted(scores, key=lambda each: -scores[each]):
-            if sizes[roles[row]] > _SMALL_ROLE or int(roles[row]) not in taken:
+            if sizes[roles[row]] > limits.FLEET or int(roles[row]) not in taken:
                 chosen.append(row)
                 taken.add(int(roles[row]))
         return chosen
@@ -166,7 +165,7 @@ class _Asking:
         found = self.found
         among = among & (np.arange(len(among)) < self.among.count)  # nobody accuses a rank as it was
         effect = among & np.isfinite(found.excess_s) & (found.excess_s >= found.floor_s) & ~self._not_waited_for()
-        hinted = effect & (found.z_quiet >= limits.Z_HINT) & (found.steady_s >= limits.STEADY * found.excess_s)
+        hinted = effect & (found.z_quiet >= limits.Z_HINT) & (found.steady_s >= limits.PART * found.excess_s)
         for row in np.flatnonzero(hinted & (self.strength < 2 * limits.SCORE_LEAST)):
             alone = self._levels.strength(int(row), found, self.counted)
             self.by_function[row] = alone - self._looked_at() >= limits.SCORE_LEAST

@@ -24,7 +24,7 @@ from rankscope.diagnose.stats.robust import robust_sd_of
 from rankscope.diagnose.verdict.contract import Evidence
 
 _MODEL = re.compile(r"/torch/(nn|autograd)/|/jax/|/flax/|/tensorflow/")
-_Z_CPU, _CPU_SPREAD, _PEERS_LEAST = 3.0, 0.05, 2
+_CPU_SPREAD, _PEERS_LEAST = 0.05, 2
 _ALL_OF_MODEL = 0.97  # support: a little more than the function alone
 _MORE_INPUT = 0.8  # support: more than a GPU that is slow for no reason, less than one with a reason
 
@@ -88,7 +88,7 @@ def _more_read(case: Case, found: Located) -> Iterator[Hypothesis]:
     expected = float(np.median(peers))
     furthest = float(np.abs(peers - expected).max())
     more, longer = own / expected - 1 if expected > 0 else 0.0, found.own_s / found.peers_s - 1
-    if more < max(limits.HOLDS_LEAST * longer, limits.EFFECT_SHARE) or own - expected < _Z_CPU * furthest:
+    if more < max(limits.HOLDS_LEAST * longer, limits.EFFECT_SHARE) or own - expected < limits.Z_CLEAR * furthest:
         return
     yield case.charge(
         "workload", "data-imbalance", found.excess_s, _ALL_OF_MODEL,
@@ -122,7 +122,9 @@ def _more_cpu(case: Case, found: Located) -> Iterator[Hypothesis]:
     own, times = mine.value - computing * case.steps, found.own_s / found.peers_s
     peers = np.array([counter.value for counter in case.peers_of("cpu.process_run_s")])
     spread = max(robust_sd_of(peers), _CPU_SPREAD * mine.expected)
-    if own - mine.expected < _Z_CPU * spread * (1 + 1 / len(peers)) or own / mine.expected < 1 + 0.25 * (times - 1):
+    if own - mine.expected < limits.Z_CLEAR * spread * (1 + 1 / len(peers)) or own / mine.expected < 1 + 0.25 * (
+        times - 1
+    ):
         return
     steps = max(case.steps, 1)
     yield case.charge(
