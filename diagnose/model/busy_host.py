@@ -63,7 +63,7 @@ def _taken_from(fleet: Fleet) -> tuple[Floats, Floats]:
     strange = ~np.isin(table.pid[rows], fleet.ranks.pid)
     total = np.bincount(rank, weights=table.value[rows], minlength=len(fleet.ranks))
     theirs = np.bincount(rank, weights=table.value[rows] * strange, minlength=len(fleet.ranks))
-    return theirs, total
+    return np.asarray(theirs, dtype=np.float64), np.asarray(total, dtype=np.float64)
 
 
 def taken_share(fleet: Fleet) -> Floats:
