@@ -20,11 +20,11 @@ def every_case() -> list[Case]:
     return [Case(fault, seed, dose=dose) for seed in SEEDS for fault in ALL for dose in ("strong", "weak")]
 
 
-def test_there_are_30_kinds_of_fault_five_pairs_and_two_kinds_of_healthy_run() -> None:
+def test_there_are_30_kinds_of_fault_five_pairs_and_three_kinds_of_healthy_run() -> None:
     groups = [kind.group for kind in ALL.values()]
     assert len(groups) - groups.count("healthy") - groups.count("pairs") == 30
     assert groups.count("pairs") == 5
-    assert groups.count("healthy") == 2
+    assert groups.count("healthy") == 3
     assert all(ALL[name].name == name for name in ALL)
     assert "other" not in groups
 
