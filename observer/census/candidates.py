@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -143,14 +144,10 @@ def scan(root: Path = ROOT) -> Scan:
         alike[stat.ppid, stat.comm] += 1
         if alike[stat.ppid, stat.comm] > ALIKE_MOST:
             continue
-        try:
-            files = mapped_files(pid, root)
-            libraries = find_libraries(files)
-        except PermissionError as error:
-            unreadable.append((pid, stat.comm, f"its mapped files cannot be read: {reason(error)}"))
+        files = _files(stat, root, unreadable)
+        if files is None:
             continue
-        except OSError:
-            continue
+        libraries = find_libraries(files)
         if libraries.framework == MPI and not (claims and python):
             libraries = replace(libraries, framework="", framework_path="")  # any program may be one of MPI
         if not (claims or libraries.framework):
@@ -163,13 +160,28 @@ def scan(root: Path = ROOT) -> Scan:
             continue
         if candidate.claim is not None or libraries.framework:
             candidates[pid] = candidate
+    return Scan(processes, candidates, others, tuple(unreadable), denied, _not_looked_at(denied, alike))
+
+
+def _files(stat: ProcStat, root: Path, unreadable: list[tuple[int, str, str]]) -> tuple[str, ...] | None:
+    """The files mapped into a process; None where that is not to be had, and noted where a right is missing."""
+    try:
+        return mapped_files(stat.pid, root)
+    except PermissionError as error:
+        unreadable.append((stat.pid, stat.comm, f"its mapped files cannot be read: {reason(error)}"))
+    except OSError:
+        pass
+    return None
+
+
+def _not_looked_at(denied: int, alike: Mapping[tuple[int, str], int]) -> tuple[str, ...]:
+    """Notes on the processes of which nothing is known. `alike`: by parent and name, how many processes there are."""
     notes = [f"{denied} Python processes of other users could not be looked at: run as root"] if denied else []
-    notes += [
-        f"pid {parent} has {count} children called {printable(comm, 32)}: {count - ALIKE_MOST} of them were not looked at"
-        for (parent, comm), count in alike.items()
-        if count > ALIKE_MOST
-    ]
-    return Scan(processes, candidates, others, tuple(unreadable), denied, tuple(notes))
+    for (parent, comm), count in alike.items():
+        if count > ALIKE_MOST:
+            more = f"{count - ALIKE_MOST} of them were not looked at"
+            notes.append(f"pid {parent} has {count} children called {printable(comm, 32)}: {more}")
+    return tuple(notes)
 
 
 def find_libraries(paths: tuple[str, ...]) -> Libraries:
