@@ -109,7 +109,7 @@ def test_a_full_disk_is_said_before_the_window_and_leaves_nothing(torchrun: Torc
         (("record", "--out", "OUT", "--job", "no-such-job"), 3, "no"),
         (("record", "--out", "/tmp"), 69, "others can write"),
         (("record", "--out", "/tmp", "--window", "0"), 64, "window"),
-        (("diagnose", "/nonexistent"), 65, "not a folder"),
+        (("diagnose", "/nonexistent"), 65, "there is no /nonexistent"),
         (("diagnose", "/usr"), 65, "no window"),
         (("frobnicate",), 64, "frobnicate"),
         (("record",), 64, "--out"),
