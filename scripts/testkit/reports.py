@@ -1,4 +1,4 @@
-"""A plugin of pytest: reports of some sessions, shown by another as if it had run the tests.
+"""A plugin of pytest: reports of one session, shown by another as if it had run the tests.
 
 What failed there is run once more here, as the tests of real jobs are (tests/conftest.py), and counted as a rerun: that session
 computes at idle priority beside the kernel's tests, and a test that waited for a core has not found a defect.
@@ -26,19 +26,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("two sessions")
     group.addoption("--reports-to", type=Path, metavar="FILE", help="write the report of each test")
     group.addoption(
-        "--reports-from",
-        type=Path,
-        metavar="FILE",
-        action="append",
-        help="show these reports in place of running their tests; of several sessions, once for each",
+        "--reports-from", type=Path, metavar="FILE", help="show these reports in place of running their tests"
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     if path := config.getoption("--reports-to"):
         config.pluginmanager.register(Written(config, path))
-    if paths := config.getoption("--reports-from"):
-        config.pluginmanager.register(Shown(config, paths))
+    if path := config.getoption("--reports-from"):
+        config.pluginmanager.register(Shown(config, path))
 
 
 class Written:
@@ -55,8 +51,8 @@ class Written:
 class Shown:
     """Reports of another session at the place of their tests; a test of which there is none, or not all, is run here."""
 
-    def __init__(self, config: pytest.Config, paths: list[Path]) -> None:
-        self._config, self._paths = config, paths
+    def __init__(self, config: pytest.Config, path: Path) -> None:
+        self._config, self._path = config, path
         self._reports: dict[str, list[pytest.TestReport]] | None = None
         self._again = 0  # tests that were run once more
 
@@ -82,15 +78,10 @@ class Shown:
         return True
 
     def _read(self) -> dict[str, list[pytest.TestReport]]:
-        found: dict[str, list[pytest.TestReport]] = defaultdict(list)
-        for path in self._paths:
-            self._read_one(path, found)
-        return found
-
-    def _read_one(self, path: Path, found: dict[str, list[pytest.TestReport]]) -> None:
-        with path.with_name(f"{path.name}.lock").open("a") as lock:
+        with self._path.with_name(f"{self._path.name}.lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH)
-        for line in path.read_text().splitlines() if path.exists() else ():
+        found: dict[str, list[pytest.TestReport]] = defaultdict(list)
+        for line in self._path.read_text().splitlines() if self._path.exists() else ():
             try:
                 data = json.loads(line)
             except ValueError:  # a session that was killed wrote half of it
@@ -101,3 +92,4 @@ class Shown:
             ):  # of a skip: path, line and reason, which pytest wants as the tuple that it was
                 report.longrepr = tuple(report.longrepr)
             found[report.nodeid].append(report)
+        return found

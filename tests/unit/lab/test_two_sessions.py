@@ -73,15 +73,6 @@ def test_what_failed_in_the_first_session_is_run_once_more_and_told_as_a_rerun(p
     assert "RERUN tests/unit/test_b.py::test_late" in said and "no core was free" in said
 
 
-def test_reports_of_several_sessions_are_shown_together(project: Path) -> None:
-    (project / "tests/unit/test_d.py").write_text("def test_other(): open('other-ran', 'a').write('x')\n")
-    session(project, "tests/unit/test_b.py", "--reports-to", "reports")
-    session(project, "tests/unit/test_d.py", "--reports-to", "more")
-    said = session(project, *WHOLE, "--reports-from", "more", "--deselect", "tests/unit/test_b.py::test_bad")
-    assert said.splitlines()[-1].strip("= ").startswith("4 passed, 1 skipped, 1 deselected in ")
-    assert [ran(project, name) for name in ("unit", "other", "lab")] == [1, 1, 1]
-
-
 def test_many_failures_are_no_accident(project: Path) -> None:
     (project / "tests/unit/test_b.py").write_text(
         "import pytest\n\n@pytest.mark.parametrize('n', range(8))\ndef test_broken(n): assert False\n"
