@@ -131,9 +131,10 @@ def test_a_loss_that_is_averaged_in_every_fifth_iteration_lies_inside_steps(prog
     script = PROGRAM.replace("for _ in range(61)", "for iteration in range(61)")
     head, loop = script.split("def work")
     process = program(f"{head}def work{loop.replace('library.step()', logging)}", str(library))
-    found = find_rank(observed(process)[0], CALL_TABLE)
+    raw, _ = observed(process)
+    found = find_rank(raw, CALL_TABLE)
     assert 55 <= found.steps.count <= 60
-    assert float(np.median(found.step_times.seconds)) < 0.03
+    assert float(np.median(found.step_times.seconds)) < 1.5 * raw.window_s / 61
 
 
 def test_a_job_that_runs_ahead_and_reads_its_loss_in_every_eighth_iteration_makes_a_step_per_iteration(
@@ -142,8 +143,7 @@ def test_a_job_that_runs_ahead_and_reads_its_loss_in_every_eighth_iteration_make
     script = PROGRAM.replace("for _ in range(61)", "for iteration in range(120)").replace("0.005", "0.001")
     head, loop = script.split("def work")
     ahead = "library.hand_over()\n        if iteration % 8 == 7: library.read_loss()"
-    found = find_rank(
-        observed(program(f"{head}def work{loop.replace('library.step()', ahead)}", str(library)))[0], CALL_TABLE
-    )
+    raw, _ = observed(program(f"{head}def work{loop.replace('library.step()', ahead)}", str(library)))
+    found = find_rank(raw, CALL_TABLE)
     assert 110 <= found.steps.count <= 120
-    assert float(np.median(found.step_times.seconds)) < 0.02
+    assert float(np.median(found.step_times.seconds)) < 1.5 * raw.window_s / 120
