@@ -17,15 +17,16 @@ from rankscope.observer.census.live_environ import read_live_environ
 from rankscope.observer.census.titles import scheduler_job
 from rankscope.probes.host import procfs
 from rankscope.probes.host.maps import mapped_files
-from rankscope.probes.host.namespaces import node_name
+from rankscope.probes.host.namespaces import node_name, owner_uid
 from rankscope.probes.host.procfs import ROOT, ProcStat, proc_path, read_file, reason
 from rankscope.probes.text import printable
 
 _PYTHON = re.compile(r"^(python|pypy|pt_main|pt_data|pt_elastic)")
 _VERSION = re.compile(r"/(?:lib)?python(\d\.\d{1,2})t?(?:/|\.so|$)")
 _KTHREADD = 2
-# Children of one process that bear one name: a host has fewer ranks, and a rank fewer loaders. Each costs 1 ms with torch, 26 ms where
-# thousands of threads left their mappings in it; a program that forks without end must not keep everybody waiting.
+# Children of one process that bear one name and belong to one user: a host has fewer ranks, and a rank fewer loaders. Each costs 1 ms with
+# torch, 26 ms where thousands of threads left their mappings in it; a program that forks without end must not keep everybody waiting, nor
+# hide the ranks of others among its own.
 ALIKE_MOST = 128
 
 MPI = "mpi"
@@ -117,7 +118,7 @@ def scan(root: Path = ROOT) -> Scan:
     others: dict[int, Other] = {}
     unreadable: list[tuple[int, str, str]] = []
     denied = 0
-    alike: Counter[tuple[int, str]] = Counter()
+    alike: Counter[tuple[int, int, str]] = Counter()
     try:
         pids = procfs.pids(root)
     except OSError as error:
@@ -141,8 +142,9 @@ def scan(root: Path = ROOT) -> Scan:
         python = _is_python(pid, stat.comm, root)
         if not (claims or python):
             continue
-        alike[stat.ppid, stat.comm] += 1
-        if alike[stat.ppid, stat.comm] > ALIKE_MOST:
+        family = stat.ppid, owner_uid(pid, root), stat.comm
+        alike[family] += 1
+        if alike[family] > ALIKE_MOST:
             continue
         files = _files(stat, root, unreadable)
         if files is None:
@@ -174,10 +176,10 @@ def _files(stat: ProcStat, root: Path, unreadable: list[tuple[int, str, str]]) -
     return None
 
 
-def _not_looked_at(denied: int, alike: Mapping[tuple[int, str], int]) -> tuple[str, ...]:
-    """Notes on the processes of which nothing is known. `alike`: by parent and name, how many processes there are."""
+def _not_looked_at(denied: int, alike: Mapping[tuple[int, int, str], int]) -> tuple[str, ...]:
+    """Notes on the processes of which nothing is known. `alike`: by parent, user and name, how many processes there are."""
     notes = [f"{denied} Python processes of other users could not be looked at: run as root"] if denied else []
-    for (parent, comm), count in alike.items():
+    for (parent, _, comm), count in alike.items():
         if count > ALIKE_MOST:
             more = f"{count - ALIKE_MOST} of them were not looked at"
             notes.append(f"pid {parent} has {count} children called {printable(comm, 32)}: {more}")
