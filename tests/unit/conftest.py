@@ -1,0 +1,27 @@
+"""What tests of several rooms share: a real S3 server, and an empty store in a folder or on it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from s3_server import INSTALLED, serving, uri
+
+
+@pytest.fixture(scope="session")
+def server() -> Iterator[str]:
+    """`host:port` of a server for the session; each test takes a prefix of its own."""
+    if not INSTALLED.exists():
+        pytest.skip("scripts/setup --lab installs moto")
+    with serving() as address:
+        yield address
+
+
+@pytest.fixture(params=["folder", "s3"])
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """The URI of an empty store."""
+    if request.param == "folder":
+        tmp_path.chmod(0o700)
+        return (tmp_path / "store").as_uri()
+    return uri(request.getfixturevalue("server"), tmp_path.name)

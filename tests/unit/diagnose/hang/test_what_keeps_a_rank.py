@@ -1,0 +1,114 @@
+"""All ranks but one wait in a collective, or all wait and one elsewhere: what keeps that one is told by what its thread does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from builders import Job as Built
+from builders import build, columns
+from starting import LOAD, starting
+
+from rankscope.diagnose.solve.judge import diagnose
+from rankscope.diagnose.verdict.contract import Verdict
+from rankscope.observer.window.folder import Window
+from rankscope.observer.window.schema import ENDED
+from rankscope.observer.window.stacks import StackFrame
+
+LIBRARY = "/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py"
+REPORT = StackFrame("share_report", "/srv/job/report.py", 30)
+WAITS = ("collective", "all_reduce", "gloo", (StackFrame("all_reduce", LIBRARY, 9),), 0.99)
+ELSEWHERE = ("collective", "all_gather", "gloo", (REPORT, StackFrame("all_gather", LIBRARY, 9)), 0.99)
+
+
+def hanging(
+    at: list[tuple[str, str, str, tuple[StackFrame, ...], float]], outside: tuple[int, ...] = (0,), **of_first: Any
+) -> Window:
+    """Ranks that make no progress; all but `outside` are in a collective. `of_first`: columns of rank 0's patterns."""
+    window = starting(at)
+    rows = [
+        row | {"last_progress_s": None, "in_collective_s": 0.0 if row["rank"] in outside else 20.0}
+        for row in window.ranks.to_pylist()
+    ]
+    window = columns(window, "ranks", rows)
+    patterns = [
+        row | (of_first if row["rank"] == 0 and row["beta"] > 0.5 else {}) for row in window.patterns.to_pylist()
+    ]
+    return columns(window, "patterns", patterns)
+
+
+def told(verdict: Verdict) -> list[tuple[str, str, tuple[int, ...], str]]:
+    return [
+        (one.component, one.cause, one.ranks, one.function.name if one.function else "") for one in verdict.suspects
+    ]
+
+
+@pytest.mark.parametrize(("at", "component", "cause"), [
+    (("sync", "futex", "", (LOAD,), 0.98), "python", "lock"),
+    (("sync", "read", f"a pipe, child python {ENDED}", (LOAD,), 0.98), "python", "dataloader"),
+    (("sync", "read", "a pipe, child python", (LOAD,), 0.98), "process", "deadlock"),
+    (("python", "spin", "", (LOAD,), 0.98), "process", "spinning"),
+])  # fmt: skip
+def test_what_keeps_a_rank_is_told_by_what_it_waits_for(at: Any, component: str, cause: str) -> None:
+    verdict = diagnose([hanging([at, WAITS, WAITS, WAITS])])
+    assert verdict.status == "hang"
+    assert told(verdict) == [(component, cause, (0,), "load_checkpoint")]
+
+
+def test_who_waits_for_the_gil_is_told_with_who_holds_it() -> None:
+    holder = {
+        "holder_name": "check_names",
+        "holder_file": "/srv/job/check.py",
+        "holder_line": 7,
+        "holder_thread": "checker",
+    }
+    verdict = diagnose([hanging([("sync", "gil", "", (LOAD,), 0.98), WAITS, WAITS], **holder)])
+    assert told(verdict) == [("python", "gil", (0,), "check_names")]
+
+
+def test_a_file_call_that_does_not_come_back_is_a_stalled_file_system() -> None:
+    reads = ("io", "read", "/data/part-1.bin", (LOAD,), 0.98)
+    verdict = diagnose([hanging([reads, WAITS, WAITS], count=1, bytes=0)])
+    assert told(verdict) == [("storage", "stalled", (0,), "load_checkpoint")]
+    assert verdict.suspects[0].instance == "/data/part-1.bin"
+
+
+def test_a_rank_whose_writes_come_back_is_at_work_and_nothing_hangs() -> None:
+    writes = ("io", "write", "/data/checkpoint", (LOAD,), 0.98)
+    verdict = diagnose([hanging([writes, WAITS, WAITS], count=400, bytes=400 << 20)])
+    assert (verdict.status, verdict.suspects) == ("unknown", ())
+
+
+def test_a_rank_in_another_collective_than_the_others_is_what_they_wait_for() -> None:
+    verdict = diagnose([hanging([ELSEWHERE, WAITS, WAITS, WAITS], outside=())])
+    assert verdict.status == "hang"
+    assert told(verdict) == [("process", "missing-collective", (0,), "share_report")]
+    said = {one.measure: one.value for one in verdict.suspects[0].evidence}
+    assert "share_report (report.py:30)" in str(said["where it is"])
+
+
+@pytest.mark.parametrize(
+    "at", [[ELSEWHERE, ELSEWHERE, WAITS, WAITS], [ELSEWHERE, WAITS]], ids=["half and half", "two ranks"]
+)
+def test_where_no_place_has_most_of_the_ranks_nobody_is_accused_for_being_elsewhere(at: Any) -> None:
+    verdict = diagnose([hanging(at, outside=())])
+    assert (verdict.status, verdict.suspects) == ("hang", ())
+
+
+def test_a_rank_killed_while_its_control_group_ran_out_of_memory_is_told_so() -> None:
+    counters = [
+        {
+            "scope": "cgroup",
+            "instance": "/job/rank3",
+            "rank": 3,
+            "name": "memory.oom_kills",
+            "kind": "delta",
+            "value": 1.0,
+            "unit": "events",
+        }
+    ]
+    ended = {"state": "exited", "ended_s": 2.0, "exit_status": 9}
+    waits = {"last_progress_s": 8.0, "in_collective_s": 7.9}
+    job = Built(ranks_columns={rank: ended if rank == 3 else dict(waits) for rank in range(8)}, counters=counters)
+    verdict = diagnose(build(job))
+    assert [(one.component, one.cause, one.ranks) for one in verdict.suspects] == [("memory", "oom-kill", (3,))]

@@ -1,0 +1,96 @@
+"""A culprit that the noise of whole steps hides is found by its function, and nobody else is."""
+
+from __future__ import annotations
+
+import builders
+import numpy as np
+import pytest
+from builders import Job, build, columns
+from wandering import wandering
+
+from rankscope.diagnose import limits
+from rankscope.diagnose.fleet.gather import gather
+from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.fleet.roles import roles
+from rankscope.diagnose.model.excess import Differences, differences
+from rankscope.diagnose.model.function_tests import FunctionLevels
+from rankscope.diagnose.model.pattern_distance import most_unlike
+from rankscope.diagnose.solve.judge import judge
+from rankscope.observer.window.folder import Window
+
+RANKS, STEPS = 101, 31
+
+
+def by_function(fleet: Fleet, found: Differences, step_s: float) -> list[int]:
+    """Rows that single functions would have accused."""
+    levels, everybody = FunctionLevels(fleet, roles(fleet), step_s), np.ones(len(fleet.ranks), dtype=bool)
+    strong = [levels.strength(row, found, everybody) for row in range(len(fleet.ranks))]
+    return np.flatnonzero(np.array(strong) >= limits.SCORE_LEAST + np.log(len(strong))).tolist()
+
+
+def noisy(seed: int, extra: float, culprit: int = 7) -> Window:
+    """Own times with 20 % noise on every step as a whole; the functions show their means."""
+    rng = np.random.default_rng(seed)
+    window = build(Job(ranks=RANKS, steps=STEPS, noise=0.02, seed=seed, extra={culprit: [(builders.BUSY, extra)]}))[0]
+    factor = np.exp(rng.normal(0, 0.2, (RANKS, STEPS)))
+    rows = window.steps.to_pylist()
+    own = np.zeros((RANKS, STEPS))
+    for row in rows:
+        own[row["rank"], row["step"]] = row["own_s"] * factor[row["rank"], row["step"]]
+    total = own.max(axis=0) + 0.02
+    start = np.concatenate(([0.0], np.cumsum(total)[:-1]))
+    for row in rows:
+        mine = own[row["rank"], row["step"]]
+        row |= {
+            "own_s": mine,
+            "seconds": total[row["step"]],
+            "wait_s": total[row["step"]] - mine,
+            "start_s": start[row["step"]],
+        }
+    return columns(window, "steps", rows)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_function_that_is_odd_convicts_where_noisy_steps_only_hint(seed: int) -> None:
+    fleet = gather([noisy(seed, 0.045)])
+    step_s = float(np.nanmedian(fleet.steps.seconds))
+    found = differences(fleet.steps.own_s, roles(fleet), step_s)
+    odd = by_function(fleet, found, step_s)
+    assert odd == [7]
+    suspects = judge(fleet).suspects
+    assert [s.ranks for s in suspects] == ([(7,)] if found.z[7] >= 2 else [])  # the steps must hint at least
+
+
+def test_most_culprits_are_found() -> None:
+    found = [judge(gather([noisy(seed, 0.06)])).suspects for seed in range(5)]
+    assert sum([s.ranks for s in suspects] == [(7,)] for suspects in found) >= 4
+
+
+def test_a_healthy_noisy_fleet_accuses_nobody() -> None:
+    for seed in range(5):
+        assert judge(gather([noisy(seed, 1e-9)])).suspects == ()
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_few_ranks_need_a_function_out_of_all_proportion(seed: int) -> None:
+    # GIVEN four ranks on a busy host: the noise wanders so much that the steps alone prove nothing
+    job = Job(ranks=4, steps=25, seed=seed, extra={2: [(builders.READ, 0.15)]})
+    fleet = gather([wandering(job, 0.25, 0.8)])
+    step_s = float(np.nanmedian(fleet.steps.seconds))
+    found = differences(fleet.steps.own_s, roles(fleet), step_s)
+    assert by_function(fleet, found, step_s) in ([2], [])
+    # AND where nothing is out of proportion, nobody is odd
+    healthy = gather([wandering(Job(ranks=4, steps=25, seed=seed), 0.25, 0.8)])
+    found = differences(healthy.steps.own_s, roles(healthy), step_s)
+    assert by_function(healthy, found, step_s) == []
+
+
+def test_eroicas_distance_stands_beside_our_own_tests() -> None:
+    fleet = gather(build(Job(extra={3: [(builders.BUSY, 0.08)]})))
+    everybody = np.arange(8)
+    found = most_unlike(fleet, 3, everybody[everybody != 3])
+    assert found is not None and found.name == "augment" and found.distance >= 0.4 > found.usual
+    assert any(e.source == "patterns" for e in judge(fleet).suspects[0].evidence)
+    healthy = most_unlike(fleet, 5, everybody[(everybody != 3) & (everybody != 5)])
+    assert healthy is not None and healthy.distance < 0.4
+    assert most_unlike(fleet, 0, np.empty(0, np.int64)) is None

@@ -1,0 +1,153 @@
+"""The statistics against what their docstrings say."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import builders
+import numpy as np
+import pytest
+from builders import sure
+
+from rankscope.diagnose.fleet.model import Pipelines
+from rankscope.diagnose.model.excess import differences
+from rankscope.diagnose.model.replay import busy, gain, share_out
+from rankscope.diagnose.model.waiting import transfer, waited_for
+from rankscope.diagnose.stats.onset import find_onset
+from rankscope.diagnose.stats.robust import benjamini_hochberg, peers_median, trimmed_error, trimmed_mean
+
+
+def test_trimmed_mean_leaves_the_extremes_out_and_ignores_nan() -> None:
+    values = np.array([[1.0, 2.0, 3.0, 4.0, 1000.0], [np.nan, 2.0, 2.0, np.nan, 2.0], [np.nan] * 5])
+    assert trimmed_mean(values)[:2].tolist() == [3.0, 2.0]
+    assert np.isnan(trimmed_mean(values)[2])
+
+
+def test_trimmed_error_covers_the_spread_of_repeated_experiments() -> None:
+    rng = np.random.default_rng(7)
+    values = rng.normal(0, 1, (997, 61))
+    assert np.median(trimmed_error(values)) == pytest.approx(trimmed_mean(values).std(), rel=0.25)
+
+
+def test_the_rank_itself_is_not_among_its_peers() -> None:
+    own = np.array([[1.0], [2.0], [9.0]])
+    assert peers_median(own, np.zeros(3, dtype=np.int64))[:, 0].tolist() == [5.5, 5.0, 1.5]
+
+
+def test_ranks_of_another_role_are_no_peers() -> None:
+    own = np.tile([[1.0], [1.0], [5.0], [5.0]], (1, 11))
+    found = differences(own, np.array([0, 0, 1, 1]), 6.0)
+    assert np.allclose(found.excess_s, 0)
+
+
+def test_one_bad_rank_of_3400_is_found_and_nobody_else() -> None:
+    rng = np.random.default_rng(3)
+    own = 0.2 * np.exp(rng.normal(0, 0.02, (3400, 1))) * np.exp(rng.normal(0, 0.15, (3400, 67)))
+    own[2341] += 0.05
+    assert sure(differences(own, np.zeros(3400, dtype=np.int64), 0.3)) == [2341]
+
+
+def test_a_third_of_the_ranks_bad_is_found() -> None:
+    rng = np.random.default_rng(5)
+    own = 0.2 * np.exp(rng.normal(0, 0.01, (9, 1))) * np.exp(rng.normal(0, 0.05, (9, 67)))
+    own[:3] += 0.06
+    assert sure(differences(own, np.zeros(9, dtype=np.int64), 0.3)) == [0, 1, 2]
+
+
+def test_benjamini_hochberg_by_hand() -> None:
+    # k q / m with q = 0.01 and m = 5: 0.002, 0.004, 0.006, 0.008, 0.01
+    p = np.array([0.0035, 0.2, 0.001, 0.0079, 0.9])
+    assert benjamini_hochberg(p).tolist() == [True, False, True, False, False]
+
+
+def test_no_package_that_takes_long_to_load_is_needed_to_accuse_somebody() -> None:
+    # GIVEN a process that has judged a window with a culprit
+    code = (
+        "import sys; from builders import BUSY, Job, build; from rankscope.diagnose.solve.judge import diagnose; "
+        "print(diagnose(build(Job(extra={2: [(BUSY, 0.1)]}))).status, "
+        "[name for name in ('statsmodels', 'scipy.stats') if name in sys.modules])"
+    )
+    folder = Path(builders.__file__).parent
+    done = subprocess.run([sys.executable, "-c", code], cwd=folder, capture_output=True, text=True, check=False)
+    assert done.stdout == "fault []\n", done.stderr
+
+
+def test_false_discoveries_are_as_rare_as_promised() -> None:
+    # GIVEN many families of 101 tests, 7 of which are true
+    rng = np.random.default_rng(13)
+    shares = []
+    for _ in range(211):
+        p = np.concatenate([rng.random(94), rng.random(7) / 1e4])
+        rejected = benjamini_hochberg(p)
+        shares.append(rejected[:94].sum() / max(rejected.sum(), 1))
+        assert rejected[94:].sum() >= 5
+    assert np.mean(shares) <= 0.02
+    assert not benjamini_hochberg(np.ones(3)).any() and len(benjamini_hochberg(np.empty(0))) == 0
+
+
+@pytest.mark.parametrize("bad", [3, 4, 7])
+def test_almost_half_of_the_ranks_may_be_bad(bad: int) -> None:
+    for seed in range(5):
+        rng = np.random.default_rng(seed)
+        own = 0.2 * np.exp(rng.normal(0, 0.01, (2 * bad + 1, 1))) * np.exp(rng.normal(0, 0.08, (2 * bad + 1, 67)))
+        own[:bad] += 0.05
+        assert sure(differences(own, np.zeros(len(own), dtype=np.int64), 0.3)) == list(range(bad))
+
+
+def test_a_pipeline_is_paced_by_its_slowest_stage_and_filled_once() -> None:
+    # GIVEN two pipelines of three stages and 4 micro-batches; stage 1 of the first is slow
+    own = np.tile([[4.0], [4.0], [8.0], [4.0], [4.0], [4.0]], (1, 7))
+    once = np.zeros_like(own)
+    pipelines = Pipelines(np.array([0, 1, 0, 1, 0, 1]), 4, once, once, np.zeros(7))
+    roles = np.array([0, 0, 1, 1, 2, 2])
+    # THEN 8 · 3/4 + 16/4 = 10 becomes 4 · 3/4 + 12/4 = 6
+    assert busy(own, pipelines).tolist() == [10.0] * 7
+    assert gain(own, roles, np.array([2]), pipelines) == pytest.approx(4.0)
+    # AND no more is gained than the step that was measured allows
+    assert gain(own, roles, np.array([2]), pipelines, np.full(7, 9.0)) == pytest.approx(3.0)
+    # AND what is done once per step is not repeated per micro-batch
+    once[2] = 4.0
+    assert busy(own, pipelines).tolist() == [4 * 0.75 + 3.0 + 4.0] * 7
+
+
+def test_gain_is_what_the_next_slowest_leaves() -> None:
+    own = np.tile([[1.0], [1.0], [1.0], [1.4], [2.0]], (1, 7))
+    roles = np.zeros(5, dtype=np.int64)
+    assert gain(own, roles, np.array([4])) == pytest.approx(0.6)
+    assert gain(own, roles, np.array([3, 4])) == pytest.approx(1.0)
+    assert share_out(1.0, np.array([0.4, 1.0])).sum() == pytest.approx(1.0)
+
+
+def test_two_equal_culprits_gain_only_together() -> None:
+    own = np.tile([[1.0], [1.0], [1.0], [2.0], [2.0]], (1, 7))
+    roles = np.zeros(5, dtype=np.int64)
+    assert gain(own, roles, np.array([3])) == 0
+    assert gain(own, roles, np.array([3, 4])) == pytest.approx(1.0)
+
+
+def test_waiting_is_what_peers_stay_longer() -> None:
+    wait = np.tile([[0.5], [0.5], [0.1]], (1, 7))
+    assert transfer(wait).tolist() == [0.1] * 7
+    assert waited_for(wait, np.zeros(3, dtype=np.int64))[2] == pytest.approx(0.4)
+
+
+def test_an_onset_is_found_where_it_is_and_not_in_noise() -> None:
+    rng = np.random.default_rng(11)
+    series = np.exp(rng.normal(0, 0.05, 71))
+    assert find_onset(series[:23]) is None or abs(find_onset(series[:23]).after_s - 1) < 0.1  # type: ignore[union-attr]
+    series[43:] += 0.4
+    onset = find_onset(series)
+    assert onset is not None and abs(onset.column - 43) <= 1 and onset.after_s > 1.3
+    assert find_onset(np.ones(71)) is None
+
+
+def test_false_discoveries_are_controlled_over_all_tests_however_few_are_small() -> None:
+    from statsmodels.stats.multitest import multipletests
+
+    rng = np.random.default_rng(17)
+    p = np.concatenate([rng.random(997), rng.random(31) / 1e4])
+    expected = multipletests(p, 0.01, "fdr_bh")[0]
+    assert benjamini_hochberg(p).tolist() == expected.tolist()
+    assert benjamini_hochberg(p[990:], len(p)).tolist() == expected[990:].tolist()

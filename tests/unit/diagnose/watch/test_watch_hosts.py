@@ -1,0 +1,226 @@
+"""Hosts that share a store and nothing else: all look from the same moment on, one judges, another where that one does not."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from builders import Job, build
+
+from rankscope.diagnose.watch.alarms import Alarm, AlarmKind
+from rankscope.diagnose.watch.hosts.board import TRIGGER, TURN, VERDICT, Board
+from rankscope.diagnose.watch.hosts.courier import Courier
+from rankscope.diagnose.watch.hosts.judging import judge_all
+from rankscope.diagnose.watch.hosts.share import Share, judged_as_json, judged_of
+from rankscope.diagnose.watch.hosts.together import Alone, Begin, Judged, Remark, Task, Together, Turn
+from rankscope.diagnose.watch.hosts.trigger import Pace, Trigger, trigger_of
+from rankscope.observer.window.store import container, objects, tidy
+from rankscope.observer.window.store.keys import key_of
+from rankscope.observer.window.store.place import open_store
+
+BEGIN = 1_760_000_000.0  # a slot
+JOBS = {"job": 3}
+
+
+Hosts = Callable[[str, int], list[Together]]
+
+
+@pytest.fixture
+def hosts() -> Iterator[Hosts]:
+    """Hosts by the store that they share, and how many they are."""
+    with ExitStack() as closing:
+
+        def start(store: str, count: int) -> list[Together]:
+            found = [Together(f"host{number}", Courier(store)) for number in range(count)]
+            for one in found:
+                closing.callback(one.close)
+            return found
+
+        yield start
+
+
+def alarm(words: str = "slower", kind: AlarmKind = AlarmKind.SLOWER) -> Alarm:
+    return Alarm(kind, "job", 0.0, words)
+
+
+def settle(one: Together, now: float, jobs: dict[str, int] | None = None) -> list[Task]:
+    """What a host does at this moment, when the store has answered all that it asked."""
+    told = list(one.take(now, JOBS if jobs is None else jobs))
+    deadline = time.monotonic() + 60
+    while one.courier.waits:
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+        told += one.take(now, JOBS if jobs is None else jobs)
+    return told
+
+
+def test_all_hosts_look_from_one_moment_and_who_noticed_judges(store: str, hosts: Hosts) -> None:
+    three = hosts(store, 3)
+    assert [settle(one, BEGIN + 2.6) for one in three] == [[], [], []], "nothing was asked for"
+    three[1].propose(alarm(), 5.0, BEGIN + 3.0)
+    assert settle(three[1], BEGIN + 3.1) == []
+    told = [settle(one, BEGIN + 7.6) for one in three]
+    begun = [task for each in told for task in each if isinstance(task, Begin)]
+    assert [len(each) for each in told] == [1, 1, 1]
+    assert {(one.trigger.start, one.trigger.seconds, one.trigger.host) for one in begun} == {(BEGIN + 10, 5.0, "host1")}
+    assert [one.ours for one in begun] == [False, True, False]
+    assert [one.alarm is not None for one in begun] == [False, True, False]
+    assert [settle(one, BEGIN + 8.6) for one in three] == [[], [], []], "asked once"
+
+    trigger = begun[0].trigger
+    for one in (three[0], three[2]):
+        one.sent(trigger, 3, BEGIN + 16)
+    assert settle(three[0], BEGIN + 22) == []
+    Board(store).put(VERDICT, "job", trigger.start, judged_as_json("host1", {"status": "fault"}))
+    for one in (three[0], three[2]):
+        (judged,) = settle(one, BEGIN + 28)
+        assert isinstance(judged, Judged) and judged.content["host"] == "host1"
+        assert settle(one, BEGIN + 200) == []
+
+
+def test_of_two_alarms_at_once_one_wins_and_both_hear_of_it(store: str, hosts: Hosts) -> None:
+    both = hosts(store, 2)
+    for number, one in enumerate(both):
+        one.propose(alarm(f"seen by {number}"), 5.0 + number, BEGIN + 1)
+        assert settle(one, BEGIN + 1.1) == []
+    (first,), (second,) = (settle(one, BEGIN + 2.6) for one in both)
+    assert isinstance(first, Begin) and isinstance(second, Begin)
+    assert first.trigger == second.trigger
+    assert [first.ours, second.ours].count(True) == 1
+    assert first.alarm is not None and second.alarm is not None
+
+
+def test_an_alarm_for_a_later_slot_is_served_by_the_look_before_it(hosts: Hosts, tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    both = hosts(tmp_path.as_uri(), 2)
+    for number, one in enumerate(both):
+        one.propose(alarm(), 5.0, BEGIN + 1 + number)
+        assert settle(one, BEGIN + 2.1) == []
+    (first,), (second,) = (settle(one, BEGIN + 2.6) for one in both)
+    assert isinstance(first, Begin) and isinstance(second, Begin)
+    assert first.trigger == second.trigger and not second.ours
+    assert [settle(one, BEGIN + 7.6) for one in both] == [[], []], "the second trigger is of the same trouble"
+
+
+def test_where_the_store_is_away_a_host_looks_alone(hosts: Hosts, tmp_path: Path) -> None:
+    (tmp_path / "store").write_text("no folder")
+    (one,) = hosts((tmp_path / "store").as_uri(), 1)
+    one.propose(alarm(), 5.0, BEGIN + 1)
+    told = settle(one, BEGIN + 2.6)
+    assert [type(task) for task in told] == [Remark, Alone]
+    assert isinstance(told[1], Alone) and "the other" not in told[1].why
+    one.propose(alarm(), 5.0, BEGIN + 6)
+    assert [type(task) for task in settle(one, BEGIN + 7.6)] == [Alone], "it complains rarely"
+
+
+def test_a_store_that_does_not_answer_keeps_nobody_from_looking(hosts: Hosts, tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    (one,) = hosts(tmp_path.as_uri(), 1)
+    one.propose(alarm(), 5.0, BEGIN + 1)
+    late = [task for task in one.take(BEGIN + 8, JOBS) if isinstance(task, Alone)]
+    assert len(late) == 1 and not one.is_proposed("job")
+
+
+def test_who_died_before_judging_is_replaced_by_one_other(store: str, hosts: Hosts) -> None:
+    three = hosts(store, 3)
+    trigger = Trigger("job", BEGIN, 5.0, AlarmKind.SILENT, "no step", "host0")
+    for one in three[1:]:
+        one.take(BEGIN, JOBS)
+        one.sent(trigger, 3, BEGIN + 5)
+    turns = []
+    for second in range(6, 200):
+        for one in three[1:]:
+            if not turns:
+                turns += [(one.host, task) for task in settle(one, BEGIN + second) if not isinstance(task, Remark)]
+    assert len(turns) == 1 and isinstance(turns[0][1], Turn)
+    (left,) = (one for one in three[1:] if one.host != turns[0][0])
+    Board(store).put(VERDICT, "job", BEGIN, judged_as_json(turns[0][0], {}))
+    told = [task for second in (60, 66, 72) for task in settle(left, BEGIN + second)]
+    assert [type(task) for task in told] == [Judged]
+
+
+def test_nobody_waits_for_ever(hosts: Hosts, tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    (one,) = hosts(tmp_path.as_uri(), 1)
+    trigger = Trigger("job", BEGIN, 5.0, AlarmKind.SILENT, "no step", "gone")
+    Board(tmp_path.as_uri()).put(TURN, "job", BEGIN, {"host": "gone too"})
+    one.take(BEGIN, JOBS)
+    one.sent(trigger, 3, BEGIN + 5)
+    told = [task for second in range(6, 300, 3) for task in settle(one, BEGIN + second, {})]
+    assert [type(task) for task in told] == [Remark]
+
+
+@pytest.mark.parametrize("hosts", [2, 3, 1000, 20_000])
+def test_turns_of_many_hosts_come_one_after_the_other_and_in_time(hosts: int) -> None:
+    pace, trigger = Pace(), Trigger("job", BEGIN, 5.0, AlarmKind.SLOWER, "", "h")
+    turns = sorted(pace.turn_at(trigger, f"host{number}", hosts) for number in range(hosts))
+    assert turns[0] >= BEGIN + 5 + pace.gather_s + pace.turn_s
+    assert turns[-1] + pace.turn_s + hosts / 100 < pace.given_up_at(trigger, hosts)
+
+
+def test_a_slot_is_far_enough_off_for_the_store_and_asked_for_by_a_beat_a_second() -> None:
+    pace = Pace()
+    for tenth in range(100):
+        now = BEGIN + tenth / 10
+        assert pace.put_s <= pace.slot_after(now) - now < pace.put_s + pace.slot_s
+    for phase in range(10):
+        asked = [slot for beat in range(50) if (slot := pace.slot_to_ask(BEGIN + beat + phase / 10)) is not None]
+        assert set(asked) >= {BEGIN + 5 * number for number in range(1, 10)}
+
+
+BAD: list[Any] = [
+    {}, {"schema": "x"}, {"start": "soon"}, {"start": 1e400}, {"seconds": 1e9}, {"seconds": float("nan")}, {"kind": "tea"},
+    {"job": "other"}, {"host": None, "schema": None}, {"start": BEGIN + 5},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("change", BAD)
+def test_what_others_wrote_is_no_trigger(change: dict[str, Any]) -> None:
+    sound = Trigger("job", BEGIN, 5.0, AlarmKind.SLOWER, "slower\x1b[31m", "h").as_json()
+    assert "\x1b" not in trigger_of(sound, "job", BEGIN).words
+    with pytest.raises(ValueError, match="trigger"):
+        trigger_of(change and {**sound, **change}, "job", BEGIN)
+
+
+@pytest.mark.parametrize(
+    "verdict", [None, 3, [], {}, {"job": "job"}, {"job": "job", "status": "fault", "notes": [], "suspects": [3]}]
+)
+def test_what_others_wrote_is_no_verdict(verdict: Any) -> None:
+    with pytest.raises(ValueError, match="verdict"):
+        judged_of({"schema": "rankscope.judged/1", "host": "h", "verdict": verdict}, "job")
+
+
+def test_the_windows_of_all_hosts_are_judged_once_and_old_triggers_are_pruned(store: str, tmp_path: Path) -> None:
+    windows = build(Job(ranks=8, hosts=4, steps=40))
+    place, job = open_store(store), windows[0].manifest.jobs[0]
+    start = windows[0].manifest.start
+    for window in windows[:-1]:
+        objects.put(place, key_of(window.manifest), container.encode([window]))
+    late = replace(windows[-1], manifest=replace(windows[-1].manifest, start=start + 2))
+    objects.put(place, key_of(late.manifest), container.encode([late]))
+    trigger = Trigger(job, start, windows[0].manifest.seconds, AlarmKind.SLOWER, "slower", "host0")
+    board = Board(store)
+    board.put(TRIGGER, job, start, trigger.as_json())
+
+    share = Share(store, tmp_path / "spool", trigger, True, 4, "host0")
+    first = judge_all(share, tmp_path / "history")
+    assert first.verdict is not None and first.trouble == ""
+    assert (len(first.verdict["hosts"]), len(first.verdict["ranks"])) == (4, 8)
+    host, heard = judged_of(board.get(VERDICT, job, start) or {}, job)
+    assert (host, heard["status"]) == ("host0", first.verdict["status"])
+    second = judge_all(replace(share, host="host1"), tmp_path / "history")
+    assert "host0 judged it as well" in second.trouble
+    five = judge_all(replace(share, hosts=5), tmp_path / "history")
+    assert five.verdict is not None and any("of 5 hosts 4 sent" in note for note in five.verdict["notes"])
+
+    there = objects.listing(place)
+    assert (len(there.objects), len(there.told), there.foreign) == (4, 2, 0)
+    assert tidy.prune(place, 60.0, start + 61).removed == 5
+    assert tidy.prune(place, 60.0, start + 3600).removed == 1
+    assert json.dumps(board.get(TRIGGER, job, start)) == "null"

@@ -1,0 +1,177 @@
+"""What one observation may take: where a budget ends the window ends or something is counted, and memory stays what it is."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from rankscope.observer.finish.windows import _over_budget
+from rankscope.observer.live import kernel_probes, limits, observation, process_watch
+from rankscope.observer.live.kernel_probes import map_sizes
+from rankscope.observer.live.observation import Observation
+from rankscope.observer.live.process_watch import LOADER, ProcessWatch
+from rankscope.probes.bpf import ring
+
+REPOSITORY = Path(__file__).resolve().parents[4]
+
+
+def events(count: int, kind: int = ring.OFFCPU) -> ring.Events:
+    found = np.zeros(count, ring.EVENT)
+    found["type"] = kind
+    return found
+
+
+class Source:
+    """Gives the same events at each drain."""
+
+    def __init__(self, batch: ring.Events) -> None:
+        self.batch = batch
+
+    def drain(self) -> ring.Events:
+        return self.batch
+
+
+def an_observation(batch: ring.Events, **more: Any) -> Observation:
+    calls = SimpleNamespace(enforce_budget=lambda ranks: None)
+    probes = SimpleNamespace(
+        events=Source(batch), stack=lambda identity: None, calls=calls, forget_process=lambda *_: None
+    )
+    nothing = SimpleNamespace(sample=lambda: None)
+    given = {"ranks": [], "processes": {}, "gauges": nothing, "flows": nothing, "hardware": nothing, **more}
+    return Observation(probes=cast(Any, probes), root=Path("/"), **cast(Any, given))
+
+
+def test_a_window_with_more_events_than_there_is_room_for_ends_early(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "EVENTS", 1000)
+    running = an_observation(events(300))
+    began = time.monotonic()
+    running.run_until(time.monotonic() + 30)
+    assert time.monotonic() - began < 5
+    assert (sum(map(len, running.batches)), running.lost_events) == (1000, 200)
+    assert [(loss.source, loss.name, loss.count) for loss in running.losses()] == [
+        ("observer", "events_over_budget", 200)
+    ]
+    assert any("ended early" in said for said in _over_budget(running))
+
+
+def test_a_window_ends_early_where_memory_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "RESIDENT_BYTES", limits.resident_bytes() - 1)
+    running = an_observation(events(300))
+    running.run_until(time.monotonic() + 30)
+    assert (len(running.batches[0]), running.lost_events) == (0, 300)
+
+
+def test_that_a_process_ended_is_kept_beyond_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "EVENTS", 10)
+    running = an_observation(np.concatenate([events(20), events(3, ring.EXIT)]))
+    running.drain()
+    assert int((running.batches[0]["type"] == ring.EXIT).sum()) == 3
+    assert running.lost_events == 10
+
+
+def test_stacks_are_put_into_words_up_to_a_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "STACKS", 5)
+    batch = events(9, ring.SAMPLE)
+    batch["stack"] = np.arange(1, 10)
+    process = SimpleNamespace(name_stack=lambda raw: raw)
+    running = an_observation(batch, processes={0: process})
+    running.probes.stack = lambda identity: cast(Any, identity)  # type: ignore[method-assign]
+    running.drain()
+    assert len(running.stacks) == 5
+    assert running.lost_stacks == 4
+
+
+def test_workers_that_come_and_go_are_forgotten_and_a_number_that_comes_again_is_another_process(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    closed: list[int] = []
+    alive: set[int] = set()
+
+    class Worker(ProcessWatch):
+        def refresh(self, probes: object) -> None:
+            self.gone = self.gone or self.pid not in alive
+
+        def close(self) -> None:
+            closed.append(self.pid)
+
+    monkeypatch.setattr(observation, "children", lambda pid, root: tuple(sorted(alive)))
+    monkeypatch.setattr(observation, "feeds", lambda pid, root: True)
+    monkeypatch.setattr(observation.process_watch, "watch", lambda pid, owner, *_: Worker(pid, owner, LOADER, None, ""))
+    monkeypatch.setattr(limits, "PROCESSES", 8)
+    running = an_observation(events(0), ranks=[SimpleNamespace(pid=1)])
+    seen: list[ProcessWatch] = []
+    for first in (100, 104, 100):
+        alive.clear()
+        running.refresh()
+        alive.update(range(first, first + 4))
+        running.refresh()
+        seen += [process for process in running.processes.values() if not any(process is one for one in seen)]
+    assert len(running.processes) == 8
+    assert len(seen) == 12
+    assert {100, 104} <= set(closed)
+    alive.add(300)
+    running.refresh()
+    assert 300 not in running.processes
+    assert [(loss.name, loss.count) for loss in running.losses()] == [("processes_over_budget", 1)]
+
+
+def test_of_a_process_with_absurdly_many_threads_the_oldest_are_looked_at_and_the_rest_are_counted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads = tuple(SimpleNamespace(host_tid=tid, tstate_address=tid << 12, thread_id=tid) for tid in range(100, 2350))
+    monkeypatch.setattr(process_watch, "list_threads", lambda *_, **__: threads)
+    some, many = (
+        ProcessWatch(pid, pid, LOADER, cast(Any, object()), "", memory=cast(Any, object())) for pid in (50, 100)
+    )
+    kernel = SimpleNamespace(set_thread=lambda *_: None, forget_thread=lambda *_: None)
+    many.refresh(cast(Any, kernel))
+    assert list(many.threads) == list(range(100, 100 + limits.PYTHON_THREADS))
+    monkeypatch.setattr(process_watch, "list_threads", lambda *_, **__: threads[:20])
+    some.refresh(cast(Any, kernel))
+    running = an_observation(events(0), processes={50: some, 100: many})
+    assert [(loss.name, loss.count) for loss in running.losses()] == [("threads_over_budget", 2250 - 256)]
+    assert _over_budget(running) == ["pid 100: 1994 of its Python threads were not looked at: there were too many"]
+
+
+def test_maps_have_room_for_twice_what_the_census_found() -> None:
+    assert map_sizes(8, 400) == {}
+    assert map_sizes(512, 16_000) == {}
+    many = map_sizes(32 * 33, 32 * 200)
+    assert many["rs_targets"] == many["rs_interpreters"] == 2112
+    assert many["rs_pythreads"] == 16 * 1056
+    assert "rs_threads" not in many
+    assert map_sizes(200, 40_000)["rs_threads"] == 80_000
+    assert set(map_sizes(1 << 20, 1 << 24).values()) == {1 << 18}
+
+
+def test_the_usual_sizes_of_maps_are_those_of_the_programs() -> None:
+    """The sources say them; where they change, the size that needs no more changes with them."""
+    text = "".join(
+        path.read_text() for folder in ("probes", "unwinder") for path in (REPOSITORY / folder).rglob("*.bpf.[ch]")
+    )
+    numbers = {name: int(value) for name, value in re.findall(r"#define (RS_MAX_\w+) (\d+)", text)}
+    said = dict(re.findall(r"BPF_HASH\((rs_\w+), [^;]*?, (\w+)\);", text))
+    assert {
+        name: int(numbers.get(said[name], said[name])) for name in kernel_probes._USUAL_ENTRIES
+    } == kernel_probes._USUAL_ENTRIES
+
+
+def test_an_observer_is_killed_before_a_rank_and_may_open_many_files() -> None:
+    text = (
+        "import resource; from pathlib import Path; from rankscope.observer.live import limits\n"
+        "resource.setrlimit(resource.RLIMIT_NOFILE, (256, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))\n"
+        "limits.take_place()\n"
+        "print(Path('/proc/self/oom_score_adj').read_text().strip(), resource.getrlimit(resource.RLIMIT_NOFILE)[0])"
+    )
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=True)
+    score, files = map(int, done.stdout.split())
+    assert score == 1000
+    assert files > 256

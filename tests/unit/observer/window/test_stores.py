@@ -1,0 +1,446 @@
+"""Windows in stores: the same through a folder and a real S3 server; whatever else lies there, and whatever fails."""
+
+from __future__ import annotations
+
+import os
+import random
+import stat
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from builders import Job, build
+from s3_server import KEY, SECRET, uri
+
+from rankscope.diagnose.cli.stores.sending import Sending
+from rankscope.diagnose.fleet.gather import gather
+from rankscope.diagnose.fleet.sources import load
+from rankscope.diagnose.verdict.note import NoteCode
+from rankscope.observer.window.folder import Window
+from rankscope.observer.window.manifest import Loss
+from rankscope.observer.window.schema import TABLES
+from rankscope.observer.window.store import container, objects, tidy
+from rankscope.observer.window.store.keys import key_of, parse
+from rankscope.observer.window.store.place import StoreFailed, StoreForbids, open_store
+from rankscope.observer.window.store.spool import Spool
+from rankscope.probes.errors import BadData, UsageError
+
+NOW = 1_760_000_000.0  # when the windows of the builders begin
+
+
+def windows(hosts: int = 4, **job: object) -> list[Window]:
+    return build(Job(ranks=2 * hosts, hosts=hosts, steps=12, **job))  # type: ignore[arg-type]
+
+
+def send(store: str, *some: Window) -> None:
+    for window in some:
+        objects.put(open_store(store), key_of(window.manifest), container.encode([window]))
+
+
+def same(one: Window, other: Window) -> bool:
+    return one.manifest == other.manifest and all(getattr(one, name).equals(getattr(other, name)) for name in TABLES)
+
+
+# ---- the same through a folder and a bucket ---------------------------------------------------------------------
+
+
+def test_a_window_comes_back_as_it_was(store: str) -> None:
+    here = windows()
+    send(store, *here)
+    back = {window.manifest.host: window for window in load([store]).windows}
+    assert all(same(window, back[window.manifest.host]) for window in here)
+    assert len(back) == 4
+
+
+def test_a_window_that_is_sent_twice_is_one(store: str) -> None:
+    here = windows()
+    send(store, *here, *here)
+    assert len(load([store]).windows) == 4
+
+
+def test_hosts_of_one_name_do_not_write_over_one_another(store: str) -> None:
+    one, other = (
+        replace(window, manifest=replace(window.manifest, host="localhost", machine=machine))
+        for window, machine in zip(windows(hosts=2), ("3f2a77", "91bc00"), strict=True)
+    )
+    send(store, one, other, one)
+    fleet = gather(load([store]).windows)
+    assert fleet.hosts == ("localhost~3f2a", "localhost~91bc")
+    assert len(fleet.ranks) == 4
+
+
+def test_a_host_of_its_own_name_keeps_it(store: str) -> None:
+    here = windows()[0]
+    send(store, replace(here, manifest=replace(here.manifest, machine="3f2a77")))
+    assert gather(load([store]).windows).hosts == (here.manifest.host,)
+
+
+def test_objects_of_one_host_fit_their_budget() -> None:
+    window = windows(hosts=1)[0]
+    assert len(container.encode([window])) / window.ranks.num_rows < 8192
+
+
+def test_of_many_moments_the_newest_that_most_hosts_have_is_read(store: str) -> None:
+    for start in (NOW - 900, NOW - 600, NOW - 300):
+        send(store, *windows(start=start))
+    send(store, windows(start=NOW)[0])  # the others are late
+    loaded = load([store])
+    assert {window.manifest.start for window in loaded.windows} == {NOW - 300}
+    assert len(loaded.windows) == 4
+    assert [note.code for note in loaded.notes] == [NoteCode.OTHER_MOMENTS]
+
+
+def test_hosts_that_had_a_window_before_and_have_none_now_are_named(store: str) -> None:
+    before, now = windows(start=NOW - 300, seed=1), windows(start=NOW)
+    send(store, *before[:3], *now[:2], now[3])
+    [text] = [note.text for note in load([store]).notes if note.code is NoteCode.HOSTS_MISSING]
+    assert text.endswith(f"from: {before[2].manifest.host} (ranks 4, 5)")
+
+
+def test_foreign_and_half_written_objects_are_left_out_and_counted(store: str) -> None:
+    here = windows()
+    send(store, *here)
+    opened = open_store(store)
+    whole = container.encode(here[:1])
+    objects.put(opened, key_of(here[0].manifest), whole[: len(whole) // 2])
+    objects.put(opened, key_of(here[1].manifest), b"<html>503 Slow Down</html>")
+    objects.put(opened, "README.txt", b"what these are")
+    loaded = load([store])
+    assert {window.manifest.host for window in loaded.windows} == {window.manifest.host for window in here[2:]}
+    told = [note.text for note in loaded.notes if note.code is NoteCode.OBJECTS_LEFT_OUT]
+    assert any("and 1 more" in text for text in told)
+    notes = gather(loaded.windows).notes
+    assert any(note.code is NoteCode.RANKS_MISSING and note.text.startswith("4 of 8") for note in notes)
+
+
+def test_a_store_without_a_readable_window_is_one_line(store: str) -> None:
+    objects.put(open_store(store), key_of(windows()[0].manifest), b"nothing")
+    with pytest.raises(BadData, match="none of 1 windows can be read"):
+        load([store])
+
+
+def test_old_windows_go_and_young_ones_stay(store: str) -> None:
+    send(store, *windows(start=NOW - 90_000), *windows())
+    opened = open_store(store)
+    objects.put(opened, "notes.txt", b"mine")
+    assert tidy.prune(opened, 86_400, NOW, dry=True).removed == 4
+    first = tidy.prune(opened, 86_400, NOW)
+    assert (first.removed, first.foreign) == (4, 1)
+    assert tidy.prune(opened, 86_400, NOW).removed == 0
+    assert len(load([store]).windows) == 4
+    assert objects.listing(opened).foreign == 1
+
+
+def test_windows_put_together_are_the_same_windows(store: str) -> None:
+    here = windows(hosts=40)
+    send(store, *here)
+    opened = open_store(store)
+    before = {window.manifest.host: window for window in load([store]).windows}
+    done = tidy.compact(opened, NOW + 7200)
+    assert done.removed > done.made > 0
+    assert len(objects.listing(opened).objects) == 40 - done.removed + done.made
+    after = {window.manifest.host: window for window in load([store]).windows}
+    assert before.keys() == after.keys()
+    assert all(same(before[host], after[host]) for host in before)
+    again = tidy.compact(opened, NOW + 7200)
+    assert (again.removed, again.made) == (0, 0)
+
+
+def test_putting_together_that_was_stopped_is_finished_the_next_time(store: str) -> None:
+    here = windows(hosts=40)
+    send(store, *here)
+    opened = open_store(store)
+    tidy.compact(opened, NOW + 7200)
+    several = [found for found in objects.listing(opened).objects if not found.key.host]
+    send(store, *here)  # as if none of the small ones had been removed
+    assert len(load([store]).windows) == 40
+    done = tidy.compact(opened, NOW + 7200)
+    assert done.made == 0
+    assert {found.path for found in several} <= {found.path for found in objects.listing(opened).objects}
+    assert len(load([store]).windows) == 40
+
+
+def test_what_begins_now_is_not_put_together_yet(store: str) -> None:
+    send(store, *windows(hosts=40))
+    assert tidy.compact(open_store(store), NOW + 60).removed == 0
+
+
+# ---- folders ----------------------------------------------------------------------------------------------------------
+
+
+def test_objects_in_a_folder_are_for_their_owner_alone(tmp_path: Path) -> None:
+    send((tmp_path / "store").as_uri(), *windows())
+    for path in (tmp_path / "store").rglob("*"):
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600)
+    assert not list((tmp_path / "store").rglob(".partial*"))
+
+
+def test_a_folder_of_objects_is_read_by_its_plain_path_too(tmp_path: Path) -> None:
+    here = windows()
+    send(tmp_path.as_uri(), *here)
+    assert len(load([tmp_path]).windows) == 4
+    assert len(load([next(tmp_path.glob("job=*/window=*"))]).windows) == 4
+    assert len(load([next(tmp_path.rglob("*.parquet"))]).windows) == 1
+
+
+# ---- names ----------------------------------------------------------------------------------------------------------
+
+
+def test_names_that_look_alike_as_files_are_not_the_same_object() -> None:
+    manifest = windows()[0].manifest
+    texts = ["node/1", "node_1", "node 1", "n" * 200, "n" * 201, "ä", "..", "", "hosts=3-abc", "a~b"]
+    keys = [key_of(replace(manifest, host=host)) for host in texts] + [
+        key_of(replace(manifest, jobs=(job,))) for job in texts
+    ]
+    assert len(set(keys)) == len(keys)
+    for key in keys:
+        found = parse(f"bucket/prefix/{key}")
+        assert found is not None
+        assert found.start == int(manifest.start)
+        assert max(map(len, key.split("/"))) < 100
+
+
+@pytest.mark.parametrize(
+    "path", ["a.parquet", "job=a/window=b/shard=00/h.parquet", "job=a/window=20250101T000000Z/h.parquet", ""]
+)
+def test_what_is_no_object_of_ours_is_known_by_its_name(path: str) -> None:
+    assert parse(path) is None
+
+
+# ---- forged -----------------------------------------------------------------------------------------------------------
+
+
+def forged(window: Window, column: str, cell: bytes) -> bytes:
+    """An object in which one table is something else."""
+    data = container.encode([window])
+    table = pq.read_table(pa.BufferReader(data))
+    metadata = pq.ParquetFile(pa.BufferReader(data)).metadata.metadata
+    table = table.set_column(table.column_names.index(column), column, pa.array([cell], pa.binary()))
+    sink = pa.BufferOutputStream()
+    with pq.ParquetWriter(sink, table.schema, store_schema=False) as writer:
+        writer.write_table(table)
+        writer.add_key_value_metadata({b"rankscope.windows": metadata[b"rankscope.windows"]})
+    return sink.getvalue().to_pybytes()
+
+
+def stream(table: pa.Table, **options: object) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema, options=pa.ipc.IpcWriteOptions(**options)) as writer:
+        writer.write_table(table)
+    return sink.getvalue().to_pybytes()
+
+
+@pytest.mark.parametrize(
+    ("cell", "said"),
+    [
+        (stream(windows()[0].steps, compression="zstd"), "packed table"),
+        (stream(pa.table({"rank": pa.nulls(1 << 26)})), "type null"),
+        (stream(pa.table({"rank": pa.array([1], pa.int32())})), "lacks the column"),
+        (b"", "no window"),
+        (b"\xff" * 64, "no window"),
+    ],
+)
+def test_a_table_that_would_unpack_or_is_none_is_refused(cell: bytes, said: str) -> None:
+    with pytest.raises(BadData, match=said):
+        container.decode(forged(windows()[0], "steps", cell))
+
+
+def test_every_broken_object_is_one_line() -> None:
+    whole = container.encode(windows()[:1])
+    rng = random.Random(7)
+    for _ in range(300):
+        data = bytearray(whole)
+        for _ in range(rng.randint(1, 8)):
+            data[rng.randrange(len(data))] = rng.randrange(256)
+        try:
+            container.decode(bytes(data[: rng.randint(1, len(data))]))
+        except BadData as error:
+            assert "\n" not in str(error)
+
+
+# ---- two windows of one host -----------------------------------------------------------------------------------------
+
+
+def test_of_two_windows_of_one_host_one_is_used() -> None:
+    here = windows()
+    again = replace(here[0], manifest=replace(here[0].manifest, start=here[0].manifest.start + 3))
+    fleet = gather([*here, again])
+    assert len(fleet.ranks) == 8
+    assert fleet.windows == 4
+    assert [note.code for note in fleet.notes if "two windows" in note.text] == [NoteCode.HOST_TWICE]
+
+
+# ---- the spool ------------------------------------------------------------------------------------------------------
+
+
+def quiet(_: float) -> None:
+    """No pause in tests."""
+
+
+def test_what_is_spooled_arrives_and_leaves(store: str, tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "spool", store)
+    keys = [spool.add(window) for window in windows()]
+    done = spool.deliver(1.0, pause=quiet)
+    assert (sorted(done.sent), done.waiting, done.trouble) == (sorted(keys), 0, "")
+    assert len(load([store]).windows) == 4
+    assert spool.deliver(1.0, pause=quiet).sent == ()
+
+
+def test_nothing_is_lost_while_the_store_is_away(server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spool = Spool(tmp_path / "spool", uri(server, tmp_path.name))
+    for window in windows():
+        spool.add(window)
+    put, tries = objects.put, []
+
+    def failing(*given: object) -> None:
+        tries.append(1)
+        if len(tries) % 3:
+            raise StoreFailed("in the middle of an upload")
+        put(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(objects, "put", failing)
+    assert spool.deliver(0.0, pause=quiet).waiting == 4
+    pauses: list[float] = []
+    done = spool.deliver(60.0, pause=pauses.append, chance=random.Random(1))
+    assert (len(done.sent), done.waiting) == (4, 0)
+    assert len(set(pauses)) == len(pauses) > 4  # each of its own length
+    assert len(load([spool.uri]).windows) == 4
+
+
+def test_the_spool_is_bounded_and_the_next_window_says_what_went(tmp_path: Path) -> None:
+    store = (tmp_path / "store").as_uri()
+    size = len(container.encode(windows()[:1]))
+    spool = Spool(tmp_path / "spool", store, most_bytes=3 * size)
+    for at in range(6):
+        spool.add(windows(start=NOW + 60 * at)[0])
+    assert spool.deliver(1.0, pause=quiet).waiting == 0
+    kept = sorted(load([store], every_moment=True).windows, key=lambda window: window.manifest.start)
+    assert kept[-1].manifest.start == NOW + 300
+    assert len(kept) <= 3
+    spool.add(windows(start=NOW + 360)[0])
+    spool.deliver(1.0, pause=quiet)
+    last = load([store]).windows[0]
+    assert sum(loss.count for window in [*kept, last] for loss in window.manifest.losses if loss.source == "spool") == (
+        6 - len(kept)
+    )
+    assert last.manifest.losses[-1] == Loss("spool", "thrown_out", 1)
+
+
+def test_record_says_where_its_windows_are_and_what_still_waits(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rankscope.observer.window.store.spool._JITTER_S", 0.0)
+    monkeypatch.setattr("rankscope.diagnose.cli.stores.sending._WITHIN_S", 0.0)
+    store = (tmp_path / "store").as_uri()
+    sending = Sending(store, tmp_path / "spool")
+    where = sending.keep(windows()[0])
+    assert sending.deliver() is None
+    assert [window.manifest.host for window in load([where]).windows] == [windows()[0].manifest.host]
+    away = Sending(uri("127.0.0.1:9", "x"), tmp_path / "spool")
+    assert SECRET not in away.keep(windows()[1])
+    trouble = away.deliver()
+    assert trouble is not None
+    assert "cannot be reached: 1 window waits in" in str(trouble)
+    assert SECRET not in str(trouble)
+
+
+def test_the_spool_is_for_its_owner_alone(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "spool", (tmp_path / "store").as_uri())
+    spool.add(windows()[0])
+    assert stat.S_IMODE(spool.folder.stat().st_mode) == 0o700
+    assert {stat.S_IMODE(path.stat().st_mode) for path in spool.folder.iterdir()} == {0o600}
+
+
+# ---- stores that fail --------------------------------------------------------------------------------------------------
+
+
+def refused(do: Callable[[], object]) -> str:
+    with pytest.raises((StoreFailed, UsageError)) as caught:
+        do()
+    text = f"{caught.value} {caught.value.help}"
+    assert KEY not in text
+    assert SECRET not in text
+    assert "\n" not in text
+    return str(caught.value)
+
+
+def test_a_store_that_cannot_be_reached_says_so_without_credentials() -> None:
+    nowhere = uri("127.0.0.1:9", "x")
+    assert "cannot be reached" in refused(lambda: load([nowhere]))
+
+
+def test_a_bucket_that_is_not_there_says_so(server: str) -> None:
+    other = uri(server, "x").replace("@windows/", "@nobodys/")
+    opened = open_store(other)
+    assert "not there" in refused(lambda: objects.put(opened, "job=a/x", b""))
+
+
+def test_a_store_that_forbids_says_so_and_is_not_asked_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Forbidding:
+        def open_output_stream(self, path: str) -> None:
+            raise OSError(f"AWS Error ACCESS_DENIED during PutObject operation: key {KEY} {SECRET} is not authorized")
+
+    there = replace(open_store("s3://b/c?region=us-east-1"), filesystem=Forbidding())
+    monkeypatch.setattr("rankscope.observer.window.store.spool.open_store", lambda _: there)
+    spool = Spool(tmp_path / "spool", "s3://b/c")
+    spool.add(windows()[0])
+    waits: list[float] = []
+    done = spool.deliver(60.0, pause=waits.append)
+    assert (done.waiting, len(waits)) == (1, 1)
+    assert "refuses" in done.trouble
+    assert KEY not in done.trouble
+    with pytest.raises(StoreForbids):
+        objects.put(there, "job=a/x", b"")
+
+
+@pytest.mark.parametrize("text", ["nosuch://a/b", "s3:///x", f"s3://{KEY}:{SECRET}@b/x?password={SECRET}", "s3://[/x"])
+def test_an_address_that_is_none_is_wrong_usage(text: str) -> None:
+    refused(lambda: open_store(text))
+
+
+def test_a_listing_that_lies_costs_only_what_is_gone(store: str) -> None:
+    here = windows()
+    send(store, *here)
+    opened = open_store(store)
+    there = objects.listing(opened)
+    gone = there.objects[0].path
+
+    class Lying:
+        def get_file_info(self, asked: object) -> object:
+            found = opened.filesystem.get_file_info(asked)
+            if isinstance(found, list):
+                objects.remove(opened, gone)
+            return found
+
+        def __getattr__(self, name: str) -> object:
+            return getattr(opened.filesystem, name)
+
+    files = objects._files
+
+    def then_gone(top: Path) -> Iterator[tuple[str, int]]:
+        found = list(files(top))
+        objects.remove(opened, gone)
+        return iter(found)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(objects, "_files", then_gone)
+        for module in ("diagnose.fleet.sources", "observer.window.store.place"):
+            patch.setattr(f"rankscope.{module}.open_store", lambda _: replace(opened, filesystem=Lying()))
+        loaded = load([store])
+    assert len(loaded.windows) == 3
+    assert "gone since it was listed" in loaded.notes[0].text
+
+
+def test_credentials_of_the_environment_are_not_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", SECRET)
+    opened = open_store("s3://bucket/path?region=us-east-1")
+
+    class Chatty:
+        def get_file_info(self, _: object) -> None:
+            raise OSError(f"something odd with {SECRET}")
+
+    assert "something odd" in refused(lambda: objects.listing(replace(opened, filesystem=Chatty())))
+    assert os.environ["AWS_SECRET_ACCESS_KEY"] == SECRET
