@@ -1,14 +1,19 @@
-"""A plugin of pytest: reports of one session, shown by another as if it had run the tests.
+"""A plugin of pytest: one set of tests, run by two sessions, shown by one of them as if it had run them all.
 
-What failed there is run once more here, as the tests of real jobs are (tests/conftest.py), and counted as a rerun: that session
-computes at idle priority beside the kernel's tests, and a test that waited for a core has not found a defect.
+What only computes is run by both: the first session begins at the first file of tests, at idle priority beside the kernel's tests;
+the second, when it is through with those, begins at the last file, and shows what the first has run. Who takes a file says so
+(a file in `FILE.taken/`), so that no test is run twice. Tests that are marked `alone` come after all that.
 
-The session that writes is given a lock (`FILE.lock`, flock) by who starts it, and holds it until it ends, however it ends;
-the one that reads waits for that lock before the first test that the other may have run.
+What failed beside other tests is run once more here, as the tests of real jobs are (tests/conftest.py), and counted as a rerun: a
+test that waited for a core has not found a defect.
+
+The first session is given a lock (`FILE.lock`, flock) by who starts it, and holds it until it ends, however it ends; the second
+waits for that lock before it shows a test of a file that the first has taken.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 from collections import defaultdict
@@ -17,7 +22,7 @@ from pathlib import Path
 import pytest
 from _pytest.runner import runtestprotocol
 
-COMPUTING = ("checks", "unit")  # folders of tests whose reports may come from another session
+COMPUTING = ("checks", "unit")  # folders of tests that may run in either session
 
 MOST_AGAIN = 5  # more failures than this are no accident of a busy machine
 
@@ -31,17 +36,50 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "alone: with the machine to itself, after all other tests")
     if path := config.getoption("--reports-to"):
         config.pluginmanager.register(Written(config, path))
     if path := config.getoption("--reports-from"):
         config.pluginmanager.register(Shown(config, path))
 
 
+def computes(item: pytest.Item) -> bool:
+    return any(parent.name in COMPUTING for parent in item.path.parents)
+
+
+class Taken:
+    """Which files of tests this session runs; the other one has the rest."""
+
+    def __init__(self, config: pytest.Config, reports: Path) -> None:
+        self._root, self._folder = config.rootpath, reports.with_name(f"{reports.name}.taken")
+        self._folder.mkdir(exist_ok=True)
+        self._ours: dict[Path, bool] = {}
+
+    def take(self, item: pytest.Item) -> bool:
+        """Whether the file of this test is ours: nobody had taken it before."""
+        if item.path not in self._ours:
+            mark = self._folder / str(item.path.relative_to(self._root)).replace("/", "+")
+            try:
+                mark.touch(exist_ok=False)
+            except FileExistsError:
+                self._ours[item.path] = False
+            else:
+                self._ours[item.path] = True
+        return self._ours[item.path]
+
+
 class Written:
     """Each report as a line of JSON, as soon as it is there."""
 
     def __init__(self, config: pytest.Config, path: Path) -> None:
-        self._config, self._file = config, path.open("w", buffering=1)
+        self._config, self._file, self._taken = config, path.open("w", buffering=1), Taken(config, path)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+        if self._taken.take(item):
+            return None
+        item.session._setupstate.teardown_exact(nextitem)  # what the file before has set up was left for this test
+        return True
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         data = self._config.hook.pytest_report_to_serializable(config=self._config, report=report)
@@ -49,33 +87,62 @@ class Written:
 
 
 class Shown:
-    """Reports of another session at the place of their tests; a test of which there is none, or not all, is run here."""
+    """Runs what the other session has not taken, and shows its reports at the place of their tests.
+
+    A test of which the other was to leave a report, and left none or not all, is run here.
+    """
 
     def __init__(self, config: pytest.Config, path: Path) -> None:
-        self._config, self._path = config, path
+        self._config, self._path, self._taken = config, path, Taken(config, path)
         self._reports: dict[str, list[pytest.TestReport]] | None = None
         self._again = 0  # tests that were run once more
 
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """What needs the kernel in its order, then what computes from the last file to the first, then what needs to be alone."""
+        real = [item for item in items if not computes(item)]
+        files: dict[Path, list[pytest.Item]] = defaultdict(list)
+        for item in items:
+            if computes(item):
+                files[item.path].append(item)
+        items[:] = [
+            *[item for item in real if not item.get_closest_marker("alone")],
+            *[item for path in reversed(files) for item in files[path]],
+            *[item for item in real if item.get_closest_marker("alone")],
+        ]
+
     @pytest.hookimpl(tryfirst=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> bool | None:
-        if not any(parent.name in COMPUTING for parent in item.path.parents):
+    def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
+        if not computes(item):
             return None
-        if self._reports is None:
-            self._reports = self._read()
-        reports = self._reports.get(item.nodeid, [])
-        whole = bool(reports) and reports[-1].when == "teardown"
-        failed = [report for report in reports if report.failed] if whole and self._again < MOST_AGAIN else []
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
+        if self._taken.take(item):
+            # What this file sets up is let go with its last test: the next may be one that is only shown, and takes nothing down.
+            following = nextitem if nextitem is not None and nextitem.path == item.path else None
+            reports = runtestprotocol(item, log=False, nextitem=following)
+        else:
+            following, reports = None, self._reports_of(item)
+        failed = [report for report in reports if report.failed] if self._again < MOST_AGAIN else []
         if failed:
             self._again += 1
             failed[0].outcome = "rerun"  # the word of pytest-rerunfailures, which counts and lists them
             failed[0].rerun = 0
             item.ihook.pytest_runtest_logreport(report=failed[0])
-        # What is run here ends with nothing set up: the test after it may be one that is only shown, and takes nothing down.
-        for report in reports if whole and not failed else runtestprotocol(item, log=False, nextitem=None):
+            with contextlib.suppress(Exception):  # what a fixture says in its end, which the report above has
+                item.session._setupstate.teardown_exact(None)
+            reports = runtestprotocol(item, log=False, nextitem=following)
+        for report in reports:
             item.ihook.pytest_runtest_logreport(report=report)
         item.ihook.pytest_runtest_logfinish(nodeid=item.nodeid, location=item.location)
         return True
+
+    def _reports_of(self, item: pytest.Item) -> list[pytest.TestReport]:
+        """What the other session has said of this test; else what comes of it here."""
+        if self._reports is None:
+            self._reports = self._read()
+        reports = self._reports.get(item.nodeid, [])
+        whole = bool(reports) and reports[-1].when == "teardown"
+        return reports if whole else runtestprotocol(item, log=False, nextitem=None)
 
     def _read(self) -> dict[str, list[pytest.TestReport]]:
         with self._path.with_name(f"{self._path.name}.lock").open("a") as lock:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import signal
 import socket
 import subprocess
 import sys
+import time
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +26,7 @@ class RunningJob:
 
     launcher: subprocess.Popen[bytes]
     port: int
+    size: int = 2
 
     @property
     def name(self) -> str:
@@ -33,6 +39,16 @@ class RunningJob:
         except psutil.NoSuchProcess:
             return []
 
+    def wait_until_it_trains(self) -> None:
+        deadline = time.monotonic() + 90
+        while time.monotonic() < deadline:
+            assert self.launcher.poll() is None, "the job ended before it trained"
+            if sum(trains(pid) for pid in self.ranks()) == self.size:
+                time.sleep(1.0)
+                return
+            time.sleep(0.2)
+        raise AssertionError("the job did not begin to train")
+
 
 def trains(pid: int) -> bool:
     """Whether a rank has imported torch (0.7 s of CPU time or more) and met its peers."""
@@ -43,6 +59,45 @@ def trains(pid: int) -> bool:
     except (psutil.NoSuchProcess, OSError):
         return False
     return used.user + used.system > 0.5 and sockets > 2
+
+
+@contextlib.contextmanager
+def started_jobs() -> Iterator[Callable[..., RunningJob]]:
+    """What starts jobs with torchrun; they end with the context."""
+    jobs: list[RunningJob] = []
+
+    def start(
+        *arguments: str, ranks: int = 2, restarts: int = 0, script: Path = PLAIN_JOB, wait: bool = True
+    ) -> RunningJob:
+        with socket.socket() as free:
+            free.bind(("127.0.0.1", 0))
+            port = free.getsockname()[1]
+        command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(ranks)]
+        command += ["--master-addr", "127.0.0.1", "--master-port", str(port), "--max-restarts", str(restarts)]
+        command += [str(script), *arguments]
+        launcher = subprocess.Popen(
+            command,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=os.environ | {"OMP_NUM_THREADS": "1"},
+            start_new_session=True,
+        )
+        jobs.append(RunningJob(launcher, port, ranks))
+        if wait:
+            jobs[-1].wait_until_it_trains()
+        return jobs[-1]
+
+    try:
+        yield start
+    finally:
+        for job in jobs:
+            pids = job.ranks()
+            if job.launcher.poll() is None:
+                os.killpg(job.launcher.pid, signal.SIGKILL)
+            for pid in pids:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            job.launcher.wait()
 
 
 def rankscope(*arguments: str, timeout: float = 120) -> subprocess.CompletedProcess[str]:

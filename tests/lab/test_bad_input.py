@@ -50,7 +50,9 @@ def slow_server() -> Iterator[int]:
 
 
 def test_two_jobs_on_a_host_get_two_verdicts_and_the_worse_is_the_answer(torchrun: Torchrun) -> None:
-    healthy, slow = torchrun("60"), torchrun("60", "1")
+    healthy, slow = torchrun("60", wait=False), torchrun("60", "1", wait=False)
+    healthy.wait_until_it_trains()
+    slow.wait_until_it_trains()
     done = rankscope("diagnose", "--no-history", "--json", "--window", "5", "--job", "plain_job.py")
     found = json.loads(done.stdout)
     assert (done.returncode, found["status"], found["job"]) == (1, "fault", slow.name), done.stdout

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from labsupport import REPOSITORY
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.mark.parametrize("kinds", [("disk-full", "descriptors"), ("swapped-library", "killed")], ids=" and ".join)
 def test_faults_of_the_host_end_in_a_verdict_or_one_line_and_nothing_is_left(

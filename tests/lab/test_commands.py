@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from labsupport import RANKSCOPE, RunningJob, rankscope
+from labsupport import RANKSCOPE, REPOSITORY, RunningJob, rankscope
 
 Torchrun = Callable[..., RunningJob]
 STATUSES = {"healthy", "fault", "imbalance", "hang", "unknown"}
@@ -32,6 +32,7 @@ def test_a_job_that_the_lab_did_not_start_gets_a_valid_verdict_with_the_slow_fun
     assert all("Traceback" not in text for text in (done.stdout, done.stderr))
 
 
+@pytest.mark.alone
 def test_a_healthy_job_is_not_accused_and_its_window_is_small(torchrun: Torchrun, tmp_path: Path) -> None:
     job = torchrun("60")
     done = rankscope("record", "--out", str(tmp_path), "--window", "20", "--job", job.name)
@@ -66,8 +67,8 @@ def test_a_rank_that_dies_is_named(torchrun: Torchrun, when: str) -> None:
     assert any(evidence["value"] == "SIGKILL" for evidence in first["evidence"])
 
 
-def test_an_interrupt_ends_in_one_line_and_leaves_no_window(torchrun: Torchrun, tmp_path: Path) -> None:
-    job = torchrun("60")
+def test_an_interrupt_ends_in_one_line_and_leaves_no_window(healthy_job: RunningJob, tmp_path: Path) -> None:
+    job = healthy_job
     for number, code in ((signal.SIGINT, 130), (signal.SIGKILL, -signal.SIGKILL)):
         observer = subprocess.Popen(
             [RANKSCOPE, "record", "--out", tmp_path, "--window", "30", "--job", job.name],
@@ -85,8 +86,8 @@ def test_an_interrupt_ends_in_one_line_and_leaves_no_window(torchrun: Torchrun, 
     assert job.launcher.poll() is None
 
 
-def test_a_full_disk_is_said_before_the_window_and_leaves_nothing(torchrun: Torchrun, tmp_path: Path) -> None:
-    job = torchrun("40")
+def test_a_full_disk_is_said_before_the_window_and_leaves_nothing(healthy_job: RunningJob, tmp_path: Path) -> None:
+    job = healthy_job
     place = tmp_path / "small"
     place.mkdir()
     subprocess.run(["mount", "-t", "tmpfs", "-o", "size=512k,mode=700", "tmpfs", place], check=True)
@@ -136,17 +137,15 @@ def test_without_root_the_missing_right_is_named() -> None:
     assert "Traceback" not in done.stderr
 
 
-def test_a_damaged_window_and_a_foreign_baseline_are_bad_data(torchrun: Torchrun, tmp_path: Path) -> None:
-    job, other = torchrun("70"), torchrun("70")
-    for name, of in (("one", job), ("two", other)):
-        done = rankscope("record", "--out", str(tmp_path / name), "--window", "3", "--job", of.name)
-        assert done.returncode == 0, done.stderr
-    foreign = rankscope("diagnose", str(tmp_path / "one"), "--baseline", str(tmp_path / "two"))
+def test_a_damaged_window_and_a_foreign_baseline_are_bad_data(healthy_job: RunningJob, tmp_path: Path) -> None:
+    done = rankscope("record", "--out", str(tmp_path), "--window", "3", "--job", healthy_job.name)
+    assert done.returncode == 0, done.stderr
+    foreign = rankscope("diagnose", str(tmp_path), "--baseline", str(REPOSITORY / "tests/data/window-1/gil-hog"))
     assert foreign.returncode == 65
     assert "job" in foreign.stderr
-    (folder,) = (tmp_path / "one").iterdir()
+    (folder,) = tmp_path.iterdir()
     table = folder / "steps.parquet"
     table.write_bytes(table.read_bytes()[:-40])
-    damaged = rankscope("diagnose", str(tmp_path / "one"))
+    damaged = rankscope("diagnose", str(tmp_path))
     assert damaged.returncode == 65
     assert "steps.parquet" in damaged.stderr

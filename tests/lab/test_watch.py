@@ -16,6 +16,8 @@ import psutil
 import pytest
 from labsupport import RANKSCOPE, RunningJob, rankscope
 
+pytestmark = pytest.mark.alone
+
 Torchrun = Callable[..., RunningJob]
 HEALING_JOB = Path(__file__).with_name("healing_job.py")
 

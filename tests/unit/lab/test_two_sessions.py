@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -42,7 +43,7 @@ def project(tmp_path: Path) -> Path:
 
 
 def session(project: Path, *arguments: str) -> str:
-    command = [sys.executable, "-m", "pytest", *arguments]
+    command = [sys.executable, "-m", "pytest", "-p", "no:hypothesispytest", *arguments]  # which takes a second
     environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
     return subprocess.run(command, cwd=project, env=environment, capture_output=True, text=True, check=False).stdout
 
@@ -73,6 +74,37 @@ def test_what_failed_in_the_first_session_is_run_once_more_and_told_as_a_rerun(p
     assert "RERUN tests/unit/test_b.py::test_late" in said and "no core was free" in said
 
 
+def test_the_second_runs_from_the_end_what_the_first_has_not_come_to(project: Path) -> None:
+    """Each file in one session alone, with what it sets up made once."""
+    slow = "import time\nfrom pathlib import Path\n\ndef test_early():\n    until = time.monotonic() + 120\n"
+    slow += "    while not Path('late-ran').exists() and time.monotonic() < until: time.sleep(0.02)\n"
+    late = "import pytest\n\n@pytest.fixture(scope='module')\ndef made():\n    open('made-ran', 'a').write('x')\n\n"
+    late += "def test_one(made): open('late-ran', 'a').write('x')\n\ndef test_two(made): pass\n"
+    (project / "tests/unit/test_b.py").write_text(slow)
+    (project / "tests/unit/test_d.py").write_text(late)
+    with (project / "reports.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        command = [sys.executable, "-m", "pytest", "-p", "no:hypothesispytest", "tests/unit", "--reports-to", "reports"]
+        first = subprocess.Popen(command, cwd=project, stdout=subprocess.PIPE, text=True, pass_fds=[lock.fileno()])
+        while not (project / "reports.taken/tests+unit+test_b.py").exists():
+            assert first.poll() is None
+            time.sleep(0.02)
+    said = session(project, *WHOLE, "-v")
+    assert first.communicate()[0].splitlines()[-1].strip("= ").startswith("1 passed in ")
+    assert said.splitlines()[-1].strip("= ").startswith("5 passed in ")
+    assert [ran(project, name) for name in ("late", "made", "lab")] == [1, 1, 1]
+    order = [said.index(f"::test_{name} ") for name in ("first", "last", "one", "two", "early")]
+    assert order == sorted(order)
+
+
+def test_what_is_to_be_alone_comes_last(project: Path) -> None:
+    alone = "import pytest\n\n@pytest.mark.alone\ndef test_alone(): pass\n"
+    (project / "tests/kernel/test_0.py").write_text(alone)
+    said = session(project, *WHOLE, "-v")
+    order = [said.index(f"::test_{name} ") for name in ("first", "last", "good", "alone")]
+    assert order == sorted(order)
+
+
 def test_many_failures_are_no_accident(project: Path) -> None:
     (project / "tests/unit/test_b.py").write_text(
         "import pytest\n\n@pytest.mark.parametrize('n', range(8))\ndef test_broken(n): assert False\n"
@@ -84,7 +116,7 @@ def test_many_failures_are_no_accident(project: Path) -> None:
 
 def test_tests_without_a_report_are_run_by_the_second_session(project: Path) -> None:
     said = session(project, *WHOLE)
-    assert said.splitlines()[-1].strip("= ").startswith("1 failed, 3 passed, 1 skipped in ")
+    assert said.splitlines()[-1].strip("= ").startswith("1 failed, 3 passed, 1 skipped, 1 rerun in ")
     assert ran(project, "unit") == 1
 
 
@@ -95,7 +127,7 @@ def test_a_session_that_was_killed_leaves_the_rest_to_the_second(project: Path) 
     bad = next(at for at, line in enumerate(lines) if json.loads(line)["nodeid"].endswith("test_bad"))
     reports.write_text("".join(lines[: bad + 1]) + lines[bad + 1][:40])
     said = session(project, *WHOLE)
-    assert said.splitlines()[-1].strip("= ").startswith("1 failed, 3 passed, 1 skipped in ")
+    assert said.splitlines()[-1].strip("= ").startswith("1 failed, 3 passed, 1 skipped, 1 rerun in ")
     assert ran(project, "unit") == 1
     assert ran(project, "lab") == 1
 
