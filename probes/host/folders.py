@@ -63,24 +63,32 @@ def create_file(folder: int, name: str, mode: int = 0o600) -> int:
     return os.open(name, _WRITE, mode, dir_fd=folder)
 
 
-def read_plain(path: Path, most_bytes: int) -> bytes:
-    """All of a regular file, read once: whoever may change it changes nothing between two looks at it. OSError.
+def open_plain(path: Path) -> int:
+    """A descriptor of a regular file, for reading. OSError.
 
     EINVAL: something else lies there: a FIFO would keep a reader waiting for ever, and that a device was opened is enough for some to
-    act (a watchdog reboots the host). So it is looked at before it is opened. EFBIG: it is longer than that.
+    act (a watchdog reboots the host). So it is looked at before it is opened.
     """
     found = os.open(path, os.O_PATH | os.O_CLOEXEC)
     try:
-        about = os.fstat(found)
-        if not stat.S_ISREG(about.st_mode):
-            number = errno.EISDIR if stat.S_ISDIR(about.st_mode) else errno.EINVAL
+        mode = os.fstat(found).st_mode
+        if not stat.S_ISREG(mode):
+            number = errno.EISDIR if stat.S_ISDIR(mode) else errno.EINVAL
             raise OSError(number, "not a regular file" if number == errno.EINVAL else os.strerror(number), str(path))
-        descriptor = os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
+        return os.open(f"/proc/self/fd/{found}", os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     finally:
         os.close(found)
-    with os.fdopen(descriptor, "rb") as file:
-        data = file.read(min(about.st_size, most_bytes) + 1)  # room is made for all that is asked for
-        if len(data) > about.st_size:  # it grew, or nobody knows its size
+
+
+def read_plain(path: Path, most_bytes: int) -> bytes:
+    """All of a regular file, read once: whoever may change it changes nothing between two looks at it. OSError, as of `open_plain`.
+
+    EFBIG: it is longer than that.
+    """
+    with os.fdopen(open_plain(path), "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        data = file.read(min(size, most_bytes) + 1)  # room is made for all that is asked for
+        if len(data) > size:  # it grew, or nobody knows its size
             data += file.read(most_bytes + 1 - len(data))
     if len(data) > most_bytes:
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))

@@ -21,6 +21,7 @@ from pathlib import Path
 from rankscope.diagnose.fleet.large import node_labels
 from rankscope.diagnose.text import clean
 from rankscope.probes.errors import BadData
+from rankscope.probes.host.folders import read_plain
 
 KINDS = ("rack", "switch", "filesystem")
 _MOST_BYTES, _MOST_HOSTS = 256 << 20, 2_000_000
@@ -40,9 +41,7 @@ class Group:
 def read_topology(path: Path) -> tuple[Group, ...]:
     """The groups in a file. BadData, with the line that is wrong."""
     try:
-        if path.stat().st_size > _MOST_BYTES:
-            raise BadData(f"{path} is absurdly large")
-        text = path.read_text(errors="replace")
+        text = read_plain(path, _MOST_BYTES).decode(errors="replace")
     except OSError as error:
         raise BadData(f"{path} cannot be read: {error.strerror or error}") from error
     try:
@@ -107,13 +106,35 @@ def _slurm(lines: list[str]) -> tuple[Group, ...]:
         for switch in expand(said["switchname"]):
             nodes.setdefault(switch, set()).update(expand(said.get("nodes", "")))
             below.setdefault(switch, []).extend(expand(said.get("switches", "")))
-    for _ in below:  # as deep as there are switches; usually three times
-        before = sum(map(len, nodes.values()))
-        for switch, others in below.items():
-            nodes[switch].update(*(nodes.get(other, ()) for other in others))
-        if sum(map(len, nodes.values())) == before:
-            break
-    return tuple(Group("switch", name, frozenset(hosts)) for name, hosts in sorted(nodes.items()) if hosts)
+    return tuple(Group("switch", name, hosts) for name, hosts in sorted(_with_below(nodes, below).items()) if hosts)
+
+
+def _with_below(nodes: Mapping[str, set[str]], below: Mapping[str, list[str]]) -> dict[str, frozenset[str]]:
+    """The hosts below each switch, each switch looked at once, after those below it. ValueError where one is below itself."""
+    whole: dict[str, frozenset[str]] = {}
+    members = 0
+    for top in below:
+        way, opened = [top], set()
+        while way:
+            name = way[-1]
+            waiting = [other for other in below[name] if other in below and other not in whole]
+            if name in whole or not waiting:
+                way.pop()
+                if name in whole:
+                    continue
+                parts = [whole[other] for other in below[name] if other in whole]
+                # A switch that only stands above another one shares its hosts.
+                alike = len(parts) == 1 and not nodes[name]
+                whole[name] = parts[0] if alike else frozenset(nodes[name]).union(*parts)
+                members += 0 if alike else len(whole[name])
+                if members > 4 * _MOST_HOSTS:
+                    raise ValueError("absurdly many hosts below its switches")
+            elif name in opened:
+                raise ValueError(f"switch {name} is below itself")
+            else:
+                opened.add(name)
+                way.extend(waiting)
+    return whole
 
 
 def expand(names: str) -> Iterator[str]:

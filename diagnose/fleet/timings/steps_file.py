@@ -11,8 +11,10 @@ more than half of its rows is left out of every rank instead.
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import pyarrow as pa
@@ -24,13 +26,16 @@ from rankscope.diagnose.fleet.labels import Labels
 from rankscope.diagnose.fleet.timings.local_numbers import global_numbers
 from rankscope.diagnose.text import clean
 from rankscope.diagnose.verdict.note import Note, NoteCode
+from rankscope.observer.window.pages import check_pages, read_footer
 from rankscope.observer.window.schema import KINDS
 from rankscope.probes.arrays import Bools, Floats, Ints
 from rankscope.probes.errors import BadData
+from rankscope.probes.host.folders import open_plain
 
 REQUIRED = ("rank", "step", "function", "kind", "seconds")
 OPTIONAL = ("role", "host", "count", "waits")
 ROWS_MOST = 200_000_000
+BYTES_MOST = ROWS_MOST << 6  # 64 a row
 SECONDS_MOST = 86_400.0  # a day in one function of one step is no measurement
 RANK_MOST = 10_000_000
 STEP_MOST = 1 << 53
@@ -171,34 +176,42 @@ def _unusable(placed: Bools, function: Labels, kind: Ints, seconds: Floats, name
 def _load(path: Path) -> pa.Table:
     name = clean(str(path), 120)
     try:
-        with path.open("rb") as file:
+        with os.fdopen(open_plain(path), "rb") as file:
             head = file.read(65536)
-        table = _parquet(path) if head[:4] == b"PAR1" else _csv(path, head)
+            return _parquet(file, name) if head[:4] == b"PAR1" else _csv(file, head, name)
     except FileNotFoundError:
         raise BadData(f"{name}: no such file") from None
     except IsADirectoryError:
         raise BadData(f"{name} is a folder: --steps takes one Parquet or CSV file") from None
     except (pa.ArrowException, OSError, ValueError, OverflowError) as error:
+        if isinstance(error, OSError) and error.strerror:
+            raise BadData(f"{name} cannot be read: {error.strerror}") from None
         raise BadData(
             f"{name}: neither Parquet nor CSV: {clean(str(error).splitlines()[0] if str(error) else '', 160)}"
         ) from None
-    return table
 
 
-def _parquet(path: Path) -> pa.Table:
-    file = pq.ParquetFile(path)
-    if file.metadata.num_rows > ROWS_MOST:
-        raise BadData(f"{clean(path.name)}: {file.metadata.num_rows} rows are too many: sum them up per step first")
-    found = {column.strip().lower(): column for column in file.schema_arrow.names}
-    wanted = [column for column in (*REQUIRED, *OPTIONAL) if column in found]
-    table = file.read(columns=[found[column] for column in wanted])
+def _parquet(file: BinaryIO, name: str) -> pa.Table:
+    footer = read_footer(file)
+    if footer.rows > ROWS_MOST:
+        raise BadData(f"{name}: {footer.rows} rows are too many: sum them up per step first")
+    check_pages(file, footer, BYTES_MOST, {chunk.name for chunk in footer.chunks})
+    schema = pq.ParquetFile(file).schema_arrow
+    found = {column.strip().lower(): column for column in schema.names}
+    wanted = [found[column] for column in (*REQUIRED, *OPTIONAL) if column in found]
+    texts = {column for column, kind in zip(schema.names, schema.types, strict=True) if pa.types.is_string(kind)}
+    words = [column for column in wanted if column in texts]
+    table = pq.ParquetFile(file, read_dictionary=words).read(columns=wanted)
     table.validate(full=True)  # text is text, and every word of a dictionary is there
-    return table.select([found[column] for column in wanted]).rename_columns(wanted)
+    return table.select(wanted).rename_columns([column.strip().lower() for column in wanted])
 
 
-def _csv(path: Path, head: bytes) -> pa.Table:
+def _csv(file: BinaryIO, head: bytes, path: str) -> pa.Table:
     if b"\0" in head:
         raise ValueError("it holds binary data")
+    if os.fstat(file.fileno()).st_size > BYTES_MOST:
+        raise BadData(f"{path}: more than {BYTES_MOST >> 30} GB are too many: sum its rows up per step first")
+    file.seek(0)
     first = head.removeprefix(b"\xef\xbb\xbf").splitlines()[0] if head.strip() else b""
     mark = max((b",", b";", b"\t"), key=first.count)
     names = [part.strip().strip('"').lower() for part in first.decode("utf-8", "replace").split(mark.decode())]
@@ -214,7 +227,7 @@ def _csv(path: Path, head: bytes) -> pa.Table:
         return "skip"
 
     table = pcsv.read_csv(
-        path,
+        file,
         read_options=pcsv.ReadOptions(column_names=names, skip_rows=1, block_size=1 << 24),
         parse_options=pcsv.ParseOptions(delimiter=mark.decode(), invalid_row_handler=skip),
         convert_options=pcsv.ConvertOptions(
@@ -227,9 +240,19 @@ def _csv(path: Path, head: bytes) -> pa.Table:
 # ---- columns ---------------------------------------------------------------------------------------------------------
 
 
-def _plain(table: pa.Table, column: str) -> pa.Array:
+def _written_out(words: pa.DictionaryArray) -> int:
+    """Bytes of a column in which each row has its own copy of its word."""
+    if not (pa.types.is_string(words.type.value_type) or pa.types.is_large_string(words.type.value_type)):
+        return 0  # numbers, which are as long as their row
+    used = pc.take(pc.binary_length(words.dictionary).cast(pa.int64()), words.indices)
+    return int(pc.sum(used).as_py() or 0)
+
+
+def _plain(table: pa.Table, column: str, name: str) -> pa.Array:
     values = table[column]
     if pa.types.is_dictionary(values.type):
+        if sum(map(_written_out, values.chunks)) > BYTES_MOST:
+            raise BadData(f"{name}: the words of column {column} are absurdly long")
         values = values.cast(values.type.value_type)
     joined = values.combine_chunks()
     return joined if isinstance(joined, pa.Array) else pa.concat_arrays(joined.chunks)
@@ -237,7 +260,7 @@ def _plain(table: pa.Table, column: str) -> pa.Array:
 
 def _numbers(table: pa.Table, column: str, name: str) -> Floats:
     """The column as floats, NaN where there is no number."""
-    values = _plain(table, column)
+    values = _plain(table, column, name)
     if pa.types.is_string(values.type) or pa.types.is_large_string(values.type):
         text = pc.utf8_trim_whitespace(values)
         good = pc.fill_null(pc.match_substring_regex(text, _NUMBER), False)
@@ -250,7 +273,7 @@ def _numbers(table: pa.Table, column: str, name: str) -> Floats:
 
 
 def _texts(table: pa.Table, column: str, name: str) -> Labels:
-    values = _plain(table, column)
+    values = _plain(table, column, name)
     if pa.types.is_nested(values.type) or pa.types.is_binary(values.type):
         raise BadData(f"{name}: column {column} holds {clean(str(values.type), 40)}, not text")
     try:
@@ -292,7 +315,7 @@ def _waits(table: pa.Table, kind: Ints, name: str) -> Bools:
     by_kind: Bools = kind == KINDS.index("collective")
     if "waits" not in table.column_names:
         return by_kind
-    values = _plain(table, "waits")
+    values = _plain(table, "waits", name)
     if pa.types.is_boolean(values.type):
         said = pc.fill_null(values.cast(pa.int8()), -1).to_numpy(zero_copy_only=False)
         return np.where(said < 0, by_kind, said == 1)

@@ -148,12 +148,22 @@ def test_slurms_file_is_read_with_switches_of_switches() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "host\na", "a,b\n1,2", "SwitchName=x", "SwitchName=x Nodes=n[1-", "SwitchName=x Nodes=n[a-b]",
-                                  "SwitchName=x Nodes=n[1-99999999]", "host,rack\n,r1", "host,rack\n" + 140_000 * "a"])  # fmt: skip
+                                  "SwitchName=x Switches=y\nSwitchName=y Switches=x Nodes=a", "SwitchName=x Nodes=n[1-99999999]",
+                                  "host,rack\n,r1", "host,rack\n" + 140_000 * "a"])  # fmt: skip
 def test_what_is_no_topology_is_one_line(tmp_path: Path, text: str) -> None:
     (tmp_path / "file").write_text(text)
     with pytest.raises(BadData, match="is no topology") as caught:
         read_topology(tmp_path / "file")
     assert "\n" not in str(caught.value)
+
+
+def test_long_chains_of_switches_are_read_at_once_and_never_fill_the_memory() -> None:
+    """Each stands above the next; the hosts below all of them are kept once."""
+    chain = [f"SwitchName=s{at} Switches=s{at + 1}" for at in range(20_000)]
+    groups = parse("\n".join([*chain, "SwitchName=s20000 Nodes=n[1-1000]"]))
+    assert len(groups) == 20_001 and len({id(group.hosts) for group in groups}) == 1
+    with pytest.raises(ValueError, match="absurdly many hosts"):
+        parse("\n".join(["SwitchName=s50 Nodes=n[1-500000]", *[f"{chain[at]} Nodes=m{at}" for at in range(50)]]))
 
 
 def test_lists_of_hosts_are_expanded_with_their_zeros() -> None:

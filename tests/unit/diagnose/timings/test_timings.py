@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +26,7 @@ from rankscope.diagnose.verdict.contract import Verdict
 from rankscope.diagnose.verdict.note import NoteCode
 from rankscope.probes.errors import BadData
 
+RECORDED = Path(__file__).resolve().parents[3] / "data/window-1"
 WORK = {"forward": ("gpu", 0.050), "backward": ("gpu", 0.090), "load": ("io", 0.020), "step": ("python", 0.030)}
 
 
@@ -284,3 +287,43 @@ def test_any_cells_end_in_a_verdict_or_in_bad_data(cells: list[tuple[str | None,
         return
     assert json.loads(to_json(verdict))["schema"] == "rankscope.verdict/1"
     assert all(len(line) <= 80 for line in report(verdict))
+
+
+@pytest.mark.parametrize("option", [["--steps"], ["--topology"], ["--baseline"], []], ids=str)
+def test_what_is_no_file_is_one_line_and_never_waited_for(
+    option: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A FIFO into which nobody writes."""
+    os.mkfifo(tmp_path / "fifo")
+    recorded = [str(RECORDED / "gil-hog")] if option and option != ["--steps"] else []
+    before = signal.signal(signal.SIGALRM, _waited)
+    signal.alarm(60)
+    try:
+        assert run(["diagnose", *recorded, *option, str(tmp_path / "fifo")]) == 65
+    finally:
+        signal.alarm(0)
+        signal.signal(signal.SIGALRM, before)
+    assert len(capsys.readouterr().err.strip().splitlines()) == 1
+
+
+def _waited(*_: object) -> None:
+    raise AssertionError("it waits")
+
+
+def test_absurdly_large_files_are_refused_before_they_are_read(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sparse = tmp_path / "sparse.csv"
+    sparse.write_text("rank,step,function,kind,seconds\n" + "0,0,forward,gpu,0.1\n" * 4000)
+    os.truncate(sparse, 1 << 40)
+    words = tmp_path / "words.parquet"
+    many, zeros = 2_000_000, pa.array(np.zeros(2_000_000, dtype=np.int32))
+    long = pa.DictionaryArray.from_arrays(zeros, pa.array(["x" * (1 << 20)]))
+    kind = pa.DictionaryArray.from_arrays(zeros, pa.array(["gpu"]))
+    columns = {"rank": zeros, "step": zeros, "function": long, "kind": kind, "seconds": pa.array(np.ones(many))}
+    pq.write_table(pa.table(columns), words, store_schema=False)
+    assert words.stat().st_size < 4 << 20
+    for path in (sparse, words):
+        assert run(["diagnose", "--steps", str(path)]) == 65
+        said = capsys.readouterr().err.strip()
+        assert len(said.splitlines()) == 1 and ("too many" in said or "absurdly long" in said), said
