@@ -16,6 +16,7 @@ from corpuskit.case import STRONG, WEAK, Case, Place
 from corpuskit.paths import Replacements
 from labkit.cases import from_json as of_faults
 from labkit.jobs import lines, score
+from labkit.jobs.beside import QUIET
 from labkit.jobs.cases import from_json as of_jobs
 from labkit.jobs.lines import Line
 from labkit.jobs.rows import BY_NAME, PROGRAMS
@@ -161,7 +162,7 @@ def _of_jobs(folder: Path, item: dict[str, Any], recording: Recording) -> Case |
         truth=result.truth,
         healthy_s=before_s,
         during_s=during_s,
-        quiet=recording.quiet,
+        quiet=recording.quiet and (result.beside or 0.0) <= QUIET,
         recorded="",
         code="",
         windows=(),

@@ -10,6 +10,7 @@ from labkit import result_file
 from labkit.cases import truth_from_json
 from labkit.faults.base import Truth
 from labkit.result_file import plain
+from labkit.verdicts import IMPOSSIBLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +54,8 @@ class Result:
 
     before_s: a step before the fault; job_s, seen_s: the median step in the window, by the job's lines and by rankscope.
     line_right: whether the place of the function is one of its lines; None where no function was to be named.
-    sound: whether the job's own lines are free of contradictions.
+    sound: whether the job's own lines are free of contradictions. beside: share of the CPUs that programs used meanwhile that are not of
+    the lab; None where it was not counted.
     """
 
     case: Case
@@ -68,6 +70,12 @@ class Result:
     sound: bool = True
     verdict: str = ""
     wall_s: float = 0.0
+    beside: float | None = None
+
+    @property
+    def disturbed(self) -> bool:
+        """Whether it is to be asked again on a quiet machine, because others used the CPUs."""
+        return self.outcome == IMPOSSIBLE and self.beside is not None
 
     @property
     def step_error(self) -> float | None:
@@ -82,6 +90,11 @@ class Result:
 def read(path: Path) -> list[Result]:
     """The results in a file; none where there is no file. ValueError where it is not one of the lab's."""
     return result_file.read(path, from_json, "the lab of jobs")
+
+
+def read_sound(path: Path) -> list[Result]:
+    """The same without cases that others disturbed: these are asked again."""
+    return [result for result in read(path) if not result.disturbed]
 
 
 def from_json(item: dict[str, Any]) -> Result:

@@ -36,7 +36,7 @@ def act(args: argparse.Namespace) -> int:
         return _end(results)
     _install()
     file = args.resume or args.json
-    results, left = resumed(args, cases.read, chosen, key=lambda case: case)
+    results, left = resumed(args, cases.read_sound, chosen, key=lambda case: case)
     with guard.lab_to_oneself(machine.LOCK, machine.clean_up), machine.reaper():
         began = time.monotonic()
         for number, result in enumerate(run_cases(left, _say_stage, args.keep), 1):

@@ -42,6 +42,7 @@ class Fault(abc.ABC):
     spoils: ClassVar[bool] = False  # the job cannot be made as it was
     in_window: ClassVar[bool] = False  # done while it is observed
     windows: ClassVar[float] = 1.0  # how many usual windows are observed
+    undisturbed: ClassVar[bool] = False  # its truth holds only where nobody else uses the CPUs
 
     def __init__(self, job: Job, rng: random.Random, step_s: float) -> None:
         self.job = job
@@ -196,6 +197,7 @@ class Healthy(Fault):
 
     name = "healthy"
     wanted = 1.0
+    undisturbed = True
     _other: subprocess.Popen[bytes] | None = None
 
     def inject(self) -> Truth:
@@ -213,6 +215,7 @@ class Quiet(Fault):
 
     name = "quiet"
     wanted = 1.0
+    undisturbed = True
 
     def inject(self) -> Truth:
         return Truth("healthy", {})

@@ -15,6 +15,7 @@ from pathlib import Path
 from labkit import verdicts
 from labkit.faults.base import Truth
 from labkit.jobs import lines, machine, score
+from labkit.jobs.beside import QUIET, used
 from labkit.jobs.cases import Case, Result, from_json
 from labkit.jobs.faults import ALL, Building, Fault
 from labkit.jobs.launch import Job, JobEnded
@@ -140,17 +141,20 @@ class _Question:
             else score.ranks_before_training(listed, members, job.row.ranks)
         )
         names, others = score.job_names(listed, members)
+        groups = (job.group, job.others)
+        before = used(groups)
         if others and not names:  # the window would be of another job
             truth = truth or fault.inject()
             outcome, said, verdict = FAILED, f"no process of this job is seen as a rank: {score.reasons(listed)}", ""
         else:
             outcome, said, verdict, truth = self._asked(fault, truth, ["--job", names[0]] if others else [])
+        beside = used(groups).beside(before)
         if isinstance(fault, Building) and any(job.lines()):
             raise Impossible("the extension was built before the window ended")
         if fault.in_window and not score.ended_in_window(verdict, job.lines()[fault.victim]):
             raise Impossible("the rank was not killed inside the window")
-        result = Result(self.case, outcome, said, truth, ranks, before_s=self.before_s, verdict=verdict)
-        return result if outcome else score.judged(result, job.lines(), self.program)
+        result = Result(self.case, outcome, said, truth, ranks, before_s=self.before_s, verdict=verdict, beside=beside)
+        return result if outcome else _if_undisturbed(score.judged(result, job.lines(), self.program))
 
     def _asked(self, fault: Fault, truth: Truth | None, chosen: list[str]) -> tuple[str, str, str, Truth]:
         """Outcome FAILED or '', why, the verdict, and the truth: what is done in the window is done here."""
@@ -180,6 +184,14 @@ class _Question:
         (folder / "result.json").write_text(json.dumps(result.as_json(), indent=1))
 
 
+def _if_undisturbed(result: Result) -> Result:
+    """The result; not possible where nobody can say that nothing was wrong, because others used the CPUs."""
+    if not ALL[result.case.fault].undisturbed or result.beside is None or result.beside <= QUIET:
+        return result
+    said = f"others used {100 * result.beside:.0f} % of the CPUs meanwhile ({result.said})"
+    return replace(result, outcome=IMPOSSIBLE, said=said)
+
+
 def judge_again(folder: Path) -> Iterator[Result]:
     """Ask rankscope once more about every window kept in a folder, without running a job."""
     for kept in sorted(folder.glob("*/result.json")):
@@ -191,7 +203,7 @@ def judge_again(folder: Path) -> Iterator[Result]:
         outcome, said, printed = call([rankscope(), "diagnose", str(window), "--json"])
         again = replace(result, outcome=outcome, said=said, verdict=printed)
         program = Path(__file__).parent / PROGRAMS / row.script
-        yield again if outcome else score.judged(again, lines.read(kept.parent, row.ranks), program)
+        yield again if outcome else _if_undisturbed(score.judged(again, lines.read(kept.parent, row.ranks), program))
 
 
 @contextlib.contextmanager

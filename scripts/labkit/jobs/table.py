@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from labkit import verdicts
+from labkit.jobs.beside import QUIET
 from labkit.jobs.cases import Result
 from labkit.jobs.faults import ALL
 from labkit.jobs.rows import BY_NAME
@@ -22,6 +23,8 @@ def case_line(result: Result) -> str:
         parts.append(f"seen {100 * result.step_error:+.0f} %")
     if result.truth and result.truth.ranks:
         parts.append(f"truth: rank {result.truth.ranks[0]} {result.truth.function or ''}".rstrip())
+    if result.beside is not None and result.beside > QUIET and not result.disturbed:
+        parts.append(f"others used {100 * result.beside:.0f} % of the CPUs")
     if not result.sound:
         parts.append("ITS OWN LINES CONTRADICT THEMSELVES")
     return f"{', '.join(parts)} | {result.said}"

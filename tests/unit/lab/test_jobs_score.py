@@ -11,7 +11,8 @@ from labcases import suspect
 from labkit import verdicts
 from labkit.faults import Truth
 from labkit.jobs import lines, score, table
-from labkit.jobs.cases import Case, Ranks, Result, read
+from labkit.jobs.beside import Used, used
+from labkit.jobs.cases import Case, Ranks, Result, read, read_sound
 from labkit.jobs.lines import Line
 from labkit.jobs.rows import BY_NAME
 from labkit.result_file import save
@@ -122,9 +123,20 @@ def test_results_come_out_of_the_file_as_they_went_in(tmp_path: Path) -> None:
     results = [judge(verdict("fault", crop(1)), SLOW), Result(Case("ray", "dead", 2), verdicts.FAILED, "no rank seen")]
     save(tmp_path / "results.json", results)
     assert read(tmp_path / "results.json") == results
+    disturbed = Result(Case("ddp", "quiet", 3), verdicts.IMPOSSIBLE, "others computed", beside=0.5)
+    save(tmp_path / "results.json", [*results, disturbed])
+    assert read_sound(tmp_path / "results.json") == results  # it is asked again
     (tmp_path / "other.json").write_text('[{"case": 1}]')
     with pytest.raises(ValueError):
         read(tmp_path / "other.json")
+
+
+def test_what_others_use_of_the_cpus_is_what_neither_the_job_nor_the_lab_does() -> None:
+    before, after = Used(passed=100.0, busy=60.0, ours=20.0), Used(passed=120.0, busy=75.0, ours=25.0)
+    assert after.beside(before) == pytest.approx(0.5)
+    assert before.beside(before) == 0.0
+    until_now = used([])
+    assert 0 < until_now.ours < until_now.busy < until_now.passed
 
 
 def test_the_table_is_narrow_and_counts_what_is_wanted() -> None:
