@@ -18,11 +18,13 @@ from rankscope.diagnose.hypotheses.job.heavy_stage import heavy_stages, heavy_th
 from rankscope.diagnose.hypotheses.rank.selection import Selection, select
 from rankscope.diagnose.hypotheses.rows import gain_s
 from rankscope.diagnose.model import slots
+from rankscope.diagnose.model.busy_host import queued_s
 from rankscope.diagnose.model.replay import repaired, shrink
 from rankscope.diagnose.model.scene import Scene
+from rankscope.diagnose.model.waiting import gain_in_turn, one_after_another
 from rankscope.diagnose.past.baseline import Reference
 from rankscope.diagnose.past.compared import Compared, compared
-from rankscope.diagnose.stats.robust import peers_median, trimmed_mean
+from rankscope.diagnose.stats.robust import nan_median, peers_median, trimmed_mean
 from rankscope.diagnose.text import rank_list, seconds
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.probes.arrays import Floats, Ints
@@ -90,7 +92,7 @@ def _that_cost(among: Compared, scene: Scene, selection: Selection) -> tuple[Int
         return always, _gained(among, scene, always), [Note(NoteCode.STALLS_OF_OTHERS, text)]
     slower = rank_list(tuple(int(number) for number in fleet.ranks.number[rows]))
     by = f"{'by up to ' if len(rows) > 1 else 'by '}{seconds(float(found.excess_s[rows].max()))}"
-    if _in_turn(scene, rows):
+    if _may_be_in_turn(fleet, scene, rows):
         text = (
             f"slower than the peers, {by} per step: {slower}; ranks of another role are as busy, and whether they work meanwhile or only "
             "afterwards was not seen: not accused"
@@ -103,10 +105,19 @@ def _that_cost(among: Compared, scene: Scene, selection: Selection) -> tuple[Int
     return np.empty(0, dtype=np.int64), 0.0, [Note(NoteCode.NO_GAIN, text)]
 
 
-def _in_turn(scene: Scene, rows: Ints) -> bool:
-    """Roles may work one after the other (actors, then the learner): of what all stay in collectives at least, as much may be waiting
-    for these ranks as they are slower. The replay, in which all work at once, cannot tell."""
-    if scene.slots is not None or scene.pipelines is not None or not set(scene.roles) - set(scene.roles[rows]):
+def _turns(fleet: Fleet, scene: Scene) -> bool | None:
+    """Whether roles work one after another; None where that cannot be told. Single collectives and pipelines tell it themselves."""
+    if scene.slots is not None or scene.pipelines is not None:
+        return False
+    count = scene.own.shape[1]
+    step = nan_median(fleet.steps.seconds, 0)[-count:]
+    return one_after_another(scene.own, queued_s(fleet)[:, -count:], scene.roles, step)
+
+
+def _may_be_in_turn(fleet: Fleet, scene: Scene, rows: Ints) -> bool:
+    """Nobody can tell whether another role works meanwhile or afterwards, and of what all stay in collectives at least, as much may be
+    waiting for these ranks as they are slower."""
+    if not set(scene.roles) - set(scene.roles[rows]) or _turns(fleet, scene) is not None:
         return False
     transfer_s = float(trimmed_mean(slots.least_stay(scene.wait, None, None)[None, :])[0])
     return transfer_s >= float(scene.differences.excess_s[rows].max())
@@ -146,4 +157,6 @@ def _gained(among: Compared, scene: Scene, rows: Ints) -> float:
     gained = shrink(scene.own, _innocent(among, rows), scene.pipelines, scene.busy_s)
     if among.scene.slots is not None and scene.pipelines is None:
         gained = max(gained, slots.gain(among.scene.slots, scene.roles, rows))
+    if len(rows) and _turns(among.fleet, scene):
+        gained = max(gained, gain_in_turn(scene.own, _innocent(among, rows), scene.roles))
     return gained
