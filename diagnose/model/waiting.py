@@ -61,7 +61,7 @@ def one_after_another(own: Floats, queued: Floats, roles: Ints, step: Floats) ->
     if found is None:
         return None
     count = len(work)
-    together, error = found.sum_of(np.arange(len(found.slope)) < count)
+    together, error = found.sum_of((np.arange(len(found.slope)) < count).astype(np.float64))
     least, most = together - limits.Z_CLEAR * error, together + limits.Z_CLEAR * error
     if float(trimmed_mean(work).sum()) > float(trimmed_mean(step[None])[0]) or most < (1 + count) / 2:
         return False

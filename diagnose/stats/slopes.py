@@ -24,7 +24,7 @@ class Slopes:
 
     def sum_of(self, weights: Floats) -> tuple[float, float]:
         """Σ weights_i b_i and its standard error."""
-        return float(weights @ self.slope), float(np.sqrt(max(weights @ self.covariance @ weights, 0.0)))
+        return float(weights @ self.slope), max(float(weights @ self.covariance @ weights), 0.0) ** 0.5
 
 
 def slopes(series: Floats, value: Floats) -> Slopes | None:

@@ -131,8 +131,8 @@ def _unseen(between: _Between, known: bool) -> dict[int, Chain]:
     """Where a loop turned that made no call of its own in that turn, so that the one inside it seems to have turned: pairs of calls, and
     the loop.
 
-    As much time lies between them as where the outer one is seen to turn, which happens half as often at least; and the inner one turns
-    as often in less, or is `known` to be one that may turn once only.
+    At least half as much time lies between them as the outer one has of its own, around the inner one, in a turn that is seen; such turns
+    are half as many at least; and the inner one turns as often in less, or is `known` to be one that may turn once only.
     """
     turns_of: dict[Chain, list[int]] = {}
     at_once: dict[Chain, int] = {}
@@ -146,11 +146,19 @@ def _unseen(between: _Between, known: bool) -> dict[int, Chain]:
         if outer is None:
             continue
         gap_s = between.gap_s[mine]
-        long = gap_s >= 0.5 * float(np.median(between.gap_s[turns_of[outer]]))
+        long = gap_s >= 0.5 * _own_s(between, outer, turns_of[outer])
         often = int(long.sum())
         if 2 * often >= len(turns_of[outer]) and (known or often <= len(mine) - often + at_once[inner]):
             found.update((at, outer) for at, one in zip(mine, long.tolist(), strict=True) if one)
     return found
+
+
+def _own_s(between: _Between, loop: Chain, seen: list[int]) -> float:
+    """How long a turn of a loop is, median, without the loops inside it and without calls; `seen`: the pairs of calls between which it
+    turned. Where it turns alone tells little: an actor works between its last broadcast and its gather, in the middle of a turn."""
+    within = np.array([chain == loop for chain in between.owner])
+    turn = np.searchsorted(seen, np.flatnonzero(within))
+    return float(np.median(np.bincount(turn, between.gap_s[within], len(seen))[: len(seen)]))
 
 
 def _shared(one: Chain, other: Chain) -> Chain:

@@ -42,6 +42,7 @@ class Fault(abc.ABC):
     spoils: ClassVar[bool] = False  # the job cannot be made as it was
     in_window: ClassVar[bool] = False  # done while it is observed
     windows: ClassVar[float] = 1.0  # how many usual windows are observed
+    settle_s: ClassVar[float] = 2.5  # from when it is done until it is looked at
     undisturbed: ClassVar[bool] = False  # its truth holds only where nobody else uses the CPUs
 
     def __init__(self, job: Job, rng: random.Random, step_s: float) -> None:
@@ -71,6 +72,8 @@ class Fault(abc.ABC):
 
 class _SlowFunction(Fault):
     """The function takes longer, by as much as makes the steps longer by the dose: ranks that wait for others hide some of it."""
+
+    settle_s = 0.0  # its dose was seen in steps of some seconds
 
     def slow_down(self, function: str, manner: str, seconds: float) -> None:
         """`seconds`: a first guess of what a call must take longer."""

@@ -25,7 +25,6 @@ from labkit.run import HEALED, KEPT, call
 from labkit.verdicts import FAILED, IMPOSSIBLE
 
 BEFORE_S = 4.0
-SETTLE_S = 2.5
 HEAL_TIMEOUT_S = 20.0
 # What the observer says when its window has begun, and so long after that a rank is killed. Whether it was inside is checked.
 OBSERVES = "to go"
@@ -131,7 +130,7 @@ class _Question:
         self.progress(self.case, "fault")
         truth = None if fault.in_window else fault.inject()
         if truth is not None and job.row.trains:
-            time.sleep(SETTLE_S)
+            time.sleep(fault.settle_s)
         self.progress(self.case, "observing")
         _, _, listed = call([rankscope(), "ranks", "--json"])
         members = set(machine.processes(job.group))

@@ -100,6 +100,21 @@ def test_a_rank_with_one_neighbour_makes_the_steps_of_those_with_two() -> None:
     ]  # the first edge may be one turn earlier
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_work_in_the_middle_of_a_turn_makes_no_turns_of_the_loop_inside_it(seed: int) -> None:
+    """An actor takes six weights in a loop of their own, acts, and gives its episode; the host is slow now and then."""
+    job = Job(seed)
+    for _ in range(150):
+        job.begun.append(job.now)
+        for _ in range(6):
+            job.now += 0.0003 * job.rng.lognormal(0, 1.5)
+            job.call(place(30, 10, 25))
+        job.work(0.02)
+        job.call(place(50, 10))
+        job.work(0.0002)
+    assert job.agrees()
+
+
 def test_a_solver_inside_a_step_is_no_step_of_its_own() -> None:
     job = Job()
     for _ in range(60):
