@@ -1,33 +1,16 @@
-"""One column of a table as numpy or text, with what stands for a value that is absent; texts of which few are different as codes."""
+"""Columns of a fleet: those of the window's tables (observer/window/store/columns.py), who held the GIL, and rows that are different."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from rankscope.diagnose.stats.integers import distinct
-from rankscope.probes.arrays import Bools, Floats, Ints
+from rankscope.observer.window.store.columns import Labels, equals, floats, ints, labels, texts
+from rankscope.probes.arrays import Ints
 
-
-@dataclass(frozen=True, slots=True)
-class Labels:
-    """A text column: one code per row, and the texts the codes stand for."""
-
-    codes: Ints
-    values: tuple[str, ...]
-
-    def code(self, text: str) -> int:
-        """Code of `text`; -1 if it does not occur."""
-        try:
-            return self.values.index(text)
-        except ValueError:
-            return -1
-
-    def at(self, row: int) -> str:
-        return self.values[int(self.codes[row])]
+__all__ = ["GilHolder", "Holders", "Labels", "distinct_rows", "equals", "floats", "ints", "labels", "texts"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,46 +45,6 @@ class Holders:
         codes = other.codes[rows]
         moved = np.where(codes >= 0, codes + len(self.values), -1)
         return Holders(np.concatenate([self.codes, moved]), (*self.values, *other.values))
-
-
-def ints(table: pa.Table, name: str) -> Ints:
-    """Whole numbers; -1 where there is none."""
-    column = table[name].cast(pa.int64())
-    return np.asarray((pc.fill_null(column, -1) if column.null_count else column).to_numpy(), dtype=np.int64)
-
-
-def floats(table: pa.Table, name: str) -> Floats:
-    """Numbers; NaN where there is none."""
-    column = table[name].cast(pa.float64())
-    return np.asarray(
-        (pc.fill_null(column, float("nan")) if column.null_count else column).to_numpy(), dtype=np.float64
-    )
-
-
-def texts(table: pa.Table, name: str) -> tuple[str, ...]:
-    """Texts; '' where there is none."""
-    return tuple(value if value is not None else "" for value in table[name].to_pylist())
-
-
-def labels(table: pa.Table, name: str) -> Labels:
-    """Texts of which few are different; '' where there is none. Dictionaries are taken as they are."""
-    column = table[name]
-    if not pa.types.is_dictionary(column.type):
-        column = column.cast(pa.string()).dictionary_encode()
-    column = column.unify_dictionaries()
-    values = column.chunk(0).dictionary.to_pylist() if column.num_chunks else []
-    indices = [chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False) for chunk in column.chunks]
-    codes = np.concatenate(indices).astype(np.int64) if indices else np.empty(0, np.int64)
-    # Whoever wrote the file decides what its dictionary holds: a text twice, or null.
-    place: dict[str, int] = {}
-    number = np.array([place.setdefault(value or "", len(place)) for value in [*values, None]], dtype=np.int64)
-    return Labels(number[codes], tuple(place))
-
-
-def equals(table: pa.Table, name: str, text: str) -> Bools:
-    """Which rows say `text`; those that say nothing do not."""
-    column = labels(table, name)
-    return np.asarray((column.codes == column.code(text)) & table[name].is_valid().to_numpy(), dtype=bool)
 
 
 def distinct_rows(columns: tuple[Ints, ...]) -> Ints:

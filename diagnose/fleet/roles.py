@@ -7,13 +7,13 @@ import numpy as np
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.pipelines import message_names
 from rankscope.diagnose.stats.integers import distinct
+from rankscope.observer.window.store.summary import MUCH
 from rankscope.probes.arrays import Bools, Floats, Ints
 
 _LARGE = 50_000_000
 _LONERS = 10_000
 _APART = 1.5
 _OPERATIONS = 32
-MUCH = 0.02  # of the window, as in the sets of functions: 20 samples in 10 s, of which all others would be missed by chance never
 _DIFFERENT_LEAST = 3  # ranks: of two that differ each would be alone
 
 

@@ -17,10 +17,9 @@ from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.observer.window.folder import Window
 from rankscope.observer.window.jobs import matching, names
 from rankscope.observer.window.manifest import Manifest
+from rankscope.observer.window.store.summary import WINDOW
 from rankscope.probes.arrays import Ints
 from rankscope.probes.errors import BadData, NoRanks
-
-WINDOW = "window"  # column: the number of the row's window
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,15 @@ from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.observer.window.bundle import is_bundle, read_bundle
 from rankscope.observer.window.folder import Window, find_windows, is_window, read_window
 from rankscope.observer.window.store import objects
-from rankscope.observer.window.store.container import Part, decode, decode_parts, part_of
+from rankscope.observer.window.store.container import (
+    Part,
+    decode,
+    decode_parts,
+    decode_summary,
+    part_of,
+    summary_of_windows,
+)
+from rankscope.observer.window.store.front import Summary
 from rankscope.observer.window.store.keys import Key, label_of
 from rankscope.observer.window.store.place import is_uri, open_store
 from rankscope.observer.window.store.same_names import told_apart
@@ -157,6 +165,11 @@ def read_parts(sources: Sequence[Source], unread: Unread, wanted: Mapping[str, S
         lambda data: decode_parts(data, wanted),
         lambda windows: [part_of(window, wanted) for window in windows],
     )
+
+
+def read_summaries(sources: Sequence[Source], unread: Unread) -> Iterator[list[Summary]]:
+    """The same, of each source its summary."""
+    return _each(sources, unread, lambda data: [decode_summary(data)], lambda windows: [summary_of_windows(windows)])
 
 
 def _each(

@@ -11,13 +11,14 @@ import numpy as np
 from rankscope.diagnose.cli.output import patience, print_json, print_table
 from rankscope.diagnose.fleet.gather import gather
 from rankscope.diagnose.fleet.labels import ints
-from rankscope.diagnose.fleet.roll_call import WINDOW, jobs_in, roll_call
+from rankscope.diagnose.fleet.roll_call import jobs_in, roll_call
 from rankscope.diagnose.fleet.sources import load
 from rankscope.diagnose.past.history import DEFAULT_FOLDER
 from rankscope.diagnose.past.reputation import Reputations, Repute, Vote
 from rankscope.diagnose.solve.votes import votes
 from rankscope.diagnose.text import clean
 from rankscope.observer.window.folder import Window
+from rankscope.observer.window.store.summary import WINDOW
 from rankscope.probes.errors import EXIT_DEGRADED, EXIT_HEALTHY
 
 FILE = DEFAULT_FOLDER.parent / "reputation.sqlite"

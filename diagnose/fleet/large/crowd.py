@@ -10,15 +10,16 @@ from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from rankscope.diagnose.fleet import from_windows
 from rankscope.diagnose.fleet.gather import Setting, note_strangers, of_job, setting_of
 from rankscope.diagnose.fleet.labels import Labels, floats, ints, labels
 from rankscope.diagnose.fleet.large.survey import ROW, Survey
 from rankscope.diagnose.fleet.model import Steps
-from rankscope.diagnose.fleet.roll_call import WINDOW
 from rankscope.diagnose.fleet.step_matrix import Columns, Hosts, columns_of, filled, possible
 from rankscope.diagnose.verdict.note import Note
+from rankscope.observer.window.store.summary import WINDOW
 from rankscope.probes.arrays import Bools, Floats, Ints
 
 _SEEN = ("seconds", "own_s", "wait_s")  # of all ranks; the others only of whom everything is read
@@ -43,8 +44,9 @@ class Crowd:
     works: Ints  # a set of 64
     messages: Floats
     moved: Floats
-    rate: Floats
+    rate_hz: Floats
     errors: Floats
+    errors_hz: Floats
 
 
 def crowd_of(seen: Survey, job: str, windows: Sequence[int], notes: list[Note]) -> Crowd:
@@ -87,11 +89,12 @@ def crowd_of(seen: Survey, job: str, windows: Sequence[int], notes: list[Note]) 
         ended_s=floats(table, "ended_s"),
         steps=filled(seen.steps, rows, hosts, columns, _SEEN),
         columns=columns,
-        works=np.asarray(table["works"].to_numpy(), dtype=np.uint64).view(np.int64),
+        works=pc.fill_null(table["works"], 0).to_numpy().astype(np.uint64).view(np.int64),
         messages=floats(table, "messages"),
         moved=floats(table, "moved"),
-        rate=floats(table, "rate"),
+        rate_hz=floats(table, "rate_hz"),
         errors=floats(table, "errors"),
+        errors_hz=floats(table, "errors_hz"),
     )
 
 

@@ -80,9 +80,8 @@ def _oddness(crowd: Crowd, role: Ints) -> Floats:
     odd = np.maximum(excess, spared) / floor_s
     odd[odd < _NEAR] = 0.0
     rare = (np.nan_to_num(gap) >= limits.LARGE_SHARE * step_s).sum(axis=1) >= limits.EPISODES_LEAST
-    return np.asarray(
-        odd + 1.0 * rare + 100.0 * _strange(crowd) + 10.0 * (crowd.errors > 0) + 1.0 * _slow_links(crowd, role)
-    )
+    errors = (crowd.errors > 0) | (crowd.errors_hz > limits.EVENTS_HZ)
+    return np.asarray(odd + 1.0 * rare + 100.0 * _strange(crowd) + 10.0 * errors + 1.0 * _slow_links(crowd, role))
 
 
 def _strange(crowd: Crowd) -> Bools:
@@ -98,7 +97,7 @@ def _strange(crowd: Crowd) -> Bools:
 
 
 def _slow_links(crowd: Crowd, role: Ints) -> Bools:
-    rate = np.where(np.isfinite(crowd.rate), crowd.rate, np.nan)
+    rate = np.where(np.isfinite(crowd.rate_hz), crowd.rate_hz, np.nan)
     usual = np.array([float(nan_median(rate[role == one], 0)) if np.isfinite(rate[role == one]).any() else np.nan
                       for one in range(int(role.max(initial=-1)) + 1)])  # fmt: skip
     slow: Bools = np.nan_to_num(rate, nan=np.inf) < _SLOW_RATE * np.nan_to_num(usual)[role]

@@ -25,12 +25,13 @@ from rankscope.observer.window.folder import Window, fitted, window_of
 from rankscope.observer.window.manifest import Manifest, from_json, to_json
 from rankscope.observer.window.pages import check_pages, read_footer
 from rankscope.observer.window.schema import TABLES, WINDOW_SCHEMA, YOUNGER
+from rankscope.observer.window.store.front import MOST_WINDOWS, Summary, summarised, summary_in, with_summary
+from rankscope.observer.window.store.summary import WANTED
 from rankscope.observer.window.tables import MOST_BYTES, MOST_ROWS, QUICK, SMALL
 from rankscope.probes.errors import BadData
 
 MOST_OBJECT_BYTES = 256 << 20
 _MANIFESTS = b"rankscope.windows"
-_MOST_WINDOWS = 4096  # in one object; of a million ranks a shard has 500 hosts
 _FOOTER_LIMITS = {"thrift_string_size_limit": 32 << 20, "thrift_container_size_limit": 1 << 16}
 _USUAL_MESSAGE_BYTES = 1 << 14
 _RECORD_BATCH, _DICTIONARY_BATCH = 3, 2  # enum MessageHeader
@@ -49,7 +50,7 @@ def encode(windows: Sequence[Window], *, brief: bool = False) -> bytes:
     with pq.ParquetWriter(sink, table.schema, store_schema=False, **settings) as writer:
         writer.write_table(table)
         writer.add_key_value_metadata({_MANIFESTS: json.dumps(manifests).encode()})
-    return sink.getvalue()
+    return with_summary(sink.getvalue(), summary_of_windows(windows), level)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,22 @@ def decode_parts(data: bytes | pa.Buffer, wanted: Mapping[str, Sequence[str]]) -
         ]
 
 
+def summary_of_windows(windows: Sequence[Window]) -> Summary:
+    """Of windows that lie elsewhere."""
+    tables = [{table: getattr(window, table) for table in WANTED} for window in windows]
+    return summarised([window.manifest for window in windows], tables)
+
+
+def decode_summary(data: bytes) -> Summary:
+    """The summary that lies in an object, or of one that has none the same from its tables. BadData."""
+    with _refusing():
+        found = summary_in(data, _refuse_packed_once)
+    if found is not None:
+        return found
+    parts = decode_parts(data, WANTED)
+    return summarised([part.manifest for part in parts], [part.tables for part in parts])
+
+
 def part_of(window: Window, wanted: Mapping[str, Sequence[str]]) -> Part:
     """The same of a window that lies elsewhere."""
     return Part(window.manifest, {name: _chosen(getattr(window, name), tuple(wanted[name])) for name in wanted})
@@ -101,6 +118,7 @@ def _refusing() -> Iterator[None]:
         struct.error,
         MemoryError,
         OverflowError,
+        RecursionError,
     ) as error:
         line = (str(error).splitlines() or [type(error).__name__])[0]
         raise BadData(f"no window: {line[:200]}") from error
@@ -132,7 +150,7 @@ def _check(data: bytes | pa.Buffer) -> None:
     file = pa.BufferReader(data)
     footer = read_footer(file)
     size = sum(max(chunk.unpacked_bytes, 0) for chunk in footer.chunks)
-    if not 0 < footer.rows <= _MOST_WINDOWS or size > MOST_BYTES:
+    if not 0 < footer.rows <= MOST_WINDOWS or size > MOST_BYTES:
         raise ValueError(f"{footer.rows} windows of {size >> 20} MB: more than an object may have")
     check_pages(file, footer, MOST_BYTES, ())
 
@@ -227,8 +245,11 @@ def _usual(kind: pa.DataType) -> bool:
 
 def _refuse_all_packed(cell: pa.Buffer) -> None:
     for message in pa.ipc.MessageReader.open_stream(cell):
-        data = message.metadata.to_pybytes()
-        (_refuse_known if len(data) <= _USUAL_MESSAGE_BYTES else _refuse_packed)(data)
+        _refuse_packed_once(message.metadata.to_pybytes())
+
+
+def _refuse_packed_once(metadata: bytes) -> None:
+    (_refuse_known if len(metadata) <= _USUAL_MESSAGE_BYTES else _refuse_packed)(metadata)
 
 
 @lru_cache(maxsize=1024)

@@ -22,15 +22,16 @@ from rankscope.observer.window.folder import Window
 from rankscope.observer.window.manifest import Loss
 from rankscope.observer.window.staging import PARTIAL, partial_name, remove_left
 from rankscope.observer.window.store import objects
-from rankscope.observer.window.store.container import encode
+from rankscope.observer.window.store.container import decode_summary, encode
 from rankscope.observer.window.store.keys import key_of
 from rankscope.observer.window.store.place import StoreFailed, StoreForbids, open_store, shown_of
-from rankscope.probes.errors import OutputFailed
+from rankscope.probes.errors import BadData, OutputFailed
 from rankscope.probes.host.folders import create_file, opened_folder
 
 DEFAULT_FOLDER = Path("/var/lib/rankscope/spool")
 MOST_BYTES = 256 << 20  # as the history; some thousand windows of eight ranks
 _LOST = "thrown-out"
+_SPOOL, _THROWN_OUT = "spool", "thrown_out"  # how a manifest says it
 _LOCK = "lock"
 _SLASH = "!"  # is in no key
 _JITTER_S = 2.0  # hosts observe the same window and end it together
@@ -64,7 +65,7 @@ class Spool:
         with self._opened() as place:
             lost = self._lost(place)
             if lost:
-                loss = Loss("spool", "thrown_out", lost)
+                loss = Loss(_SPOOL, _THROWN_OUT, lost)
                 manifest = replace(window.manifest, losses=(*window.manifest.losses, loss))
                 window = replace(window, manifest=manifest)
             key = key_of(window.manifest)
@@ -138,13 +139,23 @@ class Spool:
         for name in list(sizes):
             if sum(sizes.values()) + size_bytes <= self.most_bytes:
                 break
+            lost += 1 + _told_by(place, name)
             os.unlink(name, dir_fd=place)
             del sizes[name]
-            lost += 1
         if lost:
             _write(place, _LOST, str(lost).encode())
         elif told:
             os.unlink(_LOST, dir_fd=place)
+
+
+def _told_by(place: int, name: str) -> int:
+    """How many windows that were thrown out this one tells of: it goes too."""
+    with suppress(OSError, BadData):
+        said = decode_summary(_read(place, name)).manifests
+        return sum(
+            loss.count for about in said for loss in about.losses if (loss.source, loss.name) == (_SPOOL, _THROWN_OUT)
+        )
+    return 0
 
 
 def _waiting(place: int) -> list[str]:

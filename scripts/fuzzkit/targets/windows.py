@@ -19,7 +19,7 @@ from fuzzkit.target import Target, swapped
 from rankscope.diagnose.fleet.timings.steps_file import read_timings
 from rankscope.observer.window import bundle, folder, schema, upgrade
 from rankscope.observer.window.pages import page_sizes
-from rankscope.observer.window.store import container
+from rankscope.observer.window.store import container, front
 from rankscope.observer.window.tables import read_table, write_table
 from rankscope.probes.errors import BadData, RankscopeError
 
@@ -152,6 +152,24 @@ def _objects() -> list[bytes]:
     return [container.encode([window]), container.encode([window, window])]
 
 
+def _summaries() -> list[bytes]:
+    """What lies in the summaries of these objects, unpacked, behind how long its manifests are."""
+    found = []
+    for data in _objects():
+        at = len(data) - front.ending_bytes(data)
+        packed, unpacked, told, _ = front.ENDING.unpack_from(data, at)
+        plain = pa.decompress(data[at - packed : at], decompressed_size=unpacked, codec="zstd", asbytes=True)
+        found.append(int(told).to_bytes(4, "little") + plain)
+    return found
+
+
+def _summary(data: bytes) -> None:
+    plain = data[4:]
+    packed = pa.compress(plain, codec="zstd", asbytes=True)
+    ending = front.ENDING.pack(len(packed), len(plain), int.from_bytes(data[:4], "little"), front.MARK)
+    container.decode_summary(packed + ending + bytes(4) + b"PAR1")
+
+
 def _manifest(data: bytes) -> None:
     home = place() / "manifest"
     home.mkdir(exist_ok=True)
@@ -277,6 +295,15 @@ TARGETS = (
         "windows as objects of a store",
         container.decode,
         _objects,
+        raises=(BadData,),
+        longest_bytes=32768,
+        words=_WORDS,
+    ),
+    Target(
+        "summary",
+        "what objects of a store say of their windows in short",
+        _summary,
+        _summaries,
         raises=(BadData,),
         longest_bytes=32768,
         words=_WORDS,

@@ -24,7 +24,7 @@ from rankscope.diagnose.solve.large_fleet import diagnose_large
 from rankscope.diagnose.verdict.as_json import to_json
 from rankscope.diagnose.verdict.contract import Verdict
 from rankscope.diagnose.verdict.note import NoteCode
-from rankscope.observer.window.store import objects
+from rankscope.observer.window.store import front, objects
 from rankscope.observer.window.store.container import encode
 from rankscope.observer.window.store.keys import key_of
 from rankscope.observer.window.store.place import open_store
@@ -76,6 +76,17 @@ def test_where_all_is_read_in_full_the_verdict_is_that_of_a_small_fleet(folder: 
     plain = judge.diagnose(load([folder]).windows)
     assert without_note(judged(folder)) == to_json(plain)
     assert plain.suspects
+
+
+def test_objects_without_a_summary_give_the_same_verdict(
+    folder: Path, tmp_path: Path, few_in_full: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half of them, as of hosts of two versions."""
+    for number, path in enumerate(sorted(folder.rglob("*.parquet"))):
+        target = tmp_path / path.relative_to(folder)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(path.read_bytes().replace(front.MARK, b"RKSUMRY?") if number % 2 else path.read_bytes())
+    assert to_json(judged(tmp_path)) == to_json(judged(folder))
 
 
 def test_culprits_are_found_where_only_a_part_is_read_in_full(folder: Path, fleet: Plan, few_in_full: None) -> None:
@@ -169,7 +180,13 @@ def test_who_did_not_run_all_the_time_is_read_in_full(folder: Path, few_in_full:
         column[row] = value
         return replace(crowd, **{name: column})
 
-    for name, value in (("running", 0.0), ("errors", 3.0), ("rate", 0.2 * crowd.rate[row]), ("stopped_s", 1.0)):
+    for name, value in (
+        ("running", 0.0),
+        ("errors", 3.0),
+        ("errors_hz", 3.0),
+        ("rate_hz", 0.2 * crowd.rate_hz[row]),
+        ("stopped_s", 1.0),
+    ):
         assert host in stand_out.hosts_to_read(changed(name, value)), name
 
 

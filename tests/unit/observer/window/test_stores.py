@@ -22,7 +22,7 @@ from rankscope.diagnose.verdict.note import NoteCode
 from rankscope.observer.window.folder import Window
 from rankscope.observer.window.manifest import Loss
 from rankscope.observer.window.schema import TABLES
-from rankscope.observer.window.store import container, objects, tidy
+from rankscope.observer.window.store import container, front, objects, tidy
 from rankscope.observer.window.store.keys import key_of, parse
 from rankscope.observer.window.store.place import StoreFailed, StoreForbids, open_store
 from rankscope.observer.window.store.spool import Spool
@@ -259,6 +259,55 @@ def test_every_broken_object_is_one_line() -> None:
             container.decode(bytes(data[: rng.randint(1, len(data))]))
         except BadData as error:
             assert "\n" not in str(error)
+        try:
+            container.decode_summary(bytes(data))
+        except BadData as error:
+            assert "\n" not in str(error)
+
+
+def without_summary(data: bytes) -> bytes:
+    """An object as it was written before there were summaries."""
+    at = len(data) - front.ending_bytes(data)
+    return data[: at - front.ENDING.unpack_from(data, at)[0]] + data[at + front.ENDING.size :]
+
+
+def test_what_an_object_says_in_short_is_what_its_tables_say() -> None:
+    data = container.encode(windows())
+    said, computed = container.decode_summary(data), container.decode_summary(without_summary(data))
+    assert said.ranks.equals(computed.ranks)
+    assert [about.host for about in said.manifests] == [about.host for about in computed.manifests]
+    steps = pa.concat_tables([window.steps for window in windows()])
+    assert said.ranks["own_s"].combine_chunks().flatten().equals(steps["own_s"].combine_chunks())
+    assert [same(one, other) for one, other in zip(container.decode(data), windows(), strict=True)] == [True] * 4
+
+
+@pytest.mark.parametrize(
+    ("column", "values", "said"),
+    [
+        ("window", lambda old: pa.array([4096] * len(old), pa.int32()), "not there"),
+        ("window", lambda old: pa.array([-1] * len(old), pa.int32()), "not there"),
+        ("window", lambda old: pa.nulls(len(old), pa.int32()), "not all is said"),
+        ("own_s", lambda old: pa.array([[]] * len(old), pa.list_(pa.float32())), "not all is said"),
+        ("wait_s", lambda old: pa.nulls(len(old), pa.list_(pa.float32())), "not all is said"),
+    ],
+)
+def test_a_forged_summary_is_refused(column: str, values: Callable[[pa.Array], pa.Array], said: str) -> None:
+    data = container.encode(windows()[:1])
+    true = container.decode_summary(data)
+    forged = true.ranks.set_column(true.ranks.column_names.index(column), column, values(true.ranks[column]))
+    lying = front.with_summary(without_summary(data), front.Summary(true.manifests, forged), 1)
+    with pytest.raises(BadData, match=said):
+        container.decode_summary(lying)
+    assert container.decode(lying)
+
+
+def test_a_summary_takes_no_more_room_than_it_may() -> None:
+    data = bytearray(container.encode(windows()[:1]))
+    at = len(data) - front.ending_bytes(data) + 4  # how long it is unpacked
+    for claim in (0xFFFFFFFF, (64 << 20) + 1, 63 << 20, 1, 0):
+        data[at : at + 4] = claim.to_bytes(4, "little")
+        with pytest.raises(BadData):
+            container.decode_summary(bytes(data))
 
 
 # ---- two windows of one host -----------------------------------------------------------------------------------------
@@ -313,20 +362,21 @@ def test_nothing_is_lost_while_the_store_is_away(server: str, tmp_path: Path, mo
 def test_the_spool_is_bounded_and_the_next_window_says_what_went(tmp_path: Path) -> None:
     store = (tmp_path / "store").as_uri()
     size = len(container.encode(windows()[:1]))
-    spool = Spool(tmp_path / "spool", store, most_bytes=3 * size)
-    for at in range(6):
+    spool = Spool(tmp_path / "spool", store, most_bytes=3 * size + size // 2)
+    for at in range(9):
         spool.add(windows(start=NOW + 60 * at)[0])
     assert spool.deliver(1.0, pause=quiet).waiting == 0
     kept = sorted(load([store], every_moment=True).windows, key=lambda window: window.manifest.start)
-    assert kept[-1].manifest.start == NOW + 300
+    assert kept[-1].manifest.start == NOW + 480
     assert len(kept) <= 3
-    spool.add(windows(start=NOW + 360)[0])
+    spool.add(windows(start=NOW + 540)[0])
     spool.deliver(1.0, pause=quiet)
     last = load([store]).windows[0]
     assert sum(loss.count for window in [*kept, last] for loss in window.manifest.losses if loss.source == "spool") == (
-        6 - len(kept)
+        9 - len(kept)
     )
-    assert last.manifest.losses[-1] == Loss("spool", "thrown_out", 1)
+    told = last.manifest.losses[-1]
+    assert told == Loss("spool", "thrown_out", told.count)  # with what those told that were thrown out later
 
 
 def test_record_says_where_its_windows_are_and_what_still_waits(

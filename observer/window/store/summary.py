@@ -1,0 +1,166 @@
+"""What a first look at thousands of hosts needs of their windows: one row per rank, with its steps and what it is like.
+
+works            the functions on which the rank's training thread spends 2 % of the window and more, as 64 bits of their names' hashes
+messages, moved  collectives and messages of the window, and their bytes: ranks of different stages differ in these
+rate_hz          bytes per second of the rank's slowest connection while only the network held its data back; infinite where little moved
+errors           errors of the host's devices of which sound ones have none, in the window
+errors_hz        the most errors per second of one of the host's counters of what sound links and memories correct now and then
+
+The hashes may agree where names do not: these columns choose whom to read in full, and decide nothing. Hosts write them into their
+objects (front.py); of older objects they are computed, by the same function, so that both say the same.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from rankscope.observer.window.schema import RANKS
+from rankscope.observer.window.store.columns import equals, floats, ints, labels
+from rankscope.probes.arrays import Floats, Ints
+
+MUCH = 0.02  # of the window, as in the sets of functions: 20 samples in 10 s, of which all others would be missed by chance never
+WINDOW = "window"  # column: the number of the row's window
+STEP_COLUMNS = ("start_s", "seconds", "own_s", "wait_s")
+_OF_RANKS = (
+    "job", "rank", "local_rank", "world_size", "local_world_size", "role", "netns", "container", "node", "title", "state",
+    "stopped_s", "last_progress_s", "in_collective_s", "ended_s", "guessed", "owner",
+)  # fmt: skip
+WANTED: Mapping[str, tuple[str, ...]] = {
+    "ranks": _OF_RANKS,
+    "steps": ("rank", *STEP_COLUMNS),
+    "patterns": ("rank", "thread", "kind", "name", "file", "beta", "count", "bytes"),
+    "flows": ("rank", "sent_bytes", "busy_s", "rwnd_limited_s", "sndbuf_limited_s"),
+    "counters": ("scope", "name", "unit", "kind", "value"),
+}
+SCHEMA = pa.schema(
+    [
+        pa.field(WINDOW, pa.int32()),
+        *(pa.field(name, RANKS.field(name).type) for name in _OF_RANKS),
+        pa.field("works", pa.uint64()),
+        *(pa.field(name, pa.float64()) for name in ("messages", "moved", "rate_hz", "errors", "errors_hz")),
+        *(pa.field(name, pa.list_(pa.float32())) for name in STEP_COLUMNS),
+    ]
+)
+_MUCH_SENT = 1e6  # bytes: of less the rate is chance
+_DEVICES = ("gpu", "nvlink", "pcie", "nic")
+_IN_HEALTH = (  # what sound links and memories correct now and then; of the others one is worth a look
+    "gpu.ecc_corrected", "nvlink.errors", "pcie.replays", "pcie.aer_correctable", "nic.symbol_errors", "nic.crc_errors",
+    "nic.retransmits", "nic.out_of_sequence", "nic.pause", "nic.cnp", "nic.tx_errors", "nic.rx_errors", "nic.tx_dropped",
+    "nic.rx_dropped",
+)  # fmt: skip
+
+
+def summary_of(windows: Sequence[Mapping[str, pa.Table]], seconds: Sequence[float]) -> pa.Table:
+    """Of these windows, each with the tables and columns in WANTED, or more; `seconds`: how long each is. As SCHEMA has it."""
+    tables = {
+        name: _together([tables[name].select(list(columns)) for tables in windows]) for name, columns in WANTED.items()
+    }
+    ranks = tables["ranks"]
+    where = _Places(ranks)
+    works, messages, moved = _works(tables["patterns"], where)
+    errors, errors_hz = _errors(tables["counters"], np.array(seconds, dtype=np.float64))
+    window = ints(ranks, WINDOW)
+    columns = {
+        **{name: ranks[name].combine_chunks() for name in (WINDOW, *_OF_RANKS)},
+        "works": pa.array(works),
+        "messages": pa.array(messages),
+        "moved": pa.array(moved),
+        "rate_hz": pa.array(_rates(tables["flows"], where)),
+        "errors": pa.array(errors[window]),
+        "errors_hz": pa.array(errors_hz[window]),
+        **_steps(tables["steps"], where),
+    }
+    return pa.Table.from_arrays([columns[name] for name in SCHEMA.names], schema=SCHEMA)
+
+
+def _together(tables: Sequence[pa.Table]) -> pa.Table:
+    """One table of all windows, with the window's number in each row."""
+    number = np.repeat(np.arange(len(tables), dtype=np.int32), [table.num_rows for table in tables])
+    joined = pa.concat_tables([table.replace_schema_metadata(None) for table in tables]).unify_dictionaries()
+    return joined.combine_chunks().append_column(WINDOW, pa.array(number))
+
+
+class _Places:
+    """Rows of the table of ranks by window and number."""
+
+    def __init__(self, ranks: pa.Table) -> None:
+        self.count = ranks.num_rows
+        key = _key(ranks)
+        self._order = np.argsort(key, kind="stable")
+        self._keys = key[self._order]
+
+    def of(self, table: pa.Table) -> Ints:
+        """Of each row of another table; -1 for none."""
+        if not self.count:
+            return np.full(table.num_rows, -1, dtype=np.int64)
+        key = _key(table)
+        place = np.searchsorted(self._keys, key).clip(0, self.count - 1)
+        return np.where(self._keys[place] == key, self._order[place], -1)
+
+
+def _key(table: pa.Table) -> Ints:
+    return np.asarray((ints(table, WINDOW) << 33) + ints(table, "rank"), dtype=np.int64)
+
+
+def _steps(steps: pa.Table, where: _Places) -> dict[str, pa.Array]:
+    """Of each rank the lists of what its steps say; steps of nobody are left out."""
+    row = where.of(steps)
+    order = np.argsort(row, kind="stable")[int((row < 0).sum()) :]
+    ends = np.concatenate(([0], np.cumsum(np.bincount(row[order], minlength=where.count)))).astype(np.int32)
+    chosen = steps.take(pa.array(order))
+    return {
+        name: pa.ListArray.from_arrays(
+            pa.array(ends), pa.concat_arrays(chosen[name].chunks or [pa.array([], pa.float32())])
+        )
+        for name in STEP_COLUMNS
+    }
+
+
+def _works(patterns: pa.Table, where: _Places) -> tuple[npt.NDArray[np.uint64], Floats, Floats]:
+    row, beta = where.of(patterns), floats(patterns, "beta")
+    thread, kind = labels(patterns, "thread"), labels(patterns, "kind")
+    collective = kind.codes == kind.code("collective")
+    mine = (row >= 0) & (thread.codes == thread.code("training")) & (collective | (kind.codes == kind.code("python")))
+    name, file = labels(patterns, "name"), labels(patterns, "file")
+    both = name.codes * max(len(file.values), 1) + file.codes
+    rows = np.flatnonzero(mine & (beta >= MUCH))
+    each, number = np.unique(both[rows], return_inverse=True)
+    width = max(len(file.values), 1)
+    bit = [
+        zlib.crc32(f"{name.values[one // width]}\0{file.values[one % width]}".encode()) % 64 for one in each.tolist()
+    ]
+    works = np.zeros(where.count, dtype=np.uint64)
+    np.bitwise_or.at(works, row[rows], np.uint64(1) << np.array(bit, dtype=np.uint64)[number.reshape(-1)])
+    rows = np.flatnonzero(mine & collective)
+    messages, moved = (
+        np.bincount(row[rows], floats(patterns, name)[rows], where.count).astype(np.float64)
+        for name in ("count", "bytes")
+    )
+    return works, messages, moved
+
+
+def _rates(flows: pa.Table, where: _Places) -> Floats:
+    row, sent = where.of(flows), floats(flows, "sent_bytes")
+    held = floats(flows, "busy_s") - floats(flows, "rwnd_limited_s") - floats(flows, "sndbuf_limited_s")
+    rows = np.flatnonzero((row >= 0) & (sent >= _MUCH_SENT) & (held > 0))
+    rate = np.full(where.count, np.inf)
+    np.minimum.at(rate, row[rows], sent[rows] / held[rows])
+    return rate
+
+
+def _errors(counters: pa.Table, seconds: Floats) -> tuple[Floats, Floats]:
+    """By window: events of counters that count none in health, and events per second of the fastest of the others."""
+    scope, name, counted = (labels(counters, column) for column in ("scope", "name", "unit"))
+    value, window = floats(counters, "value"), ints(counters, WINDOW)
+    bad = np.isin(scope.codes, [scope.code(each) for each in _DEVICES if scope.code(each) >= 0])
+    bad &= (counted.codes == counted.code("events")) & equals(counters, "kind", "delta") & (value > 0)
+    usual = np.isin(name.codes, [name.code(each) for each in _IN_HEALTH if name.code(each) >= 0])
+    errors = np.bincount(window[bad & ~usual], value[bad & ~usual], len(seconds)).astype(np.float64)
+    fastest = np.zeros(len(seconds))
+    np.maximum.at(fastest, window[bad & usual], value[bad & usual] / seconds[window[bad & usual]])
+    return errors, fastest
