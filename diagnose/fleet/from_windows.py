@@ -17,6 +17,7 @@ from rankscope.diagnose.text import rank_list
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.observer.window.missing import LocalRank, missing_ranks
 from rankscope.observer.window.stacks import StackFrame
+from rankscope.observer.window.store.summary import address_of
 from rankscope.probes.arrays import Bools, Ints
 from rankscope.probes.errors import NoRanks
 
@@ -269,12 +270,6 @@ def flows(table: pa.Table, rows: Ints) -> Flows:
         rtt_s=numbers["rtt_s"],
         min_rtt_s=numbers["min_rtt_s"],
     )
-
-
-def address_of(endpoint: str) -> str:
-    """Address of 'address:port' or '[address]:port'; IPv4 mapped in IPv6 becomes IPv4."""
-    address = endpoint.rpartition(":")[0].strip("[]") or endpoint
-    return address.removeprefix("::ffff:")
 
 
 def counters(table: pa.Table, rows: Ints) -> Counters:

@@ -20,7 +20,7 @@ from rankscope.diagnose.fleet.gather import DETAILS, fleet_of, joined, of_job
 from rankscope.diagnose.fleet.labels import labels
 from rankscope.diagnose.fleet.large.crowd import Crowd, crowd_of
 from rankscope.diagnose.fleet.large.stand_out import hosts_to_read
-from rankscope.diagnose.fleet.large.survey import GROUP, Survey, survey, together
+from rankscope.diagnose.fleet.large.survey import GROUP, Survey, survey, together, with_right_clocks
 from rankscope.diagnose.fleet.large.topology import Group
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.roll_call import choose, jobs_in
@@ -31,7 +31,6 @@ from rankscope.diagnose.solve.judge import judge
 from rankscope.diagnose.verdict.contract import Verdict
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.observer.window.folder import Window
-from rankscope.observer.window.manifest import Manifest
 from rankscope.observer.window.store.keys import label_of
 from rankscope.observer.window.store.same_names import plain_name
 from rankscope.probes.errors import BadData
@@ -51,14 +50,22 @@ def diagnose_large(
 
     The title and the verdict of each job that is meant, the largest first. BadData, NoRanks.
     """
-    groups = [found.chosen[at : at + GROUP] for at in range(0, len(found.chosen), GROUP)]
-    seen = together(pool.map(survey, groups), GROUP)
+    firsts = range(0, len(found.chosen), GROUP)
+    elsewhere = (*found.absent[:GROUP], *found.together)
+    late = pool.submit(survey, elsewhere) if elsewhere else None
+    groups = pool.map(survey, (found.chosen[at : at + GROUP] for at in firsts))
+    seen = together(zip(firsts, groups, strict=True))
     if not seen.manifests:
         raise BadData(f"none of {len(found.chosen)} windows can be read: {seen.unread[0]}")
-    gone = (*found.absent, *found.together)
-    notes = (*found.notes, *([left_out(seen.unread)] if seen.unread else []), *absent_notes(gone))
+    gone, said = [*found.absent, *found.together], []
+    if late is not None and (others := late.result()).manifests:
+        right, said = with_right_clocks(seen, others)
+        seen = together(((0, seen), (len(found.chosen), right)))
+        there = {elsewhere[number] for number in right.source}
+        gone = [each for each in gone if each not in there]
+    notes = (*found.notes, *([left_out(seen.unread)] if seen.unread else []), *said, *absent_notes(gone))
     for job, title in jobs_in(seen.roll, wanted).items():
-        yield title, _judged(found.chosen, seen, job, notes, shared, baseline)
+        yield title, _judged((*found.chosen, *elsewhere), seen, job, notes, shared, baseline)
 
 
 def _judged(
@@ -84,14 +91,18 @@ def _judged(
     )
 
 
-def _as_surveyed(windows: Sequence[Window], manifests: Sequence[Manifest]) -> list[Window]:
-    """Of these windows those that are meant, by the names that their hosts have in the survey."""
-    names = {(plain_name(about), about.machine, about.start): about.host for about in manifests}
+def _as_surveyed(windows: Sequence[Window], seen: Survey, wanted: Sequence[int]) -> list[Window]:
+    """Of these windows those that are meant, by the names and clocks that their hosts have in the survey."""
+    known = {
+        (plain_name(seen.manifests[number]), seen.manifests[number].machine, seen.begins_s[number]): number
+        for number in wanted
+    }
     found = []
     for window in windows:
         about = window.manifest
-        if name := names.get((about.host, about.machine, about.start)):
-            found.append(replace(window, manifest=replace(about, host=name)))
+        if (number := known.get((about.host, about.machine, about.start))) is not None:
+            as_seen = seen.manifests[number]
+            found.append(replace(window, manifest=replace(about, host=as_seen.host, start=as_seen.start)))
     return found
 
 
@@ -104,14 +115,13 @@ def _reference(baseline: Sequence[Source], hosts: frozenset[str], job: str) -> R
     return read_baseline([window for window in windows if window.manifest.host in hosts], job)
 
 
-def _in_full(
-    sources: Sequence[Source], seen: Survey, mine: Sequence[int], crowd: Crowd, notes: Sequence[Note]
-) -> Fleet:
+def _in_full(sources: Sequence[Source], seen: Survey, mine: Sequence[int], crowd: Crowd, notes: list[Note]) -> Fleet:
     """The fleet's ranks on the hosts that are worth it, with all that is known of them."""
     hosts = hosts_to_read(crowd)
     wanted = [number for number in mine if seen.manifests[number].host in hosts]
-    windows, _ = read([sources[place] for place in sorted({seen.source[number] for number in wanted})])
-    windows = _as_surveyed(windows, [seen.manifests[number] for number in wanted])
+    windows, unread = read([sources[place] for place in sorted({seen.source[number] for number in wanted})])
+    notes.extend(unread)
+    windows = _as_surveyed(windows, seen, wanted)
     tables = {name: joined(windows, name) for name in ("ranks", "steps", *DETAILS)}
     table = of_job(tables["ranks"], crowd.setting.job)
     place = rows_of(table, crowd.number)

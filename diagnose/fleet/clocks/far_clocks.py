@@ -7,27 +7,40 @@ difference is the clock's (align.py). Whoever shows other steps did observe anot
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
+import pyarrow as pa
 
 from rankscope.diagnose.fleet.clocks.align import far_offset
 from rankscope.diagnose.fleet.labels import floats, ints, texts
 from rankscope.diagnose.text import clean, minutes
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.observer.window.folder import Window
+from rankscope.observer.window.manifest import Manifest
 from rankscope.probes.arrays import Floats
 
 
-def with_right_clocks(
-    windows: Sequence[Window], elsewhere: Sequence[Window]
-) -> tuple[list[Window], list[Window], list[Note]]:
+@dataclass(frozen=True, slots=True)
+class Shown:
+    """What is needed of a window: its ranks (job, rank) and its steps (rank, start_s, seconds)."""
+
+    manifest: Manifest
+    ranks: pa.Table
+    steps: pa.Table
+
+
+_Any = TypeVar("_Any", Window, Shown)
+
+
+def with_right_clocks(windows: Sequence[_Any], elsewhere: Sequence[_Any]) -> tuple[list[_Any], list[_Any], list[Note]]:
     """These windows, and of `elsewhere` those that are of the same moment; the latter as they were; and what to say.
 
     Of each job the moment is that of most hosts; what of `windows` is of another one and shows the same steps is put to it.
     """
-    right: list[Window] = []
-    were: list[Window] = []
+    right: list[_Any] = []
+    were: list[_Any] = []
     notes: list[Note] = []
     for jobs in dict.fromkeys(window.manifest.jobs for window in windows):
         mine = [window for window in windows if window.manifest.jobs == jobs]
@@ -41,9 +54,9 @@ def with_right_clocks(
     return [*(window for window in windows if id(window) not in put), *right], were, notes
 
 
-def _most(windows: Sequence[Window]) -> tuple[list[Window], list[Window]]:
+def _most(windows: Sequence[_Any]) -> tuple[list[_Any], list[_Any]]:
     """Those of the moment of most hosts, and the others."""
-    moments: list[list[Window]] = []
+    moments: list[list[_Any]] = []
     for window in sorted(windows, key=lambda one: -one.manifest.start):
         if moments and moments[-1][0].manifest.start - window.manifest.start < window.manifest.seconds / 2:
             moments[-1].append(window)
@@ -53,12 +66,12 @@ def _most(windows: Sequence[Window]) -> tuple[list[Window], list[Window]]:
     return best, [window for moment in moments if moment is not best for window in moment]
 
 
-def _set_right(windows: Sequence[Window], others: Sequence[Window]) -> tuple[list[tuple[Window, Window]], list[Note]]:
+def _set_right(windows: Sequence[_Any], others: Sequence[_Any]) -> tuple[list[tuple[_Any, _Any]], list[Note]]:
     """Of `others` those that are of the moment of `windows`, as they were and with the start by the clocks of these; and what to say.
 
     One window of each host at most, and none of ranks that are there already.
     """
-    found: list[tuple[Window, Window]] = []
+    found: list[tuple[_Any, _Any]] = []
     off: list[tuple[float, str]] = []
     there = {_who(window) for window in windows}
     ranks = {each for window in windows for each in _ranks(window)}
@@ -78,7 +91,7 @@ def _set_right(windows: Sequence[Window], others: Sequence[Window]) -> tuple[lis
     return found, [_note(off)] if off else []
 
 
-def _offset(windows: Sequence[Window], other: Window) -> float | None:
+def _offset(windows: Sequence[_Any], other: _Any) -> float | None:
     jobs = set(other.manifest.jobs)
     longest = max(
         (window for window in windows if jobs & set(window.manifest.jobs)), key=lambda each: each.steps.num_rows, default=None
@@ -88,7 +101,7 @@ def _offset(windows: Sequence[Window], other: Window) -> float | None:
     return far_offset(_ends(longest), _ends(other))
 
 
-def _ends(window: Window) -> Floats:
+def _ends(window: Window | Shown) -> Floats:
     """When the steps of the rank that has most of them end, Unix time."""
     rank = ints(window.steps, "rank")
     each, counts = np.unique(rank, return_counts=True)
@@ -97,11 +110,11 @@ def _ends(window: Window) -> Floats:
     return np.sort(ends[np.isfinite(ends)])
 
 
-def _who(window: Window) -> tuple[str, str]:
+def _who(window: Window | Shown) -> tuple[str, str]:
     return window.manifest.host, window.manifest.machine
 
 
-def _ranks(window: Window) -> set[tuple[str, int]]:
+def _ranks(window: Window | Shown) -> set[tuple[str, int]]:
     return set(zip(texts(window.ranks, "job"), ints(window.ranks, "rank").tolist(), strict=True))
 
 

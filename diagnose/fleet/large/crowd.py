@@ -45,6 +45,8 @@ class Crowd:
     messages: Floats
     moved: Floats
     rate_hz: Floats
+    link_from: Labels  # addresses of that connection, whose rate it is
+    link_to: Labels
     errors: Floats
     errors_hz: Floats
 
@@ -93,6 +95,8 @@ def crowd_of(seen: Survey, job: str, windows: Sequence[int], notes: list[Note]) 
         messages=floats(table, "messages"),
         moved=floats(table, "moved"),
         rate_hz=floats(table, "rate_hz"),
+        link_from=labels(table, "link_from"),
+        link_to=labels(table, "link_to"),
         errors=floats(table, "errors"),
         errors_hz=floats(table, "errors_hz"),
     )

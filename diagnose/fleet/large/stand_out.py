@@ -7,6 +7,7 @@ Who may be odd         excess(r) >= 0.8 floors (a rank is asked at all from one 
                        whose slowest connection is slow beside those of its role; whose host counted errors of a device
 Who makes steps long   the ranks that are longest in each step: without them nobody knows what a step would be without somebody
 A sample of peers      hosts at even distances, and of each role enough
+Who they talk to       the hosts at the other ends of slow connections, and of those of the sample: a link is judged by both of its ends
 
 All ranks of such hosts are read. The role is what the data says, else ranks whose functions, messages and bytes are alike.
 """
@@ -35,14 +36,19 @@ def hosts_to_read(crowd: Crowd) -> frozenset[str]:
     role = _roles(crowd)
     of_rank = crowd.hosts.of_rank
     names = np.array(crowd.hosts.names, dtype=str)
-    odd = _oddness(crowd, role)
+    slow = _slow_links(crowd, role)
+    odd = _oddness(crowd, role) + 1.0 * slow
     worst = np.zeros(len(names))
     np.maximum.at(worst, of_rank, odd)
     chosen = np.zeros(len(names), dtype=bool)
     chosen[[place for place in np.argsort(-worst, kind="stable")[:_MOST_HOSTS] if worst[place] > 0]] = True
     chosen[of_rank[_longest(crowd.steps.own_s)]] = True
     here = np.unique(of_rank)
-    chosen[here[np.linspace(0, len(here) - 1, min(_SAMPLE_HOSTS, len(here))).astype(np.int64)]] = True
+    sample = _SAMPLE_HOSTS // 2 if any(crowd.link_to.values) else _SAMPLE_HOSTS  # half of them, where it is pairs
+    sampled = np.zeros(len(names), dtype=bool)
+    sampled[here[np.linspace(0, len(here) - 1, min(sample, len(here))).astype(np.int64)]] = True
+    chosen |= sampled
+    chosen[_other_ends(crowd, (slow & chosen[of_rank]) | sampled[of_rank])] = True
     for one in range(int(role.max(initial=-1)) + 1):  # few: a role is a stage, a learner, an actor
         members = np.flatnonzero(role == one)
         lacking = _ROLE_LEAST - int(chosen[of_rank[members]].sum())
@@ -81,7 +87,7 @@ def _oddness(crowd: Crowd, role: Ints) -> Floats:
     odd[odd < _NEAR] = 0.0
     rare = (np.nan_to_num(gap) >= limits.LARGE_SHARE * step_s).sum(axis=1) >= limits.EPISODES_LEAST
     errors = (crowd.errors > 0) | (crowd.errors_hz > limits.EVENTS_HZ)
-    return np.asarray(odd + 1.0 * rare + 100.0 * _strange(crowd) + 10.0 * errors + 1.0 * _slow_links(crowd, role))
+    return np.asarray(odd + 1.0 * rare + 100.0 * _strange(crowd) + 10.0 * errors)
 
 
 def _strange(crowd: Crowd) -> Bools:
@@ -102,6 +108,15 @@ def _slow_links(crowd: Crowd, role: Ints) -> Bools:
                       for one in range(int(role.max(initial=-1)) + 1)])  # fmt: skip
     slow: Bools = np.nan_to_num(rate, nan=np.inf) < _SLOW_RATE * np.nan_to_num(usual)[role]
     return slow
+
+
+def _other_ends(crowd: Crowd, among: Bools) -> Ints:
+    """The hosts to which these ranks' slowest connections lead."""
+    at = {address: number for number, address in enumerate(crowd.link_from.values) if address}
+    host_of = np.full(len(crowd.link_from.values), -1, dtype=np.int64)
+    host_of[crowd.link_from.codes] = crowd.hosts.of_rank
+    wanted = [at.get(crowd.link_to.values[code], -1) for code in np.unique(crowd.link_to.codes[among]).tolist()]
+    return np.unique(host_of[[place for place in wanted if place >= 0]])
 
 
 def _longest(own: Floats) -> Ints:

@@ -5,7 +5,7 @@ Of each object only its summary is read (observer/window/store/summary.py says w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -13,24 +13,29 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rankscope.diagnose.fleet import from_windows
-from rankscope.diagnose.fleet.labels import ints
+from rankscope.diagnose.fleet.clocks import far_clocks
+from rankscope.diagnose.fleet.clocks.far_clocks import Shown
+from rankscope.diagnose.fleet.labels import equals, ints, texts
 from rankscope.diagnose.fleet.roll_call import RollCall
 from rankscope.diagnose.fleet.sources import Source, Unread, read_summaries
+from rankscope.diagnose.verdict.note import Note
 from rankscope.observer.window.manifest import Manifest
 from rankscope.observer.window.store.same_names import told_apart
 from rankscope.observer.window.store.summary import STEP_COLUMNS, WINDOW
 
 ROW = "row"  # column of the steps: the row of their rank in the table of ranks
+_COMPARED = 8  # windows, with which those of other clocks are compared: they end their steps together
 GROUP = 128  # hosts: some megabytes, a tenth of a second
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """Windows of a group of hosts. `source`: by window, the number of its source in the group; each rank names its window, each step
-    the row of its rank."""
+    """Windows of a group of hosts. `source`: by window, the number of its source in the group; `begins_s`: when it begins by its own host's
+    clock; each rank names its window, each step the row of its rank."""
 
     manifests: tuple[Manifest, ...]
     source: tuple[int, ...]
+    begins_s: tuple[float, ...]
     ranks: pa.Table
     steps: pa.Table
     unread: Unread
@@ -54,33 +59,83 @@ def survey(sources: Sequence[Source]) -> Survey:
             manifests += (replace(about, costs=()) for about in each.manifests)
             source += [place] * len(each.manifests)
     if not manifests:
-        return Survey((), (), pa.table({}), pa.table({}), unread)
+        return Survey((), (), (), pa.table({}), pa.table({}), unread)
     everyone = pa.concat_tables(ranks).combine_chunks()
     window = ints(everyone, WINDOW) + np.repeat(before, [table.num_rows for table in ranks])
     everyone = everyone.set_column(0, WINDOW, pa.array(window.astype(np.int32)))
-    return Survey(
-        tuple(manifests), tuple(source), _short(everyone.drop_columns(list(STEP_COLUMNS))), _steps(everyone), unread
-    )
+    begins_s = tuple(about.start for about in manifests)
+    short = _short(everyone.drop_columns(list(STEP_COLUMNS)))
+    return Survey(tuple(manifests), tuple(source), begins_s, short, _steps(everyone), unread)
 
 
-def together(surveys: Iterable[Survey], group: int = GROUP) -> Survey:
-    """The surveys of all groups, in their order; `source` counts over all of them."""
+def together(surveys: Iterable[tuple[int, Survey]]) -> Survey:
+    """Surveys of several groups, in their order, each with the number of its first source among all."""
     manifests: list[Manifest] = []
     source: list[int] = []
+    begins_s: list[float] = []
     unread: Unread = []
     ranks: list[pa.Table] = []
     steps: list[pa.Table] = []
     rows = 0
-    for place, each in enumerate(surveys):
+    for first, each in surveys:
         if each.manifests:
             ranks.append(from_windows.shifted(each.ranks, WINDOW, len(manifests)))
             steps.append(from_windows.shifted(each.steps, ROW, rows))
             rows += each.ranks.num_rows
         manifests += each.manifests
-        source += [place * group + number for number in each.source]
+        source += [first + number for number in each.source]
+        begins_s += each.begins_s
         unread += each.unread
     joined = [from_windows.joined(pieces) if pieces else pa.table({}) for pieces in (ranks, steps)]
-    return Survey(told_apart(manifests), tuple(source), joined[0], joined[1], unread)
+    return Survey(told_apart(manifests), tuple(source), tuple(begins_s), joined[0], joined[1], unread)
+
+
+def with_right_clocks(seen: Survey, elsewhere: Survey) -> tuple[Survey, list[Note]]:
+    """Of `elsewhere`, hosts that `seen` has not, the windows of its moment, with the start by its clocks; and what to say."""
+    few = np.unique(np.linspace(0, len(seen.manifests) - 1, _COMPARED).astype(np.int64)).tolist()
+    others = {number: _shown(elsewhere, number) for number in range(len(elsewhere.manifests))}
+    new = [each for each in others.values() if not _has(seen, each.ranks)]
+    windows, were, notes = far_clocks.with_right_clocks([_shown(seen, number) for number in few], new)
+    right = windows[len(windows) - len(were) :]
+    now = {id(was): each.manifest for was, each in zip(were, right, strict=True)}
+    return _only(elsewhere, {number: now[id(each)] for number, each in others.items() if id(each) in now}), notes
+
+
+def _has(seen: Survey, ranks: pa.Table) -> bool:
+    """Whether one of these ranks is there already."""
+    same = np.isin(ints(seen.ranks, "rank"), ints(ranks, "rank"))
+    return any(bool((same & equals(seen.ranks, "job", job)).any()) for job in set(texts(ranks, "job")))
+
+
+def _only(seen: Survey, wanted: Mapping[int, Manifest]) -> Survey:
+    """These windows, about which now this is said."""
+    numbers = np.array(sorted(wanted), dtype=np.int64)
+    window = ints(seen.ranks, WINDOW)
+    rows = np.flatnonzero(np.isin(window, numbers))
+    place = np.full(len(window), -1, dtype=np.int32)
+    place[rows] = np.arange(len(rows))
+    ranks = seen.ranks.take(pa.array(rows))
+    ranks = ranks.set_column(0, WINDOW, pa.array(np.searchsorted(numbers, window[rows]).astype(np.int32)))
+    mine = place[ints(seen.steps, ROW)]
+    steps = seen.steps.filter(pa.array(mine >= 0)).set_column(0, ROW, pa.array(mine[mine >= 0]))
+    return Survey(
+        tuple(wanted[number] for number in numbers.tolist()),
+        tuple(seen.source[number] for number in numbers.tolist()),
+        tuple(seen.begins_s[number] for number in numbers.tolist()),
+        ranks, steps, [],
+    )  # fmt: skip
+
+
+def _shown(seen: Survey, window: int) -> Shown:
+    ranks, rows = seen.ranks, np.flatnonzero(ints(seen.ranks, WINDOW) == window)
+    row = ints(seen.steps, ROW)
+    mine = np.flatnonzero((row >= rows[0]) & (row <= rows[-1])) if len(rows) else np.empty(0, dtype=np.int64)
+    steps = (
+        seen.steps.take(pa.array(mine))
+        .select([ROW, "start_s", "seconds"])
+        .rename_columns(["rank", "start_s", "seconds"])
+    )
+    return Shown(seen.manifests[window], ranks.take(pa.array(rows)).select(["job", "rank"]), steps)
 
 
 def _steps(ranks: pa.Table) -> pa.Table:

@@ -3,6 +3,7 @@
 works            the functions on which the rank's training thread spends 2 % of the window and more, as 64 bits of their names' hashes
 messages, moved  collectives and messages of the window, and their bytes: ranks of different stages differ in these
 rate_hz          bytes per second of the rank's slowest connection while only the network held its data back; infinite where little moved
+link_from, link_to  the addresses of that connection
 errors           errors of the host's devices of which sound ones have none, in the window
 errors_hz        the most errors per second of one of the host's counters of what sound links and memories correct now and then
 
@@ -20,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rankscope.observer.window.schema import RANKS
-from rankscope.observer.window.store.columns import equals, floats, ints, labels
+from rankscope.observer.window.store.columns import equals, floats, ints, labels, texts
 from rankscope.probes.arrays import Floats, Ints
 
 MUCH = 0.02  # of the window, as in the sets of functions: 20 samples in 10 s, of which all others would be missed by chance never
@@ -34,7 +35,7 @@ WANTED: Mapping[str, tuple[str, ...]] = {
     "ranks": _OF_RANKS,
     "steps": ("rank", *STEP_COLUMNS),
     "patterns": ("rank", "thread", "kind", "name", "file", "beta", "count", "bytes"),
-    "flows": ("rank", "sent_bytes", "busy_s", "rwnd_limited_s", "sndbuf_limited_s"),
+    "flows": ("rank", "local", "peer", "sent_bytes", "busy_s", "rwnd_limited_s", "sndbuf_limited_s"),
     "counters": ("scope", "name", "unit", "kind", "value"),
 }
 SCHEMA = pa.schema(
@@ -43,6 +44,7 @@ SCHEMA = pa.schema(
         *(pa.field(name, RANKS.field(name).type) for name in _OF_RANKS),
         pa.field("works", pa.uint64()),
         *(pa.field(name, pa.float64()) for name in ("messages", "moved", "rate_hz", "errors", "errors_hz")),
+        *(pa.field(name, pa.string()) for name in ("link_from", "link_to")),
         *(pa.field(name, pa.list_(pa.float32())) for name in STEP_COLUMNS),
     ]
 )
@@ -64,13 +66,16 @@ def summary_of(windows: Sequence[Mapping[str, pa.Table]], seconds: Sequence[floa
     where = _Places(ranks)
     works, messages, moved = _works(tables["patterns"], where)
     errors, errors_hz = _errors(tables["counters"], np.array(seconds, dtype=np.float64))
+    rate, ends = _slowest(tables["flows"], where)
     window = ints(ranks, WINDOW)
     columns = {
         **{name: ranks[name].combine_chunks() for name in (WINDOW, *_OF_RANKS)},
         "works": pa.array(works),
         "messages": pa.array(messages),
         "moved": pa.array(moved),
-        "rate_hz": pa.array(_rates(tables["flows"], where)),
+        "rate_hz": pa.array(rate),
+        "link_from": pa.array([end[0] for end in ends], pa.string()),
+        "link_to": pa.array([end[1] for end in ends], pa.string()),
         "errors": pa.array(errors[window]),
         "errors_hz": pa.array(errors_hz[window]),
         **_steps(tables["steps"], where),
@@ -144,13 +149,27 @@ def _works(patterns: pa.Table, where: _Places) -> tuple[npt.NDArray[np.uint64], 
     return works, messages, moved
 
 
-def _rates(flows: pa.Table, where: _Places) -> Floats:
+def address_of(endpoint: str) -> str:
+    """Address of 'address:port' or '[address]:port'; IPv4 mapped in IPv6 becomes IPv4."""
+    address = endpoint.rpartition(":")[0].strip("[]") or endpoint
+    return address.removeprefix("::ffff:")
+
+
+def _slowest(flows: pa.Table, where: _Places) -> tuple[Floats, list[tuple[str, str]]]:
+    """Of each rank the rate of its slowest connection, and between which addresses that is."""
     row, sent = where.of(flows), floats(flows, "sent_bytes")
     held = floats(flows, "busy_s") - floats(flows, "rwnd_limited_s") - floats(flows, "sndbuf_limited_s")
     rows = np.flatnonzero((row >= 0) & (sent >= _MUCH_SENT) & (held > 0))
-    rate = np.full(where.count, np.inf)
-    np.minimum.at(rate, row[rows], sent[rows] / held[rows])
-    return rate
+    speed = sent[rows] / held[rows]
+    order = np.lexsort((speed, row[rows]))
+    ranks, first = np.unique(row[rows][order], return_index=True)
+    rate, ends = np.full(where.count, np.inf), [("", "")] * where.count
+    rate[ranks] = speed[order][first]
+    chosen = rows[order][first]
+    told = flows.take(pa.array(chosen))
+    for rank, local, peer in zip(ranks.tolist(), texts(told, "local"), texts(told, "peer"), strict=True):
+        ends[rank] = (address_of(local), address_of(peer))
+    return rate, ends
 
 
 def _errors(counters: pa.Table, seconds: Floats) -> tuple[Floats, Floats]:

@@ -11,9 +11,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
-from benchkit.fleet_windows import Plan, plan, window_of
+from benchkit.fleet_windows import START, Plan, plan, window_of
 from rankscope.diagnose.cli import diagnose as command
 from rankscope.diagnose.fleet.large import engines, stand_out, survey
 from rankscope.diagnose.fleet.large.crowd import Crowd, crowd_of
@@ -25,7 +26,7 @@ from rankscope.diagnose.verdict.as_json import to_json
 from rankscope.diagnose.verdict.contract import Verdict
 from rankscope.diagnose.verdict.note import NoteCode
 from rankscope.observer.window.store import front, objects
-from rankscope.observer.window.store.container import encode
+from rankscope.observer.window.store.container import decode, encode
 from rankscope.observer.window.store.keys import key_of
 from rankscope.observer.window.store.place import open_store
 from rankscope.probes.errors import BadData, UsageError
@@ -167,8 +168,7 @@ def test_what_is_wrong_with_a_window_is_not_the_engines_fault(tmp_path: Path) ->
 
 
 def test_who_did_not_run_all_the_time_is_read_in_full(folder: Path, few_in_full: None) -> None:
-    with here() as pool:
-        seen = survey.together(list(pool.map(survey.survey, [find([folder]).chosen])))
+    seen = survey.together([(0, survey.survey(find([folder]).chosen))])
     _, windows = choose(seen.roll, "synthetic", [])
     crowd = crowd_of(seen, "synthetic", windows, [])
     before = stand_out.hosts_to_read(crowd)
@@ -188,6 +188,48 @@ def test_who_did_not_run_all_the_time_is_read_in_full(folder: Path, few_in_full:
         ("stopped_s", 1.0),
     ):
         assert host in stand_out.hosts_to_read(changed(name, value)), name
+
+
+def test_a_slow_connection_between_two_hosts_is_named_with_both_ends(
+    fleet: Plan, tmp_path: Path, few_in_full: None
+) -> None:
+    """Of which the sample holds neither: whoever sends waits for what the other one acknowledges."""
+    quiet = replace(fleet, planted=())
+    for host in range(HOSTS):
+        window = window_of(quiet, host, 0, HOSTS)
+        if host == 22:
+            slow = pa.array(8.0 * window.flows["busy_s"].to_numpy(), pa.float32())
+            window = replace(
+                window,
+                flows=window.flows.set_column(
+                    window.flows.column_names.index("busy_s"), window.flows.schema.field("busy_s"), slow
+                ),
+            )
+        objects.put(open_store(tmp_path.as_uri()), key_of(window.manifest), encode([window]))
+    links = [suspect for suspect in judged(tmp_path).suspects if suspect.cause == "slow-link"]
+    assert [link.host in ("node-000022", "node-000023") for link in links] == [True]
+    assert "between 10.0.0.22 and 10.0.0.23" in links[0].action
+
+
+def test_the_slow_rank_on_a_host_whose_clock_is_an_hour_off_is_named(
+    fleet: Plan, folder: Path, tmp_path: Path, few_in_full: None
+) -> None:
+    [rank] = [one.ranks[0] for one in fleet.planted if one.scope == "rank"][:1]
+    for path in sorted(folder.rglob("*.parquet")):
+        [window] = decode(path.read_bytes())
+        if rank in window.ranks["rank"].to_pylist():
+            window = replace(window, manifest=replace(window.manifest, start=window.manifest.start + 3600.37))
+        target = tmp_path / key_of(window.manifest)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(encode([window]))
+        os.utime(target, (START + 4000, START + 4000))  # a store that was copied: all came at one time
+    verdict = judged(tmp_path)
+    assert verdict.ranks == tuple(range(8 * HOSTS))
+    assert {rank for suspect in verdict.suspects for rank in suspect.ranks} == {
+        rank for planted in fleet.planted for rank in planted.ranks
+    }
+    assert "60 min ahead" in " ".join(note.text for note in verdict.notes if note.code is NoteCode.CLOCKS_DIFFER)
+    assert NoteCode.HOSTS_MISSING not in {note.code for note in verdict.notes}
 
 
 def test_hosts_of_one_name_are_two_in_a_large_fleet(fleet: Plan, tmp_path: Path, few_in_full: None) -> None:
