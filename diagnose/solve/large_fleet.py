@@ -53,7 +53,7 @@ def diagnose_large(
     firsts = range(0, len(found.chosen), GROUP)
     elsewhere = (*found.absent[:GROUP], *found.together)
     late = pool.submit(survey, elsewhere) if elsewhere else None
-    groups = pool.map(survey, (found.chosen[at : at + GROUP] for at in firsts))
+    groups = pool.map(survey, [found.chosen[at : at + GROUP] for at in firsts])  # a list: Dask takes no iterator
     seen = together(zip(firsts, groups, strict=True))
     if not seen.manifests:
         raise BadData(f"none of {len(found.chosen)} windows can be read: {seen.unread[0]}")
