@@ -195,10 +195,11 @@ class Profiles:
         excess = float(total[0] - (np.median(total[1:]) if len(peers) else 0.0))
         if excess <= 0:
             return None
-        found = self._deepest(mine, rows, ranks, excess, whole_share, limits.MOST)
+        by_frame = self._by_frame(rows, ranks)
+        found = self._deepest(by_frame, mine, rows, ranks, excess, whole_share, limits.MOST)
         if found is not None and found.spread:
             # Sampling noise of other functions may hide the odd one: it then holds a little less.
-            closer = self._deepest(mine, rows, ranks, excess, whole_share, limits.HOLDS_LEAST)
+            closer = self._deepest(by_frame, mine, rows, ranks, excess, whole_share, limits.HOLDS_LEAST)
             found = found if closer is None or closer.spread else closer
         return found
 
@@ -261,9 +262,15 @@ class Profiles:
         return [StackFrame(name, table.file.at(row), int(table.line[row]))] if name and table.file.at(row) else []
 
     def _deepest(
-        self, mine: Ints, rows: Ints, ranks: Ints, excess: float, whole_share: float, part: float
+        self,
+        found: _ByFrame | None,
+        mine: Ints,
+        rows: Ints,
+        ranks: Ints,
+        excess: float,
+        whole_share: float,
+        part: float,
     ) -> Located | None:
-        found = self._by_frame(rows, ranks)
         holding = np.flatnonzero(found.over >= part * excess) if found is not None else ()
         if found is None or len(holding) == 0:
             return self._by_leaf(mine, rows, ranks, excess)
@@ -339,22 +346,27 @@ class Profiles:
         if length.sum() == 0:
             return None
         frames, local = np.unique([frame for path in paths for frame in path], return_inverse=True)
-        # One entry per row and frame of its stack: the row, the frame's column, and how deep it lies, 0 the root.
-        offset = np.concatenate(([0], np.cumsum(length)[:-1]))
-        each = length[inverse]
-        repeated = np.repeat(rows, each)
-        depth = np.arange(each.sum()) - np.repeat(np.cumsum(each) - each, each)
-        column = local[np.repeat(offset[inverse], each) + depth]
-        inclusive = self._sum(repeated, column, len(frames), ranks)
-        leaf_column = local[(offset + length - 1)[inverse][each > 0]]
-        leaf = self._sum(rows[each > 0], leaf_column, len(frames), ranks)
-        nothing = np.zeros(len(frames))
-        expected = nan_median(inclusive[1:], 0) if len(ranks) > 1 else nothing
-        leaf_expected = nan_median(leaf[1:], 0) if len(ranks) > 1 else nothing
-        ours = self._table.rank[repeated] == ranks[0]
-        weight = self._table.per_step_s[repeated[ours]] + 1e-12
-        total = np.bincount(column[ours], weights=weight, minlength=len(frames))
-        deep = np.bincount(column[ours], weights=weight * depth[ours], minlength=len(frames))
+        # Seconds by rank and stack, and of each frame those of the stacks that it is on; the leaf's once more for itself.
+        spent = self._sum(rows, inverse, len(stacks), ranks)
+        stack = np.repeat(np.arange(len(stacks)), length)
+        by_frame = np.argsort(local, kind="stable")
+        inclusive = np.add.reduceat(
+            spent[:, stack[by_frame]], np.searchsorted(local[by_frame], np.arange(len(frames))), axis=1
+        )
+        ends = np.cumsum(length)
+        leaf = np.zeros_like(inclusive)
+        for number in np.flatnonzero(length):
+            leaf[:, local[ends[number] - 1]] += spent[:, number]
+        expected, leaf_expected = (
+            nan_median(seconds[1:], 0) if len(ranks) > 1 else np.zeros(len(frames)) for seconds in (inclusive, leaf)
+        )
+        # How deep a frame lies, 0 the root, on the stacks of the first of the ranks, by what it spends there.
+        weight = np.where(
+            np.isin(np.arange(len(stacks)), inverse[self._table.rank[rows] == ranks[0]]), spent[0] + 1e-12, 0.0
+        )
+        depth = np.arange(len(local)) - np.repeat(ends - length, length)
+        total = np.bincount(local, weights=weight[stack], minlength=len(frames))
+        deep = np.bincount(local, weights=weight[stack] * depth, minlength=len(frames))
         mean_depth = np.divide(deep, total, out=np.zeros(len(frames)), where=total > 0)
         return _ByFrame(frames, inclusive[0], expected, inclusive[0] - expected, leaf[0] - leaf_expected, mean_depth)
 

@@ -57,7 +57,8 @@ def diagnose_large(
     seen = together(zip(firsts, groups, strict=True))
     if not seen.manifests:
         raise BadData(f"none of {len(found.chosen)} windows can be read: {seen.unread[0]}")
-    gone, said = [*found.absent, *found.together], []
+    gone = [*found.absent, *found.together]
+    said: list[Note] = []
     if late is not None and (others := late.result()).manifests:
         right, said = with_right_clocks(seen, others)
         seen = together(((0, seen), (len(found.chosen), right)))

@@ -51,7 +51,8 @@ def with_right_clocks(windows: Sequence[_Any], elsewhere: Sequence[_Any]) -> tup
         right += [window for _, window in found]
         notes += said
     put = {id(window) for window in were}
-    return [*(window for window in windows if id(window) not in put), *right], were, notes
+    kept: list[_Any] = [window for window in windows if id(window) not in put]
+    return kept + right, were, notes
 
 
 def _most(windows: Sequence[_Any]) -> tuple[list[_Any], list[_Any]]:
