@@ -4,6 +4,9 @@ A thread that runs ahead of its library waits for it once for several iterations
 call waits once for one: the collectives alone look the same. But the loop hands its update over from one place in the code, once per
 iteration. Of the places that are passed at least as often as the thread waits it is the one passed least often, unless collectives
 are seen between the calls from another one: that one is no loop inside an iteration, and the first reads a loss now and then.
+
+A thread may wait oftener than it hands over, in the call that does as well as in the read. But no loop turns more often than it passes
+the place that it passes most often.
 """
 
 from __future__ import annotations
@@ -26,10 +29,12 @@ def multiple(markers: Markers, base: int) -> int:
     # At most so many were handed over before the first marker, or are not done at the last.
     ahead = repetitions / max(waits, 1)
     found: dict[int, Floats] = {}
-    for calls_s in _by_place(markers):
+    places = _by_place(markers)
+    most = max(map(len, places), default=0)
+    for calls_s in places:
         each = max(round(repetitions / len(calls_s)), 1)
         off = abs(repetitions - each * len(calls_s))
-        if off <= (1 - AGREEMENT) * repetitions + ahead and each <= AS_OFTEN * ahead:
+        if off <= (1 - AGREEMENT) * repetitions + ahead and (each <= AS_OFTEN * ahead or len(calls_s) == most):
             found[each] = calls_s
     for each in sorted(found, reverse=True):
         often = AS_OFTEN * len(found[each])

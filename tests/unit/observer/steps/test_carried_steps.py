@@ -7,7 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 
+from rankscope.observer.steps.find import find_steps
 from rankscope.observer.steps.found import FoundSteps
+from rankscope.observer.steps.markers import Markers
 from rankscope.observer.tables.rank import steps_alone
 from rankscope.observer.tables.raw import RawProcess
 from rankscope.observer.thread.functions import StackName
@@ -223,3 +225,19 @@ def test_updates_inside_one_compiled_call_are_one_iteration_however_often_its_ba
     steps = job.steps()
     assert steps.count in (58, 59)
     assert float(np.median(np.diff(steps.edge_s))) == pytest.approx(job.step_s, rel=0.05)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_no_loop_turns_more_often_than_it_hands_its_update_over(seed: int) -> None:
+    """Three all-reduces an iteration; the thread waits in the call that hands over and where it reads the loss, and each of the three
+    may end in either wait, of this iteration or of the next."""
+    rng = np.random.default_rng(seed)
+    count, each = 300, 3
+    handed_s = np.cumsum(rng.lognormal(np.log(0.017), 0.3, count))
+    end_s = (handed_s[:, None] + np.sort(rng.uniform(0.001, 0.012, (count, each)))).ravel()
+    markers = Markers(
+        np.full(count * each, XLA), end_s - 0.0004, end_s, absence=1 + np.cumsum(rng.random(count * each) < 0.55),
+        dispatch_s=handed_s, dispatch_site=np.full(count, 7),
+    )  # fmt: skip
+    steps = find_steps(markers)
+    assert steps.period == each and steps.count in range(count - 4, count)
