@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from rankscope.diagnose.cli.output import free_place, patience, print_json, write_result
+from rankscope.diagnose.cli.output import free_place, patience, print_json, tell, write_result
 from rankscope.diagnose.fleet.sources import load, load_baseline
 from rankscope.diagnose.text import clean
 from rankscope.observer.window.bundle import pack
@@ -25,12 +25,12 @@ def run(
             windows, earlier = ([renaming.window(window) for window in each] for each in (windows, earlier))
         content = pack(windows, earlier, keep_names)
         write_result(place, content)
+    count = len(windows) + len(earlier)
     if as_json:
-        count = len(windows) + len(earlier)
         print_json(
             {"file": str(place), "windows": count, "bytes": len(content), "names": "kept" if keep_names else "replaced"}
         )
         return EXIT_HEALTHY
     names = "names as they are" if keep_names else "names replaced"
-    print(f"{clean(str(place), 4096)}: {len(windows) + len(earlier)} windows, {len(content) / 1024:.0f} KB, {names}")
+    tell(f"{clean(str(place), 4096)}: {count} window{'' if count == 1 else 's'}, {len(content) / 1024:.0f} KB, {names}")
     return EXIT_HEALTHY

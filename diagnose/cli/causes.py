@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from rankscope.diagnose.cli.output import print_json, print_table
+from rankscope.diagnose.cli.output import print_json, print_table, tell
 from rankscope.diagnose.hypotheses.causes import SCHEMA, TABLE, Counted, counted
 from rankscope.diagnose.verdict.contract import CAUSES
 
@@ -28,10 +28,10 @@ def run(*, as_json: bool) -> int:
         [f"{row.component}/{row.cause}", row.scope, _right(found.get(row.key, Counted())), row.witness] for row in TABLE
     ]
     print_table(["CAUSE", "SCOPE", "RIGHT", "BY"], lines)
-    print(f"RIGHT: of the times that it was named first in {cases} recorded windows")
-    print("scope group: any of these where hosts that share something have it")
-    print("in the contract, and named by nothing yet:")
-    print(f"  {', '.join(unnamed)}")
+    tell(f"RIGHT: how often it was right when it was named first, in {cases} recorded windows", "  ")
+    tell("scope group: any of these where hosts that share something have it", "  ")
+    if unnamed:
+        tell(f"part of the contract, and named by nothing yet: {', '.join(unnamed)}", "  ")
     return 0
 
 

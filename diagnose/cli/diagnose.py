@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from rankscope.diagnose.cli.keep_history import remember
-from rankscope.diagnose.cli.output import free_place, patience, progress, write_result
-from rankscope.diagnose.cli.report import print_reports, width_of, wrap
+from rankscope.diagnose.cli.output import free_place, patience, progress, tell, width_of, wrap, write_result
+from rankscope.diagnose.cli.report import print_reports
 from rankscope.diagnose.fleet.gather import gather
 from rankscope.diagnose.fleet.large import engines
 from rankscope.diagnose.fleet.large.topology import Group, read_topology
@@ -146,7 +146,7 @@ def report(
     else:
         for verdict in verdicts:
             print("\n".join(wrap(answer(verdict), " " * 7, width_of(sys.stdout))))
-        print(f"the page is in {clean(str(place), 4096)}")
+        tell(f"the page is in {clean(str(place), 4096)}")
     return verdicts[0].exit_code
 
 

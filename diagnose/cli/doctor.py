@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-from rankscope.diagnose.cli.output import print_json
-from rankscope.diagnose.cli.report import width_of, wrap
+from rankscope.diagnose.cli.output import patience, print_json, tell, width_of, wrap
 from rankscope.diagnose.text import clean, short
 from rankscope.probes.errors import EXIT_HEALTHY, EXIT_MISSING
 
@@ -18,7 +17,8 @@ def run(*, as_json: bool, verbose: bool) -> int:
     """Print what was found; 69 if something required is missing."""
     from rankscope.observer.doctor import examine
 
-    findings = examine(Path("/"))
+    with patience("looking at this host, its kernel and its libraries"):
+        findings = examine(Path("/"))
     blocked = [finding for finding in findings if finding.required and finding.ok is False]
     if as_json:
         print_json(
@@ -46,7 +46,7 @@ def run(*, as_json: bool, verbose: bool) -> int:
             print(f"{indent}{line}".rstrip())
     print()
     if blocked:
-        print(f"This host cannot be observed yet: {', '.join(clean(finding.name, 40) for finding in blocked)}.")
+        tell(f"This host cannot be observed yet: {', '.join(clean(finding.name, 40) for finding in blocked)}.")
         return EXIT_MISSING
     print("This host can be observed.")
     return EXIT_HEALTHY

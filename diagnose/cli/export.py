@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rankscope.diagnose.cli.output import free_place, patience, print_json, write_result
+from rankscope.diagnose.cli.output import free_place, patience, print_json, tell, write_result
 from rankscope.diagnose.export.formats import FORMATS, OF_STEPS
 from rankscope.diagnose.fleet.gather import gather
 from rankscope.diagnose.fleet.sources import load
@@ -30,5 +30,5 @@ def run(folders: tuple[Path | str, ...], job: str | None, wanted: str, place: Pa
     if as_json:
         print_json({"file": str(place), "format": wanted, "ranks": len(fleet.ranks), "bytes": len(content)})
         return EXIT_HEALTHY
-    print(f"{wanted} of {len(fleet.ranks)} ranks is in {clean(str(place), 4096)}")
+    tell(f"{wanted} of {len(fleet.ranks)} ranks is in {clean(str(place), 4096)}")
     return EXIT_HEALTHY

@@ -34,6 +34,7 @@ from rankscope.diagnose.cli.options import (
 )
 from rankscope.diagnose.cli.service import arguments as service
 from rankscope.diagnose.cli.shell.completion import prepare as prepare_completion
+from rankscope.diagnose.cli.shell.plain_help import PlainCommand, PlainGroup
 from rankscope.diagnose.cli.sweep_arguments import sweep as sweep_command
 from rankscope.probes.errors import EXIT_MISSING, EXIT_NOT_PERMITTED, EXIT_USAGE, RankscopeError
 
@@ -48,6 +49,7 @@ _REMEDIES = {  # where the host lacks something that nobody below had words for
 
 app = typer.Typer(
     name="rankscope",
+    cls=PlainGroup,
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -78,7 +80,7 @@ def _root(
     pass
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def diagnose(
     folders: Folders = None,
     baseline: Baselines = None,
@@ -116,7 +118,7 @@ def diagnose(
     )
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def report(
     folders: WindowFolders,
     html: Annotated[Path, typer.Option("--html", metavar="FILE", help="The page to write; it must not be there yet.")],
@@ -130,7 +132,7 @@ def report(
     return command.report(tuple(folders), tuple(baseline or ()), job, html, as_json)
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def record(
     out: Annotated[
         str,
@@ -160,7 +162,7 @@ def record(
     )  # fmt: skip
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def ranks(as_json: Json = False, verbose: Verbose = False) -> int:
     """The training processes found here; -v: what was rejected."""
     from rankscope.diagnose.cli import ranks as command
@@ -168,7 +170,7 @@ def ranks(as_json: Json = False, verbose: Verbose = False) -> int:
     return command.run(as_json=as_json, verbose=verbose)
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def doctor(as_json: Json = False, verbose: Verbose = False) -> int:
     """Can this host be observed? What is missing, how to get it."""
     from rankscope.diagnose.cli import doctor as command
@@ -176,7 +178,7 @@ def doctor(as_json: Json = False, verbose: Verbose = False) -> int:
     return command.run(as_json=as_json, verbose=verbose)
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def causes(as_json: Json = False) -> int:
     """What can be named, and how often that was right.
 
@@ -187,7 +189,7 @@ def causes(as_json: Json = False) -> int:
     return command.run(as_json=as_json)
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def prune(
     place: Annotated[str, typer.Argument(metavar="DIR", help="A store, or a folder of objects.")],
     older_than: Annotated[
@@ -205,7 +207,7 @@ def prune(
     return command.prune(place, older_than_days=older_than, dry=dry_run, as_json=as_json)
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def compact(
     place: Annotated[str, typer.Argument(metavar="DIR", help="A store, or a folder of objects.")],
     as_json: Json = False,
@@ -219,7 +221,7 @@ def compact(
     return command.compact(place, as_json=as_json)
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def reputation(
     places: Annotated[
         Optional[list[str]],  # noqa: UP045
@@ -241,11 +243,11 @@ def reputation(
 
 
 for service_command in (service.top, service.watch, service.trigger, service.blackbox):
-    app.command()(service_command)
-app.command(name="sweep")(sweep_command)
+    app.command(cls=PlainCommand)(service_command)
+app.command(name="sweep", cls=PlainCommand)(sweep_command)
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def export(
     folders: WindowFolders,
     to: Annotated[str, typer.Option("--to", metavar="FORMAT", help="speedscope, folded, pprof, perfetto or csv.")],
@@ -259,7 +261,7 @@ def export(
     return command.run(tuple(folders), job, to, out, as_json)
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def bundle(
     folders: WindowFolders,
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The file to write; it must not be there yet.")],
@@ -278,7 +280,7 @@ def bundle(
     return command.run(tuple(folders), tuple(baseline or ()), out, keep_names, as_json)
 
 
-@app.command()
+@app.command(cls=PlainCommand)
 def completion(shell: Annotated[str, typer.Argument(metavar="SHELL", help="bash, zsh or fish.")]) -> int:
     """Let the shell complete commands and options.
 

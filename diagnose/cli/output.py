@@ -1,24 +1,57 @@
-"""What commands share: progress on stderr, tables, JSON on stdout, results that are one file.
+"""What commands share: lines as wide as the terminal, progress on stderr, tables, JSON on stdout, results that are one file.
 
-rich draws what a terminal shows; its import takes 50 ms, so it is made where something is drawn, never at the start.
+rich draws progress on a terminal; its import takes 50 ms, so it is made where something is drawn, never at the start.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import re
+import shutil
 import signal
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, TextIO
 
-from rankscope.diagnose.text import clean, clean_all
+from rankscope.diagnose.text import clean, clean_all, held, short
 from rankscope.observer.window.staging import write_file
 from rankscope.probes.errors import OutputFailed
+
+WIDTH = 80
+NARROWEST, WIDEST = 40, 200  # what is narrower is wrapped by the terminal; what is wider nobody reads
+
+
+def width_of(out: TextIO) -> int:
+    """Columns of a line: the terminal's, within reason."""
+    if not out.isatty():
+        return WIDTH
+    return min(max(shutil.get_terminal_size((WIDTH, 24)).columns, NARROWEST), WIDEST)
+
+
+def wrap(text: str, indent: str, width: int, whole: bool = False) -> list[str]:
+    """The text in lines of `width` columns. What is longer than a line loses its middle; `whole`: it goes on in the next line."""
+    room = width - len(indent)
+    if not whole:
+        text = re.sub(rf"\S{{{room + 1},}}", lambda found: short(found[0], room), text)
+    lines = textwrap.wrap(held(text), width, subsequent_indent=indent, break_long_words=True, break_on_hyphens=False)
+    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines] or [""]
+
+
+def tell(text: str, indent: str = "") -> None:
+    """A sentence on stdout, its further lines behind `indent`: no terminal gets a cut word or path; a pipe gets one line."""
+    if sys.stdout.isatty():
+        width = width_of(sys.stdout)
+        text = textwrap.fill(
+            held(text), width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        )
+    print(text.replace("\N{NO-BREAK SPACE}", " "))
 
 
 @contextmanager
@@ -46,13 +79,16 @@ def progress() -> Iterator[Callable[[str], None]]:
         yield draw
 
 
-_PATIENCE_S = 2.0  # longer than that nobody looks at a terminal on which nothing moves
+_PATIENCE_S = 1.2  # with the start of Python two seconds: longer nobody looks at a terminal on which nothing moves
 
 
 @contextmanager
-def patience(what: str) -> Iterator[Callable[[str], None]]:
-    """For work that may take long and does not observe: from two seconds on stderr says what goes on, on a terminal with the time that
-    it has taken. The function that is given tells what is done now. By a timer of the process: no thread, as some of the work forks."""
+def patience(what: str, lines: bool = True) -> Iterator[Callable[[str], None]]:
+    """For work that may take long and does not observe: soon stderr says what goes on, on a terminal with the time that it has taken.
+    The function that is given tells what is done now. By a timer of the process: no thread, as some of the work forks.
+
+    `lines`: whether who reads a pipe is told, too; cron makes a mail of it.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield lambda _: None
         return
@@ -61,10 +97,11 @@ def patience(what: str) -> Iterator[Callable[[str], None]]:
 
     def tick(*_: object) -> None:
         if terminal:
-            shown[0] = f"{time.monotonic() - began:4.0f} s  {clean(doing[0], 70)}"
+            room = width_of(sys.stderr) - 1  # a line that the terminal wraps could not be taken back
+            shown[0] = short(f"{time.monotonic() - began:4.0f} s  {clean(doing[0], 70)}", room)
             sys.stderr.write(f"\r{shown[0]}\x1b[K")
             sys.stderr.flush()
-        elif doing[0] != shown[0]:
+        elif lines and doing[0] != shown[0]:
             shown[0] = doing[0]
             _say(f"{doing[0]} …")
 
@@ -104,17 +141,36 @@ def print_table(heads: Sequence[str], rows: Sequence[Sequence[str]], stream: Tex
         out.write("  ".join(cell.ljust(size) for cell, size in zip(line, sizes, strict=True)).rstrip() + "\n")
 
 
-def _draw_table(heads: Sequence[str], cells: Sequence[Sequence[str]], out: TextIO) -> None:
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+def _draw_table(heads: Sequence[str], cells: Sequence[Sequence[str]], out: TextIO, least: int = 6) -> None:
+    """As wide as the terminal: the widest columns are folded until all fit, none to less than `least` characters."""
+    width, sizes = width_of(out), [max(map(len, column)) for column in zip(heads, *cells, strict=True)]
+    gap = " " * (1 if width < WIDTH else 2)
+    while sum(sizes) + len(gap) * (len(sizes) - 1) > width and max(sizes) > least:
+        sizes[sizes.index(max(sizes))] -= 1
+    bold = ("", "") if os.environ.get("NO_COLOR") else ("\033[1m", "\033[0m")
+    for number, row in enumerate([heads, *cells]):
+        begin, end = ("", "") if number else bold
+        for line in zip_longest(*map(_folded, row, sizes), fillvalue=""):
+            shown = gap.join(cell.ljust(size) for cell, size in zip(line, sizes, strict=True)).rstrip()
+            out.write(f"{begin}{shown}{end}\n")
 
-    drawn = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
-    for head in heads:
-        drawn.add_column(Text(head, no_wrap=True), overflow="fold", min_width=min(len(head), 12))
-    for row in cells:
-        drawn.add_row(*map(Text, row))
-    Console(file=out).print(drawn)
+
+def _folded(cell: str, size: int) -> list[str]:
+    """A cell in lines of so many characters. A word that is too long for a line is parted behind a sign, if it has one."""
+    lines = [""]
+    for word in cell.split(" "):
+        parts = (
+            [word]
+            if len(word) <= size
+            else re.findall(rf"[^/._=,:-]{{0,{size - 1}}}[/._=,:-]|[^/._=,:-]{{1,{size}}}", word)
+        )
+        for number, part in enumerate(parts or [""]):
+            gap = " " if number == 0 and lines[-1] else ""
+            if len(lines[-1]) + len(gap) + len(part) <= size:
+                lines[-1] += gap + part
+            else:
+                lines.append(part)
+    return lines
 
 
 class OutputThere(OutputFailed):

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rankscope.diagnose.cli.output import print_json, print_table
+from rankscope.diagnose.cli.output import patience, print_json, print_table, tell
 from rankscope.diagnose.text import clean
 from rankscope.probes.errors import NoRanks
 
@@ -21,12 +22,18 @@ def run(*, as_json: bool, verbose: bool) -> int:
     """Print the census, which a process without rights makes; 3 if there is no rank. ObserverEnded, OutOfMemory."""
     from rankscope.observer.sight import see
 
-    sight = see(progress=lambda text: print(f"rankscope: {clean(text, 300)}", file=sys.stderr), verbose=verbose)
+    with patience("looking for training processes"):
+        sight = see(progress=_warn, verbose=verbose)
     if as_json:
         print_json(_as_json(sight))
     else:
         _print(sight, verbose)
     return 0 if sight.census.ranks else NoRanks.exit_code
+
+
+def _warn(text: str) -> None:
+    begin = "\r\x1b[K" if sys.stderr.isatty() else ""  # in place of the time that it takes
+    sys.stderr.write(f"{begin}rankscope: {clean(text, 300)}\n")
 
 
 def _as_json(sight: Sight) -> dict[str, Any]:
@@ -96,14 +103,21 @@ def _print(sight: Sight, verbose: bool) -> None:
     if census.ranks:
         ordered = sorted(census.ranks, key=lambda found: (found.identity.job, found.identity.rank))
         names = _job_names(ordered, verbose)
+        told_once = sys.stdout.isatty() and not verbose  # ranks of a job have one command line, which is long
+        heads = ["RANK", "PID", "NODE", "WORKERS", "PYTHON", "JOB", "COMMAND"]
         rows = [
             [f"{f.identity.rank}{'?' if f.guessed else ''}", str(f.identity.pid), f.identity.node or f.identity.host,
              str(_loaders(f)), f.identity.python, names[f.identity.job], f.identity.command]
             for f in ordered
         ]  # fmt: skip
-        print_table(["RANK", "PID", "NODE", "WORKERS", "PYTHON", "JOB", "COMMAND"], rows)
+        print_table(heads[:-1] if told_once else heads, [row[:-1] for row in rows] if told_once else rows)
+        for job, name in names.items() if told_once else ():
+            commands = Counter(found.identity.command for found in ordered if found.identity.job == job)
+            (usual, _), *others = commands.most_common()
+            differ = f" ({len(others)} more with -v)" if others else ""
+            tell(f"command of {clean(name, 60)}{differ}: {clean(usual, 400)}", "  ")
         for seen in sight.collectives:
-            print(f"collectives of {clean(names[seen.job], 60)}: {clean(seen.text, 300)}")
+            tell(f"collectives of {clean(names[seen.job], 60)}: {clean(seen.text, 300)}", "  ")
     else:
         print("No training process was found here.")
     rejected = census.rejected if verbose or not census.ranks else ()
@@ -114,11 +128,12 @@ def _print(sight: Sight, verbose: bool) -> None:
     if hidden > 0:
         other = "other " if rejected else ""
         were = f"{other}process was" if hidden == 1 else f"{other}processes were"
-        print(f"{hidden} {were} looked at and rejected; -v lists them")
+        tell(f"{hidden} {were} looked at and rejected; -v lists them")
     for what in sorted({devices[f.pid] for f in census.ranks if f.pid in devices}):
         who = ", ".join(str(f.identity.rank) for f in census.ranks if devices.get(f.pid) == what)
-        print(
+        many = (
             f"note  one process with several devices, told together as one rank: rank {clean(who, 100)} drives {what}"
         )
+        tell(many, " " * 6)
     for note in census.notes:
-        print(f"note  {clean(note, 300)}")
+        tell(f"note  {clean(note, 300)}", " " * 6)

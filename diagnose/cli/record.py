@@ -7,7 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rankscope.diagnose.cli.output import print_json, progress
+from rankscope.diagnose.cli.output import print_json, progress, tell
 from rankscope.diagnose.cli.stores.sending import Sending
 from rankscope.diagnose.text import clean
 from rankscope.diagnose.verdict.note import NOTE_CAP
@@ -71,9 +71,9 @@ def _print(done: list[Recorded], sent_to: list[str], as_json: bool, verbose: boo
     for recorded, place in zip(done, places, strict=True):
         window = recorded.window
         print(clean(place, 4096))
-        print(f"  {window.ranks.num_rows} ranks, {_steps(window)} steps, {window.patterns.num_rows} patterns")
+        tell(f"  {window.ranks.num_rows} ranks, {_steps(window)} steps, {window.patterns.num_rows} patterns")
         for note in window.manifest.notes if verbose else window.manifest.notes[:3]:
-            print(f"  note  {clean(note, NOTE_CAP)}")
+            tell(f"  note  {clean(note, NOTE_CAP)}", " " * 8)
 
 
 def _steps(window: Window) -> int:

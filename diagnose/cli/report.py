@@ -4,21 +4,17 @@ wanted. No word is cut: a name that is too long for a line is shortened in its m
 from __future__ import annotations
 
 import os
-import re
-import shutil
-import textwrap
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TextIO
 
+from rankscope.diagnose.cli.output import WIDTH, width_of, wrap
 from rankscope.diagnose.report import words
-from rankscope.diagnose.text import clean, held, short
+from rankscope.diagnose.text import clean
 from rankscope.diagnose.verdict import stack_tree
 from rankscope.diagnose.verdict.contract import Suspect, Verdict
 from rankscope.diagnose.verdict.stack_tree import StackNode
 
-WIDTH = 80
-NARROWEST, WIDEST = 40, 200  # what is narrower is wrapped by the terminal; what is wider nobody reads
 _EVIDENCE_SHOWN = 5
 _AGAINST_SHOWN = 2
 _NOTES_SHOWN = 6
@@ -52,13 +48,6 @@ def print_report(verdict: Verdict, out: TextIO, verbose: bool = False) -> None:
             word, _, rest = line.partition(" ")
             line = f"\033[{_COLOURS.get(verdict.status, '0')}m{word}\033[0m {rest}"  # noqa: PLW2901
         out.write(line + "\n")
-
-
-def width_of(out: TextIO) -> int:
-    """Columns of a line: the terminal's, within reason."""
-    if not out.isatty():
-        return WIDTH
-    return min(max(shutil.get_terminal_size((WIDTH, 24)).columns, NARROWEST), WIDEST)
 
 
 def report(verdict: Verdict, verbose: bool = False, width: int = WIDTH) -> Iterator[str]:
@@ -100,15 +89,6 @@ def stack_lines(tree: StackNode, verbose: bool, width: int, option: str = "-v") 
         )
     if len(shown) < len(told):
         yield f"           {len(told) - len(shown)} more with {option}"
-
-
-def wrap(text: str, indent: str, width: int, whole: bool = False) -> list[str]:
-    """The text in lines of `width` columns. What is longer than a line loses its middle; `whole`: it goes on in the next line."""
-    room = width - len(indent)
-    if not whole:
-        text = re.sub(rf"\S{{{room + 1},}}", lambda found: short(found[0], room), text)
-    lines = textwrap.wrap(held(text), width, subsequent_indent=indent, break_long_words=True, break_on_hyphens=False)
-    return [line.replace("\N{NO-BREAK SPACE}", " ") for line in lines] or [""]
 
 
 def _evidence(suspect: Suspect, verbose: bool, first: bool) -> Iterator[str]:

@@ -6,12 +6,11 @@ import os
 import re
 import sys
 import syslog
-import textwrap
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rankscope.diagnose.cli.output import print_json, print_table
+from rankscope.diagnose.cli.output import patience, print_json, print_table, tell, width_of, wrap
 from rankscope.diagnose.severity import CRITICAL, OK, exit_code
 from rankscope.diagnose.sweep.config import FAIL_ON, Config, read_config
 from rankscope.diagnose.sweep.confirm import confirmed
@@ -51,7 +50,7 @@ def run(options: Options) -> int:
     checks = all_checks()
     config = _config(options, checks)
     chosen = choose(checks, options.only, (*options.skip, *config.skip))
-    with open_store(options.state) as store:
+    with patience("checking this host", lines=False), open_store(options.state) as store:
         earlier = store.earlier()
         done = run_sweep(chosen, config, earlier, options.root)
         done = confirmed(done, chosen, config, earlier, options.root)
@@ -89,7 +88,7 @@ def _print(done: Sweep, options: Options) -> bool:
         if options.as_json:
             print_json(as_json(done))
         else:
-            for line in as_text(done, options.verbose):
+            for line in as_text(done, options.verbose, width_of(sys.stdout) if sys.stdout.isatty() else None):
                 print(line)
         sys.stdout.flush()
     except BrokenPipeError:
@@ -116,14 +115,12 @@ def explain(identifier: str) -> int:
     (check,) = _named(all_checks(), (identifier,), exact=True)
     print(f"{check.id}\n")
     for paragraph in check.explanation.split("\n\n"):
-        print(textwrap.fill(" ".join(paragraph.split()), 80) + "\n")
+        print("\n".join(wrap(" ".join(paragraph.split()), "", width_of(sys.stdout))) + "\n")
+    print(f'Settings (in [check."{check.id}"]):')
     if check.settings:
-        print(f'Settings (in [check."{check.id}"]):')
         for name, default in check.settings.items():
             shown = list(default) if isinstance(default, tuple) else default
             print(f"  {name} = {shown}")
-    else:
-        print(f'Settings (in [check."{check.id}"]):')
     print("  ignore = []   # instances that are known and accepted")
     return EXIT_HEALTHY
 
@@ -132,8 +129,9 @@ def compare(places: tuple[Path, ...], as_json_wanted: bool) -> int:
     """Many hosts' sweeps side by side; 1 if one is odd, else what the worst host's state says."""
     from rankscope.diagnose.sweep.peers import odd_ones, read_sweeps
 
-    sweeps, notes = read_sweeps(places)
-    odd = odd_ones(sweeps, {check.id for check in all_checks() if check.per_process})
+    with patience("reading sweeps and comparing them", lines=False):
+        sweeps, notes = read_sweeps(places)
+        odd = odd_ones(sweeps, {check.id for check in all_checks() if check.per_process})
     code = exit_code(sweep.state for sweep in sweeps)
     code = EXIT_DEGRADED if odd and code != EXIT_CRITICAL else code
     if as_json_wanted:
@@ -157,9 +155,9 @@ def compare(places: tuple[Path, ...], as_json_wanted: bool) -> int:
         if sweep.state != OK:
             print(f"{clean(sweep.host)}: {sweep.state}")
     for note in notes:
-        print(f"note  {clean(note, 300)}")
+        tell(f"note  {clean(note, 300)}", " " * 6)
     few = "" if len(sweeps) >= 3 else "; fewer than three cannot be compared"
-    print(f"{len(sweeps)} hosts compared: {len(odd)} odd values{few}")
+    tell(f"{len(sweeps)} hosts compared: {len(odd)} odd values{few}")
     return code
 
 

@@ -23,6 +23,13 @@ from rankscope.probes.arrays import Ints
 DETAILS = ("patterns", "stacks", "pauses", "flows", "counters", "collectives")  # the tables beside ranks and steps
 _STACK_COLUMNS = {"patterns": "stack", "stacks": "parent"}  # that hold numbers of rows of the table stacks
 
+# What a count of losses means to people; the names are those of probes/bpf/counters.py.
+_LOST = {
+    "walk_failed": "Python stacks could not be read", "walk_stale": "Python stacks changed while they were read",
+    "walk_disturbed": "Python stacks changed while they were read", "walk_truncated": "Python stacks were too deep to be read to their end",
+    "ring_full": "events came faster than they were taken", "thrown_out": "windows were thrown out for want of room",
+}  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class Setting:
@@ -70,7 +77,8 @@ def setting_of(job: str, manifests: Sequence[Manifest], ranks: pa.Table, notes: 
         notes.extend(Note(NoteCode.OBSERVER, clean(note, 300)) for note in about.notes)
         for loss in about.losses:
             if loss.count:
-                text = f"{about.host}: {clean(loss.source)} lost {loss.count} ({clean(loss.name)})"
+                what = _LOST.get(loss.name, "things were lost")
+                text = f"{about.host}: {loss.count} {what} ({clean(loss.source)}, {clean(loss.name)})"
                 notes.append(Note(NoteCode.EVENTS_LOST, text))
     return Setting(
         job=job,

@@ -124,7 +124,8 @@ def _reference(counts: Ints, notes: list[Note]) -> int:
     usual = int(np.median(counts[counts > 0]))
     odd = int((np.abs(counts - usual) > max(2, 0.2 * usual)).sum())
     if odd:
-        notes.append(Note(NoteCode.STEPS_DIFFER, f"{odd} ranks show another number of steps than the others ({usual})"))
+        who = "1 rank shows" if odd == 1 else f"{odd} ranks show"
+        notes.append(Note(NoteCode.STEPS_DIFFER, f"{who} another number of steps than the others ({usual})"))
     return int(np.argmin(np.where(counts > 0, np.abs(counts - usual), int(counts.sum()))))
 
 

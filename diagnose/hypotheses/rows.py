@@ -107,9 +107,7 @@ def suspects(fleet: Fleet, scene: Scene, rows: Iterable[Row]) -> list[Suspect]:
 
 def _suspect(fleet: Fleet, scene: Scene, row: Row) -> Suspect:
     without_s = scene.step_s - row.found.lost_s
-    told = Evidence(
-        "steps", "step, against one in which none of it was taken (what-if replay)", scene.step_s, without_s, "s"
-    )
+    told = Evidence("steps", "step as it was, and as it would be without this", scene.step_s, without_s, "s")
     found = replace(row.found, evidence=(*row.found.evidence, told))
     return suspect_from(fleet, found, max(scene.step_s, found.lost_s), row.sure, row.since)
 

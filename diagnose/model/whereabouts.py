@@ -17,7 +17,7 @@ from rankscope.observer.window.users_code import UsersCode, users_code
 from rankscope.probes.arrays import Floats, Ints
 
 _COMPUTES = ""
-_SLEEPS = "by its own will (sleep)"
+_SLEEPS = "asleep"
 _RANKS = "for other ranks"
 _SOCKETS = ("connect", "accept", "send", "recv")
 
@@ -55,11 +55,9 @@ class Place:
             f"{self.name} ({self.file.rpartition('/')[2]}:{self.line})" if self.name else "functions that were not seen"
         )
         inside = f", in its call of {self.inside}," if self.inside else ""
-        return (
-            f"wait in {function}{inside} {self.waits_for}"
-            if self.waits_for
-            else f"compute in {function}{inside}".rstrip(",")
-        )
+        if self.waits_for and self.waits_for != _SLEEPS:
+            return f"wait in {function}{inside} {self.waits_for}"
+        return f"{'sleep' if self.waits_for else 'compute'} in {function}{inside}".rstrip(",")
 
 
 def place_of(table: Patterns, row: int) -> tuple[Place, float] | None:

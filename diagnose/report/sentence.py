@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from rankscope.diagnose.report.words import WORDS, count_of, file_of, place_of, subject
 from rankscope.diagnose.text import clean, seconds
-from rankscope.diagnose.verdict.contract import Suspect, Verdict
+from rankscope.diagnose.verdict.contract import ASLEEP, Suspect, Verdict, process_text
 from rankscope.diagnose.verdict.note import NOTE_CAP
 
-# (component, cause) → what is wrong with it. {function} and {instance}: which one, or what follows the bar where nobody knows.
+# (component, cause) → what is wrong with it. {function}, {instance}, {other}: which one, or what follows the bar where nobody knows.
+# What begins with ^ says itself who it is.
 CAUSES_IN_WORDS = {
     ("gpu", "throttled-thermal"): "{instance|the GPU} runs slower because it is too hot",
     ("gpu", "throttled-power"): "{instance|the GPU} runs slower because its power is capped",
@@ -15,7 +16,7 @@ CAUSES_IN_WORDS = {
     ("gpu", "ecc-errors"): "{instance|the GPU} has memory errors",
     ("gpu", "xid"): "{instance|the GPU} reported a critical error (Xid)",
     ("gpu", "lost"): "{instance|the GPU} has fallen off the bus",
-    ("gpu", "contended"): "somebody else uses {instance|the GPU}",
+    ("gpu", "contended"): "{other|somebody else} uses {instance|the GPU} as well",
     ("gpu", "slow"): "{instance|the GPU} computes more slowly than its peers",
     ("nvlink", "down"): "NVLinks of {instance|a GPU} are down",
     ("nvlink", "errors"): "NVLinks of {instance|a GPU} have errors",
@@ -47,18 +48,35 @@ CAUSES_IN_WORDS = {
     ("python", "gc"): "Python's garbage collection stops it{function|}",
     ("python", "gil"): "another thread holds Python's lock (the GIL){function|}",
     ("python", "lock"): "{function|it} waits for a lock",
-    ("python", "dataloader"): "its data comes late: it waits in {function|the data loader}",
-    ("python", "blocking-call"): "{function|its Python code} waits for something outside",
+    ("python", "dataloader"): "its data comes late{function|}",
+    ("python", "blocking-call"): "{function|its Python code} waits for another thread, process or connection",
     ("process", "stopped"): "the process was stopped",
     ("process", "exited"): "the process has ended",
     ("process", "deadlock"): "{function|it} waits for a lock that is never given free",
     ("process", "missing-collective"): "it does not come to the collective in which the others wait{function|}",
     ("process", "spinning"): "{function|it} runs without getting on",
     ("workload", "stage-imbalance"): "its part of the work is larger than the others', by design",
-    ("workload", "data-imbalance"): "the work is uneven: now one rank has more, now another",
-    ("workload", "slow-everywhere"): "all ranks became slower{function|}",
+    ("workload", "data-imbalance"): "all that it does takes longer, as with more input than its peers have",
+    ("workload", "slow-everywhere"): "it became slower{function|}",
 }
-_PREFIXED = {("python", "gc"), ("python", "gil"), ("process", "missing-collective"), ("workload", "slow-everywhere")}
+_OF_ALL = {  # where all ranks have it, at once or in turn
+    ("python", "slow-function"): "^now on one rank, now on another, {function|Python code} takes long",
+    ("python", "blocking-call"): "^now on one rank, now on another, {function|Python code} sleeps",
+    ("python", "gc"): "^Python's garbage collection stops now one rank, now another{function|}",
+    ("workload", "data-imbalance"): "^the work is uneven: now one rank has more, now another",
+    ("workload", "slow-everywhere"): "^all ranks became slower{function|}",
+}
+_SLEEPS = "{function|its Python code} sleeps"
+_PREFIXED = {
+    ("python", "dataloader"): ": the loader's time goes into {}",
+    **dict.fromkeys([("python", "gc"), ("python", "gil"), ("process", "missing-collective")], ", in {}"),
+    ("workload", "slow-everywhere"): ", in {}",
+}
+_OF_MANY = (
+    ("{function|it}", "{function|one of them}"), ("it waits", "they wait"), ("it takes", "they take"), ("it may", "they may"),
+    ("it does", "they do"), ("process was", "processes were"), ("process has", "processes have"), ("stops it", "stops them"),
+    ("holds it", "holds them"), ("its ", "their "),
+)  # fmt: skip
 
 
 def sentence_of(verdict: Verdict) -> str:
@@ -79,21 +97,43 @@ def sentence_of(verdict: Verdict) -> str:
 
 def accusation_of(suspect: Suspect, guessed: tuple[int, ...]) -> str:
     """'Rank 3 on node-0: augment (train.py:56) takes longer there than on its peers, which costs 0.1 s of each 0.3 s step (33 %).'"""
-    who = subject(suspect, guessed)
-    what = " ".join(_filled(suspect).split())
+    template = _template(suspect)
+    what = " ".join(_filled(template.removeprefix("^"), suspect).split())
+    who = "" if template.startswith("^") else _who(suspect, guessed)
     whole = f"{who}: {what}" if who else what
     return f"{whole[:1].upper()}{whole[1:]}{_price(suspect)}."
 
 
-def _filled(suspect: Suspect) -> str:
-    template = CAUSES_IN_WORDS[suspect.component, suspect.cause]
+def _who(suspect: Suspect, guessed: tuple[int, ...]) -> str:
+    if suspect.scope == "all" and len(suspect.ranks) > 1:
+        return "both ranks" if len(suspect.ranks) == 2 else f"all {len(suspect.ranks)} ranks"
+    return subject(suspect, guessed)
+
+
+def _template(suspect: Suspect) -> str:
+    code = suspect.component, suspect.cause
+    if suspect.scope == "all" and code in _OF_ALL:
+        return _OF_ALL[code]
+    template = CAUSES_IN_WORDS[code]
+    if suspect.component == "python" and any(evidence.value == ASLEEP for evidence in suspect.evidence):
+        template = _SLEEPS
+    for one, many in _OF_MANY if len(suspect.ranks) > 1 else ():
+        template = template.replace(one, many)
+    return template
+
+
+def _filled(template: str, suspect: Suspect) -> str:
     function = place_of(suspect.function) if suspect.function is not None else ""
-    if function and (suspect.component, suspect.cause) in _PREFIXED:
-        function = f", in {function}"
-    instance = clean(suspect.instance, 80)
+    begins = _PREFIXED.get((suspect.component, suspect.cause))
+    if function and begins:
+        function = begins.replace("{}", function)
+    instance, other = clean(suspect.instance, 80), ""
+    if (suspect.component, suspect.cause) == ("gpu", "contended") and suspect.instances:
+        first = suspect.instances[0]
+        instance, other = clean(first.name, 80), clean(process_text(first.comm, first.pid) if first.comm else "", 80)
     if suspect.component == "storage" and suspect.function is not None and suspect.function.file and instance:
         instance += f" ({file_of(suspect.function)})"
-    for word, said in (("function", function), ("instance", instance)):
+    for word, said in (("function", function), ("instance", instance), ("other", other)):
         begin, found, rest = template.partition("{" + word + "|")
         if found:
             otherwise, _, rest = rest.partition("}")

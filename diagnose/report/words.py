@@ -123,7 +123,8 @@ def measure(value: float | str, unit: str) -> str:
         return seconds(value) + unit[1:]
     if unit == "bytes/s":
         return rate(value)
-    return f"{value:.3g} {clean(unit, 30)}".rstrip()
+    number = f"{value:.3g}" if not 1000 <= abs(value) < 1e15 else f"{float(f'{value:.3g}'):,.0f}"  # 6.67e+04: 66,700
+    return f"{number} {clean(unit, 30)}".rstrip()
 
 
 def context(verdict: Verdict, verbose: bool = False) -> str:

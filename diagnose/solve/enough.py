@@ -31,7 +31,10 @@ def cannot_judge(fleet: Fleet, has_baseline: bool, step_s: float | None) -> Note
         text = f"only {stepping} of {len(fleet.ranks)} ranks show complete steps: {places(fleet, more) or more}"
         return Note(NoteCode.NO_STEPS, text)
     if count < limits.STEPS_LEAST:
-        return Note(NoteCode.FEW_STEPS, f"only {count} complete steps (of {seconds(step_s)}): {more}")
+        return Note(
+            NoteCode.FEW_STEPS,
+            f"only {count} complete {'step' if count == 1 else 'steps'} (of {seconds(step_s)}): {more}",
+        )
     measured = int(np.isfinite(fleet.steps.own_s).any(axis=1).sum())
     if measured < 2 and not has_baseline:
         text = "only one rank was observed: it has no peers; give earlier windows with --baseline"

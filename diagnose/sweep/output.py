@@ -59,19 +59,20 @@ def as_json(sweep: Sweep) -> dict[str, Any]:
     return dict(clean_all(content))
 
 
-def as_text(sweep: Sweep, verbose: bool = False) -> Iterator[str]:
-    """Lines of at most 80 columns: what is wrong first, then one line per check; with verbose every finding.
+def as_text(sweep: Sweep, verbose: bool = False, width: int | None = None) -> Iterator[str]:
+    """What is wrong first, then one line per check; with verbose every finding. `width`: columns of the terminal, None where it is none.
 
     The last line begins with the state, and no other line does: whoever drains on an exit code looks for it, since an interpreter that
-    cannot start has exit codes too.
+    cannot start has exit codes too. Where it is no terminal it is one line, however long.
     """
-    return (clean(line) for line in _text(sweep, verbose))
+    return (clean(line) for line in _text(sweep, verbose, width))
 
 
-def _text(sweep: Sweep, verbose: bool) -> Iterator[str]:
+def _text(sweep: Sweep, verbose: bool, terminal: int | None) -> Iterator[str]:
+    width = 80 if terminal is None else terminal
     wrong = sorted((one for one in sweep.findings if one.state != OK), key=lambda one: (_ORDER[one.state], one.id))
     for finding in wrong:
-        yield from _lines(finding, sweep.time_s)
+        yield from _lines(finding, sweep.time_s, width)
     fine: dict[str, list[Finding]] = {}
     bad_ids = {finding.id for finding in wrong}
     for finding in sweep.findings:
@@ -80,27 +81,25 @@ def _text(sweep: Sweep, verbose: bool) -> Iterator[str]:
     if verbose:
         for findings in fine.values():
             for one in findings:
-                yield _cut(f"{'ok':10}{one.id:20} {one.instance:20} {_value(one)}{'  ' + one.why if one.why else ''}")
+                said = f"{'ok':10}{one.id:20} {one.instance:20} {_value(one)}{'  ' + one.why if one.why else ''}"
+                yield from _wrap(said, " " * 13, width)
         for identifier, why in sweep.skipped:
-            yield _cut(f"{'-':10}{identifier:20} {why}")
+            yield from _wrap(f"{'-':10}{identifier:20} {why}", " " * 13, width)
     else:
         quiet = [identifier for identifier in fine if identifier not in bad_ids]
         if quiet:
-            yield from textwrap.wrap(
-                "ok        " + ", ".join(quiet), 80, subsequent_indent=" " * 10, break_on_hyphens=False
-            )
+            yield from _wrap("ok        " + ", ".join(quiet), " " * 10, width)
         absent = [identifier for identifier, _ in sweep.skipped]
         if absent:
-            yield from textwrap.wrap(
-                "absent    " + ", ".join(absent), 80, subsequent_indent=" " * 10, break_on_hyphens=False
-            )
+            yield from _wrap("absent    " + ", ".join(absent), " " * 10, width)
     for note in sweep.notes:
-        yield from textwrap.wrap(f"note      {note}", 80, subsequent_indent=" " * 10)
+        yield from _wrap(f"note      {note}", " " * 10, width)
     counts = Counter(finding.state for finding in sweep.findings)
     told = ", ".join(f"{counts[state]} {state}" for state in (CRITICAL, WARNING, UNKNOWN, OK) if counts[state])
-    yield _cut(
+    last = (
         f"{sweep.state}: {sweep.host}: {told or 'nothing to look at'}; {sweep.checks} checks in {sweep.seconds:.1f} s"
     )
+    yield from [last] if terminal is None else _wrap(last, " " * 10, width)
 
 
 def syslog_lines(sweep: Sweep) -> Iterator[tuple[int, str]]:
@@ -173,17 +172,17 @@ def write_atomically(path: Path, text: str) -> None:
         raise OutputFailed(f"{path}: {error.strerror}") from error
 
 
-def _lines(finding: Finding, now_s: float) -> Iterator[str]:
+def _lines(finding: Finding, now_s: float, width: int) -> Iterator[str]:
     value = f" {_value(finding)}" if finding.value is not None else ""
     head = f"{finding.state.upper():10}{finding.id}{' ' + finding.instance if finding.instance else ''}:{value}"
-    yield from textwrap.wrap(head, 80, subsequent_indent=" " * 10)
+    yield from _wrap(head, " " * 10, width)
     since = ""
     if finding.since_s is not None and now_s - finding.since_s >= 60:
         since = f" (since {time.strftime('%Y-%m-%d %H:%M', time.localtime(finding.since_s))})"
     for word, text in (("expected", finding.expected), ("", finding.why + since), ("->", finding.action)):
         if text.strip():
             indent = " " * 10 + (word + " " if word else "")
-            yield from textwrap.wrap(text.strip(), 80, initial_indent=indent, subsequent_indent=" " * 13)
+            yield from _wrap(f"{indent}{text.strip()}", " " * 13, width)
 
 
 def _value(finding: Finding) -> str:
@@ -198,8 +197,9 @@ def _label(text: str) -> str:
     return f'"{escaped}"'
 
 
-def _cut(line: str) -> str:
-    return line if len(line) <= 80 else line[:79] + "…"
+def _wrap(text: str, indent: str, width: int) -> list[str]:
+    """Lines of so many columns, without a cut word; what is longer than a line stays whole."""
+    return textwrap.wrap(text, width, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
 
 
 def _iso(time_s: float) -> str:

@@ -35,6 +35,9 @@ CAUSES: dict[str, tuple[str, ...]] = {
 
 
 AGAINST = "against: "  # how the source of evidence begins that speaks against the suspect
+ASLEEP = (
+    "asleep, by a call like time.sleep"  # the value of evidence about a function that waits for nothing but the clock
+)
 
 INSTANCES_SHOWN = 8
 DEVICES = ("gpu", "nvlink", "pcie", "nic")  # components of which there are several on a host, named by instance

@@ -20,7 +20,13 @@ Metrics = Annotated[
 ]
 MetricsPort = Annotated[
     Optional[int],  # noqa: UP045
-    typer.Option("--metrics-port", min=0, max=65535, help="Answer GET /metrics on this port of 127.0.0.1; 0: any."),
+    typer.Option(
+        "--metrics-port",
+        metavar="PORT",
+        min=0,
+        max=65535,
+        help="Answer GET /metrics on this port of 127.0.0.1; 0: any.",
+    ),
 ]
 Sweep = Annotated[
     Path,

@@ -8,8 +8,8 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from rankscope.diagnose.cli.output import print_json, print_table
-from rankscope.diagnose.cli.report import stack_lines, width_of
+from rankscope.diagnose.cli.output import print_json, print_table, tell, width_of
+from rankscope.diagnose.cli.report import stack_lines
 from rankscope.diagnose.past.history import DEFAULT_FOLDER
 from rankscope.diagnose.text import clean
 from rankscope.diagnose.verdict.stack_tree import from_json
@@ -39,9 +39,9 @@ def _list(box: Path, as_json: bool) -> int:
     if as_json:
         print_json([{"name": name, "why": why} for name, why in rows])
     elif not rows:
-        print("nothing is frozen; `rankscope blackbox now` shows the last minutes")
+        tell("nothing is frozen; `rankscope blackbox now` shows the last minutes")
     else:
-        print_table(("name", "why"), [(name, str(why.get("words", "?"))) for name, why in rows])
+        print_table(("NAME", "WHY"), [(name, str(why.get("words", "?"))) for name, why in rows])
     return EXIT_HEALTHY
 
 
@@ -53,14 +53,14 @@ def _show(folder: Path, as_json: bool) -> int:
         return EXIT_HEALTHY
     for said in (why, verdict):
         if said:
-            print(f"{clean(str(said.get('time', '')), 40)}  {clean(str(said.get('words', '')), 400)}")
+            tell(f"{clean(str(said.get('time', '')), 40)}  {clean(str(said.get('words', '')), 400)}")
     _print_stacks(verdict or why)
     ranks: dict[tuple[str, int], list[tuple[float, dict[str, Any]]]] = defaultdict(list)
     for line in lines:
         for rank in line.get("ranks", ()):
             ranks[str(line.get("job")), int(rank.get("rank", -1))].append((float(line["time"]), rank))
     print_table(
-        ("job", "rank", "pid", "from", "until", "steps", "median s", "last s", "silent s"),
+        ("JOB", "RANK", "PID", "FROM", "UNTIL", "STEPS", "MEDIAN S", "LAST S", "SILENT S"),
         [_row(job, rank, rows) for (job, rank), rows in sorted(ranks.items())],
     )
     return EXIT_HEALTHY
@@ -74,7 +74,8 @@ def _print_stacks(event: dict[str, Any]) -> None:
         print("\n".join(["", *stack_lines(tree, False, width_of(sys.stdout), "--json"), ""]))
     window = DEFAULT_FOLDER / "windows" / safe_name(str(event.get("window") or ""))
     if event.get("window") and window.is_dir():
-        print(f"as a page: rankscope report {window} --html FILE\n")
+        tell(f"as a page: rankscope report {window} --html FILE")
+        print()
 
 
 def _row(job: str, rank: int, rows: list[tuple[float, dict[str, Any]]]) -> tuple[str, ...]:

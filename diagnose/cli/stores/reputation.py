@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rankscope.diagnose.cli.output import patience, print_json, print_table
+from rankscope.diagnose.cli.output import patience, print_json, print_table, tell
 from rankscope.diagnose.fleet.gather import gather
 from rankscope.diagnose.fleet.labels import ints
 from rankscope.diagnose.fleet.roll_call import jobs_in, roll_call
@@ -35,11 +35,11 @@ def run(places: tuple[str, ...], *, keep: Path | None, as_json: bool, verbose: b
     if as_json:
         print_json({"new_votes": new, "components": [_as_json(one) for one in known]})
         return EXIT_DEGRADED if named else EXIT_HEALTHY
-    print(f"{'degraded' if named else 'healthy'}: {len(named)} of {len(known)} components are always a little slow")
+    tell(f"{'degraded' if named else 'healthy'}: {len(named)} of {len(known)} components are always a little slow")
     shown = known[: max(_SHOWN, len(named))] if verbose else named
     if shown:
         print_table(
-            ("component", "where", "jobs", "excess", "nats"),
+            ("COMPONENT", "WHERE", "JOBS", "SLOWER BY", "EVIDENCE"),
             [
                 (clean(f"{one.kind} {one.component}", 60), clean(one.host, 40), str(one.jobs), f"{100 * one.excess:.1f} %",
                  f"{one.nats:.1f} of {one.needed:.1f}")

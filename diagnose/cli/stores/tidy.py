@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from rankscope.diagnose.cli.output import patience, print_json
+from rankscope.diagnose.cli.output import patience, print_json, tell
 from rankscope.diagnose.text import clean
 from rankscope.observer.window.store import tidy
 from rankscope.observer.window.store.place import Store, is_uri, open_store
@@ -49,8 +49,8 @@ def _print(what: str, done: Tidied, as_json: bool) -> None:
         )  # fmt: skip
         return
     made = f" into {done.made}" if done.made else ""
-    print(f"{done.removed} objects {what}{made}, {done.removed_bytes / 1e6:.1f} MB less")
+    tell(f"{done.removed} objects {what}{made}, {done.removed_bytes / 1e6:.1f} MB less")
     for path in done.unreadable[:8]:
-        print(f"  left alone, as it cannot be read: {clean(path, 300)}")
+        tell(f"  left alone, as it cannot be read: {clean(path, 300)}")
     if done.foreign:
-        print(f"  {done.foreign} other things lie there, and stay")
+        tell(f"  {done.foreign} other things lie there, and stay")

@@ -180,7 +180,8 @@ def _waiting_evidence(fleet: Fleet, waiting: Bools, culprits: Bools, stalled: fl
     evidence = [Evidence("calls", "others without progress", stalled, None, "s", int((~culprits).sum()))]
     if others.any():
         longest = float(fleet.ranks.in_collective_s[others].max())
-        evidence.append(Evidence("calls", f"{int(others.sum())} others wait in a collective", longest, None, "s"))
+        waits = "1 other waits" if others.sum() == 1 else f"{int(others.sum())} others wait"
+        evidence.append(Evidence("calls", f"{waits} in a collective", longest, None, "s"))
     return evidence
 
 

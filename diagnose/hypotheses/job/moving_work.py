@@ -40,7 +40,7 @@ from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.stats.mixture import two_kinds
 from rankscope.diagnose.stats.robust import nan_median, trimmed_mean
 from rankscope.diagnose.text import seconds
-from rankscope.diagnose.verdict.contract import AGAINST, Evidence
+from rankscope.diagnose.verdict.contract import AGAINST, ASLEEP, Evidence
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.probes.arrays import Bools, Floats
 
@@ -231,6 +231,8 @@ def _hypothesis(fleet: Fleet, signature: _Signature, found: varying.Varying | No
             varies.append(Evidence("functions", "its share of the work", 100 * found.of_work, None, "%"))
         # Of a pause the function is what convicts; of lengths that all grow.
         evidence = [*varies, *evidence] if pause is not None else [*evidence, *varies]
+        if pause is not None and pause.detail == "sleep":
+            evidence.append(Evidence("stacks", "state in it", ASLEEP, None, ""))
         if pause is None and found.alone:
             doubt = _DOUBT
             evidence.append(Evidence(f"{AGAINST}functions", "grows alone: longer input makes most of a step longer; this looks like pauses",
@@ -258,5 +260,5 @@ def _of_pause(pause: varying.Varying) -> tuple[str, str, str]:
                 "steps (gc.disable(), then gc.collect() every so many steps), or less often (gc.freeze()).")  # fmt: skip
     function = pause.function
     place = f"{function.name} ({function.file}:{function.line})" if function.file else function.name
-    return ("python", "blocking-call" if pause.detail == "sleep" else "slow-function",
-            f"Look at {place}: now and then it takes long, each time on another rank, and all wait for it.")  # fmt: skip
+    cause, does = ("blocking-call", "sleeps") if pause.detail == "sleep" else ("slow-function", "takes")
+    return ("python", cause, f"Look at {place}: now and then it {does} long, each time on another rank, and all wait for it.")  # fmt: skip

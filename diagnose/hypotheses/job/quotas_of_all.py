@@ -72,7 +72,7 @@ def _evidence(fleet: Fleet, seconds: Floats) -> tuple[Evidence, ...]:
     table, rows = fleet.counters.table, fleet.counters.rows("cpu.throttled_s")
     moved = rows[table.value[rows] > 0]
     evidence = [
-        Evidence("scheduler", "ready, not running (throttled), median", float(np.median(seconds)), None, "s/step", len(seconds)),
+        Evidence("scheduler", "waiting for a CPU (throttled), median", float(np.median(seconds)), None, "s/step", len(seconds)),
         Evidence("cgroup", "cpu.throttled_s, median", float(np.median(table.value[moved])), 0.0, "s"),
     ]  # fmt: skip
     quotas = table.limit[moved]

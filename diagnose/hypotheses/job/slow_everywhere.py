@@ -29,6 +29,7 @@ from rankscope.diagnose.past.baseline import GrownFunction, Reference, most_grow
 from rankscope.diagnose.past.compared import growth_s
 from rankscope.diagnose.stats.robust import trimmed_mean
 from rankscope.diagnose.verdict.contract import Evidence
+from rankscope.diagnose.verdict.function import Function
 from rankscope.probes.arrays import Floats
 
 
@@ -46,7 +47,7 @@ def slower_everywhere(fleet: Fleet, scene: Scene, reference: Reference, taken: S
     explained = 0.0
     if grown is not None:
         explained = min(grown.more_s / slower, 1.0)
-        what = f"time in {grown.function.name}" + (f" ({grown.detail})" if grown.detail else "")
+        what = f"time in {_called(grown.function)}" + (f" ({grown.detail})" if grown.detail else "")
         evidence.append(Evidence("stacks", what, grown.now_s, grown.before_s, "s/step"))
         evidence.extend(below)
     clear = explained >= limits.HOLDS_LEAST and grown is not None
@@ -69,7 +70,7 @@ def _more_taken_s(fleet: Fleet, reference: Reference, own: Floats, taken: Sequen
 
 def _of_function(fleet: Fleet, grown: GrownFunction | None, evidence: tuple[Evidence, ...]) -> Hypothesis:
     """That this function grew on all ranks; without one, that all is slower."""
-    place = grown.function.name if grown is not None else ""
+    place = _called(grown.function) if grown is not None else ""
     if grown is not None and grown.function.file:
         place += f" ({grown.function.file}:{grown.function.line})"
     component, cause = _component_of(grown) if grown is not None else ("workload", "slow-everywhere")
@@ -128,6 +129,11 @@ def _against_baseline(scene: Scene, reference: Reference) -> Evidence:
     return Evidence("steps", "step time against the baseline", scene.step_s, reference.step_p50, "s", 0)
 
 
+def _called(function: Function) -> str:
+    """Its name, as people say it."""
+    return "the queue for the CPUs" if (function.kind, function.name) == ("sched", "ready") else function.name
+
+
 def _component_of(grown: GrownFunction) -> tuple[str, str]:
     """What all ranks share that became slow: a folder, the CPUs; else the code or its configuration."""
     if grown.function.kind == "io":
@@ -153,7 +159,7 @@ def _longer_transfer(
     lost_s = min(now - before, slower)
     evidence = [
         _against_baseline(scene, reference),
-        Evidence("steps", "transfer (least stay of any rank)", now, before, "s/step"),
+        Evidence("steps", "transfer (the least time of any rank in collectives)", now, before, "s/step"),
     ]
     if bytes_before > 0:
         evidence.append(Evidence("collectives", "bytes of a rank", bytes_now / 1e6, bytes_before / 1e6, "MB/step"))

@@ -110,8 +110,12 @@ class Found:
             values = self.ports.value(f"{self.prefix}collective_{what}")
             middle = peers_of(values, self.group)[0][index]
             if np.isfinite(values[index]) and np.isfinite(middle):
-                long = "mean" if what == "mu" else "spread (low: flat)"
-                text = f"use in collectives, {long}"
+                long = (
+                    "share of its speed that is used"
+                    if what == "mu"
+                    else "how much that goes up and down (little: held down)"
+                )
+                text = f"{long}, in collectives"
                 found.append(Evidence("counters", text, 100 * float(values[index]), 100 * float(middle), "%", count))
         return tuple(found)
 

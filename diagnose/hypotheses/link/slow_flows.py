@@ -313,7 +313,7 @@ def _evidence(
     yield Evidence("tcp", "retransmitted", 100 * float(share[worst]),
                    100 * float(np.median(others_share)) if count else None, "%", count)  # fmt: skip
     inflation = np.delete(cells.inflation, worst)
-    yield Evidence("tcp", "round trip over its least", float(cells.inflation[worst]),
+    yield Evidence("tcp", "round-trip time over the shortest seen", float(cells.inflation[worst]),
                    float(np.median(inflation)) if count else None, "x", count)  # fmt: skip
 
 

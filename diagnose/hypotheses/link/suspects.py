@@ -45,7 +45,7 @@ def slow_links(fleet: Fleet, scene: Scene, gained: float, suspects: Sequence[Sus
     # Whoever waits for what is sent again looks slow at both ends: beside a loss only a shaper says that a link is slow as well.
     links = (*losing, *(link for link in links if not losing or link.support >= CONVICTED))
     flows = [link for link in links if not known & set(link.rows)]
-    behaviour = ("transfer (least stay of any rank)", transfer_s)
+    behaviour = ("transfer (the least time of any rank in collectives)", transfer_s)
     if losing:  # a trimmed mean leaves out what they cost, and so does the least stay
         behaviour = ("step less the longest own time", float(held.mean()))
     of_ports_s = sum(port.lost_s for port in ports)

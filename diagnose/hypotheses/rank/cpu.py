@@ -86,7 +86,7 @@ def _cgroup(case: Case) -> str:
 def _ready_evidence(case: Case, ready: float, how: str) -> Evidence:
     mine = sum(f.own_s for f in case.functions if f.kind == "sched")
     value, expected = (mine, mine - ready) if mine >= ready else (ready, 0.0)
-    return Evidence("scheduler", f"ready, not running ({how})", value, max(expected, 0.0), "s/step", len(case.peers))
+    return Evidence("scheduler", f"waiting for a CPU ({how})", value, max(expected, 0.0), "s/step", len(case.peers))
 
 
 @dataclass(frozen=True, slots=True)

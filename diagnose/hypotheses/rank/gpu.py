@@ -74,7 +74,7 @@ def judge(case: Case) -> Iterator[Hypothesis]:
     more = tuple(evidence for reason in told[1:3] for evidence in reason.evidence[:1])
     predicted: tuple[Evidence, ...] = ()
     if math.isfinite(why.lost_s):
-        what = "excess per step, beside what the counter predicts"
+        what = "longer per step than its peers, and by how much the counter says"
         predicted = (Evidence("functions", what, device.excess_s, why.lost_s, "s"),)
     found = case.charge(
         "gpu", why.cause, device.excess_s, why.support,

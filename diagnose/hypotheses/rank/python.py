@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from rankscope.diagnose.hypotheses.hypothesis import GUESS, NO_COUNTER, SEEN, Hypothesis
 from rankscope.diagnose.hypotheses.rank.case import Case
 from rankscope.diagnose.model.attribute import FunctionExcess, Located
-from rankscope.diagnose.verdict.contract import AGAINST, Evidence
+from rankscope.diagnose.verdict.contract import AGAINST, ASLEEP, Evidence
 from rankscope.diagnose.verdict.function import Function
 
 _LOADER_FILES = ("dataloader", "data_loader", "/utils/data/")
@@ -48,8 +48,8 @@ def _function_charge(case: Case, found: Located) -> Hypothesis:
     evidence.extend(_called_by(found))
     evidence.append(Evidence("stacks", "state in it", _state(case, found, blocking), None, ""))
     if case.queue_of_function_s >= _TOLD * found.excess_s:
-        evidence.append(Evidence("scheduler", "waiting for a CPU meanwhile, per second no longer than its peers",
-                                 case.queue_of_function_s, 0.0, "s/step", len(case.peers)))  # fmt: skip
+        evidence.append(Evidence("scheduler", "in the queue for a CPU meanwhile (as long per second as its peers)",
+                                 case.queue_of_function_s, None, "s/step"))  # fmt: skip
     place = f"{function.name} ({function.file}:{function.line})"
     shared = blocking and found.shared
     if shared:  # a device, a queue: what all wait for may have more to do for this rank
@@ -61,7 +61,9 @@ def _function_charge(case: Case, found: Located) -> Hypothesis:
         lost_s=found.excess_s + case.queue_of_function_s,
         support=NO_COUNTER if shared else SEEN,
         evidence=tuple(evidence),
-        action=f"Look at {place}: only on this rank it takes so long.",
+        action=f"See why {place} sleeps so long on this rank."
+        if blocking
+        else f"Look at {place}: only on this rank it takes so long.",
         function=function,
     )
 
@@ -75,7 +77,7 @@ def _called_by(found: Located | None) -> tuple[Evidence, ...]:
 
 def _state(case: Case, found: Located, blocking: bool) -> str:
     if blocking:
-        return "waiting by its own will"
+        return ASLEEP
     native = case.profiles.native_in(case.rank, (found.leaf or found.function).name)
     return "computing" if not native or _INTERPRETER.search(native) else f"computing, mostly in {native}"
 

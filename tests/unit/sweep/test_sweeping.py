@@ -205,11 +205,18 @@ NASTY = Finding(
 )
 
 
-def test_tables_fit_80_columns(tmp_path: Path) -> None:
+@pytest.mark.parametrize("width", [40, 80, 200, None])
+def test_what_is_told_fits_the_terminal_and_a_pipe_gets_the_state_with_all_that_is_said_of_it_as_its_last_line(
+    width: int | None, tmp_path: Path
+) -> None:
     done = _sweep(tmp_path, NASTY, replace(NASTY, state="ok"), replace(NASTY, state="unknown", value=None))
+    done = replace(done, host="node-with-a-long-name-" * 3)  # type: ignore[type-var]
     for verbose in (False, True):
-        lines = list(as_text(done, verbose))  # type: ignore[arg-type]
-        assert lines and max(map(len, lines)) <= 80
+        *lines, last = list(as_text(done, verbose, width))  # type: ignore[arg-type]
+        assert max(len(line) for line in lines if "node-with" not in line) <= (width or 80)  # no name is cut
+        assert not [line for line in lines if line.startswith("critical:")] or width
+        if width is None:
+            assert last.startswith("critical: node-with-a-long-name-") and last.endswith(" s") and len(last) > 80
 
 
 def test_json_has_its_parts(tmp_path: Path) -> None:

@@ -108,7 +108,9 @@ def test_a_counter_that_convicts_is_surer_than_behaviour_alone(seed: int) -> Non
     alone = first(Machine(seed=seed, kernels={2: 1 / SLOW}).verdict())
     assert convicted.confidence > alone.confidence
     measures = {evidence.measure for evidence in convicted.evidence}
-    assert any("predicts" in measure for measure in measures) and any("SM clock" in measure for measure in measures)
+    assert any("the counter says" in measure for measure in measures) and any(
+        "SM clock" in measure for measure in measures
+    )
 
 
 # ---- what acquits ------------------------------------------------------------------------------------------------------

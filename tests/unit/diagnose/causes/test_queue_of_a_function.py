@@ -28,7 +28,7 @@ def test_a_slow_function_that_also_queues_is_the_functions_fault(seed: int) -> N
         and first.function.name == "augment"
     )
     assert first.lost_seconds_per_step == pytest.approx(0.12, rel=0.2)
-    assert any("waiting for a CPU meanwhile" in each.measure for each in first.evidence)
+    assert any("in the queue for a CPU meanwhile" in each.measure for each in first.evidence)
 
 
 @pytest.mark.parametrize("seed", range(4))

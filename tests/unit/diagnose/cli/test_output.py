@@ -12,7 +12,7 @@ import time
 import pytest
 
 from rankscope.diagnose.cli import output
-from rankscope.diagnose.cli.output import patience, print_table, progress
+from rankscope.diagnose.cli.output import patience, print_table, progress, tell
 
 REASON = "it has no training library mapped, " + "or nothing says which rank it is " * 4
 HEADS, ROWS = ["PROCESS", "PID", "WHY"], [["python3", "4711", REASON], ["a\x1b[2Jb", "12", "[bold]short[/bold]"]]
@@ -108,6 +108,51 @@ def test_what_takes_long_is_a_line_with_its_seconds_on_a_terminal_and_gone_at_th
         busy(0.06)
         raise ValueError("broken")
     assert terminal.getvalue() == "\r   0 s  reading \\x1b[2J\x1b[K\r\x1b[K"
+
+
+def test_what_takes_long_never_fills_more_than_a_line_of_a_narrow_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
+    terminal = Terminal()
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(sys, "stderr", terminal)
+    monkeypatch.setattr(output, "_PATIENCE_S", 0.02)
+    with patience("looking at this host, its kernel and all of its libraries"):
+        busy(0.06)
+    shown = terminal.getvalue().split("\x1b[K")[0]
+    assert shown.startswith("\r   0 s  looking at") and len(shown) <= 40
+
+
+def test_who_reads_a_pipe_is_not_told_where_cron_would_make_a_mail_of_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(output, "_PATIENCE_S", 0.02)
+    with patience("checking this host", lines=False):
+        busy(0.06)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_cell_that_is_folded_parts_words_behind_their_signs(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setenv("NO_COLOR", "1")
+    out = Terminal()
+    print_table(["CAUSE", "BY"], [["gpu/throttled-thermal", "clock below the peers', thermal bit"]], out)
+    assert [line.split("  ")[0].split(" ")[0] for line in out.getvalue().splitlines()] == [
+        "CAUSE",
+        "gpu/throttled-",
+        "thermal",
+    ]
+
+
+def test_a_sentence_is_wrapped_on_a_terminal_and_one_line_in_a_pipe(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    said = "the page is in /a/folder/with/a/name/that/is/longer/than/a/line/page.html, 0.3 s ago"
+    tell(said)
+    assert capsys.readouterr().out == f"{said}\n"
+    monkeypatch.setenv("COLUMNS", "40")
+    monkeypatch.setattr(sys, "stdout", shown := Terminal())
+    tell(said, "  ")
+    lines = shown.getvalue().splitlines()
+    assert lines[0] == "the page is in" and lines[1].endswith("/page.html,") and lines[2:] == ["  0.3 s ago"]
 
 
 def test_help_and_a_verdict_do_not_wait_for_what_only_a_terminal_needs() -> None:

@@ -16,6 +16,7 @@ from builders import Job, build
 from rankscope.diagnose.cli import doctor
 from rankscope.diagnose.cli.main import run
 from rankscope.diagnose.cli.report import print_report, report
+from rankscope.diagnose.cli.shell import plain_help
 from rankscope.diagnose.solve.judge import diagnose
 from rankscope.diagnose.text import short
 from rankscope.diagnose.verdict.contract import Verdict
@@ -122,6 +123,20 @@ def test_help_begins_with_what_is_wanted_most_often(capsys: pytest.CaptureFixtur
     assert "..." not in listed, "every line of the list says all it has to say"
     commands = listed.split()
     assert commands[1] == "diagnose" and commands.index("doctor") > commands.index("report")
+
+
+@pytest.mark.parametrize("command", ["", "prune", "watch", "diagnose"])
+def test_help_fits_a_narrow_terminal_and_names_arguments_as_people_do(
+    command: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(plain_help, "width_of", lambda _: 40)
+    assert run([*command.split(), "--help"]) == 0
+    said = capsys.readouterr().out
+    assert (
+        max(map(len, said.splitlines())) <= 41
+        and "<" not in said.replace("<=", "")
+        and "..." not in said.split("\n\n", 1)[1]
+    )
 
 
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])

@@ -59,8 +59,7 @@ def test_the_rank_that_is_elsewhere_is_told_apart() -> None:
     builds = ("sync", "wait child", "", (StackFrame("build", TRAIN, 31),), 0.7)
     text = reason(starting([builds, waits, waits]))
     assert (
-        "ranks 1, 2 wait in load_checkpoint (utils.py:12), in its call of FileBaton.wait, by its own will (sleep)"
-        in text
+        "ranks 1, 2 sleep in load_checkpoint (utils.py:12), in its call of FileBaton.wait, for the whole window" in text
     )
     assert "rank 0 waits in build (train.py:31) for a child process, for 70 % of the window" in text
 

@@ -24,6 +24,7 @@ from reported import of
 from spoilt import NUMBER, spoilt
 
 from rankscope.diagnose.cli.main import run
+from rankscope.diagnose.cli.report import report as report_in_text
 from rankscope.diagnose.export.formats import FORMATS
 from rankscope.diagnose.export.stacks import samples_of
 from rankscope.diagnose.fleet.gather import gather
@@ -32,10 +33,10 @@ from rankscope.diagnose.report.build import report_of
 from rankscope.diagnose.report.content import Standing
 from rankscope.diagnose.report.counters import amount_of, meaning_of
 from rankscope.diagnose.report.render import render, straight
-from rankscope.diagnose.report.sentence import CAUSES_IN_WORDS, accusation_of
+from rankscope.diagnose.report.sentence import CAUSES_IN_WORDS, accusation_of, sentence_of
 from rankscope.diagnose.report.standing import LINES_MOST, standing_of
 from rankscope.diagnose.solve.judge import diagnose
-from rankscope.diagnose.verdict.contract import CAUSES, Suspect
+from rankscope.diagnose.verdict.contract import CAUSES, Instance, Suspect
 from rankscope.diagnose.verdict.function import Function
 from rankscope.diagnose.verdict.stack_tree import StackNode
 from rankscope.observer.window.counter_names import COUNTER_NAMES
@@ -85,6 +86,34 @@ def test_the_sentence_on_top_says_who_what_and_what_it_costs() -> None:
         "Rank 3 on node-0: augment (train.py:56) takes longer there than on its peers, which costs 0.080 s of each 0.320 s step (25 %)."
     )
     assert page.headline.price == "That is as much as 2 of 8 ranks standing idle all the time: 25 % of the job."
+
+
+def test_a_function_that_sleeps_is_said_to_sleep_on_the_page_and_on_the_terminal() -> None:
+    verdict = diagnose(build(builders.slow_python(3, 0.08, builders.ASLEEP, hosts=2)))
+    assert sentence_of(verdict).startswith("Rank 3 on node-0: collate (train.py:74) sleeps, which costs 0.0")
+    said = " ".join(" ".join(report_in_text(verdict)).split())
+    assert "state in it: asleep, by a call like time.sleep" in said and "See why collate (" in said
+
+
+def test_many_ranks_are_not_told_as_one() -> None:
+    one = Suspect("cpu", "quota", "", (), (0, 1, 2), None, 0.1, 25.0, 0.9, None, (), "")
+    assert accusation_of(one, ()).startswith("Ranks 0-2: a CPU quota holds them back, which costs ")
+    held = replace(one, scope="all")
+    assert accusation_of(held, ()).startswith("All 3 ranks: a CPU quota holds them back, ")
+    slower = replace(
+        held, component="workload", cause="slow-everywhere", function=Function("python", "load", "/a/b.py", 3)
+    )
+    assert accusation_of(slower, ()).startswith("All ranks became slower, in load (b.py:3), which costs ")
+    moves = replace(slower, component="python", cause="blocking-call")
+    assert accusation_of(moves, ()).startswith("Now on one rank, now on another, load (b.py:3) sleeps, which costs ")
+    uneven = replace(moves, component="workload", cause="data-imbalance")
+    assert accusation_of(uneven, ()).startswith("The work is uneven: now one rank has more, now another, which costs ")
+
+
+def test_who_uses_a_gpu_as_well_is_named_first() -> None:
+    user = (Instance("gpu6", "ray-worker", 29947),)
+    shared = Suspect("gpu", "contended", "node-1", user, (6,), None, 0.1, 25.0, 0.9, None, (), "")
+    assert accusation_of(shared, ()).startswith("Rank 6 on node-1: ray-worker (29947) uses gpu6 as well, which costs ")
 
 
 @pytest.mark.parametrize("case", CASES)
