@@ -6,7 +6,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 from s3_server import INSTALLED, serving, uri
+
+# How long one example takes says nothing on a machine that computes other things as well.
+settings.register_profile("any machine", settings(), deadline=None)
+settings.load_profile("any machine")
 
 
 @pytest.fixture(scope="session")
