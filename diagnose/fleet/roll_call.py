@@ -22,6 +22,12 @@ from rankscope.probes.arrays import Ints
 from rankscope.probes.errors import BadData, NoRanks
 
 
+class JobUnknown(BadData):
+    """A job that was asked for is in none of the windows."""
+
+    help = "Name one of these, or leave --job out."
+
+
 @dataclass(frozen=True, slots=True)
 class RollCall:
     """What windows are about, and the ranks of all of them: the table `ranks`, with the number of each row's window."""
@@ -77,7 +83,7 @@ def jobs_in(roll: RollCall, wanted: str | None = None) -> dict[str, str]:
     meant = matching(wanted, found)
     if not meant:
         known = ", ".join(clean(name, 100) for name in list(names(found).values())[:5])
-        raise BadData(f"job {clean(wanted, 60)!r} is not in these windows (jobs seen: {known})")
+        raise JobUnknown(f"job {clean(wanted, 60)!r} is not in these windows (jobs seen: {known})")
     return {name: title for name, title in found.items() if name in meant}
 
 

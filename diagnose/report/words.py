@@ -51,8 +51,14 @@ def accusation(suspect: Suspect, guessed: tuple[int, ...], whole: bool = False) 
     elif suspect.function is not None and not (suspect.instance and suspect.component in DEVICES):
         what += f" {place_of(suspect.function, most)}"
     elif suspect.instance:
-        what += f" {short(suspect.instance, most)}"
+        what += f" {short(suspect.instance if whole else _few(suspect.instance), most)}"
     return f"{subject(suspect, guessed)}: {what}{price(suspect)}"
+
+
+def _few(instances: str) -> str:
+    """Of many names the first two: 'mlx5_0, mlx5_1 and 6 more'."""
+    names = instances.split(", ")
+    return instances if len(names) <= 4 else f"{', '.join(names[:2])} and {len(names) - 2} more"
 
 
 def subject(suspect: Suspect, guessed: tuple[int, ...]) -> str:

@@ -41,9 +41,9 @@ def check(engine: str) -> None:
         raise UsageError(f"--engine must be one of {', '.join(ENGINES)}")
     try:
         if engine == "ray":
-            import ray  # noqa: F401
+            from ray import init  # noqa: F401  # a folder of that name can be imported, too
         if engine == "dask":
-            import distributed  # noqa: F401
+            from distributed import Client  # noqa: F401
     except ImportError:
         raise EngineMissing(f"--engine {engine}: {engine} is not installed") from None
 

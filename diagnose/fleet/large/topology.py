@@ -29,6 +29,12 @@ _RANGE = re.compile(r"([^\[\],]*)\[([0-9,\-]+)\]([^\[\],]*)")
 _SLURM = re.compile(r"\s*SwitchName\s*=", re.IGNORECASE)
 
 
+class BadTopology(BadData):
+    """A file that does not say which hosts share something."""
+
+    help = "Mend the file, or leave --topology out."
+
+
 @dataclass(frozen=True, slots=True)
 class Group:
     """Hosts that share something: a rack, a switch, a file system."""
@@ -43,11 +49,11 @@ def read_topology(path: Path) -> tuple[Group, ...]:
     try:
         text = read_plain(path, _MOST_BYTES).decode(errors="replace")
     except OSError as error:
-        raise BadData(f"{path} cannot be read: {error.strerror or error}") from error
+        raise BadTopology(f"{path} cannot be read: {error.strerror or error}") from error
     try:
         return parse(text)
     except (ValueError, csv.Error) as error:
-        raise BadData(f"{path} is no topology: {clean(str(error), 200)}") from error
+        raise BadTopology(f"{path} is no topology: {clean(str(error), 200)}") from error
 
 
 def parse(text: str) -> tuple[Group, ...]:

@@ -41,7 +41,7 @@ _SILENT = re.compile(
 class StoreFailed(RankscopeError):
     """A store cannot be reached, or did not do what it was asked."""
 
-    help = "Windows that were recorded wait in the spool; they are sent with the next one."
+    help = "Check its address, the network and the credentials; windows that were recorded wait in the spool, and go with the next one."
     exit_code = EXIT_MISSING
 
 
