@@ -10,28 +10,34 @@ the same interval without talking to each other.
 
 from __future__ import annotations
 
+import importlib
+import math
 import os
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from rankscope.observer.apart.presence import present
 from rankscope.observer.apart.windows import each_window, windows_of
 from rankscope.observer.census.found import FoundRank, RankCensus
 from rankscope.observer.census.ranks import find_ranks
-from rankscope.observer.finish.changes import with_changes
-from rankscope.observer.finish.windows import close_windows
 from rankscope.observer.live import limits, observation
 from rankscope.observer.live.observation import Observation, Progress
-from rankscope.observer.window.folder import Window, prepare_place, write_window
 from rankscope.observer.window.jobs import matching, names
+from rankscope.probes import rights
 from rankscope.probes.errors import NoRanks, NotPermitted, UsageError
 from rankscope.probes.host.clocks import Clocks, clock_notes, read_clocks
 
+if TYPE_CHECKING:
+    from rankscope.observer.window.folder import Window
+
 _BEYOND_S = 600.0  # of its windows, loading and telling last much less: who takes longer is ended
 _WARM_UP_S = 0.4  # threads must have left the CPU once before their absences are known
+_WAKE_UP_S = 0.1  # the same where the window is to begin at once: what is not known of its first moments is left out
+STANDING_BY = "standing by"
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +70,9 @@ def record(options: RecordOptions, progress: Progress = lambda _: None) -> list[
     Raises UsageError, NotPermitted, NoRanks, MissingFeature, OutputFailed.
     """
     _may_record(options)
+    from rankscope.observer.window.folder import prepare_place, write_window
+
+    _know_tables()
     if options.out is not None:
         prepare_place(options.out)  # a full disk is better known before the window than after it
     limits.take_place(options.root)
@@ -85,10 +94,16 @@ def _may_record(options: RecordOptions) -> None:
         raise NotPermitted("observing other users' processes needs root")
 
 
+def _know_tables() -> None:
+    """Read what makes tables, before rights are given up. Who stands by does without until it has a window: that is 25 MB less, twice."""
+    importlib.import_module("rankscope.observer.finish.windows")
+
+
 def follow(options: RecordOptions, most_s: float, take: Callable[[Window], None], progress: Progress) -> None:
     """Observe window after window with probes that are loaded once; `take` gets each as it ends. Returns after `most_s`, or when the
     ranks are gone: who goes on calls it again, and meets the ranks that are new. Raises what `record` raises."""
     _may_record(options)
+    _know_tables()
     limits.take_place(options.root)
     with present() as others:
         for one in others:
@@ -96,6 +111,49 @@ def follow(options: RecordOptions, most_s: float, take: Callable[[Window], None]
         longest_s = most_s + options.window_s + _BEYOND_S
         work = partial(observe_on, options, most_s)
         each_window(work, take, progress, options.root, longest_s=longest_s, verbose=options.verbose)
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A window that is wanted of who stands by, for so many seconds: at once, or from `begin_at` on. `last`: no other will be."""
+
+    seconds: float
+    begin_at: float | None = None
+    last: bool = True
+
+
+def stand_by(
+    options: RecordOptions, orders: Callable[[], Order], take: Callable[[Window], None], progress: Progress
+) -> None:
+    """Prepare to observe, and begin a window as soon as one is ordered: probes are loaded, found and named what is needed, and nothing
+    is attached, so that it costs the ranks nothing. `orders` waits for the next one; `take` gets the windows of each, one for a job.
+    Ranks that come later are not seen. Returns after the last one. Raises what `record` raises."""
+    _may_record(options)
+    limits.take_place(options.root)
+    each_window(
+        partial(_stand_by, options), take, progress, options.root, orders=lambda: asdict(orders()), longest_s=math.inf,
+        verbose=options.verbose,
+    )  # fmt: skip
+
+
+def _stand_by(options: RecordOptions, progress: Progress) -> Iterator[Window]:
+    asked = rights.elsewhere()
+    assert asked is not None
+    here = find_ranks(options.root)
+    running = observation.begin(choose(here, options), hz=options.hz, root=options.root, verbose=options.verbose)
+    try:
+        while True:
+            running.rest()
+            progress(STANDING_BY)
+            order = Order(**asked.ask("order")[0])
+            running.wake()
+            now = replace(options, window_s=order.seconds, begin_at=order.begin_at, align_s=0.0)
+            windows = _planned(running, now, progress, _WAKE_UP_S)
+            yield from _with_changes(windows, here, options.root)
+            if order.last:
+                return
+    finally:
+        running.close()
 
 
 def observe_on(options: RecordOptions, most_s: float, progress: Progress) -> Iterator[Window]:
@@ -117,6 +175,8 @@ def observe_on(options: RecordOptions, most_s: float, progress: Progress) -> Ite
 
 def _window(running: Observation, options: RecordOptions, progress: Progress, clocks: Clocks) -> list[Window]:
     """From now on for as long as a window is. `clocks`: as they were when it was planned."""
+    from rankscope.observer.finish.windows import close_windows
+
     before = running.begin_window(options.window_s, options.hz)
     begin = read_clocks()
     running.run_until(begin.monotonic_ns / 1e9 + options.window_s, progress)
@@ -133,14 +193,25 @@ def observe(options: RecordOptions, progress: Progress) -> list[Window]:
     try:
         for remark in running.probes.remarks:
             progress(remark)
-        clocks = read_clocks()
-        start = _start(options, clocks.realtime_ns / 1e9)
-        progress(f"observing {options.window_s:g} s from {time.strftime('%H:%M:%S', time.localtime(start))}")
-        running.run_until((clocks.monotonic_ns - clocks.realtime_ns) / 1e9 + start)
-        windows = _window(running, options, progress, clocks)
+        windows = _planned(running, options, progress, _WARM_UP_S)
     finally:
         running.close()
-    return with_changes(windows, here, find_ranks(options.root))
+    return _with_changes(windows, here, options.root)
+
+
+def _with_changes(windows: list[Window], here: RankCensus, root: Path) -> list[Window]:
+    from rankscope.observer.finish.changes import with_changes
+
+    return with_changes(windows, here, find_ranks(root))
+
+
+def _planned(running: Observation, options: RecordOptions, progress: Progress, warm_up_s: float) -> list[Window]:
+    """The windows of when `options` say."""
+    clocks = read_clocks()
+    start = _start(options, clocks.realtime_ns / 1e9 + warm_up_s)
+    progress(f"observing {options.window_s:g} s from {time.strftime('%H:%M:%S', time.localtime(start))}")
+    running.run_until((clocks.monotonic_ns - clocks.realtime_ns) / 1e9 + start)
+    return _window(running, options, progress, clocks)
 
 
 def choose(census: RankCensus, options: RecordOptions) -> tuple[FoundRank, ...]:
@@ -175,9 +246,8 @@ def _why_not(pid: int, census: RankCensus, root: Path) -> str:
     return "it has no training library mapped, or nothing says which rank it is"
 
 
-def _start(options: RecordOptions, now_s: float) -> float:
+def _start(options: RecordOptions, soonest: float) -> float:
     """When the window begins, Unix time."""
-    soonest = now_s + _WARM_UP_S
     if options.begin_at is not None:
         return max(options.begin_at, soonest)
     return soonest if options.align_s <= 0 else -(-soonest // options.align_s) * options.align_s

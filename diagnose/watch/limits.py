@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-import contextlib
-import ctypes
 import resource
 from collections import deque
 from dataclasses import dataclass, field
 
-from rankscope.observer.live.limits import resident_bytes
-from rankscope.probes.bpf import btf
+from rankscope.observer.live.limits import give_back, resident_bytes
 from rankscope.probes.errors import RankscopeError
-from rankscope.probes.mapped.reader import READER
 
 WINDOWS_PER_HOUR = 3
 _HOUR_S = 3600.0
@@ -63,15 +59,6 @@ class Allowance:
         self._nobody = 0 if accused else self._nobody + 1
         wait_s = min(_BACK_OFF_S * 2 ** (self._nobody - 1), _BACK_OFF_MOST_S) if self._nobody else 0.0
         self._not_before_s = now_s + wait_s
-
-
-def give_back() -> None:
-    """Return to the kernel what reading large libraries and the kernel's types took for a moment (glibc keeps it: 25 MB), and end the
-    process that reads files of targets."""
-    btf.forget()
-    READER.close()
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 @dataclass(slots=True)

@@ -8,10 +8,12 @@ back in a file without a name (memfd), so nothing is left on a disk whoever is k
 from __future__ import annotations
 
 import contextlib
+import importlib
 import json
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -28,6 +30,8 @@ from rankscope.probes.mapped.reader import READER
 
 if TYPE_CHECKING:
     from rankscope.diagnose.watch.hosts.share import Share
+    from rankscope.observer.recorder import RecordOptions
+    from rankscope.observer.window.folder import Window
 
 _GRACE_S = 60.0  # for loading, judging and writing beside the window itself
 _STEPS = 20  # of a window
@@ -110,13 +114,36 @@ def window_s(step_s: float | None, standstill: bool) -> float:
     return _LEAST_S if step_s is None else min(max(_STEPS * step_s, _LEAST_S), _MOST_S)
 
 
-def begin(alarm: Alarm, seconds: float, history: Path, share: Share | None = None, only_judge: bool = False) -> Look:
-    """Fork the child. `share`: it is one of the looks of all hosts; `only_judge`: of those that have been. OSError."""
-    READER.close()  # its process serves one of us
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What to look at. `share`: it is one of the looks of all hosts; `only_judge`: of those that have been."""
+
+    alarm: Alarm
+    seconds: float
+    history: Path
+    share: Share | None = None
+    only_judge: bool = False
+
+    @property
+    def longest_s(self) -> float:
+        """After which it is ended."""
+        return self.seconds + _GRACE_S + (self.share.longer_s if self.share is not None else 0.0)
+
+
+def begin(wanted: Wanted) -> Look:
+    """Fork a child that loads, observes and judges. OSError."""
     result = os.memfd_create("look", os.MFD_CLOEXEC)
+    begun_s = time.monotonic()
+    pid = forked(lambda: _look(wanted, result))
+    return Look(wanted.alarm, pid, result, begun_s, begun_s + wanted.longest_s, wanted.share)
+
+
+def forked(work: Callable[[], None]) -> int:
+    """The pid of a child that does this, and ends with it, or with us. OSError."""
+    READER.close()  # its process serves one of us
     sys.stdout.flush()
     sys.stderr.flush()
-    parent, begun_s = os.getpid(), time.monotonic()
+    parent = os.getpid()
     pid = os.fork()
     if pid == 0:
         code = 70
@@ -124,62 +151,83 @@ def begin(alarm: Alarm, seconds: float, history: Path, share: Share | None = Non
             if not end_with(parent):
                 os._exit(code)
             as_usual()
-            code = _observe(alarm, seconds, history, result, share, only_judge)
+            work()
+            code = 0
         finally:
             os._exit(code)
-    longest_s = seconds + _GRACE_S + (share.longer_s if share is not None else 0.0)
-    return Look(alarm, pid, result, begun_s, begun_s + longest_s, share)
+    return pid
 
 
-def _observe(
-    alarm: Alarm, seconds: float, history: Path, result: int, share: Share | None = None, only_judge: bool = False
-) -> int:
-    begun: list[float] = []
+def _look(wanted: Wanted, result: int) -> None:
+    from rankscope.observer.recorder import record
 
-    def heard(text: str) -> None:
-        if text.startswith("observing") and not begun:
-            begun.append(time.monotonic())
-
-    verdict: dict[str, Any] | None = None
-    trouble = kept = ""
-    try:
-        if share is not None:
-            from rankscope.diagnose.watch.hosts import judging
-
-            outcome = (
-                judging.judge_all(share, history) if only_judge else judging.look_with_others(share, history, heard)
-            )
-            verdict, trouble, kept = outcome.verdict, outcome.trouble, outcome.kept
-        else:
-            verdict, trouble, kept = _by_itself(alarm, seconds, history, heard)
-    except Exception as error:  # whatever goes wrong in here must not end the service: it says so
-        trouble = f"{type(error).__name__}: {error}" if not isinstance(error, RankscopeError) else str(error)
-    said = {
-        "verdict": verdict,
-        "trouble": clean(trouble, 300),
-        "window_s": begun[0] if begun else None,
-        "kept": kept,
-    }
-    os.write(result, json.dumps(said).encode())
-    return 0
+    telling = Telling(result)
+    telling.judged(wanted, lambda: record(options_of(wanted), telling.heard)[0].window)
 
 
-def _by_itself(
-    alarm: Alarm, seconds: float, history: Path, heard: Callable[[str], None]
-) -> tuple[dict[str, Any], str, str]:
+def options_of(wanted: Wanted) -> RecordOptions:
+    """How the window is taken."""
+    # Here, in the child, as the service needs none of it.
+    from rankscope.observer.recorder import RecordOptions
+
+    if wanted.share is None:
+        return RecordOptions(window_s=wanted.seconds, job=wanted.alarm.job, align_s=0.0)
+    return RecordOptions(window_s=wanted.seconds, job=wanted.alarm.job, begin_at=wanted.share.trigger.start)
+
+
+@dataclass(slots=True)
+class Telling:
+    """What the child of a look tells, in a file without a name. `began_s`: when its window did, CLOCK_MONOTONIC; `reads`: what it needs
+    for judging."""
+
+    result: int
+    began_s: float | None = None
+    reads: threading.Thread | None = None
+
+    def heard(self, text: str) -> None:
+        """Of who observes."""
+        if self.reads is None and text.startswith("observing"):
+            # What judges is read while there is nothing to do but to wait.
+            self.reads = threading.Thread(target=_read_what_judges, daemon=True)
+            self.reads.start()
+
+    def _begun(self, window: Window) -> Window:
+        self.began_s = window.manifest.start - (time.time() - time.monotonic())
+        return window
+
+    def judged(self, wanted: Wanted, observe: Callable[[], Window]) -> None:
+        """Tell the verdict on what `observe` sees."""
+        verdict: dict[str, Any] | None = None
+        trouble = kept = ""
+        try:
+            if wanted.share is not None:
+                from rankscope.diagnose.watch.hosts import judging
+
+                window = None if wanted.only_judge else self._begun(observe())
+                outcome = judging.judge_with_others(wanted.share, wanted.history, window)
+                verdict, trouble, kept = outcome.verdict, outcome.trouble, outcome.kept
+            else:
+                verdict, trouble, kept = _by_itself(wanted, self._begun(observe()))
+        except Exception as error:  # whatever goes wrong in here must not end the service: it says so
+            trouble = f"{type(error).__name__}: {error}" if not isinstance(error, RankscopeError) else str(error)
+        said = {"verdict": verdict, "trouble": clean(trouble, 300), "window_s": self.began_s, "kept": kept}
+        os.write(self.result, json.dumps(said).encode())
+
+
+def _read_what_judges() -> None:
+    importlib.import_module("rankscope.diagnose.solve.judge")
+
+
+def _by_itself(wanted: Wanted, window: Window) -> tuple[dict[str, Any], str, str]:
     """The verdict on this host's window, what kept it from the history, and its name there."""
-    # Here, in the child, as the service needs none of it: 30 MB, for 0.3 s before each window.
-    from rankscope.observer.recorder import RecordOptions, record
-
-    (recorded, *_) = record(RecordOptions(window_s=seconds, job=alarm.job, align_s=0.0), heard)
     from rankscope.diagnose.past.history import History
     from rankscope.diagnose.solve import judge
 
-    store = History(history)
-    found = judge.diagnose([recorded.window], (), alarm.job, store)
+    store = History(wanted.history)
+    found = judge.diagnose([window], (), wanted.alarm.job, store)
     trouble = kept = ""
     try:
-        kept = store.add(recorded.window, found).name
+        kept = store.add(window, found).name
     except RankscopeError as error:
         trouble = str(error)
     return json.loads(to_json(found)), trouble, kept

@@ -26,8 +26,9 @@ from rankscope.diagnose.watch.hosts import others
 from rankscope.diagnose.watch.hosts.others import Others
 from rankscope.diagnose.watch.hosts.share import Share
 from rankscope.diagnose.watch.hosts.together import Alone, Begin, Remark, Turn
-from rankscope.diagnose.watch.limits import WINDOWS_PER_HOUR, Allowance, OwnCost, give_back
-from rankscope.diagnose.watch.look import Look, Seen
+from rankscope.diagnose.watch.limits import WINDOWS_PER_HOUR, Allowance, OwnCost
+from rankscope.diagnose.watch.look import Look, Seen, Wanted
+from rankscope.diagnose.watch.prepared import Standby
 from rankscope.diagnose.watch.sick import Sickness
 from rankscope.diagnose.watch.signals import ENDING
 from rankscope.diagnose.watch.states import box_line, rank_state, usual_s
@@ -36,6 +37,7 @@ from rankscope.diagnose.watch.tell.drain import reason_of
 from rankscope.diagnose.watch.tell.metrics import JobState, ServiceState, as_prometheus, families
 from rankscope.diagnose.watch.tell.otlp import Otlp
 from rankscope.diagnose.xids import by_application, meaning
+from rankscope.observer.live.limits import give_back
 from rankscope.observer.watch.blackbox import BlackBox
 from rankscope.observer.watch.marker import StepMarker
 from rankscope.observer.watch.tier0 import Beat, Tier0
@@ -115,6 +117,7 @@ class Service:
     cost: OwnCost = field(default_factory=OwnCost)
     _allowances: dict[str, Allowance] = field(default_factory=dict)  # of jobs that are gone too: they may come back
     _look: Look | None = None
+    _standby: Standby = field(default_factory=Standby)
     _waiting: dict[str, Alarm] = field(default_factory=dict)
     _alone: set[str] = field(default_factory=set)  # of these: the other hosts cannot be told
     _due: dict[str, float] = field(default_factory=dict)
@@ -134,6 +137,7 @@ class Service:
             watchdog.tell(watchdog.STOPPING)
             if self._look is not None:
                 self._look.kill()
+            self._standby.close()
             if self.others is not None:
                 self.others.close()
             if self.otlp is not None:
@@ -155,6 +159,8 @@ class Service:
         self._hear_hardware(beat.at_s, logged)
         self._looks(beat.at_s)
         self._hear_others(beat.at_s)
+        if self._look is None and not self._waiting and self._is_due("prepare", beat.at_s, _HARDWARE_EVERY_S):
+            self._prepare()
         self._keep(beat)
 
     # ---- jobs --------------------------------------------------------------------------------------------------------
@@ -331,8 +337,9 @@ class Service:
         share: Share | None = None,
         only_judge: bool = False,
     ) -> None:
+        wanted = Wanted(alarm, seconds, self.options.history, share, only_judge)
         try:
-            self._look = look.begin(alarm, seconds, self.options.history, share, only_judge)
+            self._look = self._standby.begin(wanted, self._pids(alarm.job))
         except OSError as error:
             self.complain(f"no look is possible: {error.strerror}")
             return
@@ -341,6 +348,14 @@ class Service:
         job.windows += 1
         if alarm.kind is not AlarmKind.ROUTINE:
             job.allowance.looked(now_s)
+
+    def _prepare(self) -> None:
+        """The next look stands by, as soon as it is known what a job's ranks and steps are."""
+        known = (name for name in self.jobs if not self.tier0.is_learning(name))
+        self._standby.keep({name: self._pids(name) for name in known})
+
+    def _pids(self, job: str) -> frozenset[int]:
+        return frozenset(one.found.pid for one in self.tier0.of_job(job))
 
     # ---- other hosts -------------------------------------------------------------------------------------------------
 
@@ -434,6 +449,7 @@ class Service:
                 self._complain_once("box", f"the black box cannot be written: {error}", beat.at_s)
         if self._is_due("cost", beat.at_s, _COST_EVERY_S):
             self.cost.measure(beat.at_s, len(self.tier0.ranks))
+            self._standby.weigh(self.cost.resident_bytes)
         if self.scraped is not None:
             self.scraped(lambda: as_prometheus(self._states(beat), self._own()))
         if self._is_due("metrics", beat.at_s, _METRICS_EVERY_S):

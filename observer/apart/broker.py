@@ -11,11 +11,13 @@ import os
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 from rankscope.observer.apart import wire
 from rankscope.observer.apart.reading import Reading, number, process
 from rankscope.observer.apart.run import Answer
 from rankscope.observer.live import kernel_probes
+from rankscope.observer.live.limits import give_back
 from rankscope.probes.bpf.loader import Module
 from rankscope.probes.host import kmsg
 from rankscope.probes.nccl import ras
@@ -35,9 +37,13 @@ _ATTACHED = ("rs_enter_", "rs_leave_", "rs_call_site")
 
 @dataclass(slots=True)
 class Broker(Reading):
-    """Serves one confined process that observes. Close it when that has ended."""
+    """Serves one confined process that observes. Close it when that has ended.
+
+    `orders`: waits for the next one of whoever had the observer prepared, and returns it; None where its probes never rest.
+    """
 
     root: Path = Path("/")
+    orders: Callable[[], dict[str, Any]] | None = None
     module: Module | None = None
     samplings: dict[int, Sampling] = field(default_factory=dict)
 
@@ -51,6 +57,7 @@ class Broker(Reading):
         numbers["hz"] = number(hz, "rate", _MOST_HZ + 1)
         loaded = kernel_probes.load_module(**numbers, root=self.root, verbose=verbose is True)
         self.module = loaded.module
+        self.module.may_rest = self.orders is not None
         tables = list(loaded.module.maps.values())
         answer = {
             "maps": [asdict(table.shape) for table in tables],
@@ -87,6 +94,22 @@ class Broker(Reading):
         """Detach what was attached; other numbers are nothing to us."""
         self._loaded().release([number(link, "link", 1 << 31) for link in links])
         return {}, ()
+
+    def rest(self, _: Sequence[int]) -> Answer:
+        """Detach everything for a while."""
+        self._loaded().rest()
+        give_back()
+        return {}, ()
+
+    def wake(self, _: Sequence[int]) -> Answer:
+        """Attach it again."""
+        return {"refused": list(self._loaded().wake())}, ()
+
+    def order(self, _: Sequence[int]) -> Answer:
+        """What is to be observed next. It is waited for here, as long as it takes."""
+        if self.orders is None:
+            raise ValueError("nobody gives orders")
+        return self.orders(), ()
 
     def costs(self, _: Sequence[int]) -> Answer:
         """What the kernel spent in each program."""
@@ -159,7 +182,7 @@ class Broker(Reading):
 
 
 _MORE: tuple[Callable[..., Answer], ...] = (
-    Broker.load, Broker.unload, Broker.attach, Broker.release, Broker.costs, Broker.socket, Broker.ras, Broker.stand,
-    Broker.kernel_log, Broker.pyspy_start, Broker.pyspy_ended, Broker.pyspy_end,
+    Broker.load, Broker.unload, Broker.attach, Broker.release, Broker.rest, Broker.wake, Broker.order, Broker.costs,
+    Broker.socket, Broker.ras, Broker.stand, Broker.kernel_log, Broker.pyspy_start, Broker.pyspy_ended, Broker.pyspy_end,
 )  # fmt: skip
 Broker.SERVICES = {**Reading.SERVICES, **{service.__name__: service for service in _MORE}}

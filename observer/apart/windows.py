@@ -8,24 +8,26 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rankscope.observer.apart import wire
 from rankscope.observer.apart.broker import Broker
 from rankscope.observer.apart.confined import Progress
 from rankscope.observer.apart.run import run
 from rankscope.observer.apart.wire import Client
-from rankscope.observer.window.folder import Window, read_files, window_files
 from rankscope.probes.bpf import tables
 from rankscope.probes.bpf.compiled import MapShape
 from rankscope.probes.bpf.tables import Table
 from rankscope.probes.errors import BadData
 
+if TYPE_CHECKING:
+    from rankscope.observer.window.folder import Window
+
 _MOST_WINDOWS = 256  # one for each job of the host
 _LONGEST_S = 4200.0  # of the longest window, with what comes before and after it
 _ARRAY = 2  # enum bpf_map_type
 _TRIAL = MapShape("rs_trial", _ARRAY, 4, 4, 1, 0, "int", "int")
-MakeWindows = Callable[[Progress], Iterable[Window]]
+MakeWindows = Callable[[Progress], "Iterable[Window]"]
 
 
 def windows_of(
@@ -48,9 +50,9 @@ def windows_of(
 
 def each_window(
     make: MakeWindows, take: Callable[[Window], None], progress: Progress, root: Path = Path("/"), *,
-    longest_s: float = _LONGEST_S, verbose: bool = False,
+    orders: Callable[[], dict[str, Any]] | None = None, longest_s: float = _LONGEST_S, verbose: bool = False,
 ) -> None:  # fmt: skip
-    """The same; `take` gets each window as soon as it is made, while the process goes on."""
+    """The same; `take` gets each window as soon as it is made, while the process goes on. `orders`: see Broker."""
 
     def work(client: Client) -> None:
         for window in make(lambda text: client.tell("say", text=text)):
@@ -64,7 +66,7 @@ def each_window(
 
     trial = _trial(root)
     try:
-        run(work, Broker(root=root), heard, progress, trial=trial, verbose=verbose, longest_s=longest_s)
+        run(work, Broker(root=root, orders=orders), heard, progress, trial=trial, verbose=verbose, longest_s=longest_s)
     finally:
         if trial is not None:
             os.close(trial.map_fd)
@@ -79,6 +81,8 @@ def _trial(root: Path) -> Table | None:
 
 def _tell(client: Client, window: Window) -> None:
     """Hand a window over: its files, in memory."""
+    from rankscope.observer.window.folder import window_files  # here, as who stands by has no use for it yet
+
     files = window_files(window, brief=True)
     opened: list[int] = []
     try:
@@ -93,6 +97,8 @@ def _tell(client: Client, window: Window) -> None:
 
 def read_told(told: dict[str, Any], handed: Sequence[int]) -> Window:
     """What the confined process made of the bytes of others: read as what comes from anywhere. BadData."""
+    from rankscope.observer.window.folder import read_files
+
     names = told.get("files")
     if not isinstance(names, list) or len(names) != len(handed):
         raise BadData("the observing process told of no window")

@@ -24,9 +24,8 @@ from rankscope.observer.tables.rank import RankWindow, find_rank, side_patterns,
 from rankscope.observer.tables.raw import RawProcess
 from rankscope.observer.thread.patterns import MeasuredPattern
 from rankscope.observer.window.folder import Window
-from rankscope.observer.window.manifest import Manifest
+from rankscope.observer.window.manifest import WINDOW_SCHEMA, Manifest
 from rankscope.observer.window.rows import CollectiveRow, CounterRow, FlowRow, PatternRow, PauseRow, RankRow, StepRow
-from rankscope.observer.window.schema import WINDOW_SCHEMA
 from rankscope.observer.window.stacks import StackTree
 from rankscope.observer.window.tables import table_of
 from rankscope.probes.calls.table import CALL_TABLE

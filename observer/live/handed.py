@@ -61,6 +61,16 @@ class HandedModule(Module):
         if ours:
             self._asked.ask("release", links=ours)
 
+    def rest(self) -> None:
+        """Have everything detached for a while."""
+        self.rests = True
+        self._asked.ask("rest")
+
+    def wake(self) -> tuple[str, ...]:
+        """Have it attached again. Why not, of what is refused."""
+        self.rests = False
+        return tuple(self._asked.ask("wake")[0]["refused"])
+
     def costs(self) -> tuple[ProgramCost, ...]:
         """Run count and time of every loaded program."""
         return tuple(ProgramCost(*row) for row in self._asked.ask("costs")[0]["costs"])

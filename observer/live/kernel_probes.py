@@ -33,6 +33,7 @@ _WALK = Path(__file__).resolve().parents[2] / "unwinder" / "walk"
 _RING_PAGES = 512  # for up to 8 ranks (probes/bpf/common.bpf.h)
 _MOST_RING_PAGES = 8192  # 32 MiB
 _PAGE_BYTES = 4096
+_OF_NOW = ("rs_threads", "rs_calls", "rs_file_entries")  # what threads are in the middle of
 _MOST_ENTRIES = 1 << 18  # of a map: 40 MB in the kernel for the largest entries
 # What the C says.
 _USUAL_ENTRIES = {
@@ -110,6 +111,19 @@ class KernelProbes:
     def costs(self) -> tuple[ProbeCost, ...]:
         """Run count and time of each program since it was loaded, those that ran."""
         return tuple(ProbeCost(c.program, c.run_count, c.run_time_ns) for c in self.module.costs() if c.run_count)
+
+    def rest(self) -> None:
+        """Detach everything, until `wake`: nobody pays for a probe meanwhile."""
+        self.module.rest()
+
+    def wake(self) -> None:
+        """Attach it again. What was begun before the rest, and what nobody drained, is forgotten."""
+        self.events.drain()
+        for name in _OF_NOW:
+            if name in self.maps:
+                for key, _ in self.maps[name].items():
+                    _discard(self.maps[name], key)
+        self.notes += [f"no longer attached: {reason}" for reason in self.module.wake()]
 
     def close(self) -> None:
         """Detach and free everything."""

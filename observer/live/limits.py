@@ -6,9 +6,13 @@ A window is gathered in memory: 20 s of 32 ranks are some 600,000 events of 64 b
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import resource
 from pathlib import Path
+
+from rankscope.probes.bpf import btf
+from rankscope.probes.mapped.reader import READER
 
 EVENTS = 1_500_000
 STACKS = 20_000  # of up to 4 KB of words each
@@ -43,3 +47,12 @@ def resident_bytes() -> int:
         return int(fields[1]) * _PAGE_BYTES
     except (OSError, ValueError, IndexError):
         return 0
+
+
+def give_back() -> None:
+    """Return to the kernel what reading large libraries and the kernel's types took for a moment (glibc keeps it: 25 MB), and end the
+    process that reads files of targets."""
+    btf.forget()
+    READER.close()
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).malloc_trim(0)

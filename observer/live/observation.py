@@ -204,6 +204,19 @@ class Observation:
         self.hardware.listen()
         self.gauges = Gauges(self.gauges.pids, self.root)
 
+    def rest(self) -> None:
+        """Between windows that are far apart: keep the probes loaded and let nobody pay for them until `wake`."""
+        self.hardware.close()
+        self.probes.rest()
+        self.drain()
+        limits.give_back()
+
+    def wake(self) -> None:
+        """After `rest`: observe again."""
+        self.renew()
+        self.probes.wake()
+        self.refresh()
+
     def start_fallback(self, seconds: float, hz: int) -> None:
         """Sample with py-spy what the kernel cannot walk."""
         unknown = [

@@ -18,8 +18,8 @@ from typing import IO, Any
 import pyarrow as pa
 
 from rankscope.observer.window import staging, upgrade
-from rankscope.observer.window.manifest import SCHEMAS, Manifest, from_json, to_json
-from rankscope.observer.window.schema import FIRST_SCHEMA, TABLES, YOUNGER
+from rankscope.observer.window.manifest import FIRST_SCHEMA, SCHEMAS, Manifest, from_json, to_json
+from rankscope.observer.window.schema import TABLES, YOUNGER
 from rankscope.observer.window.staging import PARTIAL, safe_name
 from rankscope.observer.window.tables import QUICK, SMALL, cast, check_stacks, read_table, with_absent, write_table
 from rankscope.probes.errors import BadData, OutputFailed

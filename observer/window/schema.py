@@ -16,8 +16,6 @@ from __future__ import annotations
 
 import pyarrow as pa
 
-WINDOW_SCHEMA = "rankscope.window/2"
-FIRST_SCHEMA = "rankscope.window/1"  # is read by upgrade.py
 ENDED = "that has ended"  # of a child process in `detail` of patterns: nobody has waited for it
 NOTHING = "null"  # `absent` of a column that says nothing then
 

@@ -15,8 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from rankscope.observer.window import schema
-from rankscope.observer.window.manifest import EVENTS_DROPPED, Loss, Manifest
-from rankscope.observer.window.schema import WINDOW_SCHEMA
+from rankscope.observer.window.manifest import EVENTS_DROPPED, WINDOW_SCHEMA, Loss, Manifest
 from rankscope.observer.window.stacks import StackFrame, StackTree
 from rankscope.observer.window.tables import cast, table_of, with_absent
 

@@ -18,6 +18,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 
 from rankscope.probes.bpf import cache, headers, perf_events, programs, shared_uprobes, syscalls, tables, uprobes
@@ -66,13 +67,23 @@ class Refused:
     reason: str
 
 
+@dataclass(frozen=True, slots=True)
+class _Attached:
+    """Descriptors that were attached in one go, and how as many are had again. `file`: what is kept open for that, −1 for nothing."""
+
+    descriptors: tuple[int, ...]
+    again: Callable[[], tuple[int, ...]]
+    file: int = -1
+
+
 @dataclass(slots=True)
 class Module:
     """A compiled set of probes with its `maps` in the kernel; its programs are loaded when they are asked for. Whoever holds it closes it.
 
     `remarks`: what went another way than it should and costs the window nothing. `before_close` is called first of all;
     `held` are descriptors of attached probes. `at_once`: whether a program is attached to many functions in one call; false for
-    kernels that cannot. `patience_s`: what is left to wait, in all, for places that may be free in a moment.
+    kernels that cannot. `patience_s`: what is left to wait, in all, for places that may be free in a moment. `may_rest`: whether `rest`
+    may be called, for which files that are attached to are kept open; `rests`: since it was, nothing is attached.
     """
 
     compiled: Compiled
@@ -84,6 +95,9 @@ class Module:
     held: set[int] = field(default_factory=set)
     at_once: bool = True
     patience_s: float = _PATIENCE_S
+    may_rest: bool = False
+    rests: bool = False
+    _attached: dict[int, _Attached] = field(default_factory=dict)  # by descriptor
     _programs: dict[str, Program] = field(default_factory=dict)
     _stats_fd: int = -1
 
@@ -92,13 +106,21 @@ class Module:
         for point in tracepoints:
             try:
                 program = self.program(point.function, programs.TRACEPOINT)
-                self.held.add(perf_events.attach_tracepoint(program.fd, point.event, self.root))
+                self._hold(partial(_attach_tracepoint, program.fd, point.event, self.root))
             except (OSError, ValueError) as error:
                 self.refused.append(Refused(point.function, f"{point.event}: {_one_line(error)}"))
 
     def attach_clock(self, function: str, hz: int) -> None:
         """Run a program `hz` times a second on each CPU. Raises what the kernel says."""
-        self.held.update(perf_events.attach_clock(self.program(function, programs.PERF_EVENT).fd, hz, self.root))
+        self._hold(partial(perf_events.attach_clock, self.program(function, programs.PERF_EVENT).fd, hz, self.root))
+
+    def _hold(self, attach: Callable[[], tuple[int, ...]]) -> None:
+        descriptors = attach()
+        self.held.update(descriptors)
+        self._remember(_Attached(descriptors, attach))
+
+    def _remember(self, one: _Attached) -> None:
+        self._attached.update(dict.fromkeys(one.descriptors, one))
 
     def program(self, function: str, kind: int = programs.KPROBE, attach_type: int = -1) -> Program:
         """The loaded program `function`, remembered so that it is metered. OSError."""
@@ -155,6 +177,19 @@ class Module:
         self, function: str, path: Path, offsets: Sequence[int], counters: Mapping[int, int], *, on_return: bool
     ) -> tuple[int, ...]:
         """One attempt to attach a program to functions of an open file, beside the `counters` of other tools. OSError, ValueError."""
+        if self.rests:
+            raise ValueError("nothing is attached while the probes rest")
+        links = self._attach_once(function, path, offsets, counters, on_return)
+        if self.may_rest:
+            file = os.open(path, os.O_PATH | os.O_CLOEXEC)
+            kept = Path(f"/proc/self/fd/{file}")
+            again = partial(self._attach_once, function, kept, tuple(offsets), dict(counters), on_return)
+            self._remember(_Attached(links, again, file))
+        return links
+
+    def _attach_once(
+        self, function: str, path: Path, offsets: Sequence[int], counters: Mapping[int, int], on_return: bool
+    ) -> tuple[int, ...]:
         if self.at_once:
             program: Program | None = None
             try:
@@ -175,7 +210,48 @@ class Module:
         for descriptor in descriptors:
             if descriptor in self.held:
                 self.held.discard(descriptor)
+                one = self._attached.pop(descriptor, None)
                 os.close(descriptor)
+                if (
+                    one is not None
+                    and one.file >= 0
+                    and not any(self._attached.get(each) is one for each in one.descriptors)
+                ):
+                    os.close(one.file)
+
+    def rest(self) -> None:
+        """Detach everything and keep what it takes to attach it again: nobody pays for a probe until `wake`.
+
+        Descriptors keep their numbers, so whoever has them may let go of them meanwhile. Takes as long as the kernel takes.
+        """
+        if self.rests:
+            return
+        self.rests = True
+        nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            for descriptor in self.held:
+                os.dup2(nothing, descriptor, inheritable=False)
+        finally:
+            os.close(nothing)
+
+    def wake(self) -> tuple[str, ...]:
+        """Attach what `rest` detached. Why not, of what the kernel now refuses."""
+        if not self.rests:
+            return ()
+        self.rests = False
+        refused: list[str] = []
+        for one in {id(one): one for one in self._attached.values()}.values():
+            try:
+                fresh = one.again()
+            except (OSError, ValueError) as error:
+                refused.append(_one_line(error))
+                continue
+            for old, new in zip(one.descriptors, fresh, strict=False):
+                if self._attached.get(old) is one:  # it may have been let go, and its number be another's
+                    os.dup2(new, old, inheritable=False)
+            for descriptor in fresh:
+                os.close(descriptor)
+        return tuple(refused)
 
     @property
     def metered(self) -> bool:
@@ -202,7 +278,7 @@ class Module:
         for end in self.before_close:
             end()
         self.before_close.clear()
-        if self.held:
+        if self.held and not self.rests:
             _let_a_child_detach()
         self.release(tuple(self.held))
         for descriptor in (*(one.fd for one in self._programs.values()), *(one.map_fd for one in self.maps.values())):
@@ -243,6 +319,10 @@ def _let_a_child_detach() -> None:
         finally:
             os._exit(0)
     os.waitpid(child, 0)
+
+
+def _attach_tracepoint(program_fd: int, event: str, root: Path) -> tuple[int, ...]:
+    return (perf_events.attach_tracepoint(program_fd, event, root),)
 
 
 def join(sources: Sequence[Path], folders: Sequence[Path]) -> str:

@@ -147,6 +147,9 @@ class LaunchMeter:
                 self.over_budget_hz = hz
                 if self._stop.wait(self.rest_s):
                     return
+                while self.module.rests:
+                    if self._stop.wait(_LOOK_AGAIN_S):
+                        return
                 self._attach()
         except Exception as error:
             self._give_up(error)

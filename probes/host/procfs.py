@@ -168,6 +168,23 @@ def start_ticks(pid: int, root: Path = ROOT) -> int:
     return read_stat(pid, root).start_ticks
 
 
+def proportional_bytes(pid: int, root: Path = ROOT) -> int:
+    """Memory of a process, of what it shares with others its part; 0 where nobody tells."""
+    try:
+        lines = read_file(proc_path(root, pid, "smaps_rollup")).splitlines()
+        return sum(1024 * int(line.split()[1]) for line in lines if line.startswith(b"Pss:"))
+    except (OSError, ValueError, IndexError):
+        return 0
+
+
+def children(pid: int, root: Path = ROOT) -> tuple[int, ...]:
+    """Processes that its main thread has started and that are there; none where it has ended."""
+    try:
+        return tuple(int(word) for word in read_file(proc_path(root, pid, "task", pid, "children")).split())
+    except (OSError, ValueError):
+        return ()
+
+
 def cpus_allowed(pid: int, root: Path = ROOT, tid: int | None = None) -> str:
     """CPUs a process or thread may run on, as in taskset (0-3,8). Raises OSError, ValueError."""
     return read_status(pid, root, tid).cpus_allowed

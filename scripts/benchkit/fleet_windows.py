@@ -21,8 +21,8 @@ import pyarrow as pa
 
 from rankscope.diagnose.fleet.large.topology import Group
 from rankscope.observer.window.folder import Window
-from rankscope.observer.window.manifest import Manifest
-from rankscope.observer.window.schema import TABLES, WINDOW_SCHEMA
+from rankscope.observer.window.manifest import WINDOW_SCHEMA, Manifest
+from rankscope.observer.window.schema import TABLES
 from rankscope.probes.arrays import Floats, Ints
 
 RANKS, FUNCTIONS, STEPS, STEP_S = 8, 60, 30, 1.0  # ranks of a host

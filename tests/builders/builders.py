@@ -23,9 +23,9 @@ from rankscope.diagnose.model.excess import Differences, strength
 from rankscope.diagnose.verdict.contract import Verdict
 from rankscope.diagnose.verdict.note import NoteCode
 from rankscope.observer.window.folder import Window
-from rankscope.observer.window.manifest import Manifest
+from rankscope.observer.window.manifest import WINDOW_SCHEMA, Manifest
 from rankscope.observer.window.rows import ROWS
-from rankscope.observer.window.schema import TABLES, WINDOW_SCHEMA
+from rankscope.observer.window.schema import TABLES
 from rankscope.observer.window.stacks import StackFrame, StackTree
 from rankscope.observer.window.tables import table_of
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -22,7 +21,6 @@ from rankscope.diagnose.verdict.contract import Verdict
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.diagnose.watch.hosts.board import VERDICT, Board
 from rankscope.diagnose.watch.hosts.share import Share, judged_as_json
-from rankscope.observer.recorder import RecordOptions, record
 from rankscope.observer.window.folder import Window
 from rankscope.observer.window.store.spool import Spool
 from rankscope.probes.errors import BadData, RankscopeError
@@ -37,15 +35,12 @@ class Outcome:
     kept: str = ""
 
 
-def look_with_others(share: Share, history: Path, say: Callable[[str], None]) -> Outcome:
-    """Observe, send, and judge if this host does. RankscopeError where nothing could be observed."""
-    trigger = share.trigger
-    options = RecordOptions(window_s=trigger.seconds, job=trigger.job, begin_at=trigger.start)
-    window = record(options, say)[0].window
-    trouble = _send(window, share)
+def judge_with_others(share: Share, history: Path, mine: Window | None) -> Outcome:
+    """Send this host's window, where it has one, and judge if this host does. RankscopeError."""
+    trouble = _send(mine, share) if mine is not None else ""
     if not share.judges:
         return Outcome(None, trouble)
-    return judge_all(share, history, window, trouble)
+    return judge_all(share, history, mine, trouble)
 
 
 def judge_all(share: Share, history: Path, mine: Window | None = None, trouble: str = "") -> Outcome:

@@ -22,9 +22,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from rankscope.observer.window.folder import Window, fitted, window_of
-from rankscope.observer.window.manifest import Manifest, from_json, to_json
+from rankscope.observer.window.manifest import WINDOW_SCHEMA, Manifest, from_json, to_json
 from rankscope.observer.window.pages import check_pages, read_footer
-from rankscope.observer.window.schema import TABLES, WINDOW_SCHEMA, YOUNGER
+from rankscope.observer.window.schema import TABLES, YOUNGER
 from rankscope.observer.window.store.front import MOST_WINDOWS, Summary, summarised, summary_in, with_summary
 from rankscope.observer.window.store.summary import WANTED
 from rankscope.observer.window.tables import MOST_BYTES, MOST_ROWS, QUICK, SMALL

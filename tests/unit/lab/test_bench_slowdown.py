@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchkit.slowdown import Pair, predicted, slowdown
+from benchkit.slowdown import Pair, more_cpu, predicted, slowdown
 
 PAIR = Pair(False, 8, True, 4.0, 0.2, 0.2, 4_000, 0.032)
 
@@ -41,3 +41,12 @@ def test_one_pair_says_nothing() -> None:
 def test_what_is_expected_counts_each_hit_once() -> None:
     programs, traps = predicted([PAIR, PAIR], 10.0)
     assert programs == pytest.approx(0.1) and traps == pytest.approx(0.125)
+
+
+def test_more_cpu_time_is_told_in_percent_of_the_step_however_the_job_drifts() -> None:
+    observed = [
+        replace(pair, cpu_s=0.05 * pair.step_s, observed_cpu_s=0.05 * pair.step_s + 0.003 * pair.step_s)
+        for pair in pairs(20, 1.0, 0.05)
+    ]
+    percent, half = more_cpu(observed)
+    assert percent == pytest.approx(0.3) and half < 0.01

@@ -30,8 +30,8 @@ from rankscope.observer.apart.run import ObserverEnded, OutOfMemory
 from rankscope.observer.apart.windows import windows_of
 from rankscope.observer.live import limits
 from rankscope.observer.window.folder import Window
-from rankscope.observer.window.manifest import Manifest
-from rankscope.observer.window.schema import TABLES, WINDOW_SCHEMA
+from rankscope.observer.window.manifest import WINDOW_SCHEMA, Manifest
+from rankscope.observer.window.schema import TABLES
 from rankscope.probes import rights
 from rankscope.probes.confine import credentials
 from rankscope.probes.errors import BadData, NoRanks

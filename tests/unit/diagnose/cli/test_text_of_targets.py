@@ -25,9 +25,8 @@ from rankscope.diagnose.verdict.contract import Evidence, Instance, StepSeconds,
 from rankscope.diagnose.verdict.function import Function
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.observer.window import manifest
-from rankscope.observer.window.manifest import Manifest
+from rankscope.observer.window.manifest import WINDOW_SCHEMA, Manifest
 from rankscope.observer.window.rows import CounterRow, PatternRow, RankRow, StackRow
-from rankscope.observer.window.schema import WINDOW_SCHEMA
 from rankscope.observer.window.tables import table_of, write_table
 from rankscope.probes.text import printable
 

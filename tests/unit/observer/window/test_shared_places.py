@@ -17,8 +17,8 @@ import pytest
 from rankscope.diagnose.sweep.peers import read_sweeps
 from rankscope.observer.window import tables
 from rankscope.observer.window.folder import Window, read_window, write_window
-from rankscope.observer.window.manifest import Manifest
-from rankscope.observer.window.schema import TABLES, WINDOW_SCHEMA
+from rankscope.observer.window.manifest import WINDOW_SCHEMA, Manifest
+from rankscope.observer.window.schema import TABLES
 from rankscope.observer.window.store import objects, tidy
 from rankscope.observer.window.store.container import encode
 from rankscope.observer.window.store.keys import key_of

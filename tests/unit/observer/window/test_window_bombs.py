@@ -16,9 +16,9 @@ from hypothesis import strategies as st
 
 from rankscope.observer.window import pages, tables
 from rankscope.observer.window.folder import Window, read_window, write_window
-from rankscope.observer.window.manifest import Manifest
+from rankscope.observer.window.manifest import WINDOW_SCHEMA, Manifest
 from rankscope.observer.window.rows import StackRow
-from rankscope.observer.window.schema import TABLES, WINDOW_SCHEMA
+from rankscope.observer.window.schema import TABLES
 from rankscope.observer.window.tables import read_table, table_of, write_table
 from rankscope.probes.errors import BadData
 

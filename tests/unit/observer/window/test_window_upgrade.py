@@ -11,8 +11,8 @@ import pytest
 
 from rankscope.observer.window import upgrade
 from rankscope.observer.window.folder import Window, find_windows, read_window, write_window
-from rankscope.observer.window.manifest import FIRST_SAMPLING_HZ, Loss, Manifest
-from rankscope.observer.window.schema import FIRST_SCHEMA, TABLES, WINDOW_SCHEMA, YOUNGER
+from rankscope.observer.window.manifest import FIRST_SAMPLING_HZ, FIRST_SCHEMA, WINDOW_SCHEMA, Loss, Manifest
+from rankscope.observer.window.schema import TABLES, YOUNGER
 
 RECORDED = Path(__file__).parents[3] / "data/window-1"
 

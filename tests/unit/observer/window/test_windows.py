@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from rankscope.observer.window.folder import Window, find_windows, read_window, write_window
-from rankscope.observer.window.manifest import Loss, Manifest
+from rankscope.observer.window.manifest import WINDOW_SCHEMA, Loss, Manifest
 from rankscope.observer.window.rows import ROWS, CounterRow, PauseRow, StackRow
-from rankscope.observer.window.schema import TABLES, WINDOW_SCHEMA
+from rankscope.observer.window.schema import TABLES
 from rankscope.observer.window.tables import table_of
 from rankscope.probes.errors import BadData, OutputFailed
 

@@ -1,0 +1,197 @@
+"""A look that stands by: its child has loaded, found and named all that a window needs, and waits for an alarm.
+
+Loading takes seconds, and a fault may be over by then. Nothing is attached meanwhile: it costs the ranks nothing, and this host the
+memory of two forks of the service. It sees the ranks that it was prepared for, and serves one look.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pickle
+import resource
+import signal
+import socket
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from rankscope.diagnose.watch import look
+from rankscope.diagnose.watch.limits import RESIDENT_BYTES
+from rankscope.diagnose.watch.look import Look, Telling, Wanted
+from rankscope.probes.host import procfs
+
+if TYPE_CHECKING:
+    from rankscope.observer.recorder import Order
+    from rankscope.observer.window.folder import Window
+
+
+@dataclass(slots=True)
+class Prepared:
+    """For the ranks `pids` of `job`. Close it, or begin its look."""
+
+    job: str
+    pids: frozenset[int]
+    _pid: int
+    _line: socket.socket
+    _result: int
+
+    def begin(self, wanted: Wanted) -> Look | None:
+        """Its look begins now; None where the child has ended. It can be asked once."""
+        begun_s = time.monotonic()
+        try:
+            self._line.sendall(pickle.dumps(wanted))
+        except OSError:
+            self.close()
+            return None
+        self._line.close()
+        return Look(wanted.alarm, self._pid, self._result, begun_s, begun_s + wanted.longest_s, wanted.share)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether it waits for nothing but the alarm."""
+        try:
+            return bool(self._line.recv(1, socket.MSG_PEEK | socket.MSG_DONTWAIT))
+        except OSError:
+            return False
+
+    @property
+    def has_ended(self) -> bool:
+        try:
+            return os.waitpid(self._pid, os.WNOHANG)[0] != 0
+        except ChildProcessError:
+            return True
+
+    def memory_bytes(self) -> int:
+        """What its processes hold; of what they share with others their part."""
+        return sum(map(procfs.proportional_bytes, (self._pid, *procfs.children(self._pid))))
+
+    def close(self) -> None:
+        """Let go of it: it ends as its line does, or is ended where it is in the middle of something."""
+        self._line.close()
+        os.close(self._result)
+        until = time.monotonic() + 0.5
+        while time.monotonic() < until:
+            if self.has_ended:
+                return
+            time.sleep(0.01)
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):
+            os.waitpid(self._pid, 0)
+
+
+@dataclass(slots=True)
+class Standby:
+    """Keeps one look prepared: of several jobs, for the one with most ranks here. `_refused`: ranks for which there is none, as it ended
+    by itself or took too much."""
+
+    _refused: frozenset[int] = frozenset()
+    _prepared: Prepared | None = None
+
+    def keep(self, jobs: Mapping[str, frozenset[int]]) -> None:
+        """Called now and then with the pids of the ranks of each job that may be looked at: prepare anew where they are others."""
+        job = max(jobs, key=lambda one: len(jobs[one]), default=None)
+        pids = jobs[job] if job is not None else frozenset()
+        kept = self._prepared
+        if kept is not None and (kept.job != job or kept.pids != pids):
+            self.close()
+        elif kept is not None and kept.has_ended:
+            self._refuse()
+        if job is not None and self._prepared is None and pids != self._refused:
+            with contextlib.suppress(
+                OSError
+            ):  # the next call tries again; a look that is needed meanwhile loads by itself
+                self._prepared = _prepare(job, pids)
+
+    def weigh(self, beside_bytes: int) -> None:
+        """Let go of it where it takes too much beside the service."""
+        if self._prepared is not None and beside_bytes + self._prepared.memory_bytes() > RESIDENT_BYTES:
+            self._refuse()
+
+    def _refuse(self) -> None:
+        if self._prepared is not None:
+            self._refused = self._prepared.pids
+            self.close()
+
+    def begin(self, wanted: Wanted, pids: frozenset[int]) -> Look:
+        """A look at these ranks: the one that stands by, else one that loads first. OSError."""
+        kept = self._prepared
+        if kept is not None and kept.job == wanted.alarm.job and not wanted.only_judge:
+            if kept.pids == pids and kept.is_ready:
+                self._prepared = None
+                begun = kept.begin(wanted)
+                if begun is not None:
+                    return begun
+            else:
+                self.close()
+        return look.begin(wanted)
+
+    def close(self) -> None:
+        """Let go of what is prepared."""
+        if self._prepared is not None:
+            self._prepared.close()
+            self._prepared = None
+
+
+def _prepare(job: str, pids: frozenset[int]) -> Prepared:
+    ours, theirs = socket.socketpair()
+    result = os.memfd_create("look", os.MFD_CLOEXEC)
+
+    def work() -> None:
+        _hold_only(theirs.fileno(), result)
+        _stand_by(job, theirs, result)
+
+    try:
+        return Prepared(job, pids, look.forked(work), ours, result)
+    except BaseException:
+        ours.close()
+        os.close(result)
+        raise
+    finally:
+        theirs.close()
+
+
+def _hold_only(*kept: int) -> None:
+    """Nothing else that the service has open, but what it says goes to: a probe that it lets go of would stay as long as we do."""
+    last = 3
+    for one in sorted(kept):
+        os.closerange(last, one)
+        last = one + 1
+    os.closerange(last, resource.getrlimit(resource.RLIMIT_NOFILE)[0])
+
+
+def _stand_by(job: str, line: socket.socket, result: int) -> None:
+    from rankscope.observer.recorder import STANDING_BY, Order, RecordOptions, stand_by
+
+    telling = Telling(result)
+    wanted: list[Wanted] = []
+    windows: list[Window] = []
+
+    def orders() -> Order:
+        with line.makefile("rb") as asked:
+            wanted.append(
+                pickle.load(asked)
+            )  # of who forked us, who may do all that we may. EOFError: it has let go of us
+        options = look.options_of(wanted[0])
+        return Order(options.window_s, options.begin_at)
+
+    def say(text: str) -> None:
+        if text == STANDING_BY:
+            line.send(b"!")
+        telling.heard(text)
+
+    def observed() -> Window:
+        if failed is not None:
+            raise failed
+        return windows[0]
+
+    failed: Exception | None = None
+    try:
+        stand_by(RecordOptions(job=job), orders, windows.append, say)
+    except Exception as error:
+        if not wanted:
+            return
+        failed = error
+    telling.judged(wanted[0], observed)
