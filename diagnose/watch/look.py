@@ -193,6 +193,9 @@ class Telling:
 
     def _begun(self, window: Window) -> Window:
         self.began_s = window.manifest.start - (time.time() - time.monotonic())
+        if self.reads is not None and self.reads.is_alive() and self.reads.native_id is not None:
+            with contextlib.suppress(OSError):  # now it is waited for
+                os.sched_setscheduler(self.reads.native_id, os.SCHED_OTHER, os.sched_param(0))
         return window
 
     def judged(self, wanted: Wanted, observe: Callable[[], Window]) -> None:
@@ -215,6 +218,8 @@ class Telling:
 
 
 def _read_what_judges() -> None:
+    with contextlib.suppress(OSError):
+        os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))  # this thread: the window is of the ranks, not of us
     importlib.import_module("rankscope.diagnose.solve.judge")
 
 

@@ -131,7 +131,7 @@ class Service:
                 began = time.monotonic()
                 self.beat()
                 watchdog.tell(watchdog.ALIVE)
-                if ENDING & set(wait(max(BEAT_S - (time.monotonic() - began), 0.01))):
+                if ENDING & self._wait(wait, began + BEAT_S):
                     return
         finally:
             watchdog.tell(watchdog.STOPPING)
@@ -144,6 +144,15 @@ class Service:
                 self.otlp.close()
             self.tier0.close()
             self.say(Event("ended", time.time(), "no longer watching; nothing was left behind"))
+
+    def _wait(self, wait: Callable[[float], Collection[int]], until_s: float) -> set[int]:
+        """For the next round, or for signals; what a look has seen is told at once."""
+        while True:
+            left_s = max(until_s - time.monotonic(), 0.01)
+            signals = set(wait(min(left_s, BEAT_S / 10) if self._look is not None else left_s))
+            if signals or time.monotonic() >= until_s:
+                return signals
+            self._looks(time.monotonic())
 
     def beat(self) -> None:
         """One round."""

@@ -44,7 +44,8 @@ _ONE_S = 50.0  # a fault that is named late, with its end and what follows
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One fault. Seconds since its onset; None where it did not come. `outcome`: of verdicts.FIRST …; `told_s`: of the alarm."""
+    """One fault. Seconds since its onset; None where it did not come. `outcome`: of verdicts.FIRST …; `told_s`: of the alarm; `begun_s`: from
+    the alarm to the begin of the window."""
 
     kind: str
     outcome: str
@@ -53,6 +54,7 @@ class Case:
     named_s: float | None
     over: bool
     said: str
+    begun_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,7 +196,8 @@ class _Beside:
             else None
         )
         named = answer.after_s if answer.outcome == verdicts.FIRST else None
-        return Case(kind, answer.outcome, min(told, default=None), began, named, kind == "killed", answer.said)
+        begun = verdict.get("window_began_after_s") if verdict is not None else None
+        return Case(kind, answer.outcome, min(told, default=None), began, named, kind == "killed", answer.said, begun)
 
 
 def _answer(event: dict[str, Any], truth: Truth, after_s: float) -> Answer:
@@ -206,12 +209,12 @@ def _answer(event: dict[str, Any], truth: Truth, after_s: float) -> Answer:
 
 def _summary(pieces: Sequence[Piece]) -> tuple[list[str], bool]:
     cases = [case for piece in pieces for case in piece.cases]
-    lines = [f"{'':14}{'cases':>6}{'first':>6}{'over':>6}{'alarm s':>9}{'window s':>9}{'named s':>9}"]
+    lines = [f"{'':14}{'cases':>6}{'first':>6}{'over':>6}{'alarm s':>9}{'+window':>9}{'named s':>9}"]
     for kind in (*KINDS, "all"):
         mine = [case for case in cases if kind in (case.kind, "all")]
         right = sum(case.outcome == verdicts.FIRST for case in mine)
         times = "".join(
-            f"{_median([getattr(case, name) for case in mine]):>9}" for name in ("told_s", "window_s", "named_s")
+            f"{_median([getattr(case, name) for case in mine]):>9}" for name in ("told_s", "begun_s", "named_s")
         )
         lines.append(f"{kind:14}{len(mine):>6}{right:>6}{sum(case.over for case in mine):>6}{times}")
     lines += [f"    {case.kind}: {case.outcome}, {case.said}" for case in cases if case.outcome != verdicts.FIRST]
@@ -231,4 +234,4 @@ def _summary(pieces: Sequence[Piece]) -> tuple[list[str], bool]:
 
 def _median(values: Sequence[float | None]) -> str:
     known = [value for value in values if value is not None]
-    return f"{statistics.median(known):.1f}" if known else "-"
+    return f"{statistics.median(known):.2f}" if known else "-"
