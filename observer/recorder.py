@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 _BEYOND_S = 600.0  # of its windows, loading and telling last much less: who takes longer is ended
 _WARM_UP_S = 0.4  # threads must have left the CPU once before their absences are known
-_WAKE_UP_S = 0.1  # the same where the window is to begin at once: what is not known of its first moments is left out
 STANDING_BY = "standing by"
 
 
@@ -147,8 +146,8 @@ def _stand_by(options: RecordOptions, progress: Progress) -> Iterator[Window]:
             progress(STANDING_BY)
             order = Order(**asked.ask("order")[0])
             running.wake()
-            now = replace(options, window_s=order.seconds, begin_at=order.begin_at, align_s=0.0)
-            windows = _planned(running, now, progress, _WAKE_UP_S)
+            now = replace(options, window_s=order.seconds, begin_at=order.begin_at)
+            windows = _at_once(running, now, progress) if order.begin_at is None else _planned(running, now, progress)
             yield from _with_changes(windows, here, options.root)
             if order.last:
                 return
@@ -193,7 +192,7 @@ def observe(options: RecordOptions, progress: Progress) -> list[Window]:
     try:
         for remark in running.probes.remarks:
             progress(remark)
-        windows = _planned(running, options, progress, _WARM_UP_S)
+        windows = _planned(running, options, progress)
     finally:
         running.close()
     return _with_changes(windows, here, options.root)
@@ -205,10 +204,16 @@ def _with_changes(windows: list[Window], here: RankCensus, root: Path) -> list[W
     return with_changes(windows, here, find_ranks(root))
 
 
-def _planned(running: Observation, options: RecordOptions, progress: Progress, warm_up_s: float) -> list[Window]:
+def _at_once(running: Observation, options: RecordOptions, progress: Progress) -> list[Window]:
+    """The windows from now on. Threads leave the CPU while counters are read; what is not known of their first moments is left out."""
+    progress(f"observing {options.window_s:g} s from now")
+    return _window(running, options, progress, read_clocks())
+
+
+def _planned(running: Observation, options: RecordOptions, progress: Progress) -> list[Window]:
     """The windows of when `options` say."""
     clocks = read_clocks()
-    start = _start(options, clocks.realtime_ns / 1e9 + warm_up_s)
+    start = _start(options, clocks.realtime_ns / 1e9 + _WARM_UP_S)
     progress(f"observing {options.window_s:g} s from {time.strftime('%H:%M:%S', time.localtime(start))}")
     running.run_until((clocks.monotonic_ns - clocks.realtime_ns) / 1e9 + start)
     return _window(running, options, progress, clocks)

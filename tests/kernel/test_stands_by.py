@@ -43,8 +43,8 @@ def test_two_windows_of_probes_that_are_loaded_once_and_nothing_is_attached_befo
     assert len(windows) == 2
     for asked, window in zip(ordered, windows, strict=True):
         assert 0 <= window.manifest.start - asked < 2.0  # 0.15 s; whoever computes beside it may take its turn
-        (rank,) = window.tables["ranks"].to_pylist()
+        (rank,) = window.ranks.to_pylist()
         assert rank["samples"] > 5
         assert {one.source for one in window.manifest.losses} <= {"bpf"}
         # Nothing of the time between the windows lies in one.
-        assert all(row["seconds"] < 0.5 for row in window.tables["steps"].to_pylist())
+        assert all(row["seconds"] < 0.5 for row in window.steps.to_pylist())

@@ -44,8 +44,8 @@ _ONE_S = 50.0  # a fault that is named late, with its end and what follows
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One fault. Seconds since its onset; None where it did not come. `outcome`: of verdicts.FIRST …; `told_s`: of the alarm; `begun_s`: from
-    the alarm to the begin of the window."""
+    """One fault. Seconds since its onset; None where it did not come. `outcome`: of verdicts.FIRST …; `told_s`: of the alarm; `begun_s`:
+    from the alarm to the begin of the window."""
 
     kind: str
     outcome: str
