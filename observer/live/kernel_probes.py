@@ -117,8 +117,11 @@ class KernelProbes:
         self.module.rest()
 
     def wake(self) -> None:
-        """Attach it again. What was begun before the rest, and what nobody drained, is forgotten."""
+        """Attach it again. What was begun before the rest, what nobody drained and what was lost of it is forgotten."""
         self.events.drain()
+        counters = self.maps["rs_counters"]
+        for slot in range(len(COUNTERS)):
+            counters[ctypes.c_int(slot)] = type(counters[ctypes.c_int(slot)])()
         for name in _OF_NOW:
             if name in self.maps:
                 for key, _ in self.maps[name].items():

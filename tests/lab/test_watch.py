@@ -57,6 +57,23 @@ class Watching:
             time.sleep(0.1)
         time.sleep(2.0)
 
+    def wait_until_a_look_stands_by(self) -> None:
+        """Its child and that one's, of which one holds programs, and nothing that they are attached by."""
+        deadline = time.monotonic() + 60
+        while not any(map(_stands_by, psutil.Process(self.process.pid).children())):
+            assert time.monotonic() < deadline, self._errors.read_text()
+            time.sleep(0.1)
+
+
+def _stands_by(child: psutil.Process) -> bool:
+    held = []
+    with contextlib.suppress(OSError, psutil.Error):
+        held = [path.read_text() for path in Path(f"/proc/{child.pid}/fdinfo").iterdir()]
+        links = [str(path.readlink()) for path in Path(f"/proc/{child.pid}/fd").iterdir()]
+        attached = any("perf_event" in link for link in links) or any("link_type" in text for text in held)
+        return bool(child.children()) and any("prog_type" in text for text in held) and not attached
+    return False
+
 
 @pytest.fixture
 def watching(tmp_path: Path) -> Iterator[Callable[[], Watching]]:
@@ -126,11 +143,13 @@ def test_a_stopped_rank_and_a_dead_one_are_told_and_the_last_minutes_kept(
     victim = job.ranks()[1]
     service = watching()
     service.wait_until_known()
+    service.wait_until_a_look_stands_by()
 
     os.kill(victim, signal.SIGSTOP)
     try:
         assert service.wait_for("alarm", 15, alarm="stopped")["ranks"] == [1]
         told = service.wait_for("verdict", 40)
+        assert told["window_began_after_s"] < 2.0  # 0.2 s where nobody takes its turn; loading alone takes longer
     finally:
         os.kill(victim, signal.SIGCONT)
     first = told["verdict"]["suspects"][0]

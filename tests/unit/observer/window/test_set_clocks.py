@@ -11,6 +11,7 @@ from typing import Any, cast
 import pytest
 
 from rankscope.observer import recorder
+from rankscope.observer.finish import changes, windows
 from rankscope.observer.live.observation import Observation
 from rankscope.probes.host.clocks import Clocks, clock_notes, read_clocks
 
@@ -96,11 +97,11 @@ def test_a_window_during_which_the_clock_is_set_says_so(monkeypatch: pytest.Monk
     nobody = SimpleNamespace(ranks=())
     monkeypatch.setattr(recorder, "find_ranks", lambda root: nobody)
     monkeypatch.setattr(recorder, "choose", lambda census, options: ())
-    monkeypatch.setattr(recorder, "with_changes", lambda windows, before, after: windows)
+    monkeypatch.setattr(changes, "with_changes", lambda windows, before, after: windows)
     monkeypatch.setattr(recorder.observation, "begin", lambda ranks, **more: running)
     monkeypatch.setattr(Observation, "totals", lambda self: None)
     monkeypatch.setattr(Observation, "start_fallback", set_the_clock)
-    monkeypatch.setattr(recorder, "close_windows", lambda *arguments: closed.append(arguments) or [])
+    monkeypatch.setattr(windows, "close_windows", lambda *arguments: closed.append(arguments) or [])
     # WHEN a window of half a second is recorded
     began = time.perf_counter()
     recorder.observe(recorder.RecordOptions(window_s=0.5, align_s=0.5), lambda _: None)
