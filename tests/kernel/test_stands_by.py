@@ -29,10 +29,10 @@ def test_two_windows_of_probes_that_are_loaded_once_and_nothing_is_attached_befo
     def orders() -> Order:
         attached.append(_attached())
         ordered.append(time.time())
-        return Order(1.0, last=len(ordered) == 2)
+        return Order(0.5, last=len(ordered) == 2)
 
     def say(text: str) -> None:
-        if text.startswith("observing 1 s"):
+        if text.startswith("observing 0.5 s"):
             during.append(_attached())
 
     with running(tmp_path) as pid:
