@@ -15,8 +15,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from rankscope.observer.window.manifest import Manifest, from_json, to_json
-from rankscope.observer.window.schema import WINDOW_SCHEMA
+from rankscope.observer.window.manifest import WINDOW_SCHEMA, Manifest, from_json, to_json
 from rankscope.observer.window.store.summary import SCHEMA, STEP_COLUMNS, WINDOW, summary_of
 
 MARK = b"RKSUMRY1"  # the last character is the version: of another one nothing is known, and the tables are read
