@@ -18,6 +18,7 @@ from fuzzkit.place import place
 from fuzzkit.target import Target, swapped
 from rankscope.diagnose.fleet.timings.steps_file import read_timings
 from rankscope.observer.window import bundle, folder, schema, upgrade
+from rankscope.observer.window.manifest import FIRST_SCHEMA, WINDOW_SCHEMA
 from rankscope.observer.window.pages import page_sizes
 from rankscope.observer.window.store import container, front
 from rankscope.observer.window.tables import read_table, write_table
@@ -52,7 +53,7 @@ def sample(of: pa.Schema, rows: int = 3) -> pa.Table:
 def _files() -> dict[str, dict[str, bytes]]:
     """The files of a whole window, by the version of its schema."""
     found: dict[str, dict[str, bytes]] = {}
-    for version, of in ((schema.FIRST_SCHEMA, upgrade.TABLES), (schema.WINDOW_SCHEMA, schema.TABLES)):
+    for version, of in ((FIRST_SCHEMA, upgrade.TABLES), (WINDOW_SCHEMA, schema.TABLES)):
         files: dict[str, bytes] = {}
         for name, columns in of.items():
             table = sample(columns)
@@ -109,7 +110,7 @@ def _whole(version: str) -> tuple[Path, dict[str, pa.Table]]:
     kept: dict[str, pa.Table] = {}
     for name, content in _files()[version].items():
         (home / name).write_bytes(content)
-    for name, of in (upgrade.TABLES if version == schema.FIRST_SCHEMA else schema.TABLES).items():
+    for name, of in (upgrade.TABLES if version == FIRST_SCHEMA else schema.TABLES).items():
         path = home / f"{name}.parquet"
         kept[path.name] = folder.fitted(read_table(path, of), of, str(path))
     return home, kept
@@ -146,7 +147,7 @@ def _objects() -> list[bytes]:
     """A window, and two, as objects of a store."""
     home = place() / "to-encode"
     home.mkdir(exist_ok=True)
-    for name, content in _files()[schema.WINDOW_SCHEMA].items():
+    for name, content in _files()[WINDOW_SCHEMA].items():
         (home / name).write_bytes(content)
     window = folder.read_window(home)
     return [container.encode([window]), container.encode([window, window])]
@@ -217,7 +218,7 @@ def _bundle(data: bytes) -> None:
 
 def _archive() -> list[bytes]:
     about = json.dumps({"schema": bundle.BUNDLE_SCHEMA, "windows": 1, "baseline": 0}).encode()
-    files = {"bundle.json": about, **{f"0/{name}": content for name, content in _files()[schema.WINDOW_SCHEMA].items()}}
+    files = {"bundle.json": about, **{f"0/{name}": content for name, content in _files()[WINDOW_SCHEMA].items()}}
     buffer = io.BytesIO()
     with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for name, content in files.items():
@@ -275,8 +276,8 @@ TARGETS = (
     Target(
         "window",
         "whole windows",
-        _window(schema.WINDOW_SCHEMA),
-        lambda: _of_window(schema.WINDOW_SCHEMA),
+        _window(WINDOW_SCHEMA),
+        lambda: _of_window(WINDOW_SCHEMA),
         raises=(BadData,),
         longest_bytes=16384,
         words=_WORDS,
@@ -284,8 +285,8 @@ TARGETS = (
     Target(
         "window-1",
         "whole windows of the first version",
-        _window(schema.FIRST_SCHEMA),
-        lambda: _of_window(schema.FIRST_SCHEMA),
+        _window(FIRST_SCHEMA),
+        lambda: _of_window(FIRST_SCHEMA),
         raises=(BadData,),
         longest_bytes=16384,
         words=_WORDS,
