@@ -1,21 +1,20 @@
-"""The command line of scripts/fuzz: one process per target, and a table of all that was ever run."""
+"""The command line of scripts/fuzz: what is run, and a table of all that was ever run."""
 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import importlib.util
 import json
 import shutil
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
-from fuzzkit import record
+from fuzzkit import ledger, record
+from fuzzkit.sources import sources_of
 from fuzzkit.target import Target
 from fuzzkit.targets import TARGETS
 from fuzzkit.watch import MOST_BYTES, MOST_S
@@ -23,14 +22,17 @@ from labkit.machine.command import Parser
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 REGRESSIONS = REPOSITORY / "tests/data/fuzz"
-EXIT_FOUND, EXIT_USAGE, EXIT_MISSING = 1, 64, 69
+RECORDS = REGRESSIONS / "records.json"
+EXIT_FOUND, EXIT_USAGE, EXIT_MISSING, EXIT_BROKEN = 1, 64, 69, 70
 
 EPILOG = f"""Each target is a parser of bytes that somebody else wrote. An input fails that makes it raise anything but what it
 documents, take more than {MOST_S:g} s of the processor, or {MOST_BYTES >> 20} MB of memory. It is written into tests/data/fuzz,
 where the tests find it from then on.
-A run goes on where the last one ended, and may be ended at any moment; it runs at idle priority.
+A run goes on where the last one ended, and may be ended at any moment; it runs at idle priority. Counts are those of a parser's
+present source: where it changed, they begin anew. --record adds them to {RECORDS.relative_to(REPOSITORY)}, which is committed.
 
-exit codes: 0 nothing failed, 1 something did, 64 wrong usage, 69 the fuzzer (atheris) is not there for this Python"""
+exit codes: 0 nothing failed, 1 something did, 64 wrong usage, 69 the fuzzer (atheris) is not there for this Python,
+70 the fuzzer itself broke"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -39,7 +41,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("\n".join(f"{target.name:16} {target.what}" for target in TARGETS))
         return 0
     wanted = [target for target in TARGETS if not args.target or target.name in args.target]
-    if importlib.util.find_spec("atheris") is None and not args.table:
+    if args.report:
+        sources = sources_of([target.name for target in wanted])
+        return _tell(
+            wanted,
+            {name: one.as_record() for name, one in ledger.current(ledger.read(args.records), sources).items()},
+            args,
+        )
+    if importlib.util.find_spec("atheris") is None and not (args.table or args.record):
         version = ".".join(map(str, sys.version_info[:2]))
         print(
             f"fuzz: atheris is not installed: none is made for Python {version}, or scripts/setup was not run",
@@ -49,13 +58,31 @@ def main(argv: Sequence[str] | None = None) -> int:
     if args.fresh:
         for target in wanted:
             shutil.rmtree(args.state / target.name, ignore_errors=True)
-    if not args.table:
+    if not (args.table or args.record):
         _run_all(wanted, args)
-    found = {target.name: record.read(args.state / target.name) for target in wanted}
+    if args.record:
+        _record(wanted, args)
+    return _tell(wanted, {target.name: record.read(args.state / target.name) for target in wanted}, args)
+
+
+def _tell(wanted: Sequence[Target], found: dict[str, record.Record], args: argparse.Namespace) -> int:
+    found = {target.name: found.get(target.name, record.Record()) for target in wanted}
     if args.json:
         args.json.write_text(json.dumps({name: asdict(one) for name, one in found.items()}, indent=1))
     print("\n".join(table(wanted, found)))
     return EXIT_FOUND if any(one.failures for one in found.values()) else 0
+
+
+def _record(wanted: Sequence[Target], args: argparse.Namespace) -> None:
+    """What was run since it was last asked for goes into the committed file."""
+    known = ledger.read(args.records)
+    for target in wanted:
+        one = record.read(args.state / target.name)
+        more = ledger.added(known, target.name, one)
+        if more is not known:
+            known, one.kept_inputs, one.kept_cpu_seconds = more, one.inputs, one.cpu_seconds
+            ledger.write(args.records, known)
+            one.write(args.state / target.name)
 
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
@@ -81,7 +108,15 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--crashes", type=Path, default=REGRESSIONS, help="where inputs that fail are written (default tests/data/fuzz)"
     )
     parser.add_argument("--fresh", action="store_true", help="forget earlier runs of these targets")
-    parser.add_argument("--table", action="store_true", help="only the table of what was run")
+    what = parser.add_mutually_exclusive_group()
+    what.add_argument("--table", action="store_true", help="only the table of what was run here")
+    what.add_argument("--record", action="store_true", help="only add what was run here to the committed record")
+    what.add_argument(
+        "--report", action="store_true", help="only the table of the committed record, for today's source"
+    )
+    parser.add_argument(
+        "--records", type=Path, default=RECORDS, help="the committed record (default tests/data/fuzz/records.json)"
+    )
     parser.add_argument("--json", type=Path, help="write the figures there, too")
     parser.add_argument("--list", action="store_true", help="the targets")
     args = parser.parse_args(argv)
@@ -93,57 +128,22 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 
 def _run_all(wanted: Sequence[Target], args: argparse.Namespace) -> None:
-    """Some at a time, in order; a second interrupt is not waited for."""
-    waiting = list(wanted)
-    running: dict[str, subprocess.Popen[bytes]] = {}
-    try:
-        while waiting or running:
-            while waiting and len(running) < args.jobs:
-                target = waiting.pop(0)
-                if record.read(args.state / target.name).inputs < args.inputs:
-                    running[target.name] = _start(target, args)
-            time.sleep(0.05)
-            for name, process in [*running.items()]:
-                if process.poll() is not None:
-                    del running[name]
-                    _ended(name, process.returncode, args)
-    except KeyboardInterrupt:
-        for name, process in running.items():
-            process.send_signal(signal.SIGTERM)
-            process.wait()
-            _ended(name, process.returncode, args)
-
-
-def _start(target: Target, args: argparse.Namespace) -> subprocess.Popen[bytes]:
-    state = args.state / target.name
-    state.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "fuzzkit.worker", target.name, "--state", state, "--crashes", args.crashes]
-    command += ["--inputs", str(args.inputs), "--seconds", str(args.seconds)]
-    with (state / "log").open("wb") as log:
-        # In a session of its own: an interrupt at the terminal is passed on by us, once.
-        return subprocess.Popen(list(map(str, command)), stderr=log, start_new_session=True)
-
-
-def _ended(name: str, code: int, args: argparse.Namespace) -> None:
-    """A worker ends with 0 whatever it found; else the process itself broke, and left its last input."""
-    folder = args.state / name
-    known = record.read(folder)
-    for place, failed in known.failures.items():
-        print(f"{name}: {place}: {failed}", flush=True)
-    if code == 0:
-        return
-    words = (folder / "log").read_text(errors="replace").strip().splitlines()[-1:] or ["no words"]
-    known.failures[f"the process ended with {code}"] = words[0][:300]
-    known.write(folder)
-    print(f"{name}: the process ended with {code}: {words[0][:300]}")
-    for left in _left(folder):
-        (args.crashes / name).mkdir(parents=True, exist_ok=True)
-        left.replace(args.crashes / name / left.name.rpartition("-")[2][:16])
-
-
-def _left(folder: Path) -> Iterator[Path]:
-    with contextlib.suppress(FileNotFoundError):
-        yield from folder.glob("hard-*")
+    """Until all have ended; a second interrupt is not waited for."""
+    command = [sys.executable, "-m", "fuzzkit.workers", *(target.name for target in wanted)]
+    for name in ("state", "crashes", "inputs", "seconds", "jobs"):
+        command += [f"--{name}", str(getattr(args, name))]
+    args.state.mkdir(parents=True, exist_ok=True)
+    log = args.state / "log"
+    # In a session of its own: an interrupt at the terminal is passed on by us, once.
+    with log.open("wb") as told, subprocess.Popen(command, stderr=told, start_new_session=True) as running:
+        try:
+            code = running.wait()
+        except KeyboardInterrupt:
+            running.send_signal(signal.SIGTERM)
+            code = running.wait()
+    if code:
+        print(f"fuzz: the run itself ended with {code}: {log.read_text(errors='replace')[-2000:]}", file=sys.stderr)
+        raise SystemExit(EXIT_BROKEN)
 
 
 def table(wanted: Sequence[Target], found: dict[str, record.Record]) -> list[str]:

@@ -6,6 +6,7 @@ import io
 import json
 import lzma
 import tarfile
+import tempfile
 from collections.abc import Callable
 from functools import lru_cache
 from pathlib import Path
@@ -211,9 +212,38 @@ def _published() -> list[bytes]:
     ]
 
 
+@lru_cache(maxsize=1)
+def _known() -> dict[tuple[str, bytes], pa.Table]:
+    """The tables of the whole window by name and content of their files, as they are when they were read."""
+    _, kept = _whole(schema.WINDOW_SCHEMA)
+    files = _files()[schema.WINDOW_SCHEMA]
+    return {(name, files[name]): table for name, table in kept.items()}
+
+
+# Little to make ready: with a preset, that takes longer than a small bundle.
+_QUICK_XZ = ({"id": lzma.FILTER_LZMA2, "preset": 0, "dict_size": 4096, "mf": lzma.MF_HC3, "depth": 1},)
+
+
 def _bundle(data: bytes) -> None:
-    """What is in the xz: nothing that is changed at random would still be one."""
-    bundle.read_bundle(_write("bundle", lzma.compress(data, preset=0)))
+    """What is in the xz: nothing that is changed at random would still be one. Of its files those that are changed are parsed."""
+    known = _known()
+    as_they_were = {id(table) for table in known.values()}
+    fitted = folder.fitted
+
+    def read_changed(path: Path, of: pa.Schema) -> pa.Table:
+        found = known.get((path.name, path.read_bytes()))
+        return read_table(path, of) if found is None else found
+
+    def fit_changed(table: pa.Table, of: pa.Schema, where: str) -> pa.Table:
+        return table if id(table) in as_they_were else fitted(table, of, where)
+
+    packed = lzma.compress(data, check=lzma.CHECK_CRC32, filters=_QUICK_XZ)
+    with (
+        swapped(folder, "read_table", read_changed),
+        swapped(folder, "fitted", fit_changed),
+        swapped(tempfile, "tempdir", str(place())),
+    ):
+        bundle.read_bundle(_write("bundle", packed))
 
 
 def _archive() -> list[bytes]:

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from fuzzkit import record
+from fuzzkit import ledger, record, sources
 from fuzzkit.cli import REGRESSIONS, main
 from fuzzkit.record import Record
 from fuzzkit.target import Target
@@ -102,6 +102,34 @@ def test_what_was_counted_is_counted_on(tmp_path: Path) -> None:
     assert record.read(tmp_path / "none") == Record()
 
 
+def test_runs_add_up_in_the_committed_record_each_once_and_for_one_source() -> None:
+    kept: ledger.Ledger = {}
+    for run, inputs in (
+        (Record(7, 1.5, 0.1, 4096, source="a"), 7),
+        (Record(10, 2.5, 0.3, 1024, source="a", kept_inputs=7, kept_cpu_seconds=1.5), 10),
+        (Record(10, 2.5, 0.3, 1024, source="a", kept_inputs=10, kept_cpu_seconds=2.5), 10),
+        (Record(5, 1.0, 0.2, 0, source="a"), 15),  # on another machine
+        (Record(9, 1.0, 0.2, 0, {"a.py:3": "KeyError"}, source="a"), 15),
+        (Record(9, 1.0, 0.2, 0), 15),
+    ):
+        kept = ledger.added(kept, "x", run)
+        assert kept["x"].inputs == inputs
+    assert kept["x"] == ledger.Entry("a", 15, 3.5, 0.3, 4096)
+    assert ledger.added(kept, "x", Record(2, 0.5, 0.1, 0, source="b"))["x"].inputs == 2
+    assert ledger.current(kept, {"x": "a"}) == kept and ledger.current(kept, {"x": "b"}) == {}
+
+
+def test_counts_of_another_source_are_not_gone_on_with(tmp_path: Path) -> None:
+    Record(7, 1.5, 0.1, 4096, {"a.py:3": "KeyError"}, "a").write(tmp_path)
+    assert record.begun(tmp_path, "a").inputs == 7
+    assert record.begun(tmp_path, "b") == Record(source="b")
+
+
+def test_the_source_of_a_target_is_what_it_runs() -> None:
+    assert {path.name for path in sources.files_of(BY_NAME["line-tables"])} == {"linetable.py"}
+    assert sources.source_of(BY_NAME["line-tables"]) != sources.source_of(BY_NAME["stacks"])
+
+
 def test_a_target_that_is_none_is_wrong_usage(tmp_path: Path) -> None:
     with pytest.raises(SystemExit, match="64"):
         main(["--target", "nothing", "--state", str(tmp_path)])
@@ -135,3 +163,7 @@ def test_a_short_run_over_all_parsers_finds_nothing_and_goes_on_where_it_ended(t
     assert subprocess.run(again, capture_output=True, check=False, timeout=120).returncode == 0
     inputs = json.loads((tmp_path / "said").read_text())["stacks"]["inputs"]
     assert counted["stacks"] + 5000 <= inputs < counted["stacks"] + 20_000
+    for mode in ("--record", "--record", "--report"):
+        told = [*command, "--target", "stacks", mode, "--records", tmp_path / "records"]
+        assert subprocess.run(told, capture_output=True, check=False, timeout=120).returncode == 0
+    assert json.loads((tmp_path / "said").read_text())["stacks"]["inputs"] == inputs
