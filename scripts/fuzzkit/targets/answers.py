@@ -130,6 +130,8 @@ def _recorders() -> list[bytes]:
     return [pickle.dumps(_DUMP, protocol) for protocol in (2, 4)]
 
 
+_checks = lru_cache(maxsize=1)(all_checks)  # to find them takes longer than to read a file
+
 TARGETS = (
     Target(
         "recorder",
@@ -196,7 +198,7 @@ TARGETS = (
     Target(
         "config",
         "the sweep's configuration",
-        lambda data: parse_config(data.decode("utf-8", "replace"), all_checks()),
+        lambda data: parse_config(data.decode("utf-8", "replace"), _checks()),
         lambda: [_CONFIG],
         words=(b"[", b"[[", b"=", b"{", b"a.", b'"""', b"'", b"9" * 400, b"\n[check."),
     ),
