@@ -215,8 +215,8 @@ def _published() -> list[bytes]:
 @lru_cache(maxsize=1)
 def _known() -> dict[tuple[str, bytes], pa.Table]:
     """The tables of the whole window by name and content of their files, as they are when they were read."""
-    _, kept = _whole(schema.WINDOW_SCHEMA)
-    files = _files()[schema.WINDOW_SCHEMA]
+    _, kept = _whole(WINDOW_SCHEMA)
+    files = _files()[WINDOW_SCHEMA]
     return {(name, files[name]): table for name, table in kept.items()}
 
 
