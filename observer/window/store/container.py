@@ -112,6 +112,7 @@ def _refusing() -> Iterator[None]:
     except (
         pa.ArrowException,
         OSError,
+        EOFError,
         KeyError,
         TypeError,
         ValueError,
