@@ -9,7 +9,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
@@ -30,8 +30,8 @@ _WAIT_S = 90.0
 
 
 @contextmanager
-def job(port: int, isolated: bool) -> Iterator[list[int]]:
-    """A DDP job; yields the host pids of its ranks once they train."""
+def job(port: int, isolated: bool) -> Iterator[Callable[[], list[int]]]:
+    """A DDP job; yields what waits until it trains, for the host pids of its ranks."""
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", str(RANKS)]
     command += ["--master-addr", "127.0.0.1", "--master-port", str(port), str(PLAIN_JOB), "120", str(SLOW_RANK)]
     if isolated:
@@ -44,7 +44,7 @@ def job(port: int, isolated: bool) -> Iterator[list[int]]:
         start_new_session=True,
     )
     try:
-        yield _wait_until_it_trains(launcher)
+        yield lambda: _wait_until_it_trains(launcher)
     finally:
         below = descendants(launcher.pid)
         os.killpg(launcher.pid, signal.SIGKILL)
@@ -98,8 +98,8 @@ def namespace(pid: int, kind: str) -> str:
 def test_a_job_in_its_own_namespaces_has_the_same_patterns_as_outside_them(tmp_path: Path) -> None:
     assert shutil.which("unshare")
     with ExitStack() as jobs:
-        inside = jobs.enter_context(job(INSIDE, isolated=True))
-        outside = jobs.enter_context(job(OUTSIDE, isolated=False))
+        starting = [jobs.enter_context(job(port, isolated=port == INSIDE)) for port in (INSIDE, OUTSIDE)]
+        inside, outside = (wait() for wait in starting)
         for kind in ("mnt", "pid", "net"):
             assert namespace(inside[0], kind) != namespace(os.getpid(), kind)
             assert namespace(outside[0], kind) == namespace(os.getpid(), kind)

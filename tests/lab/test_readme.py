@@ -37,8 +37,8 @@ def test_what_the_readme_says_of_a_live_host_can_be_typed(torchrun: Torchrun, tm
     for words in found:
         command = [word.replace("s3://bucket/windows", (tmp_path / "store").as_uri()) for word in words]
         command = [str(tmp_path / "DIR") if word == "DIR" else word for word in command]
-        if command[0] in ("diagnose", "record"):
-            command += ["--window", "5"]
+        if command[0] in ("diagnose", "record", "top"):
+            command += ["--window", "2"]
         if command[0] == "diagnose":
             command += ["--history", str(tmp_path / "history")]
         if command[0] == "record":

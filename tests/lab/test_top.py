@@ -14,10 +14,11 @@ import struct
 import subprocess
 import termios
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from labsupport import RANKSCOPE, RunningJob, rankscope
+import pytest
+from labsupport import RANKSCOPE, RunningJob, rankscope, started_jobs
 
 Torchrun = Callable[..., RunningJob]
 ESCAPES = re.compile(r"\x1b\[[0-9;?]*[a-zA-Z]")
@@ -47,30 +48,6 @@ def on_a_terminal(*arguments: str, columns: int, seconds: float, until: str) -> 
     return drawn.decode(errors="replace") + running.stderr.read().decode(), code
 
 
-def test_a_slow_rank_is_seen_on_a_terminal_that_is_given_back(torchrun: Torchrun) -> None:
-    job = torchrun("120", "1")
-    drawn, code = on_a_terminal(
-        "top", "--job", job.name, columns=100, seconds=60, until="python/slow-function tokenize"
-    )
-    assert code == 0, drawn
-    assert "\x1b[?1049h" in drawn and "\x1b[?1049l" in drawn, "the screen is another one, and the old one comes back"
-    assert drawn.rindex("\x1b[?25h") > drawn.rindex("\x1b[?25l"), "and so does the cursor"
-    told = ESCAPES.sub("", drawn)
-    assert "where its time goes" in told and "Traceback" not in told
-    assert re.search(r"\b1 █.*tokenize.*◄", told), told
-
-
-def test_in_a_pipe_it_writes_lines_with_probes_that_are_loaded_once(torchrun: Torchrun) -> None:
-    job = torchrun("120", "1")
-    done = rankscope("top", "--job", job.name, "--updates", "2", "--window", "4", "--json")
-    assert done.returncode == 0, done.stderr
-    first, second = map(json.loads, done.stdout.splitlines())
-    assert done.stderr.count("loading kernel probes") == 1
-    assert 3.5 < second["at"] - first["at"] < 15
-    assert [rank["number"] for rank in second["jobs"][0]["ranks"]] == [0, 1]
-    assert second["jobs"][0]["steps_s"][: len(first["jobs"][0]["steps_s"])] == first["jobs"][0]["steps_s"]
-
-
 def test_on_a_host_that_is_watched_it_reads_what_the_service_writes(torchrun: Torchrun, tmp_path: Path) -> None:
     torchrun("120")
     tmp_path.chmod(0o700)
@@ -92,3 +69,32 @@ def test_on_a_host_that_is_watched_it_reads_what_the_service_writes(torchrun: To
     finally:
         service.terminate()
         service.wait(timeout=30)
+
+
+@pytest.fixture(scope="module")
+def slow_job() -> Iterator[RunningJob]:
+    """Both tests that follow only look at it."""
+    with started_jobs() as start:
+        yield start("600", "1")
+
+
+def test_a_slow_rank_is_seen_on_a_terminal_that_is_given_back(slow_job: RunningJob) -> None:
+    drawn, code = on_a_terminal(
+        "top", "--job", slow_job.name, columns=100, seconds=60, until="python/slow-function tokenize"
+    )
+    assert code == 0, drawn
+    assert "\x1b[?1049h" in drawn and "\x1b[?1049l" in drawn, "the screen is another one, and the old one comes back"
+    assert drawn.rindex("\x1b[?25h") > drawn.rindex("\x1b[?25l"), "and so does the cursor"
+    told = ESCAPES.sub("", drawn)
+    assert "where its time goes" in told and "Traceback" not in told
+    assert re.search(r"\b1 █.*tokenize.*◄", told), told
+
+
+def test_in_a_pipe_it_writes_lines_with_probes_that_are_loaded_once(slow_job: RunningJob) -> None:
+    done = rankscope("top", "--job", slow_job.name, "--updates", "2", "--window", "4", "--json")
+    assert done.returncode == 0, done.stderr
+    first, second = map(json.loads, done.stdout.splitlines())
+    assert done.stderr.count("loading kernel probes") == 1
+    assert 3.5 < second["at"] - first["at"] < 15
+    assert [rank["number"] for rank in second["jobs"][0]["ranks"]] == [0, 1]
+    assert second["jobs"][0]["steps_s"][: len(first["jobs"][0]["steps_s"])] == first["jobs"][0]["steps_s"]
