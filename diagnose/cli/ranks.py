@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rankscope.diagnose import limits
 from rankscope.diagnose.cli.output import patience, print_json, print_table, tell
 from rankscope.diagnose.text import clean
 from rankscope.probes.errors import NoRanks
@@ -14,8 +15,6 @@ from rankscope.probes.errors import NoRanks
 if TYPE_CHECKING:
     from rankscope.observer.census.found import FoundRank, Rejected
     from rankscope.observer.sight import Sight
-
-_REJECTED_SHOWN = 5  # without -v, where there is no rank
 
 
 def run(*, as_json: bool, verbose: bool) -> int:
@@ -121,7 +120,7 @@ def _print(sight: Sight, verbose: bool) -> None:
     else:
         print("No training process was found here.")
     rejected = census.rejected if verbose or not census.ranks else ()
-    shown = rejected if verbose else rejected[:_REJECTED_SHOWN]
+    shown = rejected if verbose else rejected[: limits.SHOWN]
     if shown:
         print_table(["NOT A RANK", "PID", "WHY"], [[clean(r.comm, 16), str(r.pid), _reason(r, devices)] for r in shown])
     hidden = len(census.rejected) - len(shown)

@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TextIO
 
+from rankscope.diagnose import limits
 from rankscope.diagnose.cli.output import WIDTH, width_of, wrap
 from rankscope.diagnose.report import words
 from rankscope.diagnose.text import clean
@@ -15,9 +16,7 @@ from rankscope.diagnose.verdict import stack_tree
 from rankscope.diagnose.verdict.contract import Suspect, Verdict
 from rankscope.diagnose.verdict.stack_tree import StackNode
 
-_EVIDENCE_SHOWN = 5
 _AGAINST_SHOWN = 2
-_NOTES_SHOWN = 6
 _STACKS_SHOWN = 16
 # Words of ours, explained where they first appear.
 _EXPLAINED = {
@@ -71,7 +70,7 @@ def report(verdict: Verdict, verbose: bool = False, width: int = WIDTH) -> Itera
     yield from lines(f"  job    {words.context(verdict, verbose)}", 9)
     # The first note of an unknown verdict is its reason, and the headline has said it.
     notes = verdict.notes[1:] if verdict.status == "unknown" else verdict.notes
-    shown = notes if verbose else notes[:_NOTES_SHOWN]
+    shown = notes if verbose else notes[: limits.SHOWN]
     for note in shown:
         yield from lines(f"  note   {clean(note.text, 300)}", 9)
     if len(shown) < len(notes):
@@ -93,7 +92,7 @@ def stack_lines(tree: StackNode, verbose: bool, width: int, option: str = "-v") 
 
 def _evidence(suspect: Suspect, verbose: bool, first: bool) -> Iterator[str]:
     because, against = words.for_and_against(suspect)
-    for word, said, most in (("because", because, _EVIDENCE_SHOWN), ("against", against, _AGAINST_SHOWN)):
+    for word, said, most in (("because", because, limits.SHOWN), ("against", against, _AGAINST_SHOWN)):
         for number, evidence in enumerate(said if verbose else said[:most]):
             told = replace(evidence, measure=_EXPLAINED.get(evidence.measure, evidence.measure)) if first else evidence
             yield f"  {word if number == 0 else '       '}  {words.evidence_line(told)}"

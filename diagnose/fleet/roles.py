@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 
+from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.pipelines import message_names
 from rankscope.diagnose.stats.integers import distinct
 from rankscope.observer.window.store.summary import MUCH
 from rankscope.probes.arrays import Bools, Floats, Ints
 
-_LARGE = 50_000_000
 _LONERS = 10_000
 _APART = 1.5
 _OPERATIONS = 32
-_DIFFERENT_LEAST = 3  # ranks: of two that differ each would be alone
 
 
 def roles(fleet: Fleet) -> Ints:
@@ -129,7 +128,11 @@ def _inclusive(fleet: Fleet) -> Floats | None:
     rows &= np.isin(table.kind.codes, [table.kind.code("python"), table.kind.code("io")]) & (table.stack.codes >= 0)
     places = np.flatnonzero(rows)
     stacks, stack = distinct(table.stack.codes[places])
-    if len(stacks) == 0 or ranks < _DIFFERENT_LEAST or ranks * max(len(table.stack.frames), len(stacks)) > _LARGE // 10:
+    if (
+        len(stacks) == 0
+        or ranks < limits.EPISODES_LEAST
+        or ranks * max(len(table.stack.frames), len(stacks)) > limits.CELLS_MOST // 10
+    ):
         return None
     # The rank's shares by stack, and which frames are on each stack.
     shares = np.zeros((ranks, len(stacks)))
@@ -196,7 +199,7 @@ def _function_sets(fleet: Fleet) -> Bools | None:
     kinds = [table.kind.code("python"), table.kind.code("collective")]
     rows = np.flatnonzero(np.isin(table.kind.codes, kinds) & (table.thread.codes == table.thread.code("training")))
     if (
-        len(rows) * len(fleet.ranks) > _LARGE
+        len(rows) * len(fleet.ranks) > limits.CELLS_MOST
     ):  # ranks x names must fit: what is never 0.1 % of a window adds up to nothing
         rows = rows[table.beta[rows] >= 1e-3]
     if len(rows) == 0:

@@ -12,8 +12,6 @@ from rankscope.diagnose.fleet.labels import floats, ints, labels
 from rankscope.diagnose.fleet.model import Slots, Steps
 from rankscope.probes.arrays import Bools, Floats, Ints
 
-_SLOTS_MOST = 64  # collectives in one step
-_CELLS_MOST = 60_000_000  # ranks x steps x slots: half a gigabyte
 _AGREE = 0.15
 
 
@@ -36,11 +34,11 @@ def read_slots(table: pa.Table, rows: Ints, steps: Steps) -> Slots | None:
     if table.num_rows == 0 or steps.number is None or steps.count == 0:
         return None
     stays = _stays(table, rows, int(steps.number.max(initial=-1)))
-    if len(stays.rank) == 0 or steps.number.shape[0] * (int(stays.step.max()) + 2) > _CELLS_MOST:
+    if len(stays.rank) == 0 or steps.number.shape[0] * (int(stays.step.max()) + 2) > limits.CELLS_MOST:
         return None
     _, of_a_step = np.unique(stays.rank * (int(stays.step.max()) + 1) + stays.step, return_counts=True)
     width = int(np.median(of_a_step))
-    if not 1 <= width <= _SLOTS_MOST or steps.number.size * width > _CELLS_MOST:
+    if not 1 <= width <= limits.PEERS_EXACT or steps.number.size * width > limits.CELLS_MOST:
         return None
     cube = _cube(stays, steps.number, width)
     ops = _operations(table, stays, width)

@@ -38,7 +38,6 @@ from rankscope.probes.arrays import Bools, Floats, Ints
 
 WAITING = ("collective",)  # kinds in which a rank waits for others: never its own work
 TRANSFER = "transfer"  # detail of a collective that is known to contain no waiting: own time after all
-_SHARED = 0.25
 _CALLERS_TOLD = 2
 
 
@@ -82,7 +81,7 @@ class Located:
     @property
     def shared(self) -> bool:
         """The peers spend time in it as well: a quarter of the rank's at least."""
-        return self.peers_s >= _SHARED * self.own_s
+        return self.peers_s >= limits.LARGE_SHARE * self.own_s
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,7 +30,6 @@ from rankscope.probes.arrays import Bools, Floats, Ints
 
 _SPREAD_OF_FEW = 0.1
 _SCALE_FLOOR = 0.005
-_CELLS_MOST = 40_000_000
 _DEVICES = ("gpu", "memory")
 
 
@@ -90,7 +89,7 @@ def _seconds(fleet: Fleet) -> tuple[Floats, Floats]:
     keys, column = distinct(table.kind.codes[rows] * names + table.name.codes[rows])
     kinds, of_kind = np.unique(keys // names, return_inverse=True)
     of_kind = of_kind.reshape(-1)[column]
-    room = max(_CELLS_MOST // max(ranks, 1) - len(kinds), 1)
+    room = max(limits.CELLS_MOST // max(ranks, 1) - len(kinds), 1)
     if len(keys) > room:  # the largest
         total = np.bincount(column, table.per_step_s[rows], len(keys))
         place = np.full(len(keys), -1)

@@ -15,15 +15,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.model.attribute import WAITING
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Floats, Ints
 
 DIFFERS = 0.4
-_BETA_LEAST = 0.01
-_PEERS_MOST = 100
-_ROWS_MOST = 1_000_000  # every suspect looks through all patterns: in the largest fleets it would cost seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +37,10 @@ class Distance:
 def most_unlike(fleet: Fleet, row: int, peers: Ints) -> Distance | None:
     """The function of the rank's own work with the largest distance; None where nothing can be compared."""
     table = fleet.patterns
-    if len(peers) == 0 or table.mu is None or table.sigma is None or len(table) > _ROWS_MOST:
+    if len(peers) == 0 or table.mu is None or table.sigma is None or len(table) > limits.CELLS_MOST:
         return None
-    if len(peers) > _PEERS_MOST:
-        peers = peers[np.linspace(0, len(peers) - 1, _PEERS_MOST).astype(np.int64)]
+    if len(peers) > limits.PEERS_EXACT:
+        peers = peers[np.linspace(0, len(peers) - 1, limits.PEERS_EXACT).astype(np.int64)]
     ranks = np.append(row, peers)
     place = np.full(len(fleet.ranks), -1, dtype=np.int64)
     place[ranks] = np.arange(len(ranks))
@@ -68,7 +66,7 @@ def most_unlike(fleet: Fleet, row: int, peers: Ints) -> Distance | None:
         parts.append(mean)
     normal = [part / np.maximum(part.max(axis=0), 1e-12) for part in parts]
     apart = _medians(normal)
-    large = beta[0] > _BETA_LEAST
+    large = beta[0] > limits.NOTHING
     if not large.any():
         return None
     best = int(np.argmax(np.where(large, apart[0], -1.0)))

@@ -16,9 +16,7 @@ from rankscope.diagnose.verdict.function import Function
 from rankscope.probes.arrays import Floats, Ints
 
 _WORK = ("python", "gpu", "memory")
-_MOST = 0.5  # of the work: what grows with its input is most of a step
 _SCATTERED, _SCATTERED_MOST = 0.3, 0.5  # correlation, share of the variance
-_SMALL = 0.25  # of the work: a pause is little of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,12 +31,16 @@ class Varying:
     @property
     def alone(self) -> bool:
         """Nothing else varies, and most of the work is something else."""
-        return self.of_variance >= limits.NEARLY_ALL and self.of_work <= _MOST
+        return self.of_variance >= limits.NEARLY_ALL and self.of_work <= limits.HOLDS_LEAST
 
     @property
     def pauses(self) -> bool:
         """It is Python, varies alone and is little of the work."""
-        return self.alone and self.function.kind == "python" and (self.detail == "gc" or self.of_work <= _SMALL)
+        return (
+            self.alone
+            and self.function.kind == "python"
+            and (self.detail == "gc" or self.of_work <= limits.LARGE_SHARE)
+        )
 
 
 def correlation(fleet: Fleet, work: Floats) -> float | None:

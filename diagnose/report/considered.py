@@ -14,9 +14,6 @@ from rankscope.diagnose.text import clean, seconds
 from rankscope.diagnose.verdict.contract import Verdict
 from rankscope.diagnose.verdict.note import ACQUITTED, NOTE_CAP, NoteCode
 
-RANKS_SHOWN = 5
-_Z_CLEAR = 3.0  # above it a rank is asked about (solve/odd_ranks.py)
-
 # Notes that say why somebody is not accused; how the steps ran; all others say what could not be seen.
 _DROPPED = ACQUITTED | {
     NoteCode.COUNTER_IDLE, NoteCode.ALL_LOW, NoteCode.DESIGNED, NoteCode.OWN_PAST, NoteCode.MAJORITY, NoteCode.SELDOM,
@@ -52,14 +49,14 @@ def _ranks(fleet: Fleet, chosen: Chosen) -> list[Considered]:
     found = scene.compare(~chosen.accused)
     above = np.where(np.isfinite(found.excess_s) & ~chosen.accused, found.excess_s, -np.inf)
     told = []
-    for row in np.argsort(-above, kind="stable")[:RANKS_SHOWN].tolist():
+    for row in np.argsort(-above, kind="stable")[: limits.SHOWN].tolist():
         excess, floor, z = float(above[row]), float(found.floor_s[row]), float(found.z[row])
         if not excess > 0:
             break
         by = f"{seconds(excess)} of own work above its peers in each step"
         if excess < floor:
             why = f"{by}: less than the {seconds(floor)} from which it would matter"
-        elif z < _Z_CLEAR:
+        elif z < limits.Z_CLEAR:
             why = f"{by}: no more than ranks differ here without a fault ({z:.1f} standard deviations)"
         else:
             share = 100 * float(found.slower_share[row])

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.hypotheses.hypothesis import NO_COUNTER
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.past.baseline import Reference
 from rankscope.diagnose.text import rank_list
@@ -14,7 +15,6 @@ from rankscope.diagnose.verdict.contract import AGAINST, Evidence, Suspect
 from rankscope.diagnose.verdict.note import Note, NoteCode
 
 DESIGNED = ("stage-imbalance", "data-imbalance")  # nobody's fault
-_SURE_MOST = 0.8  # what was so before may have been a fault before, too
 
 
 def by_design(
@@ -46,6 +46,6 @@ def _imbalance(suspect: Suspect) -> Suspect:
         suspect,
         component="workload",
         cause="data-imbalance",
-        confidence=min(suspect.confidence, _SURE_MOST),
+        confidence=min(suspect.confidence, NO_COUNTER),
         action="It was so in the baseline too: balance the work of the ranks, or leave it.",
     )

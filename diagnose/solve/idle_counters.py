@@ -25,7 +25,7 @@ _ERRORS = {
 }  # fmt: skip  # name → least value; 0: at limits.EVENTS_HZ
 _BELOW = {
     "pcie.speed_gts": (limits.HALVED, "GT/s"), "pcie.width": (limits.HALVED, "lanes"),
-    "nic.speed_hz": (limits.HALVED, "bytes/s"), "gpu.sm_clock_hz": (limits.CLOCK_RATIO_ALONE, "Hz"),
+    "nic.speed_hz": (limits.HALVED, "bytes/s"), "gpu.sm_clock_hz": (limits.NEARLY_ALL, "Hz"),
 }  # fmt: skip
 
 

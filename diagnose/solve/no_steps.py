@@ -11,7 +11,6 @@ from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.model.whereabouts import Place, place_of
 from rankscope.diagnose.text import minutes, rank_list
 
-_PLACES_TOLD = 3
 _WHOLE = 0.95  # of the window: what is left is the sampler's
 
 
@@ -25,7 +24,7 @@ def places(fleet: Fleet, more: str) -> str:
         found = place_of(fleet.patterns, row)
         if found is not None:
             at.setdefault(found[0], []).append((row, found[1]))
-    told = sorted(at.items(), key=lambda item: -len(item[1]))[:_PLACES_TOLD]
+    told = sorted(at.items(), key=lambda item: -len(item[1]))[: limits.TOLD]
     if not told:
         return ""
     said = [_told(fleet, place, ranks) for place, ranks in told] + _started(fleet)

@@ -28,8 +28,6 @@ from rankscope.observer.window.stacks import StackFrame
 from rankscope.probes.arrays import Bools, Floats, Ints
 
 _MOST = 50  # percent of the window: what takes more is no pause
-_TOLD_MOST = 4
-_EXAMINED = 16  # functions, by the time they take
 _COLLECTOR = "gc"
 
 
@@ -64,7 +62,7 @@ def find(fleet: Fleet) -> list[ToldPause]:
     places = sorted(_places(fleet).items(), key=lambda item: -float(fleet.pauses.total_s[item[1]].max()))
     told: list[ToldPause] = []
     waits: list[tuple[_Place, Ints]] = []
-    for place, entries in places[:_EXAMINED]:
+    for place, entries in places[: limits.SUSPECTS_EXAMINED]:
         working = entries[~_waits(fleet, entries)]
         if not len(working):
             waits.append((place, entries))
@@ -74,7 +72,7 @@ def find(fleet: Fleet) -> list[ToldPause]:
         found = _told(fleet, place, entries, entries)
         if found is not None and not explain(told, found.columns, np.full(len(found.columns), found.seconds)):
             told.append(found)
-    return told[:_TOLD_MOST]
+    return told[: limits.TOLD]
 
 
 def place_of(fleet: Fleet, row: int, columns: Ints) -> str:

@@ -24,7 +24,6 @@ from rankscope.probes.arrays import Floats
 
 _VALUES_MOST = 2000  # pairs grow with the square
 _BLOCKS = 9  # thirds of three: the fewest of which an exact test of one third against the rest is below 5 %
-_NEIGHBOURS = 0.7  # of the distances are one period: a few may have been missed
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +128,7 @@ def find_period(at: Floats) -> float | None:
     period = float(np.sum(distance) / np.sum(np.round(distance / period)))  # the mean distance of neighbours
     off = np.abs(distance - np.round(distance / period) * period)
     neighbours = np.mean(np.round(distance / period) == 1)
-    return None if off.max() > (1.01 if period >= 6 else 0.01) or neighbours < _NEIGHBOURS else period
+    return None if off.max() > (1.01 if period >= 6 else 0.01) or neighbours < limits.MOST else period
 
 
 def fitted_line(values: Floats) -> Floats:

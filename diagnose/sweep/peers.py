@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from rankscope.diagnose import limits
 from rankscope.diagnose.severity import STATES
 from rankscope.diagnose.stats.robust import benjamini_hochberg, robust_sd_of
 from rankscope.diagnose.sweep.output import SCHEMA
@@ -26,7 +27,6 @@ from rankscope.diagnose.text import clean
 from rankscope.probes.errors import BadData
 from rankscope.probes.host.folders import read_plain
 
-FILE_CAP = 16 * 1024 * 1024
 MAX_FILES, LEAST_HOSTS = 20_000, 3
 _AGREE, _Z, _FLOOR = 2 / 3, 4.0, 0.05
 # Values that differ between healthy hosts, such as how full a disk is: not compared as numbers.
@@ -69,7 +69,7 @@ def read_sweeps(places: Sequence[Path]) -> tuple[tuple[HostSweep, ...], tuple[st
     notes = []
     for file in files[:MAX_FILES]:
         try:
-            when, found = parse_sweep(read_plain(file, FILE_CAP))
+            when, found = parse_sweep(read_plain(file, limits.FILE_BYTES_MOST))
         except (OSError, ValueError) as error:
             notes.append(f"{clean(file.name, 60)}: {clean(str(error), 100)}")
             continue

@@ -9,9 +9,10 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+from rankscope.diagnose import limits
 from rankscope.diagnose.text import clean, seconds, short
 from rankscope.diagnose.top.snapshot import OTHERS, OWN, PARTS, CounterNow, JobNow, RankNow, Snapshot, SuspectNow
-from rankscope.diagnose.watch.alarms import SILENT_S, SILENT_STEPS
+from rankscope.diagnose.watch.alarms import SILENT_S
 
 SOURCE = "from rankscope watch"
 _OLD_S = 15.0  # three lines of a job: it has gone, or the service has
@@ -34,7 +35,7 @@ def _job(job: str, told: list[dict[str, Any]]) -> JobNow:
     troubles = [clean(str(one), 20) for one in last.get("troubles") or ()]
     named = clean(str(last.get("named") or ""), 300)
     usual_s = _number(last.get("usual_s"))
-    late_s = max(SILENT_S, SILENT_STEPS * (usual_s or 0.0))  # as the service itself counts silence
+    late_s = max(SILENT_S, limits.STEPS_LEAST * (usual_s or 0.0))  # as the service itself counts silence
     rows = [row for row in last["ranks"] if isinstance(row, dict) and isinstance(row.get("rank"), int)]
     ranks = tuple(_rank(row, late_s) for row in rows)
     return JobNow(

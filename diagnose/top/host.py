@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from rankscope.diagnose import limits
 from rankscope.diagnose.text import clean, seconds
 from rankscope.diagnose.top.snapshot import CounterNow
 from rankscope.observer.window.rows import CounterRow
@@ -21,7 +22,6 @@ _EVENTS = {
     "nic.tx_errors": "send errors", "nic.rx_errors": "receive errors", "nic.symbol_errors": "symbol errors",
 }  # fmt: skip
 _TIMES = {"cpu.throttled_s": "held back by a CPU quota"}
-_SHOWN = 0.01  # of the time: below that it is said as 0 %
 
 
 def counters_now(rows: Iterable[CounterRow], window_s: float) -> tuple[CounterNow, ...]:
@@ -33,7 +33,7 @@ def counters_now(rows: Iterable[CounterRow], window_s: float) -> tuple[CounterNo
         for name, words in names.items():
             value = sum(row.value for row in table if row.name == name and row.scope == "host" and not row.instance)
             share = value / whole_s if whole_s else 0.0
-            if share >= _SHOWN or (name == "cpu.busy_s" and whole_s):
+            if share >= limits.NOTHING or (name == "cpu.busy_s" and whole_s):
                 found.append(CounterNow(words, f"{100 * min(share, 1.0):.0f} %"))
     for name, words in _EVENTS.items():
         count = sum(row.value for row in table if row.name == name)

@@ -19,14 +19,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
+from rankscope.diagnose import limits
 from rankscope.diagnose.stats.change import Change, ChangeDetector, State
 from rankscope.observer.watch.ranks import Death, RankPulse, Steps
 
-SILENT_STEPS = 5.0
 SILENT_S = 5.0
 _PAUSES = 1.5
 _WRITING = 10.0  # times the silence that is an alarm otherwise
-_WRITING_BYTES_HZ = 1 << 20  # a rank that writes less to disk logs, and one that writes more saves
 _SURVIVED_S = 2.0  # ranks of a job that finishes end together, but not in the same second
 
 
@@ -167,8 +166,8 @@ class JobWatch:
             since_s, self._silent_since_s = self._silent_since_s, None
             words = f"steps again after {last_s - since_s:.0f} s"
             return [Relief(AlarmKind.SILENT, self.job, since_s, last_s, words)]
-        least_s = max(SILENT_S, SILENT_STEPS * usual_s, _PAUSES * self.detector.pauses.longest_s)
-        if written_hz >= _WRITING_BYTES_HZ:
+        least_s = max(SILENT_S, limits.STEPS_LEAST * usual_s, _PAUSES * self.detector.pauses.longest_s)
+        if written_hz >= limits.BYTES_LEAST:
             least_s *= _WRITING
         if now_s - last_s < least_s:
             return []

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 _GRACE_S = 60.0  # for loading, judging and writing beside the window itself
 _STEPS = 20  # of a window
 _LEAST_S, _MOST_S = 5.0, 60.0
-_MAX_BYTES = 16 << 20
 # Of a job that stands still: what is silent for STALL_SECONDS does, and what makes its steps is seen to within a second.
 STANDSTILL_S = limits.STALL_SECONDS + 1.0
 
@@ -99,7 +98,7 @@ class Look:
         try:
             with os.fdopen(self.result, "rb") as file:
                 file.seek(0)
-                said = json.loads(file.read(_MAX_BYTES))
+                said = json.loads(file.read(limits.FILE_BYTES_MOST))
             after_s = None if said["window_s"] is None else float(said["window_s"]) - self.begun_s
             took_s = time.monotonic() - self.begun_s
             return Seen(self.alarm, said["verdict"], said["trouble"], after_s, took_s, said["kept"], self.share)

@@ -24,9 +24,7 @@ from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.probes.arrays import Bools, Floats
 
 STEPS_MOST = 512  # of each host: a median needs no more
-_OVERLAP_LEAST = 3  # steps: the rest of fewer is 0 or nearly so, however they are matched
 _SHIFTS = np.array([-1, 0, 1])
-_CLEARLY = 2.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,15 +49,17 @@ def align(reference_s: Floats, ends_s: Floats, step_s: float) -> Clocks:
     inside = (place >= 0) & (place < len(reference_s))
     apart = np.where(inside, reference_s[np.clip(place, 0, len(reference_s) - 1)], np.nan) - ends_s[:, None, :]
     offset = nan_median(apart, 2)
-    rest = np.where(np.isfinite(apart).sum(axis=2) >= _OVERLAP_LEAST, nan_median(deviations(apart, 2), 2), np.inf)
+    rest = np.where(
+        np.isfinite(apart).sum(axis=2) >= limits.EPISODES_LEAST, nan_median(deviations(apart, 2), 2), np.inf
+    )
     rest[np.isnan(rest)] = np.inf
     far = np.where(np.isfinite(offset), np.abs(offset), np.inf)
     by_clock = np.argsort(far, axis=1)
     hosts = np.arange(len(ends_s))
     best, second = by_clock[:, 0], by_clock[:, 1]
-    unclear = far[hosts, second] < _CLEARLY * far[hosts, best]
-    otherwise = unclear & (_CLEARLY * rest[hosts, second] < rest[hosts, best])
-    agreed = unclear & (_CLEARLY * rest[hosts, best] < rest[hosts, second])
+    unclear = far[hosts, second] < limits.CONCENTRATED * far[hosts, best]
+    otherwise = unclear & (limits.CONCENTRATED * rest[hosts, second] < rest[hosts, best])
+    agreed = unclear & (limits.CONCENTRATED * rest[hosts, best] < rest[hosts, second])
     chosen = np.where(otherwise, second, best)
     common = np.isfinite(behind)
     return Clocks(np.where(common, np.nan_to_num(offset[hosts, chosen]), 0.0), common & unclear & ~otherwise & ~agreed)
@@ -83,7 +83,9 @@ def far_offset(reference_s: Floats, ends_s: Floats) -> float | None:
     found.sort()
     if not found or found[0][0] > limits.CLOCK_NOTE_S:
         return None
-    if len(found) > 1 and found[1][0] < max(_CLEARLY * found[0][0], limits.EFFECT_SECONDS):  # steps too alike to tell
+    if len(found) > 1 and found[1][0] < max(
+        limits.CONCENTRATED * found[0][0], limits.EFFECT_SECONDS
+    ):  # steps too alike to tell
         return None
     return found[0][1]
 

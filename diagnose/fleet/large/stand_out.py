@@ -23,12 +23,9 @@ from rankscope.diagnose.fleet.roles import alike
 from rankscope.diagnose.stats.robust import nan_median, peers_median, trimmed_mean
 from rankscope.probes.arrays import Bools, Floats, Ints
 
-_NEAR = 0.8  # of the floor: medians of a sample are a few percent off
 _MOST_HOSTS = 512  # that may be odd: of more the oddest; a fleet in which more are has no odd ones
 _SAMPLE_HOSTS = 256  # 2,000 ranks: a median of them is off by 3 % of the spread
-_ROLE_LEAST = 64  # ranks of each role
 _LONGEST = 4  # ranks of each step
-_SLOW_RATE = 0.5  # of the role's median
 
 
 def hosts_to_read(crowd: Crowd) -> frozenset[str]:
@@ -51,9 +48,9 @@ def hosts_to_read(crowd: Crowd) -> frozenset[str]:
     chosen[_other_ends(crowd, (slow & chosen[of_rank]) | sampled[of_rank])] = True
     for one in range(int(role.max(initial=-1)) + 1):  # few: a role is a stage, a learner, an actor
         members = np.flatnonzero(role == one)
-        lacking = _ROLE_LEAST - int(chosen[of_rank[members]].sum())
+        lacking = limits.PEERS_EXACT - int(chosen[of_rank[members]].sum())
         if lacking > 0:
-            chosen[of_rank[members[:: max(len(members) // _ROLE_LEAST, 1)][:_ROLE_LEAST]]] = True
+            chosen[of_rank[members[:: max(len(members) // limits.PEERS_EXACT, 1)][: limits.PEERS_EXACT]]] = True
     return frozenset(names[chosen].tolist())
 
 
@@ -84,7 +81,7 @@ def _oddness(crowd: Crowd, role: Ints) -> Floats:
     excess = np.max([np.nan_to_num(trimmed_mean(part)) for part in parts if part.shape[1]], axis=0, initial=0.0)
     spared = np.nan_to_num(trimmed_mean(peers_median(wait, role) - wait)) if wait.shape[1] else excess
     odd = np.maximum(excess, spared) / floor_s
-    odd[odd < _NEAR] = 0.0
+    odd[odd < limits.NEARLY_ALL] = 0.0
     rare = (np.nan_to_num(gap) >= limits.LARGE_SHARE * step_s).sum(axis=1) >= limits.EPISODES_LEAST
     errors = (crowd.errors > 0) | (crowd.errors_hz > limits.EVENTS_HZ)
     return np.asarray(odd + 1.0 * rare + 100.0 * _strange(crowd) + 10.0 * errors)
@@ -96,7 +93,7 @@ def _strange(crowd: Crowd) -> Bools:
     known = np.isfinite(crowd.steps.seconds)
     patience_s = limits.STALL_SECONDS
     if known.any():
-        patience_s = max(limits.STALL_STEPS * float(np.nanmedian(crowd.steps.seconds)), patience_s)
+        patience_s = max(limits.STEPS_LEAST * float(np.nanmedian(crowd.steps.seconds)), patience_s)
         still |= ~known.any(axis=1)
     silent = np.nan_to_num(crowd.last_progress_s, nan=np.inf) > patience_s
     return np.asarray(still | (silent & (crowd.in_collective_s <= 0)))  # who is in a collective waits for others
@@ -106,7 +103,7 @@ def _slow_links(crowd: Crowd, role: Ints) -> Bools:
     rate = np.where(np.isfinite(crowd.rate_hz), crowd.rate_hz, np.nan)
     usual = np.array([float(nan_median(rate[role == one], 0)) if np.isfinite(rate[role == one]).any() else np.nan
                       for one in range(int(role.max(initial=-1)) + 1)])  # fmt: skip
-    slow: Bools = np.nan_to_num(rate, nan=np.inf) < _SLOW_RATE * np.nan_to_num(usual)[role]
+    slow: Bools = np.nan_to_num(rate, nan=np.inf) < limits.HOLDS_LEAST * np.nan_to_num(usual)[role]
     return slow
 
 

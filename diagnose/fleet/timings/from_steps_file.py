@@ -13,20 +13,19 @@ from dataclasses import replace
 
 import numpy as np
 
+from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.counters import Counters
 from rankscope.diagnose.fleet.labels import Labels
 from rankscope.diagnose.fleet.model import Fleet, Flows, Patterns, Pipelines, Ranks, Steps
 from rankscope.diagnose.fleet.stacks import Stacks
 from rankscope.diagnose.fleet.timings.not_timed import NAME, not_timed
-from rankscope.diagnose.fleet.timings.steps_file import Timings
+from rankscope.diagnose.fleet.timings.steps_file import ROWS_MOST, Timings
 from rankscope.diagnose.stats.robust import nan_median, peers_median
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.observer.window.schema import KINDS
 from rankscope.probes.arrays import Bools, Floats, Ints
 from rankscope.probes.errors import BadData
 
-CELLS_MOST = 200_000_000  # ranks x steps
-_AGREE = 0.10  # of the step: ranks whose totals differ by less ran without overlap
 _COLLECTOR = re.compile(r"(python[-_. ]*)?(gc([-_. ]*collect\w*)?|garbage[-_ ]*collect\w*)", re.IGNORECASE)
 _P2P = ("send", "recv", "receive", "isend", "irecv", "p2p")
 
@@ -36,7 +35,7 @@ def fleet_of(timings: Timings, job: str) -> Fleet:
     notes = [*timings.notes, Note(NoteCode.TIMINGS_ALONE, "from timings alone: no counters, no stacks, no clock")]
     numbers, row = np.unique(timings.rank, return_inverse=True)
     labels, column = _steps_of(timings, row, len(numbers), notes)
-    if len(numbers) * max(len(labels), 1) > CELLS_MOST:
+    if len(numbers) * max(len(labels), 1) > ROWS_MOST:
         raise BadData(f"{len(numbers)} ranks x {len(labels)} steps are too many: give fewer steps")
     shape = (len(numbers), len(labels))
     inside, cell, waits = column >= 0, row * shape[1] + column, timings.waits
@@ -169,7 +168,7 @@ def _step_seconds(own: Floats, wait: Floats, notes: list[Note]) -> Floats:
         return np.empty(0)
     middle = nan_median(total, 0)
     spread = nan_median(np.abs(total - middle) / np.maximum(middle, 1e-12), 1)
-    if float(np.nanmax(spread, initial=0.0)) <= _AGREE:
+    if float(np.nanmax(spread, initial=0.0)) <= limits.FEW:
         return middle
     text = (
         "the times of a step add up to different sums on different ranks (overlap, or waiting that was not timed): "

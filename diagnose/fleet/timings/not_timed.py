@@ -17,7 +17,6 @@ from rankscope.diagnose.stats.robust import nan_median, peers_median
 from rankscope.probes.arrays import Floats, Ints
 
 NAME = "not timed"
-_LEAST = 0.01  # of the step
 
 
 def not_timed(own: Floats, wait: Floats, roles: Ints) -> Floats:
@@ -29,7 +28,7 @@ def not_timed(own: Floats, wait: Floats, roles: Ints) -> Floats:
     untimed = step - own - wait
     more = untimed - peers_median(untimed, roles)
     level, waited = _mean(more), _mean(peers_median(wait, roles) - wait)
-    found = (level >= _LEAST * float(np.nanmedian(step))) & (waited >= limits.HOLDS_LEAST * level)
+    found = (level >= limits.NOTHING * float(np.nanmedian(step))) & (waited >= limits.HOLDS_LEAST * level)
     for role in np.unique(roles[found]):
         members = np.flatnonzero(roles == role)
         nothing[members] = np.nan_to_num(untimed[members] - _least(untimed[members]))

@@ -16,9 +16,6 @@ from rankscope.diagnose.fleet.timings.steps_file import Timings
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.probes.arrays import Ints
 
-_EDGE = 0.1  # of the steps: what is missing at the edges of a file
-_RANKS = 0.1  # of the ranks that come or go at one step
-
 
 def one_world(timings: Timings) -> Timings:
     """The timings of the part of the job that had most ranks for most steps; all of them where their number did not change."""
@@ -54,7 +51,7 @@ def one_world(timings: Timings) -> Timings:
 
 def _edges(first: Ints, end: Ints, steps: int) -> Ints:
     """The steps at which several ranks come or go."""
-    margin = _EDGE * steps
+    margin = limits.FEW * steps
     moments = np.concatenate([first[first >= margin], end[end <= steps - margin]])
     found, count = np.unique(moments, return_counts=True)
-    return np.asarray(found[count >= max(2.0, _RANKS * len(first))], dtype=np.int64)
+    return np.asarray(found[count >= max(2.0, limits.FEW * len(first))], dtype=np.int64)

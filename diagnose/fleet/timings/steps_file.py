@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 
+from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.labels import Labels
 from rankscope.diagnose.fleet.timings.local_numbers import global_numbers
 from rankscope.diagnose.text import clean
@@ -36,7 +37,6 @@ REQUIRED = ("rank", "step", "function", "kind", "seconds")
 OPTIONAL = ("role", "host", "count", "waits")
 ROWS_MOST = 200_000_000
 BYTES_MOST = ROWS_MOST << 6  # 64 a row
-SECONDS_MOST = 86_400.0  # a day in one function of one step is no measurement
 RANK_MOST = 10_000_000
 STEP_MOST = 1 << 53
 TEXT_MOST = 300
@@ -156,7 +156,7 @@ def _unusable(placed: Bools, function: Labels, kind: Ints, seconds: Floats, name
         ("of a kind that is none", placed & (kind < 0)),
         ("with seconds that are no number", placed & ~np.isfinite(seconds)),
         ("with negative seconds", placed & np.isfinite(seconds) & (seconds < 0)),
-        ("with absurd seconds (more than a day)", placed & np.isfinite(seconds) & (seconds > SECONDS_MOST)),
+        ("with absurd seconds (more than a day)", placed & np.isfinite(seconds) & (seconds > limits.DAY_S)),
     )
     bad = np.zeros(len(placed), dtype=bool)
     why = "no rows"

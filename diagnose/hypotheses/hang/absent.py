@@ -25,9 +25,7 @@ from rankscope.diagnose.verdict.function import Function
 from rankscope.observer.window.schema import ENDED
 
 # What a rank must write or read to be at work: a log or a heartbeat is less, a checkpoint more, on the slowest disks.
-AT_WORK_BYTES_HZ = 1 << 20
 _LOCKS = ("futex", "semaphore")
-_THREADS_TOLD = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +47,7 @@ def is_at_work(fleet: Fleet, row: int) -> bool:
         return False
     mine = (table.rank == row) & (table.thread.codes == table.thread.code("training"))
     mine &= table.kind.codes == table.kind.code("io")
-    return float(table.bytes[mine].sum()) >= AT_WORK_BYTES_HZ * fleet.seconds
+    return float(table.bytes[mine].sum()) >= limits.BYTES_LEAST * fleet.seconds
 
 
 def why(fleet: Fleet, row: int) -> Absence:
@@ -102,7 +100,7 @@ def _share(share: float) -> Evidence:
 
 def _other_threads(fleet: Fleet, row: int) -> Iterator[Evidence]:
     """Where the rank's other Python threads are: one of them holds what is waited for."""
-    for place, _ in places_of_threads(fleet.patterns, row)[:_THREADS_TOLD]:
+    for place, _ in places_of_threads(fleet.patterns, row)[: limits.TOLD]:
         yield Evidence("stacks", "another thread of the rank", place.of_one, None, "")
 
 

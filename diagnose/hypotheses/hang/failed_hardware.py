@@ -17,14 +17,10 @@ import numpy as np
 from rankscope.diagnose import xids
 from rankscope.diagnose.fleet.counters import Counter
 from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.hypotheses.hypothesis import REPORTED, Hypothesis
+from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, REPORTED, Hypothesis
 from rankscope.diagnose.verdict.contract import Evidence
 
 _BY_OTHERS = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)  # nobody dies of an Xid by these
-
-
-_FAILED = 0.97  # the device says so, or the kernel
-_ORPHANED = 0.9  # it is lost; that the missing rank was on it is inferred
 
 
 def failed_gpus(fleet: Fleet) -> tuple[Hypothesis, ...]:
@@ -46,7 +42,7 @@ def orphaned_gpus(fleet: Fleet) -> tuple[Hypothesis, ...]:
             cause="lost",
             rows=(),
             lost_s=float("nan"),
-            support=_ORPHANED,
+            support=REPORTED,
             evidence=(_gone(counter.instance),),
             action=_lost_action(counter.observed_on, counter.instance),
             host=counter.observed_on,
@@ -111,7 +107,7 @@ def _xids(fleet: Fleet) -> Iterator[tuple[int, Counter, str]]:
 
 def _failure(
     fleet: Fleet, row: int, component: str, cause: str, instance: str, evidence: tuple[Evidence, ...], action: str,
-    support: float = _FAILED,
+    support: float = CONVICTED,
 ) -> Hypothesis:  # fmt: skip
     """The hypothesis that this device of the rank (row) failed."""
     return Hypothesis(

@@ -11,14 +11,13 @@ from __future__ import annotations
 
 from collections import Counter
 
+from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import NO_COUNTER, Hypothesis
 from rankscope.diagnose.model.whereabouts import Place, places
 from rankscope.diagnose.text import rank_list
 from rankscope.diagnose.verdict.contract import INSTANCES_SHOWN, Evidence
 from rankscope.diagnose.verdict.function import Function
-
-_LEAST = 3  # ranks of a role: of two nobody is odd
 
 
 def elsewhere(fleet: Fleet, stalled_s: float) -> tuple[Hypothesis, ...]:
@@ -31,7 +30,7 @@ def elsewhere(fleet: Fleet, stalled_s: float) -> tuple[Hypothesis, ...]:
     found: list[Hypothesis] = []
     for rows in by_role.values():
         ((usual, most),) = Counter(at[row] for row in rows).most_common(1)
-        if len(rows) < _LEAST or most * 2 <= len(rows) or usual is None:
+        if len(rows) < limits.EPISODES_LEAST or most * 2 <= len(rows) or usual is None:
             continue
         others = [row for row in rows if at[row] == usual]
         odd = [(row, place) for row in rows if (place := at[row]) is not None and place != usual]

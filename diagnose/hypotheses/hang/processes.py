@@ -14,15 +14,13 @@ import numpy as np
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hang.absent import is_at_work, why
 from rankscope.diagnose.hypotheses.hang.silence import Standstill, patience_s, silent_s, stalled_s
-from rankscope.diagnose.hypotheses.hypothesis import REPORTED, Hypothesis
+from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, REPORTED, Hypothesis
 from rankscope.diagnose.verdict.contract import INSTANCES_SHOWN, Evidence
 from rankscope.diagnose.verdict.function import Function
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.probes.arrays import Bools, Floats
 
 # How sure each of them is.
-_SEEN_STATE = 0.98  # the kernel says that it is stopped or gone
-_OUTSIDE = 0.8  # it is in no collective that was seen
 _ASKED = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 
 
@@ -89,7 +87,7 @@ def _in_state(fleet: Fleet, culprits: Bools, cause: str, silent: Floats, waiting
             f"kill -CONT {pids.replace(',', '')} on {host}, and find who stopped it." if cause == "stopped"
             else f"See the log of the rank on {host}: its process {pids} ended first."
         )  # fmt: skip
-        charged = _hypothesis(fleet, rows, cause, _SEEN_STATE, evidence, action)
+        charged = _hypothesis(fleet, rows, cause, CONVICTED, evidence, action)
         found.append(_for_want_of_memory(fleet, rows, charged) if cause == "exited" else charged)
     return Standstill(stalled, tuple(found))
 
@@ -143,7 +141,7 @@ def _absent(fleet: Fleet, outside: Bools, silent: Floats, waiting: Bools) -> Sta
         evidence = [*reason.evidence, *_waiting_evidence(fleet, waiting, outside, stalled)]
         pid, host = int(fleet.ranks.pid[row]), fleet.ranks.host[row]
         action = f"Look at {reason.what} in pid {pid} on {host}: all others wait for this rank."
-        charged = _hypothesis(fleet, [row], reason.cause, _OUTSIDE, evidence, action, reason.function)
+        charged = _hypothesis(fleet, [row], reason.cause, REPORTED, evidence, action, reason.function)
         found.append(replace(charged, component=reason.component, instance=reason.instance or charged.instance))
     return Standstill(stalled, tuple(found))
 

@@ -34,7 +34,7 @@ def silent_s(fleet: Fleet) -> Floats:
 
 def patience_s(fleet: Fleet, step_s: float | None) -> float:
     """How long a silence is none yet. No complete step: steps may be long, so be patient."""
-    return max(limits.STALL_STEPS * step_s if step_s else 0.5 * fleet.seconds, limits.STALL_SECONDS)
+    return max(limits.STEPS_LEAST * step_s if step_s else 0.5 * fleet.seconds, limits.STALL_SECONDS)
 
 
 def stalled_s(silent: Floats, culprits: Bools) -> float:

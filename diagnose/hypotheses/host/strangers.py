@@ -20,9 +20,6 @@ from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Floats, Ints
 
-_BUSY = 1 / 3
-_TOLD = 3
-
 
 def strangers(fleet: Fleet, scene: Scene) -> list[Row]:
     """Hosts whose CPUs strangers take, as rows of cpu/contended."""
@@ -37,7 +34,11 @@ def strangers(fleet: Fleet, scene: Scene) -> list[Row]:
         rows: Ints = np.array([row for row in range(len(hosts)) if hosts[row] == host], dtype=np.int64)
         busy = busy_of.get(host)
         took = programs(fleet, rows.tolist())
-        if busy is None or busy < _BUSY or took[0][1] < limits.HOLDS_LEAST * sum(seconds for _, seconds, _ in took):
+        if (
+            busy is None
+            or busy < limits.PART
+            or took[0][1] < limits.HOLDS_LEAST * sum(seconds for _, seconds, _ in took)
+        ):
             continue
         removes: Floats = np.nan_to_num(np.fmin(taken[rows], scene.own[rows]))
         clear = clearness(removes.mean(axis=0), scene.step_s)
@@ -54,7 +55,7 @@ def _hypothesis(fleet: Fleet, rows: Ints, busy: float, took: Sequence[tuple[str,
         Evidence("host", "CPUs kept busy by processes that are not of the job", 100 * busy, None, "%"),
         *(
             Evidence("scheduler", f"CPU taken by {each}, all ranks of the host", seconds, None, "s")
-            for each, seconds, _ in took[:_TOLD]
+            for each, seconds, _ in took[:limits.TOLD]
         ),
     ]  # fmt: skip
     return Hypothesis(

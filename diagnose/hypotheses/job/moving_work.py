@@ -45,7 +45,6 @@ from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.probes.arrays import Bools, Floats
 
 _APART = 4.5
-_TOGETHER = 0.8
 _SURE, _DOUBT = 0.9, 0.5  # support; of lengths that only one function shows, so much of it
 _CELLS_MOST = 4_000_000
 _LENGTHS = (
@@ -190,7 +189,7 @@ def _together(fleet: Fleet, work: Floats, x: Floats, share: float, pipelines: Pi
     if fleet.patterns.sd_s is None or share < least:
         return None
     correlation = varying.correlation(fleet, work)
-    if correlation is None or correlation < _TOGETHER:
+    if correlation is None or correlation < limits.NEARLY_ALL:
         return None
     # All ranks of a pipeline work on the same sequences.
     member = pipelines.member if pipelines is not None else np.arange(len(x))
@@ -201,7 +200,7 @@ def _together(fleet: Fleet, work: Floats, x: Floats, share: float, pipelines: Pi
     if not _spread_over_ranks(heaviest):
         return None
     evidence = (
-        Evidence("functions", "functions of a step grow together (correlation)", correlation, _TOGETHER, ""),
+        Evidence("functions", "functions of a step grow together (correlation)", correlation, limits.NEARLY_ALL, ""),
         Evidence(
             "steps",
             "another rank has most work in each step; shared evenly it would save",

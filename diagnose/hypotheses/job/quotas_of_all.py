@@ -22,9 +22,6 @@ from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Floats
 
-_ALIKE = 0.25  # of the longest: quotas are equal, what ranks need is not quite
-_NAMED = 0.02  # of the longest: of equal quotas the suspect is each, also that of the rank that needs least
-
 
 def throttled_together(fleet: Fleet, scene: Scene) -> list[Row]:
     """The quotas of most ranks as one row of cpu/quota, if there are any."""
@@ -35,10 +32,10 @@ def throttled_together(fleet: Fleet, scene: Scene) -> list[Row]:
     seconds = np.where(counted, seconds, 0.0)
     if not seconds.any():
         return []
-    held = seconds >= min(_ALIKE * seconds.max(), limits.EFFECT_SHARE * scene.step_s)
+    held = seconds >= min(limits.LARGE_SHARE * seconds.max(), limits.EFFECT_SHARE * scene.step_s)
     if held.sum() * 2 <= len(held):
         return []
-    held = seconds >= _NAMED * seconds.max()
+    held = seconds >= limits.NOTHING * seconds.max()
     sched = np.nan_to_num(fleet.steps.sched_s[:, -scene.own.shape[1] :])
     removes: Floats = np.nan_to_num(part[held, None] * np.fmin(sched, scene.own)[held])
     rows = tuple(np.flatnonzero(held).tolist())

@@ -59,7 +59,7 @@ class Found:
         rate = np.where(burst > 0, burst, mu * np.where(speed > 0, speed, usual))
         rate = np.where(rate > 0, rate, np.nan)
         moved = seen.bytes
-        quiet = moved < limits.BYTES_SHARE_LEAST * (float(np.nanmax(moved)) if np.isfinite(moved).any() else 0.0)
+        quiet = moved < limits.FEW * (float(np.nanmax(moved)) if np.isfinite(moved).any() else 0.0)
         rate = np.where(quiet, np.nan, rate)
         capability = np.where(nominal > 0, nominal, usual)
         if prefix == "nvlink.":
@@ -85,7 +85,7 @@ class Found:
     def slower(self) -> Bools:
         """Ports that are slower than their peers by enough to matter if a counter says why."""
         floor = max(limits.EFFECT_SHARE * self.scale.step_s, limits.EFFECT_SECONDS)
-        clear = self.rate <= self.peers_rate - limits.RATE_MADS_COUNTED * self.spread
+        clear = self.rate <= self.peers_rate - limits.Z_HINT * self.spread
         return np.asarray((self.ratio <= limits.RATE_RATIO) & clear & (self.lost_s >= floor), dtype=np.bool_)
 
     def candidates(self, moved: Bools, gone: Bools | None = None) -> Ints:

@@ -28,7 +28,6 @@ ERRORS = ("nic.symbol_errors", "nic.crc_errors")
 LOSSES = ("nic.retransmits", "nic.out_of_sequence")
 PAUSES = ("nic.pause",)
 CONGESTED = ("nic.cnp",)
-_NEVER = 0.01  # of the window
 
 
 def moved(found: Found) -> Bools:
@@ -74,7 +73,7 @@ def _down_charge(fleet: Fleet, found: Found, index: int) -> Hypothesis | None:
     transfer = found.scale.transfer
     down_s = (1 - state) * found.scale.window_s / found.scale.steps
     longer = float(np.mean(transfer) - np.quantile(transfer, 0.25)) if fell > 0 else 0.0
-    lost = min(max(down_s, longer), float(np.mean(transfer))) if state > _NEVER else _by_detour(found)
+    lost = min(max(down_s, longer), float(np.mean(transfer))) if state > limits.NOTHING else _by_detour(found)
     if found.slower()[index]:
         lost = max(lost, float(found.lost_s[index]))
     if not found.scale.counts(lost, limits.EFFECT_SHARE):

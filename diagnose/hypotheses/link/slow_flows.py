@@ -33,7 +33,6 @@ from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Bools, Floats, Ints
 
 _SHAPED_RATIO = 1.5  # enough where the shaper itself is seen
-_SHAPED_BELOW = 0.7  # of the median shaper of the other hosts
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +136,7 @@ def cells_of(fleet: Fleet) -> Cells:
     flows = fleet.flows
     here = set(flows.local)
     # A quiet connection (the store, a heartbeat) says nothing about a rate, however long it is busy.
-    loud = max(limits.FLOW_BYTES_LEAST, limits.BYTES_SHARE_LEAST * float(flows.sent_bytes.max(initial=0.0)))
+    loud = max(limits.BYTES_LEAST, limits.FEW * float(flows.sent_bytes.max(initial=0.0)))
     totals: dict[tuple[str, str], list[float]] = {}
     interface: dict[tuple[str, str], str] = {}
     for index in range(len(flows)):
@@ -187,7 +186,7 @@ def _slow_ends(cells: Cells) -> set[str]:
             continue
         slower = float(cells.rate[~mine].min()) >= limits.LINK_RATIO_END * float(cells.rate[mine].max())
         queues = float(cells.inflation[mine].min()) >= max(
-            limits.RTT_INFLATION, limits.RTT_RATIO_END * float(cells.inflation[~mine].max())
+            limits.RTT_INFLATION, limits.CONCENTRATED * float(cells.inflation[~mine].max())
         )
         if slower and queues:
             found.add(address)
@@ -234,7 +233,7 @@ def tight(address: str, shaped: dict[str, float]) -> float | None:
     if mine is None:
         return None
     others = [value for other, value in shaped.items() if other != address]
-    return mine if not others or mine <= _SHAPED_BELOW * float(np.median(others)) else None
+    return mine if not others or mine <= limits.MOST * float(np.median(others)) else None
 
 
 def _needed(cells: Cells, index: int, narrow: float | None) -> float:
@@ -242,7 +241,7 @@ def _needed(cells: Cells, index: int, narrow: float | None) -> float:
     if narrow is not None:
         return _SHAPED_RATIO
     if {*cells.source, *cells.peer} == {cells.source[index], cells.peer[index]} and not _loses(cells, index):
-        return limits.LINK_RATIO_REVERSE
+        return limits.EVENTS_RATIO
     return limits.COUNTED_RATIO if _loses(cells, index) or _queues(cells, index) else limits.LINK_RATIO_ALONE
 
 
@@ -251,7 +250,7 @@ def _loses(cells: Cells, index: int) -> bool:
     share = cells.retransmitted
     others = np.sort(np.delete(share, index))
     usual = float(others[(len(others) - 1) // 2]) if len(others) else 0.0
-    return bool(share[index] >= max(limits.RETRANSMIT_SHARE, limits.COUNTED_RATIO * usual))
+    return bool(share[index] >= max(limits.NOTHING, limits.COUNTED_RATIO * usual))
 
 
 def _queues(cells: Cells, index: int) -> bool:

@@ -32,8 +32,6 @@ from rankscope.diagnose.model.pcie_links import degraded, narrow_ranks
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Bools, Floats, Ints
 
-_REACHED = 0.8  # of NVLink's nominal speed that collectives get at best
-
 
 def judge(fleet: Fleet, steps: int, step_s: float, transfer: Floats) -> tuple[Hypothesis, ...]:
     """Ports and links that explain a large part of the transfer, the worst first.
@@ -85,7 +83,7 @@ def _moving(nics: Found, nvlinks: Found) -> float:
     duty = nics.ports.value("nic.collective_mu") * speed / nics.rate
     if np.isfinite(duty).any():
         return min(float(np.nanmedian(duty)), 1.0)
-    needed = nvlinks.ports.bytes / (_REACHED * nvlinks.ports.limit("nvlink.burst_hz")) / nvlinks.scale.steps
+    needed = nvlinks.ports.bytes / (limits.NEARLY_ALL * nvlinks.ports.limit("nvlink.burst_hz")) / nvlinks.scale.steps
     known = needed[np.isfinite(needed) & (needed > 0)]
     return min(float(np.median(known)) / nvlinks.scale.transfer_s, 1.0) if len(known) else float("nan")
 
@@ -122,8 +120,8 @@ def _alone(fleet: Fleet, found: Found, known: list[Hypothesis]) -> list[Hypothes
     step_s = found.scale.step_s
     flat = (found.ratio <= limits.RATE_RATIO_ALONE) & (found.lost_s >= limits.EFFECT_SHARE_FEW * step_s)
     flat &= ~(sigma > limits.FLAT_SIGMA * theirs)  # unknown does not acquit
-    lower = (found.ratio <= limits.RATE_RATIO_FLAT) & (found.lost_s >= limits.EFFECT_SHARE * step_s)
-    flat |= lower & (sigma <= limits.FLAT_BESIDE * theirs)
+    lower = (found.ratio <= limits.NEARLY_ALL) & (found.lost_s >= limits.EFFECT_SHARE * step_s)
+    flat |= lower & (sigma <= limits.HOLDS_LEAST * theirs)
     flat &= found.lost_s >= limits.EFFECT_SECONDS
     flat &= found.rate <= found.peers_rate - limits.RATE_MADS * found.spread
     flat &= ~_judged_by_flows(fleet, found.ports)

@@ -11,14 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from rankscope.diagnose import limits
 from rankscope.diagnose.hypotheses.hypothesis import NO_COUNTER, Hypothesis
 from rankscope.diagnose.hypotheses.rank.case import Case
 from rankscope.diagnose.model.excess import Differences
 from rankscope.diagnose.verdict.contract import AGAINST, Evidence
 
-_RIVAL_LEAST = 0.2  # of the explained seconds
-_NOT_SHOWN_LEAST = 0.25  # of the excess
-_NOT_ALWAYS_LEAST = 0.15  # of the steps
 _COUNTED = ("gpu", "nvlink", "pcie", "nic", "network")
 
 
@@ -29,20 +27,20 @@ def weighed(
     against = []
     rival = next((each for each in others if each.component not in (charge.component, "workload")), None)
     support = charge.support
-    if rival is not None and rival.lost_s >= _RIVAL_LEAST * charge.lost_s:
+    if rival is not None and rival.lost_s >= limits.LARGE_SHARE * charge.lost_s:
         against.append(
             Evidence(f"{AGAINST}functions", f"{rival.component}/{rival.cause} would explain", rival.lost_s,
                      None, "s/step")
         )  # fmt: skip
         support *= 0.5 + 0.5 * charge.lost_s / (charge.lost_s + rival.lost_s)
     hidden = whole_s - charge.lost_s - (rival.lost_s if rival is not None else 0.0)
-    if hidden >= _NOT_SHOWN_LEAST * whole_s and case.functions:
+    if hidden >= limits.LARGE_SHARE * whole_s and case.functions:
         against.append(Evidence(f"{AGAINST}steps", "excess that this does not explain", hidden, None, "s/step"))
     if charge.component in _COUNTED and charge.support <= NO_COUNTER and not case.fleet.timed:
         against.append(
             Evidence(f"{AGAINST}counters", f"a counter of {charge.component} that moved", "none was seen", None, "")
         )
     seldom = 1 - float(found.slower_share[case.rank])
-    if seldom >= _NOT_ALWAYS_LEAST:
+    if seldom >= limits.LARGE_SHARE:
         against.append(Evidence(f"{AGAINST}steps", "no slower than its peers in", 100 * seldom, None, "% of steps"))
     return replace(charge, support=support, evidence=(*charge.evidence, *against))

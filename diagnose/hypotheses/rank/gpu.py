@@ -44,7 +44,6 @@ _REASONS = {
     "hw_thermal": _THERMAL, "sw_thermal": _THERMAL, "power_cap": _POWER, "power_brake": _POWER,
     "app_clocks": _CLOCKS, "sync_boost": _CLOCKS, "hw_slowdown": _POWER,
 }  # fmt: skip
-_SAME_MODEL = 0.02  # maximum clocks that differ by less belong to one model
 
 
 def judge(case: Case) -> Iterator[Hypothesis]:
@@ -110,7 +109,7 @@ def _clock(case: Case, device: DeviceTime) -> Hypothesis | None:
     mine = min(clocks, key=_of_limit)
     expected, peers = _expected_clock(case, mine)
     ratio = mine.value / expected if expected > 0 else 1.0
-    if ratio > ((1 - limits.EFFECT_SHARE) if peers else limits.CLOCK_RATIO_ALONE):
+    if ratio > ((1 - limits.EFFECT_SHARE) if peers else limits.NEARLY_ALL):
         return None
     cause, why = _held_by(case, mine.instance)
     clock = Evidence("nvml", f"SM clock of {mine.instance}", mine.value / 1e9, expected / 1e9, "GHz", peers)
@@ -136,7 +135,7 @@ def _expected_clock(case: Case, mine: Counter) -> tuple[float, int]:
     value, limit = counters.table.value[rows], counters.table.limit[rows]
     if not mine.limit > 0:
         return (float(np.median(value)), len(value)) if len(value) else (0.0, 0)
-    alike = np.abs(limit / mine.limit - 1) <= _SAME_MODEL
+    alike = np.abs(limit / mine.limit - 1) <= limits.NOTHING
     if alike.any():
         return float(np.median(value[alike])), int(alike.sum())
     share = (value / limit)[limit > 0]
@@ -192,7 +191,7 @@ def _bits_alone(case: Case) -> Hypothesis | None:
         found = beside(case, f"gpu.throttle.{reason}_s")
         if found is None:
             continue
-        if found.value - (found.expected if found.known else 0.0) >= limits.THROTTLED_ALONE * case.fleet.seconds:
+        if found.value - (found.expected if found.known else 0.0) >= limits.LARGE_SHARE * case.fleet.seconds:
             instance = found.counter.instance
             cause, why = _held_by(case, instance)
             action = _clock_action(case, cause, instance)

@@ -28,8 +28,6 @@ from rankscope.diagnose.model.attribute import FunctionExcess, sample
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.host.procfs import parse_cpu_list
 
-_DAEMON_SHARE = 0.01  # of the window
-_MOST = 0.9
 _KINDS = ("cpu.softirq_s", "cpu.irq_s")
 
 
@@ -44,7 +42,7 @@ class _Share:
 
     @property
     def over(self) -> float:
-        return min(self.own - (self.peers or 0.0), _MOST)
+        return min(self.own - (self.peers or 0.0), limits.NEARLY_ALWAYS)
 
 
 def judge(case: Case) -> Iterator[Hypothesis]:
@@ -131,7 +129,7 @@ def _cpus(text: str) -> frozenset[str]:
 def _by_daemon(case: Case) -> _Share | None:
     """The kernel's thread for interrupts that are too many ran in place of this rank, on one of its CPUs."""
     taken = _daemons(case, case.rank)
-    least = _DAEMON_SHARE * case.fleet.seconds
+    least = limits.NOTHING * case.fleet.seconds
     cpu = max(taken, key=lambda number: taken[number], default="")
     cpus = _cpus(case.fleet.ranks.cpus[case.rank])
     if not cpu or taken[cpu] < least or (cpus and cpu not in cpus):

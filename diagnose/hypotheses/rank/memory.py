@@ -84,7 +84,7 @@ def _taken_pages(case: Case, short: Pressure) -> Iterator[Hypothesis]:
     work = sum(f.excess_s for f in besides)
     own, peers = sum(f.own_s for f in faults), sum(f.peers_s for f in faults)
     worst = max(faults, key=lambda f: f.excess_s)
-    most = max(limits.FAULT_WORK * waited, limits.FAULT_WORK_S * short.events / max(case.steps, 1))
+    most = max(limits.COUNTED_RATIO * waited, limits.FAULT_WORK_S * short.events / max(case.steps, 1))
     queue = case.queue_of_function_s if case.python is not None and case.python.function.name in places else 0.0
     work = float(np.clip(work - queue, 0.0, most)) + queue
     evidence = [Evidence("files", "waiting for pages", own, peers, "s/step", len(case.peers)), short.evidence]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from rankscope.diagnose import limits
 from rankscope.diagnose.hypotheses.hypothesis import GUESS, NO_COUNTER, SEEN, Hypothesis
 from rankscope.diagnose.hypotheses.rank.case import Case
 from rankscope.diagnose.model.attribute import FunctionExcess, Located
@@ -17,7 +18,6 @@ from rankscope.diagnose.verdict.function import Function
 
 _LOADER_FILES = ("dataloader", "data_loader", "/utils/data/")
 _INTERPRETER = re.compile(r"^_?Py|^(lib)?python\d")  # the native functions that run Python code itself
-_TOLD = 0.1  # of its seconds
 _LOCKS = ("futex", "lock", "semaphore", "condition")
 
 
@@ -47,7 +47,7 @@ def _function_charge(case: Case, found: Located) -> Hypothesis:
         evidence.append(Evidence("stacks", "deepest frame", f"{leaf.name} ({leaf.file}:{leaf.line})", None, ""))
     evidence.extend(_called_by(found))
     evidence.append(Evidence("stacks", "state in it", _state(case, found, blocking), None, ""))
-    if case.queue_of_function_s >= _TOLD * found.excess_s:
+    if case.queue_of_function_s >= limits.FEW * found.excess_s:
         evidence.append(Evidence("scheduler", "in the queue for a CPU meanwhile (as long per second as its peers)",
                                  case.queue_of_function_s, None, "s/step"))  # fmt: skip
     place = f"{function.name} ({function.file}:{function.line})"

@@ -13,7 +13,7 @@ import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.hypotheses.hypothesis import SEEN, suspect_from
+from rankscope.diagnose.hypotheses.hypothesis import REPORTED, SEEN, suspect_from
 from rankscope.diagnose.hypotheses.rank.case import case_of
 from rankscope.diagnose.hypotheses.rank.process import pauses
 from rankscope.diagnose.hypotheses.rank.table import charges
@@ -23,8 +23,6 @@ from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.verdict.contract import Evidence, Suspect
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.probes.arrays import Ints
-
-_SURE = 0.9  # of what an accident of chance leaves
 
 
 def rare_suspects(fleet: Fleet, scene: Scene, odd: Ints) -> tuple[list[Suspect], list[Note]]:
@@ -41,7 +39,7 @@ def _episodes(fleet: Fleet, scene: Scene, skip: Ints) -> Iterator[Episodes]:
     """Of the part that is judged, and of the whole window: what is rare may be older than a small change of level."""
     found: dict[int, Episodes] = {}
     parts = [scene.own] if scene.own.shape == fleet.steps.own_s.shape else [scene.own, fleet.steps.own_s]
-    floor_s = np.full(len(scene.own), limits.EPISODES_COST * scene.step_s) if fleet.timed else scene.differences.floor_s
+    floor_s = np.full(len(scene.own), limits.NOTHING * scene.step_s) if fleet.timed else scene.differences.floor_s
     for own in parts:
         for each in find_episodes(own, scene.roles, scene.step_s, floor_s, skip):
             found.setdefault(each.row, each)
@@ -62,7 +60,7 @@ def _suspects(fleet: Fleet, scene: Scene, episodes: Iterable[Episodes], odd: Int
             continue
         first = made[0]
         shown = replace(first, lost_s=each.lost_s, evidence=(*_behaviour(each), *first.evidence))
-        score = (1 - each.chance) * _SURE * first.support
+        score = (1 - each.chance) * REPORTED * first.support
         # scene.step_s leaves the longest steps out.
         found.append(suspect_from(fleet, shown, scene.step_s + each.lost_s, score))
     return found, notes

@@ -170,7 +170,7 @@ class _Asking:
             alone = self._levels.strength(int(row), found, self.counted)
             self.by_function[row] = alone - self._looked_at() >= limits.SCORE_LEAST
             self.strength[row] = max(self.strength[row], alone)
-        ordered = effect & self._ordered & (found.z >= limits.Z_THROTTLED)
+        ordered = effect & self._ordered & (found.z > 0)
         self.strength[ordered] = np.maximum(
             self.strength[ordered], nats(chance(found.z[ordered], found.freedom[ordered]))
         )

@@ -32,8 +32,6 @@ from rankscope.diagnose.verdict.contract import DEVICES, Evidence, Instance, Sus
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.probes.arrays import Ints
 
-_ALIKE = 0.4  # of the largest loss: ranks of one host that lose as much for the same reason are one suspect
-
 
 @dataclass(frozen=True, slots=True)
 class _Charged:
@@ -105,7 +103,7 @@ def _merged(fleet: Fleet, scene: Scene, admitted: Sequence[_Charged]) -> list[Su
     groups: list[list[_Charged]] = []
     for each in sorted(admitted, key=lambda one: -one.lost_s):
         for group in groups:
-            if _is_same(group[0].found, each.found) and each.lost_s >= _ALIKE * group[0].lost_s:
+            if _is_same(group[0].found, each.found) and each.lost_s >= limits.PART * group[0].lost_s:
                 group.append(each)
                 break
         else:

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.hypotheses.hypothesis import GUESS, Hypothesis
+from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, GUESS, REPORTED, Hypothesis
 from rankscope.diagnose.hypotheses.rank.case import Case
 from rankscope.diagnose.hypotheses.rank.device import behaviour, beside, device_time
 from rankscope.diagnose.model.attribute import Located
@@ -25,8 +25,6 @@ from rankscope.diagnose.verdict.contract import Evidence
 
 _MODEL = re.compile(r"/torch/(nn|autograd)/|/jax/|/flax/|/tensorflow/")
 _CPU_SPREAD, _PEERS_LEAST = 0.05, 2
-_ALL_OF_MODEL = 0.97  # support: a little more than the function alone
-_MORE_INPUT = 0.8  # support: more than a GPU that is slow for no reason, less than one with a reason
 
 
 def judge(case: Case) -> Iterator[Hypothesis]:
@@ -68,7 +66,7 @@ def _longer_model(case: Case, found: Located) -> Iterator[Hypothesis]:
     if (own - peers) / error < limits.Z_HINT:
         return
     yield case.charge(
-        "workload", "data-imbalance", found.excess_s + own - peers, _ALL_OF_MODEL,
+        "workload", "data-imbalance", found.excess_s + own - peers, CONVICTED,
         (Evidence("stacks", f"time in {found.function.name}", found.own_s, found.peers_s, "s/step", len(case.peers)),
          Evidence("stacks", "time in the model's other functions", own, peers, "s/step", len(case.peers))),
         "Everything the model does takes longer on this rank: compare its batch shapes and sequence lengths with its peers'.",
@@ -91,7 +89,7 @@ def _more_read(case: Case, found: Located) -> Iterator[Hypothesis]:
     if more < max(limits.HOLDS_LEAST * longer, limits.EFFECT_SHARE) or own - expected < limits.Z_CLEAR * furthest:
         return
     yield case.charge(
-        "workload", "data-imbalance", found.excess_s, _ALL_OF_MODEL,
+        "workload", "data-imbalance", found.excess_s, CONVICTED,
         (Evidence("stacks", f"time in {found.function.name}", found.own_s, found.peers_s, "s/step", len(case.peers)),
          Evidence("files", "read", own / 1e6, expected / 1e6, "MB/step", len(peers))),
         "This rank reads more input per step and works longer on it: compare its batch shapes and sequence lengths with its peers'.",
@@ -128,7 +126,7 @@ def _more_cpu(case: Case, found: Located) -> Iterator[Hypothesis]:
         return
     steps = max(case.steps, 1)
     yield case.charge(
-        "workload", "data-imbalance", found.excess_s, _ALL_OF_MODEL,
+        "workload", "data-imbalance", found.excess_s, CONVICTED,
         (Evidence("stacks", f"time in {found.function.name}", found.own_s, found.peers_s, "s/step", len(case.peers)),
          Evidence("scheduler", "CPU time of all else", own / steps, mine.expected / steps, "s/step", len(peers))),
         "All that this rank does takes longer: compare its batch shapes and sequence lengths with its peers'.",
@@ -148,6 +146,6 @@ def _more_input(case: Case) -> Iterator[Hypothesis]:
         return
     copied = read.evidence("pcie", "GB", "read by its GPU over PCIe", 1e-9)
     yield case.charge(
-        "workload", "data-imbalance", device.excess_s, _MORE_INPUT, (copied, *behaviour(case, device)[:1]),
+        "workload", "data-imbalance", device.excess_s, REPORTED, (copied, *behaviour(case, device)[:1]),
         "This rank gets more input per step and computes longer for it: balance batch shapes and sequence lengths.",
     )  # fmt: skip
