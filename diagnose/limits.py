@@ -36,7 +36,7 @@ NEARLY_ALWAYS = (
 HALVED = 0.75  # of the peers' speed or width: the next lower one of links is a half, and this is in the middle
 
 # Rare episodes: how many of them are no accident.
-EPISODES_LEAST = 3  # and of ranks or steps that are compared: of two that differ each would be odd
+SEVERAL = 3  # and of ranks or steps that are compared: of two that differ each would be odd
 
 # Enough to judge by.
 STEPS_LEAST = 5  # and silence of so many ordinary steps is none of them

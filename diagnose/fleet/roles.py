@@ -130,7 +130,7 @@ def _inclusive(fleet: Fleet) -> Floats | None:
     stacks, stack = distinct(table.stack.codes[places])
     if (
         len(stacks) == 0
-        or ranks < limits.EPISODES_LEAST
+        or ranks < limits.SEVERAL
         or ranks * max(len(table.stack.frames), len(stacks)) > limits.CELLS_MOST // 10
     ):
         return None

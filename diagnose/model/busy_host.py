@@ -12,7 +12,9 @@ group of least weight) takes all that is left over, and nobody stands behind it.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable
+from dataclasses import replace
 
 import numpy as np
 
@@ -127,3 +129,42 @@ def _throttled_share(fleet: Fleet) -> Floats:
         np.bincount(table.rank[rows], weights=table.per_step_s[rows], minlength=ranks) for rows in (ready, held)
     )
     return np.divide(throttled, total, out=np.zeros(ranks), where=total > 0)
+
+
+def without_queue(fleet: Fleet) -> Fleet:
+    """The fleet as it were, had nobody stood in the queue for a CPU: what is left is work, which every rank has of its own.
+
+    What ranks stand in the queue for is not only their own: who computes more takes the CPU from its peers, so that their queues hide it,
+    and what strangers take is uneven from step to step.
+
+    own'(r,s)   = own(r,s) - queue(r,s)
+    gone(s)     = min over r of (wait + queue)(r,s) - min over r of wait(r,s)      how much sooner the last one had come
+    wait'(r,s)  = wait(r,s) + queue(r,s) - gone(s)                                 who stood in it for longer waits for the others instead
+    step'(s)    = step(s) - gone(s)
+
+    The transfer, the least of the waiting, stays what it is. Single collectives and pipelines are not known then.
+    """
+    steps, table = fleet.steps, fleet.patterns
+    queue = np.fmin(np.nan_to_num(steps.sched_s), np.nan_to_num(steps.own_s))
+    waiting = steps.wait_s + queue
+    gone = np.nan_to_num(_least(waiting) - _least(steps.wait_s))
+    ready = table.kind.codes == table.kind.code("sched")
+    return replace(
+        fleet,
+        steps=replace(
+            steps,
+            seconds=steps.seconds - gone,
+            own_s=steps.own_s - queue,
+            wait_s=waiting - gone,
+            sched_s=steps.sched_s - queue,
+        ),
+        patterns=replace(table, per_step_s=np.where(ready, 0.0, table.per_step_s)),
+        slots=None,
+        pipelines=None,
+    )
+
+
+def _least(of_ranks: Floats) -> Floats:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", RuntimeWarning)
+        return np.asarray(np.nanmin(of_ranks, axis=0), dtype=np.float64)

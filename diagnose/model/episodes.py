@@ -91,7 +91,7 @@ def _oftener_than_chance(gap: Floats, sudden: Bools, begins: Bools) -> Iterator[
     ranks, steps = gap.shape
     count, at_once = begins.sum(axis=1), begins.sum(axis=0)
     accidents, together = int((at_once > 0).sum()), float(at_once[at_once > 0].mean()) if at_once.any() else 0.0
-    often = np.flatnonzero((count >= limits.EPISODES_LEAST) & (sudden.sum(axis=1) <= 0.5 * steps))
+    often = np.flatnonzero((count >= limits.SEVERAL) & (sudden.sum(axis=1) <= 0.5 * steps))
     if not len(often):
         return
     from scipy.special import bdtrc  # P(Binomial > count); a sixth of a second to load

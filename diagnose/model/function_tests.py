@@ -10,7 +10,8 @@ sd(f,r)         over the rank's n steps: a few accidents in one function lengthe
 
 strength(r) = max over f of -ln P(T >= z(f,r)) - ln F, in nats, F functions looked at; Student's t with
 (n - 1) · (1 + max(…)² / (sd² / n))² degrees of freedom: the peers' scale counts as known (stats/README.md). 0 where t - usual is below
-the effect floor, or below half of the rank's excess.
+the effect floor, or below half of the rank's excess. Beside fewer than 16 peers the user's function that holds the excess is one more, by
+its stack: F the rows of the table.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.model.attribute import TRANSFER, WAITING
+from rankscope.diagnose.model.attribute import TRANSFER, WAITING, Located
 from rankscope.diagnose.model.excess import Differences, nats
 from rankscope.diagnose.stats.integers import distinct
 from rankscope.diagnose.stats.robust import robust_sd
@@ -57,13 +58,28 @@ class FunctionLevels:
         scale, error = np.maximum(spread, _SCALE_FLOOR * self.step_s), error[row]
         if self.fleet.patterns.sd_s is None and len(peers) < limits.FLEET:
             error = np.full(len(error), float(found.error_s[row]))
-        shown = over >= max(float(found.floor_s[row]), limits.HOLDS_LEAST * float(found.excess_s[row]))
+        shown = over >= self._least_s(row, found)
         if not shown.any():
             return 0.0
-        steps = max(int(np.isfinite(self.fleet.steps.seconds[row]).sum()) - 1, 1)
-        freedom = combined_freedom(scale[shown], error[shown], np.full(int(shown.sum()), float(steps)))
+        freedom = combined_freedom(scale[shown], error[shown], np.full(int(shown.sum()), float(self._steps(row))))
         p = chance(over[shown] / np.hypot(scale[shown], error[shown]), freedom)
         return max(float(nats(p).max()) - float(np.log(seconds.shape[1])), 0.0)
+
+    def strength_of(self, located: Located, row: int, found: Differences) -> float:
+        """Nats of a user's function with all that it calls, of a rank (row) with few peers: its time may be spread over several leaves."""
+        error_s = np.array([found.error_s[row]])
+        if located.spread or located.excess_s < self._least_s(row, found):
+            return 0.0
+        scale_s = np.array([max(_SPREAD_OF_FEW * located.peers_s, _SCALE_FLOOR * self.step_s)])
+        freedom = combined_freedom(scale_s, error_s, np.array([float(self._steps(row))]))
+        p = chance(located.excess_s / np.hypot(scale_s, error_s), freedom)
+        return max(float(nats(p)[0]) - float(np.log(max(len(self.fleet.patterns), 1))), 0.0)
+
+    def _least_s(self, row: int, found: Differences) -> float:
+        return max(float(found.floor_s[row]), limits.HOLDS_LEAST * float(found.excess_s[row]))
+
+    def _steps(self, row: int) -> int:
+        return max(int(np.isfinite(self.fleet.steps.seconds[row]).sum()) - 1, 1)
 
     def _level(self, peers: Ints, role: int) -> tuple[Floats, Floats]:
         """What these peers usually spend in each function, and how far they differ in it."""

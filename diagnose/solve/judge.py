@@ -3,7 +3,7 @@
 1. Does the job stand still? (hypotheses/hang)           3. Which ranks are odd, for what, and waited for? (odd_ranks.py)
 2. Are there steps enough, ranks enough? (enough.py)     4. What else takes time beside them? One table of rows (hypotheses/rows.py)
 
-Where nobody is found: was it so for a while (stretch.py), is it healthy or not to be told (nobody.py)?
+Where nobody is found: was it so for a while, or do queues hide it (views.py), is it healthy or not to be told (nobody.py)?
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from rankscope.diagnose.solve.enough import cannot_judge, short_of_steps
 from rankscope.diagnose.solve.nobody import nobody
 from rankscope.diagnose.solve.odd_ranks import OddRanks, find_odd_ranks
 from rankscope.diagnose.solve.prepare import prepare
-from rankscope.diagnose.solve.stretch import stretch_suspects
+from rankscope.diagnose.solve.views import calm_suspects, stretch_suspects
 from rankscope.diagnose.stats.robust import nan_median
 from rankscope.diagnose.text import rank_list
 from rankscope.diagnose.verdict.contract import StepSeconds, Suspect, Verdict
@@ -145,6 +145,12 @@ def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, dr
     notes += odd.notes
     suspects, more = rank_suspects(odd.among, odd.selection, odd.gained_s)
     notes += more
+    if not len(odd.rows) and reference is None:
+        suspects, more = calm_suspects(fleet, scene)
+        notes += more
+        # All work took longer alike by what theirs costs: so much less of it is left to explain.
+        gained_s = sum(one.lost_seconds_per_step for one in suspects)
+        odd = replace(odd, gained_s=gained_s, innocent_s=odd.innocent_s * max(1 - gained_s / scene.step_s, 0.0))
     suspects, designed = by_design(suspects, fleet, scene, reference)
     suspects, more = _of_all_else(fleet, odd, suspects, reference)
     notes += more

@@ -25,7 +25,7 @@ from rankscope.diagnose.fleet.timings.steps_file import Timings, read_timings
 from rankscope.diagnose.past.baseline import reference_of
 from rankscope.diagnose.solve.judge import judge
 from rankscope.diagnose.solve.nobody import never_healthy
-from rankscope.diagnose.solve.stretch import about, find_stretch
+from rankscope.diagnose.solve.views import about, find_stretch
 from rankscope.diagnose.stats.rhythm import find_growth
 from rankscope.diagnose.stats.robust import nan_median
 from rankscope.diagnose.stats.scan import strongest_stretch

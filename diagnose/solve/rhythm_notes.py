@@ -73,8 +73,8 @@ def _seldom(fleet: Fleet, step_s: float, paused: Sequence[ToldPause]) -> list[No
         return []
     apart = int(np.diff(at)[0])
     known = int(np.isfinite(own[row]).sum())
-    # What comes twice in so many steps comes as often as makes an episode (limits.EPISODES_LEAST) in half as many more.
-    wanted = max(limits.EPISODES_LEAST * apart, -(-limits.EPISODES_LEAST * known // 2))
+    # What comes twice in so many steps comes as often as makes an episode (limits.SEVERAL) in half as many more.
+    wanted = max(limits.SEVERAL * apart, -(-limits.SEVERAL * known // 2))
     where = place_of(fleet, row, at.astype(np.int64)).rstrip(",")
     text = (
         f"rank {int(fleet.ranks.number[row])} alone was slow in 2 of {known} steps, {apart} apart, "

@@ -110,7 +110,7 @@ def find_spikes(series: Floats) -> Spikes | None:
     spread = robust_sd_of(x)
     least = max(limits.LARGE_SHARE * usual, 6 * spread, limits.PART * (float(x[known].max()) - usual))
     at = np.flatnonzero(known & (np.nan_to_num(x) - usual >= least))
-    if len(at) < limits.EPISODES_LEAST or len(at) > 0.4 * known.sum():
+    if len(at) < limits.SEVERAL or len(at) > 0.4 * known.sum():
         return None
     period = find_period(at.astype(np.float64))
     if period is None:

@@ -55,6 +55,7 @@ class NoteCode(str, Enum):
     OWN_PAST = "own-past"
     MAJORITY = "majority"
     STRETCH = "stretch"  # a part of the steps alone is judged
+    WITHOUT_QUEUE = "without-queue"  # judged as if nobody had stood in the queue for a CPU
     # How the steps run.
     STEPS_DRIFT = "steps-drift"
     STEPS_CHANGED = "steps-changed"

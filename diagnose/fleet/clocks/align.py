@@ -49,9 +49,7 @@ def align(reference_s: Floats, ends_s: Floats, step_s: float) -> Clocks:
     inside = (place >= 0) & (place < len(reference_s))
     apart = np.where(inside, reference_s[np.clip(place, 0, len(reference_s) - 1)], np.nan) - ends_s[:, None, :]
     offset = nan_median(apart, 2)
-    rest = np.where(
-        np.isfinite(apart).sum(axis=2) >= limits.EPISODES_LEAST, nan_median(deviations(apart, 2), 2), np.inf
-    )
+    rest = np.where(np.isfinite(apart).sum(axis=2) >= limits.SEVERAL, nan_median(deviations(apart, 2), 2), np.inf)
     rest[np.isnan(rest)] = np.inf
     far = np.where(np.isfinite(offset), np.abs(offset), np.inf)
     by_clock = np.argsort(far, axis=1)

@@ -82,7 +82,7 @@ def _oddness(crowd: Crowd, role: Ints) -> Floats:
     spared = np.nan_to_num(trimmed_mean(peers_median(wait, role) - wait)) if wait.shape[1] else excess
     odd = np.maximum(excess, spared) / floor_s
     odd[odd < limits.NEARLY_ALL] = 0.0
-    rare = (np.nan_to_num(gap) >= limits.LARGE_SHARE * step_s).sum(axis=1) >= limits.EPISODES_LEAST
+    rare = (np.nan_to_num(gap) >= limits.LARGE_SHARE * step_s).sum(axis=1) >= limits.SEVERAL
     errors = (crowd.errors > 0) | (crowd.errors_hz > limits.EVENTS_HZ)
     return np.asarray(odd + 1.0 * rare + 100.0 * _strange(crowd) + 10.0 * errors)
 

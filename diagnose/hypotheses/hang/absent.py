@@ -24,7 +24,6 @@ from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.diagnose.verdict.function import Function
 from rankscope.observer.window.schema import ENDED
 
-# What a rank must write or read to be at work: a log or a heartbeat is less, a checkpoint more, on the slowest disks.
 _LOCKS = ("futex", "semaphore")
 
 

@@ -30,7 +30,7 @@ def elsewhere(fleet: Fleet, stalled_s: float) -> tuple[Hypothesis, ...]:
     found: list[Hypothesis] = []
     for rows in by_role.values():
         ((usual, most),) = Counter(at[row] for row in rows).most_common(1)
-        if len(rows) < limits.EPISODES_LEAST or most * 2 <= len(rows) or usual is None:
+        if len(rows) < limits.SEVERAL or most * 2 <= len(rows) or usual is None:
             continue
         others = [row for row in rows if at[row] == usual]
         odd = [(row, place) for row in rows if (place := at[row]) is not None and place != usual]

@@ -20,7 +20,6 @@ from rankscope.diagnose.verdict.function import Function
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.probes.arrays import Bools, Floats
 
-# How sure each of them is.
 _ASKED = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
 
 

@@ -1,7 +1,7 @@
 """Strangers take the CPUs of a host from all of its ranks alike: no rank is odd, and no baseline is needed, for the kernel counts who ran.
 
 A row of ../rows.py for each host that removes taken(r,s) (model/busy_host.py). busy: the part of the host's CPU time that did not go to
-the job. Convicts: busy >= a third, and one program took half of what strangers took: it
+the job. Convicts: busy >= 30 %, and one program took half of what strangers took: it
 is named. Acquits: less of either; a crowd of small programs is what a busy host is.
 """
 

@@ -45,7 +45,7 @@ def judge(fleet: Fleet, held_s: Floats, step_s: float) -> tuple[Hypothesis, ...]
         Evidence("steps", "steps in which a lost packet was waited for", float(late.sum()), 0.0, "steps"),
         Evidence("steps", "step less the longest own time, in those", float(np.median(held_s[late])), usual, "s"),
     )
-    support = SEEN if late.sum() >= limits.EPISODES_LEAST else REPORTED
+    support = SEEN if late.sum() >= limits.SEVERAL else REPORTED
     return (_charge(fleet, address, lost_s, share / max(rest, 0.2 * limits.LOSS_SHARE), support, evidence),)
 
 

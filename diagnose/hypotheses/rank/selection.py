@@ -167,7 +167,7 @@ class _Asking:
         effect = among & np.isfinite(found.excess_s) & (found.excess_s >= found.floor_s) & ~self._not_waited_for()
         hinted = effect & (found.z_quiet >= limits.Z_HINT) & (found.steady_s >= limits.PART * found.excess_s)
         for row in np.flatnonzero(hinted & (self.strength < 2 * limits.SCORE_LEAST)):
-            alone = self._levels.strength(int(row), found, self.counted)
+            alone = max(self._levels.strength(int(row), found, self.counted), self._of_stack(int(row)))
             self.by_function[row] = alone - self._looked_at() >= limits.SCORE_LEAST
             self.strength[row] = max(self.strength[row], alone)
         ordered = effect & self._ordered & (found.z > 0)
@@ -178,6 +178,13 @@ class _Asking:
         possible = np.flatnonzero(effect & (self.strength + most - self._looked_at() >= limits.SCORE_LEAST))
         order = possible[np.argsort(-self.strength[possible], kind="stable")]
         return [int(row) for row in order]
+
+    def _of_stack(self, row: int) -> float:
+        """Nats of the user's function that holds most of the excess, by its stack; 0 beside many peers, who show what single leaves do."""
+        if self.found.peer_count[row] >= limits.FLEET:
+            return 0.0
+        located = self._asked(row)[0].python
+        return 0.0 if located is None else self._levels.strength_of(located, row, self.found)
 
     def _asked(self, row: int) -> tuple[Case, tuple[Hypothesis, ...]]:
         if self._profiles is None:

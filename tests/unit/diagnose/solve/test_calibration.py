@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rankscope.diagnose.cli.report import report
+from rankscope.diagnose.hypotheses.hypothesis import SCORE_MOST
 from rankscope.diagnose.solve.calibration import (
     LEAST,
     MOST,
@@ -116,7 +117,7 @@ def test_a_hang_is_never_surer_than_it_says_nor_than_the_map_lets_it(score: floa
 def test_the_confidence_of_a_hang_passes_the_map() -> None:
     (suspect,) = diagnose(build(builders.stopped(2))).suspects
     assert (suspect.component, suspect.cause) == ("process", "stopped")
-    assert suspect.confidence == calibrate_hang(0.98) == pytest.approx(calibrate(0.98))
+    assert suspect.confidence == calibrate_hang(SCORE_MOST) == pytest.approx(calibrate(SCORE_MOST))
 
 
 @pytest.mark.parametrize("content", ["", "[", "7", '{"results": 3}'])

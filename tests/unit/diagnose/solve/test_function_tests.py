@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import builders
 import numpy as np
 import pytest
@@ -12,11 +14,13 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.gather import gather
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.roles import roles
+from rankscope.diagnose.model.attribute import Profiles
 from rankscope.diagnose.model.excess import Differences, differences
 from rankscope.diagnose.model.function_tests import FunctionLevels
 from rankscope.diagnose.model.pattern_distance import most_unlike
 from rankscope.diagnose.solve.judge import judge
 from rankscope.observer.window.folder import Window
+from rankscope.observer.window.stacks import StackFrame
 
 RANKS, STEPS = 101, 31
 
@@ -59,6 +63,24 @@ def test_a_function_that_is_odd_convicts_where_noisy_steps_only_hint(seed: int) 
     assert odd == [7]
     suspects = judge(fleet).suspects
     assert [s.ranks for s in suspects] == ([(7,)] if found.z[7] >= 2 else [])  # the steps must hint at least
+
+
+@pytest.mark.parametrize("leaves", [1, 2, 4])
+def test_a_users_function_is_as_odd_however_many_library_functions_it_calls(leaves: int) -> None:
+    # GIVEN one of two ranks that spends 60 ms more in a function of the user's, in these library functions below it
+    frames = (StackFrame("tokenize", builders.TRAIN, 50),)
+    extra = [(builders.Work("python", f"sub{each}", 0, 10, "/usr/lib/python3.11/re.py", frames=frames), 0.06 / leaves)
+             for each in range(leaves)]  # fmt: skip
+    fleet = gather(build(Job(ranks=2, extra={1: extra})))
+    step_s = float(np.nanmedian(fleet.steps.seconds))
+    found = differences(fleet.steps.own_s, roles(fleet), step_s)
+    located = Profiles(fleet).locate(1, np.array([0]), ("python",), 0.0)
+
+    # THEN the function is as odd as by a single one
+    assert located is not None and located.function.name == "tokenize"
+    levels = FunctionLevels(fleet, roles(fleet), step_s)
+    assert levels.strength_of(located, 1, found) >= limits.SCORE_LEAST + np.log(2)
+    assert levels.strength_of(replace(located, excess_s=0.4 * located.excess_s), 1, found) == 0
 
 
 def test_most_culprits_are_found() -> None:

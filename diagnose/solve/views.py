@@ -1,10 +1,13 @@
-"""A rank that is slow for a while only: the stretch of steps in which it is slower than in the rest is judged alone.
+"""Where nobody is accused as the window is, it is looked at in two other ways, and judged by the same selection.
 
-The stretch is the strongest of all ranks' excesses over their peers (stats/scan.py), at least as strong as any hypothesis must be. What
-functions and counters tell is of the whole window: the part of its excess that a function holds is the same in both.
+A stretch: a rank that is slow for a while only. It is the strongest of all ranks' excesses over their peers (stats/scan.py), at least as
+strong as any hypothesis must be. What functions and counters tell is of the whole window: the part of its excess that a function holds is
+the same in both. A CPU that others took for a while is what a busy host is, and no fault of the rank. Where strangers keep 5 % of a host
+busy, what comes and goes there is theirs: no stretch of an observed window is judged.
 
-A CPU that others took for a while is what a busy host is, and no fault of the rank. Where strangers keep 5 % of a host busy, what comes
-and goes there is theirs: no stretch of an observed window is judged.
+Without queues (model/busy_host.py): a rank whose work is too long, where the queues for CPUs are a floor of the step and hide it. Who
+stands in the queue itself is found as the window is. What a rank costs of the step without queues it costs of the step, because beside
+others all work takes longer alike.
 """
 
 from __future__ import annotations
@@ -17,11 +20,12 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.rank.suspects import rank_suspects
 from rankscope.diagnose.model import slots
-from rankscope.diagnose.model.busy_host import busy_noise_s, busy_shares
+from rankscope.diagnose.model.busy_host import busy_noise_s, busy_shares, without_queue
 from rankscope.diagnose.model.excess import Differences, differences
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.solve.odd_ranks import find_odd_ranks
-from rankscope.diagnose.stats.robust import peers_median, trimmed_mean
+from rankscope.diagnose.solve.prepare import prepare
+from rankscope.diagnose.stats.robust import nan_median, peers_median, trimmed_mean
 from rankscope.diagnose.stats.scan import Stretch, strongest_stretch
 from rankscope.diagnose.verdict.contract import Suspect
 from rankscope.diagnose.verdict.note import Note, NoteCode
@@ -89,3 +93,22 @@ def _narrowed(fleet: Fleet, scene: Scene, per_step: Floats, found: Stretch) -> S
         busy_s=inside - slots.least_stay(wait, None, stays),
         slots=stays,
     )
+
+
+def calm_suspects(fleet: Fleet, scene: Scene) -> tuple[list[Suspect], list[Note]]:
+    """Suspects of the window without its queues, with what they cost of the step as it was."""
+    if fleet.timed or len(fleet.ranks) < 2:
+        return [], []
+    calm = without_queue(fleet)
+    per_step = nan_median(calm.steps.seconds, 0)
+    queued_s = np.nanmedian(nan_median(fleet.steps.seconds, 0) - per_step)
+    if not queued_s >= max(limits.EFFECT_SHARE * scene.step_s, limits.EFFECT_SECONDS):
+        return [], []
+    odd = find_odd_ranks(calm, prepare(calm, per_step)[0])
+    found, notes = rank_suspects(odd.among, odd.selection, odd.gained_s)
+    stretch = scene.step_s / odd.scene.step_s
+    suspects = [replace(each, lost_seconds_per_step=stretch * each.lost_seconds_per_step) for each in found]
+    if not suspects:
+        return [], []
+    text = "the queues for CPUs hide who computes longer: judged by what ranks do when they have one"
+    return suspects, [Note(NoteCode.WITHOUT_QUEUE, text), *notes]

@@ -1,0 +1,67 @@
+"""Where ranks stand in the queue for a CPU for most of their steps, who computes for too long is found by what is left without it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from builders import BUSY, Job, build, columns, said
+
+from rankscope.diagnose.fleet.gather import gather
+from rankscope.diagnose.model.busy_host import without_queue
+from rankscope.diagnose.solve.judge import judge
+from rankscope.diagnose.verdict.note import NoteCode
+from rankscope.observer.window.folder import Window
+
+RANKS, STEPS = 3, 70
+
+
+def queued(seed: int, extra_s: float) -> Window:
+    """Rank 1 computes for longer; all stand in the queue for about as long as they work, the others for as much longer as it computes."""
+    rng = np.random.default_rng(seed)
+    window = build(Job(ranks=RANKS, steps=STEPS, seed=seed, extra={1: [(BUSY, extra_s)]}))[0]
+    rows = window.steps.to_pylist()
+    queue = rng.exponential(0.2, (RANKS, STEPS)) + extra_s * np.array([[1.0], [0.0], [1.0]])
+    own = np.zeros((RANKS, STEPS))
+    for row in rows:
+        own[row["rank"], row["step"]] = row["own_s"] + queue[row["rank"], row["step"]]
+    total = own.max(axis=0) + 0.02
+    start = np.concatenate(([0.0], np.cumsum(total)[:-1]))
+    for row in rows:
+        rank, step = row["rank"], row["step"]
+        row |= {
+            "own_s": own[rank, step],
+            "sched_s": row["sched_s"] + queue[rank, step],
+            "seconds": total[step],
+            "wait_s": total[step] - own[rank, step],
+            "start_s": start[step],
+        }
+    return columns(window, "steps", rows)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_who_computes_longer_is_found_though_its_peers_stand_in_the_queue_as_long(seed: int) -> None:
+    fleet = gather([queued(seed, 0.06)])
+    verdict = judge(fleet)
+    first = verdict.suspects[0]
+    assert (first.component, first.ranks) == ("python", (1,)) and first.function is not None
+    assert first.function.name == "augment" and said(verdict, NoteCode.WITHOUT_QUEUE)
+    # As large a part of the step as of the work that is left without the queue: 60 ms of 280.
+    step_s = float(np.nanmedian(fleet.steps.seconds))
+    assert first.lost_seconds_per_step == pytest.approx(0.06 / 0.28 * step_s, rel=0.25)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_queues_alone_accuse_nobody(seed: int) -> None:
+    assert judge(gather([queued(seed, 1e-9)])).suspects == ()
+
+
+def test_without_the_queue_a_step_is_as_long_as_work_and_waiting() -> None:
+    fleet = gather([queued(0, 0.06)])
+    calm = without_queue(fleet)
+    queue = fleet.steps.sched_s
+    assert np.allclose(calm.steps.own_s, fleet.steps.own_s - queue)
+    gone = fleet.steps.seconds - calm.steps.seconds
+    assert (gone >= 0).all() and np.allclose(gone, gone[0])
+    assert np.allclose(calm.steps.own_s + calm.steps.wait_s, calm.steps.seconds)
+    assert np.allclose(calm.steps.wait_s.min(axis=0), fleet.steps.wait_s.min(axis=0))
+    assert not calm.patterns.per_step_s[calm.patterns.kind.codes == calm.patterns.kind.code("sched")].any()
