@@ -6,11 +6,13 @@ What is asked goes to descriptor 3, what is answered comes from descriptor 4, ea
 from __future__ import annotations
 
 import base64
+import contextlib
 import fcntl
 import json
 import os
 import select
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Iterator
@@ -136,7 +138,8 @@ def browser(folder: Path) -> Iterator[Page]:
 
     shell = ["/bin/bash", "-c", f'exec "$@" 3<&{ends[0]} 4>&{ends[1]}', "bash", *arguments]
     child = subprocess.Popen(
-        shell, pass_fds=ends, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, env={**os.environ, "HOME": str(folder)}
+        shell, pass_fds=ends, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        env={**os.environ, "HOME": str(folder)}, start_new_session=True,
     )  # fmt: skip
     for end in (their_in, their_out, *ends):
         os.close(end)
@@ -145,5 +148,15 @@ def browser(folder: Path) -> Iterator[Page]:
     finally:
         os.close(to)
         os.close(out)
-        child.kill()
-        child.wait()
+        _end(child)
+
+
+def _end(child: subprocess.Popen[bytes]) -> None:
+    """Kill the browser with all its processes, and wait for them: whoever lives on still writes into the folder."""
+    os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+    deadline = time.monotonic() + _PATIENCE_S
+    with contextlib.suppress(ProcessLookupError):
+        while time.monotonic() < deadline:
+            os.killpg(child.pid, 0)
+            time.sleep(0.01)

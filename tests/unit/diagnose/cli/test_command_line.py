@@ -19,6 +19,7 @@ from rankscope.diagnose.cli import doctor
 from rankscope.diagnose.cli.main import run
 from rankscope.observer import recorder
 from rankscope.observer.census.found import RankCensus
+from rankscope.observer.finish import windows as finish
 from rankscope.observer.window.folder import read_window, write_window
 
 
@@ -104,7 +105,7 @@ def test_record_says_where_each_window_lies_though_one_name_begins_like_the_othe
     monkeypatch.setattr(recorder, "find_ranks", lambda _: RankCensus((), (), ()))
     monkeypatch.setattr(recorder, "choose", lambda *_: (1, 2))
     monkeypatch.setattr(recorder.observation, "begin", MagicMock())
-    monkeypatch.setattr(recorder, "close_windows", lambda *_: windows)
+    monkeypatch.setattr(finish, "close_windows", lambda *_: windows)
     # THEN the folder that is printed for a job holds the window of that job
     assert run(["record", "--out", str(tmp_path), "--json"]) == 0
     said = json.loads(capsys.readouterr().out)
