@@ -52,3 +52,34 @@ def test_the_units_and_the_package_agree_where_the_command_lies() -> None:
     for unit in (REPOSITORY / "scripts/deploy/systemd").glob("*.service"):
         assert "ExecStart=/opt/rankscope/.venv/bin/rankscope " in unit.read_text()
     assert "home=opt/rankscope" in script and '"/$home/.venv/bin/rankscope" "$root/usr/bin/rankscope"' in script
+
+
+def maintained(script: str, root: Path, *arguments: str) -> None:
+    """One of the package's scripts, as dpkg calls it for the host below `root`."""
+    command = ["/bin/sh", str(REPOSITORY / "scripts/deploy/debian" / script), *arguments]
+    done = subprocess.run(
+        command, env={"PATH": "/usr/bin:/bin", "DPKG_ROOT": str(root)}, capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_removal_keeps_what_was_recorded_and_a_purge_leaves_nothing(tmp_path: Path) -> None:
+    # GIVEN a host on which the package was compiled and has kept windows
+    kept = [
+        tmp_path / "var/lib/rankscope/watch",
+        tmp_path / "var/lib/rankscope/sweep",
+        tmp_path / "var/cache/rankscope",
+    ]
+    compiled = tmp_path / "opt/rankscope/.venv/lib/rankscope/__pycache__"
+    other = tmp_path / "var/lib/other"
+    for folder in (*kept, compiled, other):
+        folder.mkdir(parents=True)
+        (folder / "file").touch()
+
+    maintained("prerm", tmp_path, "remove")
+    assert not compiled.exists()
+    maintained("postrm", tmp_path, "remove")
+    assert all((folder / "file").exists() for folder in kept)
+    maintained("postrm", tmp_path, "purge")
+    assert not any(folder.exists() for folder in kept) and (other / "file").exists()
+    assert not (tmp_path / "var/lib/rankscope").exists()
