@@ -198,9 +198,8 @@ def _function_sets(fleet: Fleet) -> Bools | None:
     table = fleet.patterns
     kinds = [table.kind.code("python"), table.kind.code("collective")]
     rows = np.flatnonzero(np.isin(table.kind.codes, kinds) & (table.thread.codes == table.thread.code("training")))
-    if (
-        len(rows) * len(fleet.ranks) > limits.CELLS_MOST
-    ):  # ranks x names must fit: what is never 0.1 % of a window adds up to nothing
+    # Ranks x names must fit: what is never 0.1 % of a window adds up to nothing.
+    if len(rows) * len(fleet.ranks) > limits.CELLS_MOST:
         rows = rows[table.beta[rows] >= 1e-3]
     if len(rows) == 0:
         return None

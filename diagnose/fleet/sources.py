@@ -139,9 +139,8 @@ def find(places: Iterable[Path | str], every_moment: bool = False) -> Sources:
             best = _Best({found.path for found in there}, [], []) if every_moment else _newest(there, notes)
             chosen += (_source(uri, found) for found in there if found.path in best.chosen)
             absent += (_source(uri, found) for found in best.absent)
-            together += (
-                _source(uri, found) for found in best.together[: 4 * _AT_ONCE]
-            )  # a store that was copied: all came at one time
+            # A store that was copied: all came at one time.
+            together += (_source(uri, found) for found in best.together[: 4 * _AT_ONCE])
     return Sources(tuple(chosen), tuple(notes), tuple(absent), tuple(together))
 
 

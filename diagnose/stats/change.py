@@ -95,9 +95,8 @@ def learn(x: Floats) -> Baseline:
         level, spread = float(kept.mean()), max(float(kept.std()), _SPREAD_LEAST)
     rest = np.clip(x - level, -CLIP * spread, CLIP * spread)
     rho = float(np.clip((rest[1:] * rest[:-1]).sum() / max(float((rest**2).sum()), 1e-12), 0.0, 0.95))
-    rho = min(
-        rho + 1 / np.sqrt(len(x)), 0.95
-    )  # one standard error more: that of few values is too low as often as too high
+    # One standard error more: that of few values is too low as often as too high.
+    rho = min(rho + 1 / np.sqrt(len(x)), 0.95)
     variance, length = spread**2 * (1 + rho) / (1 - rho), 4
     while len(x) // length >= _MEANS_LEAST:
         count = len(x) // length

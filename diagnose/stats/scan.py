@@ -41,9 +41,8 @@ def strongest_stretch(values: Floats, known: float, least: float) -> Stretch | N
         return None
     usual = np.nan_to_num(nan_median(values, 1))[:, None]
     sd = np.nan_to_num(robust_sd(values, 1))[:, None]
-    rho = float(
-        np.median(autocorrelation(values))
-    )  # a stretch correlates its own row; noise of one kind correlates them all
+    # A stretch correlates its own row; noise of one kind correlates them all.
+    rho = float(np.median(autocorrelation(values)))
     widest = _CLIP * np.maximum(sd, least)
     x = np.clip(np.where(np.isfinite(values), values, usual), usual - widest, usual + widest)
     scale = sd * np.sqrt((1 + rho) / (1 - rho))

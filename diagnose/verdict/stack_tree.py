@@ -86,9 +86,8 @@ def as_json(node: StackNode) -> dict[str, Any]:
 def from_json(content: Any) -> StackNode | None:
     """The tree of what `as_json` made; None of what it did not make."""
     try:
-        return _node(
-            content, DEPTH_MOST + 3
-        )  # above the frames the root, below them what is waited for, between them what is left out
+        # Above the frames the root, below them what is waited for, between them what is left out.
+        return _node(content, DEPTH_MOST + 3)
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
 

@@ -61,9 +61,8 @@ class WatchPlace:
             try:
                 yield
             finally:
-                fcntl.flock(
-                    lock, fcntl.LOCK_UN
-                )  # children that detach our probes have the descriptor for a moment longer
+                # Children that detach our probes have the descriptor for a moment longer.
+                fcntl.flock(lock, fcntl.LOCK_UN)
         finally:
             os.close(lock)
 

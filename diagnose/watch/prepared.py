@@ -101,9 +101,8 @@ class Standby:
         elif kept is not None and kept.has_ended:
             self._refuse()
         if job is not None and self._prepared is None and pids != self._refused:
-            with contextlib.suppress(
-                OSError
-            ):  # the next call tries again; a look that is needed meanwhile loads by itself
+            # The next call tries again; a look that is needed meanwhile loads by itself.
+            with contextlib.suppress(OSError):
                 self._prepared = _prepare(job, pids)
 
     def weigh(self, beside_bytes: int) -> None:
@@ -178,14 +177,12 @@ def _stand_by(job: str, line: socket.socket, result: int) -> None:
 
     def orders() -> Order:
         while not select.select([line], [], [], 5.0)[0]:
-            if (
-                not _observer_lives()
-            ):  # where memory is short the kernel ends what observes first: a look that is needed loads by itself
+            # Where memory is short the kernel ends what observes first: a look that is needed loads by itself.
+            if not _observer_lives():
                 raise EOFError
         with line.makefile("rb") as asked:
-            wanted.append(
-                pickle.load(asked)
-            )  # of who forked us, who may do all that we may. EOFError: it has let go of us
+            # Of who forked us, who may do all that we may. EOFError: it has let go of us.
+            wanted.append(pickle.load(asked))
         options = look.options_of(wanted[0])
         return Order(options.window_s, options.begin_at)
 

@@ -106,9 +106,8 @@ def run(
 def _fork(theirs: socket.socket, trial: Table | None, work: Work, verbose: bool) -> int:
     parent = os.getpid()
     with warnings.catch_warnings():
-        warnings.simplefilter(
-            "ignore", DeprecationWarning
-        )  # forking with threads: none of ours holds a lock that is needed there
+        # Forking with threads: none of ours holds a lock that is needed there.
+        warnings.simplefilter("ignore", DeprecationWarning)
         pid = os.fork()
     if pid == 0:
         confined.live(theirs, parent, trial, work, verbose=verbose)

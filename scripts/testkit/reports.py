@@ -154,9 +154,8 @@ class Shown:
             except ValueError:  # a session that was killed wrote half of it
                 break
             report = self._config.hook.pytest_report_from_serializable(config=self._config, data=data)
-            if isinstance(
-                report.longrepr, list
-            ):  # of a skip: path, line and reason, which pytest wants as the tuple that it was
+            # Of a skip: path, line and reason, which pytest wants as the tuple that it was.
+            if isinstance(report.longrepr, list):
                 report.longrepr = tuple(report.longrepr)
             found[report.nodeid].append(report)
         return found

@@ -121,9 +121,8 @@ def test_waits_for_the_gil_are_timed_and_say_who_held_it(python: str, probes: Ke
     mine = [p for p in found if p.function.name == "gil" and p.function.caller == "work"]
     assert [p.function.kind for p in mine] == ["sync"]
     queued = sum(p.total_s for p in found if p.function.kind == "sched" and p.function.caller == "work")
-    assert (
-        0.8 * waited - queued <= mine[0].total_s <= 1.05 * waited
-    )  # who else uses this machine is not the GIL's doing
+    # Who else uses this machine is not the GIL's doing.
+    assert 0.8 * waited - queued <= mine[0].total_s <= 1.05 * waited
     holder = mine[0].function.holder
     assert holder is not None
     assert (holder.name, holder.file.endswith("/program0.py"), holder.thread) == ("hog", True, "a thread")

@@ -95,9 +95,8 @@ def _behind_template(symbol: str, at: int) -> int:
         if letter.isdigit():
             _, at = _source_name(symbol, at)
             continue
-        if (
-            letter == "L" and symbol[at + 1 : at + 2] != "_"
-        ):  # a literal: its type is a letter or a name, then its value
+        # A literal: its type is a letter or a name, then its value.
+        if letter == "L" and symbol[at + 1 : at + 2] != "_":
             inner = at + 1
             while inner < end and not symbol[inner].isdigit() and symbol[inner] not in "EN":
                 inner += 1

@@ -81,9 +81,8 @@ def far_offset(reference_s: Floats, ends_s: Floats) -> float | None:
     found.sort()
     if not found or found[0][0] > limits.CLOCK_NOTE_S:
         return None
-    if len(found) > 1 and found[1][0] < max(
-        limits.CONCENTRATED * found[0][0], limits.EFFECT_SECONDS
-    ):  # steps too alike to tell
+    # Steps too alike to tell.
+    if len(found) > 1 and found[1][0] < max(limits.CONCENTRATED * found[0][0], limits.EFFECT_SECONDS):
         return None
     return found[0][1]
 

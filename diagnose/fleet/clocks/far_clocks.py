@@ -81,9 +81,8 @@ def _set_right(windows: Sequence[_Any], others: Sequence[_Any]) -> tuple[list[tu
             continue
         offset_s = _offset(windows, other)
         later_s = other.manifest.start - windows[0].manifest.start
-        if (
-            offset_s is not None and abs(offset_s) >= abs(later_s) / 2
-        ):  # else it did begin at another time, by a clock that is right
+        # Else it did begin at another time, by a clock that is right.
+        if offset_s is not None and abs(offset_s) >= abs(later_s) / 2:
             there.add(_who(other))
             ranks |= mine
             start = other.manifest.start + offset_s

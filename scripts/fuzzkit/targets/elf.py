@@ -53,9 +53,8 @@ def _symbols(data: bytes) -> None:
         lambda: function_columns(ElfFile(file)),
     )
     for attempt in attempts:
-        with contextlib.suppress(
-            RankscopeError, OverflowError
-        ):  # OverflowError: documented where numbers become places
+        # OverflowError: documented where numbers become places.
+        with contextlib.suppress(RankscopeError, OverflowError):
             attempt()
 
 

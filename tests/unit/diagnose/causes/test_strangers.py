@@ -52,9 +52,8 @@ def test_who_takes_the_cpus_of_all_ranks_is_named(seed: int) -> None:
 def test_what_every_host_has_is_nobodys_fault(seed: int) -> None:
     assert diagnose(build(job(0.05, 0.2, seed=seed))).suspects == ()  # agents and users: a fifth of the host
     assert diagnose(build(job(0.005, 0.5, seed=seed))).suspects == ()  # nobody waits for long
-    assert (
-        diagnose(build(replace(job(0.05, 0.5, one=0.45, seed=seed)))).status == "fault"
-    )  # the other has more than half
+    # The other has more than half.
+    assert diagnose(build(replace(job(0.05, 0.5, one=0.45, seed=seed)))).status == "fault"
 
 
 @pytest.mark.parametrize("seed", range(2))

@@ -49,8 +49,7 @@ def test_two_kinds_are_split_between_them() -> None:
     assert found is not None and 1.3 < found.split < 2.7
     assert found.apart == pytest.approx(2, abs=0.1) and found.distance > 15
     noise = two_kinds(rng.normal(0, 1, 100_003))
-    assert noise is not None and noise.distance == pytest.approx(
-        1.349 / 0.592, abs=0.05
-    )  # 2 · 0.674 over 1.4826 · 0.399
+    # 2 · 0.674 over 1.4826 · 0.399.
+    assert noise is not None and noise.distance == pytest.approx(1.349 / 0.592, abs=0.05)
     assert two_kinds(np.ones(7)) is None and two_kinds(np.array([2.0])) is None
     assert best_split(np.array([1.0, 1.0, 5.0])) == 3.0
