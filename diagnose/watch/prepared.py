@@ -153,6 +153,11 @@ def _prepare(job: str, pids: frozenset[int]) -> Prepared:
         theirs.close()
 
 
+def _stand(nice: int) -> None:
+    with contextlib.suppress(OSError):
+        os.setpriority(os.PRIO_PROCESS, 0, nice)
+
+
 def _observer_lives() -> bool:
     with contextlib.suppress(OSError, ValueError):
         return any(procfs.read_stat(pid).state != "Z" for pid in procfs.children(os.getpid()))
@@ -171,7 +176,7 @@ def _hold_only(*kept: int) -> None:
 def _stand_by(job: str, line: socket.socket, result: int) -> None:
     from rankscope.observer.recorder import STANDING_BY, Order, RecordOptions, stand_by
 
-    telling = Telling(result)
+    telling, usual = Telling(result), os.getpriority(os.PRIO_PROCESS, 0)
     wanted: list[Wanted] = []
     windows: list[Window] = []
 
@@ -180,6 +185,7 @@ def _stand_by(job: str, line: socket.socket, result: int) -> None:
             # Where memory is short the kernel ends what observes first: a look that is needed loads by itself.
             if not _observer_lives():
                 raise EOFError
+        _stand(min(usual, -10))  # as who observes: behind ranks that keep every core busy the window would begin late
         with line.makefile("rb") as asked:
             # Of who forked us, who may do all that we may. EOFError: it has let go of us.
             wanted.append(pickle.load(asked))
@@ -189,6 +195,8 @@ def _stand_by(job: str, line: socket.socket, result: int) -> None:
     def say(text: str) -> None:
         if text == STANDING_BY:
             line.send(b"!")
+        elif wanted:
+            _stand(usual)  # what is attached is attached
         telling.heard(text)
 
     def observed() -> Window:

@@ -188,10 +188,11 @@ class Observation:
 
     def begin_window(self, seconds: float, hz: int) -> Totals:
         """What counts over a window counts from here."""
-        before = self.totals()
         self.hardware.start()
-        self.gauges.begin()
-        self.flows.begin()
+        with _going_first():
+            before = self.totals()
+            self.gauges.begin()
+            self.flows.begin()
         self.start_fallback(seconds, hz)
         return before
 
@@ -214,8 +215,9 @@ class Observation:
     def wake(self) -> None:
         """After `rest`: observe again."""
         self.renew()
-        self.probes.wake()
-        self.refresh()
+        with _going_first():
+            self.probes.wake()
+            self.refresh()
 
     def start_fallback(self, seconds: float, hz: int) -> None:
         """Sample with py-spy what the kernel cannot walk."""
