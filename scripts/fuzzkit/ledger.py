@@ -32,7 +32,7 @@ Ledger = dict[str, Entry]
 
 
 def read(path: Path) -> Ledger:
-    """None where no file is."""
+    """Nothing where no file is."""
     try:
         return {name: Entry(**entry) for name, entry in json.loads(path.read_text()).items()}
     except FileNotFoundError:

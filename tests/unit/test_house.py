@@ -184,3 +184,9 @@ def test_each_file_of_tests_has_a_name_of_its_own() -> None:
     """They lie in no packages: pytest takes two of one name for the same module when it collects them in one run."""
     names = [path.name for path in (REPOSITORY / "tests").rglob("test_*.py")]
     assert sorted(name for name in names if names.count(name) > 1) == []
+
+
+def test_no_file_holds_two_versions_of_itself() -> None:
+    marks = r"^(<<<<<<<|>>>>>>>|\|\|\|\|\|\|\|) "
+    found = subprocess.run(["git", "grep", "-InE", marks], cwd=REPOSITORY, capture_output=True, text=True, check=False)
+    assert (found.returncode, found.stdout) == (1, "")
