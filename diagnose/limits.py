@@ -58,6 +58,7 @@ COUNTED_RATIO = (
     3.0  # times the peers', where a counter says why: a slower link, what is sent again, pages that are asked for
 )
 LINK_RATIO_ALONE = 5.0  # times the peers', without a counter
+LINK_RATIO_REVERSE = 10.0  # of one path's two ways, which may carry other things; small messages wait for delayed ACKs
 LINK_RATIO_END = 1.6  # slowest of the other pairs to the fastest of one address; healthy ones: up to 1.3 that queue so, 1.7 that do not
 LOSS_SHARE = 0.005  # of what is sent, sent again, where steps wait for it: healthy pairs showed up to 0.13 %
 LOSS_STEPS = 2  # that wait for what is sent again
@@ -69,9 +70,9 @@ FOREIGN_SHARE = 0.03  # of the GPU in use by somebody else, above the peers': mo
 FOREIGN_BYTES = 1 << 29  # of GPU memory: a context of a monitor holds up to about 0.5 GB
 FAULT_WORK_S = 50e-6  # per page that had to be reclaimed first: faulting, reclaiming, asking the disk (lab: 35-43)
 MINOR_FAULT_S = 200e-6  # at most: a page of 2 MiB given and cleared; one of 4 KiB takes 0.2-1 µs
+RARE_MODEL = 0.25  # of the ports: fewer of another nominal speed are degraded, not another model
 EVENTS_HZ = 1.0  # errors per second: links correct a few an hour in health; it takes many to cost time
-EVENTS_RATIO = 10.0  # times the peers' median: what moved on everybody accuses nobody; and one path's two ways, which may carry other
-# things: small messages wait for delayed ACKs
+EVENTS_RATIO = 10.0  # times the peers' median: what moved on everybody accuses nobody
 RATE_RATIO = 0.85  # of the peers' rate while moving, where a counter says why
 RATE_RATIO_ALONE = 0.6  # the same without one: rates over healthy paths differ by their length and load
 RATE_MADS = 5.0  # robust standard deviations below the peers' median rate, without a counter

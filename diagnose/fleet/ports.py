@@ -105,7 +105,7 @@ def classes(capability: Floats) -> Ints:
     values, inverse, count = np.unique(found, return_inverse=True, return_counts=True)
     group: Ints = inverse.reshape(-1).astype(np.int64)
     if len(values) > 1:
-        group[count[group] <= limits.LARGE_SHARE * len(capability)] = int(np.argmax(count))
+        group[count[group] <= limits.RARE_MODEL * len(capability)] = int(np.argmax(count))
     return group
 
 

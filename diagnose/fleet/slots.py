@@ -12,6 +12,7 @@ from rankscope.diagnose.fleet.labels import floats, ints, labels
 from rankscope.diagnose.fleet.model import Slots, Steps
 from rankscope.probes.arrays import Bools, Floats, Ints
 
+_SLOTS_MOST = 64  # collectives in one step
 _AGREE = 0.15
 
 
@@ -38,7 +39,7 @@ def read_slots(table: pa.Table, rows: Ints, steps: Steps) -> Slots | None:
         return None
     _, of_a_step = np.unique(stays.rank * (int(stays.step.max()) + 1) + stays.step, return_counts=True)
     width = int(np.median(of_a_step))
-    if not 1 <= width <= limits.PEERS_EXACT or steps.number.size * width > limits.CELLS_MOST:
+    if not 1 <= width <= _SLOTS_MOST or steps.number.size * width > limits.CELLS_MOST:
         return None
     cube = _cube(stays, steps.number, width)
     ops = _operations(table, stays, width)

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.clocks.align import STEPS_MOST, Clocks, align, clock_notes
 from rankscope.diagnose.fleet.labels import floats, ints
 from rankscope.diagnose.fleet.model import Steps
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.probes.arrays import Bools, Floats, Ints
 
+_NEAR = 0.75  # of a usual step
 COLUMNS = ("seconds", "own_s", "wait_s", "io_s", "sched_s", "sync_s")
 
 
@@ -80,7 +80,7 @@ def columns_of(table: pa.Table, rows: Ints, hosts: Hosts, notes: list[Note]) -> 
         notes += clock_notes(hosts.names, clocks)
         added = added + clocks.offset_s
         start[row == reference] += clocks.offset_s[host[reference]]
-    return Columns(np.sort(start[row == reference]), added, limits.HALVED * step_s)
+    return Columns(np.sort(start[row == reference]), added, _NEAR * step_s)
 
 
 def filled(table: pa.Table, rows: Ints, hosts: Hosts, columns: Columns, names: Sequence[str] = COLUMNS) -> Steps:

@@ -22,6 +22,7 @@ from rankscope.probes.arrays import Bools, Floats
 
 PREFIX = "nvlink."
 ERRORS = ("nvlink.errors",)
+_OTHER_WAY = 0.1  # of the rate: PCIe 5 x16 moves 64 GB/s, NVLink 4 450 to 900
 
 
 def moved(found: Found) -> Bools:
@@ -82,5 +83,5 @@ def _cost(found: Found, index: int, down: float, total: float, moving: float) ->
         return (found.scale.transfer_s * (1 - moving), moving) if moving <= limits.RATE_RATIO else (0.0, 1.0)
     if np.isfinite(found.ratio[index]) or not down > 0:
         return 0.0, 1.0
-    left = max(1 - down / total, limits.FEW) if total > 0 else 0.5
+    left = max(1 - down / total, _OTHER_WAY) if total > 0 else 0.5
     return found.scale.transfer_s * (1 - left), left

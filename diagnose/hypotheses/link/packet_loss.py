@@ -25,6 +25,8 @@ from rankscope.diagnose.text import rate as rate_text
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Bools, Floats
 
+_SENDER = 1.05  # times the weight: where one pair alone loses, its sender is a little likelier
+
 
 def judge(fleet: Fleet, held_s: Floats, step_s: float) -> tuple[Hypothesis, ...]:
     """One charge at most. `held_s`: per step, what no rank's own work explains; no NaN. Seconds."""
@@ -62,7 +64,7 @@ def lossy_ends(cells: Cells) -> Iterator[tuple[float, str, float, float]]:
         share, rest = _pooled(cells, mine), _pooled(cells, ~mine)
         if share < max(limits.LOSS_SHARE, limits.COUNTED_RATIO * rest):
             continue
-        weight = (1 + limits.EFFECT_SHARE) if (losing & (source == number)).any() else 1.0
+        weight = _SENDER if (losing & (source == number)).any() else 1.0
         yield (share - rest) * weight, names[number], share, rest
 
 

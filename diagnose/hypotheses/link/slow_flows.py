@@ -241,7 +241,7 @@ def _needed(cells: Cells, index: int, narrow: float | None) -> float:
     if narrow is not None:
         return _SHAPED_RATIO
     if {*cells.source, *cells.peer} == {cells.source[index], cells.peer[index]} and not _loses(cells, index):
-        return limits.EVENTS_RATIO
+        return limits.LINK_RATIO_REVERSE
     return limits.COUNTED_RATIO if _loses(cells, index) or _queues(cells, index) else limits.LINK_RATIO_ALONE
 
 
