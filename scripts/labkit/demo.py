@@ -6,7 +6,6 @@ import random
 import subprocess
 import tempfile
 import time
-from pathlib import Path
 
 from labkit import verdicts
 from labkit.faults.python_slow import PythonSlow
@@ -33,26 +32,26 @@ def run(window_s: float) -> int:
         print(
             f"the job trains, {healthy.step_s * 1e3:.0f} ms a step; now one function of one rank is slow (told below)"
         )
-        with tempfile.TemporaryDirectory(prefix="rslab-demo-") as folder:
-            time.sleep(1)
-            _show([rankscope(), "record", "--window", f"{window_s:g}", "--out", folder])
-            _show([rankscope(), "diagnose", folder])
-            _show([rankscope(), "report", folder, "--html", str(_page())])
-            verdict = _verdict(folder)
+        folder = tempfile.mkdtemp(prefix=time.strftime("rankscope-demo-%Y%m%dT%H%M%S-"))
+        time.sleep(1)
+        _show([rankscope(), "record", "--window", f"{window_s:g}", "--out", folder])
+        _show([rankscope(), "diagnose", folder])
+        _show([rankscope(), "report", folder, "--html", f"{folder}/page.html"])
+        verdict = _verdict(folder)
     right = verdicts.score(verdict, truth) == verdicts.FIRST
     kind = "computes" if truth.culprit == "busy" else "sleeps"
     print(f"\ninjected: rank {truth.ranks[0]}, function {truth.function} ({kind} too long)")
     if right:
         print("rankscope named it first.")
+        print(
+            f"\nThe page and the window stay in {folder} (0.1 MB) until you remove them. To go on:\n"
+            f"  .venv/bin/rankscope diagnose {folder} -v\n"
+            f"  .venv/bin/rankscope export {folder} --to speedscope --out stacks.json   # or folded, pprof, perfetto, csv"
+        )
     else:
         said = "; ".join(map(str, verdict.suspects[:3]))
         print(f"rankscope did NOT name it first; it said {verdict.status}: {said}")
     return 0 if right else EXIT_NOT_GOOD_ENOUGH
-
-
-def _page() -> Path:
-    """Where the page of the report is left for the reader: a name that is not there yet."""
-    return Path(tempfile.gettempdir()) / time.strftime("rankscope-demo-%Y%m%dT%H%M%S.html")
 
 
 def _verdict(folder: str) -> verdicts.Verdict:
