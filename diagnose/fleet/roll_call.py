@@ -61,7 +61,9 @@ def jobs_in(roll: RollCall, wanted: str | None = None) -> dict[str, str]:
     """
     known = roll.ranks.select(["job", "title", WINDOW]).filter(roll.ranks["job"].is_valid())
     job_of, title_of, window_of = labels(known, "job"), labels(known, "title"), ints(known, WINDOW)
-    each, counts = np.unique(np.stack([job_of.codes, window_of, title_of.codes], axis=1), axis=0, return_counts=True)
+    shape = (len(job_of.values), len(roll.manifests), len(title_of.values))
+    keys, counts = np.unique(np.ravel_multi_index((job_of.codes, window_of, title_of.codes), shape), return_counts=True)
+    each = np.stack(np.unravel_index(keys, shape), axis=1)
     sizes: dict[str, int] = {}
     titles: dict[str, dict[str, int]] = {}
     best: dict[tuple[str, int], tuple[int, str]] = {}
@@ -94,11 +96,16 @@ def choose(roll: RollCall, job: str | None, notes: list[Note]) -> tuple[str, lis
     observed. Raises BadData if no window holds the job, NoRanks if no window holds any rank.
     """
     chosen = _choose_job(roll, job, notes)
-    ranks = roll.of(chosen)
+    return chosen, windows_of(roll, chosen, notes)
+
+
+def windows_of(roll: RollCall, job: str, notes: list[Note]) -> list[int]:
+    """The numbers of the windows of one job that are judged: of its newest common moment, each rank once, of one user."""
+    ranks = roll.of(job)
     window, number = ints(ranks, WINDOW), ints(ranks, "rank")
     mine = _choose_moment(roll.manifests, np.unique(window).tolist(), notes)
     mine = _each_rank_once(roll.manifests, mine, window, number, notes)
-    return chosen, _of_one_owner(roll.manifests, mine, window, number, ints(ranks, "owner"), notes)
+    return _of_one_owner(roll.manifests, mine, window, number, ints(ranks, "owner"), notes)
 
 
 def _choose_job(roll: RollCall, job: str | None, notes: list[Note]) -> str:

@@ -6,8 +6,9 @@ times and clocks differ: times are compared in Unix time, each host's moved by w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +20,7 @@ from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.probes.arrays import Bools, Floats, Ints
 
 _NEAR = 0.75  # of a usual step
+_BLOCK = 1 << 20  # steps that are worked on at once: what is made of them on the way is megabytes
 COLUMNS = ("seconds", "own_s", "wait_s", "io_s", "sched_s", "sync_s")
 
 
@@ -56,27 +58,33 @@ def read_steps(table: pa.Table, rows: Ints, hosts: Hosts, window_s: float, notes
 
 def possible(table: pa.Table, rows: Ints, window_s: float, notes: list[Note]) -> Ints:
     """`rows` with -1 for steps whose durations cannot be."""
-    keep = _sane(table, floats(table, "start_s"), floats(table, "seconds"), window_s)
+    keep = np.ones(len(rows), dtype=np.bool_)
+    for first in range(0, len(rows), _BLOCK):
+        keep[first : first + _BLOCK] = _sane(table.slice(first, _BLOCK), window_s)
     absurd = int(((rows >= 0) & ~keep).sum())
     if absurd:
         notes.append(Note(NoteCode.STEPS_IMPOSSIBLE, f"{absurd} steps had impossible durations and were left out"))
-    return np.where(keep, rows, -1)
+    return np.where(keep, rows, -1) if absurd else rows
 
 
 def columns_of(table: pa.Table, rows: Ints, hosts: Hosts, notes: list[Note]) -> Columns:
     """The iterations of the job, as its reference rank has them."""
-    keep = np.flatnonzero(rows >= 0)
-    if not len(keep):
+    known = rows >= 0
+    if not known.any():
         return Columns.none(hosts)
-    row, start, length = rows[keep], floats(table, "start_s")[keep], floats(table, "seconds")[keep]
     host = hosts.of_rank
-    counts = np.bincount(row, minlength=len(host))
+    seconds = floats(table, "seconds")
+    step_s = float(np.median(seconds if known.all() else seconds[known]))
+    counts = np.bincount(rows + 1, minlength=len(host) + 1)[1:]
     reference = _reference(counts, notes)
-    step_s = float(np.median(length))
     added = hosts.begins_s - hosts.begins_s[host[reference]]
-    start += added[host[row]]
+    shown = np.zeros(len(counts) + 1, dtype=np.bool_)  # the last one: of steps of nobody
+    shown[_longest(counts, host, reference)] = True
+    mine = np.flatnonzero(shown[rows])
+    row = rows[mine]
+    start = floats(table, "start_s")[mine] + added[host[row]]
     if len(hosts.names) > 1:
-        clocks = _clocks(row, counts, reference, host, start + length, step_s)
+        clocks = _clocks(row, reference, host, start + seconds[mine], step_s)
         notes += clock_notes(hosts.names, clocks)
         added = added + clocks.offset_s
         start[row == reference] += clocks.offset_s[host[reference]]
@@ -85,35 +93,51 @@ def columns_of(table: pa.Table, rows: Ints, hosts: Hosts, notes: list[Note]) -> 
 
 def filled(table: pa.Table, rows: Ints, hosts: Hosts, columns: Columns, names: Sequence[str] = COLUMNS) -> Steps:
     """The matrices; what is not named is left empty."""
-    keep = np.flatnonzero(rows >= 0)
     grid, ranks = columns.grid_s, len(hosts.of_rank)
-    if not len(grid):
-        return Steps(np.empty(0), *(np.empty((ranks, 0)) for _ in COLUMNS))
+    if not len(grid) or not (rows >= 0).any():
+        return Steps(grid[:0], *(np.empty((ranks, 0)) for _ in COLUMNS))
+    matrices = {
+        name: np.full((ranks, len(grid)), np.nan) if name in names else np.empty((ranks, 0)) for name in COLUMNS
+    }
+    number = np.full((ranks, len(grid)), -1, dtype=np.int64) if "step" in table.column_names else None
+    for keep, own_number in _blocks(rows):
+        part = table.slice(int(keep[0]), int(keep[-1] - keep[0]) + 1)
+        inside, row = keep - keep[0], rows[keep]
+        start = floats(part, "start_s")[inside]
+        start += columns.added_s[hosts.of_rank[row]]
+        cell = _nearest(grid, start)
+        away = np.abs(start - grid[cell])
+        near = np.flatnonzero(away <= columns.near_s)
+        if np.bincount(own_number[near] * len(grid) + cell[near]).max(initial=0) > 1:
+            near = near[np.argsort(-away[near], kind="stable")]  # of two for one column the nearer is written last
+        at, chosen = (row[near], cell[near]), inside[near]
+        for name in names:
+            matrices[name][at] = np.nan_to_num(floats(part, name)[chosen])
+        if number is not None:
+            number[at] = ints(part, "step")[chosen]
+    return Steps(grid, *matrices.values(), number=number)
+
+
+def _blocks(rows: Ints) -> Iterator[tuple[Ints, Ints]]:
+    """Which rows of the table are worked on together, and the number of each one's rank among these; all steps of a rank in one block."""
+    keep = np.flatnonzero(rows >= 0)
     row = rows[keep]
-    start = floats(table, "start_s")[keep]
-    start += columns.added_s[hosts.of_rank[row]]
-    cell = _nearest(grid, start)
-    away = np.abs(start - grid[cell])
-    near = np.flatnonzero(away <= columns.near_s)
-    if np.bincount(row[near] * len(grid) + cell[near]).max(initial=0) > 1:
-        near = near[np.argsort(-away[near], kind="stable")]  # of two for one column the nearer is written last
-    at, chosen = (row[near], cell[near]), keep[near]
-    matrices = []
-    for name in COLUMNS:
-        matrix = np.full((ranks, len(grid)), np.nan) if name in names else np.empty((ranks, 0))
-        if name in names:
-            matrix[at] = np.nan_to_num(floats(table, name)[chosen])
-        matrices.append(matrix)
-    if "step" not in table.column_names:
-        return Steps(grid, *matrices)
-    number = np.full((ranks, len(grid)), -1, dtype=np.int64)
-    number[at] = ints(table, "step")[chosen]
-    return Steps(grid, *matrices, number=number)
+    begins = np.concatenate(([0], np.flatnonzero(row[1:] != row[:-1]) + 1))
+    if np.bincount(row[begins]).max() > 1:  # a rank's steps lie in several places
+        yield keep, row
+        return
+    cuts = [0]
+    while cuts[-1] < len(keep):
+        after = np.searchsorted(begins, cuts[-1] + _BLOCK)
+        cuts.append(int(begins[after]) if after < len(begins) else len(keep))
+    for first, last in pairwise(cuts):
+        mine = row[first:last]
+        yield keep[first:last], np.concatenate(([0], np.cumsum(mine[1:] != mine[:-1])))
 
 
-def _sane(table: pa.Table, start: Floats, length: Floats, window_s: float) -> Bools:
+def _sane(table: pa.Table, window_s: float) -> Bools:
     """Which rows have durations that can be."""
-    own, wait = floats(table, "own_s"), floats(table, "wait_s")
+    start, length, own, wait = (floats(table, name) for name in ("start_s", "seconds", "own_s", "wait_s"))
     sane = np.isfinite(start) & np.isfinite(length) & (length > 0) & (length <= 2 * window_s)
     sane &= np.isfinite(own) & np.isfinite(wait) & (own >= 0) & (wait >= 0) & (own <= 2 * window_s)
     return np.asarray(sane)
@@ -129,26 +153,28 @@ def _reference(counts: Ints, notes: list[Note]) -> int:
     return int(np.argmin(np.where(counts > 0, np.abs(counts - usual), int(counts.sum()))))
 
 
-def _clocks(row: Ints, counts: Ints, reference: int, host: Ints, ends: Floats, step_s: float) -> Clocks:
-    """Every host's clock against the reference rank's, by the ends of the steps of its rank with most steps.
-
-    `row`, `ends`: one entry per step, its rank and its end; `counts`, `host`: one entry per rank.
-    """
-    hosts = int(host.max()) + 1
+def _longest(counts: Ints, host: Ints, reference: int) -> Ints:
+    """Of each host the rank with most steps; of the reference rank's host this."""
+    longest = np.zeros(int(host.max()) + 1, dtype=np.int64)
     order = np.argsort(counts, kind="stable")
-    longest = np.zeros(hosts, dtype=np.int64)
     longest[host[order]] = order  # the last one written has most steps
     longest[host[reference]] = reference
-    shown = np.zeros(len(counts), dtype=np.bool_)
-    shown[longest] = True
-    mine = np.flatnonzero(shown[row])
-    owner, ends = host[row[mine]], ends[mine]
-    by_time = np.lexsort((ends, owner))
-    owner, ends = owner[by_time], ends[by_time]
+    return longest
+
+
+def _clocks(row: Ints, reference: int, host: Ints, ends: Floats, step_s: float) -> Clocks:
+    """Every host's clock against the reference rank's, by the ends of the steps of one rank of each.
+
+    `row`, `ends`: one entry per step, its rank and its end; `host`: of each rank.
+    """
+    hosts = int(host.max()) + 1
+    by_host = np.argsort(host[row], kind="stable")
+    owner, ends = host[row[by_host]], ends[by_host]
     place = np.arange(len(owner)) - np.searchsorted(owner, np.arange(hosts))[owner]
     first = place < STEPS_MOST
     matrix = np.full((hosts, int(place[first].max(initial=-1)) + 1), np.nan)
     matrix[owner[first], place[first]] = ends[first]
+    matrix.sort(axis=1)  # NaN last
     known = matrix[host[reference]]
     return align(known[np.isfinite(known)], matrix, step_s)
 

@@ -18,12 +18,13 @@ from rankscope.diagnose.fleet import from_windows
 from rankscope.diagnose.fleet.from_windows import rows_of
 from rankscope.diagnose.fleet.gather import DETAILS, fleet_of, joined, of_job
 from rankscope.diagnose.fleet.labels import labels
+from rankscope.diagnose.fleet.large import collector
 from rankscope.diagnose.fleet.large.crowd import Crowd, crowd_of
 from rankscope.diagnose.fleet.large.stand_out import hosts_to_read
 from rankscope.diagnose.fleet.large.survey import GROUP, Survey, survey, together, with_right_clocks
 from rankscope.diagnose.fleet.large.topology import Group
 from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.fleet.roll_call import choose, jobs_in
+from rankscope.diagnose.fleet.roll_call import jobs_in, windows_of
 from rankscope.diagnose.fleet.sources import Source, Sources, absent_notes, left_out, read
 from rankscope.diagnose.fleet.step_matrix import filled, possible
 from rankscope.diagnose.past.baseline import Reference, read_baseline
@@ -50,6 +51,13 @@ def diagnose_large(
 
     The title and the verdict of each job that is meant, the largest first. BadData, NoRanks.
     """
+    with collector.paused():
+        yield from _each_job(found, wanted, pool, shared, baseline)
+
+
+def _each_job(
+    found: Sources, wanted: str | None, pool: Executor, shared: Sequence[Group], baseline: Sequence[Source]
+) -> Iterator[tuple[str, Verdict]]:
     firsts = range(0, len(found.chosen), GROUP)
     elsewhere = (*found.absent[:GROUP], *found.together)
     late = pool.submit(survey, elsewhere) if elsewhere else None
@@ -74,7 +82,7 @@ def _judged(
     baseline: Sequence[Source],
 ) -> Verdict:  # fmt: skip
     said = list(notes)
-    _, mine = choose(seen.roll, job, said)
+    mine = windows_of(seen.roll, job, said)
     crowd = crowd_of(seen, job, mine, said)
     part = _in_full(sources, seen, mine, crowd, said)
     everyone, read_ranks = len(crowd.number), len(part.ranks)

@@ -17,6 +17,7 @@ from rankscope.diagnose import limits
 from rankscope.probes.arrays import Bools, Floats, Ints
 
 TRIM = 0.1
+_ROWS = 1 << 15  # that are worked on at once: what is made of them on the way is megabytes
 MAD_TO_SD = (
     1.4826  # 1 / (third quartile of the normal distribution): the median absolute deviation as a standard deviation
 )
@@ -26,9 +27,13 @@ def nan_median(values: Floats, axis: int) -> Floats:
     """Median without NaN; NaN, and no warning, where everything is NaN."""
     if values.size and not np.isnan(values).any():
         return np.asarray(np.median(values, axis=axis), dtype=np.float64)  # several times faster
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        return np.asarray(np.nanmedian(values, axis=axis), dtype=np.float64)
+    ordered = np.sort(values, axis=axis)  # NaN last; np.nanmedian takes ten times as long
+    count = np.expand_dims((~np.isnan(values)).sum(axis=axis), axis)
+    if not values.shape[axis]:
+        return np.full(np.squeeze(count, axis).shape, np.nan)
+    low, high = (np.take_along_axis(ordered, place.clip(0), axis) for place in ((count - 1) // 2, count // 2))
+    # Of equal ones themselves: half of their sum may be infinite.
+    return np.asarray(np.squeeze(np.where(low == high, low, 0.5 * (low + high)), axis), dtype=np.float64)
 
 
 def deviations(values: Floats, axis: int = -1) -> Floats:
@@ -60,6 +65,9 @@ def robust_sd_of_others(values: Floats, counted: Bools | None = None) -> Floats:
 
 def trimmed_mean(values: Floats, trim: float = TRIM) -> Floats:
     """Mean of each row without its `trim` lowest and highest values, at least one of each from five values on."""
+    if len(values) > _ROWS:
+        parts = [trimmed_mean(values[first : first + _ROWS], trim) for first in range(0, len(values), _ROWS)]
+        return np.concatenate(parts)
     ordered, lowest, highest = trimmed(values, trim)
     position = np.arange(values.shape[1])
     inside = (position >= lowest[:, None]) & (position < highest[:, None])

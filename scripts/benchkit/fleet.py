@@ -74,7 +74,7 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--engine", choices=engines.ENGINES, default="local")
     parser.add_argument("--workers", type=int, default=None)
     parser.add_argument(
-        "--brief", action="store_true", help="objects that are written in a fifth of the time, and are 5 % larger"
+        "--brief", action="store_true", help="objects that are written in a fifth of the time, and are 5 %% larger"
     )
     parser.add_argument("--keep", type=Path, help="a folder in which the objects stay for the next time")
     parser.add_argument("--json", type=Path)

@@ -33,16 +33,19 @@ REASON = {
 def proposed(fleet: Fleet, suspects: Sequence[Suspect], known: Collection[str]) -> list[Group]:
     """Groups of hosts that are accused of one mechanism. `known`: components for which it is known who shares what they depend on."""
     host_of = dict(zip(fleet.ranks.number.tolist(), fleet.ranks.host, strict=True))
-    everyone = sorted(fleet.looked_at_hosts or frozenset(host_of.values()), key=in_order)
     mechanisms: dict[tuple[str, str], set[str]] = {}
     for each in suspects:
         if each.component in REASON and each.component not in known and each.scope != "group":
             mechanisms.setdefault((each.component, each.cause), set()).update(host_of[rank] for rank in each.ranks)
+    several = [accused for accused in mechanisms.values() if len(accused) >= limits.SEVERAL]
+    if not several:
+        return []
+    everyone = sorted(fleet.looked_at_hosts or frozenset(host_of.values()), key=in_order)
     found = []
-    for accused in mechanisms.values():
+    for accused in several:
         for row in _rows(everyone, accused):
             chance = len(everyone) * at_least(len(row), len(row), len(accused), len(everyone))
-            if len(row) >= 3 and chance <= limits.FALSE_DISCOVERY_RATE:
+            if len(row) >= limits.SEVERAL and chance <= limits.FALSE_DISCOVERY_RATE:
                 found.append(Group(KIND, f"{row[0]} to {row[-1]}", frozenset(row)))
     return found
 

@@ -15,6 +15,7 @@ import re
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import lru_cache
 
 from rankscope.observer.window.manifest import Manifest
 from rankscope.observer.window.staging import safe_name
@@ -63,6 +64,7 @@ def told_about(path: str) -> int | None:
     return None if found is None else _unix(found[1])
 
 
+@lru_cache(maxsize=256)  # thousands of hosts, a few moments
 def _unix(text: str) -> int | None:
     try:
         return calendar.timegm(time.strptime(text, _TIME))
