@@ -10,9 +10,11 @@ the same interval without talking to each other.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import math
 import os
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
@@ -172,15 +174,28 @@ def observe_on(options: RecordOptions, most_s: float, progress: Progress) -> Ite
         running.close()
 
 
-def _window(running: Observation, options: RecordOptions, progress: Progress, clocks: Clocks) -> list[Window]:
-    """From now on for as long as a window is. `clocks`: as they were when it was planned."""
-    from rankscope.observer.finish.windows import close_windows
-
+def _window(
+    running: Observation, options: RecordOptions, progress: Progress, clocks: Clocks, begun: str = ""
+) -> list[Window]:
+    """From now on for as long as a window is. `clocks`: as they were when it was planned; `begun`: what to say as it begins."""
     before = running.begin_window(options.window_s, options.hz)
     begin = read_clocks()
+    if begun:
+        progress(begun)
+    loading = threading.Thread(target=_load_what_closes)
+    loading.start()
     running.run_until(begin.monotonic_ns / 1e9 + options.window_s, progress)
     running.notes += clock_notes(clocks, read_clocks())
+    loading.join()
+    from rankscope.observer.finish.windows import close_windows
+
     return close_windows(running, before, begin.realtime_ns / 1e9, begin.monotonic_ns, options.hz)
+
+
+def _load_what_closes() -> None:
+    """A third of a second and 40 MB that neither the begin of a window nor a look that stands by should wait for and hold."""
+    with contextlib.suppress(ImportError):  # whoever needs it says so
+        import rankscope.observer.finish.windows  # noqa: F401
 
 
 def observe(options: RecordOptions, progress: Progress) -> list[Window]:
@@ -206,8 +221,8 @@ def _with_changes(windows: list[Window], here: RankCensus, root: Path) -> list[W
 
 def _at_once(running: Observation, options: RecordOptions, progress: Progress) -> list[Window]:
     """The windows from now on. Threads leave the CPU while counters are read; what is not known of their first moments is left out."""
-    progress(f"observing {options.window_s:g} s from now")
-    return _window(running, options, progress, read_clocks())
+    # Told when it has begun: whoever hears it reads what judges, and answers nobody meanwhile.
+    return _window(running, options, progress, read_clocks(), f"observing {options.window_s:g} s from now")
 
 
 def _planned(running: Observation, options: RecordOptions, progress: Progress) -> list[Window]:
