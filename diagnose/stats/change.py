@@ -14,6 +14,9 @@ The level is uncertain by e = long_run / sqrt(values kept): no d is taken below 
 long they are. What is not yet clear to be no shift waits before it becomes part of the baseline.
 
 After an alarm the baseline stands still, until the values are `BACK`, or have been higher for so long that they are the new one (`STAYS`).
+What rises once more by as much as all that was told before is told again, by the same sum with that shift as d, from where it lay for
+`LEARNT` values: what drifts is told at 3, 6, 12 … %, and a second fault beside a small first one is not missed.
+
 Values that fall for good are a new baseline at once: nobody is told.
 
 Pauses that come again at equal distances, counted in values or in time, are masked (pauses.py).
@@ -158,6 +161,8 @@ class ChangeDetector:
     _of_level: list[float] = field(default_factory=list)
     _wander: float = 0.0
     _shifted: Change | None = None
+    _further: _Climb = field(default_factory=_Climb)
+    _plateau: float | None = None  # the level while shifted
 
     @property
     def shifted(self) -> Change | None:
@@ -253,17 +258,41 @@ class ChangeDetector:
             since = self._fall.since(step, at, self.seen)
             level = self._level_since(x[: at + 1], self.seen + at - since + 1)
             return at + 1, Change(State.BACK, since, self.seen + at, shifted.after, float(np.exp(level)))
-        self._fall.add(step, self.seen)
+        worse = self._watch_further(base, shifted, shift, x, masked)
+        taken = len(x) if worse is None else worse.at - self.seen + 1
+        self._fall.add(step[:taken], self.seen)
+        if worse is not None:
+            return taken, worse
         if self.seen + len(x) - shifted.at > _STAYS:
             level = float(np.median(self._recent)) if self._recent else float(np.median(x))
             at = len(x) - 1
             return len(x), Change(State.STAYS, shifted.since, self.seen + at, shifted.before, float(np.exp(level)))
         return len(x), None
 
+    def _watch_further(self, base: Baseline, shifted: Change, shift: float, x: Floats, masked: Bools) -> Change | None:
+        """Whether they rise again by as much as they have, from the level on which they have stayed since."""
+        if self._plateau is None:
+            return None
+        shift = max(shift, self._plateau - base.level)
+        d = max(shift, _LEVEL_ERRORS * base.long_run / np.sqrt(LEARNT))
+        clip = max(CLIP * base.spread, d)
+        step = np.where(masked, 0.0, np.clip(x - self._plateau, -clip, clip) - d / 2)
+        at = self._further.crosses(step, max(_height(base, d), RUN * clip))
+        if at is None:
+            self._further.add(step, self.seen)
+            return None
+        since = self._further.since(step, at, self.seen)
+        level = self._level_since(x[: at + 1], self.seen + at - since + 1)
+        if level - self._plateau < shift:
+            self._further = _Climb(zero_at=self.seen + at + 1)
+            return None
+        return Change(State.HIGHER, since, self.seen + at, shifted.before, float(np.exp(level)))
+
     def _tell(self, change: Change) -> Change:
         """Take the consequences of what became clear."""
         self._rise = [_Climb(zero_at=self.seen) for _ in SHIFTS]
-        self._fall = _Climb(zero_at=self.seen)
+        self._fall, self._further = _Climb(zero_at=self.seen), _Climb(zero_at=self.seen)
+        self._plateau = None
         self._waiting.clear()
         self._shifted = change if change.state is State.HIGHER else None
         if change.state is State.STAYS:
@@ -273,7 +302,7 @@ class ChangeDetector:
             self._kept.extend(self._recent)
             self._learn()
             self.pauses = Pauses()
-        self._due = self.seen + _REFRESH
+        self._due = self.seen + (LEARNT if change.state is State.HIGHER else _REFRESH)
         return change
 
     def _forget(self, first: int) -> None:
@@ -290,6 +319,8 @@ class ChangeDetector:
     def _refresh(self) -> None:
         self._due = self.seen + (_REFRESH_FIRST if self.seen < KEPT else _REFRESH)
         base = self.baseline
+        if self._shifted is not None and self._plateau is None and self._recent:
+            self._plateau = float(np.median([*self._recent][self._shifted.since - self.seen :]))
         if base is None or self._shifted is not None:
             return
         climbing = any(

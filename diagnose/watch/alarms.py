@@ -46,13 +46,19 @@ STANDSTILLS = (AlarmKind.SILENT, AlarmKind.STOPPED, AlarmKind.DEAD)  # nobody ma
 
 @dataclass(frozen=True, slots=True)
 class Alarm:
-    """`at_s`: when it began, CLOCK_MONOTONIC."""
+    """`at_s`: when it began, CLOCK_MONOTONIC; `again`: what was told before has become as bad once more."""
 
     kind: AlarmKind
     job: str
     at_s: float
     words: str
     ranks: tuple[int, ...] = ()
+    again: bool = False
+
+    @property
+    def is_urgent(self) -> bool:
+        """Whether a look at it does not wait because the one before named nobody."""
+        return self.kind is not AlarmKind.SLOWER or self.again
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +124,11 @@ class JobWatch:
     def _slower(self, change: Change, at_s: float) -> list[Alarm | Relief]:
         words = f"{change.before:.3f} → {change.after:.3f} s/step"
         if change.state is State.HIGHER:
-            self._slow_since_s = at_s - (change.at - change.since) * change.after
-            return [Alarm(AlarmKind.SLOWER, self.job, self._slow_since_s, words)]
+            again = self._slow_since_s is not None
+            began_s = at_s - (change.at - change.since) * change.after
+            if self._slow_since_s is None:
+                self._slow_since_s = began_s
+            return [Alarm(AlarmKind.SLOWER, self.job, began_s, words, again=again)]
         since_s, self._slow_since_s = self._slow_since_s or at_s, None
         if change.state is State.BACK:
             return [Relief(AlarmKind.SLOWER, self.job, since_s, at_s, words, change.before, change.after)]

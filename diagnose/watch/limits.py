@@ -36,13 +36,13 @@ class Allowance:
     _not_before_s: float = float("-inf")
     _nobody: int = 0
 
-    def allows(self, now_s: float, *, standstill: bool = False) -> str:
-        """Why there must be no look now; '' if there may. A standstill does not wait because the look before it named nobody."""
+    def allows(self, now_s: float, *, urgent: bool = False) -> str:
+        """Why there must be no look now; '' if there may. What is urgent does not wait because the look before it named nobody."""
         while self._looks and now_s - self._looks[0] >= _HOUR_S:
             self._looks.popleft()
         if len(self._looks) >= self.per_hour:
             return f"{self.per_hour} windows in an hour are enough"
-        if now_s < self._not_before_s and not standstill:
+        if now_s < self._not_before_s and not urgent:
             return f"the last look named nobody: the next one in {(self._not_before_s - now_s) / 60:.0f} min"
         return ""
 

@@ -241,7 +241,7 @@ class Service:
         if alarm.kind in _LASTING:
             job.troubles.add(alarm.kind)
         forced = alarm.kind in (AlarmKind.ASKED, AlarmKind.ROUTINE)
-        why_not = "" if forced else job.allowance.allows(now_s, standstill=alarm.kind is not AlarmKind.SLOWER)
+        why_not = "" if forced else job.allowance.allows(now_s, urgent=alarm.is_urgent)
         if not self.tier0.of_job(alarm.job):
             why_not = "no rank is left to look at"
         event = events.of_alarm(alarm, _unix(now_s), why_not)
@@ -262,7 +262,7 @@ class Service:
             return
         if alarm.kind not in job.troubles:
             job.refused = None
-        elif not job.allowance.allows(now_s, standstill=alarm.kind is not AlarmKind.SLOWER):
+        elif not job.allowance.allows(now_s, urgent=alarm.is_urgent):
             job.refused = None
             self._waiting[name] = replace(alarm, at_s=now_s)
 
@@ -399,7 +399,7 @@ class Service:
         assert self.others is not None
         routine = task.trigger.kind is AlarmKind.ROUTINE
         forced = routine or task.trigger.kind is AlarmKind.ASKED
-        why_not = "" if forced or task.alarm else job.allowance.allows(now_s, standstill=True)
+        why_not = "" if forced or task.alarm else job.allowance.allows(now_s, urgent=True)
         if self._look is not None:
             why_not = "another look is not over"
             if task.alarm is not None:

@@ -130,3 +130,18 @@ def test_a_level_that_wanders_by_itself_asks_for_more() -> None:
     rng = np.random.default_rng(5)
     level = np.repeat(rng.normal(0, 0.015, 200), 300)
     assert ChangeDetector().feed(np.exp(level + 0.01 * rng.standard_normal(len(level)))) == []
+
+
+def test_a_second_fault_beside_a_small_first_one_is_told_and_drift_only_when_it_has_doubled() -> None:
+    about = noise(1300, seed=5)
+    level = np.concatenate([np.full(400, 0.1), np.full(200, 0.111), np.full(100, 0.16), np.full(200, 0.111)])
+    told = ChangeDetector().feed(level * about[:900])
+    assert [each.state for each in told] == [State.HIGHER, State.HIGHER, State.BACK, State.HIGHER]
+    first, again, back, _ = told
+    assert 600 <= again.since <= 602 and again.at <= 612
+    assert again.before == first.before and again.after > 1.5 * again.before
+    assert back.before == again.after
+    drift = 0.1 * np.exp(np.concatenate([np.zeros(400), np.linspace(0.0, 0.4, 900)]))
+    assert len(ChangeDetector().feed(drift * about)) <= 5
+    one_by_one = ChangeDetector()
+    assert [change for value in level * about[:900] for change in one_by_one.feed(np.array([value]))] == told

@@ -138,7 +138,7 @@ def test_windows_are_limited_and_nobody_makes_them_rarer() -> None:
     allowance.looked(3601.0)
     allowance.learnt(3610.0, accused=False)
     assert "nobody" in allowance.allows(4000.0)
-    assert allowance.allows(4000.0, standstill=True) == ""
+    assert allowance.allows(4000.0, urgent=True) == ""
     assert allowance.allows(4300.0) == ""
     allowance.learnt(4310.0, accused=False)
     assert "nobody" in allowance.allows(5400.0)
