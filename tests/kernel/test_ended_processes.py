@@ -23,7 +23,7 @@ THREADS = """
 
 # Each time it is told so, a thread computes 0.3 s by its own clock, and ends.
 BUSY_THREAD = """
-    import sys, threading, time
+    import os, sys, threading, time
     def compute():
         end = time.thread_time() + 0.3
         while time.thread_time() < end: pass
@@ -33,7 +33,8 @@ BUSY_THREAD = """
         one = threading.Thread(target=compute)
         one.start()
         one.join()
-        time.sleep(0.05)
+        while len(os.listdir("/proc/self/task")) > 1:  # the kernel's thread ends after Python's
+            time.sleep(0.01)
         print("done", flush=True)
     sys.stdin.readline()
 """
