@@ -49,7 +49,9 @@ def judge(case: Case) -> Iterator[Hypothesis]:
         )  # fmt: skip
         diffuse = 0.0
     if queued > 0:
-        yield _queue_charge(case, queued, diffuse)
+        charge = _queue_charge(case, queued, diffuse)
+        if charge is not None:
+            yield charge
 
 
 def throttled(fleet: Fleet) -> Bools:
@@ -131,8 +133,20 @@ def _longer(case: Case, row: int) -> float:
     return float(np.clip(1 - usual / max(whole, 1e-12), 0.0, 1.0))
 
 
-def _queue_charge(case: Case, queued: float, diffuse: float) -> Hypothesis:
-    """Who ran while the rank stood in the queue? What another suspect took, by what it does too long, is that one's."""
+def _ours_of_peers_s(case: Case) -> float:
+    """For how long ranks of the job ran in place of a peer, median, seconds."""
+    job, taken = set(case.fleet.ranks.pid.tolist()), dict.fromkeys(sample(case.peers).tolist(), 0.0)
+    for counter in case.peers_of("cpu.taken_s"):
+        if counter.pid in job:
+            taken[counter.rank] += counter.value
+    return float(np.median(list(taken.values()))) if taken else 0.0
+
+
+def _queue_charge(case: Case, queued: float, diffuse: float) -> Hypothesis | None:
+    """Who ran while the rank stood in the queue? What another suspect took, by what it does too long, is that one's.
+
+    None where ranks of the job did, and no longer than in place of its peers.
+    """
     takers, steps = _takers(case), max(case.steps, 1)
     queued = max(queued - takers.suspects_s / steps, 0.0)
     needed, lost_s = limits.PART * queued * steps, queued + diffuse
@@ -142,14 +156,15 @@ def _queue_charge(case: Case, queued: float, diffuse: float) -> Hypothesis:
     if takers.foreign and takers.foreign_s >= max(needed, takers.ours_s):
         return _foreign_charge(case, takers, needed, lost_s, evidence)
     if takers.ours_s >= needed:
-        evidence.append(
-            Evidence("scheduler", "CPU taken by ranks of the same job", takers.ours_s / steps, 0.0, "s/step")
-        )
+        what, usual = "CPU taken by ranks of the same job", _ours_of_peers_s(case)
+        evidence.append(Evidence("scheduler", what, takers.ours_s / steps, usual / steps, "s/step", len(case.peers)))
         if _is_crowded(case):
             cpus = case.fleet.ranks.cpus[case.rank]
             evidence.append(Evidence("process", "allowed CPUs", cpus, None, ""))
             action = "Several ranks share these CPUs: widen or spread their affinity (taskset, --bind-to, cpuset)."
             return case.charge("cpu", "affinity", lost_s, CONVICTED, tuple(evidence), action, cpus)
+        if takers.ours_s - usual < needed:
+            return None  # they take it from each other, from this one no more than from the others: nothing that sets it apart
         action = (
             f"The ranks of the job on {case.host} take the CPU from each other: start fewer, or fewer threads of each."
         )
