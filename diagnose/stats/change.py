@@ -14,8 +14,8 @@ The level is uncertain by e = long_run / sqrt(values kept): no d is taken below 
 long they are. What is not yet clear to be no shift waits before it becomes part of the baseline.
 
 After an alarm the baseline stands still, until the values are `BACK`, or have been higher for so long that they are the new one (`STAYS`).
-What rises once more by as much as all that was told before is told again, by the same sum with that shift as d, from where it lay for
-`LEARNT` values: what drifts is told at 3, 6, 12 … %, and a second fault beside a small first one is not missed.
+What rises once more by as much as all that was told before is told again, by the same sum with that shift as d, from where it lay and as it
+varied for `LEARNT` values: what drifts is told at 3, 6, 12 … %, and a second fault beside a small first one is not missed.
 
 Values that fall for good are a new baseline at once: nobody is told.
 
@@ -162,7 +162,7 @@ class ChangeDetector:
     _wander: float = 0.0
     _shifted: Change | None = None
     _further: _Climb = field(default_factory=_Climb)
-    _plateau: float | None = None  # the level while shifted
+    _plateau: Baseline | None = None  # what is usual while shifted
 
     @property
     def shifted(self) -> Change | None:
@@ -273,17 +273,18 @@ class ChangeDetector:
         """Whether they rise again by as much as they have, from the level on which they have stayed since."""
         if self._plateau is None:
             return None
-        shift = max(shift, self._plateau - base.level)
-        d = max(shift, _LEVEL_ERRORS * base.long_run / np.sqrt(LEARNT))
-        clip = max(CLIP * base.spread, d)
-        step = np.where(masked, 0.0, np.clip(x - self._plateau, -clip, clip) - d / 2)
-        at = self._further.crosses(step, max(_height(base, d), RUN * clip))
+        here = replace(self._plateau, long_run=max(self._plateau.long_run, base.long_run))
+        shift = max(shift, here.level - base.level)
+        d = max(shift, _LEVEL_ERRORS * here.long_run / np.sqrt(here.count))
+        clip = max(CLIP * here.spread, d)
+        step = np.where(masked, 0.0, np.clip(x - here.level, -clip, clip) - d / 2)
+        at = self._further.crosses(step, max(_height(here, d), RUN * clip))
         if at is None:
             self._further.add(step, self.seen)
             return None
         since = self._further.since(step, at, self.seen)
         level = self._level_since(x[: at + 1], self.seen + at - since + 1)
-        if level - self._plateau < shift:
+        if level - here.level < shift:
             self._further = _Climb(zero_at=self.seen + at + 1)
             return None
         return Change(State.HIGHER, since, self.seen + at, shifted.before, float(np.exp(level)))
@@ -319,8 +320,9 @@ class ChangeDetector:
     def _refresh(self) -> None:
         self._due = self.seen + (_REFRESH_FIRST if self.seen < KEPT else _REFRESH)
         base = self.baseline
-        if self._shifted is not None and self._plateau is None and self._recent:
-            self._plateau = float(np.median([*self._recent][self._shifted.since - self.seen :]))
+        if self._shifted is not None and self._plateau is None:
+            since = [*self._recent][self._shifted.since - self.seen :]
+            self._plateau = learn(np.array(since)) if len(since) >= LEARNT // 2 else None
         if base is None or self._shifted is not None:
             return
         climbing = any(
