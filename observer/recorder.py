@@ -10,7 +10,6 @@ the same interval without talking to each other.
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import math
 import os
@@ -182,7 +181,7 @@ def _window(
     begin = read_clocks()
     if begun:
         progress(begun)
-    loading = threading.Thread(target=_load_what_closes)
+    loading = threading.Thread(target=_know_tables)  # who did not stand by knows them
     loading.start()
     running.run_until(begin.monotonic_ns / 1e9 + options.window_s, progress)
     running.notes += clock_notes(clocks, read_clocks())
@@ -190,12 +189,6 @@ def _window(
     from rankscope.observer.finish.windows import close_windows
 
     return close_windows(running, before, begin.realtime_ns / 1e9, begin.monotonic_ns, options.hz)
-
-
-def _load_what_closes() -> None:
-    """A third of a second and 40 MB that neither the begin of a window nor a look that stands by should wait for and hold."""
-    with contextlib.suppress(ImportError):  # whoever needs it says so
-        import rankscope.observer.finish.windows  # noqa: F401
 
 
 def observe(options: RecordOptions, progress: Progress) -> list[Window]:

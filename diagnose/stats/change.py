@@ -286,6 +286,7 @@ class ChangeDetector:
         level = self._level_since(x[: at + 1], self.seen + at - since + 1)
         if level - here.level < shift:
             self._further = _Climb(zero_at=self.seen + at + 1)
+            self._further.add(step[at + 1 :], self.seen + at + 1)
             return None
         return Change(State.HIGHER, since, self.seen + at, shifted.before, float(np.exp(level)))
 

@@ -126,7 +126,7 @@ class JobWatch:
         if change.state is State.HIGHER:
             again = self._slow_since_s is not None
             began_s = at_s - (change.at - change.since) * change.after
-            if self._slow_since_s is None:
+            if not again:
                 self._slow_since_s = began_s
             return [Alarm(AlarmKind.SLOWER, self.job, began_s, words, again=again)]
         since_s, self._slow_since_s = self._slow_since_s or at_s, None

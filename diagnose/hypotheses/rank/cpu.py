@@ -11,12 +11,13 @@ Where no counter speaks the charge stands with less support.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from rankscope.diagnose import limits
+from rankscope.diagnose.fleet.counters import Counter
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, EXCUSED, NO_COUNTER, Hypothesis
 from rankscope.diagnose.hypotheses.rank.case import Case
@@ -133,11 +134,11 @@ def _longer(case: Case, row: int) -> float:
     return float(np.clip(1 - usual / max(whole, 1e-12), 0.0, 1.0))
 
 
-def _ours_of_peers_s(case: Case) -> float:
-    """For how long ranks of the job ran in place of a peer, median, seconds."""
-    job, taken = set(case.fleet.ranks.pid.tolist()), dict.fromkeys(sample(case.peers).tolist(), 0.0)
+def _taken_from_peers_s(case: Case, by: Callable[[Counter], bool]) -> float:
+    """For how long those who are meant ran in place of a peer, median, seconds."""
+    taken = dict.fromkeys(sample(case.peers).tolist(), 0.0)
     for counter in case.peers_of("cpu.taken_s"):
-        if counter.pid in job:
+        if by(counter):
             taken[counter.rank] += counter.value
     return float(np.median(list(taken.values()))) if taken else 0.0
 
@@ -156,7 +157,8 @@ def _queue_charge(case: Case, queued: float, diffuse: float) -> Hypothesis | Non
     if takers.foreign and takers.foreign_s >= max(needed, takers.ours_s):
         return _foreign_charge(case, takers, needed, lost_s, evidence)
     if takers.ours_s >= needed:
-        what, usual = "CPU taken by ranks of the same job", _ours_of_peers_s(case)
+        job = set(case.fleet.ranks.pid.tolist())
+        what, usual = "CPU taken by ranks of the same job", _taken_from_peers_s(case, lambda one: one.pid in job)
         evidence.append(Evidence("scheduler", what, takers.ours_s / steps, usual / steps, "s/step", len(case.peers)))
         if _is_crowded(case):
             cpus = case.fleet.ranks.cpus[case.rank]
@@ -182,7 +184,7 @@ def _foreign_charge(case: Case, takers: _Takers, needed: float, lost_s: float, e
     ))  # fmt: skip
     comm, total, pids = takers.foreign[0]
     interrupted = INTERRUPTS.match(comm)
-    if interrupted is not None and total - _interrupted_peers_s(case) >= needed:
+    if interrupted is not None and total - _taken_from_peers_s(case, _by_interrupts) >= needed:
         cpu = f"cpu{interrupted[1]}"
         action = f"See what interrupts {cpu} of {case.host} (/proc/softirqs, mpstat -P ALL 1): steer it to CPUs without ranks."
         return case.charge("cpu", "irq", lost_s, CONVICTED, told, action, cpu)
@@ -191,13 +193,9 @@ def _foreign_charge(case: Case, takers: _Takers, needed: float, lost_s: float, e
     return case.charge("cpu", "contended", lost_s, CONVICTED, told, action, who)
 
 
-def _interrupted_peers_s(case: Case) -> float:
-    """For how long the kernel's threads for interrupts ran in place of a peer, median, seconds."""
-    taken = dict.fromkeys(sample(case.peers).tolist(), 0.0)
-    for counter in case.peers_of("cpu.taken_s"):
-        if INTERRUPTS.match(counter.comm):
-            taken[counter.rank] += counter.value
-    return float(np.median(list(taken.values()))) if taken else 0.0
+def _by_interrupts(counter: Counter) -> bool:
+    """Whether it is the kernel's thread for interrupts that ran."""
+    return INTERRUPTS.match(counter.comm) is not None
 
 
 def _nobody_charge(case: Case, queued: float, diffuse: float, taken: float, evidence: list[Evidence]) -> Hypothesis:
