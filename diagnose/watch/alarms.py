@@ -4,7 +4,9 @@
   silent   no rank here has ended a step for 5 usual ones and 5 s, and for half as long again as the longest pause of those that repeat;
            while a rank writes to disk, as for a checkpoint, this waits, ten times as long at most
   stopped  a rank is stopped (SIGSTOP, a debugger)
-  dead     a rank ended otherwise than by itself with 0 or because it was told to, or while others of the job go on for `_SURVIVED_S`
+  dead     a rank ended otherwise than by itself with 0 or because it was told to; or by itself, and the others make steps without it, or
+           nothing more is heard of them for as long as is silent: ranks of a job that finishes end together, but tearing down a
+           process takes seconds on a busy host
   hardware the kernel logged an Xid that is not the application's doing, or a sweep of the host found something critical
   asked    somebody called `rankscope trigger`
 
@@ -26,7 +28,7 @@ from rankscope.observer.watch.ranks import Death, RankPulse, Steps
 SILENT_S = 5.0
 _PAUSES = 1.5
 _WRITING = 10.0  # times the silence that is an alarm otherwise
-_SURVIVED_S = 2.0  # ranks of a job that finishes end together, but not in the same second
+_SURVIVED_S = 2.0  # a step so long after a rank's end was begun without it
 
 
 class AlarmKind(Enum):
@@ -95,7 +97,7 @@ class JobWatch:
         told: list[Alarm | Relief] = []
         told += self._pace_changes(ranks, steps)
         told += self._stops(now_s, ranks, stopped)
-        told += self._ends(now_s, ranks, died)
+        told += self._ends(now_s, ranks, died, written_hz)
         if not self._stopped and not self._told_dead:
             told += self._silence(now_s, ranks, written_hz)
         return told
@@ -151,34 +153,51 @@ class JobWatch:
         self._stopped.update(dict.fromkeys(fresh, now_s))
         return told
 
-    def _ends(self, now_s: float, ranks: Sequence[RankPulse], died: Sequence[Death]) -> list[Alarm | Relief]:
+    def _ends(
+        self, now_s: float, ranks: Sequence[RankPulse], died: Sequence[Death], written_hz: float
+    ) -> list[Alarm | Relief]:
         """A launcher kills the others as soon as one has died, so the one that ended first counts, whoever is left."""
         self._deaths += died
         if self._told_dead or not self._deaths:
             return []
         first = min(self._deaths, key=lambda one: one.at_s)
-        left_alone = bool(ranks) and now_s - first.at_s >= _SURVIVED_S
-        if not first.failed and not left_alone:
+        if (
+            not first.failed
+            and not self._goes_on_without(first, ranks)
+            and not self._is_silent(now_s, ranks, written_hz)
+        ):
             return []
         self._told_dead = True
         return [Alarm(AlarmKind.DEAD, self.job, first.at_s, f"rank {first.rank} {first.words}", (first.rank,))]
 
+    def _goes_on_without(self, ended: Death, ranks: Sequence[RankPulse]) -> bool:
+        return any(one.marker is not None and one.last_s - ended.at_s >= _SURVIVED_S for one in ranks)
+
+    def _is_silent(self, now_s: float, ranks: Sequence[RankPulse], written_hz: float) -> bool:
+        """Whether nothing was heard of ranks that are left, for longer than is usual: neither a step nor an end."""
+        heard = [one.last_s for one in ranks if one.marker is not None]
+        if not ranks:
+            return False
+        usual_s = self.step_s or 0.0
+        last_s = max(heard + [one.at_s for one in self._deaths], default=now_s)
+        least_s = max(SILENT_S, limits.STEPS_LEAST * usual_s, _PAUSES * self.detector.pauses.longest_s)
+        if written_hz >= limits.BYTES_LEAST:
+            least_s *= _WRITING
+        return now_s - last_s >= least_s
+
     def _silence(self, now_s: float, ranks: Sequence[RankPulse], written_hz: float) -> list[Alarm | Relief]:
-        heard = [one for one in ranks if one.marker is not None]
+        heard = [one.last_s for one in ranks if one.marker is not None]
         usual_s = self.step_s
         if not heard or usual_s is None:
             return []
-        last_s = max(one.last_s for one in heard)
+        last_s = max(heard)
         if self._silent_since_s is not None:
             if last_s <= self._silent_since_s:
                 return []
             since_s, self._silent_since_s = self._silent_since_s, None
             words = f"steps again after {last_s - since_s:.0f} s"
             return [Relief(AlarmKind.SILENT, self.job, since_s, last_s, words)]
-        least_s = max(SILENT_S, limits.STEPS_LEAST * usual_s, _PAUSES * self.detector.pauses.longest_s)
-        if written_hz >= limits.BYTES_LEAST:
-            least_s *= _WRITING
-        if now_s - last_s < least_s:
+        if not self._is_silent(now_s, ranks, written_hz):
             return []
         self._silent_since_s = last_s
         return [

@@ -110,6 +110,8 @@ def test_rules_use_metrics_that_exist(rules: str, source: str, prefix: str) -> N
 # The part of the Kubernetes API that the manifests use: field → what its value must be. Anything else is a mistake.
 CONTAINER = {
     "name": str, "image": str, "command": [str], "args": [str],
+    "livenessProbe": {"exec": {"command": [str]}, "initialDelaySeconds": int, "periodSeconds": int,
+                      "timeoutSeconds": int, "failureThreshold": int},
     "env": [{"name": str, "value": str, "valueFrom": {"fieldRef": {"fieldPath": str}}}],
     "securityContext": {"seccompProfile": {"type": "RuntimeDefault"},
                         "runAsUser": int, "readOnlyRootFilesystem": bool, "allowPrivilegeEscalation": bool,
@@ -229,11 +231,12 @@ def test_the_schema_check_finds_mistakes() -> None:
     assert mistakes({"hostPID": "yes"}, POD, "pod") == ["pod.hostPID: 'yes' is no bool"]
 
 
-def test_every_mount_and_capability_says_what_it_is_for() -> None:
-    text = (DEPLOY / "kubernetes/daemonset.yaml").read_text()
+@pytest.mark.parametrize("name", ["daemonset.yaml", "watch-daemonset.yaml"])
+def test_every_mount_and_capability_says_what_it_is_for(name: str) -> None:
+    text = (DEPLOY / "kubernetes" / name).read_text()
     for pattern in (
-        r"^ +- name: (?:state|textfile|kmsg|sys)\b.*$",
-        r"^ +- (?:SYSLOG|SYS_PTRACE|DAC_READ_SEARCH).*$",
+        r"^ +- name: (?:state|cache|textfile|tmp|kmsg|sys)\b.*$",
+        r"^ +- (?:[A-Z]+_?)+\b.*$",
         r"^ +host(?:PID|Network).*$",
     ):
         lines = re.findall(pattern, text, re.MULTILINE)

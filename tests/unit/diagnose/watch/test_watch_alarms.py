@@ -116,11 +116,22 @@ def test_a_job_that_ends_because_it_is_done_or_was_told_to_is_no_alarm(job: Job,
     assert job.beat(None, died=died) == []
 
 
-def test_a_rank_that_leaves_the_others_behind_is_an_alarm_even_with_exit_code_0(job: Job) -> None:
+@pytest.mark.parametrize(("step_s", "beats"), [(None, 8), (0.1, 5)], ids=["the others wait", "they go on without it"])
+def test_a_rank_that_leaves_the_others_behind_is_an_alarm_even_with_exit_code_0(
+    job: Job, step_s: float | None, beats: int
+) -> None:
     died = (Death("job", 101, 1, job.now + 0.1, 0),)
     job.ranks = job.ranks[:1]
-    told = [*job.beat(None, died=died), *job.beats(3, None)]
+    told = [*job.beat(None, died=died), *job.beats(beats, step_s)]
     assert kinds(told) == [("Alarm", AlarmKind.DEAD)]
+    assert isinstance(told[0], Alarm) and told[0].words == "rank 1 ended with 0"
+
+
+def test_ranks_of_a_finished_job_may_end_seconds_apart(job: Job) -> None:
+    for left in (1, 0):
+        died = (Death("job", 100 + left, left, job.now + 0.1, 0),)
+        job.ranks = job.ranks[:left]
+        assert [*job.beat(None, died=died), *job.beats(4, None)] == []
 
 
 def test_an_exit_code_is_told(job: Job) -> None:

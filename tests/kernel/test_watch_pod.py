@@ -1,0 +1,58 @@
+"""The DaemonSet's pod, with the rights and the profile that the manifest asks for, watches a job outside of it."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import small_rank
+import trial_pod
+import yaml
+
+from rankscope.diagnose.watch.place import WatchPlace
+
+RANKSCOPE = Path(sys.executable).with_name("rankscope")
+PORT = 29_773
+MANIFEST = Path(__file__).parents[2] / "scripts/deploy/kubernetes/watch-daemonset.yaml"
+
+
+def _seen(folder: Path, kind: str, seconds: float) -> list[dict[str, Any]]:
+    """The first events of that kind that the service wrote to its log on the node."""
+    log, deadline = folder / "state/watch/events.jsonl", time.monotonic() + seconds
+    while time.monotonic() < deadline:
+        lines = log.read_text().splitlines() if log.exists() else []
+        if found := [event for event in map(json.loads, lines) if event["kind"] == kind and str(PORT) in event["job"]]:
+            return found
+        time.sleep(0.2)
+    raise AssertionError(f"no {kind}: {(folder / 'errors').read_text()} {lines}")
+
+
+@pytest.mark.skipif(trial_pod.CRUN is None or not trial_pod.PROFILE.exists(), reason="no crun (scripts/setup --lab)")
+def test_the_pod_of_the_manifest_watches_and_looks_closer(tmp_path: Path) -> None:
+    # GIVEN the manifest's container as a runtime makes it, and a job outside of it
+    tmp_path.chmod(0o700)
+    pod = yaml.safe_load(MANIFEST.read_text())["spec"]["template"]["spec"]
+    (container,) = pod["containers"]
+    program, *command = [*container["command"], *container["args"]]
+    assert program == "/opt/rankscope/.venv/bin/rankscope"
+    node = tmp_path / "pod"
+    with (
+        small_rank.running(tmp_path, port=PORT),
+        trial_pod.running(pod, node, [str(RANKSCOPE), *command, "--no-routine", "--window", "1.5"]),
+    ):
+        # WHEN it has found the job and is asked for a look
+        (job,) = _seen(node, "job", 60)
+        time.sleep(3)
+        WatchPlace(node / "state/watch").ask(job["job"])
+        (verdict,) = _seen(node, "verdict", 90)
+        # THEN probes, steps and stacks are all there
+        told = verdict["verdict"]
+        assert told["ranks"] == [0] and 0.01 < told["step_seconds"]["p50"] < 0.06
+        assert not [note for note in told["notes"] if "not attached" in note or "not timed" in note]
+        assert (node / "textfile/rankscope-watch.prom").exists() and list((node / "cache").iterdir())
+    complaints = [line for line in (node / "errors").read_text().splitlines() if "another observer" not in line]
+    assert not complaints

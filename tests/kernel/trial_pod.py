@@ -1,0 +1,126 @@
+"""A pod's container as a node's runtime makes it, without a cluster: the manifest's rights and mounts, the runtime's profile.
+
+crun makes it. What of a manifest counts: command, args, capabilities, read-only root, hostPID, hostNetwork, volumes. The image is this host's own
+files, under a layer that is thrown away; volumes with a path below /var are folders of the test.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+PROFILE = Path(
+    "/usr/share/containers/seccomp.json"
+)  # what podman and CRI-O call RuntimeDefault; containerd's is its twin
+CRUN = shutil.which("crun")
+# What runtimes hide and protect in every container (OCI defaults of containerd and CRI-O).
+_HIDDEN = ["/proc/acpi", "/proc/asound", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list", "/proc/timer_stats",
+           "/proc/sched_debug", "/sys/firmware", "/proc/scsi"]  # fmt: skip
+_PROTECTED = ["/proc/bus", "/proc/fs", "/proc/irq", "/proc/sys", "/proc/sysrq-trigger"]
+
+
+def _profile(capabilities: list[str]) -> dict[str, Any]:
+    """The runtime's seccomp profile for a container with these capabilities, as OCI wants it."""
+    told = json.loads(PROFILE.read_text())
+    rules = []
+    for rule in told["syscalls"]:
+        wanted, unwanted = rule.get("includes", {}), rule.get("excludes", {})
+        if "amd64" not in wanted.get("arches", ["amd64"]) or "amd64" in unwanted.get("arches", []):
+            continue
+        if not set(wanted.get("caps", [])) <= set(capabilities) or set(unwanted.get("caps", [])) & set(capabilities):
+            continue
+        one = {"names": rule["names"], "action": rule["action"], "args": rule.get("args") or []}
+        if rule.get("errnoRet") is not None:
+            one["errnoRet"] = rule["errnoRet"]
+        rules.append(one)
+    return {
+        "defaultAction": told["defaultAction"], "defaultErrnoRet": told.get("defaultErrnoRet", 1),
+        "architectures": ["SCMP_ARCH_X86_64", "SCMP_ARCH_X86", "SCMP_ARCH_X32"], "syscalls": rules,
+    }  # fmt: skip
+
+
+def _mounts(pod: dict[str, Any], container: dict[str, Any], folder: Path) -> list[dict[str, Any]]:
+    tmpfs = {"type": "tmpfs", "source": "tmpfs"}
+    mounts: list[dict[str, Any]] = [
+        {"destination": "/proc", "type": "proc", "source": "proc", "options": ["nosuid", "noexec", "nodev"]},
+        {"destination": "/dev", **tmpfs, "options": ["nosuid", "strictatime", "mode=755", "size=65536k"]},
+        {"destination": "/dev/shm", **tmpfs, "options": ["nosuid", "noexec", "nodev", "mode=1777"]},
+    ]
+    sources = {volume["name"]: volume for volume in pod["volumes"]}
+    for mount in container["volumeMounts"]:
+        path = sources[mount["name"]].get("hostPath", {}).get("path")
+        if path is None or path.startswith("/var/"):
+            path = str(folder / mount["name"])
+            Path(path).mkdir(exist_ok=True)
+        mode = "ro" if mount.get("readOnly") else "rw"
+        options = ["rbind", "rprivate", mode, "nosuid", *(["noexec", "nodev"] if path == "/sys" else [])]
+        mounts.append({"destination": mount["mountPath"], "type": "bind", "source": path, "options": options})
+    return mounts
+
+
+def _settings(pod: dict[str, Any], folder: Path, command: list[str]) -> dict[str, Any]:
+    (container,) = pod["containers"]
+    security = container["securityContext"]
+    capabilities = [f"CAP_{name}" for name in security["capabilities"].get("add", [])]
+    held = dict.fromkeys(("bounding", "effective", "permitted"), capabilities)
+    namespaces = [{"type": "mount"}, {"type": "ipc"}]
+    namespaces += [] if pod.get("hostPID") else [{"type": "pid"}]
+    namespaces += [] if pod.get("hostNetwork") else [{"type": "network"}, {"type": "uts"}]
+    return {
+        "ociVersion": "1.0.2",
+        "process": {
+            "args": command, "cwd": "/", "user": {"uid": security["runAsUser"], "gid": 0}, "capabilities": held,
+            "env": ["PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root"],
+            "noNewPrivileges": not security["allowPrivilegeEscalation"],
+        },
+        "root": {"path": str(folder / "image"), "readonly": security["readOnlyRootFilesystem"]},
+        "mounts": _mounts(pod, container, folder),
+        "linux": {
+            "namespaces": namespaces, "seccomp": _profile(capabilities), "maskedPaths": _HIDDEN,
+            "readonlyPaths": _PROTECTED,
+        },
+    }  # fmt: skip
+
+
+@contextlib.contextmanager
+def running(pod: dict[str, Any], folder: Path, command: list[str]) -> Iterator[subprocess.Popen[str]]:
+    """The pod's one container with `command`; its volumes are folders of `folder`, by their names."""
+    for name in ("image", "layer"):
+        (folder / name).mkdir(parents=True)
+    (folder / "config.json").write_text(json.dumps(_settings(pod, folder, command)))
+    layer = folder / "layer"
+    layers = f"lowerdir=/,upperdir={layer}/upper,workdir={layer}/work"
+    # The throw-away layer lies in a mount namespace of its own: gone with the last process in it.
+    # crun takes no host with both versions of control groups: it is shown the second one alone.
+    script = " && ".join(
+        [
+            "mount -t cgroup2 none /sys/fs/cgroup",
+            f"mount -t tmpfs layer {layer}",
+            f"mkdir {layer}/upper {layer}/work",
+            f"mount -t overlay -o {layers} image {folder}/image",
+            f"exec {CRUN} --cgroup-manager=disabled --root {folder}/crun run --no-pivot --bundle {folder} {folder.name}",
+        ]
+    )
+    with (
+        (folder / "errors").open("w") as errors,
+        subprocess.Popen(
+            ["unshare", "--mount", "sh", "-c", script],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        ) as pod_process,
+    ):
+        try:
+            yield pod_process
+        finally:
+            pod_process.terminate()
+            try:
+                pod_process.wait(30)
+            except subprocess.TimeoutExpired:
+                pod_process.kill()
