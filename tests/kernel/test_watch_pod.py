@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from pathlib import Path
-from typing import Any
 
 import pytest
+import service_log
 import small_rank
 import trial_pod
 import yaml
@@ -18,17 +17,6 @@ from rankscope.diagnose.watch.place import WatchPlace
 RANKSCOPE = Path(sys.executable).with_name("rankscope")
 PORT = 29_773
 MANIFEST = Path(__file__).parents[2] / "scripts/deploy/kubernetes/watch-daemonset.yaml"
-
-
-def _seen(folder: Path, kind: str, seconds: float) -> list[dict[str, Any]]:
-    """The first events of that kind that the service wrote to its log on the node."""
-    log, deadline = folder / "state/watch/events.jsonl", time.monotonic() + seconds
-    while time.monotonic() < deadline:
-        lines = log.read_text().splitlines() if log.exists() else []
-        if found := [event for event in map(json.loads, lines) if event["kind"] == kind and str(PORT) in event["job"]]:
-            return found
-        time.sleep(0.2)
-    raise AssertionError(f"no {kind}: {(folder / 'errors').read_text()} {lines}")
 
 
 @pytest.mark.skipif(trial_pod.CRUN is None or not trial_pod.PROFILE.exists(), reason="no crun (scripts/setup --lab)")
@@ -45,12 +33,11 @@ def test_the_pod_of_the_manifest_watches_and_looks_closer(tmp_path: Path) -> Non
         trial_pod.running(pod, node, [str(RANKSCOPE), *command, "--no-routine", "--window", "1.5"]),
     ):
         # WHEN it has found the job and is asked for a look
-        (job,) = _seen(node, "job", 60)
+        job = service_log.first(node / "state/watch", "job", PORT, node / "errors", 60)
         time.sleep(3)
         WatchPlace(node / "state/watch").ask(job["job"])
-        (verdict,) = _seen(node, "verdict", 90)
+        told = service_log.first(node / "state/watch", "verdict", PORT, node / "errors", 90)["verdict"]
         # THEN probes, steps and stacks are all there
-        told = verdict["verdict"]
         assert told["ranks"] == [0] and 0.01 < told["step_seconds"]["p50"] < 0.06
         assert not [note for note in told["notes"] if "not attached" in note or "not timed" in note]
         assert (node / "textfile/rankscope-watch.prom").exists() and list((node / "cache").iterdir())

@@ -1,6 +1,6 @@
 """A pod's container as a node's runtime makes it, without a cluster: the manifest's rights and mounts, the runtime's profile.
 
-crun makes it. What of a manifest counts: command, args, capabilities, read-only root, hostPID, hostNetwork, volumes. The image is this host's own
+What of a manifest counts: command, args, capabilities, read-only root, hostPID, hostNetwork, volumes. The image is this host's own
 files, under a layer that is thrown away; volumes with a path below /var are folders of the test.
 """
 

@@ -1,0 +1,59 @@
+"""The systemd unit of the service runs for real: with its rights, its call filter and its files it watches a job and looks closer."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import service_log
+import small_rank
+import trial_systemd
+
+from rankscope.diagnose.watch.place import WatchPlace
+
+REPOSITORY = Path(__file__).parents[2]
+UNIT = REPOSITORY / "scripts/deploy/systemd/rankscope-watch.service"
+RANKSCOPE = Path(sys.executable).with_name("rankscope")
+NAME, PORT = "rankscope-watch", 29_774
+
+
+def _put_unit(manager: trial_systemd.Manager) -> Path:
+    """The unit as it is but for where things are; where it complains."""
+    state, errors = manager.folder / "state/rankscope", manager.folder / "errors"
+    text = UNIT.read_text().replace("/var/lib/rankscope", str(state))
+    options = f"--state {state}/watch --history {state}/history --no-routine --window 1.5"
+    text = text.replace("/opt/rankscope/.venv/bin/rankscope watch", f"{RANKSCOPE} watch {options}")
+    (manager.folder / f"units/{NAME}.service").write_text(text)
+    drop_in = manager.folder / f"units/{NAME}.service.d/trial.conf"
+    drop_in.parent.mkdir()
+    # A clone may lie below /tmp or /home, which the unit does not see.
+    drop_in.write_text(f"[Service]\nBindReadOnlyPaths={REPOSITORY} {sys.prefix}\nStandardError=append:{errors}\n")
+    manager.control("daemon-reload")
+    return errors
+
+
+@pytest.mark.skipif(not trial_systemd.SYSTEMD.exists(), reason="systemd is not installed")
+def test_the_unit_watches_looks_closer_and_ends(tmp_path: Path) -> None:
+    with small_rank.running(tmp_path, port=PORT), trial_systemd.running() as manager:
+        # GIVEN the service, started: `start` returns when it has said that it watches
+        errors, place = _put_unit(manager), manager.folder / "state/rankscope/watch"
+        manager.control("start", NAME)
+        main = manager.control("show", "-p", "MainPID", "--value", NAME).strip()
+        status = Path("/proc", main, "status").read_text()
+        assert re.search(r"^Seccomp:\s+2$", status, re.MULTILINE) and re.search(
+            r"^NoNewPrivs:\s+1$", status, re.MULTILINE
+        )
+        # WHEN it has found the job and is asked for a look
+        job = service_log.first(place, "job", PORT, errors, 60)
+        time.sleep(3)
+        WatchPlace(place).ask(job["job"])
+        told = service_log.first(place, "verdict", PORT, errors, 90)["verdict"]
+        # THEN probes, steps and stacks are all there, and it ends when it is told to
+        assert told["ranks"] == [0] and 0.01 < told["step_seconds"]["p50"] < 0.06
+        assert not [note for note in told["notes"] if "not attached" in note or "not timed" in note]
+        manager.control("stop", NAME)
+        assert "Result=success" in manager.control("show", "-p", "Result", NAME)
+        assert not errors.read_text()
