@@ -10,6 +10,7 @@ import contextlib
 import json
 import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,7 @@ PROFILE = Path(
     "/usr/share/containers/seccomp.json"
 )  # what podman and CRI-O call RuntimeDefault; containerd's is its twin
 CRUN = shutil.which("crun")
+_REPOSITORY = Path(__file__).parents[2]
 # What runtimes hide and protect in every container (OCI defaults of containerd and CRI-O).
 _HIDDEN = ["/proc/acpi", "/proc/asound", "/proc/kcore", "/proc/keys", "/proc/latency_stats", "/proc/timer_list", "/proc/timer_stats",
            "/proc/sched_debug", "/sys/firmware", "/proc/scsi"]  # fmt: skip
@@ -60,6 +62,9 @@ def _mounts(pod: dict[str, Any], container: dict[str, Any], folder: Path) -> lis
         mode = "ro" if mount.get("readOnly") else "rw"
         options = ["rbind", "rprivate", mode, "nosuid", *(["noexec", "nodev"] if path == "/sys" else [])]
         mounts.append({"destination": mount["mountPath"], "type": "bind", "source": path, "options": options})
+    # The image's own program: a clone may lie below a folder that a volume covers.
+    for place in sorted({str(_REPOSITORY), sys.prefix}):
+        mounts.append({"destination": place, "type": "bind", "source": place, "options": ["rbind", "ro"]})
     return mounts
 
 
