@@ -207,6 +207,7 @@ def _print(verdicts: Sequence[Verdict], as_json: bool, verbose: bool) -> int:
 def _observe(window_s: float, job: str | None, pids: tuple[int, ...], verbose: bool) -> list[Window]:
     from rankscope.observer.recorder import RecordOptions, record
 
-    options = RecordOptions(window_s=window_s, out=None, pids=pids, job=job, verbose=verbose)
+    # Judged by itself: no other host's window is put beside it, so it need not wait for a common beginning.
+    options = RecordOptions(window_s=window_s, align_s=0.0, out=None, pids=pids, job=job, verbose=verbose)
     with progress() as say:
         return [recorded.window for recorded in record(options, say)]
