@@ -161,11 +161,8 @@ class JobWatch:
         if self._told_dead or not self._deaths:
             return []
         first = min(self._deaths, key=lambda one: one.at_s)
-        if (
-            not first.failed
-            and not self._goes_on_without(first, ranks)
-            and not self._is_silent(now_s, ranks, written_hz)
-        ):
+        left_alone = self._goes_on_without(first, ranks) or self._is_silent(now_s, ranks, written_hz)
+        if not first.failed and not left_alone:
             return []
         self._told_dead = True
         return [Alarm(AlarmKind.DEAD, self.job, first.at_s, f"rank {first.rank} {first.words}", (first.rank,))]
@@ -175,15 +172,13 @@ class JobWatch:
 
     def _is_silent(self, now_s: float, ranks: Sequence[RankPulse], written_hz: float) -> bool:
         """Whether nothing was heard of ranks that are left, for longer than is usual: neither a step nor an end."""
-        heard = [one.last_s for one in ranks if one.marker is not None]
-        if not ranks:
+        signs_s = [one.last_s for one in ranks if one.marker is not None] + [one.at_s for one in self._deaths]
+        if not ranks or not signs_s:
             return False
-        usual_s = self.step_s or 0.0
-        last_s = max(heard + [one.at_s for one in self._deaths], default=now_s)
-        least_s = max(SILENT_S, limits.STEPS_LEAST * usual_s, _PAUSES * self.detector.pauses.longest_s)
+        least_s = max(SILENT_S, limits.STEPS_LEAST * (self.step_s or 0.0), _PAUSES * self.detector.pauses.longest_s)
         if written_hz >= limits.BYTES_LEAST:
             least_s *= _WRITING
-        return now_s - last_s >= least_s
+        return now_s - max(signs_s) >= least_s
 
     def _silence(self, now_s: float, ranks: Sequence[RankPulse], written_hz: float) -> list[Alarm | Relief]:
         heard = [one.last_s for one in ranks if one.marker is not None]

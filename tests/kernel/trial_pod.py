@@ -15,9 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-PROFILE = Path(
-    "/usr/share/containers/seccomp.json"
-)  # what podman and CRI-O call RuntimeDefault; containerd's is its twin
+# What Podman and CRI-O call RuntimeDefault; containerd's is its twin.
+PROFILE = Path("/usr/share/containers/seccomp.json")
 CRUN = shutil.which("crun")
 _REPOSITORY = Path(__file__).parents[2]
 # What runtimes hide and protect in every container (OCI defaults of containerd and CRI-O).
@@ -93,7 +92,7 @@ def _settings(pod: dict[str, Any], folder: Path, command: list[str]) -> dict[str
 
 
 @contextlib.contextmanager
-def running(pod: dict[str, Any], folder: Path, command: list[str]) -> Iterator[subprocess.Popen[str]]:
+def running(pod: dict[str, Any], folder: Path, command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
     """The pod's one container with `command`; its volumes are folders of `folder`, by their names."""
     for name in ("image", "layer"):
         (folder / name).mkdir(parents=True)
@@ -116,9 +115,8 @@ def running(pod: dict[str, Any], folder: Path, command: list[str]) -> Iterator[s
         subprocess.Popen(
             ["unshare", "--mount", "sh", "-c", script],
             stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
             stderr=errors,
-            text=True,
         ) as pod_process,
     ):
         try:
