@@ -14,6 +14,8 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
+import service_log
+
 RANKSCOPE = Path(sys.executable).with_name("rankscope")
 JOBS = 64
 _LIBRARY = "int _ZN4gloo9allreduceERNS_16AllreduceOptionsE(int n) { return n; }\n"
@@ -81,8 +83,8 @@ class Service:
 
     def count(self) -> Counter[str]:
         """Jobs that each kind of event was about."""
-        lines = [line for line in self.said.read_text().splitlines(keepends=True) if line.endswith("\n")]
-        return Counter(kind for kind, _ in {(event["kind"], event["job"]) for event in map(json.loads, lines)})
+        told = service_log.events(self.said)
+        return Counter(kind for kind, _ in {(event["kind"], event["job"]) for event in told})
 
     def wait_for(self, kind: str, count: int, seconds: float = 60.0) -> None:
         deadline = time.monotonic() + seconds

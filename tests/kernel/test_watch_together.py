@@ -5,7 +5,6 @@ They share a kernel, as there is one machine: each has a mount namespace in whic
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -15,6 +14,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import service_log
 import small_rank
 
 RANKSCOPE = Path(sys.executable).with_name("rankscope")
@@ -36,8 +36,7 @@ class Host:
         self.process = subprocess.Popen([*alone, *command], stdout=self.said.open("wb"), stderr=self.errors.open("wb"))
 
     def events(self, kind: str) -> list[dict[str, Any]]:
-        lines = self.said.read_text().splitlines(keepends=True)
-        return [event for line in lines if line.endswith("\n") and (event := json.loads(line))["kind"] == kind]
+        return [event for event in service_log.events(self.said) if event["kind"] == kind]
 
     def wait_for(self, kind: str, seconds: float) -> dict[str, Any]:
         deadline = time.monotonic() + seconds

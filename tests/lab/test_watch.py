@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+import service_log
 from labsupport import RANKSCOPE, RunningJob, rankscope
 
 pytestmark = pytest.mark.alone
@@ -36,7 +37,7 @@ class Watching:
         self._said, self._errors = folder / "said", folder / "stderr"
 
     def events(self) -> list[dict[str, Any]]:
-        return [json.loads(line) for line in self._said.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        return service_log.events(self._said)
 
     def wait_for(self, kind: str, seconds: float, after: int = 0, **wanted: Any) -> dict[str, Any]:
         """The first event of this kind beyond the first `after` ones."""

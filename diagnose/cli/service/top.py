@@ -109,7 +109,7 @@ def _by_itself(window_s: float, job: str | None, show: Show, say: Say, patient: 
     from rankscope.observer.recorder import RecordOptions, follow
 
     scene = Scene(f"windows of {window_s:g} s, observed here")
-    options = RecordOptions(window_s=window_s, job=job)
+    options = RecordOptions(window_s=window_s, job=job, align_s=0.0)  # nobody else observes with it
 
     def take(window: Window) -> None:
         show(scene.take(window))

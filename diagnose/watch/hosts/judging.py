@@ -22,8 +22,10 @@ from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.diagnose.watch.hosts.board import VERDICT, Board
 from rankscope.diagnose.watch.hosts.share import Share, judged_as_json
 from rankscope.observer.window.folder import Window
-from rankscope.observer.window.store.spool import Spool
+from rankscope.observer.window.store.spool import SPREAD_S, Spool
 from rankscope.probes.errors import BadData, RankscopeError
+
+_TAKES_HZ = 1000.0  # objects that any store takes, and names of them that it lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +76,9 @@ def _send(window: Window, share: Share) -> str:
     try:
         spool = Spool(share.spool, share.uri)
         spool.add(window)
-        # All hosts end at one moment: half of what is waited for them is for their chances not to meet.
-        return spool.deliver(share.pace.gather_s / 2).trouble
+        # All hosts end at one moment: so many that they may not meet wait by chance, two do not.
+        spread_s = min(share.hosts / _TAKES_HZ, SPREAD_S)
+        return spool.deliver(share.pace.gather_s / 2, spread_s=spread_s).trouble
     except RankscopeError as error:
         return str(error)
 
@@ -92,7 +95,7 @@ def _gathered(board: Board, share: Share) -> Sources:
         except RankscopeError:
             if time.time() >= until:
                 return found
-        time.sleep(min(1.0, max(share.hosts / 1000, 0.2)))
+        time.sleep(min(1.0, max(share.hosts / _TAKES_HZ, 0.2)))
 
 
 def _with_late(board: Board, share: Share, found: Sources) -> Sources:

@@ -34,7 +34,7 @@ _LOST = "thrown-out"
 _SPOOL, _THROWN_OUT = "spool", "thrown_out"  # how a manifest says it
 _LOCK = "lock"
 _SLASH = "!"  # is in no key
-_JITTER_S = 2.0  # hosts observe the same window and end it together
+SPREAD_S = 2.0  # hosts observe the same window and end it together
 _FIRST_PAUSE_S, _LONGEST_PAUSE_S = 0.5, 10.0
 
 
@@ -75,15 +75,20 @@ class Spool:
         return key
 
     def deliver(
-        self, within_s: float, pause: Callable[[float], None] = time.sleep, chance: random.Random | None = None
+        self,
+        within_s: float,
+        pause: Callable[[float], None] = time.sleep,
+        chance: random.Random | None = None,
+        spread_s: float = SPREAD_S,
     ) -> Delivery:
-        """Send what waits, the oldest first. What fails is tried again for `within_s`, after pauses that grow and that chance shortens:
-        a store that was away is not met by all hosts at once. What does not go stays."""
+        """Send what waits, the oldest first; the first after a pause of up to `spread_s`, by chance. What fails is tried again for
+        `within_s`, after pauses that grow and that chance shortens: a store that was away is not met by all hosts at once. What does
+        not go stays."""
         chance = chance or random.Random()
         sent: list[str] = []
         until = time.monotonic() + within_s
         longest, trouble = _FIRST_PAUSE_S, ""
-        pause(chance.uniform(0, min(_JITTER_S, within_s)))
+        pause(chance.uniform(0, min(spread_s, within_s)))
         with self._opened(alone=False) as place:  # it may wait for long, and what is sent twice is one object
             waiting = _waiting(place)
             while waiting:

@@ -18,8 +18,8 @@ import signal
 import statistics
 import time
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -37,15 +37,16 @@ KINDS = ("python-slow", "cpu-hog", "slow-link", "slow-read", "stopped", "killed"
 TARGET_S = 12.0  # from the onset to the name, median
 _HELD_S = 40.0
 _OVER_S = 30.0
-_WELL_S = 12.0
-_LOOKS_PER_HOUR = 60
-_ONE_S = 50.0  # a fault that is named late, with its end and what follows
+_WELL_S = 30.0
+_GROWS_LEAST = 1.03
+_LOOKS_PER_HOUR = 240  # a fault and what follows take 45 s at least
+_ONE_S = 70.0  # a fault that is named late, with its end and what follows
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
     """One fault. Seconds since its onset; None where it did not come. `outcome`: of verdicts.FIRST …; `told_s`: of the alarm; `begun_s`:
-    from the alarm to the begin of the window."""
+    from the alarm to the begin of the window; `grew`: the job's own steps while it lasted, by those before, None where it stood."""
 
     kind: str
     outcome: str
@@ -55,6 +56,12 @@ class Case:
     over: bool
     said: str
     begun_s: float | None = None
+    grew: float | None = None
+
+    @property
+    def took_effect(self) -> bool:
+        """Whether there was anything to notice: a throttle that the kernel does not heed is no fault."""
+        return self.grew is None or self.grew >= _GROWS_LEAST or self.told_s is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,12 +87,14 @@ def run(options: argparse.Namespace) -> int:
     """Print the table of all pieces; 0 where every fault was named and told to be over, in time, and no alarm was false."""
     set_up(torch=True)
     before = _read(options.json) if options.json else []
+
+    def keep(piece: Piece) -> None:
+        if options.json:
+            options.json.write_text(json.dumps([asdict(each) for each in (*before, piece)], indent=1))
+
     with progress() as say:
-        piece = _piece(options, Counter(case.kind for each in before for case in each.cases), say)
-    pieces = [*before, piece]
-    if options.json:
-        options.json.write_text(json.dumps([asdict(each) for each in pieces], indent=1))
-    lines, fine = _summary(pieces)
+        piece = _piece(options, Counter(case.kind for each in before for case in each.cases), say, keep)
+    lines, fine = _summary([*before, piece])
     print("\n".join(lines))
     return 0 if fine else 1
 
@@ -101,7 +110,7 @@ def _read(path: Path) -> list[Piece]:
     ]  # fmt: skip
 
 
-def _piece(options: argparse.Namespace, seen: Counter[str], say: Any) -> Piece:
+def _piece(options: argparse.Namespace, seen: Counter[str], say: Any, keep: Callable[[Piece], None]) -> Piece:
     rng = random.Random(f"{options.seed} {sum(seen.values())}")
     ends = time.monotonic() + 60 * options.minutes
     folder = disk.FOLDER / "service"
@@ -114,14 +123,21 @@ def _piece(options: argparse.Namespace, seen: Counter[str], say: Any) -> Piece:
         beside = _Beside(job, service, rng)
         beside.leave_alone()
         first = service.resident_bytes
+
+        def until_now() -> Piece:
+            return Piece(
+                tuple(beside.cases), beside.well_s, tuple(beside.false_alarms), (first, service.resident_bytes)
+            )
+
         while time.monotonic() + _ONE_S < ends and not beside.ended:
             last = time.monotonic() + 2 * _ONE_S >= ends
             kinds = [kind for kind in KINDS if kind != "killed" or last]
             kind = min(kinds, key=lambda one: (seen[one], rng.random()))
             say(f"{kind}: {(ends - time.monotonic()) / 60:.1f} minutes left")
             beside.hurt(kind)
+            keep(until_now())
             seen[kind] += 1
-        return Piece(tuple(beside.cases), beside.well_s, tuple(beside.false_alarms), (first, service.resident_bytes))
+        return until_now()
 
 
 class _Beside:
@@ -151,16 +167,18 @@ class _Beside:
             raise LabError("a healthy rank ended no step: this host is too busy for the lab")
         fault = ALL[kind](self.job, self.rng, "strong", pace)
         fault.tunes = False  # the onset is one moment
-        before, onset = len(self.service.events()), time.time()
+        before, onset, since_s = len(self.service.events()), time.time(), time.monotonic()
         truth = fault.inject()
         try:
             self.service.wait_for(lambda events: any(one["kind"] == "verdict" for one in events), _HELD_S, before)
+            hurt = self.job.pace(since_s, time.monotonic())
         finally:
             fault.revert()
         case = self._case(kind, truth, before, onset)
+        grew = hurt.step_s / pace.step_s if hurt is not None else None
         healed = len(self.service.events())
         over = self.service.wait_for(lambda events: any(one["kind"] == "over" for one in events), _OVER_S, healed)
-        self.cases.append(Case(**{**asdict(case), "over": over}))
+        self.cases.append(replace(case, over=over, grew=grew))
         self.leave_alone()
 
     def _kill(self) -> None:
@@ -208,7 +226,8 @@ def _answer(event: dict[str, Any], truth: Truth, after_s: float) -> Answer:
 
 
 def _summary(pieces: Sequence[Piece]) -> tuple[list[str], bool]:
-    cases = [case for piece in pieces for case in piece.cases]
+    made = [case for piece in pieces for case in piece.cases]
+    cases = [case for case in made if case.took_effect]
     lines = [f"{'':14}{'cases':>6}{'first':>6}{'over':>6}{'alarm s':>9}{'+window':>9}{'named s':>9}"]
     for kind in (*KINDS, "all"):
         mine = [case for case in cases if kind in (case.kind, "all")]
@@ -218,6 +237,7 @@ def _summary(pieces: Sequence[Piece]) -> tuple[list[str], bool]:
         )
         lines.append(f"{kind:14}{len(mine):>6}{right:>6}{sum(case.over for case in mine):>6}{times}")
     lines += [f"    {case.kind}: {case.outcome}, {case.said}" for case in cases if case.outcome != verdicts.FIRST]
+    lines += [f"    {case.kind}: had no effect, and is not counted" for case in made if not case.took_effect]
     false = [words for piece in pieces for words in piece.false_alarms]
     lines.append(
         f"{len(false)} alarms in {sum(piece.well_s for piece in pieces) / 60:.1f} minutes in which nothing was wrong"

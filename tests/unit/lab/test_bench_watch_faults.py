@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchkit.service.watch_faults import _answer
+from benchkit.service.watch_faults import Case, Piece, _answer, _summary
 from labkit import verdicts
 from labkit.faults.base import Truth
 
@@ -26,3 +26,12 @@ SUSPECT: dict[str, Any] = {
 def test_only_who_is_named_counts(status: str, suspects: list[dict[str, Any]], right: bool) -> None:
     event = {"verdict": {"schema": "rankscope.verdict/1", "status": status, "suspects": suspects, "notes": []}}
     assert (_answer(event, TRUTH, 9.0).outcome == verdicts.FIRST) == right
+
+
+def test_a_fault_without_effect_is_told_and_not_counted() -> None:
+    named = Case("slow-read", verdicts.FIRST, 3.0, 3.1, 8.5, True, "fault", 0.04, grew=1.5)
+    unseen = Case("slow-read", verdicts.SILENT, None, None, None, False, "nothing", grew=1.4)
+    idle = Case("slow-read", verdicts.SILENT, None, None, None, False, "nothing", grew=1.0)
+    lines, fine = _summary([Piece((named, idle), 60.0, (), (1, 1))])
+    assert fine and any("no effect" in line for line in lines)
+    assert not _summary([Piece((named, unseen), 60.0, (), (1, 1))])[1]

@@ -359,6 +359,17 @@ def test_nothing_is_lost_while_the_store_is_away(server: str, tmp_path: Path, mo
     assert len(load([spool.uri]).windows) == 4
 
 
+def test_a_few_hosts_send_at_once_and_many_by_chance(tmp_path: Path) -> None:
+    spool = Spool(tmp_path / "spool", (tmp_path / "store").as_uri())
+    of_few: list[float] = []
+    of_many: list[float] = []
+    for at in range(20):
+        spool.deliver(5.0, pause=of_few.append, chance=random.Random(at), spread_s=0.002)
+        spool.deliver(5.0, pause=of_many.append, chance=random.Random(at))
+    assert max(of_few) <= 0.002
+    assert max(of_many) - min(of_many) > 1.0
+
+
 def test_the_spool_is_bounded_and_the_next_window_says_what_went(tmp_path: Path) -> None:
     store = (tmp_path / "store").as_uri()
     size = len(container.encode(windows()[:1]))

@@ -1,4 +1,4 @@
-"""What a running service wrote to its log."""
+"""What a running service said, one JSON line for each event: on its stdout, or in its log."""
 
 from __future__ import annotations
 
@@ -8,14 +8,18 @@ from pathlib import Path
 from typing import Any
 
 
+def events(log: Path) -> list[dict[str, Any]]:
+    """All of them until now; a line that is being written is none yet."""
+    lines = log.read_text().splitlines(keepends=True) if log.exists() else []
+    return [json.loads(line) for line in lines if line.endswith("\n")]
+
+
 def first(place: Path, kind: str, port: int, errors: Path, seconds: float) -> dict[str, Any]:
     """The first event of that kind about the job of that port, as soon as it is there; `errors`: the service's stderr, for a failure."""
     log, deadline = place / "events.jsonl", time.monotonic() + seconds
-    lines: list[str] = []
     while time.monotonic() < deadline:
-        lines = log.read_text().splitlines(keepends=True) if log.exists() else []
-        for event in (json.loads(line) for line in lines if line.endswith("\n")):
+        for event in events(log):
             if event["kind"] == kind and str(port) in event["job"]:
-                return dict(event)
+                return event
         time.sleep(0.2)
-    raise AssertionError(f"no {kind}: {errors.read_text() if errors.exists() else ''} {lines}")
+    raise AssertionError(f"no {kind}: {errors.read_text() if errors.exists() else ''} {events(log)}")
