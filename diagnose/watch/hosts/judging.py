@@ -85,7 +85,7 @@ def _send(window: Window, share: Share) -> str:
 
 def _gathered(board: Board, share: Share) -> Sources:
     """The windows of the moment, when all hosts' are there, or it is late. Names are listed until then, and windows read once."""
-    until = share.trigger.start + share.trigger.seconds + share.pace.gather_s
+    until = share.pace.gathered_by(share.trigger, time.time())
     found = Sources((), ())
     while True:
         try:

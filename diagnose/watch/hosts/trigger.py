@@ -25,7 +25,7 @@ class Pace:
     slot_s    windows begin at multiples of it, as those of `rankscope record`
     asked_s   so long before a slot its trigger is asked for: a beat, and what loading takes
     put_s     so long before a slot its trigger must be put: what a store takes before that
-    gather_s  windows of other hosts are waited for, after their end
+    gather_s  windows of other hosts are waited for, after their end; longer where this host's own took long
     turn_s    then a verdict is waited for, before another host judges
     """
 
@@ -43,6 +43,11 @@ class Pace:
         """The slot whose trigger is to be asked for now; None between two."""
         slot = math.ceil(now / self.slot_s) * self.slot_s
         return slot if 0 < slot - now <= self.asked_s else None
+
+    def gathered_by(self, trigger: Trigger, sent: float) -> float:
+        """Until when windows of other hosts are waited for, by a host whose own was sent at `sent`: theirs may take twice as long."""
+        end = trigger.start + trigger.seconds
+        return end + min(max(self.gather_s, 2 * (sent - end)), self.gather_s + self.turn_s / 2)
 
     def turn_at(self, trigger: Trigger, host: str, hosts: int) -> float:
         """When a host takes the turn, if nobody has judged by then: not all at one moment, and of many hosts not more than one a second."""

@@ -164,6 +164,13 @@ def test_turns_of_many_hosts_come_one_after_the_other_and_in_time(hosts: int) ->
     assert turns[-1] + pace.turn_s + hosts / 100 < pace.given_up_at(trigger, hosts)
 
 
+@pytest.mark.parametrize(("took_s", "waits_s"), [(0.5, 10.0), (5.0, 10.0), (8.0, 16.0), (60.0, 20.0)])
+def test_hosts_that_took_long_give_the_others_longer(took_s: float, waits_s: float) -> None:
+    pace, trigger = Pace(), Trigger("job", BEGIN, 5.0, AlarmKind.SLOWER, "", "h")
+    assert pace.gathered_by(trigger, BEGIN + 5 + took_s) == BEGIN + 5 + waits_s
+    assert BEGIN + 5 + waits_s < pace.turn_at(trigger, "host", 2)
+
+
 def test_a_slot_is_far_enough_off_for_the_store_and_asked_for_by_a_beat_a_second() -> None:
     pace = Pace()
     for tenth in range(100):
