@@ -393,7 +393,6 @@ def test_the_spool_is_bounded_and_the_next_window_says_what_went(tmp_path: Path)
 def test_record_says_where_its_windows_are_and_what_still_waits(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("rankscope.observer.window.store.spool._JITTER_S", 0.0)
     monkeypatch.setattr("rankscope.diagnose.cli.stores.sending._WITHIN_S", 0.0)
     store = (tmp_path / "store").as_uri()
     sending = Sending(store, tmp_path / "spool")
