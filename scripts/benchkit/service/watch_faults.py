@@ -37,10 +37,10 @@ KINDS = ("python-slow", "cpu-hog", "slow-link", "slow-read", "stopped", "killed"
 TARGET_S = 12.0  # from the onset to the name, median
 _HELD_S = 40.0
 _OVER_S = 30.0
-_WELL_S = 30.0
+_WELL_S = 50.0  # so that an hour has no more faults than looks
 _GROWS_LEAST = 1.03
-_LOOKS_PER_HOUR = 240  # a fault and what follows take 45 s at least
-_ONE_S = 70.0  # a fault that is named late, with its end and what follows
+_LOOKS_PER_HOUR = 60  # as many as the service may be asked for
+_ONE_S = 90.0  # a fault that is named late, with its end and what follows
 
 
 @dataclass(frozen=True, slots=True)
