@@ -54,8 +54,9 @@ def _end(results: list[Result]) -> int:
 
 
 def cases_of(jobs: str, faults: str, seed: int, window_s: float) -> list[Case]:
-    aside = [row.name for row in ASIDE] if "aside" in jobs.split(",") else []
-    asked = ",".join({*jobs.split(","), *aside} - {"aside"})
+    words = set(jobs.split(","))
+    aside = [row.name for name, rows in ASIDE.items() if name in words for row in rows]
+    asked = ",".join({*words, *aside} - set(ASIDE))
     rows = _names("job", asked, list(BY_NAME), [row.name for row in TABLE])
     kinds = _names("fault", faults, list(ALL), list(ALL))
     found = []

@@ -111,7 +111,7 @@ TABLE = (
     _boxed("3.13"),
 )  # fmt: skip
 # The same frameworks, other code: nothing in rankscope was made or fitted for these, and nothing may be.
-ASIDE = (
+_ASIDE = (
     _torchrun("zero", "zero_stream.py", 2, "smooth", 48, "receive", 48),
     _torchrun("manual", "manual_reduce.py", 3, "jitter", 48, "fetch", 48),
     _torchrun("gan", "gan.py", 2, "flip", 32, "read_face", 32),
@@ -138,4 +138,19 @@ ASIDE = (
         "rollout", 40, "world_state", 40,
     ),
 )  # fmt: skip
-BY_NAME = {row.name: row for row in (*TABLE, *ASIDE)}
+# Written when what those showed had been mended.
+_ASIDE_2 = (
+    _torchrun("contrastive", "contrastive.py", 2, "cut_out", 32, "open_picture", 32, workers=2),
+    _torchrun("experts", "experts.py", 3, "embed", 24, "read_document", 24),
+    _torchrun("prefetch", "prefetch.py", 2, "bucketize", 48, "read_record", 48, workers=1),
+    _torchrun("vector-env", "vector_env.py", 2, "shape_reward", 64, "physics", 64, workers=1),
+    _torchrun("hooks", "hooks.py", 4, "encode", 32, "pull", 32),
+    _torchrun("careless", "careless.py", 2, "denoise", 192, "fetch_sample", 192),
+    Row("mpi-torch", "mpirun", "mpi_torch.py", 3, OMPI + "python mpi_torch.py --out {out}", "spectrum", 40, "listen", 40),
+    _torchrun(
+        "parameter-server", "parameter_server.py", 3, "hash_row", 40, "scan_row", 40,
+        victims=(1, 2), loader_victims=(1, 2),
+    ),
+)  # fmt: skip
+ASIDE = {"aside": _ASIDE, "aside-2": _ASIDE_2}
+BY_NAME = {row.name: row for row in (*TABLE, *_ASIDE, *_ASIDE_2)}

@@ -17,7 +17,7 @@ from labkit.jobs.rows import ASIDE, TABLE, Row
 from labkit.machine.shell import LabError
 
 PROGRAMS = Path(rows.__file__).parent / rows.PROGRAMS
-ROWS = (*TABLE, *ASIDE)
+ROWS = (*TABLE, *(row for rows in ASIDE.values() for row in rows))
 
 
 @pytest.mark.parametrize("row", ROWS, ids=[row.name for row in ROWS])
