@@ -55,7 +55,7 @@ def gather(windows: Sequence[Window], job: str | None = None) -> Fleet:
     ranks = from_windows.ranks(of_job(tables["ranks"], chosen), notes)
     note_strangers(tables["ranks"], chosen, ranks.number, notes)
     rows = from_windows.rows_of(tables["steps"], ranks.number)
-    steps = read_steps(tables["steps"], rows, _hosts(ranks, manifests), setting.seconds, notes)
+    steps = read_steps(tables["steps"], rows, ranks.number, _hosts(ranks, manifests), setting.seconds, notes)
     return fleet_of(setting, ranks, steps, tables, notes)
 
 

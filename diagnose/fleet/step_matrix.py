@@ -2,6 +2,9 @@
 
 A rank's step belongs to the column that began nearest to it in time, within three quarters of a usual step. Windows begin at different
 times and clocks differ: times are compared in Unix time, each host's moved by what align.py finds.
+
+All that is asked of the reference rank is in its `Grid`: whoever has that can put the steps of any hosts in columns by themselves, as
+the workers of a large fleet do (large/placed.py).
 """
 
 from __future__ import annotations
@@ -34,61 +37,139 @@ class Hosts:
 
 
 @dataclass(frozen=True, slots=True)
+class Grid:
+    """The iterations of a job as its reference rank has them. `origin_s`: Unix time at which that rank's window begins, by its host's
+    clock; `begins_s`, `ends_s`: of its steps since then, rising; `step_s`: a usual step of all ranks; `window_s`: a usual window."""
+
+    rank: int
+    origin_s: float
+    begins_s: Floats
+    ends_s: Floats
+    step_s: float
+    window_s: float
+
+    @property
+    def near_s(self) -> float:
+        """A step belongs to no column that is farther away."""
+        return _NEAR * self.step_s
+
+
+@dataclass(frozen=True, slots=True)
 class Columns:
     """When the steps of the reference rank begin, and what is to be added to the times of each host to compare them with that."""
 
     grid_s: Floats
     added_s: Floats
-    near_s: float  # a step belongs to no column that is farther away
+    near_s: float
 
     @classmethod
-    def none(cls, hosts: Hosts) -> Columns:
-        """Where there are no steps."""
-        return cls(np.empty(0), np.zeros(len(hosts.names)), 0.0)
+    def of(cls, grid: Grid | None, hosts: Hosts, clocks: Clocks) -> Columns:
+        """`grid`: None where there are no steps."""
+        if grid is None:
+            return cls(np.empty(0), np.zeros(len(hosts.names)), 0.0)
+        return cls(grid.begins_s, hosts.begins_s - grid.origin_s + clocks.offset_s, grid.near_s)
 
 
-def read_steps(table: pa.Table, rows: Ints, hosts: Hosts, window_s: float, notes: list[Note]) -> Steps:
-    """The steps of all ranks. `rows`: row in Ranks of every table row, -1 for others.
+def read_steps(table: pa.Table, rows: Ints, numbers: Ints, hosts: Hosts, window_s: float, notes: list[Note]) -> Steps:
+    """The steps of all ranks. `rows`: row in Ranks of every table row, -1 for others; `numbers`: of the ranks.
 
     Notes are added on steps that were left out, and on clocks.
     """
     rows = possible(table, rows, window_s, notes)
-    return filled(table, rows, hosts, columns_of(table, rows, hosts, notes))
+    counts = steps_of_each(rows, len(numbers))
+    note_counts(counts, notes)
+    grid = grid_of(table, rows, numbers, hosts, window_s)
+    clocks = clocks_against(grid, table, rows, numbers, hosts)
+    notes += clock_notes(hosts.names, clocks)
+    return filled(table, rows, hosts, Columns.of(grid, hosts, clocks))
 
 
 def possible(table: pa.Table, rows: Ints, window_s: float, notes: list[Note]) -> Ints:
     """`rows` with -1 for steps whose durations cannot be."""
-    keep = np.ones(len(rows), dtype=np.bool_)
-    for first in range(0, len(rows), _BLOCK):
+    keep = can_be(table, window_s)
+    note_absurd(int(((rows >= 0) & ~keep).sum()), notes)
+    return np.where(keep, rows, -1)
+
+
+def can_be(table: pa.Table, window_s: float) -> Bools:
+    """Which steps have durations that can be."""
+    keep = np.ones(table.num_rows, dtype=np.bool_)
+    for first in range(0, len(keep), _BLOCK):
         keep[first : first + _BLOCK] = _sane(table.slice(first, _BLOCK), window_s)
-    absurd = int(((rows >= 0) & ~keep).sum())
-    if absurd:
-        notes.append(Note(NoteCode.STEPS_IMPOSSIBLE, f"{absurd} steps had impossible durations and were left out"))
-    return np.where(keep, rows, -1) if absurd else rows
+    return keep
 
 
-def columns_of(table: pa.Table, rows: Ints, hosts: Hosts, notes: list[Note]) -> Columns:
-    """The iterations of the job, as its reference rank has them."""
+def note_absurd(count: int, notes: list[Note]) -> None:
+    """A note on so many steps that were left out."""
+    if count:
+        notes.append(Note(NoteCode.STEPS_IMPOSSIBLE, f"{count} steps had impossible durations and were left out"))
+
+
+def steps_of_each(rows: Ints, ranks: int) -> Ints:
+    """How many steps each rank shows."""
+    return np.asarray(np.bincount(rows + 1, minlength=ranks + 1)[1:], dtype=np.int64)
+
+
+def note_counts(counts: Ints, notes: list[Note]) -> None:
+    """A note where ranks show another number of steps than is usual."""
+    if not counts.any():
+        return
+    usual = _usual(counts)
+    odd = int((np.abs(counts - usual) > max(2, 0.2 * usual)).sum())
+    if odd:
+        who = "1 rank shows" if odd == 1 else f"{odd} ranks show"
+        notes.append(Note(NoteCode.STEPS_DIFFER, f"{who} another number of steps than the others ({usual})"))
+
+
+def grid_of(table: pa.Table, rows: Ints, numbers: Ints, hosts: Hosts, window_s: float) -> Grid | None:
+    """The iterations of the job as the first rank with the usual number of steps has them; None where there are none."""
     known = rows >= 0
     if not known.any():
-        return Columns.none(hosts)
-    host = hosts.of_rank
+        return None
+    counts = steps_of_each(rows, len(numbers))
     seconds = floats(table, "seconds")
-    step_s = float(np.median(seconds if known.all() else seconds[known]))
-    counts = np.bincount(rows + 1, minlength=len(host) + 1)[1:]
-    reference = _reference(counts, notes)
-    added = hosts.begins_s - hosts.begins_s[host[reference]]
-    shown = np.zeros(len(counts) + 1, dtype=np.bool_)  # the last one: of steps of nobody
-    shown[_longest(counts, host, reference)] = True
+    away = np.where(counts > 0, np.abs(counts - _usual(counts)), int(counts.sum()))
+    reference = int(np.lexsort((numbers, away))[0])
+    mine = np.flatnonzero(rows == reference)
+    start = floats(table, "start_s")[mine]
+    return Grid(
+        rank=int(numbers[reference]),
+        origin_s=float(hosts.begins_s[hosts.of_rank[reference]]),
+        begins_s=np.sort(start),
+        ends_s=np.sort((start + seconds[mine])[:STEPS_MOST]),
+        step_s=float(np.median(seconds if known.all() else seconds[known])),
+        window_s=window_s,
+    )
+
+
+def clocks_against(grid: Grid | None, table: pa.Table, rows: Ints, numbers: Ints, hosts: Hosts) -> Clocks:
+    """Every host's clock against the reference rank's, by the ends of the steps of one rank of each.
+
+    Of each host the rank with most steps; of the reference rank's host this. 0 for hosts that show no steps.
+    """
+    unknown = Clocks(np.zeros(len(hosts.names)), np.zeros(len(hosts.names), dtype=np.bool_))
+    if grid is None or not (rows >= 0).any():
+        return unknown
+    host, added = hosts.of_rank, hosts.begins_s - grid.origin_s
+    counts = steps_of_each(rows, len(numbers))
+    longest = np.full(len(hosts.names), -1, dtype=np.int64)
+    order = np.argsort(counts, kind="stable")
+    longest[host[order]] = order  # the last one written has most steps
+    reference = np.flatnonzero((numbers == grid.rank) & (added[host] == 0))
+    longest[host[reference]] = reference
+    shown = np.zeros(len(numbers) + 1, dtype=np.bool_)  # the last one: of steps of nobody
+    shown[longest[longest >= 0]] = True
     mine = np.flatnonzero(shown[rows])
-    row = rows[mine]
-    start = floats(table, "start_s")[mine] + added[host[row]]
-    if len(hosts.names) > 1:
-        clocks = _clocks(row, reference, host, start + seconds[mine], step_s)
-        notes += clock_notes(hosts.names, clocks)
-        added = added + clocks.offset_s
-        start[row == reference] += clocks.offset_s[host[reference]]
-    return Columns(np.sort(start[row == reference]), added, _NEAR * step_s)
+    owner = host[rows[mine]]
+    ends = floats(table, "start_s")[mine] + floats(table, "seconds")[mine] + added[owner]
+    by_host = np.argsort(owner, kind="stable")
+    owner, ends = owner[by_host], ends[by_host]
+    place = np.arange(len(owner)) - np.searchsorted(owner, np.arange(len(longest)))[owner]
+    first = place < STEPS_MOST
+    matrix = np.full((len(longest), int(place[first].max(initial=-1)) + 1), np.nan)
+    matrix[owner[first], place[first]] = ends[first]
+    matrix.sort(axis=1)  # NaN last
+    return align(grid.ends_s, matrix, grid.step_s)
 
 
 def filled(table: pa.Table, rows: Ints, hosts: Hosts, columns: Columns, names: Sequence[str] = COLUMNS) -> Steps:
@@ -143,40 +224,8 @@ def _sane(table: pa.Table, window_s: float) -> Bools:
     return np.asarray(sane)
 
 
-def _reference(counts: Ints, notes: list[Note]) -> int:
-    """The first rank with the usual number of steps; a note where many have another number."""
-    usual = int(np.median(counts[counts > 0]))
-    odd = int((np.abs(counts - usual) > max(2, 0.2 * usual)).sum())
-    if odd:
-        who = "1 rank shows" if odd == 1 else f"{odd} ranks show"
-        notes.append(Note(NoteCode.STEPS_DIFFER, f"{who} another number of steps than the others ({usual})"))
-    return int(np.argmin(np.where(counts > 0, np.abs(counts - usual), int(counts.sum()))))
-
-
-def _longest(counts: Ints, host: Ints, reference: int) -> Ints:
-    """Of each host the rank with most steps; of the reference rank's host this."""
-    longest = np.zeros(int(host.max()) + 1, dtype=np.int64)
-    order = np.argsort(counts, kind="stable")
-    longest[host[order]] = order  # the last one written has most steps
-    longest[host[reference]] = reference
-    return longest
-
-
-def _clocks(row: Ints, reference: int, host: Ints, ends: Floats, step_s: float) -> Clocks:
-    """Every host's clock against the reference rank's, by the ends of the steps of one rank of each.
-
-    `row`, `ends`: one entry per step, its rank and its end; `host`: of each rank.
-    """
-    hosts = int(host.max()) + 1
-    by_host = np.argsort(host[row], kind="stable")
-    owner, ends = host[row[by_host]], ends[by_host]
-    place = np.arange(len(owner)) - np.searchsorted(owner, np.arange(hosts))[owner]
-    first = place < STEPS_MOST
-    matrix = np.full((hosts, int(place[first].max(initial=-1)) + 1), np.nan)
-    matrix[owner[first], place[first]] = ends[first]
-    matrix.sort(axis=1)  # NaN last
-    known = matrix[host[reference]]
-    return align(known[np.isfinite(known)], matrix, step_s)
+def _usual(counts: Ints) -> int:
+    return int(np.median(counts[counts > 0]))
 
 
 def _nearest(grid: Floats, start: Floats) -> Ints:

@@ -1,15 +1,17 @@
 """A fleet of thousands of hosts: all ranks are compared by their steps, those that may be odd and a sample of their peers in full.
 
-1. Survey: groups of hosts on the engine's workers → one table of ranks and steps                    (fleet/large/survey.py)
-2. Choose whom to read in full                                                                        (fleet/large/stand_out.py)
-3. Read these, and judge them as any fleet; that a hundred thousand were looked at raises what an accusation must prove
+1. A few windows say what the steps of a large job are                                                (fleet/large/placed.py)
+2. Survey: groups of hosts on the engine's workers → one table of ranks, and their steps in columns   (fleet/large/survey.py)
+3. Choose whom to read in full                                                                        (fleet/large/stand_out.py)
+4. Read these, and judge them as any fleet; that a hundred thousand were looked at raises what an accusation must prove
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -20,13 +22,14 @@ from rankscope.diagnose.fleet.gather import DETAILS, fleet_of, joined, of_job
 from rankscope.diagnose.fleet.labels import labels
 from rankscope.diagnose.fleet.large import collector
 from rankscope.diagnose.fleet.large.crowd import Crowd, crowd_of
+from rankscope.diagnose.fleet.large.placed import grids_of, sample_of
 from rankscope.diagnose.fleet.large.stand_out import hosts_to_read
 from rankscope.diagnose.fleet.large.survey import GROUP, Survey, survey, together, with_right_clocks
 from rankscope.diagnose.fleet.large.topology import Group
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.roll_call import jobs_in, windows_of
 from rankscope.diagnose.fleet.sources import Source, Sources, absent_notes, left_out, read
-from rankscope.diagnose.fleet.step_matrix import filled, possible
+from rankscope.diagnose.fleet.step_matrix import Grid, filled, possible
 from rankscope.diagnose.past.baseline import Reference, read_baseline
 from rankscope.diagnose.solve.judge import judge
 from rankscope.diagnose.verdict.contract import Verdict
@@ -37,6 +40,7 @@ from rankscope.observer.window.store.same_names import plain_name
 from rankscope.probes.errors import BadData
 
 LARGE = 512  # hosts: below that all of it is read in seconds
+_COMPARED = 8  # windows, with which those of other clocks are compared: they end their steps together
 
 
 def is_large(found: Sources) -> bool:
@@ -58,38 +62,86 @@ def diagnose_large(
 def _each_job(
     found: Sources, wanted: str | None, pool: Executor, shared: Sequence[Group], baseline: Sequence[Source]
 ) -> Iterator[tuple[str, Verdict]]:
-    firsts = range(0, len(found.chosen), GROUP)
-    elsewhere = (*found.absent[:GROUP], *found.together)
+    sample = survey(sample_of(found.chosen))
+    grids = grids_of(sample.roll, sample.begins_s, sample.steps)
+    seen, notes = _everyone(found, grids, pool)
+    jobs = _jobs(seen, wanted)
+    if not all(_is_of_moment(grids.get(job), seen, called.windows) for job, called in jobs.items()):
+        grids = {}  # windows of several moments are there, and the sample shows another one
+        seen, notes = _everyone(found, grids, pool)
+        jobs = _jobs(seen, wanted)
+    sources = (*found.chosen, *_elsewhere(found))
+    for job, called in jobs.items():
+        said = [*notes, *called.notes]
+        crowd = crowd_of(seen, job, called.windows, grids.get(job), said)
+        yield called.title, _judged(sources, seen, called.windows, crowd, said, shared, baseline)
+
+
+@dataclass(frozen=True, slots=True)
+class _Called:
+    """A job's title, its windows that are judged, and what is to be said of the others."""
+
+    title: str
+    windows: list[int]
+    notes: list[Note]
+
+
+def _jobs(seen: Survey, wanted: str | None) -> dict[str, _Called]:
+    found = {}
+    for job, title in jobs_in(seen.roll, wanted).items():
+        notes: list[Note] = []
+        found[job] = _Called(title, windows_of(seen.roll, job, notes), notes)
+    return found
+
+
+def _is_of_moment(grid: Grid | None, seen: Survey, windows: Sequence[int]) -> bool:
+    """Whether a grid, if there is one, is of the moment of these windows."""
+    if grid is None:
+        return True
+    start = float(np.median([seen.manifests[number].start for number in windows]))
+    return abs(start - grid.origin_s) < grid.window_s / 2
+
+
+def _elsewhere(found: Sources) -> tuple[Source, ...]:
+    """What may be of the same moment by a wrong clock."""
+    return (*found.absent[:GROUP], *found.together)
+
+
+def _everyone(found: Sources, grids: Mapping[str, Grid], pool: Executor) -> tuple[Survey, list[Note]]:
+    """All windows of the moment; what is to be said of these and of those that are not there. BadData where none can be read."""
+    elsewhere = _elsewhere(found)
     late = pool.submit(survey, elsewhere) if elsewhere else None
-    groups = pool.map(survey, [found.chosen[at : at + GROUP] for at in firsts])  # a list: Dask takes no iterator
-    seen = together(zip(firsts, groups, strict=True))
+    seen = _surveyed(found.chosen, grids, pool)
     if not seen.manifests:
         raise BadData(f"none of {len(found.chosen)} windows can be read: {seen.unread[0]}")
     gone = [*found.absent, *found.together]
     said: list[Note] = []
     if late is not None and (others := late.result()).manifests:
-        right, said = with_right_clocks(seen, others)
+        few = np.unique(np.linspace(0, len(found.chosen) - 1, _COMPARED).astype(np.int64)).tolist()
+        right, said = with_right_clocks(seen, survey([found.chosen[number] for number in few]), others)
         seen = together(((0, seen), (len(found.chosen), right)))
         there = {elsewhere[number] for number in right.source}
         gone = [each for each in gone if each not in there]
-    notes = (*found.notes, *([left_out(seen.unread)] if seen.unread else []), *said, *absent_notes(gone))
-    for job, title in jobs_in(seen.roll, wanted).items():
-        yield title, _judged((*found.chosen, *elsewhere), seen, job, notes, shared, baseline)
+    unread = [left_out(seen.unread)] if seen.unread else []
+    return seen, [*found.notes, *unread, *said, *absent_notes(gone)]
+
+
+def _surveyed(sources: Sequence[Source], grids: Mapping[str, Grid], pool: Executor) -> Survey:
+    firsts = range(0, len(sources), GROUP)
+    groups = [sources[at : at + GROUP] for at in firsts]  # a list: Dask takes no iterator
+    return together(zip(firsts, pool.map(partial(survey, grids=grids), groups), strict=True))
 
 
 def _judged(
-    sources: Sequence[Source], seen: Survey, job: str, notes: Sequence[Note], shared: Sequence[Group],
-    baseline: Sequence[Source],
+    sources: Sequence[Source], seen: Survey, mine: Sequence[int], crowd: Crowd, said: list[Note],
+    shared: Sequence[Group], baseline: Sequence[Source],
 ) -> Verdict:  # fmt: skip
-    said = list(notes)
-    mine = windows_of(seen.roll, job, said)
-    crowd = crowd_of(seen, job, mine, said)
     part = _in_full(sources, seen, mine, crowd, said)
     everyone, read_ranks = len(crowd.number), len(part.ranks)
     text = f"{everyone} ranks were compared by their steps; {read_ranks} of them, who may be odd and a sample of their peers, in full"
     read_hosts = frozenset(part.ranks.observed_on)
     about = [seen.manifests[number] for number in mine if seen.manifests[number].host in read_hosts]
-    reference = _reference(baseline, frozenset(map(plain_name, about)), job)
+    reference = _reference(baseline, frozenset(map(plain_name, about)), crowd.setting.job)
     part = replace(part, looked_at=everyone, looked_at_hosts=frozenset(crowd.called), groups=tuple(shared))
     verdict = judge(part, reference)
     return replace(

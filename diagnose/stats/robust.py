@@ -9,7 +9,11 @@ Yuen 1974; Kendall 1954 (bias of rho); Benjamini & Hochberg 1995.
 
 from __future__ import annotations
 
+import os
 import warnings
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import numpy as np
 
@@ -17,7 +21,10 @@ from rankscope.diagnose import limits
 from rankscope.probes.arrays import Bools, Floats, Ints
 
 TRIM = 0.1
-_ROWS = 1 << 15  # that are worked on at once: what is made of them on the way is megabytes
+_Out = TypeVar("_Out")
+_ROWS = (
+    1 << 15
+)  # that are worked on at once: what is made of them on the way is megabytes; of more several, on all processors
 MAD_TO_SD = (
     1.4826  # 1 / (third quartile of the normal distribution): the median absolute deviation as a standard deviation
 )
@@ -25,6 +32,9 @@ MAD_TO_SD = (
 
 def nan_median(values: Floats, axis: int) -> Floats:
     """Median without NaN; NaN, and no warning, where everything is NaN."""
+    if values.ndim == 2 and axis == 0 and len(values) > _ROWS:
+        columns = [values[:, number] for number in range(values.shape[1])]
+        return np.array(_side_by_side(_median_of_known, columns), dtype=np.float64)
     if values.size and not np.isnan(values).any():
         return np.asarray(np.median(values, axis=axis), dtype=np.float64)  # several times faster
     ordered = np.sort(values, axis=axis)  # NaN last; np.nanmedian takes ten times as long
@@ -34,6 +44,17 @@ def nan_median(values: Floats, axis: int) -> Floats:
     low, high = (np.take_along_axis(ordered, place.clip(0), axis) for place in ((count - 1) // 2, count // 2))
     # Of equal ones themselves: half of their sum may be infinite.
     return np.asarray(np.squeeze(np.where(low == high, low, 0.5 * (low + high)), axis), dtype=np.float64)
+
+
+def _median_of_known(values: Floats) -> float:
+    known = values[~np.isnan(values)]
+    return float(np.median(known)) if len(known) else np.nan
+
+
+def _side_by_side(work: Callable[[Floats], _Out], parts: Sequence[Floats]) -> list[_Out]:
+    """What is made of each part; numpy lets others run while it sorts."""
+    with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+        return list(pool.map(work, parts))
 
 
 def deviations(values: Floats, axis: int = -1) -> Floats:
@@ -66,8 +87,8 @@ def robust_sd_of_others(values: Floats, counted: Bools | None = None) -> Floats:
 def trimmed_mean(values: Floats, trim: float = TRIM) -> Floats:
     """Mean of each row without its `trim` lowest and highest values, at least one of each from five values on."""
     if len(values) > _ROWS:
-        parts = [trimmed_mean(values[first : first + _ROWS], trim) for first in range(0, len(values), _ROWS)]
-        return np.concatenate(parts)
+        parts = [values[first : first + _ROWS] for first in range(0, len(values), _ROWS)]
+        return np.concatenate(_side_by_side(lambda part: trimmed_mean(part, trim), parts))
     ordered, lowest, highest = trimmed(values, trim)
     position = np.arange(values.shape[1])
     inside = (position >= lowest[:, None]) & (position < highest[:, None])

@@ -13,16 +13,28 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from rankscope.diagnose.fleet import from_windows
+from rankscope.diagnose.fleet.clocks.align import Clocks, clock_notes
 from rankscope.diagnose.fleet.gather import Setting, note_strangers, of_job, setting_of
 from rankscope.diagnose.fleet.labels import Labels, floats, ints, labels
-from rankscope.diagnose.fleet.large.survey import ROW, Survey
+from rankscope.diagnose.fleet.large.placed import ROW, SEEN
+from rankscope.diagnose.fleet.large.survey import Survey
 from rankscope.diagnose.fleet.model import Steps
-from rankscope.diagnose.fleet.step_matrix import Columns, Hosts, columns_of, filled, possible
+from rankscope.diagnose.fleet.step_matrix import (
+    COLUMNS,
+    Columns,
+    Grid,
+    Hosts,
+    can_be,
+    clocks_against,
+    filled,
+    grid_of,
+    note_absurd,
+    note_counts,
+    steps_of_each,
+)
 from rankscope.diagnose.verdict.note import Note
 from rankscope.observer.window.store.summary import WINDOW
 from rankscope.probes.arrays import Bools, Floats, Ints
-
-_SEEN = ("seconds", "own_s", "wait_s")  # of all ranks; the others only of whom everything is read
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,17 +63,21 @@ class Crowd:
     errors_hz: Floats
 
 
-def crowd_of(seen: Survey, job: str, windows: Sequence[int], notes: list[Note]) -> Crowd:
-    """The ranks of a job in these windows. What is to be said of windows and ranks goes into `notes`."""
+def crowd_of(seen: Survey, job: str, windows: Sequence[int], grid: Grid | None, notes: list[Note]) -> Crowd:
+    """The ranks of a job in these windows. What is to be said of windows and ranks goes into `notes`.
+
+    `grid`: what the survey put this job's steps in columns by, if it did.
+    """
     manifests = [seen.manifests[number] for number in windows]
     names, host_of_window = np.unique(
         np.array([about.host for about in seen.manifests], dtype=str), return_inverse=True
     )
+    host_of_window = host_of_window.reshape(-1)
     begins_s = np.zeros(len(names))
-    begins_s[host_of_window.reshape(-1)[list(windows)]] = [about.start for about in manifests]
+    begins_s[host_of_window[list(windows)]] = [about.start for about in manifests]
     mine = np.flatnonzero(np.isin(ints(seen.ranks, WINDOW), windows))
     everyone = seen.ranks.take(pa.array(mine))
-    host = host_of_window.reshape(-1)[ints(everyone, WINDOW)]
+    host = host_of_window[ints(everyone, WINDOW)]
     observed_on = pa.DictionaryArray.from_arrays(pa.array(host.astype(np.int32)), pa.array(names.tolist(), pa.string()))
     everyone = everyone.append_column("observed_on", observed_on).append_column(ROW, pa.array(mine))
     setting = setting_of(job, manifests, everyone, notes)
@@ -76,8 +92,10 @@ def crowd_of(seen: Survey, job: str, windows: Sequence[int], notes: list[Note]) 
     )
     row_of = np.full(seen.ranks.num_rows + 1, -1, dtype=np.int64)  # the last one: of steps of nobody
     row_of[ints(table, ROW)] = np.arange(len(number))
-    rows = possible(seen.steps, row_of[ints(seen.steps, ROW)], setting.seconds, notes)
-    columns = columns_of(seen.steps, rows, hosts, notes)
+    window_s = grid.window_s if grid is not None else setting.seconds
+    left_out = ~np.isin(np.arange(len(seen.manifests)), windows)
+    of_window = np.where(left_out, -1, host_of_window)
+    columns, steps = _steps(seen, job, _Rows(row_of, number, hosts, of_window, window_s), grid, notes)
     return Crowd(
         setting=setting,
         number=number,
@@ -89,7 +107,7 @@ def crowd_of(seen: Survey, job: str, windows: Sequence[int], notes: list[Note]) 
         last_progress_s=floats(table, "last_progress_s"),
         in_collective_s=np.nan_to_num(floats(table, "in_collective_s")),
         ended_s=floats(table, "ended_s"),
-        steps=filled(seen.steps, rows, hosts, columns, _SEEN),
+        steps=steps,
         columns=columns,
         works=pc.fill_null(table["works"], 0).to_numpy().astype(np.uint64).view(np.int64),
         messages=floats(table, "messages"),
@@ -100,6 +118,55 @@ def crowd_of(seen: Survey, job: str, windows: Sequence[int], notes: list[Note]) 
         errors=floats(table, "errors"),
         errors_hz=floats(table, "errors_hz"),
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """The ranks of a crowd. `of`, `of_window`: their rows by those of the survey's table, their hosts by window; -1 for others."""
+
+    of: Ints
+    numbers: Ints
+    hosts: Hosts
+    of_window: Ints
+    window_s: float
+
+
+def _steps(seen: Survey, job: str, ranks: _Rows, grid: Grid | None, notes: list[Note]) -> tuple[Columns, Steps]:
+    """The steps of all: those that are in columns already, and the others."""
+    hosts, pieces = ranks.hosts, seen.placed.get(job, ())
+    rows = ranks.of[ints(seen.steps, ROW)]
+    sane = can_be(seen.steps, ranks.window_s)
+    absurd = int(((rows >= 0) & ~sane).sum())
+    rows = np.where(sane, rows, -1)
+    counts = steps_of_each(rows, len(ranks.numbers))
+    for piece in pieces:
+        at = ranks.of[piece.rows]
+        counts[at[at >= 0]] = piece.counts[at >= 0]
+        absurd += int(piece.absurd[at >= 0].sum())
+    note_absurd(absurd, notes)
+    note_counts(counts, notes)
+    grid = grid or grid_of(seen.steps, rows, ranks.numbers, hosts, ranks.window_s)
+    clocks = clocks_against(grid, seen.steps, rows, ranks.numbers, hosts)
+    offset_s, unsure = clocks.offset_s.copy(), clocks.unsure.copy()
+    for piece in pieces:
+        host = ranks.of_window[piece.windows]
+        offset_s[host[host >= 0]] = piece.clocks.offset_s[host >= 0]
+        unsure[host[host >= 0]] = piece.clocks.unsure[host >= 0]
+    clocks = Clocks(offset_s, unsure)
+    notes += clock_notes(hosts.names, clocks)
+    columns = Columns.of(grid, hosts, clocks)
+    matrices = {name: np.full((len(counts), len(columns.grid_s)), np.nan) for name in SEEN}
+    for piece in pieces:
+        at = ranks.of[piece.rows]
+        for name, matrix in matrices.items():
+            matrix[at[at >= 0]] = piece.matrices[name][at >= 0]
+    if len(few := np.unique(rows[rows >= 0])):
+        there = Hosts(hosts.names, hosts.of_rank[few], hosts.begins_s)
+        found = filled(seen.steps, np.where(rows >= 0, np.searchsorted(few, rows), -1), there, columns, SEEN)
+        for name, matrix in matrices.items():
+            matrix[few] = getattr(found, name)
+    empty = np.empty((len(counts), 0))
+    return columns, Steps(columns.grid_s, *(matrices.get(name, empty) for name in COLUMNS))
 
 
 def _says(column: Labels, text: str) -> Bools:

@@ -1,12 +1,13 @@
 """Windows of many hosts → their ranks and steps as two tables, and what each rank is like, as columns of the table of ranks.
 
-Of each object only its summary is read (observer/window/store/summary.py says what is in it); of one without it is computed.
+Of each object only its summary is read (observer/window/store/summary.py says what is in it); of one without it is computed. Steps of jobs
+whose grid is known are put in columns at once (placed.py), and are in no table.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import pyarrow as pa
@@ -16,22 +17,22 @@ from rankscope.diagnose.fleet import from_windows
 from rankscope.diagnose.fleet.clocks import far_clocks
 from rankscope.diagnose.fleet.clocks.far_clocks import Shown
 from rankscope.diagnose.fleet.labels import equals, ints, texts
+from rankscope.diagnose.fleet.large.placed import ROW, Placed, placed
 from rankscope.diagnose.fleet.roll_call import RollCall
 from rankscope.diagnose.fleet.sources import Source, Unread, read_summaries
+from rankscope.diagnose.fleet.step_matrix import Grid
 from rankscope.diagnose.verdict.note import Note
 from rankscope.observer.window.manifest import Manifest
 from rankscope.observer.window.store.same_names import told_apart
 from rankscope.observer.window.store.summary import STEP_COLUMNS, WINDOW
 
-ROW = "row"  # column of the steps: the row of their rank in the table of ranks
-_COMPARED = 8  # windows, with which those of other clocks are compared: they end their steps together
 GROUP = 128  # hosts: some megabytes, a tenth of a second
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
     """Windows of a group of hosts. `source`: by window, the number of its source in the group; `begins_s`: when it begins by its own host's
-    clock; each rank names its window, each step the row of its rank."""
+    clock; each rank names its window, each step the row of its rank; `placed`: by job, its steps that are in columns already."""
 
     manifests: tuple[Manifest, ...]
     source: tuple[int, ...]
@@ -39,14 +40,15 @@ class Survey:
     ranks: pa.Table
     steps: pa.Table
     unread: Unread
+    placed: Mapping[str, Sequence[Placed]] = field(default_factory=dict)
 
     @property
     def roll(self) -> RollCall:
         return RollCall(self.manifests, self.ranks)
 
 
-def survey(sources: Sequence[Source]) -> Survey:
-    """Read a group of hosts. Runs on a worker."""
+def survey(sources: Sequence[Source], grids: Mapping[str, Grid] | None = None) -> Survey:
+    """Read a group of hosts; `grids`: of jobs whose steps are to be put in columns. Runs on a worker."""
     manifests: list[Manifest] = []
     source: list[int] = []
     ranks: list[pa.Table] = []
@@ -64,8 +66,16 @@ def survey(sources: Sequence[Source]) -> Survey:
     window = ints(everyone, WINDOW) + np.repeat(before, [table.num_rows for table in ranks])
     everyone = everyone.set_column(0, WINDOW, pa.array(window.astype(np.int32)))
     begins_s = tuple(about.start for about in manifests)
-    short = _short(everyone.drop_columns(list(STEP_COLUMNS)))
-    return Survey(tuple(manifests), tuple(source), begins_s, short, _steps(everyone), unread)
+    short, steps = _short(everyone.drop_columns(list(STEP_COLUMNS))), _steps(everyone)
+    found = {
+        job: (there,)
+        for job, grid in (grids or {}).items()
+        if (there := placed(job, grid, short, begins_s, steps)) is not None
+    }
+    if found:
+        done = np.concatenate([there.rows for (there,) in found.values()])
+        steps = steps.filter(pa.array(~np.isin(ints(steps, ROW), done)))
+    return Survey(tuple(manifests), tuple(source), begins_s, short, steps, unread, found)
 
 
 def together(surveys: Iterable[tuple[int, Survey]]) -> Survey:
@@ -76,9 +86,15 @@ def together(surveys: Iterable[tuple[int, Survey]]) -> Survey:
     unread: Unread = []
     ranks: list[pa.Table] = []
     steps: list[pa.Table] = []
+    in_columns: dict[str, list[Placed]] = {}
     rows = 0
     for first, each in surveys:
         if each.manifests:
+            for job, pieces in each.placed.items():
+                windows = len(manifests)
+                in_columns.setdefault(job, []).extend(
+                    replace(piece, rows=piece.rows + rows, windows=piece.windows + windows) for piece in pieces
+                )
             ranks.append(from_windows.shifted(each.ranks, WINDOW, len(manifests)))
             steps.append(from_windows.shifted(each.steps, ROW, rows))
             rows += each.ranks.num_rows
@@ -86,16 +102,19 @@ def together(surveys: Iterable[tuple[int, Survey]]) -> Survey:
         source += [first + number for number in each.source]
         begins_s += each.begins_s
         unread += each.unread
-    joined = [from_windows.joined(pieces) if pieces else pa.table({}) for pieces in (ranks, steps)]
-    return Survey(told_apart(manifests), tuple(source), tuple(begins_s), joined[0], joined[1], unread)
+    everyone, each_step = (from_windows.joined(tables) if tables else pa.table({}) for tables in (ranks, steps))
+    return Survey(told_apart(manifests), tuple(source), tuple(begins_s), everyone, each_step, unread, in_columns)
 
 
-def with_right_clocks(seen: Survey, elsewhere: Survey) -> tuple[Survey, list[Note]]:
-    """Of `elsewhere`, hosts that `seen` has not, the windows of its moment, with the start by its clocks; and what to say."""
-    few = np.unique(np.linspace(0, len(seen.manifests) - 1, _COMPARED).astype(np.int64)).tolist()
+def with_right_clocks(seen: Survey, some: Survey, elsewhere: Survey) -> tuple[Survey, list[Note]]:
+    """Of `elsewhere`, hosts that `seen` has not, the windows of its moment, with the start by the clocks of `some` of its windows.
+
+    And what is to be said of clocks.
+    """
     others = {number: _shown(elsewhere, number) for number in range(len(elsewhere.manifests))}
     new = [each for each in others.values() if not _has(seen, each.ranks)]
-    windows, were, notes = far_clocks.with_right_clocks([_shown(seen, number) for number in few], new)
+    known = [_shown(some, number) for number in range(len(some.manifests))]
+    windows, were, notes = far_clocks.with_right_clocks(known, new)
     right = windows[len(windows) - len(were) :]
     now = {id(was): each.manifest for was, each in zip(were, right, strict=True)}
     return _only(elsewhere, {number: now[id(each)] for number, each in others.items() if id(each) in now}), notes

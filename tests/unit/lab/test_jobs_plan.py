@@ -54,7 +54,7 @@ def test_faults_fit_their_rows() -> None:
         Case("ray", "stopped", 2, 5.0),
     ]
     aside = {case.row for case in cli.cases_of("aside", "all", 1, 10.0)}
-    assert aside == {row.name for row in ASIDE}
+    assert aside == {row.name for row in ASIDE["aside"]}
     assert not aside & {case.row for case in every}
     assert {case.row for case in cli.cases_of("aside,ddp", "quiet", 1, 10.0)} == aside | {"ddp"}
     with pytest.raises(LabError, match="no such job: nonsense"):

@@ -16,7 +16,7 @@ import pytest
 
 from benchkit.fleet_windows import START, Plan, plan, window_of
 from rankscope.diagnose.cli import diagnose as command
-from rankscope.diagnose.fleet.large import engines, stand_out, survey
+from rankscope.diagnose.fleet.large import engines, placed, stand_out, survey
 from rankscope.diagnose.fleet.large.crowd import Crowd, crowd_of
 from rankscope.diagnose.fleet.roll_call import choose
 from rankscope.diagnose.fleet.sources import find, load
@@ -24,7 +24,7 @@ from rankscope.diagnose.solve import judge, large_fleet
 from rankscope.diagnose.solve.large_fleet import diagnose_large
 from rankscope.diagnose.verdict.as_json import to_json
 from rankscope.diagnose.verdict.contract import Verdict
-from rankscope.diagnose.verdict.note import NoteCode
+from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.observer.window.store import front, objects
 from rankscope.observer.window.store.container import decode, encode
 from rankscope.observer.window.store.keys import key_of
@@ -77,6 +77,84 @@ def test_where_all_is_read_in_full_the_verdict_is_that_of_a_small_fleet(folder: 
     plain = judge.diagnose(load([folder]).windows)
     assert without_note(judged(folder)) == to_json(plain)
     assert plain.suspects
+
+
+@pytest.fixture
+def placed_by_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of jobs of more hosts: a sample of the windows says what the iterations are, and each group puts its steps in columns."""
+    monkeypatch.setattr(placed, "MANY", 8)
+    monkeypatch.setattr(placed, "_SAMPLE", HOSTS)  # who is the reference is the same then
+    monkeypatch.setattr(large_fleet, "GROUP", 7)
+
+
+def test_where_workers_put_steps_in_columns_the_verdict_is_the_same(folder: Path, placed_by_workers: None) -> None:
+    plain = judge.diagnose(load([folder]).windows)
+    assert without_note(judged(folder)) == to_json(plain)
+
+
+def test_a_sample_of_a_few_hosts_accuses_the_same(
+    folder: Path, fleet: Plan, placed_by_workers: None, few_in_full: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(placed, "_SAMPLE", 6)
+    accused = {rank for suspect in judged(folder).suspects for rank in suspect.ranks}
+    assert accused == {rank for planted in fleet.planted for rank in planted.ranks}
+
+
+def test_steps_put_in_columns_by_groups_are_those_put_in_columns_together(
+    fleet: Plan, tmp_path: Path, placed_by_workers: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With clocks that differ, a host without steps, one that reports ranks of another, and steps that cannot be."""
+    for host in range(HOSTS):
+        window = window_of(fleet, host, 0, HOSTS)
+        offset_s = 0.02 * (host % 5) if host else 0.0
+        window = replace(window, manifest=replace(window.manifest, start=window.manifest.start + offset_s))
+        if host == 11:
+            window = replace(window, steps=window.steps.slice(0, 0))
+        if host == 12:
+            seconds = window.steps["seconds"].to_numpy().copy()
+            seconds[:3] = (-1.0, np.inf, 1e6)
+            place = window.steps.column_names.index("seconds")
+            window = replace(window, steps=window.steps.set_column(place, "seconds", pa.array(seconds, pa.float32())))
+        objects.put(open_store(tmp_path.as_uri()), key_of(window.manifest), encode([window]))
+    by_groups = crowd_in(tmp_path)
+    monkeypatch.setattr(placed, "MANY", HOSTS)
+    together = crowd_in(tmp_path)
+    assert by_groups[1] == together[1]
+    codes = {note.code for note in by_groups[1]}
+    assert {NoteCode.STEPS_IMPOSSIBLE, NoteCode.STEPS_DIFFER, NoteCode.CLOCKS_DIFFER} <= codes
+    for name in placed.SEEN:
+        np.testing.assert_array_equal(getattr(by_groups[0].steps, name), getattr(together[0].steps, name))
+    np.testing.assert_array_equal(by_groups[0].columns.added_s, together[0].columns.added_s)
+    assert np.isfinite(by_groups[0].steps.own_s).any(axis=1).sum() == 8 * (HOSTS - 1)
+
+
+def crowd_in(folder: Path) -> tuple[Crowd, list[Note]]:
+    """The ranks of what lies there, with what is said of them."""
+    found = find([folder])
+    sample = survey.survey(placed.sample_of(found.chosen))
+    grids = placed.grids_of(sample.roll, sample.begins_s, sample.steps)
+    groups = range(0, HOSTS, 7)
+    seen = survey.together((at, survey.survey(found.chosen[at : at + 7], grids)) for at in groups)
+    assert bool(seen.placed) == bool(grids)
+    notes: list[Note] = []
+    job, windows = choose(seen.roll, "synthetic", notes)
+    return crowd_of(seen, job, windows, grids.get(job), notes), notes
+
+
+def test_a_sample_of_another_moment_than_most_windows_is_not_believed(
+    folder: Path, tmp_path: Path, placed_by_workers: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two stores are given: one holds an earlier moment of some hosts, which a sample may have seen."""
+    for path in sorted(folder.rglob("*.parquet"))[:20]:
+        [window] = decode(path.read_bytes())
+        window = replace(window, manifest=replace(window.manifest, start=window.manifest.start - 600))
+        objects.put(open_store(tmp_path.as_uri()), key_of(window.manifest), encode([window]))
+    found = find([tmp_path, folder])
+    monkeypatch.setattr(large_fleet, "sample_of", lambda sources: sources[:20])
+    with here() as pool:
+        [(_, verdict)] = diagnose_large(found, None, pool)
+    assert {suspect.ranks for suspect in verdict.suspects} == {suspect.ranks for suspect in judged(folder).suspects}
+    assert verdict.suspects
 
 
 def test_objects_without_a_summary_give_the_same_verdict(
@@ -170,7 +248,7 @@ def test_what_is_wrong_with_a_window_is_not_the_engines_fault(tmp_path: Path) ->
 def test_who_did_not_run_all_the_time_is_read_in_full(folder: Path, few_in_full: None) -> None:
     seen = survey.together([(0, survey.survey(find([folder]).chosen))])
     _, windows = choose(seen.roll, "synthetic", [])
-    crowd = crowd_of(seen, "synthetic", windows, [])
+    crowd = crowd_of(seen, "synthetic", windows, None, [])
     before = stand_out.hosts_to_read(crowd)
     host = next(name for name in crowd.hosts.names if name not in before)
     row = int(np.flatnonzero(crowd.hosts.of_rank == crowd.hosts.names.index(host))[0])
