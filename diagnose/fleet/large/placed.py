@@ -58,7 +58,7 @@ def sample_of(sources: Sequence[Source]) -> list[Source]:
     of_job: dict[str, list[Source]] = {}
     for each in sources:
         if each.store:  # a window folder does not say its job
-            of_job.setdefault(each.path.partition("/")[0], []).append(each)
+            of_job.setdefault(each.path.rpartition("/window=")[0], []).append(each)
     chosen: list[Source] = []
     for mine in of_job.values():
         if len(mine) > MANY:
