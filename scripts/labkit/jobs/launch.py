@@ -75,6 +75,7 @@ class Job:
             **os.environ,
             "PATH": f"{venv / 'bin'}:{os.environ['PATH']}",
             "OMP_NUM_THREADS": "1",
+            "PYTHONPATH": str(Path(__file__).parent / PROGRAMS),  # knobs.py
             "PYTHONUNBUFFERED": "1",
             "TMPDIR": scratch,
             "RAY_TMPDIR": scratch,

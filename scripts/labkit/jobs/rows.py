@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-PROGRAMS = "programs"
+PROGRAMS = "programs"  # those that are kept aside lie below, in a folder of their own
 MAIN = "main"  # the virtual environment on the distribution's Python, with every framework
 OMPI = "mpirun.openmpi -n {ranks} --bind-to none --oversubscribe "
 TORCHRUN = "torchrun --nproc-per-node {ranks} --master-port {port} "
@@ -112,43 +112,46 @@ TABLE = (
 )  # fmt: skip
 # The same frameworks, other code: nothing in rankscope was made or fitted for these, and nothing may be.
 _ASIDE = (
-    _torchrun("zero", "zero_stream.py", 2, "smooth", 48, "receive", 48),
-    _torchrun("manual", "manual_reduce.py", 3, "jitter", 48, "fetch", 48),
-    _torchrun("gan", "gan.py", 2, "flip", 32, "read_face", 32),
-    _torchrun("local-sgd", "local_sgd.py", 3, "perturb", 64, "sample_row", 64),
-    _torchrun("ppo", "ppo.py", 2, "advance", 96, "observe", 96),
-    Row("fabric", "Fabric", "fabric_loop.py", 2, "python fabric_loop.py --out {out} --devices {ranks}", "mask", 16, "load_text", 16),
+    _torchrun("zero", "aside/zero_stream.py", 2, "smooth", 48, "receive", 48),
+    _torchrun("manual", "aside/manual_reduce.py", 3, "jitter", 48, "fetch", 48),
+    _torchrun("gan", "aside/gan.py", 2, "flip", 32, "read_face", 32),
+    _torchrun("local-sgd", "aside/local_sgd.py", 3, "perturb", 64, "sample_row", 64),
+    _torchrun("ppo", "aside/ppo.py", 2, "advance", 96, "observe", 96),
     Row(
-        "dispatched", "accelerate launch", "dispatched.py", 2,
-        ACCELERATE + "--main_process_port {port} dispatched.py --out {out}", "normalize", 3, "unpack", 96,
+        "fabric", "Fabric", "aside/fabric_loop.py", 2, "python aside/fabric_loop.py --out {out} --devices {ranks}",
+        "mask", 16, "load_text", 16,
+    ),
+    Row(
+        "dispatched", "accelerate launch", "aside/dispatched.py", 2,
+        ACCELERATE + "--main_process_port {port} aside/dispatched.py --out {out}", "normalize", 3, "unpack", 96,
         loader_victims=(0,),
     ),
     Row(
-        "ray-actors", "actors of Ray", "ray_actors.py", 3,
-        "python ray_actors.py --out {out} --port {port} --workers {ranks}", "scale", 80, "query", 80,
+        "ray-actors", "actors of Ray", "aside/ray_actors.py", 3,
+        "python aside/ray_actors.py --out {out} --port {port} --workers {ranks}", "scale", 80, "query", 80,
     ),
     Row(
-        "jax-gspmd", "a shell loop", "jax_gspmd.py", 2,
-        "for number in $(seq 0 $(({ranks} - 1))); do python jax_gspmd.py --out {out} --coordinator 127.0.0.1:{port} "
+        "jax-gspmd", "a shell loop", "aside/jax_gspmd.py", 2,
+        "for number in $(seq 0 $(({ranks} - 1))); do python aside/jax_gspmd.py --out {out} --coordinator 127.0.0.1:{port} "
         "--processes {ranks} --number $number & done; wait",
         "whiten", 96, "pull", 96,
     ),
     Row(
-        "mpi-objects", "mpirun", "mpi_objects.py", 3, OMPI + "python mpi_objects.py --out {out}",
+        "mpi-objects", "mpirun", "aside/mpi_objects.py", 3, OMPI + "python aside/mpi_objects.py --out {out}",
         "rollout", 40, "world_state", 40,
     ),
 )  # fmt: skip
 # Written when what those showed had been mended.
 _ASIDE_2 = (
-    _torchrun("contrastive", "contrastive.py", 2, "cut_out", 32, "open_picture", 32, workers=2),
-    _torchrun("experts", "experts.py", 3, "embed", 24, "read_document", 24),
-    _torchrun("prefetch", "prefetch.py", 2, "bucketize", 48, "read_record", 48, workers=1),
-    _torchrun("vector-env", "vector_env.py", 2, "shape_reward", 64, "physics", 64, workers=1),
-    _torchrun("hooks", "hooks.py", 4, "encode", 32, "pull", 32),
-    _torchrun("careless", "careless.py", 2, "denoise", 192, "fetch_sample", 192),
-    Row("mpi-torch", "mpirun", "mpi_torch.py", 3, OMPI + "python mpi_torch.py --out {out}", "spectrum", 40, "listen", 40),
+    _torchrun("contrastive", "aside/contrastive.py", 2, "cut_out", 32, "open_picture", 32, workers=2),
+    _torchrun("experts", "aside/experts.py", 3, "embed", 24, "read_document", 24),
+    _torchrun("prefetch", "aside/prefetch.py", 2, "bucketize", 48, "read_record", 48, workers=1),
+    _torchrun("vector-env", "aside/vector_env.py", 2, "shape_reward", 64, "physics", 64, workers=1),
+    _torchrun("hooks", "aside/hooks.py", 4, "encode", 32, "pull", 32),
+    _torchrun("careless", "aside/careless.py", 2, "denoise", 192, "fetch_sample", 192),
+    Row("mpi-torch", "mpirun", "aside/mpi_torch.py", 3, OMPI + "python aside/mpi_torch.py --out {out}", "spectrum", 40, "listen", 40),
     _torchrun(
-        "parameter-server", "parameter_server.py", 3, "hash_row", 40, "scan_row", 40,
+        "parameter-server", "aside/parameter_server.py", 3, "hash_row", 40, "scan_row", 40,
         victims=(1, 2), loader_victims=(1, 2),
     ),
 )  # fmt: skip
