@@ -28,7 +28,7 @@ from rankscope.diagnose.fleet.large.survey import GROUP, Survey, survey, togethe
 from rankscope.diagnose.fleet.large.topology import Group
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.roll_call import jobs_in, windows_of
-from rankscope.diagnose.fleet.sources import Source, Sources, absent_notes, left_out, read
+from rankscope.diagnose.fleet.sources import Source, Sources, absent_notes, left_out, put_together, read, read_some
 from rankscope.diagnose.fleet.step_matrix import Grid, filled, possible
 from rankscope.diagnose.past.baseline import Reference, read_baseline
 from rankscope.diagnose.solve.judge import judge
@@ -40,6 +40,7 @@ from rankscope.observer.window.store.same_names import plain_name
 from rankscope.probes.errors import BadData
 
 LARGE = 512  # hosts: below that all of it is read in seconds
+_READ = 32  # hosts that are read in full at once: some megabytes, a tenth of a second
 _COMPARED = 8  # windows, with which those of other clocks are compared: they end their steps together
 
 
@@ -74,7 +75,8 @@ def _each_job(
     for job, called in jobs.items():
         said = [*notes, *called.notes]
         crowd = crowd_of(seen, job, called.windows, grids.get(job), said)
-        yield called.title, _judged(sources, seen, called.windows, crowd, said, shared, baseline)
+        part = _in_full(sources, seen, called.windows, crowd, said, pool)
+        yield called.title, _judged(seen, called.windows, crowd, replace(part, groups=tuple(shared)), baseline)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,18 +134,13 @@ def _surveyed(sources: Sequence[Source], grids: Mapping[str, Grid], pool: Execut
     return together(zip(firsts, pool.map(partial(survey, grids=grids), groups), strict=True))
 
 
-def _judged(
-    sources: Sequence[Source], seen: Survey, mine: Sequence[int], crowd: Crowd, said: list[Note],
-    shared: Sequence[Group], baseline: Sequence[Source],
-) -> Verdict:  # fmt: skip
-    part = _in_full(sources, seen, mine, crowd, said)
+def _judged(seen: Survey, mine: Sequence[int], crowd: Crowd, part: Fleet, baseline: Sequence[Source]) -> Verdict:
     everyone, read_ranks = len(crowd.number), len(part.ranks)
     text = f"{everyone} ranks were compared by their steps; {read_ranks} of them, who may be odd and a sample of their peers, in full"
     read_hosts = frozenset(part.ranks.observed_on)
     about = [seen.manifests[number] for number in mine if seen.manifests[number].host in read_hosts]
     reference = _reference(baseline, frozenset(map(plain_name, about)), crowd.setting.job)
-    part = replace(part, looked_at=everyone, looked_at_hosts=frozenset(crowd.called), groups=tuple(shared))
-    verdict = judge(part, reference)
+    verdict = judge(replace(part, looked_at=everyone, looked_at_hosts=frozenset(crowd.called)), reference)
     return replace(
         verdict,
         hosts=crowd.called,
@@ -176,11 +173,15 @@ def _reference(baseline: Sequence[Source], hosts: frozenset[str], job: str) -> R
     return read_baseline([window for window in windows if window.manifest.host in hosts], job)
 
 
-def _in_full(sources: Sequence[Source], seen: Survey, mine: Sequence[int], crowd: Crowd, notes: list[Note]) -> Fleet:
+def _in_full(
+    sources: Sequence[Source], seen: Survey, mine: Sequence[int], crowd: Crowd, notes: list[Note], pool: Executor
+) -> Fleet:
     """The fleet's ranks on the hosts that are worth it, with all that is known of them."""
     hosts = hosts_to_read(crowd)
     wanted = [number for number in mine if seen.manifests[number].host in hosts]
-    windows, unread = read([sources[place] for place in sorted({seen.source[number] for number in wanted})])
+    of_these = [sources[place] for place in sorted({seen.source[number] for number in wanted})]
+    groups = [of_these[at : at + _READ] for at in range(0, len(of_these), _READ)]
+    windows, unread = put_together(pool.map(read_some, groups))
     notes.extend(unread)
     windows = _as_surveyed(windows, seen, wanted)
     tables = {name: joined(windows, name) for name in ("ranks", "steps", *DETAILS)}
