@@ -15,6 +15,7 @@ from rankscope.diagnose.fleet.model import Pipelines
 from rankscope.diagnose.model.excess import differences
 from rankscope.diagnose.model.replay import busy, gain, share_out
 from rankscope.diagnose.model.waiting import transfer, waited_for
+from rankscope.diagnose.stats import robust
 from rankscope.diagnose.stats.onset import find_onset
 from rankscope.diagnose.stats.robust import benjamini_hochberg, peers_median, trimmed_error, trimmed_mean
 
@@ -151,3 +152,17 @@ def test_false_discoveries_are_controlled_over_all_tests_however_few_are_small()
     expected = multipletests(p, 0.01, "fdr_bh")[0]
     assert benjamini_hochberg(p).tolist() == expected.tolist()
     assert benjamini_hochberg(p[990:], len(p)).tolist() == expected[990:].tolist()
+
+
+@pytest.mark.parametrize("holes", [False, True])
+def test_what_is_worked_on_in_parts_comes_out_as_in_one(holes: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of more rows than are worked on at once, columns and rows are taken by several threads."""
+    values = np.random.default_rng(5).standard_normal((500, 7))
+    if holes:
+        values[np.random.default_rng(6).random(values.shape) < 0.3] = np.nan
+        values[:, 3] = np.nan
+    whole = robust.nan_median(values, 0), robust.trimmed_mean(values)
+    monkeypatch.setattr(robust, "_ROWS", 64)
+    np.testing.assert_array_equal(robust.nan_median(values, 0), whole[0])
+    np.testing.assert_array_equal(robust.trimmed_mean(values), whole[1])
+    assert np.isnan(whole[0][3]) == holes
