@@ -2,7 +2,8 @@
 while nothing is wrong.
 
 One healthy job of the lab, `rankscope watch` beside it. A fault is made, held until it is named (`_HELD_S` at most), and undone; then the
-job is left alone for `_WELL_S`. An alarm that comes while nothing is wrong is false. A rank that is killed ends the job, so it comes last.
+job is left alone for `_WELL_S`. An alarm that comes meanwhile is false, unless the job's own steps were longer by the floor of the
+diagnoser in the `_LATELY_S` before it: hosts are not always equally fast. A rank that is killed ends the job, so it comes last.
 
 `--json FILE` keeps every case as it ends; the next call goes on with the kinds that were seen least: an hour is run in pieces.
 """
@@ -32,6 +33,7 @@ from labkit.launch import Job, Plan
 from labkit.machine import disk
 from labkit.machine.shell import LabError, set_up
 from rankscope.diagnose.cli.output import progress
+from rankscope.diagnose.limits import EFFECT_SHARE
 
 KINDS = ("python-slow", "cpu-hog", "slow-link", "slow-read", "stopped", "killed")
 TARGET_S = 12.0  # from the onset to the name, median
@@ -40,6 +42,7 @@ _OVER_S = 30.0
 _WELL_S = 50.0  # so that an hour has no more faults than looks
 _GROWS_LEAST = 1.03
 _LOOKS_PER_HOUR = 60  # as many as the service may be asked for
+_LATELY_S = 10.0  # most of it lies behind the onset: an alarm takes six steps and more
 _ONE_S = 90.0  # a fault that is named late, with its end and what follows
 
 
@@ -66,12 +69,14 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One call: its cases, how long nothing was wrong, the alarms meanwhile, the service's memory at its begin and end."""
+    """One call: its cases, how long nothing was wrong, the alarms meanwhile, the service's memory at its begin and end; `true_alarms`: of
+    steps that did become longer, by the job's own lines."""
 
     cases: tuple[Case, ...]
     well_s: float
     false_alarms: tuple[str, ...]
     resident_bytes: tuple[int, int]
+    true_alarms: tuple[str, ...] = ()
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
@@ -105,7 +110,8 @@ def _read(path: Path) -> list[Piece]:
     except FileNotFoundError:
         return []
     return [
-        Piece(tuple(Case(**case) for case in each["cases"]), each["well_s"], tuple(each["false_alarms"]), tuple(each["resident_bytes"]))
+        Piece(tuple(Case(**case) for case in each["cases"]), each["well_s"], tuple(each["false_alarms"]), tuple(each["resident_bytes"]),
+              tuple(each.get("true_alarms", ())))
         for each in content
     ]  # fmt: skip
 
@@ -126,8 +132,9 @@ def _piece(options: argparse.Namespace, seen: Counter[str], say: Any, keep: Call
 
         def until_now() -> Piece:
             return Piece(
-                tuple(beside.cases), beside.well_s, tuple(beside.false_alarms), (first, service.resident_bytes)
-            )
+                tuple(beside.cases), beside.well_s, tuple(beside.false_alarms), (first, service.resident_bytes),
+                tuple(beside.true_alarms),
+            )  # fmt: skip
 
         while time.monotonic() + _ONE_S < ends and not beside.ended:
             last = time.monotonic() + 2 * _ONE_S >= ends
@@ -147,15 +154,31 @@ class _Beside:
         self.job, self.service, self.rng = job, service, rng
         self.cases: list[Case] = []
         self.false_alarms: list[str] = []
+        self.true_alarms: list[str] = []
         self.well_s = 0.0
+        self._usual_s = 0.0  # a step of the first stretch in which nothing was wrong
         self.ended = False
 
     def leave_alone(self) -> None:
-        """Nothing is wrong: whatever is said is false."""
+        """Nothing is wrong: what is said is false, unless the job says so too."""
         before, began = len(self.service.events()), time.monotonic()
         time.sleep(_WELL_S)
         self.well_s += time.monotonic() - began
-        self.false_alarms += [one["words"] for one in self.service.events()[before:] if one["kind"] == "alarm"]
+        if not self._usual_s and (pace := self.job.pace(began, time.monotonic())) is not None:
+            self._usual_s = pace.step_s
+        for one in self.service.events()[before:]:
+            if one["kind"] == "alarm":
+                self._note(one)
+
+    def _note(self, alarm: dict[str, Any]) -> None:
+        """An alarm that nobody brought about."""
+        at_s = time.monotonic() + score.seconds_after(alarm, time.time())
+        lately = self.job.pace(at_s - _LATELY_S, at_s)
+        grew = lately.step_s / self._usual_s if lately is not None and self._usual_s else 1.0
+        if alarm["alarm"] == "slower" and grew >= 1 + EFFECT_SHARE:
+            self.true_alarms.append(f"{alarm['words']}, and the job's own steps were {100 * (grew - 1):.0f} % longer")
+        else:
+            self.false_alarms.append(str(alarm["words"]))
 
     def hurt(self, kind: str) -> None:
         """One fault from its onset to its end."""
@@ -240,9 +263,10 @@ def _summary(pieces: Sequence[Piece]) -> tuple[list[str], bool]:
     lines += [f"    {case.kind}: had no effect, and is not counted" for case in made if not case.took_effect]
     false = [words for piece in pieces for words in piece.false_alarms]
     lines.append(
-        f"{len(false)} alarms in {sum(piece.well_s for piece in pieces) / 60:.1f} minutes in which nothing was wrong"
+        f"{len(false)} false alarms in {sum(piece.well_s for piece in pieces) / 60:.1f} minutes in which nothing was wrong"
     )
     lines += [f"    {words}" for words in false]
+    lines += [f"    true, though nobody brought it about: {words}" for piece in pieces for words in piece.true_alarms]
     grown = ", ".join(
         f"{before / 1e6:.0f} → {after / 1e6:.0f}" for before, after in (piece.resident_bytes for piece in pieces)
     )

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from benchkit.service.watch_faults import Case, Piece, _answer, _summary
+from benchkit.service.watch_faults import Case, Piece, _answer, _Beside, _summary
 from labkit import verdicts
 from labkit.faults.base import Truth
 
@@ -35,3 +36,11 @@ def test_a_fault_without_effect_is_told_and_not_counted() -> None:
     lines, fine = _summary([Piece((named, idle), 60.0, (), (1, 1))])
     assert fine and any("no effect" in line for line in lines)
     assert not _summary([Piece((named, unseen), 60.0, (), (1, 1))])[1]
+
+
+@pytest.mark.parametrize(("longer", "true"), [(1.11, True), (1.01, False)])
+def test_an_alarm_that_the_jobs_own_steps_show_is_not_false(longer: float, true: bool) -> None:
+    beside = _Beside(SimpleNamespace(pace=lambda since, until: SimpleNamespace(step_s=0.2 * longer)), None, None)  # type: ignore[arg-type]
+    beside._usual_s = 0.2
+    beside._note({"alarm": "slower", "words": "0.198 → 0.218 s/step", "time": "2026-11-24T07:01:15.702Z"})
+    assert (len(beside.true_alarms), len(beside.false_alarms)) == (int(true), int(not true))
