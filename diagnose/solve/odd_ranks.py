@@ -84,7 +84,7 @@ def _that_cost(among: Compared, scene: Scene, selection: Selection) -> tuple[Int
     if gained_s >= floor_s or gained_s + _hidden(fleet, scene, _innocent(among, rows)) >= floor_s:
         return rows, gained_s, []
     sure = (found.slower_share >= limits.NEARLY_ALWAYS) | (
-        selection.by_function & (len(scene.own) > limits.PEERS_EXACT)
+        selection.by_function[: among.count] & (len(scene.own) > limits.PEERS_EXACT)
     )
     always: Ints = rows[sure[rows]]
     if len(scene.own) >= limits.FLEET and len(always):
