@@ -1,6 +1,8 @@
 """What the numbers of NVIDIA's Xid errors mean: who causes them and what to do.
 
-Severities: NVIDIA's Xid catalogue as gpud applies it (shared reference "operators", D4). To add an Xid, add a row.
+Severities: NVIDIA's Xid catalogue as gpud applies it (shared reference "operators", D4), except for what a process can cause by
+itself on its own channel (32, 65, 68, 69): gpud asks for a reboot, the catalogue (RESTART_APP) for a restart of the application; they are warnings,
+for whoever may use a GPU could have its host drained by them. To add an Xid, add a row.
 """
 
 from __future__ import annotations
@@ -9,11 +11,12 @@ from rankscope.diagnose.severity import CRITICAL, WARNING
 
 _RESET, _INSPECT = "Drain the host and reset the GPU or reboot.", "Drain the host; have the GPU inspected."
 _APPLICATION = "Look at the job first: user code causes this; the GPU is suspect if it follows the GPU."
+_STREAM = "Look at the job first: user code can cause this; the GPU and its PCIe link (pcie.aer) are suspect if it follows the GPU."
 # number: (what, state, action)
 XIDS: dict[int, tuple[str, str, str]] = {
     13: ("graphics engine exception", WARNING, _APPLICATION),
     31: ("GPU memory page fault", WARNING, _APPLICATION),
-    32: ("invalid push buffer", CRITICAL, _RESET),
+    32: ("invalid push buffer", WARNING, _STREAM),
     38: ("driver firmware error", CRITICAL, _RESET),
     43: ("GPU stopped processing", WARNING, _APPLICATION),
     44: ("graphics engine fault", CRITICAL, _RESET),
@@ -23,9 +26,9 @@ XIDS: dict[int, tuple[str, str, str]] = {
     62: ("PMU halted", CRITICAL, _RESET),
     63: ("row remapped", WARNING, "Reset the GPU when the job is over, so that the row remap takes effect."),
     64: ("row remap failed", CRITICAL, _INSPECT),
-    65: ("video processor exception", CRITICAL, _RESET),
-    68: ("video processor exception", CRITICAL, _RESET),
-    69: ("graphics engine class error", CRITICAL, _RESET),
+    65: ("video processor exception", WARNING, _APPLICATION),
+    68: ("video processor exception", WARNING, _APPLICATION),
+    69: ("graphics engine class error", WARNING, _APPLICATION),
     74: ("NVLink error", CRITICAL, "Drain the host, reset the GPU; inspect the link (bridge, switch) if it repeats."),
     79: ("GPU has fallen off the bus", CRITICAL, "Drain the host and power-cycle it; inspect the GPU if it repeats."),
     92: ("many corrected ECC errors", WARNING, _INSPECT),
@@ -53,9 +56,11 @@ XIDS: dict[int, tuple[str, str, str]] = {
 _MEMORY = frozenset((48, 63, 64, 92, 94, 95, 140))
 _NVLINK = frozenset((74, 136, 137, *range(144, 151), 155))
 _LOST = 79
-# What user code causes, and what only follows another Xid. 94 is on the operators' list of application errors because the
-# application is to be restarted; what it reports is a memory error that no application can cause.
-_OF_APPLICATION = frozenset((13, 31, 43, 45, 137))
+# What user code causes or can cause, and what only follows another Xid. A process writes the push buffer (32), the methods of an
+# engine's class (69) and the streams to decode and encode (68, 65) itself; the driver ends its channel for them and nobody else's.
+# 94 is on the operators' list of application errors because the application is to be restarted; what it reports is a memory error
+# that no application can cause.
+_OF_APPLICATION = frozenset((13, 31, 32, 43, 45, 65, 68, 69, 137))
 
 
 def meaning(number: int) -> tuple[str, str, str]:
@@ -64,13 +69,13 @@ def meaning(number: int) -> tuple[str, str, str]:
 
 
 def by_application(number: int) -> bool:
-    """Whether user code causes it: it says why a rank died, and nothing about the GPU."""
+    """Whether user code causes it, or can: it says why a rank died, and nothing about the GPU."""
     return number in _OF_APPLICATION
 
 
 def ends_application(number: int) -> bool:
-    """Whether user code causes it and dies of it. 43 and 45 do not count: they follow the end of a process, whatever ended it."""
-    return number in (13, 31)
+    """Whether user code can cause it and dies of it. 43 and 45 do not count: they follow the end of a process, whatever ended it."""
+    return number in (13, 31, 32, 65, 68, 69)
 
 
 def of_memory(number: int) -> bool:

@@ -86,7 +86,7 @@ def _by_application(fleet: Fleet, row: int) -> Iterator[Hypothesis]:
         if not xids.ends_application(number) or rank_of(fleet, counter) != row:
             continue
         what, _, action = xids.meaning(number)
-        text = f"Xid {number} on {counter.instance}: {what}, as user code causes it"
+        text = f"Xid {number} on {counter.instance}: {what}, as user code can cause it"
         told = Evidence(source, text, counter.value, None, "events")
         see = f"{action} See the rank's log and `dmesg -T | grep Xid` on {fleet.ranks.host[row]}."
         yield _failure(fleet, row, "gpu", "xid", counter.instance, (told,), see, REPORTED)

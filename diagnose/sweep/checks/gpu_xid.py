@@ -1,7 +1,8 @@
 """The NVIDIA driver logged no Xid.
 
-Reads Xids from the kernel's log. Those that only a reset or reboot cures are critical until the host was rebooted; those that
-user code causes (13, 31, 43, 45, 94) and other warnings are reported for `hours`. `ignore` takes GPUs by bus address.
+Reads Xids from the kernel's log. Those that only a reset or reboot cures are critical until the host was rebooted; warnings are
+reported for `hours`. What user code can cause on its own channel (13, 31, 32, 43, 45, 65, 68, 69) is a warning, for whoever may use
+a GPU can bring it about; so is what spoils one application alone (94). `ignore` takes GPUs by bus address.
 """
 
 from __future__ import annotations

@@ -24,6 +24,7 @@ from rankscope.diagnose.sweep.engine import sweep
 from rankscope.diagnose.sweep.finding import Finding
 from rankscope.diagnose.sweep.hook import run_hook
 from rankscope.diagnose.sweep.registry import Check
+from rankscope.diagnose.watch.tell.drain import of_verdict
 
 DEPLOY = Path(__file__).parents[3] / "scripts" / "deploy"
 SWEPT = {"host": "node-7", "summary": {"state": "critical"}, "findings": [{"id": "gpu.xid", "state": "critical"}]}
@@ -316,6 +317,15 @@ def test_of_what_the_service_says_only_broken_hardware_of_this_host_drains(
     hook = [str(DEPLOY / "hooks/kubernetes-cordon.sh")]
     subprocess.run(hook, input=json.dumps(said), text=True, env=environment, check=False, capture_output=True)
     assert (tmp_path / "patched").exists() == expected
+
+
+@pytest.mark.parametrize(
+    ("numbers", "drains"), [((31,), False), ((69,), False), ((79,), True), ((13, 48), True), ((), True)]
+)
+def test_an_xid_that_user_code_causes_drains_nobody(numbers: tuple[int, ...], drains: bool) -> None:
+    evidence = [{"measure": f"Xid {number} on gpu1: told"} for number in numbers]
+    suspect = {"component": "gpu", "cause": "xid", "instance": "gpu1", "host": "node-7", "evidence": evidence}
+    assert of_verdict({"suspects": [suspect]}) == (("node-7", "rankscope: gpu/xid gpu1") if drains else ("", ""))
 
 
 def test_where_nobody_can_be_counted_nobody_is_drained(slurm: Path) -> None:

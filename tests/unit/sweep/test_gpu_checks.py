@@ -67,8 +67,11 @@ def test_fields_that_are_not_supported_are_no_findings(tmp_path: Path, identifie
 
 
 @pytest.mark.parametrize(
-    ("number", "expected"), [(79, "critical"), (13, "warning"), (48, "critical"), (997, "warning")]
-)
+    ("number", "expected"),
+    [(79, "critical"), (13, "warning"), (48, "critical"), (997, "warning"),
+     # What any process can do to its own channel: a broken push buffer, method or stream
+     (32, "warning"), (65, "warning"), (68, "warning"), (69, "warning")],
+)  # fmt: skip
 def test_xids_have_their_severity(tmp_path: Path, number: int, expected: str) -> None:
     with_gpus(host(tmp_path), GPU)
     assert state_of(look(tmp_path, "gpu.xid")) == "ok"

@@ -74,10 +74,10 @@ def test_events_must_be_many_and_far_above_the_peers() -> None:
 
 
 def test_xids_are_told_apart_by_who_causes_them() -> None:
-    for number in (13, 31, 43, 45):
+    for number in (13, 31, 32, 43, 45, 65, 68, 69):
         assert xids.by_application(number) and not xids.ends_ranks(number)
     for number in (48, 62, 79, 94, 95, 119):
         assert xids.ends_ranks(number) and not xids.by_application(number)
-    assert xids.ends_application(31) and not xids.ends_application(45)
+    assert xids.ends_application(31) and xids.ends_application(69) and not xids.ends_application(45)
     assert xids.means_lost(79) and xids.of_memory(94) and xids.of_nvlink(74)
     assert xids.meaning(9999)[1] == "warning" and not xids.ends_ranks(9999)

@@ -75,7 +75,7 @@ def test_the_gpu_of_another_rank_than_the_one_that_ended_first_is_named() -> Non
     assert named(verdict) == [("gpu", "lost", "gpu1", (1,))]
 
 
-@pytest.mark.parametrize("number", [13, 31])
+@pytest.mark.parametrize("number", [13, 31, 32, 69])
 def test_an_xid_that_user_code_causes_is_why_its_own_rank_ended(number: int) -> None:
     verdict = hung(1, ABORTED, event(1, f"gpu.xid.{number}"))
     suspect = first(verdict)
