@@ -18,6 +18,11 @@ _RANK = {OK: 0, UNKNOWN: 1, WARNING: 2, CRITICAL: 3}
 _EXITS = {OK: EXIT_HEALTHY, UNKNOWN: EXIT_UNKNOWN, WARNING: EXIT_DEGRADED, CRITICAL: EXIT_CRITICAL}
 
 
+def weight(state: str) -> int:
+    """How much a state counts, more for what is worse: ok, unknown, warning, critical."""
+    return _RANK[state]
+
+
 def worst(states: Iterable[str]) -> str:
     """The state that counts most: critical, warning, unknown, ok."""
     return max(states, key=_RANK.__getitem__, default=OK)

@@ -1,7 +1,8 @@
 """One sweep: every check on its own thread, all with the same deadline; what they found, with the time each state began.
 
 A check that fails, lacks a right or does not end in time is one UNKNOWN finding; it never ends the sweep. A thread that
-hangs in the kernel (a dead mount) is left behind: it is a daemon thread and ends with the process.
+hangs in the kernel (a dead mount) is left behind: it is a daemon thread and ends with the process. Of a check that finds very much
+the worst is kept: nobody hides trouble behind a crowd of warnings.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rankscope.diagnose.severity import OK, UNKNOWN, worst
+from rankscope.diagnose.severity import OK, UNKNOWN, weight, worst
 from rankscope.diagnose.sweep.config import Config
 from rankscope.diagnose.sweep.context import Context, Earlier, NotApplicable, Shared, Unreadable
 from rankscope.diagnose.sweep.finding import Finding
@@ -61,17 +62,18 @@ class _Running:
 
     def _run(self) -> None:
         found: list[Finding] = []
+        failed: list[Finding] = []
         try:
             for finding in self.check.run(self.context):
                 found.append(finding)
-                if len(found) >= MAX_FINDINGS_PER_CHECK:
-                    break
+                if len(found) >= 2 * MAX_FINDINGS_PER_CHECK:  # at each one it would take too long
+                    found = _worst(found)
         except NotApplicable as why:
             if not found:
                 self.skipped = str(why)
         except Exception as error:
-            found.append(self._failed(error))
-        self.findings = found
+            failed = [self._failed(error)]
+        self.findings = [*_worst(found), *failed]
 
     def _failed(self, error: Exception) -> Finding:
         if isinstance(error, Unreadable):
@@ -97,6 +99,12 @@ class _Running:
             self.findings = [late]
             # Its thread may still write into the context: what the sweep reads from now on is another one.
             self.context = replace(self.context, counters={}, words={})
+
+
+def _worst(found: list[Finding]) -> list[Finding]:
+    """Those that weigh most, as many as one check may have, in the order that they came in."""
+    places = sorted(range(len(found)), key=lambda place: -weight(found[place].state))
+    return [found[place] for place in sorted(places[:MAX_FINDINGS_PER_CHECK])]
 
 
 def sweep(

@@ -3,21 +3,24 @@
 Asks statvfs of every mount from a child process, which may hang without harm: a mount that does not answer in `patience_s` is a
 warning, and critical if it did not in the last sweep either. Looks twice, `wait_s` apart, for processes in state D
 (uninterruptible) that did not run meanwhile: a warning, and critical if they have not run since the last sweep and the kernel
-waits in a driver, for a file server or a disk (/proc/PID/stack). Mounts of users (FUSE) are not asked. Reads /proc/*/stat, status.
+waits in a driver, for a file server or a disk (/proc/PID/stack). Of the processes `most_shown` are told, the worst first, and of equals
+one of each user in turn. Mounts of users (FUSE), and mounts that such a one covers, are not asked. Reads /proc/*/stat, status.
 """
 
 from __future__ import annotations
 
+import contextlib
 import re
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rankscope.diagnose.severity import CRITICAL, WARNING
+from rankscope.diagnose.severity import CRITICAL, WARNING, weight
 from rankscope.diagnose.sweep.context import Context
 from rankscope.diagnose.sweep.finding import Finding
 from rankscope.diagnose.sweep.readings.filesystems import usages
 from rankscope.diagnose.sweep.readings.kernel_stacks import Held, held
+from rankscope.diagnose.sweep.turns import in_turn
 from rankscope.probes.host.mounts import Mount
 from rankscope.probes.host.procfs import pids, proc_path, read_file, read_stat
 
@@ -25,6 +28,8 @@ ID = "fs.stuck"
 SETTINGS = {"patience_s": 1.0, "wait_s": 0.5, "most_shown": 20.0}
 PER_PROCESS = True
 KTHREADD = 2
+# How long stacks are read, in seconds; who comes later counts as one whose stack may not be read. One takes about 0.05 ms.
+_STACKS_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +38,16 @@ class _Waiting:
     comm: str
     start_ticks: int
     switches: bytes
+    user: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Hanging:
+    """What is told of a process; whether the host keeps it, and whether it has not run since the last sweep."""
+
+    finding: Finding
+    waits: bool
+    never_ran: bool
 
 
 def run(context: Context) -> Iterator[Finding]:
@@ -44,9 +59,13 @@ def run(context: Context) -> Iterator[Finding]:
     stuck: list[_Waiting] = []
     if first:
         time.sleep(max(0.0, context.number("wait_s") - (time.monotonic() - begun)))
-        stuck = [one for one in _uninterruptible(context, {one.pid for one in first}) if one in first]
-    for one in stuck[: int(context.number("most_shown"))]:
-        yield _hanging(context, one)
+        before = set(first)
+        stuck = [one for one in _uninterruptible(context, {one.pid for one in first}) if one in before]
+    # Not the first by number: any user can have processes that hang without harm, with lower numbers than one that the host keeps.
+    until = time.monotonic() + _STACKS_S
+    hanging = [_hanging(context, one, until) for one in in_turn(stuck, lambda one: one.user)]
+    hanging.sort(key=lambda one: (weight(one.finding.state), one.waits, one.never_ran), reverse=True)
+    yield from (one.finding for one in hanging[: int(context.number("most_shown"))])
     if not stuck and not silent:
         yield context.ok("statvfs, /proc/*/stat", 0.0, unit="hanging")
 
@@ -64,26 +83,27 @@ def _silent(context: Context, mount: Mount) -> Finding:
     )  # fmt: skip
 
 
-def _hanging(context: Context, one: _Waiting) -> Finding:
-    """A process that did not run while it was looked at."""
+def _hanging(context: Context, one: _Waiting, until: float) -> _Hanging:
+    """A process that did not run while it was looked at. `until`: when to look at stacks no more (time.monotonic)."""
     key = f"{one.pid}.{one.start_ticks}"
     run, _, since = (context.recall(key) or "").rpartition(" ")
     never_ran = since != "" and run == _digest(one.switches)
     context.keep(key, f"{_digest(one.switches)} {since if never_ran else f'{context.now_s:.0f}'}")
-    try:
-        waits = held(one.pid, root=context.root)
-    except OSError:
-        waits = Held("", False)
+    waits = Held("", False)
+    if time.monotonic() < until:
+        with contextlib.suppress(OSError):  # it has ended
+            waits = held(one.pid, root=context.root)
     where = f": it waits for {waits.by}" if waits.by else ""
     if waits.seen and not waits.by:
         where = ", in no driver, and for no file server or disk"
-    return context.bad(
+    finding = context.bad(
         CRITICAL if never_ran and waits.by else WARNING, f"/proc/{one.pid}/stack", "D", instance=f"{one.comm} ({one.pid})",
         expected="never long in state D",
         why=f"it hangs in the kernel{', and has not run since the last sweep' if never_ran else ''}{where}",
         action=f"cat /proc/{one.pid}/stack says where{'' if waits.seen else '; the sweep has no right to (CAP_SYS_ADMIN)'}.",
         since_s=float(since) if never_ran else None,
     )  # fmt: skip
+    return _Hanging(finding, waits.by != "", never_ran)
 
 
 def _digest(switches: bytes) -> str:
@@ -101,6 +121,8 @@ def _uninterruptible(context: Context, among: set[int] | None) -> list[_Waiting]
             status = read_file(proc_path(context.root, pid, "status"), 65536)
         except (OSError, ValueError):
             continue  # ended meanwhile
-        switches = b"".join(line for line in status.split(b"\n") if b"ctxt_switches" in line)
-        found.append(_Waiting(pid, stat.comm, stat.start_ticks, switches))
+        lines = status.split(b"\n")
+        switches = b"".join(line for line in lines if b"ctxt_switches" in line)
+        user = next((b"".join(line.split()[1:2]) for line in lines if line.startswith(b"Uid:")), b"")
+        found.append(_Waiting(pid, stat.comm, stat.start_ticks, switches, user))
     return found

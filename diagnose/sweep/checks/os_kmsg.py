@@ -2,7 +2,8 @@
 
 Lockups, stalls, hung tasks, panics, full tables, unhappy NICs and file servers. Reads /dev/kmsg (needs CAP_SYSLOG).
 What the kernel itself survives only by a reboot (lockups, oopses) is critical until then; everything else is reported
-for `hours`. Xids are gpu.xid's, I/O errors disk.errors', machine checks cpu.mce's, kills mem.oom's.
+for `hours`. Kinds take turns, for users choose names in some of them (hung tasks), and could push others out of a list that is cut.
+Xids are gpu.xid's, I/O errors disk.errors', machine checks cpu.mce's, kills mem.oom's.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from rankscope.diagnose.sweep.readings.kernel_events import (
     recent,
     unix_time,
 )
+from rankscope.diagnose.sweep.turns import in_turn
 
 ID = "os.kmsg"
 SETTINGS = {"hours": 24.0}
@@ -32,7 +34,7 @@ def run(context: Context) -> Iterator[Finding]:
         for event in logged_events(context)
         if event.family == OTHER and (event.state == CRITICAL or recent(context, event.time_s, context.number("hours")))
     ]
-    for (name, instance), events in grouped(found).items():
+    for (name, instance), events in in_turn(grouped(found).items(), lambda group: group[0][0]):
         yield context.bad(
             events[-1].state, "/dev/kmsg", float(len(events)), unit="lines", instance=f"{name} {instance}".strip(),
             expected="none", why=events[-1].text, action=events[-1].action, since_s=unix_time(context, events[0].time_s),

@@ -22,7 +22,7 @@ from rankscope.diagnose.cli.main import run as command_line
 from rankscope.diagnose.severity import exit_code
 from rankscope.diagnose.sweep.config import Config, ConfigError, parse_config
 from rankscope.diagnose.sweep.context import Context, Earlier
-from rankscope.diagnose.sweep.engine import sweep
+from rankscope.diagnose.sweep.engine import MAX_FINDINGS_PER_CHECK, sweep
 from rankscope.diagnose.sweep.finding import Finding
 from rankscope.diagnose.sweep.output import as_json, as_prometheus, as_text
 from rankscope.diagnose.sweep.peers import HostSweep, odd_ones, parse_sweep
@@ -69,6 +69,19 @@ def test_a_check_that_hangs_or_fails_does_not_end_the_sweep(tmp_path: Path) -> N
         and "broken" in done.findings[1].why
         and "Run as root" in done.findings[2].action
     )
+
+
+def test_of_a_check_that_finds_too_much_the_worst_stays(tmp_path: Path) -> None:
+    # GIVEN a crowd of warnings, something critical after them, and a failure
+    def crowd(context: Context) -> Iterator[Finding]:
+        for number in range(3 * MAX_FINDINGS_PER_CHECK):
+            yield context.warning("x", 1.0, instance=f"{number}", expected="0", why="it is so", action="look")
+        yield context.critical("x", 1.0, instance="late", expected="0", why="it is so", action="look")
+        raise RuntimeError("broken")
+
+    (*kept, critical, failed) = sweep([check("a.crowd", crowd)], Config(), Earlier(), host(tmp_path)).findings
+    assert (critical.instance, critical.state, failed.state) == ("late", "critical", "unknown")
+    assert [one.instance for one in kept] == [str(number) for number in range(MAX_FINDINGS_PER_CHECK - 1)]
 
 
 def test_what_cannot_be_read_without_root_is_unknown_with_the_right(tmp_path: Path) -> None:
