@@ -57,7 +57,7 @@ BY_CHANGE: dict[str, tuple[dict[str, str], dict[str, str], str]] = {
         {f"{CPU}/cpu0/cpufreq/scaling_governor": "powersave"},
         "warning",
     ),
-    "cpu.steal": ({}, {"proc/stat": "cpu  2000 0 1000 100000 0 0 0 1000 0 0\n"}, "critical"),
+    "cpu.steal": ({}, {"proc/stat": "cpu  2000 0 1000 100000 0 0 0 1000 0 0\n"}, "warning"),
     "cpu.offline": ({}, {f"{CPU}/online": "0-2\n"}, "critical"),
     "cpu.mce": ({}, {"proc/interrupts": "MCE:          2   Machine check exceptions\n"}, "critical"),
     "mem.pressure": ({}, {"proc/pressure/memory": "some total=900000000\nfull total=900000000\n"}, "warning"),
@@ -177,6 +177,12 @@ def test_old_log_lines_are_forgotten_except_what_needs_a_reboot(tmp_path: Path) 
     assert state_of(look(tmp_path, "os.kmsg")) == "ok"
     put(tmp_path, {KMSG: old + line("watchdog: BUG: soft lockup - CPU#3 stuck for 23s!", 7.0)})
     assert state_of(look(tmp_path, "os.kmsg")) == "critical"
+
+
+def test_a_crowd_of_lines_that_name_what_users_chose_hides_no_other_line(tmp_path: Path) -> None:
+    crowd = "".join(line(f"INFO: task cp{number}:7 blocked for more than 120 seconds.") for number in range(600))
+    host(tmp_path, {KMSG: crowd + line("nfs: server filer not responding, still trying")})
+    assert "nfs-timeout filer" in [one.instance for one in look(tmp_path, "os.kmsg")]
 
 
 def test_links_nobody_saw_are_nobody_s_fault(tmp_path: Path) -> None:
