@@ -2,13 +2,15 @@
 
 State D alone accuses nobody: any user can hold a process in it for ever (vfork(2) and a child that sleeps, a FUSE file system of
 their own, a page that userfaultfd(2) keeps back). What counts is where the kernel waits, and only the lowest layers count: the
-lock of a file, say, can be held by somebody who hangs for reasons of their own.
+lock of a file, say, can be held by somebody who hangs for reasons of their own. Where a page of a process is waited for, only what
+waits for that page counts: a driver that copies from a process waits for whoever is to bring the page, who may be a FUSE server.
 
 In: /proc/PID/task/TID/stack (CAP_SYS_ADMIN); without that right wchan, which names one function and no module.
 """
 
 from __future__ import annotations
 
+import itertools
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +38,15 @@ _FUNCTIONS = {
 # A frame of these: somebody without root decides how long it takes.
 _OF_USERS = re.compile(
     r"^(?:fuse_|handle_userfault|__do_sys_vfork|ptrace_|__refrigerator|.*(?:flock|setlk|posix_lock))"
+)
+# Inwards of such a frame a page of the process's memory is waited for, or the lock of its address space; what lies outwards only
+# wanted it. Faults: x86-64 (`page_fault`, `__do_page_fault` before 5.8), arm64 (`do_mem_abort` in `el1_abort`, once `el1_da`), and
+# what all share; some compilers leave none but the outermost. Then pages taken without a fault, and the drivers' functions that
+# take the lock themselves: what waits in them for it is a function of the kernel that names nobody.
+_OF_MEMORY = re.compile(
+    r"^(?:(?:asm_exc_|exc_|async_|do_async_|do_|__do_|___do_|trace_do_|handle_)?page_fault|do_user_addr_fault|do_mem_abort"
+    r"|el1_(?:abort|da)|lock_mm_and_find_vma|handle_mm_fault|fixup_user_fault|faultin_page|hmm_range_fault|populate_vma_page_range"
+    r"|\w*(?:get|pin)_user_pages?\w*|_*gup_\w+|os_lock_user_pages|amdgpu_hmm_range_get_pages)(?:\.\w+)*$"
 )
 
 
@@ -68,7 +79,8 @@ def waits_for(frames: list[tuple[str, str]]) -> str:
     """Of (function, module), innermost first: what of the host is waited for, '' if nothing is. Never raises."""
     if any(_OF_USERS.match(function) for function, _ in frames):
         return ""
-    for function, module in frames:
+    inside = itertools.takewhile(lambda frame: not _OF_MEMORY.match(frame[0]), frames)
+    for function, module in inside:
         built_in = next((name for start, name in _FUNCTIONS.items() if function.startswith(start)), "")
         if found := _MODULES.get(module or built_in):
             return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import signal
 import subprocess
@@ -16,14 +17,52 @@ import pytest
 from sweep_trees import HOUR_S, NOW_S, host, look, look_all, process, put, remember, state_of, twice
 
 from rankscope.diagnose.sweep.context import Context
-from rankscope.diagnose.sweep.readings.filesystems import mounts
+from rankscope.diagnose.sweep.readings.filesystems import mounts, usages
 from rankscope.diagnose.sweep.readings.kernel_stacks import held
 from rankscope.probes.host.procfs import read_stat
 
+_libc = ctypes.CDLL(None, use_errno=True)
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give it up")
 NV = "[<0>] os_acquire_semaphore+0x2c/0x40 [nvidia]\n[<0>] nvidia_ioctl+0x1/0x2 [nvidia]\n"
 FUSE = "[<0>] request_wait_answer+0x1/0x2 [fuse]\n[<0>] fuse_read+0x1/0x2 [fuse]\n[<0>] rpc_wait_bit_killable+0x1/0x2 [sunrpc]\n"
 VFORK = "[<0>] kernel_clone+0x1af/0x3e0\n[<0>] __do_sys_vfork+0x43/0x70\n[<0>] do_syscall_64+0x71/0x280\n"
+
+
+def stack(*frames: str) -> str:
+    """/proc/PID/stack of functions, innermost first; a module follows its function."""
+    return "".join(f"[<0>] {' '.join((name + '+0x1/0x2', *module))}\n" for name, *module in map(str.split, frames))
+
+
+_PAGE = ("folio_wait_bit_common", "filemap_fault", "__do_fault", "__handle_mm_fault", "handle_mm_fault")
+_OLD_PAGE = ("__lock_page", "filemap_fault", "__handle_mm_fault", "handle_mm_fault")
+_ASKED = ("nvidia_unlocked_ioctl [nvidia]", "__x64_sys_ioctl", "do_syscall_64", "entry_SYSCALL_64_after_hwframe")
+_X86 = ("exc_page_fault", "asm_exc_page_fault", "_copy_from_user")
+_X86_OLD = ("__do_page_fault", "do_page_fault", "page_fault", "copy_user_enhanced_fast_string")
+_ARM = (
+    "do_page_fault",
+    "do_translation_fault",
+    "do_mem_abort",
+    "el1_abort",
+    "el1h_64_sync_handler",
+    "__arch_copy_from_user",
+)
+_TAKEN = ("__get_user_pages", "__gup_longterm_locked", "pin_user_pages", "os_lock_user_pages [nvidia]")
+_NFS = ("rpc_wait_bit_killable [sunrpc]", "nfs_readpage [nfs]", "filemap_fault", "handle_mm_fault")
+# A driver asks a process for its memory: what waits for the page, and what is found to be waited for.
+OF_MEMORY = {
+    "a page is copied": (stack(*_PAGE, *_X86, *_ASKED), ""),
+    "a page is copied, and all but the fault is inlined": (stack(*_PAGE[:2], *_X86[1:], *_ASKED), ""),
+    "a page is copied, old kernel": (stack(*_OLD_PAGE, *_X86_OLD, *_ASKED), ""),
+    "a page is copied, arm64": (stack(*_PAGE, *_ARM, *_ASKED), ""),
+    "a page is copied, old arm64": (stack(*_OLD_PAGE, "do_page_fault", "do_mem_abort", "el1_da", *_ASKED), ""),
+    "pages are taken": (stack(*_PAGE, *_TAKEN, *_ASKED), ""),
+    "pages are taken, without the lock": (stack(*_PAGE[:1], "gup_fast_fallback", "mlx5_ib_reg_user_mr [mlx5_ib]"), ""),
+    "the lock of the address space": (stack("rwsem_down_read_slowpath", "down_read", *_TAKEN[-1:], *_ASKED), ""),
+    "the lock, in a fault": (stack("rwsem_down_read_slowpath", "down_read_killable", "lock_mm_and_find_vma", *_X86, *_ASKED), ""),
+    "the page is on a file server": (stack(*_NFS, *_X86, *_ASKED), "a request to an NFS server"),
+    "the page is the driver's": (stack("uvm_vm_fault [nvidia_uvm]", *_PAGE[2:], *_X86), "the NVIDIA driver"),
+    "a part that the compiler made": (stack(*_PAGE[:1], "__get_user_pages.constprop.0", *_ASKED), ""),
+}  # fmt: skip
 
 
 @contextmanager
@@ -114,6 +153,44 @@ def test_only_what_hangs_in_the_host_is_critical(tmp_path: Path, stack: str, sta
     assert state_of(look(tmp_path, "fs.stuck", remember(done), NOW_S + 300, wait_s=0.01)) == state
 
 
+@pytest.mark.parametrize("case", OF_MEMORY)
+def test_who_waits_for_a_page_of_the_process_waits_for_no_driver_that_wants_it(tmp_path: Path, case: str) -> None:
+    text, by = OF_MEMORY[case]
+    host(tmp_path, {**process(11, "D", 1, "cp"), "proc/11/stack": text})
+    assert (held(11, root=tmp_path).by, held(11, root=tmp_path).seen) == (by, True)
+
+
+def test_a_driver_that_waits_for_a_user_s_page_is_never_critical(tmp_path: Path) -> None:
+    text, _ = OF_MEMORY["a page is copied"]
+    dead = {**process(7, "Z", 1), "proc/7/task/7/stat": process(7, "Z", 1)["proc/7/stat"], **with_thread(7, "D", text)}
+    host(
+        tmp_path,
+        {"proc/driver/nvidia/version": "NVRM version\n", **dead, **process(11, "D", 1, "cp"), "proc/11/stack": text},
+    )
+    assert state_of(look(tmp_path, "os.zombie-gpu", wait_s=0.01)) == "ok"
+    done = look_all(tmp_path, "fs.stuck", wait_s=0.01)
+    assert state_of(look(tmp_path, "fs.stuck", remember(done), NOW_S + 300, wait_s=0.01)) == "warning"
+
+
+def of_user(pid: int, user: int) -> dict[str, str]:
+    """A process of a user that waits for its child."""
+    files = {**process(pid, "D", 1, "harmless"), f"proc/{pid}/stack": VFORK}
+    return {**files, f"proc/{pid}/status": f"Uid:\t{user}\t{user}\nvoluntary_ctxt_switches:\t7\n"}
+
+
+def test_a_crowd_that_hangs_without_harm_hides_nobody(tmp_path: Path) -> None:
+    # GIVEN many processes of one user, one of another with a higher number, and one that the driver keeps with the highest
+    host(tmp_path, {**process(900, "D", 1, "cp"), "proc/900/stack": NV})
+    for pid in range(100, 140):
+        put(tmp_path, of_user(pid, 1000))
+    put(tmp_path, of_user(800, 1001))
+    done = look_all(tmp_path, "fs.stuck", wait_s=0.01)
+    told = look(tmp_path, "fs.stuck", remember(done), NOW_S + 300, wait_s=0.01)
+    # THEN what is critical is told first, and somebody of each user
+    assert len(told) == 20 and (told[0].instance, told[0].state) == ("cp (900)", "critical")
+    assert "harmless (800)" in [one.instance for one in told]
+
+
 def test_a_process_that_ran_since_the_last_sweep_does_not_hang_since_then(tmp_path: Path) -> None:
     host(tmp_path, {**process(11, "D", 1, "cp"), "proc/11/stack": NV})
     done = look_all(tmp_path, "fs.stuck", wait_s=0.01)
@@ -147,6 +224,54 @@ def test_a_read_only_file_system_without_a_word_of_the_kernel_is_a_warning(tmp_p
     )
 
 
+@contextmanager
+def mounted(kind: str, place: Path, options: str) -> Iterator[None]:
+    assert _libc.mount(b"theirs", bytes(place), kind.encode(), 0, options.encode()) == 0, os.strerror(
+        ctypes.get_errno()
+    )
+    try:
+        yield
+    finally:
+        _libc.umount2(bytes(place), 2)  # MNT_DETACH
+
+
+@contextmanager
+def silent_server(place: Path) -> Iterator[None]:
+    """A FUSE file system as fusermount mounts it for a user, whose server never answers."""
+    server = os.open("/dev/fuse", os.O_RDWR | os.O_CLOEXEC)
+    try:
+        with mounted("fuse", place, f"fd={server},rootmode=40000,user_id=1000,group_id=1000,allow_other"):
+            yield
+    finally:
+        os.close(server)
+
+
+@ROOT_ONLY
+@pytest.mark.skipif(not Path("/dev/fuse").exists(), reason="no FUSE")
+@pytest.mark.parametrize("covered", ["home/disk", "home"])
+def test_a_mount_that_a_user_has_covered_is_not_asked(tmp_path: Path, covered: str) -> None:
+    disk = tmp_path / "home/disk"
+    disk.mkdir(parents=True)
+
+    def answers(context: Context) -> list[bool]:
+        return [usage.answered for usage in usages(context) if usage.mount.mount_point == str(disk)]
+
+    def host_itself() -> Context:
+        return Context("fs.stuck", {})
+
+    with mounted("tmpfs", disk, "size=256k"):
+        # GIVEN a mount of the host that answers
+        assert answers(host_itself()) == [True]
+        early = host_itself()
+        assert str(disk) in [mount.mount_point for mount in mounts(early)]
+        # WHEN a user mounts over it, or over the folder that it is in, before the mounts are read and after
+        with silent_server(tmp_path / covered):
+            began = time.monotonic()
+            # THEN nobody waits for the user
+            assert answers(early) == [] and answers(host_itself()) == []
+            assert time.monotonic() - began < 2
+
+
 def test_a_mount_that_does_not_answer_is_critical_only_when_it_never_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -162,13 +287,16 @@ def test_a_mount_that_does_not_answer_is_critical_only_when_it_never_does(
 
 
 def test_what_any_user_can_use_up_is_a_warning_at_most(tmp_path: Path) -> None:
-    # GIVEN a full disk, no memory, no file handles, no processes left, a disk that is overrun, and the kernel's words for it
+    # GIVEN a full disk, no memory, no file handles, no processes left, CPUs and a disk that are overrun, and the kernel's words for it
     host(tmp_path)
     put(tmp_path, {"dev/kmsg": "6,17,100000000000,-;VFS: file-max limit 100000 reached\n"})
     assert state_of(look(tmp_path, "os.kmsg")) == "warning"
     assert state_of(look(tmp_path, "disk.full", warning_percent=0.0, free_gb=1e9)) == "warning"
     used_up = {
         "os.limits": {"proc/sys/fs/file-nr": "100000 0 100000\n", "proc/loadavg": "9 9 9 1/99999 4\n"},
+        "cpu.steal": {
+            "proc/stat": "cpu  2000 0 1000 100000 0 0 0 900000 0 0\n"
+        },  # a virtual machine whose quota is used up
         "disk.slow": {"proc/diskstats": "   8  0 sda 200 0 1600 9005000 100 0 800 50 0 100 100\n"},
         "mem.pressure": {"proc/pressure/memory": f"some total=7\nfull total={int(HOUR_S * 1e6)}\n"},
     }
