@@ -11,14 +11,17 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from rankscope.probes.text import printable
 
 _MAX_COMMUNICATORS = 4096
 _MAX_RANKS = 1 << 20
-_MAX_LINES = 1 << 20
+_MAX_LINES = 1 << 18  # of text, which names only ranks that differ
+_MAX_PARTS = 1 << 19  # of JSON: five times what 32 MB of NCCL's have, and no more than there is memory for
+_MAX_VALUES = 1 << 22
 _MAX_NUMBER = 1 << 62
 
 
@@ -67,11 +70,16 @@ class Communicator:
     missing: tuple[Missing, ...]
     troubled: tuple[tuple[Place, str], ...]  # initialising, aborted, failed: with the word
 
+    def furthest(self) -> dict[str, int]:
+        """By operation, how many of it have been launched by whoever is furthest."""
+        found: dict[str, int] = {}
+        for group in self.launched:
+            found[group.operation] = max(found.get(group.operation, group.count), group.count)
+        return found
+
     def behind(self) -> tuple[OperationCounts, ...]:
         """Ranks that have launched less of an operation than the furthest. In a busy job some always have: see `laggards`."""
-        furthest: dict[str, int] = {}
-        for group in self.launched:
-            furthest[group.operation] = max(furthest.get(group.operation, 0), group.count)
+        furthest = self.furthest()
         return tuple(group for group in self.launched if group.count < furthest[group.operation])
 
 
@@ -115,14 +123,17 @@ def laggards(earlier: RasAnswer, later: RasAnswer) -> tuple[Laggard, ...]:
         then = before.get(now.identity)
         if then is None or then.launched != now.launched:
             continue
+        furthest = now.furthest()
         for group in now.behind():
-            furthest = max(other.count for other in now.launched if other.operation == group.operation)
-            found += [Laggard(now.identity, place, group.operation, group.count, furthest) for place in group.who]
+            most = furthest[group.operation]
+            found += [Laggard(now.identity, place, group.operation, group.count, most) for place in group.who]
     return tuple(found)
 
 
 def parse_json(text: str) -> RasAnswer:
     """Raises NotRas."""
+    if text.count("{") + text.count("[") > _MAX_PARTS or text.count(",") > _MAX_VALUES:
+        raise NotRas("absurdly many parts")
     try:
         document = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -216,74 +227,103 @@ def _word(value: Any) -> str:
 
 _VERSION = re.compile(r"^NCCL version (\S+)")
 _HEADING = re.compile(r"^#\d+-\d+ \(([0-9a-f]{1,16})\) ([A-Z]+)$")
-_DIFFERENT = re.compile(r"^  Communicator ranks have different (\w+) operation counts$")
+_DIFFERENT = re.compile(r"^  Communicator ranks have different (\w{1,80}) operation counts$")
 _SEVERAL = re.compile(r"^  (\d{1,9}) ranks have (?:launched up to operation (\d{1,18})|not launched any operations)$")
-_RANK = re.compile(r"^  Rank (\d{1,9})( has .{1,60}?| reported .{1,60}?)? -- (.{1,300})$")
-_LAUNCHED = re.compile(r"^ has (?:launched up to operation (\d{1,18})|not launched any operations)$")
+_RANK = re.compile(
+    r"^  Rank (\d{1,9})( has launched up to operation (\d{1,18})| has .{1,60}?| reported .{1,60}?)? -- (.{1,300})$"
+)
+_NOT_LAUNCHED = " has not launched any operations"
 _OWNER = re.compile(r"^GPU (\d{1,4})(?: \(NVML (\d{1,4})\))? managed by process (\d{1,9}) on node (\S{1,64})$")
 _PROCESS = re.compile(r"^  Process (\d{1,9}) on node (\S{1,64}) managing GPU")
 _TIMEOUTS = re.compile(r"^  Encountered (\d{1,9}) communication timeout")
 
 
 @dataclass(slots=True)
-class _Section:
-    """Where in the text the parser is."""
+class _Group:
+    """OperationCounts while it grows."""
 
-    identity: str = ""
+    operation: str
+    count: int
+    size: int
+    who: list[Place] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class _Gathered:
+    """A Communicator while its lines are read: lists, frozen once at the end, as an answer may have a million lines."""
+
+    groups: list[_Group] = field(default_factory=list)
+    missing: list[Missing] = field(default_factory=list)
+    troubled: list[tuple[Place, str]] = field(default_factory=list)
+
+    def frozen(self, identity: str) -> Communicator:
+        launched = (OperationCounts(one.operation, one.count, one.size, tuple(one.who)) for one in self.groups)
+        return Communicator(identity, 0, (), _ordered(launched), tuple(self.missing), tuple(self.troubled))
+
+
+@dataclass(slots=True)
+class _Section:
+    """Where in the text the parser is. `into`: None outside of what is said of a communicator."""
+
     kind: str = ""
+    into: _Gathered | None = None
     operation: str = ""
-    group: OperationCounts | None = None
+    group: _Group | None = None
 
 
 def parse_text(text: str) -> RasAnswer:
     """Raises NotRas."""
-    lines = text.splitlines()[:_MAX_LINES]
+    lines = text.split("\n", _MAX_LINES)[:_MAX_LINES]
     version = next((match.group(1) for line in lines[:16] if (match := _VERSION.match(line))), "")
     if not version:
         raise NotRas(f"begins with {_word(text[:60])!r}")
-    known: dict[str, Communicator] = {}
+    known: dict[str, _Gathered] = {}
     dead: list[Place] = []
     timeouts = 0
     at = _Section()
     for line in lines:
-        if line in ("DEAD", "INCOMPLETE", "TIMEOUT"):
-            at = _Section(kind=line)
+        if line.startswith("  "):  # most lines: they belong to a section
+            if at.into is not None:
+                _line(at.into, at, line)
+            elif at.kind == "DEAD" and (process := _PROCESS.match(line)):
+                dead.append(Place(-1, _name(process.group(2)), int(process.group(1)), -1, -1))
+            elif at.kind == "TIMEOUT" and (found := _TIMEOUTS.match(line)):
+                timeouts = int(found.group(1))
+        elif line in ("DEAD", "INCOMPLETE", "TIMEOUT"):
+            at = _Section(line)
         elif heading := _HEADING.match(line):
-            at = _Section(f"0x{heading.group(1).lstrip('0') or '0'}", heading.group(2))
+            identity = f"0x{heading.group(1).lstrip('0') or '0'}"
             if len(known) < _MAX_COMMUNICATORS:
-                known.setdefault(at.identity, Communicator(at.identity, 0, (), (), (), ()))
-        elif (found := _TIMEOUTS.match(line)) and at.kind == "TIMEOUT":
-            timeouts = int(found.group(1))
-        elif (found := _PROCESS.match(line)) and at.kind == "DEAD":
-            dead.append(Place(-1, _word(found.group(2)), int(found.group(1)), -1, -1))
-        elif at.identity in known:
-            known[at.identity] = _line(known[at.identity], at, line)
-    communicators = tuple(replace(each, launched=_ordered(each.launched)) for each in known.values())
+                known.setdefault(identity, _Gathered())
+            at = _Section(heading.group(2), known.get(identity))
+    communicators = tuple(gathered.frozen(identity) for identity, gathered in known.items())
     return RasAnswer(_word(version), communicators, timeouts, tuple(dead), whole=False)
 
 
-def _line(known: Communicator, at: _Section, line: str) -> Communicator:
-    """The communicator with what one line of its section adds."""
-    if different := _DIFFERENT.match(line):
+def _line(into: _Gathered, at: _Section, line: str) -> None:
+    """Add what one line of a section says."""
+    if rank := _RANK.match(line):
+        number, said, count, owner = rank.groups("")
+        _rank(into, at, _owner(int(number), owner), said, count)
+    elif different := _DIFFERENT.match(line):
         at.operation, at.group = different.group(1), None
     elif at.operation and (several := _SEVERAL.match(line)):
-        at.group = OperationCounts(at.operation, int(several.group(2) or 0), int(several.group(1)), ())
-        return replace(known, launched=(*known.launched, at.group))
-    elif rank := _RANK.match(line):
-        place, said = _owner(int(rank.group(1)), rank.group(3)), rank.group(2) or ""
-        if at.kind == "INCOMPLETE":
-            return replace(known, missing=(*known.missing, Missing(place, unresponsive=True, dead=False)))
-        if at.operation and (launched := _LAUNCHED.match(said)):
-            at.group = None
-            alone = OperationCounts(at.operation, int(launched.group(1) or 0), 1, (place,))
-            return replace(known, launched=(*known.launched, alone))
-        if at.operation and at.group is not None and not said:
-            at.group = replace(at.group, who=(*at.group.who, place))
-            return replace(known, launched=(*known.launched[:-1], at.group))
-        if said:
-            word = said.removeprefix(" has status ").removeprefix(" reported ").strip()
-            return replace(known, troubled=(*known.troubled, (place, _word(word).lower())))
-    return known
+        at.group = _Group(at.operation, int(several.group(2) or 0), int(several.group(1)))
+        into.groups.append(at.group)
+
+
+def _rank(into: _Gathered, at: _Section, place: Place, said: str, count: str) -> None:
+    """Add what a line says of one rank; `count`: how many operations it says were launched."""
+    if at.kind == "INCOMPLETE":
+        into.missing.append(Missing(place, unresponsive=True, dead=False))
+    elif at.operation and (count or said == _NOT_LAUNCHED):
+        at.group = None
+        into.groups.append(_Group(at.operation, int(count or 0), 1, [place]))
+    elif at.operation and at.group is not None and not said:
+        at.group.who.append(place)
+    elif said:
+        word = said.removeprefix(" has status ").removeprefix(" reported ").strip()
+        into.troubled.append((place, _name(word).lower()))
 
 
 def _owner(rank: int, text: str) -> Place:
@@ -291,4 +331,9 @@ def _owner(rank: int, text: str) -> Place:
     if owner is None:
         return Place(rank, "", -1, -1, -1)
     gpu, nvml, pid, host = owner.groups()
-    return Place(rank, _word(host), int(pid), int(gpu), int(nvml if nvml is not None else gpu))
+    return Place(rank, _name(host), int(pid), int(gpu), int(nvml if nvml is not None else gpu))
+
+
+@lru_cache(maxsize=1024)  # some hosts and words, each said of many ranks
+def _name(text: str) -> str:
+    return _word(text)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import time
 from typing import Any
 
 import pytest
@@ -158,6 +159,53 @@ def test_the_laggards_are_those_behind_even_where_they_are_the_most() -> None:
 def test_what_is_not_ras_is_refused(answer: bytes) -> None:
     with pytest.raises(NotRas):
         parse(answer)
+
+
+MANY = 200_000
+HEAD = (
+    "NCCL version 2.27.7\n#0-0 (cf264af53edbe986) {}\n  Communicator ranks have different AllReduce operation counts\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("kind", "line"),
+    [
+        ("MISMATCH", "  Rank {} has launched up to operation {} -- x\n"),
+        ("MISMATCH", "  {} ranks have launched up to operation {}\n"),
+        ("MISMATCH", "  Rank {} has status ABORT {} -- x\n"),
+        ("INCOMPLETE", "  Rank {} -- {}\n"),
+    ],
+    ids=["counts", "groups", "troubled", "missing"],
+)
+def test_a_long_answer_takes_no_more_time_than_its_length_allows(kind: str, line: str) -> None:
+    """Whoever owns a job can serve one. Each line used to copy all lines before it: minutes."""
+    text = HEAD.format(kind) + "".join(line.format(number, number) for number in range(MANY))
+    began = time.monotonic()
+    answer = parse(text.encode())
+    (one,) = answer.communicators
+    assert len(one.launched) + len(one.missing) + len(one.troubled) == MANY
+    laggards(answer, answer)
+    assert time.monotonic() - began < 10
+
+
+@pytest.mark.parametrize("part", [b"{},", b"[],", b'"",'])
+def test_an_answer_of_tiny_parts_takes_no_memory(part: bytes) -> None:
+    """Each takes twenty times in memory what it takes in the answer."""
+    with pytest.raises(NotRas, match="absurdly many"):
+        parse(b'{"communicators": [' + part * (8 << 20) + b"{}]}")
+
+
+def test_lines_without_end_are_cut() -> None:
+    assert parse(b"NCCL version 2.27.7\n" + b"\n" * (8 << 20)).communicators == ()
+
+
+def test_ranks_of_one_long_group_are_read_as_fast() -> None:
+    text = HEAD.format("MISMATCH") + "  3 ranks have launched up to operation 7\n"
+    text += "".join(f"  Rank {number} -- GPU 1 managed by process {number} on node b\n" for number in range(MANY))
+    began = time.monotonic()
+    (group,) = parse(text.encode()).communicators[0].launched
+    assert [place.rank for place in group.who] == list(range(MANY))
+    assert time.monotonic() - began < 10
 
 
 LINES = [*TEXT.splitlines(keepends=True), "", "\0\n", "#0-0 (0) MISMATCH\n", "  Rank 999999999 -- GPU 1\n"]
