@@ -29,6 +29,9 @@ from rankscope.probes.mapped.file import MappedFile, open_mapped
 SOURCE = Path(__file__).parent / "calls.bpf.c"
 _REGISTERS = 6  # arguments of a function that are passed in registers
 _MAX_OVERLOADS = 4
+LIBRARIES_MOST = 16  # of one process that are looked at: what is timed lies in ten files at most
+LOOK_MOST_S = 10.0  # at the libraries of one process; the largest, jaxlib, takes 1 s
+_LOOK_ALL_MOST_S = 60.0  # at those of all: an observer that says nothing for two minutes is given up
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +55,14 @@ class Library:
     def open(self) -> MappedFile:
         """The file. FileNotRead."""
         return open_mapped(self.pid, self.mapping, self.root)
+
+
+@dataclass(frozen=True, slots=True)
+class MappedLibraries:
+    """What a process maps, at most `LIBRARIES_MOST`; `left_out`: how many more it has, which nobody looks at."""
+
+    libraries: tuple[Library, ...]
+    left_out: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,13 +110,32 @@ class CallProbe:
     def watch(self, pids: Iterable[int], root: Path = Path("/")) -> None:
         """Attach to every library of the table that these processes map and that is not attached yet."""
         watched = list(pids)
+        left_out: dict[int, int] = {}
+        until = time.monotonic() + _LOOK_ALL_MOST_S
         for pid in watched:
-            for library in mapped_libraries(pid, _prefixes(self.table), root):
-                if library.key not in self._looked_at:
-                    self._looked_at.add(library.key)
-                    self._attach_library(library)
+            mapped = libraries_of(pid, _prefixes(self.table), root)
+            fresh = [one for one in mapped.libraries if one.key not in self._looked_at]
+            left = mapped.left_out + len(fresh) - self._look_at(fresh, min(until, time.monotonic() + LOOK_MOST_S))
+            if left:
+                left_out[pid] = left
+        if left_out:
+            first, *more = left_out
+            others = f" and {len(more)} more processes" if more else ""
+            self.notes.append(
+                f"{sum(left_out.values())} libraries of pid {first}{others} were not looked at, and calls into them are not "
+                f"timed: of one process {LIBRARIES_MOST} are, for {LOOK_MOST_S:g} s, of all for {_LOOK_ALL_MOST_S:g} s"
+            )
         if self.launches is not None:
             self.launches.begin(len(watched))
+
+    def _look_at(self, libraries: Sequence[Library], until: float) -> int:
+        """Attach to these as long as there is time (CLOCK_MONOTONIC, s). To how many it came."""
+        for count, library in enumerate(libraries):
+            if time.monotonic() >= until:
+                return count
+            self._looked_at.add(library.key)
+            self._attach_library(library)
+        return len(libraries)
 
     def _attach_library(self, library: Library) -> None:
         rows = [(index, row) for index, row in enumerate(self.table) if library.name.startswith(row.libraries or "/")]
@@ -337,15 +367,24 @@ def _has_left(tid: int, stack: int, caller: int) -> bool:
         return False
 
 
-def mapped_libraries(pid: int, prefixes: tuple[str, ...], root: Path = Path("/")) -> tuple[Library, ...]:
-    """Files whose name starts with one of `prefixes`, as /proc/PID/maps shows them; empty when the process is gone."""
+def libraries_of(pid: int, prefixes: tuple[str, ...], root: Path = Path("/")) -> MappedLibraries:
+    """Files whose name starts with one of `prefixes`, as /proc/PID/maps shows them; none when the process is gone.
+
+    A process may map thousands of files of such names, and each takes time to be looked at: the first ones count.
+    """
     found: dict[tuple[str, int], Library] = {}
     try:
         mappings = read_maps(pid, root, wanted=lambda path: path.rpartition("/")[2].startswith(prefixes))
     except OSError:
-        return ()
+        return MappedLibraries(())
     for mapping in mappings:
         key = (mapping.device, mapping.inode)
         if key not in found:
             found[key] = Library(pid, mapping, root)
-    return tuple(found.values())
+    libraries = tuple(found.values())
+    return MappedLibraries(libraries[:LIBRARIES_MOST], max(len(libraries) - LIBRARIES_MOST, 0))
+
+
+def mapped_libraries(pid: int, prefixes: tuple[str, ...], root: Path = Path("/")) -> tuple[Library, ...]:
+    """The same, for who need not say how many were left out."""
+    return libraries_of(pid, prefixes, root).libraries
