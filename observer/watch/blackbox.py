@@ -1,7 +1,8 @@
 """The black box: the last minutes of tier 0 in a bounded ring on disk, frozen beside a hang or a death before anybody restarts the job.
 
     DIR/ring/<0…5>.jsonl    one line per flush, a file per two minutes, the oldest written over
-    DIR/frozen/<name>/      the ring as it was, and why.json; the newest `FROZEN_MOST`, and no more than `FROZEN_BYTES` in all
+    DIR/frozen/<name>/      the ring as it was, and why.json; `FROZEN_MOST`, and no more than `FROZEN_BYTES` in all: of whose user,
+                            and of these of whose job, there is most the oldest goes. Nobody's dying jobs drive out others' evidence
 
 Lines are appended, and a reader leaves out what is cut off: whoever is killed loses the last seconds at most. A disk that is full costs the
 box, never the service.
@@ -14,6 +15,7 @@ import json
 import os
 import shutil
 import time
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -59,16 +61,17 @@ class BlackBox:
             finally:
                 os.close(descriptor)
 
-    def freeze(self, job: str, why: dict[str, Any], now: float) -> Path:
-        """Copy the ring aside. The folder that it is in."""
+    def freeze(self, job: str, why: dict[str, Any], now: float, user: str = "") -> Path:
+        """Copy the ring aside; `user`: whose job it is. The folder that it is in."""
         stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
-        place = self.folder / "frozen" / f"{stamp}-{safe_name(job)[:80]}"
+        whose = f"+{safe_name(user)}" if user else ""
+        place = self.folder / "frozen" / f"{stamp}-{safe_name(job)[:80]}{whose}"
         with opened_folder(place, make=True) as into:
             for path in sorted((self.folder / "ring").glob("*.jsonl")):
                 with path.open("rb") as source:
                     _write(into, path.name, source.read(_READ_MOST))
             _write(into, "why.json", json.dumps(why, indent=2).encode())
-        self._within_bounds()
+        self._within_bounds(place)
         return place
 
     def add(self, frozen: Path, name: str, content: bytes) -> None:
@@ -76,12 +79,23 @@ class BlackBox:
         with opened_folder(frozen) as into:
             _write(into, name, content)
 
-    def _within_bounds(self) -> None:
-        room = FROZEN_BYTES
-        for count, path in enumerate(reversed(frozen_in(self.folder)), 1):
-            room -= sum(each.stat().st_size for each in path.iterdir())
-            if (room < 0 and count > 1) or count > FROZEN_MOST:
-                shutil.rmtree(path, ignore_errors=True)
+    def _within_bounds(self, newest: Path) -> None:
+        kept = {path: sum(each.stat().st_size for each in path.iterdir()) for path in frozen_in(self.folder)}
+        while len(kept) > 1 and (len(kept) > FROZEN_MOST or sum(kept.values()) > FROZEN_BYTES):
+            held = Counter[str]()
+            for path, size in kept.items():
+                for whose in _whose(path):
+                    held[whose] += 1 if len(kept) > FROZEN_MOST else size
+            # Of equals `max` takes the first, which is the oldest.
+            gone = max((path for path in kept if path != newest), key=lambda path: [held[one] for one in _whose(path)])
+            shutil.rmtree(gone, ignore_errors=True)
+            del kept[gone]
+
+
+def _whose(path: Path) -> tuple[str, str]:
+    """User and job, the user's, as the name of a frozen folder has them: <time>-<job>+<user>."""
+    job, _, user = path.name.partition("-")[2].partition("+")
+    return f"+{user}", f"{job}+{user}"
 
 
 def frozen_in(folder: Path) -> list[Path]:
