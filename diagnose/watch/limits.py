@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import resource
 from collections import deque
 from dataclasses import dataclass, field
@@ -21,10 +22,35 @@ RESIDENT_BYTES = 256 << 20
 
 
 class OverBudget(RankscopeError):
-    """The service itself takes more of the host than it may."""
+    """The service itself takes more of the host than it may.
 
-    help = "It has ended, and nothing was left behind. Report it with the lines before."
-    exit_code = 69
+    Not 69, after which systemd leaves it ended: what a job does may cost the service much, and then any user could end it for good.
+    Starting again costs 30 s without it and a second of CPU; what it takes is measured from there.
+    """
+
+    help = "It has ended, and nothing was left behind; systemd starts it again. Report it with the lines before."
+    exit_code = 70
+
+
+class NotNow(RankscopeError):
+    """This host has no processes, memory, descriptors or room in the kernel for the service, as it may be for a while: any user can use
+    them up. So it is no missing feature (69), after which systemd would leave the service ended."""
+
+    help = "Find who uses them up; systemd starts the service again."
+    exit_code = 70
+
+
+_PASSING = (errno.EAGAIN, errno.ENOMEM, errno.EMFILE, errno.ENFILE)
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether an error, or what it was made of, says that there is no room at present."""
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, MemoryError) or (isinstance(cause, OSError) and cause.errno in _PASSING):
+            return True
+        cause = cause.__cause__
+    return False
 
 
 @dataclass(slots=True)

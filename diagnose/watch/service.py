@@ -26,7 +26,7 @@ from rankscope.diagnose.watch.hosts import others
 from rankscope.diagnose.watch.hosts.others import Others
 from rankscope.diagnose.watch.hosts.share import Share
 from rankscope.diagnose.watch.hosts.together import Alone, Begin, Remark, Turn
-from rankscope.diagnose.watch.limits import WINDOWS_PER_HOUR, Allowance, OwnCost
+from rankscope.diagnose.watch.limits import WINDOWS_PER_HOUR, Allowance, NotNow, OverBudget, OwnCost
 from rankscope.diagnose.watch.look import Look, Seen, Wanted
 from rankscope.diagnose.watch.prepared import Standby
 from rankscope.diagnose.watch.sick import Sickness
@@ -40,6 +40,7 @@ from rankscope.diagnose.xids import by_application, meaning
 from rankscope.observer.live.limits import give_back
 from rankscope.observer.watch.blackbox import BlackBox
 from rankscope.observer.watch.marker import StepMarker
+from rankscope.observer.watch.shares import user_of
 from rankscope.observer.watch.tier0 import Beat, Tier0
 from rankscope.probes.errors import RankscopeError
 from rankscope.probes.gpu.xid import logged_xids
@@ -55,6 +56,7 @@ _ROUTINE_FIRST_S = 60.0  # after the baseline is known: a healthy window to comp
 _ROUTINE_S = (1800.0, 5400.0)
 _ALARM_KEPT_S = 60.0  # one that waits for another look; then it is old
 _ALLOWANCES_MOST = 256
+_FAILED_MOST = 300  # rounds, one after the other: then it is started anew
 _SILENT_S = 2.0  # of a job, before it is asked what its ranks write
 _LASTING = (AlarmKind.SLOWER, AlarmKind.SILENT, AlarmKind.STOPPED, AlarmKind.DEAD)  # until they are over
 
@@ -78,6 +80,7 @@ class _Job:
     watch: JobWatch
     title: str
     allowance: Allowance
+    user: str = ""
     marker: StepMarker | None = None
     steps: int = 0
     windows: int = 0
@@ -98,7 +101,7 @@ class Service:
     """`say` gets each event, `complain` what went wrong with us; `triggers`: jobs that were asked for since the last call, '' for all;
     `logged`: what the kernel logged since; `swept`: what a sweep found critical since; `sick`: hardware that turned bad; `scraped`: answers
     scrapes of the metrics; `others`: the way to the other hosts of jobs, None where they share no store; `otlp`: to a
-    collector."""
+    collector; `tend`: once a round, for what waits to be said; `put_off`: rounds that were not done to their end."""
 
     tier0: Tier0
     box: BlackBox
@@ -113,6 +116,8 @@ class Service:
     scraped: Callable[[Callable[[], str]], None] | None = None
     others: Others | None = None
     otlp: Otlp | None = None
+    tend: Callable[[], None] = lambda: None
+    put_off: int = 0
     jobs: dict[str, _Job] = field(default_factory=dict)
     cost: OwnCost = field(default_factory=OwnCost)
     _allowances: dict[str, Allowance] = field(default_factory=dict)  # of jobs that are gone too: they may come back
@@ -121,15 +126,16 @@ class Service:
     _waiting: dict[str, Alarm] = field(default_factory=dict)
     _alone: set[str] = field(default_factory=set)  # of these: the other hosts cannot be told
     _due: dict[str, float] = field(default_factory=dict)
+    _failed: int = 0
 
     def run(self, wait: Callable[[float], Collection[int]]) -> None:
-        """Until somebody ends it. `wait` waits so many seconds, or for signals, and says which. Raises OverBudget."""
+        """Until somebody ends it. `wait` waits so many seconds, or for signals, and says which. Raises OverBudget, NotNow."""
         self.say(Event("started", time.time(), "watching"))
         watchdog.tell(watchdog.READY)
         try:
             while True:
                 began = time.monotonic()
-                self.beat()
+                self._one_round()
                 watchdog.tell(watchdog.ALIVE)
                 if ENDING & self._wait(wait, began + BEAT_S):
                     return
@@ -152,14 +158,34 @@ class Service:
             signals = set(wait(min(left_s, BEAT_S / 10) if self._look is not None else left_s))
             if signals or time.monotonic() >= until_s:
                 return signals
-            self._looks(time.monotonic())
+            self._done(lambda: self._looks(time.monotonic()))
+
+    def _one_round(self) -> None:
+        self._failed = 0 if self._done(self.beat) else self._failed + 1
+        if self._failed >= _FAILED_MOST:
+            raise NotNow(f"{_FAILED_MOST} rounds one after the other could not be done")
+
+    def _done(self, work: Callable[[], None]) -> bool:
+        """Whether it could be done. What this host refuses now (a process, say: any user can use them up) is no reason to end."""
+        try:
+            work()
+        except OverBudget:
+            raise
+        except (OSError, MemoryError, RankscopeError) as error:
+            self.put_off += 1
+            why = (error.strerror if isinstance(error, OSError) else "") or str(error) or type(error).__name__
+            self._complain_once("round", f"not done now, and tried again: {why}", time.monotonic())
+            return False
+        return True
 
     def beat(self) -> None:
         """One round."""
         beat = self.tier0.poll()
-        logged = self.logged()
+        logged = self._log_since(beat.at_s)
         beat = _with_reasons(beat, logged)
         self._come_and_go(beat)
+        for words in beat.notes:
+            self._say(beat.at_s, "note", words)
         for name, job in list(self.jobs.items()):
             self._take(name, job, beat)
             if name not in self.tier0.jobs():
@@ -171,6 +197,14 @@ class Service:
         if self._look is None and not self._waiting and self._is_due("prepare", beat.at_s, _HARDWARE_EVERY_S):
             self._prepare()
         self._keep(beat)
+        self.tend()
+
+    def _log_since(self, now_s: float) -> Sequence[KernelMessage]:
+        try:
+            return self.logged()
+        except OSError as error:
+            self._complain_once("log", f"the kernel's log is not heard: {error.strerror}", now_s)
+            return ()
 
     # ---- jobs --------------------------------------------------------------------------------------------------------
 
@@ -180,7 +214,7 @@ class Service:
             known = self.jobs.get(name)
             if known is None:
                 allowance = self._allowances.setdefault(name, Allowance(self.options.per_hour))
-                self.jobs[name] = _Job(JobWatch(name), mine[0].identity.title, allowance)
+                self.jobs[name] = _Job(JobWatch(name), mine[0].identity.title, allowance, user_of(mine[0]))
             else:  # ranks were started again: what was usual is learnt anew
                 known.watch, known.known = JobWatch(name), False
                 known.troubles.clear()
@@ -440,7 +474,7 @@ class Service:
             if job.frozen is not None:
                 self.box.add(job.frozen, "verdict.json", _json(content))
                 return
-            job.frozen = self.box.freeze(job.watch.job, content, event.at)
+            job.frozen = self.box.freeze(job.watch.job, content, event.at, job.user)
         except (OSError, RankscopeError) as error:
             self.complain(f"the black box cannot be written: {error}")
             return
@@ -495,7 +529,10 @@ class Service:
 
     def _own(self) -> ServiceState:
         probe_s = sum(cost.run_time_ns for cost in self.tier0.pulse.costs()) / 1e9
-        return ServiceState(self.cost.cpu_s, self.cost.resident_bytes, probe_s, self.tier0.pulse.lost())
+        pulse = self.tier0.pulse
+        return ServiceState(
+            self.cost.cpu_s, self.cost.resident_bytes, probe_s, pulse.lost(), pulse.put_off + self.put_off, self.tier0.left_out
+        )  # fmt: skip
 
     def _is_due(self, what: str, now_s: float, every_s: float) -> bool:
         if now_s < self._due.get(what, 0.0):

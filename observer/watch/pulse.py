@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import threading
+import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from functools import partial
@@ -16,13 +17,22 @@ from pathlib import Path
 from rankscope.observer.apart.look import look
 from rankscope.observer.live.kernel_probes import in_initial_pid_namespace
 from rankscope.observer.watch.marker import MARKERS
+from rankscope.observer.watch.shares import Notes
 from rankscope.observer.window.manifest import ProbeCost
 from rankscope.probes.bpf import btf, loader, ring
 from rankscope.probes.bpf.compiled import BpfUnavailable
 from rankscope.probes.bpf.counters import COUNTERS, LOSSES, RANK
 from rankscope.probes.bpf.loader import Module
 from rankscope.probes.calls import probe as calls
-from rankscope.probes.calls.probe import Library, functions_of, leave_program, mapped_libraries
+from rankscope.probes.calls.probe import (
+    LIBRARIES_MOST,
+    LOOK_MOST_S,
+    Library,
+    functions_of,
+    leave_program,
+    libraries_of,
+    mapped_libraries,
+)
 from rankscope.probes.elf.return_sites import leave_offsets
 from rankscope.probes.errors import RankscopeError
 from rankscope.probes.sched import exits
@@ -31,6 +41,7 @@ _RING_BYTES = (
     256 * 4096
 )  # 1 MiB, 16,384 events: 16 ranks while they are learnt, 500 calls a second each, for two seconds
 _FIND_MOST_S = 10.0  # in one library: jaxlib, the largest, takes 1 s
+_LIBRARIES_KNOWN = 4096  # files whose functions are remembered
 Place = tuple[int, tuple[str, int]]  # row of MARKERS, library file
 
 
@@ -51,17 +62,19 @@ class _Functions:
 
 @dataclass(slots=True)
 class Pulse:
-    """Loaded probes. `notes` says what is not seen, each once."""
+    """Loaded probes. `notes` says what is not seen; `put_off`: how often this host had no room for what was to be done (processes,
+    memory, descriptors, entries of a map), and it is done later."""
 
     module: Module
     events: ring.Ring
     root: Path = Path("/")
-    notes: dict[str, None] = field(default_factory=dict)
+    notes: Notes = field(default_factory=Notes)
+    put_off: int = 0
     _links: dict[Place, tuple[int, ...]] = field(default_factory=dict)
     _functions: dict[tuple[str, int], dict[int, _Function]] = field(default_factory=dict)
 
     def watch(self, pid: int) -> None:
-        """The calls of this process count from now on, and its end is told."""
+        """The calls of this process count from now on, and its end is told. OSError where the kernel has no room for it."""
         self.module.maps["rs_targets"][ctypes.c_uint32(pid)] = ctypes.c_uint32(RANK)
 
     def maps_a_library(self, pid: int) -> bool:
@@ -74,12 +87,24 @@ class Pulse:
             del self.module.maps["rs_targets"][ctypes.c_uint32(pid)]
 
     def listen(self, pid: int, rows: Collection[int] | None = None) -> frozenset[Place]:
-        """Attach to these functions (None: all) of the libraries that this process maps. Which of them it has."""
+        """Attach to these functions (None: all) of the libraries that this process maps. Which of them it has.
+
+        Takes `LOOK_MOST_S` and what one library takes (`_FIND_MOST_S`) at most; what was not looked at is a note.
+        """
         found = set()
-        for library in mapped_libraries(pid, _PREFIXES, self.root):
+        mapped, until = libraries_of(pid, _PREFIXES, self.root), time.monotonic() + LOOK_MOST_S
+        left_out = mapped.left_out
+        for library in mapped.libraries:
+            if library.key not in self._functions and time.monotonic() >= until:
+                left_out += 1
+                continue
             for row, function in self._functions_in(library).items():
                 if (rows is None or row in rows) and self._attach(library, row, function):
                     found.add((row, library.key))
+        if left_out:
+            self.notes.add(
+                f"{left_out} libraries of pid {pid} were not looked at: of one process {LIBRARIES_MOST} are, for {LOOK_MOST_S:g} s"
+            )
         return frozenset(found)
 
     def keep(self, places: Collection[Place]) -> None:
@@ -107,11 +132,21 @@ class Pulse:
         if known is None:
             try:
                 known = look(partial(_find, library), _Functions, longest_s=_FIND_MOST_S).of_row
-            except (OSError, RankscopeError) as error:
-                self.notes[f"{library.name}: {error}"] = None
+            except RankscopeError as error:
+                self.notes.add(f"{library.name}: {error}")
                 known = {}
+            except OSError as error:  # no process to be had, say: the next time that somebody asks
+                self.later(library.name, error)
+                return {}
             self._functions[library.key] = known
+            if len(self._functions) > _LIBRARIES_KNOWN:
+                del self._functions[next(iter(self._functions))]
         return known
+
+    def later(self, what: str, error: OSError) -> None:
+        """Count, and say once, what this host had no room for."""
+        self.put_off += 1
+        self.notes.add(f"{what}: not now ({error.strerror or error})")
 
     def _attach(self, library: Library, row: int, function: _Function) -> bool:
         place = row, library.key
@@ -127,17 +162,20 @@ class Pulse:
             )
         except Exception as error:
             self.module.release(links)
-            self.notes[
-                f"{MARKERS[row].name} in {library.name}: {(str(error) or type(error).__name__).splitlines()[0]}"
-            ] = None
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            self.notes.add(f"{MARKERS[row].name} in {library.name}: {reason}")
             return False
         self._links[place] = tuple(links)
         return True
 
     def _aside(self, work: Callable[[], None]) -> None:
         thread = threading.Thread(target=work, name="detach", daemon=True)
+        try:
+            thread.start()
+        except RuntimeError:  # there is none to be had: here, then
+            work()
+            return
         self.module.before_close.append(thread.join)
-        thread.start()
 
 
 _PREFIXES = tuple({prefix for row in MARKERS for prefix in row.libraries})
@@ -179,5 +217,5 @@ def load(root: Path = Path("/")) -> Pulse:
         raise
     pulse = Pulse(module, events, root)
     for refused in module.refused:
-        pulse.notes[f"{refused.program} is not attached: {refused.reason}"] = None
+        pulse.notes.add(f"{refused.program} is not attached: {refused.reason}")
     return pulse

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -23,6 +23,7 @@ from rankscope.observer.census.ranks import find_ranks
 from rankscope.observer.watch.marker import MARKERS, Calls, StepMarker, choose
 from rankscope.observer.watch.pulse import Place, Pulse
 from rankscope.observer.watch.ranks import NO_STEPS, Death, RankPulse, Steps
+from rankscope.observer.watch.shares import LOOK_EACH_S, RANKS_EACH, RANKS_MOST, Looking, user_of
 from rankscope.probes.bpf import ring
 from rankscope.probes.bpf.ring import Events
 from rankscope.probes.errors import RankscopeError
@@ -32,7 +33,9 @@ LEARN_S = 30.0
 _LEARN_LEAST_S = 3.0
 _LEARN_AGAIN_S = 300.0  # after a try in which nothing repeated
 _CENSUS_ANYWAY_S = 600.0  # 0.03-0.1 s of CPU
+_CENSUS_AGAIN_S = 30.0  # after one for which this host had no room
 _CENSUS_MOST_S = 5.0  # no step is told meanwhile
+_LISTEN_MOST_S = 5.0  # of a poll, for looking into libraries; what is left waits for the next one
 _LOOKS_AT_S = (
     3.0,
     8.0,
@@ -50,20 +53,24 @@ _CALLS_MOST = 20_000  # kept of one rank while its marker is sought
 
 @dataclass(frozen=True, slots=True)
 class Beat:
-    """What one poll tells. `steps`: by pid, of ranks whose steps are seen; `still`: pids of ranks that are stopped."""
+    """What one poll tells. `steps`: by pid, of ranks whose steps are seen; `still`: pids of ranks that are stopped; `notes`: what is not
+    seen, and why, each once."""
 
     at_s: float
     steps: dict[int, Steps]
     born: tuple[FoundRank, ...]
     died: tuple[Death, ...]
     still: frozenset[int]
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
 class _Learning:
-    """A job whose marker is sought."""
+    """A job whose marker is sought. `waiting`: pids of its ranks that are not listened to yet."""
 
     since_s: float
+    user: str
+    waiting: list[int] = field(default_factory=list)
     places: set[Place] = field(default_factory=set)
     calls: dict[int, list[Calls]] = field(default_factory=dict)
 
@@ -83,7 +90,7 @@ def _census(root: Path) -> RankCensus:
 
 @dataclass(slots=True)
 class Tier0:
-    """The ranks of this host. `notes` says, by job, why its steps are not seen."""
+    """The ranks of this host. `notes` says, by job, why its steps are not seen; `left_out`: ranks for which there is no room."""
 
     pulse: Pulse
     root: Path = Path("/")
@@ -91,6 +98,8 @@ class Tier0:
     ranks: dict[int, RankPulse] = field(default_factory=dict)
     markers: dict[str, StepMarker] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
+    left_out: int = 0
+    _looking: Looking = field(default_factory=Looking)
     _learning: dict[str, _Learning] = field(default_factory=dict)
     _again_s: dict[str, float] = field(default_factory=dict)
     _kept: dict[str, frozenset[Place]] = field(default_factory=dict)
@@ -105,10 +114,11 @@ class Tier0:
         events = self.pulse.events.drain()
         died = self._ends(events)
         born = self._find_new(now)
+        self._listen()
         steps = self._steps(events[events["type"] == ring.CALL])
         self._learn(now)
         vanished, stopped = self._states(now)
-        return Beat(now, steps, born, (*died, *vanished), stopped)
+        return Beat(now, steps, born, (*died, *vanished), stopped, self.pulse.notes.take(now))
 
     def of_job(self, job: str) -> tuple[RankPulse, ...]:
         """Its ranks here that live, by number."""
@@ -190,7 +200,11 @@ class Tier0:
         if now - self._listed_s < _LIST_EVERY_S:
             return ()
         self._listed_s = now
-        here = set(procfs.pids(self.root))
+        try:
+            here = set(procfs.pids(self.root))
+        except OSError as error:
+            self.pulse.later("processes were not listed", error)
+            return ()
         first = not self._seen
         for pid in here - self._seen.keys():
             # What has run for long as the service starts has loaded what it needs: the first census sees it.
@@ -204,20 +218,75 @@ class Tier0:
         try:
             told = self.census(self.root)
         except RankscopeError as error:
-            self.pulse.notes[f"ranks were not sought: {error}"] = None
+            self.pulse.notes.add(f"ranks were not sought: {error}")
             return ()
-        born = tuple(rank for rank in told.ranks if rank.pid not in self.ranks)
+        except OSError as error:  # any user can use processes up: that is no reason to end
+            self._later("ranks were not sought", error, now)
+            return ()
+        born = self._let_in(told.ranks, now)
         for rank in born:
-            self.ranks[rank.pid] = RankPulse(rank, now, now)
-            self.pulse.watch(rank.pid)
             job = rank.identity.job
             if job in self.markers:
                 self.ranks[rank.pid].begin(self.markers[job])
             elif job not in self._learning:
-                self._learning[job] = _Learning(now)
+                self._learning[job] = _Learning(now, user_of(rank))
             if job in self._learning:
-                self._learning[job].places |= self.pulse.listen(rank.pid)
+                self._learning[job].waiting.append(rank.pid)
         return born
+
+    def _let_in(self, ranks: Iterable[FoundRank], now: float) -> tuple[FoundRank, ...]:
+        """Watch those that are new, as far as there is room: of one user so many, that others find some."""
+        held, left = Counter(user_of(one.found) for one in self.ranks.values()), Counter[str]()
+        born = []
+        for rank in ranks:
+            user = user_of(rank)
+            if rank.pid in self.ranks:
+                continue
+            if held[user] >= RANKS_EACH or len(self.ranks) >= RANKS_MOST:
+                left[user] += 1
+                continue
+            try:
+                self.pulse.watch(rank.pid)
+            except OSError as error:
+                self._later("a rank is not watched", error, now)
+                continue
+            self.ranks[rank.pid] = RankPulse(rank, now, now)
+            held[user] += 1
+            born.append(rank)
+        self.left_out = sum(left.values())
+        for user in left:
+            self.pulse.notes.add(
+                f"not all ranks of {user} are watched: there is room for {RANKS_EACH} of a user, {RANKS_MOST} in all"
+            )
+        return tuple(born)
+
+    def _later(self, what: str, error: OSError, now: float) -> None:
+        self.pulse.later(what, error)
+        self._census_s = now - _CENSUS_ANYWAY_S + _CENSUS_AGAIN_S
+
+    def _listen(self) -> None:
+        """Attach to the libraries of ranks of jobs that are learnt: for some seconds a poll, first of the user of whom least was looked at.
+
+        What takes a user's time up is not looked at: whoever has thousands of slow files keeps nobody waiting.
+        """
+        until = time.monotonic() + _LISTEN_MOST_S
+        while waiting := [one for one in self._learning.values() if one.waiting]:
+            now = time.monotonic()
+            if now >= until:
+                for one in waiting:  # their time begins when all of their ranks are listened to
+                    one.since_s = now
+                return
+            learning = min(waiting, key=lambda one: self._looking.spent_s(one.user, now))
+            if self._looking.spent_s(learning.user, now) >= LOOK_EACH_S:
+                learning.waiting.clear()
+                self.pulse.notes.add(
+                    f"not all libraries of {learning.user} were looked at: it took {LOOK_EACH_S:g} s in this hour"
+                )
+                continue
+            pid = learning.waiting.pop(0)
+            if pid in self.ranks:
+                learning.places |= self.pulse.listen(pid)
+                self._looking.took(learning.user, now, time.monotonic() - now)
 
     def _may_be_ranks(self, now: float) -> bool:
         """Whether a process that is no rank has a library of ranks: looked at soon after it was seen, then ever less often, as a census
@@ -272,10 +341,13 @@ class Tier0:
     def learn_again(self, job: str) -> None:
         """Seek the marker of a job anew: its loop may be another than it was."""
         self.markers.pop(job, None)
-        learning = self._learning[job] = _Learning(time.monotonic())
-        for rank in self.of_job(job):
+        ranks = self.of_job(job)
+        if not ranks:
+            return
+        pids = [rank.found.pid for rank in ranks]
+        self._learning[job] = _Learning(time.monotonic(), user_of(ranks[0].found), pids)
+        for rank in ranks:
             rank.marker = None
-            learning.places |= self.pulse.listen(rank.found.pid)
 
     def _decide(self, job: str, found: list[StepMarker], learning: _Learning, now: float) -> None:
         if not found:

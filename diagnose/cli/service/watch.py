@@ -15,7 +15,7 @@ from rankscope.diagnose.sweep.output import write_atomically
 from rankscope.diagnose.text import clean
 from rankscope.diagnose.watch.events import Event
 from rankscope.diagnose.watch.hosts.others import Others
-from rankscope.diagnose.watch.limits import WINDOWS_PER_HOUR
+from rankscope.diagnose.watch.limits import WINDOWS_PER_HOUR, NotNow, is_passing
 from rankscope.diagnose.watch.place import WatchPlace
 from rankscope.diagnose.watch.service import Service, WatchOptions
 from rankscope.diagnose.watch.sick import Sick
@@ -45,18 +45,19 @@ def run(
     routine: bool, as_json: bool, out: str | None = None, spool: Path | None = None,
     per_hour: int = WINDOWS_PER_HOUR, otlp: str = "",
 ) -> int:  # fmt: skip
-    """Watch until SIGTERM or SIGINT. Exit code 0; OverBudget's where the service takes too much itself."""
+    """Watch until SIGTERM or SIGINT. Exit code 0; that of OverBudget where the service takes too much itself, of NotNow where the host has
+    no room for it."""
     if os.geteuid() != 0:
         raise NotPermitted("watching other users' processes needs root")
     place = WatchPlace(state)
     others = _others(out, spool) if out else None
     if otlp:
         check_otlp()
-    with place.held(), present() as observers:
+    with place.held(), _for_now(), present() as observers:
         for one in observers:
             _complain(f"another observer is at work on this host, and costs the jobs as well: {one.text()}")
         speaker = _Speaker(place, Hooks(hook), as_json)
-        with _kernel_log() as logged, _port(metrics_port) as scraped, heard() as wait:
+        with contextlib.closing(speaker), _kernel_log() as logged, _port(metrics_port) as scraped, heard() as wait:
             Service(
                 Tier0(pulse.load()),
                 place.box,
@@ -71,8 +72,21 @@ def run(
                 scraped,
                 others,
                 Otlp(otlp, socket.gethostname()) if otlp else None,
+                speaker.tend,
             ).run(wait)
     return EXIT_HEALTHY
+
+
+@contextlib.contextmanager
+def _for_now() -> Iterator[None]:
+    """What the host has no room for ends the service with a code after which it is started again. NotNow."""
+    try:
+        yield
+    except (OSError, MemoryError, RankscopeError) as error:
+        if not is_passing(error):
+            raise
+        why = (error.strerror if isinstance(error, OSError) else "") or str(error) or "not enough memory"
+        raise NotNow(f"there is no room for the service: {why}") from error
 
 
 def _others(out: str, spool: Path | None) -> Others:
@@ -141,9 +155,20 @@ class _Speaker:
         # What another host judged that one's hook is told of, and ours where it is about this host.
         here = not event.details.get("judged_by") or content.get("drain_host") == self._host
         if here and event.kind in _TOLD_HOOKS and (event.state != OK or event.kind == "over"):
-            note = self._hooks.tell(content, event.state)
-            if note:
-                _complain(note)
+            self._complain(self._hooks.tell(content, event.state))
+
+    def tend(self) -> None:
+        """Once a round: hooks that wait are started."""
+        self._complain(self._hooks.tend())
+
+    def close(self) -> None:
+        """Nothing more will be said."""
+        self._complain(self._hooks.close())
+
+    @staticmethod
+    def _complain(note: str) -> None:
+        if note:
+            _complain(note)
 
 
 def _complain(text: str) -> None:

@@ -1,10 +1,15 @@
-"""The hook of the service: a program that gets each event that matters as JSON on its standard input, in a child that nobody waits for."""
+"""The hook of the service: a program that gets each event that matters as JSON on its standard input, in a child that nobody waits for.
+
+A few run at a time, and the others wait: first what wants this host drained, then what else hardware told, then all else. However many
+alarms a crowd of jobs makes, no drain is lost in it: one place is kept free for them.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import os
 import sys
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,6 +18,24 @@ from rankscope.diagnose.watch.signals import as_usual
 
 TIMEOUT_S = 30.0
 _MOST = 4  # at a time; a hook that hangs is no reason to start more
+_MOST_OTHERS = 3  # of these, for what drains nobody
+WAITING_MOST = 64
+_DRAIN, _HARDWARE, _OTHER = range(3)
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """An event that waits for its hook."""
+
+    content: dict[str, Any]
+    state: str
+
+    @property
+    def urgency(self) -> int:
+        """The less the sooner."""
+        if self.content.get("drain_reason"):
+            return _DRAIN
+        return _HARDWARE if self.content.get("kind") == "hardware" else _OTHER
 
 
 @dataclass(slots=True)
@@ -21,30 +44,39 @@ class Hooks:
 
     program: str
     _running: set[int] = field(default_factory=set)
+    _waiting: list[_Told] = field(default_factory=list)
+    _lost: int = 0
+    _refused: bool = False
 
     def tell(self, content: dict[str, Any], state: str) -> str:
-        """Start it; why not, '' if it was. What it answers goes to stderr."""
-        self.reap()
+        """Start it, at once or when its turn comes (`tend`). What went wrong, '' if nothing. What it answers goes to stderr."""
         if not self.program:
             return ""
-        if len(self._running) >= _MOST:
-            return f"hook {self.program}: {_MOST} of it are still running; it was not told of this"
-        parent = os.getpid()
-        sys.stdout.flush()
-        sys.stderr.flush()
-        pid = os.fork()
-        if pid:
-            self._running.add(pid)
-            return ""
-        try:
-            as_usual()
-            os.closerange(3, 65536)  # the service's lock and probes are not the hook's
-            if os.getppid() == parent:
-                note = run_hook(self.program, {**content, "summary": {"state": state}}, TIMEOUT_S)
-                if note:
-                    os.write(2, f"rankscope: {note}\n".encode())
-        finally:
-            os._exit(0)
+        self._waiting.append(_Told(content, state))
+        return "; ".join(note for note in (self.tend(), self._within_bounds()) if note)
+
+    def tend(self) -> str:
+        """Forget the hooks that have ended, start those that wait: to be called again and again. What went wrong, '' if nothing."""
+        self.reap()
+        while self._waiting:
+            told = min(self._waiting, key=lambda one: one.urgency)  # of several the first
+            if len(self._running) >= (_MOST if told.urgency == _DRAIN else _MOST_OTHERS):
+                return ""
+            try:
+                self._start(told)
+            except OSError as error:  # no process to be had: any user can use them up
+                note = "" if self._refused else f"hook {self.program}: not now ({error.strerror}); it is tried again"
+                self._refused = True
+                return note
+            self._waiting.remove(told)
+            self._refused = False
+        self._lost = 0
+        return ""
+
+    def close(self) -> str:
+        """What nobody will be told of any more, '' if there is nothing."""
+        self.reap()
+        return f"hook {self.program}: it was not told of {len(self._waiting)} events" if self._waiting else ""
 
     def reap(self) -> None:
         """Forget those that have ended."""
@@ -53,3 +85,36 @@ class Hooks:
                 if os.waitpid(pid, os.WNOHANG)[0] == 0:
                     continue
             self._running.discard(pid)
+
+    def _within_bounds(self) -> str:
+        """Let go of what there is no room for: the last of the least urgent, of the job with most of them. Said once until all is told."""
+        if len(self._waiting) <= WAITING_MOST:
+            return ""
+        least = max(one.urgency for one in self._waiting)
+        among = [(at, one) for at, one in enumerate(self._waiting) if one.urgency == least]
+        crowd = Counter(one.content.get("job") for _, one in among)
+        at, _ = max(among, key=lambda each: (crowd[each[1].content.get("job")], each[0]))
+        del self._waiting[at]
+        self._lost += 1
+        if self._lost > 1:
+            return ""
+        return f"hook {self.program}: {WAITING_MOST} events wait for it; of those that are not about hardware some are not told"
+
+    def _start(self, told: _Told) -> None:
+        """OSError."""
+        parent = os.getpid()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        pid = os.fork()
+        if pid:
+            self._running.add(pid)
+            return
+        try:
+            as_usual()
+            os.closerange(3, 65536)  # the service's lock and probes are not the hook's
+            if os.getppid() == parent:
+                note = run_hook(self.program, {**told.content, "summary": {"state": told.state}}, TIMEOUT_S)
+                if note:
+                    os.write(2, f"rankscope: {note}\n".encode())
+        finally:
+            os._exit(0)

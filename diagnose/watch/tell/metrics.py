@@ -41,12 +41,14 @@ class JobState:
 
 @dataclass(frozen=True, slots=True)
 class ServiceState:
-    """The service itself."""
+    """The service itself. `put_off`: how often it had no room for something, and did it later; `left_out`: ranks that are not watched."""
 
     cpu_s: float
     resident_bytes: int
     probe_s: float
     lost_events: int
+    put_off: int = 0
+    left_out: int = 0
 
 
 _JOB_GAUGES: tuple[tuple[str, str, str], ...] = (
@@ -93,6 +95,8 @@ def families(jobs: Sequence[JobState], service: ServiceState) -> list[Family]:
         ("resident_bytes", "gauge", "Memory of the service.", float(service.resident_bytes)),
         ("probe_seconds_total", "counter", "Time of its probes in the kernel.", service.probe_s),
         ("lost_events_total", "counter", "Events that were not seen.", float(service.lost_events)),
+        ("put_off_total", "counter", "What was done later, as the host had no room for it.", float(service.put_off)),
+        ("ranks_left_out", "gauge", "Ranks that are not watched, for want of room.", float(service.left_out)),
         ("jobs", "gauge", "Jobs with ranks here.", float(len(jobs))),
     ):
         found += _family(f"rankscope_watch_{name}", kind, text, [({}, value)])

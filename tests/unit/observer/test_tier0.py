@@ -130,6 +130,33 @@ def test_only_so_much_stays_frozen(tmp_path: Path) -> None:
     assert names[-1].startswith("19700101T0033")
 
 
+def test_the_dying_jobs_of_one_user_drive_out_no_evidence_of_others(tmp_path: Path) -> None:
+    box = BlackBox(tmp_path)
+    hang = box.freeze("a hang", {}, 0.0, "user 1000")
+    for at in range(1, 100):
+        box.freeze(f"fake {at}", {}, at * 100.0, "user 2000")
+    assert hang in frozen_in(tmp_path) and len(frozen_in(tmp_path)) == blackbox.FROZEN_MOST
+    another = box.freeze("one more", {}, 1e6, "user 3000")
+    assert {hang, another} <= set(frozen_in(tmp_path))
+
+
+def test_of_one_user_a_job_that_dies_again_and_again_drives_out_its_own_first(tmp_path: Path) -> None:
+    box = BlackBox(tmp_path)
+    hang = box.freeze("a hang", {}, 0.0, "user 1000")
+    for at in range(1, 100):
+        box.freeze("restarted", {}, at * 100.0, "user 1000")
+    assert hang in frozen_in(tmp_path)
+    assert sum("restarted" in path.name for path in frozen_in(tmp_path)) == blackbox.FROZEN_MOST - 1
+
+
+def test_large_evidence_of_one_user_drives_out_his_own_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blackbox, "FROZEN_BYTES", 5000)
+    box = BlackBox(tmp_path)
+    hang = box.freeze("a hang", {"words": "x" * 1000}, 0.0, "user 1000")
+    large = [box.freeze("job", {"words": "x" * 3000}, at * 100.0, "user 2000") for at in range(1, 5)]
+    assert frozen_in(tmp_path) == [hang, large[-1]]
+
+
 def test_one_file_of_the_ring_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blackbox, "FILE_BYTES", 1000)
     box = BlackBox(tmp_path)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from pathlib import Path
@@ -12,12 +13,14 @@ import numpy as np
 import pytest
 
 from rankscope.observer.census.found import RankCensus
-from rankscope.observer.watch import pulse, tier0
+from rankscope.observer.live import kernel_probes
+from rankscope.observer.watch import pulse, shares, tier0
 from rankscope.observer.watch.marker import MARKERS
+from rankscope.observer.watch.shares import LOOK_EACH_S, RANKS_EACH, RANKS_MOST, Notes
 from rankscope.observer.watch.tier0 import Beat, Tier0
 from rankscope.probes.bpf import ring
 from rankscope.probes.bpf.ring import Events
-from rankscope.probes.calls.probe import Library
+from rankscope.probes.calls.probe import LIBRARIES_MOST, LOOK_MOST_S, Library
 from rankscope.probes.calls.table import UPDATE
 from rankscope.probes.errors import BadData
 from rankscope.probes.host.maps import Mapping
@@ -38,7 +41,12 @@ class FakePulse:
         self.loaded: set[int] = set()
         self.looked: list[int] = []
         self.kept: set[tuple[int, tuple[str, int]]] | None = None
-        self.notes: dict[str, None] = {}
+        self.notes = Notes()
+        self.put_off = 0
+        self.room = 1 << 20
+        self.takes_s = 0.0
+        self.heard: list[int] = []
+        self.turn: Any = lambda _: None
         self.events = self
 
     def drain(self) -> Events:
@@ -50,7 +58,12 @@ class FakePulse:
         return events
 
     def watch(self, pid: int) -> None:
+        if len(self.watched) >= self.room:
+            raise OSError(errno.E2BIG, os.strerror(errno.E2BIG))
         self.watched.add(pid)
+
+    def later(self, what: str, error: OSError) -> None:
+        pulse.Pulse.later(cast(Any, self), what, error)
 
     def maps_a_library(self, pid: int) -> bool:
         self.looked.append(pid)
@@ -60,6 +73,8 @@ class FakePulse:
         self.watched.discard(pid)
 
     def listen(self, pid: int, rows: Any = None) -> frozenset[tuple[int, tuple[str, int]]]:
+        self.heard.append(pid)
+        self.turn(self.takes_s)
         return frozenset((row, LIBRARY) for row in (UPDATES, BROADCAST))
 
     def keep(self, places: Any) -> None:
@@ -72,10 +87,22 @@ class Host:
     def __init__(self, root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self.root, self.now, self.pulse = root, 1000.0, FakePulse()
         self.pids = [101, 102]
+        self.owners: dict[int, int] = {}
+        self.pulse.turn = self.turn
         for pid in self.pids:
             self.state(pid, "S")
         monkeypatch.setattr(time, "monotonic", lambda: self.now)
         self.tier = Tier0(cast(Any, self.pulse), root, cast(Any, self.census))
+
+    def turn(self, seconds: float) -> None:
+        self.now += seconds
+
+    def come(self, owner: int, pids: range) -> None:
+        """Ranks of a user, each of a job of his own."""
+        self.pids += pids
+        for pid in pids:
+            self.owners[pid] = owner
+            self.state(pid, "S")
 
     def state(self, pid: int, letter: str, start_ticks: int = START_TICKS) -> None:
         folder = self.root / "proc" / str(pid)
@@ -85,7 +112,10 @@ class Host:
 
     def census(self, root: Path) -> Any:
         ranks = tuple(
-            SimpleNamespace(pid=pid, start_ticks=START_TICKS, identity=SimpleNamespace(job="job", rank=pid - 101, world_size=2))
+            SimpleNamespace(
+                pid=pid, start_ticks=START_TICKS, owner=self.owners.get(pid, 1000), container=None,
+                identity=SimpleNamespace(job=f"job {pid}" if pid in self.owners else "job", rank=pid - 101, world_size=2),
+            )
             for pid in self.pids
         )  # fmt: skip
         return SimpleNamespace(ranks=ranks, starting=(), alone=())
@@ -227,7 +257,155 @@ def test_a_census_that_fails_is_said_and_costs_no_beat(tmp_path: Path, monkeypat
         raise BadData("so it is")
 
     host.tier.census = fail
-    assert host.poll().born == () and list(host.pulse.notes) == ["ranks were not sought: so it is"]
+    beat = host.poll()
+    assert beat.born == () and beat.notes == ("ranks were not sought: so it is",)
+    assert host.poll(700.0).notes == (), "said once"
+
+
+def test_a_census_for_which_there_is_no_process_is_made_later(host: Host) -> None:
+    """Any user can use processes up: then a fork is refused."""
+    census, tried = host.tier.census, []
+
+    def refused(root: Path) -> Any:
+        tried.append(host.now)
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    host.tier.census = refused
+    told = [words for _ in range(25) for words in host.poll(4.0).notes]
+    assert told == ["ranks were not sought: not now (Resource temporarily unavailable)"]
+    assert 3 <= len(tried) <= 4 and host.pulse.put_off == len(tried)
+    host.tier.census = census
+    assert [rank.pid for _ in range(9) for rank in host.poll(4.0).born] == [101, 102]
+
+
+def test_where_processes_cannot_be_listed_ends_are_told_all_the_same(
+    known: Host, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(_: Path) -> Any:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    monkeypatch.setattr(tier0.procfs, "pids", refused)
+    known.pulse.queue.append((ring.EXIT, 102, 0, known.now, 0.0, SIGKILL))
+    beat = known.poll(4.0)
+    assert [death.rank for death in beat.died] == [1]
+    assert beat.notes == ("processes were not listed: not now (Too many open files)",)
+
+
+def test_a_user_with_many_ranks_leaves_room_for_those_of_others(host: Host) -> None:
+    crowd = range(1000, 1000 + RANKS_EACH + 50)
+    host.come(2000, crowd)
+    host.come(3000, range(5000, 5003))
+    beat = host.poll()
+    born = [rank.pid for rank in beat.born]
+    assert {101, 102, 5000, 5001, 5002} <= set(born) and len(born) == RANKS_EACH + 5
+    assert host.tier.left_out == 50
+    assert [words for words in beat.notes if "user 2000" in words] == list(beat.notes) and len(beat.notes) == 1
+    assert host.poll(700.0).notes == ()
+    # Whoever ends makes room.
+    host.pulse.queue.append((ring.EXIT, crowd[0], 0, host.now, 0.0, 0))
+    host.pids.remove(crowd[0])
+    assert len([rank for _ in range(3) for rank in host.poll(4.0).born]) == 1
+
+
+def test_no_more_ranks_are_watched_than_the_kernel_has_room_for(host: Host) -> None:
+    assert kernel_probes._USUAL_ENTRIES["rs_targets"] >= RANKS_MOST
+    for user in range(6):
+        host.come(2000 + user, range(10_000 + 1000 * user, 10_000 + 1000 * user + RANKS_EACH))
+    host.poll()
+    assert len(host.pulse.watched) == len(host.tier.ranks) == RANKS_MOST
+
+
+def test_a_rank_for_which_the_kernel_has_no_room_is_watched_later(host: Host) -> None:
+    host.pulse.room = 1
+    beat = host.poll()
+    assert [rank.pid for rank in beat.born] == [101]
+    assert beat.notes == ("a rank is not watched: not now (Argument list too long)",) and host.pulse.put_off == 1
+    host.pulse.room = 2
+    assert [rank.pid for _ in range(9) for rank in host.poll(4.0).born] == [102]
+
+
+def test_slow_libraries_of_one_user_keep_no_beat_waiting_and_no_other_user(host: Host) -> None:
+    """Each look takes 10 s: as those into thousands of files of one process would."""
+    host.pulse.takes_s = 10.0
+    host.come(2000, range(1000, 1100))
+    began = host.now
+    host.poll()
+    assert host.now - began <= 1 + tier0._LISTEN_MOST_S + 10.0
+    host.come(3000, range(5000, 5002))
+    host.pulse.loaded |= {5000, 5001}
+    told: list[str] = []
+    for _ in range(30):
+        before = host.now
+        told += host.poll(4.0).notes
+        assert host.now - before <= 4 + tier0._LISTEN_MOST_S + 10.0
+    heard = [host.owners.get(pid, 1000) for pid in host.pulse.heard]
+    assert heard.count(2000) == LOOK_EACH_S / 10 and heard.count(3000) == 2
+    assert heard.index(3000) <= 3, "who has had nothing is first"
+    assert sum("libraries of user 2000" in words for words in told) == 1
+
+
+def test_of_root_each_container_counts_as_one() -> None:
+    def rank(owner: int, container: str) -> Any:
+        inside = SimpleNamespace(container_id=container) if container else None
+        return SimpleNamespace(owner=owner, container=inside)
+
+    assert shares.user_of(rank(0, "abc")) == shares.user_of(rank(-1, "abc")) != shares.user_of(rank(0, "def"))
+    assert shares.user_of(rank(7, "abc")) == shares.user_of(rank(7, "def")) == shares.user_of(rank(7, "")) == "user 7"
+
+
+def test_notes_with_text_of_jobs_are_few_and_each_is_told_once() -> None:
+    notes = Notes()
+    for number in range(10_000):
+        notes.add(f"libnccl.so.{number}" + "x" * 10_000)
+    told = notes.take(0.0)
+    assert len(told) == 33 and "not told" in told[-1] and all(len(words) <= 400 for words in told)
+    notes.add("in the same hour")
+    assert len(notes.take(10.0)) <= 1
+    notes.add("later")
+    assert notes.take(3700.0) == ("later",)
+    notes.add("later")
+    assert notes.take(8000.0) == ()
+
+
+def test_of_a_process_with_thousands_of_libraries_some_are_looked_at_for_some_seconds(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    folder = tmp_path / "proc/7"
+    folder.mkdir(parents=True)
+    lines = (f"{at:012x}-{at + 1:012x} r-xp 00000000 08:01 {at} /a/libnccl.so.{at}" for at in range(1, 5001))
+    (folder / "maps").write_text("\n".join(lines) + "\n")
+    now, looked = [0.0], []
+
+    def slow(at: Any, *_: Any, longest_s: float) -> Any:
+        looked.append(at)
+        now[0] += longest_s / 4
+        return pulse._Functions({})
+
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(pulse, "look", slow)
+    listening = pulse.Pulse(cast(Any, None), cast(Any, None), tmp_path)
+    listening.listen(7)
+    assert len(looked) == 4 and now[0] <= LOOK_MOST_S + pulse._FIND_MOST_S
+    (said,) = listening.notes.take(0.0)
+    assert said.startswith("4996 libraries of pid 7 were not looked at")
+    for _ in range(10):
+        listening.listen(7)
+    assert len(looked) == LIBRARIES_MOST, "the rest of the first ones, the next time"
+
+
+def test_a_library_that_could_not_be_looked_at_for_want_of_a_process_is_later(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    library = Library(1, Mapping(0, 1, "r-xp", 0, "08:01", 7, "/a/libtorch.so"))
+    listening = pulse.Pulse(cast(Any, None), cast(Any, None))
+
+    def refused(*_: Any, **__: Any) -> Any:
+        raise BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    monkeypatch.setattr(pulse, "look", refused)
+    assert listening._functions_in(library) == {} and listening.put_off == 1
+    monkeypatch.setattr(pulse, "look", lambda *_, **__: pulse._Functions({7: pulse._Function((1,), None)}))
+    assert list(listening._functions_in(library)) == [7]
 
 
 def test_whoever_reads_what_others_wrote_is_not_the_service(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

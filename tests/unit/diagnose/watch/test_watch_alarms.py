@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -10,7 +11,7 @@ import pytest
 
 from rankscope.diagnose.watch import limits
 from rankscope.diagnose.watch.alarms import Alarm, AlarmKind, JobWatch, Relief
-from rankscope.diagnose.watch.limits import Allowance, OverBudget, OwnCost
+from rankscope.diagnose.watch.limits import Allowance, NotNow, OverBudget, OwnCost
 from rankscope.observer.watch.marker import StepMarker
 from rankscope.observer.watch.ranks import Death, RankPulse, Steps
 
@@ -168,3 +169,7 @@ def test_a_service_that_takes_too_much_ends_and_says_so(monkeypatch: pytest.Monk
     monkeypatch.setattr(limits, "resident_bytes", lambda: limits.RESIDENT_BYTES + 1)
     with pytest.raises(OverBudget, match="MB"):
         OwnCost().measure(0.0, ranks=2)
+    # What a job does may cost the service much: a code after which systemd leaves it ended would let any user end it for good.
+    unit = Path(__file__).parents[4] / "scripts/deploy/systemd/rankscope-watch.service"
+    assert "RestartPreventExitStatus=69\n" in unit.read_text()
+    assert OverBudget.exit_code == NotNow.exit_code == 70
