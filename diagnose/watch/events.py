@@ -89,6 +89,8 @@ def of_look(seen: Seen, at: float) -> Event:
     also = "; ".join(each for each in (seen.judged_by and f"judged on {seen.judged_by}", seen.trouble) if each)
     host, reason = drain.of_verdict(seen.verdict)
     drained = (host, reason) if reason else None
+    if seen.judged_by:  # another host's word drains no other one, and this one only for what its own window shows
+        drained = ("", reason) if reason in seen.broken else None
     return Event("verdict", at, words + (f" ({also})" if also else ""), alarm.job, state, details, drained)
 
 

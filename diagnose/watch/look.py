@@ -44,7 +44,8 @@ STANDSTILL_S = limits.STALL_SECONDS + 1.0
 class Seen:
     """What a look told. `verdict`: JSON of schema rankscope.verdict/1, None where there is none; `trouble`: why. `after_s`: so long
     after the look was asked for its window began, None where it did not; `took_s`: all of it; `kept`: its name in the history; `share`:
-    what it has in common with looks of other hosts; `judged_by`: which of them judged, '' where this one did."""
+    what it has in common with looks of other hosts; `judged_by`: which of them judged, '' where this one did; `broken`: where another
+    does, why this host should be drained by its own window."""
 
     alarm: Alarm
     verdict: dict[str, Any] | None
@@ -54,6 +55,7 @@ class Seen:
     kept: str = ""
     share: Share | None = None
     judged_by: str = ""
+    broken: tuple[str, ...] = ()
 
     @property
     def waits(self) -> bool:
@@ -101,7 +103,10 @@ class Look:
                 said = json.loads(file.read(limits.FILE_BYTES_MOST))
             after_s = None if said["window_s"] is None else float(said["window_s"]) - self.begun_s
             took_s = time.monotonic() - self.begun_s
-            return Seen(self.alarm, said["verdict"], said["trouble"], after_s, took_s, said["kept"], self.share)
+            broken = tuple(map(str, said["broken"]))
+            return Seen(
+                self.alarm, said["verdict"], said["trouble"], after_s, took_s, said["kept"], self.share, broken=broken
+            )
         except (OSError, ValueError, KeyError, TypeError):
             return Seen(self.alarm, None, otherwise, None, share=self.share)
 
@@ -201,18 +206,20 @@ class Telling:
         """Tell the verdict on what `observe` sees."""
         verdict: dict[str, Any] | None = None
         trouble = kept = ""
+        broken: tuple[str, ...] = ()
         try:
             if wanted.share is not None:
                 from rankscope.diagnose.watch.hosts import judging
 
                 window = None if wanted.only_judge else self._begun(observe())
                 outcome = judging.judge_with_others(wanted.share, wanted.history, window)
-                verdict, trouble, kept = outcome.verdict, outcome.trouble, outcome.kept
+                verdict, trouble, kept, broken = outcome.verdict, outcome.trouble, outcome.kept, outcome.broken
             else:
                 verdict, trouble, kept = _by_itself(wanted, self._begun(observe()))
         except Exception as error:  # whatever goes wrong in here must not end the service: it says so
             trouble = f"{type(error).__name__}: {error}" if not isinstance(error, RankscopeError) else str(error)
-        said = {"verdict": verdict, "trouble": clean(trouble, 300), "window_s": self.began_s, "kept": kept}
+        about = {"trouble": clean(trouble, 300), "window_s": self.began_s, "kept": kept, "broken": broken}
+        said = {"verdict": verdict, **about}
         os.write(self.result, json.dumps(said).encode())
 
 

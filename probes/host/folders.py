@@ -10,7 +10,7 @@ import errno
 import os
 import stat
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
@@ -93,6 +93,45 @@ def read_plain(path: Path, most_bytes: int) -> bytes:
     if len(data) > most_bytes:
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
     return data
+
+
+def read_ours(top: Path, below: Sequence[str], most_bytes: int) -> bytes:
+    """A file by its folders and name below `top`, read as by `read_plain`, if nobody but trusted users could have written it: it, `top` and
+    every folder between are theirs, and theirs alone to write. UnsafePlace, OSError."""
+    found = _ours(top, below)
+    try:
+        return read_plain(Path(f"/proc/self/fd/{found}"), most_bytes)
+    finally:
+        os.close(found)
+
+
+def why_not_ours(top: Path, below: Sequence[str]) -> str:
+    """Why others could have written, or put there, what lies below `top`; '' where they could not. Then nobody changes it meanwhile.
+    OSError."""
+    try:
+        os.close(_ours(top, below))
+    except UnsafePlace as error:
+        return str(error)
+    return ""
+
+
+def _ours(top: Path, below: Sequence[str]) -> int:
+    """The file or folder as an O_PATH descriptor."""
+    with opened_folder(top) as folder:
+        here = os.dup(folder)
+    try:
+        for at, name in enumerate(below, 1):
+            there = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
+            os.close(here)
+            here = there
+            found = os.fstat(here)
+            why = "it is a symbolic link" if stat.S_ISLNK(found.st_mode) else others_can_write(found)
+            if why or name == "..":
+                raise UnsafePlace(f"{top.joinpath(*below[:at])}: {why or 'it is not below'}")
+    except BaseException:
+        os.close(here)
+        raise
+    return here
 
 
 def trusted_program(path: str) -> Path:

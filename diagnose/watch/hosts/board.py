@@ -1,4 +1,7 @@
-"""What hosts of a job leave each other in a store, and the windows that lie there. Each call may take as long as the store does."""
+"""What hosts of a job leave each other in a store, and the windows that lie there. Each call may take as long as the store does.
+
+What lies there makes services look, judge and drain. So of a folder only that is believed which nobody could have written but root.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rankscope.diagnose.fleet.sources import Source, Sources
+from rankscope.diagnose.text import clean
+from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.observer.window.store import objects
 from rankscope.observer.window.store.keys import moment, told_key
 from rankscope.observer.window.store.place import Store, open_store
@@ -24,25 +29,39 @@ class Board:
     most_bytes: int = 4 << 20  # a verdict with the stacks of ten thousand ranks
 
     def put(self, what: str, job: str, start: float, content: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Leave it, unless there is one already; what is there now."""
+        """Leave it, unless there is one already; what is there now. UnsafePlace, as of `get`."""
         objects.put_new(self._store, told_key(what, job, start), json.dumps(content, ensure_ascii=False).encode())
         return self.get(what, job, start)
 
     def get(self, what: str, job: str, start: float) -> dict[str, Any] | None:
-        """What was left; None where there is nothing that can be read."""
+        """What was left; None where there is nothing that can be read. UnsafePlace where others could have left it."""
         try:
-            found = json.loads(
-                objects.get(self._store, f"{self._store.path}/{told_key(what, job, start)}", self.most_bytes)
-            )
+            path = f"{self._store.path}/{told_key(what, job, start)}"
+            found = json.loads(objects.get(self._store, path, self.most_bytes, ours=True))
         except (FileNotFoundError, BadData, ValueError, RecursionError):
             return None
         return found if isinstance(found, dict) else None
 
     def windows(self, job: str, start: float) -> Sources:
-        """The windows of one job that began in this second."""
+        """The windows of one job that began in this second; of those that others could have written a note."""
         place = f"/{moment(job, start)}"
-        there = objects.listing(replace(self._store, path=self._store.path + place, shown=self._store.shown + place))
-        return Sources(tuple(Source(self.uri, each.path, each.key.hosts, each.key.host) for each in there.objects), ())
+        below = replace(self._store, path=self._store.path + place, shown=self._store.shown + place)
+        strange = self._strange(below.path)
+        chosen = []
+        for each in () if strange else objects.listing(below).objects:
+            why = self._strange(each.path)
+            strange = strange or why
+            if not why:
+                chosen.append(Source(self.uri, each.path, each.key.hosts, each.key.host))
+        text = f"left out, as others could have written it: {clean(strange, 300)}"
+        return Sources(tuple(chosen), (Note(NoteCode.OBJECTS_LEFT_OUT, text),) if strange else ())
+
+    def _strange(self, path: str) -> str:
+        """Why others could have written what lies there; '' where they could not, or nothing does."""
+        try:
+            return objects.not_ours(self._store, path)
+        except FileNotFoundError:
+            return ""
 
     @property
     def _store(self) -> Store:

@@ -21,6 +21,7 @@ from rankscope.diagnose.verdict.contract import Verdict
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.diagnose.watch.hosts.board import VERDICT, Board
 from rankscope.diagnose.watch.hosts.share import Share, judged_as_json
+from rankscope.diagnose.watch.tell import drain
 from rankscope.observer.window.folder import Window
 from rankscope.observer.window.store.spool import SPREAD_S, Spool
 from rankscope.probes.errors import BadData, RankscopeError
@@ -30,18 +31,20 @@ _TAKES_HZ = 1000.0  # objects that any store takes, and names of them that it li
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """`verdict`: JSON of schema rankscope.verdict/1; None where another host judges, or `trouble` says why."""
+    """`verdict`: JSON of schema rankscope.verdict/1; None where another host judges, or `trouble` says why. `broken`: where another host
+    judges, why this one should be drained by its own window."""
 
     verdict: dict[str, Any] | None
     trouble: str = ""
     kept: str = ""
+    broken: tuple[str, ...] = ()
 
 
 def judge_with_others(share: Share, history: Path, mine: Window | None) -> Outcome:
     """Send this host's window, where it has one, and judge if this host does. RankscopeError."""
     trouble = _send(mine, share) if mine is not None else ""
     if not share.judges:
-        return Outcome(None, trouble)
+        return Outcome(None, trouble, broken=broken_by(mine, share.trigger.job) if mine is not None else ())
     return judge_all(share, history, mine, trouble)
 
 
@@ -69,6 +72,17 @@ def judge_all(share: Share, history: Path, mine: Window | None = None, trouble: 
     except RankscopeError as error:
         trouble = trouble or str(error)
     return Outcome(said, trouble, kept)
+
+
+def broken_by(mine: Window, job: str) -> tuple[str, ...]:
+    """Why this host should be drained by what its own window shows, each reason once. In that no other host's word is enough: whoever
+    can write where verdicts lie would have hosts drained."""
+    try:
+        found = json.loads(to_json(judge.diagnose([mine], (), job)))
+    except Exception:  # whatever it stumbles over here, the verdict of all hosts is still to come
+        return ()
+    reasons = (drain.of_verdict({**found, "suspects": [each]})[1] for each in found["suspects"])
+    return tuple(dict.fromkeys(reason for reason in reasons if reason))
 
 
 def _send(window: Window, share: Share) -> str:

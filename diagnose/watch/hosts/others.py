@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rankscope.diagnose.watch.alarms import Alarm
@@ -83,4 +83,4 @@ class Others:
             return Remark(task.job, f"not heard: {error}")
         if seen is None or seen.share is None:
             return Remark(task.job, f"{host} judged a look that this host had no part in")
-        return Seen(seen.alarm, verdict, "", seen.after_s, seen.took_s, share=seen.share, judged_by=host)
+        return replace(seen, verdict=verdict, trouble="", kept="", judged_by=host)

@@ -40,17 +40,17 @@ def judged_as_json(host: str, verdict: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def judged_of(content: Mapping[str, Any], job: str) -> tuple[str, dict[str, Any]]:
-    """Who judged, and the verdict. ValueError where what lies there is none of this job: anybody may have written there."""
+    """Who judged, and the verdict. ValueError where what lies there is none of this job: who may write into a bucket may have."""
     try:
-        host, verdict = str(content["host"]), clean_all(dict(content["verdict"]))
+        host, verdict = clean(str(content["host"]), 80).strip(), clean_all(dict(content["verdict"]))
         sound = content["schema"] == JUDGED_SCHEMA and verdict["job"] == clean(job) and verdict["status"] in _STATUSES
         verdict["notes"] = [str(note) for note in verdict["notes"]]
         verdict["suspects"] = [_suspect(each) for each in verdict["suspects"]]
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise ValueError("a verdict that cannot be read") from error
-    if not sound:
+    if not sound or not host:  # one without a host would pass for this one's own
         raise ValueError("a verdict on something else")
-    return clean(host, 80), verdict
+    return host, verdict
 
 
 def _suspect(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -60,6 +60,7 @@ def _suspect(content: Mapping[str, Any]) -> dict[str, Any]:
     found["ranks"] = [int(rank) for rank in content["ranks"]]
     for name in ("component", "cause", "instance"):
         found[name] = str(content[name] or "")
+    found["evidence"] = [{**each, "measure": str(each.get("measure", ""))} for each in content.get("evidence") or ()]
     found["lost_seconds_per_step"] = float(content["lost_seconds_per_step"] or 0.0)
     if function is not None:
         found["function"] = {

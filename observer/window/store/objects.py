@@ -22,7 +22,7 @@ from rankscope.observer.window.store.container import MOST_OBJECT_BYTES
 from rankscope.observer.window.store.keys import Key, parse, told_about
 from rankscope.observer.window.store.place import Store, StoreFailed, failures
 from rankscope.probes.errors import BadData
-from rankscope.probes.host.folders import create_file, opened_folder, read_plain
+from rankscope.probes.host.folders import create_file, opened_folder, read_ours, read_plain, why_not_ours
 
 _DEEPEST = 16  # folders below the store's path: objects lie three below it
 _MOST_LISTED = 4_000_000  # of a million ranks a window has 125,000 objects
@@ -78,11 +78,15 @@ def put_new(store: Store, key: str, data: bytes) -> bool:
     return True
 
 
-def get(store: Store, path: str, most_bytes: int = MOST_OBJECT_BYTES) -> bytes:
-    """One object. FileNotFoundError where it is gone, BadData where it is absurdly large, StoreFailed."""
+def get(store: Store, path: str, most_bytes: int = MOST_OBJECT_BYTES, *, ours: bool = False) -> bytes:
+    """One object. FileNotFoundError where it is gone, BadData where it is absurdly large, StoreFailed.
+
+    `ours`: of a folder only what nobody could have written but root and ourselves, UnsafePlace for all else; who may write into a
+    bucket its owner says.
+    """
     with failures(store.shown, store.uri):
         if store.local:  # a plain file: pyarrow's streams take 0.4 ms to open, and there are thousands
-            return _read_file(Path(path), store.at(path), most_bytes)
+            return _read_file(store, path, most_bytes, ours)
         with store.filesystem.open_input_stream(path) as stream:
             data: bytes = stream.read(most_bytes + 1)
     if len(data) > most_bytes:
@@ -90,12 +94,27 @@ def get(store: Store, path: str, most_bytes: int = MOST_OBJECT_BYTES) -> bytes:
     return data
 
 
-def _read_file(path: Path, shown: str, most_bytes: int) -> bytes:
+def not_ours(store: Store, path: str) -> str:
+    """Why others could have written what lies there, file or folder; '' where they could not, and in a bucket. FileNotFoundError,
+    StoreFailed."""
+    with failures(store.shown, store.uri):
+        return why_not_ours(*_from_top(store, path)) if store.local else ""
+
+
+def _from_top(store: Store, path: str) -> tuple[Path, tuple[str, ...]]:
+    """The store's folder, and the way from there to an object."""
+    top = Path(store.path or "/")
+    return top, Path(path).relative_to(top).parts
+
+
+def _read_file(store: Store, path: str, most_bytes: int, ours: bool) -> bytes:
     try:
-        return read_plain(path, most_bytes)
+        if ours:
+            return read_ours(*_from_top(store, path), most_bytes)
+        return read_plain(Path(path), most_bytes)
     except OSError as error:
         if error.errno in (errno.EFBIG, errno.EINVAL, errno.EISDIR):
-            raise BadData(f"{shown}: {error.strerror}") from None
+            raise BadData(f"{store.at(path)}: {error.strerror}") from None
         raise
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -12,18 +13,22 @@ from typing import Any
 
 import pytest
 from builders import Job, build
+from hardware_builders import Machine, gpu
 
 from rankscope.diagnose.watch.alarms import Alarm, AlarmKind
 from rankscope.diagnose.watch.hosts.board import TRIGGER, TURN, VERDICT, Board
 from rankscope.diagnose.watch.hosts.courier import Courier
-from rankscope.diagnose.watch.hosts.judging import judge_all
+from rankscope.diagnose.watch.hosts.judging import broken_by, judge_all
 from rankscope.diagnose.watch.hosts.share import Share, judged_as_json, judged_of
 from rankscope.diagnose.watch.hosts.together import Alone, Begin, Judged, Remark, Task, Together, Turn
 from rankscope.diagnose.watch.hosts.trigger import Pace, Trigger, trigger_of
 from rankscope.observer.window.store import container, objects, tidy
 from rankscope.observer.window.store.keys import key_of
 from rankscope.observer.window.store.place import open_store
+from rankscope.probes.host.folders import UnsafePlace
 
+SOMEBODY = 65534
+ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give files away")
 BEGIN = 1_760_000_000.0  # a slot
 JOBS = {"job": 3}
 
@@ -181,6 +186,10 @@ def test_a_slot_is_far_enough_off_for_the_store_and_asked_for_by_a_beat_a_second
         assert set(asked) >= {BEGIN + 5 * number for number in range(1, 10)}
 
 
+SUSPECT: dict[str, Any] = {
+    "component": "gpu", "cause": "lost", "instance": "gpu2", "host": "b", "ranks": [3], "lost_seconds_per_step": 0.1, "function": None,
+    "evidence": [{"measure": "Xid 79 on gpu2"}],
+}  # fmt: skip
 BAD: list[Any] = [
     {}, {"schema": "x"}, {"start": "soon"}, {"start": 1e400}, {"seconds": 1e9}, {"seconds": float("nan")}, {"kind": "tea"},
     {"job": "other"}, {"host": None, "schema": None}, {"start": BEGIN + 5},
@@ -196,11 +205,88 @@ def test_what_others_wrote_is_no_trigger(change: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize(
-    "verdict", [None, 3, [], {}, {"job": "job"}, {"job": "job", "status": "fault", "notes": [], "suspects": [3]}]
-)
+    "verdict",
+    [None, 3, [], {}, {"job": "job"}, {"job": "job", "status": "fault", "notes": [], "suspects": [3]},
+     {"job": "job", "status": "fault", "notes": [], "suspects": [{**SUSPECT, "evidence": 3}]},
+     {"job": "job", "status": "fault", "notes": [], "suspects": [{**SUSPECT, "evidence": ["x"]}]}],
+)  # fmt: skip
 def test_what_others_wrote_is_no_verdict(verdict: Any) -> None:
     with pytest.raises(ValueError, match="verdict"):
         judged_of({"schema": "rankscope.judged/1", "host": "h", "verdict": verdict}, "job")
+
+
+@pytest.mark.parametrize("host", ["", "  "])
+def test_a_verdict_of_no_host_does_not_pass_for_our_own(host: str) -> None:
+    verdict = {"job": "job", "status": "fault", "notes": [], "suspects": [SUSPECT]}
+    assert judged_of({"schema": "rankscope.judged/1", "host": "h", "verdict": verdict}, "job")[0] == "h"
+    with pytest.raises(ValueError, match="verdict"):
+        judged_of({"schema": "rankscope.judged/1", "host": host, "verdict": verdict}, "job")
+
+
+def spoil(path: Path, how: str) -> None:
+    if how == "another's":
+        os.chown(path, SOMEBODY, SOMEBODY)
+    elif how == "a link":
+        path.rename(path.with_name("elsewhere"))
+        path.symlink_to("elsewhere")
+    else:
+        path.chmod(path.stat().st_mode | 0o022)
+
+
+@ROOT_ONLY
+@pytest.mark.parametrize("how", ["another's", "open to others", "a link"])
+@pytest.mark.parametrize("where", ["top", "job", "file"])
+def test_what_others_could_have_left_in_a_folder_is_not_heard(
+    where: str, how: str, tmp_path: Path, hosts: Hosts
+) -> None:
+    tmp_path.chmod(0o700)
+    top = tmp_path / "store"
+    if (where, how) == ("top", "a link"):
+        pytest.skip("the way to a store may be a link of root's")
+    board = Board(top.as_uri())
+    trigger = Trigger("job", BEGIN + 5, 5.0, AlarmKind.SLOWER, "slower", "host1")
+    for what, content in ((TRIGGER, trigger.as_json()), (TURN, {"host": "host0"}), (VERDICT, {"host": "host1"})):
+        assert board.put(what, "job", BEGIN + 5, content) == content
+    (job,) = top.iterdir()
+    for what in (TRIGGER, TURN, VERDICT):
+        path = {"top": top, "job": job, "file": next(job.glob(f"{what}=*"))}[where]
+        if not (path.is_symlink() or path.stat().st_uid == SOMEBODY):
+            spoil(path, how)
+        with pytest.raises(UnsafePlace):
+            board.get(what, "job", BEGIN + 5)
+    (one,) = hosts(top.as_uri(), 1)
+    told = settle(one, BEGIN + 2.6)
+    assert [type(task) for task in told] == [Remark], "that is said, and nothing is done"
+    # And who has an alarm of its own looks alone.
+    one.propose(alarm(), 5.0, BEGIN + 6)
+    assert [type(task) for task in settle(one, BEGIN + 7.6)][-1:] == [Alone if where != "file" else Begin]
+
+
+@ROOT_ONLY
+@pytest.mark.parametrize("where", ["window", "shard", "file"])
+def test_windows_that_others_could_have_left_are_not_judged(where: str, tmp_path: Path) -> None:
+    tmp_path.chmod(0o700)
+    uri = (tmp_path / "store").as_uri()
+    windows = build(Job(ranks=8, hosts=4, steps=40))
+    job, start = windows[0].manifest.jobs[0], windows[0].manifest.start
+    for window in windows:
+        objects.put(open_store(uri), key_of(window.manifest), container.encode([window]))
+    assert (len(Board(uri).windows(job, start).chosen), Board(uri).windows(job, start).notes) == (4, ())
+    strange = Path(open_store(uri).path) / key_of(windows[0].manifest)
+    spoil({"window": strange.parents[1], "shard": strange.parent, "file": strange}[where], "another's")
+    found = Board(uri).windows(job, start)
+    assert len(found.chosen) < 4 and "65534" in found.notes[0].text
+    assert str(strange) not in [each.path for each in found.chosen]
+
+
+def test_a_host_is_broken_by_its_own_window_where_that_shows_it() -> None:
+    waits = {rank: {"last_progress_s": 8.0, "in_collective_s": 7.9} for rank in range(8)}
+    lost = {"scope": "gpu", "instance": gpu(3), "rank": 3, "name": "gpu.lost", "value": 1.0}
+    (mine,) = Machine(columns=waits, more=[lost], without=("gpu.lost",)).windows()
+    assert broken_by(mine, mine.manifest.jobs[0]) == ("rankscope: gpu/lost gpu3",)
+    (mine,) = Machine(columns=waits).windows()
+    assert broken_by(mine, mine.manifest.jobs[0]) == ()
+    assert broken_by(mine, "no such job") == ()
 
 
 def test_the_windows_of_all_hosts_are_judged_once_and_old_triggers_are_pruned(store: str, tmp_path: Path) -> None:

@@ -90,3 +90,19 @@ def test_a_verdict_on_broken_hardware_says_which_host_to_drain(change: dict[str,
     content = event.as_json("a")
     assert content.get("drain_reason") == expected
     assert content.get("drain_host") == ("b" if expected else None)
+
+
+@pytest.mark.parametrize(
+    ("broken", "expected"),
+    [((), None), (("rankscope: gpu/lost gpu2",), None), (("rankscope: gpu/ecc-errors gpu2",), "a")],
+    ids=["shows nothing", "shows something else", "shows it"],
+)
+def test_by_the_word_of_another_host_one_is_drained_only_for_what_its_own_window_shows(
+    broken: tuple[str, ...], expected: str | None
+) -> None:
+    """Whoever can write where verdicts lie could else drain any host of the job."""
+    verdict = {"status": "fault", "notes": [], "suspects": [{**SUSPECT, "host": "a"}]}
+    seen = Seen(Alarm(AlarmKind.SLOWER, "job", 0.0, "slower"), verdict, "", 1.0, judged_by="b", broken=broken)
+    content = events.of_look(seen, 0.0).as_json("a")
+    assert content.get("drain_host") == expected
+    assert ("drain_reason" in content) == (expected is not None)
