@@ -1,8 +1,8 @@
 """What the numbers of NVIDIA's Xid errors mean: who causes them and what to do.
 
 Severities: NVIDIA's Xid catalogue as gpud applies it (shared reference "operators", D4), except for what a process can cause by
-itself on its own channel (32, 65, 68, 69): gpud asks for a reboot, the catalogue (RESTART_APP) for a restart of the application; they are warnings,
-for whoever may use a GPU could have its host drained by them. To add an Xid, add a row.
+itself on its own channel (32, 65, 68, 69): gpud asks for a reboot, the catalogue (RESTART_APP) for a restart of the application.
+They are warnings, for whoever may use a GPU could have its host drained by them. To add an Xid, add a row.
 """
 
 from __future__ import annotations
