@@ -12,7 +12,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rankscope.observer.census.identity import MARKERS, Claim, parse_claim, parse_later_claim, parse_local_rank
+from rankscope.observer.census.identity import (
+    MARKERS,
+    Claim,
+    completed,
+    lacks_master,
+    parse_claim,
+    parse_later_claim,
+    parse_local_rank,
+)
 from rankscope.observer.census.live_environ import read_live_environ
 from rankscope.observer.census.titles import scheduler_job
 from rankscope.probes.host import procfs
@@ -218,9 +226,12 @@ def _candidate(stat: ProcStat, environ: bytes, python: bool, libraries: Librarie
     node = node_name(stat.pid, root)
     said = procfs.parse_environ(environ)
     claim, later, local = parse_claim(said, node), None, -1
-    if claim is None and libraries.framework:
+    if libraries.framework and (claim is None or lacks_master(said)):
         now = read_live_environ(stat.pid, root)
-        later, local = parse_later_claim(now, node), parse_local_rank(now)
+        if claim is None:
+            later, local = parse_later_claim(now, node), parse_local_rank(now)
+        else:
+            claim = parse_claim(completed(said, now), node)
     return Candidate(
         stat.pid,
         stat.ppid,

@@ -5,11 +5,13 @@ The job's name must come out the same on every host of the job without any talki
   slurm-1234-10.0.0.1:29500    torchrun inside Slurm (each node may be a step of its own): job and rendezvous
   torch-<run id>-10.0.0.1:29500, torch-10.0.0.1:29500 (run id 'none')
   mpi-<namespace>              Open MPI: the job's id in PMIx
+  jax-10.0.0.1:1234            the coordinator of JAX, the master of Paddle, the first worker of TensorFlow (TF_CONFIG)
 A master address such as localhost says nothing about which host, so the host's name takes its place.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from collections.abc import Mapping
@@ -20,7 +22,13 @@ from rankscope.probes.text import printable
 COMMAND_CAP = 200
 NAME_CAP = 200
 # Every variable that says a rank ends in one of these: the cheap test before anything is parsed.
-MARKERS = (b"RANK=", b"SLURM_PROCID=")
+MARKERS = (b"RANK=", b"SLURM_PROCID=", b"JAX_PROCESS_ID=", b"PADDLE_TRAINER_ID=", b"TF_CONFIG=")
+# Number, how many there are, where they meet: what scripts read that no launcher starts.
+_BY_HAND = (
+    ("jax", "JAX_PROCESS_ID", "JAX_NUM_PROCESSES", "JAX_COORDINATOR_ADDRESS"),
+    ("paddle", "PADDLE_TRAINER_ID", "PADDLE_TRAINERS_NUM", "PADDLE_MASTER"),
+)
+_LATE = ("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")  # that scripts set themselves
 
 _MAX_RANK = 10_000_000
 _LOOPBACK = re.compile(r"^(localhost(\..*)?|127\.\d+\.\d+\.\d+|::1|\[::1\]|0\.0\.0\.0)$", re.IGNORECASE)
@@ -90,6 +98,8 @@ def parse_claim(environ: Mapping[str, str], node: str) -> Claim | None:
         or _horovod(environ, node)
         or _pmi(environ, node)
         or _by_node(environ, node)
+        or _by_hand(environ, node)
+        or _tensorflow(environ, node)
         or _slurm(environ)
     )
 
@@ -100,6 +110,18 @@ def parse_later_claim(environ: Mapping[str, str], node: str) -> Claim | None:
     MPI libraries write into it as well, in every process that loads them: there it names no rank.
     """
     return _all_here(_torch(environ, node)) or _by_node(environ, node)
+
+
+def lacks_master(environ: Mapping[str, str]) -> bool:
+    """Whether it has a rank of torch's, and not where the ranks meet: then the job cannot be told by it."""
+    return _integer(environ, "RANK") is not None and not environ.get("MASTER_ADDR", "").strip()
+
+
+def completed(environ: Mapping[str, str], now: Mapping[str, str]) -> Mapping[str, str]:
+    """An environment with what the process wrote into it after its start and the start did not say; as it was, where the rank changed."""
+    if _integer(environ, "RANK") != _integer(now, "RANK"):
+        return environ
+    return {**{name: now[name] for name in _LATE if name in now}, **environ}
 
 
 def same_rank(one: Claim, other: Claim) -> bool:
@@ -250,9 +272,42 @@ def _slurm(environ: Mapping[str, str]) -> Claim | None:
     )
 
 
+def _by_hand(environ: Mapping[str, str], node: str) -> Claim | None:
+    for family, number, world, meeting in _BY_HAND:
+        rank = _integer(environ, number)
+        if rank is not None:
+            return _at(family, rank, _first(environ, 0, world), environ.get(meeting, ""), node)
+    return None
+
+
+def _tensorflow(environ: Mapping[str, str], node: str) -> Claim | None:
+    """MultiWorkerMirroredStrategy: the chief, then the workers. Servers of parameters and evaluators are no ranks."""
+    try:
+        told = json.loads(environ.get("TF_CONFIG", ""))
+        cluster, task = told["cluster"], told["task"]
+        ranks = [(kind, place) for kind in ("chief", "master", "worker") for place in range(len(cluster.get(kind, ())))]
+        rank = ranks.index((task["type"], int(task["index"])))
+        kind, place = ranks[0]
+        meeting = str(cluster[kind][place])
+    except (ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError, OverflowError):
+        return None
+    return _at("tensorflow", rank, len(ranks), meeting, node)
+
+
+def _at(family: str, rank: int, world: int, meeting: str, node: str) -> Claim:
+    """`meeting`: `address:port`, or '' where nobody says."""
+    address, _, port = meeting.strip().rpartition(":")
+    where, loopback = _endpoint(address or port, port if address else "", node)
+    job = printable(f"{family}-{where or node}", NAME_CAP)
+    return Claim("environment", job, rank, -1, world, 0, "", this_host_only=loopback or not where)
+
+
 def _master(environ: Mapping[str, str], node: str) -> tuple[str, bool]:
     """('address:port', whether the address is only of this host); '' where nobody says."""
-    address, port = environ.get("MASTER_ADDR", "").strip(), environ.get("MASTER_PORT", "").strip()
+    return _endpoint(environ.get("MASTER_ADDR", "").strip(), environ.get("MASTER_PORT", "").strip(), node)
+
+
+def _endpoint(address: str, port: str, node: str) -> tuple[str, bool]:
     if not address:
         return "", False
     loopback = bool(_LOOPBACK.match(address))

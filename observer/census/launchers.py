@@ -31,6 +31,7 @@ _SERVERS = (
     "uvicorn", "gunicorn", "hypercorn", "waitress", "flask", "fastapi", "streamlit", "gradio", "bentoml", "tritonserver",
     "torchserve", "vllm", "http", "sglang", "lmdeploy", "text_generation_server", "text_generation_launcher",
 )  # fmt: skip
+SERVER = "a server"
 _NOTEBOOKS = (
     "notebook",
     "ipykernel",
@@ -100,7 +101,7 @@ def purpose(cmdline: tuple[str, ...]) -> str:
         if name in _NOTEBOOKS:
             return "a notebook"
         if name in _SERVERS:
-            return "a server"
+            return SERVER
         if module or (position and not name.startswith("python")):
             break
     return ""

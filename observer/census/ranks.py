@@ -23,7 +23,7 @@ from rankscope.observer.census.describe import identity_of, local_rank, read_fac
 from rankscope.observer.census.found import FoundRank, RankCensus, Rejected, Worker
 from rankscope.observer.census.identity import Claim, parse_arguments, parse_later_claim, same_rank
 from rankscope.observer.census.kinship import Connections
-from rankscope.observer.census.launchers import is_ray_controller, is_tool, launcher_name, ray_actor
+from rankscope.observer.census.launchers import SERVER, is_ray_controller, is_tool, launcher_name, purpose, ray_actor
 from rankscope.observer.census.live_environ import read_live_environ
 from rankscope.observer.census.numbering import Member, number_by_node, number_group
 from rankscope.observer.census.reasons import ALONE, STARTING, why_no_candidate, why_no_rank
@@ -37,6 +37,7 @@ from rankscope.probes.text import printable
 
 MAX_DEPTH = 64
 MAX_WORKERS = 4096  # of one rank
+_LAUNCHERS_DEEP = 4  # mpiexec, its proxy, a shell that wraps the rank
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +78,7 @@ class _Census:
         self._choose_spawned()
         self._choose_unnamed()
         self._separate_users()
+        self._separate_launchers()
         self._resolve_duplicates()
         workers = self._find_workers()
         members = {worker.pid for group in workers.values() for worker in group}
@@ -179,6 +181,8 @@ class _Census:
             above = self._ancestor(pid, launchers=True)
             if pid in self._chosen or pid in self._rejected or above is None or one.comm == "pt_data_worker":
                 continue
+            if any(purpose(self._cmdline(each)) == SERVER for each in self._above(pid)):
+                continue  # an engine of inference on several devices
             if one.claim is None or (above.claim is not None and same_rank(above.claim, one.claim)):
                 families.setdefault((above.pid, ray_actor(one.cmdline)), []).append(pid)
         for (parent, actor), children in families.items():
@@ -186,6 +190,8 @@ class _Census:
             base = chosen.claim if chosen is not None else None
             parents = {**dict.fromkeys(children, parent), parent: self._parents.get(parent, 0)}
             together = self._with_parent(parent, children, parents)
+            if chosen is not None and not together and self._evidence(parent)[0]:
+                continue  # it works with other ranks: what it started, and what talks among itself, works for it
             for group in [together] if together else self._connections.groups(children, parents):
                 self._number(group, f"spawn-{self._host}-{parent}", base, parents)
                 if parent not in group:
@@ -244,8 +250,14 @@ class _Census:
             hub is not None and hub.whole,
         )
         name = job if base is None else f"{base.job}-spawn-{self._host}"
+        local_world = numbered[0].world_size if hub is not None and hub.whole else len(numbered)
+        hosts = base is not None and not base.this_host_only and base.world_size not in (0, 1, len(numbered))
+        if base is not None and hosts and not (hub is not None and hub.whole) and not numbered[0].told:
+            # The launcher numbered hosts, and each of them started as many ranks.
+            name, first = f"{base.job}-spawn", base.rank * len(numbered)
+            world = base.world_size * len(numbered)
+            numbered = tuple(replace(one, rank=first + one.rank, world_size=world, certain=False) for one in numbered)
         for one in numbered:
-            local_world = one.world_size if hub is not None and hub.whole else len(numbered)
             claim = Claim(
                 "command line" if one.told else "multiprocessing",
                 name, one.rank, one.local_rank, one.world_size, local_world, "", True,
@@ -280,6 +292,33 @@ class _Census:
                 self._notes.append(
                     f"{job}: its ranks are of user {main}; pids {who} of user {uid} claim ranks of it too"
                 )
+
+    def _separate_launchers(self) -> None:
+        """Launchers that give no name to what they start (two mpiexec of one batch script) started a job each: whole sets of one size."""
+        claims: dict[str, list[int]] = {}
+        for pid in self._in_order(self._chosen):
+            claims.setdefault(self._chosen[pid].claim.job, []).append(pid)
+        for job, pids in claims.items():
+            if len({self._chosen[pid].claim.rank for pid in pids}) == len(pids):
+                continue
+            for depth in range(_LAUNCHERS_DEEP):
+                below: dict[int, list[int]] = {}
+                for pid in pids:
+                    above = list(self._above(pid))
+                    below.setdefault(above[depth] if depth < len(above) else 0, []).append(pid)
+                sets = [sorted(self._chosen[pid].claim.rank for pid in group) for group in below.values()]
+                whole = len(sets[0]) > 1 and all(each == sets[0] == sorted(set(each)) for each in sets)
+                if whole and len(sets) > 1 and 0 not in below:
+                    self._name_apart(job, below)
+                    break
+
+    def _name_apart(self, job: str, below: dict[int, list[int]]) -> None:
+        for launcher, pids in below.items():
+            for pid in pids:
+                one = self._chosen[pid]
+                self._chosen[pid] = replace(one, claim=replace(one.claim, job=f"{job}-{launcher}", this_host_only=True))
+        launchers = ", ".join(map(str, sorted(below)[:8]))
+        self._notes.append(f"{job}: started {len(below)} times side by side (pids {launchers}): a job each")
 
     def _together(self, pids: list[int]) -> int:
         """How many of these processes are connected with another of them."""

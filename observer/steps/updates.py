@@ -88,7 +88,9 @@ def common_passes(sightings: Sequence[Ints], updates: int) -> int:
     """Updates per optimiser step, given of each rank of a job the updates after which it was seen in its optimiser; 1: no accumulation."""
     best, told = 1, [after for after in sightings if len(after)]
     seen = sum(len(after) for after in told)
-    for passes in range(2, min(_MOST_PASSES, (updates - 1) // MIN_REPEATS) + 1):
+    for passes in range(
+        2, min(_MOST_PASSES, updates - 1) + 1
+    ):  # of long ones there are too few steps, which is to be said
         outside = seen - sum(int(np.bincount(after % passes).max()) for after in told)
         if outside <= (1 - AGREEMENT) * seen and _by_chance(passes, seen - len(told), outside) <= _CHANCE:
             best = passes

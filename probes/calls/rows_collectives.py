@@ -38,14 +38,17 @@ def _hccl(symbol: str, name: str, count: int, datatype: int, communicator: int, 
 
 
 def _mpi(
-    symbol: str, name: str, count: int, datatype: int, communicator: int, role: str = COLLECTIVE
+    symbol: str, name: str, count: int, datatype: int, communicator: int, role: str = COLLECTIVE, large: bool = False
 ) -> tuple[CallRow, ...]:
-    """Two rows: that with counts of C's int, and that with large counts (MPI-4), which mpi4py calls where the library has it."""
+    """Two rows: that with counts of C's int, and that with large counts (MPI-4), which mpi4py calls where the library has it.
+
+    `large`: it has both though none of its arguments is one datatype.
+    """
     narrow = CallRow(
         "libmpi.so", symbol, name, role, count, whole=True, elsewhere=("libmpich.so", "libmpi_cray.so"), family="mpi",
         handle=datatype, object=communicator, int_count=True,
     )  # fmt: skip
-    return (narrow, replace(narrow, symbol=f"{symbol}_c", int_count=False)) if datatype else (narrow,)
+    return (narrow, replace(narrow, symbol=f"{symbol}_c", int_count=False)) if datatype or large else (narrow,)
 
 
 _NCCL_ROWS = (
@@ -95,18 +98,26 @@ _MPI_ROWS = (
     *_mpi("MPI_Scatterv", "scatterv", 0, 4, 9),
     *_mpi("MPI_Alltoall", "alltoall", 2, 3, 7),
     *_mpi("MPI_Alltoallv", "alltoallv", 0, 4, 9),
+    *_mpi("MPI_Alltoallw", "alltoallw", 0, 0, 9, large=True),
+    *_mpi("MPI_Neighbor_allgather", "neighbor_allgather", 2, 3, 7),
+    *_mpi("MPI_Neighbor_allgatherv", "neighbor_allgatherv", 2, 3, 8),
+    *_mpi("MPI_Neighbor_alltoall", "neighbor_alltoall", 2, 3, 7),
+    *_mpi("MPI_Neighbor_alltoallv", "neighbor_alltoallv", 0, 4, 9),
     *_mpi("MPI_Scan", "scan", 3, 4, 6),
     *_mpi("MPI_Exscan", "exscan", 3, 4, 6),
     *_mpi("MPI_Barrier", "barrier", 0, 0, 1),
     *_mpi("MPI_Send", "send", 2, 3, 6, WAIT),
+    *_mpi("MPI_Ssend", "send", 2, 3, 6, WAIT),
     *_mpi("MPI_Recv", "recv", 2, 3, 6, WAIT),
     *_mpi("MPI_Sendrecv", "sendrecv", 2, 3, 11, WAIT),
+    *_mpi("MPI_Sendrecv_replace", "sendrecv", 2, 3, 8, WAIT),
     *_mpi("MPI_Probe", "probe", 0, 0, 3, WAIT),
     *_mpi("MPI_Mprobe", "probe", 0, 0, 3, WAIT),
     *_mpi("MPI_Wait", "wait", 0, 0, 0, WAIT),
     *_mpi("MPI_Waitall", "wait", 0, 0, 0, WAIT),
     *_mpi("MPI_Waitany", "wait", 0, 0, 0, WAIT),
     *_mpi("MPI_Waitsome", "wait", 0, 0, 0, WAIT),
+    *_mpi("MPI_Win_fence", "fence", 0, 0, 0, WAIT),
 )
 
 COLLECTIVE_ROWS: tuple[CallRow, ...] = (*_NCCL_ROWS, *_HCCL_ROWS, *_MPI_ROWS)

@@ -27,7 +27,10 @@ CALL_TABLE: tuple[CallRow, ...] = (
             "allreduce", "allgather", "allgatherv", "broadcast", "reduce", "barrier", "gather", "scatter", "alltoall", "alltoallv",
         )
     ),
-    CallRow("libtorch_cpu.so", "_ZN4c10d4Work4waitE", "wait", WAIT, family="gloo"),
+    CallRow(
+        "libtorch_cpu.so", "_ZN4c10d4Work4waitE", "wait", WAIT, family="gloo",
+        formerly=("_ZN4c10d12ProcessGroup4Work4waitE",),  # torch 1.12 and before, by its headers
+    ),
     CallRow("libtorch_cpu.so", "_ZN4c10d16ProcessGroupGloo8SendWork4waitE", "send", WAIT, family="gloo"),
     CallRow("libtorch_cpu.so", "_ZN4c10d16ProcessGroupGloo8RecvWork4waitE", "recv", WAIT, family="gloo"),
     CallRow("libtorch_cpu.so", "_ZN4c10d7Reducer17finalize_backwardE", UPDATE, WAIT, family="gloo"),

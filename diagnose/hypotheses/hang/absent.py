@@ -7,7 +7,10 @@
   stalled         one file operation does not come back                 storage
   deadlock        whatever else it waits for                            process
 
-A rank whose file operations do come back, and move bytes as a checkpoint does, is at work: the others wait for it, and nothing hangs.
+A rank is at work where its file operations come back and move bytes as a checkpoint does. So it is where it computes now here, now there,
+as one does that evaluates a model while the others wait at a barrier: whatever else it does, and its three places with most time, hold
+less than half of the silence each. A loop that never ends is at one place, or at the few that it calls. The others wait for who is at
+work, and nothing hangs.
 """
 
 from __future__ import annotations
@@ -39,14 +42,20 @@ class Absence:
     instance: str = ""
 
 
-def is_at_work(fleet: Fleet, row: int) -> bool:
-    """Whether its file operations come back and move bytes as fast as a checkpoint is written."""
+def is_at_work(fleet: Fleet, row: int, stalled_s: float) -> bool:
+    """Whether its file operations come back and move bytes as fast as a checkpoint is written, or it computes at many places.
+
+    `stalled_s`: how long the others have been without progress.
+    """
     table = fleet.patterns
-    if table.bytes is None:
-        return False
     mine = (table.rank == row) & (table.thread.codes == table.thread.code("training"))
-    mine &= table.kind.codes == table.kind.code("io")
-    return float(table.bytes[mine].sum()) >= limits.BYTES_LEAST * fleet.seconds
+    files = mine & (table.kind.codes == table.kind.code("io"))
+    if table.bytes is not None and float(table.bytes[files].sum()) >= limits.BYTES_LEAST * fleet.seconds:
+        return True
+    python = table.kind.codes == table.kind.code("python")
+    computes, rest = np.sort(table.beta[mine & python]), table.beta[mine & ~python].sum()
+    half = stalled_s / fleet.seconds / limits.CONCENTRATED
+    return bool(computes.sum() >= half > max(rest, computes[-limits.SEVERAL :].sum()))
 
 
 def why(fleet: Fleet, row: int) -> Absence:

@@ -132,7 +132,7 @@ def _absent(fleet: Fleet, outside: Bools, silent: Floats, waiting: Bools) -> Sta
     """Ranks that run but did not come: what are they doing? None where they are at work."""
     stalled = stalled_s(silent, outside)
     rows = np.flatnonzero(outside)[:INSTANCES_SHOWN].tolist()
-    if any(is_at_work(fleet, row) for row in rows):
+    if any(is_at_work(fleet, row, stalled) for row in rows):
         return None
     found = []
     for row in rows:

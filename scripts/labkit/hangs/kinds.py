@@ -254,6 +254,13 @@ class Evaluation(_Harmless):
     how = "evaluate"
 
 
+class LoneEvaluation(_Harmless):
+    """The first rank evaluates, the others wait for it."""
+
+    name = "lone-evaluation"
+    how = "validate"
+
+
 class FinishedJob(_Harmless):
     """Every rank ends, with 0."""
 
@@ -266,6 +273,6 @@ ALL: dict[str, type[Fault]] = {
     kind.name: kind
     for kind in (
         StoppedRank, EndlessLoop, LockHeld, GilHeld, MissedCollective, OtherCollective, OtherSize, DeadFeeder, KilledRank,
-        OutOfMemory, DeadFiles, CutLink, LongCheckpoint, SlowStep, Evaluation, FinishedJob,
+        OutOfMemory, DeadFiles, CutLink, LongCheckpoint, SlowStep, Evaluation, LoneEvaluation, FinishedJob,
     )
 }  # fmt: skip

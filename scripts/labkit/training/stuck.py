@@ -8,6 +8,7 @@ the same one. How:
   grow      memory, until the kernel ends it                                     skip, other, larger   the report: see Reports
   evaluate  batch after batch for `seconds`                                      compute   one call for `seconds`
   save      the first rank writes for `seconds`, and all wait for it             finish    the job ends
+  validate  the first rank runs a model for `seconds`, and all wait for it
 
 It knows nothing of rankscope.
 """
@@ -77,6 +78,44 @@ class Feeder:
     def next_item(self) -> bytes:
         item: bytes = self._items.get()
         return item
+
+
+class Validation:
+    """A small recogniser of words, and how well it does."""
+
+    def __init__(self) -> None:
+        import torch
+
+        nn = torch.nn
+        self._torch = torch
+        self._hear = nn.Sequential(
+            nn.Conv1d(20, 32, 5, padding=2), nn.BatchNorm1d(32), nn.GELU(), nn.MaxPool1d(2), nn.Dropout(0.1),
+            nn.Conv1d(32, 48, 3, padding=1), nn.GroupNorm(4, 48), nn.SiLU(), nn.AvgPool1d(2),
+        ).eval()  # fmt: skip
+        self._follow = nn.GRU(48, 32, batch_first=True).eval()
+        self._spell = nn.Sequential(nn.LayerNorm(32), nn.Linear(32, 29), nn.LogSoftmax(-1)).eval()
+        self.wrong = self.words = 0
+
+    def batch(self) -> None:
+        with self._torch.no_grad():
+            sound = self._torch.randn(4, 20, 64)
+            heard, _ = self._follow(self._hear(sound).transpose(1, 2))
+            spelt = self._spell(heard).argmax(-1).tolist()
+        for letters in spelt:
+            word, truth = self.collapse(letters), letters[::3]
+            self.wrong += self.distance(word, truth) > 2
+            self.words += 1
+
+    def collapse(self, letters: list[int]) -> list[int]:
+        return [one for place, one in enumerate(letters) if one and (place == 0 or one != letters[place - 1])]
+
+    def distance(self, one: list[int], other: list[int]) -> int:
+        row = list(range(len(other) + 1))
+        for place, letter in enumerate(one, 1):
+            before, row[0] = row[0], place
+            for number, each in enumerate(other, 1):
+                before, row[number] = row[number], min(row[number] + 1, row[number - 1] + 1, before + (letter != each))
+        return row[-1]
 
 
 class Stuck:
@@ -156,6 +195,16 @@ class Stuck:
                     os.fsync(file.fileno())
         dist.barrier()
 
+    def validate(self) -> None:
+        """The first rank runs another model over a set that is kept aside, and all wait until it has."""
+        import torch.distributed as dist
+
+        if dist.get_rank() == 0:
+            until, check = time.monotonic() + self._order["seconds"], Validation()
+            while time.monotonic() < until:
+                check.batch()
+        dist.barrier()
+
     def finish(self) -> None:
         raise SystemExit
 
@@ -168,5 +217,6 @@ _WAYS = {
     "evaluate": Stuck.evaluate,
     "compute": Stuck.compute,
     "save": Stuck.save_state,
+    "validate": Stuck.validate,
     "finish": Stuck.finish,
 }

@@ -79,6 +79,21 @@ def test_a_rank_whose_writes_come_back_is_at_work_and_nothing_hangs() -> None:
     assert (verdict.status, verdict.suspects) == ("unknown", ())
 
 
+@pytest.mark.parametrize(("places", "status"), [(20, "unknown"), (4, "hang")])
+def test_a_rank_that_computes_now_here_now_there_is_at_work_and_one_that_turns_in_a_loop_hangs(
+    places: int, status: str
+) -> None:
+    """An evaluation on one rank, for which the others wait at a barrier."""
+    window = hanging([("python", "forward", "", (LOAD,), 0.98), WAITS, WAITS])
+    rows = window.patterns.to_pylist()
+    [whole] = [row for row in rows if row["rank"] == 0 and row["beta"] > 0.5]
+    parts = [whole | {"name": f"layer{number}", "beta": 0.98 / places} for number in range(places)]
+    verdict = diagnose([columns(window, "patterns", [row for row in rows if row is not whole] + parts)])
+    assert verdict.status == status
+    if status == "unknown":
+        assert "rank 0 computes in load_checkpoint" in verdict.notes[0].text
+
+
 def test_a_rank_in_another_collective_than_the_others_is_what_they_wait_for() -> None:
     verdict = diagnose([hanging([ELSEWHERE, WAITS, WAITS, WAITS], outside=())])
     assert verdict.status == "hang"

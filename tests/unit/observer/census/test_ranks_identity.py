@@ -28,6 +28,9 @@ OMPI = {
 }
 
 
+WORKER = '{"cluster": {"worker": ["b:2", "c:3"], "chief": ["a:1"]}, "task": {"type": "worker", "index": 1}}'
+
+
 @pytest.mark.parametrize("environ, job, rank, local, world", [
     (TORCH, "torch-n0:29500", 5, 1, 8),
     (TORCH | {"TORCHELASTIC_RUN_ID": "none"}, "torch-n0:29500", 5, 1, 8),
@@ -44,6 +47,11 @@ OMPI = {
     (SLURM | {"PMI_RANK": "1", "PMI_SIZE": "2"}, "slurm-1234.0", 1, 0, 2),
     ({"HOROVOD_RANK": "1", "HOROVOD_SIZE": "2", "HOROVOD_LOCAL_RANK": "1", "HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.0.0.1",
       "HOROVOD_GLOO_RENDEZVOUS_PORT": "4444"}, "mpi-horovod-10.0.0.1:4444", 1, 1, 2),
+    ({"JAX_PROCESS_ID": "3", "JAX_NUM_PROCESSES": "4", "JAX_COORDINATOR_ADDRESS": "10.0.0.1:1234"}, "jax-10.0.0.1:1234", 3, -1, 4),
+    ({"JAX_PROCESS_ID": "0", "JAX_NUM_PROCESSES": "2", "JAX_COORDINATOR_ADDRESS": "head"}, "jax-head", 0, -1, 2),
+    ({"JAX_PROCESS_ID": "1"}, "jax-here", 1, -1, 0),
+    ({"PADDLE_TRAINER_ID": "1", "PADDLE_TRAINERS_NUM": "2", "PADDLE_MASTER": "[fd00::1]:99"}, "paddle-[fd00::1]:99", 1, -1, 2),
+    ({"TF_CONFIG": WORKER}, "tensorflow-a:1", 2, -1, 3),
 ])  # fmt: skip
 def test_every_launcher_is_understood(environ: dict[str, str], job: str, rank: int, local: int, world: int) -> None:
     claim = parse_claim(environ, "here")
@@ -54,6 +62,9 @@ def test_every_launcher_is_understood(environ: dict[str, str], job: str, rank: i
 @pytest.mark.parametrize("environ", [
     {}, {"RANK": ""}, {"RANK": "x"}, {"RANK": "-1"}, {"RANK": "9" * 40}, {"RANK": "²"}, {"LOCAL_RANK": "0"},
     {"SLURM_PROCID": "1"}, {"OMPI_COMM_WORLD_SIZE": "4"}, {"PAGERANK": "3"},
+    {"JAX_PROCESS_ID": "x"}, {"TF_CONFIG": "{"}, {"TF_CONFIG": "[" * 5000}, {"TF_CONFIG": '{"cluster": 1, "task": 2}'},
+    {"TF_CONFIG": '{"cluster": {"ps": ["a:1"]}, "task": {"type": "ps", "index": 0}}'},
+    {"TF_CONFIG": '{"cluster": {"worker": ["a:1"]}, "task": {"type": "worker", "index": 1}}'},
 ])  # fmt: skip
 def test_what_names_no_rank_claims_none(environ: dict[str, str]) -> None:
     assert parse_claim(environ, "here") is None
