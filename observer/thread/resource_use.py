@@ -50,7 +50,8 @@ def trim(use: Floats, idle: float = 0.0, share: float = SHARE) -> slice:
     low, high = 0, len(lengths) - 1  # the longest run always suffices: nothing is cut then
     while low < high:
         middle = (low + high) // 2
-        if _heaviest(runs, amount, int(lengths[middle]))[2] >= share * amount[-1]:
+        # A share that is met exactly is met, however sums are rounded.
+        if _heaviest(runs, amount, int(lengths[middle]))[2] >= share * amount[-1] * (1 - 1e-9):
             high = middle
         else:
             low = middle + 1
