@@ -213,7 +213,7 @@ def _function_sets(fleet: Fleet) -> Bools | None:
 
 
 def _by_collectives(fleet: Fleet) -> Ints:
-    """Ranks that take part in the same collectives and messages, about equally often (within a factor of 1.5)."""
+    """Ranks that take part in the same collectives and messages, about equally often (factors of 1.5 apart, as bytes are)."""
     table, ranks = fleet.patterns, len(fleet.ranks)
     steps = np.maximum(np.isfinite(fleet.steps.seconds).sum(axis=1), 1)
     rows = np.flatnonzero(table.kind.codes == table.kind.code("collective"))
@@ -223,8 +223,7 @@ def _by_collectives(fleet: Fleet) -> Ints:
     count = np.zeros((ranks, len(names)))
     np.add.at(count, (table.rank[rows], column.reshape(-1)), table.count[rows])
     each = count / steps[:, None]
-    each[each < 0.5] = 0  # not a part of every step
-    signature = np.where(each > 0, np.round(np.log(np.maximum(each, 0.5)) / np.log(1.5)).astype(np.int64) + 2, 0)
+    signature = np.stack([_groups(column, 0.5) for column in each.T], axis=1)  # less is not a part of every step
     unique, inverse, counts = np.unique(signature, axis=0, return_inverse=True, return_counts=True)
     inverse = inverse.reshape(-1)
     large = np.flatnonzero(counts >= 2)

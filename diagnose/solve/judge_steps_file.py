@@ -44,7 +44,7 @@ def judge_timings(timings: Timings, job: str) -> Verdict:
     plain = without_whole(one_world(timings))
     fleet = fleet_of(plain, job)
     verdict = _judged(plain, fleet)
-    if verdict.suspects:
+    if verdict.status == "fault":  # what is uneven by design hides nobody
         return verdict
     for reading in (mixed_as_work(plain), with_untimed(plain, fleet)):
         if reading is not None and (found := _judged(reading, fleet_of(reading, job))).status == "fault":
@@ -92,8 +92,6 @@ def _while_longer(timings: Timings, fleet: Fleet, verdict: Verdict) -> Verdict |
 
 def _stretch(timings: Timings, fleet: Fleet, verdict: Verdict) -> Verdict:
     """The verdict on the stretch of steps in which one rank is slower than in the rest, where it accuses somebody."""
-    if verdict.suspects:
-        return verdict
     found = find_stretch(fleet, roles(fleet))
     if found is None:
         return verdict

@@ -42,7 +42,7 @@ def nobody(
     known = per_step[np.isfinite(per_step)]
     rise = None if has_baseline else find_rise(known)
     busy = None if rise is None else _busy_host(fleet, per_step, rise)
-    reason = unproven(fleet, scene) or _no_peers(fleet, has_baseline, scene)
+    reason = unproven(fleet, scene) or _no_peers(fleet, has_baseline, scene) or _no_waiting(fleet, has_baseline)
     if reason is None and rise is not None and busy is None and lasts_higher(known, rise.column):
         reason = _grew(fleet, rise)
     codes = {note.code for note in notes}
@@ -64,6 +64,17 @@ def _no_peers(fleet: Fleet, has_baseline: bool, scene: Scene) -> Note | None:
         return None
     who = "earlier steps" if fleet.timed else "earlier windows (--baseline)"
     return Note(NoteCode.NO_PEERS, f"every rank has a role of its own: nobody has peers; only {who} could tell")
+
+
+def _no_waiting(fleet: Fleet, has_baseline: bool) -> Note | None:
+    """Ranks that keep step and are never seen to wait, wait where nobody looks: all of their times are alike, whoever is slow."""
+    if has_baseline or fleet.timed or len(fleet.ranks) < 2 or np.nansum(fleet.steps.wait_s) > 0:
+        return None
+    text = (
+        "no rank was seen to wait for another one: the collectives of this job are not seen (`rankscope ranks` says which can be), "
+        "and without them nobody knows who works and who waits"
+    )
+    return Note(NoteCode.UNTIMED, text)
 
 
 def _grew(fleet: Fleet, change: Onset) -> Note:

@@ -67,15 +67,15 @@ def survey(sources: Sequence[Source], grids: Mapping[str, Grid] | None = None) -
     everyone = everyone.set_column(0, WINDOW, pa.array(window.astype(np.int32)))
     begins_s = tuple(about.start for about in manifests)
     short, steps = _short(everyone.drop_columns(list(STEP_COLUMNS))), _steps(everyone)
-    found = {
+    in_columns = {
         job: (there,)
         for job, grid in (grids or {}).items()
         if (there := placed(job, grid, short, begins_s, steps)) is not None
     }
-    if found:
-        done = np.concatenate([there.rows for (there,) in found.values()])
+    if in_columns:
+        done = np.concatenate([there.rows for (there,) in in_columns.values()])
         steps = steps.filter(pa.array(~np.isin(ints(steps, ROW), done)))
-    return Survey(tuple(manifests), tuple(source), begins_s, short, steps, unread, found)
+    return Survey(tuple(manifests), tuple(source), begins_s, short, steps, unread, in_columns)
 
 
 def together(surveys: Iterable[tuple[int, Survey]]) -> Survey:

@@ -253,7 +253,8 @@ def _patterns(timings: Timings, row: Ints, column: Ints, usable: Bools, steps: I
     unique, inverse = np.unique(key, return_inverse=True)
     inverse = inverse.reshape(-1)
     total = np.bincount(inverse, weights=timings.seconds[rows], minlength=len(unique))
-    count = np.bincount(inverse, weights=timings.count[rows], minlength=len(unique))
+    happened = np.where(timings.seconds[rows] > 0, timings.count[rows], 0)  # a column that others have, and 0 here
+    count = np.bincount(inverse, weights=happened, minlength=len(unique))
     rank, name = unique // 2 // len(KINDS) // names, unique // 2 // len(KINDS) % names
     none = Labels(np.zeros(len(unique), np.int64), ("",))
     return Patterns(
