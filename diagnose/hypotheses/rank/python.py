@@ -1,13 +1,15 @@
 """Python: a function of the rank takes longer than on its peers, by computing or by waiting of its own will.
 
 Convicts: Python time above the peers', concentrated in one function (model/attribute.py). Time in a lock or under the GIL
-accuses the lock. Acquits: every function grew alike (then the CPU or the workload is charged).
+accuses the lock; time in which a thread or process of the rank is waited for that does more than its like on the peers, what that does.
+Acquits: every function grew alike (then the CPU or the workload is charged).
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.hypotheses.hypothesis import GUESS, NO_COUNTER, SEEN, Hypothesis
@@ -17,6 +19,7 @@ from rankscope.diagnose.verdict.contract import AGAINST, ASLEEP, Evidence
 from rankscope.diagnose.verdict.function import Function
 
 _LOADER_FILES = ("dataloader", "data_loader", "/utils/data/")
+_HAND_OVER_FILES = ("/threading.py", "/queue.py", "/concurrent/futures/", "/multiprocessing/")
 _INTERPRETER = re.compile(r"^_?Py|^(lib)?python\d")  # the native functions that run Python code itself
 _LOCKS = ("futex", "lock", "semaphore", "condition")
 
@@ -130,35 +133,63 @@ def _waiting_charges(case: Case) -> Iterator[Hypothesis]:
                          sum(f.own_s for f in case.functions if f.kind == "sync"),
                          sum(f.peers_s for f in case.functions if f.kind == "sync"), "s/step", len(case.peers))]  # fmt: skip
     function = found.function if found is not None and found.function.kind == "python" else None
-    for_a_batch = case.profiles.seconds_through(case.rank, "sync", _LOADER_FILES)
-    if for_a_batch >= 0.5 * excess or "loader" in worst.detail:
-        yield from _loader_charges(case, excess, tuple(evidence))
+    if case.profiles.seconds_through(case.rank, "sync", _LOADER_FILES) >= 0.5 * excess or "loader" in worst.detail:
+        yield from _helper_charges(case, excess, tuple(evidence), _LOADER) or [
+            _late_batch(case, excess, tuple(evidence))
+        ]
         return
     text = f"{worst.name} {worst.detail}".lower()
     cause = "lock" if any(mark in text for mark in _LOCKS) else "blocking-call"
-    name = f"{function.name} ({function.file}:{function.line})" if function else worst.caller or "the training thread"
+    # Who takes what others hand over waits in a function for that, written in Python; who wants a lock does not.
+    handed = case.profiles.seconds_through(case.rank, "sync", _HAND_OVER_FILES) >= 0.5 * excess
     evidence += _called_by(found) if function is not None else ()
+    helpers = [*([_PROCESS] if cause != "lock" else []), *([_THREAD] if handed else [])]
+    if charges := [charge for helper in helpers for charge in _helper_charges(case, excess, tuple(evidence), helper)]:
+        yield from charges
+        return
+    name = f"{function.name} ({function.file}:{function.line})" if function else worst.caller or "the training thread"
     yield case.charge("python", cause, excess, NO_COUNTER, tuple(evidence),
                  f"See what {name} waits for: another thread or process of the same rank.", function=function)  # fmt: skip
 
 
-def _loader_charges(case: Case, excess: float, evidence: tuple[Evidence, ...]) -> Iterator[Hypothesis]:
-    """The batch was late: name what the loader workers of this rank do more than those of its peers."""
-    work = [f for f in case.profiles.functions(case.rank, case.peers, "loader") if f.excess_s > 0]
-    if work and work[0].excess_s >= 0.5 * excess:
-        worst = work[0]
-        more = Evidence(
-            "stacks", f"loader workers in {worst.name}", worst.own_s, worst.peers_s, "s/step", len(case.peers)
-        )
-        if worst.kind == "io":
-            yield case.charge("storage", "slow-read", excess, NO_COUNTER, (*evidence, more),
-                         f"Reads of the loader workers from {worst.detail or 'their files'} are slow.",
-                         instance=worst.detail)  # fmt: skip
-            return
-        found = case.profiles.locate(case.rank, case.peers, (worst.kind,), 0.0, thread="loader")
-        yield case.charge("python", "dataloader", excess, SEEN, (*evidence, more, *_called_by(found)),
-                     f"The data-loader workers spend their time in {worst.name}: make it cheaper or add workers.",
-                     function=found.function if found else None)  # fmt: skip
-        return
-    yield case.charge("python", "dataloader", excess, NO_COUNTER, evidence,
+@dataclass(frozen=True, slots=True)
+class _Helper:
+    """Who works for the training thread: whose patterns, and in words."""
+
+    thread: str
+    who: str
+    action: str
+
+
+_LOADER = _Helper(
+    "loader", "loader workers", "The data-loader workers spend their time in {}: make it cheaper or add workers."
+)
+_PROCESS = _Helper(
+    "loader", "a process that the rank started", "A process that the rank started and waits for is slow in {}."
+)
+_THREAD = _Helper("other", "a thread of the rank", "A thread that the training waits for is slow in {}.")
+
+
+def _helper_charges(case: Case, excess: float, evidence: tuple[Evidence, ...], helper: _Helper) -> list[Hypothesis]:
+    """What is waited for is late: what who makes it does more than those of the peers, if that is half of the excess."""
+    work = [
+        f for f in case.profiles.functions(case.rank, case.peers, helper.thread)
+        if f.kind in ("python", "io") and f.excess_s >= 0.5 * excess
+    ]  # fmt: skip
+    if not work:
+        return []
+    worst = max(work, key=lambda f: f.excess_s)
+    more = Evidence("stacks", f"{helper.who} in {worst.name}", worst.own_s, worst.peers_s, "s/step", len(case.peers))
+    if worst.kind == "io":
+        where = worst.detail or "their files"
+        text = f"Reads of {helper.who} from {where} are slow."
+        return [case.charge("storage", "slow-read", excess, NO_COUNTER, (*evidence, more), text, instance=worst.detail)]
+    found = case.profiles.locate(case.rank, case.peers, (worst.kind,), 0.0, thread=helper.thread)
+    cause = "dataloader" if helper is _LOADER else "blocking-call" if worst.detail == "sleep" else "slow-function"
+    return [case.charge("python", cause, excess, SEEN, (*evidence, more, *_called_by(found)), helper.action.format(worst.name),
+                 function=found.function if found else None)]  # fmt: skip
+
+
+def _late_batch(case: Case, excess: float, evidence: tuple[Evidence, ...]) -> Hypothesis:
+    return case.charge("python", "dataloader", excess, NO_COUNTER, evidence,
                  "The next batch comes late: add loader workers or look at what they do.")  # fmt: skip

@@ -88,10 +88,11 @@ def seen_step_s(verdict: str) -> float | None:
 
 
 def span_of(program: Path, function: str) -> tuple[int, int] | None:
-    """First and last line of a function of a program."""
+    """First and last line of a function of a program; Python says that it begins with its decorators."""
     for node in ast.walk(ast.parse(program.read_text())):
         if isinstance(node, ast.FunctionDef) and node.name == function:
-            return node.lineno, node.end_lineno or node.lineno
+            begin = min([node.lineno, *(each.lineno for each in node.decorator_list)])
+            return begin, node.end_lineno or node.lineno
     return None
 
 
