@@ -7,10 +7,10 @@
   stalled         one file operation does not come back                 storage
   deadlock        whatever else it waits for                            process
 
-A rank is at work where its file operations come back and move bytes as a checkpoint does. So it is where it computes now here, now there,
-as one does that evaluates a model while the others wait at a barrier: whatever else it does, and its three places with most time, hold
-less than half of the silence each. A loop that never ends is at one place, or at the few that it calls. The others wait for who is at
-work, and nothing hangs.
+A rank is at work where its file operations come back and move bytes as a checkpoint does. So it is where it computes in ten places and
+more that hold 1 % each while all of the window is silent, as one does that evaluates a model for which the others wait at a barrier; a loop
+that never ends is at one place, or at the few that it calls. The others wait for who is at work, and nothing hangs. Where the window has
+steps as well, nobody knows which places are those of the silence.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ def is_at_work(fleet: Fleet, row: int, stalled_s: float) -> bool:
     if table.bytes is not None and float(table.bytes[files].sum()) >= limits.BYTES_LEAST * fleet.seconds:
         return True
     python = table.kind.codes == table.kind.code("python")
-    computes, rest = np.sort(table.beta[mine & python]), table.beta[mine & ~python].sum()
-    half = stalled_s / fleet.seconds / limits.CONCENTRATED
-    return bool(computes.sum() >= half > max(rest, computes[-limits.SEVERAL :].sum()))
+    computes, rest = table.beta[mine & python], table.beta[mine & ~python].sum()
+    silent = stalled_s >= limits.NEARLY_ALWAYS * fleet.seconds and computes.sum() > rest
+    return silent and int((computes >= limits.NOTHING).sum()) >= limits.STEPS_FEW
 
 
 def why(fleet: Fleet, row: int) -> Absence:
