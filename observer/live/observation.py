@@ -74,6 +74,7 @@ class Observation:
     lost_processes: set[int] = field(default_factory=set)
     fallback: Fallback | None = None
     _due: dict[str, float] = field(default_factory=dict)
+    _newest_pid: int = -1  # when workers were sought last
 
     def run_until(self, end: float, progress: Progress | None = None) -> None:
         """Observe until `end`, or until there is no room for more.
@@ -157,12 +158,18 @@ class Observation:
             if process.gone:
                 process.forget()  # what it left in the ring has been put into words since
             process.refresh(self.probes)
+        newest = procfs.newest_pid(self.root)
+        if newest < 0 or newest != self._newest_pid:  # else nobody has started anything
+            self._newest_pid = newest
+            self._seek_workers()
+        self.probes.calls.enforce_budget(len(self.ranks))
+
+    def _seek_workers(self) -> None:
         for rank in self.ranks:
             for child in children(rank.pid, self.root):
                 known = self.processes.get(child)
                 if (known is None or known.gone) and feeds(child, self.root):
                     self._watch_worker(child, rank.pid)
-        self.probes.calls.enforce_budget(len(self.ranks))
 
     def _watch_worker(self, pid: int, owner: int) -> None:
         if pid not in self.processes and len(self.processes) >= limits.PROCESSES:
@@ -309,7 +316,7 @@ def children(pid: int, root: Path = Path("/")) -> tuple[int, ...]:
     """Direct children of all threads of a process; none where it has ended."""
     found: list[int] = []
     try:
-        tasks = [entry.name for entry in (root / "proc" / str(pid) / "task").iterdir()]
+        tasks = procfs.threads(pid, root)
     except OSError:
         return ()
     for task in tasks:

@@ -177,6 +177,14 @@ def proportional_bytes(pid: int, root: Path = ROOT) -> int:
         return 0
 
 
+def newest_pid(root: Path = ROOT) -> int:
+    """The number that was given last to a process or a thread; -1 where nobody says. While it stays, nothing was started."""
+    try:
+        return number(read_file(proc_path(root, "loadavg"), 256).split()[-1])
+    except (OSError, ValueError, IndexError):
+        return -1
+
+
 def children(pid: int, root: Path = ROOT) -> tuple[int, ...]:
     """Processes that its main thread has started and that are there; none where it has ended."""
     try:

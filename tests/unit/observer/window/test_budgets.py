@@ -19,6 +19,7 @@ from rankscope.observer.live.kernel_probes import map_sizes
 from rankscope.observer.live.observation import Observation
 from rankscope.observer.live.process_watch import LOADER, ProcessWatch
 from rankscope.probes.bpf import ring
+from rankscope.probes.host import procfs
 
 REPOSITORY = Path(__file__).resolve().parents[4]
 
@@ -89,6 +90,26 @@ def test_stacks_are_put_into_words_up_to_a_number(monkeypatch: pytest.MonkeyPatc
     assert running.lost_stacks == 4
 
 
+def test_workers_are_sought_only_where_something_was_started(monkeypatch: pytest.MonkeyPatch) -> None:
+    sought: list[int] = []
+    newest = iter((7, 7, 8, -1, -1))
+    monkeypatch.setattr(observation, "children", lambda pid, root: sought.append(pid) or ())
+    monkeypatch.setattr(observation.procfs, "newest_pid", lambda root: next(newest))
+    running = an_observation(events(0), ranks=[SimpleNamespace(pid=1)])
+    counts = []
+    for _ in range(5):
+        running.refresh()
+        counts.append(len(sought))
+    assert counts == [1, 1, 2, 3, 4]
+
+
+def test_the_number_given_last_is_that_of_what_was_started_last() -> None:
+    child = subprocess.Popen(["true"])
+    assert procfs.newest_pid() >= child.pid
+    child.wait()
+    assert procfs.newest_pid(Path("/nothing")) == -1
+
+
 def test_workers_that_come_and_go_are_forgotten_and_a_number_that_comes_again_is_another_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -104,6 +125,7 @@ def test_workers_that_come_and_go_are_forgotten_and_a_number_that_comes_again_is
 
     monkeypatch.setattr(observation, "children", lambda pid, root: tuple(sorted(alive)))
     monkeypatch.setattr(observation, "feeds", lambda pid, root: True)
+    monkeypatch.setattr(observation.procfs, "newest_pid", lambda root: -1)
     monkeypatch.setattr(observation.process_watch, "watch", lambda pid, owner, *_: Worker(pid, owner, LOADER, None, ""))
     monkeypatch.setattr(limits, "PROCESSES", 8)
     running = an_observation(events(0), ranks=[SimpleNamespace(pid=1)])
