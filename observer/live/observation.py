@@ -37,7 +37,7 @@ Progress = Callable[[str], None]
 _NICE = -10  # before ordinary work, behind what is real-time
 _DRAIN_EVERY_S = 0.25
 _REFRESH_EVERY_S = 1.0
-_FLOWS_EVERY_S = 0.5
+_FLOWS_EVERY_S = 2.0  # the kernel walks its table of connections for it, of hundreds of thousands of places: 1 ms and more a namespace
 _SAY_EVERY_S = 5.0
 _MAX_WORKERS = 256  # per rank; more are processes that a training script has no use for
 

@@ -5,7 +5,9 @@ FlowSummary per connection and window. Whose connection it is, is learnt from th
 when sockets appear that were not there before, at most twice a second); once known, the socket's cookie tells.
 
 Cost, measured with Python 3.11 in a virtual machine: 0.5 ms of CPU per sample for 64 sockets, 0.95 ms for 226; sockets of
-others in the same namespace cost about 2 µs each. Bytes moved between the last sample and the closing of a connection are not seen.
+others in the same namespace cost about 2 µs each. To these comes the kernel's walk over its table of connections, which all namespaces
+share and each is asked for: its size follows the memory of the host (262,144 places with 24 GB). Bytes moved between the last sample
+and the closing of a connection are not seen.
 """
 
 from __future__ import annotations
@@ -85,7 +87,7 @@ class _Namespace:
 
 
 class FlowTracker:
-    """Follows the TCP connections of processes: `begin()`, `sample()` two to five times a second, `summaries()`.
+    """Follows the TCP connections of processes: `begin()`, `sample()` now and then, `summaries()`.
 
     `begin()` starts a window (and may be called again for the next one). A connection opened within the window counts
     from zero; one that closes keeps what was last seen of it. `notes` says what could not be seen. Use as a context
