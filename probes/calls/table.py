@@ -29,7 +29,7 @@ CALL_TABLE: tuple[CallRow, ...] = (
     ),
     CallRow(
         "libtorch_cpu.so", "_ZN4c10d4Work4waitE", "wait", WAIT, family="gloo",
-        formerly=("_ZN4c10d12ProcessGroup4Work4waitE",),  # torch 1.12 and before, by its headers
+        formerly=("_ZN4c10d12ProcessGroup4Work4waitE",),  # where Work was a part of ProcessGroup, by the source; not run
     ),
     CallRow("libtorch_cpu.so", "_ZN4c10d16ProcessGroupGloo8SendWork4waitE", "send", WAIT, family="gloo"),
     CallRow("libtorch_cpu.so", "_ZN4c10d16ProcessGroupGloo8RecvWork4waitE", "recv", WAIT, family="gloo"),
