@@ -22,9 +22,8 @@ from rankscope.probes.arrays import Bools, Floats, Ints
 
 TRIM = 0.1
 _Out = TypeVar("_Out")
-_ROWS = (
-    1 << 15
-)  # that are worked on at once: what is made of them on the way is megabytes; of more several, on all processors
+# That are worked on at once: what is made of them on the way is megabytes. Of more several parts, on all processors.
+_ROWS = 1 << 15
 MAD_TO_SD = (
     1.4826  # 1 / (third quartile of the normal distribution): the median absolute deviation as a standard deviation
 )

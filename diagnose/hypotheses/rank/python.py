@@ -171,14 +171,18 @@ _THREAD = _Helper("other", "a thread of the rank", "A thread that the training w
 
 
 def _helper_charges(case: Case, excess: float, evidence: tuple[Evidence, ...], helper: _Helper) -> list[Hypothesis]:
-    """What is waited for is late: what who makes it does more than those of the peers, if that is half of the excess."""
-    work = [
-        f for f in case.profiles.functions(case.rank, case.peers, helper.thread)
-        if f.kind in ("python", "io") and f.excess_s >= 0.5 * excess
-    ]  # fmt: skip
-    if not work:
+    """What is waited for is late: what who makes it does more than those of the peers, if that is half of the excess.
+
+    Of loader workers whatever it is: they do nothing but feed. Of others what they work, not what they wait for.
+    """
+    more_than_peers = (
+        f
+        for f in case.profiles.functions(case.rank, case.peers, helper.thread)
+        if helper is _LOADER or f.kind in ("python", "io")
+    )
+    worst = next(more_than_peers, None)  # largest excess first
+    if worst is None or worst.excess_s < 0.5 * excess:
         return []
-    worst = max(work, key=lambda f: f.excess_s)
     more = Evidence("stacks", f"{helper.who} in {worst.name}", worst.own_s, worst.peers_s, "s/step", len(case.peers))
     if worst.kind == "io":
         where = worst.detail or "their files"
