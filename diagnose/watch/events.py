@@ -9,7 +9,7 @@ from typing import Any
 from rankscope.diagnose.severity import CRITICAL, OK, UNKNOWN, WARNING
 from rankscope.diagnose.text import clean, clean_all
 from rankscope.diagnose.watch.alarms import Alarm, AlarmKind, Relief, ranks_text
-from rankscope.diagnose.watch.look import Seen
+from rankscope.diagnose.watch.looks.look import Seen
 from rankscope.diagnose.watch.tell import drain
 
 EVENT_SCHEMA = "rankscope.watch/1"

@@ -1,6 +1,6 @@
 """One host's window among those of all: recorded at the agreed time, sent; by the host whose turn it is judged with all others.
 
-Runs in the child of a look (watch/look.py): it may take its time.
+Runs in the child of a look (watch/looks/look.py): it may take its time.
 """
 
 from __future__ import annotations

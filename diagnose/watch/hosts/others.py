@@ -12,7 +12,7 @@ from rankscope.diagnose.watch.hosts.courier import Courier
 from rankscope.diagnose.watch.hosts.share import Share, judged_of
 from rankscope.diagnose.watch.hosts.together import Alone, Begin, Judged, Remark, Together, Turn
 from rankscope.diagnose.watch.hosts.trigger import Pace
-from rankscope.diagnose.watch.look import Seen
+from rankscope.diagnose.watch.looks.look import Seen
 from rankscope.observer.watch.ranks import RankPulse
 from rankscope.observer.window.store.keys import label_of
 from rankscope.probes.host.machine import machine_id

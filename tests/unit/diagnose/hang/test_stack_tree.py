@@ -21,7 +21,7 @@ from rankscope.diagnose.verdict.as_json import to_json
 from rankscope.diagnose.verdict.stack_tree import StackNode, as_json, fold, from_json, lines
 from rankscope.diagnose.watch.alarms import Alarm, AlarmKind
 from rankscope.diagnose.watch.events import of_look
-from rankscope.diagnose.watch.look import Seen
+from rankscope.diagnose.watch.looks.look import Seen
 from rankscope.observer.watch.blackbox import BlackBox
 from rankscope.observer.window.folder import Window
 from rankscope.observer.window.stacks import StackFrame

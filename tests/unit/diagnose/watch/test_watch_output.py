@@ -10,7 +10,7 @@ import pytest
 from rankscope.diagnose.severity import CRITICAL, OK, WARNING
 from rankscope.diagnose.watch import events, place
 from rankscope.diagnose.watch.alarms import Alarm, AlarmKind, Relief
-from rankscope.diagnose.watch.look import Seen, window_s
+from rankscope.diagnose.watch.looks.look import Seen, window_s
 from rankscope.diagnose.watch.place import AlreadyWatching, WatchPlace
 from rankscope.diagnose.watch.tell.metrics import JobState, RankState, ServiceState, as_prometheus
 

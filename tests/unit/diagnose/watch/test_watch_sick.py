@@ -10,7 +10,7 @@ import pytest
 from rankscope.diagnose.severity import CRITICAL, OK, WARNING
 from rankscope.diagnose.watch import events
 from rankscope.diagnose.watch.alarms import Alarm, AlarmKind
-from rankscope.diagnose.watch.look import Seen
+from rankscope.diagnose.watch.looks.look import Seen
 from rankscope.diagnose.watch.sick import Sick
 
 

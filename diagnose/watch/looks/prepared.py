@@ -18,9 +18,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from rankscope.diagnose.watch import look
 from rankscope.diagnose.watch.limits import RESIDENT_BYTES
-from rankscope.diagnose.watch.look import Look, Telling, Wanted
+from rankscope.diagnose.watch.looks import look
+from rankscope.diagnose.watch.looks.look import Look, Telling, Wanted
 from rankscope.probes.host import procfs
 
 if TYPE_CHECKING:

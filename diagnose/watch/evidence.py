@@ -1,0 +1,102 @@
+"""What the service keeps and shows of its jobs: lines of the black box, the box frozen at a hang or a death, metrics."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from rankscope.diagnose.watch.alarms import AlarmKind
+from rankscope.diagnose.watch.events import Event
+from rankscope.diagnose.watch.jobs import WatchedJob
+from rankscope.diagnose.watch.states import box_line, rank_state, usual_s
+from rankscope.diagnose.watch.tell.metrics import JobState, ServiceState, as_prometheus, families
+from rankscope.diagnose.watch.tell.otlp import Otlp
+from rankscope.diagnose.watch.voice import Voice
+from rankscope.observer.watch.blackbox import BlackBox
+from rankscope.observer.watch.tier0 import Beat, Tier0
+from rankscope.probes.errors import RankscopeError
+
+_BOX_EVERY_S = 5.0
+_METRICS_EVERY_S = 15.0
+
+
+@dataclass(slots=True)
+class Evidence:
+    """`metrics`: a file to write by `write_metrics`; `scraped`: answers scrapes of the metrics; `otlp`: to a collector."""
+
+    tier0: Tier0
+    box: BlackBox
+    voice: Voice
+    metrics: Path | None
+    write_metrics: Callable[[Path, str], None]
+    scraped: Callable[[Callable[[], str]], None] | None
+    otlp: Otlp | None
+
+    def freeze(self, job: WatchedJob, event: Event) -> None:
+        """The last minutes, before anybody starts the job again; of one that is frozen the verdict beside them."""
+        content = event.as_json(os.uname().nodename)
+        try:
+            if job.frozen is not None:
+                self.box.add(job.frozen, "verdict.json", json.dumps(content, indent=2).encode())
+                return
+            job.frozen = self.box.freeze(job.watch.job, content, event.at, job.user)
+        except (OSError, RankscopeError) as error:
+            self.voice.complain(f"the black box cannot be written: {error}")
+            return
+        self.voice.say(Event("frozen", event.at, f"the last minutes are kept in {job.frozen}", event.job))
+
+    def keep(self, beat: Beat, jobs: Mapping[str, WatchedJob], own: Callable[[], ServiceState]) -> None:
+        """Of one round, what is due. `own`: what the service itself takes."""
+        if self.voice.is_due("box", beat.at_s, _BOX_EVERY_S):
+            try:
+                for name, job in jobs.items():
+                    self.box.append(self._box_line(name, job, beat), time.time())
+            except (OSError, RankscopeError) as error:
+                self.voice.complain_once("box", f"the black box cannot be written: {error}", beat.at_s)
+        if self.scraped is not None:
+            self.scraped(lambda: as_prometheus(self._states(beat, jobs), own()))
+        if self.voice.is_due("metrics", beat.at_s, _METRICS_EVERY_S):
+            self._tell_metrics(beat, jobs, own)
+
+    def close(self) -> None:
+        """Nothing more is sent."""
+        if self.otlp is not None:
+            self.otlp.close()
+
+    def _box_line(self, name: str, job: WatchedJob, beat: Beat) -> dict[str, object]:
+        line = box_line(name, self.tier0.of_job(name), beat, _BOX_EVERY_S)
+        troubles = sorted(kind.value for kind in job.troubles)
+        return line | {"title": job.title, "usual_s": job.watch.step_s, "named": job.named, "troubles": troubles}
+
+    def _tell_metrics(self, beat: Beat, jobs: Mapping[str, WatchedJob], own: Callable[[], ServiceState]) -> None:
+        if self.metrics is not None:
+            try:
+                self.write_metrics(self.metrics, as_prometheus(self._states(beat, jobs), own()))
+            except (OSError, RankscopeError) as error:
+                self.voice.complain_once("metrics", f"the metrics cannot be written: {error}", beat.at_s)
+        if self.otlp is not None:
+            trouble = self.otlp.send(families(self._states(beat, jobs), own()))
+            if trouble:
+                self.voice.complain_once("otlp", f"no metrics over OTLP: {trouble}", beat.at_s)
+
+    def _states(self, beat: Beat, jobs: Mapping[str, WatchedJob]) -> list[JobState]:
+        return [
+            JobState(
+                job=name,
+                ranks=[rank_state(one, beat) for one in self.tier0.of_job(name)],
+                step_s=usual_s(self.tier0.of_job(name)),
+                baseline_s=job.watch.step_s or float("nan"),
+                steps=job.steps,
+                slow=AlarmKind.SLOWER in job.troubles,
+                hung=bool(job.troubles - {AlarmKind.SLOWER}),
+                named=bool(job.named),
+                alarms=dict(job.alarms),
+                windows=job.windows,
+                lost_s=job.lost_s,
+            )
+            for name, job in jobs.items()
+        ]
