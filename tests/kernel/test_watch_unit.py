@@ -17,6 +17,7 @@ from rankscope.diagnose.watch.place import WatchPlace
 REPOSITORY = Path(__file__).parents[2]
 UNIT = REPOSITORY / "scripts/deploy/systemd/rankscope-watch.service"
 RANKSCOPE = Path(sys.executable).with_name("rankscope")
+CACHE = Path("/var/cache/rankscope")
 NAME, PORT = "rankscope-watch", 29_774
 
 
@@ -29,8 +30,11 @@ def _put_unit(manager: trial_systemd.Manager) -> Path:
     (manager.folder / f"units/{NAME}.service").write_text(text)
     drop_in = manager.folder / f"units/{NAME}.service.d/trial.conf"
     drop_in.parent.mkdir()
-    # A clone may lie below /tmp or /home, which the unit does not see.
-    drop_in.write_text(f"[Service]\nBindReadOnlyPaths={REPOSITORY} {sys.prefix}\nStandardError=append:{errors}\n")
+    # A clone may lie below /tmp or /home, which the unit does not see; CacheDirectory= is another folder under a manager of a user's.
+    CACHE.mkdir(mode=0o700, exist_ok=True)
+    drop_in.write_text(
+        f"[Service]\nBindReadOnlyPaths={REPOSITORY} {sys.prefix}\nReadWritePaths={CACHE}\nStandardError=append:{errors}\n"
+    )
     manager.control("daemon-reload")
     return errors
 
