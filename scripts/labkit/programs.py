@@ -44,4 +44,8 @@ PROGRAMS = {
         "trees.py", ("bin_rows", "residuals", "histogram", "grow", "note"), "draw_rows", "bin_rows", "note",
         lacks=frozenset({"heavy-stage"}),
     ),
+    "ranking": Program(
+        "ranking.py", ("hash_ids", "draw_negatives", "label", "examples", "post"), "read_clicks", "hash_ids", "post",
+        lacks=frozenset({"heavy-stage"}),
+    ),
 }  # fmt: skip
