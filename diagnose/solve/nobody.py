@@ -42,13 +42,18 @@ def nobody(
     known = per_step[np.isfinite(per_step)]
     rise = None if has_baseline else find_rise(known)
     busy = None if rise is None else _busy_host(fleet, per_step, rise)
-    reason = unproven(fleet, scene) or _no_peers(fleet, has_baseline, scene) or _no_waiting(fleet, has_baseline)
+    reason = (
+        unproven(fleet, scene)
+        or _seldom(notes)
+        or _no_peers(fleet, has_baseline, scene)
+        or _no_waiting(fleet, has_baseline)
+    )
     if reason is None and rise is not None and busy is None and lasts_higher(known, rise.column):
         reason = _grew(fleet, rise)
     codes = {note.code for note in notes}
     if NoteCode.HOST_BUSY in codes and not codes & ACQUITTED:
         odd = False  # all that is odd is what others took of the CPU
-    notes = [*([busy] if busy is not None else []), *notes]
+    notes = [*([busy] if busy is not None else []), *(note for note in notes if note is not reason)]
     if reason is not None:
         return "unknown", [reason, *notes]
     gone = ranks_gone(notes)
@@ -57,6 +62,11 @@ def nobody(
     if odd or any(note.code is NoteCode.UNTIMED for note in notes):
         return "unknown", sorted(notes, key=lambda note: note.code not in ACQUITTED)
     return "healthy", notes
+
+
+def _seldom(notes: Sequence[Note]) -> Note | None:
+    """What took a large share of the time, and came too seldom to be told from chance (rhythm_notes.py)."""
+    return next((note for note in notes if note.code is NoteCode.UNPROVEN), None)
 
 
 def _no_peers(fleet: Fleet, has_baseline: bool, scene: Scene) -> Note | None:

@@ -58,7 +58,10 @@ def _who(own: Floats, per_step: Floats, spikes: Spikes) -> str:
 
 
 def _seldom(fleet: Fleet, step_s: float, paused: Sequence[ToldPause]) -> list[Note]:
-    """One rank alone was slow in one or two steps: too few for a verdict, so say where, and what to record next."""
+    """One rank alone was slow in two steps: too few for a verdict, so say where, what it cost, and what to record next.
+
+    Where it took a large share of the time there is no calling the job healthy (unproven).
+    """
     own = fleet.steps.own_s
     ranks, steps = own.shape
     if ranks < 2 or steps < limits.STEPS_FEW or step_s <= 0:
@@ -76,9 +79,10 @@ def _seldom(fleet: Fleet, step_s: float, paused: Sequence[ToldPause]) -> list[No
     # What comes twice in so many steps comes as often as makes an episode (limits.SEVERAL) in half as many more.
     wanted = max(limits.SEVERAL * apart, -(-limits.SEVERAL * known // 2))
     where = place_of(fleet, row, at.astype(np.int64)).rstrip(",")
+    cost_s, mean_s = float(gap[row, at].sum()) / known, float(np.nanmean(fleet.steps.seconds[row]))
     text = (
         f"rank {int(fleet.ranks.number[row])} alone was slow in 2 of {known} steps, {apart} apart, "
-        f"{f'each time in {where}, ' if where else ''}which may be chance: "
-        f"a window of {wanted} steps and more would tell"
+        f"{f'each time in {where}, ' if where else ''}for {seconds(cost_s)} of each step on average ({100 * cost_s / mean_s:.0f} %), "
+        f"which may be chance: a window of {wanted} steps and more would tell"
     )
-    return [Note(NoteCode.SELDOM, text)]
+    return [Note(NoteCode.UNPROVEN if cost_s >= limits.LARGE_SHARE * mean_s else NoteCode.SELDOM, text)]

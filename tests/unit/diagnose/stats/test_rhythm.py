@@ -108,7 +108,26 @@ def test_two_long_steps_of_one_rank_ask_for_a_longer_window() -> None:
             row["own_s" if row["rank"] == 3 else "wait_s"] += 0.6
     verdict = diagnose([builders.columns(window, "steps", rows)])
     assert not verdict.suspects
+    assert verdict.status == "healthy"
     assert "rank 3 alone was slow in 2 of 70 steps, 30 apart" in said(verdict, NoteCode.SELDOM)
+
+
+def test_two_long_steps_of_one_rank_that_take_a_large_part_of_the_window_leave_nothing_healthy() -> None:
+    # GIVEN a rank that keeps the others waiting for a third of the time, in two steps: it may be chance, and it may come again
+    window = build(Job())[0]
+    rows = window.steps.to_pylist()
+    more_s = 17 * float(np.median([row["seconds"] for row in rows]))
+    for row in rows:
+        if row["step"] in (10, 40):
+            row["seconds"] += more_s
+            row["own_s" if row["rank"] == 3 else "wait_s"] += more_s
+    # WHEN it is diagnosed
+    verdict = diagnose([builders.columns(window, "steps", rows)])
+    # THEN nobody is accused, and the reason says what it cost and what would tell
+    assert verdict.status == "unknown" and not verdict.suspects
+    assert (
+        "of each step on average (33 %)" in verdict.notes[0].text and "a window of 105 steps" in verdict.notes[0].text
+    )
 
 
 def test_what_two_long_steps_ask_for_is_longer_than_the_window_that_has_them() -> None:
