@@ -110,7 +110,7 @@ def judge(fleet: Fleet, steps: int, step_s: float, transfer_s: float) -> tuple[H
         others = _others(cells, index)
         if not others:  # one link only: nothing to compare it with
             continue
-        reference = _usual(cells.rate[others])
+        reference = _usual_rate(cells, index, others)
         narrow = tight(cells.source[index], shaped) or tight(cells.peer[index], shaped)
         late = max(float(queue[index] - np.median(queue[others])), 0.0) / steps
         if narrow is not None:
@@ -170,9 +170,20 @@ def _others(cells: Cells, index: int) -> list[int]:
     return apart or [i for i in range(len(cells.source)) if i != index]
 
 
-def _usual(rates: Floats) -> float:
-    """The median; of fewer than three the highest, because one of two may be slow itself."""
-    return float(np.max(rates) if len(rates) < 3 else np.median(rates))
+def _usual_rate(cells: Cells, index: int, others: list[int]) -> float:
+    """The median of these; where they are fewer than three, one of which may be slow itself and one fast by chance, that of the cells
+    that leave out one end of this one, of the end that makes more of it."""
+    if len(others) >= 3:
+        return float(np.median(cells.rate[others]))
+    beside = [
+        [i for i in range(len(cells.source)) if end not in (cells.source[i], cells.peer[i])]
+        for end in (cells.source[index], cells.peer[index])
+    ]
+    return (
+        max(float(np.median(cells.rate[each])) for each in beside if each)
+        if any(beside)
+        else float(np.max(cells.rate[others]))
+    )
 
 
 def _slow_ends(cells: Cells) -> set[str]:

@@ -61,6 +61,13 @@ def test_what_is_less_than_a_whole_row_and_column_needs_a_slower_pair(
     assert diagnose([ring(slower, swollen)]).status == "healthy"
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_one_pair_that_is_fast_by_chance_is_not_what_the_others_are_held_against(seed: int) -> None:
+    # GIVEN pairs that are all slow, but one: of the two that are apart from any pair one is that one
+    alike = {(node, (node + 1) % NODES): 0.25 for node in range(NODES)}
+    assert diagnose([ring(alike | {(2, 3): 1.6}, {}, seed=seed)]).status == "healthy"
+
+
 @pytest.mark.parametrize("seed", range(13))
 def test_rates_and_round_trips_that_spread_accuse_no_host(seed: int) -> None:
     assert diagnose([ring({}, {}, noise=0.3, seed=seed)]).status == "healthy"
