@@ -175,6 +175,7 @@ class Recommender:
         count = max(2, int(self.args.batch * length))
         clicked = hash_ids(next(self.clicks), count, 20 * self.args.crops)
         ids = np.concatenate((clicked, draw_negatives(clicked)))
+        slow["examples"]()
         return torch.from_numpy(ids), label(ids)
 
     def forward(self, ids: Tensor) -> tuple[Tensor, Tensor, Asked]:
