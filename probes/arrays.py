@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
+Singles = npt.NDArray[np.float32]  # of millions, which are compared and not added up
+Reals = npt.NDArray[np.floating[Any]]  # either
 Ints = npt.NDArray[np.int64]
 Bools = npt.NDArray[np.bool_]

@@ -74,7 +74,8 @@ def joined(windows: Sequence[Window], name: str) -> pa.Table:
 def setting_of(job: str, manifests: Sequence[Manifest], ranks: pa.Table, notes: list[Note]) -> Setting:
     """`ranks`: the table of these windows."""
     for about in manifests:
-        notes.extend(Note(NoteCode.OBSERVER, clean(note, 300)) for note in about.notes)
+        if about.notes:
+            notes.extend(Note(NoteCode.OBSERVER, clean(note, 300)) for note in about.notes)
         for loss in about.losses:
             if loss.count:
                 what = _LOST.get(loss.name, "things were lost")

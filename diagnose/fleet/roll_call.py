@@ -145,6 +145,8 @@ def _each_rank_once(
     of_host: dict[str, list[int]] = {}
     for each in mine:
         of_host.setdefault(manifests[each].host, []).append(each)
+    if len(of_host) == len(mine):
+        return mine
     left_out: set[int] = set()
     for several in of_host.values():
         held = {each: set(number[window == each].tolist()) for each in several} if len(several) > 1 else {}

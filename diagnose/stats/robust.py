@@ -18,22 +18,23 @@ from typing import TypeVar
 import numpy as np
 
 from rankscope.diagnose import limits
-from rankscope.probes.arrays import Bools, Floats, Ints
+from rankscope.probes.arrays import Bools, Floats, Ints, Reals
 
 TRIM = 0.1
+_In = TypeVar("_In")
 _Out = TypeVar("_Out")
 # That are worked on at once: what is made of them on the way is megabytes. Of more several parts, on all processors.
-_ROWS = 1 << 15
+ROWS = 1 << 15
 MAD_TO_SD = (
     1.4826  # 1 / (third quartile of the normal distribution): the median absolute deviation as a standard deviation
 )
 
 
-def nan_median(values: Floats, axis: int) -> Floats:
+def nan_median(values: Reals, axis: int) -> Floats:
     """Median without NaN; NaN, and no warning, where everything is NaN."""
-    if values.ndim == 2 and axis == 0 and len(values) > _ROWS:
+    if values.ndim == 2 and axis == 0 and len(values) > ROWS:
         columns = [values[:, number] for number in range(values.shape[1])]
-        return np.array(_side_by_side(_median_of_known, columns), dtype=np.float64)
+        return np.array(side_by_side(_median_of_known, columns), dtype=np.float64)
     if values.size and not np.isnan(values).any():
         return np.asarray(np.median(values, axis=axis), dtype=np.float64)  # several times faster
     ordered = np.sort(values, axis=axis)  # NaN last; np.nanmedian takes ten times as long
@@ -45,13 +46,13 @@ def nan_median(values: Floats, axis: int) -> Floats:
     return np.asarray(np.squeeze(np.where(low == high, low, 0.5 * (low + high)), axis), dtype=np.float64)
 
 
-def _median_of_known(values: Floats) -> float:
+def _median_of_known(values: Reals) -> float:
     known = values[~np.isnan(values)]
     return float(np.median(known)) if len(known) else np.nan
 
 
-def _side_by_side(work: Callable[[Floats], _Out], parts: Sequence[Floats]) -> list[_Out]:
-    """What is made of each part; numpy lets others run while it sorts."""
+def side_by_side(work: Callable[[_In], _Out], parts: Sequence[_In]) -> list[_Out]:
+    """What is made of each part, on all processors; numpy lets others run while it sorts."""
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         return list(pool.map(work, parts))
 
@@ -83,11 +84,11 @@ def robust_sd_of_others(values: Floats, counted: Bools | None = None) -> Floats:
     )
 
 
-def trimmed_mean(values: Floats, trim: float = TRIM) -> Floats:
+def trimmed_mean(values: Reals, trim: float = TRIM) -> Floats:
     """Mean of each row without its `trim` lowest and highest values, at least one of each from five values on."""
-    if len(values) > _ROWS:
-        parts = [values[first : first + _ROWS] for first in range(0, len(values), _ROWS)]
-        return np.concatenate(_side_by_side(lambda part: trimmed_mean(part, trim), parts))
+    if len(values) > ROWS:
+        parts = [values[first : first + ROWS] for first in range(0, len(values), ROWS)]
+        return np.concatenate(side_by_side(lambda part: trimmed_mean(part, trim), parts))
     ordered, lowest, highest = trimmed(values, trim)
     position = np.arange(values.shape[1])
     inside = (position >= lowest[:, None]) & (position < highest[:, None])
@@ -149,7 +150,7 @@ def autocorrelation(values: Floats, split: int = 0) -> Floats:
     return np.asarray(np.maximum(rho, np.median(rho) if len(rho) else 0.0), dtype=np.float64)
 
 
-def trimmed(values: Floats, trim: float = TRIM) -> tuple[Floats, Ints, Ints]:
+def trimmed(values: Reals, trim: float = TRIM) -> tuple[Reals, Ints, Ints]:
     """The values of each row in rising order, NaN last; and per row the first place that is kept, and the first that no longer is."""
     ordered = np.sort(values, axis=1)  # NaN last
     count = np.isfinite(values).sum(axis=1)

@@ -18,9 +18,7 @@ from rankscope.diagnose.fleet.gather import Setting, note_strangers, of_job, set
 from rankscope.diagnose.fleet.labels import Labels, floats, ints, labels
 from rankscope.diagnose.fleet.large.placed import ROW, SEEN
 from rankscope.diagnose.fleet.large.survey import Survey
-from rankscope.diagnose.fleet.model import Steps
 from rankscope.diagnose.fleet.step_matrix import (
-    COLUMNS,
     Columns,
     Grid,
     Hosts,
@@ -34,7 +32,16 @@ from rankscope.diagnose.fleet.step_matrix import (
 )
 from rankscope.diagnose.verdict.note import Note
 from rankscope.observer.window.store.summary import WINDOW
-from rankscope.probes.arrays import Bools, Floats, Ints
+from rankscope.probes.arrays import Bools, Floats, Ints, Singles
+
+
+@dataclass(frozen=True, slots=True)
+class EveryStep:
+    """Ranks x steps, as Steps has them (fleet/model.py). `usual_s`: how long a step takes; 0 where there is none."""
+
+    usual_s: float
+    own_s: Singles
+    wait_s: Singles
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +58,7 @@ class Crowd:
     last_progress_s: Floats
     in_collective_s: Floats
     ended_s: Floats
-    steps: Steps
+    steps: EveryStep
     columns: Columns
     works: Ints  # a set of 64
     messages: Floats
@@ -131,7 +138,7 @@ class _Rows:
     window_s: float
 
 
-def _steps(seen: Survey, job: str, ranks: _Rows, grid: Grid | None, notes: list[Note]) -> tuple[Columns, Steps]:
+def _steps(seen: Survey, job: str, ranks: _Rows, grid: Grid | None, notes: list[Note]) -> tuple[Columns, EveryStep]:
     """The steps of all: those that are in columns already, and the others."""
     hosts, pieces = ranks.hosts, seen.placed.get(job, ())
     rows = ranks.of[ints(seen.steps, ROW)]
@@ -155,18 +162,18 @@ def _steps(seen: Survey, job: str, ranks: _Rows, grid: Grid | None, notes: list[
     clocks = Clocks(offset_s, unsure)
     notes += clock_notes(hosts.names, clocks)
     columns = Columns.of(grid, hosts, clocks)
-    matrices = {name: np.full((len(counts), len(columns.grid_s)), np.nan) for name in SEEN}
+    matrices = {name: np.full((len(counts), len(columns.grid_s)), np.nan, dtype=np.float32) for name in SEEN}
     for piece in pieces:
         at = ranks.of[piece.rows]
+        known: slice | Bools = slice(None) if at.min(initial=0) >= 0 else at >= 0
         for name, matrix in matrices.items():
-            matrix[at[at >= 0]] = piece.matrices[name][at >= 0]
+            matrix[at[known]] = piece.matrices[name][known]
     if len(few := np.unique(rows[rows >= 0])):
         there = Hosts(hosts.names, hosts.of_rank[few], hosts.begins_s)
         found = filled(seen.steps, np.where(rows >= 0, np.searchsorted(few, rows), -1), there, columns, SEEN)
         for name, matrix in matrices.items():
             matrix[few] = getattr(found, name)
-    empty = np.empty((len(counts), 0))
-    return columns, Steps(columns.grid_s, *(matrices.get(name, empty) for name in COLUMNS))
+    return columns, EveryStep(grid.step_s if grid is not None else 0.0, **matrices)
 
 
 def _says(column: Labels, text: str) -> Bools:

@@ -32,7 +32,7 @@ from rankscope.probes.arrays import Ints
 from rankscope.probes.errors import NoRanks
 
 ROW = "row"  # column of the steps: the row of their rank in the table of ranks
-SEEN = ("seconds", "own_s", "wait_s")  # of all ranks; the others only of whom everything is read
+SEEN = ("own_s", "wait_s")  # of all ranks; the others only of whom everything is read
 MANY = 256  # windows of a job: of fewer one process puts all steps in columns, and needs no sample
 _SAMPLE = 32  # windows: 256 ranks, of whose numbers of steps a median is the job's
 

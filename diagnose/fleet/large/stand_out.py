@@ -14,14 +14,16 @@ All ranks of such hosts are read. The role is what the data says, else ranks who
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.labels import distinct_rows
 from rankscope.diagnose.fleet.large.crowd import Crowd
 from rankscope.diagnose.fleet.roles import alike
-from rankscope.diagnose.stats.robust import nan_median, peers_median, trimmed_mean
-from rankscope.probes.arrays import Bools, Floats, Ints
+from rankscope.diagnose.stats.robust import ROWS, nan_median, peers_median, side_by_side, trimmed_mean
+from rankscope.probes.arrays import Bools, Floats, Ints, Singles
 
 _MOST_HOSTS = 512  # that may be odd: of more the oddest; a fleet in which more are has no odd ones
 _SAMPLE_HOSTS = 256  # 2,000 ranks: a median of them is off by 3 % of the spread
@@ -60,7 +62,7 @@ def _roles(crowd: Crowd) -> Ints:
     each, number = np.unique(crowd.works, return_inverse=True)
     sets = ((each.view(np.uint64)[:, None] >> np.arange(64, dtype=np.uint64)) & np.uint64(1)).astype(bool)
     found = alike(sets, np.bincount(number.reshape(-1)))[number.reshape(-1)]
-    steps = np.maximum(np.isfinite(crowd.steps.seconds).sum(axis=1), 1)
+    steps = np.maximum(np.isfinite(crowd.steps.own_s).sum(axis=1), 1)
     parts = (found, _magnitude(crowd.messages / steps), _magnitude(crowd.moved / steps))
     return distinct_rows(parts)
 
@@ -74,27 +76,58 @@ def _magnitude(values: Floats) -> Ints:
 def _oddness(crowd: Crowd, role: Ints) -> Floats:
     """By how many floors a rank may be odd; 0 who is not."""
     own, wait = crowd.steps.own_s, crowd.steps.wait_s
-    step_s = float(np.nan_to_num(np.nanmedian(crowd.steps.seconds))) if crowd.steps.seconds.size else 0.0
+    step_s = crowd.steps.usual_s
     floor_s = max(limits.EFFECT_SHARE * step_s, limits.EFFECT_SECONDS)
-    gap = own - peers_median(own, role)
-    parts = [gap, *np.array_split(gap, 3, axis=1)] if gap.shape[1] >= 3 else [gap]
-    excess = np.max([np.nan_to_num(trimmed_mean(part)) for part in parts if part.shape[1]], axis=0, initial=0.0)
-    spared = np.nan_to_num(trimmed_mean(peers_median(wait, role) - wait)) if wait.shape[1] else excess
-    odd = np.maximum(excess, spared) / floor_s
-    odd[odd < limits.NEARLY_ALL] = 0.0
-    rare = (np.nan_to_num(gap) >= limits.LARGE_SHARE * step_s).sum(axis=1) >= limits.SEVERAL
+    usual_own, usual_wait = _Usual.of(own, role), _Usual.of(wait, role)
+
+    def of_rows(rows: slice) -> Floats:
+        gap = own[rows] - usual_own.of_rows(rows)
+        parts = [gap, *np.array_split(gap, 3, axis=1)] if gap.shape[1] >= 3 else [gap]
+        excess = np.max([np.nan_to_num(trimmed_mean(part)) for part in parts if part.shape[1]], axis=0, initial=0.0)
+        spared = np.nan_to_num(trimmed_mean(usual_wait.of_rows(rows) - wait[rows])) if wait.shape[1] else excess
+        odd = np.maximum(excess, spared) / floor_s
+        odd[odd < limits.NEARLY_ALL] = 0.0
+        rare = (np.nan_to_num(gap) >= limits.LARGE_SHARE * step_s).sum(axis=1) >= limits.SEVERAL
+        return np.asarray(odd + 1.0 * rare, dtype=np.float64)
+
+    odd = np.concatenate(side_by_side(of_rows, [slice(at, at + ROWS) for at in range(0, max(len(own), 1), ROWS)]))
     errors = (crowd.errors > 0) | (crowd.errors_hz > limits.EVENTS_HZ)
-    return np.asarray(odd + 1.0 * rare + 100.0 * _strange(crowd) + 10.0 * errors)
+    return np.asarray(odd + 100.0 * _strange(crowd) + 10.0 * errors)
+
+
+@dataclass(frozen=True, slots=True)
+class _Usual:
+    """What the peers of each rank show per step (`peers_median`): one row for all of a large role. `which`: by rank."""
+
+    rows: Floats
+    which: Ints
+
+    @classmethod
+    def of(cls, values: Singles, role: Ints) -> _Usual:
+        rows: list[Floats] = []
+        which = np.zeros(len(values), dtype=np.int64)
+        for one in np.unique(role).tolist():
+            members = np.flatnonzero(role == one)
+            mine = values if len(members) == len(values) else values[members]
+            if len(members) > limits.PEERS_EXACT:
+                which[members] = len(rows)
+                rows.append(nan_median(mine, 0))
+            else:
+                which[members] = len(rows) + np.arange(len(members))
+                rows += list(peers_median(mine.astype(np.float64), np.zeros(len(members), dtype=np.int64)))
+        return cls(np.array(rows).reshape(len(rows), values.shape[1]), which)
+
+    def of_rows(self, rows: slice) -> Floats:
+        return self.rows[self.which[rows]]
 
 
 def _strange(crowd: Crowd) -> Bools:
     """Who did not run all the time."""
     still = ~crowd.running | (crowd.stopped_s > 0) | np.isfinite(crowd.ended_s)
-    known = np.isfinite(crowd.steps.seconds)
-    patience_s = limits.STALL_SECONDS
+    known = np.isfinite(crowd.steps.own_s).any(axis=1)
+    patience_s = max(limits.STEPS_LEAST * crowd.steps.usual_s, limits.STALL_SECONDS)
     if known.any():
-        patience_s = max(limits.STEPS_LEAST * float(np.nanmedian(crowd.steps.seconds)), patience_s)
-        still |= ~known.any(axis=1)
+        still |= ~known
     silent = np.nan_to_num(crowd.last_progress_s, nan=np.inf) > patience_s
     return np.asarray(still | (silent & (crowd.in_collective_s <= 0)))  # who is in a collective waits for others
 
@@ -116,9 +149,12 @@ def _other_ends(crowd: Crowd, among: Bools) -> Ints:
     return np.unique(host_of[[place for place in wanted if place >= 0]])
 
 
-def _longest(own: Floats) -> Ints:
+def _longest(own: Singles) -> Ints:
     """The ranks that work longest in each step."""
-    if not own.shape[1]:
-        return np.empty(0, dtype=np.int64)
     count = min(_LONGEST, len(own))
-    return np.unique(np.argpartition(np.nan_to_num(own), len(own) - count, axis=0)[-count:])
+
+    def of_step(column: int) -> Ints:
+        return np.argpartition(np.nan_to_num(own[:, column]), len(own) - count)[-count:]
+
+    found = side_by_side(of_step, range(own.shape[1]))
+    return np.unique(np.concatenate(found)) if found else np.empty(0, dtype=np.int64)

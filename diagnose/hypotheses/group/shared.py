@@ -101,6 +101,10 @@ def _beyond_chance(
 ) -> Iterator[_Candidate]:
     accused = frozenset[str]().union(*units.values())
     for group in groups:
+        if (
+            len(accused & group.hosts) < _LEAST
+        ):  # of thousands of groups most: what else is asked of all their hosts takes long
+            continue
         there = group.hosts & everyone
         inside = accused & there
         examined = min(len(there), limits.SUSPECTS_EXAMINED)

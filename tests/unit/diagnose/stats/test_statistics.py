@@ -162,7 +162,7 @@ def test_what_is_worked_on_in_parts_comes_out_as_in_one(holes: bool, monkeypatch
         values[np.random.default_rng(6).random(values.shape) < 0.3] = np.nan
         values[:, 3] = np.nan
     whole = robust.nan_median(values, 0), robust.trimmed_mean(values)
-    monkeypatch.setattr(robust, "_ROWS", 64)
+    monkeypatch.setattr(robust, "ROWS", 64)
     np.testing.assert_array_equal(robust.nan_median(values, 0), whole[0])
     np.testing.assert_array_equal(robust.trimmed_mean(values), whole[1])
     assert np.isnan(whole[0][3]) == holes
