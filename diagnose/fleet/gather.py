@@ -102,7 +102,8 @@ def note_strangers(ranks: pa.Table, job: str, numbers: Ints, notes: list[Note]) 
 
 def of_job(ranks: pa.Table, job: str) -> pa.Table:
     """The ranks of one job."""
-    return ranks.filter(pa.array(equals(ranks, "job", job)))
+    mine = equals(ranks, "job", job)
+    return ranks if mine.all() else ranks.filter(pa.array(mine))
 
 
 def _hosts(ranks: Ranks, manifests: Sequence[Manifest]) -> Hosts:

@@ -66,16 +66,21 @@ def jobs_in(roll: RollCall, wanted: str | None = None) -> dict[str, str]:
     each = np.stack(np.unravel_index(keys, shape), axis=1)
     sizes: dict[str, int] = {}
     titles: dict[str, dict[str, int]] = {}
-    best: dict[tuple[str, int], tuple[int, str]] = {}
-    totals: dict[tuple[str, int], int] = {}
-    for (job_code, window, title_code), count in zip(each.tolist(), counts.tolist(), strict=True):
-        job, title = job_of.values[job_code], title_of.values[title_code]
-        best[job, window] = max(best.get((job, window), (0, "")), (count, title))
-        totals[job, window] = totals.get((job, window), 0) + count
-    for (job, window), (_, title) in best.items():  # of one window what most of its ranks say
-        count = totals[job, window]
-        sizes[job] = sizes.get(job, 0) + count
-        titles.setdefault(job, {})[title] = titles.get(job, {}).get(title, 0) + count
+    rising = np.argsort(np.array(title_of.values, dtype=str), kind="stable")
+    later = np.empty(len(rising), dtype=np.int64)
+    later[rising] = np.arange(len(rising))
+    # Of one window what most of its ranks say: the last one of each window, by how many say it, then by name.
+    order = np.lexsort((later[each[:, 2]], counts, each[:, 1], each[:, 0]))
+    each, counts = each[order], counts[order]
+    last = np.flatnonzero(np.append((each[1:, :2] != each[:-1, :2]).any(axis=1), True)) if len(each) else order
+    totals = np.diff(np.append(0, np.cumsum(counts)[last]))
+    said, which = np.unique(each[last][:, [0, 2]], axis=0, return_inverse=True)
+    for (job_code, title_code), count in zip(
+        said.tolist(), np.bincount(which.reshape(-1), totals).tolist(), strict=True
+    ):
+        job = job_of.values[job_code]
+        sizes[job] = sizes.get(job, 0) + int(count)
+        titles.setdefault(job, {})[title_of.values[title_code]] = int(count)
     if not sizes:
         raise NoRanks("no rank was found in the window")
     largest = sorted(sizes, key=lambda name: (-sizes[name], name))
@@ -101,7 +106,7 @@ def choose(roll: RollCall, job: str | None, notes: list[Note]) -> tuple[str, lis
 
 def windows_of(roll: RollCall, job: str, notes: list[Note]) -> list[int]:
     """The numbers of the windows of one job that are judged: of its newest common moment, each rank once, of one user."""
-    ranks = roll.of(job)
+    ranks = RollCall(roll.manifests, roll.ranks.select(["job", WINDOW, "rank", "owner"])).of(job)
     window, number = ints(ranks, WINDOW), ints(ranks, "rank")
     mine = _choose_moment(roll.manifests, np.unique(window).tolist(), notes)
     mine = _each_rank_once(roll.manifests, mine, window, number, notes)

@@ -83,7 +83,7 @@ def crowd_of(seen: Survey, job: str, windows: Sequence[int], grid: Grid | None, 
     begins_s = np.zeros(len(names))
     begins_s[host_of_window[list(windows)]] = [about.start for about in manifests]
     mine = np.flatnonzero(np.isin(ints(seen.ranks, WINDOW), windows))
-    everyone = seen.ranks.take(pa.array(mine))
+    everyone = seen.ranks if len(mine) == seen.ranks.num_rows else seen.ranks.take(pa.array(mine))
     host = host_of_window[ints(everyone, WINDOW)]
     observed_on = pa.DictionaryArray.from_arrays(pa.array(host.astype(np.int32)), pa.array(names.tolist(), pa.string()))
     everyone = everyone.append_column("observed_on", observed_on).append_column(ROW, pa.array(mine))

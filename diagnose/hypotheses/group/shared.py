@@ -15,7 +15,7 @@ Where no switch is given, rows of hosts are proposed (neighbours.py).
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -60,8 +60,10 @@ def with_groups(
     """The suspects, with those that one group explains as one. `members`: says who else belongs to it."""
     left = list(suspects)
     known = {component for group in groups for component in _OF_COMPONENT[group.kind]}
-    groups = [*groups, *neighbours.proposed(fleet, suspects, known)]
-    while found := min(_candidates(fleet, left, groups), key=lambda one: one.chance, default=None):
+    of_kind: dict[str, list[Group]] = {}
+    for group in (*groups, *neighbours.proposed(fleet, suspects, known)):
+        of_kind.setdefault(group.kind, []).append(group)
+    while found := min(_candidates(fleet, left, of_kind), key=lambda one: one.chance, default=None):
         explained = set(map(id, found.members))
         place = next(at for at, each in enumerate(left) if id(each) in explained)
         others = [each for each in left if id(each) not in explained]
@@ -72,7 +74,9 @@ def with_groups(
     return left
 
 
-def _candidates(fleet: Fleet, suspects: Sequence[Suspect], groups: Sequence[Group]) -> Iterator[_Candidate]:
+def _candidates(
+    fleet: Fleet, suspects: Sequence[Suspect], of_kind: Mapping[str, Sequence[Group]]
+) -> Iterator[_Candidate]:
     host_of = dict(zip(fleet.ranks.number.tolist(), fleet.ranks.host, strict=True))
     everyone = fleet.looked_at_hosts or frozenset(host_of.values())
     mechanisms: dict[tuple[object, ...], list[Suspect]] = {}
@@ -80,7 +84,7 @@ def _candidates(fleet: Fleet, suspects: Sequence[Suspect], groups: Sequence[Grou
         if each.scope != "group" and each.ranks:
             mechanisms.setdefault((each.component, each.cause), []).append(each)
     for (component, _), alike in mechanisms.items():
-        asked = [group for group in groups if component in _OF_COMPONENT[group.kind]]
+        asked = [group for kind, mine in of_kind.items() if component in _OF_COMPONENT[kind] for group in mine]
         units = {id(each): frozenset(host_of[rank] for rank in each.ranks) for each in alike}
         yield from _beyond_chance(asked, alike, units, everyone)
         if component in _OF_COMPONENT["rail"]:
