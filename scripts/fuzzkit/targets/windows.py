@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
 import lzma
+import os
 import tarfile
 import tempfile
 from collections.abc import Callable
@@ -129,7 +131,11 @@ def _window(version: str) -> Callable[[bytes], None]:
         fitted = folder.fitted
 
         def read_changed(path: Path, of: pa.Schema) -> pa.Table:
-            return read_table(path, of) if path == changed else kept[path.name]
+            if path == changed:
+                return read_table(path, of)
+            if path.name not in kept:  # a manifest may say that its window is of the other version
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+            return kept[path.name]
 
         def fit_changed(table: pa.Table, of: pa.Schema, where: str) -> pa.Table:
             return fitted(table, of, where) if where == str(changed) else table
