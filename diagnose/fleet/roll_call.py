@@ -80,7 +80,8 @@ def jobs_in(roll: RollCall, wanted: str | None = None) -> dict[str, str]:
     ):
         job = job_of.values[job_code]
         sizes[job] = sizes.get(job, 0) + int(count)
-        titles.setdefault(job, {})[title_of.values[title_code]] = int(count)
+        title = title_of.values[title_code]
+        titles.setdefault(job, {})[title] = titles.get(job, {}).get(title, 0) + int(count)
     if not sizes:
         raise NoRanks("no rank was found in the window")
     largest = sorted(sizes, key=lambda name: (-sizes[name], name))

@@ -75,24 +75,28 @@ def _magnitude(values: Floats) -> Ints:
 
 def _oddness(crowd: Crowd, role: Ints) -> Floats:
     """By how many floors a rank may be odd; 0 who is not."""
-    own, wait = crowd.steps.own_s, crowd.steps.wait_s
-    step_s = crowd.steps.usual_s
+    errors = (crowd.errors > 0) | (crowd.errors_hz > limits.EVENTS_HZ)
+    return np.asarray(_odd_by_steps(crowd, role) + 100.0 * _strange(crowd) + 10.0 * errors)
+
+
+def _odd_by_steps(crowd: Crowd, role: Ints) -> Floats:
+    own, wait, step_s = crowd.steps.own_s, crowd.steps.wait_s, crowd.steps.usual_s
+    if not own.size:
+        return np.zeros(len(own))
     floor_s = max(limits.EFFECT_SHARE * step_s, limits.EFFECT_SECONDS)
     usual_own, usual_wait = _Usual.of(own, role), _Usual.of(wait, role)
 
     def of_rows(rows: slice) -> Floats:
         gap = own[rows] - usual_own.of_rows(rows)
         parts = [gap, *np.array_split(gap, 3, axis=1)] if gap.shape[1] >= 3 else [gap]
-        excess = np.max([np.nan_to_num(trimmed_mean(part)) for part in parts if part.shape[1]], axis=0, initial=0.0)
-        spared = np.nan_to_num(trimmed_mean(usual_wait.of_rows(rows) - wait[rows])) if wait.shape[1] else excess
-        odd = np.maximum(excess, spared) / floor_s
+        excess = np.max([np.nan_to_num(trimmed_mean(part)) for part in parts], axis=0)
+        spared = np.nan_to_num(trimmed_mean(usual_wait.of_rows(rows) - wait[rows]))
+        odd = np.maximum(np.maximum(excess, spared), 0.0) / floor_s
         odd[odd < limits.NEARLY_ALL] = 0.0
         rare = (np.nan_to_num(gap) >= limits.LARGE_SHARE * step_s).sum(axis=1) >= limits.SEVERAL
         return np.asarray(odd + 1.0 * rare, dtype=np.float64)
 
-    odd = np.concatenate(side_by_side(of_rows, [slice(at, at + ROWS) for at in range(0, max(len(own), 1), ROWS)]))
-    errors = (crowd.errors > 0) | (crowd.errors_hz > limits.EVENTS_HZ)
-    return np.asarray(odd + 100.0 * _strange(crowd) + 10.0 * errors)
+    return np.concatenate(side_by_side(of_rows, [slice(at, at + ROWS) for at in range(0, len(own), ROWS)]))
 
 
 @dataclass(frozen=True, slots=True)

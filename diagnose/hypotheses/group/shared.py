@@ -105,9 +105,8 @@ def _beyond_chance(
 ) -> Iterator[_Candidate]:
     accused = frozenset[str]().union(*units.values())
     for group in groups:
-        if (
-            len(accused & group.hosts) < _LEAST
-        ):  # of thousands of groups most: what else is asked of all their hosts takes long
+        # Of thousands of groups most: what else is asked of all their hosts takes long.
+        if len(accused & group.hosts) < _LEAST:
             continue
         there = group.hosts & everyone
         inside = accused & there

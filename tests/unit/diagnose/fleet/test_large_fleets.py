@@ -92,6 +92,16 @@ def test_where_workers_put_steps_in_columns_the_verdict_is_the_same(folder: Path
     assert without_note(judged(folder)) == to_json(plain)
 
 
+def test_a_fleet_in_which_nobody_shows_a_step_is_told_so(fleet: Plan, tmp_path: Path) -> None:
+    for host in range(3):
+        window = window_of(fleet, host, 0, 3)
+        window = replace(window, steps=window.steps.slice(0, 0))
+        objects.put(open_store(tmp_path.as_uri()), key_of(window.manifest), encode([window]))
+    verdict = judged(tmp_path)
+    assert (verdict.status, verdict.suspects) == ("unknown", ())
+    assert NoteCode.NO_STEPS in {note.code for note in verdict.notes}
+
+
 def test_a_sample_of_a_few_hosts_accuses_the_same(
     folder: Path, fleet: Plan, placed_by_workers: None, few_in_full: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
