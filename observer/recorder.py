@@ -15,13 +15,13 @@ import math
 import os
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from rankscope.observer.apart.presence import present
+from rankscope.observer.apart.presence import Observer, present
 from rankscope.observer.apart.windows import each_window, windows_of
 from rankscope.observer.census.found import FoundRank, RankCensus
 from rankscope.observer.census.ranks import find_ranks
@@ -77,14 +77,51 @@ def record(options: RecordOptions, progress: Progress = lambda _: None) -> list[
         prepare_place(options.out)  # a full disk is better known before the window than after it
     limits.take_place(options.root)
     with present() as others:
-        said = [f"another observer is at work on this host, and costs the jobs as well: {one.text()}" for one in others]
-        for line in said:
-            progress(line)
+        said = _of_others(others, progress)
         windows = windows_of(partial(observe, options), progress, options.root, verbose=options.verbose)
-    windows = [replace(one, manifest=replace(one.manifest, notes=(*one.manifest.notes, *said))) for one in windows]
+    windows = [_with_notes(window, said) for window in windows]
     if options.out is None:
         return [Recorded(window, None) for window in windows]
     return [Recorded(window, write_window(window, options.out)) for window in windows]
+
+
+def record_on(
+    options: RecordOptions, further_s: Callable[[list[Window]], float | None], most_s: float, progress: Progress
+) -> None:
+    """Observe one window of this host, and further ones for as long as they are asked for: `further_s` gets the windows of a moment, one
+    for each job, and says how many seconds the next one is to last; None: it is enough. `most_s`: of all of them together.
+
+    Probes are loaded once, and nothing is attached while `further_s` thinks. Nothing is written. Raises what `record` raises.
+    """
+    _may_record(options)
+    _know_tables()
+    limits.take_place(options.root)
+    moment: list[Window] = []
+
+    def orders() -> dict[str, object]:
+        windows = [_with_notes(window, said) for window in moment]
+        moment.clear()
+        seconds = further_s(windows)
+        return {} if seconds is None else asdict(Order(seconds, last=False))
+
+    with present() as others:
+        said = _of_others(others, progress)
+        each_window(
+            partial(_as_ordered, options, True), moment.append, progress, options.root, orders=orders,
+            longest_s=most_s + _BEYOND_S, verbose=options.verbose,
+        )  # fmt: skip
+
+
+def _of_others(others: Iterable[Observer], progress: Progress) -> list[str]:
+    """What to tell of the other observers of this host; it is told."""
+    said = [f"another observer is at work on this host, and costs the jobs as well: {one.text()}" for one in others]
+    for line in said:
+        progress(line)
+    return said
+
+
+def _with_notes(window: Window, said: Sequence[str]) -> Window:
+    return replace(window, manifest=replace(window.manifest, notes=(*window.manifest.notes, *said)))
 
 
 def _may_record(options: RecordOptions) -> None:
@@ -106,8 +143,7 @@ def follow(options: RecordOptions, most_s: float, take: Callable[[Window], None]
     _know_tables()
     limits.take_place(options.root)
     with present() as others:
-        for one in others:
-            progress(f"another observer is at work on this host, and costs the jobs as well: {one.text()}")
+        _of_others(others, progress)
         longest_s = most_s + options.window_s + _BEYOND_S
         work = partial(observe_on, options, most_s)
         each_window(work, take, progress, options.root, longest_s=longest_s, verbose=options.verbose)
@@ -131,21 +167,28 @@ def stand_by(
     _may_record(options)
     limits.take_place(options.root)
     each_window(
-        partial(_stand_by, options), take, progress, options.root, orders=lambda: asdict(orders()), longest_s=math.inf,
+        partial(_as_ordered, options, False), take, progress, options.root, orders=lambda: asdict(orders()), longest_s=math.inf,
         verbose=options.verbose,
     )  # fmt: skip
 
 
-def _stand_by(options: RecordOptions, progress: Progress) -> Iterator[Window]:
+def _as_ordered(options: RecordOptions, begin: bool, progress: Progress) -> Iterator[Window]:
+    """The windows that are ordered, until an order is empty or the last. `begin`: one before anybody has ordered any."""
     asked = rights.elsewhere()
     assert asked is not None
     here = find_ranks(options.root)
-    running = observation.begin(choose(here, options), hz=options.hz, root=options.root, verbose=options.verbose)
+    running = _begin(choose(here, options), options, progress)
     try:
+        if begin:
+            yield from _with_changes(_planned(running, options, progress), here, options.root)
         while True:
             running.rest()
-            progress(STANDING_BY)
-            order = Order(**asked.ask("order")[0])
+            if not begin:
+                progress(STANDING_BY)
+            ordered = asked.ask("order")[0]
+            if not ordered:
+                return
+            order = Order(**ordered)
             running.wake()
             now = replace(options, window_s=order.seconds, begin_at=order.begin_at)
             windows = _at_once(running, now, progress) if order.begin_at is None else _planned(running, now, progress)
@@ -159,8 +202,7 @@ def _stand_by(options: RecordOptions, progress: Progress) -> Iterator[Window]:
 def observe_on(options: RecordOptions, most_s: float, progress: Progress) -> Iterator[Window]:
     """The windows of `follow`, one for each job and moment. NoRanks, MissingFeature."""
     ranks = choose(find_ranks(options.root), options)
-    progress(f"{len(ranks)} ranks found; loading kernel probes")
-    running = observation.begin(ranks, hz=options.hz, root=options.root, verbose=options.verbose)
+    running = _begin(ranks, options, progress)
     ends = time.monotonic() + most_s
     try:
         running.run_until(time.monotonic() + _WARM_UP_S)
@@ -194,16 +236,20 @@ def _window(
 def observe(options: RecordOptions, progress: Progress) -> list[Window]:
     """The windows, one for each job. NoRanks, MissingFeature."""
     here = find_ranks(options.root)
-    ranks = choose(here, options)
-    progress(f"{len(ranks)} ranks found; loading kernel probes")
-    running = observation.begin(ranks, hz=options.hz, root=options.root, verbose=options.verbose)
+    running = _begin(choose(here, options), options, progress)
     try:
-        for remark in running.probes.remarks:
-            progress(remark)
         windows = _planned(running, options, progress)
     finally:
         running.close()
     return _with_changes(windows, here, options.root)
+
+
+def _begin(ranks: Sequence[FoundRank], options: RecordOptions, progress: Progress) -> Observation:
+    progress(f"{len(ranks)} ranks found; loading kernel probes")
+    running = observation.begin(ranks, hz=options.hz, root=options.root, verbose=options.verbose)
+    for remark in running.probes.remarks:
+        progress(remark)
+    return running
 
 
 def _with_changes(windows: list[Window], here: RankCensus, root: Path) -> list[Window]:

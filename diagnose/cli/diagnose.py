@@ -8,7 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from rankscope.diagnose.cli.keep_history import remember
-from rankscope.diagnose.cli.output import free_place, patience, progress, tell, width_of, wrap, write_result
+from rankscope.diagnose.cli.live import observe_until_told
+from rankscope.diagnose.cli.output import free_place, patience, tell, width_of, wrap, write_result
 from rankscope.diagnose.cli.report import print_reports
 from rankscope.diagnose.fleet.gather import gather
 from rankscope.diagnose.fleet.large import engines
@@ -28,13 +29,12 @@ from rankscope.diagnose.solve.judge_steps_file import judge_file
 from rankscope.diagnose.solve.large_fleet import diagnose_large, is_large
 from rankscope.diagnose.text import clean
 from rankscope.diagnose.verdict.as_json import to_json
-from rankscope.diagnose.verdict.contract import Verdict
+from rankscope.diagnose.verdict.contract import Verdict, worst_first
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.observer.window.folder import Window
 from rankscope.observer.window.jobs import names
-from rankscope.probes.errors import EXIT_CRITICAL, EXIT_DEGRADED, EXIT_HEALTHY, EXIT_UNKNOWN, UsageError
+from rankscope.probes.errors import UsageError
 
-_WORST_FIRST = (EXIT_CRITICAL, EXIT_DEGRADED, EXIT_UNKNOWN, EXIT_HEALTHY)
 AUTO = "auto"  # a folder of this name: ./auto
 
 
@@ -44,6 +44,7 @@ def run(
     baseline: tuple[Path | str, ...],
     steps: Path | None,
     window_s: float,
+    at_most_s: float,
     job: str | None,
     pids: tuple[int, ...],
     as_json: bool,
@@ -89,34 +90,38 @@ def run(
     if history is not None and keep and not folders:
         store.prepare()
     if not folders:
-        loaded = Loaded(tuple(_observe(window_s, job, pids, verbose)), ())
+
+        def judged(windows: Sequence[Window]) -> list[Verdict]:
+            loaded = Loaded(tuple(windows), ())
+            return _judge_all(loaded, earlier, job, store if automatic else None, shared, blames(dumps))
+
+        windows, verdicts = observe_until_told(window_s, at_most_s, job, pids, verbose, judged)
+        code = _print(verdicts, as_json, verbose)
+        if keep:
+            for trouble in remember(store, windows, verdicts):
+                sys.stderr.write(f"rankscope: {clean(trouble, 300)}\n")
+        _page_too(html, windows, verdicts)  # last: what cannot be written must cost neither the verdict nor the history
+        return code
     with patience("reading windows") as say:
-        found = _found(folders, engine) if folders else None
-        large = found is not None and not automatic and is_large(found)
+        found = _found(folders, engine)
+        large = not automatic and is_large(found)
         if large and dumps:
             raise UsageError(
                 "--flight-recorder goes with fewer hosts; without folders the dumps of any number are judged alone"
             )
         if large and html is not None:
             raise UsageError("of so many hosts `rankscope report` makes the page, which reads all of every rank")
-        if found is not None and large:
+        if large:
             say("reading and judging many hosts")
             verdicts = _judge_large(found, job, engine, shared, find(baseline, every_moment=True).chosen)
         else:
-            if found is not None:
-                earlier = () if automatic else load_baseline(baseline, folders)
-                loaded = load_found(found)
+            earlier = () if automatic else load_baseline(baseline, folders)
+            loaded = load_found(found)
             say("judging")
             verdicts = _judge_all(loaded, earlier, job, store if automatic else None, shared, blames(dumps))
-    if large:
-        return _print(verdicts, as_json, verbose)
     code = _print(verdicts, as_json, verbose)
-    if keep and not folders:
-        for trouble in remember(store, loaded.windows, verdicts):
-            sys.stderr.write(f"rankscope: {clean(trouble, 300)}\n")
-    if html is not None:  # last: what cannot be written must cost neither the verdict nor the history
-        with patience("making the page"):
-            _write_page(html, gather(loaded.windows, verdicts[0].job), verdicts)
+    if not large:
+        _page_too(html, loaded.windows, verdicts)
     return code
 
 
@@ -150,6 +155,12 @@ def report(
     return verdicts[0].exit_code
 
 
+def _page_too(place: Path | None, windows: Sequence[Window], verdicts: Sequence[Verdict]) -> None:
+    if place is not None:
+        with patience("making the page"):
+            _write_page(place, gather(windows, verdicts[0].job), verdicts)
+
+
 def _write_page(place: Path, fleet: Fleet, verdicts: Sequence[Verdict]) -> None:
     """The page on the first verdict, which is on this fleet; of the others their first lines."""
     # Here, as a verdict in text needs no template engine.
@@ -175,7 +186,7 @@ def _judge_all(
             note = Note(NoteCode.BASELINE_NONE, "the baseline is of another job: this one is judged without it")
             verdict = replace(verdict, notes=(*verdict.notes, note))
         verdicts.append(verdict if called[job] == title else replace(verdict, title=called[job]))
-    return sorted(verdicts, key=lambda verdict: _WORST_FIRST.index(verdict.exit_code))
+    return worst_first(verdicts)
 
 
 def _found(folders: tuple[Path | str, ...], engine: str) -> Sources:
@@ -191,7 +202,7 @@ def _judge_large(
     with engines.started(engine) as pool:
         judged = diagnose_large(found, wanted, pool, shared, baseline)
         verdicts = [replace(verdict, title=title) for title, verdict in judged]
-    return sorted(verdicts, key=lambda verdict: _WORST_FIRST.index(verdict.exit_code))
+    return worst_first(verdicts)
 
 
 def _print(verdicts: Sequence[Verdict], as_json: bool, verbose: bool) -> int:
@@ -202,12 +213,3 @@ def _print(verdicts: Sequence[Verdict], as_json: bool, verbose: bool) -> int:
         print_reports(verdicts, sys.stdout, verbose)
     sys.stdout.flush()
     return verdicts[0].exit_code
-
-
-def _observe(window_s: float, job: str | None, pids: tuple[int, ...], verbose: bool) -> list[Window]:
-    from rankscope.observer.recorder import RecordOptions, record
-
-    # Judged by itself: no other host's window is put beside it, so it need not wait for a common beginning.
-    options = RecordOptions(window_s=window_s, align_s=0.0, out=None, pids=pids, job=job, verbose=verbose)
-    with progress() as say:
-        return [recorded.window for recorded in record(options, say)]

@@ -15,7 +15,9 @@ from typing import Annotated, Optional
 
 import typer
 
+from rankscope.diagnose.cli.host.sweep_arguments import sweep as sweep_command
 from rankscope.diagnose.cli.options import (
+    AtMost,
     Baselines,
     Engine,
     FlightRecorder,
@@ -35,7 +37,6 @@ from rankscope.diagnose.cli.options import (
 from rankscope.diagnose.cli.service import arguments as service
 from rankscope.diagnose.cli.shell.completion import prepare as prepare_completion
 from rankscope.diagnose.cli.shell.plain_help import PlainCommand, PlainGroup
-from rankscope.diagnose.cli.sweep_arguments import sweep as sweep_command
 from rankscope.probes.errors import EXIT_MISSING, EXIT_NOT_PERMITTED, EXIT_USAGE, RankscopeError
 
 EXIT_INTERRUPTED = 130
@@ -86,6 +87,7 @@ def diagnose(
     baseline: Baselines = None,
     steps: StepsFile = None,
     window: Window = 20.0,
+    at_most: AtMost = 120.0,
     job: Job = None,
     pid: Pids = None,
     history: HistoryDir = None,
@@ -105,6 +107,7 @@ def diagnose(
         baseline=tuple(baseline or ()),
         steps=steps,
         window_s=window,
+        at_most_s=at_most,
         job=job,
         pids=tuple(pid or ()),
         as_json=as_json,
@@ -165,7 +168,7 @@ def record(
 @app.command(cls=PlainCommand)
 def ranks(as_json: Json = False, verbose: Verbose = False) -> int:
     """The training processes found here; -v: what was rejected."""
-    from rankscope.diagnose.cli import ranks as command
+    from rankscope.diagnose.cli.host import ranks as command
 
     return command.run(as_json=as_json, verbose=verbose)
 
@@ -173,7 +176,7 @@ def ranks(as_json: Json = False, verbose: Verbose = False) -> int:
 @app.command(cls=PlainCommand)
 def doctor(as_json: Json = False, verbose: Verbose = False) -> int:
     """Can this host be observed? What is missing, how to get it."""
-    from rankscope.diagnose.cli import doctor as command
+    from rankscope.diagnose.cli.host import doctor as command
 
     return command.run(as_json=as_json, verbose=verbose)
 

@@ -10,6 +10,16 @@ import typer
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 Verbose = Annotated[bool, typer.Option("--verbose", "-v", help="Explain: all evidence and notes.")]
 Window = Annotated[float, typer.Option("--window", metavar="SECONDS", min=1, max=3600, help="Length of the window.")]
+AtMost = Annotated[
+    float,
+    typer.Option(
+        "--at-most",
+        metavar="SECONDS",
+        min=1,
+        max=3600,
+        help="Where a window is too short to tell, a longer one follows; so long in all.",
+    ),
+]
 Job = Annotated[
     str | None, typer.Option("--job", metavar="JOB", help="This job alone: its title or name, or how they begin.")
 ]

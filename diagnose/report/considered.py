@@ -17,6 +17,7 @@ from rankscope.diagnose.verdict.note import ACQUITTED, NOTE_CAP, NoteCode
 # Notes that say why somebody is not accused; how the steps ran; all others say what could not be seen.
 _DROPPED = ACQUITTED | {
     NoteCode.COUNTER_IDLE, NoteCode.ALL_LOW, NoteCode.DESIGNED, NoteCode.OWN_PAST, NoteCode.MAJORITY, NoteCode.SELDOM,
+    NoteCode.SELDOM_LITTLE,
     NoteCode.MOVING_NOISE, NoteCode.STALLS_OF_OTHERS, NoteCode.UNPROVEN, NoteCode.NOBODY,
     NoteCode.CODE_CHANGED, NoteCode.WORST_ONLY,
 }  # fmt: skip

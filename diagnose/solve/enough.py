@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -12,7 +13,8 @@ from rankscope.diagnose.model.excess import strength, strength_of_many_steps
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.solve.no_steps import places
 from rankscope.diagnose.text import rank_list, seconds
-from rankscope.diagnose.verdict.note import Note, NoteCode
+from rankscope.diagnose.verdict.contract import Verdict
+from rankscope.diagnose.verdict.note import LONGER_TELLS, Note, NoteCode
 
 
 def cannot_judge(fleet: Fleet, has_baseline: bool, step_s: float | None) -> Note | None:
@@ -24,12 +26,13 @@ def cannot_judge(fleet: Fleet, has_baseline: bool, step_s: float | None) -> Note
     if stepping == 0 and all(state == "exited" for state in fleet.ranks.state):
         return Note(NoteCode.NO_STEPS, "the job ended while it was observed, before a step was complete")
     if step_s is None or stepping == 0:
-        where = places(fleet, more)
+        where, longer_tells = places(fleet, more)
         text = f"no step was seen: {where}" if where else f"no complete step was found: {more}"
-        return Note(NoteCode.NO_STEPS, text)
+        return Note(NoteCode.NO_STEP_YET if longer_tells else NoteCode.NO_STEPS, text)
     if count == 0:
-        text = f"only {stepping} of {len(fleet.ranks)} ranks show complete steps: {places(fleet, more) or more}"
-        return Note(NoteCode.NO_STEPS, text)
+        where, longer_tells = places(fleet, more)
+        text = f"only {stepping} of {len(fleet.ranks)} ranks show complete steps: {where or more}"
+        return Note(NoteCode.NO_STEP_YET if longer_tells else NoteCode.NO_STEPS, text)
     if count < limits.STEPS_LEAST:
         return Note(
             NoteCode.FEW_STEPS,
@@ -74,10 +77,28 @@ def unproven(fleet: Fleet, scene: Scene) -> Note | None:
 
 
 def _more(fleet: Fleet, step_s: float | None) -> str:
-    """What to do about too few steps: a window of as many as a large effect is proven with, and of twice as many as there were."""
+    """What to do about too few steps."""
     if fleet.timed:
         return "give more steps"
     if step_s is None:
         return "record a longer window (--window)"
-    wanted_s = max(2 * limits.STEPS_FEW * step_s, 2 * fleet.seconds)
-    return f"record a longer window (--window {wanted_s:.0f})"
+    return f"record a longer window (--window {_longer_s(step_s, fleet.seconds):.0f})"
+
+
+def _longer_s(step_s: float, window_s: float) -> float:
+    """A window of as many steps as a large effect is proven with, and of twice as many as there were."""
+    return max(2 * limits.STEPS_FEW * step_s, 2 * window_s)
+
+
+def further_s(verdict: Verdict) -> float | None:
+    """How long the window should be that tells what this verdict could not: without end where nobody knows how long a step is; None where
+    it told, or a longer one would not either."""
+    said = [note.code for note in verdict.notes]
+    if verdict.status == "unknown":
+        said = said[:1]  # the reason
+    elif verdict.status != "healthy":
+        return None
+    if not LONGER_TELLS.intersection(said):
+        return None
+    step_s = verdict.step_seconds.p50
+    return _longer_s(step_s, verdict.end - verdict.start) if step_s is not None else math.inf

@@ -14,8 +14,9 @@ from rankscope.diagnose.text import minutes, rank_list
 _WHOLE = 0.95  # of the window: what is left is the sampler's
 
 
-def places(fleet: Fleet, more: str) -> str:
-    """Where the ranks without a step are, in words; '' where nothing was seen of them. `more`: what to do where steps may be long."""
+def places(fleet: Fleet, more: str) -> tuple[str, bool]:
+    """Where the ranks without a step are, in words, '' where nothing was seen of them; and whether a step may only be long: then `more` is
+    what to do."""
     rows = np.arange(len(fleet.ranks))
     if fleet.steps.count:
         rows = rows[~np.isfinite(fleet.steps.seconds).any(axis=1)]
@@ -26,11 +27,12 @@ def places(fleet: Fleet, more: str) -> str:
             at.setdefault(found[0], []).append((row, found[1]))
     told = sorted(at.items(), key=lambda item: -len(item[1]))[: limits.TOLD]
     if not told:
-        return ""
+        return "", True
     said = [_told(fleet, place, ranks) for place, ranks in told] + _started(fleet)
-    if any(place.at_work for place, _ in told) and not any(place.held for place, _ in told):
+    long = any(place.at_work for place, _ in told) and not any(place.held for place, _ in told)
+    if long:
         said.append(f"if a step takes longer than that, {more}")
-    return "; ".join(said)
+    return "; ".join(said), long
 
 
 def _started(fleet: Fleet) -> list[str]:

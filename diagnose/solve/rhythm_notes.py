@@ -58,7 +58,7 @@ def _who(own: Floats, per_step: Floats, spikes: Spikes) -> str:
 
 
 def _seldom(fleet: Fleet, step_s: float, paused: Sequence[ToldPause]) -> list[Note]:
-    """One rank alone was slow in two steps: too few for a verdict, so say where, what it cost, and what to record next.
+    """One rank alone was slow in a step or two: too few for a verdict, so say where, what it cost, and what to record next.
 
     Where it took a large share of the time there is no calling the job healthy (unproven).
     """
@@ -72,17 +72,20 @@ def _seldom(fleet: Fleet, step_s: float, paused: Sequence[ToldPause]) -> list[No
     count = sudden.sum(axis=1)
     row = int(np.argmax(count))
     at = np.flatnonzero(sudden[row])
-    if count[row] != 2 or count.sum() != 2 or explain(paused, at, gap[row, at]):
+    if not 0 < len(at) < limits.SEVERAL or count.sum() != len(at) or explain(paused, at, gap[row, at]):
         return []
-    apart = int(np.diff(at)[0])
     known = int(np.isfinite(own[row]).sum())
-    # What comes twice in so many steps comes as often as makes an episode (limits.SEVERAL) in half as many more.
-    wanted = max(limits.SEVERAL * apart, -(-limits.SEVERAL * known // 2))
-    where = place_of(fleet, row, at.astype(np.int64)).rstrip(",")
     cost_s, mean_s = float(gap[row, at].sum()) / known, float(np.nanmean(fleet.steps.seconds[row]))
+    if len(at) == 1 and cost_s < limits.EFFECT_SHARE * mean_s:
+        return []
+    # What comes so often in so many steps comes as often as makes an episode (limits.SEVERAL) in as many more.
+    wanted = max(limits.SEVERAL * int(np.diff(at).max(initial=0)), -(-limits.SEVERAL * known // len(at)))
+    where = place_of(fleet, row, at.astype(np.int64)).rstrip(",")
+    apart, each = (f", {int(np.diff(at)[0])} apart,", "each time in ") if len(at) > 1 else ("", "in ")
     text = (
-        f"rank {int(fleet.ranks.number[row])} alone was slow in 2 of {known} steps, {apart} apart, "
-        f"{f'each time in {where}, ' if where else ''}for {seconds(cost_s)} of each step on average ({100 * cost_s / mean_s:.0f} %), "
+        f"rank {int(fleet.ranks.number[row])} alone was slow in {len(at)} of {known} steps{apart} "
+        f"{f'{each}{where}, ' if where else ''}for {seconds(cost_s)} of each step on average ({100 * cost_s / mean_s:.0f} %), "
         f"which may be chance: a window of {wanted} steps and more would tell"
     )
-    return [Note(NoteCode.UNPROVEN if cost_s >= limits.LARGE_SHARE * mean_s else NoteCode.SELDOM, text)]
+    little = NoteCode.SELDOM_LITTLE if cost_s < limits.EFFECT_SHARE * mean_s else NoteCode.SELDOM
+    return [Note(NoteCode.UNPROVEN if cost_s >= limits.LARGE_SHARE * mean_s else little, text)]

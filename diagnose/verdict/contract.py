@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from rankscope.diagnose.verdict.function import Function
@@ -151,3 +152,11 @@ class Verdict:
             "hang": EXIT_CRITICAL,
         }
         return codes.get(self.status, EXIT_UNKNOWN)
+
+
+_WORST_FIRST = (EXIT_CRITICAL, EXIT_DEGRADED, EXIT_UNKNOWN, EXIT_HEALTHY)
+
+
+def worst_first(verdicts: Iterable[Verdict]) -> list[Verdict]:
+    """The verdicts on several jobs by how bad they are."""
+    return sorted(verdicts, key=lambda verdict: _WORST_FIRST.index(verdict.exit_code))

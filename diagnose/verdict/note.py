@@ -62,7 +62,8 @@ class NoteCode(str, Enum):
     HOST_BUSY = "host-busy"  # steps became longer by what others took of the CPU
     PAUSE = "pause"  # what happens in a few steps only, by its function
     SPIKES = "spikes"
-    SELDOM = "seldom"
+    SELDOM = "seldom"  # one rank alone was slow in so few steps that it may be chance, for more than a floor on average
+    SELDOM_LITTLE = "seldom-little"  # the same, for less
     MOVING_NOISE = "moving-noise"
     STALLS_OF_OTHERS = "stalls-of-others"
     # Why somebody is not accused, or not all were looked at.
@@ -77,8 +78,10 @@ class NoteCode(str, Enum):
     READ_IN_FULL = "read-in-full"  # of a large fleet
     # Why nobody can be named.
     NO_STEPS = "no-steps"
+    NO_STEP_YET = "no-step-yet"  # the ranks are at work: it may be long
     FEW_STEPS = "few-steps"
     ONE_RANK = "one-rank"
+    LOOKED_ON = "looked-on"  # an earlier window did not tell
     UNPROVEN = "unproven"
     NO_PEERS = "no-peers"
     NOBODY = "nobody"  # steps became longer, and no rank stands out
@@ -95,6 +98,18 @@ class NoteCode(str, Enum):
 ACQUITTED = frozenset(
     {NoteCode.NOT_WAITED_FOR, NoteCode.UNTIMED, NoteCode.NO_GAIN, NoteCode.NO_FUNCTION, NoteCode.FEW_PEERS}
 )  # notes that tell why a rank that is slower is not accused
+
+
+LONGER_TELLS = frozenset(
+    {
+        NoteCode.NO_STEP_YET,
+        NoteCode.FEW_STEPS,
+        NoteCode.UNPROVEN,
+        NoteCode.SELDOM,
+        NoteCode.NOBODY,
+        NoteCode.NO_FUNCTION,
+    }
+)  # notes on what may only be too short a window to tell
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""An ordinary DDP training script that knows nothing of Rankscope or its lab: `torchrun plain_job.py SECONDS [SLOW_RANK]`."""
+"""An ordinary DDP training script that knows nothing of Rankscope or its lab: `torchrun plain_job.py SECONDS [SLOW_RANK [PAUSE]]`."""
 
 import sys
 import time
@@ -19,6 +19,7 @@ def tokenize(batch: torch.Tensor, slow: bool) -> torch.Tensor:
 
 def main() -> None:
     seconds, slow_rank = float(sys.argv[1]), int(sys.argv[2]) if len(sys.argv) > 2 else -1
+    pause = float(sys.argv[3]) if len(sys.argv) > 3 else 0.05
     torch.set_num_threads(1)
     dist.init_process_group("gloo")
     rank = dist.get_rank()
@@ -28,7 +29,7 @@ def main() -> None:
     stop = torch.zeros(1)
     while not stop.item():
         batch = tokenize(torch.randn(32, 64), rank == slow_rank)
-        time.sleep(0.05)
+        time.sleep(pause)
         loss = model(batch).square().mean()
         optimizer.zero_grad()
         loss.backward()

@@ -15,7 +15,7 @@ import builders
 import pytest
 from builders import Job, build
 
-from rankscope.diagnose.cli import doctor
+from rankscope.diagnose.cli.host import doctor
 from rankscope.diagnose.cli.main import run
 from rankscope.observer import recorder
 from rankscope.observer.census.found import RankCensus

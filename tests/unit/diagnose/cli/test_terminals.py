@@ -13,7 +13,7 @@ import builders
 import pytest
 from builders import Job, build
 
-from rankscope.diagnose.cli import doctor
+from rankscope.diagnose.cli.host import doctor
 from rankscope.diagnose.cli.main import run
 from rankscope.diagnose.cli.report import print_report, report
 from rankscope.diagnose.cli.shell import plain_help

@@ -1,4 +1,4 @@
-"""The arguments of `rankscope sweep`; the work is in `rankscope.diagnose.cli.sweep`, imported only when it is called."""
+"""The arguments of `rankscope sweep`; the work is in `rankscope.diagnose.cli.host.sweep`, imported only when it is called."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def sweep(
     verbose: _Verbose = False,
 ) -> int:
     """Health checks of this host for cron; many hosts compared."""
-    from rankscope.diagnose.cli import sweep as command
+    from rankscope.diagnose.cli.host import sweep as command
 
     if list_them:
         return command.list_checks(as_json)

@@ -1,0 +1,1 @@
+"""Commands about this host alone. See README.md."""
