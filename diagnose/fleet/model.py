@@ -237,6 +237,14 @@ class Fleet:
     def hosts(self) -> tuple[str, ...]:
         return tuple(sorted(set(self.ranks.host) - {""}))
 
+    def pause_columns(self, entry: int) -> Ints:
+        """The columns of `steps` in which a pause (row of `pauses`) is."""
+        numbers = self.steps.number
+        if numbers is None or not self.steps.count:
+            return np.empty(0, np.int64)
+        among = np.isin(numbers[int(self.pauses.rank[entry])], self.pauses.steps_of(entry))
+        return np.flatnonzero(among).astype(np.int64)
+
     def bytes_per_step(self, kind: str, name: str = "") -> Floats:
         """What the functions of a kind (of this name, if one is given) move, one entry per rank; 0 where nobody counts."""
         table, steps = self.patterns, np.maximum(np.isfinite(self.steps.seconds).sum(axis=1), 1)

@@ -5,25 +5,47 @@ which goes on while d is half of that: steps in a row have one reason.
 An accident is a step in which an episode of anybody begins; of A accidents each falls on k of the R ranks on average, because ranks of
 one host are slow together. If accidents fall by chance, each falls on r with probability k / R. Rank r is a suspect if
 
-2 R · P(Binomial(A, k/R) >= E(r)) · rhythm(r) <= 1 %,  E(r) >= 3 episodes, at most half of the steps are episodes,
-and the mean over all steps of T(s) - T'(s), the episodes of all such ranks replaced by their peers' time, is above the effect floor. Of
-these, who gains less than the floor beside the others is dropped: two ranks that are slow in the same steps gain nothing alone.
+2 R · P(Binomial(A, k/R) >= E(r)) · rhythm(r) · place(r) <= 1 %,  E(r) >= 3 episodes, at most half of the steps are
+episodes, and the mean over all steps of T(s) - T'(s), the episodes of all such ranks replaced by their peers' time, is above the effect
+floor. Of these, who gains less than the floor beside the others is dropped: two ranks that are slow in the same steps gain nothing alone.
 The factor 2: episodes are counted twice, all of them, and only those of at least 30 % of the longest: on a busy host small stalls of
 all ranks must not hide the large ones of one.
 rhythm(r) = (3 / k)^(E(r) - 2) if the episodes are k steps apart, each within a step, else 1: how probable it is that chance keeps time.
+place(r) = q^(E(r) - 1), q the share of the steps of r in which it is at the one place (fleet/model.py, `Pauses`) at which it is in all
+of its episodes; 1 where there is no such place. Accidents do not choose where: after the first each falls into such a step by q.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
 from rankscope.diagnose import limits
+from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.model.replay import busy, share_out
 from rankscope.diagnose.stats.robust import peers_median, robust_sd
 from rankscope.probes.arrays import Bools, Floats, Ints
+
+PlaceShare = Callable[[int, Ints], float]  # of (row, steps): q
+
+
+def no_place(_: int, __: Ints) -> float:
+    """Where nobody looks."""
+    return 1.0
+
+
+def at_one_place(fleet: Fleet, first: int) -> PlaceShare:
+    """By what the observer saw of the ranks' pauses; steps are counted from column `first` of the fleet's on."""
+
+    def share(row: int, steps: Ints) -> float:
+        known = max(int(np.isfinite(fleet.steps.own_s[row]).sum()), 1)
+        places = np.flatnonzero((fleet.pauses.rank == row) & ~fleet.pauses.more).tolist()
+        held = [columns for columns in map(fleet.pause_columns, places) if np.isin(steps + first, columns).all()]
+        return min(map(len, held), default=known) / known
+
+    return share
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +75,9 @@ class _Candidate:
     more_s: float  # above the peers, mean over all steps
 
 
-def find_episodes(own: Floats, roles: Ints, step_s: float, floor_s: Floats, skip: Ints) -> Iterator[Episodes]:
+def find_episodes(
+    own: Floats, roles: Ints, step_s: float, floor_s: Floats, skip: Ints, place_share: PlaceShare = no_place
+) -> Iterator[Episodes]:
     """Ranks with rare episodes, the most damaging first. `skip`: rows that are suspects for all of their steps."""
     ranks, steps = own.shape
     if ranks < 2 or steps < limits.STEPS_FEW:
@@ -70,7 +94,7 @@ def find_episodes(own: Floats, roles: Ints, step_s: float, floor_s: Floats, skip
         sudden = gap >= enough
         sudden[skip] = False
         begins = _first_of_runs(sudden, gap >= 0.5 * enough)
-        for each in _oftener_than_chance(gap, sudden, begins):
+        for each in _oftener_than_chance(gap, sudden, begins, place_share):
             if each.row not in found or each.more_s > found[each.row].more_s:
                 found[each.row] = each
     worst = sorted(found.values(), key=lambda each: -each.more_s)[: limits.SUSPECTS_EXAMINED]
@@ -87,7 +111,7 @@ def _first_of_runs(sudden: Bools, going_on: Bools) -> Bools:
     return first
 
 
-def _oftener_than_chance(gap: Floats, sudden: Bools, begins: Bools) -> Iterator[_Candidate]:
+def _oftener_than_chance(gap: Floats, sudden: Bools, begins: Bools, place_share: PlaceShare) -> Iterator[_Candidate]:
     ranks, steps = gap.shape
     count, at_once = begins.sum(axis=1), begins.sum(axis=0)
     accidents, together = int((at_once > 0).sum()), float(at_once[at_once > 0].mean()) if at_once.any() else 0.0
@@ -97,8 +121,10 @@ def _oftener_than_chance(gap: Floats, sudden: Bools, begins: Bools) -> Iterator[
     from scipy.special import bdtrc  # P(Binomial > count); a sixth of a second to load
 
     for row in often:
-        period, by_chance = _rhythm(np.flatnonzero(begins[row]))
-        chance = min(2 * ranks * float(bdtrc(count[row] - 1, accidents, min(together / ranks, 1.0))) * by_chance, 1.0)
+        at = np.flatnonzero(begins[row])
+        period, in_time = _rhythm(at)
+        on_it = float(bdtrc(len(at) - 1, accidents, min(together / ranks, 1.0)))
+        chance = min(2 * ranks * on_it * in_time * place_share(int(row), at) ** (len(at) - 1), 1.0)
         if chance <= limits.FALSE_DISCOVERY_RATE:
             more_s = float(gap[row][sudden[row]].sum() / steps)
             yield _Candidate(int(row), sudden[row], int(count[row]), int(count.sum()), chance, period, more_s)

@@ -79,7 +79,7 @@ def place_of(fleet: Fleet, row: int, columns: Ints) -> str:
     """What a rank does in all of these steps and in hardly any other, in words; '' where it is not known."""
     for place, entries in _places(fleet).items():
         mine = entries[fleet.pauses.rank[entries] == row]
-        if not place.more and any(np.isin(columns, _columns(fleet, entry)).all() for entry in mine.tolist()):
+        if not place.more and any(np.isin(columns, fleet.pause_columns(entry)).all() for entry in mine.tolist()):
             return place.text
     return ""
 
@@ -114,7 +114,7 @@ def _told(fleet: Fleet, place: _Place, entries: Ints, working: Ints) -> ToldPaus
     """`entries`: rows of the table in which the function is; `working`: of them those of ranks that work in it."""
     table = fleet.pauses
     lead = int(working[np.argmax(table.total_s[working])])
-    columns = _columns(fleet, lead)
+    columns = fleet.pause_columns(lead)
     if not len(columns):
         return None
     often = _rhythm(fleet, columns)
@@ -162,23 +162,13 @@ def _waits(fleet: Fleet, entries: Ints) -> Bools:
     return only
 
 
-def _columns(fleet: Fleet, entry: int) -> Ints:
-    """The columns of the fleet's steps in which a pause is."""
-    numbers = fleet.steps.number
-    if numbers is None or not fleet.steps.count:
-        return np.empty(0, np.int64)
-    return np.flatnonzero(np.isin(numbers[int(fleet.pauses.rank[entry])], fleet.pauses.steps_of(entry))).astype(
-        np.int64
-    )
-
-
 def _together(fleet: Fleet, entries: Ints, columns: Ints) -> bool:
     """Whether (nearly) all ranks of a job of several are in the function in most of these steps."""
     everyone = len(fleet.ranks)
     if everyone < 2 or len(np.unique(fleet.pauses.rank[entries])) < limits.NEARLY_ALWAYS * everyone:
         return False
     same = [
-        np.isin(columns, _columns(fleet, entry)).mean() >= limits.HOLDS_LEAST
+        np.isin(columns, fleet.pause_columns(entry)).mean() >= limits.HOLDS_LEAST
         for entry in entries[: limits.RANKS_TOLD].tolist()
     ]
     return float(np.mean(same)) >= limits.NEARLY_ALWAYS

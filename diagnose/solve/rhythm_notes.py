@@ -12,6 +12,8 @@ import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.fleet.roles import roles
+from rankscope.diagnose.model.episodes import at_one_place, find_episodes
 from rankscope.diagnose.solve.pause_notes import ToldPause, explain, place_of
 from rankscope.diagnose.stats.rhythm import Drift, Spikes, find_spikes
 from rankscope.diagnose.stats.robust import nan_median, robust_sd
@@ -58,7 +60,7 @@ def _who(own: Floats, per_step: Floats, spikes: Spikes) -> str:
 
 
 def _seldom(fleet: Fleet, step_s: float, paused: Sequence[ToldPause]) -> list[Note]:
-    """One rank alone was slow in a step or two: too few for a verdict, so say where, what it cost, and what to record next.
+    """One rank alone was slow in some steps, too few to be told from chance: so say where, what it cost, and what to record next.
 
     Where it took a large share of the time there is no calling the job healthy (unproven).
     """
@@ -72,16 +74,19 @@ def _seldom(fleet: Fleet, step_s: float, paused: Sequence[ToldPause]) -> list[No
     count = sudden.sum(axis=1)
     row = int(np.argmax(count))
     at = np.flatnonzero(sudden[row])
-    if not 0 < len(at) < limits.SEVERAL or count.sum() != len(at) or explain(paused, at, gap[row, at]):
-        return []
     known = int(np.isfinite(own[row]).sum())
+    if not 0 < len(at) <= limits.PART * known or count.sum() != len(at) or explain(paused, at, gap[row, at]):
+        return []
+    proven = find_episodes(own, roles(fleet), step_s, np.zeros(ranks), np.empty(0, np.int64), at_one_place(fleet, 0))
+    if any(each.row == row for each in proven):
+        return []
     cost_s, mean_s = float(gap[row, at].sum()) / known, float(np.nanmean(fleet.steps.seconds[row]))
     if len(at) == 1 and cost_s < limits.EFFECT_SHARE * mean_s:
         return []
-    # What comes so often in so many steps comes as often as makes an episode (limits.SEVERAL) in as many more.
-    wanted = max(limits.SEVERAL * int(np.diff(at).max(initial=0)), -(-limits.SEVERAL * known // len(at)))
+    # In a window where it comes as often as makes an episode (limits.SEVERAL), and twice as often as here.
+    wanted = max(limits.SEVERAL * int(np.diff(at).max(initial=0)), -(-limits.SEVERAL * known // min(len(at), 2)))
     where = place_of(fleet, row, at.astype(np.int64)).rstrip(",")
-    apart, each = (f", {int(np.diff(at)[0])} apart,", "each time in ") if len(at) > 1 else ("", "in ")
+    apart, each = (f", {int(np.diff(at).min())} apart,", "each time in ") if len(at) > 1 else ("", "in ")
     text = (
         f"rank {int(fleet.ranks.number[row])} alone was slow in {len(at)} of {known} steps{apart} "
         f"{f'{each}{where}, ' if where else ''}for {seconds(cost_s)} of each step on average ({100 * cost_s / mean_s:.0f} %), "

@@ -18,7 +18,7 @@ from rankscope.diagnose.hypotheses.rank.case import case_of
 from rankscope.diagnose.hypotheses.rank.process import pauses
 from rankscope.diagnose.hypotheses.rank.table import charges
 from rankscope.diagnose.model.attribute import Profiles
-from rankscope.diagnose.model.episodes import Episodes, find_episodes
+from rankscope.diagnose.model.episodes import Episodes, at_one_place, find_episodes
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.verdict.contract import Evidence, Suspect
 from rankscope.diagnose.verdict.note import Note, NoteCode
@@ -41,7 +41,8 @@ def _episodes(fleet: Fleet, scene: Scene, skip: Ints) -> Iterator[Episodes]:
     parts = [scene.own] if scene.own.shape == fleet.steps.own_s.shape else [scene.own, fleet.steps.own_s]
     floor_s = np.full(len(scene.own), limits.NOTHING * scene.step_s) if fleet.timed else scene.differences.floor_s
     for own in parts:
-        for each in find_episodes(own, scene.roles, scene.step_s, floor_s, skip):
+        place_share = at_one_place(fleet, fleet.steps.count - own.shape[1])
+        for each in find_episodes(own, scene.roles, scene.step_s, floor_s, skip, place_share):
             found.setdefault(each.row, each)
     yield from found.values()
 

@@ -87,3 +87,30 @@ def test_few_accidents_of_few_ranks_are_nobodys_fault(seed: int) -> None:
     own = 0.2 * np.exp(rng.normal(0, 0.05, (3, 97)))
     own[rng.integers(0, 3, 5), rng.integers(0, 97, 5)] += 0.5
     assert not list(find_episodes(own, np.zeros(3, np.int64), 0.3, np.full(3, 0.01), np.empty(0, np.int64)))
+
+
+@pytest.mark.parametrize(("share", "named"), [(3 / 97, [1]), (1.0, [])])
+def test_three_stalls_of_one_of_few_ranks_are_no_accident_where_all_are_at_one_place(
+    share: float, named: list[int]
+) -> None:
+    # GIVEN three long steps of a rank of four: of three accidents all fall on one rank in every sixteenth window
+    rng = np.random.default_rng(1)
+    own = 0.2 * np.exp(rng.normal(0, 0.05, (4, 97)))
+    own[1, [13, 41, 90]] += 1.3
+    # WHEN it is in each of them at a place where it hardly ever is else, or where it always is
+    found = find_episodes(own, np.zeros(4, np.int64), 0.3, np.full(4, 0.01), np.empty(0, np.int64), lambda *_: share)
+    assert [each.row for each in found] == named
+
+
+def test_stalls_of_one_rank_that_may_be_chance_are_told_with_what_they_cost() -> None:
+    # GIVEN three long steps, without a rhythm, of one of four ranks, which nothing tells apart
+    window = build(Job(ranks=4, steps=97))[0]
+    rows = window.steps.to_pylist()
+    for row in rows:
+        if row["step"] in (13, 41, 90):
+            row["seconds"] += 1.3
+            row["own_s" if row["rank"] == 1 else "wait_s"] += 1.3
+    verdict = diagnose([builders.columns(window, "steps", rows)])
+    # THEN nobody is accused, and what it costs is told
+    assert not verdict.suspects
+    assert "rank 1 alone was slow in 3 of 97 steps" in said(verdict, NoteCode.SELDOM)

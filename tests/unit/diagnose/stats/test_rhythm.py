@@ -137,7 +137,7 @@ def test_what_two_long_steps_ask_for_is_longer_than_the_window_that_has_them() -
         if row["step"] in (10, 14):
             row["seconds"] += 0.6
             row["own_s" if row["rank"] == 3 else "wait_s"] += 0.6
-    text = said(diagnose([builders.columns(window, "steps", rows)]), NoteCode.SELDOM)
+    text = said(diagnose([builders.columns(window, "steps", rows)]), NoteCode.SELDOM_LITTLE)
     assert "2 of 217 steps, 4 apart" in text and "a window of 326 steps" in text
 
 
