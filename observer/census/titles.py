@@ -40,7 +40,7 @@ def program(command: tuple[str, ...]) -> str:
     if not command or not command[0].strip():
         return ""
     first = command[0].strip()
-    if not first.rpartition("/")[2].startswith(("python", "pypy")):
+    if not is_python(command):
         return printable(first if "::" in first else first.rpartition("/")[2], _NAME_CAP)
     skip = False
     for position, word in enumerate(command[1:64], 1):
@@ -55,3 +55,15 @@ def program(command: tuple[str, ...]) -> str:
         elif not word.startswith("-"):
             return printable(word.rpartition("/")[2], _NAME_CAP)
     return ""
+
+
+def is_python(command: tuple[str, ...]) -> bool:
+    """Whether a command line is an interpreter's, which names its script or module."""
+    return bool(command) and command[0].strip().rpartition("/")[2].startswith(("python", "pypy"))
+
+
+def of_multiprocessing(command: tuple[str, ...]) -> bool:
+    """Whether it is one that Python's multiprocessing made: of a process that was spawned, or of the server that forks them."""
+    return is_python(command) and (
+        "--multiprocessing-fork" in command or any("multiprocessing.forkserver" in word for word in command[1:64])
+    )

@@ -155,5 +155,56 @@ _ASIDE_2 = (
         victims=(1, 2), loader_victims=(1, 2),
     ),
 )  # fmt: skip
-ASIDE = {"aside": _ASIDE, "aside-2": _ASIDE_2}
-BY_NAME = {row.name: row for row in (*TABLE, *_ASIDE, *_ASIDE_2)}
+# Written when those had shown what was to be mended, and before anything was looked at that finds steps and ranks.
+_MPICH = {"MPI4PY_MPIABI": "mpich", "LD_LIBRARY_PATH": "{jobs}/mpich"}
+_ASIDE_3 = (
+    _torchrun("classy", "aside3/classy.py", 2, "transpose", 32, "load_song", 32),
+    Row(
+        "lightning-data", "Trainer, ddp", "aside3/lightning_data.py", 2,
+        "python aside3/lightning_data.py --out {out} --devices {ranks}", "fill_gaps", 64, "query_sensor", 64,
+    ),
+    Row(
+        "jax-scan", "multiprocessing", "aside3/jax_scan.py", 2,
+        "python aside3/jax_scan.py --out {out} --port {port} --workers {ranks}", "integrate", 96, "draw_state", 96,
+    ),
+    Row(
+        "mpi-overlap", "mpiexec", "aside3/mpi_overlap.py", 3,
+        "mpiexec.mpich -n {ranks} python aside3/mpi_overlap.py --out {out}", "flatten_field", 160, "scan_plate", 160, env=_MPICH,
+    ),
+    Row(
+        "critic", "mp.spawn", "aside3/critic.py", 2, "python aside3/critic.py --out {out} --port {port} --workers {ranks}",
+        "detrend", 72, "record_signal", 72,
+    ),
+    Row(
+        "ray-data", "Ray Train", "aside3/ray_data.py", 2, "python aside3/ray_data.py --out {out} --workers {ranks}",
+        "add_crosses", 1, "decode_block", 1, workers=1,
+    ),
+    _torchrun("thread-envs", "aside3/thread_envs.py", 2, "step", 96, "observe", 96),
+    Row(
+        "quick", "os.fork", "aside3/quick.py", 2, "python aside3/quick.py --out {out} --port {port} --processes {ranks}",
+        "mirror", 8, "measure", 8,
+    ),
+    _torchrun("hf-loss", "aside3/hf_loss.py", 2, "split_words", 24, "fetch_ticket", 24),
+    Row(
+        "accumulating", "accelerate launch", "aside3/accumulating.py", 2,
+        ACCELERATE + "--main_process_port {port} aside3/accumulating.py --out {out}", "adjust_contrast", 64, "crop_tile", 64,
+    ),
+    Row(
+        "ds-client", "deepspeed", "aside3/ds_client.py", 2,
+        "deepspeed --num_accelerators {ranks} --master_port {port} aside3/ds_client.py --out {out}",
+        "rotate", 24, "open_structure", 24, env={"TORCH_EXTENSIONS_DIR": "{jobs}/extensions"},
+    ),
+    _torchrun("interleaved", "aside3/interleaved.py", 2, "scale", 40, "collect", 1),
+    _torchrun("fsdp-ema", "aside3/fsdp_ema.py", 2, "blank_out", 12, "pull_page", 12),
+    Row(
+        "entry", "torchrun", "aside3/entry.py", 2, TORCHRUN + "aside3/entry.py out={out}",
+        "add_peaks", 24, "read_spectrum", 24, workers=1,
+    ),
+    Row(
+        "recsys", "python -m torch.distributed.run -m", "aside3/recsys/train.py", 2,
+        "python -m torch.distributed.run --nproc-per-node {ranks} --master-port {port} -m aside3.recsys.train --out {out}",
+        "deduplicate", 96, "read_visit", 96,
+    ),
+)  # fmt: skip
+ASIDE = {"aside": _ASIDE, "aside-2": _ASIDE_2, "aside-3": _ASIDE_3}
+BY_NAME = {row.name: row for row in (*TABLE, *_ASIDE, *_ASIDE_2, *_ASIDE_3)}

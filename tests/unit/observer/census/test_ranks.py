@@ -222,6 +222,32 @@ def test_ranks_of_multiprocessing_spawn_are_found_by_their_connections(tree: Tre
     assert any("guess" in note for note in census.notes)
 
 
+@pytest.mark.parametrize(("made_by", "server"), [(SPAWNED, False), (FORKSERVER, True)])
+def test_spawned_ranks_are_called_by_the_script_that_started_them_even_if_that_loads_no_library(
+    tree: Tree, made_by: list[str], server: bool
+) -> None:
+    tree.process(100, 1, "python3.11", TRAIN, mapped=PLAIN)
+    tree.process(101, 100, "python3.11", FORKSERVER if server else TRACKER, mapped=PLAIN)
+    for child in (102, 103):
+        tree.process(child, 101 if server else 100, "python3.11", made_by)
+    tree.connect(102, 103, 5000)
+
+    census = find_ranks(tree.root)
+
+    assert ranks(census) == [(0, 102), (1, 103)]
+    assert {rank.identity.title for rank in census.ranks} == {"train.py"}
+    assert {rank.identity.command for rank in census.ranks} == {" ".join(TRAIN)}
+
+
+def test_spawned_ranks_whose_script_has_ended_are_not_called_by_who_adopted_them(tree: Tree) -> None:
+    tree.process(100, 1, "systemd", ["/lib/systemd/systemd", "--user"], mapped=PLAIN, exe="/lib/systemd/systemd")
+    for child in (101, 102):
+        tree.process(child, 100, "python3.11", SPAWNED)
+    tree.connect(101, 102, 5000)
+
+    assert {rank.identity.title for rank in find_ranks(tree.root).ranks} == {"python -c"}
+
+
 def test_spawned_ranks_inside_one_slurm_task_are_not_its_workers(tree: Tree) -> None:
     environ = {"SLURM_JOB_ID": "7", "SLURM_STEP_ID": "1", "SLURM_PROCID": "0", "SLURM_NTASKS": "1"}
     tree.process(100, 1, "python3.11", TRAIN, environ)

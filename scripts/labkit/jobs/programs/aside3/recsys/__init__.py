@@ -1,0 +1,1 @@
+"""A package that is started by `python -m aside3.recsys.train`."""
