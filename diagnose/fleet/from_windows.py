@@ -249,6 +249,7 @@ def flows(table: pa.Table, rows: Ints) -> Flows:
         name: np.nan_to_num(floats(table, name))
         for name in (
             "sent_bytes",
+            "received_bytes",
             "retransmitted_bytes",
             "busy_s",
             "rwnd_limited_s",
@@ -264,6 +265,7 @@ def flows(table: pa.Table, rows: Ints) -> Flows:
         peer=tuple(address_of(text) for text in texts(table, "peer")),
         interface=texts(table, "interface"),
         sent_bytes=np.maximum(numbers["sent_bytes"], 0),
+        received_bytes=np.maximum(numbers["received_bytes"], 0),
         retransmitted_bytes=np.maximum(numbers["retransmitted_bytes"], 0),
         sending_s=np.maximum(unacknowledged - numbers["sndbuf_limited_s"], 0),
         unacknowledged_s=np.maximum(unacknowledged, 0),

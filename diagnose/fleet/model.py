@@ -162,6 +162,7 @@ class Flows:
     peer: tuple[str, ...]
     interface: tuple[str, ...]
     sent_bytes: Floats
+    received_bytes: Floats
     retransmitted_bytes: Floats
     sending_s: Floats  # busy - rwnd_limited - sndbuf_limited: time in which only the network held the data back
     unacknowledged_s: Floats  # busy - rwnd_limited: data was out, and not for want of room at the receiver
@@ -171,7 +172,7 @@ class Flows:
     @classmethod
     def none(cls) -> Flows:
         """Where no connection was seen."""
-        return cls(np.empty(0, np.int64), (), (), (), *(np.empty(0) for _ in range(6)))
+        return cls(np.empty(0, np.int64), (), (), (), *(np.empty(0) for _ in range(7)))
 
     def __len__(self) -> int:
         return len(self.rank)

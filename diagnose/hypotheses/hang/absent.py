@@ -7,10 +7,11 @@
   stalled         one file operation does not come back                 storage
   deadlock        whatever else it waits for                            process
 
-A rank is at work where its file operations come back and move bytes as a checkpoint does. So it is where it computes in ten places and
-more that hold 1 % each while all of the window is silent, as one does that evaluates a model for which the others wait at a barrier; a loop
-that never ends is at one place, or at the few that it calls. The others wait for who is at work, and nothing hangs. Where the window has
-steps as well, nobody knows which places are those of the silence.
+A rank is at work where its file operations come back and move bytes as a checkpoint does. So it is, while all of the window is silent,
+where the connection that it waits for brings as many (a download, for which the others wait at a barrier), and where it computes in ten places and
+more that hold 1 % each, as one does that evaluates a model for all; a loop that never ends is at one place, or at the few that it calls.
+The others wait for who is at work, and nothing hangs. Where the window has steps as well, nobody knows which places and bytes are those of
+the silence.
 """
 
 from __future__ import annotations
@@ -26,8 +27,10 @@ from rankscope.diagnose.model.whereabouts import Place, place_of, places_of_thre
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.diagnose.verdict.function import Function
 from rankscope.observer.window.schema import ENDED
+from rankscope.observer.window.store.summary import address_of
 
 _LOCKS = ("futex", "semaphore")
+_SOCKET = "a socket to "  # what the window calls a connection that is waited for (observer/finish/wait_target.py)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,19 +46,34 @@ class Absence:
 
 
 def is_at_work(fleet: Fleet, row: int, stalled_s: float) -> bool:
-    """Whether its file operations come back and move bytes as fast as a checkpoint is written, or it computes at many places.
+    """Whether its file operations come back and move bytes as fast as a checkpoint is written, or the connection that it waits for brings
+    as many, or it computes at many places.
 
     `stalled_s`: how long the others have been without progress.
     """
-    table = fleet.patterns
+    table, enough = fleet.patterns, limits.BYTES_LEAST * fleet.seconds
     mine = (table.rank == row) & (table.thread.codes == table.thread.code("training"))
     files = mine & (table.kind.codes == table.kind.code("io"))
-    if table.bytes is not None and float(table.bytes[files].sum()) >= limits.BYTES_LEAST * fleet.seconds:
+    if table.bytes is not None and float(table.bytes[files].sum()) >= enough:
+        return True
+    if stalled_s < limits.NEARLY_ALWAYS * fleet.seconds:
+        return False
+    if _brought(fleet, row) >= enough:
         return True
     python = table.kind.codes == table.kind.code("python")
     computes, rest = table.beta[mine & python], table.beta[mine & ~python].sum()
-    silent = stalled_s >= limits.NEARLY_ALWAYS * fleet.seconds and computes.sum() > rest
-    return silent and int((computes >= limits.NOTHING).sum()) >= limits.STEPS_FEW
+    return bool(computes.sum() > rest) and int((computes >= limits.NOTHING).sum()) >= limits.STEPS_FEW
+
+
+def _brought(fleet: Fleet, row: int) -> float:
+    """Bytes that came from the address which the rank waits for most of the window; 0 where it waits for none."""
+    each = _longest(fleet, row)
+    awaited = fleet.patterns.detail.at(each).partition(_SOCKET)[2] if each is not None else ""
+    if not awaited:
+        return 0.0
+    flows, address = fleet.flows, address_of(awaited)
+    from_there = np.array([peer == address for peer in flows.peer], dtype=bool)
+    return float(flows.received_bytes[from_there & (flows.rank == row)].sum())
 
 
 def why(fleet: Fleet, row: int) -> Absence:

@@ -79,6 +79,21 @@ def test_a_rank_whose_writes_come_back_is_at_work_and_nothing_hangs() -> None:
     assert (verdict.status, verdict.suspects) == ("unknown", ())
 
 
+@pytest.mark.parametrize(("received", "status"), [(400 << 20, "unknown"), (4000, "hang")])
+def test_a_rank_that_downloads_is_at_work_and_one_whose_connections_bring_nothing_hangs(
+    received: int, status: str
+) -> None:
+    """Weights that rank 0 fetches for all, who wait at a barrier."""
+    fetches = ("sync", "recv", "a socket to 10.9.0.1:443", (LOAD,), 0.99)
+    window = hanging([fetches, WAITS, WAITS])
+    flows = window.flows.to_pylist()
+    download = {"rank": 0, "peer": "10.9.0.1:443", "received_bytes": received}
+    verdict = diagnose([columns(window, "flows", [*flows, flows[0] | download])])
+    assert verdict.status == status
+    if status == "unknown":
+        assert "rank 0 waits in load_checkpoint (utils.py:12) for a socket to 10.9.0.1:443" in verdict.notes[0].text
+
+
 @pytest.mark.parametrize(("places", "status"), [(20, "unknown"), (4, "hang")])
 def test_a_rank_that_computes_now_here_now_there_is_at_work_and_one_that_turns_in_a_loop_hangs(
     places: int, status: str
