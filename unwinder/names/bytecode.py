@@ -18,9 +18,10 @@ _ARGUMENT_CAP = 1 << 30
 
 @dataclass(frozen=True, slots=True)
 class _Opcodes:
-    """What has to be known of one version. `caches`: code units that follow an instruction, by its number."""
+    """What has to be known of one version. `extended`: what goes before an instruction and holds the upper bits of its argument.
+    `caches`: code units that follow an instruction, by its number."""
 
-    extended: int
+    extended: frozenset[int]
     backward: frozenset[int] = frozenset()  # jumps by so many units, from behind the instruction and its caches
     absolute: frozenset[int] = frozenset()  # jumps to a place
     handler: int = -1  # a handler of exceptions begins
@@ -32,15 +33,15 @@ def _digits(text: str) -> bytes:
     return bytes(int(digit) for digit in text)
 
 
-# `opcode` of each version: JUMP_ABSOLUTE, POP_JUMP_IF_*; JUMP_BACKWARD and POP_JUMP_BACKWARD_IF_*, specialised and instrumented.
+# `opcode` of each version: EXTENDED_ARG, specialised too (3.11); JUMP_ABSOLUTE, POP_JUMP_IF_*; JUMP_BACKWARD and POP_JUMP_BACKWARD_IF_*, specialised and instrumented.
 # JUMP_BACKWARD_NO_INTERRUPT is not among them: it waits for another generator.
-_OLD = _Opcodes(144, absolute=frozenset((113, 114, 115)), bytes_per_step=2)
+_OLD = _Opcodes(frozenset((144,)), absolute=frozenset((113, 114, 115)), bytes_per_step=2)
 _OPCODES = {
     8: _OLD,
     9: _OLD,
-    10: _Opcodes(144, absolute=frozenset((113, 114, 115))),
+    10: _Opcodes(frozenset((144,)), absolute=frozenset((113, 114, 115))),
     11: _Opcodes(
-        144, frozenset((38, 140, 173, 174, 175, 176)),
+        frozenset((34, 144)), frozenset((38, 140, 173, 174, 175, 176)),
         caches=_digits(
             "0001111110000110144444444422220000000004444400055000000510101010"
             "1010101111000011001111110000000000100400000000004200000100500001"
@@ -49,7 +50,7 @@ _OPCODES = {
         ),
     ),
     12: _Opcodes(
-        144, frozenset((140, 246)), handler=35,
+        frozenset((144,)), frozenset((140, 246)), handler=35,
         caches=_digits(
             "0000001110100110101111133100330000300033333333333000000031111011"
             "1111009099009999999000000000110400000000009100044400400000110000"
@@ -58,7 +59,7 @@ _OPCODES = {
         ),
     ),
     13: _Opcodes(
-        71, frozenset((77, 249)), handler=33,
+        frozenset((71,)), frozenset((77, 249)), handler=33,
         caches=_digits(
             "0001010000000000000000000000000000000001300001000000030000110000"
             "0000000010000100009000000004010001111000100040000000010000000000"
@@ -103,7 +104,7 @@ def _jumps_back(opcodes: _Opcodes, code: bytes) -> Iterator[tuple[int, int]]:
             target = argument // opcodes.bytes_per_step
         if 0 <= target <= unit:
             yield target, unit
-        if operation != opcodes.extended:
+        if operation not in opcodes.extended:
             argument = 0
         unit = after
 

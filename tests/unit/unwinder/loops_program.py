@@ -1,6 +1,6 @@
 """Prints the bytecode of a function that has run often, and the first code unit of each of its lines. Runs on Python 3.8 and later.
 
-JSON: [bytecode as it lies in memory (hex), {line in the function: code unit}].
+JSON: of `work` and of `long_work` [bytecode as it lies in memory (hex), {line in the function: code unit}].
 """
 
 import dis
@@ -39,12 +39,29 @@ def work(most, call, held):
     call(5)
 
 
+# Loops of which one jump backwards is not enough: its argument has more than eight bits.
+LONG = """def long_work(most, call):
+    while most:
+        for _ in range(2):
+            {calls}
+        {calls}
+        most -= 1
+    call(5)
+"""
+names = {}
+exec(LONG.format(calls="call(1); " * 80), names)
+long_work = names["long_work"]
+
 nothing = Nothing()
 for _ in range(200):
     work(10, nothing, nothing)
-code = work.__code__
-units = {}
-for at, line in dis.findlinestarts(code):
-    if line is not None:
-        units.setdefault(line - code.co_firstlineno, at // 2)
-print(json.dumps([getattr(code, "_co_code_adaptive", code.co_code).hex(), units]))
+    long_work(2, nothing)
+told = []
+for function in (work, long_work):
+    code = function.__code__
+    units = {}
+    for at, line in dis.findlinestarts(code):
+        if line is not None:
+            units.setdefault(line - code.co_firstlineno, at // 2)
+    told.append([getattr(code, "_co_code_adaptive", code.co_code).hex(), units])
+print(json.dumps(told))

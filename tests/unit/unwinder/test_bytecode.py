@@ -18,15 +18,30 @@ PROGRAM = Path(__file__).parent / "loops_program.py"
 DEPTHS = {1: 0, 4: 2, 5: 2, 6: 2, 7: 2, 8: 2, 10: 1, 14: 2, 16: 1, 17: 0}
 
 
-@pytest.mark.parametrize("minor", [minor for minor in KNOWN if minor <= 13])
-def test_each_line_lies_in_its_loops(minor: int) -> None:
+VERSIONS = [minor for minor in KNOWN if minor <= 13]
+
+
+def lines(minor: int, function: int) -> dict[int, tuple[int, ...]]:
+    """Of the program's `work` (0) or `long_work` (1): the loops around each line."""
     output = subprocess.run([KNOWN[minor], str(PROGRAM)], capture_output=True, check=True, timeout=60).stdout
-    code, units = json.loads(output)
+    code, units = json.loads(output)[function]
     found = loops(minor, bytes.fromhex(code))
-    lies_in = {int(line): around(found, unit) for line, unit in units.items()}
+    return {int(line): around(found, unit) for line, unit in units.items()}
+
+
+@pytest.mark.parametrize("minor", VERSIONS)
+def test_each_line_lies_in_its_loops(minor: int) -> None:
+    lies_in = lines(minor, 0)
     assert {line: len(lies_in[line]) for line in DEPTHS} == DEPTHS
     assert lies_in[4] == lies_in[8] and lies_in[4][:1] == lies_in[10] == lies_in[14][:1]
     assert lies_in[4] != lies_in[14] and lies_in[16] != lies_in[10]
+
+
+@pytest.mark.parametrize("minor", VERSIONS)
+def test_a_loop_whose_jump_back_is_long_is_one_of_its_own(minor: int) -> None:
+    lies_in = lines(minor, 1)
+    assert [len(lies_in[line]) for line in (3, 4, 5, 6)] == [2, 1, 1, 0]
+    assert lies_in[3][:1] == lies_in[4]
 
 
 def test_a_version_that_is_not_known_has_no_loops() -> None:
