@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
+from rankscope.diagnose import budgets
 from rankscope.probes.text import printable
-
-_LONGEST_IN_JSON = 4096
 
 
 def clean(text: str, most: int = 200) -> str:
@@ -17,7 +16,7 @@ def clean(text: str, most: int = 200) -> str:
 
 def short(text: str, most: int) -> str:
     """The same, where it is too long without its middle: 'a_very_long_name' → 'a_ver…name'. How a name begins and ends tells most."""
-    said = clean(text, _LONGEST_IN_JSON)
+    said = clean(text, budgets.NAME_MOST)
     if len(said) <= most:
         return said
     end = (most - 1) // 2
@@ -27,7 +26,7 @@ def short(text: str, most: int) -> str:
 def clean_all(content: Any) -> Any:
     """Content for JSON with all its text cleaned, keys too."""
     if isinstance(content, str):
-        return clean(content, _LONGEST_IN_JSON)
+        return clean(content, budgets.NAME_MOST)
     if isinstance(content, dict):
         return {clean_all(key): clean_all(value) for key, value in content.items()}
     if isinstance(content, (list, tuple)):

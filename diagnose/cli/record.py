@@ -7,10 +7,10 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from rankscope.diagnose import budgets
 from rankscope.diagnose.cli.output import print_json, progress, tell
 from rankscope.diagnose.cli.stores.sending import Sending
 from rankscope.diagnose.text import clean
-from rankscope.diagnose.verdict.note import NOTE_CAP
 from rankscope.observer.window.folder import Window
 from rankscope.observer.window.store.place import is_uri
 from rankscope.probes.errors import EXIT_HEALTHY, UsageError
@@ -73,7 +73,7 @@ def _print(done: list[Recorded], sent_to: list[str], as_json: bool, verbose: boo
         print(clean(place, 4096))
         tell(f"  {window.ranks.num_rows} ranks, {_steps(window)} steps, {window.patterns.num_rows} patterns")
         for note in window.manifest.notes if verbose else window.manifest.notes[:3]:
-            tell(f"  note  {clean(note, NOTE_CAP)}", " " * 8)
+            tell(f"  note  {clean(note, budgets.NOTE_MOST)}", " " * 8)
 
 
 def _steps(window: Window) -> int:

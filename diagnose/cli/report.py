@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TextIO
 
-from rankscope.diagnose import limits
+from rankscope.diagnose import budgets
 from rankscope.diagnose.cli.output import WIDTH, width_of, wrap
 from rankscope.diagnose.report import words
 from rankscope.diagnose.text import clean
@@ -70,7 +70,7 @@ def report(verdict: Verdict, verbose: bool = False, width: int = WIDTH) -> Itera
     yield from lines(f"  job    {words.context(verdict, verbose)}", 9)
     # The first note of an unknown verdict is its reason, and the headline has said it.
     notes = verdict.notes[1:] if verdict.status == "unknown" else verdict.notes
-    shown = notes if verbose else notes[: limits.SHOWN]
+    shown = notes if verbose else notes[: budgets.SHOWN]
     for note in shown:
         yield from lines(f"  note   {clean(note.text, 300)}", 9)
     if len(shown) < len(notes):
@@ -92,7 +92,7 @@ def stack_lines(tree: StackNode, verbose: bool, width: int, option: str = "-v") 
 
 def _evidence(suspect: Suspect, verbose: bool, first: bool) -> Iterator[str]:
     because, against = words.for_and_against(suspect)
-    for word, said, most in (("because", because, limits.SHOWN), ("against", against, _AGAINST_SHOWN)):
+    for word, said, most in (("because", because, budgets.SHOWN), ("against", against, _AGAINST_SHOWN)):
         for number, evidence in enumerate(said if verbose else said[:most]):
             told = replace(evidence, measure=_EXPLAINED.get(evidence.measure, evidence.measure)) if first else evidence
             yield f"  {word if number == 0 else '       '}  {words.evidence_line(told)}"

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from rankscope.diagnose import limits
+from rankscope.diagnose import budgets
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.text import clean
 
@@ -34,8 +34,8 @@ def perfetto(fleet: Fleet) -> bytes:
 def _steps(fleet: Fleet, row: int, common: dict[str, Any]) -> list[dict[str, Any]]:
     steps = fleet.steps
     events: list[dict[str, Any]] = []
-    known = (steps.seconds[row] > 0) & (np.abs(steps.start_s) <= limits.DAY_S)  # whatever a forged window says
-    shown = np.flatnonzero(known & (steps.seconds[row] <= limits.DAY_S))
+    known = (steps.seconds[row] > 0) & (np.abs(steps.start_s) <= budgets.DAY_S)  # whatever a forged window says
+    shown = np.flatnonzero(known & (steps.seconds[row] <= budgets.DAY_S))
     # Steps begin when the reference rank's do; where this rank's overlaps the next by that, slices of one track must not.
     # Whole microseconds: readers match ends by equality, and sums of fractions are not equal.
     starts = np.round(steps.start_s[shown] * 1e6).astype(np.int64).tolist()

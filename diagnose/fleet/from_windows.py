@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from rankscope.diagnose import budgets
 from rankscope.diagnose.fleet.counters import Columns, Counters
 from rankscope.diagnose.fleet.enclosing import with_holders
 from rankscope.diagnose.fleet.labels import GilHolder, Holders, Labels, distinct_rows, floats, ints, labels, texts
@@ -20,8 +21,6 @@ from rankscope.observer.window.stacks import StackFrame
 from rankscope.observer.window.store.summary import address_of
 from rankscope.probes.arrays import Bools, Ints
 from rankscope.probes.errors import NoRanks
-
-_MOST_WORLD = 4_000_000  # a number of an environment is not believed beyond it
 
 
 def joined(tables: Sequence[pa.Table]) -> pa.Table:
@@ -96,7 +95,7 @@ def present(table: pa.Table, notes: list[Note]) -> tuple[Ints, Ints]:
     if absent > 0:
         text = f"{absent} of {world} ranks were not seen: they run on hosts without a window, or are gone"
         there = unique[(unique >= 0) & (unique < world)]
-        if len(there) == len(unique) and world <= _MOST_WORLD:
+        if len(there) == len(unique) and world <= budgets.WORLD_MOST:
             gone = np.ones(world, dtype=bool)
             gone[there] = False
             text += f" ({rank_list(tuple(np.flatnonzero(gone).tolist()))})"

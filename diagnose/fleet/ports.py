@@ -105,7 +105,7 @@ def classes(capability: Floats) -> Ints:
     values, inverse, count = np.unique(found, return_inverse=True, return_counts=True)
     group: Ints = inverse.reshape(-1).astype(np.int64)
     if len(values) > 1:
-        group[count[group] <= limits.RARE_MODEL * len(capability)] = int(np.argmax(count))
+        group[count[group] <= limits.LARGE_SHARE * len(capability)] = int(np.argmax(count))
     return group
 
 
@@ -132,4 +132,4 @@ def peers_of(values: Floats, group: Ints) -> tuple[Floats, Floats, Ints]:
 def grown(values: Floats, group: Ints, least: float) -> Bools:
     """Ports whose events reach `least` and ten times the median of their peers."""
     middle = np.nan_to_num(peers_of(values, group)[0])
-    return np.asarray(np.nan_to_num(values) >= np.maximum(least, limits.EVENTS_RATIO * middle), dtype=np.bool_)
+    return np.asarray(np.nan_to_num(values) >= np.maximum(least, limits.OTHER_KIND * middle), dtype=np.bool_)

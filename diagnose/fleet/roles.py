@@ -4,16 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from rankscope.diagnose import limits
+from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.pipelines import message_names
 from rankscope.diagnose.stats.integers import distinct
 from rankscope.observer.window.store.summary import MUCH
 from rankscope.probes.arrays import Bools, Floats, Ints
-
-_LONERS = 10_000
-_APART = 1.5
-_OPERATIONS = 32
 
 
 def roles(fleet: Fleet) -> Ints:
@@ -131,7 +127,7 @@ def _inclusive(fleet: Fleet) -> Floats | None:
     if (
         len(stacks) == 0
         or ranks < limits.SEVERAL
-        or ranks * max(len(table.stack.frames), len(stacks)) > limits.CELLS_MOST // 10
+        or ranks * max(len(table.stack.frames), len(stacks)) > budgets.PARTS_MOST
     ):
         return None
     # The rank's shares by stack, and which frames are on each stack.
@@ -151,7 +147,7 @@ def _inclusive(fleet: Fleet) -> Floats | None:
 def _by_volumes(fleet: Fleet, found: Ints) -> Ints:
     """Split roles by what their ranks communicate: messages per step, and bytes per step in each collective.
 
-    Values of one column are one group as long as the next larger one is less than 1.5 times as large: no edge cuts through ranks
+    Values of one column are one group as long as the next larger one is less than twice as large: no edge cuts through ranks
     that do the same. A group of one has no peers: its role stays whole, unless all of its groups have at least two.
     """
     table, ranks = fleet.patterns, len(fleet.ranks)
@@ -163,7 +159,7 @@ def _by_volumes(fleet: Fleet, found: Ints) -> Ints:
     steps = np.maximum(np.isfinite(fleet.steps.seconds).sum(axis=1), 1)
     messages = set(message_names(fleet).tolist())
     columns = []
-    for name in np.unique(table.name.codes[rows])[:_OPERATIONS]:
+    for name in np.unique(table.name.codes[rows])[: budgets.EXAMINED]:
         mine = rows[table.name.codes[rows] == name]
         if int(name) in messages:
             columns.append(_groups(np.bincount(table.rank[mine], table.count[mine], ranks) / steps, 0.5))
@@ -184,10 +180,10 @@ def _by_volumes(fleet: Fleet, found: Ints) -> Ints:
 
 
 def _groups(values: Floats, least: float) -> Ints:
-    """0 below `least`; else the number of the group that the value falls into, groups being a factor of 1.5 apart."""
+    """0 below `least`; else the number of the group that the value falls into, groups being a factor of 2 apart."""
     order = np.argsort(values, kind="stable")
     ordered = np.maximum(values[order], least)
-    group = np.cumsum(np.concatenate(([0], (ordered[1:] >= _APART * ordered[:-1]).astype(np.int64))))
+    group = np.cumsum(np.concatenate(([0], (ordered[1:] >= limits.CONCENTRATED * ordered[:-1]).astype(np.int64))))
     result = np.empty(len(values), dtype=np.int64)
     result[order] = group + 1
     result[values < least] = 0
@@ -199,7 +195,7 @@ def _function_sets(fleet: Fleet) -> Bools | None:
     kinds = [table.kind.code("python"), table.kind.code("collective")]
     rows = np.flatnonzero(np.isin(table.kind.codes, kinds) & (table.thread.codes == table.thread.code("training")))
     # Ranks x names must fit: what is never 0.1 % of a window adds up to nothing.
-    if len(rows) * len(fleet.ranks) > limits.CELLS_MOST:
+    if len(rows) * len(fleet.ranks) > budgets.CELLS_MOST:
         rows = rows[table.beta[rows] >= 1e-3]
     if len(rows) == 0:
         return None
@@ -213,7 +209,7 @@ def _function_sets(fleet: Fleet) -> Bools | None:
 
 
 def _by_collectives(fleet: Fleet) -> Ints:
-    """Ranks that take part in the same collectives and messages, about equally often (factors of 1.5 apart, as bytes are)."""
+    """Ranks that take part in the same collectives and messages, about equally often (a factor of 2 apart, as bytes are)."""
     table, ranks = fleet.patterns, len(fleet.ranks)
     steps = np.maximum(np.isfinite(fleet.steps.seconds).sum(axis=1), 1)
     rows = np.flatnonzero(table.kind.codes == table.kind.code("collective"))
@@ -230,7 +226,9 @@ def _by_collectives(fleet: Fleet) -> Ints:
     if len(large) == 0:
         return np.zeros(ranks, dtype=np.int64)
     nearest = np.arange(len(unique))
-    for index in np.flatnonzero(counts < 2)[:_LONERS]:  # no peers: to the role that differs in fewest collectives
+    for index in np.flatnonzero(counts < 2)[
+        : limits.PEERS_SAMPLED
+    ]:  # no peers: to the role that differs in fewest collectives
         nearest[index] = large[np.argmin((unique[large] != unique[index]).sum(axis=1))]
     found: Ints = nearest[inverse]
     return found

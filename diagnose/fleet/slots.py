@@ -7,13 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from rankscope.diagnose import limits
+from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.fleet.labels import floats, ints, labels
 from rankscope.diagnose.fleet.model import Slots, Steps
 from rankscope.probes.arrays import Bools, Floats, Ints
-
-_SLOTS_MOST = 64  # collectives in one step
-_AGREE = 0.15
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,11 +32,11 @@ def read_slots(table: pa.Table, rows: Ints, steps: Steps) -> Slots | None:
     if table.num_rows == 0 or steps.number is None or steps.count == 0:
         return None
     stays = _stays(table, rows, int(steps.number.max(initial=-1)))
-    if len(stays.rank) == 0 or steps.number.shape[0] * (int(stays.step.max()) + 2) > limits.CELLS_MOST:
+    if len(stays.rank) == 0 or steps.number.shape[0] * (int(stays.step.max()) + 2) > budgets.CELLS_MOST:
         return None
     _, of_a_step = np.unique(stays.rank * (int(stays.step.max()) + 1) + stays.step, return_counts=True)
     width = int(np.median(of_a_step))
-    if not 1 <= width <= _SLOTS_MOST or steps.number.size * width > limits.CELLS_MOST:
+    if not 1 <= width <= budgets.EXAMINED or steps.number.size * width > budgets.CELLS_MOST:
         return None
     cube = _cube(stays, steps.number, width)
     ops = _operations(table, stays, width)
@@ -84,13 +81,13 @@ def _operations(table: pa.Table, stays: _StayRows, width: int) -> tuple[str, ...
 
 
 def _is_the_waiting(cube: Floats, wait: Floats) -> bool:
-    """Whether the stays of a step add up to its waiting, within 15 % and 2 ms, on most ranks and steps."""
+    """Whether the stays of a step add up to its waiting, within 10 % and 2 ms, on most ranks and steps."""
     total = cube.sum(axis=2)
     known = np.isfinite(total) & np.isfinite(wait)
     if known.sum() < limits.NEARLY_ALL * np.isfinite(wait).sum():
         return False
     off = np.abs(total[known] - wait[known])
-    return bool(np.mean(off <= _AGREE * np.maximum(wait[known], total[known]) + 0.002) >= limits.NEARLY_ALL)
+    return bool(np.mean(off <= limits.FEW * np.maximum(wait[known], total[known]) + 0.002) >= limits.NEARLY_ALL)
 
 
 def transfer(slots: Slots) -> Floats:

@@ -16,14 +16,13 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
+from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.fleet.clocks.align import STEPS_MOST, Clocks, align, clock_notes
 from rankscope.diagnose.fleet.labels import floats, ints
 from rankscope.diagnose.fleet.model import Steps
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.probes.arrays import Bools, Floats, Ints
 
-_NEAR = 0.75  # of a usual step
-_BLOCK = 1 << 20  # steps that are worked on at once: what is made of them on the way is megabytes
 COLUMNS = ("seconds", "own_s", "wait_s", "io_s", "sched_s", "sync_s")
 
 
@@ -51,7 +50,7 @@ class Grid:
     @property
     def near_s(self) -> float:
         """A step belongs to no column that is farther away."""
-        return _NEAR * self.step_s
+        return (1 - limits.LARGE_SHARE) * self.step_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +93,8 @@ def possible(table: pa.Table, rows: Ints, window_s: float, notes: list[Note]) ->
 def can_be(table: pa.Table, window_s: float) -> Bools:
     """Which steps have durations that can be."""
     keep = np.ones(table.num_rows, dtype=np.bool_)
-    for first in range(0, len(keep), _BLOCK):
-        keep[first : first + _BLOCK] = _sane(table.slice(first, _BLOCK), window_s)
+    for first in range(0, len(keep), budgets.BLOCK):
+        keep[first : first + budgets.BLOCK] = _sane(table.slice(first, budgets.BLOCK), window_s)
     return keep
 
 
@@ -209,7 +208,7 @@ def _blocks(rows: Ints) -> Iterator[tuple[Ints, Ints]]:
         return
     cuts = [0]
     while cuts[-1] < len(keep):
-        after = np.searchsorted(begins, cuts[-1] + _BLOCK)
+        after = np.searchsorted(begins, cuts[-1] + budgets.BLOCK)
         cuts.append(int(begins[after]) if after < len(begins) else len(keep))
     for first, last in pairwise(cuts):
         mine = row[first:last]

@@ -14,12 +14,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from rankscope.diagnose import budgets
 from rankscope.diagnose.flight import pickles
 from rankscope.probes.errors import BadData
 from rankscope.probes.host.folders import read_plain
 
-FILE_BYTES_MOST = 32 << 20  # 2,000 entries with their stacks are 4 MB
-RANKS_MOST = 131_072
+FILE_BYTES_MOST = budgets.FILE_BYTES_MOST  # 2,000 entries with their stacks are 4 MB
+RANKS_MOST = budgets.WORLD_MOST // 8  # each has a file of its own
 _TENSORS_MOST, _DIMENSIONS_MOST = 64, 16
 
 

@@ -12,9 +12,10 @@ import pickle
 import pickletools
 from typing import Any
 
+from rankscope.diagnose import budgets
 from rankscope.probes.errors import BadData
 
-PARTS_MOST = 8_000_000  # a dump of PyTorch's default length, 2,000 entries, has some 100,000
+PARTS_MOST = budgets.PARTS_MOST  # a dump of PyTorch's default length, 2,000 entries, has some 100,000
 _SIMPLE = frozenset((
     "NONE", "NEWTRUE", "NEWFALSE", "INT", "BININT", "BININT1", "BININT2", "LONG1", "FLOAT", "BINFLOAT", "STRING", "SHORT_BINSTRING",
     "BINSTRING", "BINUNICODE", "SHORT_BINUNICODE", "UNICODE", "EMPTY_LIST", "EMPTY_DICT",

@@ -12,21 +12,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.causes import KNOWN
 from rankscope.diagnose.verdict.contract import Evidence, Instance, Suspect
 from rankscope.diagnose.verdict.function import Function
 
 # Support: how often evidence of this kind is right, and so a factor of the confidence.
-ORDERED = 0.9999  # the kernel held the rank back on order (a quota), and counts for how long
-CONVICTED = 1.0  # a counter on the same component says why
-SEEN = 0.95  # the function itself is the evidence: nothing else is needed
-REPORTED = 0.85  # a counter moved on the component; what it cost cannot be told from it
+SCORE_LEAST, SCORE_MOST = limits.EFFECT_SHARE, 1 - limits.NOTHING  # nothing is certain
+ORDERED = 1 - limits.NOTHING**2  # the kernel held the rank back on order (a quota), and counts for how long
+CONVICTED = SCORE_MOST  # a counter on the same component says why
+SEEN = 0.9  # the function itself is the evidence: nothing else is needed
+REPORTED = SEEN  # a counter moved on the component; what it cost cannot be told from it
 NO_COUNTER = 0.75  # the behaviour fits, no counter says why
 GUESS = 0.5
 EXCUSED = 1 - NO_COUNTER  # a counter says that it is not the component's own doing
-
-SCORE_LEAST, SCORE_MOST = 0.05, 0.99  # nothing is certain
 
 
 def log_odds(support: float) -> float:

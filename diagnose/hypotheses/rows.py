@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rankscope.diagnose import limits
+from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import SCORE_MOST, Hypothesis, log_odds, suspect_from
 from rankscope.diagnose.model.excess import nats
@@ -30,7 +30,7 @@ from rankscope.diagnose.stats.student import chance, combined_freedom
 from rankscope.diagnose.verdict.contract import Evidence, Suspect
 from rankscope.probes.arrays import Floats, Ints
 
-CLEAR = 5  # z² at which a doubt is half
+CLEAR = limits.Z_HINT**2  # z² at which a doubt is half
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def standing(scene: Scene, rows: Iterable[Row], own: Floats) -> list[Row]:
     """The rows that stand, each with the lost time that falls to it, the most damaging first. `own`: own times as far as single ranks do
     not explain them already."""
     chosen = sorted((row for row in rows if row.score >= limits.SCORE_LEAST), key=lambda row: -row.taken_s)
-    del chosen[limits.SUSPECTS_EXAMINED :]
+    del chosen[budgets.EXAMINED :]
     while chosen:
         together = gain_s(scene, own, chosen)
         floors = np.array([row.part * max(row.floor * scene.step_s, limits.EFFECT_SECONDS) for row in chosen])

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rankscope.diagnose import limits
+from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.fleet.labels import GilHolder, distinct_rows
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.stats.integers import distinct
@@ -38,7 +38,6 @@ from rankscope.probes.arrays import Bools, Floats, Ints
 
 WAITING = ("collective",)  # kinds in which a rank waits for others: never its own work
 TRANSFER = "transfer"  # detail of a collective that is known to contain no waiting: own time after all
-_CALLERS_TOLD = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +297,7 @@ class Profiles:
             self._function(int(found.frames[named])), float(found.over[told]), float(found.own[told]),
             float(found.expected[told]), not (odd(told) or odd(deepest) or alone),
             None if named == deepest else self._function(int(found.frames[deepest])),
-            tuple(reversed([name for name in calling if name != "<module>"][:_CALLERS_TOLD])), told != named,
+            tuple(reversed([name for name in calling if name != "<module>"][: budgets.TOLD - 1])), told != named,
         )  # fmt: skip
 
     def _users(self, rank: int) -> UsersCode:

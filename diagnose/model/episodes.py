@@ -22,7 +22,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rankscope.diagnose import limits
+from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.model.replay import busy, share_out
 from rankscope.diagnose.stats.robust import peers_median, robust_sd
@@ -97,7 +97,7 @@ def find_episodes(
         for each in _oftener_than_chance(gap, sudden, begins, place_share):
             if each.row not in found or each.more_s > found[each.row].more_s:
                 found[each.row] = each
-    worst = sorted(found.values(), key=lambda each: -each.more_s)[: limits.SUSPECTS_EXAMINED]
+    worst = sorted(found.values(), key=lambda each: -each.more_s)[: budgets.EXAMINED]
     yield from sorted(_that_cost(own, gap, worst, floor_s), key=lambda each: -each.lost_s)
 
 

@@ -15,7 +15,7 @@ Were it healthy, it would wander as its peers do: wander is theirs, and peers th
 strength(r) = -ln P(t >= z(r)), in nats, where the excess exceeds the effect floor and is there in every third of the steps; else 0.
 p is Student's: se comes from few steps. Its degrees of freedom are nu(r) = h (1 - rho) / (1 + rho) - 1, h the steps that the trimmed
 mean keeps; those of z are nu · (1 + between² / se²)², between counting as known (stats/README.md says why). wander comes from the
-steps of all peers, N of them: nu = 0.37 · N (1 - rho) / (1 + rho), 0.37 being what a median absolute deviation tells of a scale beside a
+steps of all peers, N of them: nu = e · N (1 - rho) / (1 + rho), e = 0.37 being what a median absolute deviation tells of a scale beside a
 standard deviation (Rousseeuw & Croux 1993).
 Trimmed mean and winsorised error: Yuen 1974.
 """
@@ -30,6 +30,7 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.model.usual_spread import usual_spread
 from rankscope.diagnose.stats.rhythm import fitted_line
 from rankscope.diagnose.stats.robust import (
+    MAD_EFFICIENCY,
     autocorrelation,
     lowest_kept,
     peers_median,
@@ -39,8 +40,6 @@ from rankscope.diagnose.stats.robust import (
 )
 from rankscope.diagnose.stats.student import chance, combined_freedom
 from rankscope.probes.arrays import Bools, Floats, Ints
-
-_MAD_EFFICIENCY = 0.37
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,10 +88,10 @@ def differences(
     excess, error = trimmed_mean(gap), trimmed_error(noise, rho)
     spread = usual_spread(own, roles, error, step_s, counted)
     between = np.hypot(spread.between_s, doubt_s)
-    floor = np.maximum(np.where(spread.peers < 3, limits.EFFECT_SHARE_FEW, limits.EFFECT_SHARE) * step_s, least_s)
+    floor = np.full(len(own), max(limits.EFFECT_SHARE * step_s, least_s))
     kept = trimmed_freedom(noise, rho)
     z, freedom = _z(excess, between, error, kept)
-    of_peers = _MAD_EFFICIENCY * spread.wander_values * (1 - rho) / (1 + rho)
+    of_peers = MAD_EFFICIENCY * spread.wander_values * (1 - rho) / (1 + rho)
     z_always, freedom_always = _z(excess, between, spread.wander_s, of_peers)
     always = (z_always > np.nan_to_num(z, nan=-np.inf)) & (spread.peers >= 2) & (lowest_kept(gap) >= 2 * floor)
     steps = np.isfinite(gap).sum(axis=1)

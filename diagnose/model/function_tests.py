@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rankscope.diagnose import limits
+from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.model.attribute import TRANSFER, WAITING, Located
 from rankscope.diagnose.model.excess import Differences, nats
@@ -29,8 +29,6 @@ from rankscope.diagnose.stats.robust import robust_sd
 from rankscope.diagnose.stats.student import chance, combined_freedom
 from rankscope.probes.arrays import Bools, Floats, Ints
 
-_SPREAD_OF_FEW = 0.1
-_SCALE_FLOOR = 0.005
 _DEVICES = ("gpu", "memory")
 
 
@@ -55,7 +53,7 @@ class FunctionLevels:
         seconds, error = self._table
         usual, spread = self._level(peers, int(self.roles[row]))
         over = seconds[row] - usual
-        scale, error = np.maximum(spread, _SCALE_FLOOR * self.step_s), error[row]
+        scale, error = np.maximum(spread, limits.FEW * limits.EFFECT_SHARE * self.step_s), error[row]
         if self.fleet.patterns.sd_s is None and len(peers) < limits.FLEET:
             error = np.full(len(error), float(found.error_s[row]))
         shown = over >= self._least_s(row, found)
@@ -70,7 +68,7 @@ class FunctionLevels:
         error_s = np.array([found.error_s[row]])
         if located.spread or located.excess_s < self._least_s(row, found):
             return 0.0
-        scale_s = np.array([max(_SPREAD_OF_FEW * located.peers_s, _SCALE_FLOOR * self.step_s)])
+        scale_s = np.array([max(limits.FEW * located.peers_s, limits.FEW * limits.EFFECT_SHARE * self.step_s)])
         freedom = combined_freedom(scale_s, error_s, np.array([float(self._steps(row))]))
         p = chance(located.excess_s / np.hypot(scale_s, error_s), freedom)
         return max(float(nats(p)[0]) - float(np.log(max(len(self.fleet.patterns), 1))), 0.0)
@@ -87,7 +85,7 @@ class FunctionLevels:
         seconds = self._table[0]
         if len(peers) < limits.FLEET:
             most = seconds[peers].max(axis=0)
-            return most, _SPREAD_OF_FEW * most
+            return most, limits.FEW * most
         if role not in self._usual:
             self._usual[role] = np.median(seconds[peers], axis=0), robust_sd(seconds[peers], 0)
         return self._usual[role]
@@ -105,7 +103,7 @@ def _seconds(fleet: Fleet) -> tuple[Floats, Floats]:
     keys, column = distinct(table.kind.codes[rows] * names + table.name.codes[rows])
     kinds, of_kind = np.unique(keys // names, return_inverse=True)
     of_kind = of_kind.reshape(-1)[column]
-    room = max(limits.CELLS_MOST // max(ranks, 1) - len(kinds), 1)
+    room = max(budgets.CELLS_MOST // max(ranks, 1) - len(kinds), 1)
     if len(keys) > room:  # the largest
         total = np.bincount(column, table.per_step_s[rows], len(keys))
         place = np.full(len(keys), -1)

@@ -11,9 +11,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from rankscope.diagnose import budgets
 from rankscope.diagnose.fleet.model import Fleet, Patterns
 from rankscope.diagnose.model.whereabouts import waits_for
-from rankscope.diagnose.verdict.stack_tree import DEPTH_MOST, StackNode
+from rankscope.diagnose.verdict.stack_tree import StackNode
 from rankscope.observer.window.stacks import StackFrame
 from rankscope.probes.arrays import Ints
 
@@ -75,9 +76,9 @@ def _python(table: Patterns, row: int) -> Sequence[StackFrame]:
 
 def _shortened(frames: Sequence[StackFrame]) -> Sequence[StackFrame]:
     """Without the middle of a stack that is deeper than any that was written by hand."""
-    if len(frames) <= DEPTH_MOST:
+    if len(frames) <= budgets.DEPTH_MOST:
         return frames
-    half = DEPTH_MOST // 2
+    half = budgets.DEPTH_MOST // 2
     return [*frames[:half], StackFrame(f"[{len(frames) - 2 * half} more]", "", 0), *frames[-half:]]
 
 

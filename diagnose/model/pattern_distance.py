@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rankscope.diagnose import limits
+from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.model.attribute import WAITING
 from rankscope.diagnose.verdict.contract import Evidence
@@ -37,7 +37,7 @@ class Distance:
 def most_unlike(fleet: Fleet, row: int, peers: Ints) -> Distance | None:
     """The function of the rank's own work with the largest distance; None where nothing can be compared."""
     table = fleet.patterns
-    if len(peers) == 0 or table.mu is None or table.sigma is None or len(table) > limits.CELLS_MOST:
+    if len(peers) == 0 or table.mu is None or table.sigma is None or len(table) > budgets.CELLS_MOST:
         return None
     if len(peers) > limits.PEERS_EXACT:
         peers = peers[np.linspace(0, len(peers) - 1, limits.PEERS_EXACT).astype(np.int64)]

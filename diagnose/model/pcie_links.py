@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rankscope.diagnose import limits
+from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.model.attribute import sample
 from rankscope.diagnose.verdict.contract import Evidence
@@ -95,7 +95,7 @@ def narrow_ranks(fleet: Fleet) -> Ints:
     count = np.bincount(counters.table.rank[np.concatenate((thin, slow))], minlength=len(fleet.ranks))
     # What every rank has is the machine: only those with more of it than the median rank can be odd.
     odd = np.flatnonzero(count > np.median(count)) if len(count) else np.empty(0, np.int64)
-    chosen: Ints = odd[np.argsort(-count[odd], kind="stable")][: limits.SUSPECTS_EXAMINED]
+    chosen: Ints = odd[np.argsort(-count[odd], kind="stable")][: budgets.EXAMINED]
     return chosen
 
 

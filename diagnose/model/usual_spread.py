@@ -94,9 +94,9 @@ def _wander(around: Floats) -> Floats:
 def _between(level: Floats, error_s: Floats, step_s: float) -> Floats:
     """Spread of the own time among each rank's peers, never below the floor."""
     peers = len(level) - 1
-    floor = (limits.SCALE_FLOOR_FEW if peers < 3 else limits.SCALE_FLOOR) * step_s
-    if peers < 3:
-        return np.full(len(level), floor)
+    floor = limits.SCALE_FLOOR * step_s
+    if peers < 3:  # whose spread cannot be estimated, and whose median differs as they do
+        return np.full(len(level), floor * np.sqrt(1 + 1 / max(peers, 1)))
     spread = robust_sd_of_others(level, _lower_group(level, step_s))
     if peers >= limits.PEERS_EXACT:
         known = error_s[np.isfinite(error_s)]

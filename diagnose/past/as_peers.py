@@ -12,12 +12,13 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.labels import Holders, Labels
 from rankscope.diagnose.fleet.model import Fleet, Patterns, Ranks, Steps
 from rankscope.diagnose.fleet.stacks import Stacks
 from rankscope.probes.arrays import Floats, Ints
 
-RANKS_MOST = 4096  # of a fleet that is extended so: it is copied
+RANKS_MOST = limits.PEERS_SAMPLED * 2  # of a fleet that is extended so: it is copied
 _Table = TypeVar("_Table", Ranks, Patterns)
 
 

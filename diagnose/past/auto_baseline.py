@@ -16,13 +16,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from rankscope.diagnose import limits
+from rankscope.diagnose.past.baseline import FLEETS_MOST
 from rankscope.diagnose.past.history import Entry, History, owner_of
 from rankscope.diagnose.text import clean
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.observer.window.folder import Window
 
-MOST = 5  # windows per host
-_LOOKED_AT = 100  # newest ones per host
+MOST = FLEETS_MOST  # windows per host
+_LOOKED_AT = MOST * 20  # newest ones per host
 
 
 @dataclass(frozen=True, slots=True)

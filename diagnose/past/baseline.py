@@ -26,7 +26,7 @@ from rankscope.diagnose.verdict.note import Note
 from rankscope.observer.window.folder import Window, folder_name
 from rankscope.probes.errors import BadData
 
-_FLEETS_KEPT = 5
+FLEETS_MOST = 5  # earlier moments that are compared with
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ def reference_of(usable: Sequence[Fleet], about: Baseline) -> Reference:
         _medians([dict(zip(who, each.own_s.tolist(), strict=True)) for who, each in zip(numbers, found, strict=True)]),
         _medians([function_medians(fleet) for fleet in usable], 0.0),
         (),
-        tuple(reversed(usable))[:_FLEETS_KEPT],
+        tuple(reversed(usable))[:FLEETS_MOST],
     )
 
 

@@ -30,7 +30,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from rankscope.diagnose import limits
+from rankscope.diagnose import budgets
 from rankscope.diagnose.verdict.as_json import to_json
 from rankscope.diagnose.verdict.contract import Verdict
 from rankscope.observer.window.folder import MANIFEST, Window, read_window, write_window
@@ -40,7 +40,7 @@ from rankscope.probes.errors import BadData, OutputFailed
 from rankscope.probes.host.folders import create_file, opened_folder
 
 DEFAULT_FOLDER = Path("/var/lib/rankscope/history")
-CAP_BYTES = 256 << 20
+CAP_BYTES = budgets.STORE_BYTES_MOST
 _INDEX, _WINDOWS, _LOCK, _VERDICT = "index.parquet", "windows", "lock", "verdict.json"
 _LOCK_WAIT_S = 10.0
 
@@ -145,7 +145,7 @@ class History:
         try:
             window = read_window(folder)
             with (folder / _VERDICT).open("rb") as file:
-                said = json.loads(file.read(limits.FILE_BYTES_MOST))
+                said = json.loads(file.read(budgets.FILE_BYTES_MOST))
             return _described(name, window, said, _size(folder))
         except (BadData, OSError, ValueError, KeyError, TypeError, RecursionError):
             return None

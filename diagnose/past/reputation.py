@@ -24,6 +24,7 @@ from pathlib import Path
 
 import numpy as np
 
+from rankscope.diagnose import budgets
 from rankscope.diagnose.stats import detector
 from rankscope.probes.arrays import Floats
 from rankscope.probes.errors import OutputFailed
@@ -31,8 +32,8 @@ from rankscope.probes.host.folders import create_file, opened_folder
 
 WEEKS = 1000.0  # of the fleet, in which one false name is one too many
 PEERS_LEAST = 4  # of fewer a place says nothing
-_WEEK_S = 7 * 86400.0
-_KEPT_S = 26 * _WEEK_S  # what was half a year ago is no reputation any more
+_WEEK_S = budgets.DAY_S * 7
+_KEPT_S = _WEEK_S * 26  # what was half a year ago is no reputation any more
 _TABLE = """create table if not exists votes (
     kind text not null, component text not null, job text not null, position text not null, host text not null, start real not null,
     score real not null, peers integer not null, excess real not null, windows integer not null, primary key (kind, component, job)

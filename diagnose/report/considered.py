@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from rankscope.diagnose import limits
+from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.report.chosen import Chosen
 from rankscope.diagnose.report.content import Considered
@@ -12,7 +12,7 @@ from rankscope.diagnose.solve.prepare import prepare
 from rankscope.diagnose.stats.robust import nan_median
 from rankscope.diagnose.text import clean, seconds
 from rankscope.diagnose.verdict.contract import Verdict
-from rankscope.diagnose.verdict.note import ACQUITTED, NOTE_CAP, NoteCode
+from rankscope.diagnose.verdict.note import ACQUITTED, NoteCode
 
 # Notes that say why somebody is not accused; how the steps ran; all others say what could not be seen.
 _DROPPED = ACQUITTED | {
@@ -29,7 +29,7 @@ _COURSE = {
 
 def considered(fleet: Fleet, verdict: Verdict, chosen: Chosen) -> tuple[Considered, ...]:
     """Ranks that are above their peers and not accused, the furthest first; then what the notes say of others."""
-    told = [Considered("", clean(note.text, NOTE_CAP)) for note in verdict.notes if note.code in _DROPPED]
+    told = [Considered("", clean(note.text, budgets.NOTE_MOST)) for note in verdict.notes if note.code in _DROPPED]
     if verdict.status in ("hang", "unknown") or fleet.steps.count < limits.STEPS_LEAST:
         return tuple(told)
     return (*_ranks(fleet, chosen), *told)
@@ -37,12 +37,12 @@ def considered(fleet: Fleet, verdict: Verdict, chosen: Chosen) -> tuple[Consider
 
 def course_of(verdict: Verdict) -> tuple[str, ...]:
     """Notes on how the steps ran."""
-    return tuple(clean(note.text, NOTE_CAP) for note in verdict.notes if note.code in _COURSE)
+    return tuple(clean(note.text, budgets.NOTE_MOST) for note in verdict.notes if note.code in _COURSE)
 
 
 def unseen_by(verdict: Verdict) -> tuple[str, ...]:
     """Notes on what could not be seen."""
-    return tuple(clean(note.text, NOTE_CAP) for note in verdict.notes if note.code not in _DROPPED | _COURSE)
+    return tuple(clean(note.text, budgets.NOTE_MOST) for note in verdict.notes if note.code not in _DROPPED | _COURSE)
 
 
 def _ranks(fleet: Fleet, chosen: Chosen) -> list[Considered]:
@@ -50,7 +50,7 @@ def _ranks(fleet: Fleet, chosen: Chosen) -> list[Considered]:
     found = scene.compare(~chosen.accused)
     above = np.where(np.isfinite(found.excess_s) & ~chosen.accused, found.excess_s, -np.inf)
     told = []
-    for row in np.argsort(-above, kind="stable")[: limits.SHOWN].tolist():
+    for row in np.argsort(-above, kind="stable")[: budgets.SHOWN].tolist():
         excess, floor, z = float(above[row]), float(found.floor_s[row]), float(found.z[row])
         if not excess > 0:
             break

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from rankscope.diagnose import budgets
 from rankscope.diagnose.report.words import WORDS, count_of, file_of, place_of, subject
 from rankscope.diagnose.text import clean, seconds
 from rankscope.diagnose.verdict.contract import ASLEEP, Suspect, Verdict, process_text
-from rankscope.diagnose.verdict.note import NOTE_CAP
 
 # (component, cause) → what is wrong with it. {function}, {instance}, {other}: which one, or what follows the bar where nobody knows.
 # What begins with ^ says itself who it is.
@@ -90,9 +90,7 @@ def sentence_of(verdict: Verdict) -> str:
         return f"Nobody stands out: {count}, {verdict.steps} steps{how}."
     if verdict.status == "hang":
         return f"The job stands still: {count} make no progress, and none of them stands out."
-    return (
-        f"This cannot be judged: {clean(verdict.notes[0].text, NOTE_CAP) if verdict.notes else 'too little was seen'}."
-    )
+    return f"This cannot be judged: {clean(verdict.notes[0].text, budgets.NOTE_MOST) if verdict.notes else 'too little was seen'}."
 
 
 def accusation_of(suspect: Suspect, guessed: tuple[int, ...]) -> str:

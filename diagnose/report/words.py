@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
+from rankscope.diagnose import budgets
 from rankscope.diagnose.text import clean, rank_list, rate, seconds, short
 from rankscope.diagnose.verdict.as_json import timestamp
 from rankscope.diagnose.verdict.contract import AGAINST, DEVICES, Evidence, Suspect, Verdict
 from rankscope.diagnose.verdict.function import Function
-from rankscope.diagnose.verdict.note import NOTE_CAP
 
 NAME, HOST = 60, 40  # characters of a name that is no more than named
-WHOLE = 4096
-WORDS = 300  # characters of evidence in words: two files and a function
+WHOLE = budgets.NAME_MOST
+WORDS = budgets.TEXT_MOST  # characters of evidence in words: two files and a function
 _STATUS = {"fault": "FAULT", "hang": "HANG", "imbalance": "IMBALANCE"}
 
 
@@ -33,7 +33,7 @@ def answer(verdict: Verdict, whole: bool = False) -> str:
         return f"HEALTHY  {count}{where}, {verdict.steps} steps of {seconds(p50) if p50 else '?'}: nobody stands out"
     if verdict.status == "hang":
         return f"HANG  {count}{where} make no progress, and none of them stands out"
-    return f"UNKNOWN  {clean(verdict.notes[0].text, NOTE_CAP) if verdict.notes else 'not enough was seen to judge'}"
+    return f"UNKNOWN  {clean(verdict.notes[0].text, budgets.NOTE_MOST) if verdict.notes else 'not enough was seen to judge'}"
 
 
 def count_of(verdict: Verdict) -> str:

@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from rankscope.diagnose import budgets, limits
 from rankscope.probes.errors import BadData
 
 Pair = tuple[float, bool]  # score (or confidence), and whether the suspect was right
@@ -38,12 +39,10 @@ POINTS: tuple[tuple[float, float], ...] = (
     (0.0, 0.2746), (0.4293, 0.5492), (0.5507, 0.581), (0.587, 0.6538), (0.6111, 0.7037), (0.6497, 0.7165), (0.7057, 0.8269),
     (0.7251, 0.8889), (0.7342, 0.9259), (0.878, 0.9676), (1.0, 0.97),
 )  # fmt: skip
-LAB_ENOUGH = 100
-
 GROUP = 25
+LAB_ENOUGH = GROUP * 4
 LEAST, MOST = 0.05, 0.97  # of a confidence: nothing is certain
-_RISE = 0.02  # least slope between two points
-_MAX_BYTES = 256 << 20
+_RISE = limits.NOTHING  # least slope between two points
 
 
 def calibrate(score: float, points: Sequence[tuple[float, float]] = POINTS) -> float:
@@ -168,7 +167,7 @@ def from_lab(path: Path, hangs: bool = False) -> tuple[Pair, ...]:
     """
     try:
         with path.open("rb") as file:
-            content = json.loads(file.read(_MAX_BYTES))
+            content = json.loads(file.read(budgets.STORE_BYTES_MOST))
     except (OSError, ValueError, RecursionError) as error:
         raise BadData(f"{path.name}: no results of the lab ({type(error).__name__})") from None
     if isinstance(content, dict):

@@ -10,10 +10,10 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from rankscope.diagnose import limits, xids
+from rankscope.diagnose import budgets, limits, xids
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.text import rank_list
-from rankscope.diagnose.verdict.contract import DEVICES, INSTANCES_SHOWN, Suspect
+from rankscope.diagnose.verdict.contract import DEVICES, Suspect
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.probes.arrays import Ints
 
@@ -30,16 +30,19 @@ _BELOW = {
 
 
 def notes(fleet: Fleet, suspects: Sequence[Suspect]) -> list[Note]:
-    """What moved and costs nothing, worst first; at most INSTANCES_SHOWN lines."""
+    """What moved and costs nothing, worst first; at most budgets.INSTANCES_SHOWN lines."""
     accused = _devices(fleet, suspects)
     by_rank = {rank for suspect in suspects for rank in suspect.ranks if suspect.component in DEVICES}
     found = [*events(fleet, suspects), *_errors(fleet, accused, by_rank), *_below(fleet, accused, by_rank)]
     return (
-        found[:INSTANCES_SHOWN]
-        if len(found) <= INSTANCES_SHOWN
+        found[: budgets.INSTANCES_SHOWN]
+        if len(found) <= budgets.INSTANCES_SHOWN
         else [
-            *found[: INSTANCES_SHOWN - 1],
-            Note(NoteCode.COUNTER_IDLE, f"{len(found) - INSTANCES_SHOWN + 1} more counters moved and cost nothing"),
+            *found[: budgets.INSTANCES_SHOWN - 1],
+            Note(
+                NoteCode.COUNTER_IDLE,
+                f"{len(found) - budgets.INSTANCES_SHOWN + 1} more counters moved and cost nothing",
+            ),
         ]
     )
 
@@ -47,7 +50,7 @@ def notes(fleet: Fleet, suspects: Sequence[Suspect]) -> list[Note]:
 def events(fleet: Fleet, suspects: Iterable[Suspect]) -> list[Note]:
     """Lost GPUs and Xids of no suspect's device: what to know whether the job is slow or stands still."""
     accused = _devices(fleet, suspects)
-    return [*_lost(fleet, accused), *_xids(fleet, accused)][:INSTANCES_SHOWN]
+    return [*_lost(fleet, accused), *_xids(fleet, accused)][: budgets.INSTANCES_SHOWN]
 
 
 def _devices(fleet: Fleet, suspects: Iterable[Suspect]) -> set[tuple[str, str]]:
@@ -68,7 +71,7 @@ def _errors(fleet: Fleet, accused: set[tuple[str, str]], ranks: set[int]) -> Ite
         values = table.value[rows]
         if not len(rows):
             continue
-        floor = max(least or limits.EVENTS_HZ * fleet.seconds, limits.EVENTS_RATIO * float(np.median(values)))
+        floor = max(least or limits.EVENTS_HZ * fleet.seconds, limits.OTHER_KIND * float(np.median(values)))
         moved = rows[values >= floor]
         if len(moved) and len(moved) * 2 <= max(len(rows), 2):
             yield from _told(fleet, moved, name, accused, ranks)

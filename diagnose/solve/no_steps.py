@@ -6,12 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rankscope.diagnose import limits
+from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.model.whereabouts import Place, place_of
 from rankscope.diagnose.text import minutes, rank_list
-
-_WHOLE = 0.95  # of the window: what is left is the sampler's
 
 
 def places(fleet: Fleet, more: str) -> tuple[str, bool]:
@@ -21,11 +19,11 @@ def places(fleet: Fleet, more: str) -> tuple[str, bool]:
     if fleet.steps.count:
         rows = rows[~np.isfinite(fleet.steps.seconds).any(axis=1)]
     at: dict[Place, list[tuple[int, float]]] = {}
-    for row in rows[: limits.RANKS_TOLD].tolist():
+    for row in rows[: limits.PEERS_SAMPLED].tolist():
         found = place_of(fleet.patterns, row)
         if found is not None:
             at.setdefault(found[0], []).append((row, found[1]))
-    told = sorted(at.items(), key=lambda item: -len(item[1]))[: limits.TOLD]
+    told = sorted(at.items(), key=lambda item: -len(item[1]))[: budgets.TOLD]
     if not told:
         return "", True
     said = [_told(fleet, place, ranks) for place, ranks in told] + _started(fleet)
@@ -45,7 +43,7 @@ def _started(fleet: Fleet) -> list[str]:
 
 def _told(fleet: Fleet, place: Place, ranks: Sequence[tuple[int, float]]) -> str:
     share = float(np.median([share for _, share in ranks]))
-    how_long = "for the whole window" if share >= _WHOLE else f"for {100 * share:.0f} % of the window"
+    how_long = "for the whole window" if share >= 1 - limits.EFFECT_SHARE else f"for {100 * share:.0f} % of the window"
     numbers = tuple(int(fleet.ranks.number[row]) for row, _ in ranks)
     if len(numbers) == 1:
         return f"rank {numbers[0]} {place.of_one}, {how_long}"

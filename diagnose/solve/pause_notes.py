@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rankscope.diagnose import limits
+from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.fleet.enclosing import holder_of
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.stats.rhythm import find_period
@@ -27,7 +27,6 @@ from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.observer.window.stacks import StackFrame
 from rankscope.probes.arrays import Bools, Floats, Ints
 
-_MOST = 50  # percent of the window: what takes more is no pause
 _COLLECTOR = "gc"
 
 
@@ -62,7 +61,7 @@ def find(fleet: Fleet) -> list[ToldPause]:
     places = sorted(_places(fleet).items(), key=lambda item: -float(fleet.pauses.total_s[item[1]].max()))
     told: list[ToldPause] = []
     waits: list[tuple[_Place, Ints]] = []
-    for place, entries in places[: limits.SUSPECTS_EXAMINED]:
+    for place, entries in places[: budgets.EXAMINED]:
         working = entries[~_waits(fleet, entries)]
         if not len(working):
             waits.append((place, entries))
@@ -72,7 +71,7 @@ def find(fleet: Fleet) -> list[ToldPause]:
         found = _told(fleet, place, entries, entries)
         if found is not None and not explain(told, found.columns, np.full(len(found.columns), found.seconds)):
             told.append(found)
-    return told[: limits.TOLD]
+    return told[: budgets.TOLD]
 
 
 def place_of(fleet: Fleet, row: int, columns: Ints) -> str:
@@ -129,7 +128,7 @@ def _told(fleet: Fleet, place: _Place, entries: Ints, working: Ints) -> ToldPaus
     more = "more " if place.more else ""
     took = f"{place.text} takes {seconds(each_s)} {more}{often}{_who(fleet, working, columns, each_s)}"
     text = f"{took}: {share:.2g} % of the window"
-    if share >= _MOST:
+    if share >= 100 * limits.HOLDS_LEAST:
         text += _iteration(fleet, columns)
     return ToldPause(Note(NoteCode.PAUSE, text), place.function, columns, each_s, table.rank[working])
 
@@ -169,7 +168,7 @@ def _together(fleet: Fleet, entries: Ints, columns: Ints) -> bool:
         return False
     same = [
         np.isin(columns, fleet.pause_columns(entry)).mean() >= limits.HOLDS_LEAST
-        for entry in entries[: limits.RANKS_TOLD].tolist()
+        for entry in entries[: limits.PEERS_SAMPLED].tolist()
     ]
     return float(np.mean(same)) >= limits.NEARLY_ALWAYS
 
@@ -183,7 +182,7 @@ def _who(fleet: Fleet, working: Ints, columns: Ints, each_s: float) -> str:
     if len(rows) >= limits.NEARLY_ALWAYS * everyone:
         return f"{verb} on all ranks" if everyone > 2 else f"{verb} on both ranks"
     who = rank_list(tuple(int(number) for number in fleet.ranks.number[rows]))
-    others = np.setdiff1d(np.arange(everyone), rows)[: limits.RANKS_TOLD]
+    others = np.setdiff1d(np.arange(everyone), rows)[: limits.PEERS_SAMPLED]
     wait = fleet.steps.wait_s[others]
     more = nan_median(wait[:, columns], 1) - nan_median(wait, 1)
     if float(np.mean(np.nan_to_num(more) >= limits.HOLDS_LEAST * each_s)) < limits.NEARLY_ALWAYS:

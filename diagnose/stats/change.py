@@ -30,18 +30,20 @@ from enum import Enum
 
 import numpy as np
 
+from rankscope.diagnose import limits
 from rankscope.diagnose.stats.pauses import Pauses
-from rankscope.diagnose.stats.robust import MAD_TO_SD
+from rankscope.diagnose.stats.robust import CLIP, MAD_TO_SD
 from rankscope.probes.arrays import Bools, Floats
 
-SKIPPED = 10  # first values: compiling, caches, autotuning
-LEARNT = 50  # values before anything is told
+SKIPPED = limits.STEPS_FEW  # first values: compiling, caches, autotuning
+LEARNT = SKIPPED * 5  # values before anything is told
 KEPT = 1024
 SHIFTS = (0.03, 0.1, 0.3)  # as shares
-LEAST = 0.03
-CLIP = 4.0
-ALARM = 18.0  # ln of the values per false alarm, of three detectors: 2e7 values, eight months at one a second
-RUN = 5
+LEAST = SHIFTS[0]
+ALARM = (
+    limits.SCORE_LEAST * 2
+)  # ln of the values per false alarm, of three detectors: 2e7 values, eight months at one a second
+RUN = limits.STEPS_LEAST
 _TAIL, _TAILS_APART = 0.05, 3.29  # standard deviations between the tails of a normal distribution
 _SPREAD_LEAST = 0.004  # of a value: timers and their readers make the steadiest series uneven by as much
 _REFRESH, _REFRESH_FIRST = 128, 32  # values between two looks at the baseline
@@ -49,14 +51,14 @@ _LEVEL_VALUES, _LEVELS = (
     256,
     128,
 )  # values of which a level is remembered, and how many levels: nine hours at one value a second
-_WANDERS = 4.0
+_WANDERS = CLIP
 _MEANS_LEAST = 8  # of which a variance is taken
 _LEVEL_ERRORS = 6.0
 _PAUSE_SHARE, _PAUSE_SPREADS = 0.3, 6.0  # a value longer than usual by both may belong to a pause
-_FALL = 0.1  # the share by which values must fall to be a new baseline at once; less is learnt as time goes by
-_BACK = 0.5  # of a shift must be gone
-_STAYS = 1000  # values after which a shift is the baseline
-_RECENT = 256
+_FALL = limits.FEW  # the share by which values must fall to be a new baseline at once; less is learnt as time goes by
+_BACK = limits.HOLDS_LEAST  # of a shift must be gone
+_STAYS = KEPT  # values after which a shift is the baseline
+_RECENT = KEPT // 4
 
 
 class State(Enum):

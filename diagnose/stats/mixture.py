@@ -2,7 +2,7 @@
 
 split     t that maximises n1 n2 (m2 - m1)²,  n1, m1 the number and mean of the values up to t, n2, m2 of those above (Otsu 1979)
 distance  D = |M2 - M1| / √((s1² + s2²)/2),  M the medians, s the robust standard deviations of the groups (Ashman 1994)
-Halves of one normal distribution have D = 2.3 (2.7 with means and standard deviations in place of M and s).
+Halves of one normal distribution have D = `OF_ONE` (2.7 with means and standard deviations in place of M and s).
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import numpy as np
 
 from rankscope.diagnose.stats.robust import robust_sd
 from rankscope.probes.arrays import Floats
+
+OF_ONE = 2.3  # distance of the halves of one normal distribution
 
 
 @dataclass(frozen=True, slots=True)

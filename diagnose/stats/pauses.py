@@ -12,12 +12,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from rankscope.diagnose import limits
 from rankscope.diagnose.stats.rhythm import find_period
 from rankscope.probes.arrays import Bools, Floats
 
 _REMEMBERED = 16
-_VALUES_MOST = 16  # of one pause; what lasts longer is a change
-_LEARNT = 3
+_VALUES_MOST = _REMEMBERED  # of one pause; what lasts longer is a change
+_LEARNT = limits.SEVERAL
 _RARE = 20
 _EARLY = 2  # values by which a pause may come before or after its time
 

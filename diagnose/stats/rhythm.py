@@ -17,13 +17,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rankscope.diagnose import limits
+from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.stats.onset import Onset, find_onset
 from rankscope.diagnose.stats.robust import robust_sd_of
 from rankscope.probes.arrays import Floats
 
-_VALUES_MOST = 2000  # pairs grow with the square
-_BLOCKS = 9  # thirds of three: the fewest of which an exact test of one third against the rest is below 5 %
+_BLOCKS = (
+    limits.SEVERAL**2
+)  # thirds of three: the fewest of which an exact test of one third against the rest is below 5 %
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +49,7 @@ class Spikes:
 def find_drift(series: Floats, onset: Onset | None = None) -> Drift | None:
     """A steady change; None where there is none, or where one change of level describes it better."""
     x = np.asarray(series, dtype=np.float64)
-    x = x[:: max(-(-len(x) // _VALUES_MOST), 1)]
+    x = x[:: max(-(-len(x) // budgets.PAIRS_OF_MOST), 1)]
     count = len(x)
     if count < 2 * limits.STEPS_LEAST or not np.isfinite(x).all():
         return None

@@ -13,21 +13,24 @@ import os
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from statistics import NormalDist
 from typing import TypeVar
 
 import numpy as np
 
-from rankscope.diagnose import limits
+from rankscope.diagnose import budgets, limits
 from rankscope.probes.arrays import Bools, Floats, Ints, Reals
 
-TRIM = 0.1
+TRIM = limits.FEW
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
-# That are worked on at once: what is made of them on the way is megabytes. Of more several parts, on all processors.
-ROWS = 1 << 15
-MAD_TO_SD = (
-    1.4826  # 1 / (third quartile of the normal distribution): the median absolute deviation as a standard deviation
-)
+# That are worked on at once. Of more several parts, on all processors.
+ROWS = budgets.BLOCK // 32
+_QUARTILE = NormalDist().inv_cdf(0.75)
+MAD_TO_SD = 1 / _QUARTILE  # 1.4826: the median absolute deviation as a standard deviation
+# What it tells of a scale beside a standard deviation, where values are normal (Rousseeuw & Croux 1993): 0.37.
+MAD_EFFICIENCY = 8 * (_QUARTILE * NormalDist().pdf(_QUARTILE)) ** 2
+CLIP = 4.0  # robust standard deviations: what is farther is none of the noise
 
 
 def nan_median(values: Reals, axis: int) -> Floats:

@@ -15,12 +15,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rankscope.diagnose.stats.robust import autocorrelation, nan_median, robust_sd
+from rankscope.diagnose.stats.robust import CLIP, autocorrelation, nan_median, robust_sd
 from rankscope.diagnose.stats.student import nats_of_normal
 from rankscope.probes.arrays import Floats
 
 _SHORTEST, _GROWTH, _MOST = 8, 1.5, 0.7
-_CLIP = 4.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +42,7 @@ def strongest_stretch(values: Floats, known: float, least: float) -> Stretch | N
     sd = np.nan_to_num(robust_sd(values, 1))[:, None]
     # A stretch correlates its own row; noise of one kind correlates them all.
     rho = float(np.median(autocorrelation(values)))
-    widest = _CLIP * np.maximum(sd, least)
+    widest = CLIP * np.maximum(sd, least)
     x = np.clip(np.where(np.isfinite(values), values, usual), usual - widest, usual + widest)
     scale = sd * np.sqrt((1 + rho) / (1 - rho))
     total = np.concatenate([np.zeros((rows, 1)), np.cumsum(x, axis=1)], axis=1)

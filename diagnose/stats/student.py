@@ -8,11 +8,13 @@ p = P(t >= z), one-sided, t of so many degrees of freedom
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 
 from rankscope.probes.arrays import Floats
 
-_MOST = 1e12  # the normal distribution
+_MOST = 1 / sys.float_info.epsilon  # the normal distribution
 
 
 def combined_freedom(known: Floats, error: Floats, freedom: Floats) -> Floats:

@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from rankscope.diagnose import limits
+from rankscope.diagnose import budgets
 from rankscope.diagnose.severity import STATES
 from rankscope.diagnose.stats.robust import benjamini_hochberg, robust_sd_of
 from rankscope.diagnose.sweep.output import SCHEMA
@@ -69,7 +69,7 @@ def read_sweeps(places: Sequence[Path]) -> tuple[tuple[HostSweep, ...], tuple[st
     notes = []
     for file in files[:MAX_FILES]:
         try:
-            when, found = parse_sweep(read_plain(file, limits.FILE_BYTES_MOST))
+            when, found = parse_sweep(read_plain(file, budgets.FILE_BYTES_MOST))
         except (OSError, ValueError) as error:
             notes.append(f"{clean(file.name, 60)}: {clean(str(error), 100)}")
             continue

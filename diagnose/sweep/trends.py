@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from rankscope.diagnose import limits
+from rankscope.diagnose import budgets
 from rankscope.diagnose.severity import WARNING
 from rankscope.diagnose.sweep.finding import Finding
 from rankscope.diagnose.sweep.store import Point
 
-BASELINE_S = 3 * 86400.0
+BASELINE_S = budgets.DAY_S * 3
 FACTOR, LEAST_PER_HOUR, CLIMB_C = 2.0, 1.0, 8.0
 
 
@@ -30,10 +30,10 @@ def trends(points: Iterable[Point], now_s: float) -> tuple[Finding, ...]:
 def _drift(entries: Sequence[Point], now_s: float) -> Finding | None:
     """What one series did in the last day, if that is worth a warning."""
     began_s = entries[0].time_s
-    if now_s - began_s < limits.DAY_S + BASELINE_S:
+    if now_s - began_s < budgets.DAY_S + BASELINE_S:
         return None
-    before = mean_between(entries, began_s, now_s - limits.DAY_S)
-    recent = mean_between(entries, now_s - limits.DAY_S, now_s)
+    before = mean_between(entries, began_s, now_s - budgets.DAY_S)
+    recent = mean_between(entries, now_s - budgets.DAY_S, now_s)
     last = entries[-1]
 
     def warning(kind: str, usual: str, why: str, action: str) -> Finding:

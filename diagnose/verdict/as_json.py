@@ -7,10 +7,10 @@ import math
 from datetime import datetime, timezone
 from typing import Any
 
+from rankscope.diagnose import budgets
 from rankscope.diagnose.text import clean, clean_all
 from rankscope.diagnose.verdict import stack_tree
 from rankscope.diagnose.verdict.contract import Baseline, Evidence, Suspect, Verdict
-from rankscope.diagnose.verdict.note import NOTE_CAP
 
 VERDICT_SCHEMA = "rankscope.verdict/1"
 
@@ -43,7 +43,7 @@ def _verdict(verdict: Verdict) -> dict[str, Any]:
         },
         "slowdown_percent": _number(verdict.slowdown_percent, 2),
         "suspects": [_suspect(suspect) for suspect in verdict.suspects],
-        "notes": [clean(note.text, NOTE_CAP) for note in verdict.notes],
+        "notes": [clean(note.text, budgets.NOTE_MOST) for note in verdict.notes],
     }
     if verdict.stacks is not None:  # of a hang alone
         found["stacks"] = stack_tree.as_json(verdict.stacks)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
+from rankscope.diagnose import budgets
 from rankscope.diagnose.verdict.function import Function
 from rankscope.diagnose.verdict.note import Note
 from rankscope.diagnose.verdict.stack_tree import StackNode
@@ -40,7 +41,6 @@ ASLEEP = (
     "asleep, by a call like time.sleep"  # the value of evidence about a function that waits for nothing but the clock
 )
 
-INSTANCES_SHOWN = 8
 DEVICES = ("gpu", "nvlink", "pcie", "nic")  # components of which there are several on a host, named by instance
 
 
@@ -101,7 +101,7 @@ class Suspect:
     @property
     def instance(self) -> str:
         """The instances in words, 'gpu6, gpu4': the first few of many."""
-        return ", ".join(one.text for one in self.instances[:INSTANCES_SHOWN])
+        return ", ".join(one.text for one in self.instances[: budgets.INSTANCES_SHOWN])
 
 
 @dataclass(frozen=True, slots=True)

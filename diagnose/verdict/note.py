@@ -8,8 +8,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
-NOTE_CAP = 1200  # characters of a note that are shown: where a job waits takes three places with their files
-
 
 class NoteCode(str, Enum):
     """What a note is about."""

@@ -11,11 +11,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from rankscope.diagnose import budgets
 from rankscope.diagnose.text import clean, rank_list, short
 
 NAME, _FILE = 60, 400
-DEPTH_MOST = 200  # of frames of a stack: other programs read the tree by recursion
-RANKS_MOST = 1 << 20  # of a tree that is read
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +86,7 @@ def from_json(content: Any) -> StackNode | None:
     """The tree of what `as_json` made; None of what it did not make."""
     try:
         # Above the frames the root, below them what is waited for, between them what is left out.
-        return _node(content, DEPTH_MOST + 3)
+        return _node(content, budgets.DEPTH_MOST + 3)
     except (KeyError, TypeError, ValueError, AttributeError):
         return None
 
@@ -106,7 +105,7 @@ def unfold(text: str) -> tuple[int, ...]:
     for span in filter(None, text.split(",")):
         first, _, last = span.partition("-")
         numbers = range(int(first), int(last or first) + 1)
-        if len(found) + len(numbers) > RANKS_MOST:
+        if len(found) + len(numbers) > budgets.WORLD_MOST:
             raise ValueError("more ranks than any job has")
         found += numbers
     return tuple(found)

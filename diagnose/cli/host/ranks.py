@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rankscope.diagnose import limits
+from rankscope.diagnose import budgets
 from rankscope.diagnose.cli.output import patience, print_json, print_table, tell
 from rankscope.diagnose.text import clean
 from rankscope.probes.errors import NoRanks
@@ -120,7 +120,7 @@ def _print(sight: Sight, verbose: bool) -> None:
     else:
         print("No training process was found here.")
     rejected = census.rejected if verbose or not census.ranks else ()
-    shown = rejected if verbose else rejected[: limits.SHOWN]
+    shown = rejected if verbose else rejected[: budgets.SHOWN]
     if shown:
         print_table(["NOT A RANK", "PID", "WHY"], [[clean(r.comm, 16), str(r.pid), _reason(r, devices)] for r in shown])
     hidden = len(census.rejected) - len(shown)

@@ -8,7 +8,7 @@ from collections import defaultdict
 from pathlib import Path
 from typing import Any
 
-from rankscope.diagnose import limits
+from rankscope.diagnose import budgets
 from rankscope.diagnose.cli.output import print_json, print_table, tell, width_of
 from rankscope.diagnose.cli.report import stack_lines
 from rankscope.diagnose.past.history import DEFAULT_FOLDER
@@ -91,7 +91,7 @@ def _row(job: str, rank: int, rows: list[tuple[float, dict[str, Any]]]) -> tuple
 def _read(path: Path) -> dict[str, Any]:
     try:
         with path.open("rb") as file:
-            content = json.loads(file.read(limits.FILE_BYTES_MOST))
+            content = json.loads(file.read(budgets.FILE_BYTES_MOST))
     except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from rankscope.diagnose import limits
+from rankscope.diagnose import budgets
 from rankscope.diagnose.cli.output import patience, print_json, tell
 from rankscope.diagnose.text import clean
 from rankscope.observer.window.store import tidy
@@ -17,7 +17,7 @@ from rankscope.probes.errors import EXIT_HEALTHY, UsageError
 def prune(place: str, *, older_than_days: float, dry: bool, as_json: bool) -> int:
     """Remove windows that began more than so many days ago. Exit code 0: there is nothing to judge."""
     with patience("looking through the store"):
-        done = tidy.prune(_store(place), older_than_days * limits.DAY_S, time.time(), dry)
+        done = tidy.prune(_store(place), older_than_days * budgets.DAY_S, time.time(), dry)
     _print("would be removed" if dry else "removed", done, as_json)
     return EXIT_HEALTHY
 

@@ -24,7 +24,6 @@ _WHOLE = re.compile(
     r"(train(ing)?|global|whole|e2e|elapsed)?[-_ ]*(it(er(ation)?)?|step|batch|total|wall)?[-_ ]*(time|duration|total|s|ms)?",
     re.IGNORECASE,
 )
-_CONTAINS = 0.98  # of the others' sum: clocks of two kinds differ by as much
 
 
 def mixed(timings: Timings) -> Bools:
@@ -53,7 +52,7 @@ def without_whole(timings: Timings) -> Timings:
         whole = np.bincount(cell[rows], weights=timings.seconds[rows], minlength=len(total))
         others = total - whole
         both = (whole > 0) & (others > 0)
-        holds = whole[both] >= _CONTAINS * others[both]
+        holds = whole[both] >= (1 - limits.EFFECT_SHARE) * others[both]
         if (
             not both.any()
             or both.sum() < limits.NEARLY_ALWAYS * (whole > 0).sum()

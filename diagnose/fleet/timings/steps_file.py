@@ -12,6 +12,7 @@ more than half of its rows is left out of every rank instead.
 from __future__ import annotations
 
 import os
+import sys
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import BinaryIO
@@ -22,7 +23,7 @@ import pyarrow.compute as pc
 import pyarrow.csv as pcsv
 import pyarrow.parquet as pq
 
-from rankscope.diagnose import limits
+from rankscope.diagnose import budgets
 from rankscope.diagnose.fleet.labels import Labels
 from rankscope.diagnose.fleet.timings.local_numbers import global_numbers
 from rankscope.diagnose.text import clean
@@ -35,11 +36,9 @@ from rankscope.probes.host.folders import open_plain
 
 REQUIRED = ("rank", "step", "function", "kind", "seconds")
 OPTIONAL = ("role", "host", "count", "waits")
-ROWS_MOST = 200_000_000
+ROWS_MOST = budgets.CELLS_MOST * 4
 BYTES_MOST = ROWS_MOST << 6  # 64 a row
-RANK_MOST = 10_000_000
-STEP_MOST = 1 << 53
-TEXT_MOST = 300
+STEP_MOST = 1 << sys.float_info.mant_dig
 _ALIASES = {
     "cuda": "gpu", "kernel": "gpu", "compute": "gpu",
     "copy": "memory", "memcpy": "memory", "memset": "memory",
@@ -113,7 +112,7 @@ def check(table: pa.Table, name: str) -> Timings:
     rank, step = _numbers(table, "rank", name), _numbers(table, "step", name)
     seconds = _numbers(table, "seconds", name)
     function, kind = _texts(table, "function", name), _kinds(table, name)
-    placed = _whole(rank, RANK_MOST) & _whole(step, STEP_MOST)
+    placed = _whole(rank, budgets.WORLD_MOST) & _whole(step, STEP_MOST)
     bad = _unusable(placed, function, kind, seconds, name, notes)
     useless = _useless(function, bad, placed)
     if len(useless):
@@ -156,7 +155,7 @@ def _unusable(placed: Bools, function: Labels, kind: Ints, seconds: Floats, name
         ("of a kind that is none", placed & (kind < 0)),
         ("with seconds that are no number", placed & ~np.isfinite(seconds)),
         ("with negative seconds", placed & np.isfinite(seconds) & (seconds < 0)),
-        ("with absurd seconds (more than a day)", placed & np.isfinite(seconds) & (seconds > limits.DAY_S)),
+        ("with absurd seconds (more than a day)", placed & np.isfinite(seconds) & (seconds > budgets.DAY_S)),
     )
     bad = np.zeros(len(placed), dtype=bool)
     why = "no rows"
@@ -282,7 +281,7 @@ def _texts(table: pa.Table, column: str, name: str) -> Labels:
         raise BadData(f"{name}: column {column} holds {clean(str(values.type), 40)}, not text") from error
     encoded = pc.fill_null(texts_there, "").dictionary_encode()
     codes = np.asarray(encoded.indices.to_numpy(zero_copy_only=False), dtype=np.int64)
-    texts = [value.strip()[:TEXT_MOST] for value in encoded.dictionary.to_pylist()]
+    texts = [value.strip()[: budgets.TEXT_MOST] for value in encoded.dictionary.to_pylist()]
     unique = {text: index for index, text in enumerate(dict.fromkeys(texts))}
     merged = np.array([unique[text] for text in texts], dtype=np.int64)
     return Labels(merged[codes] if len(merged) else codes, tuple(unique))

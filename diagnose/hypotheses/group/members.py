@@ -29,7 +29,6 @@ from rankscope.diagnose.verdict.contract import Suspect
 from rankscope.probes.arrays import Floats, Ints
 
 _STRONG = -math.log(limits.FALSE_DISCOVERY_RATE)  # nats
-_LEAST = 2  # ranks: one is no majority
 
 
 @dataclass(slots=True)
@@ -47,9 +46,7 @@ class Members:
         found: list[Suspect] = []
         for each in suspects if self._many() else ():
             here = np.flatnonzero(np.array([host == each.host for host in self.fleet.ranks.host], dtype=bool))
-            whole = (
-                each.scope == "rank" and len(here) and len(each.ranks) >= max(_LEAST, limits.HOLDS_LEAST * len(here))
-            )
+            whole = each.scope == "rank" and len(each.ranks) > 1 and len(each.ranks) >= limits.HOLDS_LEAST * len(here)
             found.append(self.joined(each, (each.host,), accused) if whole else each)
         return found or list(suspects)
 

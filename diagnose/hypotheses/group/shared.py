@@ -14,13 +14,12 @@ Where no switch is given, rows of hosts are proposed (neighbours.py).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rankscope.diagnose import limits
+from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.fleet.large.topology import Group
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.group import neighbours
@@ -28,7 +27,6 @@ from rankscope.diagnose.hypotheses.group.members import Members
 from rankscope.diagnose.stats.urn import at_least
 from rankscope.diagnose.verdict.contract import Evidence, Suspect
 
-_LEAST = 2  # hosts: of one it is the host
 _OF_COMPONENT = {
     "rack": ("gpu", "cpu"),  # one cooling, one power
     "switch": ("network", "nic"),
@@ -106,17 +104,17 @@ def _beyond_chance(
     accused = frozenset[str]().union(*units.values())
     for group in groups:
         # Of thousands of groups most: what else is asked of all their hosts takes long.
-        if len(accused & group.hosts) < _LEAST:
+        if len(accused & group.hosts) <= 1:  # of one host it is the host
             continue
         there = group.hosts & everyone
         inside = accused & there
-        examined = min(len(there), limits.SUSPECTS_EXAMINED)
-        if len(inside) < max(_LEAST, math.ceil(limits.HOLDS_LEAST * examined)) or len(there) == len(everyone):
+        examined = min(len(there), budgets.EXAMINED)
+        if len(inside) <= 1 or len(inside) < limits.HOLDS_LEAST * examined or len(there) == len(everyone):
             continue
         chance = len(groups) * at_least(len(inside), len(there), len(accused), len(everyone))
         if chance <= limits.FALSE_DISCOVERY_RATE:
             members = tuple(each for each in suspects if units[id(each)] and units[id(each)] <= there)
-            if len(members) >= _LEAST or any(len(units[id(each)]) >= _LEAST for each in members):
+            if len(members) > 1 or any(len(units[id(each)]) > 1 for each in members):
                 yield _Candidate(group, members, len(inside), len(there), chance)
 
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rankscope.diagnose import limits
+from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.model.whereabouts import Place, place_of, places_of_threads
 from rankscope.diagnose.verdict.contract import Evidence
@@ -126,7 +126,7 @@ def _share(share: float) -> Evidence:
 
 def _other_threads(fleet: Fleet, row: int) -> Iterator[Evidence]:
     """Where the rank's other Python threads are: one of them holds what is waited for."""
-    for place, _ in places_of_threads(fleet.patterns, row)[: limits.TOLD]:
+    for place, _ in places_of_threads(fleet.patterns, row)[: budgets.TOLD]:
         yield Evidence("stacks", "another thread of the rank", place.of_one, None, "")
 
 

@@ -12,6 +12,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from rankscope.diagnose import budgets
 from rankscope.diagnose.fleet.counters import Counters
 from rankscope.diagnose.fleet.labels import Labels
 from rankscope.diagnose.fleet.model import Fleet, Flows, Patterns, Ranks, Steps
@@ -21,7 +22,7 @@ from rankscope.diagnose.flight.dumps import Dump
 from rankscope.diagnose.hypotheses.hang.silence import Standstill
 from rankscope.diagnose.hypotheses.hypothesis import GUESS, NO_COUNTER, REPORTED, Hypothesis, suspect_from
 from rankscope.diagnose.text import rank_list
-from rankscope.diagnose.verdict.contract import INSTANCES_SHOWN, Evidence, StepSeconds, Verdict
+from rankscope.diagnose.verdict.contract import Evidence, StepSeconds, Verdict
 from rankscope.diagnose.verdict.note import Note, NoteCode
 
 SOURCE = "flight recorder"
@@ -37,7 +38,9 @@ def with_flight(fleet: Fleet, still: Standstill, found: Sequence[Blame]) -> Stan
     )
     if confirmed:
         return replace(still, found=confirmed)
-    return replace(still, found=tuple(_hypothesis(fleet, row, blame) for row, blame in here.items())[:INSTANCES_SHOWN])
+    return replace(
+        still, found=tuple(_hypothesis(fleet, row, blame) for row, blame in here.items())[: budgets.INSTANCES_SHOWN]
+    )
 
 
 def verdict_of(dumps: Sequence[Dump], job: str) -> Verdict:

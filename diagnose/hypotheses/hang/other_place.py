@@ -11,12 +11,12 @@ from __future__ import annotations
 
 from collections import Counter
 
-from rankscope.diagnose import limits
+from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import NO_COUNTER, Hypothesis
 from rankscope.diagnose.model.whereabouts import Place, places
 from rankscope.diagnose.text import rank_list
-from rankscope.diagnose.verdict.contract import INSTANCES_SHOWN, Evidence
+from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.diagnose.verdict.function import Function
 
 
@@ -35,7 +35,7 @@ def elsewhere(fleet: Fleet, stalled_s: float) -> tuple[Hypothesis, ...]:
         others = [row for row in rows if at[row] == usual]
         odd = [(row, place) for row in rows if (place := at[row]) is not None and place != usual]
         found.extend(_charge(fleet, row, place, usual, others, stalled_s) for row, place in odd)
-    return tuple(found[:INSTANCES_SHOWN])
+    return tuple(found[: budgets.INSTANCES_SHOWN])
 
 
 def _charge(fleet: Fleet, row: int, place: Place, usual: Place, others: list[int], stalled_s: float) -> Hypothesis:

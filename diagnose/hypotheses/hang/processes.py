@@ -11,11 +11,12 @@ from dataclasses import replace
 
 import numpy as np
 
+from rankscope.diagnose import budgets
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hang.absent import is_at_work, why
 from rankscope.diagnose.hypotheses.hang.silence import Standstill, patience_s, silent_s, stalled_s
 from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, REPORTED, Hypothesis
-from rankscope.diagnose.verdict.contract import INSTANCES_SHOWN, Evidence
+from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.diagnose.verdict.function import Function
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.probes.arrays import Bools, Floats
@@ -131,7 +132,7 @@ def _exit_words(status: int) -> str:
 def _absent(fleet: Fleet, outside: Bools, silent: Floats, waiting: Bools) -> Standstill | None:
     """Ranks that run but did not come: what are they doing? None where they are at work."""
     stalled = stalled_s(silent, outside)
-    rows = np.flatnonzero(outside)[:INSTANCES_SHOWN].tolist()
+    rows = np.flatnonzero(outside)[: budgets.INSTANCES_SHOWN].tolist()
     if any(is_at_work(fleet, row, stalled) for row in rows):
         return None
     found = []
@@ -162,7 +163,7 @@ def _late(fleet: Fleet, behind: dict[int, list[Evidence]], silent: Floats, waiti
     culprits[list(behind)] = True
     stalled = stalled_s(silent, culprits)
     found = []
-    for row, said in sorted(behind.items())[:INSTANCES_SHOWN]:
+    for row, said in sorted(behind.items())[: budgets.INSTANCES_SHOWN]:
         host, pid = fleet.ranks.host[row], int(fleet.ranks.pid[row])
         evidence = [*said, *_waiting_evidence(fleet, waiting, culprits, stalled)]
         action = (

@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rankscope.diagnose import limits
+from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hang import unacknowledged
 from rankscope.diagnose.hypotheses.hang.failed_hardware import (
@@ -30,7 +30,7 @@ from rankscope.diagnose.hypotheses.hang.other_place import elsewhere
 from rankscope.diagnose.hypotheses.hang.processes import by_process
 from rankscope.diagnose.hypotheses.hang.silence import Standstill, patience_s, silent_s
 from rankscope.diagnose.hypotheses.hypothesis import REPORTED, Hypothesis, suspect_from
-from rankscope.diagnose.verdict.contract import INSTANCES_SHOWN, Evidence, Suspect
+from rankscope.diagnose.verdict.contract import Evidence, Suspect
 from rankscope.diagnose.verdict.note import Note, NoteCode
 
 
@@ -93,7 +93,7 @@ def _by_hardware(fleet: Fleet, still: Standstill, failed: Sequence[Hypothesis]) 
     """The same hang, explained by hardware that failed. A rank that somebody stopped stays the first suspect."""
     ended = {row: each for each in still.found for row in each.rows}
     found = [each for each in still.found if each.cause == "stopped"]
-    for each in failed[:INSTANCES_SHOWN]:
+    for each in failed[: budgets.INSTANCES_SHOWN]:
         row = each.rows[0] if each.rows else None
         evidence = list(each.evidence)
         if row in ended:
@@ -122,7 +122,7 @@ def _all_wait(fleet: Fleet, still: Standstill) -> Standstill:
     unseen = sorted({peer for _, peer in stuck})
     notes = tuple(
         Note(NoteCode.UNACKNOWLEDGED, f"what is sent to {peer} is not acknowledged: look there first")
-        for peer in unseen[:INSTANCES_SHOWN]
+        for peer in unseen[: budgets.INSTANCES_SHOWN]
     )
     return Standstill(still.stalled_s, (), (*still.notes, *notes))
 

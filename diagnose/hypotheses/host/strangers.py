@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from rankscope.diagnose import limits
+from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, Hypothesis
 from rankscope.diagnose.hypotheses.rows import Row, clearness
@@ -55,7 +55,7 @@ def _hypothesis(fleet: Fleet, rows: Ints, busy: float, took: Sequence[tuple[str,
         Evidence("host", "CPUs kept busy by processes that are not of the job", 100 * busy, None, "%"),
         *(
             Evidence("scheduler", f"CPU taken by {each}, all ranks of the host", seconds, None, "s")
-            for each, seconds, _ in took[:limits.TOLD]
+            for each, seconds, _ in took[:budgets.TOLD]
         ),
     ]  # fmt: skip
     return Hypothesis(

@@ -6,10 +6,10 @@ lost    = trimmed mean over s of T(s) - T'(s),  where in T' every x(r,s) is the 
 
 Told from noise, which moves too, by one of two signatures:
  turns     the x are of two kinds, split where their variance between the kinds is greatest (Otsu 1979), and the kinds lie apart:
-           Ashman's D = |m2 - m1| / √((s1² + s2²)/2) >= 4.5 with medians and MADs (halves of one normal: 2.3); most steps have both
+           Ashman's D = |m2 - m1| / √((s1² + s2²)/2) >= 4.6 with medians and MADs (halves of one normal: 2.3); most steps have both
            kinds; and they are not accidents, now of one function, now of another (varying.py, scattered)
  together  all functions of a step grow together (what-if analysis, OSDI'25: correlation of forward and backward >= 0.9):
-           rho >= 0.8, the mean correlation of the functions (varying.py)
+           rho >= 0.9, the mean correlation of the functions (varying.py)
 Told from a fault of one rank: none is late oftener than chance gives it (else it is odd, or has episodes), and the time is work. Where
 it is waiting for a CPU, a disk or a lock instead, a note says so: that is the host's noise.
 
@@ -30,23 +30,21 @@ from statistics import NormalDist
 
 import numpy as np
 
-from rankscope.diagnose import limits
+from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.fleet.model import Fleet, Pipelines
 from rankscope.diagnose.hypotheses.hypothesis import Hypothesis, common_host
 from rankscope.diagnose.hypotheses.rows import CLEAR, Row
 from rankscope.diagnose.model import varying
 from rankscope.diagnose.model.replay import busy, shrink
 from rankscope.diagnose.model.scene import Scene
-from rankscope.diagnose.stats.mixture import two_kinds
+from rankscope.diagnose.stats.mixture import OF_ONE, two_kinds
 from rankscope.diagnose.stats.robust import nan_median, trimmed_mean
 from rankscope.diagnose.text import seconds
 from rankscope.diagnose.verdict.contract import AGAINST, ASLEEP, Evidence
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.probes.arrays import Bools, Floats
 
-_APART = 4.5
 _SURE, _DOUBT = 0.9, 0.5  # support; of lengths that only one function shows, so much of it
-_CELLS_MOST = 4_000_000
 _LENGTHS = (
     "workload",
     "data-imbalance",
@@ -64,7 +62,7 @@ class _Signature:
 def moving_work(fleet: Fleet, scene: Scene) -> tuple[list[Row], list[Note]]:
     """The imbalance as a row of workload/data-imbalance, pauses as one of python; none, perhaps with a note, where there is none."""
     ranks, steps = scene.own.shape
-    if ranks < 2 or steps < limits.STEPS_FEW or ranks * steps > _CELLS_MOST:
+    if ranks < 2 or steps < limits.STEPS_FEW or ranks * steps > budgets.PARTS_MOST:
         return [], []
     late = scene.own - _usual(scene.own)
     cost = float(np.nan_to_num(trimmed_mean((_highest(late) - np.nanmean(np.nan_to_num(late), axis=0))[None, :])[0]))
@@ -148,13 +146,15 @@ def _turns(x: Floats, often: bool) -> _Signature | None:
     with np.errstate(invalid="ignore"):
         heavy: Bools = x > kinds.split
     both = float(np.mean(heavy.any(axis=0) & (~heavy & np.isfinite(x)).any(axis=0)))
-    if kinds.distance < _APART or (often and both < 0.6) or not _spread_over_ranks(heavy):
+    if kinds.distance < limits.CONCENTRATED * OF_ONE or (often and both < 0.6) or not _spread_over_ranks(heavy):
         return None
     distance = min(kinds.distance, 999.0)  # infinite where all of a kind are equal
     evidence = (
         Evidence("steps", "steps in which some ranks have more work", 100 * both, None, "% of steps"),
         Evidence("steps", "work is of two sizes, which differ by", kinds.apart, None, "s/step"),
-        Evidence("steps", "distance of the sizes over their spread (noise: 2.3)", distance, _APART, ""),
+        Evidence(
+            "steps", "distance of the sizes over their spread (noise: 2.3)", distance, limits.CONCENTRATED * OF_ONE, ""
+        ),
     )
     return _Signature(evidence, distance, heavy)
 

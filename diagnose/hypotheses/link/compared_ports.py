@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rankscope.diagnose import limits
+from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.ports import Ports, classes, grown, peers_of
 from rankscope.diagnose.hypotheses.hypothesis import REPORTED, Hypothesis
@@ -86,7 +86,7 @@ class Found:
         """Ports that are slower than their peers by enough to matter if a counter says why."""
         floor = max(limits.EFFECT_SHARE * self.scale.step_s, limits.EFFECT_SECONDS)
         clear = self.rate <= self.peers_rate - limits.Z_HINT * self.spread
-        return np.asarray((self.ratio <= limits.RATE_RATIO) & clear & (self.lost_s >= floor), dtype=np.bool_)
+        return np.asarray((self.ratio <= limits.NEARLY_ALL) & clear & (self.lost_s >= floor), dtype=np.bool_)
 
     def candidates(self, moved: Bools, gone: Bools | None = None) -> Ints:
         """Ports to be charged, the most damaging first: their counter moved and they are slow, or nobody measured the rate.
@@ -96,7 +96,7 @@ class Found:
         chosen = moved & (self.slower() | ~np.isfinite(self.ratio))
         rows = np.flatnonzero(chosen if gone is None else chosen | gone)
         order = np.argsort(-np.nan_to_num(self.lost_s[rows]), kind="stable")
-        return np.asarray(rows[order][: limits.SUSPECTS_EXAMINED], dtype=np.int64)
+        return np.asarray(rows[order][: budgets.EXAMINED], dtype=np.int64)
 
     def evidence(self, index: int) -> tuple[Evidence, ...]:
         """Rate and flatness beside the peers'."""

@@ -2,7 +2,7 @@
 
 Convicts: links that are down on this GPU and not on its peers; errors (CRC, replay, recovery) at 1/s and ten times the
 peers'; both only where it is felt. NVLink's rates are means over some 0.1 s, in which all members of a ring move the same, so the
-GPU's own rate need not show it. Then the others must wait: while they are in collectives the job's NICs move data in 85 % of the
+GPU's own rate need not show it. Then the others must wait: while they are in collectives the job's NICs move data in 90 % of the
 time or less (mean use over rate while moving), though no NIC is slow; lost = transfer · (1 - that share). Without NICs:
 what the bytes of the median GPU take at 80 % of its links' speed, over the transfer; without rates the links that are left.
 Acquits: links that are down on most GPUs (the machine has so many); NICs that move all the time. Alone slow: nvlink/slow.
@@ -22,7 +22,6 @@ from rankscope.probes.arrays import Bools, Floats
 
 PREFIX = "nvlink."
 ERRORS = ("nvlink.errors",)
-_OTHER_WAY = 0.1  # of the rate: PCIe 5 x16 moves 64 GB/s, NVLink 4 450 to 900
 
 
 def moved(found: Found) -> Bools:
@@ -80,8 +79,8 @@ def _cost(found: Found, index: int, down: float, total: float, moving: float) ->
     if found.slower()[index]:
         return float(found.lost_s[index]), float(found.ratio[index])
     if np.isfinite(moving):
-        return (found.scale.transfer_s * (1 - moving), moving) if moving <= limits.RATE_RATIO else (0.0, 1.0)
+        return (found.scale.transfer_s * (1 - moving), moving) if moving <= limits.NEARLY_ALL else (0.0, 1.0)
     if np.isfinite(found.ratio[index]) or not down > 0:
         return 0.0, 1.0
-    left = max(1 - down / total, _OTHER_WAY) if total > 0 else 0.5
+    left = max(1 - down / total, limits.FEW) if total > 0 else 0.5
     return found.scale.transfer_s * (1 - left), left

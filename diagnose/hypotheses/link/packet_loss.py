@@ -2,11 +2,11 @@
 
 held(s) = median over ranks of the step's length - longest own time of any rank: what nobody's work explains. Not the least stay: of a
           ring who has all of its packets goes on to its next step, and waits there
-usual   = 10th percentile of held over steps;  long(s): held(s) - usual >= RTO_SECONDS, two such steps at least
+usual   = 10th percentile of held over steps;  long(s): held(s) - usual >= RTO_SECONDS, three such steps at least
 lost    = mean over all steps of (held(s) - usual) where long(s)                                          seconds per step
 share(a) = retransmitted / sent bytes of all pairs of addresses that touch a;  rest(a): of those that do not
 
-Convicts: share(a) of 0.5 % and three times rest(a); of several addresses the one with the largest share(a) - rest(a): the end that the
+Convicts: share(a) of 0.5 % and four times rest(a); of several addresses the one with the largest share(a) - rest(a): the end that the
 pairs which lose have in common. Acquits: no long steps (what is sent again at once costs nothing), pairs that all lose alike, and two
 hosts: they have no pair that does not touch both.
 """
@@ -19,13 +19,11 @@ import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.hypotheses.hypothesis import REPORTED, SEEN, Hypothesis
+from rankscope.diagnose.hypotheses.hypothesis import SEEN, Hypothesis
 from rankscope.diagnose.hypotheses.link.slow_flows import Cells, cells_of, end_at, shapers, tight
 from rankscope.diagnose.text import rate as rate_text
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Bools, Floats
-
-_SENDER = 1.05  # times the weight: where one pair alone loses, its sender is a little likelier
 
 
 def judge(fleet: Fleet, held_s: Floats, step_s: float) -> tuple[Hypothesis, ...]:
@@ -35,7 +33,7 @@ def judge(fleet: Fleet, held_s: Floats, step_s: float) -> tuple[Hypothesis, ...]
     usual = float(np.percentile(held_s, 10))  # most steps may be hit
     late: Bools = held_s - usual >= limits.RTO_SECONDS
     lost_s = float(np.where(late, held_s - usual, 0.0).mean())
-    if late.sum() < limits.LOSS_STEPS or lost_s < max(limits.EFFECT_SHARE * step_s, limits.EFFECT_SECONDS):
+    if late.sum() < limits.SEVERAL or lost_s < max(limits.EFFECT_SHARE * step_s, limits.EFFECT_SECONDS):
         return ()
     cells = cells_of(fleet)
     found = max(lossy_ends(cells), default=None)
@@ -47,8 +45,7 @@ def judge(fleet: Fleet, held_s: Floats, step_s: float) -> tuple[Hypothesis, ...]
         Evidence("steps", "steps in which a lost packet was waited for", float(late.sum()), 0.0, "steps"),
         Evidence("steps", "step less the longest own time, in those", float(np.median(held_s[late])), usual, "s"),
     )
-    support = SEEN if late.sum() >= limits.SEVERAL else REPORTED
-    return (_charge(fleet, address, lost_s, share / max(rest, 0.2 * limits.LOSS_SHARE), support, evidence),)
+    return (_charge(fleet, address, lost_s, share / max(rest, 0.2 * limits.LOSS_SHARE), SEEN, evidence),)
 
 
 def lossy_ends(cells: Cells) -> Iterator[tuple[float, str, float, float]]:
@@ -62,9 +59,10 @@ def lossy_ends(cells: Cells) -> Iterator[tuple[float, str, float, float]]:
         if mine.all():
             continue
         share, rest = _pooled(cells, mine), _pooled(cells, ~mine)
-        if share < max(limits.LOSS_SHARE, limits.COUNTED_RATIO * rest):
+        if share < max(limits.LOSS_SHARE, limits.LINK_RATIO * rest):
             continue
-        weight = _SENDER if (losing & (source == number)).any() else 1.0
+        # Where one pair alone loses, its sender is a little likelier.
+        weight = 1 + limits.EFFECT_SHARE * bool((losing & (source == number)).any())
         yield (share - rest) * weight, names[number], share, rest
 
 

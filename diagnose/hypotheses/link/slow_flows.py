@@ -11,10 +11,9 @@ processes at both ends were ready but not running (the longer of the two) is tak
 it is compared with, which are as fast as they are in spite of it. Behind a narrow shaper those count for no more than their shapers let
 through.
 
-Convicts: a shaper with less than its peers' rate, retransmissions, a round trip far above its least. With one of them
-a cell is slow below a third of its peers' rate (two thirds with a shaper), without any below a fifth. A whole row and column says more
-than a cell: where every pair into and out of one address is slower than each pair that does not touch it (by 1.6) and queues more
-(by 2), they are slow.
+Convicts: a shaper with less than its peers' rate, retransmissions, a round trip far above its least. A cell is slow below a quarter of
+its peers' rate, below half behind a shaper. A whole row and column says more than a cell: where every pair into and out of one address is
+twice as slow as each pair that does not touch it and queues twice as much, they are slow.
 Acquits: flows that are small, or wait for the receiving process; a transfer that is a small part of the step.
 """
 
@@ -31,8 +30,6 @@ from rankscope.diagnose.hypotheses.hypothesis import Hypothesis
 from rankscope.diagnose.text import rate as rate_text
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Bools, Floats, Ints
-
-_SHAPED_RATIO = 1.5  # enough where the shaper itself is seen
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +118,7 @@ def judge(fleet: Fleet, steps: int, step_s: float, transfer_s: float) -> tuple[H
         share = limits.EFFECT_SHARE if narrow is not None else limits.ALONE_SHARE
         floor = max(share * step_s, limits.EFFECT_SECONDS)
         whole = not ends.isdisjoint((cells.source[index], cells.peer[index]))
-        if ratio >= (limits.LINK_RATIO_END if whole else _needed(cells, index, narrow)):
+        if ratio >= (limits.CONCENTRATED if whole else _needed(cells, index, narrow)):
             if lost >= floor:
                 slow.append((index, reference, lost))
             elif whole:
@@ -195,9 +192,9 @@ def _slow_ends(cells: Cells) -> set[str]:
         both_ways = (source == number).any() and (peer == number).any()
         if not both_ways or min(mine.sum(), (~mine).sum()) < 2:
             continue
-        slower = float(cells.rate[~mine].min()) >= limits.LINK_RATIO_END * float(cells.rate[mine].max())
+        slower = float(cells.rate[~mine].min()) >= limits.CONCENTRATED * float(cells.rate[mine].max())
         queues = float(cells.inflation[mine].min()) >= max(
-            limits.RTT_INFLATION, limits.CONCENTRATED * float(cells.inflation[~mine].max())
+            limits.LINK_RATIO, limits.CONCENTRATED * float(cells.inflation[~mine].max())
         )
         if slower and queues:
             found.add(address)
@@ -250,10 +247,10 @@ def tight(address: str, shaped: dict[str, float]) -> float | None:
 def _needed(cells: Cells, index: int, narrow: float | None) -> float:
     """How many times slower than its peers this cell must be."""
     if narrow is not None:
-        return _SHAPED_RATIO
+        return limits.CONCENTRATED
     if {*cells.source, *cells.peer} == {cells.source[index], cells.peer[index]} and not _loses(cells, index):
-        return limits.LINK_RATIO_REVERSE
-    return limits.COUNTED_RATIO if _loses(cells, index) or _queues(cells, index) else limits.LINK_RATIO_ALONE
+        return limits.OTHER_KIND
+    return limits.LINK_RATIO
 
 
 def _loses(cells: Cells, index: int) -> bool:
@@ -261,13 +258,13 @@ def _loses(cells: Cells, index: int) -> bool:
     share = cells.retransmitted
     others = np.sort(np.delete(share, index))
     usual = float(others[(len(others) - 1) // 2]) if len(others) else 0.0
-    return bool(share[index] >= max(limits.NOTHING, limits.COUNTED_RATIO * usual))
+    return bool(share[index] >= max(limits.NOTHING, limits.LINK_RATIO * usual))
 
 
 def _queues(cells: Cells, index: int) -> bool:
     others = np.delete(cells.inflation, index)
     usual = float(np.median(others)) if len(others) else 1.0
-    return bool(cells.inflation[index] >= max(limits.RTT_INFLATION, 2 * usual))
+    return bool(cells.inflation[index] >= max(limits.LINK_RATIO, 2 * usual))
 
 
 def _accuse(fleet: Fleet, cells: Cells, slow: list[tuple[int, float, float]], shaped: dict[str, float]) -> Hypothesis:
@@ -302,7 +299,7 @@ def _common_end(cells: Cells, slow: list[tuple[int, float, float]], shaped: dict
     weight: dict[str, float] = {}
     for index, _, lost in slow:
         # A sender is a little likelier than the receiver: its queue is where a rate is enforced.
-        for address, part in ((cells.source[index], 1.05), (cells.peer[index], 1.0)):
+        for address, part in ((cells.source[index], 1 + limits.EFFECT_SHARE), (cells.peer[index], 1.0)):
             convicted = 1.5 if tight(address, shaped) is not None else 1.0
             weight[address] = weight.get(address, 0.0) + lost * part * convicted
     return max(sorted(weight), key=lambda each: weight[each])

@@ -58,7 +58,7 @@ def slow_links_of_pipelines(fleet: Fleet, scene: Scene) -> list[Row]:
     earlier = _less(stays.meeting, scene.roles)
     late = np.array([float(np.median(earlier[member == d])) for d in range(int(member.max()) + 1)])
     worked = _more(np.nan_to_num(trimmed_mean(scene.own)), scene.roles)
-    floor_s = limits.EFFECT_SHARE_FEW * scene.step_s
+    floor_s = limits.EFFECT_SHARE * scene.step_s
     found = []
     for pipeline in np.flatnonzero(late >= floor_s):
         others = np.delete(late, pipeline)

@@ -6,9 +6,9 @@ it moves and ρ(i) = rate(i) / median rate of its peers (ports of one nominal sp
 sending(i) = bytes(i) / rate(i) per step, at most the transfer          (the transfer where either is unknown)
 lost(i)    = sending(i) · (1 - ρ(i))                                    what the step gains if i were as fast as its peers
 
-Convicts: a counter of the port (nic.py, nvlink.py; a degraded PCIe link above it) with ρ <= 0.85 and 5 % of the
-step lost. Without a counter five robust standard deviations below the peers, and either ρ <= 0.6, not burstier than they and
-8 % lost, or ρ <= 0.8, σ at most half of theirs and 5 % lost: the link itself, network/slow-link (nvlink/slow).
+Convicts: a counter of the port (nic.py, nvlink.py; a degraded PCIe link above it) with ρ <= 0.9 and 5 % of the
+step lost. Without a counter 5 % lost, a rate so far below the peers' that its score admits it (-ln P(N >= z) + ln 3 - ln ports, 9 nats),
+and either ρ <= 0.5 and not burstier than they, or ρ <= 0.9 and σ at most half of theirs: the link itself, network/slow-link (nvlink/slow).
 Acquits: what moved on all peers; a port whose rate is that of its peers.
 Suspects share the lost time of the slowest of them, for a ring waits for that one.
 Interfaces that carry the job's TCP flows are judged by the flows (slow_flows.py) unless a counter of theirs speaks.
@@ -20,15 +20,17 @@ from dataclasses import replace
 
 import numpy as np
 
-from rankscope.diagnose import limits
+from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.fleet.counters import Counter
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.ports import Ports, peers_of, ports
-from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, NO_COUNTER, SEEN, Hypothesis
+from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, NO_COUNTER, SEEN, Hypothesis, log_odds
 from rankscope.diagnose.hypotheses.link import nic, nvlink
 from rankscope.diagnose.hypotheses.link.compared_ports import Found, Scale, link_charge
 from rankscope.diagnose.hypotheses.rank import pcie
+from rankscope.diagnose.model.excess import nats
 from rankscope.diagnose.model.pcie_links import degraded, narrow_ranks
+from rankscope.diagnose.stats.student import chance
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Bools, Floats, Ints
 
@@ -69,7 +71,7 @@ def _of_nics(fleet: Fleet, found: Found) -> list[Hypothesis]:
 def _of_nvlinks(fleet: Fleet, found: Found, moving: float) -> list[Hypothesis]:
     """GPUs that a counter of their NVLinks convicts."""
     moved = nvlink.moved(found)
-    waited = moved & (moving <= limits.RATE_RATIO)
+    waited = moved & (moving <= limits.NEARLY_ALL)
     made = (nvlink.charge(fleet, found, index, moving) for index in found.candidates(moved, waited).tolist())
     return [charge for charge in made if charge is not None]
 
@@ -94,7 +96,7 @@ def _through_pcie(fleet: Fleet, found: Found, devices: Found, known: list[Hypoth
     rows = rows[np.isin(found.ports.rank[rows], [row for charge in known for row in charge.rows], invert=True)]
     narrow, result = set(narrow_ranks(fleet).tolist()), []
     erring = devices.moved(pcie.ERRORS)
-    for index in rows[np.argsort(found.ratio[rows], kind="stable")][: limits.SUSPECTS_EXAMINED].tolist():
+    for index in rows[np.argsort(found.ratio[rows], kind="stable")][: budgets.EXAMINED].tolist():
         rank, told = int(found.ports.rank[index]), found.evidence(index)
         host = fleet.ranks.host[rank]
         link = degraded(fleet, rank, _others(fleet, rank)) if rank in narrow else None
@@ -118,16 +120,14 @@ def _alone(fleet: Fleet, found: Found, known: list[Hypothesis]) -> list[Hypothes
     sigma = found.ports.value(f"{found.prefix}collective_sigma")
     theirs = peers_of(sigma, found.group)[0]
     step_s = found.scale.step_s
-    flat = (found.ratio <= limits.RATE_RATIO_ALONE) & (found.lost_s >= limits.EFFECT_SHARE_FEW * step_s)
-    flat &= ~(sigma > limits.FLAT_SIGMA * theirs)  # unknown does not acquit
-    lower = (found.ratio <= limits.NEARLY_ALL) & (found.lost_s >= limits.EFFECT_SHARE * step_s)
-    flat |= lower & (sigma <= limits.HOLDS_LEAST * theirs)
-    flat &= found.lost_s >= limits.EFFECT_SECONDS
-    flat &= found.rate <= found.peers_rate - limits.RATE_MADS * found.spread
+    flat = (found.ratio <= limits.HOLDS_LEAST) & ~(sigma > theirs)  # unknown does not acquit
+    flat |= (found.ratio <= limits.NEARLY_ALL) & (sigma <= limits.HOLDS_LEAST * theirs)
+    flat &= found.lost_s >= max(limits.EFFECT_SHARE * step_s, limits.EFFECT_SECONDS)
+    flat &= _clear(found)
     flat &= ~_judged_by_flows(fleet, found.ports)
     rows = np.flatnonzero(flat)
     result: list[Hypothesis] = []
-    for index in rows[np.argsort(found.ratio[rows], kind="stable")][: limits.SUSPECTS_EXAMINED].tolist():
+    for index in rows[np.argsort(found.ratio[rows], kind="stable")][: budgets.EXAMINED].tolist():
         ratio, rank = float(found.ratio[index]), int(found.ports.rank[index])
         # It may be slow only because it sends to, or hears from, one that is as slow and convicted.
         if any(charge.ratio <= 1.25 * ratio or rank in charge.rows for charge in known):
@@ -142,6 +142,15 @@ def _alone(fleet: Fleet, found: Found, known: list[Hypothesis]) -> list[Hypothes
             action = nvlink.slow_action(host, instance)
             result.append(found.charge(fleet, index, "nvlink", "slow", NO_COUNTER, told, action))
     return result
+
+
+def _clear(found: Found) -> Bools:
+    """Ports whose rate is so far below their peers' that it would admit them, of so many that were compared."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        z = np.nan_to_num((found.peers_rate - found.rate) / found.spread, posinf=np.inf)
+    compared = max(int(np.isfinite(found.ratio).sum()), 1)
+    score = nats(chance(z, np.full(len(z), np.inf))) + log_odds(NO_COUNTER) - np.log(compared)
+    return np.asarray(score >= limits.SCORE_LEAST, dtype=np.bool_)
 
 
 def _one_link(found: list[Hypothesis]) -> list[Hypothesis]:
@@ -195,7 +204,7 @@ def _of_pcie(fleet: Fleet, scale: Scale, devices: Found, elsewhere: Ints) -> lis
                 link.action(host),
             )
         )
-    for index in np.flatnonzero(devices.moved(pcie.ERRORS))[: limits.SUSPECTS_EXAMINED].tolist():
+    for index in np.flatnonzero(devices.moved(pcie.ERRORS))[: budgets.EXAMINED].tolist():
         instance, rank = devices.ports.instance[index], int(devices.ports.rank[index])
         cost = _cost(fleet, scale, rank) if rank not in elsewhere else None
         if cost is not None and not any(rank in charge.rows for charge in result):
@@ -222,7 +231,7 @@ def _cost(fleet: Fleet, scale: Scale, rank: int) -> tuple[float, float, Evidence
         if c.instance == slowest.instance
     ]
     rate, expected = slowest.value, float(np.median(others))
-    if not sent or not 0 < rate <= limits.RATE_RATIO * expected:
+    if not sent or not 0 < rate <= limits.NEARLY_ALL * expected:
         return None
     lost = min(max(sent) / rate / scale.steps, scale.transfer_s) * (1 - rate / expected)
     if not scale.counts(lost, limits.EFFECT_SHARE):

@@ -16,9 +16,6 @@ from rankscope.diagnose.model.attribute import FunctionExcess, sample
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.diagnose.verdict.function import Function
 
-_SMALL = 1e-3  # of the own time: functions below say nothing
-_SLOWER = 1.2
-
 
 @dataclass(frozen=True, slots=True)
 class DeviceTime:
@@ -77,9 +74,9 @@ def behaviour(case: Case, device: DeviceTime) -> tuple[Evidence, ...]:
     if len(device.functions) == 1:
         return tuple(evidence)
     evidence.append(Evidence("functions", f"all {device.kind} time", device.own_s, device.peers_s, "s/step", peers))
-    compared = [f for f in device.functions if f.own_s >= _SMALL * case.own_s]
+    compared = [f for f in device.functions if f.own_s >= limits.NOTHING * case.own_s]
     if len(compared) > 1:
-        slower = sum(f.own_s >= _SLOWER * f.peers_s for f in compared)
+        slower = sum(f.own_s >= (1 + limits.ALONE_SHARE) * f.peers_s for f in compared)
         what = f"{device.kind} functions slower than the peers'"
         evidence.append(Evidence("functions", what, f"{slower} of {len(compared)}", None, ""))
     return tuple(evidence)
@@ -127,6 +124,6 @@ def grown(case: Case, name: str, least: float) -> Beside | None:
     found = beside(case, name)
     if found is None or found.value < least:
         return None
-    if found.known and found.value < limits.EVENTS_RATIO * found.expected:
+    if found.known and found.value < limits.OTHER_KIND * found.expected:
         return None
     return found

@@ -219,7 +219,7 @@ def _neighbour(case: Case, device: DeviceTime) -> Hypothesis | None:
     if users:
         gpu = users[0].instance
         share = total_beside(case, "gpu.foreign_active", gpu)
-        if share < limits.FOREIGN_SHARE:
+        if share < limits.EFFECT_SHARE:
             return None
         active = Evidence("nvml", f"share of {gpu} used by others", 100 * share, 0.0, "%", len(case.peers))
         return _neighbour_reason(case, users[0], device.own_s * min(share, 1.0), CONVICTED, active)

@@ -135,7 +135,7 @@ def _by_daemon(case: Case) -> _Share | None:
     if not cpu or taken[cpu] < least or (cpus and cpu not in cpus):
         return None
     others = [sum(_daemons(case, int(peer)).values()) for peer in sample(case.peers)]
-    if taken[cpu] < limits.EVENTS_RATIO * float(np.median(others) if others else 0.0):
+    if taken[cpu] < limits.OTHER_KIND * float(np.median(others) if others else 0.0):
         return None
     spent = sum(counter.value for counter in case.host_counters("cpu.softirq_s") if not counter.instance)
     share = spent / (max(len(cpus), 1) * max(case.fleet.seconds, 1e-9))

@@ -61,7 +61,7 @@ def _given_pages(case: Case) -> Iterator[Hypothesis]:
     worst = found.leaf.name if found.leaf is not None else found.function.name
     if (
         not enough
-        or faults.value < limits.COUNTED_RATIO * faults.expected
+        or faults.value < limits.LINK_RATIO * faults.expected
         or case.profiles.in_kernel(case.rank, worst) < limits.HOLDS_LEAST
     ):
         return
@@ -84,7 +84,7 @@ def _taken_pages(case: Case, short: Pressure) -> Iterator[Hypothesis]:
     work = sum(f.excess_s for f in besides)
     own, peers = sum(f.own_s for f in faults), sum(f.peers_s for f in faults)
     worst = max(faults, key=lambda f: f.excess_s)
-    most = max(limits.COUNTED_RATIO * waited, limits.FAULT_WORK_S * short.events / max(case.steps, 1))
+    most = max(limits.LINK_RATIO * waited, limits.FAULT_WORK_S * short.events / max(case.steps, 1))
     queue = case.queue_of_function_s if case.python is not None and case.python.function.name in places else 0.0
     work = float(np.clip(work - queue, 0.0, most)) + queue
     evidence = [Evidence("files", "waiting for pages", own, peers, "s/step", len(case.peers)), short.evidence]
@@ -134,7 +134,7 @@ def _limit(case: Case) -> Pressure | None:
         elif counter.rank in hits:
             hits[counter.rank] = max(hits[counter.rank], counter.value)
     expected = float(np.median(list(hits.values()))) if hits else 0.0
-    if worst.value < limits.EVENTS_RATIO * expected:
+    if worst.value < limits.OTHER_KIND * expected:
         return None
     return Pressure(
         "reclaim", worst.instance, CONVICTED, worst.value,

@@ -24,7 +24,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from rankscope.diagnose import limits
+from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import EXCUSED, GUESS, ORDERED, SEEN, Hypothesis, log_odds
 from rankscope.diagnose.hypotheses.rank.case import Case, case_of
@@ -71,7 +71,7 @@ class Unexplained:
 class Selection:
     """`differences`: every rank beside those that are neither accused nor unexplained. `idle`: rows for which nobody waits.
     `by_function`: who would be accused by a single function. `more`: rows that might be accused as well, and were not asked, because of
-    `limits.SUSPECTS_EXAMINED` others more is lost."""
+    `budgets.EXAMINED` others more is lost."""
 
     differences: Differences
     admitted: tuple[Admitted, ...]
@@ -124,7 +124,7 @@ class _Asking:
     def one_round(self) -> list[int]:
         """Rows whose best hypothesis passes, or that are slow for sure and unexplained: one of each small role, all of large ones."""
         scores: dict[int, float] = {}
-        for row in self._possible(self.counted)[: limits.SUSPECTS_EXAMINED]:
+        for row in self._possible(self.counted)[: budgets.EXAMINED]:
             case, made = self._asked(row)
             stands = next(self._in_turn(case, made), None)
             if stands is not None:
@@ -145,14 +145,14 @@ class _Asking:
         admitted: list[Admitted] = []
         unexplained: list[Unexplained] = []
         possible = self._possible(np.isin(np.arange(len(self.counted)), rows))
-        for row in possible[: limits.SUSPECTS_EXAMINED]:
+        for row in possible[: budgets.EXAMINED]:
             case, made = self._asked(row)
             stands = list(self._in_turn(case, made))
             admitted += stands
             if not stands and (why := self._no_reason(case, made)) is not None:
                 unexplained.append(why)
         return Selection(self.found, tuple(admitted), tuple(unexplained), self._idle(), self.by_function,
-                         np.array(possible[limits.SUSPECTS_EXAMINED :], dtype=np.int64))  # fmt: skip
+                         np.array(possible[budgets.EXAMINED :], dtype=np.int64))  # fmt: skip
 
     # ---- who is asked ------------------------------------------------------------------------------------------------
 

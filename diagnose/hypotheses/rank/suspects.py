@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from rankscope.diagnose import limits
+from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import Hypothesis, instances_of, suspect_from
 from rankscope.diagnose.hypotheses.rank.case import Case, innocent_peers
 from rankscope.diagnose.hypotheses.rank.contrary_evidence import weighed
 from rankscope.diagnose.hypotheses.rank.selection import Admitted, Selection, Unexplained, cannot_be_told
+from rankscope.diagnose.hypotheses.rows import CLEAR
 from rankscope.diagnose.model.attribute import sample
 from rankscope.diagnose.model.busy_host import takers
 from rankscope.diagnose.model.pattern_distance import distance_evidence
@@ -61,7 +62,7 @@ def rank_suspects(among: Compared, selection: Selection, gained: float) -> tuple
     ]
     if len(selection.more):
         others = rank_list(tuple(sorted(fleet.ranks.number[selection.more].tolist())))
-        text = f"the {limits.SUSPECTS_EXAMINED} slowest were examined; {len(selection.more)} more are slower than their peers: {others}"
+        text = f"the {budgets.EXAMINED} slowest were examined; {len(selection.more)} more are slower than their peers: {others}"
         notes.append(Note(NoteCode.WORST_ONLY, text))
     return _merged(fleet, scene, charged), notes
 
@@ -125,7 +126,7 @@ def _suspect(fleet: Fleet, scene: Scene, group: Sequence[_Charged], accused: Int
     first = group[0]
     z = float(scene.differences.z[first.row])
     # Doubt of the difference itself, of its attribution, and of its reason.
-    score = z * z / (z * z + 5) * (0.4 + 0.6 * min(first.explained / 0.8, 1.0)) * first.found.support
+    score = z * z / (z * z + CLEAR) * (0.4 + 0.6 * min(first.explained / 0.8, 1.0)) * first.found.support
     merged = replace(
         first.found,
         rows=tuple(each.row for each in group),

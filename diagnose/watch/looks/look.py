@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rankscope.diagnose import limits
+from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.text import clean
 from rankscope.diagnose.verdict.as_json import to_json
 from rankscope.diagnose.watch.alarms import Alarm
@@ -100,7 +100,7 @@ class Look:
         try:
             with os.fdopen(self.result, "rb") as file:
                 file.seek(0)
-                said = json.loads(file.read(limits.FILE_BYTES_MOST))
+                said = json.loads(file.read(budgets.FILE_BYTES_MOST))
             after_s = None if said["window_s"] is None else float(said["window_s"]) - self.begun_s
             took_s = time.monotonic() - self.begun_s
             broken = tuple(map(str, said["broken"]))

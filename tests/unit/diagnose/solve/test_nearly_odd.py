@@ -6,7 +6,7 @@ import builders
 import pytest
 from builders import Job, build, columns, said
 
-from rankscope.diagnose import limits
+from rankscope.diagnose import budgets
 from rankscope.diagnose.solve.judge import diagnose
 from rankscope.diagnose.verdict.note import NoteCode
 from rankscope.observer.window.folder import Window
@@ -77,7 +77,7 @@ def test_the_same_bursts_of_which_no_counter_tells_accuse_nobody(seed: int) -> N
 
 
 def test_of_more_slow_ranks_than_are_examined_the_others_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(limits, "SUSPECTS_EXAMINED", 4)
+    monkeypatch.setattr(budgets, "EXAMINED", 4)
     slow = {3: 0.06, 11: 0.06, 12: 0.12, 19: 0.12, 20: 0.12, 21: 0.12}
     verdict = diagnose(
         build(Job(ranks=48, hosts=6, extra={rank: [(builders.BUSY, by_s)] for rank, by_s in slow.items()}))

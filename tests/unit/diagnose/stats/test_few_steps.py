@@ -32,7 +32,7 @@ def test_the_freedom_is_what_is_kept_and_independent_less_one() -> None:
 
 def test_a_known_scale_takes_the_doubt_away() -> None:
     known, error = np.array([0.0, 1.0, 3.0, 1.0, 0.0]), np.array([1.0, 1.0, 1.0, 0.0, 0.0])
-    assert combined_freedom(known, error, np.full(5, 2.0)).tolist() == [2.0, 8.0, 200.0, 1e12, 1.0]
+    assert combined_freedom(known, error, np.full(5, 2.0)).tolist() == [2.0, 8.0, 200.0, 2.0**52, 1.0]
 
 
 def test_chance_is_students_and_with_much_freedom_the_normal_one() -> None:
