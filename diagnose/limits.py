@@ -25,9 +25,9 @@ NOTHING = FEW**2  # less of a step, of a window or of bytes is nothing: a sample
 
 # Significance: what a hypothesis needs to be admitted, in nats (hypotheses/rank/selection.py, hypotheses/rows.py).
 SCORE_LEAST = 9.0
-FALSE_DISCOVERY_RATE = math.exp(-SCORE_LEAST / 2)  # 1.1 %: half of what admits, of what another measure has to confirm
-Z_HINT = NormalDist().inv_cdf(1 - FALSE_DISCOVERY_RATE)  # 2.3: the same as a distance in standard deviations
+FALSE_DISCOVERY_RATE = math.exp(-SCORE_LEAST / 2)  # 1.1 %: half of what admits
 Z_CLEAR = NormalDist().inv_cdf(1 - math.exp(-SCORE_LEAST))  # 3.7: what would admit by itself
+Z_HINT = Z_CLEAR / 2  # of one measure that another one has to confirm
 SCALE_FLOOR = (
     EFFECT_SHARE / Z_CLEAR
 )  # 1.4 % of the step: healthy ranks differ by about 1 %, and the MAD of tight peers is 0; what

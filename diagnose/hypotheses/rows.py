@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from statistics import NormalDist
 
 import numpy as np
 
@@ -30,7 +31,7 @@ from rankscope.diagnose.stats.student import chance, combined_freedom
 from rankscope.diagnose.verdict.contract import Evidence, Suspect
 from rankscope.probes.arrays import Floats, Ints
 
-CLEAR = limits.Z_HINT**2  # z² at which a doubt is half
+CLEAR = limits.SCORE_LEAST / 2  # z² at which a doubt is half
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class Row:
     """`found`: component, cause, scope, targets, witness; its lost time is not known before it stands. `removes`: of these targets,
     unless `at` says of whom (rows of the fleet). `z`, `freedom`: how clear it is that something was taken. `looked_at`: how many such
     targets there were. `floor`: share of the step that it must gain, with those among which one loss was shared out; `part`: its share.
-    `since`: when it began, where that is known."""
+    `since`: when it began, where that is known. `rare`: it was in few steps, which are no part of the usual one."""
 
     found: Hypothesis
     removes: Floats | None
@@ -50,6 +51,7 @@ class Row:
     part: float = 1.0
     since: float | None = None
     at: Ints | None = None
+    rare: bool = False
 
     @property
     def score(self) -> float:
@@ -76,6 +78,11 @@ def clearness(per_step: Floats, step_s: float) -> tuple[float, float]:
     known = np.array([limits.SCALE_FLOOR * step_s])
     freedom = combined_freedom(known, error, trimmed_freedom(per_step[None, :]))
     return float(np.nan_to_num(mean / np.hypot(known, error))[0]), float(freedom[0])
+
+
+def distance(probability: float) -> float:
+    """z of what chance does with this probability."""
+    return -NormalDist().inv_cdf(max(probability, 1e-300))
 
 
 def standing(scene: Scene, rows: Iterable[Row], own: Floats) -> list[Row]:
@@ -106,10 +113,11 @@ def suspects(fleet: Fleet, scene: Scene, rows: Iterable[Row]) -> list[Suspect]:
 
 
 def _suspect(fleet: Fleet, scene: Scene, row: Row) -> Suspect:
-    without_s = scene.step_s - row.found.lost_s
-    told = Evidence("steps", "step as it was, and as it would be without this", scene.step_s, without_s, "s")
+    step_s = scene.step_s + row.found.lost_s if row.rare else scene.step_s
+    without_s = step_s - row.found.lost_s
+    told = Evidence("steps", "step as it was, and as it would be without this", step_s, without_s, "s")
     found = replace(row.found, evidence=(*row.found.evidence, told))
-    return suspect_from(fleet, found, max(scene.step_s, found.lost_s), row.sure, row.since)
+    return suspect_from(fleet, found, max(step_s, found.lost_s), row.sure, row.since)
 
 
 def removed(own: Floats, rows: Sequence[Row]) -> Floats:

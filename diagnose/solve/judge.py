@@ -29,9 +29,9 @@ from rankscope.diagnose.hypotheses.job.moving_work import moving_work
 from rankscope.diagnose.hypotheses.job.quotas_of_all import throttled_together
 from rankscope.diagnose.hypotheses.job.slow_everywhere import slower_everywhere
 from rankscope.diagnose.hypotheses.link.suspects import slow_links
-from rankscope.diagnose.hypotheses.rank.rare_steps import rare_suspects
+from rankscope.diagnose.hypotheses.rank.rare_steps import rare_rows
 from rankscope.diagnose.hypotheses.rank.suspects import rank_suspects
-from rankscope.diagnose.hypotheses.rows import Row, gain_s, standing
+from rankscope.diagnose.hypotheses.rows import Row, standing
 from rankscope.diagnose.model.merged_stacks import merged_stacks
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.past.auto_baseline import choose
@@ -177,18 +177,18 @@ def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, dr
 def _of_all_else(
     fleet: Fleet, odd: OddRanks, suspects: list[Suspect], reference: Reference | None
 ) -> tuple[list[Suspect], list[Note]]:
-    """The suspects among the ranks, what ranks do now and then, and the rows of links, roles, hosts and all ranks that stand."""
+    """The suspects among the ranks, and the rows of what ranks do now and then, of links, roles, hosts and all ranks that stand."""
     scene = odd.scene
-    seldom, notes = rare_suspects(fleet, scene, odd.rows)
+    seldom, notes = rare_rows(fleet, scene, odd.rows)
     moving, noise = moving_work(fleet, scene) if not len(odd.rows) else ([], [])
     suspects, own, counted = _counted(fleet, odd, suspects)
     links = slow_links(fleet, scene, odd.gained_s, suspects)
-    found = standing(scene, [*links, *heavy_stages(fleet, scene, own), *counted, *moving], own)
+    found = standing(scene, [*links, *heavy_stages(fleet, scene, own), *counted, *moving, *seldom], own)
     if reference is not None:
-        explained = [row for row in found if row.found.cause not in DESIGNED]
+        explained = [row for row in found if row.found.cause not in DESIGNED and not row.rare]
         left = replace(scene, own=own, step_s=scene.step_s - odd.gained_s)
         found = standing(scene, [*found, *slower_everywhere(fleet, left, reference, explained)], own)
-    told = [*suspects, *seldom, *rows.suspects(fleet, scene, found)]
+    told = [*suspects, *rows.suspects(fleet, scene, found)]
     return told, notes if told else [*notes, *noise]
 
 
@@ -196,18 +196,19 @@ def _counted(fleet: Fleet, odd: OddRanks, suspects: list[Suspect]) -> tuple[list
     """What the kernel counts as taken from all ranks, beside what of it is named on single ones: the suspects that are left, the own times
     that they leave, and the rows.
 
-    The quotas of most ranks explain those of single ones, where they cost a floor more. Strangers that are named on a rank are named: what
-    they take of the others of its host is no second cause.
+    Of the quotas of most ranks and those of single ones that stands which explains the other. Strangers that are named on a rank are
+    named: what they take of the others of its host is no second cause.
     """
-    scene, own = odd.scene, odd.innocent_s
+    scene, own, number = odd.scene, odd.innocent_s, fleet.ranks.number
     quotas = throttled_together(fleet, scene)
-    if quotas and (single_s := sum(one.lost_seconds_per_step for one in suspects if one.cause == "quota")):
-        if gain_s(scene, scene.own, quotas) - single_s >= limits.EFFECT_SHARE * scene.step_s:
+    at = np.flatnonzero(np.isin(number, [rank for one in suspects if one.cause == "quota" for rank in one.ranks]))
+    if quotas and len(at):
+        single = replace(quotas[0], removes=scene.own[at] - own[at], floor=limits.EFFECT_SHARE, at=at)
+        if any(row.at is None for row in standing(scene, [*quotas, single], scene.own)):
             own, suspects = scene.own, [one for one in suspects if one.cause != "quota"]
         else:
             quotas = []
     named = {rank for one in suspects if (one.component, one.cause) == ("cpu", "contended") for rank in one.ranks}
-    number = fleet.ranks.number
     hosts = [row for row in strangers(fleet, scene) if named.isdisjoint(number[list(row.found.rows)].tolist())]
     return suspects, own, [*quotas, *hosts]
 

@@ -1,7 +1,8 @@
 """Ranks that are slow now and then, or were stopped once: from rare episodes (model/episodes.py) and time in state T to suspects.
 
-They are no rows of ../rows.py: a chance counts only how often a rank is late, and three times of eight ranks are no 9 nats. A rank whose
-functions show less than half of what its episodes cost is not accused: a note says so.
+Rows of ../rows.py that remove of each step what the few cost on average; how clear an episode is says the probability that chance makes
+so many, and of time in state T, which the kernel counts, how much it is of the step. A rank whose functions show less than half of what
+its episodes cost is not accused: a note says so. Where one shows most of it, the same seconds were counted twice: that convicts.
 """
 
 from __future__ import annotations
@@ -13,25 +14,26 @@ import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.hypotheses.hypothesis import REPORTED, SEEN, suspect_from
+from rankscope.diagnose.hypotheses.hypothesis import CONVICTED
 from rankscope.diagnose.hypotheses.rank.case import case_of
 from rankscope.diagnose.hypotheses.rank.process import pauses
 from rankscope.diagnose.hypotheses.rank.table import charges
+from rankscope.diagnose.hypotheses.rows import Row, distance
 from rankscope.diagnose.model.attribute import Profiles
 from rankscope.diagnose.model.episodes import Episodes, at_one_place, find_episodes
 from rankscope.diagnose.model.scene import Scene
-from rankscope.diagnose.verdict.contract import Evidence, Suspect
+from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.probes.arrays import Ints
 
 
-def rare_suspects(fleet: Fleet, scene: Scene, odd: Ints) -> tuple[list[Suspect], list[Note]]:
-    """Suspects for what ranks do in a few steps only. `odd`: rows that are suspects for all of their steps."""
+def rare_rows(fleet: Fleet, scene: Scene, odd: Ints) -> tuple[list[Row], list[Note]]:
+    """What ranks do in a few steps only. `odd`: rows that are suspects for all of their steps."""
     paused = [pause for pause in pauses(fleet) if pause.rows[0] not in set(odd.tolist())]
-    # scene.step_s leaves the longest steps out.
-    stopped = [suspect_from(fleet, pause, scene.step_s + pause.lost_s, SEEN) for pause in paused]
+    known_s = limits.SCALE_FLOOR * scene.step_s
+    stopped = [Row(one, None, one.lost_s / known_s, np.inf, step_s=one.lost_s, rare=True) for one in paused]
     skip = np.append(odd, np.array([pause.rows[0] for pause in paused], dtype=np.int64))
-    found, notes = _suspects(fleet, scene, _episodes(fleet, scene, skip), odd)
+    found, notes = _rows(fleet, scene, _episodes(fleet, scene, skip), odd)
     return [*stopped, *found], notes
 
 
@@ -47,8 +49,9 @@ def _episodes(fleet: Fleet, scene: Scene, skip: Ints) -> Iterator[Episodes]:
     yield from found.values()
 
 
-def _suspects(fleet: Fleet, scene: Scene, episodes: Iterable[Episodes], odd: Ints) -> tuple[list[Suspect], list[Note]]:
-    found: list[Suspect] = []
+def _rows(fleet: Fleet, scene: Scene, episodes: Iterable[Episodes], odd: Ints) -> tuple[list[Row], list[Note]]:
+    found: list[Row] = []
+    floor = limits.NOTHING if fleet.timed else limits.EFFECT_SHARE
     notes: list[Note] = []
     profiles: Profiles | None = None
     for each in episodes:
@@ -60,10 +63,10 @@ def _suspects(fleet: Fleet, scene: Scene, episodes: Iterable[Episodes], odd: Int
             notes.append(Note(NoteCode.NO_FUNCTION, text))
             continue
         first = made[0]
-        shown = replace(first, lost_s=each.lost_s, evidence=(*_behaviour(each), *first.evidence))
-        score = (1 - each.chance) * REPORTED * first.support
-        # scene.step_s leaves the longest steps out.
-        found.append(suspect_from(fleet, shown, scene.step_s + each.lost_s, score))
+        twice = first.lost_s >= limits.MOST * each.lost_s
+        support = CONVICTED if twice else first.support
+        shown = replace(first, lost_s=each.lost_s, support=support, evidence=(*_behaviour(each), *first.evidence))
+        found.append(Row(shown, None, distance(each.chance), np.inf, step_s=each.lost_s, floor=floor, rare=True))
     return found, notes
 
 
