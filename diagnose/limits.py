@@ -13,9 +13,8 @@ from rankscope.observer.window.manifest import FIRST_SAMPLING_HZ
 # Effect: a difference that costs less than this is nobody's problem, however significant it is. The same share is asked of whatever
 # costs as much of a step as it lasts of the window or is short of its peers: interrupts, a throttled or lower clock, a stop, bytes.
 EFFECT_SHARE = 0.05  # of the step
-ALONE_SHARE = (
-    EFFECT_SHARE * 2
-)  # where no peer of the same window shows what is usual, and of links: less may be how it always was
+# Where no peer of the same window shows what is usual, and of links: less may be how it always was.
+ALONE_SHARE = EFFECT_SHARE * 2
 LARGE_SHARE = 0.25  # seen in a single step (a rare episode); where it cannot be proven, "unknown" and not "healthy"; a quarter of a whole
 # speaks against what does not explain it; fewer of another nominal speed are degraded, not another model
 EFFECT_SECONDS = 0.0005  # what being observed costs a step that has tens of probed calls (a uprobe: 1-10 µs)
@@ -28,27 +27,20 @@ SCORE_LEAST = 9.0
 FALSE_DISCOVERY_RATE = math.exp(-SCORE_LEAST / 2)  # 1.1 %: half of what admits
 Z_CLEAR = NormalDist().inv_cdf(1 - math.exp(-SCORE_LEAST))  # 3.7: what would admit by itself
 Z_HINT = Z_CLEAR / 2  # of one measure that another one has to confirm
-SCALE_FLOOR = (
-    EFFECT_SHARE / Z_CLEAR
-)  # 1.4 % of the step: healthy ranks differ by about 1 %, and the MAD of tight peers is 0; what
-# is just large enough to count is just clear
+# Of the step, 1.4 %: healthy ranks differ by about 1 %, and the MAD of tight peers is 0. What is just large enough to count is just clear.
+SCALE_FLOOR = EFFECT_SHARE / Z_CLEAR
 
 # Parts of a whole: an excess, a wait, a window.
-HOLDS_LEAST = (
-    0.5  # what explains less than half of it, does not: what a counter predicts, a function holds, the peers wait for
-)
+# What explains less than half of it, does not: what a counter predicts, a function holds, the peers wait for.
+HOLDS_LEAST = 0.5
 PART = 0.3  # worth being told beside what holds more: a second cause, what was there before; what is less is noise with a long tail,
 # and an excess of which less is there in some third of the steps comes and goes as the host's noise does
-MOST = (
-    1 - PART
-)  # the frame that holds so much of an excess explains it; so much of it that was there before is by design, or is work
+# The frame that holds so much of an excess explains it; so much of it that was there before is by design, or is work.
+MOST = 1 - PART
 NEARLY_ALL = 1 - FEW  # told as all of it: the rest are samples, and how it begins and ends
-NEARLY_ALWAYS = (
-    NEARLY_ALL  # of steps or ranks: who is slower than its peers in so many is a suspect of a fleet, whatever it costs
-)
-HALVED = (
-    1 - LARGE_SHARE
-)  # of the peers' speed or width: the next lower one of links is a half, and this is in the middle
+# Of steps or ranks: who is slower than its peers in so many is a suspect of a fleet, whatever it costs.
+NEARLY_ALWAYS = NEARLY_ALL
+HALVED = 1 - LARGE_SHARE  # of the peers' speed or width: the next lower one of links is a half
 
 # Rare episodes: how many of them are no accident.
 SEVERAL = 3  # and of ranks or steps that are compared: of two that differ each would be odd
@@ -62,9 +54,8 @@ CLOCK_NOTE_S = 0.010
 
 # A stall: no marker for STEPS_LEAST ordinary steps (EROICA uses 5), and at least this long.
 STALL_SECONDS = 3.0
-LOST_SECONDS = (
-    STALL_SECONDS / STEPS_LEAST
-)  # a rank whose GPU is lost does nothing more: silence of one step and this long is a hang
+# A rank whose GPU is lost does nothing more: silence of one step and this long is a hang.
+LOST_SECONDS = STALL_SECONDS / STEPS_LEAST
 
 # Attribution
 CONCENTRATED = 2.0  # a function is odd if its excess share is this many times the excess share of the whole step; one of two answers
@@ -92,6 +83,5 @@ BYTES_LEAST = 1 << 20  # of a flow, a second or a window: of less a rate is chan
 FLEET = 16  # ranks: from here on each step is as long as somebody's accident, hardly shorter without one suspect, and the median of the
 # others hardly feels one of them
 PEERS_EXACT = FLEET * 4  # up to this many ranks in a role the rank itself is left out of its peers' median
-PEERS_SAMPLED = (
-    2000  # of more peers, or ranks in the same place, the rest tell nothing new: a median is known to 3 % of the spread
-)
+# Of more peers, or of more ranks in the same place, the rest tell nothing new: a median is known to 3 % of the spread.
+PEERS_SAMPLED = 2000

@@ -21,7 +21,8 @@ from rankscope.probes.host.folders import read_plain
 
 FILE_BYTES_MOST = budgets.FILE_BYTES_MOST  # 2,000 entries with their stacks are 4 MB
 RANKS_MOST = budgets.WORLD_MOST // 8  # each has a file of its own
-_TENSORS_MOST, _DIMENSIONS_MOST = 64, 16
+_TENSORS_MOST = budgets.EXAMINED
+_DIMENSIONS_MOST = _TENSORS_MOST // 4
 
 
 @dataclass(frozen=True, slots=True)

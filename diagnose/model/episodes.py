@@ -25,7 +25,7 @@ import numpy as np
 from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.model.replay import busy, share_out
-from rankscope.diagnose.stats.robust import peers_median, robust_sd
+from rankscope.diagnose.stats.robust import CLIP, peers_median, robust_sd
 from rankscope.probes.arrays import Bools, Floats, Ints
 
 PlaceShare = Callable[[int, Ints], float]  # of (row, steps): q
@@ -83,7 +83,7 @@ def find_episodes(
     if ranks < 2 or steps < limits.STEPS_FEW:
         return
     gap = own - peers_median(own, roles)
-    spread = 4 * robust_sd(gap, 1)[:, None]
+    spread = CLIP * robust_sd(gap, 1)[:, None]
     gap = np.nan_to_num(gap)
     least = np.maximum(limits.LARGE_SHARE * step_s, np.nan_to_num(spread, nan=np.inf))
     gap_of_all = np.delete(gap, skip, axis=0)

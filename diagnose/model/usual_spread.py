@@ -17,6 +17,7 @@ import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.stats.robust import (
+    CLIP,
     MAD_TO_SD,
     deviations,
     nan_median,
@@ -114,7 +115,7 @@ def _lower_group(level: Floats, step_s: float) -> Bools:
     gaps = np.diff(ordered)[half - 1 :]
     widest = int(np.argmax(gaps))
     below = ordered[: half + widest]
-    if gaps[widest] < max(4 * robust_sd_of(below), limits.EFFECT_SHARE * step_s):
+    if gaps[widest] < max(CLIP * robust_sd_of(below), limits.EFFECT_SHARE * step_s):
         return everybody
     lower: Bools = everybody & (np.nan_to_num(level, nan=np.inf) <= below[-1])
     return lower

@@ -16,7 +16,6 @@ from rankscope.diagnose.verdict.function import Function
 from rankscope.probes.arrays import Floats, Ints
 
 _WORK = ("python", "gpu", "memory")
-_SCATTERED, _SCATTERED_MOST = 0.3, 0.5  # correlation, share of the variance
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +62,12 @@ def scattered(fleet: Fleet, work: Floats, found: Varying | None) -> bool:
     Of all ranks together rho = Σr(Var W - Σf sd²) / Σr((Σf sd)² - Σf sd²) is below 0.3, and no function has most of the variance: 0.8
     of it; half of it where functions are sampled, which hides what grows with it.
     """
-    if found is None or found.of_variance >= (limits.NEARLY_ALL if fleet.timed else _SCATTERED_MOST):
+    if found is None or found.of_variance >= (limits.NEARLY_ALL if fleet.timed else limits.HOLDS_LEAST):
         return False
     whole, squares, linear, _ = _by_rank(fleet, work)
     known = np.isfinite(whole)
     together, apart = float((whole - squares)[known].sum()), float((linear - squares)[known].sum())
-    return apart > 0 and together < _SCATTERED * apart
+    return apart > 0 and together < limits.PART * apart
 
 
 def most(fleet: Fleet) -> Varying | None:

@@ -27,6 +27,7 @@ from typing import Any
 import numpy as np
 
 from rankscope.diagnose import budgets, limits
+from rankscope.diagnose.hypotheses.hypothesis import SCORE_LEAST
 from rankscope.probes.errors import BadData
 
 Pair = tuple[float, bool]  # score (or confidence), and whether the suspect was right
@@ -41,7 +42,7 @@ POINTS: tuple[tuple[float, float], ...] = (
 )  # fmt: skip
 GROUP = 25
 LAB_ENOUGH = GROUP * 4
-LEAST, MOST = 0.05, 0.97  # of a confidence: nothing is certain
+LEAST, MOST = SCORE_LEAST, POINTS[-1][1]  # of a confidence: nothing is certain
 _RISE = limits.NOTHING  # least slope between two points
 
 

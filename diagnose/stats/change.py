@@ -27,6 +27,7 @@ from __future__ import annotations
 from collections import deque
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from statistics import NormalDist
 
 import numpy as np
 
@@ -40,25 +41,24 @@ LEARNT = SKIPPED * 5  # values before anything is told
 KEPT = 1024
 SHIFTS = (0.03, 0.1, 0.3)  # as shares
 LEAST = SHIFTS[0]
-ALARM = (
-    limits.SCORE_LEAST * 2
-)  # ln of the values per false alarm, of three detectors: 2e7 values, eight months at one a second
+# ln of the values per false alarm, of three detectors: 2e7 values, eight months at one a second. Nobody asks for it: twice the score.
+ALARM = limits.SCORE_LEAST * 2
 RUN = limits.STEPS_LEAST
-_TAIL, _TAILS_APART = 0.05, 3.29  # standard deviations between the tails of a normal distribution
+_TAIL = 0.05
+_TAILS_APART = NormalDist().inv_cdf(1 - _TAIL) * 2  # standard deviations between the tails of a normal distribution
 _SPREAD_LEAST = 0.004  # of a value: timers and their readers make the steadiest series uneven by as much
-_REFRESH, _REFRESH_FIRST = 128, 32  # values between two looks at the baseline
-_LEVEL_VALUES, _LEVELS = (
-    256,
-    128,
-)  # values of which a level is remembered, and how many levels: nine hours at one value a second
+_REFRESH = KEPT // 8  # values between two looks at the baseline
+_REFRESH_FIRST = _REFRESH // 4
+_LEVEL_VALUES = KEPT // 4  # of which a level is remembered
+_LEVELS = KEPT // 8  # that are remembered: nine hours at one value a second
 _WANDERS = CLIP
 _MEANS_LEAST = 8  # of which a variance is taken
 _LEVEL_ERRORS = 6.0
-_PAUSE_SHARE, _PAUSE_SPREADS = 0.3, 6.0  # a value longer than usual by both may belong to a pause
+_PAUSE_SHARE = limits.PART  # a value longer than usual by this and by _LEVEL_ERRORS spreads may belong to a pause
 _FALL = limits.FEW  # the share by which values must fall to be a new baseline at once; less is learnt as time goes by
 _BACK = limits.HOLDS_LEAST  # of a shift must be gone
 _STAYS = KEPT  # values after which a shift is the baseline
-_RECENT = KEPT // 4
+_RECENT = _LEVEL_VALUES
 
 
 class State(Enum):
@@ -189,7 +189,7 @@ class ChangeDetector:
             self._learn_first(x, values)
             return len(x), None
         rise = x - self.baseline.level
-        long = rise > max(_PAUSE_SPREADS * self.baseline.spread, np.log1p(_PAUSE_SHARE))
+        long = rise > max(_LEVEL_ERRORS * self.baseline.spread, np.log1p(_PAUSE_SHARE))
         masked = self.pauses.masks(self.seen, values, long)
         clip = CLIP * self.baseline.spread
         rise = np.where(masked, 0.0, np.clip(rise, -clip, clip))

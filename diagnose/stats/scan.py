@@ -15,11 +15,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rankscope.diagnose import limits
 from rankscope.diagnose.stats.robust import CLIP, autocorrelation, nan_median, robust_sd
 from rankscope.diagnose.stats.student import nats_of_normal
 from rankscope.probes.arrays import Floats
 
-_SHORTEST, _GROWTH, _MOST = 8, 1.5, 0.7
+_SHORTEST = 8
+_GROWTH = 1.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ def strongest_stretch(values: Floats, known: float, least: float) -> Stretch | N
     total = np.concatenate([np.zeros((rows, 1)), np.cumsum(x, axis=1)], axis=1)
     best: tuple[float, int, int, int, float] | None = None
     looked_at, length = 0, _SHORTEST
-    while length <= _MOST * columns:
+    while length <= limits.MOST * columns:
         begins = np.arange(0, columns - length + 1, max(length // 4, 1))
         mean = (total[:, begins + length] - total[:, begins]) / length
         z = np.where(mean >= least, mean / np.hypot(known, scale / np.sqrt(length)), -np.inf)

@@ -12,8 +12,9 @@ from pathlib import Path
 
 from corpuskit.overrides import DIAGNOSER, assigned
 
+_VERDICTS = (f"{DIAGNOSER}.solve.judge", f"{DIAGNOSER}.solve.judge_steps_file")  # what makes them
 # Rooms that no verdict on windows passes through.
-_NOT_JUDGING = {"cli", "export", "report", "sweep", "watch"}
+_NOT_JUDGING = {"cli", "export", "report", "sweep", "top", "watch"}
 _NAME = re.compile(r"_?[A-Z][A-Z0-9_]*")
 
 
@@ -38,6 +39,26 @@ def all_constants() -> list[Constant]:
     root, files = _sources()
     files.sort(key=lambda path: path != root / "limits.py")
     return [one for path in files for one in constants(path.read_text(), _module(path.relative_to(root)))]
+
+
+def of_inference() -> list[Constant]:
+    """Those of the modules through which a verdict passes, less what only bounds how much is read or said."""
+    root, files = _sources()
+    paths = {_module(path.relative_to(root)): path for path in files}
+    reached, left = set[str](), [module for module in _VERDICTS if module in paths]
+    while left:
+        module = left.pop()
+        reached.add(module)
+        left += [name for name in _imported(paths[module].read_text()) if name in paths and name not in reached]
+    kept = reached - {f"{DIAGNOSER}.budgets"}
+    return [one for one in all_constants() if one.key.partition(":")[0] in kept]
+
+
+def _imported(source: str) -> Iterator[str]:
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
 def code() -> str:

@@ -4,7 +4,7 @@ level(g, s) = median over the ranks of role g of own(r,s)      after suspects we
 excess(g)   = trimmed mean over s of level(g, s) - lower median over the roles of level(·, s)
 
 A row of ../rows.py for each role with an excess of 10 % of the step, for which the others stay in collectives longer by half of it:
-z = excess / √(error² + (1.25 % of the step)²); removes what its ranks take above the lower median.
+z = excess / √(error² + (1.4 % of the step)²); removes what its ranks take above the lower median.
 One rank alone may as well be slow: half as sure. Only where the data says the roles or collectives and messages tell them: other
 roles that were found differ because their work does.
 """
@@ -15,7 +15,7 @@ import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.hypotheses.hypothesis import Hypothesis, common_host
+from rankscope.diagnose.hypotheses.hypothesis import GUESS, SEEN, Hypothesis, common_host
 from rankscope.diagnose.hypotheses.rows import Row, standing
 from rankscope.diagnose.model.attribute import WAITING
 from rankscope.diagnose.model.scene import Scene
@@ -70,14 +70,14 @@ def _hypothesis(fleet: Fleet, scene: Scene, members: Ints, facts: tuple[float, f
         Evidence("steps", f"own time of role {role}", level, level - over, "s/step", others),
         Evidence("steps", "the others stay longer in collectives by", waited, None, "s/step"),
     ]
-    alike = len(members) > 1 and float(np.nanmax(own) - np.nanmin(own)) <= 0.3 * over
+    alike = len(members) > 1 and float(np.nanmax(own) - np.nanmin(own)) <= limits.PART * over
     if len(members) > 1:
         spread = 100 * float(np.nanmax(own) - np.nanmin(own)) / max(float(np.nanmedian(own)), 1e-12)
         evidence.insert(1, Evidence("steps", f"spread among the {len(members)} ranks of the role", spread, None, "%"))
     function, more = _heaviest(fleet, members)
     if function is not None:
         evidence.append(Evidence("functions", f"{function.name}, more than in other roles", more, None, "s/step"))
-    doubt = 0.9 if alike else 0.5  # one rank alone: it may as well be the rank
+    doubt = SEEN if alike else GUESS  # one rank alone: it may as well be the rank
     only = "" if alike else " With one rank in the role only its past can tell the stage from the rank."
     rows = tuple(members.tolist())
     return Hypothesis(

@@ -32,7 +32,7 @@ import numpy as np
 
 from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.fleet.model import Fleet, Pipelines
-from rankscope.diagnose.hypotheses.hypothesis import Hypothesis, common_host
+from rankscope.diagnose.hypotheses.hypothesis import GUESS, SEEN, Hypothesis, common_host
 from rankscope.diagnose.hypotheses.rows import CLEAR, Row
 from rankscope.diagnose.model import varying
 from rankscope.diagnose.model.replay import busy, shrink
@@ -44,7 +44,6 @@ from rankscope.diagnose.verdict.contract import AGAINST, ASLEEP, Evidence
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.probes.arrays import Bools, Floats
 
-_SURE, _DOUBT = 0.9, 0.5  # support; of lengths that only one function shows, so much of it
 _LENGTHS = (
     "workload",
     "data-imbalance",
@@ -209,7 +208,7 @@ def _together(fleet: Fleet, work: Floats, x: Floats, share: float, pipelines: Pi
             "% of the step",
         ),
     )
-    clear = _SURE * min(correlation, 1.0)
+    clear = SEEN * min(correlation, 1.0)
     return _Signature(evidence, math.sqrt(CLEAR * clear / (1 - clear)), heavy)
 
 
@@ -233,7 +232,7 @@ def _hypothesis(fleet: Fleet, signature: _Signature, found: varying.Varying | No
         if pause is not None and pause.detail == "sleep":
             evidence.append(Evidence("stacks", "state in it", ASLEEP, None, ""))
         if pause is None and found.alone:
-            doubt = _DOUBT
+            doubt = GUESS
             evidence.append(Evidence(f"{AGAINST}functions", "grows alone: longer input makes most of a step longer; this looks like pauses",
                                      found.function.name, None, ""))  # fmt: skip
     component, cause, action = _LENGTHS if pause is None else _of_pause(pause)
@@ -243,7 +242,7 @@ def _hypothesis(fleet: Fleet, signature: _Signature, found: varying.Varying | No
         cause=cause,
         rows=rows,
         lost_s=float("nan"),
-        support=_SURE * doubt,
+        support=SEEN * doubt,
         evidence=tuple(evidence),
         action=action,
         host=common_host(fleet, rows),

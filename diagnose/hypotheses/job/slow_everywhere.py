@@ -1,7 +1,7 @@
 """All ranks are slower than in the baseline, and none stands out: which function grew, or the transfer.
 
 slower = step - step p50 of the baseline, both without what strangers and quotas took; a row of ../rows.py where it is what may count as
-growth at all (past/baseline.py). It removes slower of each step; z = slower / √(spread of the baseline² + (1.25 % of the step)²).
+growth at all (past/baseline.py). It removes slower of each step; z = slower / √(spread of the baseline² + (1.4 % of the step)²).
 Named is the function that grew most, where it grew by half of slower. The Python function is sought as that of one rank beside its peers
 is (model/attribute.py), on the rank with the median growth, whose peers are its own past: so what it spends in the library functions
 below it is its own. Of other kinds the median over ranks counts.

@@ -6,7 +6,7 @@ usual   = 10th percentile of held over steps;  long(s): held(s) - usual >= RTO_S
 lost    = mean over all steps of (held(s) - usual) where long(s)                                          seconds per step
 share(a) = retransmitted / sent bytes of all pairs of addresses that touch a;  rest(a): of those that do not
 
-Convicts: share(a) of 0.5 % and four times rest(a); of several addresses the one with the largest share(a) - rest(a): the end that the
+Convicts: share(a) of 0.5 % and five times rest(a); of several addresses the one with the largest share(a) - rest(a): the end that the
 pairs which lose have in common. Acquits: no long steps (what is sent again at once costs nothing), pairs that all lose alike, and two
 hosts: they have no pair that does not touch both.
 """

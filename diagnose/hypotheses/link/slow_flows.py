@@ -11,7 +11,7 @@ processes at both ends were ready but not running (the longer of the two) is tak
 it is compared with, which are as fast as they are in spite of it. Behind a narrow shaper those count for no more than their shapers let
 through.
 
-Convicts: a shaper with less than its peers' rate, retransmissions, a round trip far above its least. A cell is slow below a quarter of
+Convicts: a shaper with less than its peers' rate, retransmissions, a round trip far above its least. A cell is slow below a fifth of
 its peers' rate, below half behind a shaper. A whole row and column says more than a cell: where every pair into and out of one address is
 twice as slow as each pair that does not touch it and queues twice as much, they are slow.
 Acquits: flows that are small, or wait for the receiving process; a transfer that is a small part of the step.

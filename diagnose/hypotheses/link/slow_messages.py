@@ -6,7 +6,7 @@ gradients), and longer in messages. A slow stage shows itself by its own time, a
 late(d)   = median over the ranks r of pipeline d of  (median over r's peers of stay(·) - stay(r)),  stay: mean seconds per step in
             collectives that are no messages
 lost      = the same of the stage of d that comes last: it decides when the step ends
-z(d)      = late(d) / max(robust_sd of late over the other pipelines, floor of 1.25 % of the step); a row of ../rows.py
+z(d)      = late(d) / max(robust_sd of late over the other pipelines, floor of 1.4 % of the step); a row of ../rows.py
 more(r,w) = seconds per step that r stays longer than its peers in messages of the way w: activations (forward) or gradients
             (backward)
 

@@ -1,7 +1,7 @@
 """Links of the ranks as rows: flows (slow_flows.py, packet_loss.py), ports (slow_ports.py), messages of pipelines (slow_messages.py).
 
 They are judged on the transfer, the ranks on their own time: never the same twice. Each removes of the step what it lost; z = what all
-ports, or that flow, lost / 1.25 % of the step, and how sure it is that the link is slow at all is a factor of its support. A port that
+ports, or that flow, lost / 1.4 % of the step, and how sure it is that the link is slow at all is a factor of its support. A port that
 convicts itself speaks for the flows of its ranks too.
 """
 

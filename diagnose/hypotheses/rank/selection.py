@@ -3,7 +3,7 @@
 score(h, r) = B(r) · (1 - (1 - d/E)²) - m(h, r) + w(h) - ln N                                                   in nats
 d   the seconds that h explains of the excess E, at most E
 B   how strongly rank r is slower than its unexplained peers: the larger of strength by whole steps (model/excess.py) and by single
-    functions (model/function_tests.py); that counts where the steps say the same, though they cannot prove it (z >= 2)
+    functions (model/function_tests.py); that counts where the steps say the same, though they cannot prove it (z >= 1.8)
 m   misfit (1 - d/E)² / (2 · 0.15²), d unbounded: functions are sampled, so that it is known to 15 %
 w   witness ln(s / (1 - s)): s the support of h, how often such evidence is right (hypotheses/hypothesis.py)
 N   ranks that were looked at, times the steps at which the part that is judged might have begun, where it was sought
@@ -39,7 +39,7 @@ from rankscope.diagnose.past.compared import Compared
 from rankscope.diagnose.stats.student import chance
 from rankscope.probes.arrays import Bools, Floats, Ints
 
-_MISFIT, _COUNTED = 0.15, 0.05
+_MISFIT = 0.15
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,7 +205,7 @@ class _Asking:
         left, rest, doubt = whole, list(made), 0.0
         strong = float(self.strength[case.rank])
         if (theirs_s := behind_suspects_s(case)) > 0:
-            left, doubt = whole - theirs_s, _COUNTED * theirs_s
+            left, doubt = whole - theirs_s, limits.EFFECT_SHARE * theirs_s
             strong = self._strength_of(case, left, doubt, whole)
         while rest and left > 0:
             scores = [
@@ -268,7 +268,7 @@ def _error_s(each: Hypothesis, case: Case) -> float:
     sampled = (
         each.lost_s * case.fleet.sampling_s / max(case.steps, 1) if each.component in ("python", "workload") else 0.0
     )
-    return float(np.hypot(_COUNTED * each.lost_s, np.sqrt(2 * max(sampled, 0.0))))
+    return float(np.hypot(limits.EFFECT_SHARE * each.lost_s, np.sqrt(2 * max(sampled, 0.0))))
 
 
 def _explained(part: float) -> float:

@@ -24,7 +24,6 @@ from rankscope.diagnose.stats.robust import robust_sd_of
 from rankscope.diagnose.verdict.contract import Evidence
 
 _MODEL = re.compile(r"/torch/(nn|autograd)/|/jax/|/flax/|/tensorflow/")
-_CPU_SPREAD, _PEERS_LEAST = 0.05, 2
 
 
 def judge(case: Case) -> Iterator[Hypothesis]:
@@ -53,7 +52,7 @@ def _shared(case: Case) -> Located | None:
 def _longer_model(case: Case, found: Located) -> Iterator[Hypothesis]:
     """A function of the rank takes g times as long as on the peers, and so do the model's functions that are no part of it.
 
-    Samples count: with m the seconds of the model's functions per step, z = (m - m') / √(m' sampling_s / steps · (1 + 1/peers)) >= 2
+    Samples count: with m the seconds of the model's functions per step, z = (m - m') / √(m' sampling_s / steps · (1 + 1/peers)) >= 1.8
     and m / m' >= 1 + (g - 1) / 2. A function that is slow by itself leaves the model's functions as they are.
     """
     times = found.own_s / found.peers_s
@@ -76,7 +75,7 @@ def _longer_model(case: Case, found: Located) -> Iterator[Hypothesis]:
 def _more_read(case: Case, found: Located) -> Iterator[Hypothesis]:
     """A function takes g times as long as on the peers, and the rank reads b times the bytes from files that the peers read per step.
 
-    b - 1 >= max((g - 1) / 2, 5 %), and three times as far above the peers' median as any of them is from it. Bytes are counted
+    b - 1 >= max((g - 1) / 2, 5 %), and 3.7 times as far above the peers' median as any of them is from it. Bytes are counted
     exactly; the function must hold half of the excess. What loader processes read is not seen.
     """
     if found.excess_s < limits.HOLDS_LEAST * case.excess_s:
@@ -100,7 +99,7 @@ def _more_cpu(case: Case, found: Located) -> Iterator[Hypothesis]:
     """A function in which the rank sleeps takes g times as long as on the peers, and the rest of the process computes more, too.
 
     c: CPU time of the process, less what the function itself computes more than on the peers; sd: robust_sd over the peers, at least
-    5 % of their median c', times (1 + 1/peers). (c - c') / sd >= 3 and c / c' >= 1 + (g - 1) / 4: much that a process does has nothing
+    5 % of their median c', times (1 + 1/peers). (c - c') / sd >= 3.7 and c / c' >= 1 + (g - 1) / 4: much that a process does has nothing
     to do with its input. The function must hold half of the excess: the CPU time may be another thread's, for which the rank waits in
     other ways. Where nearly all time is waiting, the samples of single functions are too few to see that. Not with GPUs: who
     waits for one may spin.
@@ -109,7 +108,7 @@ def _more_cpu(case: Case, found: Located) -> Iterator[Hypothesis]:
     main = found.excess_s >= limits.HOLDS_LEAST * case.excess_s
     if (
         not main
-        or len(case.peers) < _PEERS_LEAST
+        or len(case.peers) <= 1
         or mine is None
         or not mine.expected > 0
         or device_time(case, "gpu") is not None
@@ -119,7 +118,7 @@ def _more_cpu(case: Case, found: Located) -> Iterator[Hypothesis]:
     computing = max(found.excess_s - (max(asleep.excess_s, 0.0) if asleep is not None else 0.0), 0.0)
     own, times = mine.value - computing * case.steps, found.own_s / found.peers_s
     peers = np.array([counter.value for counter in case.peers_of("cpu.process_run_s")])
-    spread = max(robust_sd_of(peers), _CPU_SPREAD * mine.expected)
+    spread = max(robust_sd_of(peers), limits.EFFECT_SHARE * mine.expected)
     if own - mine.expected < limits.Z_CLEAR * spread * (1 + 1 / len(peers)) or own / mine.expected < 1 + 0.25 * (
         times - 1
     ):

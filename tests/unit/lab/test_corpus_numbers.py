@@ -20,7 +20,8 @@ from corpuskit.overrides import Overrides, replaced
 from labkit.machine.shell import LabError
 
 FLOOR = "rankscope.diagnose.limits:EFFECT_SHARE"
-FLOORS = (FLOOR, "rankscope.diagnose.limits:EFFECT_SHARE_FEW")
+FLOORS = (FLOOR,)
+MOST_CONSTANTS = 40
 CASE = Case("a", "one", "faults", "lab", "python-slow", "strong", 1, 8, 4, PYTHON, 0.16, 0.24, True, "", "", ())
 
 
@@ -69,7 +70,7 @@ def nobody(windows: Sequence[object], baseline: Sequence[object]) -> object:
 def test_moves_name_the_verdicts_that_change(bench: tuple[Corpus, Judges]) -> None:
     corpus, judge = bench
     wanted = [case for case in corpus.cases if case.fault == "lock-held"]
-    floor = next(one for one in constants.all_constants() if one.key == FLOORS[1])
+    floor = next(one for one in constants.all_constants() if one.key == FLOOR)
     least = next(one for one in constants.all_constants() if one.key.endswith("limits:EFFECT_SECONDS"))
     found = list(moved.moves(corpus, wanted, [(floor, 1.0001), (least, 1e6)], judge))
     assert {one.key: len(one.changed) for one in found} == {floor.key: 0, least.key: len(wanted)}
@@ -80,7 +81,7 @@ def test_the_commands_print_what_changes(tmp_path: Path, capsys: pytest.CaptureF
     few = ["--only", "lock-held", "--processes", "1"]
     assert main(["left-out", "--by", "job", "--fits", "calibration", *few]) == 0
     assert "all strong faults" in capsys.readouterr().out
-    floor = ["move", "--constants", "limits:EFFECT_SHARE_FEW", "--json", str(tmp_path / "moved.json"), *few]
+    floor = ["move", "--constants", "limits:CLOCK_NOTE_S", "--json", str(tmp_path / "moved.json"), *few]
     assert main([*floor, "--seconds", "1e-9"]) == 0
     assert "2 moves left" in capsys.readouterr().out
     assert main(floor) == 0
@@ -116,6 +117,14 @@ def test_every_threshold_of_the_table_is_found() -> None:
     assert names[0] == FLOOR
     assert len(names) == len(set(names))
     assert not [name for name in names if ".cli" in name or ".sweep" in name]
+
+
+def test_the_inference_has_few_constants() -> None:
+    # THEN what a verdict depends on can be counted: a new number must replace others, or follow from them
+    names = [one.key.partition(".diagnose.")[2] for one in constants.of_inference()]
+    assert "limits:SCORE_LEAST" in names and "stats.robust:CLIP" in names
+    assert len(names) <= MOST_CONSTANTS, names
+    assert not [name for name in names if name.startswith("budgets:")]
 
 
 class OneThreshold:
