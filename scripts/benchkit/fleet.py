@@ -116,7 +116,7 @@ def _folder(keep: Path, name: str, hosts: int, seed: int, options: argparse.Name
 
 
 def _plan(name: str, hosts: int, seed: int, options: argparse.Namespace) -> Plan:
-    """Of more than 64 slow ranks the worst are examined (limits.SUSPECTS_EXAMINED): here are fewer whose own time is too long."""
+    """Of more than 64 slow ranks the worst are examined (budgets.EXAMINED): here are fewer whose own time is too long."""
     return plan(hosts, options.noise, seed, FLEETS.get(name, {}))
 
 

@@ -30,8 +30,8 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "unwinder": ("errors", "interpreter", "names", "walk"),
     "observer": ("window", "census", "steps", "thread", "gpu", "tables", "live", "finish", "apart", "sight", "recorder", "watch", "doctor"),
     "diagnose": (
-        "severity", "budgets", "limits", "text", "xids", "verdict", "stats", "flight", "fleet", "model", "past", "hypotheses", "solve", "report",
-        "export", "sweep", "watch", "top", "cli",
+        "severity", "budgets", "limits", "text", "xids", "verdict", "stats", "flight", "fleet", "model", "past", "hypotheses", "solve",
+        "report", "export", "sweep", "watch", "top", "cli",
     ),
 }  # fmt: skip
 

@@ -10,15 +10,16 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.stats.mixture import best_split, two_kinds
 from rankscope.diagnose.stats.robust import deviations, nan_median, robust_sd, robust_sd_of, robust_sd_of_others
 
+TO_SD = 1.482602218505602  # 1 / (third quartile of the normal distribution)
 HOLES = np.array([[1.0, 2.0, 4.0, 8.0, 16.0], [np.nan, 3.0, 5.0, np.nan, 11.0], [np.nan] * 5])
 
 
 @pytest.mark.parametrize("axis", [0, 1])
 def test_it_is_the_median_absolute_deviation_of_the_textbook(axis: int) -> None:
     values = np.random.default_rng(3).normal(0, 2, (41, 37))
-    assert robust_sd(values, axis) == pytest.approx(median_abs_deviation(values, axis, scale=1 / 1.482602218505602))
+    assert robust_sd(values, axis) == pytest.approx(median_abs_deviation(values, axis, scale=1 / TO_SD))
     values[5, 7:11] = np.nan
-    expected = median_abs_deviation(values, axis, scale=1 / 1.482602218505602, nan_policy="omit")
+    expected = median_abs_deviation(values, axis, scale=1 / TO_SD, nan_policy="omit")
     assert robust_sd(values, axis) == pytest.approx(expected)
 
 
@@ -28,7 +29,7 @@ def test_of_normal_values_it_is_the_standard_deviation() -> None:
 
 def test_nan_is_passed_over_and_nothing_warns(recwarn: pytest.WarningsRecorder) -> None:
     assert nan_median(HOLES, 1)[:2].tolist() == [4.0, 5.0] and np.isnan(nan_median(HOLES, 1)[2])
-    assert robust_sd(HOLES, 1)[:2] == pytest.approx([1.482602218505602 * 3, 1.482602218505602 * 2])
+    assert robust_sd(HOLES, 1)[:2] == pytest.approx([TO_SD * 3, TO_SD * 2])
     assert np.isnan(deviations(HOLES, 1)[1, 0])
     assert robust_sd_of(HOLES[2]) == 0 and robust_sd_of(np.empty(0)) == 0
     assert not recwarn.list
@@ -36,9 +37,9 @@ def test_nan_is_passed_over_and_nothing_warns(recwarn: pytest.WarningsRecorder) 
 
 def test_each_value_is_held_against_the_others_alone() -> None:
     values = np.array([1.0, 2.0, 4.0, 100.0])
-    assert robust_sd_of_others(values) == pytest.approx([1.482602218505602 * 2, 1.482602218505602 * 3, 1.482602218505602, 1.482602218505602])
+    assert robust_sd_of_others(values) == pytest.approx([TO_SD * 2, TO_SD * 3, TO_SD, TO_SD])
     counted = np.array([True, True, True, False])
-    assert robust_sd_of_others(values, counted)[3] == pytest.approx(1.482602218505602)
+    assert robust_sd_of_others(values, counted)[3] == pytest.approx(TO_SD)
     many = np.arange(limits.PEERS_EXACT + 1.0)
     assert set(robust_sd_of_others(many)) == {robust_sd_of(many)}
 
