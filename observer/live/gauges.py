@@ -7,7 +7,7 @@ many ranks are in it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -82,15 +82,20 @@ class Gauges:
         """Read everything: the window counts from here."""
         self._host = cpu_memory.sample_host(self.root, clocks=False)
         self._disks = disks.sample_disks(self.root)
+        self._cgroups = cgroup.sample_cgroups(self.pids, self.root)
         for pid in self.pids:
-            self._cgroups[pid] = cgroup.sample_cgroup(pid, self.root)
             faults = self._minor_faults(pid)
             if faults is not None:
                 self._faults[pid] = faults
             netns = self._netns(pid)
             if netns not in self._interfaces:
-                self._interfaces[netns] = interfaces.read_interfaces(pid, self.root)
+                self._interfaces[netns] = interfaces.read_interfaces(pid, self.root, speeds=False)
                 self._qdiscs[netns] = qdisc.read_qdiscs(pid, self.root)
+
+    @property
+    def interfaces(self) -> Mapping[int, Interfaces]:
+        """As they were at `begin`, by the inode of their network namespace; without speeds."""
+        return self._interfaces
 
     def _netns(self, pid: int) -> int:
         try:
@@ -107,10 +112,9 @@ class Gauges:
     def throttled_s(self) -> dict[int, float]:
         """Per pid: how long its CPU quota has held it back since `begin`."""
         found = {}
-        for pid, before in self._cgroups.items():
-            now = cgroup.sample_cgroup(pid, self.root)
+        for pid, now in cgroup.sample_cgroups(self._cgroups, self.root).items():
             if now.cpu:
-                found[pid] = sum(level.throttled_s for level in cgroup.cgroup_delta(before, now).cpu)
+                found[pid] = sum(level.throttled_s for level in cgroup.cgroup_delta(self._cgroups[pid], now).cpu)
         return found
 
     def host_rows(self) -> list[CounterRow]:
@@ -122,8 +126,10 @@ class Gauges:
         rows = []
         for member in {member.netns: member for member in reversed(members)}.values():
             rows += self._interface_rows(member)
+        groups = cgroup.sample_cgroups([member.pid for member in members if member.pid in self._cgroups], self.root)
         for member in members:
-            rows += self._cgroup_rows(member)
+            if member.pid in groups:
+                rows += self._cgroup_rows(member, groups[member.pid])
             before, now = self._faults.get(member.pid), self._minor_faults(member.pid)
             if before is not None and now is not None:
                 rows.append(
@@ -206,12 +212,8 @@ class Gauges:
                 rows.append(of_queue(name="qdisc.backlog_bytes", unit="bytes", kind="gauge", value=queue.backlog_bytes))
         return rows
 
-    def _cgroup_rows(self, member: Member) -> list[CounterRow]:
-        before = self._cgroups.get(member.pid)
-        if before is None:
-            return []
-        now = cgroup.sample_cgroup(member.pid, self.root)
-        delta = cgroup.cgroup_delta(before, now)
+    def _cgroup_rows(self, member: Member, now: CgroupSample) -> list[CounterRow]:
+        delta = cgroup.cgroup_delta(self._cgroups[member.pid], now)
         rows = []
         for level in delta.cpu:
             if level.quota_cpus is None and not level.throttled_periods:

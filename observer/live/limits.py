@@ -12,6 +12,7 @@ import resource
 from pathlib import Path
 
 from rankscope.probes.bpf import btf
+from rankscope.probes.host.procfs import read_file
 from rankscope.probes.mapped.reader import READER
 
 EVENTS = 1_500_000
@@ -43,7 +44,7 @@ def take_place(root: Path = Path("/")) -> None:
 def resident_bytes() -> int:
     """Memory that this process has, without what it shares with the kernel's rings. 0 where nobody tells."""
     try:
-        fields = Path("/proc/self/statm").read_text(encoding="ascii").split()
+        fields = read_file("/proc/self/statm", 256).split()
         return int(fields[1]) * _PAGE_BYTES
     except (OSError, ValueError, IndexError):
         return 0

@@ -199,7 +199,7 @@ class Observation:
         with _going_first():
             before = self.totals()
             self.gauges.begin()
-            self.flows.begin()
+            self.flows.begin(self.gauges.interfaces)
         self.start_fallback(seconds, hz)
         return before
 

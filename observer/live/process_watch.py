@@ -127,6 +127,12 @@ class ProcessWatch:
 
 def in_words(frames: Sequence[Frame], whole: bool = True) -> StackName:
     """The names of a stack given leaf first. Of a very long one the frames nearest to the root are left out; `whole`: none is missing."""
+    return _in_words(tuple(frames), whole)
+
+
+@functools.lru_cache(maxsize=512)
+def _in_words(frames: tuple[Frame, ...], whole: bool) -> StackName:
+    """One for all ranks that are at the same place, which are seen there at about the same time."""
     if not frames:
         return NO_STACK
     kept: list[StackFrame] = []

@@ -69,13 +69,17 @@ class Ring:
             return np.empty(0, EVENT)
         at = start % self._data_bytes
         view = self._data[at : at + count * STRIDE_BYTES].view(EVENT)
-        busy = np.flatnonzero(view["header"] & _BUSY)
-        if len(busy):  # another CPU is still writing this one: the rest comes next time
-            view = view[: busy[0]]
-        lengths = view["header"] & ~np.uint32(_BUSY | _DISCARDED)
-        if len(view) and (lengths != STRIDE_BYTES - 8).any():
-            raise RingError(f"record of {int(lengths.max())} bytes in the event ring, expected {STRIDE_BYTES - 8}")
-        events: Events = view[(view["header"] & _DISCARDED) == 0].copy()
+        headers = view["header"]
+        if (headers == STRIDE_BYTES - 8).all():  # as nearly always
+            events: Events = view.copy()
+        else:
+            busy = np.flatnonzero(headers & _BUSY)
+            if len(busy):  # another CPU is still writing this one: the rest comes next time
+                view = view[: busy[0]]
+            lengths = view["header"] & ~np.uint32(_BUSY | _DISCARDED)
+            if len(view) and (lengths != STRIDE_BYTES - 8).any():
+                raise RingError(f"record of {int(lengths.max())} bytes in the event ring, expected {STRIDE_BYTES - 8}")
+            events = view[(view["header"] & _DISCARDED) == 0].copy()
         self._consumed[0] = start + len(view) * STRIDE_BYTES
         return events
 

@@ -10,7 +10,10 @@ listed. The throttled time adds up over CPUs (kernel/sched/fair.c, unthrottle_cf
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -199,8 +202,28 @@ def memory_folders(pid: int, root: Path = ROOT) -> tuple[int, tuple[str, ...]]:
     return (place.version, tuple(folder for folder, _ in place.folders)) if place is not None else (0, ())
 
 
+def sample_cgroups(pids: Iterable[int], root: Path = ROOT) -> dict[int, CgroupSample]:
+    """`sample_cgroup` of several processes: control groups that they share are read once. Never raises."""
+    found: dict[int, CgroupSample] = {}
+    by_place: dict[tuple[CgroupEntry, ...], CgroupSample] = {}
+    for pid in pids:
+        place: tuple[CgroupEntry, ...] = ()
+        with contextlib.suppress(OSError):
+            place = read_entries(pid, root)
+        known = by_place.get(place) if place else None
+        found[pid] = sample_cgroup(pid, root) if known is None else replace(known, pid=pid)
+        by_place[place] = found[pid]
+    return found
+
+
 def _cgroup_mounts(root: Path) -> tuple[Mount, ...]:
-    mounts = parse_mountinfo(read_file(proc_path(root, "self", "mountinfo"), 8 << 20))
+    return _cgroups_mounted(read_file(proc_path(root, "self", "mountinfo"), 8 << 20))
+
+
+@functools.lru_cache(maxsize=1)
+def _cgroups_mounted(mountinfo: bytes) -> tuple[Mount, ...]:
+    """It is asked for each process, and hardly ever changes."""
+    mounts = parse_mountinfo(mountinfo)
     return tuple(mount for mount in mounts if mount.fs_type in ("cgroup", "cgroup2"))
 
 

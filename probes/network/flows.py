@@ -12,11 +12,12 @@ and the closing of a connection are not seen.
 
 from __future__ import annotations
 
+import errno
 import socket
 import statistics
 import struct
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,9 +28,11 @@ from rankscope.probes.network.inet_diag import TcpSocket
 from rankscope.probes.network.interfaces import Interfaces, read_interfaces
 
 _FAMILIES = (socket.AF_INET, socket.AF_INET6)
+_OLD_QUESTION = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOENT)  # what a kernel says that no longer knows it
 _OWNERS_EVERY_S = 0.5
 # More would mean that the processes serve the world rather than train; the rest is counted, not followed.
 MAX_CONNECTIONS = 16384
+_NONE_KNOWN: Mapping[int, Interfaces] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,10 +127,13 @@ class FlowTracker:
             namespace.channel.close()
         self._namespaces = []
 
-    def begin(self) -> None:
-        """Starts a window: what follows counts from here."""
+    def begin(self, known: Mapping[int, Interfaces] = _NONE_KNOWN) -> None:
+        """Starts a window: what follows counts from here. `known`: interfaces that somebody has just read, by the inode of their
+        network namespace."""
         for namespace in self._namespaces:
-            namespace.interfaces = read_interfaces(namespace.pids[0], self._root, speeds=False)
+            namespace.interfaces = known.get(namespace.inode) or read_interfaces(
+                namespace.pids[0], self._root, speeds=False
+            )
             if not namespace.interfaces.interfaces and namespace.interfaces.missing:
                 self._note(namespace.interfaces.missing[0])
             namespace.flows = {}
@@ -166,14 +172,13 @@ class FlowTracker:
 
     def _sample(self, namespace: _Namespace) -> None:
         unknown: dict[int, netlink.Message] = {}
-        for family in _FAMILIES:
-            for message in netlink.dump(namespace.channel, inet_diag.SOCK_DIAG_BY_FAMILY, inet_diag.request(family)):
-                cookie, inode = inet_diag.message_key(message.payload)
-                flow = namespace.flows.get(cookie)
-                if flow is not None:
-                    flow.add(message)
-                elif cookie not in namespace.foreign and inode:
-                    unknown[cookie] = message
+        for message in _connections(namespace.channel):
+            cookie, inode = inet_diag.message_key(message.payload)
+            flow = namespace.flows.get(cookie)
+            if flow is not None:
+                flow.add(message)
+            elif cookie not in namespace.foreign and inode:
+                unknown[cookie] = message
         if unknown:
             self._adopt(namespace, unknown)
 
@@ -218,11 +223,19 @@ def tcp_sockets(pid: int, root: Path = ROOT) -> tuple[TcpSocket, ...]:
     inodes = socket_inodes(pid, root)
     with netlink.open_netlink(netlink.NETLINK_SOCK_DIAG, pid, root) as channel:
         return tuple(
-            _parse(message)
-            for family in _FAMILIES
-            for message in netlink.dump(channel, inet_diag.SOCK_DIAG_BY_FAMILY, inet_diag.request(family))
-            if inet_diag.message_key(message.payload)[1] in inodes
+            _parse(message) for message in _connections(channel) if inet_diag.message_key(message.payload)[1] in inodes
         )
+
+
+def _connections(channel: socket.socket) -> list[netlink.Message]:
+    """All TCP connections of a namespace. Raises OSError."""
+    try:
+        return netlink.dump(channel, inet_diag.TCPDIAG_GETSOCK, inet_diag.request_of_all())
+    except OSError as error:
+        if error.errno not in _OLD_QUESTION:
+            raise
+    by_family = (netlink.dump(channel, inet_diag.SOCK_DIAG_BY_FAMILY, inet_diag.request(one)) for one in _FAMILIES)
+    return [message for messages in by_family for message in messages]
 
 
 def _parse(message: netlink.Message) -> TcpSocket:

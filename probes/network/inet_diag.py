@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 SOCK_DIAG_BY_FAMILY = 20
+TCPDIAG_GETSOCK = 18  # asks for all families at once: one walk of the kernel's table
 INET_DIAG_INFO = 2
 
 # include/net/tcp_states.h. TIME_WAIT has no counters, LISTEN and CLOSE carry no data.
@@ -82,6 +83,11 @@ class TcpSocket:
 def request(family: int, states: int = CONNECTED_STATES) -> bytes:
     """struct inet_diag_req_v2: all TCP sockets of an address family that are in one of `states`, with tcp_info."""
     return struct.pack("=BBBBI48x", family, socket.IPPROTO_TCP, 1 << (INET_DIAG_INFO - 1), 0, states)
+
+
+def request_of_all(states: int = CONNECTED_STATES) -> bytes:
+    """struct inet_diag_req, for TCPDIAG_GETSOCK: the same of all address families."""
+    return struct.pack("=BBBB48xII", socket.AF_INET, 0, 0, 1 << (INET_DIAG_INFO - 1), states, 0)
 
 
 def message_key(payload: memoryview) -> tuple[int, int]:

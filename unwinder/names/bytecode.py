@@ -7,6 +7,7 @@ is no loop: from 3.11 on handlers lie behind all other code. Never raises; forge
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -16,7 +17,7 @@ LOOPS_CAP = 256  # of one function; more is no program
 _ARGUMENT_CAP = 1 << 30
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Opcodes:
     """What has to be known of one version. `extended`: what goes before an instruction and holds the upper bits of its argument.
     `caches`: code units that follow an instruction, by its number."""
@@ -27,6 +28,12 @@ class _Opcodes:
     handler: int = -1  # a handler of exceptions begins
     caches: bytes = bytes(256)
     bytes_per_step: int = 1  # 2 where arguments count bytes
+
+    @functools.cached_property
+    def plain(self) -> bytes:
+        """By an instruction's number: 1 where it neither jumps back, nor extends an argument, nor begins a handler."""
+        others = {self.extended, self.handler, *self.backward, *self.absolute}
+        return bytes(number not in others for number in range(256))
 
 
 def _digits(text: str) -> bytes:
@@ -90,13 +97,18 @@ def around(found: Loops, unit: int) -> tuple[int, ...]:
 
 
 def _jumps_back(opcodes: _Opcodes, code: bytes) -> Iterator[tuple[int, int]]:
-    unit = argument = 0
-    while 2 * unit + 1 < len(code):
-        operation = code[2 * unit]
+    operations, plain, caches = code[: len(code) & -2 : 2], opcodes.plain, opcodes.caches
+    unit, argument, units = 0, 0, len(operations)
+    while unit < units:
+        operation = operations[unit]
+        if plain[operation]:  # as nearly all are
+            argument = 0
+            unit += 1 + caches[operation]
+            continue
         argument = min(argument << 8 | code[2 * unit + 1], _ARGUMENT_CAP)
         if operation == opcodes.handler:
             return
-        after = unit + 1 + opcodes.caches[operation]
+        after = unit + 1 + caches[operation]
         target = -1
         if operation in opcodes.backward:
             target = after - argument

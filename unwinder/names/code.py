@@ -7,6 +7,7 @@ the current line is extra.
 
 from __future__ import annotations
 
+import functools
 import struct
 from collections import OrderedDict
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from dataclasses import dataclass
 from rankscope.probes.text import printable
 from rankscope.unwinder.errors import UnreadableMemory
 from rankscope.unwinder.interpreter.memory import Memory, read_u64
-from rankscope.unwinder.interpreter.offsets import ABSENT, FrameOffsets
+from rankscope.unwinder.interpreter.offsets import ABSENT, FrameOffsets, LineTable
 from rankscope.unwinder.names import bytecode
 from rankscope.unwinder.names.linetable import line_at
 
@@ -26,6 +27,7 @@ BYTECODE_CAP_BYTES = 32 * 1024  # loops of longer functions are not looked for
 _LENGTH_CAP = 1 << 20  # a longer str is no name: the memory is not what it seems
 _CODE_CAP = 16384
 _LINE_CAP = 65536
+_SHARED_TABLE_BYTES = 4096  # longer tables are not kept for other processes
 
 UNKNOWN_NAME = "?"
 
@@ -86,7 +88,8 @@ class Symboliser:
             return Frame(UNKNOWN_NAME, UNKNOWN_NAME, 0, None, stale=True)
         line = None
         if lasti >= 0 and found.line_table is not None:
-            line = line_at(self._offsets.line_table, found.line_table, found.first_line, lasti)
+            find = _line_at if len(found.line_table) <= _SHARED_TABLE_BYTES else line_at
+            line = find(self._offsets.line_table, found.line_table, found.first_line, lasti)
         around = bytecode.around(found.loops, lasti)
         frame = Frame(found.name, found.file, found.first_line, line, stale=False, unit=lasti, loops=around)
         self._frames[key] = frame
@@ -110,6 +113,12 @@ class Symboliser:
         if len(self._codes) > _CODE_CAP:
             self._codes.popitem(last=False)
         return code
+
+
+@functools.lru_cache(maxsize=4096)
+def _line_at(kind: LineTable, table: bytes, first_line: int, lasti: int) -> int | None:
+    """`line_at`, found once for all processes that run the same code: the ranks of a job do."""
+    return line_at(kind, table, first_line, lasti)
 
 
 def read_code(memory: Memory, offsets: FrameOffsets, address: int, expected: int, code_type: int = 0) -> _Code | None:

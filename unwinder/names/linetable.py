@@ -51,8 +51,8 @@ def _lines(table: bytes, line: int, address: int) -> int | None:
 
 def _locations(table: bytes, line: int, unit: int) -> int | None:
     """3.11+: entries of a head byte (1, code, units - 1) and a few bytes more that depend on the code."""
-    end = index = 0
-    while index < len(table):
+    end, index, length = 0, 0, len(table)
+    while index < length:
         head = table[index]
         index += 1
         code = head >> 3 & 15

@@ -9,6 +9,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
 
 MAX_FRAMES = 128  # RS_MAX_FRAMES
 _HEADER = struct.Struct("<IIII")  # n, truncated, status, pad
@@ -25,8 +26,7 @@ class WalkStatus(IntEnum):
     CYCLE_OR_TOO_DEEP = 4
 
 
-@dataclass(frozen=True, slots=True)
-class RawFrame:
+class RawFrame(NamedTuple):
     """A code object by its address, and the code unit that the frame stands at (-1 unknown).
 
     `checksum` tells the code object from another that comes to lie at the same address; 0 where it is not known.
@@ -53,4 +53,4 @@ def decode(record: bytes) -> KernelStack:
     count, truncated, status, _ = _HEADER.unpack_from(record)
     count = min(count, MAX_FRAMES, (len(record) - _HEADER.size) // _FRAME.size)
     frames = _FRAME.iter_unpack(record[_HEADER.size : _HEADER.size + count * _FRAME.size])
-    return KernelStack(tuple(RawFrame(*frame) for frame in frames), bool(truncated), status)
+    return KernelStack(tuple(map(RawFrame._make, frames)), bool(truncated), status)

@@ -103,5 +103,5 @@ def test_an_event_has_the_same_fields_in_the_same_order() -> None:
 
 
 def test_a_walked_frame_has_the_same_fields_in_the_same_order() -> None:
-    assert [name for name, _ in fields("rs_frame")] == list(stack.RawFrame.__dataclass_fields__)
+    assert [name for name, _ in fields("rs_frame")] == list(stack.RawFrame._fields)
     assert np.dtype(fields("rs_frame")).itemsize == 16

@@ -8,7 +8,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankscope.probes.host.cgroup import cgroup_delta, parse_cpu_max, parse_entries, parse_io_max, sample_cgroup
+from rankscope.probes.host import cgroup
+from rankscope.probes.host.cgroup import (
+    cgroup_delta,
+    parse_cpu_max,
+    parse_entries,
+    parse_io_max,
+    sample_cgroup,
+    sample_cgroups,
+)
 
 V1_MOUNTS = """32 31 0:29 {root} /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct
 35 31 0:32 {root} /sys/fs/cgroup/memory rw - cgroup cgroup rw,memory
@@ -142,3 +150,20 @@ def test_no_bytes_make_the_parsers_fail(data: bytes, text: str) -> None:
     parse_entries(data)
     parse_cpu_max(text)
     parse_io_max("/", text)
+
+
+def test_a_group_that_several_processes_are_in_is_read_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = _v1(tmp_path)
+    entries = (root / "proc/42/cgroup").read_text()
+    _tree(root, {"proc/43/cgroup": entries, "proc/44/cgroup": entries.replace("/job/rank", "/job")})
+    alone = {pid: sample_cgroup(pid, root) for pid in (42, 43, 44)}
+    read: list[str] = []
+    usual = cgroup.read_file
+    monkeypatch.setattr(cgroup, "read_file", lambda path, cap: read.append(path) or usual(path, cap))
+    together = sample_cgroups((42, 43, 44, 45), root)
+    assert [path for path in read if path.endswith("/job/rank/cpu.stat")] == [
+        f"{root}/sys/fs/cgroup/cpu,cpuacct/job/rank/cpu.stat"
+    ]
+    for pid, sample in alone.items():
+        assert (together[pid].pid, together[pid].cpu, together[pid].memory) == (pid, sample.cpu, sample.memory)
+    assert together[45].missing and not together[45].cpu

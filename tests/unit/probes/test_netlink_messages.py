@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import errno
+import os
 import socket
 import struct
 from pathlib import Path
@@ -10,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rankscope.probes.network import inet_diag, netlink
+from rankscope.probes.network import flows, inet_diag, netlink
 from rankscope.probes.network.interfaces import (
     Interface,
     InterfaceCounters,
@@ -84,6 +87,38 @@ def test_a_socket_is_read_from_its_place() -> None:
     assert (found.receive_queue_bytes, found.send_queue_bytes) == (101, 103)
     assert inet_diag.message_key(memoryview(payload)) == (0xABCDEF0123, 4242)
     assert len(inet_diag.request(socket.AF_INET)) == 56
+
+
+@pytest.mark.parametrize("error", [errno.EOPNOTSUPP, errno.EINVAL, errno.ENOENT])
+def test_a_kernel_that_answers_for_one_family_at_a_time_is_asked_so(
+    monkeypatch: pytest.MonkeyPatch, error: int
+) -> None:
+    asked: list[int] = []
+
+    def dump(channel: object, kind: int, payload: bytes) -> list[netlink.Message]:
+        if kind == inet_diag.TCPDIAG_GETSOCK:
+            raise OSError(error, "not known")
+        asked.append(payload[0])
+        return [netlink.Message(kind, 1, memoryview(payload))]
+
+    monkeypatch.setattr(netlink, "dump", dump)
+    with socket.socket() as channel:
+        found = flows._connections(channel)
+    assert asked == [socket.AF_INET, socket.AF_INET6] == [message.payload[0] for message in found]
+
+
+def test_one_question_is_for_connections_of_both_families() -> None:
+    assert len(inet_diag.request_of_all()) == 60
+    with contextlib.ExitStack() as stack:
+        inodes = set()
+        for family, address in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+            try:
+                server = stack.enter_context(socket.create_server((address, 0), family=family))
+            except OSError:
+                continue  # a host without IPv6
+            ours = stack.enter_context(socket.create_connection(server.getsockname()[:2]))
+            inodes.add(os.fstat(ours.fileno()).st_ino)
+        assert inodes <= {one.inode for one in flows.tcp_sockets(os.getpid())}
 
 
 def _qdisc(kind: str, options: bytes, parent: int = 0xFFFFFFFF) -> bytes:

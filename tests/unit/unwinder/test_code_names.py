@@ -8,6 +8,9 @@ from hypothesis import strategies as st
 from images import Interpreter, layout
 
 from rankscope.probes.text import printable
+from rankscope.unwinder.interpreter.offsets import LineTable
+from rankscope.unwinder.names import code as code_names
+from rankscope.unwinder.names import linetable
 from rankscope.unwinder.names.code import (
     NAME_CAP,
     UNKNOWN_NAME,
@@ -117,3 +120,24 @@ def test_any_memory_gives_a_frame(noise: bytes, minor: int, lasti: int) -> None:
 def test_printable_text_is_printable_and_stays_so(text: str) -> None:
     assert printable(text).isprintable()
     assert printable(printable(text)) == printable(text)
+
+
+def test_the_line_of_code_that_two_processes_run_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    # GIVEN the same function in two processes, at two addresses
+    looked: list[bytes] = []
+
+    def look(kind: LineTable, table: bytes, first_line: int, lasti: int) -> int | None:
+        looked.append(table)
+        return linetable.line_at(kind, table, first_line, lasti)
+
+    monkeypatch.setattr(code_names, "line_at", look)
+    frames = []
+    for earlier in (0, 3):
+        made = Interpreter(layout(11))
+        for _ in range(earlier):
+            made.code("other")
+        code = made.code("forward", "/job/train.py", first_line=6007, table=bytes([0x80 | 11 << 3, 0, 0]))
+        frames.append(Symboliser(made.image, made.offsets).resolve(code, 0))
+    # THEN
+    assert [frame.line for frame in frames] == [6008, 6008]
+    assert len(looked) == 1

@@ -86,7 +86,9 @@ def test_clocks_that_only_slew_are_no_note() -> None:
 def test_a_window_during_which_the_clock_is_set_says_so(monkeypatch: pytest.MonkeyPatch, step_s: float) -> None:
     # GIVEN a host with nothing to observe, whose clock is set while the window runs
     running, closed = observation(), []
-    idle = SimpleNamespace(start=lambda: None, begin=lambda: None, close=lambda: None, sample=lambda: None)
+    idle = SimpleNamespace(
+        start=lambda: None, begin=lambda *_: None, close=lambda: None, sample=lambda: None, interfaces={}
+    )
     running.hardware = running.gauges = running.flows = cast(Any, idle)
     running.probes = cast(Any, SimpleNamespace(**vars(running.probes), remarks=(), close=lambda: None))
     real = time.clock_gettime_ns
