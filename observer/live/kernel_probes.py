@@ -64,6 +64,7 @@ class KernelProbes:
     def watch_process(self, pid: int, role: int) -> None:
         """From now on the threads of `pid` are observed."""
         self.maps["rs_targets"][ctypes.c_uint32(pid)] = ctypes.c_uint32(role)
+        sched.look_again(self.module)
 
     def forget_process(self, pid: int, threads: Mapping[int, int]) -> None:
         """Stop observing `pid`, which has ended, with its `threads` (host tid -> PyThreadState): others may get its numbers.
@@ -73,7 +74,8 @@ class KernelProbes:
         for table in ("rs_targets", "rs_interpreters", "rs_gils"):
             _discard(self.maps[table], ctypes.c_uint32(pid))
         for tid, tstate in threads.items():
-            self.forget_thread(tid, tstate)
+            self._forget_thread(tid, tstate)
+        sched.look_again(self.module)
 
     def set_interpreter(self, pid: int, packed_offsets: bytes) -> None:
         """Tell the walk how the interpreter of `pid` lays out its memory."""
@@ -84,9 +86,14 @@ class KernelProbes:
         """Tell where a thread's PyThreadState is; (0, 0) watches a thread that has none."""
         table = self.maps["rs_pythreads"]
         table[ctypes.c_uint32(host_tid)] = table.Leaf(tstate, expected)
+        sched.look_again(self.module)
 
     def forget_thread(self, host_tid: int, tstate: int) -> None:
         """The thread has this Python state no more. Where its number means another thread already, that one stays."""
+        self._forget_thread(host_tid, tstate)
+        sched.look_again(self.module)
+
+    def _forget_thread(self, host_tid: int, tstate: int) -> None:
         table, key = self.maps["rs_pythreads"], ctypes.c_uint32(host_tid)
         with contextlib.suppress(KeyError):
             if int(table[key].tstate) == tstate:

@@ -20,7 +20,7 @@ _MAX_TAKERS = 16
 
 @dataclass(frozen=True, slots=True)
 class CpuTotals:
-    """Sums of the scheduler at one moment: by thread, by process with its ended threads, by thread and who took its CPU."""
+    """Sums of the scheduler at one moment: by thread, by process with its ended threads, by process and who took its CPU."""
 
     threads: Mapping[int, ThreadTimes]
     processes: Mapping[int, ProcessTimes]
@@ -37,8 +37,7 @@ def cpu_rows(
 
     of_rank = partial(CounterRow, "rank", rank=number)
     rows = []
-    mine = [tid for tid, times in now.threads.items() if times.tgid == pid]
-    if training_thread in mine:
+    if training_thread in now.threads and now.threads[training_thread].tgid == pid:
         run_s, ready_s = _growth(now.threads, before.threads, training_thread)
         rows += [of_rank(name="cpu.run_s", value=run_s), of_rank(name="cpu.ready_s", value=ready_s)]
     run_s, ready_s = _growth(now.processes, before.processes, pid)
@@ -49,7 +48,7 @@ def cpu_rows(
         rows.append(of_rank(name="cpu.workers_run_s", value=run_s))
     taken_by: dict[tuple[str, int], float] = {}
     for pair, taken in now.takers.items():
-        if taken.tid in mine and taken.taker not in (0, pid):
+        if taken.pid == pid:
             seconds = taken.seconds - (before.takers[pair].seconds if pair in before.takers else 0.0)
             taker = owners.get(taken.taker, taken.taker)
             taken_by[taken.comm, taker] = taken_by.get((taken.comm, taker), 0.0) + seconds

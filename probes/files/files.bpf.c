@@ -90,10 +90,8 @@ static __always_inline int rs_file_exit(s64 result)
 {
 	u64 id = bpf_get_current_pid_tgid();
 	u32 tid = (u32)id;
-	if (!rs_role(id >> 32))
-		return 0;
 	struct rs_file_entry *entry = rs_file_entries.lookup(&tid);
-	if (!entry)
+	if (!entry) /* of a stranger, of a socket, or begun before we came */
 		return 0;
 	u64 now = bpf_ktime_get_ns(), gone = now - entry->ts_ns;
 	u32 type = 0, device = rs_file_device(entry->fd, &type);

@@ -1,11 +1,12 @@
 """Off-CPU time, run-queue delay and who took the CPU.
 
 In: a loaded module. Out: OFFCPU events in the ring for threads with Python state; totals for every thread of a watched
-process; for threads with Python state the processes that ran while they stood in the queue.
+process; for each watched process the processes that ran while threads of it stood in the queue.
 """
 
 from __future__ import annotations
 
+import ctypes
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -53,12 +54,19 @@ class ProcessTimes:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """How long `taker` ran while `tid` stood in that CPU's run queue. Process 0 is the idle task."""
+    """How long the process `taker` ran while threads of the process `pid` stood in that CPU's run queue, their times added up."""
 
-    tid: int
+    pid: int
     taker: int
     comm: str
     seconds: float
+
+
+def look_again(module: Module) -> None:
+    """Who is watched, or who has Python state, has changed: what the kernel remembers of threads is looked up anew."""
+    table = module.maps["rs_generation"]
+    now = int(table[ctypes.c_int(0)].value)
+    table[ctypes.c_int(0)] = ctypes.c_uint32(now + 1)
 
 
 def thread_times(module: Module) -> tuple[ThreadTimes, ...]:
@@ -85,10 +93,10 @@ def process_times(module: Module) -> dict[int, ProcessTimes]:
 
 
 def takers(module: Module) -> dict[tuple[int, int], Taken]:
-    """Who ran while whom waited, all pairs of thread and taker."""
+    """Who ran while whom waited, all pairs of process and taker."""
     return {
-        (int(key.tid), int(key.tgid)): Taken(
-            int(key.tid), int(key.tgid), bytes(row.comm).split(b"\0")[0].decode("ascii", "replace"), row.ns / 1e9
+        (int(key.tgid), int(key.taker)): Taken(
+            int(key.tgid), int(key.taker), bytes(row.comm).split(b"\0")[0].decode("ascii", "replace"), row.ns / 1e9
         )
         for key, row in module.maps["rs_takers"].items()
     }

@@ -8,8 +8,10 @@
  * sched_wakeup ends the blocked part. Threads with Python state get their stack taken when they leave (unwinder); of
  * the others, absences are reported in which they stood in the run queue.
  *
- * Cost: see the table that `scripts/bench overhead` prints. The program runs on every context switch of the host: two hash
- * look-ups for a switch that concerns no watched process.
+ * Cost: see the table that `scripts/bench overhead` prints. The program runs on every context switch of the host, and a look-up in
+ * a hash is most of what it costs (0.1 us each where the job has taken the cache meanwhile). So what a thread was found to be is kept
+ * until user space says that it may have changed (rs_generation): with the sums of a watched thread, which are looked up anyway, and
+ * of the last strangers on each CPU, for which nothing is looked up.
  */
 #include "common.bpf.h"
 
@@ -20,6 +22,10 @@
 #define RS_MIN_TAKEN_NS 200000 /* waits in the queue below this are ordinary scheduling: nobody is asked for */
 #endif
 #define RS_SLICES 8 /* power of two; slices of one CPU that are remembered */
+#define RS_STRANGERS 8 /* power of two; threads of nobody's concern that one CPU remembers */
+#ifndef RS_STRANGE_NS
+#define RS_STRANGE_NS 1000000000ULL /* a thread's number may be another's by then: look again */
+#endif
 #define RS_TASK_STOPPED 0x4
 #define RS_TASK_DEAD 0xb0 /* EXIT_DEAD, EXIT_ZOMBIE, TASK_DEAD */
 
@@ -33,11 +39,14 @@ struct rs_thread {
 	u32 state;
 	u16 syscall;
 	u16 python;
-	u32 pad;
+	u32 generation; /* when `python` was looked up */
 	u64 run_ns, ready_ns, blocked_ns, stopped_ns; /* totals since the observer came */
 	u64 switches;
 };
 BPF_HASH(rs_threads, u32, struct rs_thread, RS_MAX_THREADS);
+
+/* Grows whenever user space has changed who is watched, or who has Python state (sched/probe.py, look_again). */
+BPF_ARRAY(rs_generation, u32, 1);
 
 /* What the ended threads of each process had. 64 ranks x 64 workers. */
 struct rs_ended_sum {
@@ -52,7 +61,9 @@ struct rs_slice {
 };
 struct rs_cpu {
 	u64 start_ns;
-	u32 head, pad;
+	u64 strangers_ns; /* since when strangers are remembered */
+	u32 head, generation;
+	u32 strangers[RS_STRANGERS]; /* tids, each in its place; only who left the CPU is known by his process */
 	struct rs_slice slices[RS_SLICES];
 };
 BPF_PERCPU_ARRAY(rs_cpus, struct rs_cpu, 1);
@@ -68,9 +79,9 @@ BPF_HASH(rs_gils, u32, struct rs_gil, RS_MAX_PROCESSES);
 #define RS_FUTEX 202
 #define RS_GIL 0xfffe /* in place of the system call: a wait for the GIL; the argument is then its holder's thread state */
 
-/* (waiting thread, process that ran) -> how long. 8 threads x 400 processes a second (an exec storm) for a window of 20 s: 5 MB. */
+/* (process with a waiting thread, process that ran) -> how long. 8 x 400 processes a second (an exec storm) for a window of 20 s: 5 MB. */
 struct rs_taker {
-	u32 tid, tgid;
+	u32 tgid, taker;
 };
 struct rs_taken {
 	u64 ns;
@@ -119,14 +130,28 @@ static __always_inline void rs_which_lock(struct rs_thread *thread, u32 tgid)
 	thread->arg = (s64)holder;
 }
 
-static __always_inline void rs_leave(u32 tid, u32 tgid, u32 state, u64 now)
+static __always_inline void rs_leave(u32 tid, u32 tgid, u32 state, u64 now, struct rs_cpu *cpu)
 {
 	if (state & RS_TASK_DEAD) /* its last switch: rs_sched_exit has forgotten it already */
 		return;
-	/* The walk comes first: the verifier checks it again for each way that leads to it (0.41 s, now 0.06 s, Linux 6.18). */
-	int python = rs_is_python(tid);
-	u64 stack = python ? rs_python_stack(tid, tgid) : 0;
+	u64 stack = 0;
+	u32 python, generation = cpu->generation;
 	struct rs_thread *thread = rs_threads.lookup(&tid);
+	if (thread && thread->generation == generation && thread->tgid == tgid) {
+		python = thread->python;
+	} else {
+		if (!rs_role(tgid)) {
+			cpu->strangers[tid & (RS_STRANGERS - 1)] = tid;
+			return;
+		}
+		python = rs_is_python(tid);
+	}
+	/* Both ways meet in the same state, so that the verifier checks the walk once (0.41 s for each way, Linux 6.18). */
+	asm volatile("" : "+r"(python));
+	if (python) {
+		stack = rs_python_stack(tid, tgid);
+		thread = rs_threads.lookup(&tid);
+	}
 	if (!thread) {
 		struct rs_thread fresh = {};
 		fresh.tgid = tgid;
@@ -145,6 +170,7 @@ static __always_inline void rs_leave(u32 tid, u32 tgid, u32 state, u64 now)
 	thread->switches += 1;
 	thread->wake_ns = state ? 0 : now; /* still runnable: it is ready from now on */
 	thread->python = python;
+	thread->generation = generation;
 	thread->stack = stack;
 	if (python) {
 		rs_where(thread);
@@ -153,7 +179,8 @@ static __always_inline void rs_leave(u32 tid, u32 tgid, u32 state, u64 now)
 	}
 }
 
-static __always_inline void rs_take(u32 tid, u64 since, struct rs_cpu *cpu)
+/* Who ran since then. Nobody asks for the idle task's part or the process's own. */
+static __always_inline void rs_take(u32 tgid, u64 since, struct rs_cpu *cpu)
 {
 	u32 head = cpu->head;
 #pragma unroll
@@ -161,11 +188,13 @@ static __always_inline void rs_take(u32 tid, u64 since, struct rs_cpu *cpu)
 		struct rs_slice *slice = &cpu->slices[(head - back) & (RS_SLICES - 1)];
 		if (slice->end_ns <= since)
 			break;
+		if (!slice->tgid || slice->tgid == tgid)
+			continue;
 		u64 from = slice->start_ns > since ? slice->start_ns : since;
-		struct rs_taker key = {.tid = tid, .tgid = slice->tgid};
+		struct rs_taker key = {.tgid = tgid, .taker = slice->tgid};
 		struct rs_taken *taken = rs_takers.lookup(&key);
 		if (taken) {
-			taken->ns += slice->end_ns - from;
+			__sync_fetch_and_add(&taken->ns, slice->end_ns - from);
 		} else {
 			struct rs_taken fresh = {.ns = slice->end_ns - from};
 			__builtin_memcpy(fresh.comm, slice->comm, sizeof(fresh.comm));
@@ -196,8 +225,8 @@ static __always_inline void rs_arrive(u32 tid, u64 now, struct rs_cpu *cpu)
 	thread->blocked_ns += gone - ready;
 	if (thread->state & RS_TASK_STOPPED)
 		thread->stopped_ns += gone - ready;
-	if (ready > RS_MIN_TAKEN_NS && cpu)
-		rs_take(tid, now - ready, cpu);
+	if (ready > RS_MIN_TAKEN_NS)
+		rs_take(thread->tgid, now - ready, cpu);
 	/* Of threads without Python only waits for a CPU matter: they may carry a collective that others wait for. */
 	if (!thread->python && ready < RS_MIN_TAKEN_NS)
 		return;
@@ -227,19 +256,25 @@ int rs_sched_switch(struct tracepoint__sched__sched_switch *args)
 	u32 tgid = bpf_get_current_pid_tgid() >> 32;
 	int zero = 0;
 	struct rs_cpu *cpu = rs_cpus.lookup(&zero);
+	u32 *generation = rs_generation.lookup(&zero);
 
-	if (cpu) {
-		struct rs_slice *slice = &cpu->slices[cpu->head & (RS_SLICES - 1)];
-		slice->start_ns = cpu->start_ns;
-		slice->end_ns = now;
-		slice->tgid = prev ? tgid : 0;
-		__builtin_memcpy(slice->comm, args->prev_comm, sizeof(slice->comm));
-		cpu->head += 1;
-		cpu->start_ns = now;
+	if (!cpu || !generation)
+		return 0;
+	if (cpu->generation != *generation || now - cpu->strangers_ns > RS_STRANGE_NS) {
+		__builtin_memset(cpu->strangers, 0, sizeof(cpu->strangers));
+		cpu->strangers_ns = now;
+		cpu->generation = *generation;
 	}
-	if (prev && rs_role(tgid))
-		rs_leave(prev, tgid, (u32)args->prev_state & 0xff, now);
-	if (next)
+	struct rs_slice *slice = &cpu->slices[cpu->head & (RS_SLICES - 1)];
+	slice->start_ns = cpu->start_ns;
+	slice->end_ns = now;
+	slice->tgid = prev ? tgid : 0;
+	__builtin_memcpy(slice->comm, args->prev_comm, sizeof(slice->comm));
+	cpu->head += 1;
+	cpu->start_ns = now;
+	if (prev && cpu->strangers[prev & (RS_STRANGERS - 1)] != prev)
+		rs_leave(prev, tgid, (u32)args->prev_state & 0xff, now, cpu);
+	if (next && cpu->strangers[next & (RS_STRANGERS - 1)] != next)
 		rs_arrive(next, now, cpu);
 	return 0;
 }

@@ -44,6 +44,7 @@ class Observed:
     def run(self, process: subprocess.Popen[str]) -> ring.Events:
         """Watch the program, let it go on, return its events when it has ended."""
         self.module.maps["rs_targets"][ctypes.c_uint32(process.pid)] = ctypes.c_uint32(1)
+        sched.look_again(self.module)
         process.communicate("go\n", timeout=60)
         return self.ring.drain()
 
@@ -138,10 +139,37 @@ def test_a_thread_pushed_off_its_cpu_names_the_process_that_ran(program: Start, 
     hog.stdin.write("go\n")
     hog.stdin.flush()
     observed.run(victim)
-    taken = {row.taker: row for row in sched.takers(observed.module).values() if row.tid == victim.pid}
+    taken = {row.taker: row for row in sched.takers(observed.module).values() if row.pid == victim.pid}
     # The victim's last slices are counted when it comes back, so only nearly all of its waiting is told.
     assert 0.2 < taken[hog.pid].seconds < 1.4
     assert taken[hog.pid].comm.startswith("python")
+
+
+@pytest.mark.parametrize("told", [True, False])
+def test_who_is_watched_from_now_on_is_seen_at_once_though_the_kernel_took_him_for_a_stranger(
+    program: Start, told: bool
+) -> None:
+    """Without a word to the kernel it would look again after RS_STRANGE_NS, which is for ever here."""
+    observed = load(RS_STRANGE_NS=1 << 60)
+    process = program(
+        """
+        import sys, time
+        print("ready", flush=True); sys.stdin.readline()
+        while True: time.sleep(0.002)
+        """
+    )
+    assert process.stdin is not None
+    process.stdin.write("go\n")
+    process.stdin.flush()
+    time.sleep(0.3)
+    observed.module.maps["rs_targets"][ctypes.c_uint32(process.pid)] = ctypes.c_uint32(1)
+    if told:
+        sched.look_again(observed.module)
+    time.sleep(0.5)
+    switches = {times.tid: times.switches for times in sched.thread_times(observed.module)}
+    process.kill()
+    observed.close()
+    assert switches.get(process.pid, 0) > 50 if told else process.pid not in switches
 
 
 def test_a_stopped_process_is_told_from_a_waiting_one(program: Start, observed: Observed) -> None:
@@ -155,6 +183,7 @@ def test_a_stopped_process_is_told_from_a_waiting_one(program: Start, observed: 
         """
     )
     observed.module.maps["rs_targets"][ctypes.c_uint32(process.pid)] = ctypes.c_uint32(1)
+    sched.look_again(observed.module)
     assert process.stdin is not None and process.stdout is not None
     process.stdin.write("go\n")
     process.stdin.flush()

@@ -43,3 +43,9 @@ def test_what_a_stranger_took_counts_from_the_windows_beginning() -> None:
     before = CpuTotals(threads, processes, {(MAIN, STRANGER): Taken(MAIN, STRANGER, "backup", 0.25)})
     now = CpuTotals(threads, processes, {(MAIN, STRANGER): Taken(MAIN, STRANGER, "backup", 0.75)})
     assert rows(now, before)["cpu.taken_s"] == 0.5
+
+
+def test_what_a_stranger_took_of_a_thread_that_has_ended_counts() -> None:
+    processes = {RANK: ProcessTimes(5.0, 1.0)}
+    now = CpuTotals({}, processes, {(RANK, STRANGER): Taken(RANK, STRANGER, "backup", 0.5)})
+    assert rows(now, CpuTotals({}, processes, {}))["cpu.taken_s"] == 0.5
