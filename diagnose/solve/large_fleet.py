@@ -22,6 +22,7 @@ from rankscope.diagnose.fleet.gather import DETAILS, fleet_of, joined, of_job
 from rankscope.diagnose.fleet.labels import labels
 from rankscope.diagnose.fleet.large import collector
 from rankscope.diagnose.fleet.large.crowd import Crowd, crowd_of
+from rankscope.diagnose.fleet.large.engines import of_arrays
 from rankscope.diagnose.fleet.large.placed import grids_of, sample_of
 from rankscope.diagnose.fleet.large.stand_out import hosts_to_read
 from rankscope.diagnose.fleet.large.survey import GROUP, Survey, survey, together, with_right_clocks
@@ -177,7 +178,7 @@ def _in_full(
     sources: Sequence[Source], seen: Survey, mine: Sequence[int], crowd: Crowd, notes: list[Note], pool: Executor
 ) -> Fleet:
     """The fleet's ranks on the hosts that are worth it, with all that is known of them."""
-    hosts = hosts_to_read(crowd)
+    hosts = hosts_to_read(crowd, of_arrays(pool))
     wanted = [number for number in mine if seen.manifests[number].host in hosts]
     of_these = [sources[place] for place in sorted({seen.source[number] for number in wanted})]
     groups = [of_these[at : at + _READ] for at in range(0, len(of_these), _READ)]

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator
-from concurrent.futures import Executor, Future, ProcessPoolExecutor
+from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager
 from multiprocessing import get_context
 from typing import Any
@@ -67,10 +67,28 @@ def started(engine: str, workers: int | None = None) -> Iterator[Executor]:
         raise EngineFailed(f"the engine {engine} failed: {type(error).__name__} {line}".rstrip()) from error
 
 
+def of_arrays(pool: Executor) -> Executor:
+    """Where large arrays that this process holds are worked on: the engine's workers; of this host's processors threads, to which nothing
+    need be sent."""
+    return pool.threads if isinstance(pool, _Processors) else pool
+
+
+class _Processors(ProcessPoolExecutor):
+    """This host's processors: processes read windows, and threads work on arrays, where numpy lets others run."""
+
+    def __init__(self, workers: int) -> None:
+        # spawn: the file systems of pyarrow do not survive a fork
+        super().__init__(workers, mp_context=get_context("spawn"))
+        self.threads = ThreadPoolExecutor(workers)
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        self.threads.shutdown(wait, cancel_futures=cancel_futures)
+        super().shutdown(wait, cancel_futures=cancel_futures)
+
+
 @contextmanager
 def _local(workers: int) -> Iterator[Executor]:
-    # spawn: the file systems of pyarrow do not survive a fork
-    pool = ProcessPoolExecutor(workers, mp_context=get_context("spawn"))
+    pool = _Processors(workers)
     try:
         yield pool
     finally:

@@ -10,10 +10,13 @@ A sample of peers      hosts at even distances, and of each role enough
 Who they talk to       the hosts at the other ends of slow connections, and of those of the sample: a link is judged by both of its ends
 
 All ranks of such hosts are read. The role is what the data says, else ranks whose functions, messages and bytes are alike.
+What is asked of every rank is a task of the engine for each block of them: their steps go there, a number of each comes back.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from concurrent.futures import Executor
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,8 +24,9 @@ import numpy as np
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.labels import distinct_rows
 from rankscope.diagnose.fleet.large.crowd import Crowd
+from rankscope.diagnose.fleet.large.medians import blocks, medians
 from rankscope.diagnose.fleet.roles import alike
-from rankscope.diagnose.stats.robust import ROWS, nan_median, peers_median, side_by_side, trimmed_mean
+from rankscope.diagnose.stats.robust import nan_median, peers_median, trimmed_mean
 from rankscope.probes.arrays import Bools, Floats, Ints, Singles
 
 _MOST_HOSTS = 512  # that may be odd: of more the oddest; a fleet in which more are has no odd ones
@@ -30,18 +34,19 @@ _SAMPLE_HOSTS = 256  # 2,000 ranks: a median of them is off by 3 % of the spread
 _LONGEST = 4  # ranks of each step
 
 
-def hosts_to_read(crowd: Crowd) -> frozenset[str]:
-    """The hosts (by the observer's name) of whom everything is wanted."""
+def hosts_to_read(crowd: Crowd, pool: Executor) -> frozenset[str]:
+    """The hosts (by the observer's name) of whom everything is wanted. `pool`: where blocks of ranks are worked on."""
     role = _roles(crowd)
     of_rank = crowd.hosts.of_rank
     names = np.array(crowd.hosts.names, dtype=str)
     slow = _slow_links(crowd, role)
-    odd = _oddness(crowd, role) + 1.0 * slow
+    shown = _shown(crowd, role, pool)
+    odd = _oddness(crowd, shown.odd) + 1.0 * slow
     worst = np.zeros(len(names))
     np.maximum.at(worst, of_rank, odd)
     chosen = np.zeros(len(names), dtype=bool)
     chosen[[place for place in np.argsort(-worst, kind="stable")[:_MOST_HOSTS] if worst[place] > 0]] = True
-    chosen[of_rank[_longest(crowd.steps.own_s)]] = True
+    chosen[of_rank[shown.longest]] = True
     here = np.unique(of_rank)
     sample = _SAMPLE_HOSTS // 2 if any(crowd.link_to.values) else _SAMPLE_HOSTS  # half of them, where it is pairs
     sampled = np.zeros(len(names), dtype=bool)
@@ -73,56 +78,87 @@ def _magnitude(values: Floats) -> Ints:
     return np.asarray(np.round(np.log2(np.maximum(values, 1e-9 * median) / median)).clip(-8, 8), dtype=np.int64)
 
 
-def _oddness(crowd: Crowd, role: Ints) -> Floats:
+def _oddness(crowd: Crowd, by_steps: Singles) -> Floats:
     """By how many floors a rank may be odd; 0 who is not."""
     errors = (crowd.errors > 0) | (crowd.errors_hz > limits.EVENTS_HZ)
-    return np.asarray(_odd_by_steps(crowd, role) + 100.0 * _strange(crowd) + 10.0 * errors)
+    return np.asarray(by_steps + 100.0 * _strange(crowd) + 10.0 * errors)
 
 
-def _odd_by_steps(crowd: Crowd, role: Ints) -> Floats:
-    own, wait, step_s = crowd.steps.own_s, crowd.steps.wait_s, crowd.steps.usual_s
+@dataclass(frozen=True, slots=True)
+class _Shown:
+    """What steps show: `odd`, by how many floors each rank may be; `longest`, the ranks that work longest in each step."""
+
+    odd: Singles
+    longest: Ints
+
+
+def _shown(crowd: Crowd, role: Ints, pool: Executor) -> _Shown:
+    own, wait = crowd.steps.own_s, crowd.steps.wait_s
     if not own.size:
-        return np.zeros(len(own))
+        return _Shown(np.zeros(len(own), dtype=np.float32), np.empty(0, dtype=np.int64))
+    usual = _Usual.of((own, wait), role, pool)
+    tasks = [
+        pool.submit(_of_block, own[rows], wait[rows], usual.of_rows(rows), crowd.steps.usual_s)
+        for rows in blocks(len(own))
+    ]
+    parts = [task.result() for task in tasks]
+    firsts = [rows.start for rows in blocks(len(own))]
+    longest = np.concatenate([part.longest + first for part, first in zip(parts, firsts, strict=True)])
+    return _Shown(np.concatenate([part.odd for part in parts]), np.unique(longest[_highest(own[longest])]))
+
+
+def _of_block(own: Singles, wait: Singles, usual: _Usual, step_s: float) -> _Shown:
+    """The same of some ranks, and what is usual among all. Runs on a worker."""
     floor_s = max(limits.EFFECT_SHARE * step_s, limits.EFFECT_SECONDS)
-    usual_own, usual_wait = _Usual.of(own, role), _Usual.of(wait, role)
+    gap = own - usual.rows[0][usual.which]
+    parts = [gap, *np.array_split(gap, 3, axis=1)] if gap.shape[1] >= 3 else [gap]
+    excess = np.max([np.nan_to_num(trimmed_mean(part)) for part in parts], axis=0)
+    spared = np.nan_to_num(trimmed_mean(usual.rows[1][usual.which] - wait))
+    odd = np.maximum(np.maximum(excess, spared), 0.0) / floor_s
+    odd[odd < limits.NEARLY_ALL] = 0.0
+    rare = (np.nan_to_num(gap) >= limits.LARGE_SHARE * step_s).sum(axis=1) >= limits.SEVERAL
+    return _Shown((odd + 1.0 * rare).astype(np.float32), np.unique(_highest(own)))
 
-    def of_rows(rows: slice) -> Floats:
-        gap = own[rows] - usual_own.of_rows(rows)
-        parts = [gap, *np.array_split(gap, 3, axis=1)] if gap.shape[1] >= 3 else [gap]
-        excess = np.max([np.nan_to_num(trimmed_mean(part)) for part in parts], axis=0)
-        spared = np.nan_to_num(trimmed_mean(usual_wait.of_rows(rows) - wait[rows]))
-        odd = np.maximum(np.maximum(excess, spared), 0.0) / floor_s
-        odd[odd < limits.NEARLY_ALL] = 0.0
-        rare = (np.nan_to_num(gap) >= limits.LARGE_SHARE * step_s).sum(axis=1) >= limits.SEVERAL
-        return np.asarray(odd + 1.0 * rare, dtype=np.float64)
 
-    return np.concatenate(side_by_side(of_rows, [slice(at, at + ROWS) for at in range(0, len(own), ROWS)]))
+def _highest(own: Singles) -> Ints:
+    """The rows of the highest values of each column."""
+    count = min(_LONGEST, len(own))
+    by_step = np.ascontiguousarray(np.nan_to_num(own).T)
+    return np.asarray(np.argpartition(by_step, len(own) - count, axis=1)[:, len(own) - count :].reshape(-1))
 
 
 @dataclass(frozen=True, slots=True)
 class _Usual:
-    """What the peers of each rank show per step (`peers_median`): one row for all of a large role. `which`: by rank."""
+    """What the peers of each rank show per step (`peers_median`): `rows`, by matrix, one row for all of a large role. `which`: by rank."""
 
-    rows: Floats
+    rows: Sequence[Floats]
     which: Ints
 
     @classmethod
-    def of(cls, values: Singles, role: Ints) -> _Usual:
-        rows: list[Floats] = []
-        which = np.zeros(len(values), dtype=np.int64)
-        for one in np.unique(role).tolist():
+    def of(cls, matrices: Sequence[Singles], role: Ints, pool: Executor) -> _Usual:
+        """Of the steps of all ranks."""
+        sizes = np.bincount(role)
+        large = np.flatnonzero(sizes > limits.PEERS_EXACT)
+        place = np.full(len(sizes), -1, dtype=np.int64)
+        place[large] = np.arange(len(large))
+        which = place[role]
+        of_many = np.flatnonzero(which >= 0)
+        some = matrices if len(of_many) == len(role) else [matrix[of_many] for matrix in matrices]
+        rows = [[each] for each in medians(some, which[of_many], pool)] if len(large) else [[] for _ in matrices]
+        count = len(large)
+        for one in np.flatnonzero((sizes > 0) & (sizes <= limits.PEERS_EXACT)).tolist():
             members = np.flatnonzero(role == one)
-            mine = values if len(members) == len(values) else values[members]
-            if len(members) > limits.PEERS_EXACT:
-                which[members] = len(rows)
-                rows.append(nan_median(mine, 0))
-            else:
-                which[members] = len(rows) + np.arange(len(members))
-                rows += list(peers_median(mine.astype(np.float64), np.zeros(len(members), dtype=np.int64)))
-        return cls(np.array(rows).reshape(len(rows), values.shape[1]), which)
+            which[members] = count + np.arange(len(members))
+            count += len(members)
+            for each, matrix in zip(rows, matrices, strict=True):
+                mine = matrix[members].astype(np.float64)
+                each.append(peers_median(mine, np.zeros(len(members), dtype=np.int64)))
+        return cls([np.concatenate(each) for each in rows], which)
 
-    def of_rows(self, rows: slice) -> Floats:
-        return self.rows[self.which[rows]]
+    def of_rows(self, rows: slice) -> _Usual:
+        """Of some ranks, with no more than these need."""
+        each, which = np.unique(self.which[rows], return_inverse=True)
+        return _Usual([values[each] for values in self.rows], which.reshape(-1))
 
 
 def _strange(crowd: Crowd) -> Bools:
@@ -151,14 +187,3 @@ def _other_ends(crowd: Crowd, among: Bools) -> Ints:
     host_of[crowd.link_from.codes] = crowd.hosts.of_rank
     wanted = [at.get(crowd.link_to.values[code], -1) for code in np.unique(crowd.link_to.codes[among]).tolist()]
     return np.unique(host_of[[place for place in wanted if place >= 0]])
-
-
-def _longest(own: Singles) -> Ints:
-    """The ranks that work longest in each step."""
-    count = min(_LONGEST, len(own))
-
-    def of_step(column: int) -> Ints:
-        return np.argpartition(np.nan_to_num(own[:, column]), len(own) - count)[-count:]
-
-    found = side_by_side(of_step, range(own.shape[1]))
-    return np.unique(np.concatenate(found)) if found else np.empty(0, dtype=np.int64)

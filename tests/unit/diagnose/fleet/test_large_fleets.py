@@ -259,7 +259,8 @@ def test_who_did_not_run_all_the_time_is_read_in_full(folder: Path, few_in_full:
     seen = survey.together([(0, survey.survey(find([folder]).chosen))])
     _, windows = choose(seen.roll, "synthetic", [])
     crowd = crowd_of(seen, "synthetic", windows, None, [])
-    before = stand_out.hosts_to_read(crowd)
+    with here() as pool:
+        before = stand_out.hosts_to_read(crowd, pool)
     host = next(name for name in crowd.hosts.names if name not in before)
     row = int(np.flatnonzero(crowd.hosts.of_rank == crowd.hosts.names.index(host))[0])
 
@@ -275,7 +276,8 @@ def test_who_did_not_run_all_the_time_is_read_in_full(folder: Path, few_in_full:
         ("rate_hz", 0.2 * crowd.rate_hz[row]),
         ("stopped_s", 1.0),
     ):
-        assert host in stand_out.hosts_to_read(changed(name, value)), name
+        with here() as pool:
+            assert host in stand_out.hosts_to_read(changed(name, value), pool), name
 
 
 def test_a_slow_connection_between_two_hosts_is_named_with_both_ends(
