@@ -102,8 +102,8 @@ def run(
                 sys.stderr.write(f"rankscope: {clean(trouble, 300)}\n")
         _page_too(html, windows, verdicts)  # last: what cannot be written must cost neither the verdict nor the history
         return code
-    with patience("reading windows") as say:
-        found = _found(folders, engine)
+    with patience("reading windows") as say, engines.beginning(engine):
+        found = find(folders)
         large = not automatic and is_large(found)
         if large and dumps:
             raise UsageError(
@@ -187,12 +187,6 @@ def _judge_all(
             verdict = replace(verdict, notes=(*verdict.notes, note))
         verdicts.append(verdict if called[job] == title else replace(verdict, title=called[job]))
     return worst_first(verdicts)
-
-
-def _found(folders: tuple[Path | str, ...], engine: str) -> Sources:
-    """What lies there. An engine that is not to be had is known before."""
-    engines.check(engine)
-    return find(folders)
 
 
 def _judge_large(

@@ -42,6 +42,7 @@ from rankscope.probes.errors import BadData
 
 LARGE = 512  # hosts: below that all of it is read in seconds
 _READ = 32  # hosts that are read in full at once: some megabytes, a tenth of a second
+_ELSEWHERE = 128  # hosts of which an older window may be of this moment, by a wrong clock
 _COMPARED = 8  # windows, with which those of other clocks are compared: they end their steps together
 
 
@@ -107,7 +108,7 @@ def _is_of_moment(grid: Grid | None, seen: Survey, windows: Sequence[int]) -> bo
 
 def _elsewhere(found: Sources) -> tuple[Source, ...]:
     """What may be of the same moment by a wrong clock."""
-    return (*found.absent[:GROUP], *found.together)
+    return (*found.absent[:_ELSEWHERE], *found.together)
 
 
 def _everyone(found: Sources, grids: Mapping[str, Grid], pool: Executor) -> tuple[Survey, list[Note]]:

@@ -158,10 +158,11 @@ def _apart(name: str, hosts: int, seed: int, folder: Path, options: argparse.Nam
 def _judge(name: str, hosts: int, seed: int, folder: Path, options: argparse.Namespace) -> Judged:
     workers = options.workers or len(os.sched_getaffinity(0))
     begun = time.monotonic()
-    found = find([folder])
-    baseline = find([_folder(folder.parent, _HEALTHY, hosts, seed, options)]).chosen if name == "all" else ()
-    with engines.started(options.engine, workers) as pool:
-        [(_, verdict)] = diagnose_large(found, None, pool, groups(hosts), baseline)
+    with engines.beginning(options.engine, workers):
+        found = find([folder])
+        baseline = find([_folder(folder.parent, _HEALTHY, hosts, seed, options)]).chosen if name == "all" else ()
+        with engines.started(options.engine, workers) as pool:
+            [(_, verdict)] = diagnose_large(found, None, pool, groups(hosts), baseline)
     took = time.monotonic() - begun
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     planted = _plan(name, hosts, seed, options).planted

@@ -12,8 +12,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from contextvars import ContextVar
 from multiprocessing import get_context
+from threading import Event, Thread
 from typing import Any
 
 from rankscope.probes.errors import EXIT_MISSING, RankscopeError, UsageError
@@ -108,19 +110,64 @@ def _dask(workers: int) -> Iterator[Executor]:
 
 
 @contextmanager
+def beginning(engine: str, workers: int | None = None) -> Iterator[None]:
+    """An engine that takes seconds to start does so beside what is done here; `started`, inside of this, waits for it. What fails is said
+    there. EngineMissing."""
+    check(engine)
+    if engine != "ray":
+        yield
+        return
+    with _begun(workers or len(os.sched_getaffinity(0))) as begun:
+        token = _BEGUN.set(begun)
+        try:
+            yield
+        finally:
+            _BEGUN.reset(token)
+
+
+@contextmanager
 def _ray(workers: int) -> Iterator[Executor]:
     import ray
 
-    ours = not ray.is_initialized()
-    if ours:
-        address = os.environ.get("RAY_ADDRESS")
-        options: dict[str, Any] = {} if address else {"num_cpus": workers, "include_dashboard": False}
-        ray.init(address=address, log_to_driver=False, logging_level="ERROR", **options)
-    try:
+    before = _BEGUN.get()
+    with nullcontext(before) if before else _begun(workers) as begun:
+        begun.result()
         yield _RayExecutor(ray)
+
+
+@contextmanager
+def _begun(workers: int) -> Iterator[Future[None]]:
+    """Ray, which is there when the future is done. Its processes end with the thread that started them: one that lives as long."""
+    ready: Future[None] = Future()
+    over = Event()
+    thread = Thread(target=_keep_ray, args=(workers, ready, over), daemon=True)
+    thread.start()
+    try:
+        yield ready
     finally:
+        over.set()
+        thread.join()
+
+
+def _keep_ray(workers: int, ready: Future[None], over: Event) -> None:
+    try:
+        import ray
+
+        ours = not ray.is_initialized()
         if ours:
-            ray.shutdown()
+            address = os.environ.get("RAY_ADDRESS")
+            options: dict[str, Any] = {} if address else {"num_cpus": workers, "include_dashboard": False}
+            ray.init(address=address, log_to_driver=False, logging_level="ERROR", **options)
+    except BaseException as error:
+        ready.set_exception(error)
+        return
+    ready.set_result(None)
+    over.wait()
+    if ours:
+        ray.shutdown()
+
+
+_BEGUN: ContextVar[Future[None] | None] = ContextVar("begun", default=None)
 
 
 class _RayExecutor(Executor):

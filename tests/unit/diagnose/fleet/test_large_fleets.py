@@ -202,6 +202,34 @@ def test_every_engine_gives_the_same_verdict(
     assert to_json(verdict) == expected
 
 
+def test_ray_starts_beside_what_is_done_first(folder: Path, few_in_full: None) -> None:
+    ray = pytest.importorskip("ray", reason="pip install -e '.[ray]'")
+    with engines.beginning("ray", 1):
+        found = find([folder])
+        with engines.started("ray", 1) as pool:
+            [(_, verdict)] = diagnose_large(found, None, pool)
+            assert pool.submit(os.getpid).result() != os.getpid()
+    assert not ray.is_initialized()
+    assert to_json(verdict) == to_json(judged(folder))
+
+
+def test_what_fails_while_ray_starts_is_said_where_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+    ray = pytest.importorskip("ray", reason="pip install -e '.[ray]'")
+
+    def unreachable(**_: object) -> None:
+        raise ConnectionError("no cluster there")
+
+    monkeypatch.setattr(ray, "init", unreachable)
+    with engines.beginning("ray"):
+        pass
+    with (
+        pytest.raises(engines.EngineFailed, match="no cluster there"),
+        engines.beginning("ray"),
+        engines.started("ray"),
+    ):
+        pass
+
+
 def test_a_host_that_is_missing_is_told(folder: Path, tmp_path: Path, few_in_full: None) -> None:
     for path in sorted(folder.rglob("*.parquet"))[1:]:
         target = tmp_path / path.relative_to(folder)
