@@ -6,6 +6,7 @@ with torch, is read only where the environment claims a rank or the program is P
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections import Counter
 from collections.abc import Mapping
@@ -27,6 +28,7 @@ from rankscope.probes.host import procfs
 from rankscope.probes.host.maps import mapped_files
 from rankscope.probes.host.namespaces import node_name, owner_uid
 from rankscope.probes.host.procfs import ROOT, ProcStat, proc_path, read_file, reason
+from rankscope.probes.patience import SILENT, Silent, patiently
 from rankscope.probes.text import printable
 
 _PYTHON = re.compile(r"^(python|pypy|pt_main|pt_data|pt_elastic)")
@@ -114,63 +116,106 @@ class Scan:
     processes: dict[int, ProcStat]
     candidates: dict[int, Candidate]
     others: dict[int, Other]  # Python programs that are no candidates
-    unreadable: tuple[tuple[int, str, str], ...]  # (pid, comm, reason): environment claims a rank, but no access
+    unreadable: tuple[
+        tuple[int, str, str], ...
+    ]  # (pid, comm, reason): environment claims a rank, but no access; or no answer
     denied: int  # Python processes whose environment may not be read
     notes: tuple[str, ...]
 
 
 def scan(root: Path = ROOT) -> Scan:
-    """Looks at every process once. Never raises; processes that end meanwhile are left out."""
-    processes: dict[int, ProcStat] = {}
-    candidates: dict[int, Candidate] = {}
-    others: dict[int, Other] = {}
-    unreadable: list[tuple[int, str, str]] = []
-    denied = 0
-    alike: Counter[tuple[int, int, str]] = Counter()
+    """Looks at every process once. Never raises; processes that end meanwhile are left out, and those that keep who looks waiting are
+    told as unreadable."""
     try:
-        pids = procfs.pids(root)
+        looking = _Pass(procfs.pids(root), root)
     except OSError as error:
         return Scan({}, {}, {}, (), 0, (f"processes: {reason(error)}",))
-    for pid in pids:
+    patiently(looking.go_on)
+    return looking.result()
+
+
+class _Pass:
+    """The pass, which goes on with the next process where one kept it waiting."""
+
+    def __init__(self, pids: list[int], root: Path) -> None:
+        self._root = root
+        self._left = pids[::-1]
+        self._at = 0  # who is looked at
+        self._processes: dict[int, ProcStat] = {}
+        self._candidates: dict[int, Candidate] = {}
+        self._others: dict[int, Other] = {}
+        self._unreadable: list[tuple[int, str, str]] = []
+        self._denied = 0
+        self._alike: Counter[tuple[int, int, str]] = Counter()
+
+    def go_on(self) -> None:
+        """Look at all that are left."""
+        if self._at:  # whoever looked at it was left behind
+            self._say_silent(self._at)
+        while self._left:
+            self._at = self._left.pop()
+            try:
+                self._look(self._at)
+            except Silent:
+                self._say_silent(self._at)
+            self._at = 0
+
+    def result(self) -> Scan:
+        """What was found."""
+        notes = _not_looked_at(self._denied, self._alike)
+        return Scan(
+            self._processes, self._candidates, self._others, tuple(self._unreadable), self._denied, notes,
+        )  # fmt: skip
+
+    def _say_silent(self, pid: int) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            self._processes.setdefault(pid, procfs.stat_of_silent(pid, self._root))
+            self._unreadable.append((pid, self._processes[pid].comm, SILENT))
+
+    def _look(self, pid: int) -> None:
+        root = self._root
         try:
             stat = procfs.read_stat(pid, root)
+        except Silent:
+            raise
         except (OSError, ValueError):
-            continue
+            return
         if stat.state in "ZX" or _KTHREADD in (pid, stat.ppid):
-            continue
-        processes[pid] = stat
+            return
+        self._processes[pid] = stat
         try:
             environ = procfs.read_environ_bytes(pid, root)
         except PermissionError:
-            denied += _is_python(pid, stat.comm, root)
-            continue
+            self._denied += _is_python(pid, stat.comm, root)
+            return
+        except Silent:
+            raise
         except OSError:
-            continue
+            return
         claims = any(marker in environ for marker in MARKERS)
         python = _is_python(pid, stat.comm, root)
         if not (claims or python):
-            continue
+            return
         family = stat.ppid, owner_uid(pid, root), stat.comm
-        alike[family] += 1
-        if alike[family] > ALIKE_MOST:
-            continue
-        files = _files(stat, root, unreadable)
+        self._alike[family] += 1
+        if self._alike[family] > ALIKE_MOST:
+            return
+        files = _files(stat, root, self._unreadable)
         if files is None:
-            continue
+            return
         libraries = find_libraries(files)
         if libraries.framework == MPI and not (claims and python):
             libraries = replace(libraries, framework="", framework_path="")  # any program may be one of MPI
         if not (claims or libraries.framework):
             numpy = "numpy" if any("/_multiarray_umath." in path for path in files) else ""
-            others[pid] = Other(_cmdline(pid, root), "MPI" if libraries.mpi else numpy)
-            continue
+            self._others[pid] = Other(_cmdline(pid, root), "MPI" if libraries.mpi else numpy)
+            return
         candidate = _candidate(stat, environ, python, libraries, root)
         if candidate.claim is None and libraries.framework == MPI:
-            others[pid] = Other(candidate.cmdline, "MPI")
-            continue
+            self._others[pid] = Other(candidate.cmdline, "MPI")
+            return
         if candidate.claim is not None or libraries.framework:
-            candidates[pid] = candidate
-    return Scan(processes, candidates, others, tuple(unreadable), denied, _not_looked_at(denied, alike))
+            self._candidates[pid] = candidate
 
 
 def _files(stat: ProcStat, root: Path, unreadable: list[tuple[int, str, str]]) -> tuple[str, ...] | None:
@@ -179,6 +224,8 @@ def _files(stat: ProcStat, root: Path, unreadable: list[tuple[int, str, str]]) -
         return mapped_files(stat.pid, root)
     except PermissionError as error:
         unreadable.append((stat.pid, stat.comm, f"its mapped files cannot be read: {reason(error)}"))
+    except Silent:
+        raise
     except OSError:
         pass
     return None

@@ -22,7 +22,7 @@ from rankscope.probes.gpu.model import GpuProcess
 from rankscope.probes.gpu.nvml import read_gpus
 from rankscope.probes.gpu.series import GpuRecording, ProcessUse
 from rankscope.probes.host import procfs
-from rankscope.probes.host.procfs import ROOT, proc_path
+from rankscope.probes.host.procfs import ROOT
 from rankscope.probes.pci.tree import PcieTree
 from rankscope.probes.sampling.thread import within
 from rankscope.probes.text import printable
@@ -214,11 +214,7 @@ def _given(visible: str, local: int, by_uuid: Mapping[str, int], known: set[int]
 def _opened(pid: int, root: Path) -> frozenset[int]:
     found = set()
     try:
-        for entry in Path(proc_path(root, pid, "fd")).iterdir():
-            try:
-                target = str(entry.readlink())
-            except OSError:
-                continue
+        for target in procfs.open_files(pid, root).values():
             number = target.removeprefix(_DEVICE)
             if target.startswith(_DEVICE) and number.isascii() and number.isdigit() and len(number) < 4:
                 found.add(int(number))

@@ -33,6 +33,7 @@ from rankscope.observer.window.missing import missing_ranks
 from rankscope.probes.host import procfs
 from rankscope.probes.host.namespaces import host_name, owner_uid
 from rankscope.probes.host.procfs import ROOT
+from rankscope.probes.patience import patiently
 from rankscope.probes.text import printable
 
 MAX_DEPTH = 64
@@ -51,7 +52,8 @@ class _Chosen:
 
 def find_ranks(root: Path = ROOT) -> RankCensus:
     """The ranks among the processes of this host. Never raises: what cannot be read is in `rejected` or `notes`."""
-    return _Census(scan(root), root).result()
+    found = scan(root)
+    return patiently(lambda: _Census(found, root).result())
 
 
 class _Census:

@@ -20,6 +20,7 @@ from rankscope.probes.calls.launches import LaunchCount
 from rankscope.probes.calls.probe import OpenCall
 from rankscope.probes.host import procfs
 from rankscope.probes.network.flows import FlowSummary
+from rankscope.probes.patience import Silent, patiently
 from rankscope.probes.sched import probe as sched
 from rankscope.unwinder.names.native import NativeNames
 
@@ -58,9 +59,13 @@ def read_last(running: Observation, before: Totals, start_ns: int, hz: int) -> L
     processes = sched.process_times(probes.module)
     takers, open_calls = sched.takers(probes.module), probes.calls.open_calls()
     running.drain()
-    for times in threads.values():
-        running.name_stack(times.stack, times.tgid)
-    still = _still_threads(running, threads, start_ns)
+
+    def name_all() -> None:
+        for times in threads.values():
+            running.name_stack(times.stack, times.tgid)
+
+    patiently(name_all)
+    still = patiently(lambda: _still_threads(running, threads, start_ns))
     untimed = running.fallback.finish(running.stacks) if running.fallback else {}
     running.flows.sample()
     return LastReadings(
@@ -125,6 +130,8 @@ def _still_threads(
 def _state(rank: FoundRank, root: Path) -> str:
     try:
         stat = procfs.read_stat(rank.pid, root)
+    except Silent:
+        return "running"
     except (OSError, ValueError):
         return "exited"
     if stat.start_ticks != rank.start_ticks or stat.state in "ZXx":

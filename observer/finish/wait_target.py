@@ -11,7 +11,6 @@ wait4, waitid, a pipe         /proc/PID/task/PID/children: the names of the chil
 from __future__ import annotations
 
 import ipaddress
-import os
 from pathlib import Path
 
 from rankscope.observer.census.kinship import parse_net_tcp
@@ -66,8 +65,7 @@ def _polled(pid: int, tid: int, address: int, root: Path) -> int:
         now = procfs.read_file(procfs.proc_path(root, pid, "task", tid, "syscall"), 256).split()
         if len(now) < 2 or now[0] not in _POLLS_AS_TEXT or int(now[1], 16) != address:
             return -1
-        with Path(procfs.proc_path(root, pid, "mem")).open("rb", buffering=0) as memory:
-            return int.from_bytes(os.pread(memory.fileno(), 4, address), "little", signed=True)
+        return int.from_bytes(procfs.read_memory(pid, 4, address), "little", signed=True)
     except (OSError, OverflowError, ValueError):
         return -1
 

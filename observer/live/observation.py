@@ -8,6 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -30,6 +31,7 @@ from rankscope.probes.host import procfs
 from rankscope.probes.host.procfs import proc_path, read_file
 from rankscope.probes.mapped.reader import READER
 from rankscope.probes.network.flows import FlowTracker
+from rankscope.probes.patience import patiently, workers
 from rankscope.probes.sched import probe as sched
 
 Progress = Callable[[str], None]
@@ -114,8 +116,13 @@ class Observation:
         called = events["type"] == ring.CALL  # its `stack` is a communicator or a stream
         identities = np.where(called, events["ready_ns"], events["stack"])
         fresh, first = np.unique(identities, return_index=True)
-        for identity, at in zip(fresh.tolist(), first.tolist(), strict=True):
-            self.name_stack(identity, int(events["tgid"][at]))
+        owners = events["tgid"][first].tolist()
+
+        def name_all() -> None:
+            for identity, tgid in zip(fresh.tolist(), owners, strict=True):
+                self.name_stack(identity, tgid)
+
+        patiently(name_all)
 
     def _within_budget(self, events: Events) -> Events:
         """What there is room for; that a process ended is always kept. With the first that is not kept the window ends."""
@@ -154,15 +161,18 @@ class Observation:
 
     def refresh(self) -> None:
         """Threads and loader workers come and go; a probe that fires too often is let go."""
+        patiently(self._refresh_processes)
+        newest = procfs.newest_pid(self.root)
+        if newest < 0 or newest != self._newest_pid:  # else nobody has started anything
+            self._newest_pid = newest
+            patiently(self._seek_workers)
+        self.probes.calls.enforce_budget(len(self.ranks))
+
+    def _refresh_processes(self) -> None:
         for process in self.processes.values():
             if process.gone:
                 process.forget()  # what it left in the ring has been put into words since
             process.refresh(self.probes)
-        newest = procfs.newest_pid(self.root)
-        if newest < 0 or newest != self._newest_pid:  # else nobody has started anything
-            self._newest_pid = newest
-            self._seek_workers()
-        self.probes.calls.enforce_budget(len(self.ranks))
 
     def _seek_workers(self) -> None:
         for rank in self.ranks:
@@ -252,21 +262,22 @@ def _going_first() -> Iterator[None]:
     (64 ranks on 2 cores: 93,000 in 8 s). Start nothing in here: threads and processes inherit it.
     """
     usual = os.getpriority(os.PRIO_PROCESS, 0)
-    with contextlib.suppress(OSError):
-        _stand(min(usual, _NICE))
+    _stand(min(usual, _NICE))
     try:
         yield
     finally:
-        with contextlib.suppress(OSError):
-            _stand(usual)
+        _stand(usual)
 
 
 def _stand(nice: int) -> None:
+    """This thread, and those that read of processes for it."""
     asked = rights.elsewhere()
-    if asked is None:
-        os.setpriority(os.PRIO_PROCESS, 0, nice)
-    else:
-        asked.ask("stand", tid=threading.get_native_id(), nice=nice)
+    for tid in (threading.get_native_id(), *workers()):
+        with contextlib.suppress(OSError):
+            if asked is None:
+                os.setpriority(os.PRIO_PROCESS, tid, nice)
+            else:
+                asked.ask("stand", tid=tid, nice=nice)
 
 
 def begin(ranks: Sequence[FoundRank], *, hz: int, root: Path = Path("/"), verbose: bool = False) -> Observation:
@@ -288,7 +299,7 @@ def begin(ranks: Sequence[FoundRank], *, hz: int, root: Path = Path("/"), verbos
             feeding = [worker for worker in rank.workers if worker.kind in FEEDING]
             workers = [(worker.pid, LOADER) for worker in feeding[:_MAX_WORKERS]]
             for pid, label in [(rank.pid, TRAINING), *workers]:
-                processes[pid] = process_watch.watch(pid, rank.pid, label, probes, root)
+                processes[pid] = patiently(partial(process_watch.watch, pid, rank.pid, label, probes, root))
                 undo.callback(processes[pid].close)
         flows = FlowTracker(pids, root)
         undo.callback(flows.close)

@@ -20,6 +20,7 @@ from rankscope.probes.calls.probe import Library
 from rankscope.probes.errors import RankscopeError
 from rankscope.probes.host import procfs
 from rankscope.probes.host.maps import read_maps
+from rankscope.probes.patience import Silent
 from rankscope.unwinder.interpreter import gc, gil
 from rankscope.unwinder.interpreter.find import Interpreter, find_interpreter
 from rankscope.unwinder.interpreter.memory import ProcessMemory
@@ -83,9 +84,13 @@ class ProcessWatch:
 
     def _forget_if_ended(self, probes: KernelProbes) -> None:
         """Where the process is no more, or its pid is another's, the kernel stops observing that number."""
-        with contextlib.suppress(OSError, ValueError):
+        try:
             if procfs.start_ticks(self.pid) == self.start_ticks:
                 return
+        except Silent:
+            return
+        except (OSError, ValueError):
+            pass
         self.gone = True
         probes.forget_process(self.pid, self.threads or {self.pid: 0})
 
@@ -202,7 +207,7 @@ def watch(pid: int, owner: int, label: str, probes: KernelProbes, root: Path = P
         _time_collections(pid, process.interpreter, probes, root)
     except (RankscopeError, OSError) as error:
         process.interpreter = None
-        process.reason = str(error)
+        process.reason = procfs.reason(error) if isinstance(error, Silent) else str(error)
         probes.set_thread(pid, 0, 0)
     probes.watch_process(pid, RANK if label == TRAINING else MEMBER)
     process.refresh(probes)

@@ -28,6 +28,7 @@ from rankscope.probes.bpf import ring
 from rankscope.probes.bpf.ring import Events
 from rankscope.probes.errors import RankscopeError
 from rankscope.probes.host import procfs
+from rankscope.probes.patience import SILENT, Silent, patiently, told_silent
 
 LEARN_S = 30.0
 _LEARN_LEAST_S = 3.0
@@ -165,8 +166,12 @@ class Tier0:
         """Ranks whose end was not told (the event was lost, or another process has their number), and those in job-control stop, or
         stopped by a tracer, at two polls."""
         gone, still = [], set()
+        stats = patiently(lambda: {pid: _stat(pid, self.root) for pid in self.ranks})
         for pid, rank in list(self.ranks.items()):
-            stat = _stat(pid, self.root)
+            stat = stats[pid]
+            if isinstance(stat, Silent):
+                self.pulse.notes.add(f"pid {pid}: {SILENT}")
+                continue
             if stat is None or stat.start_ticks != rank.found.start_ticks or stat.state in ("Z", "X"):
                 if not rank.missing:  # how it ended may lie in the ring already: the next drain tells
                     rank.missing = True
@@ -206,9 +211,10 @@ class Tier0:
             self.pulse.later("processes were not listed", error)
             return ()
         first = not self._seen
+        ages = patiently(lambda: {pid: _age_s(pid, self.root) for pid in here}) if first else {}
         for pid in here - self._seen.keys():
             # What has run for long as the service starts has loaded what it needs: the first census sees it.
-            old = first and _age_s(pid, self.root) > _LOOKS_AT_S[-1]
+            old = ages.get(pid, 0.0) > _LOOKS_AT_S[-1]
             self._seen[pid] = _Process(now, len(_LOOKS_AT_S) if old else 0)
         for pid in self._seen.keys() - here:
             del self._seen[pid]
@@ -223,6 +229,7 @@ class Tier0:
         except OSError as error:  # any user can use processes up: that is no reason to end
             self._later("ranks were not sought", error, now)
             return ()
+        told_silent(one.pid for one in told.rejected if one.reason == SILENT)
         born = self._let_in(told.ranks, now)
         for rank in born:
             job = rank.identity.job
@@ -390,9 +397,12 @@ def _calls(events: Events) -> Calls:
     return Calls(events["what"][order].astype(np.int64), events["ts_ns"][order] / 1e9, end_s[order])
 
 
-def _stat(pid: int, root: Path) -> procfs.ProcStat | None:
+def _stat(pid: int, root: Path) -> procfs.ProcStat | Silent | None:
+    """None where it has ended."""
     try:
         return procfs.read_stat(pid, root)
+    except Silent as silent:
+        return silent
     except (OSError, ValueError):
         return None
 
@@ -400,7 +410,7 @@ def _stat(pid: int, root: Path) -> procfs.ProcStat | None:
 def _age_s(pid: int, root: Path) -> float:
     """Since the process was started; 0 where it has ended."""
     stat = _stat(pid, root)
-    return 0.0 if stat is None else time.clock_gettime(time.CLOCK_BOOTTIME) - stat.start_s
+    return 0.0 if stat is None or isinstance(stat, Silent) else time.clock_gettime(time.CLOCK_BOOTTIME) - stat.start_s
 
 
 def _written(pid: int, root: Path) -> int | None:

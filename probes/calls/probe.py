@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -24,6 +23,7 @@ from rankscope.probes.elf.reader import FileBytes
 from rankscope.probes.elf.return_sites import leave_offsets
 from rankscope.probes.errors import RankscopeError
 from rankscope.probes.host.maps import Mapping, read_maps
+from rankscope.probes.host.procfs import read_memory
 from rankscope.probes.mapped.file import MappedFile, open_mapped
 
 SOURCE = Path(__file__).parent / "calls.bpf.c"
@@ -361,8 +361,7 @@ def _argument(position: int) -> str:
 def _has_left(tid: int, stack: int, caller: int) -> bool:
     """Whether a call ended without returning, by an exception: its return address is no longer where it was."""
     try:
-        with Path(f"/proc/{tid}/mem").open("rb", buffering=0) as memory:
-            return os.pread(memory.fileno(), 8, stack) != caller.to_bytes(8, "little")
+        return read_memory(tid, 8, stack) != caller.to_bytes(8, "little")
     except (OSError, OverflowError):
         return False
 

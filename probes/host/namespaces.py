@@ -19,6 +19,7 @@ from typing import Generic, TypeVar
 
 from rankscope.probes import rights
 from rankscope.probes.host.procfs import ROOT, proc_path, read_environ, read_file, read_link, read_status, reason
+from rankscope.probes.patience import ask
 
 CLONE_NEWUTS = 0x04000000
 CLONE_NEWNET = 0x40000000
@@ -67,6 +68,11 @@ def namespace_inode(pid: int | str, kind: str, root: Path = ROOT) -> int:
     return int(inode.rstrip("]"))
 
 
+def _open(pid: int, kind: str, root: Path) -> int:
+    path = proc_path(root, pid, "ns", kind)
+    return ask(pid, os.open, path, os.O_RDONLY | os.O_CLOEXEC)
+
+
 def owner_uid(pid: int, root: Path = ROOT) -> int:
     """The user of the host to whom a process belongs, whatever it calls itself in a user namespace: there, who made that.
 
@@ -74,7 +80,7 @@ def owner_uid(pid: int, root: Path = ROOT) -> int:
     """
     try:
         if namespace_inode(pid, "user", root) != _FIRST_USER_NAMESPACE:
-            descriptor = os.open(proc_path(root, pid, "ns", "user"), os.O_RDONLY | os.O_CLOEXEC)
+            descriptor = _open(pid, "user", root)
             try:
                 return int(struct.unpack("I", fcntl.ioctl(descriptor, _GET_OWNER, bytes(4)))[0])
             finally:
@@ -111,7 +117,7 @@ def in_namespace(pid: int, kind: str, function: Callable[[], _Result], root: Pat
 
     Raises OSError if the namespace cannot be entered (no such process, not root), and whatever the function raises.
     """
-    descriptor = os.open(proc_path(root, pid, "ns", kind), os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = _open(pid, kind, root)
     try:
         visit = _Visit(descriptor, _FLAGS[kind], function)
         visit.start()

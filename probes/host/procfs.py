@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from rankscope.probes.patience import SILENT, Silent, ask
+
 ENVIRON_CAP = 256 * 1024
 CMDLINE_CAP = 64 * 1024
 FILE_CAP = 1024 * 1024
@@ -69,7 +71,21 @@ class ProcStatus:
 
 
 def read_file(path: str, cap: int = FILE_CAP) -> bytes:
-    """At most `cap` bytes of a file. Raises OSError. Plain system calls: census and sampling read thousands of files."""
+    """At most `cap` bytes of a file. Raises OSError; Silent, which is one, where a process keeps its readers waiting."""
+    pid = process_of(path)
+    return ask(pid, _read, path, cap) if pid else _read(path, cap)
+
+
+def process_of(path: str) -> int:
+    """The process whose file below /proc this is; 0 where it is none."""
+    if not path.startswith("/proc/"):
+        return 0
+    word = path[6 : path.find("/", 6)]
+    return int(word) if word.isdigit() and len(word) < _MOST_DIGITS else 0
+
+
+def _read(path: str, cap: int) -> bytes:
+    """Plain system calls: census and sampling read thousands of files."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         first = os.read(descriptor, min(cap, 65536))
@@ -88,9 +104,23 @@ def read_file(path: str, cap: int = FILE_CAP) -> bytes:
         os.close(descriptor)
 
 
+def read_memory(pid: int, size: int, address: int) -> bytes:
+    """Up to `size` bytes of a process (or the one that a thread belongs to), once. Raises OSError, OverflowError."""
+    return ask(pid, _read_memory, pid, size, address)
+
+
+def _read_memory(pid: int, size: int, address: int) -> bytes:
+    descriptor = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.pread(descriptor, size, address)
+    finally:
+        os.close(descriptor)
+
+
 def read_link(path: str) -> str:
-    """Target of a symbolic link. Raises OSError."""
-    return os.readlink(path)  # noqa: PTH115 - Path.readlink costs three times as much, and sampling reads many
+    """Target of a symbolic link. Raises OSError, as `read_file` does."""
+    pid = process_of(path)
+    return ask(pid, os.readlink, path) if pid else os.readlink(path)  # noqa: PTH115 - Path.readlink costs three times as much
 
 
 def names_in(folder: str) -> list[str]:
@@ -111,6 +141,8 @@ def proc_path(root: Path, *parts: object) -> str:
 
 def reason(error: BaseException) -> str:
     """Why a read failed, in a few words."""
+    if isinstance(error, Silent):
+        return SILENT
     if isinstance(error, OSError) and error.errno is not None:
         if error.errno in (errno.ENOENT, errno.ESRCH):
             return "no such process or file"
@@ -140,6 +172,13 @@ def read_status(pid: int, root: Path = ROOT, tid: int | None = None) -> ProcStat
     """/proc/PID/status, or of one thread. Raises OSError, ValueError."""
     parts = (pid, "status") if tid is None else (pid, "task", tid, "status")
     return parse_status(read_file(proc_path(root, *parts), 65536))
+
+
+def stat_of_silent(pid: int, root: Path = ROOT) -> ProcStat:
+    """What is known of a process that does not answer: its name, parent and state, from the one file that keeps nobody waiting. Raises
+    OSError, ValueError."""
+    status = parse_status(_read(proc_path(root, pid, "status"), 65536))
+    return ProcStat(pid, status.name, status.state, status.ppid, 0, 0, 0, 0, 0.0, 0.0, status.threads, 0, 0.0, -1)
 
 
 def read_environ_bytes(pid: int, root: Path = ROOT) -> bytes:
@@ -200,17 +239,25 @@ def cpus_allowed(pid: int, root: Path = ROOT, tid: int | None = None) -> str:
 
 def socket_inodes(pid: int, root: Path = ROOT) -> frozenset[int]:
     """Inodes of the sockets a process holds open. Raises OSError."""
-    inodes = set()
+    found = (target for target in open_files(pid, root).values() if target.startswith("socket:["))
+    return frozenset(int(target[8:-1]) for target in found if target[8:-1].isdigit())
+
+
+def open_files(pid: int, root: Path = ROOT) -> dict[str, str]:
+    """What the descriptors of a process lead to, by number. Raises OSError."""
     folder = proc_path(root, pid, "fd")
+    return ask(pid, _links, folder) if process_of(folder) else _links(folder)
+
+
+def _links(folder: str) -> dict[str, str]:
+    found = {}
     with os.scandir(folder) as entries:
         for entry in entries:
             try:
-                target = read_link(f"{folder}/{entry.name}")
+                found[entry.name] = os.readlink(entry.path)  # noqa: PTH115
             except OSError:
                 continue  # closed meanwhile
-            if target.startswith("socket:[") and target[8:-1].isdigit():
-                inodes.add(int(target[8:-1]))
-    return frozenset(inodes)
+    return found
 
 
 # --- parsing ---------------------------------------------------------------------------------------------------------

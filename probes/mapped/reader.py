@@ -24,8 +24,10 @@ from pathlib import Path
 from rankscope.probes import rights
 from rankscope.probes.confine import credentials, seccomp
 from rankscope.probes.errors import RankscopeError
+from rankscope.probes.host.procfs import process_of, read_file
 from rankscope.probes.mapped import child
 from rankscope.probes.mapped.child import MEMORY_BYTES, OPEN, READ, REPLY, REQUEST
+from rankscope.probes.patience import SILENT, Silent
 
 # A local disk answers in milliseconds, a network file system that is under load in tenths of a second.
 DEADLINE_S = 2.0
@@ -40,6 +42,10 @@ class FileNotRead(RankscopeError, OSError):
     """A file of a target could not be opened or read, or is not the one that is mapped."""
 
     help = "This file is left out; all else is observed. See whether its file system answers."
+
+
+class _Late(FileNotRead):
+    """The child did not answer in time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,14 +157,23 @@ class FileReader:
         self._answered: set[str] = set()
 
     def open(self, path: str, device: str, inode: int) -> OpenedFile:
-        """The regular file behind a link of /proc/PID/map_files, which must be this one. Raises FileNotRead."""
+        """The regular file behind a link of /proc/PID/map_files, which must be this one. Raises FileNotRead.
+
+        Where it is the process that does not answer, nothing is held against the file system: others have mapped the same files.
+        """
         major, _, minor = device.partition(":")
         try:
             numbers = int(major, 16), int(minor, 16), inode
             request = REQUEST.pack(OPEN, *numbers, 0, 0) + os.fsencode(path)
         except (ValueError, struct.error) as error:
             raise FileNotRead(f"no such device or inode: {device} {inode}") from error
-        reply, received = self._ask(device, request, None)
+        _must_answer(path)
+        try:
+            reply, received = self._ask(device, request, None)
+        except _Late:
+            _must_answer(path)
+            self._hung.add(device)
+            raise
         if reply[0] or len(received) != 1:
             for descriptor in received:
                 os.close(descriptor)
@@ -172,7 +187,11 @@ class FileReader:
         data = bytearray()
         while len(data) < size:
             request = REQUEST.pack(READ, 0, 0, handle, at + len(data), min(size - len(data), MEMORY_BYTES))
-            reply, _ = self._ask(device, request, descriptor, data)
+            try:
+                reply, _ = self._ask(device, request, descriptor, data)
+            except _Late:
+                self._hung.add(device)
+                raise
             if reply[0]:
                 raise FileNotRead(_why(reply[0]))
             if not reply[1]:
@@ -194,9 +213,8 @@ class FileReader:
                 if answer[0][0] == errno.EBADF and descriptor is not None:
                     answer = self._child.ask(request, descriptor)
             except TimeoutError as error:
-                self._hung.add(device)
                 self._give_up()
-                raise FileNotRead(f"its file system did not answer for {DEADLINE_S:g} s") from error
+                raise _Late(f"its file system did not answer for {DEADLINE_S:g} s") from error
             except OSError as error:
                 self._give_up()
                 raise FileNotRead(f"the child that reads files has ended: {error.strerror or error}") from error
@@ -236,6 +254,19 @@ class FileReader:
                 self._child = None
             self._hung.clear()
             self._answered.clear()
+
+
+def _must_answer(path: str) -> None:
+    """FileNotRead where the process whose file below /proc this is keeps who reads of it waiting."""
+    pid = process_of(path)
+    if not pid:
+        return
+    try:
+        read_file(f"/proc/{pid}/environ", 1)
+    except Silent as error:
+        raise FileNotRead(SILENT) from error
+    except OSError:
+        pass  # it has ended, or there is no right to: then that is said of the file
 
 
 def _why(code: int) -> str:

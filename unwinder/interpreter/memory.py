@@ -15,6 +15,7 @@ from types import TracebackType
 from typing import Protocol
 
 from rankscope.probes.host import procfs
+from rankscope.probes.patience import ask
 from rankscope.unwinder.errors import MemoryNotPermitted, TargetGone, UnreadableMemory
 
 READ_CAP_BYTES = 256 * 1024
@@ -65,7 +66,7 @@ class ProcessMemory:
         self._root = root
         self._fd = -1
         try:
-            self._fd = os.open(procfs.proc_path(root, pid, "mem"), os.O_RDONLY | os.O_CLOEXEC)
+            self._fd = ask(pid, os.open, procfs.proc_path(root, pid, "mem"), os.O_RDONLY | os.O_CLOEXEC)
             self.start_ticks = procfs.start_ticks(pid, root)
         except (OSError, ValueError) as error:
             self.close()
@@ -81,7 +82,7 @@ class ProcessMemory:
         if not 0 < size <= READ_CAP_BYTES or not 0 < address < _ADDRESS_END - size:
             raise UnreadableMemory(f"{size} bytes at {address:#x}: out of range")
         try:
-            data = os.pread(self._fd, size, address)
+            data = ask(self.pid, os.pread, self._fd, size, address)
         except OSError as error:
             if error.errno == errno.ESRCH:
                 raise TargetGone(f"process {self.pid} ended") from error

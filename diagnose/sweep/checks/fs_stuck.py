@@ -23,6 +23,7 @@ from rankscope.diagnose.sweep.readings.kernel_stacks import Held, held
 from rankscope.diagnose.sweep.turns import in_turn
 from rankscope.probes.host.mounts import Mount
 from rankscope.probes.host.procfs import pids, proc_path, read_file, read_stat
+from rankscope.probes.patience import patiently
 
 ID = "fs.stuck"
 SETTINGS = {"patience_s": 1.0, "wait_s": 0.5, "most_shown": 20.0}
@@ -51,7 +52,7 @@ class _Hanging:
 
 
 def run(context: Context) -> Iterator[Finding]:
-    first = _uninterruptible(context, None)
+    first = patiently(lambda: _uninterruptible(context, None))
     begun = time.monotonic()
     silent = [usage for usage in usages(context, context.number("patience_s")) if not usage.answered]
     for usage in silent:
@@ -60,7 +61,8 @@ def run(context: Context) -> Iterator[Finding]:
     if first:
         time.sleep(max(0.0, context.number("wait_s") - (time.monotonic() - begun)))
         before = set(first)
-        stuck = [one for one in _uninterruptible(context, {one.pid for one in first}) if one in before]
+        among = {one.pid for one in first}
+        stuck = [one for one in patiently(lambda: _uninterruptible(context, among)) if one in before]
     # Not the first by number: any user can have processes that hang without harm, with lower numbers than one that the host keeps.
     until = time.monotonic() + _STACKS_S
     hanging = [_hanging(context, one, until) for one in in_turn(stuck, lambda one: one.user)]

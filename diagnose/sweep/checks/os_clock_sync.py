@@ -13,6 +13,7 @@ from rankscope.diagnose.sweep.context import Context, NotApplicable
 from rankscope.diagnose.sweep.finding import Finding
 from rankscope.probes.host.clock_sync import read_clock
 from rankscope.probes.host.procfs import pids, read_comm
+from rankscope.probes.patience import patiently
 
 ID = "os.clock-sync"
 SETTINGS = {"warning_s": 0.1, "critical_s": 1.0}
@@ -23,7 +24,7 @@ _ACTION = "systemctl status chronyd (or ntpd, systemd-timesyncd); can it reach i
 def run(context: Context) -> Iterator[Finding]:
     clock = read_clock(context.root)
     if not clock.synchronised:
-        service = _service(context)
+        service = patiently(lambda: _service(context))
         if not service and "hypervisor" in (context.text("proc/cpuinfo") or ""):
             raise NotApplicable("a virtual machine without a time service: its hypervisor keeps the clock")
         yield context.warning(

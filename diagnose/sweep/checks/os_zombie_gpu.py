@@ -17,6 +17,7 @@ from rankscope.diagnose.sweep.finding import Finding
 from rankscope.diagnose.sweep.readings.gpus import loaded
 from rankscope.diagnose.sweep.readings.kernel_stacks import NVIDIA, Held, held
 from rankscope.probes.host.procfs import ProcStat, pids, read_stat, threads
+from rankscope.probes.patience import patiently
 
 ID = "os.zombie-gpu"
 SETTINGS = {"wait_s": 0.5}
@@ -27,7 +28,7 @@ _MOST_THREADS = 256  # of one process
 def run(context: Context) -> Iterator[Finding]:
     if not loaded(context):
         raise NotApplicable("no NVIDIA driver is loaded here")
-    suspects = _look(context, pids(context.root))
+    suspects = patiently(lambda: _look(context, pids(context.root)))
     if suspects:
         time.sleep(context.number("wait_s"))
         again = {stat.pid: stat for stat in _look(context, [stat.pid for stat in suspects])}

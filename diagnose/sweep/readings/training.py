@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from rankscope.probes.host.procfs import ProcStat, read_environ_bytes, read_stat
+from rankscope.probes.patience import patiently
 
 # Environment variable that names the run → the launcher that sets it.
 LAUNCHERS = {
@@ -41,7 +42,11 @@ class Launched:
 
 
 def claims(root: Path, among: Sequence[int]) -> Launched:
-    """All such processes; those that ended meanwhile are left out. Never raises."""
+    """All such processes; those that ended meanwhile, or do not answer, are left out. Never raises."""
+    return patiently(lambda: _claims(root, among))
+
+
+def _claims(root: Path, among: Sequence[int]) -> Launched:
     found = []
     refused = 0
     for pid in among:

@@ -118,7 +118,7 @@ class Host:
             )
             for pid in self.pids
         )  # fmt: skip
-        return SimpleNamespace(ranks=ranks, starting=(), alone=())
+        return SimpleNamespace(ranks=ranks, starting=(), rejected=(), alone=())
 
     def poll(self, seconds: float = 1.0) -> Beat:
         self.now += seconds
