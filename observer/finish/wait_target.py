@@ -65,7 +65,7 @@ def _polled(pid: int, tid: int, address: int, root: Path) -> int:
         now = procfs.read_file(procfs.proc_path(root, pid, "task", tid, "syscall"), 256).split()
         if len(now) < 2 or now[0] not in _POLLS_AS_TEXT or int(now[1], 16) != address:
             return -1
-        return int.from_bytes(procfs.read_memory(pid, 4, address), "little", signed=True)
+        return int.from_bytes(procfs.read_memory(pid, 4, address, root), "little", signed=True)
     except (OSError, OverflowError, ValueError):
         return -1
 

@@ -10,10 +10,13 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
+import fcntl
 import hashlib
 import os
 import re
+import resource
 import signal
+import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +24,17 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from rankscope.probes.bpf import cache, headers, perf_events, programs, shared_uprobes, syscalls, tables, uprobes
+from rankscope.probes.bpf import (
+    cache,
+    headers,
+    perf_events,
+    programs,
+    shared_uprobes,
+    syscalls,
+    tables,
+    uprobes,
+    warden,
+)
 from rankscope.probes.bpf import compiled as compiled_probes
 from rankscope.probes.bpf.cache import CacheRefused
 from rankscope.probes.bpf.compiled import BpfUnavailable, Compiled, CompileFailed, NotCompiled
@@ -37,6 +50,8 @@ _PAGE_BYTES = 4096
 _CHILD_WAITS_S = 0.3  # until the parent has closed its side
 _PASSING = (errno.ENOMEM, errno.EAGAIN, errno.EINTR)
 _PATIENCE_S, _PAUSE_S = 0.5, 0.1
+_HIGH = 65536  # beyond the descriptors of any observer
+_wardens: list[int] = []  # pids
 _LOADS = 5  # as often as libbpf tries
 _AS_COMPILED: Mapping[str, int] = {}
 _KERNEL_NOTES = Path("sys/kernel/notes")
@@ -100,6 +115,7 @@ class Module:
     _attached: dict[int, _Attached] = field(default_factory=dict)  # by descriptor
     _programs: dict[str, Program] = field(default_factory=dict)
     _stats_fd: int = -1
+    _guard: int = -1  # the warden ends when it is closed, by us and by whoever inherited it
 
     def attach(self, tracepoints: Sequence[Tracepoint]) -> None:
         """Load and attach each program; failures go to `refused`."""
@@ -179,6 +195,7 @@ class Module:
         """One attempt to attach a program to functions of an open file, beside the `counters` of other tools. OSError, ValueError."""
         if self.rests:
             raise ValueError("nothing is attached while the probes rest")
+        self._be_guarded()
         links = self._attach_once(function, path, offsets, counters, on_return)
         if self.may_rest:
             file = os.open(path, os.O_PATH | os.O_CLOEXEC)
@@ -186,6 +203,12 @@ class Module:
             again = partial(self._attach_once, function, kept, tuple(offsets), dict(counters), on_return)
             self._remember(_Attached(links, again, file))
         return links
+
+    def _be_guarded(self) -> None:
+        """From the first probe in a file on, somebody sees to it that none keeps the host waiting."""
+        if self._guard < 0:
+            with contextlib.suppress(OSError):
+                self._guard = _start_warden()
 
     def _attach_once(
         self, function: str, path: Path, offsets: Sequence[int], counters: Mapping[int, int], on_return: bool
@@ -288,6 +311,38 @@ class Module:
         if self._stats_fd >= 0:
             os.close(self._stats_fd)
             self._stats_fd = -1
+        if self._guard >= 0:
+            os.close(self._guard)
+            self._guard = -1
+
+
+def _start_warden() -> int:
+    """Start warden.py, which ends with this process; the descriptor that it is told by. OSError.
+
+    The descriptor has a high number: as a process ends its descriptors are closed in order, this one after the probes.
+    """
+    for pid in tuple(_wardens):
+        with contextlib.suppress(ChildProcessError):
+            if not os.waitpid(pid, os.WNOHANG)[0]:
+                continue
+        _wardens.remove(pid)
+    ends, told = os.pipe2(os.O_CLOEXEC)
+    try:
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        kept = fcntl.fcntl(told, fcntl.F_DUPFD_CLOEXEC, max(min(most, _HIGH) - 16, 3))
+        try:
+            moves: list[tuple[object, ...]] = [(os.POSIX_SPAWN_DUP2, ends, 0)]
+            # Whoever reads what the command says waits for all who hold that end of it.
+            moves += [(os.POSIX_SPAWN_OPEN, standard, os.devnull, os.O_WRONLY, 0) for standard in (1, 2)]
+            command = [sys.executable, "-I", "-S", str(Path(warden.__file__).resolve()), str(os.getpid())]
+            _wardens.append(os.posix_spawn(sys.executable, command, {"LC_ALL": "C"}, file_actions=moves, setpgroup=0))
+        except BaseException:
+            os.close(kept)
+            raise
+        return kept
+    finally:
+        os.close(ends)
+        os.close(told)
 
 
 @contextlib.contextmanager

@@ -104,13 +104,13 @@ def _read(path: str, cap: int) -> bytes:
         os.close(descriptor)
 
 
-def read_memory(pid: int, size: int, address: int) -> bytes:
+def read_memory(pid: int, size: int, address: int, root: Path = ROOT) -> bytes:
     """Up to `size` bytes of a process (or the one that a thread belongs to), once. Raises OSError, OverflowError."""
-    return ask(pid, _read_memory, pid, size, address)
+    return ask(pid, _read_memory, proc_path(root, pid, "mem"), size, address)
 
 
-def _read_memory(pid: int, size: int, address: int) -> bytes:
-    descriptor = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+def _read_memory(path: str, size: int, address: int) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         return os.pread(descriptor, size, address)
     finally:

@@ -1,4 +1,4 @@
-"""A file system in user space with one file: MOUNT-POINT FILE whole|broken. It stops answering when this program is stopped.
+"""A file system in user space with one file: MOUNT-POINT FILE whole|broken [USER]. It stops answering when this program is stopped.
 
 `broken`: whatever is made or written in it fails with EIO.
 """
@@ -20,10 +20,11 @@ _ATTRIBUTES = struct.Struct("<QQQQQQIIIIIIIIII")
 
 def main() -> None:
     place, source, mode = sys.argv[1:4]
+    user = int(sys.argv[4]) if len(sys.argv) > 4 else 0  # whose it is said to be
     folder_rights = 0o40700 if mode == "broken" else 0o40755
     content, name = Path(source).read_bytes(), Path(source).name.encode()
     device = os.open("/dev/fuse", os.O_RDWR)
-    options = f"fd={device},rootmode=40000,user_id=0,group_id=0,allow_other".encode()
+    options = f"fd={device},rootmode=40000,user_id={user},group_id=0,allow_other".encode()
     if ctypes.CDLL(None, use_errno=True).mount(b"lab", place.encode(), b"fuse", 0, options):
         raise OSError(ctypes.get_errno(), "mount")
     print("ready", flush=True)

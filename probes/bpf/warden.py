@@ -1,0 +1,152 @@
+"""Sees to it that a probe never keeps the host waiting: a program of its own, COMMAND'S-PID, whose standard input ends with the command.
+
+To put a probe into a file or take it out, the kernel waits for the lock of the address space of every process that maps the file, and as
+long as it waits no process of the host can fork (`dup_mmap_sem` in register_for_each_vma). Any user can hold such a lock for ever: by a
+page of a file server of his own (FUSE) that he reads through /proc/PID/mem. The one who waits cannot be ended, so the holder is: where a
+thread of the command has waited for so long, connections to file servers of users, not of root, that leave requests unanswered are cut
+off, as root would by hand (/sys/fs/fuse/connections/N/abort). Nothing else is ever touched, and it is said in the
+kernel's log.
+
+Needs the standard library alone (`python -I -S`).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import re
+import select
+import sys
+import time
+from collections.abc import Iterator
+
+LOOKS_EVERY_S = 1.0
+LOOKS = 3  # that find the same thread waiting: no healthy process holds its lock for two seconds while all forks of a host wait
+_AFTER_S = 0.5  # the command has ended and whoever held its probes with it: then the kernel takes them out
+_UNANSWERED_S = 0.5
+_WAITS = re.compile(rb"\b(?:register_for_each_vma|_*uprobe_(?:un)?register\w*)\b")
+_MOUNTED = "/sys/fs/fuse/connections"
+# The same numbers on x86-64 and aarch64, include/uapi/asm-generic/unistd.h; FSCONFIG_CMD_CREATE of include/uapi/linux/mount.h.
+_FSOPEN, _FSCONFIG, _FSMOUNT, _CREATE = 430, 431, 432, 6
+
+
+def main() -> None:
+    """Look until the command has ended, and no thread waits any more."""
+    command, ended = int(sys.argv[1]), False
+    waiting: dict[tuple[int, int], int] = {}
+    while not ended or waiting:
+        if not ended and select.select([0], [], [], LOOKS_EVERY_S)[0]:
+            ended = True
+            time.sleep(_AFTER_S)
+        elif ended:
+            time.sleep(LOOKS_EVERY_S)
+        seen = set(waiting_threads(_processes() if ended else [command]))
+        waiting = {one: waiting.get(one, 0) + 1 for one in seen}
+        if max(waiting.values(), default=0) >= LOOKS:
+            for user, number in cut_off():
+                text = f"the file server of user {user} (FUSE connection {number}) kept every fork of this host waiting, and was cut off"
+                _say(text)
+            waiting.clear()
+
+
+def waiting_threads(processes: list[int]) -> Iterator[tuple[int, int]]:
+    """(pid, tid) of threads of root's that wait for an address space, to put a probe in or to take one out."""
+    for pid in processes:
+        with contextlib.suppress(OSError, ValueError):
+            for tid in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208
+                with contextlib.suppress(OSError, ValueError):
+                    # The first of these files keeps nobody waiting, whoever's process it is.
+                    hangs = b"\nState:\tD" in _read(f"/proc/{pid}/task/{tid}/status") and _of_root(pid)
+                    if hangs and _WAITS.search(_read(f"/proc/{pid}/task/{tid}/stack")):
+                        yield pid, int(tid)
+
+
+def _of_root(pid: int) -> bool:
+    return b"\nUid:\t0\t" in _read(f"/proc/{pid}/status")
+
+
+def _processes() -> list[int]:
+    return [int(name) for name in os.listdir("/proc") if name.isdigit()]  # noqa: PTH208
+
+
+def cut_off() -> list[tuple[int, int]]:
+    """Users and numbers of the connections that were cut off."""
+    try:
+        folder = _connections()
+    except OSError as error:
+        _say(
+            f"every fork of this host waits, and the list of file servers in user space is not to be had: {error.strerror}"
+        )
+        return []
+    try:
+        first = _unanswered(folder)
+        time.sleep(_UNANSWERED_S)
+        done = []
+        for number, user in sorted(_unanswered(folder).items() & first.items()):
+            with contextlib.suppress(OSError):
+                abort = os.open(f"{number}/abort", os.O_WRONLY | os.O_CLOEXEC, dir_fd=folder)
+                try:
+                    os.write(abort, b"1")
+                finally:
+                    os.close(abort)
+                done.append((user, number))
+        return done
+    finally:
+        os.close(folder)
+
+
+def _unanswered(folder: int) -> dict[int, int]:
+    """Number of the connection -> user, of those of users with requests that wait."""
+    found = {}
+    for name in os.listdir(folder):
+        with contextlib.suppress(OSError, ValueError):
+            user = os.stat(name, dir_fd=folder).st_uid
+            file = os.open(f"{name}/waiting", os.O_RDONLY | os.O_CLOEXEC, dir_fd=folder)
+            try:
+                if user and int(os.read(file, 32)):
+                    found[int(name)] = user
+            finally:
+                os.close(file)
+    return found
+
+
+def _connections() -> int:
+    """The folder of all FUSE connections: a mount of our own that nobody else sees, else the one that is there. OSError."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    context = libc.syscall(_FSOPEN, b"fusectl", 1)
+    if context >= 0:
+        try:
+            if libc.syscall(_FSCONFIG, context, _CREATE, None, None, 0) == 0:
+                mounted = int(libc.syscall(_FSMOUNT, context, 1, 0))
+                if mounted >= 0:
+                    try:
+                        return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=mounted)
+                    finally:
+                        os.close(mounted)
+        finally:
+            os.close(context)
+    return os.open(_MOUNTED, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+
+def _say(text: str) -> None:
+    """In the kernel's log: the command, whose thread waits, can say nothing."""
+    with contextlib.suppress(OSError):
+        log = os.open("/dev/kmsg", os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            os.write(log, f"<4>rankscope: {text}".encode())
+        finally:
+            os.close(log)
+
+
+def _read(path: str) -> bytes:
+    file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(file, 65536)
+    finally:
+        os.close(file)
+
+
+if __name__ == "__main__":
+    with contextlib.suppress(KeyboardInterrupt):
+        main()
