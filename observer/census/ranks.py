@@ -282,18 +282,33 @@ class _Census:
             of_job = claims.setdefault(self._chosen[pid].claim.job, {})
             of_job.setdefault(self._owners[pid], []).append(pid)
         for job, owners in claims.items():
-            # Whose processes work together; then whose are more; then who was first.
-            main = max(owners, key=lambda uid: (uid >= 0, self._together(owners[uid]), len(owners[uid])))
-            for uid, pids in owners.items():
-                if uid in (main, -1):  # of a process that has just ended nobody knows
+            known = {
+                uid: pids for uid, pids in owners.items() if uid >= 0
+            }  # of a process that has just ended nobody knows
+            if len(known) < 2:
+                continue
+            working = [uid for uid, pids in known.items() if self._together(pids)]
+            if len(working) > 1:
+                # By numbers anybody could take the name from whose it is: nobody has it, and both are shown.
+                main = -1
+                users = ", ".join(map(str, sorted(working)))
+                self._notes.append(
+                    f"{job}: users {users} each have ranks of it that work together: it is a job of each"
+                )
+            else:
+                # Whose processes work together; then whose are more; then who was first.
+                main = working[0] if working else max(known, key=lambda uid: len(known[uid]))
+            for uid, pids in known.items():
+                if uid == main:
                     continue
                 for pid in pids:
                     one = self._chosen[pid]
                     self._chosen[pid] = replace(one, claim=replace(one.claim, job=f"{job} of user {uid}"))
                 who = ", ".join(map(str, pids[:8])) + (", …" if len(pids) > 8 else "")
-                self._notes.append(
-                    f"{job}: its ranks are of user {main}; pids {who} of user {uid} claim ranks of it too"
-                )
+                if main >= 0:
+                    self._notes.append(
+                        f"{job}: its ranks are of user {main}; pids {who} of user {uid} claim ranks of it too"
+                    )
 
     def _separate_launchers(self) -> None:
         """Launchers that give no name to what they start (two mpiexec of one batch script) started a job each: whole sets of one size."""

@@ -66,6 +66,19 @@ def test_users_whose_processes_are_more_do_not_take_a_job_whose_ranks_work_toget
     assert of_job(find_ranks(tree.root)) == list(enumerate(pids))
 
 
+@pytest.mark.parametrize("first", [50, 150])
+def test_users_with_more_processes_that_work_together_do_not_take_a_jobs_name(tree: Tree, first: int) -> None:
+    """Whose it is cannot be told by numbers, of which anybody can have more: each has a job of his own, and both are shown."""
+    fakes = [tree.process(first + rank, 1, "python3.11", TRAIN, torchrun(rank, rank, 6), uid=1666) for rank in range(6)]
+    tree.serve(fakes[0], 29501, fakes[1:])
+    pids = real(tree, 100)
+    census = find_ranks(tree.root)
+    assert of_job(census, f"{JOB} of user 1000") == list(enumerate(pids))
+    assert of_job(census, f"{JOB} of user 1666") == list(enumerate(fakes))
+    assert not of_job(census)
+    assert any("1000, 1666" in note for note in census.notes)
+
+
 @pytest.mark.parametrize("port", [0, 29400])
 def test_another_container_of_the_same_user_does_not_evict_a_rank(tree: Tree, port: int) -> None:
     """All containers may run as root. The older one is not the real one where another is connected with the other ranks."""
