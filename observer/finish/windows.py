@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from rankscope.observer.census.found import FoundRank
@@ -33,6 +34,7 @@ from rankscope.probes.host.machine import machine_id
 from rankscope.probes.host.namespaces import host_name
 
 _MAX_NOTES = 64
+_MAX_RUNS = 8  # of numbers of ranks, in a note
 
 
 @dataclass(slots=True)
@@ -98,8 +100,7 @@ def _job_window(
     found = {rank.pid: find_rank(raws[rank.pid], CALL_TABLE, guide) for rank in ranks}
     for rank in ranks:
         _add_rank(tables, running, rank, raws[rank.pid], found[rank.pid], last, before)
-        if reason := found[rank.pid].steps.reason:
-            notes.append(f"rank {rank.identity.rank}: {reason}")
+    notes += of_ranks({rank.identity.rank: found[rank.pid].steps.reason for rank in ranks})
     tables.counters += gpu_window.counter_rows(
         gpus, last.hardware, found, raws, CALL_TABLE, before.launches, last.launches
     )
@@ -110,6 +111,17 @@ def _job_window(
         notes += said
     tables.flows += [pattern_rows.flow_row(numbers[flow.pid], flow) for flow in last.flows if flow.pid in numbers]
     return tables.window(_manifest(running, job, last, start, _notes(running, notes, frozenset(numbers))))
+
+
+def of_ranks(said: Mapping[int, str]) -> Iterator[str]:
+    """What is said of each rank ('': nothing) as notes, one for all ranks of which the same is said: `ranks 0-3, 6: …`."""
+    for what in dict.fromkeys(filter(None, said.values())):
+        numbers = sorted(number for number, words in said.items() if words == what)
+        breaks = [at for at in range(1, len(numbers)) if numbers[at] != numbers[at - 1] + 1]
+        runs = [numbers[begin:end] for begin, end in itertools.pairwise([0, *breaks, len(numbers)])]
+        told = [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs]
+        more = ", …" if len(told) > _MAX_RUNS else ""
+        yield f"rank{'s' if len(numbers) > 1 else ''} {', '.join(told[:_MAX_RUNS])}{more}: {what}"
 
 
 def _manifest(running: Observation, job: str, last: LastReadings, start: float, notes: tuple[str, ...]) -> Manifest:

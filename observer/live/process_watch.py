@@ -21,6 +21,7 @@ from rankscope.probes.errors import RankscopeError
 from rankscope.probes.host import procfs
 from rankscope.probes.host.maps import read_maps
 from rankscope.probes.patience import Silent
+from rankscope.unwinder.errors import NotPython
 from rankscope.unwinder.interpreter import gc, gil
 from rankscope.unwinder.interpreter.find import Interpreter, find_interpreter
 from rankscope.unwinder.interpreter.memory import ProcessMemory
@@ -207,7 +208,11 @@ def watch(pid: int, owner: int, label: str, probes: KernelProbes, root: Path = P
         _time_collections(pid, process.interpreter, probes, root)
     except (RankscopeError, OSError) as error:
         process.interpreter = None
-        process.reason = procfs.reason(error) if isinstance(error, Silent) else str(error)
+        # What a rank started besides Python (a daemon of MPI's, nvidia-smi) has no Python stacks to miss.
+        if label != TRAINING and isinstance(error, NotPython):
+            process.reason = ""
+        else:
+            process.reason = procfs.reason(error) if isinstance(error, Silent) else str(error)
         probes.set_thread(pid, 0, 0)
     probes.watch_process(pid, RANK if label == TRAINING else MEMBER)
     process.refresh(probes)

@@ -40,7 +40,8 @@ def _digits(text: str) -> bytes:
     return bytes(int(digit) for digit in text)
 
 
-# `opcode` of each version: EXTENDED_ARG, specialised too (3.11); JUMP_ABSOLUTE, POP_JUMP_IF_*; JUMP_BACKWARD and POP_JUMP_BACKWARD_IF_*, specialised and instrumented.
+# `opcode` of each version: EXTENDED_ARG, specialised too (3.11); JUMP_ABSOLUTE, POP_JUMP_IF_*; JUMP_BACKWARD and
+# POP_JUMP_BACKWARD_IF_*, specialised and instrumented.
 # JUMP_BACKWARD_NO_INTERRUPT is not among them: it waits for another generator.
 _OLD = _Opcodes(frozenset((144,)), absolute=frozenset((113, 114, 115)), bytes_per_step=2)
 _OPCODES = {

@@ -8,10 +8,10 @@
   deadlock        whatever else it waits for                            process
 
 A rank is at work where its file operations come back and move bytes as a checkpoint does. So it is, while all of the window is silent,
-where the connection that it waits for brings as many (a download, for which the others wait at a barrier), and where it computes in ten places and
-more that hold 1 % each, as one does that evaluates a model for all; a loop that never ends is at one place, or at the few that it calls.
-The others wait for who is at work, and nothing hangs. Where the window has steps as well, nobody knows which places and bytes are those of
-the silence.
+where the connection that it waits for brings as many (a download, for which the others wait at a barrier), and where it computes in ten
+places and more that hold 1 % each, as one does that evaluates a model for all; a loop that never ends is at one place, or at the few that
+it calls. The others wait for who is at work, and nothing hangs. Where the window has steps as well, nobody knows which places and bytes are
+those of the silence.
 """
 
 from __future__ import annotations

@@ -1,0 +1,36 @@
+"""Notes of a window: what could not be seen, once for all whom it is said of."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from rankscope.observer.finish.windows import of_ranks
+from rankscope.observer.live import process_watch
+from rankscope.unwinder.errors import NotPython
+
+
+def test_what_is_said_of_many_ranks_is_said_once() -> None:
+    said = dict.fromkeys((*range(40), 42), "no calls") | {40: "", 41: "nothing repeats"}
+    assert list(of_ranks(said)) == ["ranks 0-39, 42: no calls", "rank 41: nothing repeats"]
+    scattered = dict.fromkeys(range(0, 64, 2), "no calls")
+    assert list(of_ranks(scattered)) == ["ranks 0, 2, 4, 6, 8, 10, 12, 14, …: no calls"]
+    assert list(of_ranks({0: "", 1: ""})) == []
+
+
+@pytest.mark.parametrize(("label", "missed"), [(process_watch.TRAINING, True), (process_watch.LOADER, False)])
+def test_stacks_of_what_is_no_python_are_missed_of_ranks_alone(
+    label: str, missed: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A daemon that MPI starts below a rank has none."""
+
+    def no_python(pid: int, root: Path) -> Any:
+        raise NotPython("no Python runtime in /usr/bin/orted")
+
+    monkeypatch.setattr(process_watch, "find_interpreter", no_python)
+    probes: Any = SimpleNamespace(set_thread=lambda *_: None, watch_process=lambda *_: None)
+    process = process_watch.watch(1, 1, label, probes)
+    assert bool(process.reason) == missed and process.interpreter is None
