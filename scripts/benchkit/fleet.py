@@ -1,7 +1,8 @@
 """A fleet from objects to verdict: its hosts' windows are written into a store, and read and judged from there.
 
 bytes         of an object, by rank and window
-seconds       from the listing to the verdict, on all processors of this host, and of CPU; the exponent of their growth with ranks
+seconds       from the listing to the verdict, on all processors of this host, and of CPU; the exponent of their growth with ranks;
+              of these the engine's: until it is there once all is listed, and until it is gone after the verdict
 memory        the largest the command was, and each of its workers
 precision     accused ranks that are culprits; recall: culprits of which all ranks are accused, with their component, by scope; of a rack,
               a switch, a file system and a rail as one group, of a rail of the ranks that were read in full
@@ -57,7 +58,8 @@ class Judged:
     fleet: str
     ranks: int
     seconds: float
-    cpu_seconds: float
+    engine_seconds: float  # of them waited for the engine's start and end
+    cpu_seconds: float  # without Ray's own processes and its workers, which are nobody's children here
     memory_bytes: float
     object_bytes: float  # by rank
     found: dict[str, tuple[int, int]]  # by scope: culprits that were named, culprits
@@ -88,7 +90,9 @@ def run(options: argparse.Namespace) -> int:
         name, hosts, seed, folder = options.one.split(":", 3)
         print(json.dumps(asdict(_judge(name, int(hosts), int(seed), Path(folder), options))))
         return 0
-    print(f"{'fleet':<6} {'ranks':>8} {'s':>6} {'CPU s':>6} {'GB':>5} {'KB/rank':>8} {'precision':>9}  recall by scope")
+    print(
+        f"{'fleet':<6} {'ranks':>8} {'s':>6} {'engine':>6} {'CPU s':>6} {'GB':>5} {'KB/rank':>8} {'precision':>9}  recall by scope"
+    )
     done = []
     with tempfile.TemporaryDirectory(prefix="rankscope-fleet-") as scratch:
         for name in options.fleets:
@@ -161,9 +165,13 @@ def _judge(name: str, hosts: int, seed: int, folder: Path, options: argparse.Nam
     with engines.beginning(options.engine, workers):
         found = find([folder])
         baseline = find([_folder(folder.parent, _HEALTHY, hosts, seed, options)]).chosen if name == "all" else ()
+        shared = groups(hosts)
+        listed = time.monotonic()
         with engines.started(options.engine, workers) as pool:
-            [(_, verdict)] = diagnose_large(found, None, pool, groups(hosts), baseline)
-    took = time.monotonic() - begun
+            started = time.monotonic()
+            [(_, verdict)] = diagnose_large(found, None, pool, shared, baseline)
+            judged = time.monotonic()
+    ended = time.monotonic()
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     planted = _plan(name, hosts, seed, options).planted
     guilty = {rank for each in planted for rank in each.ranks}
@@ -175,7 +183,8 @@ def _judge(name: str, hosts: int, seed: int, folder: Path, options: argparse.Nam
     return Judged(
         fleet=name,
         ranks=ranks,
-        seconds=took,
+        seconds=ended - begun,
+        engine_seconds=(started - listed) + (ended - judged),
         cpu_seconds=sum(each.ru_utime + each.ru_stime for each in used),
         memory_bytes=1024.0 * (used[0].ru_maxrss + workers * used[1].ru_maxrss),
         object_bytes=sum(path.stat().st_size for path in folder.rglob("*.parquet")) / ranks,
@@ -205,7 +214,8 @@ def _print(each: Judged) -> None:
     scopes = ", ".join(f"{scope} {named}/{count}" for scope, (named, count) in each.found.items())
     precision = each.right / each.accused if each.accused else float("nan")
     print(
-        f"{each.fleet:<6} {each.ranks:>8} {each.seconds:>6.1f} {each.cpu_seconds:>6.1f} {each.memory_bytes / 1e9:>5.2f} "
+        f"{each.fleet:<6} {each.ranks:>8} {each.seconds:>6.1f} "
+        f"{each.engine_seconds:>6.1f} {each.cpu_seconds:>6.1f} {each.memory_bytes / 1e9:>5.2f} "
         f"{each.object_bytes / 1024:>8.2f} {precision:>9.3f}  {scopes}\n{'':<16}{each.note}",
         flush=True,
     )
