@@ -258,7 +258,15 @@ def test_the_command_reads_large_fleets_on_its_engine(
     monkeypatch.setattr(large_fleet, "LARGE", 16)
     monkeypatch.setattr(engines, "started", lambda engine: here())
     code = command.run(
-        folders=(str(folder),), baseline=(), steps=None, window_s=20.0, job=None, pids=(), as_json=True, verbose=False
+        folders=(str(folder),),
+        baseline=(),
+        steps=None,
+        window_s=20.0,
+        at_most_s=20.0,
+        job=None,
+        pids=(),
+        as_json=True,
+        verbose=False,
     )
     assert code == 1
     assert "were compared by their steps" in capsys.readouterr().out
