@@ -16,7 +16,7 @@ EFFECT_SHARE = 0.05  # of the step
 # Where no peer of the same window shows what is usual, and of links: less may be how it always was.
 ALONE_SHARE = EFFECT_SHARE * 2
 LARGE_SHARE = 0.25  # seen in a single step (a rare episode); where it cannot be proven, "unknown" and not "healthy"; a quarter of a whole
-# speaks against what does not explain it; fewer of another nominal speed are degraded, not another model
+# speaks against what does not explain it; so few of another nominal speed are degraded, not another model
 EFFECT_SECONDS = 0.0005  # what being observed costs a step that has tens of probed calls (a uprobe: 1-10 µs)
 
 FEW = 0.1  # less of a whole is its edge, its rounding, or one that is left out; what few values show is uneven by as much of itself
@@ -26,7 +26,7 @@ NOTHING = FEW**2  # less of a step, of a window or of bytes is nothing: a sample
 SCORE_LEAST = 9.0
 FALSE_DISCOVERY_RATE = math.exp(-SCORE_LEAST / 2)  # 1.1 %: half of what admits
 Z_CLEAR = NormalDist().inv_cdf(1 - math.exp(-SCORE_LEAST))  # 3.7: what would admit by itself
-Z_HINT = Z_CLEAR / 2  # of one measure that another one has to confirm
+Z_HINT = 2.0  # of one measure that another one has to confirm; 1.8 takes what strangers took for a while for a function, 2.1 misses quotas
 # Of the step, 1.4 %: healthy ranks differ by about 1 %, and the MAD of tight peers is 0. What is just large enough to count is just clear.
 SCALE_FLOOR = EFFECT_SHARE / Z_CLEAR
 

@@ -3,7 +3,7 @@
 score(h, r) = B(r) · (1 - (1 - d/E)²) - m(h, r) + w(h) - ln N                                                   in nats
 d   the seconds that h explains of the excess E, at most E
 B   how strongly rank r is slower than its unexplained peers: the larger of strength by whole steps (model/excess.py) and by single
-    functions (model/function_tests.py); that counts where the steps say the same, though they cannot prove it (z >= 1.8)
+    functions (model/function_tests.py); that counts where the steps say the same, though they cannot prove it (z >= 2)
 m   misfit (1 - d/E)² / (2 · 0.15²), d unbounded: functions are sampled, so that it is known to 15 %
 w   witness ln(s / (1 - s)): s the support of h, how often such evidence is right (hypotheses/hypothesis.py)
 N   ranks that were looked at, times the steps at which the part that is judged might have begun, where it was sought

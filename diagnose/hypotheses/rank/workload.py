@@ -52,7 +52,7 @@ def _shared(case: Case) -> Located | None:
 def _longer_model(case: Case, found: Located) -> Iterator[Hypothesis]:
     """A function of the rank takes g times as long as on the peers, and so do the model's functions that are no part of it.
 
-    Samples count: with m the seconds of the model's functions per step, z = (m - m') / √(m' sampling_s / steps · (1 + 1/peers)) >= 1.8
+    Samples count: with m the seconds of the model's functions per step, z = (m - m') / √(m' sampling_s / steps · (1 + 1/peers)) >= 2
     and m / m' >= 1 + (g - 1) / 2. A function that is slow by itself leaves the model's functions as they are.
     """
     times = found.own_s / found.peers_s
