@@ -10,13 +10,10 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import errno
-import fcntl
 import hashlib
 import os
 import re
-import resource
 import signal
-import sys
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -24,17 +21,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 
-from rankscope.probes.bpf import (
-    cache,
-    headers,
-    perf_events,
-    programs,
-    shared_uprobes,
-    syscalls,
-    tables,
-    uprobes,
-    warden,
-)
+from rankscope.probes import warden
+from rankscope.probes.bpf import cache, headers, perf_events, programs, shared_uprobes, syscalls, tables, uprobes
 from rankscope.probes.bpf import compiled as compiled_probes
 from rankscope.probes.bpf.cache import CacheRefused
 from rankscope.probes.bpf.compiled import BpfUnavailable, Compiled, CompileFailed, NotCompiled
@@ -50,8 +38,6 @@ _PAGE_BYTES = 4096
 _CHILD_WAITS_S = 0.3  # until the parent has closed its side
 _PASSING = (errno.ENOMEM, errno.EAGAIN, errno.EINTR)
 _PATIENCE_S, _PAUSE_S = 0.5, 0.1
-_HIGH = 65536  # beyond the descriptors of any observer
-_wardens: list[int] = []  # pids
 _LOADS = 5  # as often as libbpf tries
 _AS_COMPILED: Mapping[str, int] = {}
 _KERNEL_NOTES = Path("sys/kernel/notes")
@@ -208,7 +194,7 @@ class Module:
         """From the first probe in a file on, somebody sees to it that none keeps the host waiting."""
         if self._guard < 0:
             with contextlib.suppress(OSError):
-                self._guard = _start_warden()
+                self._guard = warden.start()
 
     def _attach_once(
         self, function: str, path: Path, offsets: Sequence[int], counters: Mapping[int, int], on_return: bool
@@ -314,35 +300,6 @@ class Module:
         if self._guard >= 0:
             os.close(self._guard)
             self._guard = -1
-
-
-def _start_warden() -> int:
-    """Start warden.py, which ends with this process; the descriptor that it is told by. OSError.
-
-    The descriptor has a high number: as a process ends its descriptors are closed in order, this one after the probes.
-    """
-    for pid in tuple(_wardens):
-        with contextlib.suppress(ChildProcessError):
-            if not os.waitpid(pid, os.WNOHANG)[0]:
-                continue
-        _wardens.remove(pid)
-    ends, told = os.pipe2(os.O_CLOEXEC)
-    try:
-        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
-        kept = fcntl.fcntl(told, fcntl.F_DUPFD_CLOEXEC, max(min(most, _HIGH) - 16, 3))
-        try:
-            moves: list[tuple[object, ...]] = [(os.POSIX_SPAWN_DUP2, ends, 0)]
-            # Whoever reads what the command says waits for all who hold that end of it.
-            moves += [(os.POSIX_SPAWN_OPEN, standard, os.devnull, os.O_WRONLY, 0) for standard in (1, 2)]
-            command = [sys.executable, "-I", "-S", str(Path(warden.__file__).resolve()), str(os.getpid())]
-            _wardens.append(os.posix_spawn(sys.executable, command, {"LC_ALL": "C"}, file_actions=moves, setpgroup=0))
-        except BaseException:
-            os.close(kept)
-            raise
-        return kept
-    finally:
-        os.close(ends)
-        os.close(told)
 
 
 @contextlib.contextmanager

@@ -27,7 +27,7 @@ LONGEST_GAP_S = 1.0  # between two steps of a rank: loading on a busy host of tw
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """`slower`: the median step while the command ran, to that before. `gap_s`: the longest time without a step."""
+    """`slower`: the median step while the command ran, to that before. `gap_s`: the longest time without a step. `commit`: what ran."""
 
     key: str
     outcome: str
@@ -37,6 +37,7 @@ class Result:
     gap_s: float
     said: str
     problems: tuple[str, ...]
+    commit: str = ""
 
 
 def key_of(kind: Kind, turn: int, seed: int) -> str:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 
 from chaoskit.case import Result, judge, key_of
@@ -21,6 +22,7 @@ from labkit.machine.command import Parser, ended
 from labkit.machine.shell import EXIT_NOT_GOOD_ENOUGH, EXIT_NOT_PERMITTED, Impossible, LabError
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+RECORDED = REPOSITORY / "tests/data/chaos/results.json"
 _EPILOG = f"""Each case runs the real `rankscope record`, `diagnose` or `sweep` beside a small job while something is wrong with
 the host. It is good if the command ends in a verdict or one clear line within its window + {LATE_S:g} s, with no exit code but the
 documented ones, leaves nothing in the kernel, on the disk or running, and if the job goes on stepping. A run goes on where the last
@@ -63,10 +65,15 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         default=REPOSITORY / "chaos-out/results.json",
         help="kept there (default chaos-out/results.json)",
     )
+    parser.add_argument(
+        "--record", action="store_true", help="kept in the committed record, which other runs and clones go on with"
+    )
     parser.add_argument("--fresh", action="store_true", help="forget earlier results")
     parser.add_argument("--table", action="store_true", help="only the table")
     parser.add_argument("--list", action="store_true", help="the kinds")
     args = parser.parse_args(argv)
+    if args.record:
+        args.results = RECORDED
     if unknown := sorted(set(args.kinds) - {"all", *(kind.name for kind in KINDS)}):
         parser.error(f"no such kind: {', '.join(unknown)}")
     return args
@@ -89,7 +96,7 @@ def _write(path: Path, done: dict[str, Result]) -> None:
 def _run(wanted: Sequence[Kind], args: argparse.Namespace, done: dict[str, Result]) -> None:
     if os.geteuid() != 0:
         raise LabError("observing needs root", exit_code=EXIT_NOT_PERMITTED)
-    began = time.monotonic()
+    began, commit = time.monotonic(), _commit()
     cases = [(kind, turn, seed) for seed in range(args.seeds) for kind in wanted for turn in range(len(kind.commands))]
     left = [case for case in cases if key_of(*case) not in done]
     if not left:
@@ -104,7 +111,7 @@ def _run(wanted: Sequence[Kind], args: argparse.Namespace, done: dict[str, Resul
                 print(f"{len(left) - number + 1} cases left: the same command goes on")
                 return
             try:
-                result = judge(*case, job, args.window)
+                result = replace(judge(*case, job, args.window), commit=commit)
             except Impossible as error:
                 print(f"{key_of(*case)}: left out: {error}", flush=True)
                 continue
@@ -117,6 +124,14 @@ def _run(wanted: Sequence[Kind], args: argparse.Namespace, done: dict[str, Resul
                 ],
                 flush=True,
             )
+
+
+def _commit() -> str:
+    """Of this clone, with a + where something was changed since; '' outside of one."""
+    said = subprocess.run(
+        ["git", "describe", "--always", "--dirty=+", "--abbrev=12"], cwd=REPOSITORY, capture_output=True, text=True, check=False
+    )  # fmt: skip
+    return said.stdout.strip()
 
 
 def _warm_up(job: Job, window_s: float) -> None:

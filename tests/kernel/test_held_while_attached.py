@@ -16,7 +16,8 @@ import pytest
 
 from chaoskit.job import PROGRAMS
 from labkit.machine.shell import run
-from rankscope.probes.bpf import loader, warden
+from rankscope.probes import warden
+from rankscope.probes.bpf import loader
 from rankscope.probes.bpf.loader import Module
 from rankscope.probes.calls import probe as calls
 from rankscope.probes.calls.table import CallRow

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from chaoskit import command
+from chaoskit import cli, command
 from chaoskit.case import Result, key_of
 from chaoskit.cli import main, read, table
 from chaoskit.command import Ended
@@ -97,3 +97,17 @@ def test_who_killed_a_command_is_told(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(command, "rankscope", lambda: program)
     monkeypatch.setattr(command, "_GIVEN_UP_S", 0.2)
     assert command.run([], command.Plan(tmp_path), 0.1).by == "by us, as it did not end"
+
+
+def test_what_one_run_recorded_the_next_goes_on_with_wherever_it_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two hundred moments of SIGKILL take more than one session: the record is a file that is committed."""
+    kept = tmp_path / "results.json"
+    monkeypatch.setattr(cli, "RECORDED", kept)
+    args = cli._arguments(["--record", "--kinds", "killed", "--seeds", "67"])
+    assert args.results == kept
+    one = Result("killed record-0 0", "killed", -9, 1.0, 1.0, 0.1, "", (), "abc+")
+    cli._write(kept, {one.key: one})
+    assert cli.read(kept) == {one.key: one}
+    assert (cli.REPOSITORY / "tests/data").is_dir()

@@ -14,21 +14,55 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import fcntl
 import os
 import re
+import resource
 import select
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 LOOKS_EVERY_S = 1.0
 LOOKS = 3  # that find the same thread waiting: no healthy process holds its lock for two seconds while all forks of a host wait
 _AFTER_S = 0.5  # the command has ended and whoever held its probes with it: then the kernel takes them out
 _UNANSWERED_S = 0.5
 _WAITS = re.compile(rb"\b(?:register_for_each_vma|_*uprobe_(?:un)?register\w*)\b")
+_HIGH = 4096  # beyond the descriptors of nearly every observer; a table for more takes time to fork
 _MOUNTED = "/sys/fs/fuse/connections"
 # The same numbers on x86-64 and aarch64, include/uapi/asm-generic/unistd.h; FSCONFIG_CMD_CREATE of include/uapi/linux/mount.h.
 _FSOPEN, _FSCONFIG, _FSMOUNT, _CREATE = 430, 431, 432, 6
+_wardens: list[int] = []  # pids, of this process
+
+
+def start() -> int:
+    """Start warden.py, which ends with this process; the descriptor that it is told by. OSError.
+
+    The descriptor has a high number: as a process ends its descriptors are closed in order, this one after the probes.
+    """
+    for pid in tuple(_wardens):
+        with contextlib.suppress(ChildProcessError):
+            if not os.waitpid(pid, os.WNOHANG)[0]:
+                continue
+        _wardens.remove(pid)
+    ends, told = os.pipe2(os.O_CLOEXEC)
+    try:
+        most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+        kept = fcntl.fcntl(told, fcntl.F_DUPFD_CLOEXEC, max(min(most, _HIGH) - 16, 3))
+        try:
+            moves: list[tuple[object, ...]] = [(os.POSIX_SPAWN_DUP2, ends, 0)]
+            # Whoever reads what the command says waits for all who hold that end of it.
+            moves += [(os.POSIX_SPAWN_OPEN, standard, os.devnull, os.O_WRONLY, 0) for standard in (1, 2)]
+            command = [sys.executable, "-I", "-S", str(Path(__file__).resolve()), str(os.getpid())]
+            _wardens.append(os.posix_spawn(sys.executable, command, {"LC_ALL": "C"}, file_actions=moves, setpgroup=0))
+        except BaseException:
+            os.close(kept)
+            raise
+        return kept
+    finally:
+        os.close(ends)
+        os.close(told)
 
 
 def main() -> None:
