@@ -7,7 +7,7 @@ thread of the command has waited for so long, connections to file servers of use
 off, as root would by hand (/sys/fs/fuse/connections/N/abort). Nothing else is ever touched, and it is said in the
 kernel's log.
 
-Needs the standard library alone (`python -I -S`).
+As a program it needs the standard library alone (`python -I -S`), and keeps four capabilities.
 """
 
 from __future__ import annotations
@@ -33,6 +33,8 @@ _HIGH = 4096  # beyond the descriptors of nearly every observer; a table for mor
 _MOUNTED = "/sys/fs/fuse/connections"
 # The same numbers on x86-64 and aarch64, include/uapi/asm-generic/unistd.h; FSCONFIG_CMD_CREATE of include/uapi/linux/mount.h.
 _FSOPEN, _FSCONFIG, _FSMOUNT, _CREATE = 430, 431, 432, 6
+# CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE, CAP_SYS_ADMIN: a user's file below /sys, stacks of the kernel, a mount of its own
+_KEPT = (1, 2, 19, 21)
 _wardens: list[int] = []  # pids, of this process
 
 
@@ -41,6 +43,8 @@ def start() -> int:
 
     The descriptor has a high number: as a process ends its descriptors are closed in order, this one after the probes.
     """
+    from rankscope.probes.confine import credentials  # here, as the program has nothing of ours
+
     for pid in tuple(_wardens):
         with contextlib.suppress(ChildProcessError):
             if not os.waitpid(pid, os.WNOHANG)[0]:
@@ -54,7 +58,17 @@ def start() -> int:
             moves: list[tuple[object, ...]] = [(os.POSIX_SPAWN_DUP2, ends, 0)]
             # Whoever reads what the command says waits for all who hold that end of it.
             moves += [(os.POSIX_SPAWN_OPEN, standard, os.devnull, os.O_WRONLY, 0) for standard in (1, 2)]
-            command = [sys.executable, "-I", "-S", str(Path(__file__).resolve()), str(os.getpid())]
+            confine, own = (Path(file).resolve() for file in (credentials.__file__, __file__))
+            command = [
+                sys.executable,
+                "-I",
+                "-S",
+                str(confine),
+                f"{credentials.mask(_KEPT):x}",
+                "",
+                str(own),
+                str(os.getpid()),
+            ]
             _wardens.append(os.posix_spawn(sys.executable, command, {"LC_ALL": "C"}, file_actions=moves, setpgroup=0))
         except BaseException:
             os.close(kept)
@@ -67,7 +81,7 @@ def start() -> int:
 
 def main() -> None:
     """Look until the command has ended, and no thread waits any more."""
-    command, ended = int(sys.argv[1]), False
+    command, ended = int(sys.argv[-1]), False
     waiting: dict[tuple[int, int], int] = {}
     while not ended or waiting:
         if not ended and select.select([0], [], [], LOOKS_EVERY_S)[0]:

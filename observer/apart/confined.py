@@ -31,8 +31,6 @@ Progress = Callable[[str], None]
 Work = Callable[[Client], None]  # tells what it found
 
 KEPT = (credentials.CAP_SYS_PTRACE, credentials.CAP_DAC_READ_SEARCH)
-# Beyond what distributions, directories, systemd and containers give to anybody, so that nobody else may touch its processes.
-_USER = 4_000_000_007
 _DEVICES = ("nvidiactl", "nvidia[0-9]*", "nvidia-caps/*", "kfd", "dri/*")
 
 
@@ -86,7 +84,7 @@ def confine(trial: Table | None, parent: int) -> list[str]:
     writing = bool(devices)  # as who it was it could write to what is his: for a GPU alone it is let open anything so
     try:
         if os.geteuid() == 0:  # whoever is not root has no right to give up here
-            credentials.become(_USER, _groups(devices))
+            credentials.become(credentials.NOBODYS_USER, _groups(devices))
             writing = True
     except OSError as error:
         remarks.append(f"the observer stays user {os.geteuid()}: {error.strerror}")

@@ -19,8 +19,10 @@ from collections.abc import Collection
 # include/uapi/linux/capability.h
 CAP_DAC_READ_SEARCH, CAP_SYS_PTRACE, CAP_SYS_ADMIN, CAP_BPF, CAP_CHECKPOINT_RESTORE = 2, 19, 21, 39, 40
 _CAP_SETPCAP = 8
+# Beyond what distributions, directories, systemd and containers give to anybody, so that nobody else may touch its processes.
+NOBODYS_USER = 4_000_000_007
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE, _PR_SET_KEEPCAPS, _PR_GET_SECCOMP, _PR_SET_SECCOMP = 1, 4, 8, 21, 22
-_PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS = 24, 38
+_PR_CAPBSET_DROP, _PR_SET_NO_NEW_PRIVS, _PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE = 24, 38, 47, 2
 _SECCOMP_MODE_FILTER = 2
 _CAPABILITY_VERSION = 0x20080522
 _STEP_BYTES = 8  # of a filter
@@ -47,13 +49,17 @@ def effective() -> int:
     return int(line.split()[1], 16)
 
 
-def set_capabilities(usable: int, kept: int | None = None) -> None:
-    """Of this thread: those in use, and those that it may take into use again (by default none else). OSError."""
+def set_capabilities(usable: int, kept: int | None = None, *, passed_on: int = 0) -> None:
+    """Of this thread: those in use, those that it may take into use again (by default none else), and those that a program that it
+    becomes has too, whoever's it is. OSError."""
     kept = usable if kept is None else kept
-    halves = [number >> shift & 0xFFFFFFFF for shift in (0, 32) for number in (usable, kept, 0)]
+    halves = [number >> shift & 0xFFFFFFFF for shift in (0, 32) for number in (usable, kept, passed_on)]
     header = ctypes.create_string_buffer(struct.pack("<Ii", _CAPABILITY_VERSION, 0))
     data = ctypes.create_string_buffer(struct.pack("<6I", *halves))
     _check(_libc.syscall(_SYS_CAPSET[os.uname().machine], header, data))
+    for one in range(passed_on.bit_length()):
+        if passed_on >> one & 1:
+            _check(_libc.prctl(_PR_CAP_AMBIENT, _PR_CAP_AMBIENT_RAISE, one, 0, 0))
 
 
 def close_the_bounds(kept: int) -> None:

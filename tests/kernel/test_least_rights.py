@@ -38,7 +38,12 @@ def test_who_observes_has_two_capabilities_and_who_attaches_holds_the_programs(t
         assert command.stderr is not None
         assert any("observing " in line for line in command.stderr)
         children = _children(command.pid)
-        (observer,) = [pid for pid, status in children.items() if status["Uid"].split()[0] == str(confined._USER)]
+        (observer,) = [
+            pid for pid, status in children.items() if status["Uid"].split()[0] == str(credentials.NOBODYS_USER)
+        ]
+        (guard,) = [pid for pid in children if "warden.py" in " ".join(psutil.Process(pid).cmdline())]
+        assert int(children[guard]["CapPrm"], 16).bit_count() == 4 and children[guard]["NoNewPrivs"] == "1"
+        del children[guard]
         (reader,) = [pid for pid in children if pid != observer]
         assert int(children[observer]["CapPrm"], 16) == credentials.mask(confined.KEPT)
         assert int(children[reader]["CapPrm"], 16).bit_count() == 3
@@ -71,7 +76,9 @@ def test_when_the_observing_process_is_killed_the_command_says_so_in_one_line_an
         assert any("observing " in line for line in command.stderr)
         held = programs_of(command.pid)
         (observer,) = [
-            pid for pid, status in _children(command.pid).items() if status["Uid"].split()[0] == str(confined._USER)
+            pid
+            for pid, status in _children(command.pid).items()
+            if status["Uid"].split()[0] == str(credentials.NOBODYS_USER)
         ]
         began = time.monotonic()
         os.kill(observer, 9)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -17,6 +18,7 @@ import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from rankscope.probes import rights
@@ -31,6 +33,7 @@ _STACKS, _LOG = "stacks", "log"
 GRACE_S = 10.0
 _OUTPUT_CAP_BYTES = 64 * 1024 * 1024
 _LOG_CAP_BYTES = 64 * 1024
+_MEMORY_BYTES = 512 << 20
 
 _THREAD = re.compile(r"thread \((0x[0-9a-fA-F]+|\d+)\)(?:: (.*))?$", re.DOTALL)
 _TOTALS = re.compile(r"Samples: (\d+) Errors: (\d+)")
@@ -158,6 +161,7 @@ def _start(
     command += ["--rate", str(rate_hz), "--format", "raw", "--output", str(folder / _STACKS)]
     command += ["--nonblocking", "--threads", "--full-filenames", "--function"]
     command += ["--idle"] if idle else []
+    confine = partial(_confine, _may_write(folder))
     with (folder / _LOG).open("wb") as log:
         try:
             return subprocess.Popen(
@@ -165,22 +169,39 @@ def _start(
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
-                preexec_fn=_confine,  # noqa: PLW1509 - system calls alone, no locks
+                preexec_fn=confine,  # noqa: PLW1509 - system calls alone, no locks
                 cwd=folder,
             )
         except OSError as error:
             raise FallbackFailed(f"{program}: {error.strerror or error}") from error
 
 
-def _confine() -> None:
-    """In the child, before it is py-spy: no more rights than reading takes, and an end with the thread that started it."""
-    credentials.die_with_parent(signal.SIGKILL)
+def _may_write(folder: Path) -> bool:
+    """Let the user that py-spy will be write here, which is all that it may write to. False where that cannot be."""
+    if os.geteuid() != 0:
+        return False
+    try:
+        os.chown(folder, -1, credentials.NOBODYS_USER)
+        folder.chmod(0o770)
+    except OSError:
+        return False
+    return True
+
+
+def _confine(as_nobody: bool) -> None:
+    """In the child, before it is py-spy: another user, with no more rights than reading takes, and an end with who started it."""
     credentials.no_core_dump()
-    credentials.no_new_rights()
+    resource.setrlimit(resource.RLIMIT_FSIZE, (_OUTPUT_CAP_BYTES, _OUTPUT_CAP_BYTES))
+    resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY_BYTES, _MEMORY_BYTES))
     if os.geteuid() == 0:
         keep = credentials.mask((credentials.CAP_DAC_READ_SEARCH, credentials.CAP_SYS_PTRACE)) & credentials.effective()
         credentials.close_the_bounds(keep)
-        credentials.set_capabilities(keep)
+        if as_nobody:
+            with contextlib.suppress(OSError):  # without the right to be another user it stays root, with these two
+                credentials.become(credentials.NOBODYS_USER)
+        credentials.set_capabilities(keep, passed_on=keep)
+    credentials.no_new_rights()
+    credentials.die_with_parent(signal.SIGKILL)  # a change of user takes it back
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -203,7 +224,7 @@ def _result(one: Sampling | _Elsewhere) -> PySpyResult:
 
 def _opened(path: Path) -> int:
     try:
-        return os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        return os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)  # the folder is its own
     except OSError:
         return os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
 

@@ -11,7 +11,7 @@ import pytest
 
 from rankscope.diagnose.cli import main
 from rankscope.observer import doctor
-from rankscope.observer.apart import confined, plain
+from rankscope.observer.apart import plain
 from rankscope.observer.apart.look import look
 from rankscope.observer.census.candidates import Candidate, Libraries
 from rankscope.observer.census.collectives import SeenCollectives
@@ -19,6 +19,7 @@ from rankscope.observer.census.containers import Container
 from rankscope.observer.census.found import FoundRank, RankCensus, Rejected, Worker
 from rankscope.observer.census.identity import Claim, RankIdentity
 from rankscope.observer.sight import Sight
+from rankscope.probes.confine import credentials
 from rankscope.probes.errors import BadData
 
 LIBRARIES = Libraries("torch", "/a/libtorch.so", "", "", "", "", "", "", "", "3.11")
@@ -84,7 +85,7 @@ def test_who_looks_is_another_user_with_two_capabilities() -> None:
         return Said(tuple(told[name].split()[0] for name in wanted))
 
     user, capabilities, new, filtered = look(ourselves, Said).words
-    assert (user, new, filtered) == (str(confined._USER), "1", "2")
+    assert (user, new, filtered) == (str(credentials.NOBODYS_USER), "1", "2")
     assert int(capabilities, 16).bit_count() == 2
 
 

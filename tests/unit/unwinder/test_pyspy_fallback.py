@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from live import Program
 
+from rankscope.probes.confine import credentials
 from rankscope.unwinder.errors import FallbackFailed
 from rankscope.unwinder.names.code import Frame
+from rankscope.unwinder.walk import pyspy as fallback
 from rankscope.unwinder.walk.pyspy import PySample, explain, find_pyspy, parse_log, parse_raw, record
 
 MEASURED = (
@@ -87,3 +91,27 @@ def test_a_known_program_and_one_that_is_gone(start: Callable[..., Program]) -> 
     assert names.count("descend") == program.facts["depth"]
     assert missing.samples == ()
     assert "ended" in missing.problem
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user")
+@pytest.mark.usefixtures("pyspy")
+def test_it_runs_as_nobody_with_the_two_rights_that_reading_takes(start: Callable[..., Program]) -> None:
+    """What parses the target's bytes owns no file of root's: it can write into its own folder alone."""
+    program = start()
+    sampling = fallback.start(program.pid, 3, 50, True)
+    try:
+        time.sleep(1)
+        lines = Path(f"/proc/{sampling.process.pid}/status").read_text().splitlines()
+    finally:
+        deadline = time.monotonic() + 30
+        while not sampling.ended() and time.monotonic() < deadline:
+            time.sleep(0.1)
+        code, files = sampling.end()
+    status = {name: value.split() for name, _, value in (line.partition(":") for line in lines)}
+    assert status["Uid"][0] == str(credentials.NOBODYS_USER)
+    assert status["NoNewPrivs"] == ["1"]
+    two = credentials.mask((credentials.CAP_DAC_READ_SEARCH, credentials.CAP_SYS_PTRACE))
+    assert all(int(status[name][0], 16) == two for name in ("CapPrm", "CapEff", "CapBnd"))
+    with os.fdopen(files[0], "rb") as stacks:
+        assert code == 0 and stacks.read()
+    os.close(files[1])
