@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import resource
 import sys
 
 _CRITICAL, _MISSING, _INTERNAL, _INTERRUPTED = 2, 69, 70, 130
@@ -16,7 +15,7 @@ _CRITICAL, _MISSING, _INTERNAL, _INTERRUPTED = 2, 69, 70, 130
 
 def main() -> None:
     """Run the command line and end the process."""
-    spare_addresses()
+    spare_threads()
     spare_pandas()
     try:
         from rankscope.diagnose.cli.main import run
@@ -33,13 +32,13 @@ def main() -> None:
     sys.exit(_flushed(code))
 
 
-def spare_addresses() -> None:
-    """Where addresses are limited (ulimit -v), no threads for linear algebra, which are not needed here.
+def spare_threads() -> None:
+    """No threads for linear algebra: there is little of it here. To be called before numpy is loaded.
 
-    Each takes 60 MB or more, and the OpenBLAS in scipy waits for ever for what it does not get. To be called before numpy is loaded.
+    It starts one for each processor as it is loaded, and each spins for a while: 0.1 s of CPU on two processors, beside ranks that want
+    them. Each takes 60 MB of addresses or more, and where those are limited (ulimit -v) the OpenBLAS in scipy waits for ever.
     """
-    if resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY:
-        os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
 
 class _NoPandas:

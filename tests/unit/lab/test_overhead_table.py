@@ -30,6 +30,16 @@ def test_the_slow_down_over_the_whole_command_is_the_mean_of_the_rounds_with_its
     assert any("95 %: 0.52 to 5.48" in line for line in _lines(table, _rounds(0.5), OPTIONS))
 
 
+def test_what_kernel_and_observer_take_is_one_target_and_told_apart() -> None:
+    rounds = _rounds(0.5)
+    table = _summary(rounds, 2)
+    # 0.05 s in the kernel and 0.1 s in the observer, of 10 s on 2 ranks
+    assert (table["kernel"], table["observer"], table["together"]) == pytest.approx((0.25, 0.5, 0.75))
+    row, parts = _lines(table, rounds, OPTIONS)[3:5]
+    assert row.startswith(TARGETS["together"][0]) and "0.75" in row and "MISSED" in row
+    assert "0.25 / 0.50" in parts
+
+
 @pytest.mark.parametrize(("loading_s", "met"), [(0.5, True), (1.5, False)])
 def test_loading_has_a_target_that_the_first_start_is_not_held_to(loading_s: float, met: bool) -> None:
     rounds = _rounds(loading_s)

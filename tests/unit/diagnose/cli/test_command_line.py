@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import json
+import os
 import resource
 import subprocess
 import sys
@@ -135,12 +136,24 @@ def test_what_the_host_lacks_is_missing_and_not_bad_data(
 def test_little_memory_keeps_no_command_waiting_for_ever(addresses_mb: int) -> None:
     """The OpenBLAS that comes with scipy did, for the memory of its second thread."""
     limit = addresses_mb << 20
-    text = "from rankscope.diagnose.cli import start; start.spare_addresses(); import numpy, scipy.special"
+    text = "from rankscope.diagnose.cli import start; start.spare_threads(); import numpy, scipy.special"
     done = subprocess.run(
         [sys.executable, "-c", text], timeout=60, check=False, capture_output=True,
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_AS, (limit, limit)),
     )  # fmt: skip
     assert done.returncode in (0, 1)
+
+
+def test_no_command_starts_threads_for_linear_algebra() -> None:
+    text = (
+        "from rankscope.diagnose.cli import start; start.spare_threads(); import numpy, scipy.special, os; "
+        "print(len(os.listdir('/proc/self/task')))"
+    )
+    bare = {name: value for name, value in os.environ.items() if not name.endswith("_NUM_THREADS")}
+    done = subprocess.run(
+        [sys.executable, "-c", text], timeout=60, check=True, capture_output=True, text=True, env=bare
+    )
+    assert done.stdout == "1\n"
 
 
 @pytest.mark.parametrize(("limit_bytes", "code"), [(resource.RLIM_INFINITY, 70), (1 << 60, 69)])
