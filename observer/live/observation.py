@@ -41,6 +41,8 @@ _DRAIN_EVERY_S = 0.25
 _REFRESH_EVERY_S = 1.0
 _FLOWS_EVERY_S = 2.0  # the kernel walks its table of connections for it, of hundreds of thousands of places: 1 ms and more a namespace
 _SAY_EVERY_S = 5.0
+_WEIGH_EVERY_S = 1.0
+_WEIGH_EVENTS = 1024  # of one drain: with the words of their stacks they may take 4 MB
 _MAX_WORKERS = 256  # per rank; more are processes that a training script has no use for
 
 
@@ -77,6 +79,7 @@ class Observation:
     fallback: Fallback | None = None
     _due: dict[str, float] = field(default_factory=dict)
     _newest_pid: int = -1  # when workers were sought last
+    _heavy: bool = False  # it holds as much memory as it may
 
     def run_until(self, end: float, progress: Progress | None = None) -> None:
         """Observe until `end`, or until there is no room for more.
@@ -126,7 +129,9 @@ class Observation:
 
     def _within_budget(self, events: Events) -> Events:
         """What there is room for; that a process ended is always kept. With the first that is not kept the window ends."""
-        fits = not self.lost_events and limits.resident_bytes() < limits.RESIDENT_BYTES
+        if len(events) > _WEIGH_EVENTS or self._is_due("weigh", time.monotonic(), _WEIGH_EVERY_S):
+            self._heavy = limits.resident_bytes() >= limits.RESIDENT_BYTES
+        fits = not self.lost_events and not self._heavy
         room = max(limits.EVENTS - self.held_events, 0) if fits else 0
         kept = events
         if len(events) > room:

@@ -39,6 +39,7 @@ _CHILD_WAITS_S = 0.3  # until the parent has closed its side
 _PASSING = (errno.ENOMEM, errno.EAGAIN, errno.EINTR)
 _PATIENCE_S, _PAUSE_S = 0.5, 0.1
 _LOADS = 5  # as often as libbpf tries
+_ALL_SIGNALS = signal.valid_signals()
 _AS_COMPILED: Mapping[str, int] = {}
 _KERNEL_NOTES = Path("sys/kernel/notes")
 
@@ -305,7 +306,7 @@ class Module:
 @contextlib.contextmanager
 def _signals_wait() -> Iterator[None]:
     """Hold signals to this thread back: the verifier gives up with EAGAIN when one is pending (a resized terminal)."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ALL_SIGNALS)
     try:
         yield
     finally:

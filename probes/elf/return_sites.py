@@ -11,6 +11,7 @@ without a symbol comes from the unwind tables (functions.py). Disassembly: capst
 
 from __future__ import annotations
 
+import functools
 import importlib
 import platform
 from collections.abc import Sequence
@@ -93,8 +94,7 @@ def _decode(engine: Any, code: _LinkedCode, address: int, size: int) -> _Body:
     for at, length, mnemonic, operands in engine.disasm_lite(text, address):
         first = first if first[0] else (mnemonic, operands)
         end = at + length
-        words = mnemonic.split()
-        if "ret" in words or "retaa" in words or "retab" in words:
+        if _returns(mnemonic):
             leaves.append(at)
         elif _jumps(mnemonic):
             target = _target(operands)
@@ -105,6 +105,12 @@ def _decode(engine: Any, code: _LinkedCode, address: int, size: int) -> _Body:
     return _Body(first, tuple(leaves))
 
 
+@functools.lru_cache(maxsize=4096)  # a function has thousands of instructions, of some tens of names
+def _returns(mnemonic: str) -> bool:
+    return not {"ret", "retaa", "retab"}.isdisjoint(mnemonic.split())
+
+
+@functools.lru_cache(maxsize=4096)
 def _jumps(mnemonic: str) -> bool:
     return mnemonic.split()[-1:] in (["jmp"], ["b"], ["br"])
 
