@@ -50,7 +50,7 @@ from rankscope.diagnose.text import rank_list
 from rankscope.diagnose.verdict.contract import StepSeconds, Suspect, Verdict
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.observer.window.folder import Window
-from rankscope.probes.arrays import Floats
+from rankscope.probes.arrays import Floats, Ints
 
 
 def diagnose(
@@ -170,8 +170,20 @@ def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, dr
         status=status,
         suspects=tuple(suspects),
         slowdown_percent=_slowdown_percent(scene, reference, suspects),
-        notes=(*pause_notes.without_accused(notes, paused, suspects), *idle_counters.notes(fleet, suspects), *designed),
+        notes=(*pause_notes.without_accused(_without_acquitted(notes, suspects), paused, suspects), *idle_counters.notes(fleet, suspects), *designed),
     )
+
+
+def _rows_of(fleet: Fleet, suspects: Sequence[Suspect]) -> Ints:
+    """Rows of the ranks that are accused each for itself."""
+    accused = [rank for one in suspects if one.scope == "rank" for rank in one.ranks]
+    return np.flatnonzero(np.isin(fleet.ranks.number, accused)).astype(np.int64)
+
+
+def _without_acquitted(notes: Sequence[Note], suspects: Sequence[Suspect]) -> list[Note]:
+    """The notes without those that say of a rank why it is not accused, where it is: one view of the window told what another did not."""
+    accused = {rank for one in suspects if one.scope == "rank" for rank in one.ranks}
+    return [note for note in notes if note.rank not in accused]
 
 
 def _of_all_else(
@@ -179,7 +191,8 @@ def _of_all_else(
 ) -> tuple[list[Suspect], list[Note]]:
     """The suspects among the ranks, and the rows of what ranks do now and then, of links, roles, hosts and all ranks that stand."""
     scene = odd.scene
-    seldom, notes = rare_rows(fleet, scene, odd.rows)
+    # Who is accused already, also of another view of the window, is slow now and then as well.
+    seldom, notes = rare_rows(fleet, scene, np.union1d(odd.rows, _rows_of(fleet, suspects)))
     moving, noise = moving_work(fleet, scene) if not len(odd.rows) else ([], [])
     suspects, own, counted = _counted(fleet, odd, suspects)
     links = slow_links(fleet, scene, odd.gained_s, suspects)

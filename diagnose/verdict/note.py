@@ -112,10 +112,11 @@ LONGER_TELLS = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """One line beside the suspects."""
+    """One line beside the suspects. `rank`: the number of the one rank that it is about; -1 where it is about others or none."""
 
     code: NoteCode
     text: str
+    rank: int = -1
 
     def __str__(self) -> str:
         return self.text

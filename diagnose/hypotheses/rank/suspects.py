@@ -86,7 +86,8 @@ def _busy_host(case: Case, excess_s: float) -> Note | None:
 
 def _not_accused(fleet: Fleet, each: Unexplained) -> Note:
     """Why a rank that is slower for sure is not accused."""
-    who, made = f"rank {int(fleet.ranks.number[each.case.rank])}", each.made
+    rank, made = int(fleet.ranks.number[each.case.rank]), each.made
+    who = f"rank {rank}"
     if made and cannot_be_told(made[0], each.case):
         if (busy := _busy_host(each.case, made[0].lost_s)) is not None:
             return busy
@@ -94,9 +95,9 @@ def _not_accused(fleet: Fleet, each: Unexplained) -> Note:
             f"{who} is slower than its peers in every function: not accused, with so few peers "
             "only earlier windows (--baseline) could tell why"
         )
-        return Note(NoteCode.FEW_PEERS, text)
+        return Note(NoteCode.FEW_PEERS, text, rank)
     text = f"{who} seems {seconds(each.excess_s)} per step slower than its peers, but no function of it is: not accused"
-    return Note(NoteCode.NO_FUNCTION, text)
+    return Note(NoteCode.NO_FUNCTION, text, rank)
 
 
 def _merged(fleet: Fleet, scene: Scene, admitted: Sequence[_Charged]) -> list[Suspect]:

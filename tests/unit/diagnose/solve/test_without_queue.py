@@ -65,3 +65,17 @@ def test_without_the_queue_a_step_is_as_long_as_work_and_waiting() -> None:
     assert np.allclose(calm.steps.own_s + calm.steps.wait_s, calm.steps.seconds)
     assert np.allclose(calm.steps.wait_s.min(axis=0), fleet.steps.wait_s.min(axis=0))
     assert not calm.patterns.per_step_s[calm.patterns.kind.codes == calm.patterns.kind.code("sched")].any()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_who_is_accused_so_is_neither_acquitted_in_a_note_nor_accused_of_its_slowest_steps_again(seed: int) -> None:
+    window = queued(seed, 0.06)
+    rows = window.steps.to_pylist()
+    for row in rows:
+        if row["rank"] == 1 and row["step"] % 12 == 5:  # now and then it computes for longer still, and the others wait
+            row |= {"own_s": row["own_s"] + 1.0, "seconds": row["seconds"] + 1.0}
+        elif row["step"] % 12 == 5:
+            row |= {"wait_s": row["wait_s"] + 1.0, "seconds": row["seconds"] + 1.0}
+    verdict = judge(gather([columns(window, "steps", rows)]))
+    assert [(one.component, one.ranks) for one in verdict.suspects] == [("python", (1,))]
+    assert not [note.text for note in verdict.notes if "not accused" in note.text]
