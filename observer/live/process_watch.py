@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import hashlib
+import itertools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -35,6 +36,7 @@ TRAINING, LOADER = "training", "loader"
 _MAX_TEXT = 4096  # characters of one stack
 # Files of optimisers: an iteration ends in one.
 _OPTIMISER = re.compile(r"/(torch/optim|optax|apex/optimizers|bitsandbytes/optim|deepspeed/ops/(adam|lamb|lion))/")
+LEFT_OUT = StackFrame("…", "?", 0)  # in place of frames of a stack that is too long
 _FRAME_TEXT = len(" (:2147483647);")  # what a frame takes besides its name and file
 _MAX_STATES = 65536  # thread states remembered of one process; more than it ever has, unless it means harm
 
@@ -132,7 +134,8 @@ class ProcessWatch:
 
 
 def in_words(frames: Sequence[Frame], whole: bool = True) -> StackName:
-    """The names of a stack given leaf first. Of a very long one the frames nearest to the root are left out; `whole`: none is missing."""
+    """The names of a stack given leaf first; `whole`: none is missing. Of a very long one those in the middle are left out, for the leaf
+    says what is done and the root on whose behalf: compilers and tracers call a hundred functions below the user's."""
     return _in_words(tuple(frames), whole)
 
 
@@ -141,13 +144,12 @@ def _in_words(frames: tuple[Frame, ...], whole: bool) -> StackName:
     """One for all ranks that are at the same place, which are seen there at about the same time."""
     if not frames:
         return NO_STACK
-    kept: list[StackFrame] = []
-    room = _MAX_TEXT
-    for frame in frames:
-        room -= len(frame.name) + len(frame.file) + _FRAME_TEXT
-        if room < 0 and kept:
-            break
-        kept.append(StackFrame(frame.name, frame.file, frame.first_line))
+    lengths = [len(frame.name) + len(frame.file) + _FRAME_TEXT for frame in frames]
+    low = _fitting(lengths, _MAX_TEXT) if sum(lengths) <= _MAX_TEXT else max(_fitting(lengths, _MAX_TEXT // 2), 1)
+    high = min(_fitting(lengths[::-1], _MAX_TEXT - sum(lengths[:low])), len(frames) - low)
+    kept = [StackFrame(frame.name, frame.file, frame.first_line) for frame in frames]
+    if low + high < len(kept):
+        kept[low : len(kept) - high] = [LEFT_OUT]
     leaf = frames[0]
     in_optimiser = any(_OPTIMISER.search(frame.file) for frame in frames)
     return StackName(
@@ -159,6 +161,11 @@ def _in_words(frames: tuple[Frame, ...], whole: bool) -> StackName:
         in_optimiser,
         _path(frames) if whole else (),
     )
+
+
+def _fitting(lengths: Sequence[int], room: int) -> int:
+    """How many of the first have room together."""
+    return sum(total <= room for total in itertools.accumulate(lengths))
 
 
 def _path(frames: Sequence[Frame]) -> CallPath:

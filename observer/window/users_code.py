@@ -1,8 +1,9 @@
 """Whose code is a frame: the user's, or a library's?
 
 A library's: what lies in site-packages, dist-packages or Python's own lib folder, what is frozen into the interpreter, and what is
-generated. All else is the user's. Where a job is installed as a package none of its frames would be: then the user's are those of the
-distribution that the program starts in, the first on its stacks behind what starts programs (`bin/train`, runpy, `python -c`).
+generated; so is what nobody knows the file of. All else is the user's. Where a job is installed as a package none of its frames would be:
+then the user's are those of the distribution that the program starts in, the first on its stacks behind what starts programs (`bin/train`,
+runpy, `python -c`).
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from dataclasses import dataclass
 
 from rankscope.observer.window.stacks import StackFrame
 
+_NOBODY_KNOWS = r"^\?$"
 _GENERATED = r"^<(frozen |__array_function__|attrs generated|eval_with_key|torch_package)|/torchinductor_"
-_LIBRARY = re.compile(rf"/(site|dist)-packages/|/lib(64)?/python\d|{_GENERATED}")
+_LIBRARY = re.compile(rf"/(site|dist)-packages/|/lib(64)?/python\d|{_GENERATED}|{_NOBODY_KNOWS}")
 _DISTRIBUTION = re.compile(r"/(?:site|dist)-packages/([^/]+)")
 _STARTER = re.compile(r"^<string>$|/bin/[^/.]+$")
 
