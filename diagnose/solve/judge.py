@@ -170,7 +170,11 @@ def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, dr
         status=status,
         suspects=tuple(suspects),
         slowdown_percent=_slowdown_percent(scene, reference, suspects),
-        notes=(*pause_notes.without_accused(_without_acquitted(notes, suspects), paused, suspects), *idle_counters.notes(fleet, suspects), *designed),
+        notes=(
+            *pause_notes.without_accused(_without_acquitted(notes, suspects), paused, suspects),
+            *idle_counters.notes(fleet, suspects),
+            *designed,
+        ),
     )
 
 
