@@ -47,11 +47,6 @@ class Grid:
     step_s: float
     window_s: float
 
-    @property
-    def near_s(self) -> float:
-        """A step belongs to no column that is farther away."""
-        return (1 - limits.LARGE_SHARE) * self.step_s
-
 
 @dataclass(frozen=True, slots=True)
 class Columns:
@@ -59,14 +54,19 @@ class Columns:
 
     grid_s: Floats
     added_s: Floats
-    near_s: float
+    step_s: float
+
+    @property
+    def near_s(self) -> float:
+        """A step belongs to no column that is farther away."""
+        return (1 - limits.LARGE_SHARE) * self.step_s
 
     @classmethod
     def of(cls, grid: Grid | None, hosts: Hosts, clocks: Clocks) -> Columns:
         """`grid`: None where there are no steps."""
         if grid is None:
             return cls(np.empty(0), np.zeros(len(hosts.names)), 0.0)
-        return cls(grid.begins_s, hosts.begins_s - grid.origin_s + clocks.offset_s, grid.near_s)
+        return cls(grid.begins_s, hosts.begins_s - grid.origin_s + clocks.offset_s, grid.step_s)
 
 
 def read_steps(table: pa.Table, rows: Ints, numbers: Ints, hosts: Hosts, window_s: float, notes: list[Note]) -> Steps:
@@ -186,9 +186,12 @@ def filled(table: pa.Table, rows: Ints, hosts: Hosts, columns: Columns, names: S
         start = floats(part, "start_s")[inside]
         start += columns.added_s[hosts.of_rank[row]]
         cell = _nearest(grid, start)
+        crowded = _crowded(grid, start, cell, own_number, columns.near_s)
+        if crowded.any():
+            _in_phase(start, cell, np.flatnonzero(crowded[own_number]), own_number, columns)
         away = np.abs(start - grid[cell])
         near = np.flatnonzero(away <= columns.near_s)
-        if np.bincount(own_number[near] * len(grid) + cell[near]).max(initial=0) > 1:
+        if crowded.any():
             near = near[np.argsort(-away[near], kind="stable")]  # of two for one column the nearer is written last
         at, chosen = (row[near], cell[near]), inside[near]
         for name in names:
@@ -196,6 +199,34 @@ def filled(table: pa.Table, rows: Ints, hosts: Hosts, columns: Columns, names: S
         if number is not None:
             number[at] = ints(part, "step")[chosen]
     return Steps(grid, *matrices.values(), number=number)
+
+
+def _crowded(grid: Floats, start: Floats, cell: Ints, number: Ints, near_s: float) -> Bools:
+    """Of each rank, whether two of its steps belong to one column."""
+    near = np.abs(start - grid[cell]) <= near_s
+    places = (int(number.max(initial=-1)) + 1, len(grid))
+    count = np.bincount(number[near] * len(grid) + cell[near], minlength=places[0] * places[1])
+    return np.asarray((count > 1).reshape(places).any(axis=1), dtype=np.bool_)
+
+
+def _in_phase(start: Floats, cell: Ints, those: Ints, number: Ints, columns: Columns) -> None:
+    """Put steps of `those` in the columns from which they are always as far, of ranks that come into more columns so; in place.
+
+    The steps of a rank that begin half a step before or after the others' would come to the column before in some steps, and to the one
+    behind in others: every second column would have two, or none. How far away they are is known but for whole steps, as an angle is:
+
+    distance = step / 2π · angle of the mean over its steps of exp(2πi · (start - nearest column) / step)
+
+    From then on `start` is without that distance.
+    """
+    grid, mine = columns.grid_s, number[those]
+    turn = np.exp(2j * np.pi * (start[those] - grid[cell[those]]) / columns.step_s)
+    mean = np.bincount(mine, turn.real) + 1j * np.bincount(mine, turn.imag)
+    moved = start[those] - np.angle(mean)[mine] * columns.step_s / (2 * np.pi)
+    place = _nearest(grid, moved)
+    before, after = (np.bincount(np.unique(mine * len(grid) + at) // len(grid)) for at in (cell[those], place))
+    better = after[mine] > before[mine]
+    cell[those[better]], start[those[better]] = place[better], moved[better]
 
 
 def _blocks(rows: Ints) -> Iterator[tuple[Ints, Ints]]:

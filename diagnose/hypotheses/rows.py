@@ -39,7 +39,8 @@ class Row:
     """`found`: component, cause, scope, targets, witness; its lost time is not known before it stands. `removes`: of these targets,
     unless `at` says of whom (rows of the fleet). `z`, `freedom`: how clear it is that something was taken. `looked_at`: how many such
     targets there were. `floor`: share of the step that it must gain, with those among which one loss was shared out; `part`: its share.
-    `since`: when it began, where that is known. `rare`: it was in few steps, which are no part of the usual one."""
+    `since`: when it began, where that is known. `rare`: it was in few steps, which are no part of the usual one. `more`: what goes with
+    `removes` once the row stands, which no counter says to be of its making: it is a part of the price, and of no reason to admit it."""
 
     found: Hypothesis
     removes: Floats | None
@@ -52,6 +53,7 @@ class Row:
     since: float | None = None
     at: Ints | None = None
     rare: bool = False
+    more: Floats | None = None
 
     @property
     def score(self) -> float:
@@ -98,7 +100,8 @@ def standing(scene: Scene, rows: Iterable[Row], own: Floats) -> list[Row]:
         beside = np.array([together - gain_s(scene, own, chosen[:i] + chosen[i + 1 :]) for i in range(len(chosen))])
         least = int(np.argmin(beside - floors))
         if beside[least] >= floors[least] or len(chosen) == 1:
-            lost = share_out(together, beside).tolist()
+            priced = [row if row.more is None else replace(row, removes=row.more) for row in chosen]
+            lost = share_out(max(together, gain_s(scene, own, priced)), beside).tolist()
             found = [
                 replace(row, found=replace(row.found, lost_s=each)) for row, each in zip(chosen, lost, strict=True)
             ]

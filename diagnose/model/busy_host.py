@@ -6,6 +6,8 @@ share(r)     = taken(r) / the same by any process
 taken(r, s)  = queued(r, s) · (share(r) + c · (1 - share(r))),  c = share of all ranks of the host together: on what strangers leave the
                ranks stand behind each other, and on all of it they would stand for less
 
+behind(r, s) = queued(r, s) · (1 - share(r)), even(r, s) = mean of behind over the ranks that may run on the same CPUs of the host
+
 c is what strangers hold of the CPUs while ranks want them. How busy they keep the host says nothing of that: who gives way (SCHED_IDLE, a
 group of least weight) takes all that is left over, and nobody stands behind it.
 """
@@ -22,6 +24,7 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.stats.robust import nan_median
 from rankscope.probes.arrays import Floats, Ints
+from rankscope.probes.host.procfs import parse_cpu_list
 
 _FEW, _UNEVEN = 3, 0.4  # ranks of a role
 
@@ -168,3 +171,46 @@ def _least(of_ranks: Floats) -> Floats:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", RuntimeWarning)
         return np.asarray(np.nanmin(of_ranks, axis=0), dtype=np.float64)
+
+
+def even_queue_s(fleet: Fleet) -> tuple[Floats, Floats]:
+    """(behind, even), ranks x steps, seconds: for how long each rank stands behind others of its host's in the queue, and for how long it
+    would if the scheduler could place all of them freely.
+
+    Strangers who hold a CPU drive the ranks together on the others: some stand behind each other for long and one for nobody, who shares
+    with the strangers. Without them the ranks still need the time for which they ran in place of each other, but all of them alike.
+    """
+    steps = fleet.steps
+    behind = queued_s(fleet) * (1 - taken_share(fleet))[:, None]
+    pool, known = pools(fleet), np.isfinite(steps.own_s)
+    total, count = np.zeros((2, int(pool.max(initial=-1)) + 1, steps.count))
+    np.add.at(total, pool, np.where(known, behind, 0.0))
+    np.add.at(count, pool, known)
+    return behind, np.asarray((total / np.maximum(count, 1))[pool], dtype=np.float64)
+
+
+def pools(fleet: Fleet) -> Ints:
+    """A number for each rank, the same for those of a host that may run on the same CPUs, or on those of one that may run on both."""
+    places = list(zip(fleet.ranks.observed_on, fleet.ranks.cpus, strict=True))
+    of_host = dict[str, list[tuple[set[int], list[str]]]]()  # CPUs, and the lists of CPUs that make them up
+    for host, cpus in dict.fromkeys(places):
+        joined, lists = _cpus(cpus), [cpus]
+        apart = []
+        for those, names in of_host.get(host, []):
+            if those & joined:
+                joined, lists = joined | those, lists + names
+            else:
+                apart.append((those, names))
+        of_host[host] = [*apart, (joined, lists)]
+    number = dict[tuple[str, str], int]()
+    for host, found in of_host.items():
+        for _, lists in found:
+            number |= dict.fromkeys(((host, each) for each in lists), len(number))
+    return np.array([number[place] for place in places], dtype=np.int64)
+
+
+def _cpus(text: str) -> set[int]:
+    try:
+        return set(parse_cpu_list(text))
+    except ValueError:  # of a window that somebody forged
+        return set()

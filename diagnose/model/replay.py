@@ -78,11 +78,17 @@ def gain(
 
 
 def shrink(own: Floats, better: Floats, pipelines: Pipelines | None = None, measured: Floats | None = None) -> float:
-    """Seconds per step that the job is shorter with the own times `better`; 0 or more."""
+    """Seconds per step that the job is shorter with the own times `better`; 0 or more.
+
+    A step that a rank does not show whose times become better tells nothing of that.
+    """
     before, after = busy(own, pipelines), busy(better, pipelines, _better_once(own, better, pipelines))
     shorter = before - after
     if pipelines is not None and measured is not None:
         shorter = np.fmin(shorter, measured - after)
+    untold = np.isnan(own[(better < own).any(axis=1)]).any(axis=0)
+    if not untold.all():
+        shorter = np.where(untold, np.nan, shorter)
     return max(float(np.nan_to_num(trimmed_mean(shorter[None, :])[0])), 0.0)
 
 

@@ -18,7 +18,7 @@ from rankscope.diagnose.hypotheses.job.heavy_stage import heavy_stages, heavy_th
 from rankscope.diagnose.hypotheses.rank.selection import Selection, select
 from rankscope.diagnose.hypotheses.rows import gain_s
 from rankscope.diagnose.model import slots
-from rankscope.diagnose.model.busy_host import queued_s
+from rankscope.diagnose.model.busy_host import even_queue_s, pools, queued_s
 from rankscope.diagnose.model.replay import repaired, shrink
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.model.waiting import gain_in_turn, one_after_another
@@ -82,7 +82,7 @@ def _that_cost(among: Compared, scene: Scene, selection: Selection) -> tuple[Int
     gained_s = _gained(among, scene, rows)
     floor_s = float(found.floor_s[rows].min()) if len(rows) else 0.0
     if gained_s >= floor_s or gained_s + _hidden(fleet, scene, _innocent(among, rows)) >= floor_s:
-        return rows, gained_s, []
+        return rows, max(gained_s, _freely_placed(among, scene, selection)), []
     sure = (found.slower_share >= limits.NEARLY_ALWAYS) | (
         selection.by_function[: among.count] & (len(scene.own) > limits.PEERS_EXACT)
     )
@@ -160,3 +160,16 @@ def _gained(among: Compared, scene: Scene, rows: Ints) -> float:
     if len(rows) and _turns(among.fleet, scene):
         gained = max(gained, gain_in_turn(scene.own, _innocent(among, rows), scene.roles))
     return gained
+
+
+def _freely_placed(among: Compared, scene: Scene, selection: Selection) -> float:
+    """The same where strangers keep ranks from a CPU: without them those that share its CPUs stand behind each other alike
+    (model/busy_host.py). 0 where nobody is kept from one."""
+    own, count = among.scene.own, among.count
+    kept = [each.row for each in selection.admitted if (each.found.component, each.found.cause) == ("cpu", "contended")]
+    if not kept or count < len(own):  # of ranks as they were nobody knows who stood behind whom
+        return 0.0
+    behind, even = (each[:, -own.shape[1] :] for each in even_queue_s(among.fleet))
+    pool = pools(among.fleet)
+    placed = np.where(np.isin(pool, pool[kept])[:, None], own + even - np.fmin(behind, own), own)
+    return shrink(scene.own, repaired(placed, among.scene.roles, selection.rows), scene.pipelines, scene.busy_s)

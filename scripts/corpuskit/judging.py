@@ -37,7 +37,7 @@ class Answer:
     """What was said about a case, against its truth.
 
     outcome: one of verdicts.FIRST … FAILED. right: whether the first suspect of an accusation is a culprit. lost_s: of all who
-    are accused, of each step. seconds: how long it took to judge. step_s: mean of the steps in the windows, as they are told; 0 where
+    are accused, of each step. seconds: how long it took to judge. step_s: mean of a rank's steps in the windows, as they are told; 0 where
     there are none.
     """
 
@@ -137,13 +137,19 @@ def _judge(diagnose: Diagnose, case: Case, windows: Sequence[Path], baseline: Se
     except Exception as error:  # whatever it is, it is this case's answer, and the other cases go on
         return Answer(case.key, verdicts.FAILED, f"{type(error).__name__}: {error}")
     seconds = time.perf_counter() - began
-    return answer(case, printed, seconds, _step_s([_read(one) for one in windows]))
+    return answer(case, printed, seconds, step_seconds([_read(one) for one in windows]))
 
 
-def _step_s(windows: Sequence[Any]) -> float:
-    """Mean of all steps of all ranks, seconds."""
-    steps = [value for window in windows for value in window.steps.column("seconds").to_pylist() if value]
-    return statistics.fmean(steps) if steps else 0.0
+def step_seconds(windows: Sequence[Any]) -> float:
+    """Mean of the steps of a rank, median over ranks, seconds: a rank of which several steps are told for one of the job's has most steps,
+    and no other length of the job's."""
+    of_rank = dict[int, list[float]]()
+    for window in windows:
+        columns = (window.steps.column(name).to_pylist() for name in ("rank", "seconds"))
+        for rank, value in zip(*columns, strict=True):
+            if value:
+                of_rank.setdefault(rank, []).append(value)
+    return statistics.median(map(statistics.fmean, of_rank.values())) if of_rank else 0.0
 
 
 def _read(place: Path) -> Any:

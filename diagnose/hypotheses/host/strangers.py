@@ -1,6 +1,7 @@
 """Strangers take the CPUs of a host from all of its ranks alike: no rank is odd, and no baseline is needed, for the kernel counts who ran.
 
-A row of ../rows.py for each host that removes taken(r,s) (model/busy_host.py). busy: the part of the host's CPU time that did not go to
+A row of ../rows.py for each host that removes taken(r,s), and once it stands max(taken(r,s), queued(r,s) - even(r,s))
+(model/busy_host.py). busy: the part of the host's CPU time that did not go to
 the job. Convicts: busy >= 30 %, and one program took half of what strangers took: it
 is named. Acquits: less of either; a crowd of small programs is what a busy host is.
 """
@@ -15,7 +16,7 @@ from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, Hypothesis
 from rankscope.diagnose.hypotheses.rows import Row, clearness
-from rankscope.diagnose.model.busy_host import programs, strangers_shares, taken_s
+from rankscope.diagnose.model.busy_host import even_queue_s, programs, queued_s, strangers_shares, taken_s
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Floats, Ints
@@ -28,6 +29,7 @@ def strangers(fleet: Fleet, scene: Scene) -> list[Row]:
     found = list[Row]()
     if not taken.any():
         return found
+    crowded = (queued_s(fleet) - even_queue_s(fleet)[1])[:, -scene.own.shape[1] :]
     busy_of = strangers_shares(fleet)
     taken_on = sorted({hosts[row] for row in np.flatnonzero(taken.any(axis=1))})
     for host in taken_on:
@@ -41,9 +43,11 @@ def strangers(fleet: Fleet, scene: Scene) -> list[Row]:
         ):
             continue
         removes: Floats = np.nan_to_num(np.fmin(taken[rows], scene.own[rows]))
+        # Where they are is where no rank can be: what ranks stand longer behind each other for that goes with them.
+        more = np.fmax(removes, np.nan_to_num(np.fmin(crowded[rows], scene.own[rows])))
         clear = clearness(removes.mean(axis=0), scene.step_s)
         told = _hypothesis(fleet, rows, busy, took)
-        found.append(Row(told, removes, *clear, len(taken_on), floor=limits.ALONE_SHARE))
+        found.append(Row(told, removes, *clear, len(taken_on), floor=limits.ALONE_SHARE, more=more))
     return found
 
 

@@ -4,10 +4,13 @@ Rate of a flow while it sends = sent_bytes / (busy - rwnd_limited - sndbuf_limit
 data back, so that a waiting peer process does not look like a slow link. Flows between two addresses are one cell of
 C4's delay matrix [source][destination]: one slow cell is a link, a slow row the sender, a slow column the receiver.
 
-lost(cell) = sending seconds per step · (1 - rate / rate of the cells that touch neither end), at most the transfer
+lost(cell) = min(sending, transfer) / sending · (sending · (1 - rate / rate of the cells that touch neither end) - late)
 
-A process that stands in the run queue reads and acknowledges late, and its peers' flows to it look slow: the time that the
-processes at both ends were ready but not running (the longer of the two) is taken off, as far as it exceeds that of the cells
+in seconds per step. What is sent while the ranks still compute costs nothing: where a cell sends for longer than the transfer takes, the
+same part of both is lost, and a transfer is left, as the other cells have one.
+
+A process that stands in the run queue reads and acknowledges late, and its peers' flows to it look slow: `late`, the time that the
+processes at both ends were ready but not running (the longer of the two), is taken off, as far as it exceeds that of the cells
 it is compared with, which are as fast as they are in spite of it. Behind a narrow shaper those count for no more than their shapers let
 through.
 
@@ -114,7 +117,8 @@ def judge(fleet: Fleet, steps: int, step_s: float, transfer_s: float) -> tuple[H
             wide = [value for value in shaped.values() if value > narrow]
             reference = min(reference, float(np.median(wide))) if wide else reference
         ratio = reference / float(cells.rate[index])
-        lost = min(float(cells.sending_s[index]) / steps * (1 - 1 / max(ratio, 1.0)) - late, transfer_s)
+        sending = float(cells.sending_s[index]) / steps
+        lost = (sending * (1 - 1 / max(ratio, 1.0)) - late) * min(transfer_s / max(sending, 1e-9), 1.0)
         share = limits.EFFECT_SHARE if narrow is not None else limits.ALONE_SHARE
         floor = max(share * step_s, limits.EFFECT_SECONDS)
         whole = not ends.isdisjoint((cells.source[index], cells.peer[index]))

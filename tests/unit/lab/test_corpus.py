@@ -8,9 +8,10 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from builders import Job, build, columns
 from labcases import AUGMENT, FOREIGN, HEALTHY, PYTHON, UNEVEN, result, suspect, verdict
 
-from corpuskit import archive, causes, files, tables
+from corpuskit import archive, causes, files, judging, tables
 from corpuskit.case import Case, Place
 from corpuskit.cli import main
 from corpuskit.from_labs import Recording, cases, doubt, unsteady, usual_s
@@ -252,3 +253,13 @@ def test_two_judgings_are_compared_case_by_case(tmp_path: Path) -> None:
     assert not good
     assert [line.split(":")[0] for line in lines] == ["worse", "better", "2 cases in both"]
     assert files.compared(before, before) == (["2 cases in both: 0 better, 0 worse"], True)
+
+
+def test_a_rank_of_which_several_steps_are_told_for_one_is_no_measure_of_the_steps() -> None:
+    # GIVEN a window in which one rank shows four steps for each of the job's
+    (window,) = build(Job(ranks=3))
+    rows = window.steps.to_pylist()
+    usual = judging.step_seconds([window])
+    short = [dict(row, seconds=row["seconds"] / 4) for row in rows if row["rank"] == 2]
+    others = [row for row in rows if row["rank"] != 2]
+    assert judging.step_seconds([columns(window, "steps", [*others, *short * 4])]) == pytest.approx(usual, rel=0.02)

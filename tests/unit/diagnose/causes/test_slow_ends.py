@@ -85,3 +85,15 @@ def test_two_ways_of_one_path_may_differ_by_what_they_carry(factor: float, accus
             row["rtt_s"] = 0.005 * (2 if forth else 1)
     verdict = diagnose([builders.columns(window, "flows", flows)])
     assert bool(verdict.suspects) is accused, verdict
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_transfer_is_left_where_a_slow_pair_sends_for_longer_than_the_ranks_wait(seed: int) -> None:
+    # GIVEN a pair that is ten times slower and sends for 0.3 s of each step; the ranks stay in collectives for 0.1 s, for most of what is
+    # sent goes out while they still compute
+    verdict = diagnose([ring({(1, 2): 0.1}, {(1, 2): 10.0}, noise=0.0, seed=seed)])
+    (link,) = verdict.suspects
+    assert (link.component, link.cause) == ("network", "slow-link")
+    # THEN a tenth of the transfer is left, as much as the others need
+    transfer_s = next(e.value for e in link.evidence if e.measure.startswith("transfer"))
+    assert link.lost_seconds_per_step == pytest.approx(0.9 * float(transfer_s), rel=0.02)

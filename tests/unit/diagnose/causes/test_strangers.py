@@ -9,7 +9,7 @@ import pytest
 from builders import BUSY, QUEUE, Job, build
 
 from rankscope.diagnose.fleet.gather import gather
-from rankscope.diagnose.model.busy_host import busy_noise_s
+from rankscope.diagnose.model.busy_host import busy_noise_s, even_queue_s, pools
 from rankscope.diagnose.solve.judge import diagnose
 
 CPUS = 8
@@ -145,3 +145,42 @@ def test_a_slow_rank_and_strangers_of_its_host_are_both_named_the_rank_first() -
     assert verdict.suspects[0].ranks == (3,)
     lost = sum(suspect.lost_seconds_per_step for suspect in verdict.suspects)
     assert lost == pytest.approx(0.11, rel=0.2)
+
+
+def crowded(seed: int = 0) -> Job:
+    """Three ranks on two CPUs. A stranger holds one of them: rank 2 shares it, the others stand behind each other on what is left."""
+    made = Job(ranks=3, seed=seed, steps=60, spread=0.0)
+    stranger, each_other = (
+        {"comm": "backup-agent", "pid": 990},
+        [{"comm": "python", "pid": 4001 - rank} for rank in (0, 1)],
+    )
+    for rank, (queued_s, taker) in enumerate([(0.06, each_other[0]), (0.06, each_other[1]), (0.14, stranger)]):
+        made.extra[rank] = [(QUEUE, queued_s)]
+        made.counters.append({"rank": rank, "name": "cpu.taken_s", "value": queued_s * made.steps, **taker})
+        made.counters.append({"rank": rank, "name": "cpu.process_run_s", "value": 5.0})
+    made.counters.append({"scope": "host", "name": "cpu.busy_s", "value": 30.0, "limit": 40.0})
+    return made
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_what_ranks_stand_longer_behind_each_other_because_of_strangers_is_a_part_of_their_price(seed: int) -> None:
+    # GIVEN a rank that a stranger keeps from its CPU, and whose peers were driven together on the other
+    first = diagnose(build(crowded(seed))).suspects[0]
+    assert (first.component, first.cause, first.ranks) == ("cpu", "contended", (2,))
+    # THEN without the stranger all three stand behind each other alike: a third of twice (0.06 + what all have of a queue) s
+    assert first.lost_seconds_per_step == pytest.approx(0.14 - 2 / 3 * 0.06, rel=0.15)
+
+
+def test_ranks_that_may_run_on_the_same_cpus_share_one_queue() -> None:
+    # GIVEN ranks 0 and 2 on CPU 0, rank 1 on CPU 1, and rank 3 on both: all in one queue, and without rank 3 in two
+    made = crowded()
+    made.ranks_columns = {0: {"cpus": "0"}, 1: {"cpus": "1"}, 2: {"cpus": "0"}}
+    fleet = gather(build(made))
+    assert pools(fleet)[0] == pools(fleet)[2] != pools(fleet)[1]
+    behind, even = even_queue_s(fleet)
+    assert even[1] == pytest.approx(behind[1])
+    assert even[0] == pytest.approx((behind[0] + behind[2]) / 2) and even[2] == pytest.approx(even[0])
+    made.ranks_columns[1] = {"cpus": "0-1"}
+    assert len(set(pools(gather(build(made))).tolist())) == 1
+    made.ranks_columns[1] = {"cpus": "forged"}
+    assert len(set(pools(gather(build(made))).tolist())) == 2

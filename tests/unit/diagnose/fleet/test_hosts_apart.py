@@ -140,3 +140,28 @@ def test_twelve_thousand_hosts_take_little_time() -> None:
     found = align(reference, ends, 0.25)
     assert time.process_time() - begun < 10
     assert np.abs(found.offset_s - offset).max() < 0.001 and not found.unsure.any()
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_rank_whose_steps_begin_half_a_step_later_is_in_every_column(seed: int) -> None:
+    # GIVEN a slow rank whose steps are told from another place of the loop: a little less, or a little more, than half a step away
+    (window,) = build(Job(ranks=4, seed=seed, extra={2: [(builders.BUSY, 0.1)]}))
+    rows = window.steps.to_pylist()
+    usual = float(np.median([row["seconds"] for row in rows]))
+    rng = np.random.default_rng(seed)
+    for row in rows:
+        if row["rank"] == 2:
+            row["start_s"] += usual * (0.5 + float(rng.normal(0, 0.03)))
+    # WHEN the windows become a fleet
+    steps = gather([columns(window, "steps", rows)]).steps
+    # THEN it has a step in each, but for the first or the last, and they follow each other
+    assert np.isfinite(steps.own_s).sum(axis=1).tolist() == [70, 70, 69, 70]
+    assert steps.number is not None
+    shown = steps.number[2][steps.number[2] >= 0]
+    assert (np.diff(shown) == 1).all()
+    # AND a rank that shows two steps for each of the others' stays where it was: nearest
+    doubled = [dict(row, start_s=row["start_s"] + part * row["seconds"] / 2, seconds=row["seconds"] / 2, step=2 * row["step"] + part)
+               for row in window.steps.to_pylist() if row["rank"] == 2 for part in (0, 1)]  # fmt: skip
+    others = [row for row in window.steps.to_pylist() if row["rank"] != 2]
+    found = gather([columns(window, "steps", [*others, *doubled])]).steps
+    assert np.isfinite(found.own_s[2]).sum() == 70

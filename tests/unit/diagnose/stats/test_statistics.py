@@ -166,3 +166,11 @@ def test_what_is_worked_on_in_parts_comes_out_as_in_one(holes: bool, monkeypatch
     np.testing.assert_array_equal(robust.nan_median(values, 0), whole[0])
     np.testing.assert_array_equal(robust.trimmed_mean(values), whole[1])
     assert np.isnan(whole[0][3]) == holes
+
+
+def test_a_step_that_the_suspect_does_not_show_tells_nothing_of_what_it_costs() -> None:
+    # GIVEN a rank that is 0.1 s slower, and half of whose steps are not known
+    own = np.full((3, 20), 0.2)
+    own[1] = 0.3
+    own[1, ::2] = np.nan
+    assert gain(own, np.zeros(3, dtype=np.int64), np.array([1])) == pytest.approx(0.1)
