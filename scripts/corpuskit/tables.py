@@ -10,6 +10,7 @@ import numpy as np
 from corpuskit.case import STRONG, WEAK, Case
 from corpuskit.judging import Answer
 from labkit import verdicts
+from rankscope.probes.arrays import Floats
 
 Judged = tuple[Case, Answer]
 # What is wanted of the diagnoser: shares, and points by which lost times and confidences may be off.
@@ -17,6 +18,7 @@ WANTED = {STRONG: 0.98, WEAK: 0.92}
 LOST_POINTS, LOST_WITHIN = 5.0, 0.8
 CALIBRATION_POINTS, CALIBRATION_ENOUGH = 5.0, 20
 _TENTHS = 10
+_LEFT_ALONE, _DRIFTS = {"none", "quiet"}, 3  # faults that are none; jobs that tell how steps drift
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,14 +138,35 @@ def lost_table(judged: Sequence[Judged]) -> Iterator[str]:
         if found:
             yield f"{name:<28}{found.cases:>7}{found.median:>+9.1f}{found.p90:>12.1f}{100 * found.within:>8.0f} %"
     yield f"wanted: {100 * LOST_WITHIN:.0f} % within {LOST_POINTS:.0f} points"
-    untouched = [
-        100 * (case.during_s / case.healthy_s - 1)
+    for name, among in grouped(judged, lambda case: case.lab).items():
+        drift, best = at_best(among)
+        if len(drift) >= _DRIFTS and best is not None:
+            median, low, high = np.percentile(100 * drift, [50, 10, 90])
+            yield (
+                f"at best, lab of {name}: {100 * best:.0f} % of the quiet ones (steps of {len(drift)} jobs left alone changed by"
+                f" {median:+.0f} %, {low:+.0f} to {high:+.0f})"
+            )
+
+
+def at_best(judged: Sequence[Judged]) -> tuple[Floats, float | None]:
+    """How the truth itself drifts, and what share of the lost times could be within LOST_POINTS, were each told as it is.
+
+    drift = step in the window / step before - 1, of jobs to which nothing was done; a lost time told as it is would be off by
+    100 · drift · step before / step in the window points. All of a quiet machine. None where there is nothing to tell it by.
+    """
+    drift = np.array([
+        case.during_s / case.healthy_s - 1
         for case, _ in judged
-        if case.truth.status == "healthy" and not case.unsteady and case.healthy_s and case.during_s
-    ]
-    if untouched:
-        off = np.percentile(np.abs(untouched), 90)
-        yield f"the truth itself: healthy steps changed by {np.median(untouched):+.1f} % (median), 90 % by less than {off:.1f} %"
+        if case.quiet and case.fault in _LEFT_ALONE and case.healthy_s and case.during_s
+    ])  # fmt: skip
+    share = np.array([
+        case.healthy_s / case.during_s
+        for case, answer in judged
+        if case.quiet and case.healthy_s and case.during_s and lost_points(case, answer) is not None
+    ])  # fmt: skip
+    if not len(drift) or not len(share):
+        return drift, None
+    return drift, float(np.mean(np.abs(100 * np.outer(share, drift)) <= LOST_POINTS))
 
 
 @dataclass(frozen=True, slots=True)

@@ -263,3 +263,19 @@ def test_a_rank_of_which_several_steps_are_told_for_one_is_no_measure_of_the_ste
     short = [dict(row, seconds=row["seconds"] / 4) for row in rows if row["rank"] == 2]
     others = [row for row in rows if row["rank"] != 2]
     assert judging.step_seconds([columns(window, "steps", [*others, *short * 4])]) == pytest.approx(usual, rel=0.02)
+
+
+def test_a_perfect_lost_time_is_off_by_what_the_truth_drifts() -> None:
+    # GIVEN jobs left alone whose steps became 2, 6 and 20 % longer, and a fault that lengthened steps by half
+    alone = [
+        (
+            replace(SLOW, name=f"none-{by}", fault="none", truth=HEALTHY, during_s=0.16 * (1 + by)),
+            Answer("", "first", ""),
+        )
+        for by in (0.02, 0.06, 0.2)
+    ]
+    drift, best = tables.at_best([*alone, judged(SLOW, verdict("fault", AUGMENT))])
+    assert drift == pytest.approx([0.02, 0.06, 0.2])
+    assert best == pytest.approx(2 / 3)  # off by 1.3, 4 and 13.3 points
+    # AND what ran beside other work tells nothing of it
+    assert tables.at_best([(replace(case, quiet=False), answer) for case, answer in alone])[1] is None
