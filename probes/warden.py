@@ -3,9 +3,9 @@
 To put a probe into a file or take it out, the kernel waits for the lock of the address space of every process that maps the file, and as
 long as it waits no process of the host can fork (`dup_mmap_sem` in register_for_each_vma). Any user can hold such a lock for ever: by a
 page of a file server of his own (FUSE) that he reads through /proc/PID/mem. The one who waits cannot be ended, so the holder is: where a
-thread of the command has waited for so long, connections to file servers of users, not of root, that leave requests unanswered are cut
-off, as root would by hand (/sys/fs/fuse/connections/N/abort). Nothing else is ever touched, and it is said in the
-kernel's log.
+thread of the command has waited for so long, of users, not of root, who have a process whose address space does not answer, the
+connections to file servers that leave requests unanswered are cut off, as root would by hand (/sys/fs/fuse/connections/N/abort). Nothing
+else is ever touched, nobody else's file server however slow it is, and it is said in the kernel's log.
 
 As a program it needs the standard library alone (`python -I -S`), and keeps four capabilities.
 """
@@ -20,6 +20,7 @@ import re
 import resource
 import select
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -129,9 +130,13 @@ def cut_off() -> list[tuple[int, int]]:
         return []
     try:
         first = _unanswered(folder)
-        time.sleep(_UNANSWERED_S)
+        began = time.monotonic()
+        holders = _holders(set(first.values()))
+        time.sleep(max(began + _UNANSWERED_S - time.monotonic(), 0))
         done = []
         for number, user in sorted(_unanswered(folder).items() & first.items()):
+            if user not in holders:
+                continue
             with contextlib.suppress(OSError):
                 abort = os.open(f"{number}/abort", os.O_WRONLY | os.O_CLOEXEC, dir_fd=folder)
                 try:
@@ -157,6 +162,34 @@ def _unanswered(folder: int) -> dict[int, int]:
             finally:
                 os.close(file)
     return found
+
+
+def _holders(users: set[int]) -> set[int]:
+    """Those of these users who have a process whose address space does not answer."""
+    found: set[int] = set()
+    for pid in _processes() if users else ():
+        with contextlib.suppress(OSError, ValueError):
+            uid = int(_read(f"/proc/{pid}/status").split(b"\nUid:\t")[1].split(b"\t")[0])
+            if uid in users - found and not _answers(pid):
+                found.add(uid)
+    return found
+
+
+def _answers(pid: int) -> bool:
+    """A byte of it is asked for, whether or not there is one: whoever asks waits for the lock. A thread is no fork, and waits for none."""
+    answered = threading.Event()
+
+    def ask() -> None:
+        with contextlib.suppress(OSError):
+            memory = os.open(f"/proc/{pid}/mem", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                os.pread(memory, 1, 4096)
+            finally:
+                os.close(memory)
+        answered.set()
+
+    threading.Thread(target=ask, daemon=True).start()
+    return answered.wait(_UNANSWERED_S)
 
 
 def _connections() -> int:

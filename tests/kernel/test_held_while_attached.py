@@ -111,6 +111,30 @@ def test_attaching_waits_for_no_user(module: Module, place: Path, holder: Holder
     assert time.monotonic() - forked < 1
 
 
+def test_a_slow_file_server_of_somebody_else_is_left_alone(module: Module, place: Path, holder: Holder) -> None:
+    # GIVEN a server of a third user that leaves a reader of his waiting, and somebody who keeps the host waiting
+    served = place / "slow"
+    served.mkdir()
+    server = subprocess.Popen(
+        [sys.executable, str(PROGRAMS / "fuse.py"), str(served), str(place / "data.bin"), "whole", "65533"],
+        stdout=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        assert server.stdout is not None and server.stdout.readline().strip() == "ready"
+        server.send_signal(signal.SIGSTOP)
+        reader = subprocess.Popen(["cat", served / "data.bin"], stdout=subprocess.PIPE, user=65533)
+        holder.hold()
+        # WHEN a probe is put into the file
+        _attach(module, place / "librslab.so")
+        # THEN only the second one is cut off
+        server.send_signal(signal.SIGCONT)
+        assert reader.communicate(timeout=10)[0] == (place / "data.bin").read_bytes()
+    finally:
+        server.kill()
+        server.wait()
+        subprocess.run(["umount", "-l", served], check=True)
+
+
 def test_detaching_waits_for_no_user_and_neither_does_a_fork(module: Module, place: Path, holder: Holder) -> None:
     _attach(module, place / "librslab.so")
     holder.hold()
