@@ -32,7 +32,7 @@ class _Opcodes:
     @functools.cached_property
     def plain(self) -> bytes:
         """By an instruction's number: 1 where it neither jumps back, nor extends an argument, nor begins a handler."""
-        others = {self.extended, self.handler, *self.backward, *self.absolute}
+        others = {self.handler, *self.extended, *self.backward, *self.absolute}
         return bytes(number not in others for number in range(256))
 
 
