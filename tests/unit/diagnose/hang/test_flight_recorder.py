@@ -186,6 +186,7 @@ def test_the_command_judges_dumps_alone(tmp_path: Path, capsys: pytest.CaptureFi
         baseline=(),
         steps=None,
         window_s=1.0,
+        at_most_s=1.0,
         job=None,
         pids=(),
         as_json=True,
