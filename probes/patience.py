@@ -30,6 +30,7 @@ _LEAST_S = 0.01
 _EACH = 32  # of one user: then nothing of his is asked any more, so that the threads that may be left behind last for others
 _MOST = 256  # threads left behind; then nobody is asked any more
 _TOLD_S = 60.0  # for so long somebody else's word counts that a process is silent
+_FUTEX = (b"202", b"98")  # the number of the call on x86-64 and aarch64
 SILENT = "its memory does not answer: who reads of it in /proc is kept waiting"
 
 _Result = TypeVar("_Result")
@@ -143,11 +144,11 @@ def _worker() -> _Worker:
 def _wait(worker: _Worker) -> bool:
     """Whether its work is done; else it was left behind."""
     while True:
-        limit_s = max(DEADLINE_S / 2 ** min(len(_silent), 64), _LEAST_S)
+        limit_s = max(DEADLINE_S / 2 ** min(len(silent()), 64), _LEAST_S)
         if worker.done.acquire(timeout=limit_s / 2):
             return True
         asked = worker.asked
-        if asked is None or time.monotonic() - asked[1] < limit_s:
+        if asked is None or time.monotonic() - asked[1] < limit_s or not _is_kept(worker):
             continue
         worker.left = True
         if worker.done.acquire(blocking=False):  # it came back at the last moment
@@ -159,14 +160,21 @@ def _wait(worker: _Worker) -> bool:
         return False
 
 
+def _is_kept(worker: _Worker) -> bool:
+    """Whether the kernel keeps it: on a busy host it may just be waiting for a processor, or for this interpreter's lock."""
+    try:
+        with open(f"/proc/self/task/{worker.native_id}/syscall", "rb") as file:  # noqa: PTH123
+            word = file.read(64).split()[0]
+    except (OSError, IndexError):
+        return True
+    return word not in (b"running", *_FUTEX)
+
+
 def is_silent(pid: int) -> bool:
     """Whether a process does not answer, as far as is known; of others of its user no more is asked once there are some."""
     known = _silent.get(pid)
-    if known is not None:
-        if known > time.monotonic() if isinstance(known, float) else known.is_alive():
-            return True
-        _silent.pop(pid, None)
-        _owners.pop(pid, None)
+    if known is not None and _holds(pid, known):
+        return True
     if len(_silent) >= _MOST:
         return True
     if len(_silent) < _EACH or pid == os.getpid():
@@ -176,8 +184,16 @@ def is_silent(pid: int) -> bool:
 
 
 def silent() -> tuple[int, ...]:
-    """Processes that do not answer."""
-    return tuple(pid for pid in list(_silent) if is_silent(pid))
+    """Processes that do not answer. Who answers again, or has ended, is forgotten."""
+    return tuple(pid for pid, known in list(_silent.items()) if _holds(pid, known))
+
+
+def _holds(pid: int, known: _Worker | float) -> bool:
+    if known > time.monotonic() if isinstance(known, float) else known.is_alive():
+        return True
+    _silent.pop(pid, None)
+    _owners.pop(pid, None)
+    return False
 
 
 def told_silent(pids: Iterable[int]) -> None:

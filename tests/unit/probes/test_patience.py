@@ -141,3 +141,26 @@ def test_a_read_costs_little() -> None:
         return (time.process_time() - began) / 20_000
 
     assert min(patiently(many) for _ in range(5)) < 5e-6  # about 0.5 µs where nothing else runs
+
+
+def test_who_only_waits_for_a_processor_or_for_us_is_not_taken_for_silent(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a host with ten times the work a read may take a second by the clock, and the kernel keeps nobody."""
+    monkeypatch.setattr(patience, "DEADLINE_S", 0.1)
+    ours = threading.Lock()
+    ours.acquire()
+    threading.Timer(0.6, ours.release).start()
+    assert ask(NOBODY, ours.acquire) is True
+    assert not is_silent(NOBODY)
+
+
+def test_who_has_answered_again_shortens_no_later_deadline() -> None:
+    out, into = os.pipe()
+    with pytest.raises(Silent):
+        ask(NOBODY, os.read, out, 1)
+    worker = patience._silent[NOBODY]
+    os.write(into, b"x")
+    assert isinstance(worker, threading.Thread)
+    worker.join(5)
+    assert patience.silent() == ()
+    os.close(into)
+    os.close(out)
