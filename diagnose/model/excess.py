@@ -88,7 +88,8 @@ def differences(
     excess, error = trimmed_mean(gap), trimmed_error(noise, rho)
     spread = usual_spread(own, roles, error, step_s, counted)
     between = np.hypot(spread.between_s, doubt_s)
-    floor = np.full(len(own), max(limits.EFFECT_SHARE * step_s, least_s))
+    # The median of few peers is itself uncertain, by what their level is (usual_spread.py): the more must a difference from it be.
+    floor = np.maximum(limits.EFFECT_SHARE * np.sqrt(1 + 1 / np.maximum(spread.peers, 1)) * step_s, least_s)
     kept = trimmed_freedom(noise, rho)
     z, freedom = _z(excess, between, error, kept)
     of_peers = MAD_EFFICIENCY * spread.wander_values * (1 - rho) / (1 + rho)
