@@ -95,7 +95,7 @@ def _attach(module: Module, library: Path) -> None:
     """Where the function is in the file is where it is in memory, in a library as small as this."""
     symbols = subprocess.run(["nm", "-D", library], capture_output=True, text=True, check=True).stdout.splitlines()
     offset = next(int(line.split()[0], 16) for line in symbols if line.endswith(" rs_lab_call"))
-    module.attach_functions("rs_enter_0", library, [offset], {}, on_return=False)
+    module.held.update(module.attach_functions("rs_enter_0", library, [offset], {}, on_return=False))
 
 
 def test_attaching_waits_for_no_user(module: Module, place: Path, holder: Holder) -> None:
