@@ -247,8 +247,12 @@ def observe(options: RecordOptions, progress: Progress) -> list[Window]:
 def _begin(ranks: Sequence[FoundRank], options: RecordOptions, progress: Progress) -> Observation:
     progress(f"{len(ranks)} ranks found; loading kernel probes")
     running = observation.begin(ranks, hz=options.hz, root=options.root, verbose=options.verbose)
-    for remark in running.probes.remarks:
-        progress(remark)
+    try:
+        for remark in running.probes.remarks:
+            progress(remark)
+    except BaseException:
+        running.close()
+        raise
     return running
 
 

@@ -77,9 +77,11 @@ def _seldom(fleet: Fleet, step_s: float, paused: Sequence[ToldPause]) -> list[No
     known = int(np.isfinite(own[row]).sum())
     if not 0 < len(at) <= limits.PART * known or count.sum() != len(at) or explain(paused, at, gap[row, at]):
         return []
-    proven = find_episodes(own, roles(fleet), step_s, np.zeros(ranks), np.empty(0, np.int64), at_one_place(fleet, 0))
-    if any(each.row == row for each in proven):
-        return []
+    if len(at) >= limits.SEVERAL:  # fewer prove nothing
+        none = np.empty(0, np.int64)
+        proven = find_episodes(own, roles(fleet), step_s, np.zeros(ranks), none, at_one_place(fleet, 0))
+        if any(each.row == row for each in proven):
+            return []
     cost_s, mean_s = float(gap[row, at].sum()) / known, float(np.nanmean(fleet.steps.seconds[row]))
     if len(at) == 1 and cost_s < limits.EFFECT_SHARE * mean_s:
         return []

@@ -116,9 +116,8 @@ class Scan:
     processes: dict[int, ProcStat]
     candidates: dict[int, Candidate]
     others: dict[int, Other]  # Python programs that are no candidates
-    unreadable: tuple[
-        tuple[int, str, str], ...
-    ]  # (pid, comm, reason): environment claims a rank, but no access; or no answer
+    # (pid, comm, reason): environment claims a rank, but no access; or no answer
+    unreadable: tuple[tuple[int, str, str], ...]
     denied: int  # Python processes whose environment may not be read
     notes: tuple[str, ...]
 

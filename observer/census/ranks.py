@@ -282,9 +282,8 @@ class _Census:
             of_job = claims.setdefault(self._chosen[pid].claim.job, {})
             of_job.setdefault(self._owners[pid], []).append(pid)
         for job, owners in claims.items():
-            known = {
-                uid: pids for uid, pids in owners.items() if uid >= 0
-            }  # of a process that has just ended nobody knows
+            # Of a process that has just ended nobody knows.
+            known = {uid: pids for uid, pids in owners.items() if uid >= 0}
             if len(known) < 2:
                 continue
             working = [uid for uid, pids in known.items() if self._together(pids)]

@@ -12,7 +12,7 @@ A job whose noise is 0 has none of them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -253,6 +253,16 @@ def columns(window: Window, name: str, rows: list[Mapping[str, Any]]) -> Window:
     tables = {each: getattr(window, each) for each in TABLES}
     tables[name] = table_of(name, [ROWS[name](**row) for row in rows])
     return Window(window.manifest, **tables)
+
+
+def stalled(window: Window, rank: int, steps: Collection[int], seconds: float) -> Window:
+    """The window in which one rank works so much longer in these steps, while the others wait for it."""
+    rows = window.steps.to_pylist()
+    for row in rows:
+        if row["step"] in steps:
+            row["seconds"] += seconds
+            row["own_s" if row["rank"] == rank else "wait_s"] += seconds
+    return columns(window, "steps", rows)
 
 
 def codes(verdict: Verdict) -> list[NoteCode]:

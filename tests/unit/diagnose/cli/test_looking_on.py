@@ -95,12 +95,8 @@ def test_ranks_that_are_at_work_without_a_step_are_looked_at_for_as_long_as_may_
 
 def test_a_stall_that_may_be_chance_is_looked_at_further_though_the_job_seems_healthy() -> None:
     window = build(Job(steps=70))[0]
-    rows = window.steps.to_pylist()
-    for row in rows:
-        if row["step"] in (10, 40):
-            row["seconds"] += 0.6
-            row["own_s" if row["rank"] == 3 else "wait_s"] += 0.6
-    verdict = judge(gather([builders.columns(window, "steps", rows)]))
+    window = builders.stalled(window, 3, (10, 40), 0.6)
+    verdict = judge(gather([window]))
     assert verdict.status == "healthy" and NoteCode.SELDOM in codes(verdict)
     assert further_s(verdict) == pytest.approx(2 * (verdict.end - verdict.start))
 
@@ -108,13 +104,9 @@ def test_a_stall_that_may_be_chance_is_looked_at_further_though_the_job_seems_he
 @pytest.mark.parametrize(("stall_steps", "told"), [(1, NoteCode.SELDOM_LITTLE), (8, NoteCode.SELDOM)])
 def test_one_long_step_of_one_rank_is_told_where_it_costs_as_much_as_counts(stall_steps: float, told: NoteCode) -> None:
     window = build(Job(steps=70))[0]
-    rows = window.steps.to_pylist()
-    more_s = stall_steps * float(np.median([row["seconds"] for row in rows]))
-    for row in rows:
-        if row["step"] == 10:
-            row["seconds"] += more_s
-            row["own_s" if row["rank"] == 3 else "wait_s"] += more_s
-    verdict = judge(gather([builders.columns(window, "steps", rows)]))
+    more_s = stall_steps * float(np.median([row["seconds"] for row in window.steps.to_pylist()]))
+    window = builders.stalled(window, 3, (10,), more_s)
+    verdict = judge(gather([window]))
     assert verdict.status == "healthy"
     assert (told in codes(verdict)) == (told is NoteCode.SELDOM)
     assert (further_s(verdict) is not None) == (told is NoteCode.SELDOM)

@@ -105,12 +105,8 @@ def test_three_stalls_of_one_of_few_ranks_are_no_accident_where_all_are_at_one_p
 def test_stalls_of_one_rank_that_may_be_chance_are_told_with_what_they_cost() -> None:
     # GIVEN three long steps, without a rhythm, of one of four ranks, which nothing tells apart
     window = build(Job(ranks=4, steps=97))[0]
-    rows = window.steps.to_pylist()
-    for row in rows:
-        if row["step"] in (13, 41, 90):
-            row["seconds"] += 1.3
-            row["own_s" if row["rank"] == 1 else "wait_s"] += 1.3
-    verdict = diagnose([builders.columns(window, "steps", rows)])
+    window = builders.stalled(window, 1, (13, 41, 90), 1.3)
+    verdict = diagnose([window])
     # THEN nobody is accused, and what it costs is told
     assert not verdict.suspects
     assert "rank 1 alone was slow in 3 of 97 steps" in said(verdict, NoteCode.SELDOM)

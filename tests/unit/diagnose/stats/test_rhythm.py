@@ -101,12 +101,8 @@ def test_a_drift_has_no_moment_at_which_it_began() -> None:
 
 def test_two_long_steps_of_one_rank_ask_for_a_longer_window() -> None:
     window = build(Job())[0]
-    rows = window.steps.to_pylist()
-    for row in rows:
-        if row["step"] in (10, 40):
-            row["seconds"] += 0.6
-            row["own_s" if row["rank"] == 3 else "wait_s"] += 0.6
-    verdict = diagnose([builders.columns(window, "steps", rows)])
+    window = builders.stalled(window, 3, (10, 40), 0.6)
+    verdict = diagnose([window])
     assert not verdict.suspects
     assert verdict.status == "healthy"
     assert "rank 3 alone was slow in 2 of 70 steps, 30 apart" in said(verdict, NoteCode.SELDOM)
@@ -115,14 +111,10 @@ def test_two_long_steps_of_one_rank_ask_for_a_longer_window() -> None:
 def test_two_long_steps_of_one_rank_that_take_a_large_part_of_the_window_leave_nothing_healthy() -> None:
     # GIVEN a rank that keeps the others waiting for a third of the time, in two steps: it may be chance, and it may come again
     window = build(Job())[0]
-    rows = window.steps.to_pylist()
-    more_s = 17 * float(np.median([row["seconds"] for row in rows]))
-    for row in rows:
-        if row["step"] in (10, 40):
-            row["seconds"] += more_s
-            row["own_s" if row["rank"] == 3 else "wait_s"] += more_s
+    more_s = 17 * float(np.median([row["seconds"] for row in window.steps.to_pylist()]))
+    window = builders.stalled(window, 3, (10, 40), more_s)
     # WHEN it is diagnosed
-    verdict = diagnose([builders.columns(window, "steps", rows)])
+    verdict = diagnose([window])
     # THEN nobody is accused, and the reason says what it cost and what would tell
     assert verdict.status == "unknown" and not verdict.suspects
     assert (
@@ -132,12 +124,8 @@ def test_two_long_steps_of_one_rank_that_take_a_large_part_of_the_window_leave_n
 
 def test_what_two_long_steps_ask_for_is_longer_than_the_window_that_has_them() -> None:
     window = build(Job(steps=217))[0]
-    rows = window.steps.to_pylist()
-    for row in rows:
-        if row["step"] in (10, 14):
-            row["seconds"] += 0.6
-            row["own_s" if row["rank"] == 3 else "wait_s"] += 0.6
-    text = said(diagnose([builders.columns(window, "steps", rows)]), NoteCode.SELDOM_LITTLE)
+    window = builders.stalled(window, 3, (10, 14), 0.6)
+    text = said(diagnose([window]), NoteCode.SELDOM_LITTLE)
     assert "2 of 217 steps, 4 apart" in text and "a window of 326 steps" in text
 
 
