@@ -94,8 +94,12 @@ def placed(job: str, grid: Grid, ranks: pa.Table, begins_s: Sequence[float], ste
     absurd = steps_of_each(np.where(sane, -1, rows), len(mine.rows))
     rows = np.where(sane, rows, -1)
     clocks = clocks_against(grid, steps, rows, mine.numbers, mine.hosts)
-    found = filled(steps, rows, mine.hosts, Columns.of(grid, mine.hosts, clocks), SEEN)
-    matrices = {name: getattr(found, name).astype(np.float32) for name in SEEN}
+    columns = Columns.of(grid, mine.hosts, clocks)
+    if (rows >= 0).any():
+        found = filled(steps, rows, mine.hosts, columns, SEEN)
+        matrices = {name: getattr(found, name).astype(np.float32) for name in SEEN}
+    else:  # none of them shows a step
+        matrices = {name: np.full((len(mine.rows), len(columns.grid_s)), np.nan, dtype=np.float32) for name in SEEN}
     return Placed(mine.rows, matrices, steps_of_each(rows, len(mine.rows)), absurd, mine.windows, clocks)
 
 

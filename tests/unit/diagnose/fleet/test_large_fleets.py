@@ -138,6 +138,23 @@ def test_steps_put_in_columns_by_groups_are_those_put_in_columns_together(
     assert np.isfinite(by_groups[0].steps.own_s).any(axis=1).sum() == 8 * (HOSTS - 1)
 
 
+def test_a_group_of_hosts_of_which_none_shows_a_step_is_put_with_the_others(
+    folder: Path, fleet: Plan, tmp_path: Path, placed_by_workers: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    silent = {source.path.rpartition("/")[2] for source in find([folder]).chosen[7:14]}
+    for path in folder.rglob("*.parquet"):
+        [window] = decode(path.read_bytes())
+        if path.name in silent:
+            window = replace(window, steps=window.steps.slice(0, 0))
+        objects.put(open_store(tmp_path.as_uri()), key_of(window.manifest), encode([window]))
+    by_groups, said = crowd_in(tmp_path)
+    monkeypatch.setattr(placed, "MANY", HOSTS)
+    together, also_said = crowd_in(tmp_path)
+    assert said == also_said
+    np.testing.assert_array_equal(by_groups.steps.own_s, together.steps.own_s)
+    assert np.isfinite(by_groups.steps.own_s).any(axis=1).sum() == 8 * (HOSTS - 7)
+
+
 def crowd_in(folder: Path) -> tuple[Crowd, list[Note]]:
     """The ranks of what lies there, with what is said of them."""
     found = find([folder])
