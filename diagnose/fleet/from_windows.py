@@ -129,8 +129,10 @@ def _incomplete(table: pa.Table) -> Bools:
     most = np.zeros(int(place.max(initial=-1)) + 1, dtype=np.int64)
     np.maximum.at(most, place, size)
     inside = (local >= 0) & (local < size)
-    each = np.unique(distinct_rows((place, local)), return_index=True)[1]
-    once = np.bincount(place[each], inside[each], len(most))
+    seat = distinct_rows((place, local))
+    first = np.empty(int(seat.max(initial=-1)) + 1, dtype=np.int64)
+    first[seat[::-1]] = np.arange(len(seat))[::-1]  # of several the last one written stays
+    once = np.bincount(place[first], inside[first], len(most))
     whole = (once == most) & (np.bincount(place, minlength=len(most)) == most)
     return np.asarray(~whole[place] & (size > 0), dtype=bool)
 
@@ -154,8 +156,10 @@ def _host_names(hosts: Labels, nodes: Labels) -> tuple[str, ...]:
 
 def several_nodes(hosts: Labels, nodes: Labels) -> Bools:
     """Of each value of `hosts`, whether its ranks see different node names."""
-    pairs = np.unique(hosts.codes * max(len(nodes.values), 1) + nodes.codes)
-    return np.asarray(np.bincount(pairs // max(len(nodes.values), 1), minlength=len(hosts.values)) > 1)
+    least, most = (np.full(len(hosts.values), start, dtype=np.int64) for start in (len(nodes.values), -1))
+    np.minimum.at(least, hosts.codes, nodes.codes)
+    np.maximum.at(most, hosts.codes, nodes.codes)
+    return np.asarray(least < most)
 
 
 def patterns(table: pa.Table, stacks: pa.Table, rows: Ints) -> Patterns:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 import pyarrow as pa
@@ -84,10 +85,10 @@ def setting_of(job: str, manifests: Sequence[Manifest], ranks: pa.Table, notes: 
     return Setting(
         job=job,
         title=_title(ranks, job),
-        start=min(about.start for about in manifests),
-        seconds=float(np.median([about.seconds for about in manifests])),
+        start=min(map(attrgetter("start"), manifests)),
+        seconds=float(np.median(list(map(attrgetter("seconds"), manifests)))),
         windows=len(manifests),
-        sampling_s=1 / min(about.sampling_hz for about in manifests),
+        sampling_s=1 / min(map(attrgetter("sampling_hz"), manifests)),
         lost_events=_lost_events(manifests),
     )
 
@@ -148,6 +149,8 @@ def _lost_events(manifests: Sequence[Manifest]) -> int:
     """Events dropped between the kernel and the observers. A host says the same in the windows of all its jobs: it counts once."""
     lost: dict[str, int] = {}
     for about in manifests:
+        if not about.losses:
+            continue
         dropped = sum(loss.count for loss in about.losses if loss.name == EVENTS_DROPPED)
         lost[about.host] = max(lost.get(about.host, 0), dropped)
     return sum(lost.values())

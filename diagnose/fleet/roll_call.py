@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 
 import numpy as np
 import pyarrow as pa
 
 from rankscope.diagnose.fleet.labels import equals, ints, labels
+from rankscope.diagnose.stats.integers import distinct
 from rankscope.diagnose.text import clean
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.observer.window.folder import Window
@@ -20,6 +22,8 @@ from rankscope.observer.window.manifest import Manifest
 from rankscope.observer.window.store.summary import WINDOW
 from rankscope.probes.arrays import Ints
 from rankscope.probes.errors import BadData, NoRanks
+
+_HOST, _SECONDS = attrgetter("host"), attrgetter("seconds")
 
 
 class JobUnknown(BadData):
@@ -109,7 +113,7 @@ def windows_of(roll: RollCall, job: str, notes: list[Note]) -> list[int]:
     """The numbers of the windows of one job that are judged: of its newest common moment, each rank once, of one user."""
     ranks = RollCall(roll.manifests, roll.ranks.select(["job", WINDOW, "rank", "owner"])).of(job)
     window, number = ints(ranks, WINDOW), ints(ranks, "rank")
-    mine = _choose_moment(roll.manifests, np.unique(window).tolist(), notes)
+    mine = _choose_moment(roll.manifests, distinct(window)[0].tolist(), notes)
     mine = _each_rank_once(roll.manifests, mine, window, number, notes)
     return _of_one_owner(roll.manifests, mine, window, number, ints(ranks, "owner"), notes)
 
@@ -125,9 +129,15 @@ def _choose_job(roll: RollCall, job: str | None, notes: list[Note]) -> str:
 
 
 def _choose_moment(manifests: Sequence[Manifest], mine: Sequence[int], notes: list[Note]) -> list[int]:
+    start = np.fromiter((manifests[number].start for number in mine), dtype=np.float64, count=len(mine))
+    newest_first = [mine[at] for at in np.argsort(-start, kind="stable").tolist()]
+    newest = manifests[newest_first[0]]
+    least_s = min(map(_SECONDS, map(manifests.__getitem__, mine)))
+    if newest.start - float(start.min()) < least_s / 2:  # as it is nearly always
+        return newest_first
     hosts = {manifests[number].host for number in mine}
     moments: list[list[int]] = []
-    for number in sorted(mine, key=lambda each: -manifests[each].start):
+    for number in newest_first:
         length = manifests[number].seconds
         if moments and abs(manifests[moments[-1][0]].start - manifests[number].start) < length / 2:
             moments[-1].append(number)
@@ -148,11 +158,11 @@ def _each_rank_once(
     manifests: Sequence[Manifest], mine: list[int], window: Ints, number: Ints, notes: list[Note]
 ) -> list[int]:
     """Of two windows of one host that hold the same ranks the one with more of them, or the newer; times count from a window's begin."""
+    if len(set(map(_HOST, map(manifests.__getitem__, mine)))) == len(mine):
+        return mine
     of_host: dict[str, list[int]] = {}
     for each in mine:
         of_host.setdefault(manifests[each].host, []).append(each)
-    if len(of_host) == len(mine):
-        return mine
     left_out: set[int] = set()
     for several in of_host.values():
         held = {each: set(number[window == each].tolist()) for each in several} if len(several) > 1 else {}

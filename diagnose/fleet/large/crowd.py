@@ -30,9 +30,16 @@ from rankscope.diagnose.fleet.step_matrix import (
     note_counts,
     steps_of_each,
 )
+from rankscope.diagnose.stats.integers import distinct
+from rankscope.diagnose.stats.robust import side_by_side
 from rankscope.diagnose.verdict.note import Note
 from rankscope.observer.window.store.summary import WINDOW
 from rankscope.probes.arrays import Bools, Floats, Ints, Singles
+
+_USED = [
+    ROW, "observed_on", "node", "role", "state", "stopped_s", "last_progress_s", "in_collective_s", "ended_s", "works", "messages", "moved",
+    "rate_hz", "link_from", "link_to", "errors", "errors_hz",
+]  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +98,7 @@ def crowd_of(seen: Survey, job: str, windows: Sequence[int], grid: Grid | None, 
     table = of_job(everyone, job)
     number, first = from_windows.present(table, notes)
     note_strangers(everyone, job, number, notes)
-    table = table.take(pa.array(first))
+    table = table.select(_USED).take(pa.array(first))
     observed, node = labels(table, "observed_on"), labels(table, "node")
     place = {name: at for at, name in enumerate(names.tolist())}
     hosts = Hosts(
@@ -162,12 +169,17 @@ def _steps(seen: Survey, job: str, ranks: _Rows, grid: Grid | None, notes: list[
     clocks = Clocks(offset_s, unsure)
     notes += clock_notes(hosts.names, clocks)
     columns = Columns.of(grid, hosts, clocks)
-    matrices = {name: np.full((len(counts), len(columns.grid_s)), np.nan, dtype=np.float32) for name in SEEN}
-    for piece in pieces:
-        at = ranks.of[piece.rows]
-        known: slice | Bools = slice(None) if at.min(initial=0) >= 0 else at >= 0
-        for name, matrix in matrices.items():
-            matrix[at[known]] = piece.matrices[name][known]
+    shape, rows_there = (len(counts), len(columns.grid_s)), [ranks.of[piece.rows] for piece in pieces]
+    # A rank is in one piece: where all are, nothing is left empty.
+    whole = sum(int((at >= 0).sum()) for at in rows_there) == len(counts)
+    matrices = {name: np.empty(shape, np.float32) if whole else np.full(shape, np.nan, np.float32) for name in SEEN}
+
+    def put_in(name: str) -> None:
+        for piece, at in zip(pieces, rows_there, strict=True):
+            known: slice | Bools = slice(None) if at.min(initial=0) >= 0 else at >= 0
+            matrices[name][at[known]] = piece.matrices[name][known]
+
+    side_by_side(put_in, SEEN)
     if len(few := np.unique(rows[rows >= 0])):
         there = Hosts(hosts.names, hosts.of_rank[few], hosts.begins_s)
         found = filled(seen.steps, np.where(rows >= 0, np.searchsorted(few, rows), -1), there, columns, SEEN)
@@ -182,7 +194,7 @@ def _says(column: Labels, text: str) -> Bools:
 
 def _called(hosts: Labels, nodes: Labels) -> tuple[str, ...]:
     several = from_windows.several_nodes(hosts, nodes)
-    mine, inside = np.unique(hosts.codes), several[hosts.codes]
+    mine, inside = distinct(hosts.codes)[0], several[hosts.codes]
     names = {hosts.values[code] for code in mine.tolist() if not several[code]}
-    names |= {nodes.values[code] for code in np.unique(nodes.codes[inside]).tolist()}
+    names |= {nodes.values[code] for code in distinct(nodes.codes[inside])[0].tolist()}
     return tuple(sorted(names - {""}))

@@ -20,6 +20,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 
 import numpy as np
+import pyarrow as pa
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.labels import distinct_rows
@@ -64,12 +65,22 @@ def hosts_to_read(crowd: Crowd, pool: Executor) -> frozenset[str]:
 def _roles(crowd: Crowd) -> Ints:
     if any(crowd.role.values):
         return np.unique(crowd.role.codes, return_inverse=True)[1].reshape(-1).astype(np.int64)
-    each, number = np.unique(crowd.works, return_inverse=True)
+    each, number = _few_distinct(crowd.works)
     sets = ((each.view(np.uint64)[:, None] >> np.arange(64, dtype=np.uint64)) & np.uint64(1)).astype(bool)
-    found = alike(sets, np.bincount(number.reshape(-1)))[number.reshape(-1)]
+    found = alike(sets, np.bincount(number))[number]
     steps = np.maximum(np.isfinite(crowd.steps.own_s).sum(axis=1), 1)
     parts = (found, _magnitude(crowd.messages / steps), _magnitude(crowd.moved / steps))
     return distinct_rows(parts)
+
+
+def _few_distinct(values: Ints) -> tuple[Ints, Ints]:
+    """np.unique with return_inverse, of values that are few though far apart: a million are not sorted."""
+    encoded = pa.array(values).dictionary_encode()
+    each = encoded.dictionary.to_numpy()
+    order = np.argsort(each)
+    place = np.empty(len(order), dtype=np.int64)
+    place[order] = np.arange(len(order))
+    return each[order], place[encoded.indices.to_numpy()]
 
 
 def _magnitude(values: Floats) -> Ints:

@@ -57,6 +57,10 @@ def labels(table: pa.Table, name: str) -> Labels:
     values = column.chunk(0).dictionary.to_pylist() if column.num_chunks else []
     indices = [chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False) for chunk in column.chunks]
     codes = np.concatenate(indices).astype(np.int64) if indices else np.empty(0, np.int64)
+    known = dict.fromkeys(values)
+    if len(known) == len(values) and None not in known:  # one code for each, as they are
+        codes[codes < 0] = values.index("") if "" in known else len(values)
+        return Labels(codes, tuple(values) if "" in known else (*values, ""))
     # Whoever wrote the file decides what its dictionary holds: a text twice, or null.
     place: dict[str, int] = {}
     number = np.array([place.setdefault(value or "", len(place)) for value in [*values, None]], dtype=np.int64)
