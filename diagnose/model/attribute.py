@@ -23,6 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -95,6 +96,15 @@ class _ByFrame:
     depth: Floats  # mean, weighted by the rank's time
 
 
+@dataclass(frozen=True, slots=True)
+class _ByFunction:
+    """One entry per function, by rising key: its first row of the table, and seconds per step."""
+
+    keys: Ints
+    first: Ints
+    seconds: Floats
+
+
 class Profiles:
     """Seconds per step by function and by frame, for any ranks of one fleet. Built once, queried per suspect."""
 
@@ -102,6 +112,7 @@ class Profiles:
         table = fleet.patterns
         self._table = table
         self._ranks = len(fleet.ranks)
+        self._steps = fleet.steps
         # Rows in the order of ranks: a suspect and its peers are a small part of a large fleet.
         self._order = np.argsort(table.rank, kind="stable")
         self._edges = np.searchsorted(table.rank[self._order], np.arange(len(fleet.ranks) + 1))
@@ -117,6 +128,7 @@ class Profiles:
         self._last_asked: tuple[Ints, Ints] | None = (
             None  # ranks and their rows: of a suspect the same ones are wanted several times
         )
+        self._last_peers: tuple[Ints, dict[str, Any]] | None = None
         # A row without a stack (the observer drops the stacks of small functions) is a stack of its leaf alone.
         self._stack = np.where(table.stack.codes < 0, len(table.stack.parent) + self._key, table.stack.codes)
         self._row_of_key = np.zeros(int(self._key.max(initial=-1)) + 1, dtype=np.int64)
@@ -127,18 +139,25 @@ class Profiles:
 
     def functions(self, rank: int, peers: Ints, thread: str = "training") -> tuple[FunctionExcess, ...]:
         """Every function of the rank's own work or of its peers', largest excess first."""
+        theirs, mine = self._usual(sample(peers), thread), self._by_function(np.array([rank]), thread)
+        keys = np.union1d(theirs.keys, mine.keys)
+        ours, of_peers = np.searchsorted(keys, mine.keys), np.searchsorted(keys, theirs.keys)
+        own, expected = np.zeros(len(keys)), np.zeros(len(keys))
+        own[ours], expected[of_peers] = mine.seconds, theirs.seconds
+        first = np.full(len(keys), len(self._table), dtype=np.int64)
+        first[of_peers] = theirs.first
+        first[ours] = np.minimum(first[ours], mine.first)
+        order = np.argsort(-(own - expected), kind="stable")
+        return tuple(self._describe(int(first[k]), float(own[k]), float(expected[k])) for k in order)
+
+    def usual_steps(self, name: str, peers: Ints) -> Floats:
+        """The median over peers of a matrix of the steps, by step; remembered as long as they are the same ones."""
         peers = sample(peers)
-        rows = self._rows(np.append(peers, rank))
-        rows = rows[self._own_work(rows, thread)]
-        keys, place = distinct(self._key[rows])
-        if len(keys) == 0:
-            return ()
-        first = np.empty(len(keys), dtype=np.int64)
-        first[place[::-1]] = np.arange(len(rows))[::-1]  # of several the last one written stays
-        seconds = self._sum(rows, place, len(keys), np.append(rank, peers))
-        expected = nan_median(seconds[1:], 0) if len(peers) else np.zeros(len(keys))
-        order = np.argsort(-(seconds[0] - expected), kind="stable")
-        return tuple(self._describe(int(rows[first[k]]), float(seconds[0, k]), float(expected[k])) for k in order)
+        known, key = self._beside(peers), f"steps {name}"
+        if key not in known:
+            known[key] = nan_median(getattr(self._steps, name)[peers], 0)
+        found: Floats = known[key]
+        return found
 
     def in_kernel(self, rank: int, name: str) -> float:
         """The share of the running time of the rank's Python functions of this name that was mostly spent in the kernel."""
@@ -179,20 +198,28 @@ class Profiles:
         """
         table = self._table
         codes = [table.kind.code(kind) for kind in kinds]
-        peers = sample(peers)
-        rows = self._rows(np.append(peers, rank))
-        mask = np.isin(table.kind.codes[rows], codes) & (table.thread.codes[rows] == table.thread.code(thread))
-        if details is not None:
-            mask &= np.isin(table.detail.codes[rows], [table.detail.code(detail) for detail in details])
-        rows = rows[mask]
-        mine = rows[table.rank[rows] == rank]
+        detail = None if details is None else [table.detail.code(each) for each in details]
+
+        def those(ranks: Ints) -> tuple[Ints, Floats]:
+            rows = self._rows(ranks)
+            mask = np.isin(table.kind.codes[rows], codes) & (table.thread.codes[rows] == table.thread.code(thread))
+            if detail is not None:
+                mask &= np.isin(table.detail.codes[rows], detail)
+            rows = rows[mask]
+            return rows, self._sum(rows, np.zeros(len(rows), dtype=np.int64), 1, ranks)[:, 0]
+
+        mine, spent = those(np.array([rank]))
         if len(mine) == 0:
             return None
-        ranks = np.append(rank, peers)
-        total = self._sum(rows, np.zeros(len(rows), dtype=np.int64), 1, ranks)[:, 0]
-        excess = float(total[0] - (np.median(total[1:]) if len(peers) else 0.0))
+        peers = sample(peers)
+        known, key = self._beside(peers), f"{codes} {thread} {detail}"
+        if key not in known:
+            known[key] = those(peers)
+        theirs, total = known[key]
+        excess = float(spent[0] - (np.median(total) if len(peers) else 0.0))
         if excess <= 0:
             return None
+        rows, ranks = np.sort(np.concatenate((theirs, mine)), kind="stable"), np.append(rank, peers)
         by_frame = self._by_frame(rows, ranks)
         found = self._deepest(by_frame, mine, rows, ranks, excess, whole_share, limits.MOST)
         if found is not None and found.spread:
@@ -203,8 +230,34 @@ class Profiles:
 
     # ---- inside ----------------------------------------------------------------------------------------------
 
+    def _beside(self, peers: Ints) -> dict[str, Any]:
+        """What is known of these peers: several suspects, asked one after the other, have the same ones."""
+        if self._last_peers is None or not np.array_equal(self._last_peers[0], peers):
+            self._last_peers = peers.copy(), {}
+        return self._last_peers[1]
+
+    def _usual(self, peers: Ints, thread: str) -> _ByFunction:
+        """Of the peers the median."""
+        known, key = self._beside(peers), f"functions {thread}"
+        if key not in known:
+            known[key] = self._by_function(peers, thread)
+        found: _ByFunction = known[key]
+        return found
+
+    def _by_function(self, ranks: Ints, thread: str) -> _ByFunction:
+        """Own work of these ranks by function, of several ranks the median."""
+        rows = self._rows(ranks)
+        rows = rows[self._own_work(rows, thread)]
+        keys, place = distinct(self._key[rows])
+        first = np.empty(len(keys), dtype=np.int64)
+        first[place[::-1]] = rows[::-1]  # of several the last one written stays
+        seconds = self._sum(rows, place, len(keys), ranks)
+        return _ByFunction(keys, first, nan_median(seconds, 0) if len(keys) else np.empty(0))
+
     def _rows(self, ranks: Ints) -> Ints:
         """Rows of these ranks, in the order of the table."""
+        if len(ranks) == 1:  # few: they lie there in order
+            return self._order[self._edges[ranks[0]] : self._edges[ranks[0] + 1]]
         if self._last_asked is not None and np.array_equal(self._last_asked[0], ranks):
             return self._last_asked[1]
         start, count = self._edges[ranks], self._edges[ranks + 1] - self._edges[ranks]

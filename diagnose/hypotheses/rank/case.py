@@ -12,7 +12,7 @@ from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import Hypothesis
 from rankscope.diagnose.model.attribute import FunctionExcess, Located, Profiles, sample
 from rankscope.diagnose.model.scene import Scene
-from rankscope.diagnose.stats.robust import nan_median, trimmed_mean
+from rankscope.diagnose.stats.robust import trimmed_mean
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.diagnose.verdict.function import Function
 from rankscope.probes.arrays import Floats, Ints
@@ -91,17 +91,19 @@ class Case:
 def case_of(fleet: Fleet, scene: Scene, profiles: Profiles, row: int, suspects: Ints) -> Case:
     """The case of one rank (row) beside those of its peers that are no suspects (rows) themselves."""
     peers = innocent_peers(scene, row, suspects)
-    sampled = sample(peers)
     steps = fleet.steps
 
-    def excess(matrix: Floats) -> float:
-        own, expected = matrix[row], nan_median(matrix[sampled], 0)
-        return float(np.nan_to_num(trimmed_mean((own - expected)[None, :])[0]))
+    def apart(name: str) -> Floats:
+        gap: Floats = getattr(steps, name)[row] - profiles.usual_steps(name, peers)
+        return gap
+
+    def excess(name: str) -> float:
+        return float(np.nan_to_num(trimmed_mean(apart(name)[None, :])[0]))
 
     functions = profiles.functions(row, peers)
     own = float(np.nan_to_num(np.nanmean(steps.own_s[row]))) if np.isfinite(steps.own_s[row]).any() else 0.0
-    by_steps = excess(steps.own_s)
-    gap = steps.own_s[row] - nan_median(steps.own_s[sampled], 0)
+    by_steps = excess("own_s")
+    gap = apart("own_s")
     by_patterns = sum(function.excess_s for function in functions)
     whole = by_patterns if by_patterns >= 0.5 * by_steps else max(by_steps, by_patterns)
     python: Located | None = profiles.locate(row, peers, ("python",), max(whole, 0.0) / own if own > 0 else 0.0)
@@ -115,9 +117,9 @@ def case_of(fleet: Fleet, scene: Scene, profiles: Profiles, row: int, suspects: 
         own_s=own,
         excess_s=whole,
         in_window_s=float(np.nan_to_num(np.nanmean(gap))) if np.isfinite(gap).any() else 0.0,
-        sched_excess_s=excess(steps.sched_s),
-        io_excess_s=excess(steps.io_s),
-        sync_excess_s=excess(steps.sync_s),
+        sched_excess_s=excess("sched_s"),
+        io_excess_s=excess("io_s"),
+        sync_excess_s=excess("sync_s"),
         functions=functions,
         python=python,
         suspects=suspects[suspects != row],
