@@ -21,6 +21,7 @@ from rankscope.diagnose.model.pattern_distance import most_unlike
 from rankscope.diagnose.solve.judge import judge
 from rankscope.observer.window.folder import Window
 from rankscope.observer.window.stacks import StackFrame
+from rankscope.probes.arrays import Ints
 
 RANKS, STEPS = 101, 31
 
@@ -52,6 +53,19 @@ def noisy(seed: int, extra: float, culprit: int = 7) -> Window:
             "start_s": start[row["step"]],
         }
     return columns(window, "steps", rows)
+
+
+def test_what_a_rank_shows_beside_its_peers_does_not_depend_on_who_was_asked_before() -> None:
+    fleet = gather([noisy(1, 0.045)])
+    few, many = np.arange(10, 20), np.arange(20, 90)
+    asked = [(7, many), (8, many), (7, few), (8, few), (7, many), (3, few[:0])]
+    shared = Profiles(fleet)
+
+    def shown(profiles: Profiles, row: int, peers: Ints) -> tuple[object, ...]:
+        places = [profiles.locate(row, peers, (kind,), 0.3) for kind in ("python", "io")]
+        return profiles.functions(row, peers), *places, profiles.usual_steps("own_s", peers).tolist()
+
+    np.testing.assert_equal([shown(shared, *each) for each in asked], [shown(Profiles(fleet), *each) for each in asked])
 
 
 @pytest.mark.parametrize("seed", range(5))
