@@ -97,6 +97,8 @@ def _not_slow(entries: Sequence[Entry]) -> list[Entry]:
 def _why_none(
     history: History, host: str, entries: Sequence[Entry], before: Sequence[Entry], usable: Sequence[Entry]
 ) -> str:
+    if history.strange:
+        return f"no baseline: the history is not believed: {clean(history.strange, 200)}"
     start = f"no baseline: {history.folder} holds no healthy earlier window of this job on {clean(host, 60)}"
     if usable:
         return f"{start} that can be read"
