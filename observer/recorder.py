@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rankscope.observer.apart.presence import Observer, present
-from rankscope.observer.apart.windows import each_window, windows_of
+from rankscope.observer.apart.windows import each_moment, each_window, windows_of
 from rankscope.observer.census.found import FoundRank, RankCensus
 from rankscope.observer.census.ranks import find_ranks
 from rankscope.observer.live import limits, observation
@@ -136,9 +136,9 @@ def _know_tables() -> None:
     importlib.import_module("rankscope.observer.finish.windows")
 
 
-def follow(options: RecordOptions, most_s: float, take: Callable[[Window], None], progress: Progress) -> None:
-    """Observe window after window with probes that are loaded once; `take` gets each as it ends. Returns after `most_s`, or when the
-    ranks are gone: who goes on calls it again, and meets the ranks that are new. Raises what `record` raises."""
+def follow(options: RecordOptions, most_s: float, take: Callable[[Sequence[Window]], None], progress: Progress) -> None:
+    """Observe moment after moment with probes that are loaded once; `take` gets the windows of each, one for a job. Returns after
+    `most_s`, or when the ranks are gone: who goes on calls it again, and meets the ranks that are new. Raises what `record` raises."""
     _may_record(options)
     _know_tables()
     limits.take_place(options.root)
@@ -146,7 +146,7 @@ def follow(options: RecordOptions, most_s: float, take: Callable[[Window], None]
         _of_others(others, progress)
         longest_s = most_s + options.window_s + _BEYOND_S
         work = partial(observe_on, options, most_s)
-        each_window(work, take, progress, options.root, longest_s=longest_s, verbose=options.verbose)
+        each_moment(work, take, progress, options.root, longest_s=longest_s, verbose=options.verbose)
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,15 +199,15 @@ def _as_ordered(options: RecordOptions, begin: bool, progress: Progress) -> Iter
         running.close()
 
 
-def observe_on(options: RecordOptions, most_s: float, progress: Progress) -> Iterator[Window]:
-    """The windows of `follow`, one for each job and moment. NoRanks, MissingFeature."""
+def observe_on(options: RecordOptions, most_s: float, progress: Progress) -> Iterator[Sequence[Window]]:
+    """The windows of `follow`, moment after moment. NoRanks, MissingFeature."""
     ranks = choose(find_ranks(options.root), options)
     running = _begin(ranks, options, progress)
     ends = time.monotonic() + most_s
     try:
         running.run_until(time.monotonic() + _WARM_UP_S)
         while True:
-            yield from _window(running, options, progress, read_clocks())
+            yield _window(running, options, progress, read_clocks())
             if time.monotonic() >= ends or all(running.processes[rank.pid].gone for rank in ranks):
                 return
             running.renew()

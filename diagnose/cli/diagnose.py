@@ -33,6 +33,7 @@ from rankscope.diagnose.verdict.contract import Verdict, worst_first
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.observer.window.folder import Window
 from rankscope.observer.window.jobs import names
+from rankscope.observer.window.store.users import told_apart
 from rankscope.probes.errors import UsageError
 
 AUTO = "auto"  # a folder of this name: ./auto
@@ -175,13 +176,14 @@ def _judge_all(
     flight: Sequence[Blame] = (),
 ) -> list[Verdict]:  # fmt: skip
     """One verdict for each job that is meant, the worst first. A baseline is for the jobs that it holds, if it holds one of them."""
-    titles = jobs_in(roll_call(loaded.windows), wanted)
+    windows, earlier = told_apart(loaded.windows, earlier)
+    titles = jobs_in(roll_call(windows), wanted)
     held = {job for window in earlier for job in window.ranks["job"].to_pylist()} & titles.keys()
     called = names(titles)
     verdicts = []
     for job, title in titles.items():
         without = bool(held) and job not in held
-        verdict = judge.diagnose(loaded.windows, () if without else earlier, job, history, loaded.notes, shared, flight)
+        verdict = judge.diagnose(windows, () if without else earlier, job, history, loaded.notes, shared, flight)
         if without:
             note = Note(NoteCode.BASELINE_NONE, "the baseline is of another job: this one is judged without it")
             verdict = replace(verdict, notes=(*verdict.notes, note))

@@ -19,6 +19,7 @@ from rankscope.diagnose.text import clean
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.observer.window.folder import Window
 from rankscope.observer.window.manifest import EVENTS_DROPPED, Manifest
+from rankscope.observer.window.store.users import told_apart
 from rankscope.probes.arrays import Ints
 
 DETAILS = ("patterns", "stacks", "pauses", "flows", "counters", "collectives")  # the tables beside ranks and steps
@@ -47,6 +48,7 @@ class Setting:
 
 def gather(windows: Sequence[Window], job: str | None = None) -> Fleet:
     """Concatenate the windows of one job at one moment: which ones, says roll_call.choose, which also says what it raises."""
+    (windows,) = told_apart(windows)
     notes: list[Note] = []
     chosen, mine = choose(roll_call(windows), job, notes)
     used = [windows[number] for number in mine]

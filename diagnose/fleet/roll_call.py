@@ -17,7 +17,7 @@ from rankscope.diagnose.stats.integers import distinct
 from rankscope.diagnose.text import clean
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.observer.window.folder import Window
-from rankscope.observer.window.jobs import matching, names
+from rankscope.observer.window.jobs import matching, names, without_user
 from rankscope.observer.window.manifest import Manifest
 from rankscope.observer.window.store.summary import WINDOW
 from rankscope.probes.arrays import Ints
@@ -110,12 +110,20 @@ def choose(roll: RollCall, job: str | None, notes: list[Note]) -> tuple[str, lis
 
 
 def windows_of(roll: RollCall, job: str, notes: list[Note]) -> list[int]:
-    """The numbers of the windows of one job that are judged: of its newest common moment, each rank once, of one user."""
-    ranks = RollCall(roll.manifests, roll.ranks.select(["job", WINDOW, "rank", "owner"])).of(job)
+    """The numbers of the windows of one job that are judged: of its newest common moment, each rank once."""
+    ranks = RollCall(roll.manifests, roll.ranks.select(["job", WINDOW, "rank"])).of(job)
     window, number = ints(ranks, WINDOW), ints(ranks, "rank")
     mine = _choose_moment(roll.manifests, distinct(window)[0].tolist(), notes)
-    mine = _each_rank_once(roll.manifests, mine, window, number, notes)
-    return _of_one_owner(roll.manifests, mine, window, number, ints(ranks, "owner"), notes)
+    if others := others_of_its_name(roll, job):
+        text = "what other users' processes call by this name is a job of its own: "
+        notes.append(Note(NoteCode.OTHER_USERS, text + ", ".join(clean(name, 100) for name in others[:8])))
+    return _each_rank_once(roll.manifests, mine, window, number, notes)
+
+
+def others_of_its_name(roll: RollCall, job: str) -> list[str]:
+    """Jobs of other users whose processes say the same name."""
+    known = labels(roll.ranks.select(["job"]), "job").values
+    return sorted(each for each in known if each != job and without_user(each) == without_user(job))
 
 
 def _choose_job(roll: RollCall, job: str | None, notes: list[Note]) -> str:
@@ -177,24 +185,3 @@ def _each_rank_once(
         text = "two windows of one moment, of which one is used, from: "
         notes.append(Note(NoteCode.HOST_TWICE, text + ", ".join(clean(host, 60) for host in hosts[:8])))
     return [each for each in mine if each not in left_out]
-
-
-def _of_one_owner(
-    manifests: Sequence[Manifest], mine: list[int], window: Ints, number: Ints, owner: Ints, notes: list[Note]
-) -> list[int]:
-    """Without the windows of users who claim ranks that a user with more of them has: somebody gave his job the same name."""
-    owns = np.full(len(manifests), -1, dtype=np.int64)
-    np.maximum.at(owns, window, owner)
-    kept = np.zeros(len(manifests), dtype=bool)
-    kept[mine] = True
-    users = list(dict.fromkeys(owns[mine].tolist()))
-    if len(users) == 1:
-        return mine
-    numbers = {user: set(number[(owns[window] == user) & kept[window]].tolist()) for user in users}
-    main = max(users, key=lambda user: len(numbers[user]))
-    others = [user for user in users if user not in (main, -1) and numbers[user] & numbers[main]]
-    if others:
-        hosts = sorted({manifests[each].host for each in mine if owns[each] in others})
-        text = "ranks that others have are claimed by another user, and left out, on: "
-        notes.append(Note(NoteCode.OTHER_USERS, text + ", ".join(clean(host, 60) for host in hosts[:8])))
-    return [each for each in mine if owns[each] not in others]

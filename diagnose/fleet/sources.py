@@ -19,7 +19,7 @@ from rankscope.diagnose.text import clean, rank_list
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.observer.window.bundle import is_bundle, read_bundle
 from rankscope.observer.window.folder import Window, find_windows, is_window, read_window
-from rankscope.observer.window.store import objects
+from rankscope.observer.window.store import objects, users
 from rankscope.observer.window.store.container import (
     Part,
     decode,
@@ -101,6 +101,7 @@ def load_found(found: Sources) -> Loaded:
         raise BadData(f"none of {len(found.chosen)} windows can be read: {notes[0].text}")
     candidates = (*found.absent[: 4 * _AT_ONCE], *found.together)
     elsewhere = [window for part in read_each(candidates, []) for window in part]
+    windows, elsewhere = users.told_apart(windows, elsewhere)
     about = told_apart([window.manifest for window in (*windows, *elsewhere)])
     named = [replace(window, manifest=each) for window, each in zip((*windows, *elsewhere), about, strict=True)]
     said_otherwise = named[len(windows) :]

@@ -38,7 +38,8 @@ class Hosts:
 @dataclass(frozen=True, slots=True)
 class Grid:
     """The iterations of a job as its reference rank has them. `origin_s`: Unix time at which that rank's window begins, by its host's
-    clock; `begins_s`, `ends_s`: of its steps since then, rising; `step_s`: a usual step of all ranks; `window_s`: a usual window."""
+    clock; `begins_s`, `ends_s`: of its steps since then, rising; `step_s`: a usual step of the ranks that show about as many; `window_s`: a
+    usual window."""
 
     rank: int
     origin_s: float
@@ -113,11 +114,10 @@ def note_counts(counts: Ints, notes: list[Note]) -> None:
     """A note where ranks show another number of steps than is usual."""
     if not counts.any():
         return
-    usual = _usual(counts)
-    odd = int((np.abs(counts - usual) > max(2, 0.2 * usual)).sum())
+    odd = int((~_as_usual(counts)).sum())
     if odd:
         who = "1 rank shows" if odd == 1 else f"{odd} ranks show"
-        notes.append(Note(NoteCode.STEPS_DIFFER, f"{who} another number of steps than the others ({usual})"))
+        notes.append(Note(NoteCode.STEPS_DIFFER, f"{who} another number of steps than the others ({_usual(counts)})"))
 
 
 def grid_of(table: pa.Table, rows: Ints, numbers: Ints, hosts: Hosts, window_s: float) -> Grid | None:
@@ -130,13 +130,16 @@ def grid_of(table: pa.Table, rows: Ints, numbers: Ints, hosts: Hosts, window_s: 
     away = np.where(counts > 0, np.abs(counts - _usual(counts)), int(counts.sum()))
     reference = int(np.lexsort((numbers, away))[0])
     mine = np.flatnonzero(rows == reference)
+    alike = _as_usual(counts)
+    alike[reference] = True
+    usual = known & alike[rows]
     start = floats(table, "start_s")[mine]
     return Grid(
         rank=int(numbers[reference]),
         origin_s=float(hosts.begins_s[hosts.of_rank[reference]]),
         begins_s=np.sort(start),
         ends_s=np.sort((start + seconds[mine])[:STEPS_MOST]),
-        step_s=float(np.median(seconds if known.all() else seconds[known])),
+        step_s=float(np.median(seconds if usual.all() else seconds[usual])),
         window_s=window_s,
     )
 
@@ -256,6 +259,12 @@ def _sane(table: pa.Table, window_s: float) -> Bools:
 
 def _usual(counts: Ints) -> int:
     return int(np.median(counts[counts > 0]))
+
+
+def _as_usual(counts: Ints) -> Bools:
+    """Of each rank, whether it shows about as many steps as is usual. Who tells several for one of the job's has most of all."""
+    usual = _usual(counts)
+    return np.asarray(np.abs(counts - usual) <= max(2, 0.2 * usual), dtype=np.bool_)
 
 
 def _nearest(grid: Floats, start: Floats) -> Ints:

@@ -5,9 +5,9 @@ which goes on while d is half of that: steps in a row have one reason.
 An accident is a step in which an episode of anybody begins; of A accidents each falls on k of the R ranks on average, because ranks of
 one host are slow together. If accidents fall by chance, each falls on r with probability k / R. Rank r is a suspect if
 
-2 R · P(Binomial(A, k/R) >= E(r)) · rhythm(r) · place(r) <= 1 %,  E(r) >= 3 episodes, at most half of the steps are
-episodes, and the mean over all steps of T(s) - T'(s), the episodes of all such ranks replaced by their peers' time, is above the effect
-floor. Of these, who gains less than the floor beside the others is dropped: two ranks that are slow in the same steps gain nothing alone.
+2 R · P(Binomial(A, k/R) >= E(r)) · rhythm(r) · place(r) <= 1 %,  E(r) >= 3 episodes (2 where all are at one place), at most half of the
+steps are episodes, and the mean over all steps of T(s) - T'(s), the episodes of all such ranks replaced by their peers' time, is above
+the effect floor. Of these, who gains less than the floor beside the others is dropped: two ranks that are slow in the same steps gain nothing alone.
 The factor 2: episodes are counted twice, all of them, and only those of at least 30 % of the longest: on a busy host small stalls of
 all ranks must not hide the large ones of one.
 rhythm(r) = (3 / k)^(E(r) - 2) if the episodes are k steps apart, each within a step, else 1: how probable it is that chance keeps time.
@@ -115,7 +115,7 @@ def _oftener_than_chance(gap: Floats, sudden: Bools, begins: Bools, place_share:
     ranks, steps = gap.shape
     count, at_once = begins.sum(axis=1), begins.sum(axis=0)
     accidents, together = int((at_once > 0).sum()), float(at_once[at_once > 0].mean()) if at_once.any() else 0.0
-    often = np.flatnonzero((count >= limits.SEVERAL) & (sudden.sum(axis=1) <= 0.5 * steps))
+    often = np.flatnonzero((count > 1) & (sudden.sum(axis=1) <= 0.5 * steps))
     if not len(often):
         return
     from scipy.special import bdtrc  # P(Binomial > count); a sixth of a second to load
@@ -124,7 +124,10 @@ def _oftener_than_chance(gap: Floats, sudden: Bools, begins: Bools, place_share:
         at = np.flatnonzero(begins[row])
         period, in_time = _rhythm(at)
         on_it = float(bdtrc(len(at) - 1, accidents, min(together / ranks, 1.0)))
-        chance = min(2 * ranks * on_it * in_time * place_share(int(row), at) ** (len(at) - 1), 1.0)
+        there = place_share(int(row), at)
+        chance = min(2 * ranks * on_it * in_time * there ** (len(at) - 1), 1.0)
+        if len(at) < limits.SEVERAL and there == 1.0:
+            continue
         if chance <= limits.FALSE_DISCOVERY_RATE:
             more_s = float(gap[row][sudden[row]].sum() / steps)
             yield _Candidate(int(row), sudden[row], int(count[row]), int(count.sum()), chance, period, more_s)

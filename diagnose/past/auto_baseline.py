@@ -21,6 +21,8 @@ from rankscope.diagnose.past.history import Entry, History, owner_of
 from rankscope.diagnose.text import clean
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.observer.window.folder import Window
+from rankscope.observer.window.jobs import of_user
+from rankscope.observer.window.store.users import called
 
 MOST = FLEETS_MOST  # windows per host
 _LOOKED_AT = MOST * 20  # newest ones per host
@@ -44,18 +46,18 @@ def choose(history: History, windows: Sequence[Window], job: str) -> Chosen:
         roles, world = _roles(window, job), _world(window, job)
         if roles is None:
             continue
-        host = window.manifest.host
-        entries = history.entries(job, host)
+        host, owner = window.manifest.host, owner_of(window, job)
+        # Whoever gives a job the name of another's must not say what is normal there; nor that there is no past, where the census
+        # called the job otherwise because of him.
+        entries = [entry for entry in history.entries(None, host) if _same_job(entry, job, owner)]
         before = [entry for entry in entries if entry.start + entry.seconds <= window.manifest.start + 1e-3]
-        owner = owner_of(window, job)
         alike = [entry for entry in before if (entry.roles, entry.world_size) == (roles, world)]
-        # Whoever gives a job the name of another's must not say what is normal there.
-        usable = [entry for entry in alike if serves(entry) and (entry.owner == owner or -1 in (entry.owner, owner))]
+        usable = [entry for entry in alike if serves(entry)]
         fast = _not_slow(usable[-_LOOKED_AT:])
         chosen: list[tuple[Entry, Window]] = []
         for entry in reversed(fast):
             if len(chosen) < MOST and (earlier := history.window(entry)) is not None:
-                chosen.append((entry, earlier))
+                chosen.append((entry, called(earlier, {entry.job: job})))
         if not chosen:
             notes.append(Note(NoteCode.BASELINE_NONE, _why_none(history, host, entries, before, usable)))
             continue
@@ -70,6 +72,13 @@ def choose(history: History, windows: Sequence[Window], job: str) -> Chosen:
         )
         notes.append(Note(NoteCode.BASELINE_CHOSEN, text))
     return Chosen(tuple(found), tuple(names), tuple(dict.fromkeys(notes)))
+
+
+def _same_job(entry: Entry, job: str, owner: int) -> bool:
+    """Whether it is the same user's job, or of one of both nobody knows whose it was."""
+    if -1 in (entry.owner, owner):
+        return entry.job == job
+    return of_user(entry.job, entry.owner) == of_user(job, owner)
 
 
 def serves(entry: Entry) -> bool:
@@ -88,6 +97,8 @@ def _not_slow(entries: Sequence[Entry]) -> list[Entry]:
 def _why_none(
     history: History, host: str, entries: Sequence[Entry], before: Sequence[Entry], usable: Sequence[Entry]
 ) -> str:
+    if history.strange:
+        return f"no baseline: the history is not believed: {clean(history.strange, 200)}"
     start = f"no baseline: {history.folder} holds no healthy earlier window of this job on {clean(host, 60)}"
     if usable:
         return f"{start} that can be read"

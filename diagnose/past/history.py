@@ -37,7 +37,7 @@ from rankscope.observer.window.folder import MANIFEST, Window, read_window, writ
 from rankscope.observer.window.staging import PARTIAL, partial_name, remove_left
 from rankscope.observer.window.tables import cast, read_table
 from rankscope.probes.errors import BadData, OutputFailed
-from rankscope.probes.host.folders import create_file, opened_folder
+from rankscope.probes.host.folders import UnsafePlace, create_file, opened_folder, read_plain
 
 DEFAULT_FOLDER = Path("/var/lib/rankscope/history")
 CAP_BYTES = budgets.STORE_BYTES_MOST
@@ -144,8 +144,7 @@ class History:
         folder = self._place(name)
         try:
             window = read_window(folder)
-            with (folder / _VERDICT).open("rb") as file:
-                said = json.loads(file.read(budgets.FILE_BYTES_MOST))
+            said = json.loads(read_plain(folder / _VERDICT, budgets.FILE_BYTES_MOST))
             return _described(name, window, said, _size(folder))
         except (BadData, OSError, ValueError, KeyError, TypeError, RecursionError):
             return None
@@ -185,8 +184,21 @@ class History:
     # ---- reading -----------------------------------------------------------------------------------------------------
 
     def entries(self, job: str | None = None, host: str | None = None) -> tuple[Entry, ...]:
-        """What is kept, oldest first. Nothing where there is no history, or none that can be read."""
+        """What is kept, oldest first. Nothing where there is no history, or none that can be read; or others could have written it."""
+        if self.strange:
+            return ()
         return tuple(sorted(self._read_index(job, host), key=lambda entry: (entry.start, entry.name)))
+
+    @property
+    def strange(self) -> str:
+        """Why others could have written it: what they say was normal is not believed. '' where they could not, or nothing is there."""
+        try:
+            with opened_folder(self.folder), opened_folder(self.folder / _WINDOWS):
+                return ""
+        except UnsafePlace as error:
+            return str(error)
+        except OSError:
+            return ""
 
     def window(self, entry: Entry) -> Window | None:
         """The window of an entry; None where it is gone or damaged."""
@@ -201,7 +213,8 @@ class History:
             rows = cast(read_table(self.folder / _INDEX, INDEX), INDEX).to_pylist()
         except (OSError, pa.ArrowException, KeyError, ValueError):
             return self._from_folders(job, host)
-        found = [Entry(**row) for row in rows]
+        # A name leads nowhere else, whoever wrote it.
+        found = [entry for row in rows if "/" not in (entry := Entry(**row)).name and entry.name not in ("", ".", "..")]
         return [entry for entry in found if job in (None, entry.job) and host in (None, entry.host)]
 
     def _from_folders(self, job: str | None, host: str | None) -> list[Entry]:

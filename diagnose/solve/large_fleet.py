@@ -36,8 +36,10 @@ from rankscope.diagnose.solve.judge import judge
 from rankscope.diagnose.verdict.contract import Verdict
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.observer.window.folder import Window
+from rankscope.observer.window.jobs import shown
 from rankscope.observer.window.store.keys import label_of
 from rankscope.observer.window.store.same_names import plain_name
+from rankscope.observer.window.store.users import by_user
 from rankscope.probes.errors import BadData
 
 LARGE = 512  # hosts: below that all of it is read in seconds
@@ -74,11 +76,13 @@ def _each_job(
         seen, notes = _everyone(found, grids, pool)
         jobs = _jobs(seen, wanted)
     sources = (*found.chosen, *_elsewhere(found))
+    named = shown(jobs_in(seen.roll))
     for job, called in jobs.items():
         said = [*notes, *called.notes]
         crowd = crowd_of(seen, job, called.windows, grids.get(job), said)
         part = _in_full(sources, seen, called.windows, crowd, said, pool)
-        yield called.title, _judged(seen, called.windows, crowd, replace(part, groups=tuple(shared)), baseline)
+        verdict = _judged(seen, called.windows, crowd, replace(part, groups=tuple(shared)), baseline)
+        yield called.title, replace(verdict, job=named[job])
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +166,7 @@ def _as_surveyed(windows: Sequence[Window], seen: Survey, wanted: Sequence[int])
         about = window.manifest
         if (number := known.get((about.host, about.machine, about.start))) is not None:
             as_seen = seen.manifests[number]
-            found.append(replace(window, manifest=replace(about, host=as_seen.host, start=as_seen.start)))
+            found.append(by_user(replace(window, manifest=replace(about, host=as_seen.host, start=as_seen.start))))
     return found
 
 
@@ -172,7 +176,7 @@ def _reference(baseline: Sequence[Source], hosts: frozenset[str], job: str) -> R
         return None
     names = {label_of(host).partition("~")[0] for host in hosts}
     windows, _ = read([each for each in baseline if not each.host or each.host.partition("~")[0] in names])
-    return read_baseline([window for window in windows if window.manifest.host in hosts], job)
+    return read_baseline([by_user(window) for window in windows if window.manifest.host in hosts], job)
 
 
 def _in_full(

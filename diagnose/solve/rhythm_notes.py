@@ -77,7 +77,7 @@ def _seldom(fleet: Fleet, step_s: float, paused: Sequence[ToldPause]) -> list[No
     known = int(np.isfinite(own[row]).sum())
     if not 0 < len(at) <= limits.PART * known or count.sum() != len(at) or explain(paused, at, gap[row, at]):
         return []
-    if len(at) >= limits.SEVERAL:  # fewer prove nothing
+    if len(at) > 1:  # one proves nothing
         none = np.empty(0, np.int64)
         proven = find_episodes(own, roles(fleet), step_s, np.zeros(ranks), none, at_one_place(fleet, 0))
         if any(each.row == row for each in proven):

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +29,7 @@ _LONGEST_S = 4200.0  # of the longest window, with what comes before and after i
 _ARRAY = 2  # enum bpf_map_type
 _TRIAL = MapShape("rs_trial", _ARRAY, 4, 4, 1, 0, "int", "int")
 MakeWindows = Callable[[Progress], "Iterable[Window]"]
+MakeMoments = Callable[[Progress], "Iterable[Sequence[Window]]"]
 
 
 def windows_of(
@@ -38,13 +40,7 @@ def windows_of(
     Raises what it raises; OutOfMemory, ObserverEnded, BadData.
     """
     found: list[Window] = []
-
-    def take(window: Window) -> None:
-        if len(found) >= _MOST_WINDOWS:
-            raise BadData(f"the observing process told of more than {_MOST_WINDOWS} windows")
-        found.append(window)
-
-    each_window(make, take, progress, root, longest_s=longest_s, verbose=verbose)
+    each_window(make, partial(_add, found), progress, root, longest_s=longest_s, verbose=verbose)
     return found
 
 
@@ -64,9 +60,48 @@ def each_window(
         take(read_told(told, handed))
         return True
 
-    trial = _trial(root)
+    _run(work, Broker(root=root, orders=orders), heard, progress, longest_s, verbose)
+
+
+def each_moment(
+    make: MakeMoments, take: Callable[[Sequence[Window]], None], progress: Progress, root: Path = Path("/"), *,
+    longest_s: float = _LONGEST_S, verbose: bool = False,
+) -> None:  # fmt: skip
+    """The same; `take` gets all windows of a moment together, one for each job."""
+    moment: list[Window] = []
+
+    def work(client: Client) -> None:
+        for windows in make(lambda text: client.tell("say", text=text)):
+            for window in windows:
+                _tell(client, window)
+            client.tell("moment")
+
+    def heard(told: dict[str, Any], handed: Sequence[int]) -> bool:
+        if told.get("what") == "window":
+            _add(moment, read_told(told, handed))
+        elif told.get("what") == "moment":
+            take(tuple(moment))
+            moment.clear()
+        else:
+            return False
+        return True
+
+    _run(work, Broker(root=root), heard, progress, longest_s, verbose)
+
+
+def _add(found: list[Window], window: Window) -> None:
+    if len(found) >= _MOST_WINDOWS:
+        raise BadData(f"the observing process told of more than {_MOST_WINDOWS} windows")
+    found.append(window)
+
+
+def _run(
+    work: Callable[[Client], None], broker: Broker, heard: Callable[[dict[str, Any], Sequence[int]], bool], progress: Progress,
+    longest_s: float, verbose: bool,
+) -> None:  # fmt: skip
+    trial = _trial(broker.root)
     try:
-        run(work, Broker(root=root, orders=orders), heard, progress, trial=trial, verbose=verbose, longest_s=longest_s)
+        run(work, broker, heard, progress, trial=trial, verbose=verbose, longest_s=longest_s)
     finally:
         if trial is not None:
             os.close(trial.map_fd)

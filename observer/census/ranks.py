@@ -29,6 +29,7 @@ from rankscope.observer.census.numbering import Member, number_by_node, number_g
 from rankscope.observer.census.reasons import ALONE, STARTING, why_no_candidate, why_no_rank
 from rankscope.observer.census.titles import is_python, of_multiprocessing, title
 from rankscope.observer.census.workers import is_compiler, worker_kind
+from rankscope.observer.window.jobs import of_user
 from rankscope.observer.window.missing import missing_ranks
 from rankscope.probes.host import procfs
 from rankscope.probes.host.namespaces import host_name, owner_uid
@@ -302,7 +303,7 @@ class _Census:
                     continue
                 for pid in pids:
                     one = self._chosen[pid]
-                    self._chosen[pid] = replace(one, claim=replace(one.claim, job=f"{job} of user {uid}"))
+                    self._chosen[pid] = replace(one, claim=replace(one.claim, job=of_user(job, uid)))
                 who = ", ".join(map(str, pids[:8])) + (", …" if len(pids) > 8 else "")
                 if main >= 0:
                     self._notes.append(

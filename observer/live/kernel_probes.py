@@ -237,7 +237,7 @@ def _programs(root: Path) -> _Programs:
     defines: dict[str, int | str] = {}
     try:
         if not has_task_registers():
-            defines["RS_TASK_STACK"] = btf.kernel(root).offset("task_struct", "stack")
+            defines.update(btf.offsets({"RS_TASK_STACK": ("task_struct", "stack")}, root))
     except btf.NoBtf as error:
         raise BpfUnavailable(f"this kernel has neither the helper bpf_task_pt_regs nor BTF: {error}") from error
     except OSError as error:
@@ -245,7 +245,7 @@ def _programs(root: Path) -> _Programs:
     sources = (_WALK / "sampler.bpf.c", sched.SOURCE, calls.SOURCE)
     epilogue, tracepoints = calls.programs(), tuple(sched.TRACEPOINTS)
     try:
-        defines["RS_TASK_EXIT_CODE"] = btf.kernel(root).offset("task_struct", "exit_code")
+        defines.update(btf.offsets({"RS_TASK_EXIT_CODE": ("task_struct", "exit_code")}, root))
         defines.update(files.defines(root))
     except btf.NoBtf as error:
         return _Programs(sources, defines, epilogue, tracepoints, (f"file calls are not timed: {error}",))

@@ -205,7 +205,7 @@ def load(root: Path = Path("/")) -> Pulse:
         )
     defines: dict[str, int | str] = {}
     with contextlib.suppress(btf.NoBtf):
-        defines["RS_TASK_EXIT_CODE"] = btf.kernel(root).offset("task_struct", "exit_code")
+        defines.update(btf.offsets({"RS_TASK_EXIT_CODE": ("task_struct", "exit_code")}, root))
     module = loader.load(
         (calls.SOURCE, exits.SOURCE), defines=defines, epilogue=calls.programs(MARKERS), entries={"rs_events": _RING_BYTES}, root=root
     )  # fmt: skip

@@ -10,6 +10,7 @@ from __future__ import annotations
 import io
 import json
 import lzma
+import os
 import re
 import tarfile
 import tempfile
@@ -25,7 +26,7 @@ from rankscope.observer.window.folder import MANIFEST, Window, read_window
 from rankscope.observer.window.manifest import to_json
 from rankscope.observer.window.schema import TABLES
 from rankscope.probes.errors import BadData
-from rankscope.probes.host.folders import read_plain
+from rankscope.probes.host.folders import open_plain, read_plain
 
 BUNDLE_SCHEMA = "rankscope.bundle/1"
 _ABOUT = "bundle.json"
@@ -84,9 +85,7 @@ def _plain(table: pa.Table) -> bytes:
 def is_bundle(place: Path) -> bool:
     """Whether a path looks like a bundle: a file that begins as an xz."""
     try:
-        if not place.is_file():
-            return False
-        with place.open("rb") as file:
+        with os.fdopen(open_plain(place), "rb") as file:
             return file.read(len(_MAGIC)) == _MAGIC
     except OSError:
         return False

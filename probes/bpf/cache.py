@@ -1,10 +1,11 @@
-"""Compiled probes kept on disk, so that only the first start on a host compiles.
+"""Compiled probes kept on disk, so that only the first start on a host compiles; and what it took from the kernel's type information.
 
 What is read here is loaded into the kernel by root. So the folder, every folder above it and the file must be root's (that is: of
 who observes) and writable by nobody else, and none may be a link; a file that is cut short or changed does not match its digest.
 Whatever is wrong, the probes are compiled again.
 
-  /var/cache/rankscope/probes/probes-<key>   "rankscope-probes 1 <sha256 of key and rest>\\n", then what compiled.py wrote
+  /var/cache/rankscope/probes/probes-<key>   "rankscope-probes 1 <sha256 of key and rest>\\n", then what compiled.py wrote,
+                                             or btf.py
 """
 
 from __future__ import annotations
@@ -19,21 +20,31 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rankscope.probes.errors import RankscopeError
+from rankscope.probes.host.procfs import ROOT, read_file
 
 FOLDER = Path("var/cache/rankscope/probes")
 _OWN_LEVELS = 2  # of FOLDER: those that we make
 _PREFIX, _STAGING = "probes-", ".writing-"
 _MAGIC = b"rankscope-probes 1"
 _MOST_BYTES = 16 << 20  # all probes together are 0.6 MB
-_MOST_KEPT = 12  # one per kernel, version of ours and table of calls: a host has one or two in use
+_MOST_KEPT = 12  # three per kernel, version of ours and table of calls (programs, offsets): a host has one or two such in use
 _OPEN_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _OPEN_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 _CREATE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _ABANDONED_S = 3600.0  # a write takes milliseconds
+_KERNEL_NOTES = Path("sys/kernel/notes")
 
 
 class CacheRefused(RankscopeError):
     """What was kept is not to be trusted, or nothing can be kept."""
+
+
+def kernel_identity(root: Path = ROOT) -> tuple[str, ...]:
+    """Words that are others for every build of a kernel."""
+    kernel, notes = os.uname(), b""
+    with contextlib.suppress(OSError):
+        notes = read_file(str(root / _KERNEL_NOTES), 65536)  # has the build id
+    return kernel.release, kernel.version, kernel.machine, notes.hex()
 
 
 def read(key: str, root: Path = Path("/")) -> bytes | None:

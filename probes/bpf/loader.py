@@ -30,7 +30,7 @@ from rankscope.probes.bpf.programs import Program
 from rankscope.probes.bpf.tables import Table
 from rankscope.probes.elf.reader import FileBytes
 from rankscope.probes.errors import NotPermitted
-from rankscope.probes.host.procfs import ROOT, read_file
+from rankscope.probes.host.procfs import ROOT
 
 _HERE = Path(__file__).resolve().parent  # of common.bpf.h
 _INCLUDE = re.compile(r'^[ \t]*#include "([\w./-]+)"[^\n]*\n', re.MULTILINE)
@@ -41,7 +41,6 @@ _PATIENCE_S, _PAUSE_S = 0.5, 0.1
 _LOADS = 5  # as often as libbpf tries
 _ALL_SIGNALS = signal.valid_signals()
 _AS_COMPILED: Mapping[str, int] = {}
-_KERNEL_NOTES = Path("sys/kernel/notes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -428,20 +427,13 @@ def ready(
 
 def key_of(text: str, flags: Sequence[str], found: headers.Headers, root: Path) -> str:
     """What the compiler's result depends on, beside the compiler: what it reads, and the kernel whose tracepoints it asks."""
-    kernel = os.uname()
-    identity = b""
-    with contextlib.suppress(OSError):
-        identity = read_file(str(root / _KERNEL_NOTES), 65536)  # has the build id
     parts = (
         compiled_probes.maker(),
         text,
         *flags,
         str(found.source),
         found.release,
-        kernel.release,
-        kernel.version,
-        kernel.machine,
-        identity.hex(),
+        *cache.kernel_identity(root),
     )
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 

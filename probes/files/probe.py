@@ -30,15 +30,15 @@ OPERATIONS: tuple[tuple[str, str], ...] = (
 # File types: the top four bits of st_mode.
 FIFO, CHARACTER, DIRECTORY, BLOCK, REGULAR, SOCKET = 1, 2, 4, 6, 8, 12
 
-_OFFSETS = (
-    ("RS_TASK_FILES", "task_struct", "files"),
-    ("RS_FILES_FDT", "files_struct", "fdt"),
-    ("RS_FDTABLE_FD", "fdtable", "fd"),
-    ("RS_FILE_INODE", "file", "f_inode"),
-    ("RS_INODE_MODE", "inode", "i_mode"),
-    ("RS_INODE_SB", "inode", "i_sb"),
-    ("RS_SB_DEV", "super_block", "s_dev"),
-)
+_OFFSETS = {
+    "RS_TASK_FILES": ("task_struct", "files"),
+    "RS_FILES_FDT": ("files_struct", "fdt"),
+    "RS_FDTABLE_FD": ("fdtable", "fd"),
+    "RS_FILE_INODE": ("file", "f_inode"),
+    "RS_INODE_MODE": ("inode", "i_mode"),
+    "RS_INODE_SB": ("inode", "i_sb"),
+    "RS_SB_DEV": ("super_block", "s_dev"),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,8 +54,7 @@ class FileSum:
 
 def defines(root: Path = Path("/")) -> dict[str, int]:
     """The -D constants that files.bpf.c needs. NoBtf where the kernel has no type information."""
-    kernel = btf.kernel(root)
-    offsets = {name: kernel.offset(structure, member) for name, structure, member in _OFFSETS}
+    offsets = btf.offsets(_OFFSETS, root)
     btf.forget()
     return offsets
 

@@ -26,10 +26,11 @@ class Case:
     """A case of the corpus. The windows lie in its archive under their identities.
 
     lab: which lab recorded it (faults, jobs, gpu). job: what kind of job, or which row of the table of jobs.
-    healthy_s, during_s: a step without and with the fault, by the job's own lines: means, but for the lab of jobs, where
-    healthy_s is a median of four seconds. quiet: nothing else ran on that machine. code: version of Rankscope that recorded
-    it. place: None where the lab has no line to hold the function against. doubt: why the truth may be wrong, unsteady:
-    why the lost time may be; '' where nothing speaks against it.
+    healthy_s, during_s: a step without and with the fault, by the job's own lines: means. sides_s: of the lab of jobs the mean
+    before the fault and that after it was undone, as far as they were measured; healthy_s is their mean, without them a median
+    of four seconds. quiet: nothing else ran on that machine. code: version of Rankscope that recorded it. place: None where the
+    lab has no line to hold the function against. doubt: why the truth may be wrong, unsteady: why the lost time may be; ''
+    where nothing speaks against it.
     """
 
     archive: str
@@ -52,6 +53,7 @@ class Case:
     place: Place | None = None
     doubt: str = ""
     unsteady: str = ""
+    sides_s: tuple[float, ...] = ()
 
     @property
     def key(self) -> str:
@@ -66,6 +68,11 @@ class Case:
     def guilty(self) -> bool:
         """Whether there is somebody to be named."""
         return self.truth.status in {"fault", "hang"}
+
+    @property
+    def two_sided(self) -> bool:
+        """Whether the healthy step is known from before and after, so that a drift of the job cancels."""
+        return len(self.sides_s) == 2
 
     @property
     def lost_s(self) -> float | None:
@@ -88,4 +95,5 @@ def from_json(item: dict[str, Any], archive: str) -> Case:
         "windows": tuple(item["windows"]),
         "baseline": tuple(item["baseline"]),
         "place": Place(**item["place"]) if item["place"] else None,
+        "sides_s": tuple(item.get("sides_s", ())),
     })  # fmt: skip

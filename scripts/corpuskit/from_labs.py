@@ -18,7 +18,6 @@ from labkit.cases import from_json as of_faults
 from labkit.jobs import lines, score
 from labkit.jobs.beside import QUIET
 from labkit.jobs.cases import from_json as of_jobs
-from labkit.jobs.lines import Line
 from labkit.jobs.rows import BY_NAME, PROGRAMS
 from labkit.launch import Plan
 from labkit.machine.shell import EXIT_USAGE, LabError
@@ -32,6 +31,8 @@ STRONG_FROM = 0.3
 # done, a step that is longer by more than the weakest dose was slowed by something that the lab does not know.
 FELT = 0.05
 UNTOUCHED = 0.12
+# By so much of the step its means before and after may differ: half of it is what the truth may be off.
+STEADY = 0.05
 ENOUGH = 3  # cases of one job that tell its usual step
 _NO_STEPS = {"stopped", "dead", "building"}
 
@@ -70,13 +71,18 @@ def usual_s(case: Case, others: Sequence[Case]) -> float | None:
     """A healthy step of an ordinary job: the shortest before any case that it served, for what runs beside a job only makes its
     steps longer. None where they are too few to tell, and in the labs of faults, whose jobs are of another shape for each fault.
     """
+    if case.two_sided:
+        return None  # what it was before and after says more
     job = (case.lab, case.job, case.seed)
     healthy = [one.healthy_s for one in others if one.healthy_s and (one.lab, one.job, one.seed) == job]
     return min(healthy) if case.lab == "jobs" and len(healthy) >= ENOUGH else None
 
 
 def unsteady(case: Case, usual_s: float | None) -> str:
-    """What the job's own steps say against the lost time: other work ran before the fault, and may have ended since."""
+    """What the job's own steps say against the lost time: they were not the same before and after, or other work ran before the fault."""
+    if case.two_sided and max(case.sides_s) / min(case.sides_s) - 1 > STEADY:
+        before_s, after_s = case.sides_s
+        return f"its step was {1e3 * before_s:.0f} ms before and {1e3 * after_s:.0f} ms after"
     if case.healthy_s and usual_s and case.healthy_s / usual_s - 1 > UNTOUCHED:
         return (
             f"its step before was {1e3 * case.healthy_s:.0f} ms, of the same job at other times {1e3 * usual_s:.0f} ms"
@@ -140,10 +146,11 @@ def _of_jobs(folder: Path, item: dict[str, Any], recording: Recording) -> Case |
     row = BY_NAME.get(result.case.row)
     if result.outcome == IMPOSSIBLE or result.truth is None or row is None:
         return None
-    before_s, during_s = result.before_s, None
+    before_s = statistics.fmean(result.sides_s) if result.sides_s else result.before_s
+    during_s = None
     window = score.window_of(result.verdict)
     if window and result.case.fault not in _NO_STEPS:
-        during_s = _mean_s(lines.between(lines.read(folder, row.ranks), *window))
+        during_s = lines.mean_step_s(lines.between(lines.read(folder, row.ranks), *window))
     dose = ""
     if result.truth.status == "fault" and before_s and during_s:
         dose = STRONG if during_s / before_s - 1 >= STRONG_FROM else WEAK
@@ -168,12 +175,8 @@ def _of_jobs(folder: Path, item: dict[str, Any], recording: Recording) -> Case |
         windows=(),
         place=Place(program.name, *span) if span else None,
         doubt="" if result.sound else "the job's own lines contradict themselves",
+        sides_s=result.sides_s,
     )
-
-
-def _mean_s(printed: list[list[Line]]) -> float | None:
-    """Of the steps of all ranks; None where some rank has none. A mean: what comes in every second step is lost as well."""
-    return statistics.fmean(line.seconds for of_rank in printed for line in of_rank) if all(printed) else None
 
 
 def _windows(kept: Path) -> tuple[Path, Path]:

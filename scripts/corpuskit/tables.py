@@ -18,6 +18,7 @@ WANTED = {STRONG: 0.98, WEAK: 0.92}
 LOST_POINTS, LOST_WITHIN = 5.0, 0.8
 CALIBRATION_POINTS, CALIBRATION_ENOUGH = 5.0, 20
 _TENTHS = 10
+BOTH_SIDES = "before and after"  # where the healthy step is known from
 _LEFT_ALONE, _DRIFTS = {"none", "quiet"}, 3  # faults that are none; jobs that tell how steps drift
 
 
@@ -132,13 +133,14 @@ def lost_time(judged: Sequence[Judged]) -> LostTime | None:
 
 def lost_table(judged: Sequence[Judged]) -> Iterator[str]:
     yield f"{'lost time, points of step':<28}{'cases':>7}{'median':>9}{'p90 of |.|':>12}{'within 5':>10}"
-    groups = {"all": list(judged), **grouped(judged, lambda case: case.kind)}
+    both_sides = [one for one in judged if one[0].two_sided]
+    groups = {"all": list(judged), BOTH_SIDES: both_sides, **grouped(judged, lambda case: case.kind)}
     for name, among in groups.items():
         found = lost_time(among)
         if found:
             yield f"{name:<28}{found.cases:>7}{found.median:>+9.1f}{found.p90:>12.1f}{100 * found.within:>8.0f} %"
     yield f"wanted: {100 * LOST_WITHIN:.0f} % within {LOST_POINTS:.0f} points"
-    for name, among in grouped(judged, lambda case: case.lab).items():
+    for name, among in grouped(judged, lambda case: case.lab + f", {BOTH_SIDES}" * case.two_sided).items():
         drift, best = at_best(among)
         if len(drift) >= _DRIFTS and best is not None:
             median, low, high = np.percentile(100 * drift, [50, 10, 90])
@@ -151,13 +153,15 @@ def lost_table(judged: Sequence[Judged]) -> Iterator[str]:
 def at_best(judged: Sequence[Judged]) -> tuple[Floats, float | None]:
     """How the truth itself drifts, and what share of the lost times could be within LOST_POINTS, were each told as it is.
 
-    drift = step in the window / step before - 1, of jobs to which nothing was done; a lost time told as it is would be off by
-    100 · drift · step before / step in the window points. All of a quiet machine. None where there is nothing to tell it by.
+    drift = step in the window / healthy step - 1, of jobs to which nothing was done; a lost time told as it is would be off by
+    100 · drift · healthy step / step in the window points. All of a quiet machine; those whose steps before and after differ have no lost
+    time, and tell no drift. None where there is nothing to tell it by.
     """
     drift = np.array([
         case.during_s / case.healthy_s - 1
         for case, _ in judged
         if case.quiet and case.fault in _LEFT_ALONE and case.healthy_s and case.during_s
+        and not (case.two_sided and case.unsteady)
     ])  # fmt: skip
     share = np.array([
         case.healthy_s / case.during_s

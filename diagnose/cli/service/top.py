@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -111,8 +111,10 @@ def _by_itself(window_s: float, job: str | None, show: Show, say: Say, patient: 
     scene = Scene(f"windows of {window_s:g} s, observed here")
     options = RecordOptions(window_s=window_s, job=job, align_s=0.0)  # nobody else observes with it
 
-    def take(window: Window) -> None:
-        show(scene.take(window))
+    def take(windows: Sequence[Window]) -> None:
+        """One update for all jobs of a moment."""
+        for snapshot in [scene.take(window) for window in windows][-1:]:
+            show(snapshot)
 
     said = ""
     while True:

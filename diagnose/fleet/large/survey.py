@@ -25,6 +25,7 @@ from rankscope.diagnose.verdict.note import Note
 from rankscope.observer.window.manifest import Manifest
 from rankscope.observer.window.store.same_names import told_apart
 from rankscope.observer.window.store.summary import STEP_COLUMNS, WINDOW
+from rankscope.observer.window.store.users import ranks_by_user
 
 GROUP = 512  # hosts: megabytes, a fifth of a second; a task costs the process that asks for it two milliseconds on Ray
 
@@ -64,7 +65,7 @@ def survey(sources: Sequence[Source], grids: Mapping[str, Grid] | None = None) -
         return Survey((), (), (), pa.table({}), pa.table({}), unread)
     everyone = pa.concat_tables(ranks).combine_chunks()
     window = ints(everyone, WINDOW) + np.repeat(before, [table.num_rows for table in ranks])
-    everyone = everyone.set_column(0, WINDOW, pa.array(window.astype(np.int32)))
+    everyone = ranks_by_user(everyone.set_column(0, WINDOW, pa.array(window.astype(np.int32))))
     begins_s = tuple(about.start for about in manifests)
     short, steps = _short(everyone.drop_columns(list(STEP_COLUMNS))), _steps(everyone)
     in_columns = {

@@ -25,8 +25,12 @@ from rankscope.probes.host.folders import read_plain
 
 KINDS = ("rack", "switch", "filesystem")
 _MOST_BYTES, _MOST_HOSTS = 256 << 20, 2_000_000
+_MOST_CHARACTERS = (
+    32 * _MOST_HOSTS
+)  # of all names that lists of hosts stand for: a line of some bytes stands for millions
 _RANGE = re.compile(r"([^\[\],]*)\[([0-9,\-]+)\]([^\[\],]*)")
 _SLURM = re.compile(r"\s*SwitchName\s*=", re.IGNORECASE)
+_MARKS = re.compile(r"[\[\],]")
 
 
 class BadTopology(BadData):
@@ -99,9 +103,25 @@ def _table(lines: list[str]) -> tuple[Group, ...]:
     return _groups(members)
 
 
+@dataclass(slots=True)
+class Room:
+    """How much the lists of hosts of one file may still stand for."""
+
+    names: int = 2 * _MOST_HOSTS
+    characters: int = _MOST_CHARACTERS
+
+    def take(self, name: str) -> None:
+        """Room for one name more. ValueError where there is none."""
+        self.names -= 1
+        self.characters -= len(name)
+        if self.names < 0 or self.characters < 0:
+            raise ValueError("absurdly many hosts")
+
+
 def _slurm(lines: list[str]) -> tuple[Group, ...]:
     nodes: dict[str, set[str]] = {}
     below: dict[str, list[str]] = {}
+    room = Room()
     for number, line in enumerate(lines, 1):
         words = dict(part.split("=", 1) for part in line.partition("#")[0].split() if "=" in part)
         said = {key.lower(): value for key, value in words.items()}
@@ -109,9 +129,9 @@ def _slurm(lines: list[str]) -> tuple[Group, ...]:
             continue
         if not ("nodes" in said or "switches" in said):
             raise ValueError(f"line {number}: a switch without Nodes and Switches")
-        for switch in expand(said["switchname"]):
-            nodes.setdefault(switch, set()).update(expand(said.get("nodes", "")))
-            below.setdefault(switch, []).extend(expand(said.get("switches", "")))
+        for switch in expand(said["switchname"], room):
+            nodes.setdefault(switch, set()).update(expand(said.get("nodes", ""), room))
+            below.setdefault(switch, []).extend(expand(said.get("switches", ""), room))
     return tuple(Group("switch", name, hosts) for name, hosts in sorted(_with_below(nodes, below).items()) if hosts)
 
 
@@ -143,24 +163,37 @@ def _with_below(nodes: Mapping[str, set[str]], below: Mapping[str, list[str]]) -
     return whole
 
 
-def expand(names: str) -> Iterator[str]:
-    """The names in Slurm's list of hosts: `a[01-03,7],b`. ValueError where it is none, or names absurdly many."""
-    if names.count("[") != names.count("]"):
-        raise ValueError(f"{names[:80]!r} is no list of hosts")
-    count = 0
-    for part in re.findall(r"(?:[^,\[\]]|\[[^\]]*\])+", names):
+def expand(names: str, room: Room | None = None) -> Iterator[str]:
+    """The names in Slurm's list of hosts: `a[01-03,7],b`. ValueError where it is none, or names more than there is room for."""
+    room = room or Room()
+    for part in _parts(names):
         for name in _expanded(part):
-            count += 1
-            if count > _MOST_HOSTS:
-                raise ValueError("absurdly many hosts")
+            room.take(name)
             yield name
+
+
+def _parts(names: str) -> Iterator[str]:
+    """What commas outside of brackets part. ValueError."""
+    began, inside = 0, False
+    for mark in _MARKS.finditer(names):
+        if mark[0] == ",":
+            if not inside:
+                yield from filter(None, (names[began : mark.start()],))
+                began = mark.end()
+        elif inside == (mark[0] == "["):
+            raise ValueError(f"{names[:80]!r} is no list of hosts")
+        else:
+            inside = not inside
+    if inside:
+        raise ValueError(f"{names[:80]!r} is no list of hosts")
+    yield from filter(None, (names[began:],))
 
 
 def _expanded(part: str) -> Iterable[str]:
     found = _RANGE.fullmatch(part) if "[" in part else None
     if found is None:
         if "[" in part or "]" in part:
-            raise ValueError(f"{part!r} is no list of hosts")
+            raise ValueError(f"{part[:80]!r} is no list of hosts")
         return (part,)
     return (f"{found[1]}{number}{found[3]}" for number in _numbers(found[2]))
 
@@ -170,6 +203,6 @@ def _numbers(ranges: str) -> Iterator[str]:
         first, _, last = each.partition("-")
         last = last or first
         if not (first.isdigit() and last.isdigit() and int(last) - int(first) < _MOST_HOSTS):
-            raise ValueError(f"[{ranges}] is no range")
+            raise ValueError(f"[{ranges[:80]}] is no range")
         for number in range(int(first), int(last) + 1):
             yield str(number).zfill(len(first))

@@ -8,10 +8,11 @@
   deadlock        whatever else it waits for                            process
 
 A rank is at work where its file operations come back and move bytes as a checkpoint does. So it is, while all of the window is silent,
-where the connection that it waits for brings as many (a download, for which the others wait at a barrier), and where it computes in ten
-places and more that hold 1 % each, as one does that evaluates a model for all; a loop that never ends is at one place, or at the few that
-it calls. The others wait for who is at work, and nothing hangs. Where the window has steps as well, nobody knows which places and bytes are
-those of the silence.
+where the connection that it waits for, itself or by a thread that it waits for, brings as many or, however slowly, again and again and ten
+times as many as are sent there: a download, for which the others wait at a barrier (answers to who asks in vain are as short as its
+questions); and where it computes in ten places and more that hold 1 % each, as one does that evaluates a model for all; a loop that never
+ends is at one place, or at the few that it calls. The others wait for who is at work, and nothing hangs. Where the window has steps as
+well, nobody knows which places and bytes are those of the silence.
 """
 
 from __future__ import annotations
@@ -46,8 +47,8 @@ class Absence:
 
 
 def is_at_work(fleet: Fleet, row: int, stalled_s: float) -> bool:
-    """Whether its file operations come back and move bytes as fast as a checkpoint is written, or the connection that it waits for brings
-    as many, or it computes at many places.
+    """Whether its file operations come back and move bytes as fast as a checkpoint is written, or it downloads, or it computes at many
+    places.
 
     `stalled_s`: how long the others have been without progress.
     """
@@ -58,22 +59,32 @@ def is_at_work(fleet: Fleet, row: int, stalled_s: float) -> bool:
         return True
     if stalled_s < limits.NEARLY_ALWAYS * fleet.seconds:
         return False
-    if _brought(fleet, row) >= enough:
+    if _downloads(fleet, row):
         return True
     python = table.kind.codes == table.kind.code("python")
     computes, rest = table.beta[mine & python], table.beta[mine & ~python].sum()
     return bool(computes.sum() > rest) and int((computes >= limits.NOTHING).sum()) >= limits.STEPS_FEW
 
 
-def _brought(fleet: Fleet, row: int) -> float:
-    """Bytes that came from the address which the rank waits for most of the window; 0 where it waits for none."""
+def _downloads(fleet: Fleet, row: int) -> bool:
+    """Whether something comes from an address that it waits for most of the window, or a thread of it for which it waits."""
+    table, flows = fleet.patterns, fleet.flows
     each = _longest(fleet, row)
-    awaited = fleet.patterns.detail.at(each).partition(_SOCKET)[2] if each is not None else ""
-    if not awaited:
-        return 0.0
-    flows, address = fleet.flows, address_of(awaited)
-    from_there = np.array([peer == address for peer in flows.peer], dtype=bool)
-    return float(flows.received_bytes[from_there & (flows.rank == row)].sum())
+    if each is None:
+        return False
+    waits = [each]
+    if table.kind.at(each) == "sync" and table.name.at(each) in _LOCKS:
+        waits = np.flatnonzero((table.rank == row) & (table.thread.codes == table.thread.code("other"))).tolist()
+    for wait in waits:
+        awaited = table.detail.at(wait).partition(_SOCKET)[2]
+        if not awaited:
+            continue
+        there = (flows.rank == row) & np.array([peer == address_of(awaited) for peer in flows.peer], dtype=bool)
+        received, sent = float(flows.received_bytes[there].sum()), float(flows.sent_bytes[there].sum())
+        often = table.count[wait] >= limits.STEPS_FEW
+        if received >= limits.BYTES_LEAST * fleet.seconds or (often and received > limits.OTHER_KIND * sent):
+            return True
+    return False
 
 
 def why(fleet: Fleet, row: int) -> Absence:

@@ -1,8 +1,8 @@
 """Strangers take the CPUs of a host from all of its ranks alike: no rank is odd, and no baseline is needed, for the kernel counts who ran.
 
-A row of ../rows.py for each host that removes taken(r,s), and once it stands max(taken(r,s), queued(r,s) - even(r,s))
-(model/busy_host.py). busy: the part of the host's CPU time that did not go to
-the job. Convicts: busy >= 30 %, and one program took half of what strangers took: it
+A row of ../rows.py for each host that removes max(taken(r,s), queued(r,s) - even(r,s)) (model/busy_host.py): where they are no rank can be,
+and what ranks stand longer behind each other for that goes with them. How clear it is says taken(r,s) alone, which the kernel counts.
+busy: the part of the host's CPU time that did not go to the job. Convicts: busy >= 30 %, and one program took half of what strangers took: it
 is named. Acquits: less of either; a crowd of small programs is what a busy host is.
 """
 
@@ -42,12 +42,11 @@ def strangers(fleet: Fleet, scene: Scene) -> list[Row]:
             or took[0][1] < limits.HOLDS_LEAST * sum(seconds for _, seconds, _ in took)
         ):
             continue
-        removes: Floats = np.nan_to_num(np.fmin(taken[rows], scene.own[rows]))
-        # Where they are is where no rank can be: what ranks stand longer behind each other for that goes with them.
-        more = np.fmax(removes, np.nan_to_num(np.fmin(crowded[rows], scene.own[rows])))
-        clear = clearness(removes.mean(axis=0), scene.step_s)
+        counted: Floats = np.nan_to_num(np.fmin(taken[rows], scene.own[rows]))
+        clear = clearness(counted.mean(axis=0), scene.step_s)
+        removes = np.fmax(counted, np.nan_to_num(np.fmin(crowded[rows], scene.own[rows])))
         told = _hypothesis(fleet, rows, busy, took)
-        found.append(Row(told, removes, *clear, len(taken_on), floor=limits.ALONE_SHARE, more=more))
+        found.append(Row(told, removes, *clear, len(taken_on), floor=limits.ALONE_SHARE))
     return found
 
 

@@ -40,9 +40,11 @@ def judge(case: Case) -> Iterator[Hypothesis]:
 
 
 def _function_charge(case: Case, found: Located) -> Hypothesis:
-    function = found.function
     asleep = case.profiles.locate(case.rank, case.peers, ("python",), 0.0, details=("sleep",))
     blocking = asleep is not None and asleep.excess_s >= 0.5 * found.excess_s
+    if asleep is not None and blocking and asleep.function != found.function:
+        found = asleep  # what is told as asleep is told of where it sleeps, whatever else its callers do
+    function = found.function
     leaf = found.leaf
     what = f"{leaf.name}, called from {function.name}" if leaf is not None and found.of_leaf else function.name
     evidence = [Evidence("stacks", f"time in {what}", found.own_s, found.peers_s, "s/step", len(case.peers))]

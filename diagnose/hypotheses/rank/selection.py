@@ -11,8 +11,8 @@ N   ranks that were looked at, times the steps at which the part that is judged 
 1. Admit who has a score of `limits.SCORE_LEAST`: of a small role the best one alone, because it was a part of the others' reference.
    Take it out of the reference, and ask again, until nobody passes.
 2. Ask each of them again, beside those that are left. Of one rank several hypotheses are admitted in turn, each on what the ones before
-   leave of its excess, E' = E - d, known to √(σ² + (0.15 d)²). What a rank stands behind other suspects, because of what these do too
-   long, is taken out first: that is theirs.
+   leave of its excess, E' = E - d, known to √(σ² + (0.05 d)²), a sampled d less well; beside a queue for a CPU σ may be that of the steps
+   without it. What a rank stands behind other suspects, because of what these do too long, is taken out first: that is theirs.
 
 A rank is asked only if its excess is above the effect floor and its peers wait for it: half of its excess at least.
 """
@@ -31,7 +31,8 @@ from rankscope.diagnose.hypotheses.rank.case import Case, case_of
 from rankscope.diagnose.hypotheses.rank.cpu import behind_suspects_s, throttled
 from rankscope.diagnose.hypotheses.rank.table import charges
 from rankscope.diagnose.model.attribute import Profiles
-from rankscope.diagnose.model.excess import Differences, nats, strength
+from rankscope.diagnose.model.busy_host import busy_noise_s, without_queue
+from rankscope.diagnose.model.excess import Differences, differences, nats, strength
 from rankscope.diagnose.model.function_tests import FunctionLevels
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.model.waiting import waited_for
@@ -106,6 +107,7 @@ class _Asking:
     _levels: FunctionLevels = field(init=False)
     _profiles: Profiles | None = None  # made for the first rank that is asked: most fleets are healthy
     _ordered: Bools = field(init=False)
+    _calm: Differences | None = None  # of the steps without queues: made where one of them is explained
 
     def __post_init__(self) -> None:
         self.fleet, self.scene = self.among.fleet, self.among.scene
@@ -159,6 +161,7 @@ class _Asking:
     def _compare(self) -> None:
         self.found = self.scene.compare(self.counted)
         self.strength = strength(self.found)
+        self._calm = None
 
     def _possible(self, among: Bools) -> list[int]:
         """Rows that might pass, the strongest first."""
@@ -224,6 +227,8 @@ class _Asking:
             doubt = float(np.hypot(doubt, _error_s(first, case)))
             rest = [each for each in rest if each.component not in (first.component, "workload")]
             strong = self._strength_of(case, left, doubt, whole)
+            if first.component == "cpu":
+                strong = max(strong, self._strength_without_queue(case, left, doubt))
 
     def _strength_of(self, case: Case, left: float, doubt: float, whole: float) -> float:
         """Nats of what is left of a rank's excess, where `doubt` seconds of error were taken out with the rest."""
@@ -232,6 +237,19 @@ class _Asking:
             return -np.inf
         sigma = float(np.hypot(whole / max(float(found.z[row]), 1e-9), doubt))
         return float(nats(chance(np.array([left / sigma]), np.array([found.freedom[row]])))[0])
+
+    def _strength_without_queue(self, case: Case, left: float, doubt: float) -> float:
+        """Nats of what the queue for a CPU leaves of a rank's excess, by the steps without it: their noise is not the queue's."""
+        if self._calm is None:
+            without, roles = without_queue(self.fleet), self.scene.roles
+            own, noise_s = without.steps.own_s[:, -self.scene.own.shape[1] :], busy_noise_s(without, roles)
+            self._calm = differences(own, roles, self.scene.step_s, counted=self.counted, doubt_s=noise_s)
+        calm, row = self._calm, case.rank
+        left = min(left, float(calm.excess_s[row]))
+        if not left >= calm.floor_s[row]:
+            return -np.inf
+        sigma = float(np.hypot(calm.excess_s[row] / max(float(calm.z[row]), 1e-9), doubt))
+        return float(nats(chance(np.array([left / sigma]), np.array([calm.freedom[row]])))[0])
 
     def _no_reason(self, case: Case, made: tuple[Hypothesis, ...]) -> Unexplained | None:
         """The rank, if it is slower for sure whatever the reason, and nothing excuses it."""

@@ -92,7 +92,7 @@ def _not_accused(fleet: Fleet, each: Unexplained) -> Note:
         if (busy := _busy_host(each.case, made[0].lost_s)) is not None:
             return busy
         text = (
-            f"{who} is slower than its peers in every function: not accused, with so few peers "
+            f"{who} is {seconds(each.excess_s)} per step slower than its peers in every function: not accused, with so few peers "
             "only earlier windows (--baseline) could tell why"
         )
         return Note(NoteCode.FEW_PEERS, text, rank)

@@ -44,12 +44,15 @@ class Courier:
     def __post_init__(self) -> None:
         self._child = Child(partial(_serve, self.uri))
 
-    def ask(self, what: str, job: str, start: float, content: Mapping[str, Any] | None = None) -> None:
-        """Ask what lies there; with `content`: put it there first, unless there is something. Never waits."""
+    def ask(
+        self, what: str, job: str, start: float, content: Mapping[str, Any] | None = None, called: str = ""
+    ) -> None:
+        """Ask what lies there; with `content`: put it there first, unless there is something. Never waits. `called`: what the job is
+        called there, if otherwise."""
         if len(self._waiting) >= self.most:
             return
         self._waiting.append((time.monotonic(), Answer(what, job, start, content is not None, None)))
-        self._child.send({"what": what, "job": job, "start": start, "content": content})
+        self._child.send({"what": what, "job": called or job, "start": start, "content": content})
 
     def answers(self) -> Iterator[Answer]:
         """What has come since the last call."""

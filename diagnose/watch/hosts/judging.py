@@ -16,6 +16,7 @@ from rankscope.diagnose.fleet.sources import Sources, load_found
 from rankscope.diagnose.past.history import History
 from rankscope.diagnose.solve import judge
 from rankscope.diagnose.solve.large_fleet import diagnose_large, is_large
+from rankscope.diagnose.text import clean
 from rankscope.diagnose.verdict.as_json import to_json
 from rankscope.diagnose.verdict.contract import Verdict
 from rankscope.diagnose.verdict.note import Note, NoteCode
@@ -24,6 +25,7 @@ from rankscope.diagnose.watch.hosts.share import Share, judged_as_json
 from rankscope.diagnose.watch.tell import drain
 from rankscope.observer.window.folder import Window
 from rankscope.observer.window.store.spool import SPREAD_S, Spool
+from rankscope.observer.window.store.users import by_user
 from rankscope.probes.errors import BadData, RankscopeError
 
 _TAKES_HZ = 1000.0  # objects that any store takes, and names of them that it lists
@@ -53,7 +55,7 @@ def judge_all(share: Share, history: Path, mine: Window | None = None, trouble: 
     board, trigger = Board(share.uri), share.trigger
     found = _gathered(board, share)
     if found.chosen:
-        verdict = _judged(found, trigger.job, share)
+        verdict = replace(_judged(found, share), job=trigger.job)
     elif mine is not None:  # the store is away: what is here is judged
         verdict = judge.diagnose([mine], (), trigger.job, History(history))
     else:
@@ -66,7 +68,9 @@ def judge_all(share: Share, history: Path, mine: Window | None = None, trouble: 
         except RankscopeError as error:
             trouble = trouble or str(error)
     try:
-        there = board.put(VERDICT, trigger.job, trigger.start, judged_as_json(share.host, said))
+        there = board.put(
+            VERDICT, share.job, trigger.start, judged_as_json(share.host, {**said, "job": clean(share.job)})
+        )
         if there is not None and there.get("host") != share.host:
             trouble = trouble or f"{there.get('host')} judged it as well, and before"
     except RankscopeError as error:
@@ -103,7 +107,7 @@ def _gathered(board: Board, share: Share) -> Sources:
     found = Sources((), ())
     while True:
         try:
-            found = board.windows(share.trigger.job, share.trigger.start)
+            found = board.windows(share.job, share.trigger.start)
             if sum(each.hosts for each in found.chosen) >= share.hosts or time.time() >= until:
                 return _with_late(board, share, found)
         except RankscopeError:
@@ -118,22 +122,22 @@ def _with_late(board: Board, share: Share, found: Sources) -> Sources:
         return found
     chosen, hosts = list(found.chosen), {each.host for each in found.chosen}
     for second in range(1, int(share.pace.slot_s)):
-        later = board.windows(share.trigger.job, share.trigger.start + second).chosen
+        later = board.windows(share.job, share.trigger.start + second).chosen
         chosen += [each for each in later if each.host not in hosts]
         hosts.update(each.host for each in later)
     return replace(found, chosen=tuple(chosen))
 
 
-def _judged(found: Sources, job: str, share: Share) -> Verdict:
-    earlier = _earlier(share)
+def _judged(found: Sources, share: Share) -> Verdict:
+    earlier, job = _earlier(share), share.job
     if is_large(found):
         with engines.started("local") as pool:
             ((_, verdict),) = diagnose_large(found, job, pool, (), earlier.chosen)
     else:
         loaded = load_found(found)
-        verdict = judge.diagnose(
-            loaded.windows, load_found(earlier).windows if earlier.chosen else (), job, None, loaded.notes
-        )
+        windows = [by_user(window) for window in loaded.windows]
+        before = [by_user(window) for window in load_found(earlier).windows] if earlier.chosen else []
+        verdict = judge.diagnose(windows, before, job, None, loaded.notes)
     came = sum(each.hosts for each in found.chosen)
     if came < share.hosts:
         text = f"of {share.hosts} hosts {came} sent a window in time"
@@ -146,6 +150,6 @@ def _earlier(share: Share) -> Sources:
     if share.earlier is None:
         return Sources((), ())
     try:
-        return Board(share.uri).windows(share.trigger.job, share.earlier)
+        return Board(share.uri).windows(share.job, share.earlier)
     except (BadData, RankscopeError):
         return Sources((), ())

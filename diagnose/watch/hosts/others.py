@@ -49,6 +49,10 @@ class Others:
         if not self._together.is_proposed(alarm.job):
             self._together.propose(alarm, seconds, time.time())
 
+    def call(self, in_common: Mapping[str, str]) -> None:
+        """By job what all of its hosts call it: what one host calls it depends on who else works there."""
+        self._together.in_common = in_common
+
     def take(self, jobs: Mapping[str, int]) -> Iterator[Begin | Alone | Turn | Remark | Seen]:
         """What is to be done. `jobs`: those with ranks here, and on how many hosts they have ranks."""
         self._hosts = {job: hosts for job, hosts in jobs.items() if hosts > 1}
@@ -63,7 +67,8 @@ class Others:
         """What the look that follows has in common with the others."""
         ours = isinstance(task, Turn) or task.ours
         hosts = self._hosts.get(task.job, 2)
-        return Share(self.uri, self.spool, task.trigger, ours, hosts, self.host, earlier, self.pace)
+        called = self._together.in_common.get(task.job, "")
+        return Share(self.uri, self.spool, task.trigger, ours, hosts, self.host, earlier, self.pace, called)
 
     def sent(self, seen: Seen) -> None:
         """This host's part of a look is done: the verdict is another's to give."""
@@ -78,9 +83,9 @@ class Others:
     def _judged(self, task: Judged) -> Remark | Seen:
         seen = self._seen.pop(task.job, None)
         try:
-            host, verdict = judged_of(task.content, task.job)
+            host, verdict = judged_of(task.content, self._together.in_common.get(task.job, task.job))
         except ValueError as error:
             return Remark(task.job, f"not heard: {error}")
         if seen is None or seen.share is None:
             return Remark(task.job, f"{host} judged a look that this host had no part in")
-        return replace(seen, verdict=verdict, trouble="", kept="", judged_by=host)
+        return replace(seen, verdict={**verdict, "job": task.job}, trouble="", kept="", judged_by=host)

@@ -17,7 +17,8 @@ _STATUSES = ("healthy", "fault", "imbalance", "hang", "unknown")
 @dataclass(frozen=True, slots=True)
 class Share:
     """What a look has in common with those of other hosts. `judges`: this host does; `hosts`: on how many the job has ranks; `earlier`:
-    when the last window of the job began in which nobody was accused, None where none is known."""
+    when the last window of the job began in which nobody was accused, None where none is known; `called`: what all hosts call the job, if
+    this one calls it otherwise."""
 
     uri: str
     spool: Path
@@ -27,6 +28,12 @@ class Share:
     host: str
     earlier: float | None = None
     pace: Pace = field(default_factory=Pace)
+    called: str = ""
+
+    @property
+    def job(self) -> str:
+        """What all hosts call the job."""
+        return self.called or self.trigger.job
 
     @property
     def longer_s(self) -> float:

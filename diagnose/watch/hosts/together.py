@@ -10,7 +10,7 @@ in, what is to be done out.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rankscope.diagnose.watch.alarms import Alarm
@@ -97,12 +97,13 @@ class _Job:
 
 @dataclass(slots=True)
 class Together:
-    """`host`: this one's name in the store."""
+    """`host`: this one's name in the store. `in_common`: by job what all hosts call it there; one that is not in it is called the same."""
 
     host: str
     courier: Courier
     pace: Pace = field(default_factory=Pace)
     complain_every_s: float = 600.0
+    in_common: Mapping[str, str] = field(default_factory=dict)
     _jobs: dict[str, _Job] = field(default_factory=dict)
     _complained: float = float("-inf")
 
@@ -111,7 +112,7 @@ class Together:
         start = self.pace.slot_after(now)
         trigger = Trigger(alarm.job, start, seconds, alarm.kind, alarm.words, self.host)
         self._of(alarm.job).proposed = alarm, trigger
-        self.courier.ask("trigger", alarm.job, start, trigger.as_json())
+        self._ask("trigger", alarm.job, start, {**trigger.as_json(), "job": self._called(alarm.job)})
 
     def is_proposed(self, job: str) -> bool:
         """Whether a look at it is being agreed on."""
@@ -131,7 +132,7 @@ class Together:
             job = self._of(name)
             if slot is not None and job.asked < slot:
                 job.asked = slot
-                self.courier.ask("trigger", name, slot)
+                self._ask("trigger", name, slot)
             tasks += self._late(job, now)
         for name, hosts in jobs.items():
             tasks += self._awaits(name, hosts, now)
@@ -145,6 +146,12 @@ class Together:
     def close(self) -> None:
         """Let go of the store."""
         self.courier.close()
+
+    def _called(self, job: str) -> str:
+        return self.in_common.get(job, job)
+
+    def _ask(self, what: str, job: str, start: float, content: Mapping[str, Any] | None = None) -> None:
+        self.courier.ask(what, job, start, content, self._called(job))
 
     def _of(self, job: str) -> _Job:
         return self._jobs.setdefault(job, _Job())
@@ -177,7 +184,8 @@ class Together:
         if answer.content is None:
             return [Alone(mine[0], answer.trouble or "the trigger did not come to the store in time")] if mine else []
         try:
-            trigger = trigger_of(answer.content, answer.job, answer.start)
+            heard = trigger_of(answer.content, self._called(answer.job), answer.start)
+            trigger = replace(heard, job=answer.job)
         except ValueError as error:
             return [Alone(mine[0], str(error))] if mine else [Remark(answer.job, f"not heard: {error}")]
         before = job.taken
@@ -208,8 +216,8 @@ class Together:
             return [Remark(name, f"nobody judged the look that {awaited.trigger.host} asked for")]
         if now - awaited.asked >= self.pace.slot_s / 2:
             awaited.asked = now
-            self.courier.ask("verdict", name, awaited.trigger.start)
+            self._ask("verdict", name, awaited.trigger.start)
         if now >= awaited.until and not awaited.claimed:
             awaited.claimed = True
-            self.courier.ask("turn", name, awaited.trigger.start, {"host": self.host})
+            self._ask("turn", name, awaited.trigger.start, {"host": self.host})
         return []

@@ -23,6 +23,7 @@ from rankscope.diagnose.watch.looks.look import Look, Seen, Wanted
 from rankscope.diagnose.watch.looks.prepared import Standby
 from rankscope.diagnose.watch.voice import Voice, unix
 from rankscope.observer.watch.tier0 import Tier0
+from rankscope.observer.window.jobs import of_user
 
 _ROUTINE_FIRST_S = 60.0  # after the baseline is known: a healthy window to compare with
 _ROUTINE_S = (1800.0, 5400.0)
@@ -116,6 +117,7 @@ class Looking:
             seconds = self.window_s or look.window_s(job.watch.step_s, alarm.kind in STANDSTILLS)
             ranks = self.tier0.of_job(name)
             if self.others is not None and name not in self._alone and others.hosts_of(ranks) > 1:
+                self._call(self.others)
                 self.others.propose(alarm, seconds)
                 continue
             self._alone.discard(name)
@@ -145,6 +147,7 @@ class Looking:
         """What the other hosts of jobs want or have judged."""
         if self.others is None:
             return
+        self._call(self.others)
         for task in self.others.take({name: others.hosts_of(self.tier0.of_job(name)) for name in self.jobs}):
             if isinstance(task, Seen):
                 self._learn(task, now_s)
@@ -162,6 +165,15 @@ class Looking:
                 self._judge_instead(self.others, job, task, now_s)
             else:
                 self._join(self.others, job, task, now_s)
+
+    def _call(self, hosts: Others) -> None:
+        """On no other host a job may be called as here; whose it is is the same on all."""
+        hosts.call(
+            {
+                name: of_user(name, max((one.found.owner for one in self.tier0.of_job(name)), default=-1))
+                for name in self.jobs
+            }
+        )
 
     def _judge_instead(self, hosts: Others, job: WatchedJob, task: Turn, now_s: float) -> None:
         """Another host was to judge what all saw, and has not."""

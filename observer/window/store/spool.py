@@ -25,6 +25,7 @@ from rankscope.observer.window.store import objects
 from rankscope.observer.window.store.container import decode_summary, encode
 from rankscope.observer.window.store.keys import key_of
 from rankscope.observer.window.store.place import StoreFailed, StoreForbids, open_store, shown_of
+from rankscope.observer.window.store.users import by_user
 from rankscope.probes.errors import BadData, OutputFailed
 from rankscope.probes.host.folders import create_file, opened_folder
 
@@ -68,7 +69,7 @@ class Spool:
                 loss = Loss(_SPOOL, _THROWN_OUT, lost)
                 manifest = replace(window.manifest, losses=(*window.manifest.losses, loss))
                 window = replace(window, manifest=manifest)
-            key = key_of(window.manifest)
+            key = key_of(by_user(window).manifest)
             data = encode([window])
             self._make_room(place, len(data), lost)
             _write(place, key.replace("/", _SLASH), data)

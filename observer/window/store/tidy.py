@@ -17,6 +17,7 @@ from rankscope.observer.window.store.keys import key_of_several
 from rankscope.observer.window.store.objects import Found
 from rankscope.observer.window.store.place import Store
 from rankscope.probes.errors import BadData
+from rankscope.probes.host.folders import UnsafePlace
 
 SETTLED_S = 3600.0  # a host whose store was away sends what it spooled; what comes later is put together the next time
 _MOST_TOGETHER_BYTES = MOST_OBJECT_BYTES // 8
@@ -101,8 +102,9 @@ def _read(store: Store, members: list[Found], unreadable: list[str]) -> tuple[li
     for found in members:
         try:
             with suppress(FileNotFoundError):  # gone since it was listed
-                windows += decode(objects.get(store, found.path))
+                # What is put together is ours from then on: nothing that others could have written becomes so.
+                windows += decode(objects.get(store, found.path, ours=True))
                 read.append(found)
-        except BadData:
+        except (BadData, UnsafePlace):
             unreadable.append(store.at(found.path))
     return sorted(once(windows), key=lambda window: (window.manifest.host, window.manifest.start)), read

@@ -52,7 +52,9 @@ class Ranks:
 class Result:
     """How a case ended: `outcome` is one of verdicts.FIRST … IMPOSSIBLE, `said` a line for the reader.
 
-    before_s: a step before the fault; job_s, seen_s: the median step in the window, by the job's lines and by rankscope.
+    before_s: the median step of some seconds before the fault, by which it is dosed; job_s, seen_s: the median step in the window,
+    by the job's lines and by rankscope. healthy_before_s, healthy_after_s: mean step of all ranks over a longer stretch before the
+    fault, and after it was undone and the job had healed; None where there was none, or lost time is not asked for.
     line_right: whether the place of the function is one of its lines; None where no function was to be named.
     sound: whether the job's own lines are free of contradictions. beside: share of the CPUs that programs used meanwhile that are not of
     the lab; None where it was not counted.
@@ -71,6 +73,13 @@ class Result:
     verdict: str = ""
     wall_s: float = 0.0
     beside: float | None = None
+    healthy_before_s: float | None = None
+    healthy_after_s: float | None = None
+
+    @property
+    def sides_s(self) -> tuple[float, ...]:
+        """The healthy means that are known, in the order of time."""
+        return tuple(side for side in (self.healthy_before_s, self.healthy_after_s) if side is not None)
 
     @property
     def disturbed(self) -> bool:

@@ -44,6 +44,7 @@ class Fault(abc.ABC):
     windows: ClassVar[float] = 1.0  # how many usual windows are observed
     settle_s: ClassVar[float] = 2.5  # from when it is done until it is looked at
     undisturbed: ClassVar[bool] = False  # its truth holds only where nobody else uses the CPUs
+    timed: ClassVar[bool] = True  # what it took of each step can be measured
 
     def __init__(self, job: Job, rng: random.Random, step_s: float) -> None:
         self.job = job
@@ -164,6 +165,7 @@ class Stopped(Fault):
     """SIGSTOP to one rank: the others wait for it."""
 
     name = "stopped"
+    timed = False
     number = signal.SIGSTOP
 
     def inject(self) -> Truth:
@@ -229,6 +231,7 @@ class Building(Fault):
 
     name = "building"
     spoils = True
+    timed = False
 
     def ranks_to_hit(self, job: Job) -> tuple[int, ...]:
         return (0,)

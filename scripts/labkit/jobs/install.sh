@@ -12,6 +12,9 @@ index=${1:-}
 # MPI library when they start.
 torch=torch==2.13.0
 frameworks=(lightning transformers accelerate 'ray[train]' 'jax>=0.8' 'mpi4py>=4.1' deepspeed numpy setuptools)
+# What few jobs need, in a folder of its own: a notebook brings half a hundred packages.
+few=(ipykernel nbclient)
+few_alone=(pytorch-ignite)
 others=(3.10 3.12 3.13)
 began=$SECONDS
 
@@ -51,6 +54,14 @@ if ! up_to_date "$jobs/main" "$wanted"; then
     pip_install "$jobs/main" "$torch" ${index:+--index-url "$index"}
     pip_install "$jobs/main" "$torch" "${frameworks[@]}"
     printf '%s' "$wanted" >"$jobs/main/rankscope-jobs"
+fi
+
+if [[ $(cat "$jobs/more/rankscope-jobs" 2>/dev/null) != "${few[*]} ${few_alone[*]}" ]]; then
+    say '      what few jobs need: notebooks, ignite'
+    rm -rf "$jobs/more"
+    pip_install "$jobs/main" --target "$jobs/more" "${few[@]}"
+    pip_install "$jobs/main" --target "$jobs/more" --no-deps "${few_alone[@]}"
+    printf '%s' "${few[*]} ${few_alone[*]}" >"$jobs/more/rankscope-jobs"
 fi
 
 # A build of PyTorch for CUDA cannot be imported without its libraries. They are gigabytes, and the same for every Python.

@@ -68,14 +68,15 @@ class Job:
         return command
 
     def _environment(self, venv: Path) -> dict[str, str]:
-        places = {"out": str(self.folder), "jobs": str(installed())}
+        programs = str(Path(__file__).parent / PROGRAMS)
+        places = {"out": str(self.folder), "jobs": str(installed()), "programs": programs}
         scratch = str(machine.SCRATCH)
         machine.SCRATCH.mkdir(exist_ok=True)
         return {
             **os.environ,
             "PATH": f"{venv / 'bin'}:{os.environ['PATH']}",
             "OMP_NUM_THREADS": "1",
-            "PYTHONPATH": str(Path(__file__).parent / PROGRAMS),  # knobs.py
+            "PYTHONPATH": programs,  # knobs.py
             "PYTHONUNBUFFERED": "1",
             "TMPDIR": scratch,
             "RAY_TMPDIR": scratch,

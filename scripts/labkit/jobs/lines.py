@@ -47,6 +47,11 @@ def median_step_s(lines: list[list[Line]]) -> float | None:
     return statistics.median(line.seconds for of_rank in lines for line in of_rank)
 
 
+def mean_step_s(lines: list[list[Line]]) -> float | None:
+    """Mean of the seconds of all steps of all ranks: what comes in every second step counts; None where some rank has none."""
+    return statistics.fmean(line.seconds for of_rank in lines for line in of_rank) if all(lines) else None
+
+
 def numbering_is_sound(of_rank: list[Line]) -> bool:
     """Whether the steps of a rank go up by one, its seconds add up to the time that passed, and it is one process throughout."""
     if len(of_rank) < 2:

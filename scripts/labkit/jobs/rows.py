@@ -206,5 +206,23 @@ _ASIDE_3 = (
         "deduplicate", 96, "read_visit", 96,
     ),
 )  # fmt: skip
-ASIDE = {"aside": _ASIDE, "aside-2": _ASIDE_2, "aside-3": _ASIDE_3}
-BY_NAME = {row.name: row for row in (*TABLE, *_ASIDE, *_ASIDE_2, *_ASIDE_3)}
+# Written without a look at what finds steps and ranks since those.
+_MORE = {"PYTHONPATH": "{programs}:{jobs}/more"}
+_ASIDE_4 = (
+    Row(
+        "ignite", "idist.Parallel", "aside4/ignite_loop.py", 2,
+        "python aside4/ignite_loop.py --out {out} --workers {ranks} --port {port}", "crop_leaf", 48, "load_leaf", 48,
+        env=_MORE,
+    ),
+    Row(
+        "notebook", "notebook_launcher", "aside4/notebook.py", 2,
+        "python aside4/notebook.py --out {out} --workers {ranks} --port {port}", "fill_missing", 48, "read_patient", 48,
+        env={**_MORE, "JUPYTER_PATH": "{jobs}/more/share/jupyter", "IPYTHONDIR": "{out}/ipython"},
+    ),
+    _torchrun("closure", "aside4/closure.py", 2, "remove_drift", 96, "measure", 96),
+    _torchrun("event-loop", "aside4/event_loop.py", 2, "to_row", 40, "receive_message", 40),
+    _torchrun("stream", "aside4/stream.py", 2, "mask_words", 24, "download_page", 24, workers=2),
+    Row("stencil", "mpirun", "aside4/stencil.py", 3, OMPI + "python aside4/stencil.py --out {out}", "limit_slope", 96, "read_forcing", 96),
+)  # fmt: skip
+ASIDE = {"aside": _ASIDE, "aside-2": _ASIDE_2, "aside-3": _ASIDE_3, "aside-4": _ASIDE_4}
+BY_NAME = {row.name: row for row in (*TABLE, *_ASIDE, *_ASIDE_2, *_ASIDE_3, *_ASIDE_4)}

@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from labkit import verdicts
@@ -24,7 +24,10 @@ from labkit.machine.shell import Impossible, LabError, rankscope
 from labkit.run import HEALED, KEPT, call
 from labkit.verdicts import FAILED, IMPOSSIBLE
 
+# By the median of so many seconds a job is seen to have healed, and a fault is dosed.
 BEFORE_S = 4.0
+# The mean of so many is a side of the truth. They begin so long after a fault was undone: batches that were made during it are used up.
+SIDE_S, USED_UP_S = 10.0, 2.0
 HEAL_TIMEOUT_S = 20.0
 # What the observer says when its window has begun, and so long after that a rank is killed. Whether it was inside is checked.
 OBSERVES = "to go"
@@ -57,19 +60,26 @@ def _on_one_job(cases: list[Case], progress: Progress, keep: bool) -> Iterator[R
                 job.wait_until_steady()
             else:
                 _wait_for_compiler(job)
-            usual_s: float | None = None
-            for case in cases:
-                before_s = _settled(job, usual_s) if row.trains else None
-                if row.trains and before_s is None:
-                    if usual_s is None:
-                        raise JobEnded(f"{row.name} ended as soon as it trained\n{job.end_of_log()}")
-                    return  # not what it was: the rest gets a new job
-                usual_s = usual_s or before_s
-                result = _Question(job, case, before_s or 0.0, progress).ask(keep)
+            before = _settled(job, None, timed(cases[:1])) if row.trains else Level(0.0)
+            if before is None:
+                raise JobEnded(f"{row.name} ended as soon as it trained\n{job.end_of_log()}")
+            usual_s = before.median_s
+            for at, case in enumerate(cases):
+                question = _Question(job, case, before, progress)
+                result = question.ask()
+                # What is measured now is of the time after this case, and of the time before the next.
+                around = cases[at : at + 2]
+                after = None
+                if not ALL[case.fault].spoils and (len(around) > 1 or timed(around)):
+                    progress(case, "healing")
+                    after = _settled(job, usual_s, timed(around))
+                result = replace(result, healthy_after_s=after.mean_s if after else None)
+                question.keep(result, keep)
                 yield replace(result, wall_s=time.monotonic() - began)
                 began = time.monotonic()
-                if ALL[case.fault].spoils or job.ended():
-                    return
+                if after is None:
+                    return  # not what it was: the rest gets a new job
+                before = after
     except Impossible as error:
         yield from (Result(case, IMPOSSIBLE, str(error)) for case in cases)
     except JobEnded as error:
@@ -85,45 +95,62 @@ def _wait_for_compiler(job: Job) -> None:
         time.sleep(0.2)
 
 
-def _settled(job: Job, usual_s: float | None) -> float | None:
-    """The median step of the job, once it steps as it did at first; None where it does not."""
+@dataclass(frozen=True, slots=True)
+class Level:
+    """A healthy step of the job, seconds: the median of BEFORE_S; the mean of SIDE_S, None where that was not measured."""
+
+    median_s: float
+    mean_s: float | None = None
+
+
+def timed(cases: Sequence[Case]) -> bool:
+    """Whether what some of these took of each step is to be measured."""
+    return any(ALL[case.fault].timed for case in cases)
+
+
+def _settled(job: Job, usual_s: float | None, longer: bool) -> Level | None:
+    """The healthy step of the job, once it steps as it did at first; None where it does not. `longer`: its mean is measured too."""
     deadline = time.monotonic() + HEAL_TIMEOUT_S
     while not job.ended():
         time.sleep(BEFORE_S)
         now_s = lines.median_step_s(job.recent(BEFORE_S))
         if now_s is not None and (usual_s is None or now_s < HEALED * usual_s):
-            return now_s
+            return Level(now_s, _mean_s(job) if longer else None)
         if time.monotonic() > deadline:
             break
     return None
 
 
+def _mean_s(job: Job) -> float | None:
+    """Of SIDE_S that have begun when a stretch of BEFORE_S, which is just over, had used up what was left of a fault."""
+    time.sleep(SIDE_S - (BEFORE_S - USED_UP_S))
+    return lines.mean_step_s(job.recent(SIDE_S))
+
+
 class _Question:
     """One case on a running job."""
 
-    def __init__(self, job: Job, case: Case, before_s: float, progress: Progress) -> None:
+    def __init__(self, job: Job, case: Case, before: Level, progress: Progress) -> None:
         self.job = job
         self.case = case
-        self.before_s = before_s
+        self.before = before
         self.progress = progress
         self.folder = machine.FOLDER / "window"
         self.program = Path(__file__).parent / PROGRAMS / job.row.script
         shutil.rmtree(self.folder, ignore_errors=True)
 
-    def ask(self, keep: bool) -> Result:
+    def ask(self) -> Result:
         rng = random.Random(f"{self.case.row} {self.case.fault} {self.case.seed}")
-        fault = ALL[self.case.fault](self.job, rng, self.before_s)
+        fault = ALL[self.case.fault](self.job, rng, self.before.median_s)
         try:
             result = self._observed(fault)
         except Impossible as error:
-            result = Result(self.case, IMPOSSIBLE, str(error), before_s=self.before_s)
+            result = Result(self.case, IMPOSSIBLE, str(error))
         except LabError as error:
-            result = Result(self.case, FAILED, str(error), before_s=self.before_s)
+            result = Result(self.case, FAILED, str(error))
         finally:
             fault.revert()
-        if keep or result.outcome not in {verdicts.FIRST, IMPOSSIBLE}:
-            self._keep(result)
-        return result
+        return replace(result, before_s=self.before.median_s, healthy_before_s=self.before.mean_s)
 
     def _observed(self, fault: Fault) -> Result:
         job = self.job
@@ -152,7 +179,7 @@ class _Question:
             raise Impossible("the extension was built before the window ended")
         if fault.in_window and not score.ended_in_window(verdict, job.lines()[fault.victim]):
             raise Impossible("the rank was not killed inside the window")
-        result = Result(self.case, outcome, said, truth, ranks, before_s=self.before_s, verdict=verdict, beside=beside)
+        result = Result(self.case, outcome, said, truth, ranks, verdict=verdict, beside=beside)
         return result if outcome else _if_undisturbed(score.judged(result, job.lines(), self.program))
 
     def _asked(self, fault: Fault, truth: Truth | None, chosen: list[str]) -> tuple[str, str, str, Truth]:
@@ -170,7 +197,10 @@ class _Question:
             outcome, said, printed = call([rankscope(), "diagnose", str(self.folder), "--json"])
         return outcome, said, printed, truth
 
-    def _keep(self, result: Result) -> None:
+    def keep(self, result: Result, good_ones: bool) -> None:
+        """Put the window, the verdict and the job's lines aside; those of a case that was right only if it is asked for."""
+        if not good_ones and result.outcome in {verdicts.FIRST, IMPOSSIBLE}:
+            return
         folder = KEPT / "jobs" / self.case.name
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)

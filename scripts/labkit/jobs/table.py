@@ -19,6 +19,8 @@ def case_line(result: Result) -> str:
     parts = [f"ranks {result.ranks}"] if result.ranks else []
     if result.before_s:
         parts.append(f"step {1e3 * result.before_s:.0f}→{1e3 * result.job_s:.0f} ms" if result.job_s else "no step")
+    if len(result.sides_s) == 2:
+        parts.append("healthy {:.0f} and {:.0f} ms".format(*(1e3 * side for side in result.sides_s)))
     if result.step_error is not None:
         parts.append(f"seen {100 * result.step_error:+.0f} %")
     if result.truth and result.truth.ranks:

@@ -36,13 +36,13 @@ def kept_by_the_lab_of_faults(folder: Path) -> Path:
     return folder
 
 
-def kept_by_the_lab_of_jobs(folder: Path, verdict_text: str = "") -> Path:
+def kept_by_the_lab_of_jobs(folder: Path, verdict_text: str = "", **measured: float) -> Path:
     place = folder / "ddp-slow-python-1"
     shutil.copytree(RECORDED / "gil-hog", place / "window/gil-hog")
     truth = {**result("none", PYTHON, "").as_json()["truth"], "function": "random_crop"}
     found = {
         "case": {"row": "ddp", "fault": "slow-python", "seed": 1, "window_s": 10.0}, "outcome": "first", "said": "",
-        "truth": truth, "ranks": None, "before_s": 0.05, "job_s": 0.055, "verdict": verdict_text,
+        "truth": truth, "ranks": None, "before_s": 0.05, "job_s": 0.055, "verdict": verdict_text, **measured,
     }  # fmt: skip
     (place / "result.json").write_text(json.dumps(found))
     for rank in range(2):
@@ -77,6 +77,26 @@ def test_the_lost_time_of_an_ordinary_job_is_in_its_own_lines(tmp_path: Path) ->
     assert case.lost_s == pytest.approx(0.025, rel=0.05)
     assert case.place is not None
     assert (case.place.file, case.place.first < case.place.last) == ("ddp.py", True)
+    assert case.sides_s == ()
+
+
+@pytest.mark.parametrize(("after_s", "lost_s"), [(0.062, 0.014), (0.06 / 1.04, 0.0162), (0.064, None)])
+def test_a_job_that_drifts_is_compared_with_what_it_was_before_and_after(
+    tmp_path: Path, after_s: float, lost_s: float | None
+) -> None:
+    # GIVEN steps of 75 ms in the window, 60 before, and others after
+    text = json.dumps({**json.loads(verdict("fault")), "window": {
+        "start": "2023-11-14T22:13:22Z", "end": "2023-11-14T22:13:32Z"}})  # fmt: skip
+    kept = kept_by_the_lab_of_jobs(tmp_path / "lab-out", text, healthy_before_s=0.06, healthy_after_s=after_s)
+    (case,) = cases(kept, Recording("a", quiet=True, code="c0de"), tmp_path / "new", Replacements(()))
+    # THEN the lost time is told by both; where they are more than 5 % apart there is none
+    assert (case.sides_s, case.two_sided, case.dose) == ((0.06, after_s), True, "weak")
+    assert case.lost_s == pytest.approx(lost_s, abs=0.0006) if lost_s else case.lost_s is None
+    assert case.unsteady == ("" if lost_s else "its step was 60 ms before and 64 ms after")
+    # AND the archive keeps both
+    archive.pack(tmp_path / "a.tar.xz", [case], tmp_path / "new")
+    with archive.opened([tmp_path / "a.tar.xz"]) as corpus:
+        assert list(corpus.cases) == [case]
 
 
 def test_paths_of_the_machine_that_recorded_are_replaced_or_refused(
@@ -152,6 +172,7 @@ def test_the_usual_step_of_a_job_is_told_by_the_cases_that_it_served() -> None:
     assert usual_s(case, [*served, replace(case, seed=2, healthy_s=0.01)]) == 0.1
     assert usual_s(case, served[:2]) is None
     assert usual_s(SLOW, [replace(SLOW, healthy_s=0.1)] * 3) is None
+    assert usual_s(replace(case, sides_s=(0.2, 0.21)), served) is None  # it is known of that very time
 
 
 def judged(case: Case, text: str) -> tuple[Case, Answer]:
@@ -277,5 +298,13 @@ def test_a_perfect_lost_time_is_off_by_what_the_truth_drifts() -> None:
     drift, best = tables.at_best([*alone, judged(SLOW, verdict("fault", AUGMENT))])
     assert drift == pytest.approx([0.02, 0.06, 0.2])
     assert best == pytest.approx(2 / 3)  # off by 1.3, 4 and 13.3 points
+    # AND what is known from before and after is told apart
+    known = [(replace(case, sides_s=(0.16, 0.16)), answer) for case, answer in alone]
+    sure = judged(replace(SLOW, sides_s=(0.16, 0.16)), verdict("fault", AUGMENT))
+    shown = "\n".join(tables.lost_table([*alone, *known, sure, judged(SLOW, verdict("fault", AUGMENT))]))
+    assert shown.count("67 % of the quiet ones (steps of 3 jobs") == 2
+    assert [line.split()[3] for line in shown.splitlines() if line.startswith("before and after")] == ["1"]
+    unsteady = [(replace(case, unsteady="it was"), answer) for case, answer in known]
+    assert tables.at_best([*unsteady[:2], *known[2:], sure])[0] == pytest.approx([0.2])
     # AND what ran beside other work tells nothing of it
     assert tables.at_best([(replace(case, quiet=False), answer) for case, answer in alone])[1] is None

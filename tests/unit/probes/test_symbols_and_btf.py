@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rankscope.probes.bpf import btf, cache
 from rankscope.probes.bpf.btf import Btf, NoBtf
 from rankscope.probes.elf import exports
 from rankscope.probes.elf.exports import file_offsets, find_functions, find_names
@@ -95,10 +96,10 @@ def a_btf(members: list[tuple[str, int, int]]) -> bytes:
 
 
 def test_a_member_of_an_anonymous_structure_counts_from_the_outside() -> None:
-    btf = Btf(a_btf([("first", 3, 0), ("", 2, 128), ("named", 2, 256)]))
-    assert btf.offset("outer", "first") == 0
-    assert btf.offset("outer", "inner") == 16 + 8
-    assert btf.offset("outer", "named.inner") == 32 + 8
+    types = Btf(a_btf([("first", 3, 0), ("", 2, 128), ("named", 2, 256)]))
+    assert types.offset("outer", "first") == 0
+    assert types.offset("outer", "inner") == 16 + 8
+    assert types.offset("outer", "named.inner") == 32 + 8
 
 
 @pytest.mark.parametrize(("structure", "path"), [("outer", "absent"), ("absent", "first"), ("outer", "first.more")])
@@ -113,6 +114,31 @@ def test_bytes_that_are_not_btf_are_refused(blob: bytes) -> None:
     for candidate in (blob, a_btf([("first", 3, 0)])[:24] + blob):
         with contextlib.suppress(RankscopeError):
             Btf(candidate).offset("outer", "first")
+
+
+def test_the_kernels_types_are_looked_through_once_for_each_build(tmp_path: Path) -> None:
+    place, notes = tmp_path / "sys/kernel/btf/vmlinux", tmp_path / "sys/kernel/notes"
+    place.parent.mkdir(parents=True)
+    (tmp_path / "var/cache").mkdir(parents=True)
+
+    def offset(build: bytes, bits: int | None, member: str = "first") -> int:
+        btf.forget()
+        notes.write_bytes(build)
+        place.unlink(missing_ok=True)
+        if bits is not None:
+            place.write_bytes(a_btf([("first", 3, bits), ("second", 3, bits + 32)]))
+        return btf.offsets({"RS_ONE": ("outer", member)}, tmp_path)["RS_ONE"]
+
+    assert offset(b"a build", 64) == 8
+    assert offset(b"a build", None) == 8
+    assert offset(b"a build", 128, "second") == 20
+    assert offset(b"another build", 128) == 16
+    for kept in (tmp_path / cache.FOLDER).iterdir():
+        kept.write_bytes(kept.read_bytes()[:-1])
+    assert offset(b"a build", 256) == 32
+    with pytest.raises(NoBtf):
+        offset(b"a third", None)
+    btf.forget()
 
 
 def test_local_functions_are_found_piece_by_piece(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

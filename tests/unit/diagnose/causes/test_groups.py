@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -164,6 +166,30 @@ def test_long_chains_of_switches_are_read_at_once_and_never_fill_the_memory() ->
     assert len(groups) == 20_001 and len({id(group.hosts) for group in groups}) == 1
     with pytest.raises(ValueError, match="absurdly many hosts"):
         parse("\n".join(["SwitchName=s50 Nodes=n[1-500000]", *[f"{chain[at]} Nodes=m{at}" for at in range(50)]]))
+
+
+BOMBS = {
+    "many lines": "\n".join(f"SwitchName=s{at} Nodes=n[1-1999999]" for at in range(2_000)),
+    "long names": f"SwitchName=s Nodes={'n' * 100_000}[1-1999999]",
+    "many zeros": f"SwitchName=s Nodes=n[{'0' * 4_000}1-1999999]",
+    "many switches": "SwitchName=s[1-1999999] Nodes=n[1-1999999]",
+}
+
+
+@pytest.mark.parametrize("what", BOMBS)
+def test_a_short_file_that_stands_for_billions_of_hosts_is_one_line_at_once(what: str) -> None:
+    """In little memory, and in little time: it says so itself, as a child that may take no more."""
+    script = (
+        "import resource, sys; resource.setrlimit(resource.RLIMIT_AS, (2 << 30, 2 << 30));"
+        "resource.setrlimit(resource.RLIMIT_CPU, (20, 20));"
+        "from rankscope.diagnose.fleet.large.topology import parse\n"
+        "try: parse(sys.stdin.read())\nexcept ValueError as error: print('one line:', error)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script], input=BOMBS[what], capture_output=True, text=True, check=False
+    )
+    assert done.stdout.startswith("one line:"), done.stderr[-300:]
+    assert len(done.stdout) < 300
 
 
 def test_lists_of_hosts_are_expanded_with_their_zeros() -> None:

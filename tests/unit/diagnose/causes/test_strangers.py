@@ -171,6 +171,28 @@ def test_what_ranks_stand_longer_behind_each_other_because_of_strangers_is_a_par
     assert first.lost_seconds_per_step == pytest.approx(0.14 - 2 / 3 * 0.06, rel=0.15)
 
 
+def test_strangers_are_named_for_what_they_make_ranks_stand_behind_each_other_too() -> None:
+    # GIVEN three ranks on two CPUs: strangers share one with rank 2, who waits, and drive the others together on what is left
+    made = Job(ranks=3, steps=60, spread=0.0)
+    for rank, (theirs_s, behind_s) in enumerate([(0.004, 0.15), (0.004, 0.15), (0.06, 0.0)]):
+        made.extra[rank] = [(QUEUE, theirs_s + behind_s)]
+        made.counters += [
+            {"rank": rank, "name": "cpu.taken_s", "comm": "backup-agent", "pid": 990, "value": theirs_s * made.steps},
+            {"rank": rank, "name": "cpu.taken_s", "comm": "python", "pid": 4001 - rank, "value": behind_s * made.steps},
+            {"rank": rank, "name": "cpu.process_run_s", "value": 5.0},
+        ]
+    made.counters.append({"scope": "host", "name": "cpu.busy_s", "value": 30.0, "limit": 40.0})
+    # WHEN it is judged THEN the strangers are named: without them all three would stand behind each other alike
+    suspect = diagnose(build(made)).suspects[0]
+    assert (suspect.component, suspect.cause, suspect.scope, suspect.instance) == (
+        "cpu",
+        "contended",
+        "host",
+        "backup-agent",
+    )
+    assert suspect.lost_seconds_per_step == pytest.approx(0.05, abs=0.01)
+
+
 def test_ranks_that_may_run_on_the_same_cpus_share_one_queue() -> None:
     # GIVEN ranks 0 and 2 on CPU 0, rank 1 on CPU 1, and rank 3 on both: all in one queue, and without rank 3 in two
     made = crowded()

@@ -165,3 +165,18 @@ def test_a_rank_whose_steps_begin_half_a_step_later_is_in_every_column(seed: int
     others = [row for row in window.steps.to_pylist() if row["rank"] != 2]
     found = gather([columns(window, "steps", [*others, *doubled])]).steps
     assert np.isfinite(found.own_s[2]).sum() == 70
+
+
+def test_a_rank_that_shows_many_steps_for_each_of_the_others_does_not_keep_theirs_apart() -> None:
+    # GIVEN actors and a learner that shows eight steps for each of theirs, and an actor that begins a fifth of a step later
+    (window,) = build(Job(ranks=3, noise=0.02))
+    rows = window.steps.to_pylist()
+    others = [
+        dict(row, start_s=row["start_s"] + 0.2 * row["seconds"] * (row["rank"] == 2)) for row in rows if row["rank"]
+    ]
+    many = [dict(row, start_s=row["start_s"] + part * row["seconds"] / 8, seconds=row["seconds"] / 8, step=8 * row["step"] + part)
+            for row in rows if row["rank"] == 0 for part in range(8)]  # fmt: skip
+    # WHEN they become a fleet
+    found = gather([columns(window, "steps", [*many, *others])]).steps
+    # THEN the actors are compared in every step
+    assert np.isfinite(found.own_s[1:]).sum(axis=1).tolist() == [70, 70]

@@ -310,8 +310,8 @@ def test_what_is_wrong_with_a_window_is_not_the_engines_fault(tmp_path: Path) ->
 
 def test_who_did_not_run_all_the_time_is_read_in_full(folder: Path, few_in_full: None) -> None:
     seen = survey.together([(0, survey.survey(find([folder]).chosen))])
-    _, windows = choose(seen.roll, "synthetic", [])
-    crowd = crowd_of(seen, "synthetic", windows, None, [])
+    job, windows = choose(seen.roll, "synthetic", [])
+    crowd = crowd_of(seen, job, windows, None, [])
     with here() as pool:
         before = stand_out.hosts_to_read(crowd, pool)
     host = next(name for name in crowd.hosts.names if name not in before)

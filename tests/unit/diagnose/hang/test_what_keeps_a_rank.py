@@ -79,19 +79,38 @@ def test_a_rank_whose_writes_come_back_is_at_work_and_nothing_hangs() -> None:
     assert (verdict.status, verdict.suspects) == ("unknown", ())
 
 
-@pytest.mark.parametrize(("received", "status"), [(400 << 20, "unknown"), (4000, "hang")])
+@pytest.mark.parametrize(("received", "sent", "waits", "status"), [
+    (400 << 20, 300 << 20, 1, "unknown"),
+    (2 << 20, 900, 700, "unknown"),  # a slow one: 100 kB/s
+    (2 << 20, 900, 1, "hang"),  # it was one
+    (40_000, 30_000, 2000, "hang"),  # it asks whether a key is there yet, again and again
+    (0, 0, 20, "hang"),
+])  # fmt: skip
 def test_a_rank_that_downloads_is_at_work_and_one_whose_connections_bring_nothing_hangs(
-    received: int, status: str
+    received: int, sent: int, waits: int, status: str
 ) -> None:
     """Weights that rank 0 fetches for all, who wait at a barrier."""
     fetches = ("sync", "recv", "a socket to 10.9.0.1:443", (LOAD,), 0.99)
-    window = hanging([fetches, WAITS, WAITS])
+    window = hanging([fetches, WAITS, WAITS], count=waits)
     flows = window.flows.to_pylist()
-    download = {"rank": 0, "peer": "10.9.0.1:443", "received_bytes": received}
+    download = {"rank": 0, "peer": "10.9.0.1:443", "received_bytes": received, "sent_bytes": sent}
     verdict = diagnose([columns(window, "flows", [*flows, flows[0] | download])])
     assert verdict.status == status
     if status == "unknown":
         assert "rank 0 waits in load_checkpoint (utils.py:12) for a socket to 10.9.0.1:443" in verdict.notes[0].text
+
+
+@pytest.mark.parametrize(("received", "status"), [(2 << 20, "unknown"), (0, "hang")])
+def test_a_rank_that_waits_for_its_threads_is_at_work_while_one_of_them_downloads(received: int, status: str) -> None:
+    window = hanging([("sync", "futex", "", (LOAD,), 0.99), WAITS, WAITS])
+    patterns = window.patterns.to_pylist()
+    [waits] = [row for row in patterns if row["rank"] == 0 and row["beta"] > 0.5]
+    thread = waits | {"thread": "other", "name": "recv", "detail": "a socket to 10.9.0.1:443", "beta": 0.0, "count": 99}
+    window = columns(window, "patterns", [*patterns, thread])
+    flows = window.flows.to_pylist()
+    download = {"rank": 0, "peer": "10.9.0.1:443", "received_bytes": received, "sent_bytes": 900}
+    verdict = diagnose([columns(window, "flows", [*flows, flows[0] | download])])
+    assert verdict.status == status
 
 
 @pytest.mark.parametrize(("places", "status"), [(20, "unknown"), (4, "hang")])

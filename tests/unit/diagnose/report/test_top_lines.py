@@ -6,7 +6,8 @@ import json
 import os
 import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -243,15 +244,34 @@ def test_who_wants_a_number_of_updates_is_told_where_there_is_no_rank(
     assert "no training process found" in capsys.readouterr().err
 
 
+def test_an_update_is_a_moment_however_many_jobs_are_on_the_host(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    windows = [build(replace(Job(), name=name))[0] for name in ("one", "two")]
+    looks: list[int] = []
+
+    def follow(_: object, most_s: float, take: Callable[[Sequence[object]], None], say: object) -> None:
+        for number in range(5):
+            looks.append(number)
+            take(windows)
+
+    monkeypatch.setattr(os, "geteuid", lambda: 0)
+    monkeypatch.setattr(recorder, "follow", follow)
+    assert run(["top", "--updates", "2", "--json", "--state", str(tmp_path / "none")]) == 0
+    told = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    assert looks == [0, 1]
+    assert [len(one["jobs"]) for one in told] == [2, 2]
+
+
 def test_the_probes_are_loaded_anew_when_their_time_is_over_and_sigterm_ends_it_well(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     begun: list[int] = []
     (window,) = build(builders.slow_python(3, 0.08))
 
-    def follow(_: object, most_s: float, take: Callable[[object], None], say: object) -> None:
+    def follow(_: object, most_s: float, take: Callable[[Sequence[object]], None], say: object) -> None:
         begun.append(int(most_s))
-        take(window)
+        take([window])
         if len(begun) == 2:
             os.kill(os.getpid(), signal.SIGTERM)
             time.sleep(1)

@@ -516,3 +516,16 @@ def test_a_rank_without_peers_is_told_by_its_own_past(fault: str, rank: int) -> 
 def test_ranks_without_peers_that_are_as_they_were_are_healthy() -> None:
     verdict = diagnose(staged(), staged(start=1_759_990_000.0, seed=97))
     assert not verdict.suspects
+
+
+def test_a_blocking_call_is_named_where_it_sleeps() -> None:
+    # GIVEN a rank that sleeps in record_signal, and whose real_batch, which calls that, computes a little more besides
+    calling = (StackFrame("real_batch", builders.TRAIN, 30),)
+    sleeping = builders.Work("python", "record_signal", 0, 18, detail="sleep", frames=calling)
+    computing = builders.Work("python", "detrend", 0, 24, frames=calling)
+    made = Job(ranks=2, extra={1: [(sleeping, 0.06), (computing, 0.05)], 0: [(computing, 0.001)]})
+    # WHEN it is judged
+    suspect = first(diagnose(build(made)))
+    # THEN the function that is named is the one that sleeps
+    assert (suspect.component, suspect.cause, suspect.ranks) == ("python", "blocking-call", (1,))
+    assert suspect.function is not None and suspect.function.name == "record_signal"

@@ -102,6 +102,17 @@ def test_three_stalls_of_one_of_few_ranks_are_no_accident_where_all_are_at_one_p
     assert [each.row for each in found] == named
 
 
+@pytest.mark.parametrize(("share", "named"), [(2 / 142, [1]), (0.2, []), (1.0, [])])
+def test_two_stalls_of_one_of_four_ranks_are_no_accident_at_a_place_where_it_hardly_ever_is(
+    share: float, named: list[int]
+) -> None:
+    rng = np.random.default_rng(1)
+    own = 0.2 * np.exp(rng.normal(0, 0.05, (4, 142)))
+    own[1, [60, 110]] += 2.4
+    found = find_episodes(own, np.zeros(4, np.int64), 0.3, np.full(4, 0.01), np.empty(0, np.int64), lambda *_: share)
+    assert [each.row for each in found] == named
+
+
 def test_stalls_of_one_rank_that_may_be_chance_are_told_with_what_they_cost() -> None:
     # GIVEN three long steps, without a rhythm, of one of four ranks, which nothing tells apart
     window = build(Job(ranks=4, steps=97))[0]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from builders import BUSY, Job, build, columns, said
+from builders import ASLEEP, BUSY, Job, build, columns, hogged, said
 
 from rankscope.diagnose.fleet.gather import gather
 from rankscope.diagnose.model.busy_host import without_queue
@@ -79,3 +79,27 @@ def test_who_is_accused_so_is_neither_acquitted_in_a_note_nor_accused_of_its_slo
     verdict = judge(gather([columns(window, "steps", rows)]))
     assert [(one.component, one.ranks) for one in verdict.suspects] == [("python", (1,))]
     assert not [note.text for note in verdict.notes if "not accused" in note.text]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_function_is_found_beside_a_queue_that_wanders_more_than_it_takes(seed: int) -> None:
+    # GIVEN a rank that strangers keep from its CPU for 150 ms on average, now for none and now for twice that, and that sleeps for 60 ms
+    made = hogged(1, 0.15, ranks=2, seed=seed)
+    made.extra[1].append((ASLEEP, 0.06))
+    (window,) = build(made)
+    rows = window.steps.to_pylist()
+    for row in rows:
+        more_s = 0.14 * (-1) ** (row["step"] // 6)
+        row["seconds"] += more_s
+        if row["rank"] == 1:
+            row["own_s"] += more_s
+            row["sched_s"] += more_s
+        else:
+            row["wait_s"] += more_s
+    # WHEN it is judged
+    verdict = judge(gather([columns(window, "steps", rows)]))
+    # THEN both are named
+    assert {(one.component, one.cause) for one in verdict.suspects} == {
+        ("cpu", "contended"),
+        ("python", "blocking-call"),
+    }

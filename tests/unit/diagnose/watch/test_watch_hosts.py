@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from builders import Job, build
+from builders import Job, build, slow_python
 from hardware_builders import Machine, gpu
 
 from rankscope.diagnose.watch.alarms import Alarm, AlarmKind
@@ -25,6 +25,8 @@ from rankscope.diagnose.watch.hosts.trigger import Pace, Trigger, trigger_of
 from rankscope.observer.window.store import container, objects, tidy
 from rankscope.observer.window.store.keys import key_of
 from rankscope.observer.window.store.place import open_store
+from rankscope.observer.window.store.spool import Spool
+from rankscope.observer.window.store.users import called
 from rankscope.probes.host.folders import UnsafePlace
 
 SOMEBODY = 65534
@@ -87,6 +89,44 @@ def test_all_hosts_look_from_one_moment_and_who_noticed_judges(store: str, hosts
         (judged,) = settle(one, BEGIN + 28)
         assert isinstance(judged, Judged) and judged.content["host"] == "host1"
         assert settle(one, BEGIN + 200) == []
+
+
+def test_hosts_that_call_a_job_otherwise_look_together_and_those_of_another_users_job_do_not(
+    store: str, hosts: Hosts
+) -> None:
+    """What a host calls a job depends on who else works there; another user's alarms must not use up its looks."""
+    three = hosts(store, 3)
+    there = ("job", "job of user 1000", "job")
+    for one, name, whose in zip(three, there, (1000, 1000, 1666), strict=True):
+        one.in_common = {name: f"job of user {whose}"}
+    three[0].propose(alarm(), 5.0, BEGIN + 3.0)
+    assert settle(three[0], BEGIN + 3.1) == []
+    (first,), (second,), none = (settle(one, BEGIN + 7.6, {name: 3}) for one, name in zip(three, there, strict=True))
+    assert isinstance(first, Begin) and isinstance(second, Begin)
+    assert (first.job, first.ours, second.job, second.ours, none) == ("job", True, "job of user 1000", False, [])
+
+
+def test_windows_of_another_users_job_are_not_judged_with_those_of_this_one(store: str, tmp_path: Path) -> None:
+    def sent(owner: int, job: Job, called_there: str, host: str) -> None:
+        owned = replace(job, ranks_columns={rank: {"owner": owner} for rank in range(job.ranks)})
+        for number, each in enumerate(build(owned)):
+            window = replace(each, manifest=replace(each.manifest, host=f"{host}{number}"))
+            spool = Spool(tmp_path / f"spool-{host}{number}", store)
+            spool.add(called(window, {"job-a": called_there}) if number == 0 else window)
+            assert spool.deliver(5.0, spread_s=0.0).trouble == ""
+
+    sent(1000, slow_python(3, 0.08, hosts=2, steps=40), "job-a of user 1000", "host")
+    sent(1666, Job(ranks=12, hosts=3, steps=40), "job-a", "evil")
+    trigger = Trigger("job-a", 1_760_000_000.0, 20.0, AlarmKind.SLOWER, "slower", "host0")
+    share = Share(store, tmp_path / "spool", trigger, True, 2, "host0", called="job-a of user 1000")
+    first = judge_all(share, tmp_path / "history")
+    assert first.verdict is not None and first.trouble == ""
+    assert first.verdict["job"] == "job-a"
+    assert (first.verdict["hosts"], first.verdict["suspects"][0]["ranks"]) == (["host0", "host1"], [3])
+    heard = Board(store).get(VERDICT, "job-a of user 1000", trigger.start) or {}
+    assert judged_of(heard, "job-a of user 1000")[0] == "host0"
+    with pytest.raises(ValueError, match="something else"):
+        judged_of(heard, "job-a of user 1666")
 
 
 def test_of_two_alarms_at_once_one_wins_and_both_hear_of_it(store: str, hosts: Hosts) -> None:

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -16,11 +17,12 @@ import pytest
 
 from rankscope.diagnose.sweep.peers import read_sweeps
 from rankscope.observer.window import tables
+from rankscope.observer.window.bundle import is_bundle
 from rankscope.observer.window.folder import Window, read_window, write_window
 from rankscope.observer.window.manifest import WINDOW_SCHEMA, Manifest
 from rankscope.observer.window.schema import TABLES
 from rankscope.observer.window.store import objects, tidy
-from rankscope.observer.window.store.container import encode
+from rankscope.observer.window.store.container import decode, encode
 from rankscope.observer.window.store.keys import key_of
 from rankscope.observer.window.store.place import open_store
 from rankscope.probes.errors import BadData, OutputFailed
@@ -148,3 +150,33 @@ def test_links_in_a_store_make_no_tree_without_end(tmp_path: Path) -> None:
     objects.put(open_store(f"file://{tmp_path}"), key, encode([window()]))
     assert within_seconds(lambda: objects.listing(open_store(f"file://{tmp_path}"))) is None
     assert [found.path for found in objects.listing(open_store(f"file://{tmp_path}")).objects] == [str(tmp_path / key)]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to give files away")
+def test_what_others_wrote_does_not_become_ours_by_being_put_together(tmp_path: Path) -> None:
+    """A service believes what is root's; a window of somebody else's among ours must not become one of ours."""
+    tmp_path.chmod(0o700)
+    store = open_store((tmp_path / "store").as_uri())
+    for start in range(3):
+        about = replace(window().manifest, host="host", start=1.0e9, machine=f"m{start}")
+        objects.put(
+            store,
+            f"job=j/window=20010909T014640Z/shard=00/h{start}.parquet",
+            encode([replace(window(), manifest=about)]),
+        )
+    theirs = Path(store.path) / "job=j/window=20010909T014640Z/shard=00/h1.parquet"
+    os.chown(theirs, SOMEBODY, SOMEBODY)
+    done = tidy.compact(store, 2.0e9)
+    assert (done.made, done.removed, done.unreadable) == (1, 2, (f"file://{theirs}",))
+    [made] = [found for found in objects.listing(store).objects if found.key.hosts > 1]
+    assert {one.manifest.machine for one in decode(objects.get(store, made.path))} == {"m0", "m2"}
+    assert theirs.stat().st_uid == SOMEBODY
+
+
+def test_a_bundle_is_asked_of_no_fifo(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also of one that took a file's place since it was looked at."""
+    os.mkfifo(tmp_path / "file")
+    monkeypatch.setattr(Path, "is_file", lambda self: True)
+    found: list[bool] = []
+    assert within_seconds(lambda: found.append(is_bundle(tmp_path / "file"))) is None
+    assert found == [False]
