@@ -7,7 +7,8 @@ one host are slow together. If accidents fall by chance, each falls on r with pr
 
 2 R · P(Binomial(A, k/R) >= E(r)) · rhythm(r) · place(r) <= 1 %,  E(r) >= 3 episodes (2 where all are at one place), at most half of the
 steps are episodes, and the mean over all steps of T(s) - T'(s), the episodes of all such ranks replaced by their peers' time, is above
-the effect floor. Of these, who gains less than the floor beside the others is dropped: two ranks that are slow in the same steps gain nothing alone.
+the effect floor. Of these, who gains less than the floor beside the others is dropped: two ranks that are slow in the same steps gain
+nothing alone.
 The factor 2: episodes are counted twice, all of them, and only those of at least 30 % of the longest: on a busy host small stalls of
 all ranks must not hide the large ones of one.
 rhythm(r) = (3 / k)^(E(r) - 2) if the episodes are k steps apart, each within a step, else 1: how probable it is that chance keeps time.

@@ -2,8 +2,8 @@
 
 A row of ../rows.py for each host that removes max(taken(r,s), queued(r,s) - even(r,s)) (model/busy_host.py): where they are no rank can be,
 and what ranks stand longer behind each other for that goes with them. How clear it is says taken(r,s) alone, which the kernel counts.
-busy: the part of the host's CPU time that did not go to the job. Convicts: busy >= 30 %, and one program took half of what strangers took: it
-is named. Acquits: less of either; a crowd of small programs is what a busy host is.
+busy: the part of the host's CPU time that did not go to the job. Convicts: busy >= 30 %, and one program took half of what strangers took:
+it is named. Acquits: less of either; a crowd of small programs is what a busy host is.
 """
 
 from __future__ import annotations
