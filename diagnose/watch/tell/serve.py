@@ -1,19 +1,25 @@
 """The metrics for a scrape: GET /metrics on a port of the loopback, answered between two beats of the service.
 
-No thread: the service forks, and what forks has one. A scrape waits for the next beat, a second at most; who sends nothing for
-`_PATIENCE_S` is let go.
+No thread: the service forks, and what forks has one. A scrape waits for the next beat, a second at most. Every user of the host may
+connect, so nobody is waited for: who has sent nothing yet, or takes his answer slowly, is looked at again in the next beat, and let go
+after `_PATIENCE_S`; the metrics are put into words once for all who ask at a time.
 """
 
 from __future__ import annotations
 
 import contextlib
 import socket
+import time
 from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache, partial
 
 from rankscope.probes.errors import MissingFeature
 
-_PATIENCE_S = 0.05
-_ASKED_MOST, _AT_ONCE_MOST = 4096, 4
+_PATIENCE_S = 5.0
+_ASKED_MOST = 4096
+_AT_ONCE_MOST = 1024  # that connect between two beats: whoever wants to keep a scrape out must be quicker
+_KEPT_MOST = 64  # from one beat to the next
 _TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
@@ -23,10 +29,25 @@ class PortTaken(MissingFeature):
     help = "Choose another with --metrics-port, or see who listens there: ss -ltnp."
 
 
+@dataclass(slots=True)
+class _Asker:
+    """Somebody who is connected; `rest`: of his answer, None before he has asked."""
+
+    line: socket.socket
+    since: float
+    rest: memoryview | None = None
+
+    def let_go(self) -> None:
+        """Close the line, also to who waits for its end while a child that was forked meanwhile has it."""
+        with self.line, contextlib.suppress(OSError):
+            self.line.shutdown(socket.SHUT_WR)
+
+
 class MetricsPort:
     """A listening port of 127.0.0.1; 0: any. PortTaken. `close` when done."""
 
     def __init__(self, port: int) -> None:
+        self._askers: list[_Asker] = []
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM | socket.SOCK_CLOEXEC)
         try:
             self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -42,24 +63,52 @@ class MetricsPort:
         return int(self._socket.getsockname()[1])
 
     def answer(self, text: Callable[[], str]) -> None:
-        """Answer who has asked since the last call. Never raises."""
-        for _ in range(_AT_ONCE_MOST):
-            try:
-                asker, _ = self._socket.accept()
-            except OSError:
-                return
-            with asker, contextlib.suppress(OSError):
-                asker.settimeout(_PATIENCE_S)
-                asker.sendall(_reply(asker.recv(_ASKED_MOST), text))
+        """Answer who has asked since the last call. Never waits, and never raises."""
+        now = time.monotonic()
+        with contextlib.suppress(OSError):
+            for _ in range(_AT_ONCE_MOST):
+                line, _ = self._socket.accept()
+                line.setblocking(False)
+                self._askers.append(_Asker(line, now))
+        once = lru_cache(maxsize=1)(partial(_metrics, text))
+        open_yet = []
+        for asker in self._askers:
+            if _is_done(asker, once) or now - asker.since > _PATIENCE_S:
+                asker.let_go()
+            else:
+                open_yet.append(asker)
+        for asker in open_yet[:-_KEPT_MOST]:  # the newest stay
+            asker.let_go()
+        self._askers = open_yet[-_KEPT_MOST:]
 
     def close(self) -> None:
+        for asker in self._askers:
+            asker.let_go()
         self._socket.close()
 
 
-def _reply(asked: bytes, text: Callable[[], str]) -> bytes:
+def _is_done(asker: _Asker, metrics: Callable[[], bytes]) -> bool:
+    """Whether he has all of his answer, or is gone."""
+    try:
+        if asker.rest is None:
+            asker.rest = memoryview(_reply(asker.line.recv(_ASKED_MOST), metrics))
+        while asker.rest:
+            asker.rest = asker.rest[asker.line.send(asker.rest) :]
+    except BlockingIOError:
+        return False
+    except OSError:
+        pass
+    return True
+
+
+def _reply(asked: bytes, metrics: Callable[[], bytes]) -> bytes:
     words = asked.split(b"\r\n", 1)[0].split(b" ")
     if len(words) != 3 or words[0] != b"GET" or words[1].split(b"?", 1)[0] != b"/metrics":
         return b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+    return metrics()
+
+
+def _metrics(text: Callable[[], str]) -> bytes:
     body = text().encode()
     head = f"HTTP/1.1 200 OK\r\nContent-Type: {_TYPE}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
     return head.encode() + body

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import socket
 import sqlite3
+import time
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
 
 from rankscope.diagnose.watch.swept import Swept
+from rankscope.diagnose.watch.tell import serve
 from rankscope.diagnose.watch.tell.serve import MetricsPort, PortTaken
 
 
@@ -76,14 +79,41 @@ def test_a_scrape_is_answered_with_the_metrics_and_nothing_else_is() -> None:
         port.close()
 
 
-def test_who_connects_and_says_nothing_is_let_go() -> None:
+def test_who_connects_and_says_nothing_is_let_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serve, "_PATIENCE_S", 0.05)
     port = MetricsPort(0)
     try:
         with socket.create_connection(("127.0.0.1", port.number), timeout=5) as asker:
             port.answer(lambda: "")
+            time.sleep(0.1)
+            port.answer(lambda: "")
             assert asker.recv(10) == b""
     finally:
         port.close()
+
+
+def test_no_crowd_of_other_users_keeps_a_scrape_out_or_the_service_waiting() -> None:
+    """Some say nothing, some ask for much and take nothing; all of them came before."""
+    port = MetricsPort(0)
+    large = "x" * 5_000_000
+    said: list[str] = []
+
+    def text() -> str:
+        said.append("")
+        return large
+
+    with ExitStack() as crowd:
+        crowd.callback(port.close)
+        for number in range(100):
+            other = crowd.enter_context(socket.create_connection(("127.0.0.1", port.number), timeout=5))
+            if number % 2:
+                other.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        asker = crowd.enter_context(socket.create_connection(("127.0.0.1", port.number), timeout=5))
+        asker.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        port.answer(text)
+        assert asker.recv(12) == b"HTTP/1.1 200", "in the first beat"
+        assert len(said) == 1, "put into words once"
+        assert len(port._askers) <= 64
 
 
 def test_a_port_in_use_is_one_line() -> None:
