@@ -77,7 +77,7 @@ def _seldom(fleet: Fleet, step_s: float, paused: Sequence[ToldPause]) -> list[No
     known = int(np.isfinite(own[row]).sum())
     if not 0 < len(at) <= limits.PART * known or count.sum() != len(at) or explain(paused, at, gap[row, at]):
         return []
-    if len(at) > 1:  # one proves nothing
+    if len(at) >= limits.SEVERAL:  # of fewer, who is accused of them has no such note (judge.py)
         none = np.empty(0, np.int64)
         proven = find_episodes(own, roles(fleet), step_s, np.zeros(ranks), none, at_one_place(fleet, 0))
         if any(each.row == row for each in proven):
@@ -87,12 +87,13 @@ def _seldom(fleet: Fleet, step_s: float, paused: Sequence[ToldPause]) -> list[No
         return []
     # In a window where it comes as often as makes an episode (limits.SEVERAL), and twice as often as here.
     wanted = max(limits.SEVERAL * int(np.diff(at).max(initial=0)), -(-limits.SEVERAL * known // min(len(at), 2)))
+    rank = int(fleet.ranks.number[row])
     where = place_of(fleet, row, at.astype(np.int64)).rstrip(",")
     apart, each = (f", {int(np.diff(at).min())} apart,", "each time in ") if len(at) > 1 else ("", "in ")
     text = (
-        f"rank {int(fleet.ranks.number[row])} alone was slow in {len(at)} of {known} steps{apart} "
+        f"rank {rank} alone was slow in {len(at)} of {known} steps{apart} "
         f"{f'{each}{where}, ' if where else ''}for {seconds(cost_s)} of each step on average ({100 * cost_s / mean_s:.0f} %), "
         f"which may be chance: a window of {wanted} steps and more would tell"
     )
     little = NoteCode.SELDOM_LITTLE if cost_s < limits.EFFECT_SHARE * mean_s else NoteCode.SELDOM
-    return [Note(NoteCode.UNPROVEN if cost_s >= limits.LARGE_SHARE * mean_s else little, text)]
+    return [Note(NoteCode.UNPROVEN if cost_s >= limits.LARGE_SHARE * mean_s else little, text, rank)]
