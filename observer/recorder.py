@@ -72,7 +72,7 @@ def record(options: RecordOptions, progress: Progress = lambda _: None) -> list[
     _may_record(options)
     from rankscope.observer.window.folder import prepare_place, write_window
 
-    _know_tables()
+    know_tables()
     if options.out is not None:
         prepare_place(options.out)  # a full disk is better known before the window than after it
     limits.take_place(options.root)
@@ -94,7 +94,7 @@ def record_on(
     Probes are loaded once, and nothing is attached while `further_s` thinks. Nothing is written. Raises what `record` raises.
     """
     _may_record(options)
-    _know_tables()
+    know_tables()
     limits.take_place(options.root)
     moment: list[Window] = []
 
@@ -131,7 +131,7 @@ def _may_record(options: RecordOptions) -> None:
         raise NotPermitted("observing other users' processes needs root")
 
 
-def _know_tables() -> None:
+def know_tables() -> None:
     """Read what makes tables, before rights are given up. Who stands by does without until it has a window: that is 25 MB less, twice."""
     importlib.import_module("rankscope.observer.finish.windows")
 
@@ -140,7 +140,7 @@ def follow(options: RecordOptions, most_s: float, take: Callable[[Sequence[Windo
     """Observe moment after moment with probes that are loaded once; `take` gets the windows of each, one for a job. Returns after
     `most_s`, or when the ranks are gone: who goes on calls it again, and meets the ranks that are new. Raises what `record` raises."""
     _may_record(options)
-    _know_tables()
+    know_tables()
     limits.take_place(options.root)
     with present() as others:
         _of_others(others, progress)
@@ -223,7 +223,7 @@ def _window(
     begin = read_clocks()
     if begun:
         progress(begun)
-    loading = threading.Thread(target=_know_tables)  # who did not stand by knows them
+    loading = threading.Thread(target=know_tables)  # who did not stand by knows them
     loading.start()
     running.run_until(begin.monotonic_ns / 1e9 + options.window_s, progress)
     running.notes += clock_notes(clocks, read_clocks())

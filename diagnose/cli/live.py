@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rankscope.diagnose.cli.output import progress
+from rankscope.diagnose.cli.shell.loading import loading
 from rankscope.diagnose.solve.enough import further_s
 from rankscope.diagnose.text import clean, seconds
 from rankscope.diagnose.verdict.contract import Verdict, worst_first
@@ -78,8 +79,10 @@ def observe_until_told(
     Raises what the recorder raises, as long as nothing is told.
     """
     # Here: windows that lie in folders are judged without it.
-    from rankscope.observer.recorder import RecordOptions, record_on
+    with loading():
+        from rankscope.observer.recorder import RecordOptions, know_tables, record_on
 
+        know_tables()
     # Judged by itself: no other host's window is put beside it, so it need not wait for a common beginning.
     options = RecordOptions(window_s=window_s, align_s=0.0, pids=pids, job=job, verbose=verbose)
     told = Told(window_s, at_most_s)

@@ -36,6 +36,7 @@ from rankscope.diagnose.cli.options import (
 )
 from rankscope.diagnose.cli.service import arguments as service
 from rankscope.diagnose.cli.shell.completion import prepare as prepare_completion
+from rankscope.diagnose.cli.shell.loading import loading
 from rankscope.diagnose.cli.shell.plain_help import PlainCommand, PlainGroup
 from rankscope.probes.errors import EXIT_MISSING, EXIT_NOT_PERMITTED, EXIT_USAGE, RankscopeError
 
@@ -100,7 +101,8 @@ def diagnose(
     verbose: Verbose = False,
 ) -> int:
     """Name what slows or stops the job: now, or from windows."""
-    from rankscope.diagnose.cli import diagnose as command
+    with loading():
+        from rankscope.diagnose.cli import diagnose as command
 
     return command.run(
         folders=tuple(folders or ()),
@@ -130,7 +132,8 @@ def report(
     as_json: Json = False,
 ) -> int:
     """Windows as one page for a browser: verdict and evidence."""
-    from rankscope.diagnose.cli import diagnose as command
+    with loading():
+        from rankscope.diagnose.cli import diagnose as command
 
     return command.report(tuple(folders), tuple(baseline or ()), job, html, as_json)
 
@@ -157,7 +160,8 @@ def record(
     verbose: Verbose = False,
 ) -> int:
     """Observe one window and write window files."""
-    from rankscope.diagnose.cli import record as command
+    with loading():
+        from rankscope.diagnose.cli import record as command
 
     return command.run(
         out=out, window_s=window, job=job, pids=tuple(pid or ()), as_json=as_json, verbose=verbose, history=history,

@@ -7,6 +7,7 @@ So nothing is imported above but what every Python has.
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import sys
 
@@ -17,6 +18,7 @@ def main() -> None:
     """Run the command line and end the process."""
     spare_threads()
     spare_pandas()
+    gc.disable()  # until the command begins (shell/loading.py)
     try:
         from rankscope.diagnose.cli.main import run
 

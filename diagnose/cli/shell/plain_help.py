@@ -9,10 +9,16 @@ from typing import Any
 from typer.core import TyperCommand, TyperGroup
 
 from rankscope.diagnose.cli.output import WIDTH, width_of
+from rankscope.diagnose.cli.shell import loading
 
 
 class PlainCommand(TyperCommand):
     """A command whose arguments are told as `DIR`, where typer would have `DIR <list[str]>`."""
+
+    def invoke(self, ctx: Any) -> Any:
+        """Run it: what it was typed with is understood, and all that takes is loaded."""
+        loading.begin()
+        return super().invoke(ctx)
 
     def get_help(self, ctx: Any) -> str:
         """The help, in lines of the terminal."""

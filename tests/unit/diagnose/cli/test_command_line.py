@@ -179,3 +179,23 @@ def test_a_command_does_not_load_pandas_though_it_is_installed(tmp_path: Path) -
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     # THEN it is not
     assert "HEALTHY" in done.stdout and "pandas" not in done.stdout + done.stderr, (done.stdout, done.stderr)
+
+
+def test_nobody_looks_for_cycles_while_a_command_loads_and_no_store_is_loaded_for_a_folder(tmp_path: Path) -> None:
+    script = (
+        "import gc, sys\n"
+        "from rankscope.diagnose.cli import start\n"
+        "passes = []\n"
+        "gc.callbacks.append(lambda phase, _: passes.append(phase))\n"
+        f"sys.argv = ['rankscope', 'record', '--out', {str(tmp_path / 'out')!r}, '--pid', '1']\n"
+        "try:\n"
+        "    start.main()\n"
+        "except SystemExit as end:\n"
+        "    assert end.code in (3, 77), end.code\n"
+        "assert 'rankscope.observer.finish.windows' in sys.modules and gc.isenabled()\n"
+        "assert 'rankscope.observer.window.store.objects' not in sys.modules\n"
+        "print(passes.count('start'))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < 20
