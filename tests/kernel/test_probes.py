@@ -224,6 +224,35 @@ def test_reads_and_writes_are_counted_with_their_bytes_and_device(program: Start
     observed.close()
 
 
+def test_a_socket_is_let_go_for_a_second_and_the_file_that_gets_its_number_is_seen(
+    program: Start, tmp_path: Path
+) -> None:
+    observed = load(RS_MIN_FILE_NS=0)
+    process = program(
+        """
+        import os, socket, sys, time
+        ours, theirs = socket.socketpair()
+        file = os.open(sys.argv[1], os.O_RDWR | os.O_CREAT)
+        print("ready", flush=True); sys.stdin.readline()
+        for _ in range(300):
+            os.write(ours.fileno(), b"x"); theirs.recv(1)
+            os.write(file, b"y" * 11)
+        os.dup2(file, ours.fileno())
+        time.sleep(1.2)
+        for _ in range(23): os.write(ours.fileno(), b"z" * 13)
+        """,
+        str(tmp_path / "data"),
+    )
+    events = observed.run(process)
+    written = events[(events["type"] == ring.FILE) & (events["tid"] == process.pid) & (events["what"] & 0xFF == 4)]
+    kinds = written["what"] >> 8
+    assert files.OPERATIONS[4][0] == "write"
+    assert 1 <= int(np.sum(kinds == files.SOCKET)) <= 3
+    assert int(np.sum((kinds == files.REGULAR) & (written["arg"] == 11))) == 300
+    assert int(np.sum((kinds == files.REGULAR) & (written["arg"] == 13))) == 23
+    observed.close()
+
+
 LIBRARY = """
 #include <unistd.h>
 int rs_lab_outer(int n);
