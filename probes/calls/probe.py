@@ -20,7 +20,7 @@ from rankscope.probes.calls.row import LAUNCH, MAX_ROWS, OPERATION_SHIFT, PEER_S
 from rankscope.probes.calls.table import CALL_TABLE, CallRow
 from rankscope.probes.elf.exports import Symbol, file_offsets, find_functions, find_names
 from rankscope.probes.elf.reader import FileBytes
-from rankscope.probes.elf.return_sites import leave_offsets
+from rankscope.probes.elf.return_sites import Leaves
 from rankscope.probes.errors import RankscopeError
 from rankscope.probes.host.maps import Mapping, read_maps
 from rankscope.probes.host.procfs import read_memory
@@ -146,6 +146,7 @@ class CallProbe:
             self.notes.append(f"calls into {library.name} are not timed: {error}")
             return
         taken: set[int] = set()  # two names of one function: the first row has it
+        leaves = Leaves(file)
         for index, row in rows:
             symbols = [symbol for symbol in found[row] if symbol.address not in taken]
             taken.update(symbol.address for symbol in symbols)
@@ -153,7 +154,7 @@ class CallProbe:
                 self._count_launches(file, index, symbols)
                 continue
             try:
-                ends = leave_offsets(file, symbols) if row.throws and symbols else None
+                ends = leaves.offsets(symbols) if row.throws and symbols else None
             except (OSError, RankscopeError) as error:
                 self.notes.append(f"{row.name} in {library.name} is not timed: {error}")
                 continue

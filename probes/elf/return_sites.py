@@ -43,19 +43,32 @@ class _Body:
     leaves: tuple[int, ...]
 
 
+class Leaves:
+    """The ends of functions of one file. What is read of its unwind tables is kept as long as this is: libtorch's take milliseconds."""
+
+    def __init__(self, library: FileBytes) -> None:
+        """Nothing is read yet."""
+        self._library = library
+        self._code: _LinkedCode | None = None
+
+    def offsets(self, symbols: Sequence[Symbol]) -> tuple[int, ...]:
+        """File offsets of the instructions by which these functions leave. Raises NoReturns, NotElf, OSError."""
+        engine = _engine()
+        code = self._code = self._code or _LinkedCode(ElfFile(self._library))
+        found: list[int] = []
+        for symbol in symbols:
+            leaves = _leaves(engine, code, symbol.address, symbol.size)
+            if not leaves:
+                raise NoReturns(f"{symbol.name[:80]} has no return instruction")
+            found += [code.offset(address) for address in leaves]
+        if len(found) > MAX_LEAVES:
+            raise NoReturns(f"{len(found)} return instructions")
+        return tuple(sorted(set(found)))
+
+
 def leave_offsets(library: FileBytes, symbols: Sequence[Symbol]) -> tuple[int, ...]:
-    """File offsets of the instructions by which these functions leave. Raises NoReturns, NotElf, OSError."""
-    engine = _engine()
-    code = _LinkedCode(ElfFile(library))
-    found: list[int] = []
-    for symbol in symbols:
-        leaves = _leaves(engine, code, symbol.address, symbol.size)
-        if not leaves:
-            raise NoReturns(f"{symbol.name[:80]} has no return instruction")
-        found += [code.offset(address) for address in leaves]
-    if len(found) > MAX_LEAVES:
-        raise NoReturns(f"{len(found)} return instructions")
-    return tuple(sorted(set(found)))
+    """The same, asked once of a file."""
+    return Leaves(library).offsets(symbols)
 
 
 def _engine() -> Any:
