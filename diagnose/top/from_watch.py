@@ -32,7 +32,8 @@ def snapshot_of(lines: Iterable[dict[str, Any]], counters: tuple[CounterNow, ...
 
 def _job(job: str, told: list[dict[str, Any]]) -> JobNow:
     last = told[-1]
-    troubles = [clean(str(one), 20) for one in last.get("troubles") or ()]
+    said = last.get("troubles")
+    troubles = [clean(str(one), 20) for one in said] if isinstance(said, list) else []
     named = clean(str(last.get("named") or ""), 300)
     usual_s = _number(last.get("usual_s"))
     late_s = max(SILENT_S, limits.STEPS_LEAST * (usual_s or 0.0))  # as the service itself counts silence
@@ -54,12 +55,12 @@ def _steps(told: list[dict[str, Any]]) -> tuple[float, ...]:
     found: list[float] = []
     for line in told:
         first = next((row for row in line["ranks"] if isinstance(row, dict)), {})
-        found += [value for each in first.get("steps_s") or () if (value := _number(each)) is not None]
+        found += _numbers(first.get("steps_s"))
     return tuple(found[-_STEPS:])
 
 
 def _rank(row: dict[str, Any], late_s: float) -> RankNow:
-    steps = sorted(value for each in row.get("steps_s") or () if (value := _number(each)) is not None)
+    steps = sorted(_numbers(row.get("steps_s")))
     step_s = steps[len(steps) // 2] if steps else None
     waited, silent_s = _number(row.get("waited")), _number(row.get("silent_s")) or 0.0
     parts = [0.0] * len(PARTS)
@@ -69,6 +70,10 @@ def _rank(row: dict[str, Any], late_s: float) -> RankNow:
     if not state and not steps and silent_s >= late_s:
         state = f"silent for {seconds(silent_s)}"
     return RankNow(row["rank"], step_s=step_s, parts=tuple(parts) if waited is not None else (), state=state)
+
+
+def _numbers(values: object) -> list[float]:
+    return [value for each in values if (value := _number(each)) is not None] if isinstance(values, list) else []
 
 
 def _number(value: object) -> float | None:

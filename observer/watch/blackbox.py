@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import os
 import shutil
 import time
@@ -22,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from rankscope.observer.window.staging import safe_name
-from rankscope.probes.host.folders import create_file, opened_folder
+from rankscope.probes.host.folders import create_file, open_plain, opened_folder, read_plain
 
 FILES = 6
 FILE_S = 120.0
@@ -30,6 +31,7 @@ FILE_BYTES = 2 << 20  # 64 ranks with 5 steps a second: 1.5 MB in two minutes
 FROZEN_MOST = 16
 FROZEN_BYTES = 64 << 20
 _READ_MOST = 4 * FILE_BYTES
+_DIGITS_MOST = 18
 _END_BYTES = 256 << 10  # 20 s of 64 ranks with 5 steps a second, ten minutes of two
 
 
@@ -68,8 +70,7 @@ class BlackBox:
         place = self.folder / "frozen" / f"{stamp}-{safe_name(job)[:80]}{whose}"
         with opened_folder(place, make=True) as into:
             for path in sorted((self.folder / "ring").glob("*.jsonl")):
-                with path.open("rb") as source:
-                    _write(into, path.name, source.read(_READ_MOST))
+                _write(into, path.name, _content(path))
             _write(into, "why.json", json.dumps(why, indent=2).encode())
         self._within_bounds(place)
         return place
@@ -110,8 +111,7 @@ def lines_of(folder: Path) -> Iterator[dict[str, Any]]:
     """The lines of a ring or of what is frozen, in the order of their time; those that are cut off are left out."""
     found: list[dict[str, Any]] = []
     for path in folder.glob("*.jsonl"):
-        with path.open("rb") as file:
-            found += _objects(file.read(_READ_MOST))
+        found += _objects(_content(path))
     yield from sorted(found, key=lambda one: float(one["time"]))
 
 
@@ -123,21 +123,33 @@ def latest_lines(folder: Path) -> list[dict[str, Any]]:
     return []
 
 
+def _content(path: Path) -> bytes:
+    """Of a file of the ring; nothing of what is none, so that it hides no other one."""
+    try:
+        return read_plain(path, _READ_MOST)
+    except OSError:
+        return b""
+
+
 def _end_of(path: Path) -> Iterator[dict[str, Any]]:
-    with path.open("rb") as file:
-        file.seek(max(path.stat().st_size - _END_BYTES, 0))
+    with os.fdopen(open_plain(path), "rb") as file:
+        file.seek(max(os.fstat(file.fileno()).st_size - _END_BYTES, 0))
         yield from _objects(file.read(_END_BYTES))
 
 
 def _objects(content: bytes) -> Iterator[dict[str, Any]]:
-    """Lines that are whole; those that are cut off are left out."""
+    """Lines that are whole; those that are cut off are left out. No number in them is too large for a float."""
     for line in content.splitlines():
         try:
-            found = json.loads(line)
+            found = json.loads(line, parse_int=_whole)
         except (ValueError, RecursionError):
             continue
-        if isinstance(found, dict) and isinstance(found.get("time"), (int, float)):
+        if isinstance(found, dict) and isinstance(at := found.get("time"), (int, float)) and math.isfinite(at):
             yield found
+
+
+def _whole(text: str) -> int | float:
+    return int(text) if len(text) <= _DIGITS_MOST else math.inf
 
 
 def _is_of(ring: int, name: str, slot: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -18,14 +19,18 @@ from rankscope.diagnose.watch.events import clock
 from rankscope.observer.watch.blackbox import frozen_in, lines_of
 from rankscope.observer.window.staging import safe_name
 from rankscope.probes.errors import EXIT_HEALTHY, UsageError
+from rankscope.probes.host.folders import opened_folder, read_plain
 
 _WHY, _VERDICT = "why.json", "verdict.json"
 _NOW = "now"
 
 
 def run(*, state: Path, name: str | None, as_json: bool) -> int:
-    """List what is frozen, or show one of it (`now`: the ring as it is). UsageError."""
+    """List what is frozen, or show one of it (`now`: the ring as it is). UsageError; UnsafePlace where others could have written it."""
     box = state / "blackbox"
+    if box.is_dir():
+        with opened_folder(box):
+            pass
     if name is None:
         return _list(box, as_json)
     folder = box / "ring" if name == _NOW else next((one for one in frozen_in(box) if one.name == name), None)
@@ -57,8 +62,10 @@ def _show(folder: Path, as_json: bool) -> int:
     _print_stacks(verdict or why)
     ranks: dict[tuple[str, int], list[tuple[float, dict[str, Any]]]] = defaultdict(list)
     for line in lines:
-        for rank in line.get("ranks", ()):
-            ranks[str(line.get("job")), int(rank.get("rank", -1))].append((float(line["time"]), rank))
+        told = line.get("ranks")
+        for rank in told if isinstance(told, list) else ():
+            if isinstance(rank, dict) and isinstance(number := rank.get("rank"), int):
+                ranks[str(line.get("job")), number].append((float(line["time"]), rank))
     print_table(
         ("JOB", "RANK", "PID", "FROM", "UNTIL", "STEPS", "MEDIAN S", "LAST S", "SILENT S"),
         [_row(job, rank, rows) for (job, rank), rows in sorted(ranks.items())],
@@ -79,19 +86,26 @@ def _print_stacks(event: dict[str, Any]) -> None:
 
 
 def _row(job: str, rank: int, rows: list[tuple[float, dict[str, Any]]]) -> tuple[str, ...]:
-    steps = [float(seconds) for _, one in rows for seconds in one.get("steps_s", ())]
+    steps = [_number(seconds) for _, one in rows for seconds in _as_list(one.get("steps_s"))]
     median = f"{sorted(steps)[len(steps) // 2]:.3f}" if steps else "-"
     last = rows[-1][1]
-    silent = f"{float(last.get('silent_s', 0)):.1f}{' stopped' if last.get('stopped') else ''}"
+    silent = f"{_number(last.get('silent_s', 0)):.1f}{' stopped' if last.get('stopped') else ''}"
     times = clock(rows[0][0]), clock(rows[-1][0])
     latest = f"{steps[-1]:.3f}" if steps else "-"
     return job, str(rank), str(last.get("pid", "?")), *times, str(len(steps)), median, latest, silent
 
 
+def _number(value: object) -> float:
+    return float(value) if isinstance(value, (int, float)) else math.nan
+
+
+def _as_list(value: object) -> list[Any]:
+    return value if isinstance(value, list) else []
+
+
 def _read(path: Path) -> dict[str, Any]:
     try:
-        with path.open("rb") as file:
-            content = json.loads(file.read(budgets.FILE_BYTES_MOST))
+        content = json.loads(read_plain(path, budgets.FILE_BYTES_MOST))
     except (OSError, ValueError, RecursionError):
         return {}
     return content if isinstance(content, dict) else {}
