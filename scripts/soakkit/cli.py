@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
+import math
 import os
 import signal
 import subprocess
@@ -12,24 +13,28 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from chaoskit.job import running
 from labkit.machine.command import Parser, ended
 from labkit.machine.shell import EXIT_NOT_GOOD_ENOUGH, EXIT_NOT_PERMITTED, LabError, rankscope
 from soakkit import kept
-from soakkit.figures import HEADER, Interval, problems, rows, table
+from soakkit.figures import HEADER, Interval, length_s, problems, rows, table
 
 REPOSITORY = Path(__file__).resolve().parents[2]
+RECORDED = REPOSITORY / "tests/data/soak/figures.json"
 _RESTART_S = 45.0
+_BETWEEN_S = 1.0  # parts: no step lies in two
 _ROUND = (False, False, True, False)  # of four windows, the third by a command of its own; then a pause as long as one
 _EPILOG = """Beside a job of eight ranks, with short-lived processes below one of them, and a second job that is started again every
 45 s, windows are observed back to back: in one process that lives as long as the soak, every fourth by a command of its own. After
 four of them comes a pause as long as one, in which the job's steps are those without an observer. It tells a line every ten minutes
 and ends with what counts, also where it is interrupted (Ctrl-C). All figures are in a file after each pause: of a run that was killed
-`--table` tells them.
+`--table` tells them, and the same command goes on with another part until all parts together are as long as was asked for.
 
 exit codes: 0 flat, 1 not (memory or descriptors grew by more than 1 % after ten minutes, or a window failed), 64 wrong usage,
 69 something is missing, 77 not root"""
@@ -46,12 +51,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _soaked(args: argparse.Namespace) -> int:
-    seen: list[Interval] = []
-    kept.write(args.json, seen, [])  # a place that cannot be written is better known before than after
-    with tempfile.TemporaryDirectory(prefix="rankscope-soak-") as folder:
-        times = _soak(args, Path(folder), seen)
-    kept.write(args.json, seen, times)
-    return _told(seen, times, args.lines)
+    settings = {"window": args.window, "ranks": args.ranks, "forks": args.forks}
+    seen, times = ([], []) if args.fresh else kept.begun(args.json, settings)
+    left_s = min(args.minutes * 60 - length_s(seen), args.part * 60)
+    part = Part(seen, times, partial(kept.write, args.json, settings=settings))
+    part.keep([])  # a place that cannot be written is better known before than after
+    if left_s > 0:
+        with tempfile.TemporaryDirectory(prefix="rankscope-soak-") as folder:
+            _soak(args, Path(folder), part, left_s)
+    done_s = length_s(part.seen)
+    code = _told(part.seen, part.times, args.lines)
+    if done_s < args.minutes * 60:
+        print(f"{done_s / 60:.0f} of {args.minutes:g} minutes: the same command goes on")
+    return code
 
 
 def _told(seen: Sequence[Interval], times: Sequence[float], every_s: float) -> int:
@@ -62,7 +74,15 @@ def _told(seen: Sequence[Interval], times: Sequence[float], every_s: float) -> i
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = Parser(prog="scripts/soak", epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--minutes", type=float, default=120.0, help="default 120")
+    parser.add_argument("--minutes", type=float, default=120.0, help="of all parts together (default 120)")
+    parser.add_argument(
+        "--part",
+        type=float,
+        default=math.inf,
+        metavar="MINUTES",
+        help="of these no more now (default all that is left); the same command goes on",
+    )
+    parser.add_argument("--fresh", action="store_true", help="forget earlier parts")
     parser.add_argument("--window", type=float, default=10.0, help="seconds (default 10)")
     parser.add_argument("--ranks", type=int, default=8, help="of the job that is measured (default 8)")
     parser.add_argument(
@@ -81,39 +101,75 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         default=REPOSITORY / "soak-out/figures.json",
         help="every window's figures, kept there as it goes (default soak-out/figures.json)",
     )
+    parser.add_argument(
+        "--record", action="store_true", help="kept in the committed record, which other runs and clones go on with"
+    )
     parser.add_argument("--table", action="store_true", help="only the table of what is there")
-    return parser.parse_args(argv)
+    args = parser.parse_args(argv)
+    if args.record:
+        args.json = RECORDED
+    return args
 
 
-def _soak(args: argparse.Namespace, folder: Path, seen: list[Interval]) -> list[float]:
-    """Fills `seen`, until the time is up or somebody interrupts. The ends of the steps of rank 0."""
+class Part:
+    """One part after the earlier ones, on a clock that stood still between them. `seen`, `times`: all intervals, all ends of the steps of
+    rank 0 in them."""
+
+    def __init__(
+        self,
+        before: Sequence[Interval],
+        times: Sequence[float],
+        write: Callable[[Sequence[Interval], Sequence[float]], None],
+    ) -> None:
+        self.seen, self._before_s, self._write = list(before), list(times), write
+        self.times = self._before_s
+        self._number = before[-1].part + 1 if before else 0
+        self._began_s = before[-1].ended_s + _BETWEEN_S if before else 0.0
+        self._shift_s: float | None = None
+
+    def add(self, one: Interval) -> None:
+        """An interval by CLOCK_MONOTONIC."""
+        if self._shift_s is None:
+            self._shift_s = self._began_s - one.began_s
+        shift = self._shift_s
+        self.seen.append(replace(one, began_s=one.began_s + shift, ended_s=one.ended_s + shift, part=self._number))
+
+    def keep(self, step_ends_s: Sequence[float]) -> None:
+        """All that there is; `step_ends_s`: of this part, by CLOCK_MONOTONIC."""
+        shift = self._shift_s or 0.0
+        ends = [end + shift for end in step_ends_s]
+        self.times = [*self._before_s, *(end for end in ends if self._began_s <= end <= self.seen[-1].ended_s)]
+        self._write(self.seen, self.times)
+
+
+def _soak(args: argparse.Namespace, folder: Path, part: Part, left_s: float) -> None:
+    """Another part, until the time is up or somebody interrupts."""
     with (
         running(folder / "job", args.ranks) as job,
         _churning(folder / "other", job.library),
         _observer(args.window) as observer,
     ):
         job.tell(f"forks {args.forks}")
-        end = time.monotonic() + args.minutes * 60
+        end = time.monotonic() + left_s
         print(HEADER, flush=True)
-        told = 0
+        told = len(rows(part.seen, part.times, args.lines, ended=True))
         with contextlib.suppress(KeyboardInterrupt):
             while time.monotonic() < end:
                 for once in _ROUND:
-                    seen.append(_by_command(args.window) if once else _by_observer(observer))
-                    if seen[-1].failed or not job.alive():
+                    part.add(_by_command(args.window) if once else _by_observer(observer))
+                    if part.seen[-1].failed or not job.alive():
                         print(
-                            f"window {len(seen)}: {seen[-1].failed or 'a rank of the job ended'}",
+                            f"window {len(part.seen)}: {part.seen[-1].failed or 'a rank of the job ended'}",
                             file=sys.stderr,
                             flush=True,
                         )
-                seen.append(_pause(args.window))
-                times = job.steps(0)
-                kept.write(args.json, seen, times)
-                lines = rows(seen, times, args.lines, ended=True)
+                part.add(_pause(args.window))
+                part.keep(job.steps(0))
+                lines = rows(part.seen, part.times, args.lines, ended=True)
                 if lines[told:]:
                     print("\n".join(lines[told:]), flush=True)
                     told = len(lines)
-        return job.steps(0)
+        part.keep(job.steps(0))
 
 
 def _pause(seconds: float) -> Interval:

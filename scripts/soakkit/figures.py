@@ -1,10 +1,15 @@
-"""What was seen, summed up: growth of the observer, and the job's steps with and without it."""
+"""What was seen, summed up: growth of the observer, and the job's steps with and without it.
+
+A soak may be made of parts, each with an observer of its own that begins anew. What grows in each of them would have grown by all of it
+in one observer that had lived as long: so the growths of the parts are multiplied.
+"""
 
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 FLAT = 0.01  # growth after the first minutes
@@ -13,7 +18,7 @@ SETTLING_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """One window, or one pause of the same length without any. Times by CLOCK_MONOTONIC.
+    """One window, or one pause of the same length without any. Times by a clock that runs while the soak does, from part to part.
 
     `once`: a command started for this window alone, of which `rss_bytes` and `descriptors` are the peak; else what is held after it.
     """
@@ -27,6 +32,22 @@ class Interval:
     ranks: int = 0
     lost: int = 0
     failed: str = ""
+    part: int = 0
+
+
+HELD: dict[str, Callable[[Interval], float]] = {
+    "memory": lambda one: one.rss_bytes, "descriptors": lambda one: one.descriptors
+}  # fmt: skip
+
+
+def parts_of(intervals: Sequence[Interval]) -> list[list[Interval]]:
+    """By part, in order."""
+    return [list(part) for _, part in itertools.groupby(intervals, lambda one: one.part)]
+
+
+def length_s(intervals: Sequence[Interval]) -> float:
+    """How long all parts took."""
+    return sum(part[-1].ended_s - part[0].began_s for part in parts_of(intervals))
 
 
 def growth(values: Sequence[float]) -> float:
@@ -38,12 +59,19 @@ def growth(values: Sequence[float]) -> float:
 
 
 def settled(intervals: Sequence[Interval], once: bool) -> list[Interval]:
-    """Windows of one sort after the first ten minutes; of a shorter run after its first third."""
-    found = [one for one in intervals if one.observed and one.once == once and not one.failed]
-    if not found:
-        return []
-    began, ended = intervals[0].began_s, intervals[-1].ended_s
-    return [one for one in found if one.began_s >= began + min(SETTLING_S, (ended - began) / 3)]
+    """Windows of one sort after the first ten minutes of their part; of a shorter part after its first third."""
+    return [
+        one
+        for part in parts_of(intervals)
+        for one in part
+        if one.observed and one.once == once and not one.failed
+        and one.began_s >= part[0].began_s + min(SETTLING_S, length_s(part) / 3)
+    ]  # fmt: skip
+
+
+def grown(intervals: Sequence[Interval], value: Callable[[Interval], float]) -> float:
+    """Growth over all parts together, in shares."""
+    return math.prod(1.0 + growth([value(one) for one in part]) for part in parts_of(intervals)) - 1.0
 
 
 def steps_in(times: Sequence[float], intervals: Sequence[Interval]) -> list[float]:
@@ -88,8 +116,12 @@ def sums(intervals: Sequence[Interval], times: Sequence[float]) -> list[str]:
     lines = []
     for once, words in ((False, "one process"), (True, "a command each")):
         found = settled(intervals, once)
-        rss, descriptors = growth([one.rss_bytes for one in found]), growth([one.descriptors for one in found])
-        lines.append(f"{words}: {len(found)} windows after settling; memory {rss:+.1%}, descriptors {descriptors:+.1%}")
+        rss, descriptors = (grown(found, value) for value in HELD.values())
+        parts = len(parts_of(found))
+        in_parts = f" of {parts} parts" if parts > 1 else ""
+        lines.append(
+            f"{words}: {len(found)} windows after settling{in_parts}; memory {rss:+.1%}, descriptors {descriptors:+.1%}"
+        )
     observed, alone = (steps_in(times, [one for one in intervals if one.observed == kind]) for kind in (True, False))
     if observed and alone:
         with_s, without_s = statistics.fmean(observed), statistics.fmean(alone)
@@ -120,10 +152,7 @@ def problems(intervals: Sequence[Interval]) -> list[str]:
     found = [f"a window failed: {one.failed}" for one in intervals if one.failed]
     for once, words in ((False, "one process"), (True, "a command each")):
         part = settled(intervals, once)
-        for name, values in (
-            ("memory", [one.rss_bytes for one in part]),
-            ("descriptors", [one.descriptors for one in part]),
-        ):
-            if (more := growth(values)) > FLAT:
+        for name, value in HELD.items():
+            if (more := grown(part, value)) > FLAT:
                 found.append(f"{words}: {name} grew by {more:.1%}")
     return found
