@@ -92,6 +92,11 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
         "--inputs", type=int, default=1_000_000, help="of each target, with those of earlier runs (default 1000000)"
     )
     parser.add_argument(
+        "--missing",
+        action="store_true",
+        help="run only as many as the committed record lacks, for the parsers of today",
+    )
+    parser.add_argument(
         "--seconds",
         type=float,
         default=600.0,
@@ -129,7 +134,17 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
 
 def _run_all(wanted: Sequence[Target], args: argparse.Namespace) -> None:
     """Until all have ended; a second interrupt is not waited for."""
-    command = [sys.executable, "-m", "fuzzkit.workers", *(target.name for target in wanted)]
+    sources = sources_of([target.name for target in wanted])
+    known = ledger.current(ledger.read(args.records), sources)
+    here = {name: record.read(args.state / name) for name in sources}
+    others = {name: ledger.elsewhere(known, name, here[name]) for name in known} if args.missing else {}
+    left = [
+        name for name, source in sources.items()
+        if here[name].source != source or here[name].inputs + others.get(name, 0) < args.inputs
+    ]  # fmt: skip
+    if not left:
+        return
+    command = [sys.executable, "-m", "fuzzkit.workers", *left, "--elsewhere", json.dumps(others)]
     for name in ("state", "crashes", "inputs", "seconds", "jobs"):
         command += [f"--{name}", str(getattr(args, name))]
     args.state.mkdir(parents=True, exist_ok=True)

@@ -48,6 +48,13 @@ def current(ledger: Ledger, sources: Mapping[str, str]) -> Ledger:
     return {name: entry for name, entry in ledger.items() if sources.get(name) == entry.source}
 
 
+def elsewhere(ledger: Ledger, name: str, here: Record) -> int:
+    """How many inputs of the record other runs had: those that need not be run here. `ledger`: what still counts."""
+    if name not in ledger:
+        return 0
+    return ledger[name].inputs - (here.kept_inputs if here.source == ledger[name].source else 0)
+
+
 def added(ledger: Ledger, name: str, run: Record) -> Ledger:
     """With what a run has counted since it was last added; unchanged where it failed, or has no source."""
     inputs, cpu_seconds = run.inputs - run.kept_inputs, run.cpu_seconds - run.kept_cpu_seconds

@@ -7,10 +7,13 @@ gets a fork of that process.
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import signal
 import sys
 import traceback
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import atheris
@@ -31,8 +34,9 @@ def main() -> None:
     parser.add_argument("--inputs", type=int, required=True)
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--jobs", type=int, required=True)
+    parser.add_argument("--elsewhere", type=json.loads, default={}, help="inputs by target that other runs had")
     args = parser.parse_args()
-    Workers(args.state, args.crashes, Limits(args.inputs, args.seconds)).run(
+    Workers(args.state, args.crashes, Limits(args.inputs, args.seconds), args.elsewhere).run(
         [target for target in TARGETS if target.name in args.names], args.jobs
     )
 
@@ -40,14 +44,14 @@ def main() -> None:
 class Workers:
     """Some processes at a time, in the order of the targets. SIGTERM ends them, each after the input that it has."""
 
-    def __init__(self, state: Path, crashes: Path, most: Limits) -> None:
-        self._state, self._crashes, self._most = state, crashes, most
+    def __init__(self, state: Path, crashes: Path, most: Limits, elsewhere: Mapping[str, int]) -> None:
+        self._state, self._crashes, self._most, self._elsewhere = state, crashes, most, elsewhere
         self._running: dict[int, Target] = {}
         self._ending = False
 
     def run(self, wanted: list[Target], jobs: int) -> None:
         signal.signal(signal.SIGTERM, self._end)
-        waiting = [target for target in wanted if record.read(self._state / target.name).inputs < self._most.inputs]
+        waiting = list(wanted)
         while waiting or self._running:
             while waiting and len(self._running) < jobs and not self._ending:
                 self._start(waiting.pop(0))
@@ -55,6 +59,9 @@ class Workers:
                 return
             pid, status = os.wait()
             self._ended(self._running.pop(pid).name, os.waitstatus_to_exitcode(status))
+
+    def _most_of(self, target: Target) -> Limits:
+        return replace(self._most, inputs=self._most.inputs - self._elsewhere.get(target.name, 0))
 
     def _end(self, *_: object) -> None:
         self._ending = True
@@ -79,7 +86,7 @@ class Workers:
         try:
             with (state / "log").open("wb") as log:
                 os.dup2(log.fileno(), sys.stderr.fileno())
-            fuzz(target, state, self._crashes, self._most)
+            fuzz(target, state, self._crashes, self._most_of(target))
         except BaseException:
             traceback.print_exc()
             sys.stderr.flush()

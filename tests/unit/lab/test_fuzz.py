@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -19,6 +20,7 @@ from fuzzkit.targets import TARGETS
 from fuzzkit.watch import Limited, Watch
 
 REPOSITORY = Path(__file__).resolve().parents[3]
+FUZZ = REPOSITORY / "scripts/fuzz"
 BY_NAME = {target.name: target for target in TARGETS}
 KEPT = sorted(path for path in REGRESSIONS.glob("*/*"))
 
@@ -117,6 +119,30 @@ def test_runs_add_up_in_the_committed_record_each_once_and_for_one_source() -> N
     assert kept["x"] == ledger.Entry("a", 15, 3.5, 0.3, 4096)
     assert ledger.added(kept, "x", Record(2, 0.5, 0.1, 0, source="b"))["x"].inputs == 2
     assert ledger.current(kept, {"x": "a"}) == kept and ledger.current(kept, {"x": "b"}) == {}
+
+
+def test_what_the_record_has_from_other_runs_need_not_be_run_again() -> None:
+    kept = {"x": ledger.Entry("a", 600, 3.5, 0.3, 4096)}
+    assert ledger.elsewhere(kept, "x", Record()) == 600
+    assert ledger.elsewhere(kept, "x", Record(500, source="a", kept_inputs=200)) == 400, "200 of it were run here"
+    assert ledger.elsewhere(kept, "x", Record(500, source="b", kept_inputs=500)) == 600
+    assert ledger.elsewhere({}, "x", Record(500, source="a")) == 0
+
+
+def test_a_parser_whose_source_changed_is_run_anew_however_much_was_run(tmp_path: Path) -> None:
+    Record(5000, source="another").write(tmp_path / "state/stacks")
+    command = ["--target", "stacks", "--inputs", "3000", "--state", str(tmp_path / "state"), "--crashes", str(tmp_path)]
+    if importlib.util.find_spec("atheris") is None:
+        pytest.skip("no atheris for this Python")
+    for more in ([], ["--missing", "--records", str(tmp_path / "records.json")]):
+        done = subprocess.run([FUZZ, *command, *more], capture_output=True, text=True, check=False, timeout=120)
+        assert done.returncode == 0, done.stderr
+        now = record.read(tmp_path / "state/stacks")
+        assert now.source != "another"
+        assert now.inputs == (1000 if more else 3000)
+        # WHEN the record has 2000 of another run, 1000 are missing in an empty folder
+        ledger.write(tmp_path / "records.json", {"stacks": ledger.Entry(now.source, 2000, 1.0, 0.1, 1)})
+        shutil.rmtree(tmp_path / "state")
 
 
 def test_counts_of_another_source_are_not_gone_on_with(tmp_path: Path) -> None:
