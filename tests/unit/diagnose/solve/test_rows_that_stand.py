@@ -28,20 +28,20 @@ def row(scene: Scene, ranks: tuple[int, ...], seconds: float, z: float = 20.0, s
 
 def test_two_that_slow_alike_stand_together_and_share_the_gain(scene: Scene) -> None:
     halves = [row(scene, (0, 1), 0.05), row(scene, (2, 3), 0.05)]
-    assert standing(scene, halves[:1], scene.own) == []  # the others are as late
-    found = standing(scene, halves, scene.own)
+    assert standing(scene, halves[:1]) == []  # the others are as late
+    found = standing(scene, halves)
     assert sorted(each.found.rows for each in found) == [(0, 1), (2, 3)]
-    assert sum(each.found.lost_s for each in found) == pytest.approx(gain_s(scene, scene.own, halves))
+    assert sum(each.found.lost_s for each in found) == pytest.approx(gain_s(scene, halves))
 
 
 def test_who_the_rest_explains_does_not_stand(scene: Scene) -> None:
     everybody, one = row(scene, (0, 1, 2, 3), 0.05), row(scene, (2,), 0.05)
-    assert [each.found.rows for each in standing(scene, [one, everybody], scene.own)] == [(0, 1, 2, 3)]
+    assert [each.found.rows for each in standing(scene, [one, everybody])] == [(0, 1, 2, 3)]
 
 
 @pytest.mark.parametrize(("z", "support"), [(2.5, 0.95), (20.0, 1e-90), (0.0, 1.0)])
 def test_what_may_be_chance_or_has_no_witness_is_not_admitted(scene: Scene, z: float, support: float) -> None:
-    assert standing(scene, [row(scene, (0, 1, 2, 3), 0.05, z, support)], scene.own) == []
+    assert standing(scene, [row(scene, (0, 1, 2, 3), 0.05, z, support)]) == []
 
 
 def test_what_the_step_loses_elsewhere_adds_to_what_ranks_lose(scene: Scene) -> None:
@@ -52,5 +52,5 @@ def test_what_the_step_loses_elsewhere_adds_to_what_ranks_lose(scene: Scene) -> 
         np.inf,
         step_s=0.04,
     )
-    found = standing(scene, [link, row(scene, (0, 1, 2, 3), 0.05)], scene.own)
+    found = standing(scene, [link, row(scene, (0, 1, 2, 3), 0.05)])
     assert sorted(round(each.found.lost_s, 2) for each in found) == [0.04, 0.05]
