@@ -139,7 +139,7 @@ def standing(scene: Scene, rows: Iterable[Row]) -> list[Row]:
         beside = np.array([together - replay.gain_s(each) for each in others])
         over = np.array(
             [
-                (replay.own_share_s(row, rest, gained) if row.lasting else gained)
+                (max(_own_s(row, rest), gained) if row.lasting else gained)
                 - row.part * max(row.floor * scene.step_s, scene.least_s)
                 for row, rest, gained in zip(chosen, others, beside.tolist(), strict=True)
             ]
@@ -206,12 +206,6 @@ class _Replay:
         priced = [row if row.more is None else replace(row, removes=row.more) for row in rows]
         return share_out(max(self.gain_s(priced) - together, 0.0), np.where(has, beside, 0.0))
 
-    def own_share_s(self, row: Row, others: Sequence[Row], gained: float) -> float:
-        """Seconds per step that it takes of its ranks and these do not, or what it gains if that is more."""
-        where = self._place[row.targets]
-        apart = self._better(others)[where] - self._better([row, *others])[where]
-        return max(float(np.nan_to_num(trimmed_mean(apart)).max(initial=0.0)), gained)
-
     def _shorter(self, rows: Sequence[Row]) -> float:
         if not any(row.removes is not None for row in rows):
             return 0.0
@@ -243,6 +237,18 @@ def _removed(own: Floats, rows: Sequence[Row], place: Ints) -> Floats:
         if row.removes is not None:
             taken[place[row.targets]] += np.nan_to_num(row.removes)
     return np.asarray(np.fmin(taken, np.nan_to_num(own)), dtype=np.float64)
+
+
+def _own_s(row: Row, others: Iterable[Row]) -> float:
+    """Seconds per step that it takes of its ranks and none of these takes by the same mechanism."""
+    if row.removes is None:
+        return row.step_s
+    left = np.nan_to_num(row.removes)
+    for other in others:
+        if other.removes is not None and _mechanism(other.found) == _mechanism(row.found):
+            for at, rank in enumerate(row.targets.tolist()):
+                left[at] -= np.nan_to_num(other.removes)[other.targets == rank].sum(axis=0)
+    return float(trimmed_mean(np.maximum(left, 0.0)).max(initial=0.0))
 
 
 def suspects(fleet: Fleet, scene: Scene, rows: Iterable[Row]) -> list[Suspect]:
