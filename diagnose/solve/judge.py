@@ -191,7 +191,7 @@ def _standing(
     offered = [
         *view.rows,
         *slow_links(fleet, scene, view.rows),
-        *heavy_stages(fleet, scene, scene.own - rows.removed(scene.own, view.rows)),
+        *heavy_stages(fleet, scene, view.rows),
         *throttled_together(fleet, scene),
         *strangers(fleet, scene, always),
         *moving,
