@@ -28,6 +28,8 @@ NO_COUNTER = 0.75  # the behaviour fits, no counter says why
 GUESS = 0.5
 EXCUSED = 1 - NO_COUNTER  # a counter says that it is not the component's own doing
 
+DESIGNED = ("stage-imbalance", "data-imbalance")  # nobody's fault
+
 
 def log_odds(support: float) -> float:
     """ln(s / (1 - s)) in nats, s the support, at most 0.99 unless it is the kernel's own order."""

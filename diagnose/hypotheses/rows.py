@@ -1,15 +1,19 @@
-"""Rows of the table that touch a link, a role, a host or all ranks, and which of them stand: score and gain as of single ranks (rank/).
+"""Rows of the table of hypotheses, and which of them stand: about single ranks (rank/), links, roles, hosts and all ranks alike.
 
 removes(r,s)  seconds that the mechanism took of the own time of rank r in step s; `step_s`: of each step, whoever works in it
 score         = -ln P(t >= z) + ln(s / (1 - s)) - ln N        in nats: how clear what was taken is, the support s of the witness, and N, how
-                many such targets were looked at
-gain(S)       = how much shorter the step is without what all rows of the set S removed (model/replay.py)
+                many such targets were looked at; of a rank's own excess as in rank/selection.py
+gain(S)       = how much shorter the step is without what all rows of the set S removed (model/replay.py; where roles work in turn
+                model/waiting.py, where single collectives are known and ranks have an excess model/slots.py)
 
 1. A row is admitted that has a score of `limits.SCORE_LEAST`.
-2. The least floor of effect of the rows is asked of what was admitted together. Then, as long as some row of the set gains less than its
-   floor beside the others, the one that gains least is dropped: the rest explains what it would. Two hosts that are slowed alike gain
-   nothing alone, and the step together.
-3. The gain of the set is shared out by what each gains beside the others, or alone.
+2. As long as some row of the set gains less than its floor of effect beside the others, the one that gains least is dropped: the rest
+   explains what it would. Two hosts that are slowed alike gain nothing alone, and the step together.
+3. Of one mechanism in two scopes the narrower stands: that all have it alike is not so where one has more of it, and gains by that.
+4. The gain of the set is shared out by what each gains beside the others.
+
+With 16 ranks or more some other one stalls in each step, and no step is shorter without the one that is slow in all of them (`lasting`):
+of it what it takes itself and no other row explains is asked instead.
 """
 
 from __future__ import annotations
@@ -23,12 +27,15 @@ import numpy as np
 from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import SCORE_MOST, Hypothesis, log_odds, suspect_from
+from rankscope.diagnose.model import slots
 from rankscope.diagnose.model.excess import nats
 from rankscope.diagnose.model.replay import share_out, shrink
 from rankscope.diagnose.model.scene import Scene
+from rankscope.diagnose.model.waiting import gain_in_turn
 from rankscope.diagnose.stats.robust import trimmed_error, trimmed_freedom, trimmed_mean
 from rankscope.diagnose.stats.student import chance, combined_freedom
 from rankscope.diagnose.verdict.contract import Evidence, Suspect
+from rankscope.diagnose.verdict.function import Function
 from rankscope.probes.arrays import Floats, Ints
 
 CLEAR = limits.SCORE_LEAST / 2  # z² at which a doubt is half
@@ -38,9 +45,11 @@ CLEAR = limits.SCORE_LEAST / 2  # z² at which a doubt is half
 class Row:
     """`found`: component, cause, scope, targets, witness; its lost time is not known before it stands. `removes`: of these targets,
     unless `at` says of whom (rows of the fleet). `z`, `freedom`: how clear it is that something was taken. `looked_at`: how many such
-    targets there were. `floor`: share of the step that it must gain, with those among which one loss was shared out; `part`: its share.
-    `since`: when it began, where that is known. `rare`: it was in few steps, which are no part of the usual one. `more`: what goes with
-    `removes` once the row stands, which no counter says to be of its making: it is a part of the price, and of no reason to admit it."""
+    targets there were; `admitted`: the score where it was asked otherwise. `floor`: share of the step that it must gain, with those among
+    which one loss was shared out; `part`: its share. `since`: when it began, where that is known. `rare`: it was in few steps, which are
+    no part of the usual one. `more`: what goes with `removes`, which no counter says to be of its making: it is a part of the price, also
+    where the floor is asked, and of no reason to admit it. `excess`: it is what a rank takes longer than its peers, or a part of that; `lasting`: in
+    nearly every step of many ranks."""
 
     found: Hypothesis
     removes: Floats | None
@@ -54,12 +63,35 @@ class Row:
     at: Ints | None = None
     rare: bool = False
     more: Floats | None = None
+    admitted: float | None = None
+    excess: bool = False
+    lasting: bool = False
+
+    @property
+    def of_rank(self) -> bool:
+        """Whether it is about one rank beside its peers, in all steps (solve/odd_ranks.py)."""
+        return self.admitted is not None
 
     @property
     def score(self) -> float:
         """In nats."""
+        if self.admitted is not None:
+            return self.admitted
         behaviour = float(nats(chance(np.array([self.z]), np.array([self.freedom])))[0])
         return behaviour + log_odds(self.found.support) - float(np.log(self.looked_at))
+
+    @property
+    def targets(self) -> Ints:
+        """Rows of the fleet of which it removes something."""
+        if self.removes is None:
+            return np.empty(0, dtype=np.int64)
+        return np.array(self.found.rows, dtype=np.int64) if self.at is None else self.at
+
+    def is_wider(self, other: Row) -> bool:
+        """Whether it says of more ranks what the other one says of some of them, who have it more than they."""
+        mine, theirs = set(self.found.rows), set(other.found.rows)
+        alike = _mechanism(self.found) == _mechanism(other.found) and self.found.scope != other.found.scope
+        return alike and self.removes is not None and len(mine) > len(theirs) and not mine.isdisjoint(theirs)
 
     @property
     def taken_s(self) -> float:
@@ -72,6 +104,15 @@ class Row:
     def sure(self) -> float:
         """0..1, for the confidence."""
         return self.z**2 / (self.z**2 + CLEAR) * min(self.found.support, SCORE_MOST)
+
+
+def ranks_of(rows: Iterable[Row]) -> Ints:
+    """Whom these are about (rows of the fleet)."""
+    return np.array(sorted({rank for row in rows for rank in row.found.rows}), dtype=np.int64)
+
+
+def _mechanism(found: Hypothesis) -> tuple[str, str, Function | None]:
+    return found.component, found.cause, found.function
 
 
 def clearness(per_step: Floats, step_s: float) -> tuple[float, float]:
@@ -87,27 +128,132 @@ def distance(probability: float) -> float:
     return -NormalDist().inv_cdf(max(probability, 1e-300))
 
 
-def standing(scene: Scene, rows: Iterable[Row], own: Floats) -> list[Row]:
-    """The rows that stand, each with the lost time that falls to it, the most damaging first. `own`: own times as far as single ranks do
-    not explain them already."""
+def standing(scene: Scene, rows: Iterable[Row]) -> list[Row]:
+    """The rows that stand, each with the lost time that falls to it, the most damaging first."""
     chosen = sorted((row for row in rows if row.score >= limits.SCORE_LEAST), key=lambda row: -row.taken_s)
-    del chosen[budgets.EXAMINED :]
+    del chosen[2 * budgets.EXAMINED :]  # so many ranks, and so much else
+    replay = _Replay(scene, chosen)
     while chosen:
-        together = gain_s(scene, own, chosen)
-        floors = np.array([row.part * max(row.floor * scene.step_s, limits.EFFECT_SECONDS) for row in chosen])
-        if together < floors.min():
-            return []
-        beside = np.array([together - gain_s(scene, own, chosen[:i] + chosen[i + 1 :]) for i in range(len(chosen))])
-        least = int(np.argmin(beside - floors))
-        if beside[least] >= floors[least] or len(chosen) == 1:
-            priced = [row if row.more is None else replace(row, removes=row.more) for row in chosen]
-            lost = share_out(max(together, gain_s(scene, own, priced)), beside).tolist()
+        together = replay.gain_s(chosen)
+        others = [chosen[:i] + chosen[i + 1 :] for i in range(len(chosen))]
+        beside = np.array([together - replay.gain_s(each) for each in others])
+        more = replay.with_more_s(chosen, beside, together)
+        # Where ranks have the same mechanism each for itself, what goes with it may be of their making.
+        shared = np.array([any(row.is_wider(other) for other in chosen) for row in chosen])
+        over = np.array(
+            [
+                (max(_own_s(row, rest), gained) if row.lasting else gained)
+                - row.part * max(row.floor * scene.step_s, scene.least_s)
+                for row, rest, gained in zip(
+                    chosen, others, (beside + np.where(shared, 0.0, more)).tolist(), strict=True
+                )
+            ]
+        )
+        least = int(np.argmin(over))
+        if over[least] >= 0:
+            if shared.any():
+                uneven = [row for row, one in zip(chosen, shared.tolist(), strict=True) if one]
+                chosen.remove(min(uneven, key=lambda row: row.taken_s))
+                continue
+            lost = share_out(together, beside) + more
             found = [
-                replace(row, found=replace(row.found, lost_s=each)) for row, each in zip(chosen, lost, strict=True)
+                replace(row, found=replace(row.found, lost_s=each))
+                for row, each in zip(chosen, lost.tolist(), strict=True)
             ]
             return sorted(found, key=lambda row: -row.found.lost_s)
         del chosen[least]
     return []
+
+
+def gain_s(scene: Scene, rows: Sequence[Row]) -> float:
+    """Seconds per step that the job is shorter without what these took together."""
+    return _Replay(scene, rows).gain_s(rows)
+
+
+class _Replay:
+    """Replays the steps without what some of these rows removed. Of the ranks that none of them touches only the longest of each role
+    can matter, unless they are stages of pipelines."""
+
+    def __init__(self, scene: Scene, rows: Iterable[Row]) -> None:
+        self._scene = scene
+        self._place = np.arange(len(scene.own))
+        self._own, self._roles = scene.own, scene.roles
+        touched = np.zeros(len(scene.own), dtype=bool)
+        for row in rows:
+            touched[row.targets] = True
+        if scene.pipelines is None:
+            self._place = np.cumsum(touched) - 1
+            others = [(code, ~touched & (scene.roles == code)) for code in np.unique(scene.roles)]
+            rest = [code for code, ranks in others if ranks.any()]
+            longest = [
+                np.fmax.reduce(scene.own, axis=0, where=ranks[:, None], initial=np.nan)
+                for _, ranks in others
+                if ranks.any()
+            ]
+            self._own = np.vstack([scene.own[touched], *longest])
+            self._roles = np.concatenate([scene.roles[touched], np.array(rest, dtype=np.int64)])
+
+    def gain_s(self, rows: Sequence[Row]) -> float:
+        """Seconds per step that the job is shorter without what these took together."""
+        shorter = self._shorter(rows)
+        scene, ranks = self._scene, _repaired(rows)
+        if scene.slots is not None and scene.pipelines is None and len(ranks):
+            of_ranks = [row for row in rows if row.excess]
+            by_slots = slots.gain(scene.slots, scene.roles, ranks)
+            shorter += max(by_slots - self._shorter(of_ranks), 0.0)
+        return shorter + sum(row.step_s for row in rows)
+
+    def with_more_s(self, rows: Sequence[Row], beside: Floats, together: float) -> Floats:
+        """Seconds per step that the job is shorter besides with what goes with these, for each of them that has such."""
+        has = np.array([row.more is not None for row in rows])
+        if not has.any():
+            return np.zeros(len(rows))
+        priced = [row if row.more is None else replace(row, removes=row.more) for row in rows]
+        return share_out(max(self.gain_s(priced) - together, 0.0), np.where(has, beside, 0.0))
+
+    def _shorter(self, rows: Sequence[Row]) -> float:
+        if not any(row.removes is not None for row in rows):
+            return 0.0
+        scene, better = self._scene, self._better(rows)
+        shorter = shrink(self._own, better, scene.pipelines, scene.busy_s)
+        return max(shorter, gain_in_turn(self._own, better, self._roles)) if scene.in_turn else shorter
+
+    def _better(self, rows: Sequence[Row]) -> Floats:
+        return self._own - _removed(self._own, rows, self._place)
+
+
+def _repaired(rows: Sequence[Row]) -> Ints:
+    """Ranks (rows of the fleet) whose excess these explain in whole."""
+    parts = dict[int, float]()
+    for row in rows:
+        if row.excess:
+            parts[row.found.rows[0]] = parts.get(row.found.rows[0], 0.0) + row.part
+    return np.array(sorted(rank for rank, part in parts.items() if part >= 1 - limits.NOTHING), dtype=np.int64)
+
+
+def removed(own: Floats, rows: Sequence[Row]) -> Floats:
+    """Seconds that these took of own times together, ranks x steps."""
+    return _removed(own, rows, np.arange(len(own)))
+
+
+def _removed(own: Floats, rows: Sequence[Row], place: Ints) -> Floats:
+    taken = np.zeros_like(own)
+    for row in rows:
+        if row.removes is not None:
+            taken[place[row.targets]] += np.nan_to_num(row.removes)
+    return np.asarray(np.fmin(taken, np.nan_to_num(own)), dtype=np.float64)
+
+
+def _own_s(row: Row, others: Iterable[Row]) -> float:
+    """Seconds per step that it takes of its ranks and none of these takes by the same mechanism."""
+    if row.removes is None:
+        return row.step_s
+    left = np.nan_to_num(row.removes)
+    for other in others:
+        if other.removes is not None and _mechanism(other.found) == _mechanism(row.found):
+            for at, rank in enumerate(row.targets.tolist()):
+                left[at] -= np.nan_to_num(other.removes)[other.targets == rank].sum(axis=0)
+    return float(trimmed_mean(np.maximum(left, 0.0)).max(initial=0.0))
 
 
 def suspects(fleet: Fleet, scene: Scene, rows: Iterable[Row]) -> list[Suspect]:
@@ -121,19 +267,3 @@ def _suspect(fleet: Fleet, scene: Scene, row: Row) -> Suspect:
     told = Evidence("steps", "step as it was, and as it would be without this", step_s, without_s, "s")
     found = replace(row.found, evidence=(*row.found.evidence, told))
     return suspect_from(fleet, found, max(step_s, found.lost_s), row.sure, row.since)
-
-
-def removed(own: Floats, rows: Sequence[Row]) -> Floats:
-    """Seconds that these took of own times together, ranks x steps."""
-    taken = np.zeros_like(own)
-    for row in rows:
-        if row.removes is not None:
-            taken[list(row.found.rows) if row.at is None else row.at] += np.nan_to_num(row.removes)
-    return np.asarray(np.fmin(taken, np.nan_to_num(own)), dtype=np.float64)
-
-
-def gain_s(scene: Scene, own: Floats, rows: Sequence[Row]) -> float:
-    """Seconds per step that the job is shorter without what these took together."""
-    of_own = [row for row in rows if row.removes is not None]
-    shorter = shrink(own, own - removed(own, of_own), scene.pipelines, scene.busy_s) if of_own else 0.0
-    return shorter + sum(row.step_s for row in rows)

@@ -25,3 +25,5 @@ class Scene:
     busy_s: Floats  # per step: its length without the transfer
     pipelines: Pipelines | None = None
     slots: Slots | None = None
+    least_s: float = 0.0  # what a step must gain, whatever share of it that is
+    in_turn: bool | None = False  # roles work one after another; None where that cannot be told

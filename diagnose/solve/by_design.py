@@ -14,8 +14,6 @@ from rankscope.diagnose.text import rank_list
 from rankscope.diagnose.verdict.contract import AGAINST, Evidence, Suspect
 from rankscope.diagnose.verdict.note import Note, NoteCode
 
-DESIGNED = ("stage-imbalance", "data-imbalance")  # nobody's fault
-
 
 def by_design(
     suspects: Sequence[Suspect], fleet: Fleet, scene: Scene, reference: Reference | None

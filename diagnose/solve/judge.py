@@ -13,7 +13,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.gather import gather
 from rankscope.diagnose.fleet.large.topology import Group
 from rankscope.diagnose.fleet.model import Fleet
@@ -24,13 +23,13 @@ from rankscope.diagnose.hypotheses.group.shared import with_groups
 from rankscope.diagnose.hypotheses.hang.processes import told_to_end
 from rankscope.diagnose.hypotheses.hang.standstill import find_hang
 from rankscope.diagnose.hypotheses.host.strangers import strangers
+from rankscope.diagnose.hypotheses.hypothesis import DESIGNED
 from rankscope.diagnose.hypotheses.job.heavy_stage import heavy_stages
 from rankscope.diagnose.hypotheses.job.moving_work import moving_work
 from rankscope.diagnose.hypotheses.job.quotas_of_all import throttled_together
 from rankscope.diagnose.hypotheses.job.slow_everywhere import slower_everywhere
 from rankscope.diagnose.hypotheses.link.suspects import slow_links
 from rankscope.diagnose.hypotheses.rank.rare_steps import rare_rows
-from rankscope.diagnose.hypotheses.rank.suspects import rank_suspects
 from rankscope.diagnose.hypotheses.rows import Row, standing
 from rankscope.diagnose.model.merged_stacks import merged_stacks
 from rankscope.diagnose.model.scene import Scene
@@ -38,20 +37,20 @@ from rankscope.diagnose.past.auto_baseline import choose
 from rankscope.diagnose.past.baseline import Reference, code_changed, read_baseline
 from rankscope.diagnose.past.history import History
 from rankscope.diagnose.solve import idle_counters, pause_notes
-from rankscope.diagnose.solve.by_design import DESIGNED, by_design
+from rankscope.diagnose.solve.by_design import by_design
 from rankscope.diagnose.solve.calibration import calibrate, calibrate_hang
 from rankscope.diagnose.solve.enough import cannot_judge, short_of_steps
 from rankscope.diagnose.solve.nobody import nobody
 from rankscope.diagnose.solve.odd_ranks import OddRanks, find_odd_ranks
 from rankscope.diagnose.solve.prepare import prepare
-from rankscope.diagnose.solve.views import calm_suspects, stretch_suspects
+from rankscope.diagnose.solve.views import calm_ranks, stretch_suspects
 from rankscope.diagnose.stats.robust import nan_median
 from rankscope.diagnose.text import rank_list
 from rankscope.diagnose.verdict.contract import StepSeconds, Suspect, Verdict
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.observer.window.folder import Window
 from rankscope.observer.window.store.users import told_apart
-from rankscope.probes.arrays import Floats, Ints
+from rankscope.probes.arrays import Floats
 
 
 def diagnose(
@@ -144,18 +143,12 @@ def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, dr
     notes = [*draft.notes, *short_of_steps(fleet), *notes]
     odd = find_odd_ranks(fleet, scene, reference)
     scene = odd.scene
-    notes += odd.notes
-    suspects, more = rank_suspects(odd.among, odd.selection, odd.gained_s)
-    notes += more
-    if not len(odd.rows) and reference is None:
-        suspects, more = calm_suspects(fleet, scene)
-        notes += more
-        # All work took longer alike by what theirs costs: so much less of it is left to explain.
-        gained_s = sum(one.lost_seconds_per_step for one in suspects)
-        odd = replace(odd, gained_s=gained_s, innocent_s=odd.innocent_s * max(1 - gained_s / scene.step_s, 0.0))
+    view, found, noise, more = _standing(fleet, odd, reference)
+    suspects, why = view.suspects(found)
+    notes += [*more, *view.notes, *why]
     suspects, designed = by_design(suspects, fleet, scene, reference)
-    suspects, more = _of_all_else(fleet, odd, suspects, reference)
-    notes += more
+    suspects += rows.suspects(fleet, scene, [row for row in found if not row.of_rank])
+    notes += [] if suspects else noise
     if not suspects and not fleet.timed and reference is None:
         suspects, more, scene = stretch_suspects(fleet, scene, per_step)
         notes += more
@@ -180,56 +173,36 @@ def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, dr
     )
 
 
-def _rows_of(fleet: Fleet, suspects: Sequence[Suspect]) -> Ints:
-    """Rows of the ranks that are accused each for itself."""
-    accused = [rank for one in suspects if one.scope == "rank" for rank in one.ranks]
-    return np.flatnonzero(np.isin(fleet.ranks.number, accused)).astype(np.int64)
-
-
 def _without_acquitted(notes: Sequence[Note], suspects: Sequence[Suspect]) -> list[Note]:
     """The notes without those that say of a rank why it is not accused, where it is: one view of the window told what another did not."""
     accused = {rank for one in suspects if one.scope == "rank" for rank in one.ranks}
     return [note for note in notes if note.rank not in accused]
 
 
-def _of_all_else(
-    fleet: Fleet, odd: OddRanks, suspects: list[Suspect], reference: Reference | None
-) -> tuple[list[Suspect], list[Note]]:
-    """The suspects among the ranks, and the rows of what ranks do now and then, of links, roles, hosts and all ranks that stand."""
-    scene = odd.scene
-    # Who is accused already, also of another view of the window, is slow now and then as well.
-    seldom, notes = rare_rows(fleet, scene, np.union1d(odd.rows, _rows_of(fleet, suspects)))
-    moving, noise = moving_work(fleet, scene) if not len(odd.rows) else ([], [])
-    suspects, own, counted = _counted(fleet, odd, suspects)
-    links = slow_links(fleet, scene, odd.gained_s, suspects)
-    found = standing(scene, [*links, *heavy_stages(fleet, scene, own), *counted, *moving, *seldom], own)
+def _standing(
+    fleet: Fleet, odd: OddRanks, reference: Reference | None
+) -> tuple[OddRanks, list[Row], list[Note], list[Note]]:
+    """The view of single ranks that tells most, the rows of the table that stand, notes for the case that nobody is accused, and other
+    ones."""
+    scene, view = odd.scene, odd
+    always = rows.ranks_of(standing(scene, odd.rows))
+    if not len(always) and reference is None and (calm := calm_ranks(fleet, scene)) is not None:
+        view, always = calm, rows.ranks_of(calm.rows)
+    seldom, notes = rare_rows(fleet, scene, always)
+    moving, noise = moving_work(fleet, scene)
+    offered = [
+        *view.rows,
+        *slow_links(fleet, scene, view.rows),
+        *heavy_stages(fleet, scene, view.rows),
+        *throttled_together(fleet, scene),
+        *strangers(fleet, scene, always),
+        *moving,
+        *seldom,
+    ]
+    found = standing(scene, offered)
     if reference is not None:
-        explained = [row for row in found if row.found.cause not in DESIGNED and not row.rare]
-        left = replace(scene, own=own, step_s=scene.step_s - odd.gained_s)
-        found = standing(scene, [*found, *slower_everywhere(fleet, left, reference, explained)], own)
-    told = [*suspects, *rows.suspects(fleet, scene, found)]
-    return told, notes if told else [*notes, *noise]
-
-
-def _counted(fleet: Fleet, odd: OddRanks, suspects: list[Suspect]) -> tuple[list[Suspect], Floats, list[Row]]:
-    """What the kernel counts as taken from all ranks, beside what of it is named on single ones: the suspects that are left, the own times
-    that they leave, and the rows.
-
-    Of the quotas of most ranks and those of single ones that stands which explains the other. Strangers that are named on a rank are
-    named: what they take of the others of its host is no second cause.
-    """
-    scene, own, number = odd.scene, odd.innocent_s, fleet.ranks.number
-    quotas = throttled_together(fleet, scene)
-    at = np.flatnonzero(np.isin(number, [rank for one in suspects if one.cause == "quota" for rank in one.ranks]))
-    if quotas and len(at):
-        single = replace(quotas[0], removes=scene.own[at] - own[at], floor=limits.EFFECT_SHARE, at=at)
-        if any(row.at is None for row in standing(scene, [*quotas, single], scene.own)):
-            own, suspects = scene.own, [one for one in suspects if one.cause != "quota"]
-        else:
-            quotas = []
-    named = {rank for one in suspects if (one.component, one.cause) == ("cpu", "contended") for rank in one.ranks}
-    hosts = [row for row in strangers(fleet, scene) if named.isdisjoint(number[list(row.found.rows)].tolist())]
-    return suspects, own, [*quotas, *hosts]
+        found = standing(scene, [*found, *slower_everywhere(fleet, scene, reference, found)])
+    return view, found, noise, notes
 
 
 def _slowdown_percent(scene: Scene, reference: Reference | None, suspects: Sequence[Suspect]) -> float:

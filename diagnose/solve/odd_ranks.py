@@ -1,52 +1,91 @@
-"""Which ranks are odd, do others wait for them, and what do they cost together?
+"""What is admitted about single ranks (hypotheses/rank/selection.py), as rows of ../hypotheses/rows.py.
 
-With z >= 3 a rank is a suspect if a counter convicts it of half of its excess (z >= 1: the kernel's count of a CPU quota), or if it
-hides a floor of what an odd one costs (one slow on average, one by jerks); and what a heavy stage hides counts as lost. With 16 ranks
-or more some other one stalls in each step, and no step is shorter without the suspect: there who is slower in 90 % of the steps is
-accused (from 65 ranks on also who is odd by a function).
+A row removes what its rank takes longer than its innocent peers, or of several on one rank each its part. Where strangers keep ranks from
+a CPU, those that share its CPUs stand behind each other alike without them (model/busy_host.py): that goes with the row.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.hypotheses.job.heavy_stage import heavy_stages, heavy_that_stand
-from rankscope.diagnose.hypotheses.rank.selection import Selection, select
-from rankscope.diagnose.hypotheses.rows import gain_s
+from rankscope.diagnose.hypotheses.rank.selection import Admitted, Selection, select
+from rankscope.diagnose.hypotheses.rank.suspects import merged_suspects, why_not
+from rankscope.diagnose.hypotheses.rows import Row, gain_s
 from rankscope.diagnose.model import slots
 from rankscope.diagnose.model.busy_host import even_queue_s, pools, queued_s
-from rankscope.diagnose.model.replay import repaired, shrink
+from rankscope.diagnose.model.replay import repaired
 from rankscope.diagnose.model.scene import Scene
-from rankscope.diagnose.model.waiting import gain_in_turn, one_after_another
+from rankscope.diagnose.model.waiting import one_after_another
 from rankscope.diagnose.past.baseline import Reference
 from rankscope.diagnose.past.compared import Compared, compared
 from rankscope.diagnose.stats.robust import nan_median, peers_median, trimmed_mean
 from rankscope.diagnose.text import rank_list, seconds
+from rankscope.diagnose.verdict.contract import Suspect
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.probes.arrays import Floats, Ints
 
 
 @dataclass(frozen=True, slots=True)
-class OddRanks:
-    """What was admitted about single ranks, the seconds per step that it costs, and the scene with the differences that count.
+class OfRank(Row):
+    """A row about a single rank, and why it was admitted."""
 
-    `innocent_s`: own times in which all of them are as fast as those they are compared with.
-    """
+    why: Admitted | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OddRanks:
+    """What was admitted about single ranks, and the scene with the differences that count."""
 
     among: Compared
     scene: Scene
     selection: Selection
-    gained_s: float
-    innocent_s: Floats
+    rows: tuple[Row, ...]
     notes: tuple[Note, ...]
 
-    @property
-    def rows(self) -> Ints:
-        return self.selection.rows
+    def suspects(self, found: Sequence[Row]) -> tuple[list[Suspect], list[Note]]:
+        """The suspects of those of these rows that stand, and notes: with whom they were compared, and why others are not accused."""
+        mine = {id(each) for each in self.selection.admitted}
+        stand = [
+            (row.why, row.found.lost_s)
+            for row in found
+            if isinstance(row, OfRank) and row.why is not None and id(row.why) in mine
+        ]
+        ranks = np.array(sorted({why.row for why, _ in stand}), dtype=np.int64)
+        notes = [*self._fallen(found, ranks), *self.among.about(ranks), *why_not(self.among, self.selection)]
+        return merged_suspects(self.among, self.selection, stand), notes
+
+    def _fallen(self, found: Sequence[Row], stand: Ints) -> list[Note]:
+        """Why ranks that are slower than their peers for sure are not accused all the same, or are though hardly a step is longer."""
+        fleet, scene = self.among.fleet, self.scene
+        gone = np.setdiff1d(self.selection.rows, stand)
+        if not len(gone):
+            lasting = [row for row in found if row.lasting]
+            if not lasting or gain_s(scene, lasting) >= limits.EFFECT_SHARE * scene.step_s:
+                return []
+            text = f"the step is hardly shorter without the suspects today: of {len(scene.own)} ranks some other one stalls in each"
+            return [Note(NoteCode.STALLS_OF_OTHERS, text)]
+        slower = rank_list(tuple(int(number) for number in fleet.ranks.number[gone]))
+        excess_s = float(scene.differences.excess_s[gone].max())
+        by = f"{'by up to ' if len(gone) > 1 else 'by '}{seconds(excess_s)}"
+        if _may_be_in_turn(scene, gone, excess_s):
+            text = (
+                f"slower than the peers, {by} per step: {slower}; ranks of another role are as busy, and whether they work "
+                "meanwhile or only afterwards was not seen: not accused"
+            )
+            return [Note(NoteCode.UNTIMED, text)]
+        fallen = [row for row in self.rows if row.found.rows[0] in gone]
+        gained_s = gain_s(scene, [*found, *fallen]) - gain_s(scene, found)
+        text = (
+            f"slower than the peers, {by} per step: {slower}; without that a step would be only {seconds(gained_s)} shorter, "
+            "because others are as late: not accused"
+        )
+        return [Note(NoteCode.NO_GAIN, text)]
 
 
 def find_odd_ranks(fleet: Fleet, scene: Scene, reference: Reference | None = None) -> OddRanks:
@@ -55,12 +94,69 @@ def find_odd_ranks(fleet: Fleet, scene: Scene, reference: Reference | None = Non
     among = compared(fleet, scene, reference)
     selection = select(among)
     scene = replace(scene, differences=selection.differences.of_first(among.count))
-    notes = _acquitted(fleet, scene, selection.idle)
-    rows, gained_s, more = _that_cost(among, scene, selection)
-    kept = tuple(each for each in selection.admitted if each.row in set(rows.tolist()))
-    told = among.about(np.array([each.row for each in kept], dtype=np.int64))
-    innocent_s = _innocent(among, rows)
-    return OddRanks(among, scene, replace(selection, admitted=kept), gained_s, innocent_s, (*notes, *more, *told))
+    if len(selection.rows):
+        scene = replace(scene, in_turn=_turns(fleet, scene))
+    rows = _rows(among, scene, selection)
+    return OddRanks(among, scene, selection, rows, tuple(_acquitted(fleet, scene, selection.idle)))
+
+
+def _rows(among: Compared, scene: Scene, selection: Selection) -> tuple[OfRank, ...]:
+    if not selection.admitted:
+        return ()
+    own, found = among.scene.own, scene.differences
+    innocent = repaired(own, among.scene.roles, selection.rows)
+    whole = defaultdict[int, float](float)
+    for each in selection.admitted:
+        whole[each.row] += each.part
+    sure = (found.slower_share >= limits.NEARLY_ALWAYS) | (
+        selection.by_function[: among.count] & (len(scene.own) > limits.PEERS_EXACT)
+    )
+    lasting = sure & (len(scene.own) >= limits.FLEET)
+    placed = _freely_placed(among, selection)
+    result = []
+    for each in selection.admitted:
+        part = each.part / whole[each.row]
+        row = OfRank(
+            replace(each.found, lost_s=float("nan")),
+            part * (own[each.row] - innocent[each.row])[None],
+            z=float(found.z[each.row]),
+            freedom=float(found.freedom[each.row]),
+            floor=float(found.floor_s[each.row]) / scene.step_s,
+            part=part,
+            at=np.array([each.row], dtype=np.int64),
+            admitted=each.score,
+            excess=True,
+            lasting=bool(lasting[each.row]),
+            why=each,
+        )
+        if each.row in placed:
+            at, more = placed.pop(each.row)
+            removes = np.zeros_like(more)
+            removes[0] = row.removes
+            more[0] *= part
+            row = replace(row, at=at, removes=removes, more=more)
+        result.append(row)
+    return tuple(result)
+
+
+def _freely_placed(among: Compared, selection: Selection) -> dict[int, tuple[Ints, Floats]]:
+    """By rank that strangers keep from a CPU: itself and, of one such rank for all, those that share its CPUs, with what all of these
+    take longer than they would if nobody were kept from one. Empty where nobody is."""
+    own, count = among.scene.own, among.count
+    kept = [each.row for each in selection.admitted if (each.found.component, each.found.cause) == ("cpu", "contended")]
+    if not kept or count < len(own):  # of ranks as they were nobody knows who stood behind whom
+        return {}
+    behind, even = (each[:, -own.shape[1] :] for each in even_queue_s(among.fleet))
+    pool = pools(among.fleet)
+    placed = np.where(np.isin(pool, pool[kept])[:, None], own + even - np.fmin(behind, own), own)
+    more = own - repaired(placed, among.scene.roles, selection.rows)
+    result, told = {}, set[int]()
+    for row in kept:
+        others = np.flatnonzero(pool == pool[row]) if int(pool[row]) not in told else np.empty(0, dtype=np.int64)
+        told.add(int(pool[row]))
+        at = np.concatenate([[row], np.setdiff1d(others, selection.rows)]).astype(np.int64)
+        result[row] = at, more[at]
+    return result
 
 
 def _acquitted(fleet: Fleet, scene: Scene, free: Ints) -> list[Note]:
@@ -76,35 +172,6 @@ def _acquitted(fleet: Fleet, scene: Scene, free: Ints) -> list[Note]:
     return notes
 
 
-def _that_cost(among: Compared, scene: Scene, selection: Selection) -> tuple[Ints, float, list[Note]]:
-    """The ranks without which the step were shorter by the floor; of a large fleet those that are slower in nearly every step."""
-    found, rows, fleet = scene.differences, selection.rows, among.fleet
-    gained_s = _gained(among, scene, rows)
-    floor_s = float(found.floor_s[rows].min()) if len(rows) else 0.0
-    if gained_s >= floor_s or gained_s + _hidden(fleet, scene, _innocent(among, rows)) >= floor_s:
-        return rows, max(gained_s, _freely_placed(among, scene, selection)), []
-    sure = (found.slower_share >= limits.NEARLY_ALWAYS) | (
-        selection.by_function[: among.count] & (len(scene.own) > limits.PEERS_EXACT)
-    )
-    always: Ints = rows[sure[rows]]
-    if len(scene.own) >= limits.FLEET and len(always):
-        text = f"the step is hardly shorter without the suspects today: of {len(scene.own)} ranks some other one stalls in each"
-        return always, _gained(among, scene, always), [Note(NoteCode.STALLS_OF_OTHERS, text)]
-    slower = rank_list(tuple(int(number) for number in fleet.ranks.number[rows]))
-    by = f"{'by up to ' if len(rows) > 1 else 'by '}{seconds(float(found.excess_s[rows].max()))}"
-    if _may_be_in_turn(fleet, scene, rows):
-        text = (
-            f"slower than the peers, {by} per step: {slower}; ranks of another role are as busy, and whether they work meanwhile or only "
-            "afterwards was not seen: not accused"
-        )
-        return np.empty(0, dtype=np.int64), 0.0, [Note(NoteCode.UNTIMED, text)]
-    text = (
-        f"slower than the peers, {by} per step: {slower}; without that a step would be only {seconds(gained_s)} shorter, "
-        "because others are as late: not accused"
-    )
-    return np.empty(0, dtype=np.int64), 0.0, [Note(NoteCode.NO_GAIN, text)]
-
-
 def _turns(fleet: Fleet, scene: Scene) -> bool | None:
     """Whether roles work one after another; None where that cannot be told. Single collectives and pipelines tell it themselves."""
     if scene.slots is not None or scene.pipelines is not None:
@@ -114,62 +181,16 @@ def _turns(fleet: Fleet, scene: Scene) -> bool | None:
     return one_after_another(scene.own, queued_s(fleet)[:, -count:], scene.roles, step)
 
 
-def _may_be_in_turn(fleet: Fleet, scene: Scene, rows: Ints) -> bool:
+def _may_be_in_turn(scene: Scene, rows: Ints, excess_s: float) -> bool:
     """Nobody can tell whether another role works meanwhile or afterwards, and of what all stay in collectives at least, as much may be
     waiting for these ranks as they are slower."""
-    if not set(scene.roles) - set(scene.roles[rows]) or _turns(fleet, scene) is not None:
+    if not set(scene.roles) - set(scene.roles[rows]) or scene.in_turn is not None:
         return False
     transfer_s = float(trimmed_mean(slots.least_stay(scene.wait, None, None)[None, :])[0])
-    return transfer_s >= float(scene.differences.excess_s[rows].max())
+    return transfer_s >= excess_s
 
 
 def _untimed(scene: Scene) -> Floats:
     """Per rank, how much longer its own time and its waiting are together than its peers': what nobody timed of these."""
     whole = scene.own + scene.wait
     return trimmed_mean(whole - peers_median(whole, scene.roles))
-
-
-def _hidden(fleet: Fleet, scene: Scene, innocent_s: Floats) -> float:
-    """Seconds per step that a heavy stage costs and slow ranks hide: without them it alone would be waited for. 0 where nobody says the
-    roles: who is a peer is not sure enough for that."""
-    if not all(fleet.ranks.role):
-        return 0.0
-    heavy = heavy_that_stand(fleet, scene, innocent_s)
-    who = {stage.found.rows for stage in heavy}
-    alone = gain_s(
-        scene, scene.own, [stage for stage in heavy_stages(fleet, scene, scene.own) if stage.found.rows in who]
-    )
-    without_them = sum(stage.found.lost_s for stage in heavy)
-    return max(without_them - alone, 0.0)
-
-
-def _innocent(among: Compared, rows: Ints) -> Floats:
-    """Own times of today in which these ranks take what those take that they are compared with."""
-    return (
-        repaired(among.scene.own, among.scene.roles, rows)[: among.count]
-        if len(rows)
-        else among.scene.own[: among.count]
-    )
-
-
-def _gained(among: Compared, scene: Scene, rows: Ints) -> float:
-    """Seconds per step that the job were shorter without these ranks' excess."""
-    gained = shrink(scene.own, _innocent(among, rows), scene.pipelines, scene.busy_s)
-    if among.scene.slots is not None and scene.pipelines is None:
-        gained = max(gained, slots.gain(among.scene.slots, scene.roles, rows))
-    if len(rows) and _turns(among.fleet, scene):
-        gained = max(gained, gain_in_turn(scene.own, _innocent(among, rows), scene.roles))
-    return gained
-
-
-def _freely_placed(among: Compared, scene: Scene, selection: Selection) -> float:
-    """The same where strangers keep ranks from a CPU: without them those that share its CPUs stand behind each other alike
-    (model/busy_host.py). 0 where nobody is kept from one."""
-    own, count = among.scene.own, among.count
-    kept = [each.row for each in selection.admitted if (each.found.component, each.found.cause) == ("cpu", "contended")]
-    if not kept or count < len(own):  # of ranks as they were nobody knows who stood behind whom
-        return 0.0
-    behind, even = (each[:, -own.shape[1] :] for each in even_queue_s(among.fleet))
-    pool = pools(among.fleet)
-    placed = np.where(np.isin(pool, pool[kept])[:, None], own + even - np.fmin(behind, own), own)
-    return shrink(scene.own, repaired(placed, among.scene.roles, selection.rows), scene.pipelines, scene.busy_s)

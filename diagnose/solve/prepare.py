@@ -51,7 +51,7 @@ def prepare(fleet: Fleet, per_step: Floats, paused: Sequence[ToldPause] = ()) ->
     stays = None if fleet.slots is None else fleet.slots.since(first)
     own, wait = steps.own_s[:, first:], steps.wait_s[:, first:]
     busy_s = per_step[first:] - slots.least_stay(wait, pipelines, stays)
-    return Scene(own, wait, role, step_s, found, compare, onset, busy_s, pipelines, stays), notes
+    return Scene(own, wait, role, step_s, found, compare, onset, busy_s, pipelines, stays, least_s), notes
 
 
 def _change(per_step: Floats) -> tuple[Onset | None, Drift | None]:

@@ -18,12 +18,12 @@ import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.hypotheses.rank.suspects import rank_suspects
+from rankscope.diagnose.hypotheses.rows import standing
 from rankscope.diagnose.model import slots
 from rankscope.diagnose.model.busy_host import busy_noise_s, busy_shares, without_queue
 from rankscope.diagnose.model.excess import Differences, differences
 from rankscope.diagnose.model.scene import Scene
-from rankscope.diagnose.solve.odd_ranks import find_odd_ranks
+from rankscope.diagnose.solve.odd_ranks import OddRanks, find_odd_ranks
 from rankscope.diagnose.solve.prepare import prepare
 from rankscope.diagnose.stats.robust import nan_median, peers_median, trimmed_mean
 from rankscope.diagnose.stats.scan import Stretch, strongest_stretch
@@ -57,7 +57,7 @@ def stretch_suspects(fleet: Fleet, scene: Scene, per_step: Floats) -> tuple[list
         return [], [], scene
     within = _narrowed(fleet, scene, per_step, found)
     odd = find_odd_ranks(fleet, within)
-    suspects, notes = rank_suspects(odd.among, odd.selection, odd.gained_s)
+    suspects, notes = odd.suspects(standing(odd.scene, odd.rows))
     suspects = [suspect for suspect in suspects if (suspect.component, suspect.cause) != ("cpu", "contended")]
     return (
         (suspects, [about(found.begin, found.end, fleet.steps.count), *notes], odd.scene)
@@ -92,23 +92,29 @@ def _narrowed(fleet: Fleet, scene: Scene, per_step: Floats, found: Stretch) -> S
         onset=None,
         busy_s=inside - slots.least_stay(wait, None, stays),
         slots=stays,
+        least_s=least_s,
     )
 
 
-def calm_suspects(fleet: Fleet, scene: Scene) -> tuple[list[Suspect], list[Note]]:
-    """Suspects of the window without its queues, with what they cost of the step as it was."""
+def calm_ranks(fleet: Fleet, scene: Scene) -> OddRanks | None:
+    """What stands about single ranks of the window without its queues, as rows that cost the same part of the step as it was."""
     if fleet.timed or len(fleet.ranks) < 2:
-        return [], []
+        return None
     calm = without_queue(fleet)
     per_step = nan_median(calm.steps.seconds, 0)
     queued_s = np.nanmedian(nan_median(fleet.steps.seconds, 0) - per_step)
     if not queued_s >= max(limits.EFFECT_SHARE * scene.step_s, limits.EFFECT_SECONDS):
-        return [], []
+        return None
     odd = find_odd_ranks(calm, prepare(calm, per_step)[0])
-    found, notes = rank_suspects(odd.among, odd.selection, odd.gained_s)
-    stretch = scene.step_s / odd.scene.step_s
-    suspects = [replace(each, lost_seconds_per_step=stretch * each.lost_seconds_per_step) for each in found]
-    if not suspects:
-        return [], []
+    longer = scene.step_s / odd.scene.step_s
+    found = standing(odd.scene, odd.rows)
+    if not found:
+        return None
+    together_s = sum(row.found.lost_s for row in found)
+    rows = tuple(
+        replace(row, removes=None, at=None, more=None, excess=False, step_s=longer * row.found.lost_s,
+                part=row.found.lost_s / together_s)
+        for row in found
+    )  # fmt: skip
     text = "the queues for CPUs hide who computes longer: judged by what ranks do when they have one"
-    return suspects, [Note(NoteCode.WITHOUT_QUEUE, text), *notes]
+    return replace(odd, rows=rows, notes=(Note(NoteCode.WITHOUT_QUEUE, text),))

@@ -1,9 +1,9 @@
 """Strangers take the CPUs of a host from all of its ranks alike: no rank is odd, and no baseline is needed, for the kernel counts who ran.
 
-A row of ../rows.py for each host that removes max(taken(r,s), queued(r,s) - even(r,s)) (model/busy_host.py): where they are no rank can be,
-and what ranks stand longer behind each other for that goes with them. How clear it is says taken(r,s) alone, which the kernel counts.
-busy: the part of the host's CPU time that did not go to the job. Convicts: busy >= 30 %, and one program took half of what strangers took:
-it is named. Acquits: less of either; a crowd of small programs is what a busy host is.
+A row of ../rows.py for each host that removes taken(r,s), of who is odd by itself as much as of its peers, and once it stands
+max(that, queued(r,s) - even(r,s)) (model/busy_host.py). busy: the part of the host's CPU time that did not go to
+the job. Convicts: busy >= 30 %, and one program took half of what strangers took: it
+is named. Acquits: less of either; a crowd of small programs is what a busy host is.
 """
 
 from __future__ import annotations
@@ -17,18 +17,20 @@ from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, Hypothesis
 from rankscope.diagnose.hypotheses.rows import Row, clearness
 from rankscope.diagnose.model.busy_host import even_queue_s, programs, queued_s, strangers_shares, taken_s
+from rankscope.diagnose.model.replay import repaired
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Floats, Ints
 
 
-def strangers(fleet: Fleet, scene: Scene) -> list[Row]:
-    """Hosts whose CPUs strangers take, as rows of cpu/contended."""
+def strangers(fleet: Fleet, scene: Scene, odd: Ints) -> list[Row]:
+    """Hosts whose CPUs strangers take, as rows of cpu/contended. `odd`: rows of the ranks that are slow by themselves."""
     hosts = fleet.ranks.observed_on
     taken = taken_s(fleet)[:, -scene.own.shape[1] :]
     found = list[Row]()
     if not taken.any():
         return found
+    taken = repaired(taken, scene.roles, odd)  # what is taken of one alone, or of one that works longer, is its own
     crowded = (queued_s(fleet) - even_queue_s(fleet)[1])[:, -scene.own.shape[1] :]
     busy_of = strangers_shares(fleet)
     taken_on = sorted({hosts[row] for row in np.flatnonzero(taken.any(axis=1))})
@@ -42,11 +44,12 @@ def strangers(fleet: Fleet, scene: Scene) -> list[Row]:
             or took[0][1] < limits.HOLDS_LEAST * sum(seconds for _, seconds, _ in took)
         ):
             continue
-        counted: Floats = np.nan_to_num(np.fmin(taken[rows], scene.own[rows]))
-        clear = clearness(counted.mean(axis=0), scene.step_s)
-        removes = np.fmax(counted, np.nan_to_num(np.fmin(crowded[rows], scene.own[rows])))
+        removes: Floats = np.nan_to_num(np.fmin(taken[rows], scene.own[rows]))
+        # Where they are is where no rank can be: what ranks stand longer behind each other for that goes with them.
+        more = np.fmax(removes, np.nan_to_num(np.fmin(crowded[rows], scene.own[rows])))
+        clear = clearness(removes.mean(axis=0), scene.step_s)
         told = _hypothesis(fleet, rows, busy, took)
-        found.append(Row(told, removes, *clear, len(taken_on), floor=limits.ALONE_SHARE))
+        found.append(Row(told, removes, *clear, len(taken_on), floor=limits.ALONE_SHARE, more=more))
     return found
 
 

@@ -11,12 +11,14 @@ roles that were found differ because their work does.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import GUESS, SEEN, Hypothesis, common_host
-from rankscope.diagnose.hypotheses.rows import Row, standing
+from rankscope.diagnose.hypotheses.rows import Row, removed
 from rankscope.diagnose.model.attribute import WAITING
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.stats.robust import nan_median, trimmed_error, trimmed_freedom, trimmed_mean
@@ -27,16 +29,12 @@ from rankscope.diagnose.verdict.function import Function
 from rankscope.probes.arrays import Floats, Ints
 
 
-def heavy_that_stand(fleet: Fleet, scene: Scene, innocent_s: Floats) -> list[Row]:
-    """Roles that are too heavy. `innocent_s`: own times without what ranks that are slow by themselves take too long."""
-    rows = heavy_stages(fleet, scene, innocent_s)
-    return standing(scene, rows, innocent_s)
-
-
-def heavy_stages(fleet: Fleet, scene: Scene, own: Floats) -> list[Row]:
-    """Roles that have more work than the others, as rows of workload/stage-imbalance."""
+def heavy_stages(fleet: Fleet, scene: Scene, ranks: Sequence[Row]) -> list[Row]:
+    """Roles that have more work than the others, beside these rows about ranks, as rows of workload/stage-imbalance."""
     said = all(fleet.ranks.role)
     told = said or fleet.timed or scene.pipelines is not None
+    # Where nobody says who is a peer, what one takes longer than another one of its role may be its work as well.
+    own = scene.own - removed(scene.own, ranks) if said else scene.own
     if len(np.unique(scene.roles)) < 2 or not told or scene.own.shape[1] < limits.STEPS_LEAST:
         return []
     # What is done once per step (an optimiser, say) does not pace the pipeline.

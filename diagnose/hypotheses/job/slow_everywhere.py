@@ -12,14 +12,15 @@ collectives did not grow by half as much; the row removes that. Which link it is
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.hypotheses.hypothesis import GUESS, NO_COUNTER, SEEN, Hypothesis, common_host
+from rankscope.diagnose.hypotheses.hypothesis import DESIGNED, GUESS, NO_COUNTER, SEEN, Hypothesis, common_host
 from rankscope.diagnose.hypotheses.rank.storage import is_write
-from rankscope.diagnose.hypotheses.rows import Row, removed
+from rankscope.diagnose.hypotheses.rows import Row, gain_s, removed
 from rankscope.diagnose.model.attribute import Located, Profiles
 from rankscope.diagnose.model.busy_host import taken_s
 from rankscope.diagnose.model.scene import Scene
@@ -33,10 +34,12 @@ from rankscope.diagnose.verdict.function import Function
 from rankscope.probes.arrays import Floats
 
 
-def slower_everywhere(fleet: Fleet, scene: Scene, reference: Reference, taken: Sequence[Row]) -> list[Row]:
-    """The growth of all ranks as a row, if steps are longer than they were. `scene`: as far as single ranks do not explain it; `taken`:
-    what else does."""
-    own = scene.own
+def slower_everywhere(fleet: Fleet, scene: Scene, reference: Reference, found: Sequence[Row]) -> list[Row]:
+    """The growth of all ranks as a row, if steps are longer than they were by more than these rows explain."""
+    single = [row for row in found if row.excess]
+    taken = [row for row in found if not (row.excess or row.rare or row.found.cause in DESIGNED)]
+    own = scene.own - removed(scene.own, single)
+    scene = replace(scene, own=own, step_s=scene.step_s - gain_s(scene, single))
     more_s = _more_taken_s(fleet, reference, own, taken) + sum(row.step_s for row in taken)
     slower = scene.step_s - reference.step_p50 - more_s
     if slower < reference.least_growth_s:
@@ -55,8 +58,8 @@ def slower_everywhere(fleet: Fleet, scene: Scene, reference: Reference, taken: S
         return [Row(network[0], None, z, np.inf, step_s=network[1])]
     if not clear:
         evidence.append(Evidence("stacks", "no function grew by as much as the step", 100 * explained, None, "%"))
-    found = _of_function(fleet, grown if clear else None, tuple(evidence))
-    return [Row(found, None, z, np.inf, step_s=slower)]
+    all_slower = _of_function(fleet, grown if clear else None, tuple(evidence))
+    return [Row(all_slower, None, z, np.inf, step_s=slower)]
 
 
 def _more_taken_s(fleet: Fleet, reference: Reference, own: Floats, taken: Sequence[Row]) -> float:

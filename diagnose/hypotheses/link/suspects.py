@@ -20,22 +20,22 @@ from rankscope.diagnose.hypotheses.link.packet_loss import judge as judge_loss
 from rankscope.diagnose.hypotheses.link.slow_flows import judge as judge_links
 from rankscope.diagnose.hypotheses.link.slow_messages import slow_links_of_pipelines
 from rankscope.diagnose.hypotheses.link.slow_ports import judge as judge_hardware
-from rankscope.diagnose.hypotheses.rows import Row
+from rankscope.diagnose.hypotheses.rows import Row, gain_s
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.model.slots import least_stay
 from rankscope.diagnose.stats.robust import nan_median, trimmed_mean
-from rankscope.diagnose.verdict.contract import Evidence, Suspect
+from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Floats
 
 
-def slow_links(fleet: Fleet, scene: Scene, gained: float, suspects: Sequence[Suspect]) -> list[Row]:
-    """Links that hold the ranks up. `gained`: seconds per step that the suspects among the ranks cost already."""
+def slow_links(fleet: Fleet, scene: Scene, ranks: Sequence[Row]) -> list[Row]:
+    """Links that hold the ranks up, beside these rows about ranks."""
     least = least_stay(scene.wait, None, scene.slots)
     least = least[np.isfinite(least)]
     transfer_s = float(trimmed_mean(least[None, :])[0]) if len(least) else 0.0
     steps = int(np.median(np.isfinite(fleet.steps.seconds).sum(axis=1)))
-    transfer_s = min(transfer_s, scene.step_s - gained)
-    accused = {(suspect.component, one.name) for suspect in suspects for one in suspect.instances}
+    transfer_s = min(transfer_s, scene.step_s - gain_s(scene, ranks))
+    accused = {(row.found.component, row.found.instance) for row in ranks}
     ports = () if fleet.timed else judge_hardware(fleet, steps, scene.step_s, least)
     ports = tuple(port for port in ports if (port.component, port.instance) not in accused)
     known = {row for port in ports for row in port.rows}

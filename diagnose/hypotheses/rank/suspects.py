@@ -22,7 +22,6 @@ from rankscope.diagnose.hypotheses.rows import CLEAR
 from rankscope.diagnose.model.attribute import sample
 from rankscope.diagnose.model.busy_host import takers
 from rankscope.diagnose.model.pattern_distance import distance_evidence
-from rankscope.diagnose.model.replay import share_out
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.model.slots import late_evidence
 from rankscope.diagnose.model.waiting import least_waiter_share
@@ -45,11 +44,9 @@ class _Charged:
     score: float
 
 
-def rank_suspects(among: Compared, selection: Selection, gained: float) -> tuple[list[Suspect], list[Note]]:
-    """Suspects for what was admitted, which costs `gained` seconds per step together; notes on the ranks that are slow and unexplained."""
+def merged_suspects(among: Compared, selection: Selection, standing: Sequence[tuple[Admitted, float]]) -> list[Suspect]:
+    """Suspects for what stands, with the seconds per step that each costs."""
     fleet, scene = among.fleet, replace(among.scene, differences=selection.differences)
-    notes = [_not_accused(fleet, each) for each in selection.unexplained]
-    weights = np.array([each.part * float(selection.differences.excess_s[each.row]) for each in selection.admitted])
     charged = [
         _Charged(
             each.row,
@@ -58,13 +55,20 @@ def rank_suspects(among: Compared, selection: Selection, gained: float) -> tuple
             min(each.found.lost_s / max(each.whole_s, 1e-12), 1.0),
             each.score,
         )
-        for each, lost_s in zip(selection.admitted, share_out(gained, weights).tolist(), strict=True)
+        for each, lost_s in standing
     ]
+    return _merged(fleet, scene, charged)
+
+
+def why_not(among: Compared, selection: Selection) -> list[Note]:
+    """On the ranks that are slow and unexplained, and on those that were not asked."""
+    fleet = among.fleet
+    notes = [_not_accused(fleet, each) for each in selection.unexplained]
     if len(selection.more):
         others = rank_list(tuple(sorted(fleet.ranks.number[selection.more].tolist())))
         text = f"the {budgets.EXAMINED} slowest were examined; {len(selection.more)} more are slower than their peers: {others}"
         notes.append(Note(NoteCode.WORST_ONLY, text))
-    return _merged(fleet, scene, charged), notes
+    return notes
 
 
 def _weighed(each: Admitted, selection: Selection) -> Hypothesis:
