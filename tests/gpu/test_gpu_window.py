@@ -26,7 +26,7 @@ RANKS, PER_HOST = 7, 4
 JOB = REPOSITORY / "scripts/labkit/gpu/job.py"
 # Sized for seven ranks that share two CPUs with everything else: steps of about 0.6 s.
 ARGUMENTS = ("--compute-ms", "290", "--gradient-mb", "2300", "--batch-mb", "2200")
-WINDOW_S = 13.0
+WINDOW_S = 10.0
 SLOW_GPU, SLOW_PYTHON = 2, 5
 
 

@@ -24,6 +24,7 @@ from rankscope.probes.mapped.reader import READER, FileNotRead
 from rankscope.probes.patience import SILENT, Silent
 
 Holder = Callable[[str], "Held"]
+KINDS = ("lock", "exec")
 _BUSY_S = 90  # where others use the machine ten times over; it waited for ever, or two minutes, and there was no window
 RANKSCOPE = [sys.executable, "-m", "rankscope.diagnose.cli.main"]
 
@@ -87,13 +88,18 @@ def holder(tmp_path: Path) -> Iterator[Holder]:
     patience._owners.clear()
 
 
+def hold_all(holder: Holder) -> set[int]:
+    """Every kind at once; their pids."""
+    return {held.hold() for held in [holder(kind) for kind in KINDS]}
+
+
 @pytest.fixture(scope="module")
 def job(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Job]:
     with running(tmp_path_factory.mktemp("job"), 2) as started:
         yield started
 
 
-@pytest.mark.parametrize("kind", ["lock", "exec"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_census_says_that_it_is_silent_and_finds_the_ranks_of_others(kind: str, holder: Holder, job: Job) -> None:
     pid = holder(kind).hold()
     began = time.monotonic()
@@ -103,20 +109,18 @@ def test_the_census_says_that_it_is_silent_and_finds_the_ranks_of_others(kind: s
     assert {one.pid for one in census.ranks} >= {rank.pid for rank in job.ranks}
 
 
-@pytest.mark.parametrize("kind", ["lock", "exec"])
-def test_ranks_ends_and_names_it(kind: str, holder: Holder, job: Job) -> None:
-    pid = holder(kind).hold()
+def test_ranks_ends_and_names_them(holder: Holder, job: Job) -> None:
+    pids = hold_all(holder)
     began = time.monotonic()
     said = subprocess.run([*RANKSCOPE, "ranks", "--json"], capture_output=True, text=True, timeout=60, check=False)
     assert time.monotonic() - began < 30
     told = json.loads(said.stdout)
-    assert [one["reason"] for one in told["rejected"] if one["pid"] == pid] == [SILENT]
+    assert {one["pid"]: one["reason"] for one in told["rejected"] if one["pid"] in pids} == dict.fromkeys(pids, SILENT)
     assert {one["pid"] for one in told["ranks"]} >= {rank.pid for rank in job.ranks}
 
 
-@pytest.mark.parametrize("kind", ["lock", "exec"])
-def test_a_window_is_made_beside_it(kind: str, holder: Holder, job: Job, tmp_path: Path) -> None:
-    holder(kind).hold()
+def test_a_window_is_made_beside_them(holder: Holder, job: Job, tmp_path: Path) -> None:
+    hold_all(holder)
     began = time.monotonic()
     out = tmp_path / "windows"
     command = [*RANKSCOPE, "record", "--window", "2", "--out", str(out)]
@@ -126,11 +130,8 @@ def test_a_window_is_made_beside_it(kind: str, holder: Holder, job: Job, tmp_pat
     assert list(out.glob("*"))
 
 
-@pytest.mark.parametrize("kind", ["lock", "exec"])
-def test_a_rank_that_falls_silent_in_mid_window_costs_others_nothing(
-    kind: str, holder: Holder, job: Job, tmp_path: Path
-) -> None:
-    held = holder(kind)
+def test_ranks_that_fall_silent_in_mid_window_cost_others_nothing(holder: Holder, job: Job, tmp_path: Path) -> None:
+    silent = [holder(kind) for kind in KINDS]
     began = time.monotonic()
     out = tmp_path / "windows"
     command = [*RANKSCOPE, "record", "--window", "4", "--out", str(out)]
@@ -140,14 +141,15 @@ def test_a_rank_that_falls_silent_in_mid_window_costs_others_nothing(
         if "observing" in line:
             break
     time.sleep(1.5)
-    held.hold()
+    for each in silent:
+        each.hold()
     _, rest = recording.communicate(timeout=100)
     assert recording.returncode == 0, rest
     assert time.monotonic() - began < _BUSY_S
     assert list(out.glob("*"))
 
 
-@pytest.mark.parametrize("kind", ["lock", "exec"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_it_keeps_no_library_of_others_from_being_read(kind: str, holder: Holder) -> None:
     held = holder(kind)
     own = next(one for one in procfs_maps(os.getpid()) if "libc.so" in one[1])
@@ -159,7 +161,7 @@ def test_it_keeps_no_library_of_others_from_being_read(kind: str, holder: Holder
     os.close(opened.descriptor)
 
 
-@pytest.mark.parametrize("kind", ["lock", "exec"])
+@pytest.mark.parametrize("kind", KINDS)
 def test_what_keeps_its_readers_waiting_is_read_again_when_it_answers(kind: str, holder: Holder) -> None:
     held = holder(kind)
     pid = held.hold()
@@ -184,9 +186,8 @@ def procfs_maps(pid: int) -> list[tuple[str, str, str, int]]:
     return found
 
 
-@pytest.mark.parametrize("kind", ["lock", "exec"])
-def test_a_sweep_judges_all_other_processes(kind: str, holder: Holder, tmp_path: Path) -> None:
-    holder(kind).hold()
+def test_a_sweep_judges_all_other_processes(holder: Holder, tmp_path: Path) -> None:
+    hold_all(holder)
     began = time.monotonic()
     command = [*RANKSCOPE, "sweep", "--json", "--state", str(tmp_path), "--only", "fs.stuck", "--only", "job.orphans"]
     said = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)

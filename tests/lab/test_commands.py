@@ -78,7 +78,7 @@ def test_a_rank_that_dies_is_named(torchrun: Torchrun, when: str) -> None:
     job = torchrun("60")
     victim = job.ranks()[1]
     observer = subprocess.Popen(
-        [RANKSCOPE, "diagnose", "--no-history", "--json", "--window", "12", "--job", job.name],
+        [RANKSCOPE, "diagnose", "--no-history", "--json", "--window", "8", "--job", job.name],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -26,8 +26,18 @@ CASE = Case("a", "one", "faults", "lab", "python-slow", "strong", 1, 8, 4, PYTHO
 
 
 @pytest.fixture(scope="module")
-def bench() -> Iterator[tuple[Corpus, Judges]]:
-    with opened(archives()) as corpus, judges(corpus, 2) as judge:
+def few_archives(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of two: to unpack all of them takes seconds."""
+    folder = tmp_path_factory.mktemp("archives")
+    for name in ("lab-31-32", "programs-1"):
+        (found,) = [path for path in archives() if path.name.startswith(f"{name}.")]
+        (folder / found.name).symlink_to(found)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def bench(few_archives: Path) -> Iterator[tuple[Corpus, Judges]]:
+    with opened(archives(few_archives)) as corpus, judges(corpus, 2) as judge:
         yield corpus, judge
 
 
@@ -77,8 +87,10 @@ def test_moves_name_the_verdicts_that_change(bench: tuple[Corpus, Judges]) -> No
     assert all(one.worse == len(one.changed) for one in found)
 
 
-def test_the_commands_print_what_changes(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    few = ["--only", "lock-held", "--processes", "1"]
+def test_the_commands_print_what_changes(
+    few_archives: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    few = ["--archives", str(few_archives), "--only", "lock-held", "--processes", "1"]
     assert main(["left-out", "--by", "job", "--fits", "calibration", *few]) == 0
     assert "all strong faults" in capsys.readouterr().out
     floor = ["move", "--constants", "limits:CLOCK_NOTE_S", "--json", str(tmp_path / "moved.json"), *few]
