@@ -45,11 +45,12 @@ CLEAR = limits.SCORE_LEAST / 2  # z² at which a doubt is half
 class Row:
     """`found`: component, cause, scope, targets, witness; its lost time is not known before it stands. `removes`: of these targets,
     unless `at` says of whom (rows of the fleet). `z`, `freedom`: how clear it is that something was taken. `looked_at`: how many such
-    targets there were; `admitted`: the score where it was asked otherwise. `floor`: share of the step that it must gain, with those among
-    which one loss was shared out; `part`: its share. `since`: when it began, where that is known. `rare`: it was in few steps, which are
-    no part of the usual one. `more`: what goes with `removes`, which no counter says to be of its making: it is a part of the price, also
-    where the floor is asked, and of no reason to admit it. `excess`: it is what a rank takes longer than its peers, or a part of that; `lasting`: in
-    nearly every step of many ranks."""
+    targets there were; `admitted`: the score where it was asked otherwise. `floor`: share of the step that it must gain, with those
+    among which one loss was shared out; `part`: its share. `since`: when it began, where that is known. `rare`: it was in few steps,
+    which are no part of the usual one. `more`: what goes with `removes`, which no counter says to be of its making: it is a part of the
+    price, also where the floor is asked, and of no reason to admit it. `excess`: it is what a rank takes longer than its peers, or a
+    part of that; `lasting`: in nearly every step of many ranks.
+    """
 
     found: Hypothesis
     removes: Floats | None
