@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pythons import KNOWN
 
-from rankscope.unwinder.names.bytecode import LOOPS_CAP, around, loops
+from rankscope.unwinder.names.bytecode import _OPCODES, LOOPS_CAP, around, loops
 
 PROGRAM = Path(__file__).parent / "loops_program.py"
 # Lines of `work`, and how many loops each lies in.
@@ -42,6 +43,38 @@ def test_a_loop_whose_jump_back_is_long_is_one_of_its_own(minor: int) -> None:
     lies_in = lines(minor, 1)
     assert [len(lies_in[line]) for line in (3, 4, 5, 6)] == [2, 1, 1, 0]
     assert lies_in[3][:1] == lies_in[4]
+
+
+def header(minor: int, *names: str) -> str:
+    """The interpreter's own headers of these names, one after the other."""
+    ask = "import sysconfig; print(sysconfig.get_path('include'))"
+    folder = Path(subprocess.run([KNOWN[minor], "-c", ask], capture_output=True, check=True, text=True).stdout.strip())
+    return "".join(path.read_text() for name in names if (path := folder / name).exists())
+
+
+@pytest.mark.parametrize("minor", [minor for minor in VERSIONS if minor >= 11])
+def test_what_follows_an_instruction_is_what_the_interpreter_says(minor: int) -> None:
+    public = header(minor, "opcode.h", "opcode_ids.h")
+    internal = header(minor, "internal/pycore_opcode.h", "internal/pycore_opcode_metadata.h")
+    if not internal:
+        pytest.skip(f"no headers of CPython 3.{minor} here")
+    number = {name: int(value) for name, value in re.findall(r"#define ([A-Z]\w+)\s+(\d+)", public)}
+
+    def table(of: str) -> dict[str, str]:
+        body = re.search(rf"_PyOpcode_{of}\[256\] = {{(.*?)}};", internal, re.DOTALL)
+        assert body is not None
+        return dict(re.findall(r"\[(\w+)\] = (\w+)", body[1]))
+
+    caches, plain, ours = table("Caches"), table("Deopt"), _OPCODES[minor]
+    specialised = {
+        name: plain[name].removeprefix("INSTRUMENTED_") for name in plain if name in number and name != "CACHE"
+    }
+    assert len(specialised) > 150
+    for name, base in specialised.items():
+        assert (name, ours.caches[number[name]]) == (name, int(caches.get(base, 0)))
+        assert (number[name] in ours.extended) == (base == "EXTENDED_ARG")
+        jumps_back = base.startswith(("JUMP_BACKWARD", "POP_JUMP_BACKWARD")) and "NO_INTERRUPT" not in base
+        assert (name, number[name] in ours.backward) == (name, jumps_back)
 
 
 def test_a_version_that_is_not_known_has_no_loops() -> None:
