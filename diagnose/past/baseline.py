@@ -17,8 +17,8 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.gather import gather
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.roles import roles
-from rankscope.diagnose.model.attribute import WAITING
 from rankscope.diagnose.model.excess import differences
+from rankscope.diagnose.model.functions import WAITING
 from rankscope.diagnose.stats.robust import nan_median, robust_sd_of
 from rankscope.diagnose.verdict.contract import Baseline
 from rankscope.diagnose.verdict.function import Function

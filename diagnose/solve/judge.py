@@ -31,8 +31,8 @@ from rankscope.diagnose.hypotheses.job.slow_everywhere import slower_everywhere
 from rankscope.diagnose.hypotheses.link.suspects import slow_links
 from rankscope.diagnose.hypotheses.rank.rare_steps import rare_rows
 from rankscope.diagnose.hypotheses.rows import Row, standing
-from rankscope.diagnose.model.merged_stacks import merged_stacks
 from rankscope.diagnose.model.scene import Scene
+from rankscope.diagnose.model.still.merged_stacks import merged_stacks
 from rankscope.diagnose.past.auto_baseline import choose
 from rankscope.diagnose.past.baseline import Reference, code_changed, read_baseline
 from rankscope.diagnose.past.history import History

@@ -19,7 +19,7 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import GUESS, SEEN, Hypothesis, common_host
 from rankscope.diagnose.hypotheses.rows import Row, removed
-from rankscope.diagnose.model.attribute import WAITING
+from rankscope.diagnose.model.functions import WAITING
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.stats.robust import nan_median, trimmed_error, trimmed_freedom, trimmed_mean
 from rankscope.diagnose.stats.student import combined_freedom
