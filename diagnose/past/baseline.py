@@ -1,7 +1,7 @@
 """Earlier windows of the same job: time as well as space.
 
 Slow everywhere: step p50 exceeds the baseline's by 10 % and no rank is odd. The function is the one whose median over
-ranks grew most. By design: an excess over the peers of which 70 % was there before is an imbalance, not a fault.
+ranks grew most. By design: what was there before of an excess over the peers is an imbalance, not a fault (solve/by_design.py).
 Of several baseline windows the median counts, of every figure.
 """
 
