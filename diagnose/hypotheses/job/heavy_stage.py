@@ -31,8 +31,8 @@ from rankscope.probes.arrays import Floats, Ints
 
 def heavy_stages(fleet: Fleet, scene: Scene, ranks: Sequence[Row]) -> list[Row]:
     """Roles that have more work than the others, beside these rows about ranks, as rows of workload/stage-imbalance."""
-    said = all(fleet.ranks.role)
-    told = said or fleet.timed or scene.pipelines is not None
+    said = all(fleet.ranks.role) or scene.pipelines is not None
+    told = said or fleet.timed
     # Where nobody says who is a peer, what one takes longer than another one of its role may be its work as well.
     own = scene.own - removed(scene.own, ranks) if said else scene.own
     if len(np.unique(scene.roles)) < 2 or not told or scene.own.shape[1] < limits.STEPS_LEAST:
