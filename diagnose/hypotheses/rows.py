@@ -49,7 +49,7 @@ class Row:
     among which one loss was shared out; `part`: its share. `since`: when it began, where that is known. `rare`: it was in few steps,
     which are no part of the usual one. `more`: what goes with `removes`, which no counter says to be of its making: it is a part of the
     price, also where the floor is asked, and of no reason to admit it. `excess`: it is what a rank takes longer than its peers, or a
-    part of that; `lasting`: in nearly every step of many ranks.
+    part of that; `lasting`: in nearly every step of many ranks; `before`: in the baseline too.
     """
 
     found: Hypothesis
@@ -67,6 +67,7 @@ class Row:
     admitted: float | None = None
     excess: bool = False
     lasting: bool = False
+    before: bool = False
 
     @property
     def of_rank(self) -> bool:

@@ -17,7 +17,7 @@ import numpy as np
 
 from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.model.attribute import WAITING
+from rankscope.diagnose.model.functions import WAITING
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Floats, Ints
 

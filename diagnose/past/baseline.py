@@ -1,7 +1,7 @@
 """Earlier windows of the same job: time as well as space.
 
 Slow everywhere: step p50 exceeds the baseline's by 10 % and no rank is odd. The function is the one whose median over
-ranks grew most. By design: an excess over the peers of which 70 % was there before is an imbalance, not a fault.
+ranks grew most. By design: what was there before of an excess over the peers is an imbalance, not a fault (solve/by_design.py).
 Of several baseline windows the median counts, of every figure.
 """
 
@@ -17,8 +17,8 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.gather import gather
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.roles import roles
-from rankscope.diagnose.model.attribute import WAITING
 from rankscope.diagnose.model.excess import differences
+from rankscope.diagnose.model.functions import WAITING
 from rankscope.diagnose.stats.robust import nan_median, robust_sd_of
 from rankscope.diagnose.verdict.contract import Baseline
 from rankscope.diagnose.verdict.function import Function

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.model.merged_stacks import merged_stacks
+from rankscope.diagnose.model.still.merged_stacks import merged_stacks
 from rankscope.diagnose.report.chosen import Chosen, choose
 from rankscope.diagnose.report.considered import considered, course_of, unseen_by
 from rankscope.diagnose.report.content import Accused, Headline, Proof, Report

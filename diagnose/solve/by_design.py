@@ -1,49 +1,94 @@
-"""What was so in the baseline is by design: an imbalance, and nobody's fault."""
+"""What ranks were slower in the baseline already is by design: an imbalance of its own beside what is admitted about them, nobody's fault.
+
+before(r) = excess of rank r over its peers in the baseline, where it is 30 % of E, today's; else 0
+rest(r)   = E - before(r)                z = rest / √(2 σ²), σ = E / z today: either excess is known so well
+
+Where the rest is below the floor of effect, or too little for what is admitted about the rank, all of E is by design. Else both are rows,
+the imbalance with before / E of the excess, and what is admitted with what is left of its part. A rank that is compared with itself as it
+was (past/compared.py) has no such excess.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
+
+import numpy as np
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import NO_COUNTER
-from rankscope.diagnose.model.scene import Scene
+from rankscope.diagnose.hypotheses.rank.selection import Admitted, Selection
+from rankscope.diagnose.model.excess import nats
 from rankscope.diagnose.past.baseline import Reference
-from rankscope.diagnose.text import rank_list
-from rankscope.diagnose.verdict.contract import AGAINST, Evidence, Suspect
-from rankscope.diagnose.verdict.note import Note, NoteCode
+from rankscope.diagnose.past.compared import Compared
+from rankscope.diagnose.stats.student import chance
+from rankscope.diagnose.verdict.contract import AGAINST, Evidence
 
 
-def by_design(
-    suspects: Sequence[Suspect], fleet: Fleet, scene: Scene, reference: Reference | None
-) -> tuple[list[Suspect], list[Note]]:
-    """The suspects, as an imbalance those whose excess was there in the baseline; of a part of it that is said against them."""
-    if reference is None:
-        return list(suspects), []
-    now = dict(zip(fleet.ranks.number.tolist(), scene.differences.excess_s.tolist(), strict=True))
-    designed: set[int] = set()
-    result = []
-    for suspect in suspects:
-        earlier = [reference.excess.get(rank, 0.0) for rank in suspect.ranks]
-        all_now = [now[rank] for rank in suspect.ranks]
-        if all(before >= limits.MOST * excess for before, excess in zip(earlier, all_now, strict=True)):
-            designed.update(suspect.ranks)
-            result.append(_imbalance(suspect))
-        elif any(earlier) and sum(earlier) >= limits.PART * sum(all_now):
-            there = Evidence(f"{AGAINST}baseline", "excess that was there before", sum(earlier), 0.0, "s/step")
-            result.append(replace(suspect, evidence=(*suspect.evidence, there)))
-        else:
-            result.append(suspect)
-    text = f"{rank_list(tuple(sorted(designed)))}: slower than the peers, but so already in the baseline"
-    return result, [Note(NoteCode.DESIGNED, text)] if designed else []
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What is admitted about a rank, and how much of its excess is its (0..1). `of_rest`: how much of what was not there `before`."""
+
+    why: Admitted
+    part: float
+    of_rest: float
+    before: bool = False
 
 
-def _imbalance(suspect: Suspect) -> Suspect:
-    return replace(
-        suspect,
+def with_design(among: Compared, selection: Selection, reference: Reference | None) -> list[Part]:
+    """What is admitted about single ranks, and what of their excess was so before."""
+    found: list[Part] = []
+    for row in selection.rows.tolist():
+        admitted = [each for each in selection.admitted if each.row == row]
+        whole = sum(each.part for each in admitted)
+        before_s = 0.0 if reference is None else _before_s(among, selection, reference, row)
+        if before_s <= 0:
+            found += [Part(each, each.part / whole, each.part / whole) for each in admitted]
+            continue
+        excess_s = float(selection.differences.excess_s[row])
+        told = Evidence("baseline", "excess that was there before", before_s, 0.0, "s/step")
+        later = _later(selection, admitted, excess_s, before_s)
+        share = min(before_s / excess_s, 1.0) if later else 1.0
+        found.append(Part(_imbalance(admitted, share, told), share, share, before=True))
+        against = replace(told, source=f"{AGAINST}baseline")
+        for each in later:
+            found.append(Part(_with(each, against), (1 - share) * each.part / whole, each.part / whole))
+    return found
+
+
+def _before_s(among: Compared, selection: Selection, reference: Reference, row: int) -> float:
+    """Seconds per step by which the rank was slower than its peers already; 0 where that is little of what it is today."""
+    if row in among.alone:
+        return 0.0
+    before_s = reference.excess.get(int(among.fleet.ranks.number[row]), 0.0)
+    return before_s if before_s >= limits.PART * float(selection.differences.excess_s[row]) else 0.0
+
+
+def _later(selection: Selection, admitted: Sequence[Admitted], excess_s: float, before_s: float) -> list[Admitted]:
+    """What is admitted of what was not there before, with the score of that; nothing where too little is left."""
+    differences, row = selection.differences, admitted[0].row
+    rest_s = excess_s - before_s
+    if rest_s < float(differences.floor_s[row]):
+        return []
+    z = float(differences.z[row]) * np.array([1.0, rest_s / (np.sqrt(2) * excess_s)])
+    clear, less = nats(chance(z, np.full(2, differences.freedom[row])))
+    scored = [replace(each, score=each.score - float(clear - less)) for each in admitted]
+    return scored if max(each.score for each in scored) >= limits.SCORE_LEAST else []
+
+
+def _imbalance(admitted: Sequence[Admitted], share: float, told: Evidence) -> Admitted:
+    """The heaviest of these as an imbalance, where it was so before."""
+    first = max(admitted, key=lambda each: each.part)
+    found = replace(
+        first.found,
         component="workload",
         cause="data-imbalance",
-        confidence=min(suspect.confidence, NO_COUNTER),
+        support=min(first.found.support, NO_COUNTER),
         action="It was so in the baseline too: balance the work of the ranks, or leave it.",
+        lost_s=share * first.whole_s,
     )
+    return _with(replace(first, found=found, part=share, others=()), told)
+
+
+def _with(each: Admitted, told: Evidence) -> Admitted:
+    return replace(each, found=replace(each.found, evidence=(*each.found.evidence, told)))

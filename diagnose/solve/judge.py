@@ -31,13 +31,12 @@ from rankscope.diagnose.hypotheses.job.slow_everywhere import slower_everywhere
 from rankscope.diagnose.hypotheses.link.suspects import slow_links
 from rankscope.diagnose.hypotheses.rank.rare_steps import rare_rows
 from rankscope.diagnose.hypotheses.rows import Row, standing
-from rankscope.diagnose.model.merged_stacks import merged_stacks
 from rankscope.diagnose.model.scene import Scene
+from rankscope.diagnose.model.still.merged_stacks import merged_stacks
 from rankscope.diagnose.past.auto_baseline import choose
 from rankscope.diagnose.past.baseline import Reference, code_changed, read_baseline
 from rankscope.diagnose.past.history import History
 from rankscope.diagnose.solve import idle_counters, pause_notes
-from rankscope.diagnose.solve.by_design import by_design
 from rankscope.diagnose.solve.calibration import calibrate, calibrate_hang
 from rankscope.diagnose.solve.enough import cannot_judge, short_of_steps
 from rankscope.diagnose.solve.nobody import nobody
@@ -146,7 +145,6 @@ def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, dr
     view, found, noise, more = _standing(fleet, odd, reference)
     suspects, why = view.suspects(found)
     notes += [*more, *view.notes, *why]
-    suspects, designed = by_design(suspects, fleet, scene, reference)
     suspects += rows.suspects(fleet, scene, [row for row in found if not row.of_rank])
     notes += [] if suspects else noise
     if not suspects and not fleet.timed and reference is None:
@@ -168,7 +166,6 @@ def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, dr
         notes=(
             *pause_notes.without_accused(_without_acquitted(notes, suspects), paused, suspects),
             *idle_counters.notes(fleet, suspects),
-            *designed,
         ),
     )
 

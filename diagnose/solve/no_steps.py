@@ -8,7 +8,7 @@ import numpy as np
 
 from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.model.whereabouts import Place, place_of
+from rankscope.diagnose.model.still.whereabouts import Place, place_of
 from rankscope.diagnose.text import minutes, rank_list
 
 

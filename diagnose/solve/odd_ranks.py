@@ -1,12 +1,12 @@
 """What is admitted about single ranks (hypotheses/rank/selection.py), as rows of ../hypotheses/rows.py.
 
-A row removes what its rank takes longer than its innocent peers, or of several on one rank each its part. Where strangers keep ranks from
+A row removes what its rank takes longer than its innocent peers, or of several on one rank each its part; what was so in the baseline is a
+row of its own (by_design.py). Where strangers keep ranks from
 a CPU, those that share its CPUs stand behind each other alike without them (model/busy_host.py): that goes with the row.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -24,6 +24,7 @@ from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.model.waiting import one_after_another
 from rankscope.diagnose.past.baseline import Reference
 from rankscope.diagnose.past.compared import Compared, compared
+from rankscope.diagnose.solve.by_design import Part, with_design
 from rankscope.diagnose.stats.robust import nan_median, peers_median, trimmed_mean
 from rankscope.diagnose.text import rank_list, seconds
 from rankscope.diagnose.verdict.contract import Suspect
@@ -50,7 +51,7 @@ class OddRanks:
 
     def suspects(self, found: Sequence[Row]) -> tuple[list[Suspect], list[Note]]:
         """The suspects of those of these rows that stand, and notes: with whom they were compared, and why others are not accused."""
-        mine = {id(each) for each in self.selection.admitted}
+        mine = {id(row.why) for row in self.rows if isinstance(row, OfRank)}
         stand = [
             (row.why, row.found.lost_s)
             for row in found
@@ -58,6 +59,10 @@ class OddRanks:
         ]
         ranks = np.array(sorted({why.row for why, _ in stand}), dtype=np.int64)
         notes = [*self._fallen(found, ranks), *self.among.about(ranks), *why_not(self.among, self.selection)]
+        whole = [row.found.rows[0] for row in found if row.before and row.part >= 1]
+        if whole:
+            who = rank_list(tuple(sorted(self.among.fleet.ranks.number[whole].tolist())))
+            notes.append(Note(NoteCode.DESIGNED, f"{who}: slower than the peers, but so already in the baseline"))
         return merged_suspects(self.among, self.selection, stand), notes
 
     def _fallen(self, found: Sequence[Row], stand: Ints) -> list[Note]:
@@ -96,40 +101,38 @@ def find_odd_ranks(fleet: Fleet, scene: Scene, reference: Reference | None = Non
     scene = replace(scene, differences=selection.differences.of_first(among.count))
     if len(selection.rows):
         scene = replace(scene, in_turn=_turns(fleet, scene))
-    rows = _rows(among, scene, selection)
+    rows = _rows(among, scene, selection, with_design(among, selection, reference))
     return OddRanks(among, scene, selection, rows, tuple(_acquitted(fleet, scene, selection.idle)))
 
 
-def _rows(among: Compared, scene: Scene, selection: Selection) -> tuple[OfRank, ...]:
-    if not selection.admitted:
+def _rows(among: Compared, scene: Scene, selection: Selection, parts: Sequence[Part]) -> tuple[OfRank, ...]:
+    if not parts:
         return ()
     own, found = among.scene.own, scene.differences
     innocent = repaired(own, among.scene.roles, selection.rows)
-    whole = defaultdict[int, float](float)
-    for each in selection.admitted:
-        whole[each.row] += each.part
     sure = (found.slower_share >= limits.NEARLY_ALWAYS) | (
         selection.by_function[: among.count] & (len(scene.own) > limits.PEERS_EXACT)
     )
     lasting = sure & (len(scene.own) >= limits.FLEET)
     placed = _freely_placed(among, selection)
     result = []
-    for each in selection.admitted:
-        part = each.part / whole[each.row]
+    for one in parts:
+        each, part = one.why, one.part
         row = OfRank(
             replace(each.found, lost_s=float("nan")),
             part * (own[each.row] - innocent[each.row])[None],
             z=float(found.z[each.row]),
             freedom=float(found.freedom[each.row]),
-            floor=float(found.floor_s[each.row]) / scene.step_s,
+            floor=one.of_rest / part * float(found.floor_s[each.row]) / scene.step_s,
             part=part,
             at=np.array([each.row], dtype=np.int64),
             admitted=each.score,
             excess=True,
             lasting=bool(lasting[each.row]),
+            before=one.before,
             why=each,
         )
-        if each.row in placed:
+        if each.row in placed and not one.before:
             at, more = placed.pop(each.row)
             removes = np.zeros_like(more)
             removes[0] = row.removes

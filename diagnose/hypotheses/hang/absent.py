@@ -24,7 +24,7 @@ import numpy as np
 
 from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.model.whereabouts import Place, place_of, places_of_threads
+from rankscope.diagnose.model.still.whereabouts import Place, place_of, places_of_threads
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.diagnose.verdict.function import Function
 from rankscope.observer.window.schema import ENDED

@@ -14,7 +14,7 @@ from collections import Counter
 from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import NO_COUNTER, Hypothesis
-from rankscope.diagnose.model.whereabouts import Place, places
+from rankscope.diagnose.model.still.whereabouts import Place, places
 from rankscope.diagnose.text import rank_list
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.diagnose.verdict.function import Function

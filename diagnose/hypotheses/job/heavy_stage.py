@@ -19,7 +19,7 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import GUESS, SEEN, Hypothesis, common_host
 from rankscope.diagnose.hypotheses.rows import Row, removed
-from rankscope.diagnose.model.attribute import WAITING
+from rankscope.diagnose.model.functions import WAITING
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.stats.robust import nan_median, trimmed_error, trimmed_freedom, trimmed_mean
 from rankscope.diagnose.stats.student import combined_freedom
@@ -31,8 +31,8 @@ from rankscope.probes.arrays import Floats, Ints
 
 def heavy_stages(fleet: Fleet, scene: Scene, ranks: Sequence[Row]) -> list[Row]:
     """Roles that have more work than the others, beside these rows about ranks, as rows of workload/stage-imbalance."""
-    said = all(fleet.ranks.role)
-    told = said or fleet.timed or scene.pipelines is not None
+    said = all(fleet.ranks.role) or scene.pipelines is not None
+    told = said or fleet.timed
     # Where nobody says who is a peer, what one takes longer than another one of its role may be its work as well.
     own = scene.own - removed(scene.own, ranks) if said else scene.own
     if len(np.unique(scene.roles)) < 2 or not told or scene.own.shape[1] < limits.STEPS_LEAST:

@@ -36,7 +36,7 @@ from rankscope.probes.arrays import Floats
 
 def slower_everywhere(fleet: Fleet, scene: Scene, reference: Reference, found: Sequence[Row]) -> list[Row]:
     """The growth of all ranks as a row, if steps are longer than they were by more than these rows explain."""
-    single = [row for row in found if row.excess]
+    single = [row for row in found if row.excess and not row.before]
     taken = [row for row in found if not (row.excess or row.rare or row.found.cause in DESIGNED)]
     own = scene.own - removed(scene.own, single)
     scene = replace(scene, own=own, step_s=scene.step_s - gain_s(scene, single))

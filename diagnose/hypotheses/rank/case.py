@@ -10,7 +10,8 @@ import numpy as np
 from rankscope.diagnose.fleet.counters import Counter
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import Hypothesis
-from rankscope.diagnose.model.attribute import FunctionExcess, Located, Profiles, sample
+from rankscope.diagnose.model.attribute import Located, Profiles
+from rankscope.diagnose.model.functions import FunctionExcess, sample
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.stats.robust import trimmed_mean
 from rankscope.diagnose.verdict.contract import Evidence

@@ -21,7 +21,7 @@ from rankscope.diagnose.fleet.counters import Counter
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, EXCUSED, NO_COUNTER, Hypothesis
 from rankscope.diagnose.hypotheses.rank.case import Case
-from rankscope.diagnose.model.attribute import sample
+from rankscope.diagnose.model.functions import sample
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Bools
 from rankscope.probes.host.procfs import parse_cpu_list

@@ -12,7 +12,7 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.counters import Counter
 from rankscope.diagnose.hypotheses.hypothesis import NO_COUNTER, Hypothesis
 from rankscope.diagnose.hypotheses.rank.case import Case
-from rankscope.diagnose.model.attribute import FunctionExcess, sample
+from rankscope.diagnose.model.functions import FunctionExcess, sample
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.diagnose.verdict.function import Function
 

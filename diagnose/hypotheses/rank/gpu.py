@@ -35,7 +35,7 @@ from rankscope.diagnose.hypotheses.rank.device import (
     slow,
     total_beside,
 )
-from rankscope.diagnose.model.attribute import sample
+from rankscope.diagnose.model.functions import sample
 from rankscope.diagnose.verdict.contract import Evidence, process_text
 
 _THERMAL, _POWER, _CLOCKS = "throttled-thermal", "throttled-power", "clock-low"

@@ -24,7 +24,7 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, REPORTED, Hypothesis
 from rankscope.diagnose.hypotheses.rank.case import Case
 from rankscope.diagnose.hypotheses.rank.cpu import INTERRUPTS
-from rankscope.diagnose.model.attribute import FunctionExcess, sample
+from rankscope.diagnose.model.functions import FunctionExcess, sample
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.host.procfs import parse_cpu_list
 

@@ -28,7 +28,7 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, REPORTED, Hypothesis
 from rankscope.diagnose.hypotheses.rank.case import Case
 from rankscope.diagnose.hypotheses.rank.device import beside
-from rankscope.diagnose.model.attribute import FunctionExcess, sample
+from rankscope.diagnose.model.functions import FunctionExcess, sample
 from rankscope.diagnose.verdict.contract import Evidence
 
 FAULT = "page fault"

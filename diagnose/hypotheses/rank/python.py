@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from rankscope.diagnose import limits
 from rankscope.diagnose.hypotheses.hypothesis import GUESS, NO_COUNTER, SEEN, Hypothesis
 from rankscope.diagnose.hypotheses.rank.case import Case
-from rankscope.diagnose.model.attribute import FunctionExcess, Located
+from rankscope.diagnose.model.attribute import Located
+from rankscope.diagnose.model.functions import FunctionExcess
 from rankscope.diagnose.verdict.contract import AGAINST, ASLEEP, Evidence
 from rankscope.diagnose.verdict.function import Function
 

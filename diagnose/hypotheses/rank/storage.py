@@ -14,7 +14,7 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, NO_COUNTER, SEEN, Hypothesis
 from rankscope.diagnose.hypotheses.rank import memory
 from rankscope.diagnose.hypotheses.rank.case import Case
-from rankscope.diagnose.model.attribute import FunctionExcess
+from rankscope.diagnose.model.functions import FunctionExcess
 from rankscope.diagnose.text import rate
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.diagnose.verdict.function import Function

@@ -19,8 +19,8 @@ from rankscope.diagnose.hypotheses.rank.case import Case, innocent_peers
 from rankscope.diagnose.hypotheses.rank.contrary_evidence import weighed
 from rankscope.diagnose.hypotheses.rank.selection import Admitted, Selection, Unexplained, cannot_be_told
 from rankscope.diagnose.hypotheses.rows import CLEAR
-from rankscope.diagnose.model.attribute import sample
 from rankscope.diagnose.model.busy_host import takers
+from rankscope.diagnose.model.functions import sample
 from rankscope.diagnose.model.pattern_distance import distance_evidence
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.model.slots import late_evidence

@@ -15,7 +15,7 @@ from starting import LOAD, starting
 from rankscope.diagnose.cli.main import run
 from rankscope.diagnose.cli.report import report
 from rankscope.diagnose.fleet.gather import gather
-from rankscope.diagnose.model.merged_stacks import merged_stacks
+from rankscope.diagnose.model.still.merged_stacks import merged_stacks
 from rankscope.diagnose.solve.judge import diagnose
 from rankscope.diagnose.verdict.as_json import to_json
 from rankscope.diagnose.verdict.stack_tree import StackNode, as_json, fold, from_json, lines

@@ -28,7 +28,7 @@ from rankscope.diagnose.cli.report import report as report_in_text
 from rankscope.diagnose.export.formats import FORMATS
 from rankscope.diagnose.export.stacks import samples_of
 from rankscope.diagnose.fleet.gather import gather
-from rankscope.diagnose.model.merged_stacks import merged_stacks
+from rankscope.diagnose.model.still.merged_stacks import merged_stacks
 from rankscope.diagnose.report.build import report_of
 from rankscope.diagnose.report.content import Standing
 from rankscope.diagnose.report.counters import amount_of, meaning_of

@@ -359,6 +359,42 @@ def test_an_excess_that_was_there_before_is_an_imbalance() -> None:
     assert verdict.status == "imbalance"
 
 
+@pytest.mark.parametrize("more", [0.002, 0.006])
+def test_what_differs_little_from_what_was_there_before_is_the_same_imbalance(more: float) -> None:
+    verdict = diagnose(
+        build(Job(extra={2: [(builders.BUSY, 0.06 + more)]})), earlier(extra={2: [(builders.BUSY, 0.06)]})
+    )
+    assert [(each.cause, each.ranks) for each in verdict.suspects] == [("data-imbalance", (2,))]
+    assert verdict.suspects[0].lost_seconds_per_step == pytest.approx(0.06 + more, rel=0.15)
+    assert NoteCode.DESIGNED in codes(verdict)
+
+
+@pytest.mark.parametrize("before_s", [0.06, 0.1])
+def test_of_an_excess_only_what_was_not_there_before_is_a_fault(before_s: float) -> None:
+    # GIVEN a rank with more work by design, and a read on it that became slow since
+    now = Job(extra={2: [(builders.READ, before_s + 0.04)]})
+
+    # WHEN it is diagnosed with a baseline
+    verdict = diagnose(build(now), earlier(extra={2: [(builders.READ, before_s)]}))
+
+    # THEN the fault costs what it takes more than then, and the rest is by design
+    assert [(each.component, each.cause) for each in verdict.suspects] == [
+        ("storage", "slow-read"),
+        ("workload", "data-imbalance"),
+    ]
+    assert [each.lost_seconds_per_step for each in verdict.suspects] == pytest.approx([0.04, before_s], rel=0.15)
+    assert (verdict.status, {each.ranks for each in verdict.suspects}) == ("fault", {(2,)})
+
+
+def test_all_slower_is_seen_beside_a_rank_that_was_slower_before() -> None:
+    everybody: dict[int, list[tuple[builders.Work, float]]] = {rank: [(builders.BUSY, 0.06)] for rank in range(8)}
+    uneven = [(builders.READ, 0.06)]
+    now = Job(extra={**everybody, 2: [*everybody[2], *uneven]})
+    verdict = diagnose(build(now), earlier(extra={2: uneven}))
+    assert {each.cause for each in verdict.suspects} == {"slow-everywhere", "data-imbalance"}
+    assert first(verdict).lost_seconds_per_step == pytest.approx(0.06, rel=0.15)
+
+
 def test_a_single_rank_is_judged_by_its_own_past() -> None:
     windows = build(Job(ranks=1, extra={0: [(builders.READ, 0.08)]}))
     assert diagnose(windows).status == "unknown"

@@ -13,7 +13,7 @@ import numpy as np
 
 from rankscope.diagnose import budgets
 from rankscope.diagnose.fleet.model import Fleet, Patterns
-from rankscope.diagnose.model.whereabouts import waits_for
+from rankscope.diagnose.model.still.whereabouts import waits_for
 from rankscope.diagnose.verdict.stack_tree import StackNode
 from rankscope.observer.window.stacks import StackFrame
 from rankscope.probes.arrays import Ints

@@ -1,0 +1,1 @@
+"""Where the ranks of a job that does not get on stand."""
