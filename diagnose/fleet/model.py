@@ -180,7 +180,7 @@ class Flows:
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """Stays in the collectives of each step (fleet/slots.py reads them, model/slots.py uses them)."""
+    """Stays in the collectives of each step (fleet/collectives/slots.py reads them, model/slots.py uses them)."""
 
     stay_s: Floats  # ranks x steps x slots, seconds; NaN where it is not known
     ops: tuple[str, ...]  # one per slot

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.fleet import slots
+from rankscope.diagnose.fleet.collectives import slots
 from rankscope.diagnose.fleet.model import Fleet, Pipelines
 from rankscope.probes.arrays import Ints
 

@@ -14,7 +14,7 @@ late(r,k)    = trimmed mean over s of (median over peers of stay(·,s,k) - stay(
 Used where the stays are the waiting that the steps show: the sums agree with the time in collectives within 10 % on most ranks
 and steps. Where they are not, because steps of ranks begin at different collectives, or stays hold queues and own work besides, the
 transfer is left to the steps' sums, and the gain counts as long as the waiting in single collectives is no more than that of the steps
-(fleet/sequence.py). Of collectives that overlap the rank's own work (buckets reduced during the backward pass) it is more.
+(fleet/collectives/sequence.py). Of collectives that overlap the rank's own work (buckets reduced during the backward pass) it is more.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rankscope.diagnose.fleet.collectives.slots import transfer
+from rankscope.diagnose.fleet.collectives.stays import least_stays
 from rankscope.diagnose.fleet.model import Pipelines, Slots
-from rankscope.diagnose.fleet.slots import transfer
-from rankscope.diagnose.fleet.stays import least_stays
 from rankscope.diagnose.model import waiting
 from rankscope.diagnose.stats.robust import nan_median, trimmed_mean
 from rankscope.diagnose.verdict.contract import Evidence

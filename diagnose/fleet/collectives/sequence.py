@@ -15,8 +15,8 @@ from __future__ import annotations
 import numpy as np
 
 from rankscope.diagnose import budgets, limits
+from rankscope.diagnose.fleet.collectives.stays import StayRows, columns_of, least_stays
 from rankscope.diagnose.fleet.model import Slots, Steps
-from rankscope.diagnose.fleet.stays import StayRows, columns_of, least_stays
 from rankscope.diagnose.stats.robust import nan_median
 from rankscope.probes.arrays import Floats, Ints
 

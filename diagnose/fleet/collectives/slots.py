@@ -9,9 +9,9 @@ import numpy as np
 import pyarrow as pa
 
 from rankscope.diagnose import budgets, limits
+from rankscope.diagnose.fleet.collectives.sequence import in_sequence
+from rankscope.diagnose.fleet.collectives.stays import StayRows, columns_of, least_stays, stay_rows
 from rankscope.diagnose.fleet.model import Slots, Steps
-from rankscope.diagnose.fleet.sequence import in_sequence
-from rankscope.diagnose.fleet.stays import StayRows, columns_of, least_stays, stay_rows
 from rankscope.probes.arrays import Floats, Ints
 
 
