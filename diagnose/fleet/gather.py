@@ -10,10 +10,10 @@ import numpy as np
 import pyarrow as pa
 
 from rankscope.diagnose.fleet import from_windows
+from rankscope.diagnose.fleet.collectives.slots import read_slots
 from rankscope.diagnose.fleet.labels import equals, ints, labels
 from rankscope.diagnose.fleet.model import Fleet, Ranks, Steps
 from rankscope.diagnose.fleet.roll_call import choose, roll_call
-from rankscope.diagnose.fleet.slots import read_slots
 from rankscope.diagnose.fleet.step_matrix import Hosts, read_steps
 from rankscope.diagnose.text import clean
 from rankscope.diagnose.verdict.note import Note, NoteCode

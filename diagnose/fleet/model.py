@@ -180,14 +180,15 @@ class Flows:
 
 @dataclass(frozen=True, slots=True)
 class Slots:
-    """Stays in the collectives of each step (fleet/slots.py reads them, model/slots.py uses them)."""
+    """Stays in the collectives of each step (fleet/collectives/slots.py reads them, model/slots.py uses them)."""
 
     stay_s: Floats  # ranks x steps x slots, seconds; NaN where it is not known
     ops: tuple[str, ...]  # one per slot
+    whole: bool = True  # whether the stays of a step are all the waiting that it shows, and nothing else
 
     def since(self, first: int) -> Slots:
         """The same from step `first` on."""
-        return Slots(self.stay_s[:, first:], self.ops)
+        return replace(self, stay_s=self.stay_s[:, first:])
 
 
 @dataclass(frozen=True, slots=True)

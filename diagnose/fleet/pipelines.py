@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.fleet import slots
+from rankscope.diagnose.fleet.collectives import slots
 from rankscope.diagnose.fleet.model import Fleet, Pipelines
 from rankscope.probes.arrays import Ints
 
@@ -48,6 +48,7 @@ def find_pipelines(fleet: Fleet, roles: Ints) -> Pipelines | None:
     for stage in stages:
         mine = np.flatnonzero(roles == stage)
         member[mine] = np.arange(len(mine))
-    least = slots.transfer(fleet.slots) if fleet.slots is not None else np.zeros(fleet.steps.count)
+    stays = fleet.slots if fleet.slots is not None and fleet.slots.whole else None
+    least = slots.transfer(stays) if stays is not None else np.zeros(fleet.steps.count)
     once = np.zeros_like(fleet.steps.own_s)
     return Pipelines(member, batches, once, once, np.nan_to_num(least))

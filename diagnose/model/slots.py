@@ -5,11 +5,16 @@ stay(r,s,k) = wait + transfer.  Collectives end together, so per slot the least 
 transfer(s)  = Σ over k of min over r of stay(r,s,k)           <= least sum of stays: of two ranks that wait for each other in turn,
                                                                   each in another slot, the sums hide the waiting
 gain         = Σ over k of (min over r of stay'(r,s,k) - min over r of stay(r,s,k)),  stay' the suspects' raised to their innocent
-               peers' median: each slot is as much shorter as its last rank comes sooner
+               peers' median: each slot is as much shorter as its last rank comes sooner; less the greater of
+                 what any rank in their place would keep the others waiting: what the others wait for an innocent one alone
+                 Σ over k of how much earlier than its innocent peers a suspect usually comes there: work that it does in another slot
+                 than they, and ends that are not at one moment (who came last leaves first, and waits for the others in the next one)
 late(r,k)    = trimmed mean over s of (median over peers of stay(·,s,k) - stay(r,s,k))   how long the others wait for r there
 
-Used only where the stays are the waiting that the steps show: the sums agree with the time in collectives within 15 % on most ranks
-and steps. Collectives that overlap the rank's own work (buckets reduced during the backward pass) do not; then the steps' sums count.
+Used where the stays are the waiting that the steps show: the sums agree with the time in collectives within 10 % on most ranks
+and steps. Where they are not, because steps of ranks begin at different collectives, or stays hold queues and own work besides, the
+transfer is left to the steps' sums, and the gain counts as long as the waiting in single collectives is no more than that of the steps
+(fleet/collectives/sequence.py). Of collectives that overlap the rank's own work (buckets reduced during the backward pass) it is more.
 """
 
 from __future__ import annotations
@@ -18,8 +23,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rankscope.diagnose.fleet.collectives.slots import transfer
+from rankscope.diagnose.fleet.collectives.stays import least_stays
 from rankscope.diagnose.fleet.model import Pipelines, Slots
-from rankscope.diagnose.fleet.slots import least_stays, transfer
 from rankscope.diagnose.model import waiting
 from rankscope.diagnose.stats.robust import nan_median, trimmed_mean
 from rankscope.diagnose.verdict.contract import Evidence
@@ -41,7 +47,7 @@ def least_stay(wait: Floats, pipelines: Pipelines | None, stays: Slots | None) -
     if pipelines is not None:
         return pipelines.transfer_s
     least = waiting.transfer(wait)
-    return least if stays is None else np.fmin(least, transfer(stays))
+    return least if stays is None or not stays.whole else np.fmin(least, transfer(stays))
 
 
 def gain(slots: Slots, roles: Ints, suspects: Ints) -> float:
@@ -49,15 +55,30 @@ def gain(slots: Slots, roles: Ints, suspects: Ints) -> float:
     if len(suspects) == 0 or len(suspects) >= len(roles):
         return 0.0
     stay = slots.stay_s
-    better = stay.copy()
+    better, early_s = stay.copy(), 0.0
     for role in np.unique(roles[suspects]):
         mine = suspects[roles[suspects] == role]
         innocent = np.setdiff1d(np.flatnonzero(roles == role), mine)
         if len(innocent):
-            better[mine] = np.fmax(stay[mine], nan_median(stay[innocent], 0)[None])
+            usual = nan_median(stay[innocent], 0)
+            better[mine] = np.fmax(stay[mine], usual[None])
+            early = [trimmed_mean((stay[rank] - usual).T) for rank in mine.tolist()]
+            early_s += float(np.maximum(np.nan_to_num(early), 0.0).sum())
     better[np.isnan(stay)] = np.nan
     shorter = (least_stays(better) - least_stays(stay)).sum(axis=1)
-    return max(float(np.nan_to_num(trimmed_mean(shorter[None, :])[0])), 0.0)
+    gained_s = float(np.nan_to_num(trimmed_mean(shorter[None, :])[0]))
+    return max(gained_s - max(len(suspects) * _kept_waiting_s(stay, suspects), early_s), 0.0)
+
+
+def _kept_waiting_s(stay: Floats, suspects: Ints) -> float:
+    """Seconds per step that the others wait for one innocent rank alone, median over these."""
+    known = np.isfinite(stay).all(axis=(0, 2))
+    if not known.any():
+        return 0.0
+    least, second = np.partition(stay[:, known], 1, axis=0)[:2]
+    last = stay[:, known].argmin(axis=0)
+    waits = np.bincount(last.ravel(), (second - least).ravel(), len(stay)) / np.count_nonzero(known)
+    return float(np.median(np.delete(waits, suspects)))
 
 
 def latest(slots: Slots, roles: Ints, row: int) -> Late | None:

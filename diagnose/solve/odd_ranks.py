@@ -177,7 +177,7 @@ def _acquitted(fleet: Fleet, scene: Scene, free: Ints) -> list[Note]:
 
 def _turns(fleet: Fleet, scene: Scene) -> bool | None:
     """Whether roles work one after another; None where that cannot be told. Single collectives and pipelines tell it themselves."""
-    if scene.slots is not None or scene.pipelines is not None:
+    if (scene.slots is not None and scene.slots.whole) or scene.pipelines is not None:
         return False
     count = scene.own.shape[1]
     step = nan_median(fleet.steps.seconds, 0)[-count:]

@@ -11,10 +11,10 @@ from builders import Job, build, columns
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from rankscope.diagnose.fleet.collectives.slots import transfer
 from rankscope.diagnose.fleet.gather import gather
 from rankscope.diagnose.fleet.pipelines import find_pipelines
 from rankscope.diagnose.fleet.roles import roles
-from rankscope.diagnose.fleet.slots import transfer
 from rankscope.diagnose.model.slots import gain, latest
 from rankscope.diagnose.solve.judge import diagnose, judge
 from rankscope.observer.window.folder import Window

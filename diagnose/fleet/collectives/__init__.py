@@ -1,0 +1,1 @@
+"""Stays in single collectives, side by side for all ranks."""

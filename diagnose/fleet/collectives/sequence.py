@@ -1,0 +1,95 @@
+"""Collectives of all ranks side by side in the order in which they were made, wherever each rank's own steps begin.
+
+The k-th collective of a rank is the k-th of all others: a rank whose step begins at another collective than its peers' has the same ones.
+Windows of hosts begin a moment apart, and a collective that was under way may be the first of one rank and not of another: a rank's are
+moved by the one place, if any, at which most operations are the reference rank's (the one with most collectives). A collective is of the
+step in which most ranks have it; a step with another number of them than usual is left out.
+
+They count where they can be what a rank waits: Σ over k of (stay(r,s,k) - least stay of any rank in k) <= waiting of r in s, within 10 %
+and 2 ms. Stays may hold queues for a CPU and own work besides, as all ranks have them: these are in the least. Collectives that several
+threads make at once, or that nobody waits for before the next one, are longer than all waiting.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from rankscope.diagnose import budgets, limits
+from rankscope.diagnose.fleet.collectives.stays import StayRows, columns_of, least_stays
+from rankscope.diagnose.fleet.model import Slots, Steps
+from rankscope.diagnose.stats.robust import nan_median
+from rankscope.probes.arrays import Floats, Ints
+
+_SHIFTS = (0, -1, 1)  # of equals the first
+
+
+def in_sequence(stays: StayRows, steps: Steps) -> Slots | None:
+    """The stays by the order of the collectives; None where ranks make different ones, or where they are longer than what is waited."""
+    if steps.number is None or not len(stays.rank):
+        return None
+    ranks, columns = steps.number.shape
+    length = int(stays.sequence.max()) + 1
+    if ranks < 2 or stays.sequence.min() < 0 or ranks * length > budgets.CELLS_MOST:
+        return None
+    at = stays.rank, stays.sequence
+    op, column, stay = (np.full((ranks, length), empty) for empty in (-1, -1, np.nan))
+    op[at], column[at], stay[at] = stays.op, columns_of(stays, steps.number), stays.stay_s
+    reference = int(np.argmax((op >= 0).sum(axis=1)))
+    moved = np.stack([_moved(op, shift) for shift in _SHIFTS])
+    both = (moved >= 0) & (op[reference] >= 0)
+    alike = (both & (moved == op[reference])).sum(axis=2) / np.maximum(both.sum(axis=2), 1)
+    if (alike.max(axis=0) < limits.NEARLY_ALL).any():
+        return None
+    source = np.arange(length) - np.array(_SHIFTS)[alike.argmax(axis=0)][:, None]
+    inside = (source >= 0) & (source < length)
+    source = np.clip(source, 0, length - 1)
+    op, column, stay = (
+        np.where(inside, np.take_along_axis(matrix, source, axis=1), empty)
+        for matrix, empty in ((op, -1), (column, -1), (stay, np.nan))
+    )
+    whole = np.flatnonzero((op >= 0).all(axis=0) & (op == op[reference]).all(axis=0) & (column >= 0).any(axis=0))
+    where = nan_median(np.where(column >= 0, column, np.nan)[:, whole], 0)
+    cube, slots = _cube(stay[:, whole], np.floor(where).astype(np.int64), columns)
+    if not len(slots) or not _within_the_waiting(cube, steps.wait_s):
+        return None
+    made = op[reference, whole]
+    usual = [int(np.bincount(made[slots == slot]).argmax()) for slot in range(cube.shape[2])]
+    return Slots(cube, tuple(stays.names[code] for code in usual), whole=False)
+
+
+def _moved(values: Ints, shift: int) -> Ints:
+    """Each row moved by so many places; -1 where there is nothing."""
+    result = np.full_like(values, -1)
+    result[:, max(shift, 0) : values.shape[1] + min(shift, 0)] = values[
+        :, max(-shift, 0) : values.shape[1] - max(shift, 0)
+    ]
+    return result
+
+
+def _cube(stay: Floats, column: Ints, columns: int) -> tuple[Floats, Ints]:
+    """Ranks x columns x slots, and the slot of each collective, -1 where it is left out; no slots where there are none, or too many.
+
+    `stay`: ranks x collectives; `column`: of each.
+    """
+    nothing = np.empty((len(stay), columns, 0)), np.empty(0, dtype=np.int64)
+    if not len(column):
+        return nothing
+    column = np.maximum.accumulate(column)
+    counts = np.bincount(column, minlength=columns)
+    width = int(np.median(counts[counts > 0]))
+    fits = counts[column] == width
+    if not fits.any() or width > budgets.EXAMINED or counts.size * len(stay) * width > budgets.CELLS_MOST:
+        return nothing
+    slot = np.where(fits, np.arange(len(column)) - np.searchsorted(column, column), -1)
+    cube = np.full((len(stay), columns, width), np.nan)
+    cube[:, column[fits], slot[fits]] = stay[:, fits]
+    return cube, slot
+
+
+def _within_the_waiting(cube: Floats, wait: Floats) -> bool:
+    """Whether what ranks stay longer than the last one is no more than they wait, in nearly all of enough steps."""
+    waiting = (cube - least_stays(cube)[None]).sum(axis=2)
+    known = np.isfinite(waiting) & np.isfinite(wait)
+    if known.any(axis=0).sum() < limits.STEPS_FEW:
+        return False
+    return bool(np.mean(waiting[known] <= (1 + limits.FEW) * wait[known] + 0.002) >= limits.NEARLY_ALL)

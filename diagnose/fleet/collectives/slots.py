@@ -1,0 +1,81 @@
+"""The stays of every collective of every step, out of the windows' table `collectives`.
+
+Slot by slot of each rank's own steps, where these are all of the waiting; else in the order in which the ranks made them (sequence.py).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from rankscope.diagnose import budgets, limits
+from rankscope.diagnose.fleet.collectives.sequence import in_sequence
+from rankscope.diagnose.fleet.collectives.stays import StayRows, columns_of, least_stays, stay_rows
+from rankscope.diagnose.fleet.model import Slots, Steps
+from rankscope.probes.arrays import Floats, Ints
+
+
+def read_slots(table: pa.Table, rows: Ints, steps: Steps) -> Slots | None:
+    """The stays of a job from the table `collectives`; `rows`: row in Ranks of every table row, -1 for others.
+
+    None where there are none, where ranks make different collectives, or where they are not what the steps wait.
+    """
+    if table.num_rows == 0 or steps.number is None or steps.count == 0:
+        return None
+    stays = stay_rows(table, rows, int(steps.number.max(initial=-1)))
+    if len(stays.rank) == 0 or steps.number.shape[0] * (int(stays.step.max()) + 2) > budgets.CELLS_MOST:
+        return None
+    return _by_steps(stays, steps) or in_sequence(stays, steps)
+
+
+def _by_steps(stays: StayRows, steps: Steps) -> Slots | None:
+    """The k-th of each rank's own step in slot k; None where that is not the same operation, or not the waiting of the steps."""
+    if steps.number is None:
+        return None
+    _, of_a_step = np.unique(stays.rank * (int(stays.step.max()) + 1) + stays.step, return_counts=True)
+    width = int(np.median(of_a_step))
+    if not 1 <= width <= budgets.EXAMINED or steps.number.size * width > budgets.CELLS_MOST:
+        return None
+    cube = _cube(stays, steps.number, width)
+    ops = _operations(stays, width)
+    return Slots(cube, ops) if ops and _is_the_waiting(cube, steps.wait_s) else None
+
+
+def _cube(stays: StayRows, number: Ints, width: int) -> Floats:
+    """Ranks x columns x slots, seconds, NaN where nothing is known. `number`: ranks x columns, the step's number in its rank's window.
+
+    A step with more collectives than usual is left out: which of them is which is not known.
+    """
+    at = columns_of(stays, number)
+    inside = (at >= 0) & (stays.slot < width)
+    cube = np.full((*number.shape, width), np.nan)
+    cube[stays.rank[inside], at[inside], stays.slot[inside]] = stays.stay_s[inside]
+    beyond = (at >= 0) & (stays.slot >= width)
+    cube[stays.rank[beyond], at[beyond]] = np.nan
+    return cube
+
+
+def _operations(stays: StayRows, width: int) -> tuple[str, ...]:
+    """The operation in each slot; () where it is not the same in nine of ten."""
+    count = np.zeros((width, len(stays.names)), dtype=np.int64)
+    inside = stays.slot < width
+    np.add.at(count, (stays.slot[inside], stays.op[inside]), 1)
+    if (count.max(axis=1) < 0.9 * np.maximum(count.sum(axis=1), 1)).any():
+        return ()
+    return tuple(stays.names[index] for index in count.argmax(axis=1))
+
+
+def _is_the_waiting(cube: Floats, wait: Floats) -> bool:
+    """Whether the stays of a step add up to its waiting, within 10 % and 2 ms, on most ranks and steps."""
+    total = cube.sum(axis=2)
+    known = np.isfinite(total) & np.isfinite(wait)
+    if known.sum() < limits.NEARLY_ALL * np.isfinite(wait).sum():
+        return False
+    off = np.abs(total[known] - wait[known])
+    return bool(np.mean(off <= limits.FEW * np.maximum(wait[known], total[known]) + 0.002) >= limits.NEARLY_ALL)
+
+
+def transfer(slots: Slots) -> Floats:
+    """Per step, the sum over slots of the least stay, seconds; NaN where a slot is not known of every rank that has the step."""
+    least = least_stays(slots.stay_s)
+    return np.asarray(least.sum(axis=1), dtype=np.float64)

@@ -1,0 +1,51 @@
+"""Stays in single collectives: rows of the windows' table `collectives`, and matrices of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from rankscope.diagnose.fleet.labels import floats, ints, labels
+from rankscope.probes.arrays import Bools, Floats, Ints
+
+
+@dataclass(frozen=True, slots=True)
+class StayRows:
+    """Rows of the table, one entry each: who stayed how long in the how-many-th collective of its how-many-th step."""
+
+    rank: Ints
+    step: Ints  # as the rank's window numbers it
+    slot: Ints
+    sequence: Ints  # the how-many-th of the rank's window
+    stay_s: Floats
+    op: Ints  # number of the operation's name
+    names: tuple[str, ...]
+
+
+def stay_rows(table: pa.Table, rows: Ints, last_step: int) -> StayRows:
+    """The rows that can be: of a rank of the job, in a step that it has, with a number in place of its stay."""
+    step, slot, stay, op = ints(table, "step"), ints(table, "slot"), floats(table, "stay_s"), labels(table, "op")
+    kept: Bools = (rows >= 0) & (step >= 0) & (step <= last_step) & (slot >= 0) & np.isfinite(stay) & (stay >= 0)
+    names = tuple(map(str, op.values))
+    return StayRows(
+        rows[kept], step[kept], slot[kept], ints(table, "sequence")[kept], stay[kept], op.codes[kept], names
+    )
+
+
+def columns_of(stays: StayRows, number: Ints) -> Ints:
+    """The column of each row's step, -1 where it has none. `number`: ranks x columns, the step's number in its rank's window."""
+    last = int(stays.step.max())
+    column = np.full((len(number), last + 1), -1, dtype=np.int64)  # of each rank's step number
+    owner, place = np.nonzero((number >= 0) & (number <= last))
+    column[owner, number[owner, place]] = place
+    return np.asarray(column[stays.rank, stays.step], dtype=np.int64)
+
+
+def least_stays(stay: Floats) -> Floats:
+    """Least stay per step and slot over the ranks that have the step; NaN where it is not known of all of them."""
+    has_step = np.asarray(np.isfinite(stay).any(axis=2))
+    missing = (np.isnan(stay) & has_step[:, :, None]).any(axis=0)
+    least = np.where(np.isfinite(stay), stay, np.inf).min(axis=0)
+    return np.where(missing | ~np.isfinite(least), np.nan, least)
