@@ -49,8 +49,21 @@ class Observed:
         return self.ring.drain()
 
     def close(self) -> None:
-        self.ring.close()
-        self.module.close()
+        if self in _LOADED:
+            _LOADED.remove(self)
+            self.ring.close()
+            self.module.close()
+
+
+_LOADED: list[Observed] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_attached() -> Iterator[None]:
+    """What a failed test leaves attached, others would count."""
+    yield
+    for found in list(_LOADED):
+        found.close()
 
 
 def load(table: tuple[CallRow, ...] = (), **defines: int) -> Observed:
@@ -62,8 +75,9 @@ def load(table: tuple[CallRow, ...] = (), **defines: int) -> Observed:
         verbose=True,
     )
     module.attach((*sched.TRACEPOINTS, *files.tracepoints()))
+    _LOADED.append(Observed(module))
     assert module.refused == []
-    return Observed(module)
+    return _LOADED[-1]
 
 
 @pytest.fixture

@@ -185,7 +185,7 @@ def test_no_kernel_is_asked_for_its_number() -> None:
             for line in path.read_text().splitlines()
         )
     }
-    assert found == {"probes/bpf/loader.py", "probes/bpf/headers.py", "observer/doctor.py"}
+    assert found == {"probes/bpf/cache.py", "probes/bpf/headers.py", "observer/doctor.py"}
 
 
 def _archive(root: Path) -> None:
