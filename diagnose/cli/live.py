@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from rankscope.diagnose.cli.output import progress
-from rankscope.diagnose.cli.shell.loading import loading
+from rankscope.diagnose.collector import paused
 from rankscope.diagnose.solve.enough import further_s
 from rankscope.diagnose.text import clean, seconds
 from rankscope.diagnose.verdict.contract import Verdict, worst_first
@@ -79,7 +79,7 @@ def observe_until_told(
     Raises what the recorder raises, as long as nothing is told.
     """
     # Here: windows that lie in folders are judged without it.
-    with loading():
+    with paused():
         from rankscope.observer.recorder import RecordOptions, know_tables, record_on
 
         know_tables()

@@ -36,7 +36,7 @@ from rankscope.diagnose.cli.options import (
 )
 from rankscope.diagnose.cli.service import arguments as service
 from rankscope.diagnose.cli.shell.completion import prepare as prepare_completion
-from rankscope.diagnose.cli.shell.loading import loading
+from rankscope.diagnose.collector import paused
 from rankscope.diagnose.cli.shell.plain_help import PlainCommand, PlainGroup
 from rankscope.probes.errors import EXIT_MISSING, EXIT_NOT_PERMITTED, EXIT_USAGE, RankscopeError
 
@@ -101,7 +101,7 @@ def diagnose(
     verbose: Verbose = False,
 ) -> int:
     """Name what slows or stops the job: now, or from windows."""
-    with loading():
+    with paused():
         from rankscope.diagnose.cli import diagnose as command
 
     return command.run(
@@ -132,7 +132,7 @@ def report(
     as_json: Json = False,
 ) -> int:
     """Windows as one page for a browser: verdict and evidence."""
-    with loading():
+    with paused():
         from rankscope.diagnose.cli import diagnose as command
 
     return command.report(tuple(folders), tuple(baseline or ()), job, html, as_json)
@@ -160,7 +160,7 @@ def record(
     verbose: Verbose = False,
 ) -> int:
     """Observe one window and write window files."""
-    with loading():
+    with paused():
         from rankscope.diagnose.cli import record as command
 
     return command.run(

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from rankscope.diagnose import budgets
 from rankscope.diagnose.cli.output import print_json, progress, tell
-from rankscope.diagnose.cli.shell.loading import loading
+from rankscope.diagnose.collector import paused
 from rankscope.diagnose.text import clean
 from rankscope.observer.window.folder import Window
 from rankscope.observer.window.store.place import is_uri
@@ -29,7 +29,7 @@ def run(
     `out`: a folder, or the URI of a store; `spool`: where windows wait until the store has them.
     `history`: where the windows are kept as well, with what is judged of them.
     """
-    with loading():
+    with paused():
         from rankscope.observer.recorder import RecordOptions, know_tables, record
 
         know_tables()

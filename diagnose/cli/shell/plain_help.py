@@ -9,7 +9,7 @@ from typing import Any
 from typer.core import TyperCommand, TyperGroup
 
 from rankscope.diagnose.cli.output import WIDTH, width_of
-from rankscope.diagnose.cli.shell import loading
+from rankscope.diagnose import collector
 
 
 class PlainCommand(TyperCommand):
@@ -17,7 +17,7 @@ class PlainCommand(TyperCommand):
 
     def invoke(self, ctx: Any) -> Any:
         """Run it: what it was typed with is understood, and all that takes is loaded."""
-        loading.begin()
+        collector.begin()
         return super().invoke(ctx)
 
     def get_help(self, ctx: Any) -> str:
