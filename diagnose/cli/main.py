@@ -36,8 +36,8 @@ from rankscope.diagnose.cli.options import (
 )
 from rankscope.diagnose.cli.service import arguments as service
 from rankscope.diagnose.cli.shell.completion import prepare as prepare_completion
-from rankscope.diagnose.collector import paused
 from rankscope.diagnose.cli.shell.plain_help import PlainCommand, PlainGroup
+from rankscope.diagnose.collector import paused
 from rankscope.probes.errors import EXIT_MISSING, EXIT_NOT_PERMITTED, EXIT_USAGE, RankscopeError
 
 EXIT_INTERRUPTED = 130

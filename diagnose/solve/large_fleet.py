@@ -16,11 +16,11 @@ from functools import partial
 import numpy as np
 import pyarrow as pa
 
+from rankscope.diagnose import collector
 from rankscope.diagnose.fleet import from_windows
 from rankscope.diagnose.fleet.from_windows import rows_of
 from rankscope.diagnose.fleet.gather import DETAILS, fleet_of, joined, of_job
 from rankscope.diagnose.fleet.labels import labels
-from rankscope.diagnose import collector
 from rankscope.diagnose.fleet.large.crowd import Crowd, crowd_of
 from rankscope.diagnose.fleet.large.engines import of_arrays
 from rankscope.diagnose.fleet.large.placed import grids_of, sample_of

@@ -8,8 +8,8 @@ from typing import Any
 
 from typer.core import TyperCommand, TyperGroup
 
-from rankscope.diagnose.cli.output import WIDTH, width_of
 from rankscope.diagnose import collector
+from rankscope.diagnose.cli.output import WIDTH, width_of
 
 
 class PlainCommand(TyperCommand):
