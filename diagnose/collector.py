@@ -1,4 +1,4 @@
-"""Python's collector of cycles, out of the way while much is made that lives on: modules as a command loads, what is known of many hosts."""
+"""Python's collector of cycles, out of the way while much is made that lives on: modules as a command loads, what many hosts told."""
 
 from __future__ import annotations
 

@@ -30,7 +30,8 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "unwinder": ("errors", "interpreter", "names", "walk"),
     "observer": ("window", "census", "steps", "thread", "gpu", "tables", "live", "finish", "apart", "sight", "recorder", "watch", "doctor"),
     "diagnose": (
-        "severity", "budgets", "collector", "limits", "text", "xids", "verdict", "stats", "flight", "fleet", "model", "past", "hypotheses", "solve",
+        "severity", "budgets", "collector", "limits", "text", "xids", "verdict",
+        "stats", "flight", "fleet", "model", "past", "hypotheses", "solve",
         "report", "export", "sweep", "watch", "top", "cli",
     ),
 }  # fmt: skip
