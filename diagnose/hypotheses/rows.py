@@ -141,20 +141,19 @@ def standing(scene: Scene, rows: Iterable[Row]) -> list[Row]:
         beside = np.array([together - replay.gain_s(each) for each in others])
         more = replay.with_more_s(chosen, beside, together)
         # Where ranks have the same mechanism each for itself, what goes with it may be of their making.
-        shared = np.array([any(row.is_wider(other) for other in chosen) for row in chosen])
+        doubtful = np.array([row.more is not None and _is_uneven(row, chosen) for row in chosen])
+        gained_s = beside + np.where(doubtful, 0.0, more)
         over = np.array(
             [
                 (max(_own_s(row, rest), gained) if row.lasting else gained)
                 - row.part * max(row.floor * scene.step_s, scene.least_s)
-                for row, rest, gained in zip(
-                    chosen, others, (beside + np.where(shared, 0.0, more)).tolist(), strict=True
-                )
+                for row, rest, gained in zip(chosen, others, gained_s.tolist(), strict=True)
             ]
         )
         least = int(np.argmin(over))
         if over[least] >= 0:
-            if shared.any():
-                uneven = [row for row, one in zip(chosen, shared.tolist(), strict=True) if one]
+            uneven = [row for row in chosen if _is_uneven(row, chosen)]
+            if uneven:
                 chosen.remove(min(uneven, key=lambda row: row.taken_s))
                 continue
             lost = share_out(together, beside) + more
@@ -165,6 +164,10 @@ def standing(scene: Scene, rows: Iterable[Row]) -> list[Row]:
             return sorted(found, key=lambda row: -row.found.lost_s)
         del chosen[least]
     return []
+
+
+def _is_uneven(row: Row, others: Iterable[Row]) -> bool:
+    return any(row.is_wider(other) for other in others)
 
 
 def gain_s(scene: Scene, rows: Sequence[Row]) -> float:

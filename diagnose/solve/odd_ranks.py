@@ -1,8 +1,8 @@
 """What is admitted about single ranks (hypotheses/rank/selection.py), as rows of ../hypotheses/rows.py.
 
 A row removes what its rank takes longer than its innocent peers, or of several on one rank each its part; what was so in the baseline is a
-row of its own (by_design.py). Where strangers keep ranks from
-a CPU, those that share its CPUs stand behind each other alike without them (model/busy_host.py): that goes with the row.
+row of its own (by_design.py). Where strangers keep ranks from a CPU, those that share its CPUs stand behind each other alike without them
+(model/busy_host.py): that goes with the row.
 """
 
 from __future__ import annotations

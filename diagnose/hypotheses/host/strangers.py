@@ -1,9 +1,9 @@
 """Strangers take the CPUs of a host from all of its ranks alike: no rank is odd, and no baseline is needed, for the kernel counts who ran.
 
-A row of ../rows.py for each host that removes taken(r,s), of who is odd by itself as much as of its peers, and once it stands
-max(that, queued(r,s) - even(r,s)) (model/busy_host.py). busy: the part of the host's CPU time that did not go to
-the job. Convicts: busy >= 30 %, and one program took half of what strangers took: it
-is named. Acquits: less of either; a crowd of small programs is what a busy host is.
+A row of ../rows.py for each host that removes taken(r,s), of who is odd by itself as much as of its peers, at the price of
+max(that, queued(r,s) - even(r,s)) (model/busy_host.py). busy: the part of the host's CPU time that did not go to the job. Convicts:
+busy >= 30 %, and one program took half of what strangers took: it is named. Acquits: less of either; a crowd of small programs is what
+a busy host is.
 """
 
 from __future__ import annotations
