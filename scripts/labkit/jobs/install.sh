@@ -14,7 +14,9 @@ torch=torch==2.13.0
 frameworks=(lightning transformers accelerate 'ray[train]' 'jax>=0.8' 'mpi4py>=4.1' deepspeed numpy setuptools)
 # What few jobs need, in a folder of its own: a notebook brings half a hundred packages.
 few=(ipykernel nbclient)
-few_alone=(pytorch-ignite)
+few_alone=(pytorch-ignite xgboost)
+# Frameworks that agree with nothing above: an environment each, on the distribution's Python.
+apart=(tensorflow=tensorflow-cpu paddle=paddlepaddle)
 others=(3.10 3.12 3.13)
 began=$SECONDS
 
@@ -57,7 +59,7 @@ if ! up_to_date "$jobs/main" "$wanted"; then
 fi
 
 if [[ $(cat "$jobs/more/rankscope-jobs" 2>/dev/null) != "${few[*]} ${few_alone[*]}" ]]; then
-    say '      what few jobs need: notebooks, ignite'
+    say '      what few jobs need: notebooks, ignite, XGBoost'
     rm -rf "$jobs/more"
     pip_install "$jobs/main" --target "$jobs/more" "${few[@]}"
     pip_install "$jobs/main" --target "$jobs/more" --no-deps "${few_alone[@]}"
@@ -112,5 +114,14 @@ for version in "${others[@]}"; do
     "$venv/bin/python" -c 'import torch' 2>/dev/null || give_cuda_libraries "$venv"
     "$venv/bin/python" -c 'import torch'
     printf '%s' "$wanted" >"$venv/rankscope-jobs"
+done
+for pair in "${apart[@]}"; do
+    venv=$jobs/${pair%%=*}
+    package=${pair#*=}
+    up_to_date "$venv" "$package" && continue
+    say "      environment ${pair%%=*}"
+    /usr/bin/python3 -m venv --clear "$venv"
+    pip_install "$venv" "$package"
+    printf '%s' "$package" >"$venv/rankscope-jobs"
 done
 say "      the jobs' environments are ready ($((SECONDS - began)) s)"

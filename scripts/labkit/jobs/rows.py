@@ -224,5 +224,30 @@ _ASIDE_4 = (
     _torchrun("stream", "aside4/stream.py", 2, "mask_words", 24, "download_page", 24, workers=2),
     Row("stencil", "mpirun", "aside4/stencil.py", 3, OMPI + "python aside4/stencil.py --out {out}", "limit_slope", 96, "read_forcing", 96),
 )  # fmt: skip
-ASIDE = {"aside": _ASIDE, "aside-2": _ASIDE_2, "aside-3": _ASIDE_3, "aside-4": _ASIDE_4}
-BY_NAME = {row.name: row for row in (*TABLE, *_ASIDE, *_ASIDE_2, *_ASIDE_3, *_ASIDE_4)}
+# Frameworks that no other row has, and three more programs of PyTorch's; written like those.
+_ASIDE_5 = (
+    Row(
+        "tensorflow", "a shell loop", "aside5/tf_loop.py", 2,
+        "for number in $(seq 0 $(({ranks} - 1))); do python aside5/tf_loop.py --out {out} --port {port} --workers {ranks} "
+        "--index $number & done; wait",
+        "whiten", 40, "sample", 40, venv="tensorflow",
+    ),
+    Row(
+        "paddle", "paddle.distributed.launch", "aside5/paddle_fleet.py", 2,
+        "python -m paddle.distributed.launch --nproc_per_node {ranks} --backend gloo --log_dir {out}/logs "
+        "--master 127.0.0.1:{port} aside5/paddle_fleet.py --out {out}",
+        "stretch", 40, "read_clip", 40, venv="paddle",
+    ),
+    Row(
+        "boost", "multiprocessing", "aside5/boost.py", 3, "python aside5/boost.py --out {out} --workers {ranks}",
+        "ratios", 160, "count_visits", 160, env=_MORE,
+    ),
+    _torchrun("rollouts", "aside5/rollouts.py", 2, "grade", 16, "draw_prompt", 16),
+    _torchrun("tensor-parallel", "aside5/tensor_parallel.py", 4, "quantize", 24, "pull_trace", 24),
+    Row(
+        "pool", "ProcessPoolExecutor", "aside5/pool.py", 2, "python aside5/pool.py --out {out} --processes {ranks}",
+        "spectrogram", 32, "record", 32,
+    ),
+)  # fmt: skip
+ASIDE = {"aside": _ASIDE, "aside-2": _ASIDE_2, "aside-3": _ASIDE_3, "aside-4": _ASIDE_4, "aside-5": _ASIDE_5}
+BY_NAME = {row.name: row for rows in (TABLE, *ASIDE.values()) for row in rows}
