@@ -44,6 +44,9 @@ ROLES = (*HOST_ROLES, *SCOPED, LAUNCH)
 # Calls that tell where the job's own loop is: the Python stack that they were called from is kept.
 SITED = (COLLECTIVE, WAIT, BACKWARD, DISPATCH, GPU_WAIT)
 
+# The name of what ends a gradient update. DDP waits here for its last bucket.
+UPDATE = "finalize_backward"
+
 # RS_MAX_ROWS in calls.bpf.c: from here on traps are counted of processes that nobody watches, and scopes are those of roles.
 MAX_ROWS = 256
 

@@ -1,4 +1,4 @@
-"""Rows of collective libraries whose operations run on the CPU: gloo inside XLA (JAX), DeepSpeed's shared memory, oneCCL.
+"""Rows of collective libraries whose operations run on the CPU: gloo inside XLA (JAX) and Paddle, DeepSpeed's shared memory, oneCCL.
 
 XLA's functions are local symbols of jaxlib's one big library: they are found in its full symbol table (elf/exports.py). They
 catch what gloo throws and have ended when they return. Nothing is kept of their arguments, which change between releases.
@@ -6,7 +6,7 @@ catch what gloo throws and have ended when they return. Nothing is kept of their
 
 from __future__ import annotations
 
-from rankscope.probes.calls.row import COLLECTIVE, DISPATCH, WAIT, CallRow
+from rankscope.probes.calls.row import BACKWARD, COLLECTIVE, DISPATCH, UPDATE, WAIT, CallRow
 
 # Method of xla::cpu::GlooCommunicator and MpiCommunicator -> name here. Sends and receives of pipelines wait like collectives.
 _XLA_METHODS = (
@@ -43,6 +43,23 @@ _XLA_ROWS = (
     _XLA_EXECUTE,
 )
 
+# Paddle's operations end in their call. Those of its reducer are made in the backward pass, on the thread that makes that.
+_PADDLE_METHODS = (
+    ("AllReduce", "allreduce"), ("AllGather", "allgather"), ("Broadcast", "broadcast"), ("Reduce", "reduce"), ("Gather", "gather"),
+    ("Scatter", "scatter"), ("Barrier", "barrier"), ("Send", "send"), ("Recv", "recv"),
+)  # fmt: skip
+_PADDLE = "6paddle11distributed"
+_PADDLE_ROWS = (
+    *(
+        CallRow("libpaddle.so", _method(_PADDLE, "ProcessGroupGloo", method), name, COLLECTIVE, family="paddle")
+        for method, name in _PADDLE_METHODS
+    ),
+    CallRow(
+        "libpaddle.so", _method(_PADDLE, "EagerReducer", "FinalizeBackward"), UPDATE, WAIT, family="paddle-reducer"
+    ),
+    CallRow("libpaddle.so", "_ZN3egr11RunBackwardE", "backward", BACKWARD, family="paddle-reducer"),
+)
+
 # DeepSpeed builds these on the user's machine. The loop over pieces of the tensor spins until the neighbours have come.
 _DEEPSPEED_ROWS = (
     CallRow(
@@ -64,4 +81,4 @@ _CCL_ROWS = (
     CallRow("libccl.so", "_ZN3ccl2v15event4waitE", "wait", WAIT, family="ccl"),
 )  # fmt: skip
 
-CPU_COLLECTIVE_ROWS: tuple[CallRow, ...] = (*_XLA_ROWS, *_DEEPSPEED_ROWS, *_CCL_ROWS)
+CPU_COLLECTIVE_ROWS: tuple[CallRow, ...] = (*_XLA_ROWS, *_PADDLE_ROWS, *_DEEPSPEED_ROWS, *_CCL_ROWS)

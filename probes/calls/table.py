@@ -5,15 +5,13 @@ What a row says, and what roles mean: row.py. A row's number is its place here: 
 
 from __future__ import annotations
 
-from rankscope.probes.calls.row import BACKWARD, COLLECTIVE, GC, WAIT, CallRow
+from rankscope.probes.calls.row import BACKWARD, COLLECTIVE, GC, UPDATE, WAIT, CallRow
 from rankscope.probes.calls.rows_collectives import COLLECTIVE_ROWS
 from rankscope.probes.calls.rows_cpu import CPU_COLLECTIVE_ROWS
 from rankscope.probes.calls.rows_cuda import CUDA_ROWS
 from rankscope.probes.calls.rows_others import OTHER_ACCELERATOR_ROWS
 
 __all__ = ["CALL_TABLE", "UPDATE", "CallRow"]
-
-UPDATE = "finalize_backward"  # DDP waits for its last bucket: the gradients of an update are there
 
 
 def _gloo(name: str) -> CallRow:

@@ -47,6 +47,7 @@ SOURCES = (
     Source("oneccl", "libccl.so", ("2021.14.0", "2022.2.0")),
     Source("jaxlib", "xla_extension.so", ("0.4.38",)),
     Source("jaxlib", "libjax_common.so", ("0.6.2", "0.10.2")),
+    Source("paddlepaddle", "libpaddle.so", ("2.6.2", "3.0.0", "3.3.1")),
 )
 
 
