@@ -14,7 +14,7 @@ torch=torch==2.13.0
 frameworks=(lightning transformers accelerate 'ray[train]' 'jax>=0.8' 'mpi4py>=4.1' deepspeed numpy setuptools)
 # What few jobs need, in a folder of its own: a notebook brings half a hundred packages.
 few=(ipykernel nbclient)
-few_alone=(pytorch-ignite xgboost)
+few_alone=(pytorch-ignite)
 # Frameworks that agree with nothing above: an environment each, on the distribution's Python.
 apart=(tensorflow=tensorflow-cpu paddle=paddlepaddle)
 others=(3.10 3.12 3.13)
@@ -59,7 +59,7 @@ if ! up_to_date "$jobs/main" "$wanted"; then
 fi
 
 if [[ $(cat "$jobs/more/rankscope-jobs" 2>/dev/null) != "${few[*]} ${few_alone[*]}" ]]; then
-    say '      what few jobs need: notebooks, ignite, XGBoost'
+    say '      what few jobs need: notebooks, ignite'
     rm -rf "$jobs/more"
     pip_install "$jobs/main" --target "$jobs/more" "${few[@]}"
     pip_install "$jobs/main" --target "$jobs/more" --no-deps "${few_alone[@]}"

@@ -238,10 +238,6 @@ _ASIDE_5 = (
         "--master 127.0.0.1:{port} aside5/paddle_fleet.py --out {out}",
         "stretch", 40, "read_clip", 40, venv="paddle",
     ),
-    Row(
-        "boost", "multiprocessing", "aside5/boost.py", 3, "python aside5/boost.py --out {out} --workers {ranks}",
-        "ratios", 160, "count_visits", 160, env=_MORE,
-    ),
     _torchrun("rollouts", "aside5/rollouts.py", 2, "grade", 16, "draw_prompt", 16),
     _torchrun("tensor-parallel", "aside5/tensor_parallel.py", 4, "quantize", 24, "pull_trace", 24),
     Row(
