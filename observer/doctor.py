@@ -15,7 +15,7 @@ from pathlib import Path
 from rankscope.probes.bpf import btf, headers, tables
 from rankscope.probes.errors import RankscopeError
 
-_TRACEPOINTS = ("sched/sched_switch", "sched/sched_wakeup", "sched/sched_process_exit", "syscalls/sys_enter_read")
+_TRACEPOINTS = ("sched/sched_switch", "sched/sched_waking", "sched/sched_process_exit", "syscalls/sys_enter_read")
 
 
 @dataclass(frozen=True, slots=True)

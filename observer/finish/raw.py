@@ -49,6 +49,7 @@ def raw_process(running: Observation, pid: int, last: LastReadings) -> RawProces
         thread_states=process.states,
         thread_names={tid: thread_name(pid, tid, running.root) for tid in tids},
         native=last.natives.names(pid, np.unique(events["arg"][events["type"] == ring.SAMPLE]).astype(np.uint64)),
+        alive_tids=frozenset(tid for tid in tids if tid in last.threads or tid in last.still),
     )
 
 

@@ -21,6 +21,7 @@ from rankscope.observer.tables import job as gpu_window
 from rankscope.observer.tables import pattern_rows
 from rankscope.observer.tables.collective_rows import collective_rows
 from rankscope.observer.tables.cpu_rows import CpuTotals, cpu_rows, observer_rows
+from rankscope.observer.tables.one_line import as_one_line
 from rankscope.observer.tables.rank import RankWindow, find_rank, side_patterns, steps_alone
 from rankscope.observer.tables.raw import RawProcess
 from rankscope.observer.thread.patterns import MeasuredPattern
@@ -89,7 +90,7 @@ def _job_window(
     numbers = {rank.pid: rank.identity.rank for rank in ranks}
     devices = samplers.of_job(last.hardware, ranks)
     raws, gpus = gpu_window.with_gpus(
-        {rank.pid: raw_process(running, rank.pid, last) for rank in ranks},
+        {rank.pid: as_one_line(raw_process(running, rank.pid, last), CALL_TABLE) for rank in ranks},
         numbers,
         max(rank.identity.world_size for rank in ranks),
         devices,
@@ -157,7 +158,7 @@ def _add_rank(
             tables.add_patterns(number, LOADER, side_patterns(worker, CALL_TABLE, found.steps, worker.python_tids))
     owners = {process.pid: process.owner for process in running.processes.values()}
     tables.counters += cpu_rows(
-        number, rank.pid, found.training_thread, CpuTotals(last.threads, last.processes, last.takers),
+        number, rank.pid, raw.members or (found.training_thread,), CpuTotals(last.threads, last.processes, last.takers),
         CpuTotals(before.threads, before.processes, before.takers), owners,
     )  # fmt: skip
     tables.counters += helper_rows(running, rank, last, before)

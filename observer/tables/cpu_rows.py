@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import resource
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -28,17 +28,20 @@ class CpuTotals:
 
 
 def cpu_rows(
-    number: int, pid: int, training_thread: int, now: CpuTotals, before: CpuTotals, owners: Mapping[int, int]
+    number: int, pid: int, training: Collection[int], now: CpuTotals, before: CpuTotals, owners: Mapping[int, int]
 ) -> list[CounterRow]:
-    """CPU time of the training thread, of the whole process and of its workers, and who ran while its threads stood in the queue.
+    """CPU time of the threads that train, of the whole process and of its workers, and who ran while its threads stood in the queue.
 
     `owners`: processes that belong to a rank, with the pid of that; what a worker takes is taken by its rank.
     """
 
     of_rank = partial(CounterRow, "rank", rank=number)
     rows = []
-    if training_thread in now.threads and now.threads[training_thread].tgid == pid:
-        run_s, ready_s = _growth(now.threads, before.threads, training_thread)
+    mine = [tid for tid in training if tid in now.threads and now.threads[tid].tgid == pid]
+    if mine:
+        run_s, ready_s = (
+            sum(each) for each in zip(*(_growth(now.threads, before.threads, tid) for tid in mine), strict=True)
+        )
         rows += [of_rank(name="cpu.run_s", value=run_s), of_rank(name="cpu.ready_s", value=ready_s)]
     run_s, ready_s = _growth(now.processes, before.processes, pid)
     rows += [of_rank(name="cpu.process_run_s", value=run_s), of_rank(name="cpu.process_ready_s", value=ready_s)]

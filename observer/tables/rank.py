@@ -18,13 +18,14 @@ from rankscope.observer.steps.found import FoundSteps
 from rankscope.observer.steps.markers import Markers
 from rankscope.observer.tables.raw import RawProcess
 from rankscope.observer.tables.thread_line import absences_at, carried_calls, thread_line
+from rankscope.observer.tables.training_thread import training_thread
 from rankscope.observer.thread import patterns, timeline
 from rankscope.observer.thread.device_calls import MARKER_ROLES, of_roles
 from rankscope.observer.thread.functions import NO_STACK, StackName
 from rankscope.observer.thread.patterns import MeasuredPattern
 from rankscope.observer.thread.pauses import Pause, find_pauses
 from rankscope.observer.thread.step_times import StepTimes, step_times
-from rankscope.probes.arrays import Bools, Floats
+from rankscope.probes.arrays import Floats
 from rankscope.probes.bpf import ring
 from rankscope.probes.bpf.ring import Events
 from rankscope.probes.calls.row import BACKWARD, DISPATCH, GPU_WAIT, CallRow
@@ -150,44 +151,6 @@ def side_patterns(
         their = thread_line(raw, calls, table, tid, steps)
         found += patterns.measure_thread(raw.window_s, *their, steps, hz=raw.hz, on_critical_path=False)
     return tuple(found)
-
-
-def training_thread(raw: RawProcess, calls: Events, table: Sequence[CallRow]) -> int:
-    """The thread that runs backward passes for most of the time; where none does, the one that waits for collectives and the GPU or
-    hands work over most often; else the main thread.
-
-    A pass inside another thread's pass is a part of that: where activations are computed anew, autograd's thread of a GPU makes one for
-    each layer.
-    """
-    passes = calls[of_roles(calls, table, BACKWARD)]
-    passes = passes[np.isin(passes["tid"], list(raw.python_tids))]
-    outer = passes[~_inside_another(passes)]
-    if len(outer):
-        tids, place = np.unique(outer["tid"], return_inverse=True)
-        return int(tids[np.argmax(np.bincount(place.reshape(-1), outer["dur_ns"].astype(np.float64)))])
-    roles = np.array([row.role in ("wait", BACKWARD, DISPATCH, GPU_WAIT) for row in table])
-    for chosen in (calls[roles[calls["what"]]], calls):
-        tids = chosen["tid"][np.isin(chosen["tid"], list(raw.python_tids))] if len(chosen) else chosen["tid"]
-        if len(tids):
-            values, counts = np.unique(tids, return_counts=True)
-            return int(values[np.argmax(counts)])
-    return raw.pid
-
-
-def _inside_another(passes: Events) -> Bools:
-    """Which of these calls lie inside one of another thread."""
-    inside = np.zeros(len(passes), dtype=bool)
-    begin = passes["ts_ns"].astype(np.int64)
-    end = begin + passes["dur_ns"].astype(np.int64)
-    for tid in np.unique(passes["tid"]):
-        others = passes["tid"] != tid
-        order = np.argsort(begin[others], kind="stable")
-        starts, ends = begin[others][order], np.maximum.accumulate(end[others][order])
-        if len(starts):
-            mine = np.flatnonzero(~others)
-            before = np.searchsorted(starts, begin[mine], side="right") - 1
-            inside[mine] = (before >= 0) & (end[mine] <= ends[np.maximum(before, 0)])
-    return inside
 
 
 def _markers(raw: RawProcess, calls: Events, table: Sequence[CallRow], tid: int) -> Markers:

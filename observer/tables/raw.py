@@ -49,6 +49,8 @@ class RawProcess:
     gpu: GpuView | None = None  # what the GPUs of this process did; None where none is seen
     # (tid, system call, argument) of long waits -> what they wait for
     targets: Mapping[tuple[int, int, int], str] = field(default_factory=dict)
+    alive_tids: frozenset[int] = frozenset()  # threads that were there when the window ended
+    members: tuple[int, ...] = ()  # threads that take turns and are one here (one_line.py)
     collective_tail_s: float = 0.0  # how long its GPUs have been inside nothing but collectives at the end
 
     def since_start_s(self, ns: Any) -> Floats:

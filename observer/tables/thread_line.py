@@ -20,6 +20,7 @@ from rankscope.probes.arrays import Bools, Floats, Ints
 from rankscope.probes.bpf import ring
 from rankscope.probes.bpf.ring import Events
 from rankscope.probes.calls.row import CallRow
+from rankscope.probes.sched.probe import WAKER_SHIFT
 
 # Python's own locks and queues: who waits in them waits for another Python thread or for a loader, not for a library.
 _PYTHON_LOCKS = ("/threading.py", "/queue.py", "/multiprocessing/queues.py", "/multiprocessing/synchronize.py")
@@ -231,7 +232,7 @@ def _absences(raw: RawProcess, mine: Events, tid: int) -> Absences:
         "ready_s": away["ready_ns"] / 1e9,
         "syscall": away["what"].astype(np.int64),
         "argument": away["arg"].astype(np.int64),
-        "state": away["aux"].astype(np.int64),
+        "state": away["aux"].astype(np.int64) & ((1 << WAKER_SHIFT) - 1),
         "stack": away["stack"],
     }
     still = raw.open_absences.get(tid)

@@ -22,7 +22,7 @@
 #endif
 
 enum rs_event_type {
-	RS_EV_OFFCPU = 1, /* a thread was switched out and in again: what = syscall, arg = its first argument, aux = state */
+	RS_EV_OFFCPU = 1, /* a thread was switched out and in again: what = syscall, arg = its first argument, aux = state | waker << 8 */
 	RS_EV_SAMPLE = 2, /* a thread was found running: arg = user instruction pointer */
 	RS_EV_CALL = 3,   /* a library function was entered and left: what = row of the call table, arg = its argument */
 	RS_EV_FILE = 4,   /* a read, write or sync: what = operation | file type << 8, arg = bytes or -errno, aux = device */

@@ -15,12 +15,14 @@ from rankscope.probes.bpf.loader import Module, Tracepoint
 SOURCE = Path(__file__).parent / "sched.bpf.c"
 TRACEPOINTS = (
     Tracepoint("rs_sched_switch", "sched:sched_switch"),
-    Tracepoint("rs_sched_wakeup", "sched:sched_wakeup"),
+    Tracepoint("rs_sched_waking", "sched:sched_waking"),
     Tracepoint("rs_sched_exit", "sched:sched_process_exit"),
 )
 
 # prev_state bits of sched_switch (include/linux/sched.h); 0 is runnable: it was preempted.
 UNINTERRUPTIBLE, STOPPED, TRACED = 0x2, 0x4, 0x8
+# Of an OFFCPU event's `aux`: the state below this bit, from it on the tid of who woke the thread, 0 where nobody had to (22 bits at most).
+WAKER_SHIFT = 8
 # RS_GIL in sched.bpf.c, in place of the system call: a wait for the GIL; the argument is the thread state of who holds it.
 GIL_WAIT = 0xFFFE
 

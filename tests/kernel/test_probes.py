@@ -209,6 +209,34 @@ def test_a_stopped_process_is_told_from_a_waiting_one(program: Start, observed: 
     assert 0.35e9 < float(stopped["dur_ns"][0]) < 0.9e9
 
 
+def test_who_woke_a_thread_is_told(program: Start, observed: Observed) -> None:
+    """Two threads hand over to each other 41 times; between, one sleeps, which no thread of the process ends."""
+    process = program(
+        """
+        import sys, threading, time
+        ping, pong = threading.Semaphore(0), threading.Semaphore(0)
+        def answer():
+            while True:
+                ping.acquire(); pong.release()
+        threading.Thread(target=answer, daemon=True).start()
+        print("ready", flush=True); sys.stdin.readline()
+        for _ in range(41):
+            time.sleep(0.003); ping.release(); pong.acquire()
+        """
+    )
+    events = observed.run(process)
+    away = events[(events["type"] == ring.OFFCPU) & (events["tgid"] == process.pid)]
+    waker, main = away["aux"] >> sched.WAKER_SHIFT, away["tid"] == process.pid
+    other = int(away["tid"][~main][0])
+    slept = away["what"] == CLOCK_NANOSLEEP
+    assert (
+        int((waker[~main] == process.pid).sum()) >= 39
+    )  # a brief absence is no event, an answer may come before the wait
+    assert not np.isin(waker[main & slept], (process.pid, other)).any()
+    handed = main & (away["what"] == FUTEX) & (away["aux"] & 0xFF > 0)
+    assert np.isin(waker[handed], (other,)).all()
+
+
 def test_reads_and_writes_are_counted_with_their_bytes_and_device(program: Start, tmp_path: Path) -> None:
     observed = load(RS_MIN_FILE_NS=0)
     process = program(

@@ -1,0 +1,195 @@
+"""Which threads of a process take turns, and who has the turn when. Pure.
+
+Steps may run in threads of a pool, in turn, or in one thread that works for another: each goes on where the other stopped, and together
+they are one line of time. Of each thread it is known when it was off the CPU, and which thread woke it:
+
+  rests     blocked until another Python thread of its process wakes it (a future, a queue, a join, an event loop), as nearly all waits at
+            this place in the code end; not inside a timed call of a library, where it waits for what that does
+  quiet     rests, or waits for the GIL directly after
+  works     is not quiet: runs, could run, or waits for something else (a collective, a file, the GIL)
+
+Threads that have nothing to do with each other work at the same time now and then: the share of the window in which both do is the product
+of their shares. Threads that take turns do not: where they work together for less than half of that, they are taken to (`in_turn`). That
+holds for whoever makes calls from which steps are told; another thread must have woken them or been woken by them as well, and where
+several such threads work side by side (a pool that loads samples) none of them takes turns.
+
+The turn is had by who runs, of several by who began last; where nobody does, by who does not rest; where all rest, by who ran last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from rankscope.observer.steps.found import MIN_REPEATS
+from rankscope.probes.arrays import Bools, Floats, Ints
+
+_CHANCE = 0.5  # halfway from what chance makes to nothing
+_UNKNOWN, _RESTS, _WORKS, _RUNS = range(4)
+
+
+@dataclass(frozen=True, slots=True)
+class Spans:
+    """Disjoint stretches of time in order, in seconds since the window's start."""
+
+    start_s: Floats
+    end_s: Floats
+
+    @property
+    def seconds(self) -> float:
+        return float((self.end_s - self.start_s).sum())
+
+    def together_s(self, other: Spans) -> float:
+        """Seconds that lie in both."""
+        if not len(self.start_s) or not len(other.start_s):
+            return 0.0
+        edges = np.stack((other.start_s, other.end_s), axis=1).reshape(-1)
+        lengths = np.stack((np.zeros(len(other.start_s)), other.end_s - other.start_s), axis=1).reshape(-1)
+        passed = np.cumsum(lengths)
+        return float((np.interp(self.end_s, edges, passed) - np.interp(self.start_s, edges, passed)).sum())
+
+
+@dataclass(frozen=True, slots=True)
+class ThreadEdges:
+    """One thread: when it was off the CPU, in order, and from when to when it was heard of. `wake_s`: when it could run again;
+    `waker`: the thread that woke it, 0 where none did or it is not over yet."""
+
+    tid: int
+    start_s: Floats
+    wake_s: Floats
+    end_s: Floats
+    rests: Bools
+    quiet: Bools
+    waker: Ints
+    since_s: float
+    until_s: float
+
+    def works(self) -> Spans:
+        """When it works, in the window."""
+        start = np.concatenate(([self.since_s], self.end_s[self.quiet]))
+        end = np.concatenate((self.start_s[self.quiet], [self.until_s]))
+        start, end = np.clip(start, max(self.since_s, 0.0), None), np.clip(end, None, self.until_s)
+        kept = end > start
+        return Spans(start[kept], end[kept])
+
+
+@dataclass(frozen=True, slots=True)
+class Pieces:
+    """Who had the turn: disjoint, in order, without gaps; `tid` of each."""
+
+    start_s: Floats
+    end_s: Floats
+    tid: Ints
+
+    def of(self, tid: int) -> Spans:
+        """Those of one thread."""
+        mine = self.tid == tid
+        return Spans(self.start_s[mine], self.end_s[mine])
+
+
+def together(spans: Sequence[Spans]) -> Spans:
+    """The times covered by at least one."""
+    start = np.concatenate([one.start_s for one in spans]) if spans else np.empty(0)
+    end = np.concatenate([one.end_s for one in spans]) if spans else np.empty(0)
+    if not len(start):
+        return Spans(start, end)
+    order = np.argsort(start, kind="stable")
+    start, reach = start[order], np.maximum.accumulate(end[order])
+    first = np.concatenate(([True], start[1:] > reach[:-1]))
+    return Spans(start[first], reach[np.concatenate((first[1:], [True]))])
+
+
+def in_turn(one: Spans, other: Spans, window_s: float) -> bool:
+    """Whether they work together for less than half of what chance makes."""
+    return one.together_s(other) * window_s < _CHANCE * one.seconds * other.seconds
+
+
+def taking_turns(
+    threads: Sequence[ThreadEdges], training: Sequence[int], strangers: Spans, window_s: float
+) -> tuple[int, ...]:
+    """The threads that take turns with the training thread, which comes first in `training`; it alone where none does.
+
+    `training`: threads that make calls from which steps are told, who makes most of them first. `strangers`: when threads make such calls
+    of which nothing else is known.
+    """
+    works = {one.tid: one.works() for one in threads}
+    ours = [tid for tid in training if tid in works]
+    if not ours:
+        return ()
+    first = ours[0]
+    chosen = [tid for tid in ours if tid == first or in_turn(works[tid], works[first], window_s)]
+    chosen = _without_intruders(works, chosen, window_s)
+    group = together([*(works[tid] for tid in chosen), *([strangers] if len(strangers.start_s) else [])])
+    woken = _woken_by(threads)
+    others = [
+        tid
+        for tid, spans in works.items()
+        if tid not in ours and spans.seconds > 0 and in_turn(spans, group, window_s)
+        and sum(woken.get((tid, one), 0) + woken.get((one, tid), 0) for one in chosen) >= MIN_REPEATS
+    ]  # fmt: skip
+    alone = [tid for tid in others if all(tid == one or in_turn(works[tid], works[one], window_s) for one in others)]
+    return (*chosen, *alone)
+
+
+def _without_intruders(works: Mapping[int, Spans], chosen: Sequence[int], window_s: float) -> list[int]:
+    """Threads of which each takes turns with all others together; the first one stays. With one that had a turn only once in a while
+    everybody seems to take turns."""
+    left = list(chosen)
+    while len(left) > 2:
+        intruding = {}
+        for tid in left[1:]:
+            rest = together([works[one] for one in left if one != tid])
+            if not in_turn(works[tid], rest, window_s):
+                intruding[tid] = works[tid].together_s(rest)
+        if not intruding:
+            break
+        left.remove(max(intruding, key=lambda tid: intruding[tid]))
+    return left
+
+
+def _woken_by(threads: Sequence[ThreadEdges]) -> dict[tuple[int, int], int]:
+    """(who rested, who ended it) -> how often."""
+    found: dict[tuple[int, int], int] = {}
+    for one in threads:
+        wakers, counts = np.unique(one.waker[one.rests], return_counts=True)
+        found.update({(one.tid, waker): count for waker, count in zip(wakers.tolist(), counts.tolist(), strict=True)})
+    return found
+
+
+def pieces(threads: Collection[ThreadEdges], window_s: float) -> Pieces:
+    """Who of these threads had the turn when, from the first that is heard of one of them to the end of the window."""
+    edges = [edge for one in threads for edge in (one.start_s, one.wake_s, one.end_s)]
+    ends = [end for one in threads for end in (one.since_s, one.until_s)]
+    cuts = np.unique(np.minimum(np.concatenate([*edges, ends, [window_s]]), window_s))
+    middle = (cuts[:-1] + cuts[1:]) / 2
+    state = np.full(len(middle), -1, dtype=np.int64)
+    since = np.full(len(middle), -np.inf)
+    owner = np.zeros(len(middle), dtype=np.int64)
+    for one in threads:
+        its_state, its_since = _state(one, middle)
+        better = (its_state > state) | ((its_state == state) & (its_since > since))
+        state, since, owner = (
+            np.where(better, its_state, state),
+            np.where(better, its_since, since),
+            np.where(better, one.tid, owner),
+        )
+    first = np.concatenate(([True], owner[1:] != owner[:-1])) if len(owner) else np.zeros(0, dtype=bool)
+    last = np.concatenate((first[1:], [True])) if len(owner) else first
+    return Pieces(cuts[:-1][first], cuts[1:][last], owner[first])
+
+
+def _state(one: ThreadEdges, time_s: Floats) -> tuple[Ints, Floats]:
+    """What the thread does at these times, and since when: since it runs, or has run last."""
+    known = (time_s >= one.since_s) & (time_s < one.until_s)
+    if not len(one.start_s):
+        return np.where(known, _RUNS, _UNKNOWN), np.full(len(time_s), one.since_s)
+    at = np.searchsorted(one.start_s, time_s, side="right") - 1
+    before = np.maximum(at, 0)
+    away = (at >= 0) & (time_s < one.end_s[before])
+    asleep = one.rests[before] & (time_s < one.wake_s[before])
+    ran_s = np.where(one.rests[before] & ~asleep, one.wake_s[before], one.start_s[before])
+    state = np.where(away, np.where(asleep, _RESTS, _WORKS), _RUNS)
+    began_s = np.where(at >= 0, one.end_s[before], one.since_s)
+    return np.where(known, state, _UNKNOWN), np.where(away, ran_s, began_s)
