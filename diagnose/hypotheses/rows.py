@@ -145,7 +145,7 @@ def standing(scene: Scene, rows: Iterable[Row]) -> list[Row]:
         gained_s = beside + np.where(doubtful, 0.0, more)
         over = np.array(
             [
-                (max(_own_s(row, rest), gained) if row.lasting else gained)
+                (max(replay.own_s(row, rest), gained) if row.lasting else gained)
                 - row.part * max(row.floor * scene.step_s, scene.least_s)
                 for row, rest, gained in zip(chosen, others, gained_s.tolist(), strict=True)
             ]
@@ -180,9 +180,15 @@ class _Replay:
     can matter, unless they are stages of pipelines."""
 
     def __init__(self, scene: Scene, rows: Iterable[Row]) -> None:
+        rows = list(rows)
         self._scene = scene
         self._place = np.arange(len(scene.own))
         self._own, self._roles = scene.own, scene.roles
+        self._seconds = _Seconds(rows)
+        self._slots: slots.Regained | None = None
+        if scene.slots is not None and scene.pipelines is None:
+            asked = np.unique([row.found.rows[0] for row in rows if row.excess]).astype(np.int64)
+            self._slots = slots.Regained(scene.slots, scene.roles, asked)
         touched = np.zeros(len(scene.own), dtype=bool)
         for row in rows:
             touched[row.targets] = True
@@ -201,11 +207,10 @@ class _Replay:
     def gain_s(self, rows: Sequence[Row]) -> float:
         """Seconds per step that the job is shorter without what these took together."""
         shorter = self._shorter(rows)
-        scene, ranks = self._scene, _repaired(rows)
-        if scene.slots is not None and scene.pipelines is None and len(ranks):
+        if self._slots is not None and len(ranks := _repaired(rows)):
             of_ranks = [row for row in rows if row.excess]
-            by_slots = slots.gain(scene.slots, scene.roles, ranks)
-            shorter += max(by_slots - self._shorter(of_ranks), 0.0)
+            alone = shorter if len(of_ranks) == len(rows) else self._shorter(of_ranks)
+            shorter += max(self._slots.by(ranks) - alone, 0.0)
         return shorter + sum(row.step_s for row in rows)
 
     def with_more_s(self, rows: Sequence[Row], beside: Floats, together: float) -> Floats:
@@ -224,7 +229,34 @@ class _Replay:
         return max(shorter, gain_in_turn(self._own, better, self._roles)) if scene.in_turn else shorter
 
     def _better(self, rows: Sequence[Row]) -> Floats:
-        return self._own - _removed(self._own, rows, self._place)
+        return self._own - _removed(self._own, rows, self._place, self._seconds)
+
+    def own_s(self, row: Row, others: Iterable[Row]) -> float:
+        """Seconds per step that it takes of its ranks and none of these takes by the same mechanism."""
+        if row.removes is None:
+            return row.step_s
+        left = self._seconds.of(row).copy()
+        for other in others:
+            if other.removes is not None and _mechanism(other.found) == _mechanism(row.found):
+                for at, rank in enumerate(row.targets.tolist()):
+                    left[at] -= self._seconds.of(other)[other.targets == rank].sum(axis=0)
+        return float(trimmed_mean(np.maximum(left, 0.0)).max(initial=0.0))
+
+
+class _Seconds:
+    """What rows remove, 0 where that is not known; of those that are asked again and again found once."""
+
+    def __init__(self, rows: Iterable[Row] = ()) -> None:
+        self._rows = {id(row): (row, _known_s(row.removes)) for row in rows if row.removes is not None}
+
+    def of(self, row: Row) -> Floats:
+        """Of its targets x steps."""
+        known = self._rows.get(id(row))
+        return _known_s(row.removes) if known is None else known[1]
+
+
+def _known_s(removes: Floats | None) -> Floats:
+    return np.zeros((0, 0)) if removes is None else np.asarray(np.nan_to_num(removes), dtype=np.float64)
 
 
 def _repaired(rows: Sequence[Row]) -> Ints:
@@ -238,27 +270,15 @@ def _repaired(rows: Sequence[Row]) -> Ints:
 
 def removed(own: Floats, rows: Sequence[Row]) -> Floats:
     """Seconds that these took of own times together, ranks x steps."""
-    return _removed(own, rows, np.arange(len(own)))
+    return _removed(own, rows, np.arange(len(own)), _Seconds())
 
 
-def _removed(own: Floats, rows: Sequence[Row], place: Ints) -> Floats:
+def _removed(own: Floats, rows: Sequence[Row], place: Ints, seconds: _Seconds) -> Floats:
     taken = np.zeros_like(own)
     for row in rows:
         if row.removes is not None:
-            taken[place[row.targets]] += np.nan_to_num(row.removes)
+            taken[place[row.targets]] += seconds.of(row)
     return np.asarray(np.fmin(taken, np.nan_to_num(own)), dtype=np.float64)
-
-
-def _own_s(row: Row, others: Iterable[Row]) -> float:
-    """Seconds per step that it takes of its ranks and none of these takes by the same mechanism."""
-    if row.removes is None:
-        return row.step_s
-    left = np.nan_to_num(row.removes)
-    for other in others:
-        if other.removes is not None and _mechanism(other.found) == _mechanism(row.found):
-            for at, rank in enumerate(row.targets.tolist()):
-                left[at] -= np.nan_to_num(other.removes)[other.targets == rank].sum(axis=0)
-    return float(trimmed_mean(np.maximum(left, 0.0)).max(initial=0.0))
 
 
 def suspects(fleet: Fleet, scene: Scene, rows: Iterable[Row]) -> list[Suspect]:

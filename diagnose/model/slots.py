@@ -27,6 +27,7 @@ from rankscope.diagnose.fleet.collectives.slots import transfer
 from rankscope.diagnose.fleet.collectives.stays import least_stays
 from rankscope.diagnose.fleet.model import Pipelines, Slots
 from rankscope.diagnose.model import waiting
+from rankscope.diagnose.stats.beside import Medians
 from rankscope.diagnose.stats.robust import nan_median, trimmed_mean
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Floats, Ints
@@ -52,33 +53,57 @@ def least_stay(wait: Floats, pipelines: Pipelines | None, stays: Slots | None) -
 
 def gain(slots: Slots, roles: Ints, suspects: Ints) -> float:
     """Seconds per step regained if the suspects (rows) came to every collective when their innocent peers do."""
-    if len(suspects) == 0 or len(suspects) >= len(roles):
-        return 0.0
-    stay = slots.stay_s
-    better, early_s = stay.copy(), 0.0
-    for role in np.unique(roles[suspects]):
-        mine = suspects[roles[suspects] == role]
-        innocent = np.setdiff1d(np.flatnonzero(roles == role), mine)
-        if len(innocent):
-            usual = nan_median(stay[innocent], 0)
-            better[mine] = np.fmax(stay[mine], usual[None])
-            early = [trimmed_mean((stay[rank] - usual).T) for rank in mine.tolist()]
+    return Regained(slots, roles, suspects).by(suspects)
+
+
+class Regained:
+    """The gain of many sets of suspects, all among these rows: what they have in common is found once."""
+
+    def __init__(self, slots: Slots, roles: Ints, rows: Ints) -> None:
+        self._stay, self._roles, self._rows = slots.stay_s, roles, rows
+        self._least = least_stays(self._stay)
+        others = np.delete(self._stay, rows, axis=0)
+        self._of_others = np.where(np.isfinite(others), others, np.inf).min(axis=0, initial=np.inf)
+        self._waits = _waits_alone_s(self._stay)
+        self._peers: dict[int, Medians] = {}
+
+    def by(self, suspects: Ints) -> float:
+        """Seconds per step, of these."""
+        stay, roles = self._stay, self._roles
+        if len(suspects) == 0 or len(suspects) >= len(roles):
+            return 0.0
+        better, early_s = stay[self._rows], 0.0
+        for role in np.unique(roles[suspects]).tolist():
+            mine = suspects[roles[suspects] == role]
+            if len(mine) == np.count_nonzero(roles == role):
+                continue
+            usual, own = self._usual(role, mine), stay[mine]
+            better[np.searchsorted(self._rows, mine)] = np.where(np.isnan(own), own, np.fmax(own, usual))
+            early = trimmed_mean((own - usual).transpose(0, 2, 1).reshape(-1, own.shape[1]))
             early_s += float(np.maximum(np.nan_to_num(early), 0.0).sum())
-    better[np.isnan(stay)] = np.nan
-    shorter = (least_stays(better) - least_stays(stay)).sum(axis=1)
-    gained_s = float(np.nan_to_num(trimmed_mean(shorter[None, :])[0]))
-    return max(gained_s - max(len(suspects) * _kept_waiting_s(stay, suspects), early_s), 0.0)
+        least = np.fmin(self._of_others, np.fmin.reduce(better, axis=0, initial=np.inf))
+        shorter = (np.where(np.isnan(self._least), np.nan, least) - self._least).sum(axis=1)
+        gained_s = float(np.nan_to_num(trimmed_mean(shorter[None, :])[0]))
+        kept_s = 0.0 if self._waits is None else float(np.median(np.delete(self._waits, suspects)))
+        return max(gained_s - max(len(suspects) * kept_s, early_s), 0.0)
+
+    def _usual(self, role: int, mine: Ints) -> Floats:
+        """Steps x slots: the median stay of the ranks of a role without these."""
+        members, stay = np.flatnonzero(self._roles == role), self._stay.reshape(len(self._stay), self._least.size)
+        asked = np.isin(members, self._rows)
+        if role not in self._peers:
+            self._peers[role] = Medians(stay[members[~asked]])
+        return self._peers[role].beside(stay[np.setdiff1d(members[asked], mine)]).reshape(self._least.shape)
 
 
-def _kept_waiting_s(stay: Floats, suspects: Ints) -> float:
-    """Seconds per step that the others wait for one innocent rank alone, median over these."""
+def _waits_alone_s(stay: Floats) -> Floats | None:
+    """Seconds per step that the others wait for each rank alone; None where no step is known of all."""
     known = np.isfinite(stay).all(axis=(0, 2))
     if not known.any():
-        return 0.0
+        return None
     least, second = np.partition(stay[:, known], 1, axis=0)[:2]
     last = stay[:, known].argmin(axis=0)
-    waits = np.bincount(last.ravel(), (second - least).ravel(), len(stay)) / np.count_nonzero(known)
-    return float(np.median(np.delete(waits, suspects)))
+    return np.bincount(last.ravel(), (second - least).ravel(), len(stay)) / np.count_nonzero(known)
 
 
 def latest(slots: Slots, roles: Ints, row: int) -> Late | None:

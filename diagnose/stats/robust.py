@@ -93,10 +93,12 @@ def trimmed_mean(values: Reals, trim: float = TRIM) -> Floats:
         parts = [values[first : first + ROWS] for first in range(0, len(values), ROWS)]
         return np.concatenate(side_by_side(lambda part: trimmed_mean(part, trim), parts))
     ordered, lowest, highest = trimmed(values, trim)
+    count = highest - lowest
+    if len(count) and count[0] > 0 and (lowest == lowest[0]).all() and (highest == highest[0]).all():
+        return np.asarray(ordered[:, lowest[0] : highest[0]].sum(axis=1) / count)  # the same of each row: nearly always
     position = np.arange(values.shape[1])
-    inside = (position >= lowest[:, None]) & (position < highest[:, None])
-    total = np.where(inside, np.nan_to_num(ordered), 0.0).sum(axis=1)
-    count = np.maximum(highest - lowest, 0)
+    inside = (position >= lowest[:, None]) & (position < highest[:, None])  # no NaN is
+    total = np.where(inside, ordered, 0.0).sum(axis=1)
     return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
 
@@ -156,7 +158,8 @@ def autocorrelation(values: Floats, split: int = 0) -> Floats:
 def trimmed(values: Reals, trim: float = TRIM) -> tuple[Reals, Ints, Ints]:
     """The values of each row in rising order, NaN last; and per row the first place that is kept, and the first that no longer is."""
     ordered = np.sort(values, axis=1)  # NaN last
-    count = np.isfinite(values).sum(axis=1)
+    whole = ordered.size > 0 and np.isfinite(ordered[:, [0, -1]]).all()
+    count = np.full(len(values), values.shape[1]) if whole else np.isfinite(values).sum(axis=1)
     cut = np.where(count >= 5, np.maximum((count * trim).astype(np.int64), 1), 0)
     return ordered, cut, count - cut
 

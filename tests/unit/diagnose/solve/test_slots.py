@@ -15,7 +15,7 @@ from rankscope.diagnose.fleet.collectives.slots import transfer
 from rankscope.diagnose.fleet.gather import gather
 from rankscope.diagnose.fleet.pipelines import find_pipelines
 from rankscope.diagnose.fleet.roles import roles
-from rankscope.diagnose.model.slots import gain, latest
+from rankscope.diagnose.model.slots import Regained, gain, latest
 from rankscope.diagnose.solve.judge import diagnose, judge
 from rankscope.observer.window.folder import Window
 
@@ -64,6 +64,19 @@ def test_two_ranks_that_are_late_in_turn_hide_the_waiting_from_the_sums() -> Non
     assert (
         late is not None and (late.slot, late.op) == (1, "allgather") and late.late_s == pytest.approx(0.05, abs=1e-6)
     )
+
+
+def test_what_some_of_many_cost_does_not_depend_on_who_else_may_be_asked() -> None:
+    # GIVEN three late ranks of six in two roles, a stay that is not known, and whoever might be asked about
+    fleet = gather([phased({(1, 0): 0.06, (4, 1): 0.05, (5, 0): 0.04})])
+    assert fleet.slots is not None
+    fleet.slots.stay_s[2, 3] = np.nan
+    part = np.array([0, 0, 0, 1, 1, 1])
+    many = Regained(fleet.slots, part, np.array([0, 1, 3, 4, 5]))
+    for some in ([1], [4, 5], [1, 4], [0, 1, 5], [3, 4, 5], []):
+        asked = np.array(some, dtype=np.int64)
+        assert many.by(asked) == gain(fleet.slots, part, asked)
+    assert many.by(np.array([1, 5])) > many.by(np.array([1])) > 0
 
 
 def test_two_culprits_in_different_phases_are_named_with_what_they_cost() -> None:

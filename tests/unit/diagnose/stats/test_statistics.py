@@ -24,6 +24,8 @@ def test_trimmed_mean_leaves_the_extremes_out_and_ignores_nan() -> None:
     values = np.array([[1.0, 2.0, 3.0, 4.0, 1000.0], [np.nan, 2.0, 2.0, np.nan, 2.0], [np.nan] * 5])
     assert trimmed_mean(values)[:2].tolist() == [3.0, 2.0]
     assert np.isnan(trimmed_mean(values)[2])
+    whole = values[:1].repeat(3, axis=0)  # as many of each row: another way to the same
+    assert trimmed_mean(whole).tolist() == [3.0] * 3
 
 
 def test_trimmed_error_covers_the_spread_of_repeated_experiments() -> None:
