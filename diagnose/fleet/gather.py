@@ -23,7 +23,7 @@ from rankscope.observer.window.store.users import told_apart
 from rankscope.probes.arrays import Ints
 
 DETAILS = ("patterns", "stacks", "pauses", "flows", "counters", "collectives")  # the tables beside ranks and steps
-_STACK_COLUMNS = {"patterns": "stack", "stacks": "parent"}  # that hold numbers of rows of the table stacks
+STACK_COLUMNS = {"patterns": "stack", "stacks": "parent"}  # that hold numbers of rows of the table stacks
 
 # What a count of losses means to people; the names are those of probes/bpf/counters.py.
 _LOST = {
@@ -67,8 +67,8 @@ def joined(windows: Sequence[Window], name: str) -> pa.Table:
     pieces, stacks = [], 0
     for window in windows:
         table = getattr(window, name)
-        if name in _STACK_COLUMNS:
-            table = from_windows.shifted(table, _STACK_COLUMNS[name], stacks)
+        if name in STACK_COLUMNS:
+            table = from_windows.shifted(table, STACK_COLUMNS[name], stacks)
         pieces.append(table.append_column("observed_on", from_windows.constant(window.manifest.host, table.num_rows)))
         stacks += window.stacks.num_rows
     return from_windows.joined(pieces)

@@ -151,23 +151,9 @@ def find(places: Iterable[Path | str], every_moment: bool = False) -> Sources:
 
 def read(sources: Sequence[Source]) -> tuple[list[Window], list[Note]]:
     """The windows in these sources, each once, in their order; what of the stores could not be read is counted in the notes."""
-    return put_together([read_some(sources)])
-
-
-def read_some(sources: Sequence[Source]) -> tuple[list[Window], Unread]:
-    """The windows in these sources, and those that cannot be read. May run on a worker."""
     unread: Unread = []
-    return [window for found in read_each(sources, unread) for window in found], unread
-
-
-def put_together(parts: Iterable[tuple[list[Window], Unread]]) -> tuple[list[Window], list[Note]]:
-    """Several of `read_some` as one of `read`."""
-    found: list[Window] = []
-    unread: Unread = []
-    for windows, failed in parts:
-        found += windows
-        unread += failed
-    return once(found), [left_out(unread)] if unread else []
+    found = once(window for windows in read_each(sources, unread) for window in windows)
+    return found, [left_out(unread)] if unread else []
 
 
 def read_each(sources: Sequence[Source], unread: Unread) -> Iterator[list[Window]]:

@@ -19,23 +19,23 @@ import pyarrow as pa
 from rankscope.diagnose import collector
 from rankscope.diagnose.fleet import from_windows
 from rankscope.diagnose.fleet.from_windows import rows_of
-from rankscope.diagnose.fleet.gather import DETAILS, fleet_of, joined, of_job
+from rankscope.diagnose.fleet.gather import fleet_of, of_job
 from rankscope.diagnose.fleet.labels import labels
 from rankscope.diagnose.fleet.large.crowd import Crowd, crowd_of
-from rankscope.diagnose.fleet.large.engines import of_arrays
+from rankscope.diagnose.fleet.large.engines import let_go, of_arrays
+from rankscope.diagnose.fleet.large.in_full import read_in_full
 from rankscope.diagnose.fleet.large.placed import grids_of, sample_of
 from rankscope.diagnose.fleet.large.stand_out import hosts_to_read
 from rankscope.diagnose.fleet.large.survey import GROUP, Survey, survey, together, with_right_clocks
 from rankscope.diagnose.fleet.large.topology import Group
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.roll_call import jobs_in, windows_of
-from rankscope.diagnose.fleet.sources import Source, Sources, absent_notes, left_out, put_together, read, read_some
+from rankscope.diagnose.fleet.sources import Source, Sources, absent_notes, left_out, read
 from rankscope.diagnose.fleet.step_matrix import Grid, filled, possible
 from rankscope.diagnose.past.baseline import Reference, read_baseline
 from rankscope.diagnose.solve.judge import judge
 from rankscope.diagnose.verdict.contract import Verdict
 from rankscope.diagnose.verdict.note import Note, NoteCode
-from rankscope.observer.window.folder import Window
 from rankscope.observer.window.jobs import shown
 from rankscope.observer.window.store.keys import label_of
 from rankscope.observer.window.store.same_names import plain_name
@@ -43,7 +43,6 @@ from rankscope.observer.window.store.users import by_user
 from rankscope.probes.errors import BadData
 
 LARGE = 512  # hosts: below that all of it is read in seconds
-_READ = 32  # hosts that are read in full at once: some megabytes, a tenth of a second
 _ELSEWHERE = 128  # hosts of which an older window may be of this moment, by a wrong clock
 _COMPARED = 8  # windows, with which those of other clocks are compared: they end their steps together
 
@@ -56,7 +55,8 @@ def is_large(found: Sources) -> bool:
 def diagnose_large(
     found: Sources, wanted: str | None, pool: Executor, shared: Sequence[Group] = (), baseline: Sequence[Source] = ()
 ) -> Iterator[tuple[str, Verdict]]:
-    """`shared`: hosts that share something. `baseline`: of earlier windows those of the hosts that are read in full are compared with.
+    """`pool`: from large/engines.py, let go once all is read. `shared`: hosts that share something. `baseline`: of earlier windows those of
+    the hosts that are read in full are compared with.
 
     The title and the verdict of each job that is meant, the largest first. BadData, NoRanks.
     """
@@ -77,10 +77,11 @@ def _each_job(
         jobs = _jobs(seen, wanted)
     sources = (*found.chosen, *_elsewhere(found))
     named = shown(jobs_in(seen.roll))
+    last = next(reversed(jobs), None)
     for job, called in jobs.items():
         said = [*notes, *called.notes]
         crowd = crowd_of(seen, job, called.windows, grids.get(job), said)
-        part = _in_full(sources, seen, called.windows, crowd, said, pool)
+        part = _in_full(sources, seen, called.windows, crowd, said, pool, job == last)
         verdict = _judged(seen, called.windows, crowd, replace(part, groups=tuple(shared)), baseline)
         yield called.title, replace(verdict, job=named[job])
 
@@ -155,21 +156,6 @@ def _judged(seen: Survey, mine: Sequence[int], crowd: Crowd, part: Fleet, baseli
     )
 
 
-def _as_surveyed(windows: Sequence[Window], seen: Survey, wanted: Sequence[int]) -> list[Window]:
-    """Of these windows those that are meant, by the names and clocks that their hosts have in the survey."""
-    known = {
-        (plain_name(seen.manifests[number]), seen.manifests[number].machine, seen.begins_s[number]): number
-        for number in wanted
-    }
-    found = []
-    for window in windows:
-        about = window.manifest
-        if (number := known.get((about.host, about.machine, about.start))) is not None:
-            as_seen = seen.manifests[number]
-            found.append(by_user(replace(window, manifest=replace(about, host=as_seen.host, start=as_seen.start))))
-    return found
-
-
 def _reference(baseline: Sequence[Source], hosts: frozenset[str], job: str) -> Reference | None:
     """What these hosts were like before."""
     if not baseline:
@@ -180,17 +166,20 @@ def _reference(baseline: Sequence[Source], hosts: frozenset[str], job: str) -> R
 
 
 def _in_full(
-    sources: Sequence[Source], seen: Survey, mine: Sequence[int], crowd: Crowd, notes: list[Note], pool: Executor
+    sources: Sequence[Source],
+    seen: Survey,
+    mine: Sequence[int],
+    crowd: Crowd,
+    notes: list[Note],
+    pool: Executor,
+    last: bool,
 ) -> Fleet:
-    """The fleet's ranks on the hosts that are worth it, with all that is known of them."""
+    """The fleet's ranks on the hosts that are worth it, with all that is known of them. `last`: nothing is read after it."""
     hosts = hosts_to_read(crowd, of_arrays(pool))
     wanted = [number for number in mine if seen.manifests[number].host in hosts]
-    of_these = [sources[place] for place in sorted({seen.source[number] for number in wanted})]
-    groups = [of_these[at : at + _READ] for at in range(0, len(of_these), _READ)]
-    windows, unread = put_together(pool.map(read_some, groups))
-    notes.extend(unread)
-    windows = _as_surveyed(windows, seen, wanted)
-    tables = {name: joined(windows, name) for name in ("ranks", "steps", *DETAILS)}
+    tables = read_in_full(sources, seen, wanted, notes, pool)
+    if last:
+        let_go(pool)
     table = of_job(tables["ranks"], crowd.setting.job)
     place = rows_of(table, crowd.number)
     where = labels(table, "observed_on")

@@ -2,7 +2,7 @@
 
 bytes         of an object, by rank and window
 seconds       from the listing to the verdict, on all processors of this host, and of CPU; the exponent of their growth with ranks;
-              of these the engine's: until it is there once all is listed, and until it is gone after the verdict
+              of these the engine's: until it is gone after the verdict. It starts beside the listing and ends beside the judging
 memory        the largest the command was, and each of its workers
 precision     accused ranks that are culprits; recall: culprits of which all ranks are accused, with their component, by scope; of a rack,
               a switch, a file system and a rail as one group, of a rail of the ranks that were read in full
@@ -58,7 +58,7 @@ class Judged:
     fleet: str
     ranks: int
     seconds: float
-    engine_seconds: float  # of them waited for the engine's start and end
+    engine_seconds: float  # of them waited for the engine's end
     cpu_seconds: float  # without Ray's own processes and its workers, which are nobody's children here
     memory_bytes: float
     object_bytes: float  # by rank
@@ -166,9 +166,7 @@ def _judge(name: str, hosts: int, seed: int, folder: Path, options: argparse.Nam
         found = find([folder])
         baseline = find([_folder(folder.parent, _HEALTHY, hosts, seed, options)]).chosen if name == "all" else ()
         shared = groups(hosts)
-        listed = time.monotonic()
         with engines.started(options.engine, workers) as pool:
-            started = time.monotonic()
             [(_, verdict)] = diagnose_large(found, None, pool, shared, baseline)
             judged = time.monotonic()
     ended = time.monotonic()
@@ -184,7 +182,7 @@ def _judge(name: str, hosts: int, seed: int, folder: Path, options: argparse.Nam
         fleet=name,
         ranks=ranks,
         seconds=ended - begun,
-        engine_seconds=(started - listed) + (ended - judged),
+        engine_seconds=ended - judged,
         cpu_seconds=sum(each.ru_utime + each.ru_stime for each in used),
         memory_bytes=1024.0 * (used[0].ru_maxrss + workers * used[1].ru_maxrss),
         object_bytes=sum(path.stat().st_size for path in folder.rglob("*.parquet")) / ranks,

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
+from dataclasses import dataclass, field
 from multiprocessing import get_context
 from threading import Event, Thread
 from typing import Any
@@ -75,6 +76,12 @@ def of_arrays(pool: Executor) -> Executor:
     return pool.threads if isinstance(pool, _Processors) else pool
 
 
+def let_go(pool: Executor) -> None:
+    """Nothing more is asked of it: its processes end beside what is done here. `started` waits until they have."""
+    if isinstance(pool, (_Processors, _RayExecutor)):
+        pool.let_go()
+
+
 class _Processors(ProcessPoolExecutor):
     """This host's processors: processes read windows, and threads work on arrays, where numpy lets others run."""
 
@@ -82,6 +89,18 @@ class _Processors(ProcessPoolExecutor):
         # spawn: the file systems of pyarrow do not survive a fork
         super().__init__(workers, mp_context=get_context("spawn"))
         self.threads = ThreadPoolExecutor(workers)
+        self._ending: Thread | None = None
+
+    def let_go(self) -> None:
+        """Its processes end meanwhile."""
+        self._ending = Thread(target=self.shutdown)
+        self._ending.start()
+
+    def end(self) -> None:
+        """They have ended, whatever they were asked for."""
+        if self._ending is not None:
+            self._ending.join()
+        self.shutdown(cancel_futures=True)
 
     def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
         self.threads.shutdown(wait, cancel_futures=cancel_futures)
@@ -94,7 +113,7 @@ def _local(workers: int) -> Iterator[Executor]:
     try:
         yield pool
     finally:
-        pool.shutdown(wait=True, cancel_futures=True)
+        pool.end()
 
 
 @contextmanager
@@ -111,8 +130,8 @@ def _dask(workers: int) -> Iterator[Executor]:
 
 @contextmanager
 def beginning(engine: str, workers: int | None = None) -> Iterator[None]:
-    """An engine that takes seconds to start does so beside what is done here; `started`, inside of this, waits for it. What fails is said
-    there. EngineMissing."""
+    """An engine that takes seconds to start does so beside what is done here and in `started`, inside of this, until it is asked for
+    something: what fails is said then. EngineMissing."""
     check(engine)
     if engine != "ray":
         yield
@@ -127,29 +146,33 @@ def beginning(engine: str, workers: int | None = None) -> Iterator[None]:
 
 @contextmanager
 def _ray(workers: int) -> Iterator[Executor]:
-    import ray
-
     before = _BEGUN.get()
     with nullcontext(before) if before else _begun(workers) as begun:
-        begun.result()
-        yield _RayExecutor(ray)
+        yield _RayExecutor(begun)
+
+
+@dataclass(frozen=True, slots=True)
+class _Begun:
+    """Ray, which is there when the future is done, until nobody needs it."""
+
+    ready: Future[None] = field(default_factory=Future)
+    over: Event = field(default_factory=Event)
 
 
 @contextmanager
-def _begun(workers: int) -> Iterator[Future[None]]:
-    """Ray, which is there when the future is done. Its processes end with the thread that started them: one that lives as long."""
-    ready: Future[None] = Future()
-    over = Event()
-    thread = Thread(target=_keep_ray, args=(workers, ready, over), daemon=True)
+def _begun(workers: int) -> Iterator[_Begun]:
+    """Ray's processes end with the thread that started them: one that lives as long."""
+    begun = _Begun()
+    thread = Thread(target=_keep_ray, args=(workers, begun), daemon=True)
     thread.start()
     try:
-        yield ready
+        yield begun
     finally:
-        over.set()
+        begun.over.set()
         thread.join()
 
 
-def _keep_ray(workers: int, ready: Future[None], over: Event) -> None:
+def _keep_ray(workers: int, begun: _Begun) -> None:
     try:
         import ray
 
@@ -159,27 +182,36 @@ def _keep_ray(workers: int, ready: Future[None], over: Event) -> None:
             options: dict[str, Any] = {} if address else {"num_cpus": workers, "include_dashboard": False}
             ray.init(address=address, log_to_driver=False, logging_level="ERROR", **options)
     except BaseException as error:
-        ready.set_exception(error)
+        begun.ready.set_exception(error)
         return
-    ready.set_result(None)
-    over.wait()
+    begun.ready.set_result(None)
+    begun.over.wait()
     if ours:
-        ray.shutdown()
+        ray.shutdown()  # what its workers sent stays where it is, as long as somebody holds it
 
 
-_BEGUN: ContextVar[Future[None] | None] = ContextVar("begun", default=None)
+_BEGUN: ContextVar[_Begun | None] = ContextVar("begun", default=None)
 
 
 class _RayExecutor(Executor):
-    """Ray's tasks as futures. A task whose worker dies is tried again elsewhere, by Ray itself."""
+    """Ray's tasks as futures, from when it is there. A task whose worker dies is tried again elsewhere, by Ray itself."""
 
-    def __init__(self, ray: Any) -> None:
-        self._ray = ray
-        self._call = ray.remote(_call)
+    def __init__(self, begun: _Begun) -> None:
+        self._begun = begun
+        self._call: Any = None
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        if self._call is None:
+            self._begun.ready.result()
+            import ray
+
+            self._call = ray.remote(_call)
         future: Future[Any] = self._call.remote(fn, args, kwargs).future()
         return future
+
+    def let_go(self) -> None:
+        """Its processes end meanwhile."""
+        self._begun.over.set()
 
 
 def _call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import time
 from collections.abc import Iterator
 from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import contextmanager
@@ -224,8 +225,8 @@ def test_ray_starts_beside_what_is_done_first(folder: Path, few_in_full: None) -
     with engines.beginning("ray", 1):
         found = find([folder])
         with engines.started("ray", 1) as pool:
-            [(_, verdict)] = diagnose_large(found, None, pool)
             assert pool.submit(os.getpid).result() != os.getpid()
+            [(_, verdict)] = diagnose_large(found, None, pool)
     assert not ray.is_initialized()
     assert to_json(verdict) == to_json(judged(folder))
 
@@ -242,9 +243,24 @@ def test_what_fails_while_ray_starts_is_said_where_it_is_needed(monkeypatch: pyt
     with (
         pytest.raises(engines.EngineFailed, match="no cluster there"),
         engines.beginning("ray"),
-        engines.started("ray"),
+        engines.started("ray") as pool,
     ):
-        pass
+        pool.submit(os.getpid)
+
+
+@pytest.mark.parametrize("engine", ["local", "ray"])
+def test_an_engine_that_is_let_go_ends_beside_what_is_done_then(engine: str) -> None:
+    if engine == "ray":
+        pytest.importorskip("ray", reason="pip install -e '.[ray]'")
+    with engines.started(engine, 1) as pool:
+        numbers = pool.submit(np.arange, 1_000_000).result()  # of Ray's in memory that its processes share
+        worker = pool.submit(os.getpid).result()
+        engines.let_go(pool)
+        until = time.monotonic() + 30
+        while Path(f"/proc/{worker}").exists() and time.monotonic() < until:
+            time.sleep(0.05)
+        assert not Path(f"/proc/{worker}").exists()
+        assert int(numbers.sum()) == 499_999_500_000  # what it gave is still there
 
 
 def test_a_host_that_is_missing_is_told(folder: Path, tmp_path: Path, few_in_full: None) -> None:
