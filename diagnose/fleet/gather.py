@@ -29,6 +29,7 @@ STACK_COLUMNS = {"patterns": "stack", "stacks": "parent"}  # that hold numbers o
 _LOST = {
     "walk_failed": "Python stacks could not be read", "walk_stale": "Python stacks changed while they were read",
     "walk_disturbed": "Python stacks changed while they were read", "walk_truncated": "Python stacks were too deep to be read to their end",
+    "leaving_unseen": "times of threads that left a CPU were not seen",
     "ring_full": "events came faster than they were taken", "thrown_out": "windows were thrown out for want of room",
 }  # fmt: skip
 

@@ -244,8 +244,8 @@ def _programs(root: Path) -> _Programs:
         raise BpfUnavailable(f"this kernel loads no BPF program: {error.strerror}") from error
     sources = (_WALK / "sampler.bpf.c", sched.SOURCE, calls.SOURCE)
     epilogue, tracepoints = calls.programs(), tuple(sched.TRACEPOINTS)
+    defines.update(sched.defines(root))
     try:
-        defines.update(btf.offsets({"RS_TASK_EXIT_CODE": ("task_struct", "exit_code")}, root))
         defines.update(files.defines(root))
     except btf.NoBtf as error:
         return _Programs(sources, defines, epilogue, tracepoints, (f"file calls are not timed: {error}",))

@@ -72,6 +72,9 @@ enum rs_counter {
 	RS_C_SHORT,
 	RS_C_WALK_DISTURBED,
 	RS_C_CALL_SITE_MAP_FULL,
+	RS_C_ARRIVAL_UNSEEN, /* sched: a thread left that nothing had seen come */
+	RS_C_LEAVING_UNSEEN, /* sched: a thread came that nothing had seen leave */
+	RS_C_WAKE_UNSEEN,
 	RS_C_COUNT,
 };
 BPF_PERCPU_ARRAY(rs_counters, u64, RS_C_COUNT);

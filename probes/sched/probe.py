@@ -6,10 +6,12 @@ process; for each watched process the processes that ran while threads of it sto
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 from dataclasses import dataclass
 from pathlib import Path
 
+from rankscope.probes.bpf import btf
 from rankscope.probes.bpf.loader import Module, Tracepoint
 
 SOURCE = Path(__file__).parent / "sched.bpf.c"
@@ -18,9 +20,17 @@ TRACEPOINTS = (
     Tracepoint("rs_sched_waking", "sched:sched_waking"),
     Tracepoint("rs_sched_exit", "sched:sched_process_exit"),
 )
+# What sched.bpf.c can do without: how a process ended, and since when a thread runs that nothing saw come.
+_OFFSETS = (
+    {"RS_TASK_EXIT_CODE": ("task_struct", "exit_code")},
+    {
+        "RS_TASK_RAN": ("task_struct", "se.sum_exec_runtime"),
+        "RS_TASK_RAN_BEFORE": ("task_struct", "se.prev_sum_exec_runtime"),
+    },
+)
 
 # prev_state bits of sched_switch (include/linux/sched.h); 0 is runnable: it was preempted.
-UNINTERRUPTIBLE, STOPPED, TRACED = 0x2, 0x4, 0x8
+UNINTERRUPTIBLE, STOPPED, TRACED, IDLE = 0x2, 0x4, 0x8, 0x80
 # Of an OFFCPU event's `aux`: the state below this bit, from it on the tid of who woke the thread, 0 where nobody had to (22 bits at most).
 WAKER_SHIFT = 8
 # RS_GIL in sched.bpf.c, in place of the system call: a wait for the GIL; the argument is the thread state of who holds it.
@@ -62,6 +72,15 @@ class Taken:
     taker: int
     comm: str
     seconds: float
+
+
+def defines(root: Path = Path("/")) -> dict[str, int]:
+    """The -D constants for sched.bpf.c, as far as this kernel has type information."""
+    found: dict[str, int] = {}
+    for wanted in _OFFSETS:
+        with contextlib.suppress(btf.NoBtf):
+            found.update(btf.offsets(wanted, root))
+    return found
 
 
 def look_again(module: Module) -> None:

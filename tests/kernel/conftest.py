@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from bare_probes import LOADED, Observed, load
 from watching import HZ, Watched
 
 from rankscope.observer.live import kernel_probes
@@ -41,6 +42,21 @@ def program(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
     for process in started:
         process.kill()
         process.wait()
+
+
+@pytest.fixture(autouse=True)
+def nothing_stays_attached() -> Iterator[None]:
+    """What a failed test leaves attached, others would count."""
+    yield
+    for found in list(LOADED):
+        found.close()
+
+
+@pytest.fixture
+def observed() -> Iterator[Observed]:
+    found = load()
+    yield found
+    found.close()
 
 
 @pytest.fixture(scope="module")

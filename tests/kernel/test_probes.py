@@ -7,84 +7,19 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import pytest
+from bare_probes import CLOCK_NANOSLEEP, FUTEX, RING_PAGES, Observed, load
 
-from rankscope.probes.bpf import btf, loader, ring
-from rankscope.probes.bpf.loader import Module
-from rankscope.probes.calls import probe as calls
+from rankscope.probes.bpf import btf, ring
 from rankscope.probes.calls.probe import CallProbe
 from rankscope.probes.calls.table import CallRow
 from rankscope.probes.files import probe as files
 from rankscope.probes.sched import probe as sched
 
-# Stands in for the unwinder: every thread is reported, none has a stack.
-NO_UNWINDER = """
-#define RS_HAVE_UNWINDER
-static inline __attribute__((always_inline)) int rs_is_python(unsigned int tid) { return 1; }
-static inline __attribute__((always_inline)) unsigned long long rs_python_stack(unsigned int tid, unsigned int tgid) { return 0; }
-static inline __attribute__((always_inline)) unsigned long long rs_python_stack_preemptible(unsigned int tid, unsigned int tgid)
-{ return 0; }
-"""
-CLOCK_NANOSLEEP, FUTEX = 230, 202
 Start = Callable[..., "subprocess.Popen[str]"]
-RING_PAGES = 64
-
-
-class Observed:
-    """A module, its ring, and the programs it watches."""
-
-    def __init__(self, module: Module) -> None:
-        self.module = module
-        self.ring = ring.Ring(module.maps["rs_events"].map_fd, RING_PAGES * 4096)
-
-    def run(self, process: subprocess.Popen[str]) -> ring.Events:
-        """Watch the program, let it go on, return its events when it has ended."""
-        self.module.maps["rs_targets"][ctypes.c_uint32(process.pid)] = ctypes.c_uint32(1)
-        sched.look_again(self.module)
-        process.communicate("go\n", timeout=60)
-        return self.ring.drain()
-
-    def close(self) -> None:
-        if self in _LOADED:
-            _LOADED.remove(self)
-            self.ring.close()
-            self.module.close()
-
-
-_LOADED: list[Observed] = []
-
-
-@pytest.fixture(autouse=True)
-def nothing_stays_attached() -> Iterator[None]:
-    """What a failed test leaves attached, others would count."""
-    yield
-    for found in list(_LOADED):
-        found.close()
-
-
-def load(table: tuple[CallRow, ...] = (), **defines: int) -> Observed:
-    module = loader.load(
-        [sched.SOURCE, calls.SOURCE, files.SOURCE],
-        defines={"RS_RING_PAGES": RING_PAGES, **files.defines(), **defines},
-        prelude=NO_UNWINDER,
-        epilogue=files.programs() + calls.programs(table),
-        verbose=True,
-    )
-    module.attach((*sched.TRACEPOINTS, *files.tracepoints()))
-    _LOADED.append(Observed(module))
-    assert module.refused == []
-    return _LOADED[-1]
-
-
-@pytest.fixture
-def observed() -> Iterator[Observed]:
-    found = load()
-    yield found
-    found.close()
 
 
 def test_every_sleep_is_one_absence_with_its_length_and_system_call(program: Start, observed: Observed) -> None:
