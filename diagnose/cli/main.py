@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import importlib.metadata
 import io
-import resource
 import shutil
 import sys
 import textwrap
@@ -38,6 +37,7 @@ from rankscope.diagnose.cli.service import arguments as service
 from rankscope.diagnose.cli.shell.completion import prepare as prepare_completion
 from rankscope.diagnose.cli.shell.plain_help import PlainCommand, PlainGroup
 from rankscope.diagnose.collector import paused
+from rankscope.probes import room
 from rankscope.probes.errors import EXIT_MISSING, EXIT_NOT_PERMITTED, EXIT_USAGE, RankscopeError
 
 EXIT_INTERRUPTED = 130
@@ -323,15 +323,16 @@ def run(arguments: list[str]) -> int:
         return _say(error, "Run as root.", EXIT_NOT_PERMITTED)
     except OSError as error:
         return _say(error, _REMEDIES.get(error.errno or 0, ""), EXIT_MISSING)
-    except MemoryError:
-        return _say("not enough memory", _REMEDIES[errno.ENOMEM], EXIT_MISSING)
+    except MemoryError as error:
+        return _say(f"not enough memory{f': {error}' if str(error) else ''}", _REMEDIES[errno.ENOMEM], EXIT_MISSING)
     except ImportError as error:  # of what is loaded only where it is needed
         return _say(error, f"Run scripts/setup again. {_REMEDIES[errno.ENOMEM]}", EXIT_MISSING)
     except Exception as error:
         if (said := _usage_error(error)) is not None:
             return said
-        limited = resource.getrlimit(resource.RLIMIT_AS)[0] != resource.RLIM_INFINITY
-        if limited and isinstance(error, SystemError):  # of libraries in C that get no memory and do not say so
+        if room.refused_a_thread(error):
+            return _say("the host lets no thread be started", room.THREADS_HELP, EXIT_MISSING)
+        if room.limited() and isinstance(error, SystemError):  # of libraries in C that get no memory and do not say so
             return _say(f"not enough memory, it seems: {error}", _REMEDIES[errno.ENOMEM], EXIT_MISSING)
         if "-v" in arguments or "--verbose" in arguments:
             traceback.print_exc()

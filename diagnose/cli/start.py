@@ -18,8 +18,9 @@ def main() -> None:
     """Run the command line and end the process."""
     spare_threads()
     spare_pandas()
-    gc.disable()  # until the command begins (shell/loading.py)
+    gc.disable()  # until the command begins (collector.py)
     try:
+        make_room()
         from rankscope.diagnose.cli.main import run
 
         code = run(sys.argv[1:])
@@ -27,6 +28,10 @@ def main() -> None:
         code = 0 if end.code is None else end.code if isinstance(end.code, int) else _INTERNAL
     except KeyboardInterrupt:
         code = _INTERRUPTED
+    except MemoryError as error:
+        code = _complain(
+            f"not enough memory to start{f': {error}' if str(error) else ''}. Raise the limit (ulimit -v)", _MISSING
+        )
     except ImportError as error:
         code = _complain(f"cannot start: {error}. Run scripts/setup again", _MISSING)
     except BaseException as error:
@@ -41,6 +46,14 @@ def spare_threads() -> None:
     them. Each takes 60 MB of addresses or more, and where those are limited (ulimit -v) the OpenBLAS in scipy waits for ever.
     """
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+
+
+def make_room() -> None:
+    """Where memory is limited, take less, and load nothing for which there is no room."""
+    from rankscope.probes import room
+
+    if room.limited():
+        room.make_do()
 
 
 class _NoPandas:

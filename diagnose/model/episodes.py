@@ -27,6 +27,7 @@ from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.model.replay import busy, share_out
 from rankscope.diagnose.stats.robust import CLIP, peers_median, robust_sd
+from rankscope.diagnose.stats.special import binomial_above
 from rankscope.probes.arrays import Bools, Floats, Ints
 
 PlaceShare = Callable[[int, Ints], float]  # of (row, steps): q
@@ -119,12 +120,10 @@ def _oftener_than_chance(gap: Floats, sudden: Bools, begins: Bools, place_share:
     often = np.flatnonzero((count > 1) & (sudden.sum(axis=1) <= 0.5 * steps))
     if not len(often):
         return
-    from scipy.special import bdtrc  # P(Binomial > count); a sixth of a second to load
-
     for row in often:
         at = np.flatnonzero(begins[row])
         period, in_time = _rhythm(at)
-        on_it = float(bdtrc(len(at) - 1, accidents, min(together / ranks, 1.0)))
+        on_it = binomial_above(len(at) - 1, accidents, min(together / ranks, 1.0))
         there = place_share(int(row), at)
         chance = min(2 * ranks * on_it * in_time * there ** (len(at) - 1), 1.0)
         if len(at) < limits.SEVERAL and there == 1.0:

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from rankscope.diagnose.stats.special import normal_quantiles
 from rankscope.probes.arrays import Floats, Ints
 
 SHIFTS = np.array(
@@ -28,10 +29,8 @@ _MOST_NATS = 300.0
 
 def normal_scores(values: Floats) -> Floats:
     """The score of each value among them, ties at their mean."""
-    from scipy.special import ndtri
-
     count = len(values)
-    places = ndtri((np.arange(count) + 0.5) / count)
+    places = normal_quantiles((np.arange(count) + 0.5) / count)
     _, number, sizes = np.unique(values, return_inverse=True, return_counts=True)
     first = np.concatenate(([0], np.cumsum(sizes)[:-1]))
     mean = np.array([places[at : at + size].mean() for at, size in zip(first, sizes, strict=True)])
@@ -61,7 +60,5 @@ def combined(nats: Floats) -> Floats:
 
 def _norm(count: int) -> Floats:
     """ln of the mean of exp(d q) over all places, by shift."""
-    from scipy.special import ndtri
-
-    places = ndtri((np.arange(count) + 0.5) / count)
+    places = normal_quantiles((np.arange(count) + 0.5) / count)
     return np.asarray(np.log(np.exp(places[:, None] * SHIFTS[None, :]).mean(axis=0)), dtype=np.float64)

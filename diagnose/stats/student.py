@@ -12,6 +12,7 @@ import sys
 
 import numpy as np
 
+from rankscope.diagnose.stats.special import log_normal_below, student_below
 from rankscope.probes.arrays import Floats
 
 _MOST = 1 / sys.float_info.epsilon  # the normal distribution
@@ -26,13 +27,9 @@ def combined_freedom(known: Floats, error: Floats, freedom: Floats) -> Floats:
 
 def chance(z: Floats, freedom: Floats) -> Floats:
     """P(t >= z) for each value."""
-    from scipy.special import stdtr  # a quarter of a second to load: only where somebody is odd
-
-    return np.asarray(stdtr(np.clip(freedom, 1.0, _MOST), -z), dtype=np.float64)
+    return student_below(np.clip(freedom, 1.0, _MOST), -z)
 
 
 def nats_of_normal(z: float) -> float:
     """-ln P(N >= z) of the standard normal distribution."""
-    from scipy.special import log_ndtr
-
-    return float(-log_ndtr(-z))
+    return -log_normal_below(-z)

@@ -1,6 +1,6 @@
 """One sweep: every check on its own thread, all with the same deadline; what they found, with the time each state began.
 
-A check that fails, lacks a right or does not end in time is one UNKNOWN finding; it never ends the sweep. A thread that
+A check that fails, lacks a right, gets no thread or does not end in time is one UNKNOWN finding; it never ends the sweep. A thread that
 hangs in the kernel (a dead mount) is left behind: it is a daemon thread and ends with the process. Of a check that finds very much
 the worst is kept: nobody hides trouble behind a crowd of warnings.
 """
@@ -20,6 +20,7 @@ from rankscope.diagnose.sweep.context import Context, Earlier, NotApplicable, Sh
 from rankscope.diagnose.sweep.finding import Finding
 from rankscope.diagnose.sweep.registry import Check
 from rankscope.diagnose.text import clean
+from rankscope.probes import room
 from rankscope.probes.host.namespaces import host_name
 from rankscope.probes.host.procfs import ROOT, read_file, reason
 
@@ -57,8 +58,15 @@ class _Running:
         self.check, self.context = check, context
         self.findings: list[Finding] = []
         self.skipped = ""
+        self._began = True
         self._thread = threading.Thread(target=self._run, name=f"check-{check.id}", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except (RuntimeError, MemoryError) as error:
+            if not isinstance(error, MemoryError) and not room.refused_a_thread(error):
+                raise
+            self._began = False
+            self.findings = [context.unknown("", "no thread could be started for this check", action=room.THREADS_HELP)]
 
     def _run(self) -> None:
         found: list[Finding] = []
@@ -84,6 +92,8 @@ class _Running:
                 f"not permitted: {reason(error)}",
                 action="Run as root (CAP_DAC_READ_SEARCH).",
             )
+        if isinstance(error, MemoryError):
+            return self.context.unknown("", "there was not enough memory for this check", action=room.THREADS_HELP)
         why = reason(error) if isinstance(error, OSError) else f"{type(error).__name__}: {error}"
         return self.context.unknown(
             str(getattr(error, "filename", "") or ""), f"the check failed: {why}", action="Report it with -v."
@@ -91,6 +101,8 @@ class _Running:
 
     def finish(self, deadline: float, limit_s: float) -> None:
         """Wait for it until the deadline (time.monotonic)."""
+        if not self._began:
+            return
         self._thread.join(max(0.0, deadline - time.monotonic()))
         if self._thread.is_alive():
             late = self.context.unknown(

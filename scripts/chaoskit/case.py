@@ -21,13 +21,15 @@ from rankscope.observer.window.folder import is_window, read_window
 from rankscope.observer.window.staging import PARTIAL
 from rankscope.probes.errors import BadData
 
-_BEFORE_S = 1.0  # of steps with the fault and without the command
+_BEFORE_S = 0.3  # of steps with the fault and without the command: some twenty
+_GOLDEN = (5**0.5 - 1) / 2  # multiples of it, modulo 1, lie evenly however many there are
 LONGEST_GAP_S = 1.0  # between two steps of a rank: loading on a busy host of two cores takes some tenths
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """`slower`: the median step while the command ran, to that before. `gap_s`: the longest time without a step. `commit`: what ran."""
+    """`slower`: the median step while the command ran, to that before. `gap_s`: the longest time without a step. `commit`: what ran;
+    `source`: the fingerprint of its sources (sources.py). `queued_s`: of its seconds, those in the queue for a CPU, behind others."""
 
     key: str
     outcome: str
@@ -38,6 +40,8 @@ class Result:
     said: str
     problems: tuple[str, ...]
     commit: str = ""
+    source: str = ""
+    queued_s: float = 0.0
 
 
 def key_of(kind: Kind, turn: int, seed: int) -> str:
@@ -45,12 +49,13 @@ def key_of(kind: Kind, turn: int, seed: int) -> str:
     return f"{kind.name} {kind.commands[turn]}-{turn} {seed}"
 
 
-def judge(kind: Kind, turn: int, seed: int, job: Job, window_s: float) -> Result:
-    """Do it, and undo it. Impossible where this host cannot have the fault."""
+def judge(kind: Kind, turn: int, seed: int, job: Job, window_s: float, running_s: float) -> Result:
+    """Do it, and undo it. `running_s`: how long the command takes without a fault. Impossible where this host cannot have the fault."""
     key = key_of(kind, turn, seed)
     before = kernel.held()
     with _folder() as folder:
-        scene = Scene(job, folder, random.Random(key), window_s)
+        moment = ((seed * len(kind.commands) + turn) * _GOLDEN) % 1.0
+        scene = Scene(job, folder, random.Random(key), window_s, running_s, moment)
         try:
             with kind.hurt(scene) as plan:
                 quiet_from = time.monotonic()
@@ -59,19 +64,26 @@ def judge(kind: Kind, turn: int, seed: int, job: Job, window_s: float) -> Result
                 own.mkdir()
                 plan.environment["TMPDIR"] = str(own)
                 began = time.monotonic()
-                ended = run(arguments(kind.commands[turn], plan.place, window_s), plan, window_s)
+                pids = (*job.pids, *plan.pids)
+                ended = run(arguments(kind.commands[turn], plan.place, window_s, pids), plan, window_s)
                 until = time.monotonic()
+                left = [
+                    one
+                    for one in kernel.left(before, ended.session)
+                    if not (ended.killed and one.startswith("control"))
+                ]
                 problems = [*ended.problems(window_s), *_left_on_disk(plan.place, own, ended)]
                 if ended.killed and kind.commands[turn] == RECORD:
-                    problems += _next_one(plan.place, window_s)
+                    problems += _next_one(plan.place, window_s, job)
         except AssertionError as error:
-            problems = [str(error)]
-        problems += [f"in the kernel: {', '.join(left[:4])}"] if (left := kernel.left(before)) else []
+            problems += [str(error)]
+        problems += [f"in the kernel: {', '.join(left[:4])}"] if left else []
     slower, gap = _steps(job, quiet_from, began, until)
     problems += ["a rank ended"] if not job.alive() else [f"{gap:.1f} s without a step"] if gap > LONGEST_GAP_S else []
-    complaints = [line for line in ended.complained.splitlines() if line.startswith("rankscope: ")]
-    said = (complaints or ended.said.strip().splitlines() or [""])[-1][:160]
-    return Result(key, ended.outcome, ended.code, ended.seconds, slower, gap, said, tuple(problems))
+    return Result(
+        key, ended.outcome, ended.code, round(ended.seconds, 2), round(slower, 3), round(gap, 3), ended.last_words[:160], tuple(problems),
+        queued_s=round(ended.queued_s, 2),
+    )  # fmt: skip
 
 
 @contextmanager
@@ -102,11 +114,11 @@ def _left_on_disk(place: Path, own: Path, ended: Ended) -> list[str]:
     return found
 
 
-def _next_one(place: Path, window_s: float) -> list[str]:
+def _next_one(place: Path, window_s: float, job: Job) -> list[str]:
     """What a killed writer left, the next one removes."""
     if not (place / "out").is_dir() or not any(path.name.startswith(PARTIAL) for path in (place / "out").iterdir()):
         return []
-    ended = run(arguments(RECORD, place, 1.0), Plan(place), window_s)
+    ended = run(arguments(RECORD, place, 0.5, job.pids), Plan(place), window_s)
     left = [path.name for path in (place / "out").iterdir() if path.name.startswith(PARTIAL)]
     return [*ended.problems(window_s), *(f"the next one left {name}" for name in left)]
 

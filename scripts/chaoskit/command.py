@@ -19,6 +19,7 @@ _GIVEN_UP_S = 60.0  # beyond the window: longer than any deadline of ours, so th
 VERDICTS = (0, 1, 2, 3)
 ONE_LINE = (3, 64, 65, 69, 77)
 _MOST_LINES = 3  # of complaint
+_LOOKS_EVERY_S = 0.05
 
 
 @dataclass(slots=True)
@@ -30,11 +31,13 @@ class Plan:
     prepare: Callable[[], None] | None = None
     kill_after_s: float | None = None
     meanwhile: Callable[[], None] | None = None  # again and again while it runs
+    pids: Sequence[int] = ()  # ranks to observe beside those of the job
 
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """`code` as subprocess says it. `processes`: names of what it left running. `by`: who killed it, if not the fault."""
+    """`code` as subprocess says it. `processes`: names of what it left running. `by`: who killed it, if not the fault. `session`: of it and
+    of all that it started. `queued_s`: of its seconds, how long its processes stood in the queue for a CPU, behind others of the host."""
 
     code: int
     seconds: float
@@ -43,12 +46,15 @@ class Ended:
     killed: bool
     processes: tuple[str, ...]
     by: str = ""
+    session: int = 0
+    queued_s: float = 0.0
 
     def problems(self, window_s: float) -> list[str]:
         """What must not be, whatever the fault."""
         found = []
-        if self.seconds > window_s + LATE_S:
-            found.append(f"took {self.seconds:.1f} s")
+        if self.seconds - self.queued_s > window_s + LATE_S:
+            queued = f", {self.queued_s:.1f} s of them in the queue for a CPU" if self.queued_s >= 0.1 else ""
+            found.append(f"took {self.seconds:.1f} s{queued}")
         if self.processes:
             found.append(f"left running: {', '.join(self.processes)}")
         if self.killed:
@@ -68,6 +74,14 @@ class Ended:
     def outcome(self) -> str:
         return "killed" if self.killed else "verdict" if self.code in VERDICTS else "one line"
 
+    @property
+    def last_words(self) -> str:
+        """Its complaint, else what it said last; of one that was killed, what it was doing."""
+        if self.killed:
+            return self.complained.rstrip().rpartition("\n")[2] or "starting"
+        complaints = [line for line in self.complained.splitlines() if line.startswith("rankscope: ")]
+        return (complaints or self.said.strip().splitlines() or [""])[-1]
+
 
 def run(arguments: Sequence[str], plan: Plan, window_s: float) -> Ended:
     """The command to its end; killed with all its processes where it does not come."""
@@ -85,6 +99,8 @@ def run(arguments: Sequence[str], plan: Plan, window_s: float) -> Ended:
     for reader in readers:
         reader.start()
     killed, given_up, starved = False, False, _starved()
+    queued_s: dict[int, float] = {}
+    looked = 0.0
     while child.poll() is None:
         spent = time.monotonic() - began
         if plan.kill_after_s is not None and spent >= plan.kill_after_s and not killed:
@@ -93,6 +109,9 @@ def run(arguments: Sequence[str], plan: Plan, window_s: float) -> Ended:
         if spent > window_s + _GIVEN_UP_S and not given_up:
             child.kill()
             given_up = True
+        if spent - looked > _LOOKS_EVERY_S:
+            looked = spent
+            queued_s |= {pid: waited for pid in (child.pid, *_children(child.pid)) if (waited := _queued_s(pid))}
         if plan.meanwhile is not None:
             plan.meanwhile()
         time.sleep(0.005)
@@ -107,7 +126,25 @@ def run(arguments: Sequence[str], plan: Plan, window_s: float) -> Ended:
             "by the kernel, which had no more memory" if _starved() > starved else "by somebody else on this host"
         )
         by = "by us, as it did not end" if given_up else out_of_memory
-    return Ended(child.returncode, seconds, said, complained, killed, left, by)
+    return Ended(child.returncode, seconds, said, complained, killed, left, by, child.pid, sum(queued_s.values()))
+
+
+def _queued_s(pid: int) -> float:
+    """How long the first thread of a process has waited for a CPU, ready to run. 0 where the kernel does not count that.
+
+    The command and the process that observes for it take turns, so that theirs add up.
+    """
+    try:
+        return int(Path(f"/proc/{pid}/schedstat").read_text(encoding="ascii").split()[1]) / 1e9
+    except (OSError, ValueError, IndexError):
+        return 0.0
+
+
+def _children(pid: int) -> list[int]:
+    try:
+        return [int(word) for word in Path(f"/proc/{pid}/task/{pid}/children").read_text(encoding="ascii").split()]
+    except OSError:
+        return []
 
 
 def _starved() -> int:

@@ -60,9 +60,12 @@ def broken(scene: Scene) -> Iterator[Plan]:
 def dead_below_a_rank(scene: Scene) -> Iterator[Plan]:
     """A second job whose library lies on a file system that stops answering."""
     place = scene.folder / "dead"
-    with served(place, scene.job.library, "whole") as server, running(scene.folder / "second", 1, place / LIBRARY):
+    with (
+        served(place, scene.job.library, "whole") as server,
+        running(scene.folder / "second", 1, place / LIBRARY) as job,
+    ):
         server.send_signal(signal.SIGSTOP)
-        yield Plan(scene.folder)
+        yield Plan(scene.folder, pids=job.pids)
 
 
 @contextmanager

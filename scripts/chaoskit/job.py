@@ -37,6 +37,10 @@ class Job:
     def alive(self) -> bool:
         return all(rank.poll() is None for rank in self.ranks)
 
+    @property
+    def pids(self) -> tuple[int, ...]:
+        return tuple(rank.pid for rank in self.ranks)
+
     def steps(self, rank: int) -> list[float]:
         """When each step ended, by CLOCK_MONOTONIC."""
         try:

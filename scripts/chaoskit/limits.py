@@ -44,8 +44,9 @@ def memory(scene: Scene) -> Iterator[Plan]:
 def clock(by_s: float) -> Callable[[Scene], AbstractContextManager[Plan]]:
     @contextmanager
     def jump(scene: Scene) -> Iterator[Plan]:
-        at = time.monotonic() + scene.chance.uniform(0, scene.running_s)
-        preloaded = {"LD_PRELOAD": str(build("clock.c", scene.folder / "clock.so"))}
+        at = time.monotonic() + scene.moment * scene.running_s
+        library = scene.job.folder / "clock.so"  # made once
+        preloaded = {"LD_PRELOAD": str(library if library.exists() else build("clock.c", library))}
         yield Plan(scene.folder, {**preloaded, "CHAOS_JUMP_AT": str(at), "CHAOS_JUMP_S": str(by_s)})
 
     return jump
@@ -53,7 +54,7 @@ def clock(by_s: float) -> Callable[[Scene], AbstractContextManager[Plan]]:
 
 @contextmanager
 def killed(scene: Scene) -> Iterator[Plan]:
-    yield Plan(scene.folder, kill_after_s=scene.chance.uniform(0.0, scene.running_s))
+    yield Plan(scene.folder, kill_after_s=scene.moment * scene.running_s)
 
 
 def storm(words: str) -> Callable[[Scene], AbstractContextManager[Plan]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,17 +16,15 @@ RECORD, DIAGNOSE, SWEEP = "record", "diagnose", "sweep"
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """`folder` is empty and goes with the case."""
+    """`folder` is empty and goes with the case. `moment`: 0 to 1, spread evenly over the seeds of a kind and command. `running_s`: how
+    long the command takes without a fault: loading, waiting for the window to begin, the window, finishing."""
 
     job: Job
     folder: Path
     chance: random.Random
     window_s: float
-
-    @property
-    def running_s(self) -> float:
-        """About how long a command runs: loading, waiting for the window to begin, the window, finishing."""
-        return self.window_s + 5.0
+    running_s: float
+    moment: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +37,11 @@ class Kind:
     hurt: Callable[[Scene], AbstractContextManager[Plan]]
 
 
-def arguments(command: str, place: Path, window_s: float) -> list[str]:
-    """The command line."""
+def arguments(command: str, place: Path, window_s: float, pids: Sequence[int]) -> list[str]:
+    """The command line. `pids`: of the ranks; other jobs of the host are let alone, and no longer look is taken than one window."""
+    window = ["--window", str(window_s), *(word for pid in pids for word in ("--pid", str(pid)))]
     return {
-        RECORD: ["record", "--window", str(window_s), "--out", str(place / "out")],
-        DIAGNOSE: ["diagnose", "--window", str(window_s), "--history", str(place / "history")],
+        RECORD: ["record", *window, "--out", str(place / "out")],
+        DIAGNOSE: ["diagnose", *window, "--at-most", str(window_s), "--history", str(place / "history")],
         SWEEP: ["sweep", "--state", str(place / "state")],
     }[command]
