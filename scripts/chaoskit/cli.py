@@ -18,7 +18,7 @@ from chaoskit.command import LATE_S, VERDICTS, Plan, run
 from chaoskit.job import Job, running
 from chaoskit.kinds import KINDS
 from chaoskit.scene import RECORD, Kind, arguments
-from chaoskit.sources import REPOSITORY, fingerprints
+from chaoskit.sources import REPOSITORY, fingerprint, fingerprints
 from labkit.machine.command import Parser, ended
 from labkit.machine.shell import EXIT_NOT_GOOD_ENOUGH, EXIT_NOT_PERMITTED, Impossible, LabError
 
@@ -123,6 +123,8 @@ def _run(wanted: Sequence[Kind], args: argparse.Namespace, sources: Mapping[str,
             except Impossible as error:
                 print(f"{key_of(*case)}: left out: {error}", flush=True)
                 continue
+            if fingerprint(command) != sources[command]:
+                raise LabError("the sources were changed meanwhile", "The same command goes on, with those of now.")
             result = replace(result, commit=commit, source=sources[command])
             record.keep(args.results, result)
             words = "; ".join(result.problems) or "good"
