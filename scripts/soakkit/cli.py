@@ -26,7 +26,7 @@ from soakkit import kept
 from soakkit.figures import HEADER, Interval, length_s, problems, rows, table
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-RECORDED = REPOSITORY / "tests/data/soak/figures.json"
+RECORDED, RECORDED_BESIDE = (REPOSITORY / "tests/data/soak" / name for name in ("figures.json", "beside.json"))
 _RESTART_S = 45.0
 _BETWEEN_S = 1.0  # parts: no step lies in two
 _ROUND = (False, False, True, False)  # of four windows, the third by a command of its own; then a pause as long as one
@@ -35,6 +35,9 @@ _EPILOG = """Beside a job of eight ranks, with short-lived processes below one o
 four of them comes a pause as long as one, in which the job's steps are those without an observer. It tells a line every ten minutes
 and ends with what counts, also where it is interrupted (Ctrl-C). All figures are in a file after each pause: of a run that was killed
 `--table` tells them, and the same command goes on with another part until all parts together are as long as was asked for.
+
+With --beside others may use the host meanwhile: the two jobs alone are observed, without pauses, and memory and descriptors alone are
+judged. What it costs the job cannot be told then.
 
 exit codes: 0 flat, 1 not (memory or descriptors grew by more than 1 % after ten minutes, or a window failed), 64 wrong usage,
 69 something is missing, 77 not root"""
@@ -51,7 +54,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _soaked(args: argparse.Namespace) -> int:
-    settings = {"window": args.window, "ranks": args.ranks, "forks": args.forks}
+    settings = {"window": args.window, "ranks": args.ranks, "forks": args.forks} | ({"beside": 1} if args.beside else {})
     seen, times = ([], []) if args.fresh else kept.begun(args.json, settings)
     left_s = min(args.minutes * 60 - length_s(seen), args.part * 60)
     part = Part(seen, times, partial(kept.write, args.json, settings=settings))
@@ -84,7 +87,10 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--fresh", action="store_true", help="forget earlier parts")
     parser.add_argument("--window", type=float, default=10.0, help="seconds (default 10)")
-    parser.add_argument("--ranks", type=int, default=8, help="of the job that is measured (default 8)")
+    parser.add_argument("--ranks", type=int, help="of the job that is measured (default 8; 2 with --beside)")
+    parser.add_argument(
+        "--beside", action="store_true", help="beside others on this host: memory and descriptors only, no slow-down"
+    )
     parser.add_argument(
         "--forks", type=int, default=20, help="short-lived processes a second below a rank (default 20)"
     )
@@ -106,8 +112,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--table", action="store_true", help="only the table of what is there")
     args = parser.parse_args(argv)
+    args.ranks = args.ranks or (2 if args.beside else 8)
     if args.record:
-        args.json = RECORDED
+        args.json = RECORDED_BESIDE if args.beside else RECORDED
     return args
 
 
@@ -146,9 +153,13 @@ def _soak(args: argparse.Namespace, folder: Path, part: Part, left_s: float) -> 
     """Another part, until the time is up or somebody interrupts."""
     with (
         running(folder / "job", args.ranks) as job,
-        _churning(folder / "other", job.library),
+        _churning(folder / "other", job.library) as other,
         _observer(args.window) as observer,
     ):
+
+        def pids() -> tuple[int, ...]:
+            return (*job.pids, *other) if args.beside else ()
+
         job.tell(f"forks {args.forks}")
         end = time.monotonic() + left_s
         print(HEADER, flush=True)
@@ -156,20 +167,21 @@ def _soak(args: argparse.Namespace, folder: Path, part: Part, left_s: float) -> 
         with contextlib.suppress(KeyboardInterrupt):
             while time.monotonic() < end:
                 for once in _ROUND:
-                    part.add(_by_command(args.window) if once else _by_observer(observer))
+                    part.add(_by_command(args.window, pids()) if once else _by_observer(observer, pids()))
                     if part.seen[-1].failed or not job.alive():
                         print(
                             f"window {len(part.seen)}: {part.seen[-1].failed or 'a rank of the job ended'}",
                             file=sys.stderr,
                             flush=True,
                         )
-                part.add(_pause(args.window))
-                part.keep(job.steps(0))
+                if not args.beside:
+                    part.add(_pause(args.window))
+                part.keep([] if args.beside else job.steps(0))
                 lines = rows(part.seen, part.times, args.lines, ended=True)
                 if lines[told:]:
                     print("\n".join(lines[told:]), flush=True)
                     told = len(lines)
-        part.keep(job.steps(0))
+        part.keep([] if args.beside else job.steps(0))
 
 
 def _pause(seconds: float) -> Interval:
@@ -179,19 +191,21 @@ def _pause(seconds: float) -> Interval:
 
 
 @contextmanager
-def _churning(folder: Path, library: Path) -> Iterator[None]:
-    """A job of two ranks that ends and is started again."""
+def _churning(folder: Path, library: Path) -> Iterator[list[int]]:
+    """A job of two ranks that ends and is started again; the pids of the present ones."""
     ended = threading.Event()
+    pids: list[int] = []
 
     def churn() -> None:
         while not ended.is_set():
-            with contextlib.suppress(LabError), running(folder, 2, library):
+            with contextlib.suppress(LabError), running(folder, 2, library) as job:
+                pids[:] = job.pids
                 ended.wait(_RESTART_S)
 
     thread = threading.Thread(target=churn)
     thread.start()
     try:
-        yield
+        yield pids
     finally:
         ended.set()
         thread.join()
@@ -211,10 +225,10 @@ def _observer(window_s: float) -> Iterator[subprocess.Popen[str]]:
         observer.wait()
 
 
-def _by_observer(observer: subprocess.Popen[str]) -> Interval:
+def _by_observer(observer: subprocess.Popen[str], pids: Sequence[int]) -> Interval:
     assert observer.stdin is not None and observer.stdout is not None
     try:
-        observer.stdin.write("\n")
+        observer.stdin.write(f"{' '.join(map(str, pids))}\n")
         observer.stdin.flush()
         line = observer.stdout.readline()
     except BrokenPipeError:
@@ -227,12 +241,12 @@ def _by_observer(observer: subprocess.Popen[str]) -> Interval:
     )  # fmt: skip
 
 
-def _by_command(window_s: float) -> Interval:
+def _by_command(window_s: float, pids: Sequence[int]) -> Interval:
     """The command as cron runs it: what it took at its peak."""
     began = time.monotonic()
     with tempfile.TemporaryDirectory(prefix="rankscope-soak-") as out, tempfile.TemporaryFile() as said:
         child = subprocess.Popen(
-            [rankscope(), "record", "--window", str(window_s), "--out", out],
+            [rankscope(), "record", "--window", str(window_s), "--out", out, *(f"--pid={pid}" for pid in pids)],
             stdout=subprocess.DEVNULL,
             stderr=said,
             start_new_session=True,

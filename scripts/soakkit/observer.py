@@ -1,4 +1,5 @@
-"""An observer that lives long: one window after the other in one process. WINDOW-SECONDS; a line on its input begins one.
+"""An observer that lives long: one window after the other in one process. WINDOW-SECONDS; a line on its input begins one, of the ranks
+whose pids it holds (none: of all).
 
 After each it says, as JSON: when, how long, what it holds (resident bytes, descriptors), what was lost.
 """
@@ -17,10 +18,11 @@ from rankscope.probes.errors import RankscopeError
 
 def main() -> None:
     window_s = float(sys.argv[1])
-    for _ in sys.stdin:
+    for line in sys.stdin:
+        pids = tuple(int(word) for word in line.split())
         began, failed, lost, ranks = time.monotonic(), "", 0, 0
         try:
-            done = record(RecordOptions(window_s=window_s, align_s=0.0))
+            done = record(RecordOptions(window_s=window_s, align_s=0.0, pids=pids))
             lost = sum(loss.count for one in done for loss in one.window.manifest.losses)
             ranks = sum(one.window.ranks.num_rows for one in done)
             del done
