@@ -54,7 +54,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _soaked(args: argparse.Namespace) -> int:
-    settings = {"window": args.window, "ranks": args.ranks, "forks": args.forks} | ({"beside": 1} if args.beside else {})
+    settings = {"window": args.window, "ranks": args.ranks, "forks": args.forks} | (
+        {"beside": 1} if args.beside else {}
+    )
     seen, times = ([], []) if args.fresh else kept.begun(args.json, settings)
     left_s = min(args.minutes * 60 - length_s(seen), args.part * 60)
     part = Part(seen, times, partial(kept.write, args.json, settings=settings))
