@@ -17,8 +17,8 @@ as on its peers, does not acquit it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -69,6 +69,16 @@ class _ByFrame:
     depth: Floats  # mean, weighted by the rank's time
 
 
+@dataclass(frozen=True, slots=True)
+class _Frames:
+    """Frames by rising code. Ranks x frames, seconds per step: inclusive and as leaf; depth on the first of the ranks."""
+
+    frames: Ints
+    inclusive: Floats
+    leaf: Floats
+    depth: Floats
+
+
 class Profiles(Functions):
     """Seconds per step by function and by frame, for any ranks of one fleet. Built once, queried per suspect."""
 
@@ -115,24 +125,33 @@ class Profiles(Functions):
         excess = float(spent[0] - (np.median(total) if len(peers) else 0.0))
         if excess <= 0:
             return None
-        rows, ranks = np.sort(np.concatenate((theirs, mine)), kind="stable"), np.append(rank, peers)
-        by_frame = self._by_frame(rows, ranks)
-        found = self._deepest(by_frame, mine, rows, ranks, excess, whole_share, limits.MOST)
+        by_frame = self._by_frame(mine, rank, self._usual_frames(theirs, peers, key))
+
+        def together() -> tuple[Ints, Ints]:
+            others = theirs[table.rank[theirs] != rank]
+            return np.sort(np.concatenate((others, mine)), kind="stable"), np.append(rank, peers[peers != rank])
+
+        found = self._deepest(by_frame, mine, together, rank, excess, whole_share, limits.MOST)
         if found is not None and found.spread:
             # Sampling noise of other functions may hide the odd one: it then holds a little less.
-            closer = self._deepest(by_frame, mine, rows, ranks, excess, whole_share, limits.HOLDS_LEAST)
+            closer = self._deepest(by_frame, mine, together, rank, excess, whole_share, limits.HOLDS_LEAST)
             found = found if closer is None or closer.spread else closer
         return found
 
     def excess_through(self, rank: int, peers: Ints, kind: str, function: Function) -> float:
         """Seconds per step of the rank, above its peers' median, in functions of this kind with this function on their stacks."""
         table, peers = self._table, sample(peers)
-        rows = self._rows(np.append(peers, rank))
-        rows = rows[
-            (table.kind.codes[rows] == table.kind.code(kind))
-            & (table.thread.codes[rows] == table.thread.code("training"))
-        ]
-        found = self._by_frame(rows, np.append(rank, peers)) if len(rows) else None
+
+        def those(ranks: Ints) -> Ints:
+            rows = self._rows(ranks)
+            of_kind = table.kind.codes[rows] == table.kind.code(kind)
+            found: Ints = rows[of_kind & (table.thread.codes[rows] == table.thread.code("training"))]
+            return found
+
+        known, key = self._beside(peers), f"through {kind}"
+        if key not in known:
+            known[key] = those(peers)
+        found = self._by_frame(those(np.array([rank])), rank, self._usual_frames(known[key], peers, key))
         if found is None:
             return 0.0
         wanted = (function.name, function.file)
@@ -177,24 +196,24 @@ class Profiles(Functions):
         self,
         found: _ByFrame | None,
         mine: Ints,
-        rows: Ints,
-        ranks: Ints,
+        together: Callable[[], tuple[Ints, Ints]],
+        rank: int,
         excess: float,
         whole_share: float,
         part: float,
     ) -> Located | None:
         holding = np.flatnonzero(found.over >= part * excess) if found is not None else ()
         if found is None or len(holding) == 0:
-            return self._by_leaf(mine, rows, ranks, excess)
+            return self._by_leaf(mine, *together(), excess)
         # The deepest; of two that are equally deep the one with more excess.
         deepest = int(holding[np.argmax(found.depth[holding] + 1e-6 * found.over[holding] / excess)])
         share = np.divide(found.over, found.own, out=np.zeros(len(found.own)), where=found.own > 0)
-        users = self._users(int(ranks[0]))
+        users = self._users(rank)
         path = [deepest, *self._callers(deepest, found.frames, mine)]
         of_user = [each for each in path if users.has(self._frames[int(found.frames[each])].file)]
         enough = [each for each in of_user if found.over[each] >= part * excess]
         named = next(iter(enough or of_user), deepest)
-        if named in enough and (caller := self._tool_of(found, named, enough, share, rows, ranks, users)) is not None:
+        if named in enough and (caller := self._tool_of(found, named, enough, share, together, users)) is not None:
             named = caller
 
         def odd(index: int) -> bool:
@@ -224,7 +243,13 @@ class Profiles(Functions):
         return self._users_of[rank]
 
     def _tool_of(
-        self, found: _ByFrame, helper: int, path: list[int], share: Floats, rows: Ints, ranks: Ints, users: UsersCode
+        self,
+        found: _ByFrame,
+        helper: int,
+        path: list[int],
+        share: Floats,
+        together: Callable[[], tuple[Ints, Ints]],
+        users: UsersCode,
     ) -> int | None:
         """The nearest caller (of `path`, nearest first) whose excess it is that lies in a helper; None where it is the helper's own.
 
@@ -235,6 +260,7 @@ class Profiles(Functions):
         if caller is None or share[caller] < limits.NEARLY_ALL:
             return None
         wanted, ours = int(found.frames[helper]), int(found.frames[caller])
+        rows, ranks = together()
         stacks, inverse = distinct(self._stack[rows])
         under = np.array([self._calls_beside(int(stack), wanted, ours, users) for stack in stacks])[inverse]
         other = self._sum(rows[under], np.zeros(int(under.sum()), dtype=np.int64), 1, ranks)[:, 0]
@@ -250,13 +276,40 @@ class Profiles(Functions):
         above = path[: path.index(helper)]
         return next((each for each in reversed(above) if users.has(self._frames[each].file)), -1) not in (caller, -1)
 
-    def _by_frame(self, rows: Ints, ranks: Ints) -> _ByFrame | None:
-        """Seconds per step in every frame of these rows, on the first of the ranks against the others; None without stacks."""
+    def _by_frame(self, mine: Ints, rank: int, usual: _Frames) -> _ByFrame | None:
+        """Seconds per step in every frame of these rows of a rank, and of its peers; None without stacks."""
+        own = self._spent(mine, np.array([rank]))
+        frames = np.union1d(own.frames, usual.frames)
+        if not len(frames):
+            return None
+
+        def placed(of: _Frames, values: Floats) -> Floats:
+            found = np.zeros(len(frames))
+            found[np.searchsorted(frames, of.frames)] = values
+            return found
+
+        inclusive, expected = placed(own, own.inclusive[0]), placed(usual, usual.inclusive[0])
+        leaf_over = placed(own, own.leaf[0]) - placed(usual, usual.leaf[0])
+        return _ByFrame(frames, inclusive, expected, inclusive - expected, leaf_over, placed(own, own.depth))
+
+    def _usual_frames(self, rows: Ints, peers: Ints, key: str) -> _Frames:
+        """The median of these peers, of these rows of theirs; remembered as long as they are the same ones."""
+        known, key = self._beside(peers), f"frames {key}"
+        if key not in known:
+            spent = self._spent(rows, peers)
+            inclusive, leaf = (nan_median(each, 0)[None] for each in (spent.inclusive, spent.leaf))
+            known[key] = replace(spent, inclusive=inclusive, leaf=leaf)
+        found: _Frames = known[key]
+        return found
+
+    def _spent(self, rows: Ints, ranks: Ints) -> _Frames:
+        """Seconds per step in every frame of these rows, on each of the ranks."""
         stacks, inverse = distinct(self._stack[rows])
         paths = [self._frames_of(int(stack)) for stack in stacks]
         length = np.array([len(path) for path in paths], dtype=np.int64)
-        if length.sum() == 0:
-            return None
+        if length.sum() == 0 or not len(ranks):
+            none = np.zeros((len(ranks), 0))
+            return _Frames(np.empty(0, dtype=np.int64), none, none, np.zeros(0))
         frames, local = np.unique([frame for path in paths for frame in path], return_inverse=True)
         # Seconds by rank and stack, and of each frame those of the stacks that it is on; the leaf's once more for itself.
         spent = self._sum(rows, inverse, len(stacks), ranks)
@@ -269,18 +322,12 @@ class Profiles(Functions):
         leaf = np.zeros_like(inclusive)
         for number in np.flatnonzero(length):
             leaf[:, local[ends[number] - 1]] += spent[:, number]
-        expected, leaf_expected = (
-            nan_median(seconds[1:], 0) if len(ranks) > 1 else np.zeros(len(frames)) for seconds in (inclusive, leaf)
-        )
-        # How deep a frame lies, 0 the root, on the stacks of the first of the ranks, by what it spends there.
-        weight = np.where(
-            np.isin(np.arange(len(stacks)), inverse[self._table.rank[rows] == ranks[0]]), spent[0] + 1e-12, 0.0
-        )
+        # How deep a frame lies, 0 the root, by what the first of the ranks spends there.
+        weight = spent[0] + 1e-12
         depth = np.arange(len(local)) - np.repeat(ends - length, length)
         total = np.bincount(local, weights=weight[stack], minlength=len(frames))
         deep = np.bincount(local, weights=weight[stack] * depth, minlength=len(frames))
-        mean_depth = np.divide(deep, total, out=np.zeros(len(frames)), where=total > 0)
-        return _ByFrame(frames, inclusive[0], expected, inclusive[0] - expected, leaf[0] - leaf_expected, mean_depth)
+        return _Frames(frames, inclusive, leaf, deep / total)
 
     def _callers(self, chosen: int, frames: Ints, mine: Ints) -> list[int]:
         """Indices into `frames` of the frames above `chosen`, nearest first, on the rank's longest stack through it."""

@@ -128,8 +128,15 @@ class Functions:
 
     def queue_per_second(self, ranks: Ints) -> float:
         """How long these ranks stand in the queue for each second that they compute, median."""
-        table, ranks = self._table, sample(ranks)
-        rows = self._rows(ranks)
+        ranks = sample(ranks)
+        known, key = self._beside(ranks), "queue"
+        if key not in known:
+            known[key] = self._queue_per_second(ranks) if len(ranks) else 0.0
+        found: float = known[key]
+        return found
+
+    def _queue_per_second(self, ranks: Ints) -> float:
+        table, rows = self._table, self._rows(ranks)
         rows = rows[table.thread.codes[rows] == table.thread.code("training")]
         waits = rows[table.kind.codes[rows] == table.kind.code("sched")]
         runs = rows[
@@ -137,7 +144,7 @@ class Functions:
         ]
         one = np.zeros(len(rows), dtype=np.int64)
         queue, run = (self._sum(part, one[: len(part)], 1, ranks)[:, 0] for part in (waits, runs))
-        return float(np.median(queue / np.maximum(run, 1e-9))) if len(ranks) else 0.0
+        return float(np.median(queue / np.maximum(run, 1e-9)))
 
     # ---- inside ----------------------------------------------------------------------------------------------
 

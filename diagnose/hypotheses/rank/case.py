@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.counters import Counter
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import Hypothesis
@@ -25,6 +26,7 @@ class Case:
 
     excess_s: how much longer than its peers the rank is busy per step, by its patterns (by its steps where it has none).
     in_window_s: the same by its steps, a plain mean over the whole window, as patterns are; the judged part may be its later one only.
+    beside: the peers; of more than limits.PEERS_EXACT the rank too, if it is innocent itself: they are the same for each of them then.
     queue_of_function_s: time in the run queue that goes with the odd Python function. Who computes for longer stands there for longer: as
     long for each second as the peers do, and no longer than it does in that function.
     """
@@ -32,6 +34,7 @@ class Case:
     fleet: Fleet
     rank: int  # row in fleet.ranks
     peers: Ints
+    beside: Ints  # whose medians its functions are compared with
     profiles: Profiles
     steps: int
     own_s: float
@@ -92,27 +95,33 @@ class Case:
 def case_of(fleet: Fleet, scene: Scene, profiles: Profiles, row: int, suspects: Ints) -> Case:
     """The case of one rank (row) beside those of its peers that are no suspects (rows) themselves."""
     peers = innocent_peers(scene, row, suspects)
+    beside = (
+        peers
+        if len(peers) <= limits.PEERS_EXACT or row in suspects
+        else np.insert(peers, np.searchsorted(peers, row), row)
+    )
     steps = fleet.steps
 
     def apart(name: str) -> Floats:
-        gap: Floats = getattr(steps, name)[row] - profiles.usual_steps(name, peers)
+        gap: Floats = getattr(steps, name)[row] - profiles.usual_steps(name, beside)
         return gap
 
     def excess(name: str) -> float:
         return float(np.nan_to_num(trimmed_mean(apart(name)[None, :])[0]))
 
-    functions = profiles.functions(row, peers)
+    functions = profiles.functions(row, beside)
     own = float(np.nan_to_num(np.nanmean(steps.own_s[row]))) if np.isfinite(steps.own_s[row]).any() else 0.0
     by_steps = excess("own_s")
     gap = apart("own_s")
     by_patterns = sum(function.excess_s for function in functions)
     whole = by_patterns if by_patterns >= 0.5 * by_steps else max(by_steps, by_patterns)
-    python: Located | None = profiles.locate(row, peers, ("python",), max(whole, 0.0) / own if own > 0 else 0.0)
+    python: Located | None = profiles.locate(row, beside, ("python",), max(whole, 0.0) / own if own > 0 else 0.0)
     return Case(
-        queue_of_function_s=_queue_of(python, profiles, row, peers),
+        queue_of_function_s=_queue_of(python, profiles, row, beside),
         fleet=fleet,
         rank=row,
         peers=peers,
+        beside=beside,
         profiles=profiles,
         steps=int(np.isfinite(steps.seconds[row]).sum()),
         own_s=own,

@@ -90,7 +90,7 @@ def _taken_pages(case: Case, short: Pressure) -> Iterator[Hypothesis]:
     evidence = [Evidence("files", "waiting for pages", own, peers, "s/step", len(case.peers)), short.evidence]
     if worst.caller:
         evidence.append(Evidence("stacks", "called by", worst.caller, None, ""))
-    found = case.profiles.locate(case.rank, case.peers, ("io",), 0.0)
+    found = case.profiles.locate(case.rank, case.beside, ("io",), 0.0)
     yield case.charge(
         component="memory",
         cause=short.cause,

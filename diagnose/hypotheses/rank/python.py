@@ -41,7 +41,7 @@ def judge(case: Case) -> Iterator[Hypothesis]:
 
 
 def _function_charge(case: Case, found: Located) -> Hypothesis:
-    asleep = case.profiles.locate(case.rank, case.peers, ("python",), 0.0, details=("sleep",))
+    asleep = case.profiles.locate(case.rank, case.beside, ("python",), 0.0, details=("sleep",))
     blocking = asleep is not None and asleep.excess_s >= 0.5 * found.excess_s
     if asleep is not None and blocking and asleep.function != found.function:
         found = asleep  # what is told as asleep is told of where it sleeps, whatever else its callers do
@@ -91,7 +91,7 @@ def _state(case: Case, found: Located, blocking: bool) -> str:
 def _collector_charge(case: Case, excess: float) -> Hypothesis:
     """Garbage collection: it interrupts whatever runs, so the function it is found under is the trigger, not the culprit."""
     own = sum(f.own_s for f in case.functions if f.kind == "python" and f.detail == "gc")
-    found = case.profiles.locate(case.rank, case.peers, ("python",), 0.0, details=("gc",))
+    found = case.profiles.locate(case.rank, case.beside, ("python",), 0.0, details=("gc",))
     return case.charge(
         component="python",
         cause="gc",
@@ -127,7 +127,7 @@ def _waiting_charges(case: Case) -> Iterator[Hypothesis]:
     excess = max(case.excess_of("sync"), 0.0)
     if excess <= 0:
         return
-    found = case.profiles.locate(case.rank, case.peers, ("sync",), 0.0)
+    found = case.profiles.locate(case.rank, case.beside, ("sync",), 0.0)
     worst = max((f for f in case.functions if f.kind == "sync"), key=lambda f: f.excess_s)
     if worst.name == "gil":
         yield _gil_charge(case, excess, worst)
@@ -180,7 +180,7 @@ def _helper_charges(case: Case, excess: float, evidence: tuple[Evidence, ...], h
     """
     more_than_peers = (
         f
-        for f in case.profiles.functions(case.rank, case.peers, helper.thread)
+        for f in case.profiles.functions(case.rank, case.beside, helper.thread)
         if helper is _LOADER or f.kind in ("python", "io")
     )
     worst = next(more_than_peers, None)  # largest excess first
@@ -191,7 +191,7 @@ def _helper_charges(case: Case, excess: float, evidence: tuple[Evidence, ...], h
         where = worst.detail or "their files"
         text = f"Reads of {helper.who} from {where} are slow."
         return [case.charge("storage", "slow-read", excess, NO_COUNTER, (*evidence, more), text, instance=worst.detail)]
-    found = case.profiles.locate(case.rank, case.peers, (worst.kind,), 0.0, thread=helper.thread)
+    found = case.profiles.locate(case.rank, case.beside, (worst.kind,), 0.0, thread=helper.thread)
     cause = "dataloader" if helper is _LOADER else "blocking-call" if worst.detail == "sleep" else "slow-function"
     return [case.charge("python", cause, excess, SEEN, (*evidence, more, *_called_by(found)), helper.action.format(worst.name),
                  function=found.function if found else None)]  # fmt: skip

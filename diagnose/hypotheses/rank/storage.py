@@ -70,7 +70,7 @@ def _charge(case: Case, writing: bool, functions: list[FunctionExcess], excess: 
             len(case.peers),
         )
     ]
-    place = case.profiles.locate(case.rank, case.peers, ("io",), 0.0)
+    place = case.profiles.locate(case.rank, case.beside, ("io",), 0.0)
     file, line, caller = worst.file, worst.line, worst.caller
     if place is not None and place.function.kind == "python":
         file, line, caller = place.function.file, place.function.line, place.function.name

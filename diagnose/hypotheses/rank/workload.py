@@ -114,7 +114,7 @@ def _more_cpu(case: Case, found: Located) -> Iterator[Hypothesis]:
         or device_time(case, "gpu") is not None
     ):
         return
-    asleep = case.profiles.locate(case.rank, case.peers, ("python",), 0.0, details=("sleep",))
+    asleep = case.profiles.locate(case.rank, case.beside, ("python",), 0.0, details=("sleep",))
     computing = max(found.excess_s - (max(asleep.excess_s, 0.0) if asleep is not None else 0.0), 0.0)
     own, times = mine.value - computing * case.steps, found.own_s / found.peers_s
     peers = np.array([counter.value for counter in case.peers_of("cpu.process_run_s")])

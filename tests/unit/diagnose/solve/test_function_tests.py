@@ -58,7 +58,8 @@ def noisy(seed: int, extra: float, culprit: int = 7) -> Window:
 def test_what_a_rank_shows_beside_its_peers_does_not_depend_on_who_was_asked_before() -> None:
     fleet = gather([noisy(1, 0.045)])
     few, many = np.arange(10, 20), np.arange(20, 90)
-    asked = [(7, many), (8, many), (7, few), (8, few), (7, many), (3, few[:0])]
+    everyone = np.arange(90)
+    asked = [(7, many), (8, many), (7, few), (8, few), (7, many), (3, few[:0]), (7, everyone), (8, everyone)]
     shared = Profiles(fleet)
 
     def shown(profiles: Profiles, row: int, peers: Ints) -> tuple[object, ...]:
@@ -66,6 +67,16 @@ def test_what_a_rank_shows_beside_its_peers_does_not_depend_on_who_was_asked_bef
         return profiles.functions(row, peers), *places, profiles.usual_steps("own_s", peers).tolist()
 
     np.testing.assert_equal([shown(shared, *each) for each in asked], [shown(Profiles(fleet), *each) for each in asked])
+
+
+def test_a_rank_among_many_that_it_is_compared_with_shows_what_it_shows_without_itself() -> None:
+    fleet = gather([noisy(1, 0.045)])
+    profiles, everyone = Profiles(fleet), np.arange(RANKS)
+    alone, among = (profiles.locate(7, peers, ("python",), 0.3) for peers in (everyone[everyone != 7], everyone))
+    assert alone is not None and among is not None
+    assert (among.function, among.own_s, among.callers) == (alone.function, alone.own_s, alone.callers)
+    assert among.excess_s == pytest.approx(alone.excess_s, rel=0.01)
+    assert alone.excess_s == pytest.approx(0.045, rel=0.2)
 
 
 @pytest.mark.parametrize("seed", range(5))
