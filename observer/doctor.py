@@ -1,4 +1,4 @@
-"""Can this host be observed? Kernel, BPF, headers, rights, libraries: what is missing, and how to get it."""
+"""Can this host be observed? Kernel, BPF, rights, libraries: what is missing, and how to get it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from rankscope.probes.bpf import btf, headers, tables
+from rankscope.probes.bpf import btf, tables
 from rankscope.probes.errors import RankscopeError
 
 _TRACEPOINTS = ("sched/sched_switch", "sched/sched_waking", "sched/sched_process_exit", "syscalls/sys_enter_read")
@@ -32,7 +32,7 @@ class Requirement:
 def examine(root: Path = Path("/")) -> tuple[Requirement, ...]:
     """Every check, in the order an operator would fix them. Never raises."""
     checks: tuple[Callable[[Path], Requirement], ...] = (
-        _machine, _kernel, _root_rights, _pid_namespace, _bcc, _headers, _tracefs, _btf, _lockdown, _load, _numpy, _pyspy, _nvml, _psi,
+        _machine, _kernel, _root_rights, _pid_namespace, _bcc, _tracefs, _btf, _lockdown, _load, _numpy, _pyspy, _nvml, _psi,
         _collectives,
     )  # fmt: skip
     findings = []
@@ -83,14 +83,6 @@ def _bcc(_: Path) -> Requirement:
     import bcc
 
     return Requirement("bcc", True, str(getattr(bcc, "__version__", "present")), "", True)
-
-
-def _headers(root: Path) -> Requirement:
-    try:
-        found = headers.find(root)
-    except RankscopeError as error:
-        return Requirement("kernel headers", False, str(error), error.help, True)
-    return Requirement("kernel headers", True, found.how, "", True)
 
 
 def _tracefs(root: Path) -> Requirement:

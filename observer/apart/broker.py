@@ -18,7 +18,7 @@ from rankscope.observer.apart.reading import Reading, number, process
 from rankscope.observer.apart.run import Answer
 from rankscope.observer.live import kernel_probes
 from rankscope.observer.live.limits import give_back
-from rankscope.probes.bpf.loader import Module
+from rankscope.probes.bpf.module import Module
 from rankscope.probes.host import kmsg
 from rankscope.probes.nccl import ras
 from rankscope.probes.network import netlink

@@ -17,7 +17,7 @@ from rankscope.observer.apart.confined import Progress
 from rankscope.observer.apart.run import run
 from rankscope.observer.apart.wire import Client
 from rankscope.probes.bpf import tables
-from rankscope.probes.bpf.compiled import MapShape
+from rankscope.probes.bpf.compiler.compiled import MapShape
 from rankscope.probes.bpf.tables import Table
 from rankscope.probes.errors import BadData
 

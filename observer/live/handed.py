@@ -9,8 +9,8 @@ from pathlib import Path
 
 from rankscope.probes import rights
 from rankscope.probes.bpf import shared_uprobes, tables
-from rankscope.probes.bpf.compiled import Compiled, MapShape
-from rankscope.probes.bpf.loader import Module, ProgramCost
+from rankscope.probes.bpf.compiler.compiled import Compiled, MapShape
+from rankscope.probes.bpf.module import Module, ProgramCost
 from rankscope.probes.bpf.tables import Table
 from rankscope.probes.elf.reader import FileBytes
 from rankscope.probes.mapped.file import MappedFile

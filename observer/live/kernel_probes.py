@@ -18,13 +18,15 @@ from rankscope.observer.live.handed import LoadedProbes
 from rankscope.observer.window.manifest import Loss, ProbeCost
 from rankscope.probes import rights
 from rankscope.probes.bpf import btf, loader, ring
-from rankscope.probes.bpf.compiled import BpfUnavailable
+from rankscope.probes.bpf.compiler.compiled import BpfUnavailable
+from rankscope.probes.bpf.compiler.variants import Generated, together
 from rankscope.probes.bpf.counters import COUNTERS, LOSSES
-from rankscope.probes.bpf.loader import Module, Tracepoint
+from rankscope.probes.bpf.module import Module, Tracepoint
 from rankscope.probes.bpf.programs import has_task_registers
 from rankscope.probes.bpf.tables import Table
 from rankscope.probes.calls import probe as calls
 from rankscope.probes.calls.probe import CallProbe
+from rankscope.probes.calls.programs import programs as of_calls
 from rankscope.probes.files import probe as files
 from rankscope.probes.sched import probe as sched
 from rankscope.unwinder.walk.stack import KernelStack, decode
@@ -187,7 +189,7 @@ def load_module(
         programs.sources,
         defines=programs.defines,
         folders=(_WALK,),
-        epilogue=programs.epilogue,
+        generated=programs.generated,
         entries={"rs_events": ring_bytes, **map_sizes(processes, threads)},
         root=root,
         verbose=verbose,
@@ -210,7 +212,7 @@ class _Programs:
 
     sources: tuple[Path, ...]
     defines: dict[str, int | str]
-    epilogue: str
+    generated: Generated
     tracepoints: tuple[Tracepoint, ...]
     notes: tuple[str, ...] = ()
 
@@ -243,14 +245,17 @@ def _programs(root: Path) -> _Programs:
     except OSError as error:
         raise BpfUnavailable(f"this kernel loads no BPF program: {error.strerror}") from error
     sources = (_WALK / "sampler.bpf.c", sched.SOURCE, calls.SOURCE)
-    epilogue, tracepoints = calls.programs(), tuple(sched.TRACEPOINTS)
+    generated, tracepoints = of_calls(), tuple(sched.TRACEPOINTS)
     defines.update(sched.defines(root))
     try:
         defines.update(files.defines(root))
     except btf.NoBtf as error:
-        return _Programs(sources, defines, epilogue, tracepoints, (f"file calls are not timed: {error}",))
+        return _Programs(sources, defines, generated, tracepoints, (f"file calls are not timed: {error}",))
     return _Programs(
-        (*sources, files.SOURCE), defines, epilogue + files.programs(), (*tracepoints, *files.tracepoints())
+        (*sources, files.SOURCE),
+        defines,
+        together((generated, files.programs())),
+        (*tracepoints, *files.tracepoints()),
     )
 
 

@@ -20,19 +20,19 @@ from rankscope.observer.watch.marker import MARKERS
 from rankscope.observer.watch.shares import Notes
 from rankscope.observer.window.manifest import ProbeCost
 from rankscope.probes.bpf import btf, loader, ring
-from rankscope.probes.bpf.compiled import BpfUnavailable
+from rankscope.probes.bpf.compiler.compiled import BpfUnavailable
 from rankscope.probes.bpf.counters import COUNTERS, LOSSES, RANK
-from rankscope.probes.bpf.loader import Module
+from rankscope.probes.bpf.module import Module
 from rankscope.probes.calls import probe as calls
 from rankscope.probes.calls.probe import (
     LIBRARIES_MOST,
     LOOK_MOST_S,
     Library,
     functions_of,
-    leave_program,
     libraries_of,
     mapped_libraries,
 )
+from rankscope.probes.calls.programs import enter_program, leave_program, programs
 from rankscope.probes.elf.return_sites import leave_offsets
 from rankscope.probes.errors import RankscopeError
 from rankscope.probes.sched import exits
@@ -155,7 +155,7 @@ class Pulse:
         links: list[int] = []
         try:
             file = library.open()
-            links += self.module.attach_uprobes(f"rs_enter_{row}", file, function.offsets)
+            links += self.module.attach_uprobes(enter_program(row), file, function.offsets)
             ends = function.offsets if function.ends is None else function.ends
             links += self.module.attach_uprobes(
                 leave_program(row, MARKERS[row]), file, ends, on_return=function.ends is None
@@ -207,7 +207,7 @@ def load(root: Path = Path("/")) -> Pulse:
     with contextlib.suppress(btf.NoBtf):
         defines.update(btf.offsets({"RS_TASK_EXIT_CODE": ("task_struct", "exit_code")}, root))
     module = loader.load(
-        (calls.SOURCE, exits.SOURCE), defines=defines, epilogue=calls.programs(MARKERS), entries={"rs_events": _RING_BYTES}, root=root
+        (calls.SOURCE, exits.SOURCE), defines=defines, generated=programs(MARKERS), entries={"rs_events": _RING_BYTES}, root=root
     )  # fmt: skip
     try:
         module.attach(exits.TRACEPOINTS)

@@ -9,7 +9,16 @@
 #ifndef RS_COMMON_BPF_H
 #define RS_COMMON_BPF_H
 
-#include <uapi/linux/ptrace.h>
+#include "kernel.bpf.h"
+
+/* The n-th number of a program that is made of another by its numbers alone as it is loaded (variants.py). */
+#define RS_NUMBERS 0x52530000
+#define RS_NUMBER(n)                                                                                                           \
+	({                                                                                                                     \
+		u64 _rs_number;                                                                                                \
+		asm("%0 = %1" : "=r"(_rs_number) : "i"(RS_NUMBERS + (n)));                                                     \
+		_rs_number;                                                                                                    \
+	})
 
 #ifndef RS_RING_PAGES
 #define RS_RING_PAGES 512 /* 2 MiB: 32,768 events, 4 s of 8 ranks at 1,000 events/s each between two drains of 0.25 s */

@@ -5,7 +5,6 @@ Source: perf_event_open(2), include/uapi/linux/perf_event.h.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import errno
 import fcntl
@@ -15,9 +14,9 @@ import struct
 from pathlib import Path
 
 from rankscope.probes import abilities
+from rankscope.probes.bpf import tracepoints
 from rankscope.probes.host.procfs import ROOT, parse_cpu_list, read_file
 
-TRACEFS = (Path("sys/kernel/tracing"), Path("sys/kernel/debug/tracing"))
 _SYS_PERF_EVENT_OPEN = {"x86_64": 298, "aarch64": 241}
 _ATTR_BYTES = 128
 _CLOEXEC = 8
@@ -56,11 +55,7 @@ def open_event(
 def attach_tracepoint(program_fd: int, event: str, root: Path = ROOT) -> int:
     """Run the program at the tracepoint category:name. OSError, ValueError."""
     abilities.need(abilities.TRACEPOINTS, errno.ENOENT)
-    path = "events/" + event.replace(":", "/") + "/id"
-    for folder in TRACEFS:
-        with contextlib.suppress(FileNotFoundError):
-            return open_event(_TRACEPOINT, int(read_file(str(root / folder / path), 32)), program_fd)
-    raise FileNotFoundError(f"no tracepoint {event} in this kernel")
+    return open_event(_TRACEPOINT, int(tracepoints.read(event, "id", root)), program_fd)
 
 
 def attach_clock(program_fd: int, hz: int, root: Path = ROOT) -> tuple[int, ...]:

@@ -15,7 +15,7 @@ from rankscope.probes.bpf import syscalls
 
 KPROBE, TRACEPOINT, PERF_EVENT = 2, 5, 7  # enum bpf_prog_type; a probe on a function of a program is a KPROBE too
 _PROG_LOAD = 5
-_INSTRUCTION = np.dtype([("operation", "u1"), ("registers", "u1"), ("offset", "<i2"), ("value", "<i4")])
+INSTRUCTION = np.dtype([("operation", "u1"), ("registers", "u1"), ("offset", "<i2"), ("value", "<i4")])
 _LOAD_64, _SOURCE_IS_MAP = 0x18, 1
 _LOG_BYTES = 1 << 20
 _NAME_BYTES = 15
@@ -33,7 +33,7 @@ class Program:
 
 def with_maps(code: bytes, descriptors: Sequence[int]) -> bytes:
     """The instructions with each map's descriptor in place of its number. The second half of a wide one has operation 0."""
-    instructions = np.frombuffer(code, _INSTRUCTION).copy()
+    instructions = np.frombuffer(code, INSTRUCTION).copy()
     refers = (instructions["operation"] == _LOAD_64) & (instructions["registers"] >> 4 == _SOURCE_IS_MAP)
     instructions["value"][refers] = np.asarray(descriptors, np.int32)[instructions["value"][refers]]
     return bytes(instructions.tobytes())
@@ -87,7 +87,7 @@ def _load(
     instructions = ctypes.create_string_buffer(code, len(code))
     words = ctypes.create_string_buffer(licence.encode())
     request = struct.pack(
-        "<IIQQIIQII16sII", kind, len(code) // _INSTRUCTION.itemsize, ctypes.addressof(instructions), ctypes.addressof(words),
+        "<IIQQIIQII16sII", kind, len(code) // INSTRUCTION.itemsize, ctypes.addressof(instructions), ctypes.addressof(words),
         int(log is not None), len(log) if log is not None else 0, ctypes.addressof(log) if log is not None else 0,
         0, 0, name.encode()[:_NAME_BYTES], 0, max(attach_type, 0),
     )  # fmt: skip

@@ -18,7 +18,7 @@ from typing import Any
 
 from rankscope.probes import abilities
 from rankscope.probes.bpf import syscalls
-from rankscope.probes.bpf.compiled import MapShape, NotCompiled
+from rankscope.probes.bpf.compiler.compiled import MapShape, NotCompiled
 from rankscope.probes.host.procfs import parse_cpu_list
 
 _CREATE, _LOOKUP, _UPDATE, _DELETE, _LOOKUP_BATCH = 0, 1, 2, 3, 24

@@ -2,10 +2,10 @@
 /*
  * calls: enter and leave of chosen library functions: one event per call, or one sum per process.
  *
- * Which functions: table.py. probe.py generates the small programs around the functions here: rs_enter_N
- * for each row, rs_leave_S for each scope; launch rows have only rs_enter_N, which counts. Functions that may throw have no
- * return probe, which an exception does not survive, but probes on their return instructions. Probes sit on the library's
- * inode, so a process that no one watches pays the trap too, and is let go after it has been counted.
+ * Which functions: table.py. programs.py generates the small programs around the functions here: rs_enter_N
+ * for each row, rs_leave_S for each scope, made of few texts; launch rows have only rs_enter_N, which counts. Functions that
+ * may throw have no return probe, which an exception does not survive, but probes on their return instructions. Probes sit on the
+ * library's inode, so a process that no one watches pays the trap too, and is let go after it has been counted.
  *
  * Cost: a uprobe is 1-2 us on bare metal and about 10 us in a nested virtual machine, twice per call; so probe.py watches
  * rs_call_hits and detaches a row that exceeds its budget.

@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rankscope.probes.bpf.loader import Module
+from rankscope.probes.bpf.module import Module
 from rankscope.probes.calls.launches import LaunchMeter
-from rankscope.probes.calls.row import LAUNCH, MAX_ROWS, OPERATION_SHIFT, PEER_SHIFT, ROLES, SCOPED, SITED
+from rankscope.probes.calls.programs import enter_program, leave_program
+from rankscope.probes.calls.row import LAUNCH, MAX_ROWS, SITED
 from rankscope.probes.calls.table import CALL_TABLE, CallRow
 from rankscope.probes.elf.exports import Symbol, file_offsets, find_functions, find_names
 from rankscope.probes.elf.reader import FileBytes
@@ -27,7 +28,6 @@ from rankscope.probes.host.procfs import read_memory
 from rankscope.probes.mapped.file import MappedFile, open_mapped
 
 SOURCE = Path(__file__).parent / "calls.bpf.c"
-_REGISTERS = 6  # arguments of a function that are passed in registers
 _MAX_OVERLOADS = 4
 LIBRARIES_MOST = 16  # of one process that are looked at: what is timed lies in ten files at most
 LOOK_MOST_S = 10.0  # at the libraries of one process; the largest, jaxlib, takes 1 s
@@ -197,7 +197,7 @@ class CallProbe:
             return
         row, links = self.table[index], self._attached.setdefault(index, [])
         try:
-            links += self.module.attach_uprobes(f"rs_enter_{index}", library, offsets)
+            links += self.module.attach_uprobes(enter_program(index), library, offsets)
             if row.role in SITED:
                 sites = self._sites.setdefault(index, [])
                 sites += self.module.attach_uprobes("rs_call_site", library, offsets)
@@ -304,59 +304,6 @@ def functions_of(library: FileBytes, rows: Iterable[CallRow]) -> dict[CallRow, t
         symbols += [symbol for name in row.names if row.whole for symbol in by_name[name]]
         found[row] = tuple({symbol.address: symbol for symbol in reversed(symbols)}.values())
     return found
-
-
-def programs(table: tuple[CallRow, ...] = CALL_TABLE) -> str:
-    """The C of the programs of every row, to be compiled behind calls.bpf.c: of all, as what was compiled serves the next job too."""
-    leaves = sorted({(_scope(index, row), int(row.throws)) for index, row in enumerate(table) if row.role != LAUNCH})
-    return "".join(
-        [
-            *(_enter(index, row) for index, row in enumerate(table)),
-            *(
-                f"int rs_leave_{scope}(struct pt_regs *ctx) {{ return rs_return(ctx, {scope}, {at_return}); }}\n"
-                for scope, at_return in leaves
-            ),
-        ]
-    )
-
-
-def leave_program(index: int, row: CallRow) -> str:
-    """The name of the program that sees calls of a row end."""
-    return f"rs_leave_{_scope(index, row)}"
-
-
-def _scope(index: int, row: CallRow) -> int:
-    """All rows of a role of which only the outermost call counts share a scope; every other row has its own."""
-    return MAX_ROWS + ROLES.index(row.role) if row.role in SCOPED else index
-
-
-def _enter(index: int, row: CallRow) -> str:
-    head = f"int rs_enter_{index}(struct pt_regs *ctx)"
-    if row.role == LAUNCH:
-        return f"{head} {{ return rs_launch(ctx, {index}); }}\n"
-    argument = f"({'s32' if row.int_count else 's64'}){_argument(row.argument)}"
-    if row.second:
-        argument += f" * (s64){_argument(row.second)}"
-    picks = (
-        (row.direction, 0xFF, 0),
-        (row.datatype, 0xFF, 0),
-        (row.operation, 0xFF, OPERATION_SHIFT),
-        (row.peer, 0xFFFF, PEER_SHIFT),
-    )
-    parts = [f"((u32){_argument(position)} & {mask}) << {shift}" for position, mask, shift in picks if position]
-    if row.handle:
-        parts = [f"(u32){_argument(row.handle)}"]
-    aux = " | ".join(parts) or str(row.towards)
-    return (
-        f"{head} {{ return rs_enter(ctx, {index}, {_scope(index, row)}, {row.shortest_ns}, {int(row.throws)}, "
-        f"(s64)({argument}), {aux}, (u64){_argument(row.object)}); }}\n"
-    )
-
-
-def _argument(position: int) -> str:
-    if not position:
-        return "0"
-    return f"PT_REGS_PARM{position}(ctx)" if position <= _REGISTERS else f"rs_stack_argument(ctx, {position})"
 
 
 def _has_left(tid: int, stack: int, caller: int) -> bool:

@@ -2,7 +2,7 @@
 /*
  * files: how long the threads of watched processes stay in read, write and sync calls, how many bytes, on which device.
  *
- * probe.py generates one enter and one exit program per system call around rs_file_enter and rs_file_exit. The
+ * probe.py says of which system calls: each has an enter and an exit program, made of rs_file_in and rs_file_out. The
  * descriptor is followed to its file's type and device at the end of the call: task -> files -> fdt -> fd[] -> inode ->
  * super block, by offsets from the running kernel's BTF.
  * Short calls are counted with their bytes per process and operation.

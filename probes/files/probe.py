@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rankscope.probes.bpf import btf
-from rankscope.probes.bpf.loader import Module, Tracepoint
+from rankscope.probes.bpf.compiler.variants import Generated, Variant
+from rankscope.probes.bpf.module import Module, Tracepoint
 
 SOURCE = Path(__file__).parent / "files.bpf.c"
 
@@ -59,17 +60,25 @@ def defines(root: Path = Path("/")) -> dict[str, int]:
     return offsets
 
 
-def programs() -> str:
-    """The C of the enter and exit programs, to be compiled behind files.bpf.c."""
-    lines = []
-    for index, (call, _) in enumerate(OPERATIONS):
-        lines.append(
-            f"int rs_file_in_{index}(struct tracepoint__syscalls__sys_enter_{call} *args)"
-            f" {{ return rs_file_enter({index}, (u32)args->fd); }}\n"
-            f"int rs_file_out_{index}(struct tracepoint__syscalls__sys_exit_{call} *args)"
-            f" {{ return rs_file_exit(args->ret); }}"
-        )
-    return "\n".join(lines) + "\n"
+def programs() -> Generated:
+    """The programs of all operations, to be compiled behind files.bpf.c.
+
+    They are read alike: records of system calls are the number and then the arguments, a word each (struct syscall_trace_enter), and
+    the descriptor is the first argument of each.
+    """
+    text = (
+        "int rs_file_in(struct rs_at__syscalls__sys_enter_read *args)"
+        " { return rs_file_enter(RS_NUMBER(0), (u32)args->fd); }\n"
+        "int rs_file_out(struct rs_at__syscalls__sys_exit_read *args) { return rs_file_exit(args->ret); }\n"
+    )
+    every = range(len(OPERATIONS))
+    return Generated(
+        text,
+        (
+            *(Variant(f"rs_file_in_{index}", "rs_file_in", (index,)) for index in every),
+            *(Variant(f"rs_file_out_{index}", "rs_file_out", ()) for index in every),
+        ),
+    )
 
 
 def tracepoints() -> tuple[Tracepoint, ...]:

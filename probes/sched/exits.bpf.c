@@ -6,7 +6,7 @@
  */
 #include "common.bpf.h"
 
-int rs_exit(struct tracepoint__sched__sched_process_exit *args)
+int rs_exit(struct rs_at__sched__sched_process_exit *args)
 {
 	u64 id = bpf_get_current_pid_tgid();
 	u32 tgid = id >> 32;

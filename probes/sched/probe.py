@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rankscope.probes.bpf import btf
-from rankscope.probes.bpf.loader import Module, Tracepoint
+from rankscope.probes.bpf.module import Module, Tracepoint
 
 SOURCE = Path(__file__).parent / "sched.bpf.c"
 TRACEPOINTS = (

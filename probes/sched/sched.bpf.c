@@ -293,7 +293,7 @@ static __always_inline void rs_arrive(u32 tid, u64 now, struct rs_cpu *cpu)
 		rs_take(thread->tgid, now - ready, cpu);
 }
 
-int rs_sched_switch(struct tracepoint__sched__sched_switch *args)
+int rs_sched_switch(struct rs_at__sched__sched_switch *args)
 {
 	u64 now = bpf_ktime_get_ns();
 	u32 prev = args->prev_pid, next = args->next_pid;
@@ -333,7 +333,7 @@ static __always_inline int rs_woken(u32 tid)
 	return 0;
 }
 
-int rs_sched_waking(struct tracepoint__sched__sched_waking *args)
+int rs_sched_waking(struct rs_at__sched__sched_waking *args)
 {
 	return rs_woken(args->pid);
 }
@@ -353,7 +353,7 @@ static __always_inline void rs_keep_sums(struct rs_thread *thread, u64 now)
 	__sync_fetch_and_add(&sum->ready_ns, thread->ready_ns);
 }
 
-int rs_sched_exit(struct tracepoint__sched__sched_process_exit *args)
+int rs_sched_exit(struct rs_at__sched__sched_process_exit *args)
 {
 	u64 id = bpf_get_current_pid_tgid();
 	u32 tid = args->pid;

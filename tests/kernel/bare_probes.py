@@ -8,8 +8,10 @@ import subprocess
 from collections.abc import Iterator
 
 from rankscope.probes.bpf import loader, ring
-from rankscope.probes.bpf.loader import Module, Tracepoint
+from rankscope.probes.bpf.compiler.variants import together
+from rankscope.probes.bpf.module import Module, Tracepoint
 from rankscope.probes.calls import probe as calls
+from rankscope.probes.calls.programs import programs
 from rankscope.probes.calls.table import CallRow
 from rankscope.probes.files import probe as files
 from rankscope.probes.sched import probe as sched
@@ -80,7 +82,7 @@ def load(table: tuple[CallRow, ...] = (), **defines: int) -> Observed:
             **defines,
         },
         prelude=NO_UNWINDER,
-        epilogue=files.programs() + calls.programs(table),
+        generated=together((files.programs(), programs(table))),
         verbose=True,
     )
     LOADED.append(Observed(module))

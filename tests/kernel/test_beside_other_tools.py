@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from rankscope.probes.bpf import loader, ring, uprobes
-from rankscope.probes.bpf.loader import Module
+from rankscope.probes.bpf.module import Module
 from rankscope.probes.calls import probe as calls
 from rankscope.probes.calls.probe import CallProbe
+from rankscope.probes.calls.programs import programs
 from rankscope.probes.calls.table import CallRow
 from rankscope.probes.elf.exports import file_offsets, find_names
 from rankscope.probes.elf.local import LocalFile
@@ -80,7 +81,7 @@ def other(tmp_path: Path) -> Iterator[OtherTool]:
 
 @pytest.fixture
 def ours() -> Iterator[Module]:
-    module = loader.load([calls.SOURCE], defines={"RS_RING_PAGES": RING_PAGES}, epilogue=calls.programs(TABLE))
+    module = loader.load([calls.SOURCE], defines={"RS_RING_PAGES": RING_PAGES}, generated=programs(TABLE))
     yield module
     module.close()
 

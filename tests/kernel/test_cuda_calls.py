@@ -13,12 +13,13 @@ import pytest
 from programs import left_after, loaded, programs_of
 
 from rankscope.probes.bpf import loader, ring
-from rankscope.probes.bpf.loader import Module
+from rankscope.probes.bpf.module import Module
 from rankscope.probes.calls import collectives
 from rankscope.probes.calls import copies as cuda
 from rankscope.probes.calls import probe as calls
 from rankscope.probes.calls.launches import LaunchMeter
 from rankscope.probes.calls.probe import CallProbe, CallSum, functions_of
+from rankscope.probes.calls.programs import programs
 from rankscope.probes.calls.row import COLLECTIVE, ENQUEUE, GPU_WAIT, LAUNCH, MEMORY
 from rankscope.probes.calls.rows_cuda import runtime_launch_rows
 from rankscope.probes.calls.table import CALL_TABLE
@@ -101,7 +102,7 @@ def libraries(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def load() -> Module:
-    return loader.load([calls.SOURCE], defines={"RS_RING_PAGES": RING_PAGES}, epilogue=calls.programs(), verbose=True)
+    return loader.load([calls.SOURCE], defines={"RS_RING_PAGES": RING_PAGES}, generated=programs(), verbose=True)
 
 
 class Watching:

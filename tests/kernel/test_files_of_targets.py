@@ -17,9 +17,10 @@ import pytest
 
 from chaoskit.job import PROGRAMS
 from rankscope.probes.bpf import loader, ring
-from rankscope.probes.bpf.loader import Module
+from rankscope.probes.bpf.module import Module
 from rankscope.probes.calls import probe as calls
 from rankscope.probes.calls.probe import CallProbe
+from rankscope.probes.calls.programs import programs
 from rankscope.probes.calls.table import CallRow
 from rankscope.probes.mapped.reader import DEADLINE_S, READER
 from rankscope.unwinder.interpreter.find import find_interpreter
@@ -52,7 +53,7 @@ CALLER = """
 
 @pytest.fixture
 def module() -> Iterator[Module]:
-    loaded = loader.load([calls.SOURCE], defines={"RS_RING_PAGES": RING_PAGES}, epilogue=calls.programs(TABLE))
+    loaded = loader.load([calls.SOURCE], defines={"RS_RING_PAGES": RING_PAGES}, generated=programs(TABLE))
     yield loaded
     loaded.close()
 

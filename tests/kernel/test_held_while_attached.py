@@ -18,8 +18,9 @@ from chaoskit.job import PROGRAMS
 from labkit.machine.shell import run
 from rankscope.probes import warden
 from rankscope.probes.bpf import loader
-from rankscope.probes.bpf.loader import Module
+from rankscope.probes.bpf.module import Module
 from rankscope.probes.calls import probe as calls
+from rankscope.probes.calls.programs import programs
 from rankscope.probes.calls.table import CallRow
 
 TABLE = (CallRow("librslab", "rs_lab_call", "call", "wait", 1),)
@@ -29,7 +30,7 @@ SLOWEST_S = (warden.LOOKS + 4) * warden.LOOKS_EVERY_S
 
 @pytest.fixture
 def module() -> Iterator[Module]:
-    loaded = loader.load([calls.SOURCE], defines={"RS_RING_PAGES": 64}, epilogue=calls.programs(TABLE))
+    loaded = loader.load([calls.SOURCE], defines={"RS_RING_PAGES": 64}, generated=programs(TABLE))
     yield loaded
     loaded.close()
 

@@ -26,7 +26,7 @@ from rankscope.probes.abilities import (
     TRACEPOINTS,
     UPROBES,
 )
-from rankscope.probes.bpf.compiled import BpfUnavailable
+from rankscope.probes.bpf.compiler.compiled import BpfUnavailable
 
 WINDOW_S = 0.7
 UNIT = Path(__file__).parents[2] / "scripts/deploy/systemd/rankscope-watch.service"

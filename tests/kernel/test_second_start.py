@@ -16,12 +16,14 @@ import psutil
 import pytest
 
 from rankscope.observer.live import kernel_probes
-from rankscope.probes.bpf import btf, cache, compiled, loader, programs
-from rankscope.probes.bpf.compiled import Compiled
+from rankscope.probes.bpf import btf, cache, loader, perf_events, programs
+from rankscope.probes.bpf.compiler import compiled
+from rankscope.probes.bpf.compiler.compiled import Compiled
+from rankscope.probes.bpf.module import Module
 
 ENTRIES = 3001  # more than are asked for at once
 SOURCE = f"""
-#include <uapi/linux/ptrace.h>
+#include "kernel.bpf.h"
 struct place {{ u32 number; u16 pair[2]; }};
 struct content {{ u64 sum; char word[8]; }};
 BPF_HASH(places, struct place, struct content, {ENTRIES + 100});
@@ -39,7 +41,7 @@ int never_ends(struct pt_regs *ctx)
 {{
 	u64 sum = 0;
 	for (u64 i = 0; i < bpf_ktime_get_ns(); i++)
-		sum += bpf_get_smp_processor_id();
+		sum += bpf_get_current_pid_tgid();
 	return sum;
 }}
 """
@@ -69,12 +71,12 @@ def compilations(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.fixture
-def start(tmp_path: Path) -> Iterator[Callable[[], loader.Module]]:
+def start(tmp_path: Path) -> Iterator[Callable[[], Module]]:
     source = tmp_path / "small.bpf.c"
     source.write_text(SOURCE)
-    opened: list[loader.Module] = []
+    opened: list[Module] = []
 
-    def load() -> loader.Module:
+    def load() -> Module:
         opened.append(loader.load([source]))
         return opened[-1]
 
@@ -83,11 +85,9 @@ def start(tmp_path: Path) -> Iterator[Callable[[], loader.Module]]:
         module.close()
 
 
-def _works(module: loader.Module) -> bool:
+def _works(module: Module) -> bool:
     """Whether its program counts what it is attached to: the clock of the CPUs."""
-    module.held.update(
-        loader.perf_events.attach_clock(module.program("count_one", programs.PERF_EVENT).fd, 199, Path("/"))
-    )
+    module.held.update(perf_events.attach_clock(module.program("count_one", programs.PERF_EVENT).fd, 199, Path("/")))
     end = time.monotonic() + 5
     while not (count := sum(module.maps["counts"][ctypes.c_int(1)])) and time.monotonic() < end:
         time.sleep(0.01)
@@ -120,9 +120,7 @@ def test_the_second_start_of_all_probes_compiles_nothing_and_loads_the_same(
     assert {file.stat().st_mode & 0o777 for file in kept.iterdir()} == {0o600}
 
 
-def test_a_module_from_the_cache_counts(
-    kept: Path, compilations: list[int], start: Callable[[], loader.Module]
-) -> None:
+def test_a_module_from_the_cache_counts(kept: Path, compilations: list[int], start: Callable[[], Module]) -> None:
     assert _works(start())
     assert _works(start())
     assert len(compilations) == 1
@@ -149,7 +147,7 @@ def _changed(file: Path) -> None:
     ids=["foreign", "linked", "changed", "truncated", "open"],
 )
 def test_what_cannot_be_trusted_is_compiled_anew_with_a_word_and_replaced(
-    kept: Path, compilations: list[int], start: Callable[[], loader.Module], harm: Callable[[Path], None]
+    kept: Path, compilations: list[int], start: Callable[[], Module], harm: Callable[[Path], None]
 ) -> None:
     start()
     (file,) = kept.iterdir()
@@ -162,7 +160,7 @@ def test_what_cannot_be_trusted_is_compiled_anew_with_a_word_and_replaced(
 
 
 def test_a_folder_that_others_can_write_to_is_neither_read_nor_written(
-    kept: Path, compilations: list[int], start: Callable[[], loader.Module]
+    kept: Path, compilations: list[int], start: Callable[[], Module]
 ) -> None:
     start()
     kept.chmod(0o777)
@@ -174,7 +172,7 @@ def test_a_folder_that_others_can_write_to_is_neither_read_nor_written(
     assert _works(second)
 
 
-def test_a_table_holds_what_was_written_and_lists_all_of_it(kept: Path, start: Callable[[], loader.Module]) -> None:
+def test_a_table_holds_what_was_written_and_lists_all_of_it(kept: Path, start: Callable[[], Module]) -> None:
     table = start().maps["places"]
     for number in range(ENTRIES):
         key = table.Key(number, (number % 7, 3))
@@ -190,7 +188,7 @@ def test_a_table_holds_what_was_written_and_lists_all_of_it(kept: Path, start: C
 
 
 def test_a_program_that_the_kernel_refuses_is_refused_with_the_kernels_words(
-    kept: Path, start: Callable[[], loader.Module]
+    kept: Path, start: Callable[[], Module]
 ) -> None:
     with pytest.raises(OSError, match=r"; \S+"):
         start().program("never_ends")

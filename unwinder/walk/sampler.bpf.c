@@ -9,7 +9,6 @@
  * Cost: 4-9 us per stack of 10 frames; see `scripts/bench overhead`.
  */
 #include "stack.bpf.h"
-#include <uapi/linux/bpf_perf_event.h>
 
 int rs_sample(struct bpf_perf_event_data *ctx)
 {

@@ -17,7 +17,7 @@ from rankscope.diagnose.sweep.finding import Finding
 from rankscope.diagnose.sweep.hook import complaint
 from rankscope.diagnose.sweep.peers import odd_ones, parse_sweep
 from rankscope.diagnose.sweep.registry import all_checks
-from rankscope.probes.bpf.compiled import from_bytes
+from rankscope.probes.bpf.compiler.compiled import from_bytes
 from rankscope.probes.nccl import ras_answer
 from rankscope.probes.nccl.ras import listening
 from rankscope.unwinder.walk import pyspy

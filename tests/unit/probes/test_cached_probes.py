@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from rankscope.probes.bpf import cache, compiled, loader, programs
+from rankscope.probes.bpf import cache, loader, programs
 from rankscope.probes.bpf.cache import CacheRefused
-from rankscope.probes.bpf.compiled import Compiled, LibraryStamp, MapShape, NotCompiled, ProgramCode
-from rankscope.probes.bpf.headers import Headers
+from rankscope.probes.bpf.compiler import compiled
+from rankscope.probes.bpf.compiler.compiled import Compiled, LibraryStamp, MapShape, NotCompiled, ProgramCode
 
 KEY = "5f"
 LIBRARY_BYTES = b"a compiler"
@@ -197,22 +197,19 @@ def test_instructions_get_the_descriptors_of_their_maps() -> None:
     assert changed[8:] == code[8:]
 
 
-def _key(
-    root: Path, text: str = "int one;", flag: str = "-DA=1", release: str = "6.1", notes: bytes = b"build id"
-) -> str:
+def _key(root: Path, text: str = "int one;", flag: str = "-DA=1", notes: bytes = b"build id") -> str:
     (root / "sys/kernel").mkdir(parents=True, exist_ok=True)
     (root / "sys/kernel/notes").write_bytes(notes)
-    return loader.key_of(text, ["-w", flag], Headers(None, release, True, ""), root)
+    return loader.key_of(text, ["-w", flag], root)
 
 
-def test_another_text_flag_header_or_kernel_is_another_key(tmp_path: Path) -> None:
+def test_another_text_flag_or_kernel_is_another_key(tmp_path: Path) -> None:
     same = _key(tmp_path)
     assert _key(tmp_path) == same
     others = {
-        _key(tmp_path, text="int two;"), _key(tmp_path, flag="-DA=2"), _key(tmp_path, release="6.2"),
-        _key(tmp_path, notes=b"another build"),
+        _key(tmp_path, text="int two;"), _key(tmp_path, flag="-DA=2"), _key(tmp_path, notes=b"another build")
     }  # fmt: skip
-    assert len(others | {same}) == 5
+    assert len(others | {same}) == 4
 
 
 # A stand-in for the kernel's side: what the loader does when it has no use for what was kept.
@@ -224,11 +221,10 @@ def test_the_compiler_runs_once_and_again_after_damage(root: Path, monkeypatch: 
         return made
 
     monkeypatch.setattr(compiled, "compile_text", compile_text)
-    found = Headers(None, "6.1", True, "")
 
     def start() -> list[str]:
         remarks: list[str] = []
-        assert loader.ready("int one;", [], found, root, remarks, False) == made
+        assert loader.ready("int one;", [], root, remarks, False) == made
         return remarks
 
     assert (start(), len(compilations)) == ([], 1)

@@ -165,11 +165,11 @@ def test_a_shell_that_asks_is_told_how_the_line_may_go_on(line: str, wanted: str
 def test_what_the_doctor_found_fits_every_terminal_with_whole_names(
     width: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    detail = "no kernel headers found for 6.18.44-fc-v509, nor any others under /usr/src"
-    remedy = "Install linux-headers-amd64; the version need not match."
+    detail = "/sys/kernel/btf/vmlinux: No such file or directory, nor any other under /sys/kernel"
+    remedy = "The kernel needs CONFIG_DEBUG_INFO_BTF=y for this probe."
     found = [
         doctor_of_host.Requirement("pressure stall information", None, detail, "", required=False),
-        doctor_of_host.Requirement("kernel headers", False, detail, remedy, required=True),
+        doctor_of_host.Requirement("kernel types (BTF)", False, detail, remedy, required=True),
     ]
     monkeypatch.setattr(doctor_of_host, "examine", lambda _: found)
     monkeypatch.setattr(doctor, "width_of", lambda _: width)

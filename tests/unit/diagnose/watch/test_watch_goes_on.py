@@ -18,7 +18,7 @@ from rankscope.diagnose.watch.place import AlreadyWatching, WatchPlace
 from rankscope.diagnose.watch.service import Service, WatchOptions
 from rankscope.diagnose.watch.tell import hooks
 from rankscope.diagnose.watch.tell.hooks import WAITING_MOST, Hooks
-from rankscope.probes.bpf.compiled import BpfUnavailable
+from rankscope.probes.bpf.compiler.compiled import BpfUnavailable
 
 
 def refusal(number: int = errno.EAGAIN) -> OSError:

@@ -9,10 +9,9 @@ from __future__ import annotations
 import base64
 import importlib.util
 import json
-import os
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -21,19 +20,19 @@ from rankscope.probes.errors import MissingFeature, RankscopeError
 
 _COMPILER = Path(__file__).parent / "compile_with_bcc.py"
 _NO_BCC = 3  # its exit code
-_TIMEOUT_S = 120.0  # it takes 3 s; a host that is out of memory or CPU takes longer
+_TIMEOUT_S = 120.0  # it takes 1.5 s; a host that is out of memory or CPU takes longer
 
 
 class BpfUnavailable(MissingFeature):
     """bcc, or BPF in this kernel, cannot be used."""
 
-    help = "Run `rankscope doctor`; scripts/setup installs python3-bpfcc and kernel headers."
+    help = "Run `rankscope doctor`; scripts/setup installs python3-bpfcc."
 
 
 class CompileFailed(RankscopeError):
-    """The BPF C did not compile under the headers of this host."""
+    """The BPF C did not compile on this host."""
 
-    help = "Run with -v for the compiler's words, and report them with the kernel and header versions."
+    help = "Run with -v for the compiler's words, and report them with the versions of kernel and bcc."
     exit_code = 69
 
 
@@ -126,17 +125,20 @@ def is_of_this_compiler(compiled: Compiled) -> bool:
     return bool(compiled.compiler)
 
 
-def compile_text(text: str, flags: Sequence[str], environment: Mapping[str, str], *, verbose: bool = False) -> Compiled:
-    """Compile C with bcc; `environment` comes on top of ours. BpfUnavailable, CompileFailed."""
+def compile_text(text: str, flags: Sequence[str], *, verbose: bool = False) -> Compiled:
+    """Compile C with bcc. BpfUnavailable, CompileFailed."""
     found = importlib.util.find_spec("bcc")
     if found is None or found.origin is None:
         raise BpfUnavailable(f"the Python module bcc cannot be imported by {sys.executable}")
     asked = {"text": text, "flags": list(flags), "bcc": str(Path(found.origin).parents[1])}
     try:
         done = subprocess.run(
-            [sys.executable, "-I", _COMPILER], input=json.dumps(asked).encode(), capture_output=True,
-            env={**os.environ, **environment}, timeout=_TIMEOUT_S, check=False,
-        )  # fmt: skip
+            [sys.executable, "-I", _COMPILER],
+            input=json.dumps(asked).encode(),
+            capture_output=True,
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CompileFailed(f"the compiler did not run: {error}") from error
     said = done.stderr.decode("utf-8", "replace")
@@ -145,7 +147,9 @@ def compile_text(text: str, flags: Sequence[str], environment: Mapping[str, str]
     if done.returncode == _NO_BCC:
         raise BpfUnavailable(f"the Python module bcc cannot be imported: {_complaint(said)}")
     if done.returncode:
-        raise CompileFailed(_complaint(said) or f"the compiler ended with {done.returncode}")
+        raise CompileFailed(
+            f"the probes do not compile: {_complaint(said) or f'the compiler ended with {done.returncode}'}"
+        )
     try:
         return from_bytes(done.stdout)
     except NotCompiled as error:

@@ -1,0 +1,1 @@
+/* bcc's compiler puts this file of the kernel's headers before every text. Our programs need nothing of it: see kernel.bpf.h. */

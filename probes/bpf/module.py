@@ -1,0 +1,336 @@
+"""A compiled set of probes in the kernel: loaded and attached one by one, metered, and always detached.
+
+What this kernel refuses is reported and the rest works. Nothing survives the process: programs, maps and probes hang on descriptors.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import errno
+import os
+import signal
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+
+from rankscope.probes import warden
+from rankscope.probes.bpf import perf_events, programs, shared_uprobes, syscalls, uprobes
+from rankscope.probes.bpf.compiler.compiled import Compiled
+from rankscope.probes.bpf.compiler.variants import Variant, with_numbers
+from rankscope.probes.bpf.programs import Program
+from rankscope.probes.bpf.tables import Table
+from rankscope.probes.elf.reader import FileBytes
+from rankscope.probes.host.procfs import ROOT
+
+_PAGE_BYTES = 4096
+_CHILD_WAITS_S = 0.3  # until the parent has closed its side
+_PASSING = (errno.ENOMEM, errno.EAGAIN, errno.EINTR)
+_PATIENCE_S, _PAUSE_S = 0.5, 0.1
+_LOADS = 5  # as often as libbpf tries
+_ALL_SIGNALS = signal.valid_signals()
+
+
+@dataclass(frozen=True, slots=True)
+class Tracepoint:
+    """A program and the tracepoint that it is attached to."""
+
+    function: str
+    event: str  # category:name
+
+
+@dataclass(frozen=True, slots=True)
+class ProgramCost:
+    """What the kernel spent in one program since it was loaded."""
+
+    program: str
+    run_count: int
+    run_time_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A program that could not be attached, and why."""
+
+    program: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class _Attached:
+    """Descriptors that were attached in one go, and how as many are had again. `file`: what is kept open for that, −1 for nothing."""
+
+    descriptors: tuple[int, ...]
+    again: Callable[[], tuple[int, ...]]
+    file: int = -1
+
+
+@dataclass(slots=True)
+class Module:
+    """A compiled set of probes with its `maps` in the kernel; its programs are loaded when they are asked for. Whoever holds it closes it.
+
+    `remarks`: what went another way than it should and costs the window nothing. `before_close` is called first of all;
+    `held` are descriptors of attached probes. `at_once`: whether a program is attached to many functions in one call; false for
+    kernels that cannot. `patience_s`: what is left to wait, in all, for places that may be free in a moment. `may_rest`: whether `rest`
+    may be called, for which files that are attached to are kept open; `rests`: since it was, nothing is attached.
+    """
+
+    compiled: Compiled
+    maps: dict[str, Table]
+    root: Path = ROOT
+    remarks: list[str] = field(default_factory=list)
+    variants: Mapping[str, Variant] = field(default_factory=dict)  # by name
+    refused: list[Refused] = field(default_factory=list)
+    before_close: list[Callable[[], None]] = field(default_factory=list)
+    held: set[int] = field(default_factory=set)
+    at_once: bool = True
+    patience_s: float = _PATIENCE_S
+    may_rest: bool = False
+    rests: bool = False
+    _attached: dict[int, _Attached] = field(default_factory=dict)  # by descriptor
+    _programs: dict[str, Program] = field(default_factory=dict)
+    _stats_fd: int = -1
+    _guard: int = -1  # the warden ends when it is closed, by us and by whoever inherited it
+
+    def attach(self, tracepoints: Sequence[Tracepoint]) -> None:
+        """Load and attach each program; failures go to `refused`."""
+        for point in tracepoints:
+            try:
+                program = self.program(point.function, programs.TRACEPOINT)
+                self._hold(partial(_attach_tracepoint, program.fd, point.event, self.root))
+            except (OSError, ValueError) as error:
+                self.refused.append(Refused(point.function, f"{point.event}: {_one_line(error)}"))
+
+    def attach_clock(self, function: str, hz: int) -> None:
+        """Run a program `hz` times a second on each CPU. Raises what the kernel says."""
+        self._hold(partial(perf_events.attach_clock, self.program(function, programs.PERF_EVENT).fd, hz, self.root))
+
+    def _hold(self, attach: Callable[[], tuple[int, ...]]) -> None:
+        descriptors = attach()
+        self.held.update(descriptors)
+        self._remember(_Attached(descriptors, attach))
+
+    def _remember(self, one: _Attached) -> None:
+        self._attached.update(dict.fromkeys(one.descriptors, one))
+
+    def program(self, function: str, kind: int = programs.KPROBE, attach_type: int = -1) -> Program:
+        """The loaded program `function`, remembered so that it is metered. OSError."""
+        tries = 0
+        while function not in self._programs:
+            tries += 1
+            try:
+                with _signals_wait():
+                    self._programs[function] = self._load(function, kind, attach_type)
+            except OSError as error:
+                if error.errno != errno.EAGAIN or tries == _LOADS:
+                    raise
+        return self._programs[function]
+
+    def _load(self, function: str, kind: int, attach_type: int) -> Program:
+        variant = self.variants.get(function) or Variant(function, function, ())
+        compiled = next((one.code for one in self.compiled.programs if one.name == variant.of), None)
+        if compiled is None:
+            raise FileNotFoundError(f"{function} was not compiled")
+        code = with_numbers(compiled, variant.numbers)
+        descriptors = [self.maps[shape.name].map_fd for shape in self.compiled.maps]
+        return programs.load(function, programs.with_maps(code, descriptors), kind, self.compiled.license, attach_type)
+
+    def attach_uprobes(
+        self, function: str, library: FileBytes, offsets: Sequence[int], *, on_return: bool = False
+    ) -> tuple[int, ...]:
+        """Attach a program to functions at these file offsets; what `release` takes. Raises what the kernel says, and FileNotRead.
+
+        What may be over in a moment (no memory, another tool that is about to end) is tried again.
+        """
+        for page in {offset // _PAGE_BYTES for offset in offsets}:
+            # The kernel reads the instruction, and waits for a dead file system for ever, with locks held: only what is in memory.
+            library.pread(1, page * _PAGE_BYTES)
+        while True:
+            try:
+                links = self._attach_uprobes(function, library, offsets, on_return)
+            except (OSError, shared_uprobes.PlaceTaken) as error:
+                if self.patience_s <= 0 or (isinstance(error, OSError) and error.errno not in _PASSING):
+                    raise
+                self.patience_s -= _PAUSE_S
+                time.sleep(_PAUSE_S)
+                continue
+            self.held.update(links)
+            return links
+
+    def _attach_uprobes(
+        self, function: str, library: FileBytes, offsets: Sequence[int], on_return: bool
+    ) -> tuple[int, ...]:
+        return shared_uprobes.attach(
+            lambda counters: self.attach_functions(function, library.path, offsets, counters, on_return=on_return),
+            library,
+            offsets,
+        )
+
+    def attach_functions(
+        self, function: str, path: Path, offsets: Sequence[int], counters: Mapping[int, int], *, on_return: bool
+    ) -> tuple[int, ...]:
+        """One attempt to attach a program to functions of an open file, beside the `counters` of other tools. OSError, ValueError."""
+        if self.rests:
+            raise ValueError("nothing is attached while the probes rest")
+        self._be_guarded()
+        links = self._attach_once(function, path, offsets, counters, on_return)
+        if self.may_rest:
+            file = os.open(path, os.O_PATH | os.O_CLOEXEC)
+            kept = Path(f"/proc/self/fd/{file}")
+            again = partial(self._attach_once, function, kept, tuple(offsets), dict(counters), on_return)
+            self._remember(_Attached(links, again, file))
+        return links
+
+    def _be_guarded(self) -> None:
+        """From the first probe in a file on, somebody sees to it that none keeps the host waiting."""
+        if self._guard < 0:
+            with contextlib.suppress(OSError):
+                self._guard = warden.start()
+
+    def _attach_once(
+        self, function: str, path: Path, offsets: Sequence[int], counters: Mapping[int, int], on_return: bool
+    ) -> tuple[int, ...]:
+        if self.at_once:
+            program: Program | None = None
+            try:
+                program = self.program(function, attach_type=uprobes.TRACE_UPROBE_MULTI)
+                return uprobes.attach_many(program.fd, path, offsets, on_return=on_return, counters=counters)
+            except Exception:
+                if program is not None:
+                    if uprobes.knows_many(program.fd):
+                        raise
+                    os.close(self._programs.pop(function).fd)
+        fd = self.program(function).fd
+        links = uprobes.attach_each(fd, path, offsets, on_return=on_return, counters=counters)
+        self.at_once = False  # one by one works: Linux before 6.6
+        return links
+
+    def release(self, descriptors: Sequence[int]) -> None:
+        """Close descriptors of attached probes now."""
+        for descriptor in descriptors:
+            if descriptor in self.held:
+                self.held.discard(descriptor)
+                one = self._attached.pop(descriptor, None)
+                os.close(descriptor)
+                if (
+                    one is not None
+                    and one.file >= 0
+                    and not any(self._attached.get(each) is one for each in one.descriptors)
+                ):
+                    os.close(one.file)
+
+    def rest(self) -> None:
+        """Detach everything and keep what it takes to attach it again: nobody pays for a probe until `wake`.
+
+        Descriptors keep their numbers, so whoever has them may let go of them meanwhile. Takes as long as the kernel takes.
+        """
+        if self.rests:
+            return
+        self.rests = True
+        nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            for descriptor in self.held:
+                os.dup2(nothing, descriptor, inheritable=False)
+        finally:
+            os.close(nothing)
+
+    def wake(self) -> tuple[str, ...]:
+        """Attach what `rest` detached. Why not, of what the kernel now refuses."""
+        if not self.rests:
+            return ()
+        self.rests = False
+        refused: list[str] = []
+        for one in {id(one): one for one in self._attached.values()}.values():
+            try:
+                fresh = one.again()
+            except (OSError, ValueError) as error:
+                refused.append(_one_line(error))
+                continue
+            for old, new in zip(one.descriptors, fresh, strict=False):
+                if self._attached.get(old) is one:  # it may have been let go, and its number be another's
+                    os.dup2(new, old, inheritable=False)
+            for descriptor in fresh:
+                os.close(descriptor)
+        return tuple(refused)
+
+    @property
+    def metered(self) -> bool:
+        """Whether the kernel keeps an account of what programs cost."""
+        return self._stats_fd >= 0
+
+    def costs(self) -> tuple[ProgramCost, ...]:
+        """Run count and time of every loaded program, from the kernel's statistics; empty where it keeps none."""
+        if self._stats_fd < 0:
+            return ()
+        rows = []
+        for name, program in sorted(self._programs.items()):
+            stats = syscalls.program_stats(program.fd)
+            rows.append(ProgramCost(name, stats.run_count, stats.run_time_ns))
+        return tuple(rows)
+
+    def counters(self, names: Sequence[str]) -> tuple[tuple[str, int], ...]:
+        """The slots of rs_counters, summed over CPUs."""
+        table = self.maps["rs_counters"]
+        return tuple((name, int(sum(table[ctypes.c_int(slot)]))) for slot, name in enumerate(names))
+
+    def close(self) -> None:
+        """Detach everything and free the programs. Safe to call twice."""
+        for end in self.before_close:
+            end()
+        self.before_close.clear()
+        if self.held and not self.rests:
+            _let_a_child_detach()
+        self.release(tuple(self.held))
+        for descriptor in (*(one.fd for one in self._programs.values()), *(one.map_fd for one in self.maps.values())):
+            os.close(descriptor)
+        self._programs.clear()
+        self.maps.clear()
+        if self._stats_fd >= 0:
+            os.close(self._stats_fd)
+            self._stats_fd = -1
+        if self._guard >= 0:
+            os.close(self._guard)
+            self._guard = -1
+
+
+@contextlib.contextmanager
+def _signals_wait() -> Iterator[None]:
+    """Hold signals to this thread back: the verifier gives up with EAGAIN when one is pending (a resized terminal)."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _ALL_SIGNALS)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _let_a_child_detach() -> None:
+    """Hold every attached probe in a child for a moment, so that closing it here costs nothing.
+
+    The last close of a uprobe or tracepoint waits for RCU grace periods (0.14 and 0.07 s each, one after the other under
+    the kernel's event_mutex: 5 s for all probes, measured), and a verdict must not wait for that. The child does nothing
+    but exit; the kernel then detaches what it held. A second fork leaves no zombie in a parent that lives on.
+    """
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads: the child only exits
+        child = os.fork()
+    if child == 0:
+        try:
+            for standard in (0, 1, 2):  # or a pipe that our caller reads would stay open
+                os.close(standard)
+            if os.fork() == 0:
+                time.sleep(_CHILD_WAITS_S)
+        finally:
+            os._exit(0)
+    os.waitpid(child, 0)
+
+
+def _attach_tracepoint(program_fd: int, event: str, root: Path) -> tuple[int, ...]:
+    return (perf_events.attach_tracepoint(program_fd, event, root),)
+
+
+def _one_line(error: BaseException) -> str:
+    text = str(error).strip() or type(error).__name__
+    return text.splitlines()[0][:300]

@@ -1,0 +1,69 @@
+"""The programs of the rows of a call table, as C: one text for all rows whose calls are read alike (probes/bpf/variants.py)."""
+
+from __future__ import annotations
+
+from rankscope.probes.bpf.compiler.variants import Generated, Variant
+from rankscope.probes.calls.row import LAUNCH, MAX_ROWS, OPERATION_SHIFT, PEER_SHIFT, ROLES, SCOPED
+from rankscope.probes.calls.table import CALL_TABLE, CallRow
+
+_REGISTERS = 6  # arguments of a function that are passed in registers
+_ROW, _SCOPE, _SHORTEST, _TOWARDS = (f"RS_NUMBER({n})" for n in range(4))  # the numbers of an entry, in this order
+
+
+def programs(table: tuple[CallRow, ...] = CALL_TABLE) -> Generated:
+    """What is compiled behind calls.bpf.c: for all rows, as what was compiled serves the next job too."""
+    bodies: dict[str, str] = {}  # what is compiled, by its body
+    variants: dict[str, Variant] = {}
+    for index, row in enumerate(table):
+        entered = bodies.setdefault(_entry(row), f"rs_entry_{len(bodies)}")
+        numbers = (index, _scope(index, row), row.shortest_ns, row.towards)
+        variants[enter_program(index)] = Variant(enter_program(index), entered, numbers)
+        if row.role != LAUNCH:
+            left = bodies.setdefault(f"rs_return(ctx, RS_NUMBER(0), {int(row.throws)})", f"rs_return_{len(bodies)}")
+            name = leave_program(index, row)
+            variants[name] = Variant(name, left, (_scope(index, row),))
+    text = "".join(f"int {name}(struct pt_regs *ctx) {{ return {body}; }}\n" for body, name in bodies.items())
+    return Generated(text, tuple(variants.values()))
+
+
+def enter_program(index: int) -> str:
+    """The name of the program that sees calls of the row of this number begin."""
+    return f"rs_enter_{index}"
+
+
+def leave_program(index: int, row: CallRow) -> str:
+    """The name of the program that sees calls of a row end."""
+    return f"rs_leave_{_scope(index, row)}"
+
+
+def _scope(index: int, row: CallRow) -> int:
+    """All rows of a role of which only the outermost call counts share a scope; every other row has its own."""
+    return MAX_ROWS + ROLES.index(row.role) if row.role in SCOPED else index
+
+
+def _entry(row: CallRow) -> str:
+    if row.role == LAUNCH:
+        return f"rs_launch(ctx, {_ROW})"
+    argument = f"({'s32' if row.int_count and row.argument else 's64'}){_argument(row.argument)}"
+    if row.second:
+        argument += f" * (s64){_argument(row.second)}"
+    picks = (
+        (row.direction, 0xFF, 0),
+        (row.datatype, 0xFF, 0),
+        (row.operation, 0xFF, OPERATION_SHIFT),
+        (row.peer, 0xFFFF, PEER_SHIFT),
+    )
+    parts = [f"((u32){_argument(position)} & {mask}) << {shift}" for position, mask, shift in picks if position]
+    if row.handle:
+        parts = [f"(u32){_argument(row.handle)}"]
+    aux = " | ".join(parts) or _TOWARDS
+    return (
+        f"rs_enter(ctx, {_ROW}, {_SCOPE}, {_SHORTEST}, {int(row.throws)}, (s64)({argument}), {aux}, "
+        f"(u64){_argument(row.object)})"
+    )
+
+
+def _argument(position: int) -> str:
+    if not position:
+        return "0"
+    return f"PT_REGS_PARM{position}(ctx)" if position <= _REGISTERS else f"rs_stack_argument(ctx, {position})"
