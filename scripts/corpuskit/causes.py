@@ -7,8 +7,7 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from corpuskit.judging import of_the_lab
-from corpuskit.tables import Judged
+from corpuskit.judging import Judged, of_the_lab
 from labkit import verdicts
 from rankscope.diagnose.hypotheses.causes import COUNTED, SCHEMA, TABLE
 

@@ -10,8 +10,10 @@ from typing import Any
 
 from corpuskit import tables
 from corpuskit.archive import HOME
-from corpuskit.judging import Answer
-from corpuskit.tables import Count, Judged
+from corpuskit.case import Case
+from corpuskit.judging import Answer, Judged
+from corpuskit.tables import Count
+from corpuskit.truth import Truths
 from labkit import verdicts
 from labkit.compare import differences
 from labkit.machine.shell import EXIT_USAGE, LabError
@@ -23,22 +25,33 @@ _GOOD = (verdicts.FIRST, verdicts.IN_THREE, verdicts.SILENT, verdicts.WRONG, ver
 
 def write(path: Path, judged: Sequence[Judged]) -> None:
     """Every answer with what it is held against, and all tables."""
-    lost = tables.lost_time(judged)
+    truths = Truths(judged)
+    lost, known = tables.lost_time(judged, truths), tables.lost_time(truths.known(judged), truths)
     content = {
         "schema": SCHEMA,
         "answers": [
             {**answer.as_json(), "kind": case.kind, "job": case.job, "dose": case.dose, "quiet": case.quiet,
-             "doubt": case.doubt, "true_lost_s": case.lost_s, "lost_points": tables.lost_points(case, answer)}
+             "doubt": case.doubt, **_about_lost(truths, case, answer)}
             for case, answer in judged
         ],
         "kinds": _counts(judged),
         "lost_time": asdict(lost) if lost else None,
+        "lost_time_known": asdict(known) if known else None,
         "calibration": [asdict(one) for one in tables.calibration(judged)],
         "innocent_accused": [case.key for case, _ in tables.innocent_accused(judged)],
     }  # fmt: skip
     draft = path.with_name(path.name + ".draft")
     draft.write_text(json.dumps(content, indent=1))
     draft.rename(path)
+
+
+def _about_lost(truths: Truths, case: Case, answer: Answer) -> dict[str, Any]:
+    lost = truths.lost(case, answer)
+    return {
+        "true_lost_s": lost.seconds if lost else None,
+        "truth_error_points": lost.error if lost else None,
+        "lost_points": truths.points(case, answer),
+    }
 
 
 def read(path: Path) -> dict[str, Answer]:

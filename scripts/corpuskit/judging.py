@@ -51,9 +51,13 @@ class Answer:
     verdict: str = ""
     seconds: float = 0.0
     step_s: float = 0.0
+    median_s: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
+
+
+Judged = tuple[Case, Answer]
 
 
 class Judge(Protocol):
@@ -137,19 +141,20 @@ def _judge(diagnose: Diagnose, case: Case, windows: Sequence[Path], baseline: Se
     except Exception as error:  # whatever it is, it is this case's answer, and the other cases go on
         return Answer(case.key, verdicts.FAILED, f"{type(error).__name__}: {error}")
     seconds = time.perf_counter() - began
-    return answer(case, printed, seconds, step_seconds([_read(one) for one in windows]))
+    read = [_read(one) for one in windows]
+    return answer(case, printed, seconds, step_seconds(read), step_seconds(read, statistics.median))
 
 
-def step_seconds(windows: Sequence[Any]) -> float:
-    """Mean of the steps of a rank, median over ranks, seconds: a rank of which several steps are told for one of the job's has most steps,
-    and no other length of the job's."""
+def step_seconds(windows: Sequence[Any], of: Callable[[list[float]], float] = statistics.fmean) -> float:
+    """Mean of the steps of a rank, or another measure `of` them, median over ranks, seconds: a rank of which several steps are told for one
+    of the job's has most steps, and no other length of the job's."""
     of_rank = dict[int, list[float]]()
     for window in windows:
         columns = (window.steps.column(name).to_pylist() for name in ("rank", "seconds"))
         for rank, value in zip(*columns, strict=True):
             if value:
                 of_rank.setdefault(rank, []).append(value)
-    return statistics.median(map(statistics.fmean, of_rank.values())) if of_rank else 0.0
+    return statistics.median(map(of, of_rank.values())) if of_rank else 0.0
 
 
 def _read(place: Path) -> Any:
@@ -160,7 +165,7 @@ def _read(place: Path) -> Any:
     return _windows[place]
 
 
-def answer(case: Case, printed: str, seconds: float = 0.0, step_s: float = 0.0) -> Answer:
+def answer(case: Case, printed: str, seconds: float = 0.0, step_s: float = 0.0, median_s: float = 0.0) -> Answer:
     """A verdict against the truth of a case."""
     try:
         verdict = verdicts.parse(printed)
@@ -182,6 +187,7 @@ def answer(case: Case, printed: str, seconds: float = 0.0, step_s: float = 0.0) 
         verdict=printed,
         seconds=seconds,
         step_s=step_s,
+        median_s=median_s,
     )
 
 

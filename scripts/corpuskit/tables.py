@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from corpuskit.case import STRONG, WEAK, Case
-from corpuskit.judging import Answer
+from corpuskit.judging import Judged
+from corpuskit.truth import LOST_POINTS, Truths
 from labkit import verdicts
-from rankscope.probes.arrays import Floats
 
-Judged = tuple[Case, Answer]
 # What is wanted of the diagnoser: shares, and points by which lost times and confidences may be off.
 WANTED = {STRONG: 0.98, WEAK: 0.92}
-LOST_POINTS, LOST_WITHIN = 5.0, 0.8
+LOST_WITHIN = 0.8
 CALIBRATION_POINTS, CALIBRATION_ENOUGH = 5.0, 20
 _TENTHS = 10
 BOTH_SIDES = "before and after"  # where the healthy step is known from
-_LEFT_ALONE, _DRIFTS = {"none", "quiet"}, 3  # faults that are none; jobs that tell how steps drift
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,21 +107,8 @@ class LostTime:
     within: float  # share within LOST_POINTS
 
 
-def lost_points(case: Case, answer: Answer) -> float | None:
-    """Points of the step by which the lost time is too high; None where there is none to compare.
-
-    A verdict speaks of the steps of its window: without the fault they would be as long as the job's own step before it. The job's own
-    steps during the fault, which are of a longer time and not all observed, only tell how many steps of the window are one of the job's.
-    """
-    if not answer.right or case.lost_s is None or not (case.healthy_s and case.during_s):
-        return None
-    step_s = answer.step_s or case.during_s
-    healthy_s = case.healthy_s / max(round(case.during_s / step_s), 1)
-    return 100 * (answer.lost_s - (step_s - healthy_s)) / step_s
-
-
-def lost_time(judged: Sequence[Judged]) -> LostTime | None:
-    points = np.array([found for one in judged if (found := lost_points(*one)) is not None])
+def lost_time(judged: Sequence[Judged], truths: Truths) -> LostTime | None:
+    points = np.array([found for one in judged if (found := truths.points(*one)) is not None])
     if not len(points):
         return None
     off = np.abs(points)
@@ -132,45 +118,21 @@ def lost_time(judged: Sequence[Judged]) -> LostTime | None:
 
 
 def lost_table(judged: Sequence[Judged]) -> Iterator[str]:
-    yield f"{'lost time, points of step':<28}{'cases':>7}{'median':>9}{'p90 of |.|':>12}{'within 5':>10}"
+    """All cases, and those of which the truth is known; of how many it is not, and why."""
+    truths = Truths(judged)
+    yield f"{'lost time, points of step':<28}{'cases':>7}{'median':>9}{'p90 of |.|':>12}{'within 5':>10}{'known':>7}{'within 5':>10}"
     both_sides = [one for one in judged if one[0].two_sided]
     groups = {"all": list(judged), BOTH_SIDES: both_sides, **grouped(judged, lambda case: case.kind)}
     for name, among in groups.items():
-        found = lost_time(among)
+        found, known = lost_time(among, truths), lost_time(truths.known(among), truths)
         if found:
-            yield f"{name:<28}{found.cases:>7}{found.median:>+9.1f}{found.p90:>12.1f}{100 * found.within:>8.0f} %"
-    yield f"wanted: {100 * LOST_WITHIN:.0f} % within {LOST_POINTS:.0f} points"
-    for name, among in grouped(judged, lambda case: case.lab + f", {BOTH_SIDES}" * case.two_sided).items():
-        drift, best = at_best(among)
-        if len(drift) >= _DRIFTS and best is not None:
-            median, low, high = np.percentile(100 * drift, [50, 10, 90])
-            yield (
-                f"at best, lab of {name}: {100 * best:.0f} % of the quiet ones (steps of {len(drift)} jobs left alone changed by"
-                f" {median:+.0f} %, {low:+.0f} to {high:+.0f})"
-            )
-
-
-def at_best(judged: Sequence[Judged]) -> tuple[Floats, float | None]:
-    """How the truth itself drifts, and what share of the lost times could be within LOST_POINTS, were each told as it is.
-
-    drift = step in the window / healthy step - 1, of jobs to which nothing was done; a lost time told as it is would be off by
-    100 · drift · healthy step / step in the window points. All of a quiet machine; those whose steps before and after differ have no lost
-    time, and tell no drift. None where there is nothing to tell it by.
-    """
-    drift = np.array([
-        case.during_s / case.healthy_s - 1
-        for case, _ in judged
-        if case.quiet and case.fault in _LEFT_ALONE and case.healthy_s and case.during_s
-        and not (case.two_sided and case.unsteady)
-    ])  # fmt: skip
-    share = np.array([
-        case.healthy_s / case.during_s
-        for case, answer in judged
-        if case.quiet and case.healthy_s and case.during_s and lost_points(case, answer) is not None
-    ])  # fmt: skip
-    if not len(drift) or not len(share):
-        return drift, None
-    return drift, float(np.mean(np.abs(100 * np.outer(share, drift)) <= LOST_POINTS))
+            line = f"{name:<28}{found.cases:>7}{found.median:>+9.1f}{found.p90:>12.1f}{100 * found.within:>8.0f} %"
+            yield line + (f"{known.cases:>7}{100 * known.within:>8.0f} %" if known else f"{0:>7}")
+    yield f"wanted: {100 * LOST_WITHIN:.0f} % within {LOST_POINTS:.0f} points, where the truth is known to as many"
+    doubts = Counter(lost.doubt for one in judged if truths.points(*one) is not None and (lost := truths.lost(*one)))
+    for doubt, count in sorted(doubts.items(), key=lambda item: -item[1]):
+        if doubt:
+            yield f"  not known: {count}, {doubt}"
 
 
 @dataclass(frozen=True, slots=True)

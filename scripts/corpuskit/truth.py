@@ -1,0 +1,147 @@
+"""What a fault took of each step of the window, by the job's own steps; and from which windows that is known.
+
+    lost     = step - healthy                    step: mean in the window, as it is told; healthy: what it were without the fault
+    healthy  = before · factor / count           before: the job's own healthy step; count: steps of the window that are one of the job's
+
+Where `before` is a median (of the lab of jobs what was not measured on both sides), factor is the mean of a healthy step of that job over
+its median, in windows in which nothing was done to it (of a job that has none, what is usual); else 1. So a mean is held against a mean.
+
+    error    = 100 · drift · healthy / step      points by which the truth itself may be off
+    drift    = the greater of these, as far as they are known
+                 how far the steps were from `before` in windows in which nothing was done, median
+                 by how much `before` changes from one case of the same job to the next, median; of a case that was measured on both
+                 sides, half of what lies between them
+
+Both are of the same job (of the lab of faults: of its jobs) in the same recording. The truth is known where its error is no more than the
+points by which a lost time may be off. Nothing of it depends on a verdict.
+"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from corpuskit.case import Case
+from corpuskit.judging import Answer, Judged
+
+LOST_POINTS = 5.0  # by which a lost time may be off
+LEFT_ALONE = frozenset({"none", "quiet"})  # faults that are none
+_CHANGES = 2  # that tell a change from an accident
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """What was lost of each step: seconds, of a step of so many seconds. error: points of that step; None where nothing tells it."""
+
+    seconds: float
+    step_s: float
+    error: float | None
+
+    @property
+    def doubt(self) -> str:
+        """Why the seconds are not known; '' where they are."""
+        if self.error is None:
+            return "nothing tells how the job's healthy steps drift"
+        return (
+            f"the job's healthy steps drift by more than {LOST_POINTS:.0f} points" if self.error > LOST_POINTS else ""
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Drift:
+    """Relative changes of healthy steps, of one job in one recording."""
+
+    alone: list[float] = field(default_factory=list)  # of the window in which nothing was done from what was before
+    changes: list[float] = field(default_factory=list)  # from case to case
+
+    def of(self, case: Case) -> float | None:
+        told = [statistics.median(self.alone)] if self.alone else []
+        if case.two_sided:
+            told.append(abs(case.sides_s[1] - case.sides_s[0]) / sum(case.sides_s))
+        elif len(self.changes) >= _CHANGES:
+            told.append(statistics.median(self.changes))
+        return max(told, default=None)
+
+
+class Truths:
+    """Of judged cases. Make it of all of them: each job's other windows tell how its steps drift."""
+
+    def __init__(self, judged: Sequence[Judged]) -> None:
+        self._factors = _factors(judged)
+        self._usual = statistics.median(self._factors.values()) if self._factors else 1.0
+        self._drifts = dict[tuple[object, ...], _Drift]()
+        for case, answer in judged:
+            if case.fault in LEFT_ALONE and case.healthy_s and case.during_s:
+                healthy_s = self._healthy_s(case, answer)
+                self._drift(case).alone.append(abs(_step_s(case, answer) / healthy_s - 1))
+        for one, other in _neighbours(case for case, _ in judged):
+            self._drift(one).changes.append(abs(other / _before_s(one) - 1))
+
+    def lost(self, case: Case, answer: Answer) -> Lost | None:
+        """None where there is nothing to compare: nobody is guilty, or the case says itself that its steps tell nothing."""
+        if case.lost_s is None:
+            return None
+        step_s, healthy_s = _step_s(case, answer), self._healthy_s(case, answer)
+        drift = self._drift(case).of(case)
+        return Lost(step_s - healthy_s, step_s, None if drift is None else 100 * drift * healthy_s / step_s)
+
+    def points(self, case: Case, answer: Answer) -> float | None:
+        """Points of the step by which the lost time that was told is too high; None where the culprit does not come first."""
+        lost = self.lost(case, answer) if answer.right else None
+        return None if lost is None else 100 * (answer.lost_s - lost.seconds) / lost.step_s
+
+    def known(self, judged: Iterable[Judged]) -> list[Judged]:
+        """Those of these cases of which it is known what was lost."""
+        return [one for one in judged if (lost := self.lost(*one)) and not lost.doubt]
+
+    def _healthy_s(self, case: Case, answer: Answer) -> float:
+        factor = self._factors.get(case.job, self._usual) if _is_median(case) else 1.0
+        return _before_s(case) * factor / _count(case, answer)
+
+    def _drift(self, case: Case) -> _Drift:
+        of = (case.archive, case.lab, case.seed, case.job if case.lab == "jobs" else "")
+        return self._drifts.setdefault(of, _Drift())
+
+
+def _factors(judged: Iterable[Judged]) -> dict[str, float]:
+    """Of each job that was left alone, mean over median of its steps in the window; a median over windows."""
+    found = dict[str, list[float]]()
+    for case, answer in judged:
+        if case.fault in LEFT_ALONE and _is_median(case) and answer.median_s and _count(case, answer) == 1:
+            found.setdefault(case.job, []).append(answer.step_s / answer.median_s)
+    return {job: statistics.median(values) for job, values in found.items()}
+
+
+def _neighbours(cases: Iterable[Case]) -> Iterable[tuple[Case, float]]:
+    """Each case with the healthy step of the next one of the same job, in the same shape."""
+
+    def shape(case: Case) -> tuple[object, ...]:
+        # Doses of the lab of faults are of jobs on other CPUs; in the lab of jobs they say how long the steps became.
+        return (case.archive, case.lab, case.job, case.seed, case.ranks, case.hosts, case.lab != "jobs" and case.dose)
+
+    known = sorted((case for case in cases if case.healthy_s), key=lambda case: (*map(str, shape(case)), case.recorded))
+    for one, other in itertools.pairwise(known):
+        if shape(one) == shape(other):
+            yield one, _before_s(other)
+
+
+def _is_median(case: Case) -> bool:
+    return case.lab == "jobs" and not case.two_sided
+
+
+def _before_s(case: Case) -> float:
+    assert case.healthy_s
+    return case.healthy_s
+
+
+def _step_s(case: Case, answer: Answer) -> float:
+    step_s = answer.step_s or case.during_s
+    assert step_s
+    return step_s
+
+
+def _count(case: Case, answer: Answer) -> int:
+    """Steps of the window that are one of the job's: its own steps, of a longer time and not all observed, only tell how many."""
+    return max(round((case.during_s or 0.0) / _step_s(case, answer)), 1)
