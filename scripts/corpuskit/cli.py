@@ -12,12 +12,13 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from corpuskit import causes, constants, files, left_out, moved, tables
+from corpuskit import causes, files, tables
 from corpuskit.archive import HOME, SUFFIX, Corpus, archives, name_of, opened, pack, unpack
 from corpuskit.case import Case
-from corpuskit.fits import FITS
 from corpuskit.from_labs import Recording, cases
 from corpuskit.judging import TODAY, judges
+from corpuskit.numbers import constants, left_out, moved
+from corpuskit.numbers.fits import FITS
 from corpuskit.paths import Replacements
 from labkit.machine.command import Parser, ended
 from labkit.machine.shell import EXIT_NOT_GOOD_ENOUGH, EXIT_USAGE, LabError

@@ -14,10 +14,10 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
-from corpuskit import overrides
 from corpuskit.archive import Corpus
 from corpuskit.case import Case
-from corpuskit.overrides import Overrides
+from corpuskit.numbers import overrides
+from corpuskit.numbers.overrides import Overrides
 from labkit import verdicts
 from labkit.jobs.score import outcome_of
 

@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 from labcases import AUGMENT, HEALTHY, PYTHON, verdict
 
-from corpuskit import constants, fits, left_out, moved, tables
+from corpuskit import tables
 from corpuskit.archive import Corpus, archives, opened
 from corpuskit.case import Case
 from corpuskit.cli import main
-from corpuskit.constants import Constant
 from corpuskit.judging import Answer, Judge, Judges, answer, judges
-from corpuskit.overrides import Overrides, replaced
+from corpuskit.numbers import constants, fits, left_out, moved
+from corpuskit.numbers.constants import Constant
+from corpuskit.numbers.overrides import Overrides, replaced
 from labkit.machine.shell import LabError
 
 FLOOR = "rankscope.diagnose.limits:EFFECT_SHARE"

@@ -12,8 +12,8 @@ from typing import Any
 
 from corpuskit.archive import Corpus
 from corpuskit.case import Case
-from corpuskit.constants import Constant
 from corpuskit.judging import Answer, Judges, tasks
+from corpuskit.numbers.constants import Constant
 from labkit.machine.shell import EXIT_USAGE, LabError
 
 BY = 0.3

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 
 from corpuskit.case import Case
 from corpuskit.judging import Judge
-from corpuskit.overrides import Overrides
+from corpuskit.numbers.overrides import Overrides
 from labkit.verdicts import FIRST
 
 # Steps of the square root of two around today's.

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from corpuskit.overrides import DIAGNOSER, assigned
+from corpuskit.numbers.overrides import DIAGNOSER, assigned
 
 _VERDICTS = (f"{DIAGNOSER}.solve.judge", f"{DIAGNOSER}.solve.judge_steps_file")  # what makes them
 # Rooms that no verdict on windows passes through.

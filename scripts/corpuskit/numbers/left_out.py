@@ -8,9 +8,9 @@ from typing import Any
 
 from corpuskit import tables
 from corpuskit.case import STRONG, WEAK, Case
-from corpuskit.fits import Fit
 from corpuskit.judging import Answer, Judge, Judged
-from corpuskit.overrides import Overrides
+from corpuskit.numbers.fits import Fit
+from corpuskit.numbers.overrides import Overrides
 
 # Fitted without a kind, it may be judged this much worse, points (issue: no more than 5 below).
 MAY_FALL = 5.0
