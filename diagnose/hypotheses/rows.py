@@ -10,7 +10,7 @@ gain(S)       = how much shorter the step is without what all rows of the set S 
 2. As long as some row of the set gains less than its floor of effect beside the others, the one that gains least is dropped: the rest
    explains what it would. Two hosts that are slowed alike gain nothing alone, and the step together.
 3. Of one mechanism in two scopes the narrower stands: that all have it alike is not so where one has more of it, and gains by that.
-4. The gain of the set is shared out by what each gains beside the others.
+4. The gain of the set, with the price of each, is shared out by what each gains beside the others.
 
 With 16 ranks or more some other one stalls in each step, and no step is shorter without the one that is slow in all of them (`lasting`):
 of it what it takes itself and no other row explains is asked instead.
@@ -49,7 +49,8 @@ class Row:
     among which one loss was shared out; `part`: its share. `since`: when it began, where that is known. `rare`: it was in few steps,
     which are no part of the usual one. `more`: what goes with `removes`, which no counter says to be of its making: it is a part of the
     price, also where the floor is asked, and of no reason to admit it. `excess`: it is what a rank takes longer than its peers, or a
-    part of that; `lasting`: in nearly every step of many ranks; `before`: in the baseline too.
+    part of that; `lasting`: in nearly every step of many ranks; `before`: in the baseline too. `price`: in place of `removes` where what
+    was lost is told: who is healed is as uneven as its peers.
     """
 
     found: Hypothesis
@@ -68,6 +69,7 @@ class Row:
     excess: bool = False
     lasting: bool = False
     before: bool = False
+    price: Floats | None = None
 
     @property
     def of_rank(self) -> bool:
@@ -156,7 +158,11 @@ def standing(scene: Scene, rows: Iterable[Row]) -> list[Row]:
             if uneven:
                 chosen.remove(min(uneven, key=lambda row: row.taken_s))
                 continue
-            lost = share_out(together, beside) + more
+            priced = [row if row.price is None else replace(row, removes=row.price) for row in chosen]
+            # Who stands is told to cost no less than what was asked of it.
+            least_s = max(limits.EFFECT_SHARE * scene.step_s, scene.least_s)
+            together = max(replay.gain_s(priced), min(together, least_s))
+            lost = share_out(together, beside) + replay.with_more_s(priced, beside, together)
             found = [
                 replace(row, found=replace(row.found, lost_s=each))
                 for row, each in zip(chosen, lost.tolist(), strict=True)

@@ -13,6 +13,11 @@ busy(s)  = max over d of  (m - 1)/m · max over r in d of own(r,s)  +  1/m · su
 where own is without once, the time in functions that run once per step and not once per micro-batch; what of it is more than
 usual goes first when the replay takes time away. The replay of T may exceed the measured one (a slow first stage hides the filling):
 then the lesser counts.
+
+Who is as long as its peers in each single step is never the one that a step waits for: then a fault is told to cost what unevenness does.
+So the price of what a rank does is that of T''(s): healed, it is as uneven as its peers' median p, in an order of its own:
+own''(r,s) = own(p,s'), s' the step that is as long among those of p as s is among those of r. Not of a queue for a CPU: who does not
+stand in it is not uneven by it.
 """
 
 from __future__ import annotations
@@ -63,6 +68,20 @@ def repaired(own: Floats, roles: Ints, suspects: Ints) -> Floats:
     result: Floats = own.copy()
     result[suspects] = np.where(np.isfinite(own[suspects]), np.fmin(own[suspects], expected), np.nan)
     return result
+
+
+def in_order_of(own: Floats, healed: Floats) -> Floats:
+    """own'' of ranks (rows): each one's `healed` times, the longest in the step that is longest in `own`; never longer than that.
+
+    Steps in which only one of them is known stay as they are.
+    """
+    known = np.isfinite(own) & np.isfinite(healed)
+    # What is not known sorts last, as many in both.
+    order = np.argsort(np.where(known, own, np.inf), axis=1, kind="stable")
+    values = np.sort(np.where(known, healed, np.inf), axis=1)
+    placed = np.empty_like(healed)
+    np.put_along_axis(placed, order, values, axis=1)
+    return np.where(known, np.fmin(placed, own), healed)
 
 
 def gain(

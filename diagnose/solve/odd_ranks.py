@@ -19,7 +19,7 @@ from rankscope.diagnose.hypotheses.rank.suspects import merged_suspects, why_not
 from rankscope.diagnose.hypotheses.rows import Row, gain_s
 from rankscope.diagnose.model import slots
 from rankscope.diagnose.model.busy_host import even_queue_s, pools, queued_s
-from rankscope.diagnose.model.replay import repaired
+from rankscope.diagnose.model.replay import in_order_of, repaired
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.model.waiting import one_after_another
 from rankscope.diagnose.past.baseline import Reference
@@ -118,6 +118,7 @@ def _rows(among: Compared, scene: Scene, selection: Selection, parts: Sequence[P
     result = []
     for one in parts:
         each, part = one.why, one.part
+        rank = [each.row]
         row = OfRank(
             replace(each.found, lost_s=float("nan")),
             part * (own[each.row] - innocent[each.row])[None],
@@ -130,6 +131,9 @@ def _rows(among: Compared, scene: Scene, selection: Selection, parts: Sequence[P
             excess=True,
             lasting=bool(lasting[each.row]),
             before=one.before,
+            price=None
+            if each.found.component == "cpu"
+            else part * (own[rank] - in_order_of(own[rank], innocent[rank])),
             why=each,
         )
         if each.row in placed and not one.before:

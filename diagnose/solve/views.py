@@ -112,7 +112,7 @@ def calm_ranks(fleet: Fleet, scene: Scene) -> OddRanks | None:
         return None
     together_s = sum(row.found.lost_s for row in found)
     rows = tuple(
-        replace(row, removes=None, at=None, more=None, excess=False, step_s=longer * row.found.lost_s,
+        replace(row, removes=None, at=None, more=None, price=None, excess=False, step_s=longer * row.found.lost_s,
                 part=row.found.lost_s / together_s)
         for row in found
     )  # fmt: skip

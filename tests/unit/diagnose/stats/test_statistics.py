@@ -13,7 +13,7 @@ from builders import sure
 
 from rankscope.diagnose.fleet.model import Pipelines
 from rankscope.diagnose.model.excess import differences
-from rankscope.diagnose.model.replay import busy, gain, share_out
+from rankscope.diagnose.model.replay import busy, gain, in_order_of, repaired, share_out, shrink
 from rankscope.diagnose.model.waiting import transfer, waited_for
 from rankscope.diagnose.stats import robust
 from rankscope.diagnose.stats.onset import find_onset
@@ -176,3 +176,26 @@ def test_a_step_that_the_suspect_does_not_show_tells_nothing_of_what_it_costs() 
     own[1] = 0.3
     own[1, ::2] = np.nan
     assert gain(own, np.zeros(3, dtype=np.int64), np.array([1])) == pytest.approx(0.1)
+
+
+def test_a_healed_rank_is_as_uneven_as_its_peers_and_not_late_in_the_same_steps() -> None:
+    # GIVEN two ranks that are uneven by themselves, one of which takes a second longer in each step
+    rng = np.random.default_rng(1)
+    healthy = 1.0 + rng.exponential(0.2, (2, 400))
+    own = healthy + np.array([[0.0], [1.0]])
+    # WHEN it is healed in an order of its own
+    alike = repaired(own, np.zeros(2, dtype=np.int64), np.array([1]))
+    uneven = alike.copy()
+    uneven[1:] = in_order_of(own[1:], alike[1:])
+    # THEN what is gained is what was lost; as fast as its peer in each step it would be never late by itself
+    true_s = shrink(own, healthy)
+    assert shrink(own, uneven) == pytest.approx(true_s, abs=0.02)
+    assert shrink(own, alike) > true_s + 0.05
+
+
+def test_steps_that_are_not_known_are_put_in_no_order() -> None:
+    own = np.array([[3.0, np.nan, 2.0, 5.0]])
+    healed = np.array([[1.0, 1.5, np.nan, 0.5]])
+    found = in_order_of(own, healed)
+    assert found[0, [0, 1, 3]].tolist() == [0.5, 1.5, 1.0]
+    assert np.isnan(found[0, 2])
