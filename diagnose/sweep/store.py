@@ -13,10 +13,11 @@ import os
 import sqlite3
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import quote
 
 from rankscope.diagnose.severity import UNKNOWN
 from rankscope.diagnose.sweep.context import Earlier, Reading
@@ -140,6 +141,7 @@ def open_store(folder: Path) -> Iterator[Store]:
     try:
         with opened_folder(folder, make=True) as place:
             lock = _lock_file(place)
+            _make_file(place)
     except (OSError, OutputFailed) as error:
         why = reason(error) if isinstance(error, OSError) else str(error)
         yield Store(None, None, [f"no memory of earlier sweeps: {folder}: {why}; counters cannot be judged"])
@@ -169,6 +171,12 @@ def _lock_file(place: int) -> int:
         return os.open(_LOCK, os.O_RDONLY | flags, dir_fd=place)
 
 
+def _make_file(place: int) -> None:
+    """The state file, empty, where there is none: in the folder that was checked, and nowhere else, whatever has its name by now."""
+    with suppress(OSError):  # a full or read-only disk; who connects says so
+        os.close(os.open(STATE_FILE, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600, dir_fd=place))
+
+
 class _OtherVersion(sqlite3.OperationalError):
     """A store of another version of Rankscope: nothing is wrong with it."""
 
@@ -189,6 +197,7 @@ def _open(path: Path, notes: list[str]) -> sqlite3.Connection | None:
         for suffix in ("-wal", "-shm", "-journal"):
             path.with_name(path.name + suffix).unlink(missing_ok=True)
         notes.append(f"the state file could not be used ({damage}); it is kept as {aside.name}, and a new one is begun")
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW, 0o600))
         return _connect(path)
     except (*FAILURES, OSError) as error:
         notes.append(f"no memory of earlier sweeps: {path}: {damage}; {error}; counters cannot be judged")
@@ -196,9 +205,8 @@ def _open(path: Path, notes: list[str]) -> sqlite3.Connection | None:
 
 
 def _connect(path: Path) -> sqlite3.Connection:
-    if not path.exists():
-        os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW, 0o600))
-    database = sqlite3.connect(path, timeout=1.0, isolation_level=None)
+    """To a file that is there: none is made, as the folder may bear another name by now."""
+    database = sqlite3.connect(f"file:{quote(str(path))}?mode=rw", timeout=1.0, isolation_level=None, uri=True)
     try:
         version = database.execute("PRAGMA user_version").fetchone()[0]
         if version not in (0, _VERSION):

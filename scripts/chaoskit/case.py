@@ -118,9 +118,10 @@ def _next_one(place: Path, window_s: float, job: Job) -> list[str]:
     """What a killed writer left, the next one removes."""
     if not (place / "out").is_dir() or not any(path.name.startswith(PARTIAL) for path in (place / "out").iterdir()):
         return []
-    ended = run(arguments(RECORD, place, 0.5, job.pids), Plan(place), window_s)
+    ended = run(arguments(RECORD, place, window_s, job.pids), Plan(place), window_s)
     left = [path.name for path in (place / "out").iterdir() if path.name.startswith(PARTIAL)]
-    return [*ended.problems(window_s), *(f"the next one left {name}" for name in left)]
+    failed = [f"the next one ended with {ended.code}"] if ended.code else []
+    return [*failed, *ended.problems(window_s), *(f"the next one left {name}" for name in left)]
 
 
 def _steps(job: Job, quiet_from: float, began: float, until: float) -> tuple[float, float]:

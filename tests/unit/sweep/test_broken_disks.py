@@ -18,6 +18,7 @@ import pytest
 from sweep_trees import host, ib, put
 
 from rankscope.diagnose.cli.main import run as command_line
+from rankscope.diagnose.sweep import store as stores
 from rankscope.diagnose.sweep.store import open_store
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to mount")
@@ -288,3 +289,23 @@ def test_a_sweep_that_is_killed_at_any_moment_leaves_a_whole_store(tmp_path: Pat
         assert sweep.run(tmp_path / "state")[0] == 2  # what was seen before the kill is known
         put(sweep.tree, ib("mlx5_0"))
     checked(tmp_path / "state")
+
+
+def test_a_state_folder_that_becomes_a_link_while_it_is_opened_makes_nothing_where_that_leads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # GIVEN the worst moment: the folder was checked and locked, and its file is opened next
+    state, elsewhere = tmp_path / "state", tmp_path / "elsewhere"
+    elsewhere.mkdir(mode=0o700)
+    opened = stores._open
+
+    def bent_before(path: Path, notes: list[str]) -> sqlite3.Connection | None:
+        state.rename(tmp_path / "moved")
+        state.symlink_to(elsewhere)
+        return opened(path, notes)
+
+    monkeypatch.setattr(stores, "_open", bent_before)
+    with open_store(state) as found:
+        assert found.earlier().counters == {}
+        assert any("no memory of earlier sweeps" in note for note in found.notes)
+    assert list(elsewhere.iterdir()) == []
