@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 
 from rankscope.diagnose.flight.dumps import Dump, Group, Pending
 
@@ -46,7 +47,8 @@ def blames(dumps: Sequence[Dump]) -> tuple[Blame, ...]:
         for (group, sequence), waiting in first.items():
             for blame in kind(of_rank, group, sequence, waiting):
                 found.setdefault(blame.rank, blame)
-    free = {rank: blame for rank, blame in found.items() if not _waits_for_another(of_rank, rank)}
+    absent: dict[tuple[Group, int], tuple[int, ...]] = {}
+    free = {rank: blame for rank, blame in found.items() if not _waits_for_another(of_rank, rank, absent)}
     chosen = free or found
     return tuple(chosen[rank] for rank in sorted(chosen))
 
@@ -109,13 +111,21 @@ def _others(of_rank: Mapping[int, Dump], group: Group, sequence: int, waiting: M
     return found
 
 
-def _waits_for_another(of_rank: Mapping[int, Dump], rank: int) -> bool:
-    """Whether a member has not come to the first collective that this rank has not finished; the later ones wait for that."""
+def _waits_for_another(
+    of_rank: Mapping[int, Dump], rank: int, absent: dict[tuple[Group, int], tuple[int, ...]]
+) -> bool:
+    """Whether a member has not come to the first collective that this rank has not finished; the later ones wait for that.
+
+    `absent`: two who have not come to a collective, kept for all who wait there; one of two is another than the rank.
+    """
     dump = of_rank.get(rank)
     if dump is None or not dump.pending:
         return False
-    first = dump.pending[0]
-    return any(
-        one != rank and (one not in of_rank or of_rank[one].enqueued.get(first.group, first.sequence) < first.sequence)
-        for one in first.group.ranks
-    )
+    group, sequence = dump.pending[0].group, dump.pending[0].sequence
+    if (group, sequence) not in absent:
+        late = (
+            one for one in dict.fromkeys(group.ranks)
+            if one not in of_rank or of_rank[one].enqueued.get(group, sequence) < sequence
+        )  # fmt: skip
+        absent[group, sequence] = tuple(islice(late, 2))
+    return any(one != rank for one in absent[group, sequence])

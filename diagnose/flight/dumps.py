@@ -10,7 +10,7 @@ import errno
 import json
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,25 @@ _DIMENSIONS_MOST = _TENSORS_MOST // 4
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """A group of processes, the same on all its members: what it is for, and their ranks."""
+    """A group of processes, the same on all its members: what it is for, and their ranks. It is looked up for each of them: hashed once."""
 
     words: str
     ranks: tuple[int, ...]
+    hashed: int = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "hashed", hash((self.words, self.ranks)))
+
+    def __hash__(self) -> int:
+        return self.hashed
+
+
+@dataclass(slots=True)
+class _Known:
+    """What ranks of one job say in the same words, kept once: a thousand ranks name the thousand members of a group."""
+
+    members: dict[str, tuple[int, ...]] = field(default_factory=dict)
+    groups: dict[Group, Group] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +79,8 @@ def read_folder(folder: Path) -> tuple[Dump, ...]:
     numbers = [int(found.group(1)) for found, _ in named]
     if len(named) > RANKS_MOST or len(set(numbers)) < len(numbers):
         raise BadData(f"{folder} holds dumps of more than one job, or of more than {RANKS_MOST} ranks")
-    return tuple(parse(_content(path), rank) for rank, (_, path) in sorted(zip(numbers, named, strict=True)))
+    known = _Known()
+    return tuple(parse(_content(path), rank, known) for rank, (_, path) in sorted(zip(numbers, named, strict=True)))
 
 
 def _content(path: Path) -> bytes:
@@ -76,22 +92,22 @@ def _content(path: Path) -> bytes:
         raise BadData(f"{path} cannot be read: {error.strerror}") from None
 
 
-def parse(content: bytes, rank: int) -> Dump:
+def parse(content: bytes, rank: int, known: _Known | None = None) -> Dump:
     """One dump. BadData where it is none."""
     try:
-        return _dump(pickles.load(content), rank)
+        return _dump(pickles.load(content), rank, known or _Known())
     except BadData as error:
         raise BadData(f"the dump of rank {rank}: {error}") from None
     except Exception as error:  # whatever a damaged file makes of the reader
         raise BadData(f"the dump of rank {rank} cannot be read: {type(error).__name__}") from None
 
 
-def _dump(content: Mapping[str, Any], rank: int) -> Dump:
-    known: dict[str, tuple[int, ...]] = {}
+def _dump(content: Mapping[str, Any], rank: int, known: _Known) -> Dump:
     groups = {}
     members = 0
     for name, about in content["pg_config"].items():
-        made = groups[_text(name)] = Group(_text(about["desc"]), _ranks(about["ranks"], known))
+        made = Group(_text(about["desc"]), _ranks(about["ranks"], known.members))
+        groups[_text(name)] = known.groups.setdefault(made, made)
         members += len(made.ranks)
         if members > pickles.PARTS_MOST:
             raise BadData("it tells of more groups than a job has")
