@@ -19,6 +19,7 @@ from rankscope.diagnose.text import clean, rank_list
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.observer.window.bundle import is_bundle, read_bundle
 from rankscope.observer.window.folder import Window, find_windows, is_window, read_window
+from rankscope.observer.window.manifest import Manifest
 from rankscope.observer.window.store import objects, users
 from rankscope.observer.window.store.container import (
     Part,
@@ -29,7 +30,7 @@ from rankscope.observer.window.store.container import (
     summary_of_windows,
 )
 from rankscope.observer.window.store.front import Summary
-from rankscope.observer.window.store.keys import Key, label_of
+from rankscope.observer.window.store.keys import Key, fits, label_of
 from rankscope.observer.window.store.place import is_uri, open_store
 from rankscope.observer.window.store.same_names import told_apart
 from rankscope.observer.window.store.tidy import once
@@ -158,7 +159,7 @@ def read(sources: Sequence[Source]) -> tuple[list[Window], list[Note]]:
 
 def read_each(sources: Sequence[Source], unread: Unread) -> Iterator[list[Window]]:
     """The windows in each of these sources; those that cannot be read go into `unread`."""
-    return _each(sources, unread, decode, list)
+    return _each(sources, unread, decode, list, lambda window: (window.manifest,))
 
 
 def read_parts(sources: Sequence[Source], unread: Unread, wanted: Mapping[str, Sequence[str]]) -> Iterator[list[Part]]:
@@ -168,12 +169,19 @@ def read_parts(sources: Sequence[Source], unread: Unread, wanted: Mapping[str, S
         unread,
         lambda data: decode_parts(data, wanted),
         lambda windows: [part_of(window, wanted) for window in windows],
+        lambda part: (part.manifest,),
     )
 
 
 def read_summaries(sources: Sequence[Source], unread: Unread) -> Iterator[list[Summary]]:
     """The same, of each source its summary."""
-    return _each(sources, unread, lambda data: [decode_summary(data)], lambda windows: [summary_of_windows(windows)])
+    return _each(
+        sources,
+        unread,
+        lambda data: [decode_summary(data)],
+        lambda windows: [summary_of_windows(windows)],
+        lambda summary: summary.manifests,
+    )
 
 
 def _each(
@@ -181,6 +189,7 @@ def _each(
     unread: Unread,
     of_object: Callable[[bytes], list[_Kind]],
     of_windows: Callable[[Sequence[Window]], list[_Kind]],
+    manifests: Callable[[_Kind], tuple[Manifest, ...]],
 ) -> Iterator[list[_Kind]]:
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         for source, data in zip(sources, _fetched(sources, pool), strict=True):
@@ -194,10 +203,20 @@ def _each(
                 if isinstance(data, BadData):
                     raise data
                 found = of_object(data)
+                _refuse_others(source, [about for each in found for about in manifests(each)])
             except BadData as error:
                 unread.append(f"{open_store(source.store).at(source.path)}: {error}")
                 found = []
             yield found
+
+
+def _refuse_others(source: Source, inside: Sequence[Manifest]) -> None:
+    """Who may write under one host's name speaks for that one alone. BadData."""
+    for about in inside if source.host else ():
+        if not fits(source.path, about):
+            raise BadData(
+                f"its name is another host's or moment's than its window, which is of {clean(about.host, 60)}"
+            )
 
 
 def left_out(unread: Unread) -> Note:

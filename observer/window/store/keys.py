@@ -58,6 +58,13 @@ def told_key(what: str, job: str, start: float) -> str:
     return f"job={label_of(job)}/{what}={time.strftime(_TIME, time.gmtime(start))}.json"
 
 
+def fits(path: str, manifest: Manifest) -> bool:
+    """Whether what the name of one window's object says of its host and moment is what the window says."""
+    _, _, moment_and_host = moment_of(manifest).partition("/")
+    of_host = f"/shard={_hash(manifest.host)[:2]}/{label_of(manifest.host, manifest.machine)}.parquet"
+    return path.endswith(f"/{moment_and_host}{of_host}")
+
+
 def told_about(path: str) -> int | None:
     """When the window began that something told is about, Unix time; None where the path is no such thing's."""
     found = _TOLD.search(path)

@@ -116,6 +116,19 @@ def test_foreign_and_half_written_objects_are_left_out_and_counted(store: str) -
     assert any(note.code is NoteCode.RANKS_MISSING and note.text.startswith("4 of 8") for note in notes)
 
 
+@pytest.mark.parametrize("lie", ["host", "moment"])
+def test_an_object_under_one_hosts_name_that_speaks_for_another_is_left_out(store: str, lie: str) -> None:
+    """Where each host may write under its own name alone, that is all it can speak for."""
+    here = windows()
+    send(store, *here[:3])
+    name = here[3].manifest if lie == "host" else replace(here[2].manifest, start=here[2].manifest.start + 60)
+    objects.put(open_store(store), key_of(name), container.encode([here[2]]))
+    loaded = load([store], every_moment=True)
+    assert {each.manifest.host for each in loaded.windows} == {each.manifest.host for each in here[:3]}
+    (told,) = (note.text for note in loaded.notes if note.code is NoteCode.OBJECTS_LEFT_OUT)
+    assert "another host's or moment's than its window" in told
+
+
 def test_a_store_without_a_readable_window_is_one_line(store: str) -> None:
     objects.put(open_store(store), key_of(windows()[0].manifest), b"nothing")
     with pytest.raises(BadData, match="none of 1 windows can be read"):
