@@ -55,8 +55,9 @@ def short_of_steps(fleet: Fleet) -> list[Note]:
 
 
 def ranks_gone(notes: Sequence[Note]) -> Note | None:
-    """Ranks that should run on an observed host and were not seen there: nobody can call a job healthy of which a part is not there."""
-    return next((note for note in notes if note.code is NoteCode.RANKS_MISSING_HERE), None)
+    """Ranks that should run on an observed host and were not seen there, or that load while all others wait: nobody can call a job healthy
+    of which a part is not there."""
+    return next((note for note in notes if note.code in (NoteCode.RANKS_MISSING_HERE, NoteCode.LOADING)), None)
 
 
 def unproven(fleet: Fleet, scene: Scene) -> Note | None:

@@ -20,6 +20,7 @@ from rankscope.diagnose.flight.account import Blame
 from rankscope.diagnose.hypotheses import rows
 from rankscope.diagnose.hypotheses.group.members import Members
 from rankscope.diagnose.hypotheses.group.shared import with_groups
+from rankscope.diagnose.hypotheses.hang.loading import waited_for
 from rankscope.diagnose.hypotheses.hang.processes import told_to_end
 from rankscope.diagnose.hypotheses.hang.standstill import find_hang
 from rankscope.diagnose.hypotheses.host.strangers import strangers
@@ -83,6 +84,8 @@ def judge(fleet: Fleet, reference: Reference | None = None) -> Verdict:
         suspects = tuple(replace(each, confidence=calibrate_hang(each.confidence)) for each in hang.suspects)
         notes = (*draft.notes, *hang.notes, *idle_counters.events(fleet, suspects))
         return replace(draft, status="hang", suspects=suspects, notes=notes, stacks=merged_stacks(fleet))
+    if (loading := waited_for(fleet, step_s)) is not None:
+        draft = replace(draft, notes=(loading, *draft.notes))
     refusal = cannot_judge(fleet, reference is not None, step_s)
     if refusal is not None:
         told = (pause.note for pause in pause_notes.find(fleet))

@@ -45,6 +45,7 @@ class NoteCode(str, Enum):
     RANKS_BLIND = "ranks-blind"  # their GPUs are not seen
     RANKS_ENDED = "ranks-ended"
     RANKS_SHORT = "ranks-short"  # of steps
+    LOADING = "loading"  # one rank loads something at the end of the window, and the others wait
     # What was compared with.
     BASELINE_CHOSEN = "baseline-chosen"
     BASELINE_NONE = "baseline-none"

@@ -11,8 +11,10 @@ from rankscope.observer.finish.last import LastReadings
 from rankscope.observer.finish.wait_target import wait_target
 from rankscope.observer.live.observation import Observation
 from rankscope.observer.tables.raw import OpenAbsence, RawProcess
+from rankscope.observer.thread.device_calls import MARKER_ROLES, of_roles
 from rankscope.probes.bpf import ring
 from rankscope.probes.bpf.ring import Events
+from rankscope.probes.calls.table import CALL_TABLE
 from rankscope.probes.files import probe as files
 from rankscope.probes.host import procfs
 from rankscope.probes.host.block_devices import mount_words
@@ -80,7 +82,8 @@ def _open_absence(tid: int, last: LastReadings) -> OpenAbsence | None:
 def targets_of(
     pid: int, tids: frozenset[int], events: Events, still: Mapping[int, OpenAbsence], last: LastReadings, root: Path
 ) -> dict[tuple[int, int, int], str]:
-    """What the calls wait for in which a thread was blocked for half of the window, the last time near its end.
+    """What the calls wait for in which a thread was blocked for half of the window, or of the time since the process's last progress, the
+    last time near the window's end.
 
     A descriptor is looked up when the window has ended: of a call that is long past it may be another's by now.
     """
@@ -91,15 +94,26 @@ def targets_of(
     open_rows = [(tid, one.syscall, one.argument, one.since_ns, end_ns) for tid, one in still.items()]
     rows = np.concatenate((rows, np.array(open_rows, dtype=np.int64).reshape(-1, 5)))
     calls, of_call = np.unique(rows[:, :3], axis=0, return_inverse=True)
-    since_ns, until_ns = np.maximum(rows[:, 3], last.start_ns), np.minimum(rows[:, 4], end_ns)
-    total_ns, latest_ns = np.zeros(len(calls), np.int64), np.zeros(len(calls), np.int64)
-    np.add.at(total_ns, of_call.reshape(-1), np.maximum(until_ns - since_ns, 0))
+    until_ns, near_ns = np.minimum(rows[:, 4], end_ns), end_ns - int(_NEAR_THE_END * 1e9 * last.window_s)
+    latest_ns = np.zeros(len(calls), np.int64)
     np.maximum.at(latest_ns, of_call.reshape(-1), until_ns)
-    long = (total_ns >= 0.5e9 * last.window_s) & (latest_ns >= end_ns - _NEAR_THE_END * 1e9 * last.window_s)
+    long = np.zeros(len(calls), dtype=bool)
+    for begin_ns in {last.start_ns, min(_progress_ns(events, last.start_ns), near_ns)}:
+        total_ns = np.zeros(len(calls), np.int64)
+        np.add.at(total_ns, of_call.reshape(-1), np.maximum(until_ns - np.maximum(rows[:, 3], begin_ns), 0))
+        long |= total_ns >= 0.5 * (end_ns - begin_ns)
+    long &= latest_ns >= near_ns
     return {
         (tid, call, argument): wait_target(pid, tid, call, argument, root)
         for tid, call, argument in calls[long].tolist()
     }
+
+
+def _progress_ns(events: Events, start_ns: int) -> int:
+    """When the last call ended that repeats with the steps; `start_ns` where there was none."""
+    calls = events[events["type"] == ring.CALL]
+    calls = calls[of_roles(calls, CALL_TABLE, *MARKER_ROLES)]
+    return max(int((calls["ts_ns"] + calls["dur_ns"]).max(initial=0)), start_ns)
 
 
 def _devices(pid: int, events: Events, root: Path) -> dict[int, str]:

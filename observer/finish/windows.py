@@ -24,6 +24,7 @@ from rankscope.observer.tables.cpu_rows import CpuTotals, cpu_rows, observer_row
 from rankscope.observer.tables.one_line import as_one_line
 from rankscope.observer.tables.rank import RankWindow, find_rank, side_patterns, steps_alone
 from rankscope.observer.tables.raw import RawProcess
+from rankscope.observer.tables.silence_rows import silence_rows
 from rankscope.observer.thread.patterns import MeasuredPattern
 from rankscope.observer.window.folder import Window
 from rankscope.observer.window.manifest import WINDOW_SCHEMA, Manifest
@@ -34,6 +35,7 @@ from rankscope.probes.calls.table import CALL_TABLE
 from rankscope.probes.host.machine import machine_id
 from rankscope.probes.host.namespaces import host_name
 
+_SILENCE_S = 1.0  # without progress: whether shorter ones are any depends on the job's steps
 _MAX_NOTES = 64
 _MAX_RUNS = 8  # of numbers of ranks, in a note
 
@@ -162,6 +164,9 @@ def _add_rank(
         CpuTotals(before.threads, before.processes, before.takers), owners,
     )  # fmt: skip
     tables.counters += helper_rows(running, rank, last, before)
+    if found.last_progress_s is None or found.last_progress_s >= _SILENCE_S:
+        mine = [flow for flow in last.flows if flow.pid == rank.pid]
+        tables.counters += silence_rows(number, raw, found.training_thread, found.last_progress_s, mine)
 
 
 def _over_budget(running: Observation) -> list[str]:

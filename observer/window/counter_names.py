@@ -24,6 +24,9 @@ COUNTER_NAMES = {
     "nic.tx_bytes": "scope nic: instance = interface; likewise nic.rx_bytes, nic.tx_dropped, nic.rx_dropped, nic.tx_errors, nic.rx_errors",
     "qdisc.rate_limit": "scope nic: gauge: limit in bytes/s of a shaper (tbf, htb) on the interface; instance = interface",
     "qdisc.drops": "scope nic: packets the queueing discipline dropped, events; likewise qdisc.overlimits, qdisc.backlog_bytes (gauge)",
+    "silence.received_bytes": "scope rank: instance = address of a connection that its training thread, or a thread that this waits for, "
+    "waited for most of the time since the rank's last progress: bytes that came from there since then; likewise silence.sent_bytes",
+    "silence.waits": "scope rank: events: how often it waited there since then; instance = the same",
     "process.stopped_s": "scope rank: time in state T",
     # scope gpu, instance 'gpu2' (NVML's index); observer/tables. A row that is missing was not told by the GPU.
     "gpu.sm_clock_hz": "gauge: while the GPU works; limit = the highest clock; likewise gpu.memory_clock_hz",

@@ -17,9 +17,11 @@ import socket
 import statistics
 import struct
 import time
+from collections import deque
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 from rankscope.probes.host.namespaces import namespace_inode
 from rankscope.probes.host.procfs import ROOT, reason, socket_inodes
@@ -32,12 +34,24 @@ _OLD_QUESTION = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOENT)  # what a kernel 
 _OWNERS_EVERY_S = 0.5
 # More would mean that the processes serve the world rather than train; the rest is counted, not followed.
 MAX_CONNECTIONS = 16384
+SEEN_MOST = 64  # samples kept of a connection: two minutes of them
 _NONE_KNOWN: Mapping[int, Interfaces] = {}
+
+
+class Seen(NamedTuple):
+    """One connection at one moment (CLOCK_MONOTONIC)."""
+
+    ns: int
+    received_bytes: int
+    sent_bytes: int
 
 
 @dataclass(frozen=True, slots=True)
 class FlowSummary:
-    """One connection over a window: the columns of observer/window/schema.py FLOWS, with pid in place of rank."""
+    """One connection over a window: the columns of observer/window/schema.py FLOWS, with pid in place of rank.
+
+    `seen`: its last samples, oldest first.
+    """
 
     pid: int
     local: str
@@ -52,6 +66,14 @@ class FlowSummary:
     rtt_s: float
     min_rtt_s: float
     delivery_rate_hz: float
+    seen: tuple[Seen, ...] = ()
+
+    def since(self, since_ns: int) -> tuple[int, int]:
+        """Bytes received and bytes sent from the first sample at or after a moment (CLOCK_MONOTONIC) to the last one."""
+        late = [one for one in self.seen if one.ns >= since_ns]
+        if not late:
+            return 0, 0
+        return late[-1].received_bytes - late[0].received_bytes, late[-1].sent_bytes - late[0].sent_bytes
 
 
 @dataclass(slots=True)
@@ -63,12 +85,14 @@ class _Flow:
     answer: netlink.Message  # the latest; taken apart only when the window ends
     rtts_us: list[int] = field(default_factory=list)
     rate_hz: int = 0
+    seen: deque[Seen] = field(default_factory=lambda: deque(maxlen=SEEN_MOST))
 
     def add(self, answer: netlink.Message) -> None:
         self.answer = answer
         info = netlink.find_attribute(answer.payload, inet_diag.INET_DIAG_INFO, inet_diag.MESSAGE_BYTES)
         if info is not None:
-            rtt_us, rate_hz = inet_diag.peek(info)
+            rtt_us, rate_hz, received, sent = inet_diag.peek(info)
+            self.seen.append(Seen(time.monotonic_ns(), received, sent))
             if rtt_us:
                 self.rtts_us.append(rtt_us)
             self.rate_hz = max(self.rate_hz, rate_hz)
@@ -265,4 +289,5 @@ def _summary(flow: _Flow, interfaces: Interfaces) -> FlowSummary:
         rtt_s=statistics.median(flow.rtts_us) / 1e6 if flow.rtts_us else 0.0,
         min_rtt_s=last.min_rtt_s,
         delivery_rate_hz=float(flow.rate_hz),
+        seen=tuple(flow.seen),
     )

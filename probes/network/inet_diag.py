@@ -38,7 +38,7 @@ _INFO = struct.Struct(
     "Q Q Q Q"  # 160 delivery_rate, 168 busy_time, 176 rwnd_limited, 184 sndbuf_limited
     "8x Q Q"  # 200 bytes_sent, 208 bytes_retrans
 )
-_PEEK = struct.Struct("=68x I 88x Q")
+_PEEK = struct.Struct("=68x I 48x Q Q 24x Q")
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,12 +150,13 @@ def parse_tcp_info(data: bytes | memoryview) -> TcpInfo:
     )
 
 
-def peek(data: memoryview) -> tuple[int, int]:
-    """(smoothed round trip in µs, delivery rate in bytes/s) of a struct tcp_info, without the rest. Never raises."""
+def peek(data: memoryview) -> tuple[int, int, int, int]:
+    """(smoothed round trip in µs, delivery rate in bytes/s, bytes received, bytes sent and acknowledged) of a struct tcp_info, without the
+    rest. Never raises."""
     if len(data) < _PEEK.size:
-        return 0, 0
-    rtt_us, rate_hz = _PEEK.unpack_from(data)
-    return rtt_us, rate_hz
+        return 0, 0, 0, 0
+    rtt_us, acked, received, rate_hz = _PEEK.unpack_from(data)
+    return rtt_us, rate_hz, received, acked
 
 
 @lru_cache(maxsize=4096)

@@ -107,6 +107,26 @@ def test_ranks_that_do_not_come_to_a_step_are_told_by_function_and_by_what_they_
     assert "; the job was started " in text
 
 
+def test_a_download_that_begins_after_steps_is_told_as_what_it_is(
+    torchrun: Torchrun, slow_server: int, tmp_path: Path
+) -> None:
+    order, script = tmp_path / "now", Path(__file__).with_name("loading_job.py")
+    job = torchrun(str(order), f"http://127.0.0.1:{slow_server}/shard", script=script)
+    observer = subprocess.Popen(
+        [RANKSCOPE, "diagnose", "--no-history", "--json", "--window", "14", "--job", job.name],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert observer.stderr is not None
+    assert any("to go" in line for line in observer.stderr)
+    time.sleep(3.0)
+    order.touch()
+    said, _ = observer.communicate(timeout=90)
+    verdict = json.loads(said)
+    assert (verdict["status"], verdict["suspects"], observer.returncode) == ("unknown", [], 3)
+    assert verdict["notes"][0].startswith("rank 0: no step for "), verdict["notes"]
+    assert f"come from 127.0.0.1:{slow_server}: it loads" in verdict["notes"][0]
+
+
 @pytest.mark.parametrize("program, what", [
     (("-m", "http.server", "0"), "it is a server"),
     (("-c", "import numpy, time; time.sleep(60)"), "numpy alone"),

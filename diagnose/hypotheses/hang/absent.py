@@ -7,12 +7,10 @@
   stalled         one file operation does not come back                 storage
   deadlock        whatever else it waits for                            process
 
-A rank is at work where its file operations come back and move bytes as a checkpoint does. So it is, while all of the window is silent,
-where the connection that it waits for, itself or by a thread that it waits for, brings as many or, however slowly, again and again and ten
-times as many as are sent there: a download, for which the others wait at a barrier (answers to who asks in vain are as short as its
-questions); and where it computes in ten places and more that hold 1 % each, as one does that evaluates a model for all; a loop that never
-ends is at one place, or at the few that it calls. The others wait for who is at work, and nothing hangs. Where the window has steps as
-well, nobody knows which places and bytes are those of the silence.
+A rank is at work where its file operations come back and move bytes as a checkpoint does, and where it loads (loading.py). So it is, while
+all of the window is silent, where it computes in ten places and more that hold 1 % each, as one does that evaluates a model for all; a loop
+that never ends is at one place, or at the few that it calls. The others wait for who is at work, and nothing hangs. Where the window has
+steps as well, nobody knows which places are those of the silence.
 """
 
 from __future__ import annotations
@@ -20,18 +18,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-import numpy as np
-
 from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.hypotheses.hang.loading import LOCKS, loads, longest_pattern
 from rankscope.diagnose.model.still.whereabouts import Place, place_of, places_of_threads
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.diagnose.verdict.function import Function
 from rankscope.observer.window.schema import ENDED
-from rankscope.observer.window.store.summary import address_of
-
-_LOCKS = ("futex", "semaphore")
-_SOCKET = "a socket to "  # what the window calls a connection that is waited for (observer/finish/wait_target.py)
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,39 +50,18 @@ def is_at_work(fleet: Fleet, row: int, stalled_s: float) -> bool:
     files = mine & (table.kind.codes == table.kind.code("io"))
     if table.bytes is not None and float(table.bytes[files].sum()) >= enough:
         return True
+    if loads(fleet, row, stalled_s) is not None:
+        return True
     if stalled_s < limits.NEARLY_ALWAYS * fleet.seconds:
         return False
-    if _downloads(fleet, row):
-        return True
     python = table.kind.codes == table.kind.code("python")
     computes, rest = table.beta[mine & python], table.beta[mine & ~python].sum()
     return bool(computes.sum() > rest) and int((computes >= limits.NOTHING).sum()) >= limits.STEPS_FEW
 
 
-def _downloads(fleet: Fleet, row: int) -> bool:
-    """Whether something comes from an address that it waits for most of the window, or a thread of it for which it waits."""
-    table, flows = fleet.patterns, fleet.flows
-    each = _longest(fleet, row)
-    if each is None:
-        return False
-    waits = [each]
-    if table.kind.at(each) == "sync" and table.name.at(each) in _LOCKS:
-        waits = np.flatnonzero((table.rank == row) & (table.thread.codes == table.thread.code("other"))).tolist()
-    for wait in waits:
-        awaited = table.detail.at(wait).partition(_SOCKET)[2]
-        if not awaited:
-            continue
-        there = (flows.rank == row) & np.array([peer == address_of(awaited) for peer in flows.peer], dtype=bool)
-        received, sent = float(flows.received_bytes[there].sum()), float(flows.sent_bytes[there].sum())
-        often = table.count[wait] >= limits.STEPS_FEW
-        if received >= limits.BYTES_LEAST * fleet.seconds or (often and received > limits.OTHER_KIND * sent):
-            return True
-    return False
-
-
 def why(fleet: Fleet, row: int) -> Absence:
     """What keeps the rank."""
-    each = _longest(fleet, row)
+    each = longest_pattern(fleet, row)
     found_at = place_of(fleet.patterns, row)
     if each is None or found_at is None:
         return Absence("process", "deadlock", None, (), "nothing that was seen")
@@ -107,13 +79,6 @@ def why(fleet: Fleet, row: int) -> Absence:
     return Absence(component, cause, function, tuple(evidence), _what(place, function, cause), instance)
 
 
-def _longest(fleet: Fleet, row: int) -> int | None:
-    """The pattern of the training thread that fills most of the window."""
-    table = fleet.patterns
-    mine = np.flatnonzero((table.rank == row) & (table.thread.codes == table.thread.code("training")))
-    return int(mine[np.argmax(table.beta[mine])]) if len(mine) else None
-
-
 def _cause(fleet: Fleet, each: int, share: float) -> tuple[str, str]:
     table = fleet.patterns
     kind, name, detail = table.kind.at(each), table.name.at(each), table.detail.at(each)
@@ -123,7 +88,7 @@ def _cause(fleet: Fleet, each: int, share: float) -> tuple[str, str]:
         return "python", "gil"
     if kind in ("sync", "io") and ENDED in detail:
         return "python", "dataloader"
-    if kind == "sync" and name in _LOCKS:
+    if kind == "sync" and name in LOCKS:
         return "python", "lock"
     # One operation that fills the window: of several, each came back.
     if kind == "io" and name != "file lock" and table.count[each] <= 1 and share >= limits.NEARLY_ALL:

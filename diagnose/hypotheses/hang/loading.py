@@ -1,0 +1,101 @@
+"""A rank that is late because something is on its way to it over the network, while the others wait in a collective.
+
+loads     the connection that it waits for since its last progress, itself or by a thread that it waits for, brings a megabyte a second or,
+          however slowly, again and again and ten times as many bytes as are sent there: a download, for which the others wait at a barrier.
+          Answers to who asks in vain are as short as its questions.
+
+Where the window has no step at all its patterns and flows say so; else what the observer counted since the last progress
+(observer/tables/silence_rows.py). Who loads is no suspect of a hang, and a job that waits for it is not called healthy.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from rankscope.diagnose import limits
+from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.hypotheses.hang.silence import patience_s, silent_s
+from rankscope.diagnose.text import rank_list, rate, seconds
+from rankscope.diagnose.verdict.note import Note, NoteCode
+from rankscope.observer.window.store.summary import address_of
+
+LOCKS = ("futex", "semaphore")
+_SOCKET = "a socket to "  # what the window calls a connection that is waited for (observer/finish/wait_target.py)
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What comes to a rank: from where, and how many bytes."""
+
+    peer: str
+    received_bytes: float
+
+
+def loads(fleet: Fleet, row: int, silent: float) -> Load | None:
+    """What the rank waits for that comes over the network, since `silent` seconds; None where nothing does."""
+    counters = fleet.counters
+    received = {one.instance: one.value for one in counters.of("silence.received_bytes", row)}
+    sent = {one.instance: one.value for one in counters.of("silence.sent_bytes", row)}
+    for waits in counters.of("silence.waits", row):
+        much = received.get(waits.instance, 0.0)
+        if _brings(much, sent.get(waits.instance, 0.0), waits.value, silent):
+            return Load(waits.instance, much)
+    return _without_steps(fleet, row) if silent >= limits.NEARLY_ALWAYS * fleet.seconds else None
+
+
+def waited_for(fleet: Fleet, step_s: float | None) -> Note | None:
+    """Who loads at the end of the window while all others wait, as a note."""
+    ranks, silent, patience = fleet.ranks, silent_s(fleet), patience_s(fleet, step_s)
+    there = np.array([state == "running" for state in ranks.state], dtype=bool)
+    waiting = ranks.in_collective_s >= min(patience, 0.5 * fleet.seconds)
+    if not fleet.steps.count or not waiting.any() or not (silent >= min(patience, 0.9 * fleet.seconds))[there].all():
+        return None
+    found = {
+        row: load
+        for row in np.flatnonzero(there & ~waiting).tolist()
+        if (load := loads(fleet, row, float(silent[row])))
+    }
+    if not found:
+        return None
+    row, load = max(found.items(), key=lambda item: float(silent[item[0]]))
+    who = rank_list(tuple(int(ranks.number[one]) for one in found))
+    since_s = float(silent[row])
+    text = (
+        f"{who}: no step for {seconds(since_s)} at the end of the window, while {rate(load.received_bytes / since_s)} come from "
+        f"{load.peer}: it loads, and the others wait for it in a collective"
+    )
+    return Note(NoteCode.LOADING, text)
+
+
+def longest_pattern(fleet: Fleet, row: int) -> int | None:
+    """The pattern of the training thread that fills most of the window."""
+    table = fleet.patterns
+    mine = np.flatnonzero((table.rank == row) & (table.thread.codes == table.thread.code("training")))
+    return int(mine[np.argmax(table.beta[mine])]) if len(mine) else None
+
+
+def _brings(received: float, sent: float, waits: float, passed_s: float) -> bool:
+    much = received >= limits.BYTES_LEAST * passed_s
+    return bool(much or (waits >= limits.STEPS_FEW and received > limits.OTHER_KIND * sent))
+
+
+def _without_steps(fleet: Fleet, row: int) -> Load | None:
+    """What comes from an address that the rank waits for most of the window, or a thread of it for which it waits."""
+    table, flows = fleet.patterns, fleet.flows
+    each = longest_pattern(fleet, row)
+    if each is None:
+        return None
+    waits = [each]
+    if table.kind.at(each) == "sync" and table.name.at(each) in LOCKS:
+        waits = np.flatnonzero((table.rank == row) & (table.thread.codes == table.thread.code("other"))).tolist()
+    for wait in waits:
+        awaited = table.detail.at(wait).partition(_SOCKET)[2]
+        if not awaited:
+            continue
+        there = (flows.rank == row) & np.array([peer == address_of(awaited) for peer in flows.peer], dtype=bool)
+        received, sent = float(flows.received_bytes[there].sum()), float(flows.sent_bytes[there].sum())
+        if _brings(received, sent, float(table.count[wait]), fleet.seconds):
+            return Load(awaited, received)
+    return None

@@ -1,0 +1,79 @@
+"""What a rank hears from the network while it makes no progress: rows of the table `counters`. Pure.
+
+A rank that waits for a connection which brings something loads; one that waits for nothing that comes hangs. Which it is, is judged later
+(diagnose): here it is told which connection is waited for since the rank's last progress, and what came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from rankscope.observer.tables.raw import RawProcess
+from rankscope.observer.thread import syscalls
+from rankscope.observer.window.rows import CounterRow
+from rankscope.observer.window.store.summary import address_of
+from rankscope.probes.arrays import Ints
+from rankscope.probes.bpf import ring
+from rankscope.probes.network.flows import FlowSummary
+
+SOCKET = "a socket to "  # as finish/wait_target.py calls it
+_MOST = 0.5  # of the silence
+
+
+def silence_rows(
+    number: int, raw: RawProcess, training_thread: int, silent_s: float | None, flows: Sequence[FlowSummary]
+) -> list[CounterRow]:
+    """Of each connection that is waited for since the last progress, `silent_s` before the end (None: none in the window), what came and
+    what went. `flows` of this process."""
+    end_ns = raw.start_ns + int(raw.window_s * 1e9)
+    since_ns = raw.start_ns if silent_s is None else max(end_ns - int(silent_s * 1e9), raw.start_ns)
+    mine = _waits(raw, (training_thread,), since_ns, end_ns)
+    least_ns = _MOST * (end_ns - since_ns)
+    awaited = _sockets(raw, mine, least_ns)
+    locked = np.isin(mine[:, 1], list(syscalls.THREAD_CALLS))
+    if not awaited and mine[locked, 3].sum() >= least_ns:  # for a thread of its own
+        awaited = _sockets(raw, _waits(raw, raw.python_tids - {training_thread}, since_ns, end_ns), least_ns)
+    rows = []
+    for peer, often in awaited.items():
+        moved = [flow.since(since_ns) for flow in flows if _end(flow.peer) == _end(peer)]
+        for name, unit, value in (
+            ("silence.received_bytes", "bytes", sum(received for received, _ in moved)),
+            ("silence.sent_bytes", "bytes", sum(sent for _, sent in moved)),
+            ("silence.waits", "events", often),
+        ):
+            rows.append(CounterRow("rank", peer, rank=number, name=name, unit=unit, value=float(value)))
+    return rows
+
+
+def _end(endpoint: str) -> tuple[str, str]:
+    """Address and port, however they are written."""
+    return address_of(endpoint), endpoint.rpartition(":")[2]
+
+
+def _waits(raw: RawProcess, tids: Iterable[int], since_ns: int, end_ns: int) -> Ints:
+    """(thread, system call, argument, ns) of each wait of these threads in this time."""
+    away = raw.events[(raw.events["type"] == ring.OFFCPU) & np.isin(raw.events["tid"], list(tids))]
+    away = away[away["ts_ns"] + away["dur_ns"] > since_ns]
+    start, end = away["ts_ns"].astype(np.int64), (away["ts_ns"] + away["dur_ns"]).astype(np.int64)
+    spent = np.minimum(end, end_ns) - np.maximum(start, since_ns)
+    columns = [*(away[name].astype(np.int64) for name in ("tid", "what", "arg")), spent]
+    still = [
+        (tid, one.syscall, one.argument, end_ns - max(one.since_ns, since_ns))
+        for tid in tids
+        if (one := raw.open_absences.get(tid)) is not None
+    ]
+    return np.concatenate((np.column_stack(columns), np.array(still, dtype=np.int64).reshape(-1, 4)))
+
+
+def _sockets(raw: RawProcess, waits: Ints, least_ns: float) -> dict[str, int]:
+    """Connections that were waited for so long, and how often: their other ends."""
+    spent: dict[str, int] = {}
+    often: dict[str, int] = {}
+    for tid, call, argument, ns in waits.tolist():
+        target = raw.targets.get((tid, call, argument), "")
+        if target.startswith(SOCKET):
+            peer = target.removeprefix(SOCKET)
+            spent[peer], often[peer] = spent.get(peer, 0) + ns, often.get(peer, 0) + 1
+    return {peer: often[peer] for peer, ns in spent.items() if ns >= least_ns}
