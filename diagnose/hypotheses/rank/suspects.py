@@ -17,6 +17,7 @@ from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import Hypothesis, instances_of, suspect_from
 from rankscope.diagnose.hypotheses.rank.case import Case, innocent_peers
 from rankscope.diagnose.hypotheses.rank.contrary_evidence import weighed
+from rankscope.diagnose.hypotheses.rank.device import beside
 from rankscope.diagnose.hypotheses.rank.selection import Admitted, Selection, Unexplained, cannot_be_told
 from rankscope.diagnose.hypotheses.rows import CLEAR
 from rankscope.diagnose.model.busy_host import takers
@@ -88,6 +89,22 @@ def _busy_host(case: Case, excess_s: float) -> Note | None:
     return Note(NoteCode.HOST_BUSY, text)
 
 
+def _given_pages(case: Case) -> str:
+    """What the kernel counted of pages that it gave, where these are far more than the peers': an allocator that gives memory back and
+    takes it again makes everything slower. How long one takes, from a microsecond to 200 of a huge one, is not counted."""
+    faults = beside(case, "memory.minor_faults")
+    if (
+        faults is None
+        or not faults.known
+        or faults.value < limits.OTHER_KIND * max(faults.expected, limits.EVENTS_HZ * case.fleet.seconds)
+    ):
+        return ""
+    return (
+        f"; the kernel gave it {faults.value:.0f} pages meanwhile, and its peers {faults.expected:.0f} each: see whether its "
+        "allocator gives memory back and takes it anew (MALLOC_TRIM_THRESHOLD_, MALLOC_MMAP_THRESHOLD_)"
+    )
+
+
 def _not_accused(fleet: Fleet, each: Unexplained) -> Note:
     """Why a rank that is slower for sure is not accused."""
     rank, made = int(fleet.ranks.number[each.case.rank]), each.made
@@ -97,7 +114,7 @@ def _not_accused(fleet: Fleet, each: Unexplained) -> Note:
             return busy
         text = (
             f"{who} is {seconds(each.excess_s)} per step slower than its peers in every function: not accused, with so few peers "
-            "only earlier windows (--baseline) could tell why"
+            f"only earlier windows (--baseline) could tell why{_given_pages(each.case)}"
         )
         return Note(NoteCode.FEW_PEERS, text, rank)
     text = f"{who} seems {seconds(each.excess_s)} per step slower than its peers, but no function of it is: not accused"

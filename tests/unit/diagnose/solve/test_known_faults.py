@@ -469,6 +469,17 @@ def test_what_a_rank_reads_tells_longer_input_with_two_peers_too() -> None:
     assert (alike.status, alike.suspects) == ("unknown", ()) and alike.notes[0].code is NoteCode.FEW_PEERS
 
 
+@pytest.mark.parametrize(("given", "told"), [(1_200_000, True), (9_000, False)])
+def test_a_rank_that_is_slower_in_everything_and_is_given_far_more_pages_is_told_so(given: int, told: bool) -> None:
+    counters = [
+        {"name": "memory.minor_faults", "rank": rank, "value": float(given if rank == 1 else 5_000), "unit": "events"}
+        for rank in range(3)
+    ]
+    verdict = diagnose(build(Job(ranks=3, scale={1: 1.35}, counters=counters, seed=5)))
+    assert (verdict.status, verdict.suspects) == ("unknown", ())
+    assert ("gave it 1200000 pages" in said(verdict, NoteCode.FEW_PEERS)) == told
+
+
 @pytest.mark.parametrize(("taken_s", "status"), [(6.0, "healthy"), (0.2, "unknown")])
 def test_a_rank_from_which_others_took_as_much_cpu_as_it_lost_is_on_a_busy_host(taken_s: float, status: str) -> None:
     # GIVEN a rank of three that takes a third longer for everything, and a process that took much or little of its CPU
