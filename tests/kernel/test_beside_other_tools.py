@@ -41,9 +41,16 @@ CALLER = """
     sys.stdin.readline()
 """
 OTHER_TOOL = """
-#include <uapi/linux/ptrace.h>
+#include "kernel.bpf.h"
 BPF_ARRAY(other_count, u64, 1);
-int other_tool(struct pt_regs *ctx) { other_count.increment(0); return 0; }
+int other_tool(struct pt_regs *ctx)
+{
+	int zero = 0;
+	u64 *count = other_count.lookup(&zero);
+	if (count)
+		__sync_fetch_and_add(count, 1);
+	return 0;
+}
 """
 
 
