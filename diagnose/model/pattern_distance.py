@@ -65,23 +65,21 @@ def most_unlike(fleet: Fleet, row: int, peers: Ints) -> Distance | None:
         mean = np.divide(summed(share * np.nan_to_num(values)), beta, out=np.zeros_like(beta), where=beta > 0)
         parts.append(mean)
     normal = [part / np.maximum(part.max(axis=0), 1e-12) for part in parts]
-    apart = _medians(normal)
     large = beta[0] > limits.NOTHING
     if not large.any():
         return None
-    best = int(np.argmax(np.where(large, apart[0], -1.0)))
+    apart = _apart(normal, 0)
+    best = int(np.argmax(np.where(large, apart, -1.0)))
     name = table.name.values[int(keys[best]) % len(table.name.values)]
-    return Distance(name, float(apart[0, best]), float(np.median(apart[1:, best])), len(peers))
+    of_best = [part[:, best : best + 1] for part in normal]
+    usual = np.median([_apart(of_best, index)[0] for index in range(1, len(ranks))])
+    return Distance(name, float(apart[best]), float(usual), len(peers))
 
 
-def _medians(normal: list[Floats]) -> Floats:
-    """Ranks x functions: median distance of each rank to the others."""
-    count, width = normal[0].shape
-    result = np.empty((count, width))
-    for index in range(count):
-        distance = sum(np.abs(np.delete(part, index, axis=0) - part[index]) for part in normal)
-        result[index] = np.median(distance, axis=0)
-    return result
+def _apart(normal: list[Floats], index: int) -> Floats:
+    """By function: the median distance of one rank to the others."""
+    distance = sum(np.abs(np.delete(part, index, axis=0) - part[index]) for part in normal)
+    return np.asarray(np.median(distance, axis=0), dtype=np.float64)
 
 
 def distance_evidence(fleet: Fleet, row: int, peers: Ints) -> tuple[Evidence, ...]:
