@@ -22,6 +22,7 @@ _LAUNCHER_MODULES = (
     "deepspeed.launcher.launch",
     "deepspeed.launcher.runner",
     "horovod.runner",
+    "composer.cli.launcher",
     "torch_xla.distributed.xla_spawn",
     "paddle.distributed.launch",
 )

@@ -27,7 +27,7 @@ from rankscope.observer.census.launchers import SERVER, is_ray_controller, is_to
 from rankscope.observer.census.live_environ import read_live_environ
 from rankscope.observer.census.numbering import Member, number_by_node, number_group
 from rankscope.observer.census.reasons import ALONE, STARTING, why_no_candidate, why_no_rank
-from rankscope.observer.census.titles import is_python, of_multiprocessing, title
+from rankscope.observer.census.titles import is_python, runs_anothers, title
 from rankscope.observer.census.workers import is_compiler, worker_kind
 from rankscope.observer.window.jobs import of_user
 from rankscope.observer.window.missing import missing_ranks
@@ -457,13 +457,13 @@ class _Census:
             return ()
 
     def _command(self, one: Candidate) -> tuple[str, ...]:
-        """What the rank runs: multiprocessing's own command line says nothing, that of the process which started it does.
+        """What the rank runs: where its command line says nothing of that, the one of the process which started it does.
 
         That one need not have loaded a training library: a script that leaves its imports to its workers has none.
         """
         command = one.cmdline
         for above in self._above(one.pid):
-            if not of_multiprocessing(command):
+            if not runs_anothers(command):
                 break
             started_by = self._cmdline(above)
             if not is_python(started_by):  # it has ended, and whoever adopts orphans here is no job

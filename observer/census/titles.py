@@ -5,6 +5,7 @@ A title is for reading. Windows of one job on several hosts are matched by its i
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 
 from rankscope.probes.text import printable
@@ -14,6 +15,13 @@ _SCHEDULERS = (
     ("slurm", "SLURM_JOB_ID", "SLURM_JOB_NAME"),
     ("pbs", "PBS_JOBID", "PBS_JOBNAME"),
     ("lsf", "LSB_JOBID", "LSB_JOBNAME"),
+)
+# Modules that run what another process pickled for them: who started them says what that is.
+_RUNNERS = (
+    "submitit.core._submit",
+    "submitit.local._local",
+    "joblib.externals.loky.backend.popen_loky_posix",
+    "loky.backend.popen_loky_posix",
 )
 _VALUED = ("-X", "-W", "--check-hash-based-pycs")  # options of the interpreter with a value of their own
 
@@ -62,8 +70,14 @@ def is_python(command: tuple[str, ...]) -> bool:
     return bool(command) and command[0].strip().rpartition("/")[2].startswith(("python", "pypy"))
 
 
-def of_multiprocessing(command: tuple[str, ...]) -> bool:
-    """Whether it is one that Python's multiprocessing made: of a process that was spawned, or of the server that forks them."""
-    return is_python(command) and (
-        "--multiprocessing-fork" in command or any("multiprocessing.forkserver" in word for word in command[1:64])
+def runs_anothers(command: tuple[str, ...]) -> bool:
+    """Whether it says nothing of what it runs, but the one of the process that started it does: what Python's multiprocessing made (a
+    process that was spawned, the server that forks them), and modules that run what was pickled for them."""
+    if not is_python(command):
+        return False
+    handed = any(one == "-m" and other in _RUNNERS for one, other in itertools.pairwise(command))
+    return (
+        handed
+        or "--multiprocessing-fork" in command
+        or any("multiprocessing.forkserver" in word for word in command[1:64])
     )

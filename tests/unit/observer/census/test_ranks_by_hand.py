@@ -123,3 +123,33 @@ def test_jobs_that_two_launchers_start_under_one_name_are_two(tree: Tree) -> Non
         ("pbs-77-61", 1, 2, 63),
     ]
     assert any("started 2 times side by side" in note for note in census.notes)
+
+
+def test_tasks_that_run_what_was_pickled_for_them_are_called_by_the_script_that_did(tree: Tree) -> None:
+    python = "/usr/bin/python3.11"
+    tree.process(100, 1, "python3.11", TRAIN, mapped=PLAIN)
+    tree.process(101, 100, "python3.11", [python, "-m", "submitit.local._local", "/jobs"], mapped=PLAIN)
+    for rank in (0, 1):
+        known = {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "4000"}
+        tree.process(102 + rank, 101, "python3.11", [python, "-u", "-m", "submitit.core._submit", "/jobs"], known)
+
+    census = find_ranks(tree.root)
+
+    assert [(one.identity.rank, one.pid) for one in census.ranks] == [(0, 102), (1, 103)]
+    assert {(one.identity.title, one.identity.command) for one in census.ranks} == {("train.py", " ".join(TRAIN))}
+
+
+def test_on_another_host_than_the_script_such_tasks_are_called_by_what_they_run(tree: Tree) -> None:
+    known = {
+        "SLURM_JOB_ID": "9",
+        "SLURM_JOB_NAME": "night",
+        "SLURM_STEP_ID": "0",
+        "SLURM_PROCID": "1",
+        "SLURM_NTASKS": "2",
+    }
+    tree.process(100, 1, "slurmstepd", ["slurmstepd: [9.0]"], mapped=PLAIN, exe="/usr/sbin/slurmstepd")
+    tree.process(101, 100, "python3.11", ["/usr/bin/python3.11", "-m", "submitit.core._submit", "/jobs"], known)
+
+    (rank,) = find_ranks(tree.root).ranks
+
+    assert rank.identity.title == "-m submitit.core._submit (slurm 9 night)"
