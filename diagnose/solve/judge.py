@@ -43,7 +43,7 @@ from rankscope.diagnose.solve.enough import cannot_judge, short_of_steps
 from rankscope.diagnose.solve.nobody import nobody
 from rankscope.diagnose.solve.odd_ranks import OddRanks, find_odd_ranks
 from rankscope.diagnose.solve.prepare import prepare
-from rankscope.diagnose.solve.views import calm_ranks, stretch_suspects
+from rankscope.diagnose.solve.views import calm_ranks, of_step, stretch_suspects
 from rankscope.diagnose.stats.robust import nan_median
 from rankscope.diagnose.text import rank_list
 from rankscope.diagnose.verdict.contract import StepSeconds, Suspect, Verdict
@@ -147,6 +147,7 @@ def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, dr
     scene = odd.scene
     view, found, noise, more = _standing(fleet, odd, reference)
     suspects, why = view.suspects(found)
+    suspects = suspects if view is odd else of_step(suspects, scene.step_s)
     notes += [*more, *view.notes, *why]
     suspects += rows.suspects(fleet, scene, [row for row in found if not row.of_rank])
     notes += [] if suspects else noise

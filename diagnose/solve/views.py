@@ -12,6 +12,7 @@ others all work takes longer alike.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -118,3 +119,11 @@ def calm_ranks(fleet: Fleet, scene: Scene) -> OddRanks | None:
     )  # fmt: skip
     text = "the queues for CPUs hide who computes longer: judged by what ranks do when they have one"
     return replace(odd, rows=rows, notes=(Note(NoteCode.WITHOUT_QUEUE, text),))
+
+
+def of_step(suspects: Sequence[Suspect], step_s: float) -> list[Suspect]:
+    """Suspects of another view: what they cost, of the step as it was."""
+    return [
+        replace(one, lost_percent=100 * one.lost_seconds_per_step / max(step_s, one.lost_seconds_per_step))
+        for one in suspects
+    ]

@@ -48,6 +48,7 @@ def test_who_computes_longer_is_found_though_its_peers_stand_in_the_queue_as_lon
     # As large a part of the step as of the work that is left without the queue: 60 ms of 280.
     step_s = float(np.nanmedian(fleet.steps.seconds))
     assert first.lost_seconds_per_step == pytest.approx(0.06 / 0.28 * step_s, rel=0.25)
+    assert first.lost_percent == pytest.approx(100 * first.lost_seconds_per_step / step_s, rel=0.1)
 
 
 @pytest.mark.parametrize("seed", range(3))
