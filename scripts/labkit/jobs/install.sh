@@ -15,6 +15,12 @@ frameworks=(lightning transformers accelerate 'ray[train]' 'jax>=0.8' 'mpi4py>=4
 # What few jobs need, in a folder of its own: a notebook brings half a hundred packages.
 few=(ipykernel nbclient)
 few_alone=(pytorch-ignite)
+# Libraries on top of the frameworks of main, without what they would bring along: it is there, or no job needs it.
+libraries=(
+    trl peft datasets dill multiprocess xxhash webdataset braceexpand submitit cloudpickle
+    keras namex optree absl-py flax optax orbax-checkpoint chex etils toolz treescope tensorstore
+    importlib_resources zipp simplejson humanize nest_asyncio aiofiles
+)
 # Frameworks that agree with nothing above: an environment each, on the distribution's Python.
 apart=(tensorflow=tensorflow-cpu paddle=paddlepaddle)
 others=(3.10 3.12 3.13)
@@ -64,6 +70,13 @@ if [[ $(cat "$jobs/more/rankscope-jobs" 2>/dev/null) != "${few[*]} ${few_alone[*
     pip_install "$jobs/main" --target "$jobs/more" "${few[@]}"
     pip_install "$jobs/main" --target "$jobs/more" --no-deps "${few_alone[@]}"
     printf '%s' "${few[*]} ${few_alone[*]}" >"$jobs/more/rankscope-jobs"
+fi
+
+if [[ $(cat "$jobs/libraries/rankscope-jobs" 2>/dev/null) != "${libraries[*]}" ]]; then
+    say '      libraries on top: TRL, Keras, Flax, WebDataset, submitit'
+    rm -rf "$jobs/libraries"
+    pip_install "$jobs/main" --target "$jobs/libraries" --no-deps "${libraries[@]}"
+    printf '%s' "${libraries[*]}" >"$jobs/libraries/rankscope-jobs"
 fi
 
 # A build of PyTorch for CUDA cannot be imported without its libraries. They are gigabytes, and the same for every Python.

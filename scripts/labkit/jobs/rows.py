@@ -245,5 +245,61 @@ _ASIDE_5 = (
         "spectrogram", 32, "record", 32,
     ),
 )  # fmt: skip
-ASIDE = {"aside": _ASIDE, "aside-2": _ASIDE_2, "aside-3": _ASIDE_3, "aside-4": _ASIDE_4, "aside-5": _ASIDE_5}
+# Set-ups that many people use and no other row has. Each was tried by hand while it was written.
+_LIBRARIES = {"PYTHONPATH": "{programs}:{jobs}/libraries"}
+_BY_SHELL = (
+    "for number in $(seq 0 $(({ranks} - 1))); do python aside6/SCRIPT --out {out} --port {port} --processes {ranks} "
+    "--process-id $number & done; wait"
+)
+_ASIDE_6 = (
+    Row(
+        "sft", "accelerate launch", "aside6/sft.py", 2, ACCELERATE + "--main_process_port {port} aside6/sft.py --out {out}",
+        "mask_prompt", 16, "pad", 48, env=_LIBRARIES,
+    ),
+    Row(
+        "grpo", "accelerate launch", "aside6/grpo.py", 2, ACCELERATE + "--main_process_port {port} aside6/grpo.py --out {out}",
+        "grade", 8, "brevity", 8, env=_LIBRARIES,
+    ),
+    _torchrun("titan", "aside6/titan.py", 2, "tokenize", 8, "fetch_line", 8),
+    _torchrun("shards", "aside6/shards.py", 2, "erase", 24, "decode_picture", 24, workers=2, env=_LIBRARIES),
+    Row(
+        "submitit", "LocalExecutor", "aside6/submitted.py", 2, "python aside6/submitted.py --out {out} --tasks {ranks}",
+        "color_jitter", 24, "open_picture", 24, env=_LIBRARIES,
+    ),
+    Row(
+        "flax", "a shell loop", "aside6/flax_orbax.py", 2, _BY_SHELL.replace("SCRIPT", "flax_orbax.py"),
+        "normalize", 64, "sample_row", 64, env=_LIBRARIES,
+    ),
+    Row(
+        "keras-torch", "start_processes", "aside6/keras_torch.py", 2,
+        "python aside6/keras_torch.py --out {out} --port {port} --workers {ranks}", "rotate", 32, "read_digit", 32,
+        env=_LIBRARIES,
+    ),
+    Row(
+        "keras-fit", "a shell loop", "aside6/keras_fit.py", 2, _BY_SHELL.replace("SCRIPT", "keras_fit.py"),
+        "clip", 32, "read_row", 32, env=_LIBRARIES,
+    ),
+    Row(
+        "elastic", "torchrun", "aside6/elastic.py", 2,
+        "torchrun --max-restarts 3 --nproc-per-node {ranks} --master-port {port} aside6/elastic.py --out {out}",
+        "deseason", 24, "read_meter", 24,
+    ),
+    Row(
+        "detector", "torchrun, started by a script", "aside6/detector.py", 2,
+        "python aside6/detector.py --out {out} --devices {ranks} --port {port}", "mosaic", 16, "load_image", 16, workers=1,
+    ),
+    _torchrun("uneven", "aside6/uneven.py", 2, "window", 24, "read_clip", 24),
+    Row(
+        "controlled", "actors of Ray", "aside6/controlled.py", 2,
+        "python aside6/controlled.py --out {out} --port {port} --workers {ranks}", "pack", 16, "draw_prompt", 16,
+    ),
+    Row(
+        "zero-3", "deepspeed", "aside6/zero3.py", 2,
+        "deepspeed --num_accelerators {ranks} --master_port {port} aside6/zero3.py --out {out}", "tilt", 32, "read_note", 32,
+        env={"TORCH_EXTENSIONS_DIR": "{jobs}/extensions"},
+    ),
+)  # fmt: skip
+ASIDE = {
+    "aside": _ASIDE, "aside-2": _ASIDE_2, "aside-3": _ASIDE_3, "aside-4": _ASIDE_4, "aside-5": _ASIDE_5, "aside-6": _ASIDE_6,
+}  # fmt: skip
 BY_NAME = {row.name: row for rows in (TABLE, *ASIDE.values()) for row in rows}
