@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,11 +17,12 @@ from hypothesis import strategies as st
 from benchkit.timings import bench, faults
 from benchkit.timings.files import table
 from benchkit.timings.job import Layout, Noise, Plan, Trace, simulate
-from rankscope.diagnose.fleet.timings.steps_file import check
+from rankscope.diagnose.fleet.timings.steps_file import check, read_timings
 from rankscope.diagnose.solve.judge_steps_file import judge_timings
 from rankscope.diagnose.verdict.contract import Verdict
 from rankscope.diagnose.verdict.note import NoteCode
 from rankscope.probes.arrays import Bools
+from rankscope.probes.errors import BadData
 
 DATA, SHARDS = Layout("data", replicas=16), Layout("shards", shards=4, replicas=4, batches=2)
 
@@ -202,3 +205,12 @@ def test_warm_up_steps_and_lost_rows_hide_nobody() -> None:
     trace = simulate(DATA, plan, replace(Noise(), stalls=0.002), np.random.default_rng(5))
     there = np.random.default_rng(6).random(trace.step.shape) > 0.05
     assert accused(verdict(table(trace, "two", True, kept=there))) == {9}
+
+
+def test_a_file_of_lines_that_are_none_takes_no_time(tmp_path: Path) -> None:
+    path = tmp_path / "lines.csv"
+    path.write_text("rank,step,function,kind,seconds\n" + "a\n" * 3_000_000)
+    began = time.process_time()
+    with pytest.raises(BadData):
+        read_timings(path)
+    assert time.process_time() - began < 12
