@@ -24,6 +24,8 @@ from rankscope.diagnose.text import rank_list, seconds
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.probes.arrays import Bools, Floats
 
+LATER_PART = "the later part is judged"
+
 
 def prepare(fleet: Fleet, per_step: Floats, paused: Sequence[ToldPause] = ()) -> tuple[Scene, list[Note]]:
     """The scene, and what is to be said about the steps. `per_step`: seconds of each step, median over ranks; `paused`: what is known of
@@ -70,7 +72,7 @@ def _about(onset: Onset | None, drift: Drift | None) -> list[Note]:
     longer = onset.after_s > onset.before_s
     text = (
         f"steps became {'longer' if longer else 'shorter'} in the window, from {seconds(onset.before_s)} to "
-        f"{seconds(onset.after_s)}{': the later part is judged' if longer else ''}"
+        f"{seconds(onset.after_s)}{f': {LATER_PART}' if longer else ''}"
     )
     return [Note(NoteCode.STEPS_CHANGED, text)]
 

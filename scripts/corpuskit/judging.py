@@ -20,6 +20,7 @@ from corpuskit.numbers import overrides
 from corpuskit.numbers.overrides import Overrides
 from labkit import verdicts
 from labkit.jobs.score import outcome_of
+from rankscope.diagnose.solve.prepare import LATER_PART
 
 # Uneven by design: told beside a fault, but nothing that the fault took.
 DESIGNED = {"stage-imbalance", "data-imbalance"}
@@ -38,7 +39,7 @@ class Answer:
 
     outcome: one of verdicts.FIRST … FAILED. right: whether the first suspect of an accusation is a culprit. lost_s: of all who
     are accused, of each step. seconds: how long it took to judge. step_s: mean of a rank's steps in the windows, as they are told; 0 where
-    there are none.
+    there are none. part_step_s: of the part that the verdict says it is about; 0 where it is about the whole.
     """
 
     key: str
@@ -52,6 +53,7 @@ class Answer:
     seconds: float = 0.0
     step_s: float = 0.0
     median_s: float = 0.0
+    part_step_s: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -188,7 +190,16 @@ def answer(case: Case, printed: str, seconds: float = 0.0, step_s: float = 0.0, 
         seconds=seconds,
         step_s=step_s,
         median_s=median_s,
+        part_step_s=_part_step_s(verdict, printed),
     )
+
+
+def _part_step_s(verdict: verdicts.Verdict, printed: str) -> float:
+    """The step of which the lost times are told, where steps became longer and the part after that was judged alone."""
+    if LATER_PART not in printed:
+        return 0.0
+    told = [one for one in verdict.suspects if 0 < one.lost_percent < 100]
+    return 100 * sum(one.lost_s for one in told) / sum(one.lost_percent for one in told) if told else 0.0
 
 
 def of_the_lab(case: Case, verdict: verdicts.Verdict) -> verdicts.Verdict:

@@ -1,6 +1,7 @@
 """What a fault took of each step of the window, by the job's own steps; and from which windows that is known.
 
-    lost     = step - healthy                    step: mean in the window, as it is told; healthy: what it were without the fault
+    lost     = step - healthy                    step: mean in the window, as it is told, or in the part of it that the verdict says it is
+                                                 about (where steps became longer); healthy: what it were without the fault
     healthy  = before · factor / count           before: the job's own healthy step; count: steps of the window that are one of the job's
 
 Where `before` is a median (of the lab of jobs what was not measured on both sides), factor is the mean of a healthy step of that job over
@@ -13,7 +14,7 @@ its median, in windows in which nothing was done to it (of a job that has none, 
                  sides, half of what lies between them
 
 Both are of the same job (of the lab of faults: of its jobs) in the same recording. The truth is known where its error is no more than the
-points by which a lost time may be off. Nothing of it depends on a verdict.
+points by which a lost time may be off. Of a verdict nothing enters but which part of the window it is about.
 """
 
 from __future__ import annotations
@@ -83,7 +84,7 @@ class Truths:
         """None where there is nothing to compare: nobody is guilty, or the case says itself that its steps tell nothing."""
         if case.lost_s is None:
             return None
-        step_s, healthy_s = _step_s(case, answer), self._healthy_s(case, answer)
+        step_s, healthy_s = answer.part_step_s or _step_s(case, answer), self._healthy_s(case, answer)
         drift = self._drift(case).of(case)
         return Lost(step_s - healthy_s, step_s, None if drift is None else 100 * drift * healthy_s / step_s)
 
@@ -92,9 +93,10 @@ class Truths:
         lost = self.lost(case, answer) if answer.right else None
         return None if lost is None else 100 * (answer.lost_s - lost.seconds) / lost.step_s
 
-    def known(self, judged: Iterable[Judged]) -> list[Judged]:
-        """Those of these cases of which it is known what was lost."""
-        return [one for one in judged if (lost := self.lost(*one)) and not lost.doubt]
+    def known(self, judged: Iterable[Judged], points: float = LOST_POINTS) -> list[Judged]:
+        """Those of these cases of which it is known what was lost, to so many points or fewer."""
+        found = ((one, self.lost(*one)) for one in judged)
+        return [one for one, lost in found if lost and lost.error is not None and lost.error <= points]
 
     def _healthy_s(self, case: Case, answer: Answer) -> float:
         factor = self._factors.get(case.job, self._usual) if _is_median(case) else 1.0

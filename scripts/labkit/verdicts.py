@@ -34,6 +34,7 @@ class Suspect:
     said: str
     confidence: float = 0.0
     lost_s: float = 0.0  # seconds of each step
+    lost_percent: float = 0.0
 
     def __str__(self) -> str:
         where = f" ranks {','.join(map(str, self.ranks))}" if self.ranks else f" {self.host}"
@@ -79,6 +80,7 @@ def _suspect(item: dict[str, Any]) -> Suspect:
         said=json.dumps(item),
         confidence=float(item.get("confidence") or 0.0),
         lost_s=float(item.get("lost_seconds_per_step") or 0.0),
+        lost_percent=float(item.get("lost_percent") or 0.0),
     )
 
 

@@ -19,6 +19,7 @@ from corpuskit.judging import Answer, answer
 from corpuskit.paths import Replacements
 from corpuskit.truth import Truths
 from labkit.machine.shell import LabError
+from rankscope.diagnose.solve.prepare import LATER_PART
 from rankscope.observer.window.folder import find_windows, read_window
 
 RECORDED = Path(__file__).parents[2] / "data" / "window-1"
@@ -201,6 +202,15 @@ def test_lost_time_is_of_the_steps_in_the_window_however_many_are_one_of_the_job
     assert points(case, replace(answer, step_s=0.03, lost_s=0.01)) == pytest.approx(0.0)
 
 
+def test_where_only_the_later_part_of_the_window_was_judged_the_truth_is_of_its_steps() -> None:
+    # GIVEN a healthy step of 160 ms, 200 in the whole window, 240 in the part that is judged
+    told = {**AUGMENT, "lost_seconds_per_step": 0.08, "lost_percent": 100 * 0.08 / 0.24}
+    whole, part = verdict("fault", told), json.loads(verdict("fault", told))
+    part["notes"] = [f"steps became longer in the window, from 0.160 s to 0.240 s: {LATER_PART}"]
+    found = {text: answer(SLOW, text, 0.0, 0.2, 0.2) for text in (whole, json.dumps(part))}
+    assert [points(SLOW, each) for each in found.values()] == pytest.approx([100 * 0.04 / 0.2, 0.0])
+
+
 ORDINARY = replace(SLOW, lab="jobs", job="ddp")
 ALONE = replace(ORDINARY, name="ddp-quiet-1", fault="quiet", truth=HEALTHY, healthy_s=0.15, during_s=0.165)
 
@@ -259,6 +269,10 @@ def test_all_lost_times_are_counted_and_those_of_which_the_truth_is_known() -> N
     assert [line.split()[1] for line in shown if line.startswith("all")] == ["2"]
     assert [line.split()[-3] for line in shown if line.startswith("all")] == ["1"]
     assert "  not known: 1, nothing tells how the job's healthy steps drift" in shown
+    # AND how it is where the truth is known better: 2.2 points are more than a quarter of 5
+    assert [line for line in shown if line.startswith("  known to")] == [
+        "  known to 2.5 points: 1, of them 100 % within 5"
+    ]
 
 
 def test_a_function_of_the_right_name_must_stand_on_its_lines() -> None:
