@@ -3,8 +3,11 @@
 queued(r, s) = seconds in which rank r was ready but not running in step s, without what a quota of its own held it back
 taken(r)     = seconds of the window in which a process that is not of the job ran while r stood in the queue
 share(r)     = taken(r) / the same by any process
-taken(r, s)  = queued(r, s) · (share(r) + c · (1 - share(r))),  c = share of all ranks of the host together: on what strangers leave the
-               ranks stand behind each other, and on all of it they would stand for less
+taken(r, s)  = queued(r, s) · (share(r) + (1 - share(r)) · min(c, 1 - kept(r))),  c = share of all ranks of the host together
+kept(r)      = max(R - C, 0) / (R - 1 - (C - 1) (1 - share(r)))
+               of what r stands behind other ranks, what it would without strangers: where R ranks want C CPUs at once, and each is served
+               alike, r stands e (R + S - C) / C beside S strangers, (R - 1) / (R - 1 + S) of it behind ranks, and e (R - C) / C
+               without them; S by share(r), e: the CPU time of each
 
 behind(r, s) = queued(r, s) · (1 - share(r)), even(r, s) = mean of behind over the ranks that may run on the same CPUs of the host
 
@@ -84,8 +87,21 @@ def taken_s(fleet: Fleet) -> Floats:
     _, host = np.unique(fleet.ranks.observed_on, return_inverse=True)
     of_host, all_of_host = (np.bincount(host, weights=each)[host] for each in (theirs, total))
     claim = np.divide(of_host, all_of_host, out=np.zeros(len(total)), where=all_of_host > 0)
-    part = np.where(share > 0, share + claim * (1 - share), 0.0)
+    part = np.where(share > 0, share + np.minimum(claim, 1 - _kept(fleet, share)) * (1 - share), 0.0)
     return np.asarray(part[:, None] * queued_s(fleet), dtype=np.float64)
+
+
+def _kept(fleet: Fleet, share: Floats) -> Floats:
+    """kept(r); 0 where nobody says on which CPUs ranks may run."""
+    pool = pools(fleet)
+    cpus = dict[int, set[int]]()
+    for number, names in {(int(each), names) for each, names in zip(pool, fleet.ranks.cpus, strict=True)}:
+        cpus.setdefault(number, set()).update(_cpus(names))
+    wanted_by = np.bincount(pool)[pool]
+    there = np.array([len(cpus[int(each)]) or np.inf for each in pool])
+    more = np.maximum(wanted_by - there, 0)
+    most = wanted_by - 1 - (there - 1) * (1 - share)
+    return np.asarray(np.divide(more, most, out=np.zeros(len(pool)), where=more > 0), dtype=np.float64)
 
 
 def strangers_shares(fleet: Fleet) -> dict[str, float]:

@@ -9,7 +9,7 @@ import pytest
 from builders import BUSY, QUEUE, Job, build
 
 from rankscope.diagnose.fleet.gather import gather
-from rankscope.diagnose.model.busy_host import busy_noise_s, even_queue_s, pools
+from rankscope.diagnose.model.busy_host import busy_noise_s, even_queue_s, pools, taken_s
 from rankscope.diagnose.solve.judge import diagnose
 
 CPUS = 8
@@ -107,6 +107,21 @@ def test_ranks_stand_behind_each_other_on_what_strangers_leave_and_a_part_of_tha
     first = diagnose(build(made)).suspects[0]
     assert first.scope == "host"
     assert first.lost_seconds_per_step == pytest.approx((0.5 + 0.5 * 0.5) * 0.05, rel=0.25)
+
+
+def test_more_ranks_than_cpus_stand_behind_each_other_without_strangers_too() -> None:
+    # GIVEN the same queue, eight ranks on two CPUs (served alike: 3.5 strangers beside them) and on as many as they are
+    parts = []
+    for cpus in ("0-1", "0-7"):
+        made = job(0.09, 0.5)
+        for counter in made.counters:
+            if counter.get("comm") == "python":
+                counter["value"] = 0.09 * made.steps  # behind ranks as often as behind strangers
+        fleet = gather(build(made))
+        fleet = replace(fleet, ranks=replace(fleet.ranks, cpus=(cpus,) * 8))
+        parts.append(taken_s(fleet).sum() / fleet.steps.sched_s.sum())
+    # THEN all that two CPUs would keep them waiting is theirs: 6 / (7 - 1/2) of the half
+    assert parts == pytest.approx([0.5 + 0.5 * (1 - 6 / 6.5), 0.5 + 0.5 * 0.5])
 
 
 @pytest.mark.parametrize("seed", range(2))
