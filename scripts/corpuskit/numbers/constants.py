@@ -42,7 +42,8 @@ def all_constants() -> list[Constant]:
 
 
 def of_inference() -> list[Constant]:
-    """Those of the modules through which a verdict passes, less what only bounds how much is read or said."""
+    """Those of the modules through which a verdict passes, less what only bounds how much is read or said, and where a series ends that
+    is exact to the last bits."""
     root, files = _sources()
     paths = {_module(path.relative_to(root)): path for path in files}
     reached, left = set[str](), [module for module in _VERDICTS if module in paths]
@@ -50,7 +51,7 @@ def of_inference() -> list[Constant]:
         module = left.pop()
         reached.add(module)
         left += [name for name in _imported(paths[module].read_text()) if name in paths and name not in reached]
-    kept = reached - {f"{DIAGNOSER}.budgets"}
+    kept = reached - {f"{DIAGNOSER}.budgets", f"{DIAGNOSER}.stats.special"}
     return [one for one in all_constants() if one.key.partition(":")[0] in kept]
 
 
