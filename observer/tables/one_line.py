@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from rankscope.observer.tables.raw import OpenAbsence, RawProcess
-from rankscope.observer.tables.training_thread import strangers, training_threads
+from rankscope.observer.tables.training_thread import who_trains
 from rankscope.observer.tables.turns import Pieces, Spans, ThreadEdges, in_turn, pieces, taking_turns, together
 from rankscope.observer.thread import syscalls
 from rankscope.observer.thread.device_calls import of_roles
@@ -36,7 +36,7 @@ _STATE = (1 << WAKER_SHIFT) - 1
 def as_one_line(raw: RawProcess, table: Sequence[CallRow]) -> RawProcess:
     """The process with its threads that take turns made one (`RawProcess.members`); as it is, where none do."""
     calls = raw.events[raw.events["type"] == ring.CALL]
-    own, unknown = training_threads(raw, calls, table), strangers(raw, calls, table)
+    own, unknown = who_trains(raw, calls, table)
     if len(own) + len(np.unique(unknown["tid"])) == 0:
         return raw
     threads = _threads(raw, calls, table, frozenset(np.unique(unknown["tid"]).tolist()))

@@ -61,6 +61,17 @@ def strangers(raw: RawProcess, calls: Events, table: Sequence[CallRow]) -> Event
     return found
 
 
+def who_trains(raw: RawProcess, calls: Events, table: Sequence[CallRow]) -> tuple[tuple[int, ...], Events]:
+    """`training_threads` and the calls of `strangers`. Where strangers make most such calls, whoever of their kind was still there
+    by chance when Python's threads were asked for is one of them, and nobody trains but for the main thread."""
+    own, unknown = training_threads(raw, calls, table), strangers(raw, calls, table)
+    theirs = calls[of_roles(calls, table, *_OWN) & np.isin(calls["tid"], [tid for tid in own if tid != raw.pid])]
+    if len(unknown) <= len(theirs):
+        return own, unknown
+    joined = np.concatenate((unknown, theirs))
+    return (raw.pid,) if raw.pid in own else (), joined[np.argsort(joined["ts_ns"], kind="stable")]
+
+
 def _most(calls: Events, by_time: bool = False) -> tuple[int, ...]:
     """The threads of these calls, who makes most of them first."""
     tids, place = np.unique(calls["tid"], return_inverse=True)
