@@ -8,7 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -111,13 +111,17 @@ def _run(wanted: Sequence[Kind], args: argparse.Namespace, sources: Mapping[str,
         tempfile.TemporaryDirectory(prefix="rankscope-chaos-job-") as folder,
         running(Path(folder) / "job", args.ranks) as job,
     ):
-        running_s = _warm_up(job, args.window, {kind.commands[turn] for kind, turn, _ in left})
+        running_s = {
+            RECORD: _undisturbed_s(RECORD, job, args.window)
+        }  # the first one compiles the probes, which is no fault
         for number, case in enumerate(left):
             kind, turn, _ = case
             if time.monotonic() - began > args.seconds:
                 print(f"{len(left) - number} cases left: the same command goes on")
                 return
             command = kind.commands[turn]
+            if command not in running_s:
+                running_s[command] = _undisturbed_s(command, job, args.window)
             try:
                 result = judge(*case, job, args.window, running_s[command])
             except Impossible as error:
@@ -140,16 +144,13 @@ def _commit() -> str:
     return said.stdout.strip()
 
 
-def _warm_up(job: Job, window_s: float, commands: Collection[str]) -> dict[str, float]:
-    """How long each command takes without a fault. The first one compiles the probes, which is no fault; and it must see the job."""
-    taken_s = {}
-    for command in (RECORD, *commands):
-        with tempfile.TemporaryDirectory(prefix="rankscope-chaos-") as folder:
-            ended = run(arguments(command, Path(folder), window_s, job.pids), Plan(Path(folder)), window_s)
-        if ended.code not in VERDICTS or (command == RECORD and f"{len(job.ranks)} ranks" not in ended.said):
-            raise LabError(f"without any fault: exit {ended.code}: {(ended.complained or ended.said).strip()[-300:]}")
-        taken_s[command] = ended.seconds
-    return taken_s
+def _undisturbed_s(command: str, job: Job, window_s: float) -> float:
+    """How long the command takes without a fault; and it must see the job."""
+    with tempfile.TemporaryDirectory(prefix="rankscope-chaos-") as folder:
+        ended = run(arguments(command, Path(folder), window_s, job.pids), Plan(Path(folder)), window_s)
+    if ended.code not in VERDICTS or (command == RECORD and f"{len(job.ranks)} ranks" not in ended.said):
+        raise LabError(f"without any fault: exit {ended.code}: {(ended.complained or ended.said).strip()[-300:]}")
+    return ended.seconds
 
 
 def table(shown: Mapping[Kind, Sequence[Result]], sources: Mapping[str, str]) -> list[str]:

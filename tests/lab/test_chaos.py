@@ -26,7 +26,7 @@ def test_faults_of_the_host_end_in_a_verdict_or_one_line_and_nothing_is_left(
         "--results",
         results,
         "--seconds",
-        "40",  # of which half goes into how long each command takes undisturbed
+        "15",
     ]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
     assert done.returncode == 0, done.stdout + done.stderr
