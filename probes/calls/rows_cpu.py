@@ -1,6 +1,5 @@
-"""Rows of collective libraries whose operations run on the CPU: XLA (JAX), Paddle, TensorFlow, DeepSpeed, oneCCL.
+"""Rows of collective libraries whose operations run on the CPU: gloo inside XLA (JAX) and Paddle, DeepSpeed's shared memory, oneCCL.
 
-XLA and Paddle have gloo inside.
 XLA's functions are local symbols of jaxlib's one big library: they are found in its full symbol table (elf/exports.py). They
 catch what gloo throws and have ended when they return. Nothing is kept of their arguments, which change between releases.
 """
@@ -61,22 +60,6 @@ _PADDLE_ROWS = (
     CallRow("libpaddle.so", "_ZN3egr11RunBackwardE", "backward", BACKWARD, family="paddle-reducer"),
 )
 
-# A thread of TensorFlow's runtime waits in these for the parts of the other workers. The main thread hands functions over and
-# waits for their end (TFE_Execute); so does it for operations outside of them.
-_TENSORFLOW_ROWS = (
-    *(
-        CallRow(
-            "libtensorflow_framework.so", _method("10tensorflow", owner, method), name, COLLECTIVE, family="tensorflow"
-        )
-        for owner, method, name in (
-            ("RingReducer", "RunAsyncParts", "allreduce"),
-            ("RingGatherer", "RunAsyncParts", "allgather"),
-            ("HierarchicalTreeBroadcaster", "Run", "broadcast"),
-        )
-    ),
-    CallRow("libtensorflow_cc.so", "TFE_Execute", "execute", DISPATCH, family="tensorflow"),
-)
-
 # DeepSpeed builds these on the user's machine. The loop over pieces of the tensor spins until the neighbours have come.
 _DEEPSPEED_ROWS = (
     CallRow(
@@ -98,4 +81,4 @@ _CCL_ROWS = (
     CallRow("libccl.so", "_ZN3ccl2v15event4waitE", "wait", WAIT, family="ccl"),
 )  # fmt: skip
 
-CPU_COLLECTIVE_ROWS: tuple[CallRow, ...] = (*_XLA_ROWS, *_PADDLE_ROWS, *_TENSORFLOW_ROWS, *_DEEPSPEED_ROWS, *_CCL_ROWS)
+CPU_COLLECTIVE_ROWS: tuple[CallRow, ...] = (*_XLA_ROWS, *_PADDLE_ROWS, *_DEEPSPEED_ROWS, *_CCL_ROWS)

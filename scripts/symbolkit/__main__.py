@@ -48,7 +48,6 @@ SOURCES = (
     Source("jaxlib", "xla_extension.so", ("0.4.38",)),
     Source("jaxlib", "libjax_common.so", ("0.6.2", "0.10.2")),
     Source("paddlepaddle", "libpaddle.so", ("2.6.2", "3.0.0", "3.3.1")),
-    Source("tensorflow-cpu", "libtensorflow_framework.so", ("2.15.1", "2.18.1", "2.21.0")),
 )
 
 

@@ -83,5 +83,5 @@ def test_at_least_three_versions_of_each_family_are_kept() -> None:
         for family in {row.family for row in rows_of(library)}:
             versions.setdefault(family, set()).add(version)
     assert {family: len(found) >= 3 for family, found in versions.items()} == {
-        "cuda": True, "nccl": True, "mpi": True, "ccl": False, "xla": True, "paddle": True, "paddle-reducer": True, "tensorflow": True,
+        "cuda": True, "nccl": True, "mpi": True, "ccl": False, "xla": True, "paddle": True, "paddle-reducer": True,
     }  # fmt: skip
