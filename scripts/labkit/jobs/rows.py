@@ -234,7 +234,7 @@ _ASIDE_5 = (
     ),
     Row(
         "paddle", "paddle.distributed.launch", "aside5/paddle_fleet.py", 2,
-        "python -m paddle.distributed.launch --nproc_per_node {ranks} --backend gloo --log_dir {out}/logs "
+        "python -m paddle.distributed.launch --nproc_per_node {ranks} --log_dir {out}/logs "
         "--master 127.0.0.1:{port} aside5/paddle_fleet.py --out {out}",
         "stretch", 40, "read_clip", 40, venv="paddle",
     ),
