@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -23,7 +23,7 @@ from rankscope.observer.window.store.users import told_apart
 from rankscope.probes.arrays import Ints
 
 DETAILS = ("patterns", "stacks", "pauses", "flows", "counters", "collectives")  # the tables beside ranks and steps
-STACK_COLUMNS = {"patterns": "stack", "stacks": "parent"}  # that hold numbers of rows of the table stacks
+_STACK_COLUMNS = {"patterns": "stack", "stacks": "parent"}  # that hold numbers of rows of the table stacks
 
 # What a count of losses means to people; the names are those of probes/bpf/counters.py.
 _LOST = {
@@ -65,14 +65,22 @@ def gather(windows: Sequence[Window], job: str | None = None) -> Fleet:
 
 def joined(windows: Sequence[Window], name: str) -> pa.Table:
     """One table of all windows, with the host in each row; numbers of stacks count on from window to window."""
-    pieces, stacks = [], 0
+    pieces = []
     for window in windows:
         table = getattr(window, name)
-        if name in STACK_COLUMNS:
-            table = from_windows.shifted(table, STACK_COLUMNS[name], stacks)
-        pieces.append(table.append_column("observed_on", from_windows.constant(window.manifest.host, table.num_rows)))
-        stacks += window.stacks.num_rows
-    return from_windows.joined(pieces)
+        host = from_windows.constant(window.manifest.host, table.num_rows)
+        pieces.append((table.append_column("observed_on", host), window.stacks.num_rows))
+    return counted_on(name, pieces)
+
+
+def counted_on(name: str, pieces: Iterable[tuple[pa.Table, int]]) -> pa.Table:
+    """The tables of this name as one. Each comes with how many rows its table `stacks` has: numbers of those count on."""
+    column = _STACK_COLUMNS.get(name)
+    moved, stacks = [], 0
+    for table, more in pieces:
+        moved.append(table if column is None else from_windows.shifted(table, column, stacks))
+        stacks += more
+    return from_windows.joined(moved)
 
 
 def setting_of(job: str, manifests: Sequence[Manifest], ranks: pa.Table, notes: list[Note]) -> Setting:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from rankscope.observer.census.kinship import parse_net_tcp
 from rankscope.observer.thread import syscalls
-from rankscope.observer.window.schema import ENDED
+from rankscope.observer.window.schema import ENDED, SOCKET_TO
 from rankscope.probes.host import procfs
 from rankscope.probes.text import printable
 
@@ -79,7 +79,7 @@ def _socket(pid: int, link: str, root: Path) -> str:
         except OSError:
             continue
         if inode.isdigit() and int(inode) in table:
-            return f"a socket to {_endpoint(table[int(inode)][1])}".removesuffix(" to ")
+            return f"{SOCKET_TO}{_endpoint(table[int(inode)][1])}".removesuffix(" to ")
     return "a socket"
 
 

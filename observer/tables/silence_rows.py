@@ -13,12 +13,12 @@ import numpy as np
 from rankscope.observer.tables.raw import RawProcess
 from rankscope.observer.thread import syscalls
 from rankscope.observer.window.rows import CounterRow
+from rankscope.observer.window.schema import SOCKET_TO
 from rankscope.observer.window.store.summary import address_of
 from rankscope.probes.arrays import Ints
 from rankscope.probes.bpf import ring
 from rankscope.probes.network.flows import FlowSummary
 
-SOCKET = "a socket to "  # as finish/wait_target.py calls it
 _MOST = 0.5  # of the silence
 
 
@@ -73,7 +73,7 @@ def _sockets(raw: RawProcess, waits: Ints, least_ns: float) -> dict[str, int]:
     often: dict[str, int] = {}
     for tid, call, argument, ns in waits.tolist():
         target = raw.targets.get((tid, call, argument), "")
-        if target.startswith(SOCKET):
-            peer = target.removeprefix(SOCKET)
+        if target.startswith(SOCKET_TO):
+            peer = target.removeprefix(SOCKET_TO)
             spent[peer], often[peer] = spent.get(peer, 0) + ns, often.get(peer, 0) + 1
     return {peer: often[peer] for peer, ns in spent.items() if ns >= least_ns}

@@ -24,6 +24,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rankscope.observer.steps.found import MIN_REPEATS
+from rankscope.observer.thread.timeline import Scopes, union
 from rankscope.probes.arrays import Bools, Floats, Ints
 
 _CHANCE = 0.5  # halfway from what chance makes to nothing
@@ -93,12 +94,7 @@ def together(spans: Sequence[Spans]) -> Spans:
     """The times covered by at least one."""
     start = np.concatenate([one.start_s for one in spans]) if spans else np.empty(0)
     end = np.concatenate([one.end_s for one in spans]) if spans else np.empty(0)
-    if not len(start):
-        return Spans(start, end)
-    order = np.argsort(start, kind="stable")
-    start, reach = start[order], np.maximum.accumulate(end[order])
-    first = np.concatenate(([True], start[1:] > reach[:-1]))
-    return Spans(start[first], reach[np.concatenate((first[1:], [True]))])
+    return Spans(*union(Scopes(start, end, np.arange(len(start)))))
 
 
 def in_turn(one: Spans, other: Spans, window_s: float) -> bool:

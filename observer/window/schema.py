@@ -17,6 +17,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 ENDED = "that has ended"  # of a child process in `detail` of patterns: nobody has waited for it
+SOCKET_TO = "a socket to "  # before the other end of a connection in `detail` of patterns
 NOTHING = "null"  # `absent` of a column that says nothing then
 
 PAUSED_STEPS_MOST = 256  # of one function that are listed; enough to tell a rhythm

@@ -111,9 +111,8 @@ def _run(wanted: Sequence[Kind], args: argparse.Namespace, sources: Mapping[str,
         tempfile.TemporaryDirectory(prefix="rankscope-chaos-job-") as folder,
         running(Path(folder) / "job", args.ranks) as job,
     ):
-        running_s = {
-            RECORD: _undisturbed_s(RECORD, job, args.window)
-        }  # the first one compiles the probes, which is no fault
+        # The first one compiles the probes, which is no fault.
+        running_s = {RECORD: _undisturbed_s(RECORD, job, args.window)}
         for number, case in enumerate(left):
             kind, turn, _ = case
             if time.monotonic() - began > args.seconds:

@@ -11,8 +11,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from rankscope.diagnose.fleet import from_windows
-from rankscope.diagnose.fleet.gather import DETAILS, STACK_COLUMNS, joined
+from rankscope.diagnose.fleet.gather import DETAILS, counted_on, joined
 from rankscope.diagnose.fleet.large.survey import Survey
 from rankscope.diagnose.fleet.sources import Source, Unread, left_out, read_each
 from rankscope.diagnose.verdict.note import Note
@@ -73,16 +72,4 @@ def _named(about: Manifest, host: str, start: float) -> Manifest:
 
 
 def _together(parts: Sequence[Mapping[str, pa.Table]]) -> dict[str, pa.Table]:
-    """The tables of all; numbers of stacks count on."""
-    before = [0]
-    for part in parts:
-        before.append(before[-1] + part["stacks"].num_rows)
-    found = {}
-    for name in _TABLES:
-        column = STACK_COLUMNS.get(name)
-        pieces = [
-            part[name] if column is None else from_windows.shifted(part[name], column, stacks)
-            for part, stacks in zip(parts, before, strict=False)
-        ]
-        found[name] = from_windows.joined(pieces)
-    return found
+    return {name: counted_on(name, [(part[name], part["stacks"].num_rows) for part in parts]) for name in _TABLES}

@@ -19,10 +19,10 @@ from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hang.silence import patience_s, silent_s
 from rankscope.diagnose.text import rank_list, rate, seconds
 from rankscope.diagnose.verdict.note import Note, NoteCode
+from rankscope.observer.window.schema import SOCKET_TO
 from rankscope.observer.window.store.summary import address_of
 
 LOCKS = ("futex", "semaphore")
-_SOCKET = "a socket to "  # what the window calls a connection that is waited for (observer/finish/wait_target.py)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +91,7 @@ def _without_steps(fleet: Fleet, row: int) -> Load | None:
     if table.kind.at(each) == "sync" and table.name.at(each) in LOCKS:
         waits = np.flatnonzero((table.rank == row) & (table.thread.codes == table.thread.code("other"))).tolist()
     for wait in waits:
-        awaited = table.detail.at(wait).partition(_SOCKET)[2]
+        awaited = table.detail.at(wait).partition(SOCKET_TO)[2]
         if not awaited:
             continue
         there = (flows.rank == row) & np.array([peer == address_of(awaited) for peer in flows.peer], dtype=bool)
