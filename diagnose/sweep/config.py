@@ -26,7 +26,7 @@ from rankscope.diagnose.severity import CRITICAL, UNKNOWN, WARNING
 from rankscope.diagnose.sweep.context import Setting
 from rankscope.diagnose.sweep.registry import Check
 from rankscope.probes.errors import UsageError
-from rankscope.probes.host.folders import others_can_write
+from rankscope.probes.host.folders import open_plain, others_can_write
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -71,7 +71,7 @@ class Config:
 def read_config(path: Path, checks: Sequence[Check]) -> Config:
     """Reads and checks a configuration file. Raises ConfigError."""
     try:
-        with path.open("rb") as stream:
+        with os.fdopen(open_plain(path), "rb") as stream:
             why = others_can_write(os.fstat(stream.fileno()))
             data = stream.read(CONFIG_CAP + 1)
         text = data.decode("utf-8")

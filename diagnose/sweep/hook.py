@@ -1,13 +1,15 @@
 """The hook: a program that gets the JSON of a critical sweep on its standard input, to drain the host, say.
 
 Run as root with nothing of the caller's but what it needs to find its cluster: PATH is fixed, the folder is `/`, files it makes are
-its own. It must belong to root, on a path that only root can change. When it ends, or the time is up, all of its process group
-ends. A hook that is refused, fails or hangs is said in a note; it never changes the result.
+its own. It must belong to root, on a path that only root can change. When it ends, or the time is up, all that it started ends, also
+what became a daemon meanwhile: orphans of it are given to us. A hook that is refused, fails or hangs is said in a note; it never
+changes the result.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import select
@@ -15,6 +17,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator, Mapping
+from pathlib import Path
 from typing import IO, Any
 
 from rankscope.probes.host.folders import UnsafePlace, trusted_program
@@ -24,6 +27,8 @@ _PASSED_ON = ("NODE_NAME", "SLURMD_NODENAME", "SLURM_CONF", "KUBECONFIG", "SCONT
 _PASSED_ON_WITH = ("RANKSCOPE_", "KUBERNETES_SERVICE_")
 _OUTPUT_CAP = 200
 _POLL_S = 0.05
+_LET_GO_S = 2.0  # for what was killed to be gone; what the kernel holds for longer keeps nobody waiting
+_PR_SET_CHILD_SUBREAPER = 36
 
 
 def environment(given: Mapping[str, str], content: Mapping[str, Any]) -> dict[str, str]:
@@ -39,6 +44,11 @@ def run_hook(program: str, content: dict[str, Any], timeout_s: float) -> str:
         real = trusted_program(program)
     except (OSError, UnsafePlace) as error:
         return f"hook {program}: {error.strerror if isinstance(error, OSError) else error}; it was not run"
+    with _none_left():
+        return _run(program, real, content, timeout_s)
+
+
+def _run(program: str, real: Path, content: dict[str, Any], timeout_s: float) -> str:
     try:
         with _in_memory(json.dumps(content).encode()) as given:
             child = subprocess.Popen(
@@ -47,18 +57,50 @@ def run_hook(program: str, content: dict[str, Any], timeout_s: float) -> str:
             )  # fmt: skip
     except OSError as error:
         return f"hook {program}: {error.strerror}"
-    with child:
-        said = _watch(child, timeout_s)
-        late = child.poll() is None
-        # The whole session is killed: of a shell alone the children would live on.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(child.pid, signal.SIGKILL)
+    said = _watch(child, timeout_s)
+    late = child.poll() is None
+    # The whole session is killed: of a shell alone the children would live on.
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+    if child.stderr is not None:
+        child.stderr.close()
+    with contextlib.suppress(subprocess.TimeoutExpired):  # where the kernel does not let go of it nobody waits
+        child.wait(_LET_GO_S)
     if late:
         return f"hook {program}: did not end within {timeout_s:g} s; it was killed"
     if child.returncode:
         words = complaint(said)
         return f"hook {program}: exit code {child.returncode}{': ' + words if words else ''}"
     return ""
+
+
+@contextlib.contextmanager
+def _none_left() -> Iterator[None]:
+    """What is started inside ends with it, also what left its session and its parents: it becomes ours, and is killed."""
+    before, of_libc = _children(), ctypes.CDLL(None)
+    of_libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    try:
+        yield
+        until = time.monotonic() + _LET_GO_S
+        while (left := _children() - before) and time.monotonic() < until:
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.kill(pid, signal.SIGKILL)
+            for pid in left:
+                with contextlib.suppress(ChildProcessError):
+                    os.waitpid(pid, os.WNOHANG)
+            time.sleep(_POLL_S / 10)
+    finally:
+        of_libc.prctl(_PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+
+
+def _children() -> frozenset[int]:
+    """Ours now; none where the kernel does not list them (CONFIG_PROC_CHILDREN)."""
+    found: set[int] = set()
+    for of_thread in Path("/proc/self/task").glob("*/children"):
+        with contextlib.suppress(OSError):
+            found.update(map(int, of_thread.read_text().split()))
+    return frozenset(found)
 
 
 def complaint(said: bytes) -> str:

@@ -135,23 +135,50 @@ def _ours(top: Path, below: Sequence[str]) -> int:
 
 
 def trusted_program(path: str) -> Path:
-    """Where a program really is, if nobody but root (or ourselves) can change it or the way to it. Raises UnsafePlace, OSError."""
-    owners = frozenset((0, os.geteuid()))
+    """Where a program really is, if nobody but root (or ourselves) can change it, or any part of the way to it: links too.
+
+    Raises UnsafePlace, OSError.
+    """
     if not path.startswith("/"):
         raise UnsafePlace("its path must begin with /")
-    real = Path(path).resolve(strict=True)
-    found = real.stat()
-    if not stat.S_ISREG(found.st_mode):
-        raise UnsafePlace("it is no file")
-    if why := others_can_write(found, owners):
-        raise UnsafePlace(why)
-    for folder in real.parents:
-        of = folder.stat()
-        # In a folder with the sticky bit nobody can remove or rename what belongs to root.
-        why = others_can_write(of, owners)
-        if why and not (of.st_uid in owners and of.st_mode & stat.S_ISVTX):
-            raise UnsafePlace(f"{folder}: {why}")
-    return real
+    owners = frozenset((0, os.geteuid()))
+    here = os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    parts, links = deque(Path(path).parts[1:]), 0
+    try:
+        while parts:
+            name = parts.popleft()
+            there = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=here)
+            found = os.fstat(there)
+            if why := _others_can_turn(found, owners):
+                os.close(there)
+                raise UnsafePlace(f"{_name_of(here) / name}: {why}")
+            if stat.S_ISLNK(found.st_mode):
+                parts.extendleft(reversed(Path(os.readlink("", dir_fd=there)).parts))
+                os.close(there)
+                links += 1
+                if links > _MAX_LINKS:
+                    raise OSError(errno.ELOOP, os.strerror(errno.ELOOP), path)
+                continue
+            os.close(here)
+            here = there
+        if not stat.S_ISREG(os.fstat(here).st_mode):
+            raise UnsafePlace("it is no file")
+        return _name_of(here)
+    finally:
+        os.close(here)
+
+
+def _others_can_turn(found: os.stat_result, owners: frozenset[int]) -> str:
+    """Why others than these users can make a part of a path another one; '' where they cannot."""
+    if stat.S_ISLNK(found.st_mode):  # anybody may write what has no rights of its own
+        return "" if found.st_uid in owners else f"it is a symbolic link of user {found.st_uid}"
+    # In a folder with the sticky bit nobody can remove or rename what belongs to root.
+    sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX and found.st_uid in owners
+    return "" if sticky else others_can_write(found, owners)
+
+
+def _name_of(descriptor: int) -> Path:
+    return Path(f"/proc/self/fd/{descriptor}").readlink()
 
 
 def _walk(path: Path, make: bool) -> int:

@@ -116,5 +116,8 @@ class Hooks:
                 note = run_hook(self.program, {**told.content, "summary": {"state": told.state}}, TIMEOUT_S)
                 if note:
                     os.write(2, f"rankscope: {note}\n".encode())
+                with contextlib.suppress(ChildProcessError):  # one that the kernel does not let go of keeps its place
+                    while True:
+                        os.wait()
         finally:
             os._exit(0)

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -168,8 +169,10 @@ def test_a_hook_runs_in_an_environment_of_its_own(tmp_path: Path, monkeypatch: p
 
 @ROOT_ONLY
 @pytest.mark.parametrize(
-    "trouble", ["another's", "open to others", "in another's folder", "behind another's link", "relative"]
-)
+    "trouble",
+    ["another's", "open to others", "in another's folder", "behind another's link", "ours behind another's link",
+     "ours behind our link in another's folder", "relative"],
+)  # fmt: skip
 def test_a_hook_that_others_can_change_is_not_run(tmp_path: Path, trouble: str) -> None:
     folder = tmp_path / "folder"
     folder.mkdir()
@@ -186,6 +189,17 @@ def test_a_hook_that_others_can_change_is_not_run(tmp_path: Path, trouble: str) 
         other.mkdir()
         (other / "link").symlink_to(program(other / "mine", f"touch {tmp_path}/ran"))
         os.chown(other, 65534, 65534)
+        name = str(other / "link")
+    elif trouble.startswith(
+        "ours behind"
+    ):  # whoever turns the link chooses which of root's programs runs: a shell, say
+        other = tmp_path / "other"
+        other.mkdir()
+        (other / "link").symlink_to(hook)
+        if "another's link" in trouble:
+            os.lchown(other / "link", 65534, 65534)
+        else:
+            os.chown(other, 65534, 65534)
         name = str(other / "link")
     else:
         name = "hook"
@@ -204,11 +218,66 @@ def test_a_hook_that_hangs_ends_with_all_it_started(tmp_path: Path) -> None:
     assert not state.exists() or " Z " in state.read_text()
 
 
+@ROOT_ONLY
+def test_a_hook_is_run_by_a_link_of_ours_and_in_a_folder_where_everybody_has_his_own(tmp_path: Path) -> None:
+    folder = tmp_path / "sticky"
+    folder.mkdir()
+    folder.chmod(0o1777)
+    program(folder / "hook", f"touch {tmp_path}/ran")
+    (tmp_path / "there").symlink_to("sticky")
+    assert run_hook(str(tmp_path / "there" / ".." / "there" / "hook"), SWEPT, 10) == ""
+    assert (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("how", ["setsid -f", "setsid"])
+def test_what_a_hook_made_a_daemon_ends_with_it(tmp_path: Path, how: str) -> None:
+    hook = program(tmp_path / "hook", f"{how} sh -c 'echo $$ > {tmp_path}/daemon; sleep 60; :' &\nsleep 0.3")
+    assert run_hook(str(hook), SWEPT, 10) == ""
+    assert not Path("/proc", (tmp_path / "daemon").read_text().strip()).exists()
+
+
+@ROOT_ONLY
+def test_nobody_waits_for_a_hook_that_the_kernel_does_not_let_go_of(frozen_disk: Path, tmp_path: Path) -> None:
+    hook = program(tmp_path / "hook", f"exec touch {frozen_disk}/x")
+    said: list[str] = []
+    waits = threading.Thread(target=lambda: said.append(run_hook(str(hook), SWEPT, 0.5)), daemon=True)
+    waits.start()
+    waits.join(10)
+    assert not waits.is_alive() and "did not end within 0.5 s" in said[0]
+
+
+@pytest.fixture
+def frozen_disk(tmp_path: Path) -> Iterator[Path]:
+    """A file system that nobody can write, and no writer be killed, until it is thawed."""
+    image, place = tmp_path / "image", tmp_path / "disk"
+    place.mkdir()
+    with image.open("wb") as file:
+        file.truncate(8 << 20)
+    for words in (["mkfs.ext4", "-q", str(image)], ["mount", "-o", "loop", str(image), str(place)]):
+        done = subprocess.run(words, capture_output=True, check=False)
+        if done.returncode:
+            pytest.skip(f"no {words[0]} here")
+    subprocess.run(["fsfreeze", "-f", place], check=True)
+    yield place
+    subprocess.run(["fsfreeze", "-u", place], check=True)
+    for _ in range(100):
+        if not subprocess.run(["umount", place], capture_output=True, check=False).returncode:
+            return
+        time.sleep(0.05)
+    raise AssertionError("somebody still writes")
+
+
 def test_a_hook_that_floods_or_never_reads_costs_neither_time_nor_memory(tmp_path: Path) -> None:
     hook = program(tmp_path / "hook", "head -c 50000000 /dev/zero | tr '\\0' x >&2; exit 3")
     large = {**SWEPT, "notes": ["x" * 1_000_000]}
     said = run_hook(str(hook), large, 20)
     assert "exit code 3" in said and len(said) < 1000
+
+
+def test_a_configuration_that_is_a_fifo_keeps_no_sweep_waiting(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "sweep.toml")
+    with pytest.raises(ConfigError, match="not a regular file"):
+        read_config(tmp_path / "sweep.toml", ())
 
 
 @ROOT_ONLY
