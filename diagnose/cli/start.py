@@ -17,9 +17,11 @@ _CRITICAL, _MISSING, _INTERNAL, _INTERRUPTED = 2, 69, 70, 130
 def main() -> None:
     """Run the command line and end the process."""
     spare_threads()
-    spare_pandas()
     gc.disable()  # until the command begins (collector.py)
     try:
+        from rankscope.diagnose.no_pandas import spare_pandas
+
+        spare_pandas()
         make_room()
         from rankscope.diagnose.cli.main import run
 
@@ -54,22 +56,6 @@ def make_room() -> None:
 
     if room.limited():
         room.make_do()
-
-
-class _NoPandas:
-    """Finds no pandas, whatever is installed."""
-
-    @staticmethod
-    def find_spec(name: str, path: object = None, target: object = None) -> None:
-        if name == "pandas":
-            raise ModuleNotFoundError("rankscope does without pandas", name=name)
-
-
-def spare_pandas() -> None:
-    """Where pandas is installed for somebody else, pyarrow loads it with the first array it makes, to ask whether it is a series: a third
-    of a second of each command. Nothing here uses it; an engine for large fleets may."""
-    if not any(each.startswith("--engine") for each in sys.argv):
-        sys.meta_path.insert(0, _NoPandas)
 
 
 def _complain(line: str, code: int) -> int:

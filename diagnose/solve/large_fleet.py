@@ -76,7 +76,7 @@ def _each_job(
         seen, notes = _everyone(found, grids, pool)
         jobs = _jobs(seen, wanted)
     sources = (*found.chosen, *_elsewhere(found))
-    named = shown(jobs_in(seen.roll))
+    named = shown(jobs if wanted is None else jobs_in(seen.roll))
     last = next(reversed(jobs), None)
     for job, called in jobs.items():
         said = [*notes, *called.notes]

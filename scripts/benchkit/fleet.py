@@ -32,6 +32,7 @@ import numpy as np
 from benchkit.fleet_windows import RANKS, Plan, Planted, groups, plan, window_of
 from rankscope.diagnose.fleet.large import engines
 from rankscope.diagnose.fleet.sources import find
+from rankscope.diagnose.no_pandas import spare_pandas
 from rankscope.diagnose.solve.large_fleet import diagnose_large
 from rankscope.diagnose.verdict.contract import Suspect
 from rankscope.observer.window.store import objects
@@ -161,6 +162,7 @@ def _apart(name: str, hosts: int, seed: int, folder: Path, options: argparse.Nam
 
 def _judge(name: str, hosts: int, seed: int, folder: Path, options: argparse.Namespace) -> Judged:
     workers = options.workers or len(os.sched_getaffinity(0))
+    spare_pandas()  # as the command does
     begun = time.monotonic()
     with engines.beginning(options.engine, workers):
         found = find([folder])

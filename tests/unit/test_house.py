@@ -30,7 +30,7 @@ FLOORS: dict[str, tuple[str, ...]] = {
     "unwinder": ("errors", "interpreter", "names", "walk"),
     "observer": ("window", "census", "steps", "thread", "gpu", "tables", "live", "finish", "apart", "sight", "recorder", "watch", "doctor"),
     "diagnose": (
-        "severity", "budgets", "collector", "limits", "text", "xids", "verdict",
+        "severity", "budgets", "collector", "no_pandas", "limits", "text", "xids", "verdict",
         "stats", "flight", "fleet", "model", "past", "hypotheses", "solve",
         "report", "export", "sweep", "watch", "top", "cli",
     ),

@@ -10,15 +10,18 @@ Workers of a cluster need rankscope in their environment, and must reach the sto
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+import pickle
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing import get_context
 from threading import Event, Thread
 from typing import Any
 
+from rankscope.diagnose.no_pandas import spare_pandas
 from rankscope.probes.errors import EXIT_MISSING, RankscopeError, UsageError
 
 ENGINES = ("local", "ray", "dask")
@@ -71,9 +74,9 @@ def started(engine: str, workers: int | None = None) -> Iterator[Executor]:
 
 
 def of_arrays(pool: Executor) -> Executor:
-    """Where large arrays that this process holds are worked on: the engine's workers; of this host's processors threads, to which nothing
-    need be sent."""
-    return pool.threads if isinstance(pool, _Processors) else pool
+    """Where large arrays that this process holds are worked on: threads, to which nothing need be sent, as many as the engine has workers
+    of this host; with a cluster's, as many as it has processors for us. Dask's workers."""
+    return pool.threads if isinstance(pool, (_Processors, _RayExecutor)) else pool
 
 
 def let_go(pool: Executor) -> None:
@@ -87,7 +90,7 @@ class _Processors(ProcessPoolExecutor):
 
     def __init__(self, workers: int) -> None:
         # spawn: the file systems of pyarrow do not survive a fork
-        super().__init__(workers, mp_context=get_context("spawn"))
+        super().__init__(workers, mp_context=get_context("spawn"), initializer=spare_pandas)
         self.threads = ThreadPoolExecutor(workers)
         self._ending: Thread | None = None
 
@@ -147,8 +150,11 @@ def beginning(engine: str, workers: int | None = None) -> Iterator[None]:
 @contextmanager
 def _ray(workers: int) -> Iterator[Executor]:
     before = _BEGUN.get()
-    with nullcontext(before) if before else _begun(workers) as begun:
-        yield _RayExecutor(begun)
+    with (
+        nullcontext(before) if before else _begun(workers) as begun,
+        ThreadPoolExecutor(len(os.sched_getaffinity(0)) if os.environ.get("RAY_ADDRESS") else workers) as threads,
+    ):
+        yield _RayExecutor(begun, threads)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,9 +200,14 @@ _BEGUN: ContextVar[_Begun | None] = ContextVar("begun", default=None)
 
 
 class _RayExecutor(Executor):
-    """Ray's tasks as futures, from when it is there. A task whose worker dies is tried again elsewhere, by Ray itself."""
+    """Ray's tasks as futures, from when it is there. A task whose worker dies is tried again elsewhere, by Ray itself.
 
-    def __init__(self, begun: _Begun) -> None:
+    What goes there and comes back is packed here: Ray's own way asks Python about each object, and a group of hosts is a thousand of them.
+    Arrays go beside it, as they are.
+    """
+
+    def __init__(self, begun: _Begun, threads: ThreadPoolExecutor) -> None:
+        self.threads = threads
         self._begun = begun
         self._call: Any = None
 
@@ -206,13 +217,36 @@ class _RayExecutor(Executor):
             import ray
 
             self._call = ray.remote(_call)
-        future: Future[Any] = self._call.remote(fn, args, kwargs).future()
-        return future
+        unpacked: Future[Any] = Future()
+        packed: Future[_Packed] = self._call.remote(*_packed((fn, args, kwargs))).future()
+        packed.add_done_callback(partial(_unpack, unpacked))
+        return unpacked
 
     def let_go(self) -> None:
         """Its processes end meanwhile."""
         self._begun.over.set()
 
 
-def _call(fn: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    return fn(*args, **kwargs)
+_Packed = tuple[bytes, Sequence[pickle.PickleBuffer]]  # an object, and the arrays in it
+
+
+def _packed(what: object) -> _Packed:
+    arrays: list[pickle.PickleBuffer] = []
+    return pickle.dumps(what, protocol=5, buffer_callback=arrays.append), arrays
+
+
+def _unpack(to: Future[Any], packed: Future[_Packed]) -> None:
+    try:
+        data, arrays = packed.result()
+        found = pickle.loads(data, buffers=arrays)
+    except BaseException as error:
+        to.set_exception(error)
+    else:
+        to.set_result(found)
+
+
+def _call(data: bytes, arrays: Sequence[pickle.PickleBuffer]) -> _Packed:
+    """Runs on a worker, which is this job's alone."""
+    spare_pandas()
+    fn, args, kwargs = pickle.loads(data, buffers=arrays)
+    return _packed(fn(*args, **kwargs))

@@ -58,9 +58,7 @@ def with_groups(
     """The suspects, with those that one group explains as one. `members`: says who else belongs to it."""
     left = list(suspects)
     known = {component for group in groups for component in _OF_COMPONENT[group.kind]}
-    of_kind: dict[str, list[Group]] = {}
-    for group in (*groups, *neighbours.proposed(fleet, suspects, known)):
-        of_kind.setdefault(group.kind, []).append(group)
+    of_kind = _asked((*groups, *neighbours.proposed(fleet, suspects, known)), fleet, suspects)
     while found := min(_candidates(fleet, left, of_kind), key=lambda one: one.chance, default=None):
         explained = set(map(id, found.members))
         place = next(at for at, each in enumerate(left) if id(each) in explained)
@@ -72,17 +70,40 @@ def with_groups(
     return left
 
 
-def _candidates(
-    fleet: Fleet, suspects: Sequence[Suspect], of_kind: Mapping[str, Sequence[Group]]
-) -> Iterator[_Candidate]:
-    host_of = dict(zip(fleet.ranks.number.tolist(), fleet.ranks.host, strict=True))
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """Of `count` groups of one kind those of which more than one host is accused of anything: of thousands few."""
+
+    count: int
+    groups: tuple[Group, ...]
+
+
+def _asked(groups: Iterable[Group], fleet: Fleet, suspects: Sequence[Suspect]) -> dict[str, _Asked]:
+    host_of = _host_of(fleet)
+    accused = frozenset(host_of[rank] for each in suspects if each.scope != "group" for rank in each.ranks)
+    of_kind: dict[str, list[Group]] = {}
+    for group in groups:
+        of_kind.setdefault(group.kind, []).append(group)
+    return {
+        kind: _Asked(len(mine), tuple(each for each in mine if len(accused & each.hosts) > 1))
+        for kind, mine in of_kind.items()
+    }
+
+
+def _host_of(fleet: Fleet) -> dict[int, str]:
+    return dict(zip(fleet.ranks.number.tolist(), fleet.ranks.host, strict=True))
+
+
+def _candidates(fleet: Fleet, suspects: Sequence[Suspect], of_kind: Mapping[str, _Asked]) -> Iterator[_Candidate]:
+    host_of = _host_of(fleet)
     everyone = fleet.looked_at_hosts or frozenset(host_of.values())
     mechanisms: dict[tuple[object, ...], list[Suspect]] = {}
     for each in suspects:
         if each.scope != "group" and each.ranks:
             mechanisms.setdefault((each.component, each.cause), []).append(each)
     for (component, _), alike in mechanisms.items():
-        asked = [group for kind, mine in of_kind.items() if component in _OF_COMPONENT[kind] for group in mine]
+        mine = [one for kind, one in of_kind.items() if component in _OF_COMPONENT[kind]]
+        asked = _Asked(sum(one.count for one in mine), tuple(group for one in mine for group in one.groups))
         units = {id(each): frozenset(host_of[rank] for rank in each.ranks) for each in alike}
         yield from _beyond_chance(asked, alike, units, everyone)
         if component in _OF_COMPONENT["rail"]:
@@ -90,28 +111,25 @@ def _candidates(
             adapters = frozenset(
                 f"{host}/{nic}" for host, nics in zip(fleet.ranks.host, of_ranks, strict=True) for nic in nics
             )
-            rails = [
+            rails = tuple(
                 Group("rail", name, frozenset(one for one in adapters if one.endswith(f"/{name}")))
                 for name in _names(alike)
-            ]
+            )
             units = {id(each): _adapters(each, units[id(each)]) & adapters for each in alike}
-            yield from _beyond_chance(rails, alike, units, adapters)
+            yield from _beyond_chance(_Asked(len(rails), rails), alike, units, adapters)
 
 
 def _beyond_chance(
-    groups: Sequence[Group], suspects: Sequence[Suspect], units: dict[int, frozenset[str]], everyone: frozenset[str]
+    asked: _Asked, suspects: Sequence[Suspect], units: dict[int, frozenset[str]], everyone: frozenset[str]
 ) -> Iterator[_Candidate]:
     accused = frozenset[str]().union(*units.values())
-    for group in groups:
-        # Of thousands of groups most: what else is asked of all their hosts takes long.
-        if len(accused & group.hosts) <= 1:  # of one host it is the host
-            continue
+    for group in asked.groups:
         there = group.hosts & everyone
         inside = accused & there
         examined = min(len(there), budgets.EXAMINED)
         if len(inside) <= 1 or len(inside) < limits.HOLDS_LEAST * examined or len(there) == len(everyone):
             continue
-        chance = len(groups) * at_least(len(inside), len(there), len(accused), len(everyone))
+        chance = asked.count * at_least(len(inside), len(there), len(accused), len(everyone))
         if chance <= limits.FALSE_DISCOVERY_RATE:
             members = tuple(each for each in suspects if units[id(each)] and units[id(each)] <= there)
             if len(members) > 1 or any(len(units[id(each)]) > 1 for each in members):

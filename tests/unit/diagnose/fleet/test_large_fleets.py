@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import time
@@ -261,6 +262,15 @@ def test_an_engine_that_is_let_go_ends_beside_what_is_done_then(engine: str) -> 
             time.sleep(0.05)
         assert not Path(f"/proc/{worker}").exists()
         assert int(numbers.sum()) == 499_999_500_000  # what it gave is still there
+
+
+@pytest.mark.parametrize("engine", ["local", "ray"])
+def test_no_worker_that_is_ours_loads_pandas(engine: str) -> None:
+    if engine == "ray":
+        pytest.importorskip("ray", reason="pip install -e '.[ray]'")
+    with engines.started(engine, 1) as pool:
+        refused = pool.submit(importlib.import_module, "pandas").exception()
+    assert isinstance(refused, ModuleNotFoundError) and "does without" in str(refused)
 
 
 def test_a_host_that_is_missing_is_told(folder: Path, tmp_path: Path, few_in_full: None) -> None:
