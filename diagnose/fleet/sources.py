@@ -20,6 +20,7 @@ from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.observer.window.bundle import is_bundle, read_bundle
 from rankscope.observer.window.folder import Window, find_windows, is_window, read_window
 from rankscope.observer.window.manifest import Manifest
+from rankscope.observer.window.staging import PARTIAL
 from rankscope.observer.window.store import objects, users
 from rankscope.observer.window.store.container import (
     Part,
@@ -263,15 +264,29 @@ def _folders(place: Path, may_be_none: bool) -> tuple[Path, ...]:
         return find_windows(place)
     if is_window(place) or not place.is_dir():
         return ()
-    return find_windows(place) if any(is_window(each) for each in place.iterdir()) else ()
+    return tuple(
+        sorted(each for each in place.iterdir() if not each.name.startswith(PARTIAL) and _is_open_window(each))
+    )
+
+
+def _is_open_window(place: Path) -> bool:
+    """What somebody closed beside the objects of a store is none."""
+    try:
+        return is_window(place)
+    except OSError:
+        return False
 
 
 def _listed(uri: str, notes: list[Note]) -> Sequence[objects.Found]:
     """The objects of a store. BadData where there is none."""
     store = open_store(uri)
     there = objects.listing(store)
+    closed = [f"{store.at(path)}: closed to us" for path in there.closed]
+    if closed:
+        notes.append(left_out(closed))
     if not there.objects:
         foreign = f"; {there.foreign} other things lie there" if there.foreign else ""
+        foreign += f"; {clean(closed[0], 300)}" if closed else ""
         raise BadData(f"{store.shown} holds no window (no job=…/window=…/shard=…/….parquet){foreign}")
     if there.foreign and not store.local:
         text = f"{there.foreign} things in {store.shown} are no windows by their names, and left out"

@@ -50,6 +50,6 @@ def _print(what: str, done: Tidied, as_json: bool) -> None:
     made = f" into {done.made}" if done.made else ""
     tell(f"{done.removed} objects {what}{made}, {done.removed_bytes / 1e6:.1f} MB less")
     for path in done.unreadable[:8]:
-        tell(f"  left alone, as it cannot be read: {clean(path, 300)}")
+        tell(f"  left alone, as it cannot be read or removed: {clean(path, 300)}")
     if done.foreign:
         tell(f"  {done.foreign} other things lie there, and stay")

@@ -26,6 +26,7 @@ from rankscope.probes.host.folders import create_file, opened_folder, read_ours,
 
 _DEEPEST = 16  # folders below the store's path: objects lie three below it
 _MOST_LISTED = 4_000_000  # of a million ranks a window has 125,000 objects
+_CLOSED = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,11 +42,12 @@ class Found:
 @dataclass(frozen=True, slots=True)
 class Listing:
     """What a store names below a path, in order of their paths; `foreign`: how many things lie there that are no windows; `told`: what
-    hosts told each other, by path, and when the window began that it is about."""
+    hosts told each other, by path, and when the window began that it is about; `closed`: what could not be looked at."""
 
     objects: tuple[Found, ...]
     foreign: int
     told: tuple[tuple[str, int], ...] = ()
+    closed: tuple[str, ...] = ()
 
 
 def put(store: Store, key: str, data: bytes) -> None:
@@ -112,10 +114,10 @@ def _read_file(store: Store, path: str, most_bytes: int, ours: bool) -> bytes:
         if ours:
             return read_ours(*_from_top(store, path), most_bytes)
         return read_plain(Path(path), most_bytes)
-    except OSError as error:
-        if error.errno in (errno.EFBIG, errno.EINVAL, errno.EISDIR):
-            raise BadData(f"{store.at(path)}: {error.strerror}") from None
+    except FileNotFoundError:
         raise
+    except OSError as error:  # of this one: somebody closed it, or it is no file; there are others
+        raise BadData(f"{store.at(path)}: {error.strerror}") from None
 
 
 def _remove_file(path: Path) -> None:
@@ -135,11 +137,14 @@ def remove(store: Store, path: str) -> None:
 
 def listing(store: Store) -> Listing:
     """All objects below the store's path; the one that it names, where it names one. StoreFailed; nothing where there is no such path."""
-    found, told, foreign = [], [], 0
+    found, told, closed, foreign = [], [], [], 0
     with failures(store.shown, store.uri):
         for count, (path, size, put_s) in enumerate(_files(Path(store.path)) if store.local else _objects(store)):
             if count >= _MOST_LISTED:
                 raise StoreFailed(f"{store.shown} holds more than {_MOST_LISTED} things: name a job or a window of it")
+            if size == _CLOSED:
+                closed.append(path)
+                continue
             key = parse(path)
             if path.rpartition("/")[2].startswith(PARTIAL):
                 continue
@@ -149,7 +154,9 @@ def listing(store: Store) -> Listing:
                 told.append((path, about))
             else:
                 foreign += 1
-    return Listing(tuple(sorted(found, key=lambda each: each.path)), foreign, tuple(sorted(told)))
+    return Listing(
+        tuple(sorted(found, key=lambda each: each.path)), foreign, tuple(sorted(told)), tuple(sorted(closed))
+    )
 
 
 def _objects(store: Store) -> Iterator[tuple[str, int, float]]:
@@ -162,7 +169,10 @@ def _objects(store: Store) -> Iterator[tuple[str, int, float]]:
 
 
 def _files(top: Path) -> Iterator[tuple[str, int, float]]:
-    """Of a folder, as deep as objects lie. Links in it are not followed: where others can write, a few of them make a tree without end."""
+    """Of a folder, as deep as objects lie. Links in it are not followed: where others can write, a few of them make a tree without end.
+
+    What lies in it and cannot be looked at is `_CLOSED` bytes long: a folder or a mount that somebody closed hides nothing else.
+    """
     if top.is_file():
         about = top.stat()
         yield str(top), about.st_size, about.st_mtime
@@ -177,10 +187,23 @@ def _files(top: Path) -> Iterator[tuple[str, int, float]]:
                         if depth < _DEEPEST:
                             folders.append((entry.path, depth + 1))
                     elif entry.is_file(follow_symlinks=False):
-                        about = entry.stat(follow_symlinks=False)
-                        yield entry.path, about.st_size, about.st_mtime
+                        yield _looked_at(entry)
         except FileNotFoundError:
             continue  # gone since it was listed
+        except OSError:
+            if not depth:
+                raise
+            yield folder, _CLOSED, math.nan
+
+
+def _looked_at(entry: os.DirEntry[str]) -> tuple[str, int, float]:
+    try:
+        about = entry.stat(follow_symlinks=False)
+    except FileNotFoundError:
+        raise
+    except OSError:
+        return entry.path, _CLOSED, math.nan
+    return entry.path, about.st_size, about.st_mtime
 
 
 def _put_file(path: Path, data: bytes, new: bool = False) -> bool:

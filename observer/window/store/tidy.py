@@ -15,7 +15,7 @@ from rankscope.observer.window.store import objects
 from rankscope.observer.window.store.container import MOST_OBJECT_BYTES, decode, encode
 from rankscope.observer.window.store.keys import key_of_several
 from rankscope.observer.window.store.objects import Found
-from rankscope.observer.window.store.place import Store
+from rankscope.observer.window.store.place import Store, StoreFailed
 from rankscope.probes.errors import BadData
 from rankscope.probes.host.folders import UnsafePlace
 
@@ -25,7 +25,8 @@ _MOST_TOGETHER_BYTES = MOST_OBJECT_BYTES // 8
 
 @dataclass(frozen=True, slots=True)
 class Tidied:
-    """How many objects went, how many bytes, how many came in their place, and what was left alone because it is no window."""
+    """How many objects went, how many bytes, how many came in their place; what was left alone because it cannot be read, looked at or
+    removed; and how many things there are no windows."""
 
     removed: int
     removed_bytes: int
@@ -38,18 +39,18 @@ def prune(store: Store, older_than_s: float, now_s: float, dry: bool = False) ->
     """Remove the windows that began more than `older_than_s` before `now_s`, and what hosts told each other about them. What is neither
     is left alone."""
     there = objects.listing(store)
-    old = [found for found in there.objects if found.key.start < now_s - older_than_s]
-    told = [path for path, start in there.told if start < now_s - older_than_s]
-    if not dry:
-        for path in (*(found.path for found in old), *told):
-            objects.remove(store, path)
-    return Tidied(len(old) + len(told), sum(found.size_bytes for found in old), 0, (), there.foreign)
+    old = {found.path: found.size_bytes for found in there.objects if found.key.start < now_s - older_than_s}
+    old |= {path: 0 for path, start in there.told if start < now_s - older_than_s}
+    left = [store.at(path) for path in there.closed]
+    gone = [path for path in old if dry or _removed(store, path, left)]
+    return Tidied(len(gone), sum(old[path] for path in gone), 0, tuple(left), there.foreign)
 
 
 def compact(store: Store, now_s: float, settled_s: float = SETTLED_S) -> Tidied:
     """Put the windows of each shard of each moment that is over into one object."""
     there = objects.listing(store)
-    removed, freed, made, unreadable = 0, 0, 0, list[str]()
+    removed, freed, made = 0, 0, 0
+    unreadable = [store.at(path) for path in there.closed]
     for folder, members in _shards(there.objects, now_s - settled_s):
         windows, read = _read(store, members, unreadable)
         if len(read) < 2:
@@ -62,11 +63,22 @@ def compact(store: Store, now_s: float, settled_s: float = SETTLED_S) -> Tidied:
             made += 1
             freed -= len(data)
         for found in read:
-            if found.path != f"{store.path}/{key}":
-                objects.remove(store, found.path)
+            if found.path != f"{store.path}/{key}" and _removed(store, found.path, unreadable):
                 removed += 1
                 freed += found.size_bytes
     return Tidied(removed, freed, made, tuple(unreadable), there.foreign)
+
+
+def _removed(store: Store, path: str, left: list[str]) -> bool:
+    """Whether it went. In a folder that others can write somebody may have turned the way to it: that keeps no other one from going."""
+    try:
+        objects.remove(store, path)
+    except (UnsafePlace, StoreFailed):
+        if not store.local:
+            raise
+        left.append(store.at(path))
+        return False
+    return True
 
 
 def once(windows: Iterable[Window]) -> list[Window]:

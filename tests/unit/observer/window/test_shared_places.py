@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -15,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from rankscope.diagnose.fleet.sources import load
 from rankscope.diagnose.sweep.peers import read_sweeps
 from rankscope.observer.window import tables
 from rankscope.observer.window.bundle import is_bundle
@@ -141,6 +143,67 @@ def test_old_windows_are_removed_from_no_place_that_somebody_bent(tmp_path: Path
     with pytest.raises(OutputFailed, match="symbolic link of user"):
         objects.remove(store, str(bent / theirs.name))
     assert theirs.exists()
+
+
+@pytest.fixture
+def as_somebody() -> Iterator[None]:
+    """Who may not look into what others closed, as root may not where a mount or a file server says so."""
+    if os.geteuid():
+        yield
+        return
+    os.seteuid(SOMEBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+@pytest.fixture
+def store_of_many() -> Iterator[Path]:
+    """A store with an old and a young window, in which two others have closed a folder and an object of theirs."""
+    with tempfile.TemporaryDirectory() as name:
+        place = Path(name)
+        for start in (1.0e9, 1.7e9):
+            one = replace(window(), manifest=replace(window().manifest, start=start))
+            objects.put(open_store(f"file://{place}"), key_of(one.manifest), encode([one]))
+        (place / "job=closed").mkdir(mode=0)
+        key = key_of(replace(window().manifest, start=1.7e9, host="other"))
+        (place / key).parent.mkdir(parents=True, exist_ok=True)
+        (place / key).write_bytes(encode([window()]))
+        if not os.geteuid():
+            for path in (place, *place.rglob("*")):
+                os.chown(path, SOMEBODY, SOMEBODY)
+        (place / key).chmod(0)
+        yield place
+        (place / "job=closed").chmod(0o700)
+
+
+def test_what_others_closed_hides_nothing_else_in_a_store(store_of_many: Path, as_somebody: None) -> None:
+    # WHEN a part of the store lets nobody in
+    loaded = load([store_of_many], every_moment=True)
+    # THEN all else is read, and what is missing is said
+    assert [one.manifest.start for one in loaded.windows] == [1.0e9, 1.7e9]
+    said = " ".join(note.text for note in loaded.notes)
+    assert "job=closed" in said and "other" in said
+
+
+def test_what_others_closed_keeps_no_old_window_from_going(store_of_many: Path, as_somebody: None) -> None:
+    done = tidy.prune(open_store(f"file://{store_of_many}"), 86_400, 1.7e9)
+    assert done.removed == 1
+    assert [path.rpartition("/")[2] for path in done.unreadable] == ["job=closed"]
+
+
+def test_an_old_window_that_cannot_be_removed_keeps_no_other_from_going(store_of_many: Path, as_somebody: None) -> None:
+    # GIVEN an old window in a folder that we may not write
+    store = open_store(f"file://{store_of_many}")
+    first, *rest = (Path(found.path) for found in objects.listing(store).objects)
+    first.parent.chmod(0o500)
+    # WHEN all are old
+    done = tidy.prune(store, 86_400, 3.0e9)
+    first.parent.chmod(0o700)
+    # THEN the others go, and it is told
+    assert done.removed == len(rest) and first.exists()
+    assert any(first.name in path for path in done.unreadable)
 
 
 def test_links_in_a_store_make_no_tree_without_end(tmp_path: Path) -> None:
