@@ -9,8 +9,8 @@ is replaced by a rename; both under the lock, which the kernel releases when a w
 (a `.partial-` folder, a window that is not in the index) the next one of that host removes or takes in. Readers take no lock: they see the
 index before or after a write, and skip a window that was removed meanwhile.
 
-Whole windows are kept (about 10 KB per rank), the newest `cap_bytes` of each host: its oldest are removed first, by itself. What
-another host made, or what cannot be read, nobody removes.
+Whole windows are kept (about 10 KB per rank), `cap_bytes` of each host, which removes the oldest by itself: of the user that
+has most. What another host made, or what cannot be read, nobody removes.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ import json
 import os
 import shutil
 import time
+from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
@@ -118,15 +119,21 @@ class History:
         return write_window(window, self.folder / _WINDOWS, {_VERDICT: to_json(verdict).encode()}).name
 
     def _within_cap(self, entries: Sequence[Entry]) -> list[Entry]:
-        """The newest entries that fit, always the one that was just written (the last); and all that other hosts wrote."""
+        """The newest entries that fit, always the one that was just written (the last); and all that other hosts wrote.
+
+        Of the user with most the oldest goes: nobody's windows drive out another's past.
+        """
         new = entries[-1]
-        room = self._cap_bytes - new.bytes
+        of_user: dict[int, deque[Entry]] = {}
+        for entry in sorted((one for one in entries[:-1] if one.host == new.host), key=lambda each: each.start):
+            of_user.setdefault(entry.owner, deque()).append(entry)
+        held = Counter({user: sum(entry.bytes for entry in mine) for user, mine in of_user.items()})
+        held[new.owner] += new.bytes
+        while held.total() > self._cap_bytes and (some := [user for user, mine in of_user.items() if mine]):
+            user = max(some, key=lambda each: (held[each], -of_user[each][0].start))
+            held[user] -= of_user[user].popleft().bytes
         kept = [entry for entry in entries[:-1] if entry.host != new.host]
-        for entry in sorted((entry for entry in entries[:-1] if entry.host == new.host), key=lambda each: -each.start):
-            room -= entry.bytes
-            if room < 0:
-                break
-            kept.append(entry)
+        kept += (entry for mine in of_user.values() for entry in mine)
         return [*sorted(kept, key=lambda each: each.start), new]
 
     def _reconciled(self, new: str) -> list[Entry]:

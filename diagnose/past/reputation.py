@@ -100,7 +100,11 @@ class Reputations:
             return []
         with self._opened() as base:
             rows = base.execute(
-                "select kind, component, position, host, start, score, peers, excess from votes order by kind, component, start, job"
+                "select kind, component, position, host, start, score, peers, excess from votes"
+                # a damaged file holds anything
+                " where typeof(start) || typeof(score) || typeof(excess) = 'realrealreal' and typeof(peers) = 'integer' and peers >= ?"
+                " order by kind, component, start, job",
+                (PEERS_LEAST,),
             ).fetchall()
         found = [
             one
@@ -118,7 +122,7 @@ class Reputations:
                 with closing(sqlite3.connect(self.path, timeout=30.0)) as base, base:
                     base.execute(_TABLE)
                     yield base
-        except (OSError, sqlite3.Error) as error:
+        except (OSError, sqlite3.Error, UnicodeError, MemoryError) as error:
             raise OutputFailed(f"cannot keep reputations in {self.path}: {error}") from error
 
 

@@ -16,7 +16,7 @@ from rankscope.diagnose.watch.states import box_line, rank_state, usual_s
 from rankscope.diagnose.watch.tell.metrics import JobState, ServiceState, as_prometheus, families
 from rankscope.diagnose.watch.tell.otlp import Otlp
 from rankscope.diagnose.watch.voice import Voice
-from rankscope.observer.watch.blackbox import BlackBox
+from rankscope.observer.watch.blackbox import FROZEN_MOST, BlackBox
 from rankscope.observer.watch.tier0 import Beat, Tier0
 from rankscope.probes.errors import RankscopeError
 
@@ -43,6 +43,10 @@ class Evidence:
             if job.frozen is not None:
                 self.box.add(job.frozen, "verdict.json", json.dumps(content, indent=2).encode())
                 return
+            if not self.box.may_freeze(job.user, time.monotonic()):
+                words = f"not all of what dies of {job.user} is kept: the last {FROZEN_MOST} died within minutes"
+                self.voice.complain_once(f"frozen {job.user}", words, time.monotonic())
+                return
             job.frozen = self.box.freeze(job.watch.job, content, event.at, job.user)
         except (OSError, RankscopeError) as error:
             self.voice.complain(f"the black box cannot be written: {error}")
@@ -54,7 +58,7 @@ class Evidence:
         if self.voice.is_due("box", beat.at_s, _BOX_EVERY_S):
             try:
                 for name, job in jobs.items():
-                    self.box.append(self._box_line(name, job, beat), time.time())
+                    self.box.append(self._box_line(name, job, beat), time.time(), job.user)
             except (OSError, RankscopeError) as error:
                 self.voice.complain_once("box", f"the black box cannot be written: {error}", beat.at_s)
         if self.scraped is not None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rankscope.observer.watch.blackbox import BlackBox
+from rankscope.observer.watch.blackbox import BlackBox, write_whole
 from rankscope.probes.errors import OutputFailed, RankscopeError
 from rankscope.probes.host.folders import create_file, opened_folder
 
@@ -113,6 +113,6 @@ class WatchPlace:
                     os.rename(_LOG, f"{_LOG}.1", src_dir_fd=place, dst_dir_fd=place)
                     os.close(descriptor)
                     descriptor = os.open(_LOG, flags, 0o600, dir_fd=place)
-                os.write(descriptor, line)
+                write_whole(descriptor, line)
             finally:
                 os.close(descriptor)

@@ -1,24 +1,27 @@
 """The black box: the last minutes of tier 0 in a bounded ring on disk, frozen beside a hang or a death before anybody restarts the job.
 
-    DIR/ring/<0…5>.jsonl    one line per flush, a file per two minutes, the oldest written over
-    DIR/frozen/<name>/      the ring as it was, and why.json; `FROZEN_MOST`, and no more than `FROZEN_BYTES` in all: of whose user,
-                            and of these of whose job, there is most the oldest goes. Nobody's dying jobs drive out others' evidence
+    DIR/ring/<0…5>.jsonl    one line per flush, a file per two minutes, the oldest written over. A user may fill half of what the others
+                            leave of a file: nobody's many ranks keep out others' lines
+    DIR/frozen/<name>/      the ring as it was, of other users its end, and why.json; `FROZEN_MOST`, and no more than `FROZEN_BYTES` in
+                            all: of whose user, and of these of whose job, there is most the oldest goes; of one user no more than
+                            that in the minutes of a ring. Nobody's dying jobs drive out others' evidence
 
-Lines are appended, and a reader leaves out what is cut off: whoever is killed loses the last seconds at most. A disk that is full costs the
-box, never the service.
+Lines are appended, and a reader leaves out what is cut off: whoever is killed loses the last seconds at most. What is frozen is there whole
+or not at all. A disk that is full costs the box, never the service.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import math
 import os
 import shutil
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +30,14 @@ from rankscope.probes.host.folders import create_file, open_plain, opened_folder
 
 FILES = 6
 FILE_S = 120.0
-FILE_BYTES = 2 << 20  # 64 ranks with 5 steps a second: 1.5 MB in two minutes
+FILE_BYTES = 4 << 20  # half for one user: 64 ranks with 5 steps a second write 1.5 MB in two minutes
 FROZEN_MOST = 16
 FROZEN_BYTES = 64 << 20
-_READ_MOST = 4 * FILE_BYTES
+_OF_OTHERS_BYTES = 2 << 20  # in what is frozen of one user
+_READ_MOST = 2 * FILE_BYTES
 _DIGITS_MOST = 18
+_DRAFT = ".draft"
+_USERS_KNOWN = 1024
 _END_BYTES = 256 << 10  # 20 s of 64 ranks with 5 steps a second, ten minutes of two
 
 
@@ -41,13 +47,14 @@ class BlackBox:
 
     folder: Path
     _slot: int = -1
-    _bytes: int = 0
+    _held: Counter[str] = field(default_factory=Counter)  # bytes of the file by user; '' of who ran before us
+    _frozen: dict[str, deque[float]] = field(default_factory=dict)  # when, by user
     lost_lines: int = 0
 
-    def append(self, content: dict[str, Any], now: float) -> None:
-        """One line; `now` in Unix time."""
+    def append(self, content: dict[str, Any], now: float, user: str = "") -> None:
+        """One line, of a job of `user`; `now` in Unix time."""
         slot = int(now // FILE_S)
-        line = json.dumps(content, separators=(",", ":")).encode() + b"\n"
+        line = _mark(user) + json.dumps(content, separators=(",", ":")).encode()[1:] + b"\n"
         with opened_folder(self.folder / "ring", make=True) as ring:
             name = f"{slot % FILES}.jsonl"
             fresh = slot != self._slot and not _is_of(ring, name, slot)
@@ -55,11 +62,12 @@ class BlackBox:
             descriptor = os.open(name, flags, 0o600, dir_fd=ring)
             try:
                 if slot != self._slot:
-                    self._slot, self._bytes = slot, os.fstat(descriptor).st_size
-                if self._bytes + len(line) > FILE_BYTES:
+                    self._slot, self._held = slot, Counter({"": os.fstat(descriptor).st_size})
+                if 2 * (self._held[user] + len(line)) > FILE_BYTES - self._held.total() + self._held[user]:
                     self.lost_lines += 1
                     return
-                self._bytes += os.write(descriptor, line)
+                write_whole(descriptor, line)
+                self._held[user] += len(line)
             finally:
                 os.close(descriptor)
 
@@ -68,12 +76,32 @@ class BlackBox:
         stamp = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(now))
         whose = f"+{safe_name(user)}" if user else ""
         place = self.folder / "frozen" / f"{stamp}-{safe_name(job)[:80]}{whose}"
-        with opened_folder(place, make=True) as into:
-            for path in sorted((self.folder / "ring").glob("*.jsonl")):
-                _write(into, path.name, _content(path))
-            _write(into, "why.json", json.dumps(why, indent=2).encode())
+        draft = place.with_name(_DRAFT)
+        shutil.rmtree(draft, ignore_errors=True)  # of who was killed
+        try:
+            with opened_folder(draft, make=True) as into:
+                _write(into, "why.json", json.dumps(why, indent=2).encode())
+                room = _OF_OTHERS_BYTES
+                for path in _newest_first(self.folder / "ring"):
+                    content, room = _of_user(_content(path), user, room)
+                    _write(into, path.name, content)
+            shutil.rmtree(place, ignore_errors=True)  # of the same job in the same second
+            draft.rename(place)
+        except BaseException:
+            shutil.rmtree(draft, ignore_errors=True)
+            raise
         self._within_bounds(place)
         return place
+
+    def may_freeze(self, user: str, now_s: float) -> bool:
+        """Whether there may be one more of this user's, which is counted; `now_s` of CLOCK_MONOTONIC."""
+        mine = self._frozen.setdefault(user, deque(maxlen=FROZEN_MOST))
+        if len(mine) == FROZEN_MOST and now_s - mine[0] < FILES * FILE_S:
+            return False
+        mine.append(now_s)
+        while len(self._frozen) > _USERS_KNOWN:
+            del self._frozen[min(self._frozen, key=lambda one: self._frozen[one][-1])]
+        return True
 
     def add(self, frozen: Path, name: str, content: bytes) -> None:
         """Another file into what is frozen: a verdict that came later."""
@@ -102,7 +130,8 @@ def _whose(path: Path) -> tuple[str, str]:
 def frozen_in(folder: Path) -> list[Path]:
     """What is frozen, oldest first."""
     try:
-        return sorted(path for path in (folder / "frozen").iterdir() if path.is_dir() and not path.is_symlink())
+        found = (path for path in (folder / "frozen").iterdir() if path.is_dir() and not path.is_symlink())
+        return sorted(path for path in found if path.name != _DRAFT)
     except OSError:
         return []
 
@@ -118,9 +147,39 @@ def lines_of(folder: Path) -> Iterator[dict[str, Any]]:
 def latest_lines(folder: Path) -> list[dict[str, Any]]:
     """The last minutes of a ring, oldest first: the ends of its two newest files. For who looks again and again."""
     with contextlib.suppress(OSError):
-        newest = sorted((folder / "ring").glob("*.jsonl"), key=lambda path: path.stat().st_mtime)[-2:]
+        newest = _newest_first(folder / "ring")[:2]
         return sorted((line for path in newest for line in _end_of(path)), key=lambda one: float(one["time"]))
     return []
+
+
+def _newest_first(ring: Path) -> list[Path]:
+    return sorted(ring.glob("*.jsonl"), key=lambda path: path.stat().st_mtime, reverse=True)
+
+
+def _mark(user: str) -> bytes:
+    """How a line of this user's begins: whose it is can be told without taking it apart."""
+    return b'{"user":' + json.dumps(user).encode() + b"," if user else b"{"
+
+
+def _of_user(content: bytes, user: str, room: int) -> tuple[bytes, int]:
+    """The lines of this user, and of others the last ones for which there is room; what is left of it."""
+    mark, kept = _mark(user), []
+    for line in reversed(content.splitlines(keepends=True)):
+        if not line.startswith(mark):
+            room -= len(line)
+            if room < 0:
+                continue
+        kept.append(line)
+    return b"".join(reversed(kept)), room
+
+
+def write_whole(descriptor: int, line: bytes) -> None:
+    """A line at the end of a file, or nothing of it: half a line would take the next one with it. OSError."""
+    written = os.write(descriptor, line)
+    if written < len(line):
+        with contextlib.suppress(OSError):
+            os.ftruncate(descriptor, os.fstat(descriptor).st_size - written)
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
 def _content(path: Path) -> bytes:

@@ -293,6 +293,19 @@ def test_what_another_user_ran_under_the_jobs_name_is_not_its_past(tmp_path: Pat
     assert len(chosen.windows) == 3
 
 
+def test_the_windows_of_one_user_drive_out_no_past_of_another(tmp_path: Path) -> None:
+    size = History(tmp_path / "one").add(small(**owned(1000)), diagnose([small(**owned(1000))])).bytes
+    history = History(tmp_path / "history", cap_bytes=int(8.5 * size))
+    healthy_past(history, 3, **owned(1000))
+    # WHEN somebody else's jobs are looked at again and again, under many names
+    for at in range(20):
+        assert remember(history, [small(NOW + at, name=f"job-{at}", **owned(1666))]) == ()
+    # THEN the first one's windows are there, and the newest of the other's
+    entries = history.entries()
+    assert [entry.owner for entry in entries] == [1000] * 3 + [1666] * 5
+    assert entries[-1].job == "job-19"
+
+
 def test_a_rank_that_another_user_claims_on_another_host_is_left_out() -> None:
     ours = build(Job(ranks=4, steps=23, start=NOW, ranks_columns={rank: {"owner": 1000} for rank in range(4)}))
     theirs = build(Job(ranks=1, steps=23, start=NOW, ranks_columns={0: {"owner": 1666}}))[0]

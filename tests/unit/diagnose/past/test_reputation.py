@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import sqlite3
 import stat
 import time
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -119,6 +121,15 @@ def test_what_is_half_a_year_old_is_forgotten(tmp_path: Path) -> None:
 def test_the_file_is_for_its_owner_alone(tmp_path: Path) -> None:
     Reputations(tmp_path / "new" / "book").add([vote("GPU-a", 1, 2.0)], 0.0)
     assert stat.S_IMODE((tmp_path / "new" / "book").stat().st_mode) == 0o600
+
+
+def test_what_no_vote_is_in_a_damaged_file_hides_no_others(tmp_path: Path) -> None:
+    book = Reputations(tmp_path / "reputation.sqlite")
+    book.add([Vote("gpu", f"gpu-{at}", "job", "rank 0", "host", 1.0e9, 1.0, 8, 0.01) for at in range(8)], 1.0e9)
+    with closing(sqlite3.connect(book.path)) as base, base:
+        base.execute("update votes set score = 'much' where component = 'gpu-1'")
+        base.execute("update votes set peers = 0 where component = 'gpu-2'")
+    assert len(book.all()) == 6
 
 
 def test_few_peers_do_not_vote() -> None:
