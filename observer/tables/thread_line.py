@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
@@ -141,7 +142,31 @@ def _carried(raw: RawProcess, table: Sequence[CallRow], absences: Absences, firs
     order = np.argsort(start, kind="stable")
     begin, until = timeline.union(Scopes(start, end, rows))
     rows = rows[order][np.searchsorted(start[order], begin)] if len(begin) else rows
-    return Carried(Scopes(begin, until, first_label + np.arange(len(begin))), _waits_for_library(raw, absences)), rows
+    labels = first_label + np.arange(len(begin))
+    asleep = _asleep(raw)
+    coming = np.minimum(np.searchsorted(begin, asleep.start_s), len(begin) - 1)
+    asleep = replace(asleep, label=labels[coming]) if len(begin) else timeline.NO_SCOPES
+    return Carried(Scopes(begin, until, labels), _waits_for_library(raw, absences), asleep), rows
+
+
+def _asleep(raw: RawProcess) -> Scopes:
+    """When all threads of the process slept until one of a library was woken, and no Python thread slept by its own will or waited for a
+    disk meanwhile: for what one of these does the training thread waits as for its own work."""
+    events = raw.events[raw.events["type"] == ring.IDLE]
+    events = events[~np.isin(events["arg"], list(raw.python_tids))]
+    start = raw.since_start_s(events["ts_ns"])
+    end = start + events["dur_ns"] / 1e9
+    away = [_absences(raw, raw.of_thread(tid), tid) for tid in raw.python_tids] if len(events) else []
+    own = [np.isin(timeline.blocked_kinds(one), (timeline.SLEEP, timeline.IO)) for one in away]
+    begin, until = timeline.union(
+        Scopes(
+            np.concatenate([[], *(one.start_s[kept] for one, kept in zip(away, own, strict=True))]),
+            np.concatenate([[], *(one.end_s[kept] for one, kept in zip(away, own, strict=True))]),
+            np.empty(0, dtype=np.int64),
+        )
+    )
+    free = np.searchsorted(until, start, side="right") == np.searchsorted(begin, end, side="left")
+    return Scopes(start[free], end[free], np.zeros(int(free.sum()), dtype=np.int64))
 
 
 def carried_calls(raw: RawProcess, calls: Events, table: Sequence[CallRow]) -> Bools:

@@ -8,7 +8,8 @@ do not overlap and fill the known part of the window, in this order of precedenc
               but not running: the job waits for our CPU
   collective  inside a call that waits for a collective, or runs one on this thread, preempted there as well: who was not asleep
               waited by looking again and again (MPI does); or blocked until another thread wakes it while threads of the
-              library are inside a collective (JAX runs its collectives on threads of its own)
+              library are inside a collective (JAX runs its collectives on threads of its own), or, where they carry collectives,
+              while all threads of the process sleep until one of theirs is woken from outside: nobody here works for it
   gpu-wait    inside a call that waits for the GPU          copy   inside a copy between host and GPU
   io          inside a file call, or blocked in the kernel without a system call (a page that is read from disk)
   sync        blocked for another thread or process: futex, poll, a pipe, a socket
@@ -59,18 +60,21 @@ class Scopes:
     label: Ints
 
 
+NO_SCOPES = Scopes(np.empty(0), np.empty(0), np.empty(0, dtype=np.int64))
+
+
 @dataclass(frozen=True, slots=True)
 class Carried:
     """Collectives that threads of a library carry for this one: when (disjoint, in order; labels as in Timeline.collective).
 
     `waiting`: for each absence whether it can be a wait for them, that is, whether another thread of the process ends it.
+    `asleep`: when all threads of the process slept until one of a library was woken (disjoint, in order; labels as in Timeline.collective:
+    of the collective that comes next).
     """
 
     scopes: Scopes
     waiting: Bools
-
-
-NO_SCOPES = Scopes(np.empty(0), np.empty(0), np.empty(0, dtype=np.int64))
+    asleep: Scopes
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +133,8 @@ def build(
     collections, gc_ids = _outermost(collections if collections is not None else NO_SCOPES)
     device, device_ids = _outermost(device if device is not None else NO_SCOPES)
     queue_start, queue_end = union(queued) if queued is not None else (np.empty(0), np.empty(0))
-    scopes = (collectives, files, collections, device, carried.scopes if carried else NO_SCOPES)
+    by_library = (carried.scopes, carried.asleep) if carried else (NO_SCOPES, NO_SCOPES)
+    scopes = (collectives, files, collections, device, *by_library)
     edges = [absences.start_s, wake, absences.end_s, edges_s, queue_start, queue_end]
     edges += [edge for each in scopes for edge in (each.start_s, each.end_s)]
     cuts = np.unique(np.clip(np.concatenate([[known_from_s, window_s], *edges]), known_from_s, window_s))
@@ -142,11 +147,15 @@ def build(
     inside = _Inside(away, ready, preempted, starved, *(_inside(each.start_s, each.end_s, middle) for each in scopes))
     kind = _own_kinds(inside, absences, files, file_kinds, device, device_kinds)
     idle = _waits_for_library(inside, kind, carried)
-    behind: Ints = np.where(idle, inside.carried, NONE)
-    kind = _kinds(inside, kind, behind, idle, absences)
     waited_for = _positions(inside.collective, collective_ids)
     if carried is not None:
-        waited_for = np.where(behind >= 0, _positions(behind, carried.scopes.label), waited_for)
+        called, coming = (
+            _positions(*each)
+            for each in ((inside.carried, carried.scopes.label), (inside.asleep, carried.asleep.label))
+        )
+        behind = np.where(called >= 0, called, coming)
+        waited_for = np.where(idle & (behind >= 0), behind, waited_for)
+    kind = _kinds(inside, kind, waited_for, idle, absences)
     return Timeline(
         start, end, kind, away, waited_for, _positions(inside.file, file_ids), _positions(inside.gc, gc_ids),
         _positions(inside.device, device_ids),
@@ -166,6 +175,7 @@ class _Inside:
     gc: Ints
     device: Ints
     carried: Ints
+    asleep: Ints  # all threads of the process
 
 
 def _own_kinds(
@@ -174,7 +184,7 @@ def _own_kinds(
     """The class of each piece if there were no collectives and no run queue: from the lowest to the highest."""
     kind: Ints = np.where(inside.gc >= 0, GC, CPU).astype(np.int64)
     if len(absences.start_s):
-        kind = np.where(inside.away >= 0, _blocked_kinds(absences)[inside.away], kind)
+        kind = np.where(inside.away >= 0, blocked_kinds(absences)[inside.away], kind)
     if len(files.label):
         kind = np.where(inside.file >= 0, file_kinds[files.label[inside.file]], kind)
     if device_kinds is not None and len(device.label):
@@ -189,9 +199,9 @@ def _waits_for_library(inside: _Inside, kind: Ints, carried: Carried | None) -> 
     return found
 
 
-def _kinds(inside: _Inside, kind: Ints, behind: Ints, idle: Bools, absences: Absences) -> Ints:
+def _kinds(inside: _Inside, kind: Ints, waited_for: Ints, idle: Bools, absences: Absences) -> Ints:
     """The classes above a thread's own: collectives, the run queue, a stopped process."""
-    kind = np.where((inside.collective >= 0) | (behind >= 0), COLLECTIVE, kind)
+    kind = np.where(waited_for >= 0, COLLECTIVE, kind)
     kind = np.where(inside.starved & ((kind == COLLECTIVE) | idle), SCHED, kind)
     polled = inside.preempted & (inside.collective >= 0)
     kind = np.where(inside.ready & ~polled, SCHED, kind)
@@ -238,7 +248,7 @@ def _outermost(scopes: Scopes) -> tuple[Scopes, Ints]:
     return Scopes(scopes.start_s[kept], scopes.end_s[kept], scopes.label[kept]), kept.astype(np.int64)
 
 
-def _blocked_kinds(absences: Absences) -> Ints:
+def blocked_kinds(absences: Absences) -> Ints:
     """Class of the blocked part of each absence, from the system call it happened in."""
     syscall = absences.syscall
     kinds = np.full(len(syscall), SYNC, dtype=np.int64)

@@ -37,6 +37,7 @@ enum rs_event_type {
 	RS_EV_FILE = 4,   /* a read, write or sync: what = operation | file type << 8, arg = bytes or -errno, aux = device */
 	RS_EV_EXIT = 5,   /* a watched process ended: arg = its wait status, -1 unknown */
 	RS_EV_NATIVE = 6, /* a thread of a rank that has no Python state was found running: arg = user instruction pointer */
+	RS_EV_IDLE = 7,   /* all threads of a process slept: arg = the thread whose wake-up ended that; tid = 0 */
 };
 
 /* 56 bytes: with the ring's 8-byte header one event is one cache line, and user space reads them as one array. */

@@ -36,7 +36,7 @@ STRIDE_BYTES = 64
 _BUSY = 1 << 31
 _DISCARDED = 1 << 30
 
-OFFCPU, SAMPLE, CALL, FILE, EXIT, NATIVE = 1, 2, 3, 4, 5, 6
+OFFCPU, SAMPLE, CALL, FILE, EXIT, NATIVE, IDLE = 1, 2, 3, 4, 5, 6, 7
 
 Events: TypeAlias = "npt.NDArray[np.void]"
 

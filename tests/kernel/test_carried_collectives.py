@@ -20,9 +20,11 @@ from rankscope.probes.calls.table import CALL_TABLE
 
 Start = Callable[..., "subprocess.Popen[str]"]
 HZ = 199
-# Local symbols, as in jaxlib. The thread computes 3 ms, is 8 ms inside a collective, which throws and catches every third time.
+# Local symbols, as in jaxlib. The thread computes 3 ms, waits where it was told to (until all take part, say), is 8 ms inside a
+# collective, which throws and catches every third time.
 LIBRARY = """
 #include <pthread.h>
+#include <time.h>
 #include <stdexcept>
 #include <unistd.h>
 namespace xla { namespace cpu { struct GlooCommunicator { virtual ~GlooCommunicator(); int AllReduce(void *p, long count); }; } }
@@ -33,9 +35,16 @@ __attribute__((noinline)) int xla::cpu::GlooCommunicator::AllReduce(void *p, lon
 static xla::cpu::GlooCommunicator *communicator;
 static long iteration; static int done;
 static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER; static pthread_cond_t change = PTHREAD_COND_INITIALIZER;
+static void compute(long ms)
+{ struct timespec now, end; clock_gettime(CLOCK_THREAD_CPUTIME_ID, &end); end.tv_nsec += ms * 1000000;
+  if (end.tv_nsec >= 1000000000) { end.tv_nsec -= 1000000000; end.tv_sec++; }
+  do clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  while (now.tv_sec < end.tv_sec || (now.tv_sec == end.tv_sec && now.tv_nsec < end.tv_nsec)); }
+static int asked;
 static void *carry(void *p)
-{ usleep(3000); communicator->AllReduce(p, iteration++); pthread_mutex_lock(&lock); done = 1; pthread_cond_signal(&change);
-  pthread_mutex_unlock(&lock); return p; }
+{ compute(3); if (asked) usleep(asked); communicator->AllReduce(p, iteration++);
+  pthread_mutex_lock(&lock); done = 1; pthread_cond_signal(&change); pthread_mutex_unlock(&lock); return p; }
+extern "C" __attribute__((visibility("default"))) void ask_first(int us) { asked = us; }
 extern "C" __attribute__((visibility("default"))) void step()
 { if (!communicator) communicator = new xla::cpu::GlooCommunicator; pthread_t t; done = 0; pthread_create(&t, 0, carry, 0);
   pthread_mutex_lock(&lock); while (!done) pthread_cond_wait(&change, &lock); pthread_mutex_unlock(&lock); pthread_join(t, 0); }
@@ -44,7 +53,7 @@ xla::ifrt::PjRtLoadedExecutable::~PjRtLoadedExecutable() {}
 static int given;
 static void *worker(void *p)
 { for (;;) { pthread_mutex_lock(&lock); while (!given) pthread_cond_wait(&change, &lock); pthread_mutex_unlock(&lock);
-  usleep(3000); communicator->AllReduce(p, iteration++);
+  compute(3); communicator->AllReduce(p, iteration++);
   pthread_mutex_lock(&lock); given--; pthread_cond_broadcast(&change); pthread_mutex_unlock(&lock); } }
 __attribute__((noinline)) int xla::ifrt::PjRtLoadedExecutable::Execute(long count)
 { pthread_mutex_lock(&lock); given += count; pthread_cond_broadcast(&change); pthread_mutex_unlock(&lock); return 0; }
@@ -124,6 +133,20 @@ def test_waiting_for_the_librarys_threads_is_told_from_its_own_computing(program
     assert in_calls_s - ready_s - 0.05 < by_kind["collective"] <= in_calls_s + 1e-6  # sums of rounded parts
     assert by_kind["collective"] + by_kind["sync"] <= waited_s
     assert found.steps.count >= 50
+
+
+def test_before_the_collective_too_waiting_while_nobody_of_the_process_is_awake_is_waiting_for_others(
+    program: Start, library: Path
+) -> None:
+    script = PROGRAM.replace("library.step()\n    print", "library.ask_first(5000); library.step()\n    print")
+    raw, _ = observed(program(script, str(library)))
+    of_type = {kind: raw.events[raw.events["type"] == kind] for kind in (ring.IDLE, ring.CALL)}
+    calls_s = float(of_type[ring.CALL]["dur_ns"].sum()) / 1e9
+    assert 61 * 0.013 - 0.05 < float(of_type[ring.IDLE]["dur_ns"].sum()) / 1e9 < calls_s + 61 * 0.007
+    times = find_rank(raw, CALL_TABLE).step_times
+    # 5 ms of Python, 3 ms of the library; 13 ms of waiting.
+    assert float(np.median(times.wait_s)) > 0.012
+    assert float(np.median(times.own_s - times.sched_s)) < 0.010
 
 
 def test_a_loss_that_is_averaged_in_every_fifth_iteration_lies_inside_steps(program: Start, library: Path) -> None:

@@ -61,6 +61,7 @@ PYTHON = {
         "RS_EV_FILE": ring.FILE,
         "RS_EV_EXIT": ring.EXIT,
         "RS_EV_NATIVE": ring.NATIVE,
+        "RS_EV_IDLE": ring.IDLE,
     },
     "rs_process_role": {"RS_ROLE_RANK": counters.RANK, "RS_ROLE_MEMBER": counters.MEMBER},
     "rs_counter": {

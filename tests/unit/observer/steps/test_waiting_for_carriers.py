@@ -18,8 +18,8 @@ from rankscope.observer.thread.timeline import Timeline
 from rankscope.probes.bpf import ring
 from rankscope.probes.calls.table import CALL_TABLE
 
-START_NS, MAIN, LIBRARY, OTHER_LIBRARY = 1_000_000_000, 10, 11, 12
-FUTEX, POLL, INTERRUPTIBLE = 202, 7, 1
+START_NS, MAIN, LIBRARY, OTHER_LIBRARY, OTHER_PYTHON = 1_000_000_000, 10, 11, 12, 13
+FUTEX, POLL, SLEEP, READ, INTERRUPTIBLE = 202, 7, 230, 0, 1
 STACKS = {1: StackName("train", "train.py", 3), 2: StackName("wait", "/usr/lib/python3.11/threading.py", 300)}
 Span = tuple[float, float]
 
@@ -47,13 +47,22 @@ def call(span: Span, what: int = XLA, tid: int = LIBRARY) -> ring.Events:
     return event(ring.CALL, tid, span, what)
 
 
+def all_slept(span: Span, until_woken: int = LIBRARY) -> ring.Events:
+    one = event(ring.IDLE, 0, span, 0)
+    one["arg"] = until_woken
+    return one
+
+
 def line_of(
-    *events: ring.Events, is_training: bool = True, open_calls: Sequence[tuple[int, int, int]] = ()
+    *events: ring.Events,
+    is_training: bool = True,
+    open_calls: Sequence[tuple[int, int, int]] = (),
+    python: Sequence[int] = (),
 ) -> tuple[Timeline, set[str]]:
     # The first moment of the window is known, because the thread was away then.
     together = np.concatenate([away((-1.0, 0.0)), *events])
     raw = RawProcess(
-        MAIN, START_NS, 10.0, together, {}, open_calls, frozenset({MAIN}), STACKS, {}, 0.0, 99.0
+        MAIN, START_NS, 10.0, together, {}, open_calls, frozenset({MAIN, *python}), STACKS, {}, 0.0, 99.0
     )  # fmt: skip
     calls = together[together["type"] == ring.CALL]
     steps = FoundSteps(np.empty(0), 0)
@@ -138,3 +147,42 @@ def test_waiting_for_what_a_librarys_thread_computes_while_that_one_stands_in_th
     for other in (away((2, 6), stack=2), away((2, 6), syscall=POLL)):
         line, _ = line_of(other, library)
         assert seconds(line) == {timeline.CPU: 6, timeline.SYNC: 4}
+
+
+def test_while_all_threads_of_the_process_sleep_it_waits_for_the_peers_also_before_the_collective_is_called() -> None:
+    line, names = line_of(away((2, 6)), all_slept((2.5, 3.5)), call((4, 5)))
+    assert seconds(line) == {timeline.CPU: 6, timeline.SYNC: 2, timeline.COLLECTIVE: 2}
+    assert names == {"allreduce"}
+    # From the collective's end on as well, after the last one of the window too.
+    line, _ = line_of(away((2, 6)), call((3, 4)), all_slept((3.5, 5)))
+    assert seconds(line) == {timeline.CPU: 6, timeline.SYNC: 2, timeline.COLLECTIVE: 2}
+
+
+def test_where_no_thread_of_a_library_carries_collectives_a_sleeping_process_waits_for_itself() -> None:
+    line, _ = line_of(away((2, 6)), all_slept((2, 6)))
+    assert seconds(line) == {timeline.CPU: 6, timeline.SYNC: 4}
+    # torch's wait is timed: what else it waits for is no collective.
+    line, _ = line_of(away((2, 6)), all_slept((2, 6)), call((7, 8), GLOO), call((7, 8), WAIT, MAIN), away((7, 8)))
+    assert seconds(line) == {timeline.CPU: 5, timeline.SYNC: 4, timeline.COLLECTIVE: 1}
+
+
+@pytest.mark.parametrize(("syscall", "stack"), [(FUTEX, 2), (POLL, 1)], ids=["a lock of Python", "another process"])
+def test_who_waits_for_something_else_does_so_while_the_process_sleeps(syscall: int, stack: int) -> None:
+    line, _ = line_of(away((2, 6), syscall, stack), all_slept((2, 6)), call((7, 8)))
+    assert seconds(line) == {timeline.CPU: 6, timeline.SYNC: 4}
+
+
+def test_a_process_that_slept_until_a_python_thread_was_woken_waited_for_that() -> None:
+    for woken in (MAIN, OTHER_PYTHON):
+        line, _ = line_of(away((2, 6)), all_slept((2, 6), woken), call((7, 8)), python=[OTHER_PYTHON])
+        assert seconds(line) == {timeline.CPU: 6, timeline.SYNC: 4}
+
+
+@pytest.mark.parametrize("syscall", [SLEEP, READ])
+def test_a_python_thread_that_sleeps_by_its_own_will_or_reads_may_be_what_is_waited_for(syscall: int) -> None:
+    other = away((3, 5), syscall, tid=OTHER_PYTHON)
+    other["aux"] = 2 if syscall == READ else INTERRUPTIBLE
+    line, _ = line_of(
+        away((1, 9)), other, all_slept((1.5, 2.5)), all_slept((3.5, 4.5)), call((9, 9.5)), python=[OTHER_PYTHON]
+    )
+    assert seconds(line) == {timeline.CPU: 2, timeline.SYNC: 7, timeline.COLLECTIVE: 1}
