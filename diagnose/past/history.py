@@ -15,11 +15,9 @@ has most. What another host made, or what cannot be read, nobody removes.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import shutil
-import time
 from collections import Counter, deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -38,12 +36,11 @@ from rankscope.observer.window.folder import MANIFEST, Window, read_window, writ
 from rankscope.observer.window.staging import PARTIAL, partial_name, remove_left
 from rankscope.observer.window.tables import cast, read_table
 from rankscope.probes.errors import BadData, OutputFailed
-from rankscope.probes.host.folders import UnsafePlace, create_file, opened_folder, read_plain
+from rankscope.probes.host.folders import UnsafePlace, create_file, opened_folder, read_plain, take_lock
 
 DEFAULT_FOLDER = Path("/var/lib/rankscope/history")
 CAP_BYTES = budgets.STORE_BYTES_MOST
 _INDEX, _WINDOWS, _LOCK, _VERDICT = "index.parquet", "windows", "lock", "verdict.json"
-_LOCK_WAIT_S = 10.0
 
 INDEX = pa.schema(
     [
@@ -179,7 +176,8 @@ class History:
                     os.fchmod(place, 0o700)
                 lock = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=place)
                 try:
-                    _wait_for(lock, self.folder)
+                    if not take_lock(lock):
+                        raise OutputFailed(f"the history {self.folder} is locked by another process")
                     with opened_folder(self.folder / _WINDOWS, make=True):
                         pass
                     yield place
@@ -287,17 +285,3 @@ def _size(folder: Path) -> int:
         with suppress(OSError):
             total += -(-path.stat().st_size // 4096) * 4096
     return total
-
-
-def _wait_for(lock: int, folder: Path) -> None:
-    """Take the lock; writers hold it for milliseconds. OutputFailed after some seconds."""
-    until = time.monotonic() + _LOCK_WAIT_S
-    while True:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            if time.monotonic() > until:
-                raise OutputFailed(f"the history {folder} is locked by another process") from None
-            time.sleep(0.02)
-        else:
-            return

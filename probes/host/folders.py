@@ -7,8 +7,10 @@ can turn a path round while it is walked. What is done there is done through the
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import stat
+import time
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -16,6 +18,7 @@ from pathlib import Path
 
 from rankscope.probes.errors import OutputFailed
 
+LOCK_WAIT_S = 10.0
 _MAX_LINKS = 40  # as the kernel
 _WRITE = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -132,6 +135,20 @@ def _ours(top: Path, below: Sequence[str]) -> int:
         os.close(here)
         raise
     return here
+
+
+def take_lock(lock: int) -> bool:
+    """Whether the lock of an open file could be had. Writers hold one for milliseconds; nobody waits for who is stopped or hangs."""
+    until = time.monotonic() + LOCK_WAIT_S
+    while True:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > until:
+                return False
+            time.sleep(0.02)
+        else:
+            return True
 
 
 def trusted_program(path: str) -> Path:

@@ -85,6 +85,11 @@ def key_of_several(folder: str, members: Iterable[str]) -> str:
     return f"{folder}/hosts={len(names)}-{_hash('/'.join(names))[:16]}.parquet"
 
 
+def folder_of_moment(path: str) -> str:
+    """Where all windows of a job's moment lie, by the path of one of them; '' where it is none."""
+    return "/".join(path.split("/")[:-2]) if _KEY.search(path) else ""
+
+
 def parse(path: str) -> Key | None:
     """What a path says; None where it is no object of ours."""
     found = _KEY.search(path)

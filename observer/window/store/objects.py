@@ -22,7 +22,7 @@ from rankscope.observer.window.store.container import MOST_OBJECT_BYTES
 from rankscope.observer.window.store.keys import Key, parse, told_about
 from rankscope.observer.window.store.place import Store, StoreFailed, failures
 from rankscope.probes.errors import BadData
-from rankscope.probes.host.folders import create_file, opened_folder, read_ours, read_plain, why_not_ours
+from rankscope.probes.host.folders import UnsafePlace, create_file, opened_folder, read_ours, read_plain, why_not_ours
 
 _DEEPEST = 16  # folders below the store's path: objects lie three below it
 _MOST_LISTED = 4_000_000  # of a million ranks a window has 125,000 objects
@@ -133,6 +133,23 @@ def remove(store: Store, path: str) -> None:
             _remove_file(Path(path))
         else:
             store.filesystem.delete_file(path)
+
+
+def remove_empty(store: Store, folder: str) -> None:
+    """Remove a folder of objects, and those in it, where nothing is left in them; in a bucket the empty objects that stand for them, and
+    what comes at that very moment: to be called of what is old. What cannot be removed stays."""
+    with suppress(OSError, StoreFailed, UnsafePlace), failures(store.shown, store.uri):
+        if store.local:
+            with opened_folder(Path(folder).parent, of_others=True) as above:
+                with suppress(OSError), opened_folder(Path(folder), of_others=True) as here:
+                    for name in os.listdir(here):  # noqa: PTH208  by descriptor
+                        with suppress(OSError):
+                            os.rmdir(name, dir_fd=here)
+                os.rmdir(Path(folder).name, dir_fd=above)
+            return
+        inside = store.filesystem.get_file_info(fs.FileSelector(folder, recursive=True))
+        if all(info.type == fs.FileType.Directory for info in inside):
+            store.filesystem.delete_dir(folder)
 
 
 def listing(store: Store) -> Listing:

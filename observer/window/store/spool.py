@@ -2,17 +2,17 @@
 
     <folder>/<hash of the store>/<key, its / as !>        one file for each window, 0600
 
-The spool is bounded: where it would grow beyond that the oldest go, and the next window that is sent says how many. What was spooled
-is removed only when the store has it.
+The spool is bounded: where it would grow beyond that the oldest go of the job that has most, and the next window that is sent says how
+many. What was spooled is removed only when the store has it.
 """
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import random
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -27,7 +27,7 @@ from rankscope.observer.window.store.keys import key_of
 from rankscope.observer.window.store.place import StoreFailed, StoreForbids, open_store, shown_of
 from rankscope.observer.window.store.users import by_user
 from rankscope.probes.errors import BadData, OutputFailed
-from rankscope.probes.host.folders import create_file, opened_folder
+from rankscope.probes.host.folders import create_file, opened_folder, take_lock
 
 DEFAULT_FOLDER = Path("/var/lib/rankscope/spool")
 MOST_BYTES = 256 << 20  # as the history; some thousand windows of eight ranks
@@ -123,8 +123,8 @@ class Spool:
             with opened_folder(self.folder, make=True) as place:
                 lock = os.open(_LOCK, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600, dir_fd=place)
                 try:
-                    if alone:
-                        fcntl.flock(lock, fcntl.LOCK_EX)
+                    if alone and not take_lock(lock):
+                        raise OutputFailed(f"the spool {self.folder} is locked by another process")
                     remove_left(place)
                     yield place
                 finally:
@@ -139,19 +139,27 @@ class Spool:
         return 0
 
     def _make_room(self, place: int, size_bytes: int, told: int) -> None:
-        """Throw out the oldest until so much fits, and count them; of those counted `told` are told by the window that is to come."""
+        """Throw out the oldest until so much fits, of the job with most, and count them; of those counted `told` are told by the window
+        that is to come."""
         sizes = {name: os.stat(name, dir_fd=place, follow_symlinks=False).st_size for name in _waiting(place)}
-        lost = 0
-        for name in list(sizes):
-            if sum(sizes.values()) + size_bytes <= self.most_bytes:
-                break
+        lost, over = 0, sum(sizes.values()) + size_bytes - self.most_bytes
+        held = Counter[str]()
+        for name, size in sizes.items():
+            held[_job_of(name)] += size
+        while sizes and over > 0:
+            name = max(sizes, key=lambda each: held[_job_of(each)])  # of one job the first, which is the oldest
             lost += 1 + _told_by(place, name)
             os.unlink(name, dir_fd=place)
-            del sizes[name]
+            held[_job_of(name)] -= sizes[name]
+            over -= sizes.pop(name)
         if lost:
             _write(place, _LOST, str(lost).encode())
         elif told:
             os.unlink(_LOST, dir_fd=place)
+
+
+def _job_of(name: str) -> str:
+    return name.partition(_SLASH)[0]
 
 
 def _told_by(place: int, name: str) -> int:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from rankscope.observer.window.folder import Window
 from rankscope.observer.window.store import objects
 from rankscope.observer.window.store.container import MOST_OBJECT_BYTES, decode, encode
-from rankscope.observer.window.store.keys import key_of_several
+from rankscope.observer.window.store.keys import folder_of_moment, key_of_several
 from rankscope.observer.window.store.objects import Found
 from rankscope.observer.window.store.place import Store, StoreFailed
 from rankscope.probes.errors import BadData
@@ -43,6 +43,9 @@ def prune(store: Store, older_than_s: float, now_s: float, dry: bool = False) ->
     old |= {path: 0 for path, start in there.told if start < now_s - older_than_s}
     left = [store.at(path) for path in there.closed]
     gone = [path for path in old if dry or _removed(store, path, left)]
+    emptied = () if dry else {moment for path in gone if (moment := folder_of_moment(path))}
+    for folder in sorted(emptied):
+        objects.remove_empty(store, folder)
     return Tidied(len(gone), sum(old[path] for path in gone), 0, tuple(left), there.foreign)
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import stat
+import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,6 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from builders import Job, build
+from pyarrow import fs
 from s3_server import KEY, SECRET, uri
 
 from rankscope.diagnose.cli.stores.sending import Sending
@@ -26,7 +30,7 @@ from rankscope.observer.window.store import container, front, objects, tidy
 from rankscope.observer.window.store.keys import key_of, parse
 from rankscope.observer.window.store.place import StoreFailed, StoreForbids, open_store
 from rankscope.observer.window.store.spool import Spool
-from rankscope.probes.errors import BadData, UsageError
+from rankscope.probes.errors import BadData, OutputFailed, UsageError
 
 NOW = 1_760_000_000.0  # when the windows of the builders begin
 
@@ -145,6 +149,27 @@ def test_old_windows_go_and_young_ones_stay(store: str) -> None:
     assert tidy.prune(opened, 86_400, NOW).removed == 0
     assert len(load([store]).windows) == 4
     assert objects.listing(opened).foreign == 1
+
+
+def test_nothing_is_left_where_old_windows_were(store: str) -> None:
+    send(store, *windows(start=NOW - 90 * 86400), *windows(start=NOW))
+    opened = open_store(store)
+    old = {found.path.rpartition("/")[0] for found in objects.listing(opened).objects[:4]}
+    assert tidy.prune(opened, 30 * 86400, NOW + 100).removed == 4
+    inside = opened.filesystem.get_file_info(fs.FileSelector(opened.path, recursive=True))
+    folders = {info.path for info in inside if info.type == fs.FileType.Directory}
+    assert folders and not old & folders
+    assert len({path for path in folders if path.rpartition("/")[2].startswith("window=")}) == 1
+
+
+def test_what_is_no_window_stays_where_old_ones_were(store: str) -> None:
+    send(store, *windows(start=NOW - 90 * 86400))
+    opened = open_store(store)
+    beside = objects.listing(opened).objects[0].path.rpartition("/")[0]
+    with opened.filesystem.open_output_stream(f"{beside}/notes.txt") as stream:
+        stream.write(b"mine")
+    assert tidy.prune(opened, 30 * 86400, NOW).removed == 4
+    assert opened.filesystem.get_file_info(f"{beside}/notes.txt").type == fs.FileType.File
 
 
 def test_windows_put_together_are_the_same_windows(store: str) -> None:
@@ -401,6 +426,40 @@ def test_the_spool_is_bounded_and_the_next_window_says_what_went(tmp_path: Path)
     )
     told = last.manifest.losses[-1]
     assert told == Loss("spool", "thrown_out", told.count)  # with what those told that were thrown out later
+
+
+def test_windows_of_one_job_throw_out_none_of_another(tmp_path: Path) -> None:
+    store = (tmp_path / "store").as_uri()
+    size = len(container.encode(windows()[:1]))
+    spool = Spool(tmp_path / "spool", store, most_bytes=5 * size + size // 2)
+    spool.add(windows(start=NOW, name="ours")[0])
+    for at in range(1, 9):
+        spool.add(windows(start=NOW + 60 * at, name="crowd")[0])
+    spool.deliver(1.0, pause=quiet)
+    kept = Counter(window.manifest.jobs[0] for window in load([store], every_moment=True).windows)
+    assert kept["ours"] == 1 and kept["crowd"] > 1
+
+
+def test_nobody_waits_for_an_observer_that_holds_the_spool_and_hangs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rankscope.probes.host.folders.LOCK_WAIT_S", 0.2)
+    spool = Spool(tmp_path / "spool", (tmp_path / "store").as_uri())
+    spool.prepare()
+    with (spool.folder / "lock").open("r") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        raised: list[BaseException] = []
+
+        def prepare() -> None:
+            try:
+                spool.prepare()
+            except OutputFailed as error:
+                raised.append(error)
+
+        waits = threading.Thread(target=prepare, daemon=True)
+        waits.start()
+        waits.join(10)
+        assert not waits.is_alive() and "is locked by another process" in str(raised[0])
 
 
 def test_record_says_where_its_windows_are_and_what_still_waits(
