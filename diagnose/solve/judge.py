@@ -146,7 +146,7 @@ def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, dr
     odd = find_odd_ranks(fleet, scene, reference)
     scene = odd.scene
     view, found, noise, more = _standing(fleet, odd, reference)
-    suspects, why = view.suspects(found)
+    suspects, why = view.suspects(found, scene)
     suspects = suspects if view is odd else of_step(suspects, scene.step_s)
     notes += [*more, *view.notes, *why]
     suspects += rows.suspects(fleet, scene, [row for row in found if not row.of_rank])

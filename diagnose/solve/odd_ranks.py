@@ -49,8 +49,11 @@ class OddRanks:
     rows: tuple[Row, ...]
     notes: tuple[Note, ...]
 
-    def suspects(self, found: Sequence[Row]) -> tuple[list[Suspect], list[Note]]:
-        """The suspects of those of these rows that stand, and notes: with whom they were compared, and why others are not accused."""
+    def suspects(self, found: Sequence[Row], scene: Scene) -> tuple[list[Suspect], list[Note]]:
+        """The suspects of those of these rows that stand, and notes: with whom they were compared, and why others are not accused.
+
+        `scene`: where these stood; where this is another view of the window, that has other steps.
+        """
         mine = {id(row.why) for row in self.rows if isinstance(row, OfRank)}
         stand = [
             (row.why, row.found.lost_s)
@@ -58,16 +61,16 @@ class OddRanks:
             if isinstance(row, OfRank) and row.why is not None and id(row.why) in mine
         ]
         ranks = np.array(sorted({why.row for why, _ in stand}), dtype=np.int64)
-        notes = [*self._fallen(found, ranks), *self.among.about(ranks), *why_not(self.among, self.selection)]
+        notes = [*self._fallen(found, ranks, scene), *self.among.about(ranks), *why_not(self.among, self.selection)]
         whole = [row.found.rows[0] for row in found if row.before and row.part >= 1]
         if whole:
             who = rank_list(tuple(sorted(self.among.fleet.ranks.number[whole].tolist())))
             notes.append(Note(NoteCode.DESIGNED, f"{who}: slower than the peers, but so already in the baseline"))
         return merged_suspects(self.among, self.selection, stand), notes
 
-    def _fallen(self, found: Sequence[Row], stand: Ints) -> list[Note]:
+    def _fallen(self, found: Sequence[Row], stand: Ints, scene: Scene) -> list[Note]:
         """Why ranks that are slower than their peers for sure are not accused all the same, or are though hardly a step is longer."""
-        fleet, scene = self.among.fleet, self.scene
+        fleet = self.among.fleet
         gone = np.setdiff1d(self.selection.rows, stand)
         if not len(gone):
             lasting = [row for row in found if row.lasting]
@@ -76,9 +79,9 @@ class OddRanks:
             text = f"the step is hardly shorter without the suspects today: of {len(scene.own)} ranks some other one stalls in each"
             return [Note(NoteCode.STALLS_OF_OTHERS, text)]
         slower = rank_list(tuple(int(number) for number in fleet.ranks.number[gone]))
-        excess_s = float(scene.differences.excess_s[gone].max())
+        excess_s = float(self.scene.differences.excess_s[gone].max())
         by = f"{'by up to ' if len(gone) > 1 else 'by '}{seconds(excess_s)}"
-        if _may_be_in_turn(scene, gone, excess_s):
+        if _may_be_in_turn(self.scene, gone, excess_s):
             text = (
                 f"slower than the peers, {by} per step: {slower}; ranks of another role are as busy, and whether they work "
                 "meanwhile or only afterwards was not seen: not accused"

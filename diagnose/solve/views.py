@@ -58,7 +58,7 @@ def stretch_suspects(fleet: Fleet, scene: Scene, per_step: Floats) -> tuple[list
         return [], [], scene
     within = _narrowed(fleet, scene, per_step, found)
     odd = find_odd_ranks(fleet, within)
-    suspects, notes = odd.suspects(standing(odd.scene, odd.rows))
+    suspects, notes = odd.suspects(standing(odd.scene, odd.rows), odd.scene)
     suspects = [suspect for suspect in suspects if (suspect.component, suspect.cause) != ("cpu", "contended")]
     return (
         (suspects, [about(found.begin, found.end, fleet.steps.count), *notes], odd.scene)

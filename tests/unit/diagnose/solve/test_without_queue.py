@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from builders import ASLEEP, BUSY, Job, build, columns, hogged, said
 
 from rankscope.diagnose.fleet.gather import gather
+from rankscope.diagnose.hypotheses.hypothesis import Hypothesis
+from rankscope.diagnose.hypotheses.rows import Row
 from rankscope.diagnose.model.busy_host import without_queue
 from rankscope.diagnose.solve.judge import judge
+from rankscope.diagnose.solve.prepare import prepare
+from rankscope.diagnose.solve.views import calm_ranks
 from rankscope.diagnose.verdict.note import NoteCode
 from rankscope.observer.window.folder import Window
 
@@ -104,3 +110,19 @@ def test_a_function_is_found_beside_a_queue_that_wanders_more_than_it_takes(seed
         ("cpu", "contended"),
         ("python", "blocking-call"),
     }
+
+
+def test_what_stands_may_be_of_other_steps_than_those_in_which_others_were_looked_for() -> None:
+    # GIVEN steps of which the later part is judged, and all of them are without the queues
+    fleet = gather([queued(0, 0.06)])
+    scene, _ = prepare(fleet, np.nanmedian(fleet.steps.seconds, axis=0), ())
+    later = replace(scene, own=scene.own[:, 20:], wait=scene.wait[:, 20:])
+    calm = calm_ranks(fleet, scene)
+    assert calm is not None and len(calm.selection.rows) == 1
+    # WHEN another cause stands in the later part, and who computes longer does not
+    strangers = Hypothesis("cpu", "contended", (0, 1, 2), 0.1, 1.0, (), "", scope="host")
+    taken = Row(strangers, np.full((3, STEPS - 20), 0.1), z=9.0, freedom=50.0)
+    suspects, notes = calm.suspects([taken], later)
+    # THEN it is told what a step would be shorter
+    assert suspects == []
+    assert [note.code for note in notes if note.code == NoteCode.NO_GAIN] == [NoteCode.NO_GAIN]
