@@ -10,6 +10,7 @@ import numpy as np
 from rankscope.observer.finish.last import LastReadings
 from rankscope.observer.finish.wait_target import wait_target
 from rankscope.observer.live.observation import Observation
+from rankscope.observer.live.process_watch import ProcessWatch
 from rankscope.observer.tables.raw import OpenAbsence, RawProcess
 from rankscope.observer.thread.device_calls import MARKER_ROLES, of_roles
 from rankscope.probes.bpf import ring
@@ -27,8 +28,8 @@ _NEAR_THE_END = 0.1  # of the window
 def raw_process(running: Observation, pid: int, last: LastReadings) -> RawProcess:
     """Events, absences, calls and names of one process."""
     process = running.processes[pid]
-    tids = frozenset(process.threads) | {pid}
     events = last.events[last.events["tgid"] == pid]
+    tids = python_threads(process, events)
     still = {tid: away for tid in tids if (away := _open_absence(tid, last)) is not None}
     return RawProcess(
         pid=pid,
@@ -53,6 +54,15 @@ def raw_process(running: Observation, pid: int, last: LastReadings) -> RawProces
         native=last.natives.names(pid, np.unique(events["arg"][events["type"] == ring.SAMPLE]).astype(np.uint64)),
         alive_tids=frozenset(tid for tid in tids if tid in last.threads or tid in last.still),
     )
+
+
+def python_threads(process: ProcessWatch, events: Events) -> frozenset[int]:
+    """The threads of the process with Python state, and of those that had it and have ended who is in `events`, which are of this process.
+
+    A loader without workers makes its samples in a thread that ends with each epoch.
+    """
+    ended = np.intersect1d(np.array(list(process.ended), dtype=np.uint32), events["tid"])
+    return frozenset({process.pid, *process.threads, *ended.tolist()})
 
 
 def thread_name(pid: int, tid: int, root: Path) -> str:

@@ -7,7 +7,7 @@ import functools
 import hashlib
 import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -55,6 +55,7 @@ class ProcessWatch:
     symbols: Symboliser | None = None
     threads: dict[int, int] = field(default_factory=dict)  # host tid -> PyThreadState address
     states: dict[int, int] = field(default_factory=dict)  # the reverse, those of threads that have ended too
+    ended: dict[int, None] = field(default_factory=dict)  # threads that were among them, the last ones that ended
     pairs: ThreadPairs = field(default_factory=ThreadPairs)
     gone: bool = False
     lost_threads: int = 0  # those for which there was no room
@@ -83,7 +84,12 @@ class ProcessWatch:
                 self.states[thread.tstate_address] = thread.host_tid
         for tid in self.threads.keys() - now.keys():
             probes.forget_thread(tid, self.threads[tid])
+        self._remember({**self.ended, **self.threads}, now)
         self.threads = now
+
+    def _remember(self, known: Iterable[int], now: Container[int]) -> None:
+        ended = [tid for tid in known if tid not in now]
+        self.ended = dict.fromkeys(ended[-limits.PYTHON_THREADS :])
 
     def _forget_if_ended(self, probes: KernelProbes) -> None:
         """Where the process is no more, or its pid is another's, the kernel stops observing that number."""

@@ -19,6 +19,9 @@ FROM_A_QUEUE = Work(
 FROM_A_PIPE = Work(
     "sync", "read", 0, 395, f"{LIBRARY}/multiprocessing/connection.py", caller="Connection._recv", frames=(TAKES,)
 )
+FROM_A_LOADER = Work(
+    "sync", "futex", 0, 295, f"{LIBRARY}/site-packages/io/dataloader/iter.py", caller="__next__", frames=(TAKES,)
+)
 UNDER_A_LOCK = Work("sync", "futex", 0, 40, caller="Feeder.__iter__")
 READS = Work("python", "read_record", 0, 33, detail="sleep")
 
@@ -36,7 +39,9 @@ def suspect(waits: Work, helper: str, busy_s: float) -> Suspect:
     return verdict.suspects[0]
 
 
-@pytest.mark.parametrize(("waits", "helper"), [(FROM_A_QUEUE, "other"), (FROM_A_PIPE, "loader")])
+@pytest.mark.parametrize(
+    ("waits", "helper"), [(FROM_A_QUEUE, "other"), (FROM_A_LOADER, "other"), (FROM_A_PIPE, "loader")]
+)
 def test_what_a_helper_does_is_named_where_it_is_waited_for(waits: Work, helper: str) -> None:
     found = suspect(waits, helper, LATE_S)
     assert (found.component, found.cause) == ("python", "blocking-call")
@@ -54,3 +59,8 @@ def test_a_helper_is_not_named_for_what_it_is_not_asked(waits: Work, helper: str
     assert (found.component, found.cause) == ("python", "lock")
     assert found.function is not None
     assert found.function.name == "Feeder.__iter__"
+
+
+def test_a_late_batch_is_the_loaders_where_its_thread_does_little_more() -> None:
+    found = suspect(FROM_A_LOADER, "other", 0.1 * LATE_S)
+    assert (found.component, found.cause, found.function) == ("python", "dataloader", None)
