@@ -138,8 +138,8 @@ def _waiting_charges(case: Case) -> Iterator[Hypothesis]:
     function = found.function if found is not None and found.function.kind == "python" else None
     if case.profiles.seconds_through(case.rank, "sync", _LOADER_FILES) >= 0.5 * excess or "loader" in worst.detail:
         # Without workers a loader may read ahead in a thread.
-        charges = (_helper_charges(case, excess, tuple(evidence), helper) for helper in (_LOADER, _THREAD))
-        yield from next(filter(None, charges), [_late_batch(case, excess, tuple(evidence))])
+        late = (_helper_charges(case, excess, tuple(evidence), helper) for helper in (_LOADER, _THREAD))
+        yield from next(filter(None, late), [_late_batch(case, excess, tuple(evidence))])
         return
     text = f"{worst.name} {worst.detail}".lower()
     cause = "lock" if any(mark in text for mark in _LOCKS) else "blocking-call"
