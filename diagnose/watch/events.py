@@ -19,7 +19,7 @@ _STATES = {"healthy": OK, "fault": WARNING, "imbalance": WARNING, "hang": CRITIC
 @dataclass(frozen=True, slots=True)
 class Event:
     """`kind`: started, ended, job, gone, alarm, verdict, over, hardware, note, frozen. `state`: as a sweep says it. `at`: Unix time.
-    `drain`: the host that should be drained, '' this one, and why (drain.py), None where none should."""
+    `drain`: the host that should be drained, '' this one, and why (drain.py), None where none should. `user`: whose the job is."""
 
     kind: str
     at: float
@@ -28,6 +28,7 @@ class Event:
     state: str = OK
     details: dict[str, Any] = field(default_factory=dict)
     drain: tuple[str, str] | None = None
+    user: str = ""
 
     @property
     def line(self) -> str:

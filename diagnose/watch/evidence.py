@@ -101,6 +101,7 @@ class Evidence:
                 alarms=dict(job.alarms),
                 windows=job.windows,
                 lost_s=job.lost_s,
+                user=job.user,
             )
             for name, job in jobs.items()
         ]

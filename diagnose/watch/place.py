@@ -81,7 +81,7 @@ class WatchPlace:
             with opened_folder(self.folder / _TRIGGER, make=True) as place:
                 name = os.urandom(8).hex()
                 with os.fdopen(create_file(place, f".{name}"), "wb") as file:
-                    file.write(job.encode()[:_JOB_BYTES])
+                    file.write(job.encode("utf-8", "replace")[:_JOB_BYTES])
                 os.rename(f".{name}", name, src_dir_fd=place, dst_dir_fd=place)
         except OSError as error:
             raise OutputFailed(f"{self.folder}: {error.strerror}") from error

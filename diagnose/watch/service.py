@@ -92,7 +92,7 @@ class Service:
 
     def __post_init__(self) -> None:
         options = self.options
-        self._voice = Voice(self.say, self.complain)
+        self._voice = Voice(self.say, self.complain, self._user_of)
         self._evidence = Evidence(
             self.tier0, self.box, self._voice, options.metrics, self.write_metrics, self.scraped, self.otlp
         )
@@ -100,6 +100,10 @@ class Service:
             self.tier0, self._voice, self._evidence, self.jobs,
             options.history, options.window_s, options.routine, self.others,
         )  # fmt: skip
+
+    def _user_of(self, job: str) -> str:
+        known = self.jobs.get(job)
+        return known.user if known is not None else ""
 
     def run(self, wait: Callable[[float], Collection[int]]) -> None:
         """Until somebody ends it. `wait` waits so many seconds, or for signals, and says which. Raises OverBudget, NotNow."""
@@ -227,7 +231,7 @@ class Service:
                 self._voice.note(now_s, "note", said, name)
 
     def _over(self, job: WatchedJob, relief: Relief) -> None:
-        self.say(events.of_relief(relief, unix(relief.at_s), unix(relief.since_s), job.named))
+        self._voice.say(events.of_relief(relief, unix(relief.at_s), unix(relief.since_s), job.named))
         job.relieved(relief)
 
     def _gone(self, name: str, job: WatchedJob, beat: Beat) -> None:

@@ -4,20 +4,50 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rankscope.diagnose.watch.events import Event
 
 _AGAIN_S = 600.0
+_HOUR_S = 3600.0
+SAID_AN_HOUR = 600  # of one user's jobs; of eight that start again every ten minutes it is 200
+_USERS_KNOWN = 1024
 
 
 @dataclass(slots=True)
 class Voice:
-    """`say` gets each event, `complain` what went wrong with us."""
+    """`tell` gets each event, `complain` what went wrong with us; `whose`: the user of a job, '' where nobody knows.
 
-    say: Callable[[Event], None]
+    Jobs that come and go, and their alarms, are told so often an hour for each user: nobody's drive out of the log what was said of others.
+    Verdicts, and what wants a host drained, always are.
+    """
+
+    tell: Callable[[Event], None]
     complain: Callable[[str], None]
+    whose: Callable[[str], str] = lambda _: ""
     _due: dict[str, float] = field(default_factory=dict)
+    _said: dict[str, tuple[float, int]] = field(default_factory=dict)  # by user: since when, and how many
+
+    def say(self, event: Event) -> None:
+        """An event, if there may be one more of this user's."""
+        user = self.whose(event.job) if event.job else ""
+        if user and event.kind != "verdict" and event.drain is None:
+            left = SAID_AN_HOUR - self._count(user, time.monotonic())
+            if left == 0:
+                self.tell(Event("note", event.at, f"more of the jobs of {user} is not told in this hour"))
+            if left <= 0:
+                return
+        self.tell(replace(event, user=user))
+
+    def _count(self, user: str, now_s: float) -> int:
+        """How many were said, or were to be, before this one in this hour, which begins with the first."""
+        since_s, count = self._said.pop(user, (now_s, 0))
+        if now_s - since_s >= _HOUR_S:
+            since_s, count = now_s, 0
+        self._said[user] = since_s, count + 1
+        while len(self._said) > _USERS_KNOWN:
+            del self._said[next(iter(self._said))]  # who was silent for longest
+        return count
 
     def note(self, now_s: float, kind: str, words: str, job: str = "") -> None:
         """An event that is all well."""

@@ -155,7 +155,7 @@ class _Speaker:
         # What another host judged that one's hook is told of, and ours where it is about this host.
         here = not event.details.get("judged_by") or content.get("drain_host") == self._host
         if here and event.kind in _TOLD_HOOKS and (event.state != OK or event.kind == "over"):
-            self._complain(self._hooks.tell(content, event.state))
+            self._complain(self._hooks.tell(content, event.state, event.user))
 
     def tend(self) -> None:
         """Once a round: hooks that wait are started."""

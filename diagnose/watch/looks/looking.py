@@ -1,6 +1,6 @@
 """From an alarm to a closer look and what it told: who may look when, one look at a time, agreed on with the other hosts of a job.
 
-alarm ──► Allowance ──► waiting ──► Look (a child: window, verdict) ──► line, JSON line, hook
+alarm ──► Allowance ──► waiting (users in turn) ──► Look (a child: window, verdict) ──► line, JSON line, hook
                            └──► others: all hosts over one interval, one judges ──┘
 """
 
@@ -21,6 +21,7 @@ from rankscope.diagnose.watch.jobs import WatchedJob
 from rankscope.diagnose.watch.looks import look
 from rankscope.diagnose.watch.looks.look import Look, Seen, Wanted
 from rankscope.diagnose.watch.looks.prepared import Standby
+from rankscope.diagnose.watch.turns import Turns
 from rankscope.diagnose.watch.voice import Voice, unix
 from rankscope.observer.watch.tier0 import Tier0
 from rankscope.observer.window.jobs import of_user
@@ -47,6 +48,7 @@ class Looking:
     standby: Standby = field(default_factory=Standby)
     _look: Look | None = None
     _waiting: dict[str, Alarm] = field(default_factory=dict)
+    _turns: Turns = field(default_factory=Turns)
     _alone: set[str] = field(default_factory=set)  # of these: the other hosts cannot be told
 
     @property
@@ -108,9 +110,8 @@ class Looking:
                 return
             self._look = None
             self._learn(seen, now_s)
-        for name, alarm in list(self._waiting.items()):
-            job = self.jobs.get(name)
-            del self._waiting[name]
+        for name in self._turns.order(self._waiting, self._user_of):
+            job, alarm = self.jobs.get(name), self._waiting.pop(name)
             if job is None or now_s - alarm.at_s > max(_ALARM_KEPT_S, 10 * (job.watch.step_s or 0.0)):
                 self._alone.discard(name)
                 continue
@@ -217,6 +218,7 @@ class Looking:
         except OSError as error:
             self.voice.complain(f"no look is possible: {error.strerror}")
             return
+        self._turns.took(job.user)
         if only_judge:
             return
         job.windows += 1
@@ -241,6 +243,10 @@ class Looking:
             job.lost_s = float(seen.verdict["suspects"][0]["lost_seconds_per_step"] or 0.0)
         if seen.verdict is not None and seen.verdict["status"] == "hang":
             self.evidence.freeze(job, event)
+
+    def _user_of(self, name: str) -> str:
+        job = self.jobs.get(name)
+        return job.user if job is not None else ""
 
     def _pids(self, job: str) -> frozenset[int]:
         return frozenset(one.found.pid for one in self.tier0.of_job(job))

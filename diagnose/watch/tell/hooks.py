@@ -1,7 +1,7 @@
 """The hook of the service: a program that gets each event that matters as JSON on its standard input, in a child that nobody waits for.
 
-A few run at a time, and the others wait: first what wants this host drained, then what else hardware told, then all else. However many
-alarms a crowd of jobs makes, no drain is lost in it: one place is kept free for them.
+A few run at a time, and the others wait: first what wants this host drained, then what else hardware told, then all else, users in turn.
+However many alarms a crowd of jobs makes, no drain is lost in it, one place is kept free for them; nor is an alarm of another user's.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 from rankscope.diagnose.sweep.hook import run_hook
 from rankscope.diagnose.watch.signals import as_usual
+from rankscope.diagnose.watch.turns import Turns
 
 TIMEOUT_S = 30.0
 _MOST = 4  # at a time; a hook that hangs is no reason to start more
@@ -29,6 +30,7 @@ class _Told:
 
     content: dict[str, Any]
     state: str
+    user: str
 
     @property
     def urgency(self) -> int:
@@ -45,21 +47,25 @@ class Hooks:
     program: str
     _running: set[int] = field(default_factory=set)
     _waiting: list[_Told] = field(default_factory=list)
+    _turns: Turns = field(default_factory=Turns)
     _lost: int = 0
     _refused: bool = False
 
-    def tell(self, content: dict[str, Any], state: str) -> str:
-        """Start it, at once or when its turn comes (`tend`). What went wrong, '' if nothing. What it answers goes to stderr."""
+    def tell(self, content: dict[str, Any], state: str, user: str = "") -> str:
+        """Start it, at once or when its turn comes (`tend`); `user`: whose job it is about. What went wrong, '' if nothing. What it answers
+        goes to stderr."""
         if not self.program:
             return ""
-        self._waiting.append(_Told(content, state))
+        self._waiting.append(_Told(content, state, user))
         return "; ".join(note for note in (self.tend(), self._within_bounds()) if note)
 
     def tend(self) -> str:
         """Forget the hooks that have ended, start those that wait: to be called again and again. What went wrong, '' if nothing."""
         self.reap()
         while self._waiting:
-            told = min(self._waiting, key=lambda one: one.urgency)  # of several the first
+            told = min(
+                self._turns.order(self._waiting, lambda one: one.user), key=lambda one: one.urgency
+            )  # of several the first
             if len(self._running) >= (_MOST if told.urgency == _DRAIN else _MOST_OTHERS):
                 return ""
             try:
@@ -69,6 +75,7 @@ class Hooks:
                 self._refused = True
                 return note
             self._waiting.remove(told)
+            self._turns.took(told.user)
             self._refused = False
         self._lost = 0
         return ""
@@ -87,13 +94,15 @@ class Hooks:
             self._running.discard(pid)
 
     def _within_bounds(self) -> str:
-        """Let go of what there is no room for: the last of the least urgent, of the job with most of them. Said once until all is told."""
+        """Let go of what there is no room for: the last of the least urgent, of the user and the job with most of them. Said once until all
+        is told."""
         if len(self._waiting) <= WAITING_MOST:
             return ""
         least = max(one.urgency for one in self._waiting)
         among = [(at, one) for at, one in enumerate(self._waiting) if one.urgency == least]
+        users = Counter(one.user for _, one in among)
         crowd = Counter(one.content.get("job") for _, one in among)
-        at, _ = max(among, key=lambda each: (crowd[each[1].content.get("job")], each[0]))
+        at, _ = max(among, key=lambda each: (users[each[1].user], crowd[each[1].content.get("job")], each[0]))
         del self._waiting[at]
         self._lost += 1
         if self._lost > 1:

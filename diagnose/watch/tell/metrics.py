@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rankscope.diagnose.text import clean
 
 JOBS_MOST = 64
+_LONGEST = 256  # whole names: the ends of long ones tell jobs apart
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,7 @@ class RankState:
 
 @dataclass(frozen=True, slots=True)
 class JobState:
-    """One job with ranks here. `alarms`: since the service began, by kind."""
+    """One job with ranks here. `alarms`: since the service began, by kind; `user`: whose it is."""
 
     job: str
     ranks: Sequence[RankState]
@@ -37,6 +39,7 @@ class JobState:
     alarms: dict[str, int]
     windows: int
     lost_s: float
+    user: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +83,8 @@ class Family:
 
 
 def families(jobs: Sequence[JobState], service: ServiceState) -> list[Family]:
-    """All series. Of more jobs than `JOBS_MOST` the first ones; none where nobody knows its value."""
-    shown = jobs[:JOBS_MOST]
+    """All series. Of more jobs than `JOBS_MOST` the first ones of each user; none where nobody knows its value."""
+    shown = _shared_out(jobs)
     found: list[Family] = []
     for name, kind, text in _JOB_GAUGES:
         found += _family(f"rankscope_job_{name}", kind, text, ((_of(job), _job_value(job, name)) for job in shown))
@@ -103,6 +106,16 @@ def families(jobs: Sequence[JobState], service: ServiceState) -> list[Family]:
     return found
 
 
+def _shared_out(jobs: Sequence[JobState]) -> list[JobState]:
+    """So many jobs, in their order: of each user the first, then of each the second, and so on."""
+    before, turns = Counter[str](), list[int]()
+    for job in jobs:
+        turns.append(before[job.user])
+        before[job.user] += 1
+    chosen = sorted(range(len(jobs)), key=turns.__getitem__)[:JOBS_MOST]
+    return [jobs[at] for at in sorted(chosen)]
+
+
 def as_prometheus(jobs: Sequence[JobState], service: ServiceState) -> str:
     """All series as text."""
     lines: list[str] = []
@@ -115,8 +128,9 @@ def as_prometheus(jobs: Sequence[JobState], service: ServiceState) -> str:
 
 
 def _family(name: str, kind: str, text: str, values: Iterable[tuple[dict[str, str], float]]) -> list[Family]:
-    known = tuple((labels, value) for labels, value in values if not math.isnan(value))
-    return [Family(name, kind, text, known)] if known else []
+    """One series for each set of labels: who reads them refuses two."""
+    known = {tuple(labels.items()): (labels, value) for labels, value in values if not math.isnan(value)}
+    return [Family(name, kind, text, tuple(known.values()))] if known else []
 
 
 def _job_value(job: JobState, name: str) -> float:
@@ -134,7 +148,7 @@ def _rank_value(rank: RankState, name: str) -> float:
 
 
 def _of(job: JobState) -> dict[str, str]:
-    return {"training_job": clean(job.job, 120)}
+    return {"training_job": clean(job.job, _LONGEST)}
 
 
 def _escaped(text: str) -> str:

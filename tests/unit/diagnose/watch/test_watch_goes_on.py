@@ -161,6 +161,15 @@ def test_of_too_many_events_those_of_the_job_with_most_are_let_go() -> None:
     assert [each["number"] for each in one.begun if each["job"] == "another"] == [0]
 
 
+def test_a_crowd_of_jobs_of_one_user_takes_no_hook_from_another() -> None:
+    one = Started()
+    for number in range(500):
+        one.tell(alarm(0, f"crowd {number}"), "warning", "user 2000")
+    one.tell(alarm(0, "ours"), "warning", "user 1000")
+    one.end()
+    assert one.begun[3]["job"] == "ours", "the next one"
+
+
 def test_a_hook_for_which_there_is_no_process_is_started_later() -> None:
     one = Started()
     one.refuses = True
