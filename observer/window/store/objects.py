@@ -27,6 +27,7 @@ from rankscope.probes.host.folders import UnsafePlace, create_file, opened_folde
 _DEEPEST = 16  # folders below the store's path: objects lie three below it
 _MOST_LISTED = 4_000_000  # of a million ranks a window has 125,000 objects
 _CLOSED = -1
+_TRIES = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +225,14 @@ def _looked_at(entry: os.DirEntry[str]) -> tuple[str, int, float]:
 
 
 def _put_file(path: Path, data: bytes, new: bool = False) -> bool:
-    """Whether it was written: always, but where it must be `new` and is not."""
+    """Whether it was written: always, but where it must be `new` and is not. Its folder may go as we come to it: `remove_empty`."""
+    for _ in range(_TRIES):
+        with suppress(FileNotFoundError):
+            return _put_once(path, data, new)
+    return _put_once(path, data, new)
+
+
+def _put_once(path: Path, data: bytes, new: bool) -> bool:
     with opened_folder(path.parent, make=True) as place:
         remove_left(place)
         name = partial_name()

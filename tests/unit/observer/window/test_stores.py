@@ -7,6 +7,7 @@ import os
 import random
 import stat
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -160,6 +161,24 @@ def test_nothing_is_left_where_old_windows_were(store: str) -> None:
     folders = {info.path for info in inside if info.type == fs.FileType.Directory}
     assert folders and not old & folders
     assert len({path for path in folders if path.rpartition("/")[2].startswith("window=")}) == 1
+
+
+def test_who_writes_while_old_windows_go_is_not_disturbed(tmp_path: Path) -> None:
+    store = open_store((tmp_path / "store").as_uri())
+    one = windows(start=NOW - 90 * 86400)[0]
+    key, data, until = key_of(one.manifest), container.encode([one]), time.monotonic() + 2.0
+
+    def prune() -> None:
+        while time.monotonic() < until:
+            tidy.prune(store, 30 * 86400, NOW)
+
+    pruning = [threading.Thread(target=prune) for _ in range(2)]
+    for each in pruning:
+        each.start()
+    while time.monotonic() < until:
+        objects.put(store, key, data)
+    for each in pruning:
+        each.join()
 
 
 def test_what_is_no_window_stays_where_old_ones_were(store: str) -> None:
