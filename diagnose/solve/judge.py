@@ -192,7 +192,6 @@ def _standing(
     seldom, notes = rare_rows(fleet, scene, always)
     moving, noise = moving_work(fleet, scene)
     offered = [
-        *view.rows,
         *slow_links(fleet, scene, view.rows),
         *heavy_stages(fleet, scene, view.rows),
         *throttled_together(fleet, scene),

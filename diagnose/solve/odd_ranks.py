@@ -56,7 +56,7 @@ class OddRanks:
         """
         mine = {id(row.why) for row in self.rows if isinstance(row, OfRank)}
         stand = [
-            (row.why, row.found.lost_s)
+            (replace(row.why, found=replace(row.why.found, evidence=row.found.evidence)), row.found.lost_s)
             for row in found
             if isinstance(row, OfRank) and row.why is not None and id(row.why) in mine
         ]

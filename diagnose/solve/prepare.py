@@ -16,15 +16,13 @@ from rankscope.diagnose.model.busy_host import busy_noise_s
 from rankscope.diagnose.model.excess import Differences, differences
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.solve.pause_notes import ToldPause
-from rankscope.diagnose.solve.rhythm_notes import rhythm_notes
+from rankscope.diagnose.solve.rhythm_notes import LATER_PART, rhythm_notes
 from rankscope.diagnose.stats.onset import Onset, find_onset
 from rankscope.diagnose.stats.rhythm import Drift, find_drift
 from rankscope.diagnose.stats.robust import trimmed_mean
 from rankscope.diagnose.text import rank_list, seconds
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.probes.arrays import Bools, Floats
-
-LATER_PART = "the later part is judged"
 
 
 def prepare(fleet: Fleet, per_step: Floats, paused: Sequence[ToldPause] = ()) -> tuple[Scene, list[Note]]:
@@ -33,8 +31,8 @@ def prepare(fleet: Fleet, per_step: Floats, paused: Sequence[ToldPause] = ()) ->
     steps, role = fleet.steps, roles(fleet)
     known: Bools = np.isfinite(per_step)
     onset, drift = _change(per_step)
-    notes = [*rhythm_notes(fleet, per_step, drift, paused), *_about(onset, drift)]
     first = onset.column if onset is not None and onset.after_s > onset.before_s else 0
+    notes = [*rhythm_notes(fleet, per_step, drift, first > 0, paused), *_about(onset, drift)]
     if drift is not None:
         onset = None  # no moment at which it began
     notes += _unseen(fleet)

@@ -21,14 +21,20 @@ from rankscope.diagnose.text import seconds
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.probes.arrays import Floats, Ints
 
+LATER_PART = "the later part is judged"
 
-def rhythm_notes(fleet: Fleet, per_step: Floats, drift: Drift | None, paused: Sequence[ToldPause] = ()) -> list[Note]:
-    """What to tell about drifts, pauses, spikes of all, and long steps of one rank that are too few to judge by."""
+
+def rhythm_notes(
+    fleet: Fleet, per_step: Floats, drift: Drift | None, later: bool, paused: Sequence[ToldPause] = ()
+) -> list[Note]:
+    """What to tell about drifts, pauses, spikes of all, and long steps of one rank that are too few to judge by. `later`: only the later
+    part of the window is judged."""
     own = fleet.steps.own_s
     notes = [pause.note for pause in paused]
     if drift is not None:
         more = "longer" if drift.end_s > drift.begin_s else "shorter"
         text = f"steps grow steadily {more} in the window, from {seconds(drift.begin_s)} to {seconds(drift.end_s)}"
+        text += f": {LATER_PART}" if later else ""
         notes.append(Note(NoteCode.STEPS_DRIFT, text))
     spikes = find_spikes(per_step)
     high = np.empty(0, np.int64) if spikes is None else _high(per_step, spikes)

@@ -2,7 +2,8 @@
 
 They are judged on the transfer, the ranks on their own time: never the same twice. Each removes of the step what it lost; z = what all
 ports, or that flow, lost / 1.4 % of the step, and how sure it is that the link is slow at all is a factor of its support. A port that
-convicts itself speaks for the flows of its ranks too.
+convicts itself speaks for the flows of its ranks too. A device that makes its rank late (copies over a narrow PCIe link) and the transfer
+long is one thing: what it costs the transfer is added to the row about the rank, and the row about the link left out.
 """
 
 from __future__ import annotations
@@ -27,17 +28,20 @@ from rankscope.diagnose.stats.robust import nan_median, trimmed_mean
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Floats
 
+TRANSFER = "transfer (the least time of any rank in collectives)"
+
 
 def slow_links(fleet: Fleet, scene: Scene, ranks: Sequence[Row]) -> list[Row]:
-    """Links that hold the ranks up, beside these rows about ranks."""
+    """These rows about ranks, with what the devices that they name cost the transfer; and beside them links that hold the ranks up."""
     least = least_stay(scene.wait, None, scene.slots)
     least = least[np.isfinite(least)]
     transfer_s = float(trimmed_mean(least[None, :])[0]) if len(least) else 0.0
     steps = int(np.median(np.isfinite(fleet.steps.seconds).sum(axis=1)))
     transfer_s = min(transfer_s, scene.step_s - gain_s(scene, ranks))
-    accused = {(row.found.component, row.found.instance) for row in ranks}
     ports = () if fleet.timed else judge_hardware(fleet, steps, scene.step_s, least)
-    ports = tuple(port for port in ports if (port.component, port.instance) not in accused)
+    late = {(row.found.component, row.found.instance): row for row in reversed(ranks)}
+    held_up = {id(row): port for port in ports if (row := late.get((port.component, port.instance))) is not None}
+    ports = tuple(port for port in ports if (port.component, port.instance) not in late)
     known = {row for port in ports for row in port.rows}
     held = np.zeros(0) if fleet.timed else _held_up(scene)
     losing = judge_loss(fleet, held, scene.step_s)
@@ -45,15 +49,24 @@ def slow_links(fleet: Fleet, scene: Scene, ranks: Sequence[Row]) -> list[Row]:
     # Whoever waits for what is sent again looks slow at both ends: beside a loss only a shaper says that a link is slow as well.
     links = (*losing, *(link for link in links if not losing or link.support >= CONVICTED))
     flows = [link for link in links if not known & set(link.rows)]
-    behaviour = ("transfer (the least time of any rank in collectives)", transfer_s)
+    behaviour = (TRANSFER, transfer_s)
     if losing:  # a trimmed mean leaves out what they cost, and so does the least stay
         behaviour = ("step less the longest own time", float(held.mean()))
     of_ports_s = sum(port.lost_s for port in ports)
     return [
+        *(_with_transfer(row, held_up[id(row)], transfer_s) if id(row) in held_up else row for row in ranks),
         *(_row(fleet, scene, port, *behaviour, of_ports_s) for port in ports),
         *(_row(fleet, scene, flow, *behaviour, flow.lost_s) for flow in flows),
         *slow_links_of_pipelines(fleet, scene),
     ]
+
+
+def _with_transfer(row: Row, port: Hypothesis, transfer_s: float) -> Row:
+    """The row about a rank, which removes of the transfer as well what the same device costs it."""
+    behaviour = Evidence("steps", TRANSFER, transfer_s, transfer_s - port.lost_s, "s/step")
+    told = tuple(each for each in port.evidence if each not in row.found.evidence)
+    found = replace(row.found, evidence=(*row.found.evidence, *told, behaviour))
+    return replace(row, found=found, step_s=row.step_s + port.lost_s)
 
 
 def _held_up(scene: Scene) -> Floats:

@@ -7,7 +7,21 @@ from typing import Any
 import builders
 import pytest
 from builders import said
-from hardware_builders import CAP_W, CLOCK_HZ, NUMBERS, PCIE_HZ, Machine, first, gpu, named, pci
+from hardware_builders import (
+    BYTES_PER_STEP,
+    CAP_W,
+    CLOCK_HZ,
+    COPY_S,
+    NIC_HZ,
+    NUMBERS,
+    PCIE_HZ,
+    TRANSFER_S,
+    Machine,
+    first,
+    gpu,
+    named,
+    pci,
+)
 
 from rankscope.diagnose.cli.report import report
 from rankscope.diagnose.verdict.contract import CAUSES
@@ -254,6 +268,24 @@ def test_pcie_that_delays_copies_nobody_times() -> None:
         counters={(3, "pcie.width"): 2.0, (3, "pcie.burst_hz"): 0.1 * PCIE_HZ}, works={3: [(builders.ASLEEP, 0.12)]}
     )
     assert named(machine.verdict())[0] == ("pcie", "link-degraded", pci(3), (3,))
+
+
+def test_a_link_that_delays_copies_and_the_transfer_costs_both() -> None:
+    # GIVEN a PCIe link at a quarter of its width: copies over it take four times as long, and what its NIC
+    # sends takes all of the transfer
+    slow = {(3, "pcie.width"): 4.0, (3, "pcie.burst_hz"): 0.2 * PCIE_HZ, (3, "nic.burst_hz"): 0.2 * NIC_HZ}
+    sending_s = BYTES_PER_STEP / (0.2 * NIC_HZ)
+    machine = Machine(copies={3: 4.0}, transfer=sending_s / TRANSFER_S, counters=slow)
+    # WHEN it is judged
+    verdict = machine.verdict()
+    # THEN it is one suspect, and the rate that tells of the transfer is evidence
+    assert named(verdict) == [("pcie", "link-degraded", pci(3), (3,))]
+    suspect = first(verdict)
+    assert [each.value for each in suspect.evidence if "while moving" in each.measure] == pytest.approx([0.2 * NIC_HZ])
+    # AND it costs what the same copies cost beside an innocent NIC, and three quarters of the transfer
+    copies = first(Machine(copies={3: 4.0}, counters={(3, "pcie.width"): 4.0}).verdict())
+    assert copies.lost_seconds_per_step == pytest.approx(3 * COPY_S, rel=0.25)
+    assert suspect.lost_seconds_per_step - copies.lost_seconds_per_step == pytest.approx(0.75 * sending_s, rel=0.2)
 
 
 def test_a_narrow_link_that_cannot_explain_the_excess_leaves_the_function() -> None:

@@ -99,6 +99,15 @@ def test_a_drift_has_no_moment_at_which_it_began() -> None:
     assert "longer" in said(diagnose([window]), NoteCode.STEPS_DRIFT)
 
 
+def test_a_drift_says_that_only_the_longer_steps_are_judged() -> None:
+    # GIVEN steps that grow, or shrink, and are so uneven that a moment at which they changed is clear as well
+    uneven = np.abs(np.random.default_rng(2).normal(0, 0.08, 70))
+    growing = diagnose([lengthened(np.linspace(0, 0.3, 70) + uneven)])
+    assert said(growing, NoteCode.STEPS_DRIFT).endswith(": the later part is judged")
+    shrinking = diagnose([lengthened(np.linspace(0.3, 0, 70) + uneven)])
+    assert "shorter" in said(shrinking, NoteCode.STEPS_DRIFT) and "judged" not in said(shrinking, NoteCode.STEPS_DRIFT)
+
+
 def test_two_long_steps_of_one_rank_ask_for_a_longer_window() -> None:
     window = build(Job())[0]
     window = builders.stalled(window, 3, (10, 40), 0.6)
