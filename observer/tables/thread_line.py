@@ -47,7 +47,7 @@ def thread_line(
     collections = _collections(raw, mine, table, tid)
     read_start = raw.since_start_s(reads["ts_ns"])
     line = timeline.build(
-        raw.window_s,
+        _known_until_s(raw, mine, tid),
         absences,
         waits,
         Scopes(read_start, read_start + reads["dur_ns"] / 1e9, np.arange(len(reads))),
@@ -111,6 +111,13 @@ def _known_from_s(raw: RawProcess, absences: Absences, samples: Samples, scopes:
     begins = (absences.start_s, samples.time_s, *(each.start_s for each in scopes))
     first = min((float(x[0]) for x in begins if len(x)), default=raw.window_s)
     return min(max(first, 0.0), raw.window_s)
+
+
+def _known_until_s(raw: RawProcess, mine: Events, tid: int) -> float:
+    """The window's end, or when the thread was last heard of that ended before: it runs no more."""
+    if not raw.alive_tids or tid in raw.alive_tids or tid in raw.open_absences or not len(mine):
+        return raw.window_s
+    return min(float((raw.since_start_s(mine["ts_ns"]) + mine["dur_ns"] / 1e9).max()), raw.window_s)
 
 
 def _collective_calls(raw: RawProcess, calls: Events, table: Sequence[CallRow], tid: int) -> tuple[Scopes, Ints]:
