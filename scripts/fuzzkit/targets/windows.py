@@ -138,7 +138,8 @@ def _window(version: str) -> Callable[[bytes], None]:
             return kept[path.name]
 
         def fit_changed(table: pa.Table, of: pa.Schema, where: str) -> pa.Table:
-            return fitted(table, of, where) if where == str(changed) else table
+            # What is kept fits its own version; the changed one may be a manifest that says another.
+            return table if where != str(changed) and table.schema.equals(of) else fitted(table, of, where)
 
         with swapped(folder, "read_table", read_changed), swapped(folder, "fitted", fit_changed):
             folder.read_files(home, lambda one: changed if one == name else home / one)
