@@ -43,7 +43,7 @@ NEARLY_ALWAYS = NEARLY_ALL
 HALVED = 1 - LARGE_SHARE  # of the peers' speed or width: the next lower one of links is a half
 
 # Rare episodes: how many of them are no accident.
-SEVERAL = 3  # and of ranks or steps that are compared: of two that differ each would be odd
+SEVERAL = 3  # and of accused or steps that are compared: of two that differ each would be odd
 
 # Enough to judge by.
 STEPS_LEAST = 5  # and silence of so many ordinary steps is none of them

@@ -126,7 +126,7 @@ def _inclusive(fleet: Fleet) -> Floats | None:
     stacks, stack = distinct(table.stack.codes[places])
     if (
         len(stacks) == 0
-        or ranks < limits.SEVERAL
+        or ranks <= 2  # of two that differ neither would have a peer
         or ranks * max(len(table.stack.frames), len(stacks)) > budgets.PARTS_MOST
     ):
         return None
