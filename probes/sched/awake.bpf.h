@@ -3,7 +3,8 @@
  * awake: when all threads of a process sleep.
  *
  * A thread is awake while it runs, could run, waits for a device or is stopped. Each is counted once, whatever edges are not seen: what it
- * was counted as lies with the thread. A thread that was not seen to sleep is awake until it is, so what is missed errs towards awake.
+ * was counted as lies with the thread. A thread that was not seen to sleep is awake until it is. A new thread is known when it first
+ * leaves its CPU, or wakes another of its process: then all were not asleep, and nothing is told. So what is missed errs towards awake.
  *
  * Cost: a look-up in a hash for each sleep and each wake-up: 6 % of a switch, 15 % of a wake-up.
  */
@@ -26,8 +27,9 @@ struct rs_awake {
 };
 BPF_TABLE("lru_hash", u32, struct rs_awake, rs_awake, RS_MAX_PROCESSES);
 
-/* A thread is awake from now on, and counted. If it is the first one, the stretch for which all slept is over. */
-static __always_inline void rs_awakes(u32 tgid, u32 tid, u64 now, u32 *counted)
+/* A thread is awake from now on, and counted. If it is the first one, the stretch for which all slept is over; told where `slept` is true,
+ * that is, where nobody of the process was seen to run until now. */
+static __always_inline void rs_awakes(u32 tgid, u32 tid, u64 now, u32 *counted, int slept)
 {
 	if (*counted)
 		return;
@@ -41,7 +43,7 @@ static __always_inline void rs_awakes(u32 tgid, u32 tid, u64 now, u32 *counted)
 	__sync_fetch_and_add(&process->threads, 1);
 	u64 since = process->asleep_ns;
 	process->asleep_ns = 0;
-	if (!since || process->threads != 1 || now < since + RS_MIN_ASLEEP_NS)
+	if (!slept || !since || process->threads != 1 || now < since + RS_MIN_ASLEEP_NS)
 		return;
 	struct rs_event event = {
 		.ts_ns = since, .dur_ns = now - since, .arg = tid, .tgid = tgid, .type = RS_EV_IDLE,

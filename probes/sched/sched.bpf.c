@@ -241,6 +241,7 @@ static __always_inline void rs_leave(u32 tid, u32 tgid, u32 state, u64 now, stru
 	}
 	if (!thread->in_ns && thread->out_ns)
 		rs_came_unseen(tid, now, thread, cpu);
+	rs_awakes(thread->tgid, tid, now, &thread->counted, 0); /* it ran, whatever was seen of it */
 	if (state == RS_TASK_ASLEEP)
 		rs_sleeps(thread->tgid, now, &thread->counted);
 	if (thread->in_ns && now > thread->in_ns)
@@ -294,7 +295,7 @@ static __always_inline void rs_arrive(u32 tid, u64 now, struct rs_cpu *cpu)
 	if (thread->in_ns) /* nor to leave: where it was meanwhile, nobody knows */
 		rs_count(RS_C_LEAVING_UNSEEN);
 	thread->in_ns = now;
-	rs_awakes(thread->tgid, tid, now, &thread->counted);
+	rs_awakes(thread->tgid, tid, now, &thread->counted, 0);
 	if (!thread->out_ns)
 		return;
 	u64 ready = rs_absent(tid, now, thread);
@@ -339,7 +340,7 @@ static __always_inline int rs_woken(u32 tid)
 	if (thread && thread->out_ns && !thread->wake_ns) {
 		thread->wake_ns = bpf_ktime_get_ns();
 		thread->waker = (u32)bpf_get_current_pid_tgid();
-		rs_awakes(thread->tgid, tid, thread->wake_ns, &thread->counted);
+		rs_awakes(thread->tgid, tid, thread->wake_ns, &thread->counted, bpf_get_current_pid_tgid() >> 32 != thread->tgid);
 	}
 	return 0;
 }
