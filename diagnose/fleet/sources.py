@@ -316,16 +316,11 @@ def _newest(found: Sequence[objects.Found], notes: list[Note]) -> _Best:
     together: list[objects.Found] = []
     left = 0
     for mine in of_job.values():
-        moments: list[list[objects.Found]] = []
-        for each in _not_from_the_future(mine):
-            if moments and moments[-1][0].key.start - each.key.start < _SAME_MOMENT_S:
-                moments[-1].append(each)
-            else:
-                moments.append([each])
+        moments = _moments(_not_from_the_future(mine))
         best = max(moments[:_NEWEST], key=lambda moment: _hosts(each.key for each in moment))  # the first is the newest
         chosen.update(each.path for each in best)
         left += len(moments) - 1
-        if all(each.key.host for each in best):  # of what was put together nobody knows whose it is
+        if len(best) < len(mine) and all(each.key.host for each in best):  # of what was put together nobody knows whose
             here = {each.key.host for each in best} | {""}
             before = {each.key.host for moment in moments[:_NEWEST] for each in moment} - here
             put_s = sorted(each.put_s for each in best)[len(best) // 2]
@@ -343,10 +338,22 @@ def _newest(found: Sequence[objects.Found], notes: list[Note]) -> _Best:
     return _Best(chosen, absent, together)
 
 
+def _moments(newest_first: Sequence[objects.Found]) -> list[Sequence[objects.Found]]:
+    if newest_first[0].key.start - newest_first[-1].key.start < _SAME_MOMENT_S:  # of a hundred thousand as well
+        return [newest_first]
+    moments: list[list[objects.Found]] = []
+    for each in newest_first:
+        if moments and moments[-1][0].key.start - each.key.start < _SAME_MOMENT_S:
+            moments[-1].append(each)
+        else:
+            moments.append([each])
+    return [*moments]
+
+
 def _not_from_the_future(found: Sequence[objects.Found]) -> Sequence[objects.Found]:
     """Without what came before the moment that it says: a few hosts' clocks are ahead. Where many are it is the store's that is behind."""
     ahead = {each.path for each in found if each.key.start > each.put_s}
-    return [each for each in found if each.path not in ahead] if 2 * len(ahead) < len(found) else found
+    return [each for each in found if each.path not in ahead] if 0 < 2 * len(ahead) < len(found) else found
 
 
 def _hosts(keys: Iterable[Key]) -> int:

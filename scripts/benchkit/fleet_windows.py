@@ -134,8 +134,9 @@ def group_name(kind: str, number: int) -> str:
 
 def groups(hosts: int) -> tuple[Group, ...]:
     """Which hosts are in one rack, behind one switch, on one file system."""
+    names = [host_name(number) for number in range(hosts)]
     return tuple(
-        Group(kind, group_name(kind, first // IN_GROUP), frozenset(map(host_name, range(first, min(first + IN_GROUP, hosts)))))
+        Group(kind, group_name(kind, first // IN_GROUP), frozenset(names[first : first + IN_GROUP]))
         for kind in GROUPS
         for first in range(0, hosts, IN_GROUP)
     )  # fmt: skip
