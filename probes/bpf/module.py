@@ -13,6 +13,7 @@ import signal
 import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -30,6 +31,7 @@ _PAGE_BYTES = 4096
 _CHILD_WAITS_S = 0.3  # until the parent has closed its side
 _PASSING = (errno.ENOMEM, errno.EAGAIN, errno.EINTR)
 _PATIENCE_S, _PAUSE_S = 0.5, 0.1
+_AT_ONCE = 8  # probes that are let go of together
 _LOADS = 5  # as often as libbpf tries
 _ALL_SIGNALS = signal.valid_signals()
 
@@ -225,15 +227,16 @@ class Module:
     def rest(self) -> None:
         """Detach everything and keep what it takes to attach it again: nobody pays for a probe until `wake`.
 
-        Descriptors keep their numbers, so whoever has them may let go of them meanwhile. Takes as long as the kernel takes.
+        Descriptors keep their numbers, so whoever has them may let go of them meanwhile. The kernel waits for all its CPUs for each of
+        them: several at a time share such a wait.
         """
         if self.rests:
             return
         self.rests = True
         nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            for descriptor in self.held:
-                os.dup2(nothing, descriptor, inheritable=False)
+            with ThreadPoolExecutor(_AT_ONCE) as several:
+                list(several.map(lambda descriptor: os.dup2(nothing, descriptor, inheritable=False), self.held))
         finally:
             os.close(nothing)
 
