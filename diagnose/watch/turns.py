@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-_USERS_KNOWN = 1024
+USERS_KNOWN = 1024
 _Waits = TypeVar("_Waits")
 
 
@@ -26,5 +26,5 @@ class Turns:
         self._count += 1
         self._last.pop(user, None)
         self._last[user] = self._count
-        while len(self._last) > _USERS_KNOWN:
+        while len(self._last) > USERS_KNOWN:
             del self._last[next(iter(self._last))]

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from rankscope.diagnose.watch.events import Event
+from rankscope.diagnose.watch.turns import USERS_KNOWN
 
 _AGAIN_S = 600.0
 _HOUR_S = 3600.0
 SAID_AN_HOUR = 600  # of one user's jobs; of eight that start again every ten minutes it is 200
-_USERS_KNOWN = 1024
 
 
 @dataclass(slots=True)
@@ -45,7 +45,7 @@ class Voice:
         if now_s - since_s >= _HOUR_S:
             since_s, count = now_s, 0
         self._said[user] = since_s, count + 1
-        while len(self._said) > _USERS_KNOWN:
+        while len(self._said) > USERS_KNOWN:
             del self._said[next(iter(self._said))]  # who was silent for longest
         return count
 

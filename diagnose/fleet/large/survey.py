@@ -27,9 +27,7 @@ from rankscope.observer.window.store.same_names import told_apart
 from rankscope.observer.window.store.summary import STEP_COLUMNS, WINDOW
 from rankscope.observer.window.store.users import ranks_by_user
 
-GROUP = (
-    1024  # hosts: megabytes, a quarter of a second; a task costs the process that asks for it two milliseconds on Ray
-)
+GROUP = 1024  # hosts: megabytes, a quarter of a second; a task costs who asks for it two milliseconds on Ray
 
 
 @dataclass(frozen=True, slots=True)

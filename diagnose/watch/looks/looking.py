@@ -110,7 +110,7 @@ class Looking:
                 return
             self._look = None
             self._learn(seen, now_s)
-        for name in self._turns.order(self._waiting, self._user_of):
+        for name in self._turns.order(self._waiting, self.voice.whose):
             job, alarm = self.jobs.get(name), self._waiting.pop(name)
             if job is None or now_s - alarm.at_s > max(_ALARM_KEPT_S, 10 * (job.watch.step_s or 0.0)):
                 self._alone.discard(name)
@@ -243,10 +243,6 @@ class Looking:
             job.lost_s = float(seen.verdict["suspects"][0]["lost_seconds_per_step"] or 0.0)
         if seen.verdict is not None and seen.verdict["status"] == "hang":
             self.evidence.freeze(job, event)
-
-    def _user_of(self, name: str) -> str:
-        job = self.jobs.get(name)
-        return job.user if job is not None else ""
 
     def _pids(self, job: str) -> frozenset[int]:
         return frozenset(one.found.pid for one in self.tier0.of_job(job))

@@ -40,8 +40,9 @@ def test_alarms_of_a_crowd_keep_nobody_elses_from_being_looked_at(tmp_path: Path
     jobs["ours"] = WatchedJob(JobWatch("ours"), "", Allowance(), OURS)
     tier0 = SimpleNamespace(of_job=lambda name: [SimpleNamespace(found=SimpleNamespace(pid=1))])
     looks, events = Looks(), list[Event]()
+    voice = Voice(events.append, lambda _: None, lambda job: jobs[job].user)
     looking = Looking(
-        cast(Any, tier0), Voice(events.append, lambda _: None), cast(Any, None), jobs, tmp_path, 2.0, False, None, cast(Any, looks)
+        cast(Any, tier0), voice, cast(Any, None), jobs, tmp_path, 2.0, False, None, cast(Any, looks)
     )  # fmt: skip
     # WHEN each look takes ten seconds
     looking.go_on(0.0)
