@@ -203,6 +203,9 @@ def prune(
         float, typer.Option("--older-than", metavar="DAYS", min=0.0, help="Remove windows that are older.")
     ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say what would go.")] = False,
+    clock_is_right: Annotated[
+        bool, typer.Option("--clock-is-right", help="Also where that leaves none, or only some of another year.")
+    ] = False,
     as_json: Json = False,
 ) -> int:
     """Remove old windows from a store.
@@ -211,7 +214,7 @@ def prune(
     """
     from rankscope.diagnose.cli.stores import tidy as command
 
-    return command.prune(place, older_than_days=older_than, dry=dry_run, as_json=as_json)
+    return command.prune(place, older_than_days=older_than, dry=dry_run, clock_is_right=clock_is_right, as_json=as_json)
 
 
 @app.command(cls=PlainCommand)

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 
 from rankscope.diagnose import budgets
 from rankscope.diagnose.cli.output import patience, print_json, tell
 from rankscope.diagnose.text import clean
-from rankscope.observer.window.store import tidy
+from rankscope.observer.window.store import objects, tidy
+from rankscope.observer.window.store.age import Clocks
 from rankscope.observer.window.store.place import Store, is_uri, open_store
 from rankscope.observer.window.store.tidy import Tidied
 from rankscope.probes.errors import EXIT_HEALTHY, UsageError
 
 
-def prune(place: str, *, older_than_days: float, dry: bool, as_json: bool) -> int:
-    """Remove windows that began more than so many days ago. Exit code 0: there is nothing to judge."""
+def prune(place: str, *, older_than_days: float, dry: bool, clock_is_right: bool, as_json: bool) -> int:
+    """Remove windows that began more than so many days ago. Exit code 0: there is nothing to judge. ClockInDoubt, which ends with 3."""
+    store = _store(place)
     with patience("looking through the store"):
-        done = tidy.prune(_store(place), older_than_days * budgets.DAY_S, time.time(), dry)
+        clocks = Clocks(time.time(), math.nan if dry else objects.clock(store))  # asking the store is writing there
+        done = tidy.prune(store, older_than_days * budgets.DAY_S, clocks, dry=dry, clock_is_right=clock_is_right)
     _print("would be removed" if dry else "removed", done, as_json)
     return EXIT_HEALTHY
 
@@ -44,6 +48,7 @@ def _print(what: str, done: Tidied, as_json: bool) -> None:
             {
                 "removed": done.removed, "removed_bytes": done.removed_bytes, "made": done.made,
                 "unreadable": [clean(path, 300) for path in done.unreadable], "foreign": done.foreign,
+                "ahead": done.ahead,
             }
         )  # fmt: skip
         return
@@ -53,3 +58,5 @@ def _print(what: str, done: Tidied, as_json: bool) -> None:
         tell(f"  left alone, as it cannot be read or removed: {clean(path, 300)}")
     if done.foreign:
         tell(f"  {done.foreign} other things lie there, and stay")
+    if done.ahead:
+        tell(f"  {done.ahead} windows of moments to come stay: a host's clock was ahead; they go by when they came")

@@ -21,6 +21,7 @@ from rankscope.observer.window.manifest import Manifest
 from rankscope.observer.window.staging import safe_name
 
 _KEY = re.compile(r"(?:^|/)job=([^/]+)/window=(\d{8}T\d{6}Z)/shard=([0-9a-f]{2})/([^/]+)\.parquet$")
+_MOMENT = re.compile(r"(?:^|/)job=[^/]+/window=(\d{8}T\d{6}Z)$")
 _TOLD = re.compile(r"(?:^|/)job=[^/]+/(?:trigger|turn|verdict)=(\d{8}T\d{6}Z)\.json$")
 _TIME = "%Y%m%dT%H%M%SZ"
 _SEVERAL = re.compile(r"hosts=(\d{1,6})-")
@@ -88,6 +89,12 @@ def key_of_several(folder: str, members: Iterable[str]) -> str:
 def folder_of_moment(path: str) -> str:
     """Where all windows of a job's moment lie, by the path of one of them; '' where it is none."""
     return "/".join(path.split("/")[:-2]) if _KEY.search(path) else ""
+
+
+def start_of_moment(folder: str) -> int | None:
+    """When the windows in a folder of a job's moment began, Unix time; None where it is no such folder."""
+    found = _MOMENT.search(folder)
+    return None if found is None else _unix(found[1])
 
 
 def parse(path: str) -> Key | None:

@@ -19,14 +19,14 @@ from pyarrow import fs
 
 from rankscope.observer.window.staging import PARTIAL, partial_name, remove_left
 from rankscope.observer.window.store.container import MOST_OBJECT_BYTES
-from rankscope.observer.window.store.keys import Key, parse, told_about
+from rankscope.observer.window.store.keys import Key, parse, start_of_moment, told_about
 from rankscope.observer.window.store.place import Store, StoreFailed, failures
 from rankscope.probes.errors import BadData
 from rankscope.probes.host.folders import UnsafePlace, create_file, opened_folder, read_ours, read_plain, why_not_ours
 
 _DEEPEST = 16  # folders below the store's path: objects lie three below it
 _MOST_LISTED = 4_000_000  # of a million ranks a window has 125,000 objects
-_CLOSED = -1
+_CLOSED, _FOLDER = -1, -2
 _TRIES = 4
 
 
@@ -41,14 +41,24 @@ class Found:
 
 
 @dataclass(frozen=True, slots=True)
+class Told:
+    """Something that hosts told each other. `start`: when the window began that it is about; `put_s` as of an object."""
+
+    path: str
+    start: int
+    put_s: float = math.nan
+
+
+@dataclass(frozen=True, slots=True)
 class Listing:
     """What a store names below a path, in order of their paths; `foreign`: how many things lie there that are no windows; `told`: what
-    hosts told each other, by path, and when the window began that it is about; `closed`: what could not be looked at."""
+    hosts told each other; `closed`: what could not be looked at; `moments`: folders of moments, also those with nothing in them."""
 
     objects: tuple[Found, ...]
     foreign: int
-    told: tuple[tuple[str, int], ...] = ()
+    told: tuple[Told, ...] = ()
     closed: tuple[str, ...] = ()
+    moments: tuple[str, ...] = ()
 
 
 def put(store: Store, key: str, data: bytes) -> None:
@@ -136,13 +146,16 @@ def remove(store: Store, path: str) -> None:
             store.filesystem.delete_file(path)
 
 
-def remove_empty(store: Store, folder: str) -> None:
+def remove_empty(store: Store, folder: str, untouched_since_s: float = math.inf) -> None:
     """Remove a folder of objects, and those in it, where nothing is left in them; in a bucket the empty objects that stand for them, and
-    what comes at that very moment: to be called of what is old. What cannot be removed stays."""
+    what comes at that very moment: to be called of what is old. What cannot be removed stays, and what somebody may write now: in a
+    folder of files nothing goes that changed after a Unix time."""
     with suppress(OSError, StoreFailed, UnsafePlace), failures(store.shown, store.uri):
         if store.local:
             with opened_folder(Path(folder).parent, of_others=True) as above:
                 with suppress(OSError), opened_folder(Path(folder), of_others=True) as here:
+                    if os.fstat(here).st_mtime > untouched_since_s:
+                        return
                     for name in os.listdir(here):  # noqa: PTH208  by descriptor
                         with suppress(OSError):
                             os.rmdir(name, dir_fd=here)
@@ -153,9 +166,31 @@ def remove_empty(store: Store, folder: str) -> None:
             store.filesystem.delete_dir(folder)
 
 
+def clock(store: Store) -> float:
+    """Unix time as the store has it, NaN where it does not say: when something came that is written and removed. StoreFailed.
+
+    A bucket has a clock of its own, and so has the server of a folder that hosts share.
+    """
+    with failures(store.shown, store.uri), suppress(FileNotFoundError):  # where there is no such store, nothing is old
+        if store.local:
+            with opened_folder(Path(store.path), of_others=True) as place:
+                name = partial_name()
+                with os.fdopen(create_file(place, name), "wb") as file:
+                    os.unlink(name, dir_fd=place)
+                    return os.fstat(file.fileno()).st_mtime
+        path = f"{store.path}/{partial_name()}"
+        with store.filesystem.open_output_stream(path) as stream:
+            stream.write(b"")
+        told = store.filesystem.get_file_info(path).mtime_ns
+        with suppress(FileNotFoundError):
+            store.filesystem.delete_file(path)
+        return told / 1e9 if told is not None else math.nan
+    return math.nan
+
+
 def listing(store: Store) -> Listing:
     """All objects below the store's path; the one that it names, where it names one. StoreFailed; nothing where there is no such path."""
-    found, told, closed, foreign = [], [], [], 0
+    found, told, closed, moments, foreign = [], [], [], [], 0
     with failures(store.shown, store.uri):
         for count, (path, size, put_s) in enumerate(_files(Path(store.path)) if store.local else _objects(store)):
             if count >= _MOST_LISTED:
@@ -163,18 +198,26 @@ def listing(store: Store) -> Listing:
             if size == _CLOSED:
                 closed.append(path)
                 continue
+            if size == _FOLDER:
+                if start_of_moment(path) is not None:
+                    moments.append(path)
+                continue
             key = parse(path)
             if path.rpartition("/")[2].startswith(PARTIAL):
                 continue
             if key is not None:
                 found.append(Found(path, key, size, put_s))
             elif (about := told_about(path)) is not None:
-                told.append((path, about))
+                told.append(Told(path, about, put_s))
             else:
                 foreign += 1
     return Listing(
-        tuple(sorted(found, key=lambda each: each.path)), foreign, tuple(sorted(told)), tuple(sorted(closed))
-    )
+        tuple(sorted(found, key=_path)), foreign, tuple(sorted(told, key=_path)), tuple(sorted(closed)), tuple(sorted(moments))
+    )  # fmt: skip
+
+
+def _path(each: Found | Told) -> str:
+    return each.path
 
 
 def _objects(store: Store) -> Iterator[tuple[str, int, float]]:
@@ -184,12 +227,15 @@ def _objects(store: Store) -> Iterator[tuple[str, int, float]]:
     for info in infos:
         if info.type == fs.FileType.File:
             yield info.path, int(info.size or 0), info.mtime_ns / 1e9 if info.mtime_ns is not None else math.nan
+        elif info.type == fs.FileType.Directory:
+            yield info.path, _FOLDER, math.nan
 
 
 def _files(top: Path) -> Iterator[tuple[str, int, float]]:
     """Of a folder, as deep as objects lie. Links in it are not followed: where others can write, a few of them make a tree without end.
 
-    What lies in it and cannot be looked at is `_CLOSED` bytes long: a folder or a mount that somebody closed hides nothing else.
+    What lies in it and cannot be looked at is `_CLOSED` bytes long: a folder or a mount that somebody closed hides nothing else, and
+    neither does what goes while it is listed. A folder is `_FOLDER` bytes long.
     """
     if top.is_file():
         about = top.stat()
@@ -204,8 +250,9 @@ def _files(top: Path) -> Iterator[tuple[str, int, float]]:
                     if entry.is_dir(follow_symlinks=False):
                         if depth < _DEEPEST:
                             folders.append((entry.path, depth + 1))
-                    elif entry.is_file(follow_symlinks=False):
-                        yield _looked_at(entry)
+                        yield entry.path, _FOLDER, math.nan
+                    elif entry.is_file(follow_symlinks=False) and (seen := _looked_at(entry)) is not None:
+                        yield seen
         except FileNotFoundError:
             continue  # gone since it was listed
         except OSError:
@@ -214,11 +261,12 @@ def _files(top: Path) -> Iterator[tuple[str, int, float]]:
             yield folder, _CLOSED, math.nan
 
 
-def _looked_at(entry: os.DirEntry[str]) -> tuple[str, int, float]:
+def _looked_at(entry: os.DirEntry[str]) -> tuple[str, int, float] | None:
+    """None where it is gone since it was listed."""
     try:
         about = entry.stat(follow_symlinks=False)
     except FileNotFoundError:
-        raise
+        return None
     except OSError:
         return entry.path, _CLOSED, math.nan
     return entry.path, about.st_size, about.st_mtime

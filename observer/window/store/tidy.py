@@ -7,14 +7,14 @@ object is there before the old ones go; who reads meanwhile sees a window twice,
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 
 from rankscope.observer.window.folder import Window
 from rankscope.observer.window.store import objects
+from rankscope.observer.window.store.age import Clocks, old_in
 from rankscope.observer.window.store.container import MOST_OBJECT_BYTES, decode, encode
-from rankscope.observer.window.store.keys import folder_of_moment, key_of_several
-from rankscope.observer.window.store.objects import Found
+from rankscope.observer.window.store.keys import folder_of_moment, key_of_several, start_of_moment
+from rankscope.observer.window.store.objects import Found, Listing
 from rankscope.observer.window.store.place import Store, StoreFailed
 from rankscope.probes.errors import BadData
 from rankscope.probes.host.folders import UnsafePlace
@@ -26,27 +26,39 @@ _MOST_TOGETHER_BYTES = MOST_OBJECT_BYTES // 8
 @dataclass(frozen=True, slots=True)
 class Tidied:
     """How many objects went, how many bytes, how many came in their place; what was left alone because it cannot be read, looked at or
-    removed; and how many things there are no windows."""
+    removed; how many things there are no windows; and how many windows that stay are of a moment to come, by their names."""
 
     removed: int
     removed_bytes: int
     made: int
     unreadable: tuple[str, ...]
     foreign: int
+    ahead: int = 0
 
 
-def prune(store: Store, older_than_s: float, now_s: float, dry: bool = False) -> Tidied:
-    """Remove the windows that began more than `older_than_s` before `now_s`, and what hosts told each other about them. What is neither
-    is left alone."""
+def prune(
+    store: Store, older_than_s: float, clocks: Clocks, *, dry: bool = False, clock_is_right: bool = False
+) -> Tidied:
+    """Remove the moments whose windows began more than `older_than_s` ago, and what hosts told each other about them (age.py). What is
+    neither is left alone, and so is a folder of an old moment in which anything lies. ClockInDoubt, StoreFailed."""
     there = objects.listing(store)
-    old = {found.path: found.size_bytes for found in there.objects if found.key.start < now_s - older_than_s}
-    old |= {path: 0 for path, start in there.told if start < now_s - older_than_s}
+    old = old_in(there, older_than_s, clocks, clock_is_right=clock_is_right)
     left = [store.at(path) for path in there.closed]
-    gone = [path for path in old if dry or _removed(store, path, left)]
-    emptied = () if dry else {moment for path in gone if (moment := folder_of_moment(path))}
-    for folder in sorted(emptied):
-        objects.remove_empty(store, folder)
-    return Tidied(len(gone), sum(old[path] for path in gone), 0, tuple(left), there.foreign)
+    gone = [path for path in old.sizes_bytes if dry or _removed(store, path, left)]
+    if not dry:
+        for folder in sorted({moment for path in gone if (moment := folder_of_moment(path))}):
+            objects.remove_empty(store, folder)
+        for folder in _empty(
+            there, clocks.earlier_s - older_than_s
+        ):  # of one that was stopped, or beside which another wrote
+            objects.remove_empty(store, folder, clocks.earlier_s - SETTLED_S)
+    return Tidied(len(gone), sum(old.sizes_bytes[path] for path in gone), 0, tuple(left), there.foreign, old.ahead)
+
+
+def _empty(there: Listing, before_s: float) -> list[str]:
+    """Folders of old moments in which no object was."""
+    full = {folder_of_moment(found.path) for found in there.objects}
+    return [folder for folder in there.moments if folder not in full and (start_of_moment(folder) or 0) < before_s]
 
 
 def compact(store: Store, now_s: float, settled_s: float = SETTLED_S) -> Tidied:
@@ -55,8 +67,8 @@ def compact(store: Store, now_s: float, settled_s: float = SETTLED_S) -> Tidied:
     removed, freed, made = 0, 0, 0
     unreadable = [store.at(path) for path in there.closed]
     for folder, members in _shards(there.objects, now_s - settled_s):
-        windows, read = _read(store, members, unreadable)
-        if len(read) < 2:
+        windows, read, whole = _read(store, members, unreadable)
+        if len(read) < 2 or not whole:  # who prunes, or puts together beside us, is not to be undone
             continue
         hosts = [f"{window.manifest.host}/{window.manifest.machine}/{window.manifest.start!r}" for window in windows]
         key = key_of_several(folder.removeprefix(store.path).lstrip("/"), hosts)
@@ -110,16 +122,17 @@ def _shards(found: tuple[Found, ...], before_s: float) -> Iterator[tuple[str, li
             yield folder, part
 
 
-def _read(store: Store, members: list[Found], unreadable: list[str]) -> tuple[list[Window], list[Found]]:
-    """The windows of these objects, each once, and the objects that could be read."""
+def _read(store: Store, members: list[Found], unreadable: list[str]) -> tuple[list[Window], list[Found], bool]:
+    """The windows of these objects, each once, the objects that could be read, and whether none has gone since it was listed."""
     windows: list[Window] = []
-    read = []
+    read, whole = [], True
     for found in members:
         try:
-            with suppress(FileNotFoundError):  # gone since it was listed
-                # What is put together is ours from then on: nothing that others could have written becomes so.
-                windows += decode(objects.get(store, found.path, ours=True))
-                read.append(found)
+            # What is put together is ours from then on: nothing that others could have written becomes so.
+            windows += decode(objects.get(store, found.path, ours=True))
+            read.append(found)
+        except FileNotFoundError:
+            whole = False
         except (BadData, UnsafePlace):
             unreadable.append(store.at(found.path))
-    return sorted(once(windows), key=lambda window: (window.manifest.host, window.manifest.start)), read
+    return sorted(once(windows), key=lambda window: (window.manifest.host, window.manifest.start)), read, whole

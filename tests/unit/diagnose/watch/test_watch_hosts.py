@@ -23,6 +23,7 @@ from rankscope.diagnose.watch.hosts.share import Share, judged_as_json, judged_o
 from rankscope.diagnose.watch.hosts.together import Alone, Begin, Judged, Remark, Task, Together, Turn
 from rankscope.diagnose.watch.hosts.trigger import Pace, Trigger, trigger_of
 from rankscope.observer.window.store import container, objects, tidy
+from rankscope.observer.window.store.age import Clocks
 from rankscope.observer.window.store.keys import key_of
 from rankscope.observer.window.store.place import open_store
 from rankscope.observer.window.store.spool import Spool
@@ -354,6 +355,6 @@ def test_the_windows_of_all_hosts_are_judged_once_and_old_triggers_are_pruned(st
 
     there = objects.listing(place)
     assert (len(there.objects), len(there.told), there.foreign) == (4, 2, 0)
-    assert tidy.prune(place, 60.0, start + 61).removed == 5
-    assert tidy.prune(place, 60.0, start + 3600).removed == 1
+    assert tidy.prune(place, 60.0, Clocks(time.time()), clock_is_right=True).removed == 0
+    assert tidy.prune(place, 60.0, Clocks(time.time() + 61), clock_is_right=True).removed == 6
     assert json.dumps(board.get(TRIGGER, job, start)) == "null"

@@ -24,6 +24,7 @@ from rankscope.observer.window.folder import Window, read_window, write_window
 from rankscope.observer.window.manifest import WINDOW_SCHEMA, Manifest
 from rankscope.observer.window.schema import TABLES
 from rankscope.observer.window.store import objects, tidy
+from rankscope.observer.window.store.age import Clocks
 from rankscope.observer.window.store.container import decode, encode
 from rankscope.observer.window.store.keys import key_of
 from rankscope.observer.window.store.place import open_store
@@ -137,7 +138,7 @@ def test_old_windows_are_removed_from_no_place_that_somebody_bent(tmp_path: Path
     bent.symlink_to(elsewhere)
     os.lchown(bent, SOMEBODY, SOMEBODY)
     store = open_store(f"file://{home}")
-    assert tidy.prune(store, 86_400, 2.0e9).removed == 1
+    assert tidy.prune(store, 86_400, Clocks(2.0e9), clock_is_right=True).removed == 1
     # THEN what lies there stays, also where the path is bent after it was listed
     assert theirs.exists() and not old.exists()
     with pytest.raises(OutputFailed, match="symbolic link of user"):
@@ -166,6 +167,7 @@ def store_of_many() -> Iterator[Path]:
         for start in (1.0e9, 1.7e9):
             one = replace(window(), manifest=replace(window().manifest, start=start))
             objects.put(open_store(f"file://{place}"), key_of(one.manifest), encode([one]))
+            os.utime(place / key_of(one.manifest), (start, start))
         (place / "job=closed").mkdir(mode=0)
         key = key_of(replace(window().manifest, start=1.7e9, host="other"))
         (place / key).parent.mkdir(parents=True, exist_ok=True)
@@ -188,7 +190,7 @@ def test_what_others_closed_hides_nothing_else_in_a_store(store_of_many: Path, a
 
 
 def test_what_others_closed_keeps_no_old_window_from_going(store_of_many: Path, as_somebody: None) -> None:
-    done = tidy.prune(open_store(f"file://{store_of_many}"), 86_400, 1.7e9)
+    done = tidy.prune(open_store(f"file://{store_of_many}"), 86_400, Clocks(1.7e9), clock_is_right=True)
     assert done.removed == 1
     assert [path.rpartition("/")[2] for path in done.unreadable] == ["job=closed"]
 
@@ -199,7 +201,7 @@ def test_an_old_window_that_cannot_be_removed_keeps_no_other_from_going(store_of
     first, *rest = (Path(found.path) for found in objects.listing(store).objects)
     first.parent.chmod(0o500)
     # WHEN all are old
-    done = tidy.prune(store, 86_400, 3.0e9)
+    done = tidy.prune(store, 86_400, Clocks(3.0e9), clock_is_right=True)
     first.parent.chmod(0o700)
     # THEN the others go, and it is told
     assert done.removed == len(rest) and first.exists()

@@ -1,4 +1,4 @@
-"""Windows in stores: the same through a folder and a real S3 server; whatever else lies there, and whatever fails."""
+"""Windows in stores: the same through a folder and a real S3 server; what else lies there, and whatever fails. How old ones go: beside."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ import os
 import random
 import stat
 import threading
-import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -17,7 +16,6 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from builders import Job, build
-from pyarrow import fs
 from s3_server import KEY, SECRET, uri
 
 from rankscope.diagnose.cli.stores.sending import Sending
@@ -138,57 +136,6 @@ def test_a_store_without_a_readable_window_is_one_line(store: str) -> None:
     objects.put(open_store(store), key_of(windows()[0].manifest), b"nothing")
     with pytest.raises(BadData, match="none of 1 windows can be read"):
         load([store])
-
-
-def test_old_windows_go_and_young_ones_stay(store: str) -> None:
-    send(store, *windows(start=NOW - 90_000), *windows())
-    opened = open_store(store)
-    objects.put(opened, "notes.txt", b"mine")
-    assert tidy.prune(opened, 86_400, NOW, dry=True).removed == 4
-    first = tidy.prune(opened, 86_400, NOW)
-    assert (first.removed, first.foreign) == (4, 1)
-    assert tidy.prune(opened, 86_400, NOW).removed == 0
-    assert len(load([store]).windows) == 4
-    assert objects.listing(opened).foreign == 1
-
-
-def test_nothing_is_left_where_old_windows_were(store: str) -> None:
-    send(store, *windows(start=NOW - 90 * 86400), *windows(start=NOW))
-    opened = open_store(store)
-    old = {found.path.rpartition("/")[0] for found in objects.listing(opened).objects[:4]}
-    assert tidy.prune(opened, 30 * 86400, NOW + 100).removed == 4
-    inside = opened.filesystem.get_file_info(fs.FileSelector(opened.path, recursive=True))
-    folders = {info.path for info in inside if info.type == fs.FileType.Directory}
-    assert folders and not old & folders
-    assert len({path for path in folders if path.rpartition("/")[2].startswith("window=")}) == 1
-
-
-def test_who_writes_while_old_windows_go_is_not_disturbed(tmp_path: Path) -> None:
-    store = open_store((tmp_path / "store").as_uri())
-    one = windows(start=NOW - 90 * 86400)[0]
-    key, data, until = key_of(one.manifest), container.encode([one]), time.monotonic() + 2.0
-
-    def prune() -> None:
-        while time.monotonic() < until:
-            tidy.prune(store, 30 * 86400, NOW)
-
-    pruning = [threading.Thread(target=prune) for _ in range(2)]
-    for each in pruning:
-        each.start()
-    while time.monotonic() < until:
-        objects.put(store, key, data)
-    for each in pruning:
-        each.join()
-
-
-def test_what_is_no_window_stays_where_old_ones_were(store: str) -> None:
-    send(store, *windows(start=NOW - 90 * 86400))
-    opened = open_store(store)
-    beside = objects.listing(opened).objects[0].path.rpartition("/")[0]
-    with opened.filesystem.open_output_stream(f"{beside}/notes.txt") as stream:
-        stream.write(b"mine")
-    assert tidy.prune(opened, 30 * 86400, NOW).removed == 4
-    assert opened.filesystem.get_file_info(f"{beside}/notes.txt").type == fs.FileType.File
 
 
 def test_windows_put_together_are_the_same_windows(store: str) -> None:

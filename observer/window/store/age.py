@@ -1,0 +1,95 @@
+"""What of a store is old, and whether a clock may be believed that says so. Pure.
+
+A moment of a job goes whole or stays: it is as old as the youngest of its objects. An object is as young as its name says, or as when it
+came, if that was later: a host may send late, or its clock be behind. A name that says a moment to come says nothing.
+
+A clock that is years ahead makes everything old. So nothing is old where the store's clock says another time than this host's, where
+nothing at all would be left, or where a year without a window lies between what would go and what would stay.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rankscope.observer.window.store.keys import folder_of_moment
+from rankscope.observer.window.store.objects import Listing
+from rankscope.probes.errors import EXIT_UNKNOWN, RankscopeError
+
+CLOCKS_APART_S = (
+    3600.0  # clocks that are kept right differ by less than a second, and stores refuse who is a quarter of an hour off
+)
+_NEVER_SO_LONG_S = 365 * 86_400.0  # a store that is in use; clocks that lost their time are off by decades
+
+
+class ClockInDoubt(RankscopeError):
+    """That things are old is what a clock says that may be wrong."""
+
+    help = "Set this host's clock (`date`, `timedatectl`); where it is right and they are to go, add --clock-is-right."
+    exit_code = EXIT_UNKNOWN
+
+
+@dataclass(frozen=True, slots=True)
+class Clocks:
+    """Unix time as this host and as the store has it; NaN: it does not say."""
+
+    host_s: float
+    store_s: float = math.nan
+
+    @property
+    def earlier_s(self) -> float:
+        return self.host_s if math.isnan(self.store_s) else min(self.host_s, self.store_s)
+
+
+@dataclass(frozen=True, slots=True)
+class Old:
+    """What may go: sizes in bytes by path; `ahead`: how many objects that stay have a name of a moment to come."""
+
+    sizes_bytes: dict[str, int]
+    ahead: int
+
+
+def old_in(there: Listing, older_than_s: float, clocks: Clocks, *, clock_is_right: bool = False) -> Old:
+    """The moments whose windows all began, and came, more than `older_than_s` ago by both clocks, and what hosts told each other so long
+    ago. ClockInDoubt."""
+    now_s = clocks.earlier_s
+    moments: dict[str, float] = {}
+    for found in there.objects:
+        folder = folder_of_moment(found.path)
+        moments[folder] = max(moments.get(folder, -math.inf), _since(found.key.start, found.put_s, now_s))
+    old = {folder for folder, since_s in moments.items() if since_s <= now_s - older_than_s}
+    if old and not clock_is_right:
+        _doubt((moments[folder] for folder in old), (at for folder, at in moments.items() if folder not in old), clocks)
+    sizes = {found.path: found.size_bytes for found in there.objects if folder_of_moment(found.path) in old}
+    sizes |= {each.path: 0 for each in there.told if _since(each.start, each.put_s, now_s) <= now_s - older_than_s}
+    return Old(sizes, sum(found.key.start > now_s and found.path not in sizes for found in there.objects))
+
+
+def _since(start_s: float, put_s: float, now_s: float) -> float:
+    """When something was certainly there. It stays where only a moment to come is known of it."""
+    if math.isnan(put_s):
+        return start_s
+    return max(start_s, put_s) if start_s <= now_s else put_s
+
+
+def _doubt(going: Iterable[float], staying: Iterable[float], clocks: Clocks) -> None:
+    last_s, next_s = max(going), min(staying, default=math.inf)
+    says = f"this host's clock says {_day(clocks.host_s)}"
+    if abs(clocks.host_s - clocks.store_s) > CLOCKS_APART_S:
+        raise ClockInDoubt(f"nothing was removed: {says}, the store's says {_day(clocks.store_s)}")
+    if math.isinf(next_s):
+        raise ClockInDoubt(f"nothing was removed: no window would be left; the last is of {_day(last_s)}, {says}")
+    if next_s - last_s > _NEVER_SO_LONG_S:
+        raise ClockInDoubt(
+            f"nothing was removed: between what would go and what would stay lies no window from {_day(last_s)} to {_day(next_s)}; {says}"
+        )
+
+
+def _day(unix_s: float) -> str:
+    """A moment as people read it; clocks and names may say any year."""
+    try:
+        return time.strftime("%Y-%m-%d %H:%M UTC", time.gmtime(unix_s))
+    except (ValueError, OverflowError, OSError):
+        return f"{unix_s:.0f}"
