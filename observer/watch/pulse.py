@@ -19,7 +19,7 @@ from rankscope.observer.live.kernel_probes import in_initial_pid_namespace
 from rankscope.observer.watch.marker import MARKERS
 from rankscope.observer.watch.shares import Notes
 from rankscope.observer.window.manifest import ProbeCost
-from rankscope.probes.bpf import btf, loader, ring
+from rankscope.probes.bpf import loader, ring
 from rankscope.probes.bpf.compiler.compiled import BpfUnavailable
 from rankscope.probes.bpf.counters import COUNTERS, LOSSES, RANK
 from rankscope.probes.bpf.module import Module
@@ -203,11 +203,9 @@ def load(root: Path = Path("/")) -> Pulse:
         raise BpfUnavailable(
             "this process is in a pid namespace of its own, where threads have other numbers than in the kernel"
         )
-    defines: dict[str, int | str] = {}
-    with contextlib.suppress(btf.NoBtf):
-        defines.update(btf.offsets({"RS_TASK_EXIT_CODE": ("task_struct", "exit_code")}, root))
     module = loader.load(
-        (calls.SOURCE, exits.SOURCE), defines=defines, generated=programs(MARKERS), entries={"rs_events": _RING_BYTES}, root=root
+        (calls.SOURCE, exits.SOURCE), defines=exits.defines(root), generated=programs(MARKERS),
+        entries={"rs_events": _RING_BYTES}, root=root,
     )  # fmt: skip
     try:
         module.attach(exits.TRACEPOINTS)

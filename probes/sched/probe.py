@@ -13,6 +13,7 @@ from pathlib import Path
 
 from rankscope.probes.bpf import btf
 from rankscope.probes.bpf.module import Module, Tracepoint
+from rankscope.probes.sched import exits
 
 SOURCE = Path(__file__).parent / "sched.bpf.c"
 TRACEPOINTS = (
@@ -20,14 +21,11 @@ TRACEPOINTS = (
     Tracepoint("rs_sched_waking", "sched:sched_waking"),
     Tracepoint("rs_sched_exit", "sched:sched_process_exit"),
 )
-# What sched.bpf.c can do without: how a process ended, and since when a thread runs that nothing saw come.
-_OFFSETS = (
-    {"RS_TASK_EXIT_CODE": ("task_struct", "exit_code")},
-    {
-        "RS_TASK_RAN": ("task_struct", "se.sum_exec_runtime"),
-        "RS_TASK_RAN_BEFORE": ("task_struct", "se.prev_sum_exec_runtime"),
-    },
-)
+# Since when a thread runs that nothing saw come; sched.bpf.c can do without.
+_OFFSETS = {
+    "RS_TASK_RAN": ("task_struct", "se.sum_exec_runtime"),
+    "RS_TASK_RAN_BEFORE": ("task_struct", "se.prev_sum_exec_runtime"),
+}
 
 # prev_state bits of sched_switch (include/linux/sched.h); 0 is runnable: it was preempted.
 UNINTERRUPTIBLE, STOPPED, TRACED, IDLE = 0x2, 0x4, 0x8, 0x80
@@ -76,10 +74,9 @@ class Taken:
 
 def defines(root: Path = Path("/")) -> dict[str, int]:
     """The -D constants for sched.bpf.c, as far as this kernel has type information."""
-    found: dict[str, int] = {}
-    for wanted in _OFFSETS:
-        with contextlib.suppress(btf.NoBtf):
-            found.update(btf.offsets(wanted, root))
+    found = exits.defines(root)
+    with contextlib.suppress(btf.NoBtf):
+        found.update(btf.offsets(_OFFSETS, root))
     return found
 
 
