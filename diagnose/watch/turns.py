@@ -6,7 +6,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-USERS_KNOWN = 1024
+from rankscope.observer.watch.users import OfUsers
+
 _Waits = TypeVar("_Waits")
 
 
@@ -14,7 +15,7 @@ _Waits = TypeVar("_Waits")
 class Turns:
     """Users by their last turns."""
 
-    _last: dict[str, int] = field(default_factory=dict)
+    _last: OfUsers[int] = field(default_factory=OfUsers)
     _count: int = 0
 
     def order(self, waiting: Iterable[_Waits], user_of: Callable[[_Waits], str]) -> list[_Waits]:
@@ -24,7 +25,4 @@ class Turns:
     def took(self, user: str) -> None:
         """This user's turn has come."""
         self._count += 1
-        self._last.pop(user, None)
-        self._last[user] = self._count
-        while len(self._last) > USERS_KNOWN:
-            del self._last[next(iter(self._last))]
+        self._last.keep(user, self._count)

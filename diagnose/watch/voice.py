@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from rankscope.diagnose.watch.events import Event
-from rankscope.diagnose.watch.turns import USERS_KNOWN
+from rankscope.observer.watch.users import OfUsers
 
 _AGAIN_S = 600.0
 _HOUR_S = 3600.0
@@ -26,7 +26,7 @@ class Voice:
     complain: Callable[[str], None]
     whose: Callable[[str], str] = lambda _: ""
     _due: dict[str, float] = field(default_factory=dict)
-    _said: dict[str, tuple[float, int]] = field(default_factory=dict)  # by user: since when, and how many
+    _said: OfUsers[tuple[float, int]] = field(default_factory=OfUsers)  # since when, and how many
 
     def say(self, event: Event) -> None:
         """An event, if there may be one more of this user's."""
@@ -41,12 +41,10 @@ class Voice:
 
     def _count(self, user: str, now_s: float) -> int:
         """How many were said, or were to be, before this one in this hour, which begins with the first."""
-        since_s, count = self._said.pop(user, (now_s, 0))
+        since_s, count = self._said.get(user, (now_s, 0))
         if now_s - since_s >= _HOUR_S:
             since_s, count = now_s, 0
-        self._said[user] = since_s, count + 1
-        while len(self._said) > USERS_KNOWN:
-            del self._said[next(iter(self._said))]  # who was silent for longest
+        self._said.keep(user, (since_s, count + 1))
         return count
 
     def note(self, now_s: float, kind: str, words: str, job: str = "") -> None:

@@ -19,12 +19,13 @@ import math
 import os
 import shutil
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from rankscope.observer.watch.users import OfUsers
 from rankscope.observer.window.staging import safe_name
 from rankscope.probes.host.folders import create_file, open_plain, opened_folder, read_plain
 
@@ -37,7 +38,6 @@ _OF_OTHERS_BYTES = 2 << 20  # in what is frozen of one user
 _READ_MOST = 2 * FILE_BYTES
 _DIGITS_MOST = 18
 _DRAFT = ".draft"
-_USERS_KNOWN = 1024
 _END_BYTES = 256 << 10  # 20 s of 64 ranks with 5 steps a second, ten minutes of two
 
 
@@ -48,7 +48,7 @@ class BlackBox:
     folder: Path
     _slot: int = -1
     _held: Counter[str] = field(default_factory=Counter)  # bytes of the file by user; '' of who ran before us
-    _frozen: dict[str, deque[float]] = field(default_factory=dict)  # when, by user
+    _frozen: OfUsers[tuple[float, ...]] = field(default_factory=OfUsers)  # when
     lost_lines: int = 0
 
     def append(self, content: dict[str, Any], now: float, user: str = "") -> None:
@@ -95,12 +95,10 @@ class BlackBox:
 
     def may_freeze(self, user: str, now_s: float) -> bool:
         """Whether there may be one more of this user's, which is counted; `now_s` of CLOCK_MONOTONIC."""
-        mine = self._frozen.setdefault(user, deque(maxlen=FROZEN_MOST))
+        mine = self._frozen.get(user, ())
         if len(mine) == FROZEN_MOST and now_s - mine[0] < FILES * FILE_S:
             return False
-        mine.append(now_s)
-        while len(self._frozen) > _USERS_KNOWN:
-            del self._frozen[min(self._frozen, key=lambda one: self._frozen[one][-1])]
+        self._frozen.keep(user, (*mine, now_s)[-FROZEN_MOST:])
         return True
 
     def add(self, frozen: Path, name: str, content: bytes) -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from rankscope.observer.census.found import FoundRank
+from rankscope.observer.watch.users import OfUsers
 
 RANKS_MOST = 1024  # room in the kernel: RS_MAX_PROCESSES (probes/bpf/common.bpf.h)
 RANKS_EACH = 256  # of one user; a host with eight GPUs has eight, one without as many as cores
@@ -15,7 +16,6 @@ _NOTES_AN_HOUR = 32
 _NOTES_KNOWN = 256
 _NOTE_CHARACTERS = 400
 _HOUR_S = 3600.0
-_USERS_KNOWN = 1024
 
 
 def user_of(rank: FoundRank) -> str:
@@ -29,7 +29,7 @@ def user_of(rank: FoundRank) -> str:
 class Looking:
     """How long libraries of each user were looked into in this hour. Times are seconds of one clock."""
 
-    _spent: dict[str, tuple[float, float]] = field(default_factory=dict)  # since when, and how long
+    _spent: OfUsers[tuple[float, float]] = field(default_factory=OfUsers)  # since when, and how long
 
     def spent_s(self, user: str, now_s: float) -> float:
         """Of this hour, which begins with the first look."""
@@ -39,10 +39,8 @@ class Looking:
     def took(self, user: str, now_s: float, seconds: float) -> None:
         """A look has."""
         spent_s = self.spent_s(user, now_s)
-        since_s = self._spent[user][0] if spent_s else now_s
-        self._spent[user] = since_s, spent_s + seconds
-        while len(self._spent) > _USERS_KNOWN:
-            del self._spent[min(self._spent, key=lambda one: self._spent[one][0])]
+        since_s = self._spent.get(user, (now_s, 0.0))[0] if spent_s else now_s
+        self._spent.keep(user, (since_s, spent_s + seconds))
 
 
 @dataclass(slots=True)
