@@ -117,7 +117,7 @@ TABLE: tuple[Cause, ...] = (
         ("blocking-call", "all", "the same, in turn on all ranks", "job/moving_work.py"),
         ("gc", "rank", "stacks: time in garbage collection", "rank/python.py"),
         ("gc", "all", "the same, in turn on all ranks", "job/moving_work.py"),
-        ("gil", "rank", "waiting for the GIL, and its holder", "rank/python.py"),
+        ("gil", "rank", "waiting for the GIL, and its holder", "rank/threads.py"),
         ("lock", "rank", "waiting for another thread", "rank/python.py"),
         ("dataloader", "rank", "waiting for the next batch", "rank/python.py"),
     ),

@@ -126,6 +126,15 @@ class Functions:
             return ""
         return table.native.values[int(np.argmax(seconds))]
 
+    def queued_s(self, ranks: Ints) -> Floats:
+        """Seconds per step for which the training thread of each of these ranks stands in the queue for a CPU."""
+        table, rows = self._table, self._rows(ranks)
+        queue = table.kind.codes[rows] == table.kind.code("sched")
+        queue &= (table.thread.codes[rows] == table.thread.code("training")) & (
+            table.detail.codes[rows] == table.detail.code("queue")
+        )
+        return self._sum(rows[queue], np.zeros(int(queue.sum()), dtype=np.int64), 1, ranks)[:, 0]
+
     def queue_per_second(self, ranks: Ints) -> float:
         """How long these ranks stand in the queue for each second that they compute, median."""
         ranks = sample(ranks)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import Hypothesis
 from rankscope.diagnose.model.attribute import Located, Profiles
 from rankscope.diagnose.model.functions import FunctionExcess, sample
+from rankscope.diagnose.model.own_threads import OwnThreads, own_threads
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.stats.robust import trimmed_mean
 from rankscope.diagnose.verdict.contract import Evidence
@@ -29,6 +30,7 @@ class Case:
     beside: the peers; of more than limits.PEERS_EXACT the rank too, if it is innocent itself: they are the same for each of them then.
     queue_of_function_s: time in the run queue that goes with the odd Python function. Who computes for longer stands there for longer: as
     long for each second as the peers do, and no longer than it does in that function.
+    threads: what other threads of its process do and take; of the queue for a CPU what is left by that function.
     """
 
     fleet: Fleet
@@ -46,6 +48,7 @@ class Case:
     functions: tuple[FunctionExcess, ...]
     python: Located | None  # where its excess of Python time sits
     queue_of_function_s: float = 0.0
+    threads: OwnThreads = field(default_factory=OwnThreads)
     suspects: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))  # rows of other ranks that are suspects
 
     @property
@@ -116,8 +119,12 @@ def case_of(fleet: Fleet, scene: Scene, profiles: Profiles, row: int, suspects: 
     by_patterns = sum(function.excess_s for function in functions)
     whole = by_patterns if by_patterns >= 0.5 * by_steps else max(by_steps, by_patterns)
     python: Located | None = profiles.locate(row, beside, ("python",), max(whole, 0.0) / own if own > 0 else 0.0)
+    queue_of_function_s = _queue_of(python, profiles, row, beside)
+    threads = own_threads(fleet, profiles, row, beside)
+    behind_s = threads.behind_s - queue_of_function_s
     return Case(
-        queue_of_function_s=_queue_of(python, profiles, row, beside),
+        queue_of_function_s=queue_of_function_s,
+        threads=replace(threads, behind_s=behind_s if behind_s >= limits.FEW * whole else 0.0),
         fleet=fleet,
         rank=row,
         peers=peers,

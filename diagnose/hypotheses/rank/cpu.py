@@ -4,7 +4,8 @@ Convicts: ready time above the peers', and a counter that says who or what kept 
 control group (quota), the process that ran meanwhile (contended; affinity where it is a rank of the same job; irq where it is the
 kernel's thread for interrupts), steal. Interrupts that run between the rank's own instructions: interrupts.py.
 Where takers are counted and hardly anybody took the CPU, nobody contends: that is a quota too, or steal.
-Acquits: no ready time above the peers'; a function that computes for longer and stands in the queue for it, as its peers do.
+Acquits: no ready time above the peers'; a function that computes for longer and stands in the queue for it, as its peers do; other threads
+of the rank's own process that ran meanwhile (threads.py).
 Where no counter speaks the charge stands with less support.
 """
 
@@ -32,7 +33,7 @@ INTERRUPTS = re.compile(r"^ksoftirqd/(\d{1,5})$")  # the kernel's thread for int
 def judge(case: Case) -> Iterator[Hypothesis]:
     """Charges of the CPU for the excess of ready time."""
     ready = case.excess_of("sched") - case.excess_of("sched", "job control") if case.functions else case.sched_excess_s
-    ready -= case.queue_of_function_s
+    ready -= case.queue_of_function_s + case.threads.queue_s
     if ready <= 0:
         return
     throttled, quota_evidence = _throttling(case)
@@ -153,6 +154,8 @@ def _queue_charge(case: Case, queued: float, diffuse: float) -> Hypothesis | Non
     needed, lost_s = limits.PART * queued * steps, queued + diffuse
     evidence = [_ready_evidence(case, queued, "queue")]
     if "cpu.taken_s" in case.fleet.counters and takers.foreign_s + takers.ours_s < needed:
+        if case.threads.behind_s * steps >= needed:
+            return _own_charge(case, lost_s, evidence)
         return _nobody_charge(case, queued, diffuse, takers.foreign_s + takers.ours_s, evidence)
     if takers.foreign and takers.foreign_s >= max(needed, takers.ours_s):
         return _foreign_charge(case, takers, needed, lost_s, evidence)
@@ -196,6 +199,16 @@ def _foreign_charge(case: Case, takers: _Takers, needed: float, lost_s: float, e
 def _by_interrupts(counter: Counter) -> bool:
     """Whether it is the kernel's thread for interrupts that ran."""
     return INTERRUPTS.match(counter.comm) is not None
+
+
+def _own_charge(case: Case, lost_s: float, evidence: list[Evidence]) -> Hypothesis:
+    """Threads of the rank's own process ran, and it is not known which (threads.py)."""
+    threads = case.threads
+    what = "CPU time of its process beside the training thread"
+    evidence.append(Evidence("scheduler", what, threads.ran_s, threads.peers_ran_s, "s/step", len(case.peers)))
+    pid = int(case.fleet.ranks.pid[case.rank])
+    action = f"Threads of the rank's own process take its CPUs: see which (top -H -p {pid} on {case.host})."
+    return case.charge("cpu", "contended", lost_s, NO_COUNTER, tuple(evidence), action)
 
 
 def _nobody_charge(case: Case, queued: float, diffuse: float, taken: float, evidence: list[Evidence]) -> Hypothesis:

@@ -1,7 +1,7 @@
 """Python: a function of the rank takes longer than on its peers, by computing or by waiting of its own will.
 
-Convicts: Python time above the peers', concentrated in one function (model/attribute.py). Time in a lock or under the GIL
-accuses the lock; time in which a thread or process of the rank is waited for that does more than its like on the peers, what that does.
+Convicts: Python time above the peers', concentrated in one function (model/attribute.py). Time in a lock accuses the lock; time in which
+a thread or process of the rank is waited for that does more than its like on the peers, what that does. The GIL: threads.py.
 Acquits: every function grew alike (then the CPU or the workload is charged).
 """
 
@@ -15,9 +15,7 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.hypotheses.hypothesis import GUESS, NO_COUNTER, SEEN, Hypothesis
 from rankscope.diagnose.hypotheses.rank.case import Case
 from rankscope.diagnose.model.attribute import Located
-from rankscope.diagnose.model.functions import FunctionExcess
 from rankscope.diagnose.verdict.contract import AGAINST, ASLEEP, Evidence
-from rankscope.diagnose.verdict.function import Function
 
 _LOADER_FILES = ("dataloader", "data_loader", "/utils/data/")
 _HAND_OVER_FILES = ("/threading.py", "/queue.py", "/concurrent/futures/", "/multiprocessing/")
@@ -103,25 +101,6 @@ def _collector_charge(case: Case, excess: float) -> Hypothesis:
     )
 
 
-def _gil_charge(case: Case, excess: float, worst: FunctionExcess) -> Hypothesis:
-    """The training thread waits while another thread of its process holds the GIL: that one's function is named."""
-    own = sum(f.own_s for f in case.functions if f.name == "gil")
-    peers = sum(f.peers_s for f in case.functions if f.name == "gil")
-    seen = worst.holder
-    holder = Function("python", seen.name, seen.file, seen.line) if seen is not None and seen.name else None
-    waiting = f"{worst.caller or 'the training thread'} waits for the GIL"
-    held = f", {worst.detail}" if worst.detail else ""
-    return case.charge(
-        component="python",
-        cause="gil",
-        lost_s=excess,
-        support=SEEN if holder is not None else NO_COUNTER,
-        evidence=(Evidence("scheduler", waiting + held, own, peers, "s/step", len(case.peers)),),
-        action=f"Move {holder.name if holder else 'the work of the other Python threads'} into a process of its own.",
-        function=holder,
-    )
-
-
 def _waiting_charges(case: Case) -> Iterator[Hypothesis]:
     """Time the training thread waits for a thread or process of its own rank."""
     excess = max(case.excess_of("sync"), 0.0)
@@ -130,8 +109,7 @@ def _waiting_charges(case: Case) -> Iterator[Hypothesis]:
     found = case.profiles.locate(case.rank, case.beside, ("sync",), 0.0)
     worst = max((f for f in case.functions if f.kind == "sync"), key=lambda f: f.excess_s)
     if worst.name == "gil":
-        yield _gil_charge(case, excess, worst)
-        return
+        return  # threads.py
     evidence = [Evidence("scheduler", f"waiting in {worst.name} for {worst.detail or 'another thread'}",
                          sum(f.own_s for f in case.functions if f.kind == "sync"),
                          sum(f.peers_s for f in case.functions if f.kind == "sync"), "s/step", len(case.peers))]  # fmt: skip

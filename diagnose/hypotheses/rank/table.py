@@ -15,14 +15,16 @@ from rankscope.diagnose.hypotheses.rank import (
     process,
     python,
     storage,
+    threads,
     transfers,
     workload,
 )
 from rankscope.diagnose.hypotheses.rank.case import Case
+from rankscope.diagnose.verdict.function import Function
 
 JUDGES = (
-    cpu.judge, interrupts.judge, memory.judge, gpu.judge, pcie.judge, transfers.judge, storage.judge, python.judge, process.judge,
-    workload.judge,
+    cpu.judge, interrupts.judge, memory.judge, gpu.judge, pcie.judge, transfers.judge, storage.judge, python.judge, threads.judge,
+    process.judge, workload.judge,
 )  # fmt: skip
 
 
@@ -34,9 +36,27 @@ def charges(case: Case) -> tuple[Hypothesis, ...]:
     That all functions grew alike is what a taken CPU looks like, too: of what a convicted component explains, if that is half of the
     excess, the workload is acquitted.
     """
-    found = [charge for judge in JUDGES for charge in judge(case)]
+    found = _joined([charge for judge in JUDGES for charge in judge(case)])
     convicted = max((c.lost_s for c in found if c.component != "workload" and c.support >= CONVICTED), default=0.0)
     if convicted >= limits.HOLDS_LEAST * case.excess_s:
         found = [replace(c, lost_s=c.lost_s - convicted) if c.component == "workload" else c for c in found]
     found = [charge for charge in found if charge.lost_s > 0]
     return tuple(sorted(found, key=lambda charge: -charge.lost_s * charge.support))
+
+
+def _joined(found: list[Hypothesis]) -> list[Hypothesis]:
+    """Charges of one function of Python are one, of the cause that took most: it may be waited for and take the CPU as well."""
+    joined = list[Hypothesis]()
+    for charge in sorted(found, key=lambda charge: -charge.lost_s):
+        same = [at for at, each in enumerate(joined) if charge.function and _of_function(each) == _of_function(charge)]
+        if not same:
+            joined.append(charge)
+            continue
+        first = joined[same[0]]
+        evidence = (*first.evidence, *(each for each in charge.evidence if each not in first.evidence))
+        joined[same[0]] = replace(first, lost_s=first.lost_s + charge.lost_s, evidence=evidence)
+    return joined
+
+
+def _of_function(charge: Hypothesis) -> tuple[str, Function | None]:
+    return charge.component, charge.function

@@ -1,0 +1,113 @@
+"""Threads: another thread of the rank's own process keeps the training thread from the GIL, or from the CPU.
+
+taken = waiting for the GIL above the peers' + queue behind threads of the own process above the peers' (model/own_threads.py)
+
+Convicts: waiting for the GIL, and who held it; a queue for a CPU while no other process ran, and threads of the process that computed as
+much more than the peers'. Named is the user's lowest function in which the threads compute more: python/gil where most of it is the GIL's,
+else python/slow-function; of threads without Python the thread and its library's function: cpu/contended.
+Acquits: threads that compute as much on the peers; other processes that ran meanwhile; threads that carry what the job sends.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rankscope.diagnose import limits
+from rankscope.diagnose.hypotheses.hypothesis import NO_COUNTER, SEEN, Hypothesis
+from rankscope.diagnose.hypotheses.rank.case import Case
+from rankscope.diagnose.model.attribute import Located
+from rankscope.diagnose.model.functions import FunctionExcess
+from rankscope.diagnose.verdict.contract import Evidence
+from rankscope.diagnose.verdict.function import Function
+
+
+def held_gil(case: Case) -> FunctionExcess | None:
+    """The training thread's worst wait for another thread, where that is for the GIL."""
+    waits = [each for each in case.functions if each.kind == "sync"]
+    worst = max(waits, key=lambda each: each.excess_s, default=None)
+    return worst if worst is not None and worst.name == "gil" and case.excess_of("sync") > 0 else None
+
+
+def judge(case: Case) -> Iterator[Hypothesis]:
+    """One charge of the Python threads beside the training thread, or of threads without Python."""
+    threads, gil = case.threads, held_gil(case)
+    gil_s = case.excess_of("sync") if gil is not None else 0.0
+    lost_s = gil_s + (threads.queue_s if threads.holds else 0.0)
+    if gil is not None and gil_s >= limits.HOLDS_LEAST * lost_s:
+        yield _gil_charge(case, gil, lost_s)
+    elif lost_s > 0 and threads.function is not None:
+        yield _function_charge(case, threads.function, gil, lost_s)
+    if threads.native and threads.queue_s > 0:
+        yield _native_charge(case)
+
+
+def _gil_charge(case: Case, gil: FunctionExcess, lost_s: float) -> Hypothesis:
+    """The training thread waits while another thread of its process holds the GIL: that one's function is named."""
+    seen = gil.holder
+    holder = Function("python", seen.name, seen.file, seen.line) if seen is not None and seen.name else None
+    found = case.threads.function
+    if found is not None and holder in (found.function, found.leaf):
+        holder = found.function  # the user's, which calls it
+    return case.charge(
+        component="python",
+        cause="gil",
+        lost_s=lost_s,
+        support=SEEN if holder is not None else NO_COUNTER,
+        evidence=(_gil_evidence(case, gil), *(_queue_evidence(case) if case.threads.holds else ())),
+        action=f"Move {holder.name if holder else 'the work of the other Python threads'} into a process of its own.",
+        function=holder,
+    )
+
+
+def _function_charge(case: Case, found: Located, gil: FunctionExcess | None, lost_s: float) -> Hypothesis:
+    """Another Python thread computes, and the training thread stands in the queue for a CPU meanwhile."""
+    function, peers = found.function, len(case.peers)
+    return case.charge(
+        component="python",
+        cause="slow-function",
+        lost_s=lost_s,
+        support=SEEN,
+        evidence=(
+            Evidence(
+                "stacks", f"another thread of the rank in {function.name}", found.own_s, found.peers_s, "s/step", peers
+            ),
+            *_queue_evidence(case),
+            *([_gil_evidence(case, gil)] if gil is not None else ()),
+        ),
+        action=f"Make {function.name} cheaper, or move it into a process with CPUs of its own: it takes the CPU from the training thread.",
+        function=function,
+    )
+
+
+def _native_charge(case: Case) -> Hypothesis:
+    who = case.threads.native
+    return case.charge(
+        component="cpu",
+        cause="contended",
+        lost_s=case.threads.queue_s,
+        support=NO_COUNTER,
+        evidence=_queue_evidence(case),
+        action=f"Give {who} of this rank fewer threads or CPUs of their own: they take the CPU from its training thread.",
+        instance=who,
+    )
+
+
+def _gil_evidence(case: Case, gil: FunctionExcess) -> Evidence:
+    own, peers = (
+        sum(getattr(each, name) for each in case.functions if each.name == "gil") for name in ("own_s", "peers_s")
+    )
+    waiting = f"{gil.caller or 'the training thread'} waits for the GIL"
+    held = f", {gil.detail}" if gil.detail else ""
+    return Evidence("scheduler", waiting + held, own, peers, "s/step", len(case.peers))
+
+
+def _queue_evidence(case: Case) -> tuple[Evidence, ...]:
+    threads, peers = case.threads, len(case.peers)
+    if threads.queue_s <= 0:
+        return ()
+    behind = "waiting for a CPU behind threads of its own process, longer than its peers"
+    beside = "CPU time of its process beside the training thread"
+    return (
+        Evidence("scheduler", behind, threads.queue_s, None, "s/step"),
+        Evidence("scheduler", beside, threads.ran_s, threads.peers_ran_s, "s/step", peers),
+    )

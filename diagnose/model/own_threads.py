@@ -1,0 +1,126 @@
+"""What other threads of a rank's own process take of the CPU from its training thread, and which of their functions does.
+
+ran(r)    = CPU time of the process less that of the threads that train                                        seconds per step
+behind(r) = queue(r) · (1 - taken(r) / ready(r))
+              queue: of the training thread, seconds per step; ready: of all threads of the process; taken: by other processes meanwhile
+behind_s  = the smaller of what r has more of the two than the median of its peers
+
+Python    the user's lowest function in which other Python threads compute more than the peers' (attribute.py)
+native    threads of one name that mostly run one function of a library (OpenMP, BLAS, OpenCV, ...), more than the peers' of that name
+Either must hold half of what ran more. Threads that are mostly in the kernel, or in the C library, are left out: they carry what the job
+sends and receives, which a rank with more neighbours has more of.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+
+from rankscope.diagnose import limits
+from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.model.attribute import Located, Profiles
+from rankscope.diagnose.model.functions import sample
+from rankscope.probes.arrays import Floats, Ints
+
+_COMPUTING = ("", "gc")  # details of Python functions that are not asleep
+_NO_LIBRARY = ("", "kernel", "libc.so.6")
+_COUNT = re.compile(r" \(\d+ threads\)$")
+
+
+@dataclass(frozen=True, slots=True)
+class OwnThreads:
+    """Seconds per step. `function`: in which other Python threads compute more than the peers'; `holds`: whether that is half of what ran
+    more; `native`: 'name: function (n threads)' that is, '' where none is."""
+
+    ran_s: float = 0.0
+    peers_ran_s: float = 0.0
+    behind_s: float = 0.0
+    function: Located | None = None
+    holds: bool = False
+    native: str = ""
+
+    @property
+    def queue_s(self) -> float:
+        """`behind_s`, where it is known which threads these are."""
+        return self.behind_s if self.holds or self.native else 0.0
+
+
+def own_threads(fleet: Fleet, profiles: Profiles, row: int, peers: Ints) -> OwnThreads:
+    """What threads beside the training thread of one rank (row) do and take, beside those of these peers."""
+    function = profiles.locate(row, peers, ("python",), 0.0, thread="other", details=_COMPUTING)
+    peers = sample(peers[peers != row])
+    ranks = np.append(row, peers)
+    ran, behind = _ran_s(fleet, ranks), _behind_s(fleet, profiles, ranks)
+    if not np.isfinite(ran[0]) or not np.isfinite(ran[1:] + behind[1:]).any():
+        return OwnThreads(function=function)
+    more_s, behind_s = _over(ran), max(min(_over(behind), _over(ran)), 0.0)
+    holds = function is not None and function.excess_s >= limits.HOLDS_LEAST * more_s
+    native = _native(fleet, ranks, limits.HOLDS_LEAST * more_s) if behind_s > 0 and not holds else ""
+    return OwnThreads(float(ran[0]), float(ran[0]) - more_s, behind_s, function, holds, native)
+
+
+def _over(seconds: Floats) -> float:
+    """What the first has more than the median of the others."""
+    return float(np.nan_to_num(seconds[0] - np.nanmedian(seconds[1:])))
+
+
+def _steps(fleet: Fleet, ranks: Ints) -> Floats:
+    known = np.isfinite(fleet.steps.seconds[ranks]).sum(axis=1)
+    return np.asarray(np.maximum(known, 1), dtype=np.float64)
+
+
+def _counted(fleet: Fleet, name: str, ranks: Ints, *, by_others: bool = False) -> Floats:
+    """Sum of the counters of this name of each rank, NaN where there is none. `by_others`: without those of the rank's own process."""
+    table, order = fleet.counters.table, np.argsort(ranks, kind="stable")
+    rows = fleet.counters.rows_of(name, ranks[order])
+    if by_others:
+        rows = rows[table.pid[rows] != fleet.ranks.pid[table.rank[rows]]]
+    place = order[np.searchsorted(ranks[order], table.rank[rows])]
+    total = np.bincount(place, weights=table.value[rows], minlength=len(ranks))
+    return np.where(np.bincount(place, minlength=len(ranks)) > 0, total, np.nan)
+
+
+def _ran_s(fleet: Fleet, ranks: Ints) -> Floats:
+    spent: Floats = _counted(fleet, "cpu.process_run_s", ranks) - _counted(fleet, "cpu.run_s", ranks)
+    return np.asarray(spent / _steps(fleet, ranks), dtype=np.float64)
+
+
+def _behind_s(fleet: Fleet, profiles: Profiles, ranks: Ints) -> Floats:
+    ready = _counted(fleet, "cpu.process_ready_s", ranks)
+    taken = np.nan_to_num(_counted(fleet, "cpu.taken_s", ranks, by_others=True))
+    own = np.clip(1 - np.divide(taken, ready, out=np.ones(len(ranks)), where=ready > 0), 0.0, 1.0)
+    return np.where(np.isnan(ready), np.nan, own * profiles.queued_s(ranks))
+
+
+def _native(fleet: Fleet, ranks: Ints, least_s: float) -> str:
+    """The threads without Python of which the first of the ranks has most more than the others, if that is so many seconds per step."""
+    helpers, of_name = _helpers(fleet, ranks), dict[str, Floats]()
+    for (name, _), (_, seconds) in helpers.items():
+        of_name[name] = of_name.get(name, 0.0) + seconds
+    # What a thread mostly runs is told by few samples, and may differ where two do the same: its name does not.
+    more = {
+        told: min(_over(seconds), _over(of_name[name]))
+        for (name, leaf), (told, seconds) in helpers.items()
+        if leaf not in _NO_LIBRARY
+    }
+    best = max(more, key=lambda told: more[told], default="")
+    return best if best and more[best] >= least_s else ""
+
+
+def _helpers(fleet: Fleet, ranks: Ints) -> dict[tuple[str, str], tuple[str, Floats]]:
+    """By name and function: these threads in words, as the first rank that has them says, and CPU seconds per step of each rank."""
+    table, instance = fleet.counters.table, fleet.counters.table.instance
+    order = np.argsort(ranks, kind="stable")
+    rows = np.concatenate([fleet.counters.rows_of("thread.run_s", each) for each in (ranks[:1], np.sort(ranks[1:]))])
+    place = order[np.searchsorted(ranks[order], table.rank[rows])]
+    spent = table.value[rows] / _steps(fleet, ranks)[place]
+    found = dict[tuple[str, str], tuple[str, Floats]]()
+    codes = instance.codes[rows]
+    for code in dict.fromkeys(codes.tolist()):
+        told, those = instance.values[code], codes == code
+        name, _, leaf = _COUNT.sub("", told).partition(": ")
+        first, seconds = found.get((name, leaf), (told, np.zeros(len(ranks))))
+        found[name, leaf] = first, seconds + np.bincount(place[those], weights=spent[those], minlength=len(ranks))
+    return found
