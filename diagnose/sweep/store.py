@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import quote
 
+from rankscope.diagnose import budgets
 from rankscope.diagnose.severity import UNKNOWN
 from rankscope.diagnose.sweep.context import Earlier, Reading
 from rankscope.diagnose.sweep.engine import Sweep
@@ -30,6 +31,7 @@ from rankscope.probes.host.procfs import reason
 STATE_FILE, _LOCK = "sweep.db", "lock"
 _VERSION = 1
 _MAX_ROWS = 500_000
+_NEVER_SO_LONG_S = 365 * budgets.DAY_S  # between two sweeps of a host; clocks that lost their time are off by decades
 # A damaged file makes sqlite complain in words that are no UTF-8, or ask for as much memory as its numbers say.
 FAILURES = (sqlite3.Error, UnicodeError, MemoryError)
 _TABLES = """
@@ -91,6 +93,8 @@ class Store:
         """
         if self._database is not None:
             try:
+                if leap := _leap(self._database, sweep.time_s):
+                    self.notes.append(leap)
                 return _write(self._database, sweep, ran, retention_days)
             except FAILURES as error:
                 self.notes.append(
@@ -98,13 +102,14 @@ class Store:
                 )
         return replace(sweep, findings=tuple(_since(finding, sweep.time_s) for finding in sweep.findings))
 
-    def history(self, since_s: float) -> tuple[Point, ...]:
-        """Entries since a Unix time, oldest first. Never raises."""
+    def history(self, since_s: float, until_s: float) -> tuple[Point, ...]:
+        """Entries between two Unix times, oldest first; what a clock that was ahead left is after the second. Never raises."""
         if self._database is None:
             return ()
         try:
             rows = self._database.execute(
-                "SELECT time, id, instance, state, value, unit FROM history WHERE time >= ? ORDER BY time", (since_s,)
+                "SELECT time, id, instance, state, value, unit FROM history WHERE time BETWEEN ? AND ? ORDER BY time",
+                (since_s, until_s),
             )
             return tuple(Point(*row) for row in rows)
         except FAILURES as error:
@@ -271,8 +276,29 @@ def _remember(
 
 
 def _prune(database: sqlite3.Connection, now_s: float, retention_days: float) -> None:
-    oldest = now_s - retention_days * 86400
-    database.execute("DELETE FROM history WHERE time < ?", (oldest,))
-    # Sweeps from the future, written while the clock was ahead, would never be old enough to go.
-    database.execute("DELETE FROM sweeps WHERE time < ? OR time > ?", (oldest, now_s))
-    database.execute("DELETE FROM history WHERE rowid <= (SELECT max(rowid) FROM history) - ?", (_MAX_ROWS,))
+    """What is older than the retention goes, and what a clock that was ahead left; nothing where only a leap of the clock makes it old.
+
+    It is none where sweeps reach from before the retention until now: this clock has been so for that long.
+    """
+    oldest = now_s - retention_days * budgets.DAY_S
+    old = database.execute("SELECT max(time) FROM sweeps WHERE time < ?", (oldest,)).fetchone()[0]
+    following = database.execute("SELECT min(time) FROM sweeps WHERE time BETWEEN ? AND ?", (oldest, now_s)).fetchone()[
+        0
+    ]
+    if old is not None and following is not None and following - old <= _NEVER_SO_LONG_S:
+        for table in ("history", "sweeps"):
+            database.execute(f"DELETE FROM {table} WHERE time < ? OR time > ?", (oldest, now_s))
+    for table in ("history", "sweeps"):
+        database.execute(f"DELETE FROM {table} WHERE rowid <= (SELECT max(rowid) FROM {table}) - ?", (_MAX_ROWS,))
+
+
+def _leap(database: sqlite3.Connection, now_s: float) -> str:
+    """That the clock leapt since the last sweep, in words; '' where it did not."""
+    last = database.execute(
+        "SELECT time FROM sweeps WHERE typeof(time) = 'real' ORDER BY rowid DESC LIMIT 1"
+    ).fetchone()
+    if last is None or abs(now_s - last[0]) <= _NEVER_SO_LONG_S:
+        return ""
+    years = (now_s - last[0]) / _NEVER_SO_LONG_S
+    when = f"{abs(years):.0f} years {'later' if years > 0 else 'earlier'} than at the last sweep"
+    return f"by this host's clock it is {when}: what earlier sweeps found is kept; set the clock, if it is wrong"

@@ -56,7 +56,7 @@ def run(options: Options) -> int:
         done = confirmed(done, chosen, config, earlier, options.root)
         done = store.save(done, tuple(check.id for check in chosen), config.retention_days)
         if not options.only:
-            drifts = trends(store.history(done.time_s - config.retention_days * 86400), done.time_s)
+            drifts = trends(store.history(done.time_s - config.retention_days * 86400, done.time_s), done.time_s)
             done = replace(done, findings=(*done.findings, *drifts))
         done = replace(done, notes=tuple(store.notes))
     return _tell(done, options, config, {check.id for check in checks if check.per_process})

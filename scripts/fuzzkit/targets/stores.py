@@ -63,7 +63,7 @@ def _store(data: bytes) -> None:
         for identifier, key in list(earlier.counters)[:8]:
             Context(identifier, {}, now_s=1e9, uptime_s=77.0, boot="b", earlier=earlier).grown(key, 3.0)
         store.save(SWEEP, ("disk.full",), 30.0)
-        trends(store.history(0.0), SWEEP.time_s)
+        trends(store.history(0.0, SWEEP.time_s), SWEEP.time_s)
         json.dumps(store.notes)
 
 

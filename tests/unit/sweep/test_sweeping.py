@@ -142,11 +142,42 @@ def test_since_is_when_the_state_began_and_history_forgets(tmp_path: Path) -> No
             since.append(done.findings[0].since_s)
     assert since == [NOW_S] * 3
     with open_store(tmp_path / "state") as store:
-        assert len(store.history(0)) == 1
+        assert len(store.history(0, NOW_S + 600)) == 1
         store.save(sweep(chosen, Config(), store.earlier(), tree, NOW_S + 30 * 86400), ("ib.flap",), 14)
-        assert store.history(0) == ()
+        assert store.history(0, NOW_S + 30 * 86400) == ()
     assert (tmp_path / "state").stat().st_mode & 0o777 == 0o700
     assert (tmp_path / "state/sweep.db").stat().st_mode & 0o777 == 0o600
+
+
+def remembered(folder: Path, now_s: float) -> tuple[int, list[str]]:
+    """A sweep at that moment: how many entries the history has then, whenever they are of, and what the store has to say."""
+    with open_store(folder) as store:
+        found = Finding("ib.flap", "ok", "mlx5_0", "here", now_s, "errors/h", "", "", "", None)
+        done = sweep([], Config(), Earlier(), folder, now_s)
+        store.save(replace(done, findings=(found,)), ("ib.flap",), 14)
+        return len(store.history(0.0, 1e12)), store.notes
+
+
+@pytest.mark.parametrize("leap_s", [14 * 365 * 86400.0, 60.0 - NOW_S], ids=["2040", "1970"])
+def test_a_clock_that_leaps_by_years_takes_no_history_with_it(tmp_path: Path, leap_s: float) -> None:
+    state, hour = tmp_path / "state", 3600.0
+    for number in range(5):
+        assert remembered(state, NOW_S + number * hour) == (number + 1, [])
+    # WHEN the clock is wrong for a while
+    kept, (said,) = remembered(state, NOW_S + leap_s)
+    assert kept == 6 and "years" in said and "set the clock" in said
+    assert remembered(state, NOW_S + leap_s + hour) == (7, [])
+    # THEN all is there when it is right again
+    kept, (said,) = remembered(state, NOW_S + 10 * hour)
+    assert kept == 8 and "years" in said
+    with open_store(state) as store:
+        assert [point.time_s for point in store.history(0.0 if leap_s > 0 else 1e6, NOW_S + 10 * hour)] == [
+            NOW_S + number * hour for number in (0, 1, 2, 3, 4, 10)
+        ]
+    # WHEN it has been right for longer than what is kept, what the wrong one left goes
+    for day in range(1, 40):
+        kept, _ = remembered(state, NOW_S + day * 86400.0)
+    assert kept == 15
 
 
 def test_a_folder_that_cannot_be_written_means_no_memory_and_is_said(tmp_path: Path) -> None:
