@@ -103,8 +103,24 @@ class SlowPython(_SlowFunction):
     def inject(self) -> Truth:
         manner = self.rng.choice(("busy", "library"))
         self.slow_down(self.job.row.function, manner, DOSE * self.step_s / self.job.row.calls)
-        causes = {"python": frozenset({"slow-function", "blocking-call"})}
-        return Truth("fault", causes, (self.victim,), function=self.job.row.function, culprit=manner)
+        itself = frozenset({"slow-function", "blocking-call", *(("gil",) if self.job.row.ahead else ())})
+        return Truth("fault", {"python": itself}, (self.victim,), function=self.job.row.function, culprit=manner)
+
+
+class BusyThread(_SlowFunction):
+    """A thread of one rank computes after each step, with or without the GIL: the training thread waits for that, or for a CPU.
+
+    Where there are CPUs to spare, a thread without the GIL harms nobody: then it is impossible.
+    """
+
+    name = "busy-thread"
+    wanted = 0.0  # counted, without a target
+
+    def inject(self) -> Truth:
+        manner = self.rng.choice(("busy", "compress"))
+        self.slow_down("export", manner, self.step_s)
+        causes = {"python": frozenset({"slow-function", "gil"})}
+        return Truth("fault", causes, (self.victim,), function="export", culprit=manner)
 
 
 class SlowLoader(_SlowFunction):
@@ -242,5 +258,5 @@ class Building(Fault):
 
 # In the order in which one job serves them: those come last after which it may not be what it was.
 ALL: dict[str, type[Fault]] = {
-    kind.name: kind for kind in (Quiet, Healthy, SlowPython, SlowLoader, CpuTaken, Stopped, Dead, Building)
+    kind.name: kind for kind in (Quiet, Healthy, SlowPython, SlowLoader, BusyThread, CpuTaken, Stopped, Dead, Building)
 }

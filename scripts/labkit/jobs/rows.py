@@ -19,7 +19,8 @@ class Row:
 
     by: how its users start it, in words. command: run by sh in the folder of the programs, with {ranks}, {port} and {out} filled in.
     function, loader: what can be made slow (the loader's function runs in so many `workers` of a rank, 0: in the rank), with calls
-    per step. victims: ranks that have `function`, where not all do. venv: under .jobs/. boxed: own PID, mount and network
+    per step. ahead: they run in a thread of the rank that reads ahead. victims: ranks that have `function`, where not all do. venv:
+    under .jobs/. boxed: own PID, mount and network
     namespaces. trains: False where the job is looked at before its first step.
     """
 
@@ -33,6 +34,7 @@ class Row:
     loader: str
     loader_calls: int
     workers: int = 0
+    ahead: bool = False
     victims: tuple[int, ...] = ()
     loader_victims: tuple[int, ...] = ()
     env: dict[str, str] = field(default_factory=dict)
@@ -236,7 +238,7 @@ _ASIDE_5 = (
         "paddle", "paddle.distributed.launch", "aside5/paddle_fleet.py", 2,
         "python -m paddle.distributed.launch --nproc_per_node {ranks} --log_dir {out}/logs "
         "--master 127.0.0.1:{port} aside5/paddle_fleet.py --out {out}",
-        "stretch", 40, "read_clip", 40, venv="paddle",
+        "stretch", 40, "read_clip", 40, ahead=True, venv="paddle",
     ),
     _torchrun("rollouts", "aside5/rollouts.py", 2, "grade", 16, "draw_prompt", 16),
     _torchrun("tensor-parallel", "aside5/tensor_parallel.py", 4, "quantize", 24, "pull_trace", 24),

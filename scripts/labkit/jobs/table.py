@@ -35,13 +35,13 @@ def case_line(result: Result) -> str:
 def table(results: Sequence[Result]) -> Iterator[str]:
     """Per row and fault how many were right, ranks and step; then the totals with what is wanted."""
     faults = [name for name in ALL if any(result.case.fault == name for result in results)]
-    yield f"{'job':<17}" + "".join(f"{name[:8]:>9}" for name in faults) + f"{'ranks':>8}{'step':>8}"
+    yield f"{'job':<17}" + "".join(f"{name[:7]:>8}" for name in faults) + f"{'ranks':>8}{'step':>8}"
     for row in BY_NAME.values():
         of_row = [result for result in results if result.case.row == row.name]
         if of_row:
             yield (
                 f"{row.name:<17}"
-                + "".join(f"{_right([r for r in of_row if r.case.fault == fault]):>9}" for fault in faults)
+                + "".join(f"{_right([r for r in of_row if r.case.fault == fault]):>8}" for fault in faults)
                 + (f"{_share([r for r in of_row if r.ranks], ranks_right):>8}{_share(steps_of(of_row), step_right):>8}")
             )
     yield ""

@@ -73,7 +73,7 @@ import knobs
 from pathlib import Path
 out = Path({str(tmp_path)!r})
 knobs.begin(out, 0)
-for manner in ("busy", "library", "sleep"):
+for manner in ("busy", "compress", "library", "sleep"):
     (out / "rank0.control").write_text(json.dumps({{"function": "f", "manner": manner, "seconds": 0.05}}))
     knobs.step(1)
     began = time.monotonic()
@@ -90,8 +90,33 @@ assert knobs.slow["f"] is bool
 """
     subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
     words = [line.split() for line in (tmp_path / "rank0.lines").read_text().splitlines()]
-    assert [row[:2] for row in words] == [["0", "1"]] * 3 + [["0", "2"]]
+    assert [row[:2] for row in words] == [["0", "1"]] * 4 + [["0", "2"]]
     assert all(len(row) == 7 for row in words)
+
+
+@pytest.mark.parametrize("manner", ["busy", "compress"])
+def test_a_thread_beside_the_steps_is_busy_once_it_is_ordered_to_be(tmp_path: Path, manner: str) -> None:
+    script = f"""
+import sys, time, json, threading
+sys.path.insert(0, {str(PROGRAMS)!r})
+import knobs
+from pathlib import Path
+out = Path({str(tmp_path)!r})
+knobs.begin(out, 0)
+knobs.step(1)
+assert threading.active_count() == 1
+(out / "rank0.control").write_text(json.dumps({{"function": "export", "manner": {manner!r}, "seconds": 0.1}}))
+time.sleep(0.05)
+before = time.process_time() - time.thread_time()
+knobs.step(2)
+knobs.step(3)
+assert threading.active_count() == 2
+until = time.monotonic() + 30
+while time.process_time() - time.thread_time() - before < 0.05:
+    assert time.monotonic() < until
+    time.sleep(0.05)
+"""
+    subprocess.run([sys.executable, "-c", script], check=True, timeout=60)
 
 
 def test_many_short_sleeps_take_as_long_as_they_are_told_to() -> None:

@@ -3,6 +3,8 @@
     OUT/rank<N>.lines    one line per step of the job's own loop, as the job itself would print it (`COLUMNS`)
     OUT/rank<N>.control  {"function": …, "manner": …, "seconds": …}: each call of that function takes so much longer
 
+`export` is a function of no script: once it is ordered to be slow, a thread of the rank calls it after each step.
+
 A script calls `begin` once it knows its rank, `step` at the end of each iteration, and `slow["name"]()` in its functions.
 Loader workers are forked from the rank and follow its file as well.
 """
@@ -15,7 +17,9 @@ import json
 import operator
 import os
 import re
+import threading
 import time
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -54,6 +58,8 @@ class Slow:
             self._seen = changed
             orders = json.loads(self.control.read_text()) if changed else {}
             self._function = orders.get("function", "")
+            if self._function == "export":
+                _exporter.begin()
             if self._function:
                 self._added = slowness(orders["manner"], orders["seconds"])
 
@@ -61,11 +67,40 @@ class Slow:
 slow = Slow()
 
 
+class Exporter(threading.Thread):
+    """What writes the figures of each step for somebody who watches, beside the training."""
+
+    def __init__(self) -> None:
+        super().__init__(daemon=True)
+        self._wanted = threading.Event()
+
+    def begin(self) -> None:
+        if not self.is_alive():
+            self.start()
+
+    def after_step(self) -> None:
+        if self.is_alive():
+            self._wanted.set()
+
+    def run(self) -> None:
+        while True:
+            self._wanted.wait()
+            self._wanted.clear()
+            self.export()
+
+    def export(self) -> None:
+        slow["export"]()
+
+
+_exporter = Exporter()
+
+
 def slowness(manner: str, seconds: float) -> Callable[[], object]:
-    """`sleep`; `busy`: computing in C below the caller; `library`: computing in a Python function of the standard library."""
+    """`sleep`; `busy`: computing in C below the caller; `compress`: the same, without the GIL; `library`: computing in a Python function of
+    the standard library."""
     if manner == "sleep":
         return _sleep(seconds)
-    make = _busy if manner == "busy" else _library
+    make = {"busy": _busy, "compress": _compress}.get(manner, _library)
     size = 64
     while (taken := min(_cpu_s(make(size)) for _ in range(2))) < 0.004:
         size *= 2
@@ -80,6 +115,10 @@ def _sleep(seconds: float) -> Callable[[], object]:
 
 def _busy(size: int) -> Callable[[], object]:
     return functools.partial(sum, range(size * 100))
+
+
+def _compress(size: int) -> Callable[[], object]:
+    return functools.partial(zlib.compress, (TEXT * (size // 8 + 1))[: size * 6].encode() * 16, 9)
 
 
 def _library(size: int) -> Callable[[], object]:
@@ -129,3 +168,4 @@ def step(number: int) -> None:
     assert _lines is not None
     _lines.write(number)
     slow.look()
+    _exporter.after_step()
