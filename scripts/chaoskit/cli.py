@@ -18,7 +18,7 @@ from chaoskit.command import LATE_S, VERDICTS, Plan, run
 from chaoskit.job import Job, running
 from chaoskit.kinds import KINDS
 from chaoskit.scene import RECORD, Kind, arguments
-from chaoskit.sources import REPOSITORY, fingerprint, fingerprints
+from chaoskit.sources import REPOSITORY, TELLS_WHAT_IT_LOADS, fingerprint, fingerprints, missing
 from labkit.machine.command import Parser, ended
 from labkit.machine.shell import EXIT_NOT_GOOD_ENOUGH, EXIT_NOT_PERMITTED, Impossible, LabError
 
@@ -144,9 +144,12 @@ def _commit() -> str:
 
 
 def _undisturbed_s(command: str, job: Job, window_s: float) -> float:
-    """How long the command takes without a fault; and it must see the job."""
+    """How long the command takes without a fault; and it must see the job, and load nothing that its fingerprint does not hold."""
     with tempfile.TemporaryDirectory(prefix="rankscope-chaos-") as folder:
-        ended = run(arguments(command, Path(folder), window_s, job.pids), Plan(Path(folder)), window_s)
+        plan = Plan(Path(folder), environment=TELLS_WHAT_IT_LOADS)
+        ended = run(arguments(command, Path(folder), window_s, job.pids), plan, window_s)
+    if unseen := missing(command, ended.complained):
+        raise LabError(f"{command} loads {', '.join(unseen)}, which its fingerprint does not hold (sources.py)")
     if ended.code not in VERDICTS or (command == RECORD and f"{len(job.ranks)} ranks" not in ended.said):
         raise LabError(f"without any fault: exit {ended.code}: {(ended.complained or ended.said).strip()[-300:]}")
     return ended.seconds

@@ -3,31 +3,39 @@
 from __future__ import annotations
 
 import hashlib
+import re
 from pathlib import Path
 
+from chaoskit.imported import PACKAGE, module_of, parts_of
 from chaoskit.scene import DIAGNOSE, RECORD, SWEEP
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-_SUFFIXES = (".py", ".c", ".h")
-ROOMS = {
-    RECORD: ("probes", "unwinder", "observer", "diagnose/cli", "diagnose/collector.py"),
-    DIAGNOSE: ("probes", "unwinder", "observer", "diagnose"),
-    SWEEP: ("probes", "diagnose/cli", "diagnose/sweep", "diagnose/collector.py"),
-}  # fmt: skip
+# What only an option asks for that no case gives (scene.py): --history of record, --html, hosts side by side.
+LEFT_OUT = {
+    RECORD: frozenset((f"{PACKAGE}.diagnose.cli.keep_history", f"{PACKAGE}.diagnose.past.history")),
+    DIAGNOSE: frozenset((f"{PACKAGE}.diagnose.report.build", f"{PACKAGE}.diagnose.report.render")),
+    SWEEP: frozenset((f"{PACKAGE}.diagnose.sweep.peers",)),
+}
+# What tells them of itself: `missing` reads its lines.
+TELLS_WHAT_IT_LOADS = {"PYTHONPROFILEIMPORTTIME": "1"}
+_TOLD = re.compile(r"^import time:[^|]*\|[^|]*\|\s*(" + PACKAGE + r"(?:\.\w+)*)$", re.MULTILINE)
 
 
 def fingerprint(command: str, repository: Path = REPOSITORY) -> str:
     """Of all that the command is made of, by names and content; 16 hexadecimal digits."""
     whole = hashlib.sha256()
-    for room in ROOMS[command]:
-        place = repository / room
-        for path in sorted(place.rglob("*")) if place.is_dir() else [place]:
-            if path.suffix in _SUFFIXES and path.is_file():
-                whole.update(f"{path.relative_to(repository)}\0".encode())
-                whole.update(hashlib.sha256(path.read_bytes()).digest())
+    for name, content in sorted(parts_of(command, LEFT_OUT[command], repository).items()):
+        whole.update(f"{name}\0".encode())
+        whole.update(hashlib.sha256(content).digest())
     return whole.hexdigest()[:16]
 
 
 def fingerprints() -> dict[str, str]:
     """By command."""
-    return {command: fingerprint(command) for command in ROOMS}
+    return {command: fingerprint(command) for command in LEFT_OUT}
+
+
+def missing(command: str, complained: str, repository: Path = REPOSITORY) -> list[str]:
+    """Modules that a run loaded, by what it told (`TELLS_WHAT_IT_LOADS`), and that its fingerprint does not hold: there must be none."""
+    held = {module_of(name) for name in parts_of(command, LEFT_OUT[command], repository) if name.endswith(".py")}
+    return sorted(set(_TOLD.findall(complained)) - held - {PACKAGE})

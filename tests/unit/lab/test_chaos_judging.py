@@ -9,16 +9,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from builders import Job, build
 
 from chaoskit import cli, command, record
 from chaoskit.case import Result, key_of
 from chaoskit.cli import left_of, main, table
-from chaoskit.command import Ended
+from chaoskit.command import VERDICTS, Ended, Plan
+from chaoskit.command import run as run_command
+from chaoskit.imported import PACKAGE, parts_of
 from chaoskit.job import PROGRAMS
 from chaoskit.kernel import Held
 from chaoskit.kinds import KINDS
 from chaoskit.record import read
-from chaoskit.sources import fingerprint, fingerprints
+from chaoskit.sources import LEFT_OUT, TELLS_WHAT_IT_LOADS, fingerprint, fingerprints, missing
+from rankscope.observer.window.folder import write_window
 
 GOOD = Ended(0, 9.0, "out/window\n", "", killed=False, processes=())
 LINE = "rankscope: cannot write into /x: no space left on device\nrankscope: Free space.\n"
@@ -123,15 +127,111 @@ def test_what_one_run_recorded_the_next_goes_on_with_wherever_it_runs(
     assert (cli.REPOSITORY / "tests/data").is_dir()
 
 
-def test_a_result_is_worth_something_for_its_sources_alone(tmp_path: Path) -> None:
-    for room in ("probes", "unwinder", "observer", "diagnose/cli", "diagnose/sweep", "diagnose/model"):
-        (tmp_path / room).mkdir(parents=True)
-        (tmp_path / room / "one.py").write_text("1\n")
-    (tmp_path / "diagnose/collector.py").write_text("1\n")
-    before = {command: fingerprint(command, tmp_path) for command in ("record", "diagnose", "sweep")}
-    (tmp_path / "diagnose/model/one.py").write_text("2\n")
-    after = {command: fingerprint(command, tmp_path) for command in before}
-    assert {command for command in before if before[command] != after[command]} == {"diagnose"}
+MAIN = """
+from typing import TYPE_CHECKING
+from OURS.probes import room
+if TYPE_CHECKING:
+    from OURS.diagnose.verdict import contract
+
+def record():
+    from OURS.diagnose.cli import record as command
+
+@app.command(name="prune")
+def prune():
+    from OURS.diagnose.cli import prune as command
+
+def diagnose():
+    from OURS.diagnose.model import replay as command
+"""
+FILES = {
+    "diagnose/cli/start.py": "def main():\n    from OURS.diagnose.cli.main import run\n",
+    "diagnose/cli/main.py": MAIN,
+    "diagnose/cli/record.py": "import OURS.probes.calls.probe as calls\n",
+    "diagnose/cli/prune.py": "1\n",
+    "diagnose/model/replay.py": "import importlib\nimportlib.import_module('OURS.diagnose.model.steps')\n",
+    "diagnose/model/steps.py": "1\n",
+    "diagnose/verdict/contract.py": "1\n",
+    "probes/room.py": "import json\n",
+    "probes/calls/probe.py": "import pkgutil\nfrom OURS.probes import rows\n",
+    "probes/calls/calls.bpf.c": "int x;\n",
+    "probes/calls/README.md": "words\n",
+    "probes/rows/first.py": "1\n",
+    "probes/other.py": "1\n",
+}  # fmt: skip
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Path:
+    """A command line of three commands, and what they import."""
+    for name, text in FILES.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).parent.joinpath("__init__.py").touch()
+        (tmp_path / name).write_text(text.replace("OURS", PACKAGE))
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "stale"),
+    [
+        ("diagnose/cli/main.py", "from typing", "import io\nfrom typing", {"record", "diagnose"}),
+        ("diagnose/cli/main.py", 'name="prune"', 'name="prunes"', set()),
+        ("diagnose/cli/main.py", "def record():", "def record(x):", {"record"}),
+        ("diagnose/cli/prune.py", "1", "2", set()),
+        ("diagnose/model/steps.py", "1", "2", {"diagnose"}),
+        ("diagnose/verdict/contract.py", "1", "2", set()),
+        ("probes/room.py", "json", "math", {"record", "diagnose"}),
+        ("probes/calls/calls.bpf.c", "x", "y", {"record"}),
+        ("probes/calls/README.md", "words", "more words", set()),
+        ("probes/calls/__init__.py", "", "1", {"record"}),
+        ("probes/rows/first.py", "1", "2", {"record"}),
+        ("probes/rows/second.py", "", "1", {"record"}),
+        ("probes/other.py", "1", "2", set()),
+    ],
+)
+def test_a_result_is_worth_something_for_what_its_command_imports(
+    tree: Path, name: str, old: str, new: str, stale: set[str]
+) -> None:
+    before = {command: fingerprint(command, tree) for command in ("record", "diagnose")}
+    text = (tree / name).read_text() if (tree / name).exists() else ""
+    assert old in text
+    (tree / name).write_text(text.replace(old, new, 1))
+    assert {command for command in before if before[command] != fingerprint(command, tree)} == stale
+
+
+def test_of_the_commands_no_more_is_held_than_they_may_run() -> None:
+    held = {command: parts_of(command, LEFT_OUT[command], cli.REPOSITORY) for command in LEFT_OUT}
+    assert "probes/sched/sched.bpf.c" in held["record"] and "probes/bpf/common.bpf.h" in held["diagnose"]
+    for one, parts in held.items():
+        assert parts["diagnose/cli/main.py"] and b"--older-than" not in parts["diagnose/cli/main.py"]
+        assert not [name for name in parts if name.endswith(".md")]
+        assert not [name for name in parts if name.startswith(("diagnose/export/", "diagnose/top/", "diagnose/watch/"))]
+        assert f"diagnose/cli/{'host/' if one == 'sweep' else ''}{one}.py" in parts
+    assert not [
+        name for name in held["record"] if name.startswith(("diagnose/fleet/", "diagnose/solve/", "diagnose/report/"))
+    ]
+    assert "diagnose/report/render.py" not in held["diagnose"]
+    assert not [
+        name for name in held["sweep"] if name.startswith(("unwinder/walk/", "observer/live/", "diagnose/model/"))
+    ]
+    assert "diagnose/sweep/checks/disk_full.py" in held["sweep"] and "diagnose/sweep/peers.py" not in held["sweep"]
+
+
+def test_what_a_run_loads_is_held(tmp_path: Path) -> None:
+    for window in build(Job(ranks=4, hosts=2, steps=30)):
+        write_window(window, tmp_path / "windows")
+    for one, arguments in (("sweep", ["--state", f"{tmp_path}/state"]), ("diagnose", [f"{tmp_path}/windows"])):
+        ended = run_command([one, *arguments], Plan(tmp_path, environment=TELLS_WHAT_IT_LOADS), 30.0)
+        assert (
+            ended.code in VERDICTS
+            and f"rankscope.diagnose.cli.{'host.' if one == 'sweep' else ''}{one}" in ended.complained
+        )
+        assert missing(one, ended.complained) == []
+        assert missing("record", ended.complained), "and what a fingerprint does not hold is seen"
+
+
+def test_what_ran_other_sources_is_done_again_where_that_is_wanted() -> None:
+    before = {"record": "a", "diagnose": "b", "sweep": "c"}
+    after = {**before, "diagnose": "d"}
     kind = next(kind for kind in KINDS if kind.name == "nothing")
     cases = [(kind, turn, 0) for turn in range(3)]
     keys = [key_of(*case) for case in cases]
