@@ -7,8 +7,8 @@ behind_s  = the smaller of what r has more of the two than the median of its pee
 
 Python    the user's lowest function in which other Python threads compute more than the peers' (attribute.py)
 native    threads of one name that mostly run one function of a library (OpenMP, BLAS, OpenCV, ...), more than the peers' of that name
-Either must hold half of what ran more. Threads that are mostly in the kernel, or in the C library, are left out: they carry what the job
-sends and receives, which a rank with more neighbours has more of.
+Either must hold half of what ran more. Threads that are mostly in the kernel, or in the C library, are told and not accused: they carry
+what the job sends and receives, which a rank with more neighbours has more of.
 """
 
 from __future__ import annotations
@@ -31,8 +31,9 @@ _COUNT = re.compile(r" \(\d+ threads\)$")
 
 @dataclass(frozen=True, slots=True)
 class OwnThreads:
-    """Seconds per step. `function`: in which other Python threads compute more than the peers'; `holds`: whether that is half of what ran
-    more; `native`: 'name: function (n threads)' that is, '' where none is."""
+    """Seconds per step. `function`: in which other Python threads compute more than the peers'; `native`: the threads without Python,
+    'name: function (n threads)', that hold half of what ran more, '' where none do; `holds`: whether the function does, or these do and
+    are in a library's code."""
 
     ran_s: float = 0.0
     peers_ran_s: float = 0.0
@@ -44,7 +45,12 @@ class OwnThreads:
     @property
     def queue_s(self) -> float:
         """`behind_s`, where it is known which threads these are."""
-        return self.behind_s if self.holds or self.native else 0.0
+        return self.behind_s if self.holds else 0.0
+
+    @property
+    def in_python(self) -> bool:
+        """Whether it is the function that holds it."""
+        return self.holds and not self.native
 
 
 def own_threads(fleet: Fleet, profiles: Profiles, row: int, peers: Ints) -> OwnThreads:
@@ -58,6 +64,7 @@ def own_threads(fleet: Fleet, profiles: Profiles, row: int, peers: Ints) -> OwnT
     more_s, behind_s = _over(ran), max(min(_over(behind), _over(ran)), 0.0)
     holds = function is not None and function.excess_s >= limits.HOLDS_LEAST * more_s
     native = _native(fleet, ranks, limits.HOLDS_LEAST * more_s) if behind_s > 0 and not holds else ""
+    holds = holds or (native != "" and _parts(native)[1] not in _NO_LIBRARY)
     return OwnThreads(float(ran[0]), float(ran[0]) - more_s, behind_s, function, holds, native)
 
 
@@ -100,11 +107,7 @@ def _native(fleet: Fleet, ranks: Ints, least_s: float) -> str:
     for (name, _), (_, seconds) in helpers.items():
         of_name[name] = of_name.get(name, 0.0) + seconds
     # What a thread mostly runs is told by few samples, and may differ where two do the same: its name does not.
-    more = {
-        told: min(_over(seconds), _over(of_name[name]))
-        for (name, leaf), (told, seconds) in helpers.items()
-        if leaf not in _NO_LIBRARY
-    }
+    more = {told: min(_over(seconds), _over(of_name[name])) for (name, _), (told, seconds) in helpers.items()}
     best = max(more, key=lambda told: more[told], default="")
     return best if best and more[best] >= least_s else ""
 
@@ -120,7 +123,13 @@ def _helpers(fleet: Fleet, ranks: Ints) -> dict[tuple[str, str], tuple[str, Floa
     codes = instance.codes[rows]
     for code in dict.fromkeys(codes.tolist()):
         told, those = instance.values[code], codes == code
-        name, _, leaf = _COUNT.sub("", told).partition(": ")
-        first, seconds = found.get((name, leaf), (told, np.zeros(len(ranks))))
-        found[name, leaf] = first, seconds + np.bincount(place[those], weights=spent[those], minlength=len(ranks))
+        key = _parts(told)
+        first, seconds = found.get(key, (told, np.zeros(len(ranks))))
+        found[key] = first, seconds + np.bincount(place[those], weights=spent[those], minlength=len(ranks))
     return found
+
+
+def _parts(told: str) -> tuple[str, str]:
+    """Name and function."""
+    name, _, leaf = _COUNT.sub("", told).partition(": ")
+    return name, leaf

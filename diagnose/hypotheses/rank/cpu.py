@@ -202,12 +202,13 @@ def _by_interrupts(counter: Counter) -> bool:
 
 
 def _own_charge(case: Case, lost_s: float, evidence: list[Evidence]) -> Hypothesis:
-    """Threads of the rank's own process ran, and it is not known which (threads.py)."""
+    """Threads of the rank's own process ran, and it is not known which, or they carry what the job sends (threads.py)."""
     threads = case.threads
     what = "CPU time of its process beside the training thread"
     evidence.append(Evidence("scheduler", what, threads.ran_s, threads.peers_ran_s, "s/step", len(case.peers)))
     pid = int(case.fleet.ranks.pid[case.rank])
-    action = f"Threads of the rank's own process take its CPUs: see which (top -H -p {pid} on {case.host})."
+    which = threads.native or f"see which (top -H -p {pid} on {case.host})"
+    action = f"Threads of the rank's own process take its CPUs: {which}."
     return case.charge("cpu", "contended", lost_s, NO_COUNTER, tuple(evidence), action)
 
 

@@ -105,6 +105,15 @@ def _given_pages(case: Case) -> str:
     )
 
 
+def _behind_threads(each: Unexplained) -> str:
+    """What of the excess the rank stands behind threads of its own process, where that is half of it (threads.py)."""
+    threads = each.case.threads
+    if threads.behind_s < limits.HOLDS_LEAST * each.excess_s:
+        return ""
+    which = f", {threads.native} most" if threads.native else ""
+    return f"; for {seconds(threads.behind_s)} of it threads of its own process have its CPUs{which}"
+
+
 def _not_accused(fleet: Fleet, each: Unexplained) -> Note:
     """Why a rank that is slower for sure is not accused."""
     rank, made = int(fleet.ranks.number[each.case.rank]), each.made
@@ -114,7 +123,7 @@ def _not_accused(fleet: Fleet, each: Unexplained) -> Note:
             return busy
         text = (
             f"{who} is {seconds(each.excess_s)} per step slower than its peers in every function: not accused, with so few peers "
-            f"only earlier windows (--baseline) could tell why{_given_pages(each.case)}"
+            f"only earlier windows (--baseline) could tell why{_behind_threads(each)}{_given_pages(each.case)}"
         )
         return Note(NoteCode.FEW_PEERS, text, rank)
     text = f"{who} seems {seconds(each.excess_s)} per step slower than its peers, but no function of it is: not accused"

@@ -32,12 +32,12 @@ def judge(case: Case) -> Iterator[Hypothesis]:
     """One charge of the Python threads beside the training thread, or of threads without Python."""
     threads, gil = case.threads, held_gil(case)
     gil_s = case.excess_of("sync") if gil is not None else 0.0
-    lost_s = gil_s + (threads.queue_s if threads.holds else 0.0)
+    lost_s = gil_s + (threads.queue_s if threads.in_python else 0.0)
     if gil is not None and gil_s >= limits.HOLDS_LEAST * lost_s:
         yield _gil_charge(case, gil, lost_s)
     elif lost_s > 0 and threads.function is not None:
         yield _function_charge(case, threads.function, gil, lost_s)
-    if threads.native and threads.queue_s > 0:
+    if not threads.in_python and threads.queue_s > 0:
         yield _native_charge(case)
 
 
@@ -53,7 +53,7 @@ def _gil_charge(case: Case, gil: FunctionExcess, lost_s: float) -> Hypothesis:
         cause="gil",
         lost_s=lost_s,
         support=SEEN if holder is not None else NO_COUNTER,
-        evidence=(_gil_evidence(case, gil), *(_queue_evidence(case) if case.threads.holds else ())),
+        evidence=(_gil_evidence(case, gil), *(_queue_evidence(case) if case.threads.in_python else ())),
         action=f"Move {holder.name if holder else 'the work of the other Python threads'} into a process of its own.",
         function=holder,
     )

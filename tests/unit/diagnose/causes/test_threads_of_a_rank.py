@@ -162,6 +162,25 @@ def test_a_thread_that_takes_nothing_from_the_training_is_not_accused() -> None:
     assert not said(verdict, NoteCode.NO_FUNCTION)
 
 
+def test_a_rank_that_is_not_accused_is_told_to_stand_behind_its_own_threads() -> None:
+    # GIVEN a rank of three, slower in everything, whose threads that carry what the job sends take its CPU; peers take from all alike
+    job = Job(ranks=3, noise=0.03, scale={RANK: 1.12}, extra={RANK: [(QUEUE, 0.05)]})
+    for rank in range(3):
+        mine = rank == RANK
+        values = {
+            "cpu.run_s": 0.11,
+            "cpu.process_run_s": 0.18 if mine else 0.12,
+            "cpu.process_ready_s": 0.1 if mine else 0.03,
+        }
+        job.counters += [{"rank": rank, "name": name, "value": each * job.steps} for name, each in values.items()]
+        taker = {"comm": "python", "pid": 4000 + (rank + 1) % 3, "value": 0.029 * job.steps}
+        job.counters.append({"rank": rank, "name": "cpu.taken_s", **taker})
+    natives(job, {rank: {"gloo_tcp_loop: kernel": 0.07 if rank == RANK else 0.01} for rank in range(3)})
+    verdict = judged(job, {})
+    assert (verdict.status, verdict.suspects) == ("unknown", ())
+    assert "threads of its own process have its CPUs, gloo_tcp_loop: kernel most" in said(verdict, NoteCode.FEW_PEERS)
+
+
 def test_windows_that_do_not_count_the_queue_of_the_process_are_judged_as_before() -> None:
     counters: list[dict[str, Any]] = [{"rank": RANK, "name": "cpu.process_run_s", "value": 9.0}]
     job = Job(ranks=RANKS, extra={RANK: [(QUEUE, TAKEN_S)]}, counters=counters)
