@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from rankscope.probes import warden
+from rankscope.probes import room, warden
 from rankscope.probes.bpf import perf_events, programs, shared_uprobes, syscalls, uprobes
 from rankscope.probes.bpf.compiler.compiled import Compiled
 from rankscope.probes.bpf.compiler.variants import Variant, with_numbers
@@ -235,8 +235,14 @@ class Module:
         self.rests = True
         nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
         try:
-            with ThreadPoolExecutor(_AT_ONCE) as several:
-                list(several.map(lambda descriptor: os.dup2(nothing, descriptor, inheritable=False), self.held))
+            try:
+                with ThreadPoolExecutor(_AT_ONCE) as several:
+                    list(several.map(lambda descriptor: os.dup2(nothing, descriptor, inheritable=False), self.held))
+            except RuntimeError as error:
+                if not room.refused_a_thread(error):
+                    raise
+                for descriptor in self.held:  # any user can use up the host's threads
+                    os.dup2(nothing, descriptor, inheritable=False)
         finally:
             os.close(nothing)
 
