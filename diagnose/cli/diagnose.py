@@ -11,6 +11,7 @@ from rankscope.diagnose.cli.keep_history import remember
 from rankscope.diagnose.cli.live import observe_until_told
 from rankscope.diagnose.cli.output import free_place, patience, tell, width_of, wrap, write_result
 from rankscope.diagnose.cli.report import print_reports
+from rankscope.diagnose.collector import paused
 from rankscope.diagnose.fleet.gather import gather
 from rankscope.diagnose.fleet.large import engines
 from rankscope.diagnose.fleet.large.topology import Group, read_topology
@@ -103,7 +104,7 @@ def run(
                 sys.stderr.write(f"rankscope: {clean(trouble, 300)}\n")
         _page_too(html, windows, verdicts)  # last: what cannot be written must cost neither the verdict nor the history
         return code
-    with patience("reading windows") as say, engines.beginning(engine):
+    with patience("reading windows") as say, engines.beginning(engine), paused():
         found = find(folders)
         large = not automatic and is_large(found)
         if large and dumps:

@@ -41,7 +41,8 @@ class RollCall:
 
     def of(self, job: str) -> pa.Table:
         """The ranks of one job."""
-        return self.ranks.filter(pa.array(equals(self.ranks, "job", job)))
+        mine = equals(self.ranks, "job", job)
+        return self.ranks if mine.all() else self.ranks.filter(pa.array(mine))
 
 
 def roll_call(windows: Sequence[Window]) -> RollCall:
@@ -63,10 +64,13 @@ def jobs_in(roll: RollCall, wanted: str | None = None) -> dict[str, str]:
 
     Raises NoRanks where there is none, BadData where none of them is meant.
     """
-    known = roll.ranks.select(["job", "title", WINDOW]).filter(roll.ranks["job"].is_valid())
+    known = roll.ranks.select(["job", "title", WINDOW])
+    if known["job"].null_count:
+        known = known.filter(known["job"].is_valid())
     job_of, title_of, window_of = labels(known, "job"), labels(known, "title"), ints(known, WINDOW)
     shape = (len(job_of.values), len(roll.manifests), len(title_of.values))
-    keys, counts = np.unique(np.ravel_multi_index((job_of.codes, window_of, title_of.codes), shape), return_counts=True)
+    keys, place = distinct(np.ravel_multi_index((job_of.codes, window_of, title_of.codes), shape))
+    counts = np.bincount(place)
     each = np.stack(np.unravel_index(keys, shape), axis=1)
     sizes: dict[str, int] = {}
     titles: dict[str, dict[str, int]] = {}

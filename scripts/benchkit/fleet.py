@@ -4,11 +4,13 @@ bytes         of an object, by rank and window
 seconds       from the listing to the verdict, on all processors of this host, and of CPU; the exponent of their growth with ranks;
               of these the engine's: until it is gone after the verdict. It starts beside the listing and ends beside the judging
 memory        the largest the command was, and each of its workers
+faster        with several numbers of workers: how many times as fast as with the first, medians of the rounds
 precision     accused ranks that are culprits; recall: culprits of which all ranks are accused, with their component, by scope; of a rack,
               a switch, a file system and a rail as one group, of a rail of the ranks that were read in full
 
     scripts/bench fleet --hosts 1250 12500 --keep DIR     the objects stay in DIR, and are not written again
     scripts/bench fleet --fleets mixed --hosts 12500      one of mixed (culprits of six scopes at once), rail, all
+    scripts/bench fleet --fleets mixed --hosts 125000 --engine ray --workers 1 2 --rounds 3      whether two workers pay
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass
 from multiprocessing import get_context
@@ -30,6 +33,7 @@ from pathlib import Path
 import numpy as np
 
 from benchkit.fleet_windows import RANKS, Plan, Planted, groups, plan, window_of
+from rankscope.diagnose.collector import paused
 from rankscope.diagnose.fleet.large import engines
 from rankscope.diagnose.fleet.sources import find
 from rankscope.diagnose.no_pandas import spare_pandas
@@ -43,6 +47,7 @@ from rankscope.observer.window.store.place import open_store
 SECONDS_PER_RANK = {1.5e5: 15 / 1e5, math.inf: 120 / 1e6}  # up to so many ranks
 BYTES_PER_RANK, MEMORY = 8192, {1.5e5: 1.5e9, math.inf: 6e9}
 PRECISION, RECALL, EXPONENT = 1.0, 0.98, 1.1
+FASTER = 0.8  # of as many times as fast as there are workers
 FLEETS = {
     "mixed": {"rank": 6, "host": 1, "rack": 1, "filesystem": 1, "link": 1, "switch": 1},
     "rail": {"rail": 1},
@@ -58,6 +63,7 @@ class Judged:
 
     fleet: str
     ranks: int
+    workers: int
     seconds: float
     engine_seconds: float  # of them waited for the engine's end
     cpu_seconds: float  # without Ray's own processes and its workers, which are nobody's children here
@@ -75,7 +81,10 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--noise", type=float, default=0.05)
     parser.add_argument("--seed", type=int, nargs="*", default=[1], help="a fleet for each")
     parser.add_argument("--engine", choices=engines.ENGINES, default="local")
-    parser.add_argument("--workers", type=int, default=None)
+    parser.add_argument("--workers", type=int, nargs="*", default=[len(os.sched_getaffinity(0))], help="each in turn")
+    parser.add_argument(
+        "--rounds", type=int, default=1, help="so often each fleet is judged with each number of workers"
+    )
     parser.add_argument(
         "--brief", action="store_true", help="objects that are written in a fifth of the time, and are 5 %% larger"
     )
@@ -89,31 +98,35 @@ def run(options: argparse.Namespace) -> int:
     """Print the table; 0 when all targets are met."""
     if options.one:
         name, hosts, seed, folder = options.one.split(":", 3)
-        print(json.dumps(asdict(_judge(name, int(hosts), int(seed), Path(folder), options))))
+        print(json.dumps(asdict(_judge(name, int(hosts), int(seed), Path(folder), options.workers[0], options))))
         return 0
     print(
-        f"{'fleet':<6} {'ranks':>8} {'s':>6} {'engine':>6} {'CPU s':>6} {'GB':>5} {'KB/rank':>8} {'precision':>9}  recall by scope"
+        f"{'fleet':<6} {'ranks':>8} {'workers':>7} "
+        f"{'s':>6} {'engine':>6} {'CPU s':>6} {'GB':>5} {'KB/rank':>8} {'precision':>9}  recall by scope"
     )
     done = []
     with tempfile.TemporaryDirectory(prefix="rankscope-fleet-") as scratch:
         for name in options.fleets:
             for hosts in options.hosts:
                 for seed in options.seed:
-                    done.append(_measured(name, hosts, seed, options.keep or Path(scratch), options))
-                    _print(done[-1])
+                    for each in _measured(name, hosts, seed, options.keep or Path(scratch), options):
+                        done.append(each)
+                        _print(each)
     if options.json:
         options.json.write_text(json.dumps([asdict(each) for each in done], indent=1))
     return _targets(done)
 
 
-def _measured(name: str, hosts: int, seed: int, keep: Path, options: argparse.Namespace) -> Judged:
+def _measured(name: str, hosts: int, seed: int, keep: Path, options: argparse.Namespace) -> Iterator[Judged]:
     folder = _folder(keep, name, hosts, seed, options)
     for each in (name, *([_HEALTHY] if name == "all" else [])):
         place = _folder(keep, each, hosts, seed, options)
         if not (place / "whole").exists():
             _write(_plan(each, hosts, seed, options), place, options.brief)
             (place / "whole").touch()
-    return _apart(name, hosts, seed, folder, options)
+    for _ in range(options.rounds):
+        for workers in options.workers:  # in turn: what else this host does meanwhile concerns all alike
+            yield _apart(name, hosts, seed, folder, workers, options)
 
 
 def _folder(keep: Path, name: str, hosts: int, seed: int, options: argparse.Namespace) -> Path:
@@ -148,10 +161,9 @@ def _write_part(part: Plan, first: int, hosts: int, uri: str, brief: bool) -> No
 # ---- judging ----------------------------------------------------------------------------------------------------------
 
 
-def _apart(name: str, hosts: int, seed: int, folder: Path, options: argparse.Namespace) -> Judged:
+def _apart(name: str, hosts: int, seed: int, folder: Path, workers: int, options: argparse.Namespace) -> Judged:
     command = [sys.executable, "-m", "benchkit", "fleet", "--one", f"{name}:{hosts}:{seed}:{folder}", "--engine", options.engine,
-               "--noise", str(options.noise)]  # fmt: skip
-    command += ["--workers", str(options.workers)] if options.workers else []
+               "--noise", str(options.noise), "--workers", str(workers)]  # fmt: skip
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(done.stderr[-2000:])
@@ -160,11 +172,10 @@ def _apart(name: str, hosts: int, seed: int, folder: Path, options: argparse.Nam
     return Judged(**found)
 
 
-def _judge(name: str, hosts: int, seed: int, folder: Path, options: argparse.Namespace) -> Judged:
-    workers = options.workers or len(os.sched_getaffinity(0))
+def _judge(name: str, hosts: int, seed: int, folder: Path, workers: int, options: argparse.Namespace) -> Judged:
     spare_pandas()  # as the command does
     begun = time.monotonic()
-    with engines.beginning(options.engine, workers):
+    with engines.beginning(options.engine, workers), paused():
         found = find([folder])
         baseline = find([_folder(folder.parent, _HEALTHY, hosts, seed, options)]).chosen if name == "all" else ()
         shared = groups(hosts)
@@ -183,6 +194,7 @@ def _judge(name: str, hosts: int, seed: int, folder: Path, options: argparse.Nam
     return Judged(
         fleet=name,
         ranks=ranks,
+        workers=workers,
         seconds=ended - begun,
         engine_seconds=ended - judged,
         cpu_seconds=sum(each.ru_utime + each.ru_stime for each in used),
@@ -214,11 +226,20 @@ def _print(each: Judged) -> None:
     scopes = ", ".join(f"{scope} {named}/{count}" for scope, (named, count) in each.found.items())
     precision = each.right / each.accused if each.accused else float("nan")
     print(
-        f"{each.fleet:<6} {each.ranks:>8} {each.seconds:>6.1f} "
+        f"{each.fleet:<6} {each.ranks:>8} {each.workers:>7} {each.seconds:>6.1f} "
         f"{each.engine_seconds:>6.1f} {each.cpu_seconds:>6.1f} {each.memory_bytes / 1e9:>5.2f} "
         f"{each.object_bytes / 1024:>8.2f} {precision:>9.3f}  {scopes}\n{'':<16}{each.note}",
         flush=True,
     )
+
+
+def _faster(done: Sequence[Judged]) -> Iterator[tuple[int, int, float]]:
+    """The first number of workers, another one, and how many times as fast that is: medians, of one number of ranks."""
+    first, *others = dict.fromkeys(each.workers for each in done)
+    usual = {
+        count: float(np.median([each.seconds for each in done if each.workers == count])) for count in (first, *others)
+    }
+    yield from ((first, count, usual[first] / usual[count]) for count in others)
 
 
 def _targets(done: list[Judged]) -> int:
@@ -237,6 +258,10 @@ def _targets(done: list[Judged]) -> int:
             pairs = [each.found[scope] for each in here if scope in each.found]
             recall = sum(named for named, _ in pairs) / sum(count for _, count in pairs)
             rows.append((f"{ranks} ranks, recall of {scope}", recall, ">=", RECALL))
+        rows += [
+            (f"{ranks} ranks, faster with {workers}", faster, ">=", FASTER * workers / first)
+            for first, workers, faster in _faster(here)
+        ]
     if len({each.ranks for each in done}) > 1:
         exponent = np.polyfit(np.log([each.ranks for each in done]), np.log([each.seconds for each in done]), 1)[0]
         rows.append(("exponent of seconds in ranks", float(exponent), "<=", EXPONENT))

@@ -6,6 +6,7 @@ The survey's tables become columns here, sorted by the ranks' numbers; no Python
 from __future__ import annotations
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import numpy as np
@@ -109,29 +110,31 @@ def crowd_of(seen: Survey, job: str, windows: Sequence[int], grid: Grid | None, 
     window_s = grid.window_s if grid is not None else setting.seconds
     left_out = ~np.isin(np.arange(len(seen.manifests)), windows)
     of_window = np.where(left_out, -1, host_of_window)
-    columns, steps = _steps(seen, job, _Rows(row_of, number, hosts, of_window, window_s), grid, notes)
-    return Crowd(
-        setting=setting,
-        number=number,
-        hosts=hosts,
-        called=_called(observed, node),
-        role=labels(table, "role"),
-        running=_says(labels(table, "state"), "running"),
-        stopped_s=np.nan_to_num(floats(table, "stopped_s")),
-        last_progress_s=floats(table, "last_progress_s"),
-        in_collective_s=np.nan_to_num(floats(table, "in_collective_s")),
-        ended_s=floats(table, "ended_s"),
-        steps=steps,
-        columns=columns,
-        works=pc.fill_null(table["works"], 0).to_numpy().astype(np.uint64).view(np.int64),
-        messages=floats(table, "messages"),
-        moved=floats(table, "moved"),
-        rate_hz=floats(table, "rate_hz"),
-        link_from=labels(table, "link_from"),
-        link_to=labels(table, "link_to"),
-        errors=floats(table, "errors"),
-        errors_hz=floats(table, "errors_hz"),
-    )
+    ranks = _Rows(row_of, number, hosts, of_window, window_s)
+    with ThreadPoolExecutor(1) as beside:  # steps are put together by numpy, which lets others run
+        steps = beside.submit(_steps, seen, job, ranks, grid, notes)
+        return Crowd(
+            setting=setting,
+            number=number,
+            hosts=hosts,
+            called=_called(observed, node),
+            role=labels(table, "role"),
+            running=_says(labels(table, "state"), "running"),
+            stopped_s=np.nan_to_num(floats(table, "stopped_s")),
+            last_progress_s=floats(table, "last_progress_s"),
+            in_collective_s=np.nan_to_num(floats(table, "in_collective_s")),
+            ended_s=floats(table, "ended_s"),
+            works=pc.fill_null(table["works"], 0).to_numpy().astype(np.uint64).view(np.int64),
+            messages=floats(table, "messages"),
+            moved=floats(table, "moved"),
+            rate_hz=floats(table, "rate_hz"),
+            link_from=labels(table, "link_from"),
+            link_to=labels(table, "link_to"),
+            errors=floats(table, "errors"),
+            errors_hz=floats(table, "errors_hz"),
+            columns=steps.result()[0],
+            steps=steps.result()[1],
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,8 +40,8 @@ def hosts_to_read(crowd: Crowd, pool: Executor) -> frozenset[str]:
     role = _roles(crowd)
     of_rank = crowd.hosts.of_rank
     names = np.array(crowd.hosts.names, dtype=str)
-    slow = _slow_links(crowd, role)
     shown = _shown(crowd, role, pool)
+    slow = _slow_links(crowd, role)
     odd = _oddness(crowd, shown.odd) + 1.0 * slow
     worst = np.zeros(len(names))
     np.maximum.at(worst, of_rank, odd)
