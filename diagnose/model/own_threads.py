@@ -14,11 +14,13 @@ what the job sends and receives, which a rank with more neighbours has more of.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
-from rankscope.diagnose import limits
+from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.model.attribute import Located, Profiles
 from rankscope.diagnose.model.functions import sample
@@ -26,6 +28,7 @@ from rankscope.probes.arrays import Floats, Ints
 
 _COMPUTING = ("", "gc")  # details of Python functions that are not asleep
 _NO_LIBRARY = ("", "kernel", "libc.so.6")
+_Key = TypeVar("_Key")
 _COUNT = re.compile(r" \(\d+ threads\)$")
 
 
@@ -103,30 +106,40 @@ def _behind_s(fleet: Fleet, profiles: Profiles, ranks: Ints) -> Floats:
 
 def _native(fleet: Fleet, ranks: Ints, least_s: float) -> str:
     """The threads without Python of which the first of the ranks has most more than the others, if that is so many seconds per step."""
-    helpers, of_name = _helpers(fleet, ranks), dict[str, Floats]()
-    for (name, _), (_, seconds) in helpers.items():
-        of_name[name] = of_name.get(name, 0.0) + seconds
     # What a thread mostly runs is told by few samples, and may differ where two do the same: its name does not.
-    more = {told: min(_over(seconds), _over(of_name[name])) for (name, _), (told, seconds) in helpers.items()}
+    more = {told: min(_over(seconds), _over(of_name)) for told, seconds, of_name in _helpers(fleet, ranks)}
     best = max(more, key=lambda told: more[told], default="")
     return best if best and more[best] >= least_s else ""
 
 
-def _helpers(fleet: Fleet, ranks: Ints) -> dict[tuple[str, str], tuple[str, Floats]]:
-    """By name and function: these threads in words, as the first rank that has them says, and CPU seconds per step of each rank."""
-    table, instance = fleet.counters.table, fleet.counters.table.instance
+def _helpers(fleet: Fleet, ranks: Ints) -> Iterator[tuple[str, Floats, Floats]]:
+    """The first rank's, those with most CPU time: in words, CPU seconds per step of each rank, and with all of that name. By name and
+    function: a forged window may have a million of them, so that each row is looked at once and few kinds are added up."""
+    instance, table = fleet.counters.table.instance, fleet.counters.table
     order = np.argsort(ranks, kind="stable")
     rows = np.concatenate([fleet.counters.rows_of("thread.run_s", each) for each in (ranks[:1], np.sort(ranks[1:]))])
     place = order[np.searchsorted(ranks[order], table.rank[rows])]
     spent = table.value[rows] / _steps(fleet, ranks)[place]
-    found = dict[tuple[str, str], tuple[str, Floats]]()
-    codes = instance.codes[rows]
-    for code in dict.fromkeys(codes.tolist()):
-        told, those = instance.values[code], codes == code
-        key = _parts(told)
-        first, seconds = found.get(key, (told, np.zeros(len(ranks))))
-        found[key] = first, seconds + np.bincount(place[those], weights=spent[those], minlength=len(ranks))
-    return found
+    codes, kind = np.unique(instance.codes[rows], return_inverse=True)
+    parts = [_parts(instance.values[code]) for code in codes.tolist()]
+    first = np.bincount(kind[place == 0], weights=spent[place == 0], minlength=len(codes))
+    own: dict[tuple[str, str], int] = {}
+    for code in np.argsort(-first, kind="stable")[: np.count_nonzero(first > 0)].tolist():
+        if len(own) < budgets.EXAMINED:
+            own.setdefault(parts[code], code)
+    of_key, of_name = _groups(parts, own), _groups([name for name, _ in parts], {name for name, _ in own})
+    for code in own.values():
+        seconds, of_all = (
+            np.asarray(np.bincount(place[those], weights=spent[those], minlength=len(ranks)), dtype=np.float64)
+            for those in (group[kind] == group[code] for group in (of_key, of_name))
+        )
+        yield instance.values[codes[code]], seconds, of_all
+
+
+def _groups(of_codes: Sequence[_Key], wanted: Iterable[_Key]) -> Ints:
+    """Of each code which of the wanted it is; −1: none."""
+    numbers = {one: number for number, one in enumerate(wanted)}
+    return np.array([numbers.get(one, -1) for one in of_codes], dtype=np.int64)
 
 
 def _parts(told: str) -> tuple[str, str]:

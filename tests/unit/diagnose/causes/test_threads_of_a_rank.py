@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
@@ -186,3 +187,17 @@ def test_windows_that_do_not_count_the_queue_of_the_process_are_judged_as_before
     job = Job(ranks=RANKS, extra={RANK: [(QUEUE, TAKEN_S)]}, counters=counters)
     found = only(judged(job, {RANK: (DECODES, 0.1)}))
     assert (found.component, found.cause, found.function) == ("cpu", "contended", None)
+
+
+def test_a_crowd_of_threads_keeps_nobody_busy_for_long() -> None:
+    """A forged window may name any number of them: twice as many must not take four times as long."""
+    took_s = []
+    for count in (20_000, 40_000):
+        job = Job(ranks=RANKS, extra={RANK: [(QUEUE, TAKEN_S)]})
+        counted(job, beside_s={RANK: 0.1})
+        natives(job, {RANK: {f"w{at}: gemm{at} (1 threads)": 1e-6 for at in range(count)}})
+        windows = build(job)
+        began = time.process_time()
+        diagnose(windows)
+        took_s.append(time.process_time() - began)
+    assert took_s[1] < 3.0, took_s
