@@ -82,7 +82,27 @@ def taken_share(fleet: Fleet) -> Floats:
 
 def taken_s(fleet: Fleet) -> Floats:
     """taken(r, s): ranks x steps, seconds that strangers cost; 0 where nobody counts."""
-    theirs, total = _taken_from(fleet)
+    return _cost_s(fleet, *_taken_from(fleet))
+
+
+def taken_by_threads_s(fleet: Fleet, row: int, behind_s: float, part: float) -> Floats:
+    """The same of threads in one rank's process (row) that are too much there: `part` of what the process took of other ranks' CPUs is
+    theirs, and behind them its own training thread stands for `behind_s` seconds per step."""
+    table, rows = fleet.counters.table, fleet.counters.rows("cpu.taken_s")
+    _, total = _taken_from(fleet)
+    host = np.array(fleet.ranks.observed_on)
+    by_it = rows[(table.rank[rows] >= 0) & (table.pid[rows] == fleet.ranks.pid[row])]
+    theirs = part * np.bincount(table.rank[by_it], weights=table.value[by_it], minlength=len(total))
+    theirs[host != host[row]] = 0.0
+    total[row], theirs[row] = (
+        float(np.nansum(queued_s(fleet)[row])),
+        behind_s * np.isfinite(fleet.steps.seconds[row]).sum(),
+    )
+    return _cost_s(fleet, np.fmin(theirs, total), total)
+
+
+def _cost_s(fleet: Fleet, theirs: Floats, total: Floats) -> Floats:
+    """taken(r, s) of those who ran for `theirs` seconds of the `total` while r stood in the queue."""
     share = np.divide(theirs, total, out=np.zeros(len(total)), where=total > 0)
     _, host = np.unique(fleet.ranks.observed_on, return_inverse=True)
     of_host, all_of_host = (np.bincount(host, weights=each)[host] for each in (theirs, total))

@@ -40,6 +40,7 @@ class OwnThreads:
 
     ran_s: float = 0.0
     peers_ran_s: float = 0.0
+    process_s: float = 0.0  # CPU time of the whole process
     behind_s: float = 0.0
     function: Located | None = None
     holds: bool = False
@@ -49,6 +50,11 @@ class OwnThreads:
     def queue_s(self) -> float:
         """`behind_s`, where it is known which threads these are."""
         return self.behind_s if self.holds else 0.0
+
+    @property
+    def part(self) -> float:
+        """Which part of the CPU time of the process they have that its peers' lack."""
+        return min(max(self.ran_s - self.peers_ran_s, 0.0) / self.process_s, 1.0) if self.process_s > 0 else 0.0
 
     @property
     def in_python(self) -> bool:
@@ -68,7 +74,8 @@ def own_threads(fleet: Fleet, profiles: Profiles, row: int, peers: Ints) -> OwnT
     holds = function is not None and function.excess_s >= limits.HOLDS_LEAST * more_s
     native = _native(fleet, ranks, limits.HOLDS_LEAST * more_s) if behind_s > 0 and not holds else ""
     holds = holds or (native != "" and _parts(native)[1] not in _NO_LIBRARY)
-    return OwnThreads(float(ran[0]), float(ran[0]) - more_s, behind_s, function, holds, native)
+    process_s = float((_counted(fleet, "cpu.process_run_s", ranks[:1]) / _steps(fleet, ranks[:1]))[0])
+    return OwnThreads(float(ran[0]), float(ran[0]) - more_s, process_s, behind_s, function, holds, native)
 
 
 def _over(seconds: Floats) -> float:

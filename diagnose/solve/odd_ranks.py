@@ -2,7 +2,7 @@
 
 A row removes what its rank takes longer than its innocent peers, or of several on one rank each its part; what was so in the baseline is a
 row of its own (by_design.py). Where strangers keep ranks from a CPU, those that share its CPUs stand behind each other alike without them
-(model/busy_host.py): that goes with the row.
+(model/busy_host.py): that goes with the row. Where threads of its own process do, what they take of those that share its CPUs does.
 """
 
 from __future__ import annotations
@@ -16,9 +16,10 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.rank.selection import Admitted, Selection, select
 from rankscope.diagnose.hypotheses.rank.suspects import merged_suspects, why_not
+from rankscope.diagnose.hypotheses.rank.threads import takes_cpu
 from rankscope.diagnose.hypotheses.rows import Row, gain_s
 from rankscope.diagnose.model import slots
-from rankscope.diagnose.model.busy_host import even_queue_s, pools, queued_s
+from rankscope.diagnose.model.busy_host import even_queue_s, pools, queued_s, taken_by_threads_s
 from rankscope.diagnose.model.replay import in_order_of, repaired
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.model.waiting import one_after_another
@@ -117,7 +118,7 @@ def _rows(among: Compared, scene: Scene, selection: Selection, parts: Sequence[P
         selection.by_function[: among.count] & (len(scene.own) > limits.PEERS_EXACT)
     )
     lasting = sure & (len(scene.own) >= limits.FLEET)
-    placed = _freely_placed(among, selection)
+    placed = _freely_placed(among, selection) | _without_threads(among, selection)
     result = []
     for one in parts:
         each, part = one.why, one.part
@@ -141,12 +142,20 @@ def _rows(among: Compared, scene: Scene, selection: Selection, parts: Sequence[P
         )
         if each.row in placed and not one.before:
             at, more = placed.pop(each.row)
-            removes = np.zeros_like(more)
-            removes[0] = row.removes
+            removes, price = (_of_first(each, more) for each in (row.removes, row.price))
             more[0] *= part
-            row = replace(row, at=at, removes=removes, more=more)
+            row = replace(row, at=at, removes=removes, more=more, price=price)
         result.append(row)
     return tuple(result)
+
+
+def _of_first(seconds: Floats | None, like: Floats) -> Floats | None:
+    """What is removed of the first of several ranks, and nothing of the others."""
+    if seconds is None:
+        return None
+    result = np.zeros_like(like)
+    result[0] = seconds
+    return result
 
 
 def _freely_placed(among: Compared, selection: Selection) -> dict[int, tuple[Ints, Floats]]:
@@ -165,6 +174,24 @@ def _freely_placed(among: Compared, selection: Selection) -> dict[int, tuple[Int
         others = np.flatnonzero(pool == pool[row]) if int(pool[row]) not in told else np.empty(0, dtype=np.int64)
         told.add(int(pool[row]))
         at = np.concatenate([[row], np.setdiff1d(others, selection.rows)]).astype(np.int64)
+        result[row] = at, more[at]
+    return result
+
+
+def _without_threads(among: Compared, selection: Selection) -> dict[int, tuple[Ints, Floats]]:
+    """By rank whose CPU threads of its own process take: itself and those that share its CPUs, with what they take longer for these."""
+    own, pool, result = among.scene.own, pools(among.fleet), dict[int, tuple[Ints, Floats]]()
+    if among.count < len(own):  # of ranks as they were nobody knows who stood behind whom
+        return result
+    for each in selection.admitted:
+        if not takes_cpu(each.found, each.case):
+            continue
+        threads, row = each.case.threads, each.row
+        taken = taken_by_threads_s(among.fleet, row, threads.behind_s, threads.part)[:, -own.shape[1] :]
+        healed = np.where((pool == pool[row])[:, None], own - np.fmin(taken, own), own)
+        more = own - repaired(healed, among.scene.roles, selection.rows)
+        others = np.setdiff1d(np.flatnonzero(pool == pool[row]), selection.rows)
+        at = np.concatenate([[row], others]).astype(np.int64)
         result[row] = at, more[at]
     return result
 

@@ -5,6 +5,7 @@ taken = waiting for the GIL above the peers' + queue behind threads of the own p
 Convicts: waiting for the GIL, and who held it; a queue for a CPU while no other process ran, and threads of the process that computed as
 much more than the peers'. Named is the user's lowest function in which the threads compute more: python/gil where most of it is the GIL's,
 else python/slow-function; of threads without Python the thread and its library's function: cpu/contended.
+Its price has what the threads take of ranks on the same CPUs, too (solve/odd_ranks.py).
 Acquits: threads that compute as much on the peers; other processes that ran meanwhile; threads that carry what the job sends.
 """
 
@@ -26,6 +27,13 @@ def held_gil(case: Case) -> FunctionExcess | None:
     waits = [each for each in case.functions if each.kind == "sync"]
     worst = max(waits, key=lambda each: each.excess_s, default=None)
     return worst if worst is not None and worst.name == "gil" and case.excess_of("sync") > 0 else None
+
+
+def takes_cpu(found: Hypothesis, case: Case) -> bool:
+    """Whether it is these threads that are charged, and the training thread stands in the queue behind them."""
+    threads = case.threads
+    named = threads.function.function if threads.function is not None and threads.in_python else None
+    return threads.queue_s > 0 and (found.function == named if named is not None else found.instance == threads.native)
 
 
 def judge(case: Case) -> Iterator[Hypothesis]:

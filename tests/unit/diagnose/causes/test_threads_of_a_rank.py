@@ -8,6 +8,8 @@ from typing import Any
 import pytest
 from builders import QUEUE, TRAIN, Job, Work, build, columns, said
 
+from rankscope.diagnose.fleet.gather import gather
+from rankscope.diagnose.model.busy_host import taken_by_threads_s
 from rankscope.diagnose.solve.judge import diagnose
 from rankscope.diagnose.verdict.contract import Suspect, Verdict
 from rankscope.diagnose.verdict.note import NoteCode
@@ -89,6 +91,37 @@ def test_what_a_thread_takes_by_the_gil_and_by_the_cpu_is_one_charge_under_the_u
     assert (found.component, found.cause) == ("python", cause)
     assert found.function is not None and (found.function.name, found.function.line) == ("Uploader.encode", 61)
     assert found.lost_seconds_per_step == pytest.approx(0.04 + gil_s, rel=0.2)
+
+
+@pytest.mark.parametrize("beside", [True, False], ids=["on the same CPUs", "on others"])
+def test_what_a_thread_takes_from_ranks_beside_it_is_a_part_of_its_price(beside: bool) -> None:
+    # GIVEN peers that stand in the queue as well, while the rank's process runs on their CPUs or on its own
+    peers = [rank for rank in range(RANKS) if rank != RANK]
+    job = Job(
+        ranks=RANKS, noise=0.02, extra={RANK: [(QUEUE, TAKEN_S + 0.03)]} | {rank: [(QUEUE, 0.03)] for rank in peers}
+    )
+    job.ranks_columns = {rank: {"cpus": "0-3" if beside or rank != RANK else "8-11"} for rank in range(RANKS)}
+    counted(job, beside_s={RANK: 0.11})
+    for rank in peers:
+        taker = {"comm": "python", "pid": 4000 + RANK, "value": 0.03 * job.steps}
+        job.counters.append({"rank": rank, "name": "cpu.taken_s", **(taker if beside else taker | {"pid": 4000})})
+    found = only(judged(job, {RANK: (DECODES, 0.11)}))
+    assert found.function is not None and found.function.name == "read_clip"
+    # THEN without the thread they would stand there for less, by the half of the process's CPU time that is the thread's, at least
+    if beside:
+        assert TAKEN_S + 0.5 * 0.03 < found.lost_seconds_per_step < TAKEN_S + 0.035
+    else:
+        assert found.lost_seconds_per_step == pytest.approx(TAKEN_S, rel=0.15)
+
+
+def test_who_has_the_same_number_on_another_host_takes_nothing_there() -> None:
+    job = Job(ranks=4, hosts=2, extra={rank: [(QUEUE, 0.03)] for rank in range(4)})
+    for rank in range(1, 4):
+        job.counters.append(
+            {"rank": rank, "name": "cpu.taken_s", "comm": "python", "pid": 4000, "value": 0.03 * job.steps}
+        )
+    taken = taken_by_threads_s(gather(build(job)), 0, behind_s=0.01, part=0.5).mean(axis=1)
+    assert taken[0] > 0.01 and taken[1] > 0.01 and not taken[2:].any()
 
 
 def test_a_thread_whose_batch_comes_late_and_that_takes_the_cpu_is_accused_once() -> None:
