@@ -10,14 +10,14 @@ import numpy as np
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.model.still.merged_stacks import merged_stacks
 from rankscope.diagnose.report.chosen import Chosen, choose
-from rankscope.diagnose.report.considered import considered, course_of, unseen_by
 from rankscope.diagnose.report.content import Accused, Headline, Proof, Report
-from rankscope.diagnose.report.counters import counters_of
-from rankscope.diagnose.report.flame import flames_of
-from rankscope.diagnose.report.heat import heat_of
+from rankscope.diagnose.report.sections.considered import considered, course_of, unseen_by
+from rankscope.diagnose.report.sections.counters import counters_of
+from rankscope.diagnose.report.sections.flame import flames_of
+from rankscope.diagnose.report.sections.heat import heat_of
+from rankscope.diagnose.report.sections.standing import standing_of
+from rankscope.diagnose.report.sections.timeline import timeline_of
 from rankscope.diagnose.report.sentence import accusation_of, price_of, sentence_of
-from rankscope.diagnose.report.standing import standing_of
-from rankscope.diagnose.report.timeline import timeline_of
 from rankscope.diagnose.report.words import answer, context, expected_of, for_and_against, measure, sureness
 from rankscope.diagnose.text import clean
 from rankscope.diagnose.verdict.contract import Suspect, Verdict

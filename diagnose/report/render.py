@@ -17,7 +17,7 @@ import numpy as np
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from rankscope.diagnose.report.content import FlameGraph, Heat, Report, Timeline, Track
-from rankscope.diagnose.report.timeline import PARTS
+from rankscope.diagnose.report.sections.timeline import PARTS
 from rankscope.diagnose.text import held, seconds
 from rankscope.probes.arrays import Floats
 

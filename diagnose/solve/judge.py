@@ -37,10 +37,10 @@ from rankscope.diagnose.model.still.merged_stacks import merged_stacks
 from rankscope.diagnose.past.auto_baseline import choose
 from rankscope.diagnose.past.baseline import Reference, code_changed, read_baseline
 from rankscope.diagnose.past.history import History
-from rankscope.diagnose.solve import idle_counters, pause_notes
 from rankscope.diagnose.solve.calibration import calibrate, calibrate_hang
 from rankscope.diagnose.solve.enough import cannot_judge, short_of_steps
 from rankscope.diagnose.solve.nobody import nobody
+from rankscope.diagnose.solve.notes import idle_counters, pauses
 from rankscope.diagnose.solve.odd_ranks import OddRanks, find_odd_ranks
 from rankscope.diagnose.solve.prepare import prepare
 from rankscope.diagnose.solve.views import calm_ranks, of_step, stretch_suspects
@@ -88,7 +88,7 @@ def judge(fleet: Fleet, reference: Reference | None = None) -> Verdict:
         draft = replace(draft, notes=(loading, *draft.notes))
     refusal = cannot_judge(fleet, reference is not None, step_s)
     if refusal is not None:
-        told = (pause.note for pause in pause_notes.find(fleet))
+        told = (pause.note for pause in pauses.find(fleet))
         return replace(draft, status="unknown", notes=(refusal, *draft.notes, *told, *idle_counters.notes(fleet, ())))
     return _judge_steps(fleet, reference, per_step, draft)
 
@@ -140,7 +140,7 @@ def _about_data(fleet: Fleet, reference: Reference | None) -> list[Note]:
 
 
 def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, draft: Verdict) -> Verdict:
-    paused = pause_notes.find(fleet)
+    paused = pauses.find(fleet)
     scene, notes = prepare(fleet, per_step, paused)
     notes = [*draft.notes, *short_of_steps(fleet), *notes]
     odd = find_odd_ranks(fleet, scene, reference)
@@ -168,7 +168,7 @@ def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, dr
         suspects=tuple(suspects),
         slowdown_percent=_slowdown_percent(scene, reference, suspects),
         notes=(
-            *pause_notes.without_accused(_without_acquitted(notes, suspects), paused, suspects),
+            *pauses.without_accused(_without_acquitted(notes, suspects), paused, suspects),
             *idle_counters.notes(fleet, suspects),
         ),
     )

@@ -65,7 +65,7 @@ def nobody(
 
 
 def _seldom(notes: Sequence[Note]) -> Note | None:
-    """What took a large share of the time, and came too seldom to be told from chance (rhythm_notes.py)."""
+    """What took a large share of the time, and came too seldom to be told from chance (notes/rhythm.py)."""
     return next((note for note in notes if note.code is NoteCode.UNPROVEN), None)
 
 

@@ -15,8 +15,8 @@ from rankscope.diagnose.model import slots
 from rankscope.diagnose.model.busy_host import busy_noise_s
 from rankscope.diagnose.model.excess import Differences, differences
 from rankscope.diagnose.model.scene import Scene
-from rankscope.diagnose.solve.pause_notes import ToldPause
-from rankscope.diagnose.solve.rhythm_notes import LATER_PART, rhythm_notes
+from rankscope.diagnose.solve.notes.pauses import ToldPause
+from rankscope.diagnose.solve.notes.rhythm import LATER_PART, rhythm_notes
 from rankscope.diagnose.stats.onset import Onset, find_onset
 from rankscope.diagnose.stats.rhythm import Drift, find_drift
 from rankscope.diagnose.stats.robust import trimmed_mean

@@ -12,7 +12,7 @@ from rankscope.diagnose.fleet.gather import gather
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.report.chosen import choose
 from rankscope.diagnose.report.content import Heat
-from rankscope.diagnose.report.heat import heat_of
+from rankscope.diagnose.report.sections.heat import heat_of
 from rankscope.diagnose.report.words import accusation
 from rankscope.diagnose.solve.judge import judge
 from rankscope.diagnose.stats.robust import nan_median

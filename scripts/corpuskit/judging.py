@@ -20,7 +20,7 @@ from corpuskit.numbers import overrides
 from corpuskit.numbers.overrides import Overrides
 from labkit import verdicts
 from labkit.jobs.score import outcome_of
-from rankscope.diagnose.solve.rhythm_notes import LATER_PART
+from rankscope.diagnose.solve.notes.rhythm import LATER_PART
 
 # Uneven by design: told beside a fault, but nothing that the fault took.
 DESIGNED = {"stage-imbalance", "data-imbalance"}

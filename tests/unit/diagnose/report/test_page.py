@@ -31,10 +31,10 @@ from rankscope.diagnose.fleet.gather import gather
 from rankscope.diagnose.model.still.merged_stacks import merged_stacks
 from rankscope.diagnose.report.build import report_of
 from rankscope.diagnose.report.content import Standing
-from rankscope.diagnose.report.counters import amount_of, meaning_of
 from rankscope.diagnose.report.render import render, straight
+from rankscope.diagnose.report.sections.counters import amount_of, meaning_of
+from rankscope.diagnose.report.sections.standing import LINES_MOST, standing_of
 from rankscope.diagnose.report.sentence import CAUSES_IN_WORDS, accusation_of, sentence_of
-from rankscope.diagnose.report.standing import LINES_MOST, standing_of
 from rankscope.diagnose.solve.judge import diagnose
 from rankscope.diagnose.verdict.contract import CAUSES, Instance, Suspect
 from rankscope.diagnose.verdict.function import Function

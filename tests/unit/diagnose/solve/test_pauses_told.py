@@ -10,8 +10,8 @@ import pytest
 from builders import TRAIN, Job, Work, build, codes, columns, said
 
 from rankscope.diagnose.fleet.gather import gather
-from rankscope.diagnose.solve import pause_notes
 from rankscope.diagnose.solve.judge import diagnose
+from rankscope.diagnose.solve.notes import pauses
 from rankscope.diagnose.verdict.note import NoteCode
 from rankscope.observer.window.folder import Window
 
@@ -132,7 +132,7 @@ def test_a_pause_that_comes_by_the_clock_is_told_in_seconds() -> None:
         row["seconds"], row["start_s"] = length[row["step"]], begin[row["step"]]
     flushed = [int(np.searchsorted(begin, at)) for at in (4.0, 8.0, 12.0, 16.0, 20.0)]
     window = paused(columns(window, "steps", rows), ("flush", 12, ""), 0.1, flushed, workers=[0])
-    (found,) = pause_notes.find(gather([window]))
+    (found,) = pauses.find(gather([window]))
     assert "flush (train.py:12) takes 0.100 s every 4." in found.note.text
 
 

@@ -1,7 +1,7 @@
 """What to tell of the rhythm of a window: drifts, pauses, spikes of all ranks, and long steps of one that are too few to judge by.
 
 Spikes of all ranks are what all do then (a checkpoint, an evaluation): nobody's fault, but they cost, so a note says how much and how
-often; where it is known what they do then (pause_notes.py), that instead. Spikes of one rank alone are episodes (model/episodes.py).
+often; where it is known what they do then (pauses.py), that instead. Spikes of one rank alone are episodes (model/episodes.py).
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.roles import roles
 from rankscope.diagnose.model.episodes import at_one_place, find_episodes
-from rankscope.diagnose.solve.pause_notes import ToldPause, explain, place_of
+from rankscope.diagnose.solve.notes.pauses import ToldPause, explain, place_of
 from rankscope.diagnose.stats.rhythm import Drift, Spikes, find_spikes
 from rankscope.diagnose.stats.robust import nan_median, robust_sd
 from rankscope.diagnose.text import seconds

@@ -1,0 +1,1 @@
+"""What a page shows, one file for each section."""

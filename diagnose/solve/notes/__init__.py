@@ -1,0 +1,1 @@
+"""What a verdict tells beside its suspects."""
