@@ -50,7 +50,7 @@ class Row:
     which are no part of the usual one. `more`: what goes with `removes`, which no counter says to be of its making: it is a part of the
     price, also where the floor is asked, and of no reason to admit it. `excess`: it is what a rank takes longer than its peers, or a
     part of that; `lasting`: in nearly every step of many ranks; `before`: in the baseline too. `price`: in place of `removes` where what
-    was lost is told: who is healed is as uneven as its peers.
+    was lost is told: who is healed is as uneven as its peers, and these stand in the queue behind it for as long as behind one another.
     """
 
     found: Hypothesis
@@ -90,6 +90,13 @@ class Row:
         if self.removes is None:
             return np.empty(0, dtype=np.int64)
         return np.array(self.found.rows, dtype=np.int64) if self.at is None else self.at
+
+    @property
+    def of_itself(self) -> Row:
+        """The row of a rank, without what it removes of others."""
+        if self.more is not None or self.removes is None or len(self.removes) < 2:
+            return self
+        return replace(self, at=self.targets[:1], removes=self.removes[:1])
 
     def is_wider(self, other: Row) -> bool:
         """Whether it says of more ranks what the other one says of some of them, who have it more than they."""
@@ -214,8 +221,8 @@ class _Replay:
         """Seconds per step that the job is shorter without what these took together."""
         shorter = self._shorter(rows)
         if self._slots is not None and len(ranks := _repaired(rows)):
-            of_ranks = [row for row in rows if row.excess]
-            alone = shorter if len(of_ranks) == len(rows) else self._shorter(of_ranks)
+            of_ranks = [row.of_itself for row in rows if row.excess]
+            alone = shorter if [*map(id, of_ranks)] == [*map(id, rows)] else self._shorter(of_ranks)
             shorter += max(self._slots.by(ranks) - alone, 0.0)
         return shorter + sum(row.step_s for row in rows)
 

@@ -1,8 +1,9 @@
 """What is admitted about single ranks (hypotheses/rank/selection.py), as rows of ../hypotheses/rows.py.
 
 A row removes what its rank takes longer than its innocent peers, or of several on one rank each its part; what was so in the baseline is a
-row of its own (by_design.py). Where strangers keep ranks from a CPU, those that share its CPUs stand behind each other alike without them
-(model/busy_host.py): that goes with the row. Where threads of its own process do, what they take of those that share its CPUs does.
+row of its own (by_design.py). To its price belongs what others stand in the queue for a CPU behind the rank (model/behind.py). Where
+strangers keep ranks from a CPU, those that share its CPUs stand behind each other alike without them (model/busy_host.py): that goes with
+the row. Where threads of its own process do, what they take of those that share its CPUs does.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from rankscope.diagnose.hypotheses.rank.suspects import merged_suspects, why_not
 from rankscope.diagnose.hypotheses.rank.threads import takes_cpu
 from rankscope.diagnose.hypotheses.rows import Row, gain_s
 from rankscope.diagnose.model import slots
+from rankscope.diagnose.model.behind import behind_each, without
 from rankscope.diagnose.model.busy_host import even_queue_s, pools, queued_s, taken_by_threads_s
 from rankscope.diagnose.model.replay import in_order_of, repaired
 from rankscope.diagnose.model.scene import Scene
@@ -118,44 +120,50 @@ def _rows(among: Compared, scene: Scene, selection: Selection, parts: Sequence[P
         selection.by_function[: among.count] & (len(scene.own) > limits.PEERS_EXACT)
     )
     lasting = sure & (len(scene.own) >= limits.FLEET)
-    placed = _freely_placed(among, selection) | _without_threads(among, selection)
+    placed, roles = _freely_placed(among, selection) | _without_threads(among, selection), among.scene.roles
+    # Of ranks as they were nobody knows who stood behind whom.
+    behind = behind_each(among.fleet, own, roles, selection.rows) if len(own) == among.count else {}
+    behind = {rank: found for rank, found in behind.items() if rank not in placed}
+    healed = repaired(without(own, behind), roles, selection.rows)
     result = []
     for one in parts:
         each, part = one.why, one.part
-        rank = [each.row]
+        rank, of_cpu = [each.row], each.found.component == "cpu"
+        removes: Floats = part * (own[rank] - innocent[rank])
+        price: Floats = part * (own[rank] - (healed[rank] if of_cpu else in_order_of(own[rank], healed[rank])))
+        at: Ints = np.array(rank, dtype=np.int64)
+        more: Floats | None = None
+        if each.row in placed and not one.before:
+            at, more = placed.pop(each.row)
+            removes, price = _of_first(removes, more[1:]), _of_first(price, more[1:])
+            more[0] *= part
+        elif each.row in behind and not one.before:
+            others, seconds_s = behind.pop(each.row)
+            at = np.concatenate([at, others])
+            removes, price = _of_first(removes, seconds_s), np.vstack([price, seconds_s])
         row = OfRank(
             replace(each.found, lost_s=float("nan")),
-            part * (own[each.row] - innocent[each.row])[None],
+            removes,
             z=float(found.z[each.row]),
             freedom=float(found.freedom[each.row]),
             floor=one.of_rest / part * float(found.floor_s[each.row]) / scene.step_s,
             part=part,
-            at=np.array([each.row], dtype=np.int64),
+            at=at,
             admitted=each.score,
             excess=True,
             lasting=bool(lasting[each.row]),
             before=one.before,
-            price=None
-            if each.found.component == "cpu"
-            else part * (own[rank] - in_order_of(own[rank], innocent[rank])),
+            price=price,
+            more=more,
             why=each,
         )
-        if each.row in placed and not one.before:
-            at, more = placed.pop(each.row)
-            removes, price = (_of_first(each, more) for each in (row.removes, row.price))
-            more[0] *= part
-            row = replace(row, at=at, removes=removes, more=more, price=price)
         result.append(row)
     return tuple(result)
 
 
-def _of_first(seconds: Floats | None, like: Floats) -> Floats | None:
+def _of_first(seconds: Floats, others: Floats) -> Floats:
     """What is removed of the first of several ranks, and nothing of the others."""
-    if seconds is None:
-        return None
-    result = np.zeros_like(like)
-    result[0] = seconds
-    return result
+    return np.vstack([seconds, np.zeros_like(others)])
 
 
 def _freely_placed(among: Compared, selection: Selection) -> dict[int, tuple[Ints, Floats]]:

@@ -7,7 +7,8 @@ busy, what comes and goes there is theirs: no stretch of an observed window is j
 
 Without queues (model/busy_host.py): a rank whose work is too long, where the queues for CPUs are a floor of the step and hide it. Who
 stands in the queue itself is found as the window is. What a rank costs of the step without queues it costs of the step, because beside
-others all work takes longer alike.
+others all work takes longer alike; or what the step were shorter if it stood in the queue as its peers do, where that is more: who computes
+for longer also stands there for longer.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.hypotheses.rows import standing
+from rankscope.diagnose.hypotheses.rows import ranks_of, standing
 from rankscope.diagnose.model import slots
+from rankscope.diagnose.model.behind import behind_each, without
 from rankscope.diagnose.model.busy_host import busy_noise_s, busy_shares, without_queue
 from rankscope.diagnose.model.excess import Differences, differences
+from rankscope.diagnose.model.replay import in_order_of, repaired, shrink
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.solve.odd_ranks import OddRanks, find_odd_ranks
 from rankscope.diagnose.solve.prepare import prepare
@@ -112,13 +115,23 @@ def calm_ranks(fleet: Fleet, scene: Scene) -> OddRanks | None:
     if not found:
         return None
     together_s = sum(row.found.lost_s for row in found)
+    price_s = max(longer * together_s, _with_queue_s(fleet, scene, ranks_of(found)))
     rows = tuple(
-        replace(row, removes=None, at=None, more=None, price=None, excess=False, step_s=longer * row.found.lost_s,
-                part=row.found.lost_s / together_s)
+        replace(row, removes=None, at=None, more=None, price=None, excess=False, part=row.found.lost_s / together_s,
+                step_s=price_s * row.found.lost_s / together_s)
         for row in found
     )  # fmt: skip
     text = "the queues for CPUs hide who computes longer: judged by what ranks do when they have one"
     return replace(odd, rows=rows, notes=(Note(NoteCode.WITHOUT_QUEUE, text),))
+
+
+def _with_queue_s(fleet: Fleet, scene: Scene, ranks: Ints) -> float:
+    """Seconds that the step as it was is shorter if these ranks were as their peers, and stood in the queue as these."""
+    own, roles = scene.own, scene.roles
+    better = without(own, behind_each(fleet, own, roles, ranks))
+    healed = repaired(better, roles, ranks)[ranks]
+    better[ranks] = in_order_of(own[ranks], healed)
+    return shrink(own, better, scene.pipelines, scene.busy_s)
 
 
 def of_step(suspects: Sequence[Suspect], step_s: float) -> list[Suspect]:

@@ -5,7 +5,8 @@ control group (quota), the process that ran meanwhile (contended; affinity where
 kernel's thread for interrupts), steal. Interrupts that run between the rank's own instructions: interrupts.py.
 Where takers are counted and hardly anybody took the CPU, nobody contends: that is a quota too, or steal.
 Acquits: no ready time above the peers'; a function that computes for longer and stands in the queue for it, as its peers do; other threads
-of the rank's own process that ran meanwhile (threads.py).
+of the rank's own process that ran meanwhile (threads.py); a process that runs longer and waits no longer for each second of that than the
+peers'.
 Where no counter speaks the charge stands with less support.
 """
 
@@ -33,7 +34,7 @@ INTERRUPTS = re.compile(r"^ksoftirqd/(\d{1,5})$")  # the kernel's thread for int
 def judge(case: Case) -> Iterator[Hypothesis]:
     """Charges of the CPU for the excess of ready time."""
     ready = case.excess_of("sched") - case.excess_of("sched", "job control") if case.functions else case.sched_excess_s
-    ready -= case.queue_of_function_s + case.threads.queue_s
+    ready -= max(case.queue_of_function_s + case.threads.queue_s, _queue_of_demand_s(case))
     if ready <= 0:
         return
     throttled, quota_evidence = _throttling(case)
@@ -54,6 +55,16 @@ def judge(case: Case) -> Iterator[Hypothesis]:
         charge = _queue_charge(case, queued, diffuse)
         if charge is not None:
             yield charge
+
+
+def _queue_of_demand_s(case: Case) -> float:
+    """Seconds per step for which the rank stands in the queue because it wants more CPU than its peers: as long for each second of it as
+    they do. Who waits no longer for a second of CPU than they is kept from none."""
+    own = sum(counter.value for counter in case.counters("cpu.process_run_s"))
+    peers = [counter.value for counter in case.peers_of("cpu.process_run_s")]
+    usual = float(np.median(peers)) if peers else 0.0
+    stood = sum(f.peers_s for f in case.functions if f.kind == "sched")
+    return stood * max(own / usual - 1, 0.0) if usual > 0 else 0.0
 
 
 def throttled(fleet: Fleet) -> Bools:

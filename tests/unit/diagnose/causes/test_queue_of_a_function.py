@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builders
 import pytest
-from builders import BUSY, QUEUE, Job, build
+from builders import ASLEEP, BUSY, QUEUE, Job, build
 
 from rankscope.diagnose.solve.judge import diagnose
 
@@ -35,3 +35,28 @@ def test_a_slow_function_that_also_queues_is_the_functions_fault(seed: int) -> N
 def test_where_the_peers_hardly_queue_the_queue_is_the_cpus(seed: int) -> None:
     verdict = diagnose(build(Job(ranks=4, seed=seed, extra={2: [(BUSY, 0.02), (QUEUE, 0.10)]})))
     assert (verdict.suspects[0].component, verdict.suspects[0].ranks) == ("cpu", (2,))
+
+
+def wanting(times: float, seed: int) -> Job:
+    """A rank that waits 150 ms for another process, and stands in the queue for 200 ms of each step, its peers for 100; beside
+    strangers. Its process has so many times the CPU of theirs."""
+    made = Job(ranks=4, seed=seed, extra={rank: [(QUEUE, 0.1)] for rank in range(4)})
+    made.extra[2] = [(QUEUE, 0.2), (ASLEEP, 0.15)]
+    for rank in range(4):
+        stood_s = sum(each for work, each in made.extra[rank] if work is QUEUE) * made.steps
+        made.counters += [
+            {"rank": rank, "name": "cpu.process_run_s", "value": 3.0 * (times if rank == 2 else 1.0)},
+            {"rank": rank, "name": "cpu.taken_s", "comm": "backup-agent", "pid": 990, "value": stood_s},
+        ]
+    return made
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_who_waits_no_longer_for_a_second_of_cpu_than_its_peers_is_kept_from_none(seed: int) -> None:
+    # WHEN its process wants as much CPU as its peers' THEN strangers take it from it more than from them
+    named = {(one.component, one.ranks) for one in diagnose(build(wanting(1.0, seed))).suspects}
+    assert named == {("cpu", (2,)), ("python", (2,))}
+    # WHEN it wants twice as much THEN twice the queue is what that takes
+    verdict = diagnose(build(wanting(2.0, seed)))
+    assert [(one.component, one.ranks) for one in verdict.suspects] == [("python", (2,))]
+    assert verdict.suspects[0].lost_seconds_per_step == pytest.approx(0.25, rel=0.15)

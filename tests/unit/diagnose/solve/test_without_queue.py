@@ -58,6 +58,27 @@ def test_who_computes_longer_is_found_though_its_peers_stand_in_the_queue_as_lon
 
 
 @pytest.mark.parametrize("seed", range(3))
+def test_who_also_stands_in_the_queue_for_longer_costs_that_too(seed: int) -> None:
+    # GIVEN a rank that computes 60 ms longer, and stands in the queue 500 ms longer, too
+    window = queued(seed, 0.06)
+    rows = window.steps.to_pylist()
+    for row in rows:
+        more = ("own_s", "sched_s") if row["rank"] == 1 else ("wait_s",)
+        row |= {name: row[name] + 0.5 for name in ("seconds", *more)}
+    costs_s = []
+    for made in (window, columns(window, "steps", rows)):
+        fleet = gather([made])
+        scene, _ = prepare(fleet, np.nanmedian(fleet.steps.seconds, axis=0), ())
+        # WHEN it is looked at without the queues
+        calm = calm_ranks(fleet, scene)
+        assert calm is not None and [row.found.rows for row in calm.rows] == [(1,)]
+        costs_s.append(calm.rows[0].step_s)
+    # THEN it costs what a step were shorter if it stood there as its peers do, and not only its part of the work
+    assert costs_s[0] < 0.2
+    assert 0.35 < costs_s[1] < 0.06 + 0.5
+
+
+@pytest.mark.parametrize("seed", range(3))
 def test_queues_alone_accuse_nobody(seed: int) -> None:
     assert judge(gather([queued(seed, 1e-9)])).suspects == ()
 
