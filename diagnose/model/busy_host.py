@@ -118,7 +118,9 @@ def _kept(fleet: Fleet, share: Floats) -> Floats:
     for number, names in {(int(each), names) for each, names in zip(pool, fleet.ranks.cpus, strict=True)}:
         cpus.setdefault(number, set()).update(_cpus(names))
     wanted_by = np.bincount(pool)[pool]
-    there = np.array([len(cpus[int(each)]) or np.inf for each in pool])
+    there = np.array(
+        [len(cpus[int(each)]) or wanted for each, wanted in zip(pool, wanted_by, strict=True)]
+    )  # unknown: enough
     more = np.maximum(wanted_by - there, 0)
     most = wanted_by - 1 - (there - 1) * (1 - share)
     return np.asarray(np.divide(more, most, out=np.zeros(len(pool)), where=more > 0), dtype=np.float64)

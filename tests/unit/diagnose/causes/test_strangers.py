@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from builders import BUSY, QUEUE, Job, build
+from builders import BUSY, QUEUE, Job, build, columns
 
 from rankscope.diagnose.fleet.gather import gather
 from rankscope.diagnose.model.busy_host import busy_noise_s, even_queue_s, pools, taken_s
@@ -46,6 +47,18 @@ def test_who_takes_the_cpus_of_all_ranks_is_named(seed: int) -> None:
     assert (verdict.status, first.component, first.cause, first.ranks) == ("fault", "cpu", "contended", tuple(range(8)))
     assert first.scope == "host" and first.instances[0].name == "backup-agent" and "backup-agent" in first.action
     assert first.lost_seconds_per_step == pytest.approx(0.05, rel=0.25)
+
+
+def test_where_strangers_alone_ran_meanwhile_nothing_is_complained_of() -> None:
+    # GIVEN ranks of which nobody knows on which CPUs they may run, and that stood in the queue behind no other rank
+    made = job(0.05, 0.5)
+    made.counters = [each for each in made.counters if each.get("comm") != "python"]
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        fleet = gather(
+            [columns(one, "ranks", [row | {"cpus": ""} for row in one.ranks.to_pylist()]) for one in build(made)]
+        )
+        assert np.nansum(taken_s(fleet), axis=1) == pytest.approx(np.full(8, 0.05 * made.steps), rel=0.25)
 
 
 @pytest.mark.parametrize("seed", range(4))
