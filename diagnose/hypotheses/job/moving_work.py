@@ -34,7 +34,7 @@ from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.fleet.model import Fleet, Pipelines
 from rankscope.diagnose.hypotheses.hypothesis import GUESS, SEEN, Hypothesis, common_host
 from rankscope.diagnose.hypotheses.rows import CLEAR, Row
-from rankscope.diagnose.model import varying
+from rankscope.diagnose.model.evidence import varying
 from rankscope.diagnose.model.replay import busy, shrink
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.stats.mixture import OF_ONE, two_kinds

@@ -28,8 +28,8 @@ from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, NO_COUNTER, SEEN
 from rankscope.diagnose.hypotheses.link import nic, nvlink
 from rankscope.diagnose.hypotheses.link.compared_ports import Found, Scale, link_charge
 from rankscope.diagnose.hypotheses.rank import pcie
+from rankscope.diagnose.model.evidence.pcie_links import degraded, narrow_ranks
 from rankscope.diagnose.model.excess import nats
-from rankscope.diagnose.model.pcie_links import degraded, narrow_ranks
 from rankscope.diagnose.stats.student import chance
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Bools, Floats, Ints

@@ -15,7 +15,7 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, SEEN, Hypothesis
 from rankscope.diagnose.hypotheses.rank.case import Case
 from rankscope.diagnose.hypotheses.rank.device import Beside, DeviceTime, behaviour, beside, device_time, grown, slow
-from rankscope.diagnose.model.pcie_links import Link, degraded
+from rankscope.diagnose.model.evidence.pcie_links import Link, degraded
 from rankscope.diagnose.verdict.contract import Evidence
 
 ERRORS = ("pcie.aer_fatal", "pcie.aer_nonfatal", "pcie.replays", "pcie.aer_correctable")

@@ -21,8 +21,8 @@ from rankscope.diagnose.hypotheses.rank.device import beside
 from rankscope.diagnose.hypotheses.rank.selection import Admitted, Selection, Unexplained, cannot_be_told
 from rankscope.diagnose.hypotheses.rows import CLEAR
 from rankscope.diagnose.model.busy_host import takers
+from rankscope.diagnose.model.evidence.pattern_distance import distance_evidence
 from rankscope.diagnose.model.functions import sample
-from rankscope.diagnose.model.pattern_distance import distance_evidence
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.model.slots import late_evidence
 from rankscope.diagnose.model.waiting import least_waiter_share

@@ -15,9 +15,9 @@ from rankscope.diagnose.fleet.gather import gather
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.roles import roles
 from rankscope.diagnose.model.attribute import Profiles
+from rankscope.diagnose.model.evidence.pattern_distance import most_unlike
 from rankscope.diagnose.model.excess import Differences, differences
 from rankscope.diagnose.model.function_tests import FunctionLevels
-from rankscope.diagnose.model.pattern_distance import most_unlike
 from rankscope.diagnose.solve.judge import judge
 from rankscope.observer.window.folder import Window
 from rankscope.observer.window.stacks import StackFrame
