@@ -62,7 +62,9 @@ def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--seeds", type=int, default=1, help="of each kind and command (default 1)")
     parser.add_argument("--window", type=float, default=1.0, help="seconds (default 1)")
     parser.add_argument("--ranks", type=int, default=2, help="of the job (default 2)")
-    parser.add_argument("--seconds", type=float, default=900.0, help="begin no case after these (default 900)")
+    parser.add_argument(
+        "--seconds", type=float, default=900.0, help="begin no case after these, from the first one on (default 900)"
+    )
     parser.add_argument(
         "--results",
         type=Path,
@@ -106,13 +108,14 @@ def _run(wanted: Sequence[Kind], args: argparse.Namespace, sources: Mapping[str,
     left = left_of(cases, record.read(args.results), sources, again=args.again, renew=args.renew)
     if not left:
         return
-    began, commit = time.monotonic(), _commit()
+    commit = _commit()
     with (
         tempfile.TemporaryDirectory(prefix="rankscope-chaos-job-") as folder,
         running(Path(folder) / "job", args.ranks) as job,
     ):
         # The first one compiles the probes, which is no fault.
         running_s = {RECORD: _undisturbed_s(RECORD, job, args.window)}
+        began = time.monotonic()
         for number, case in enumerate(left):
             kind, turn, _ = case
             if time.monotonic() - began > args.seconds:
