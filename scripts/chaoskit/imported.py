@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Collection, Iterator
+from functools import cache
 from pathlib import Path
 
 PACKAGE = "rankscope"
@@ -29,19 +30,27 @@ def parts_of(command: str, left_out: Collection[str], repository: Path) -> dict[
         name = path.relative_to(repository).as_posix()
         if name in parts:
             continue
-        text = path.read_text(encoding="utf-8")
-        tree = ast.parse(text)
-        others = [node for node in tree.body if isinstance(node, ast.FunctionDef) and _is_of_another(node, command)]
-        parts[name] = _without(text, others).encode()
-        tree.body = [node for node in tree.body if node not in others and not _is_for_types(node)]
-        looked_through = {alias for alias in _members(tree) if "pkgutil" in text}
-        for module in _named(tree):
+        parts[name], named = _read(path.read_text(encoding="utf-8"), command)
+        for module, whole in named:
             if module not in left_out:
-                left += _files(module, repository, whole=module in looked_through)
+                left += _files(module, repository, whole)
     for folder in sorted({(repository / name).parent for name in parts}):
         for path in _beside(folder):
             parts[path.relative_to(repository).as_posix()] = path.read_bytes()
     return parts
+
+
+@cache  # whether anything was changed is asked after each case, and little was
+def _read(text: str, command: str) -> tuple[bytes, tuple[tuple[str, bool], ...]]:
+    """Of a module its content without what is other commands', and the names in it that may be modules, each with whether such a package
+    is looked through."""
+    tree = ast.parse(text)
+    others = [node for node in tree.body if isinstance(node, ast.FunctionDef) and _is_of_another(node, command)]
+    tree.body = [node for node in tree.body if node not in others and not _is_for_types(node)]
+    looked_through = {alias for alias in _members(tree) if "pkgutil" in text}
+    return _without(text, others).encode(), tuple(
+        (module, module in looked_through) for module in dict.fromkeys(_named(tree))
+    )
 
 
 def _is_of_another(function: ast.FunctionDef, command: str) -> bool:
