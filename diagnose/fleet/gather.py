@@ -13,7 +13,7 @@ from rankscope.diagnose.fleet import from_windows
 from rankscope.diagnose.fleet.collectives.slots import read_slots
 from rankscope.diagnose.fleet.labels import equals, ints, labels
 from rankscope.diagnose.fleet.model import Fleet, Ranks, Steps
-from rankscope.diagnose.fleet.roll_call import choose, roll_call
+from rankscope.diagnose.fleet.roll_call import choose, of_job, roll_call
 from rankscope.diagnose.fleet.step_matrix import Hosts, read_steps
 from rankscope.diagnose.text import clean
 from rankscope.diagnose.verdict.note import Note, NoteCode
@@ -110,12 +110,6 @@ def note_strangers(ranks: pa.Table, job: str, numbers: Ints, notes: list[Note]) 
     if np.isin(strangers, numbers).any():
         text = "another job on these hosts has ranks of the same numbers: record with --job to tell them apart"
         notes.append(Note(NoteCode.SAME_NUMBERS, text))
-
-
-def of_job(ranks: pa.Table, job: str) -> pa.Table:
-    """The ranks of one job."""
-    mine = equals(ranks, "job", job)
-    return ranks if mine.all() else ranks.filter(pa.array(mine))
 
 
 def _hosts(ranks: Ranks, manifests: Sequence[Manifest]) -> Hosts:

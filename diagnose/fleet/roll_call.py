@@ -41,8 +41,13 @@ class RollCall:
 
     def of(self, job: str) -> pa.Table:
         """The ranks of one job."""
-        mine = equals(self.ranks, "job", job)
-        return self.ranks if mine.all() else self.ranks.filter(pa.array(mine))
+        return of_job(self.ranks, job)
+
+
+def of_job(ranks: pa.Table, job: str) -> pa.Table:
+    """The ranks of one job."""
+    mine = equals(ranks, "job", job)
+    return ranks if mine.all() else ranks.filter(pa.array(mine))
 
 
 def roll_call(windows: Sequence[Window]) -> RollCall:

@@ -19,7 +19,7 @@ import pyarrow as pa
 from rankscope.diagnose import collector
 from rankscope.diagnose.fleet import from_windows
 from rankscope.diagnose.fleet.from_windows import rows_of
-from rankscope.diagnose.fleet.gather import fleet_of, of_job
+from rankscope.diagnose.fleet.gather import fleet_of
 from rankscope.diagnose.fleet.labels import labels
 from rankscope.diagnose.fleet.large.crowd import Crowd, crowd_of
 from rankscope.diagnose.fleet.large.engines import let_go, of_arrays
@@ -29,7 +29,7 @@ from rankscope.diagnose.fleet.large.stand_out import hosts_to_read
 from rankscope.diagnose.fleet.large.survey import GROUP, Survey, survey, together, with_right_clocks
 from rankscope.diagnose.fleet.large.topology import Group
 from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.fleet.roll_call import jobs_in, windows_of
+from rankscope.diagnose.fleet.roll_call import jobs_in, of_job, windows_of
 from rankscope.diagnose.fleet.sources import Source, Sources, absent_notes, left_out, read
 from rankscope.diagnose.fleet.step_matrix import Grid, filled, possible
 from rankscope.diagnose.past.baseline import Reference, read_baseline

@@ -15,10 +15,11 @@ import pyarrow.compute as pc
 
 from rankscope.diagnose.fleet import from_windows
 from rankscope.diagnose.fleet.clocks.align import Clocks, clock_notes
-from rankscope.diagnose.fleet.gather import Setting, note_strangers, of_job, setting_of
+from rankscope.diagnose.fleet.gather import Setting, note_strangers, setting_of
 from rankscope.diagnose.fleet.labels import Labels, floats, ints, labels
 from rankscope.diagnose.fleet.large.placed import ROW, SEEN
 from rankscope.diagnose.fleet.large.survey import Survey
+from rankscope.diagnose.fleet.roll_call import of_job
 from rankscope.diagnose.fleet.step_matrix import (
     Columns,
     Grid,
