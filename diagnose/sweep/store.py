@@ -25,13 +25,13 @@ from rankscope.diagnose.sweep.context import Earlier, Reading
 from rankscope.diagnose.sweep.engine import Sweep
 from rankscope.diagnose.sweep.finding import Finding
 from rankscope.probes.errors import EXIT_UNKNOWN, OutputFailed, RankscopeError
+from rankscope.probes.host.clocks import NEVER_SO_LONG_S
 from rankscope.probes.host.folders import opened_folder
 from rankscope.probes.host.procfs import reason
 
 STATE_FILE, _LOCK = "sweep.db", "lock"
 _VERSION = 1
 _MAX_ROWS = 500_000
-_NEVER_SO_LONG_S = 365 * budgets.DAY_S  # between two sweeps of a host; clocks that lost their time are off by decades
 # A damaged file makes sqlite complain in words that are no UTF-8, or ask for as much memory as its numbers say.
 FAILURES = (sqlite3.Error, UnicodeError, MemoryError)
 _TABLES = """
@@ -285,7 +285,7 @@ def _prune(database: sqlite3.Connection, now_s: float, retention_days: float) ->
     following = database.execute("SELECT min(time) FROM sweeps WHERE time BETWEEN ? AND ?", (oldest, now_s)).fetchone()[
         0
     ]
-    if old is not None and following is not None and following - old <= _NEVER_SO_LONG_S:
+    if old is not None and following is not None and following - old <= NEVER_SO_LONG_S:
         for table in ("history", "sweeps"):
             database.execute(f"DELETE FROM {table} WHERE time < ? OR time > ?", (oldest, now_s))
     for table in ("history", "sweeps"):
@@ -297,8 +297,8 @@ def _leap(database: sqlite3.Connection, now_s: float) -> str:
     last = database.execute(
         "SELECT time FROM sweeps WHERE typeof(time) = 'real' ORDER BY rowid DESC LIMIT 1"
     ).fetchone()
-    if last is None or abs(now_s - last[0]) <= _NEVER_SO_LONG_S:
+    if last is None or abs(now_s - last[0]) <= NEVER_SO_LONG_S:
         return ""
-    years = (now_s - last[0]) / _NEVER_SO_LONG_S
+    years = (now_s - last[0]) / NEVER_SO_LONG_S
     when = f"{abs(years):.0f} years {'later' if years > 0 else 'earlier'} than at the last sweep"
     return f"by this host's clock it is {when}: what earlier sweeps found is kept; set the clock, if it is wrong"

@@ -10,6 +10,8 @@ import time
 from dataclasses import dataclass
 
 _TRIES = 5
+# Without a sweep of a host, or a window in a store that is in use; clocks that lost their time are off by decades.
+NEVER_SO_LONG_S = 365 * 86_400.0
 _LEAST_S = 0.010  # windows of different hosts are not aligned any better
 
 

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from rankscope.observer.window.store.keys import folder_of_moment
 from rankscope.observer.window.store.objects import Listing
 from rankscope.probes.errors import EXIT_UNKNOWN, RankscopeError
+from rankscope.probes.host.clocks import NEVER_SO_LONG_S
 
 CLOCKS_APART_S = (
     3600.0  # clocks that are kept right differ by less than a second, and stores refuse who is a quarter of an hour off
 )
-_NEVER_SO_LONG_S = 365 * 86_400.0  # a store that is in use; clocks that lost their time are off by decades
 
 
 class ClockInDoubt(RankscopeError):
@@ -56,13 +56,15 @@ def old_in(there: Listing, older_than_s: float, clocks: Clocks, *, clock_is_righ
     ago. ClockInDoubt."""
     now_s = clocks.earlier_s
     moments: dict[str, float] = {}
-    for found in there.objects:
-        folder = folder_of_moment(found.path)
+    folders = [folder_of_moment(found.path) for found in there.objects]
+    for found, folder in zip(there.objects, folders, strict=True):
         moments[folder] = max(moments.get(folder, -math.inf), _since(found.key.start, found.put_s, now_s))
     old = {folder for folder, since_s in moments.items() if since_s <= now_s - older_than_s}
     if old and not clock_is_right:
         _doubt((moments[folder] for folder in old), (at for folder, at in moments.items() if folder not in old), clocks)
-    sizes = {found.path: found.size_bytes for found in there.objects if folder_of_moment(found.path) in old}
+    sizes = {
+        found.path: found.size_bytes for found, folder in zip(there.objects, folders, strict=True) if folder in old
+    }
     sizes |= {each.path: 0 for each in there.told if _since(each.start, each.put_s, now_s) <= now_s - older_than_s}
     return Old(sizes, sum(found.key.start > now_s and found.path not in sizes for found in there.objects))
 
@@ -81,7 +83,7 @@ def _doubt(going: Iterable[float], staying: Iterable[float], clocks: Clocks) -> 
         raise ClockInDoubt(f"nothing was removed: {says}, the store's says {_day(clocks.store_s)}")
     if math.isinf(next_s):
         raise ClockInDoubt(f"nothing was removed: no window would be left; the last is of {_day(last_s)}, {says}")
-    if next_s - last_s > _NEVER_SO_LONG_S:
+    if next_s - last_s > NEVER_SO_LONG_S:
         raise ClockInDoubt(
             f"nothing was removed: between what would go and what would stay lies no window from {_day(last_s)} to {_day(next_s)}; {says}"
         )
