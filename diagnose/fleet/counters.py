@@ -94,6 +94,16 @@ class Counters:
         rows: Ints = self._order[first + np.repeat(start, count) + inside]
         return rows
 
+    def total(self, name: str, ranks: Ints, without: Ints | None = None) -> Floats:
+        """Of each of these ranks (rows in Ranks) the sum of its counters of this name; NaN where it has none. `without`: of each rank in
+        Ranks the process (pid) whose are left out."""
+        table, rows = self.table, self.rows_of(name, ranks)
+        if without is not None:
+            rows = rows[table.pid[rows] != without[table.rank[rows]]]
+        size = int(ranks.max(initial=-1)) + 1
+        total = np.bincount(table.rank[rows], weights=table.value[rows], minlength=size)
+        return np.where(np.bincount(table.rank[rows], minlength=size) > 0, total, np.nan)[ranks]
+
     def at(self, row: int) -> Counter:
         table = self.table
         return Counter(

@@ -21,6 +21,7 @@ import numpy as np
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.model.busy_host import queued_s
 from rankscope.diagnose.model.functions import sample
+from rankscope.diagnose.stats.robust import mean_of_known
 from rankscope.probes.arrays import Floats, Ints
 
 Behind = dict[int, tuple[Ints, Floats]]  # by rank (row): which others, and for how long, others x steps, seconds
@@ -66,7 +67,7 @@ def _more(fleet: Fleet, rank: int, peers: Ints) -> float:
     asked = asked[np.isfinite(fleet.steps.own_s[asked]).any(axis=1)]
     if len(asked) < 2 or asked[-1] != rank:
         return 0.0
-    own, run = _mean(fleet.steps.own_s[asked]), _run_s(fleet, asked)
+    own, run = mean_of_known(fleet.steps.own_s[asked]), _run_s(fleet, asked)
     usual_s = float(np.median(own[:-1]))
     meanwhile_s = float(run[-1]) * (usual_s / float(own[-1]) if own[-1] > usual_s else 1.0)
     return 1 - float(np.median(run[:-1])) / meanwhile_s if meanwhile_s > 0 else 0.0
@@ -74,17 +75,12 @@ def _more(fleet: Fleet, rank: int, peers: Ints) -> float:
 
 def _run_s(fleet: Fleet, ranks: Ints) -> Floats:
     thread, process, loaders = (
-        _counted(fleet, name, ranks) for name in ("cpu.run_s", "cpu.process_run_s", "cpu.workers_run_s")
+        np.nan_to_num(fleet.counters.total(name, ranks))
+        for name in ("cpu.run_s", "cpu.process_run_s", "cpu.workers_run_s")
     )
     steps = fleet.steps
     working = np.nansum(np.maximum(steps.own_s[ranks] - np.nan_to_num(steps.sched_s[ranks]), 0.0), axis=1)
     return np.asarray(np.fmin(thread, working) + np.maximum(process - thread, 0.0) + loaders, dtype=np.float64)
-
-
-def _counted(fleet: Fleet, name: str, ranks: Ints) -> Floats:
-    table, rows = fleet.counters.table, fleet.counters.rows_of(name, ranks)
-    total = np.bincount(table.rank[rows], weights=table.value[rows], minlength=len(fleet.ranks))
-    return np.asarray(total[ranks], dtype=np.float64)
 
 
 def _inside(fleet: Fleet) -> Floats:
@@ -97,14 +93,7 @@ def _inside(fleet: Fleet) -> Floats:
     place = table.rank * (int(table.stack.codes.max(initial=0)) + 1) + table.stack.codes
     there = ready & known & np.isin(place, place[collective & known])
     by_stacks = np.bincount(table.rank[there], weights=table.per_step_s[there], minlength=ranks)
-    by_stays = _mean(steps.own_s - (steps.seconds - fleet.slots.stay_s.sum(axis=2)))
-    queued = _mean(steps.sched_s)
+    by_stays = mean_of_known(steps.own_s - (steps.seconds - fleet.slots.stay_s.sum(axis=2)))
+    queued = mean_of_known(steps.sched_s)
     inside = np.fmin(by_stacks, by_stays) / np.where(queued > 0, queued, np.inf)
     return np.asarray(np.clip(inside, 0.0, 1.0), dtype=np.float64)
-
-
-def _mean(of_steps: Floats) -> Floats:
-    """Of each rank, over the steps of which it is known; 0 where none is."""
-    known = np.isfinite(of_steps)
-    total = np.where(known, of_steps, 0.0).sum(axis=1)
-    return np.asarray(total / np.maximum(known.sum(axis=1), 1), dtype=np.float64)

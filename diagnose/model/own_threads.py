@@ -74,7 +74,7 @@ def own_threads(fleet: Fleet, profiles: Profiles, row: int, peers: Ints) -> OwnT
     holds = function is not None and function.excess_s >= limits.HOLDS_LEAST * more_s
     native = _native(fleet, ranks, limits.HOLDS_LEAST * more_s) if behind_s > 0 and not holds else ""
     holds = holds or (native != "" and _parts(native)[1] not in _NO_LIBRARY)
-    process_s = float((_counted(fleet, "cpu.process_run_s", ranks[:1]) / _steps(fleet, ranks[:1]))[0])
+    process_s = float((fleet.counters.total("cpu.process_run_s", ranks[:1]) / _steps(fleet, ranks[:1]))[0])
     return OwnThreads(float(ran[0]), float(ran[0]) - more_s, process_s, behind_s, function, holds, native)
 
 
@@ -88,25 +88,14 @@ def _steps(fleet: Fleet, ranks: Ints) -> Floats:
     return np.asarray(np.maximum(known, 1), dtype=np.float64)
 
 
-def _counted(fleet: Fleet, name: str, ranks: Ints, *, by_others: bool = False) -> Floats:
-    """Sum of the counters of this name of each rank, NaN where there is none. `by_others`: without those of the rank's own process."""
-    table, order = fleet.counters.table, np.argsort(ranks, kind="stable")
-    rows = fleet.counters.rows_of(name, ranks[order])
-    if by_others:
-        rows = rows[table.pid[rows] != fleet.ranks.pid[table.rank[rows]]]
-    place = order[np.searchsorted(ranks[order], table.rank[rows])]
-    total = np.bincount(place, weights=table.value[rows], minlength=len(ranks))
-    return np.where(np.bincount(place, minlength=len(ranks)) > 0, total, np.nan)
-
-
 def _ran_s(fleet: Fleet, ranks: Ints) -> Floats:
-    spent: Floats = _counted(fleet, "cpu.process_run_s", ranks) - _counted(fleet, "cpu.run_s", ranks)
+    spent = fleet.counters.total("cpu.process_run_s", ranks) - fleet.counters.total("cpu.run_s", ranks)
     return np.asarray(spent / _steps(fleet, ranks), dtype=np.float64)
 
 
 def _behind_s(fleet: Fleet, profiles: Profiles, ranks: Ints) -> Floats:
-    ready = _counted(fleet, "cpu.process_ready_s", ranks)
-    taken = np.nan_to_num(_counted(fleet, "cpu.taken_s", ranks, by_others=True))
+    ready = fleet.counters.total("cpu.process_ready_s", ranks)
+    taken = np.nan_to_num(fleet.counters.total("cpu.taken_s", ranks, without=fleet.ranks.pid))
     own = np.clip(1 - np.divide(taken, ready, out=np.ones(len(ranks)), where=ready > 0), 0.0, 1.0)
     return np.where(np.isnan(ready), np.nan, own * profiles.queued_s(ranks))
 

@@ -54,6 +54,12 @@ def _median_of_known(values: Reals) -> float:
     return float(np.median(known)) if len(known) else np.nan
 
 
+def mean_of_known(values: Reals) -> Floats:
+    """Of each row the mean of its finite values, rare ones and all; 0 where there is none."""
+    known = np.isfinite(values)
+    return np.asarray(np.where(known, values, 0.0).sum(axis=1) / np.maximum(known.sum(axis=1), 1), dtype=np.float64)
+
+
 def side_by_side(work: Callable[[_In], _Out], parts: Sequence[_In]) -> list[_Out]:
     """What is made of each part, on all processors; numpy lets others run while it sorts."""
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import numpy as np
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.stats.robust import nan_median, peers_median
+from rankscope.diagnose.stats.robust import mean_of_known, nan_median, peers_median
 from rankscope.probes.arrays import Floats, Ints
 
 NAME = "not timed"
@@ -27,18 +27,12 @@ def not_timed(own: Floats, wait: Floats, roles: Ints) -> Floats:
     step = nan_median(own + wait, 0)
     untimed = step - own - wait
     more = untimed - peers_median(untimed, roles)
-    level, waited = _mean(more), _mean(peers_median(wait, roles) - wait)
+    level, waited = mean_of_known(more), mean_of_known(peers_median(wait, roles) - wait)
     found = (level >= limits.NOTHING * float(np.nanmedian(step))) & (waited >= limits.HOLDS_LEAST * level)
     for role in np.unique(roles[found]):
         members = np.flatnonzero(roles == role)
         nothing[members] = np.nan_to_num(untimed[members] - _least(untimed[members]))
     return nothing
-
-
-def _mean(values: Floats) -> Floats:
-    """Of each row, rare steps and all; 0 where nothing is known."""
-    known = np.isfinite(values)
-    return np.asarray(np.nan_to_num(values).sum(axis=1) / np.maximum(known.sum(axis=1), 1), dtype=np.float64)
 
 
 def _least(values: Floats) -> Floats:

@@ -23,6 +23,7 @@ from rankscope.diagnose.fleet.counters import Counter
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, EXCUSED, NO_COUNTER, Hypothesis
 from rankscope.diagnose.hypotheses.rank.case import Case
+from rankscope.diagnose.hypotheses.rank.threads import beside_evidence
 from rankscope.diagnose.model.functions import sample
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Bools
@@ -215,8 +216,7 @@ def _by_interrupts(counter: Counter) -> bool:
 def _own_charge(case: Case, lost_s: float, evidence: list[Evidence]) -> Hypothesis:
     """Threads of the rank's own process ran, and it is not known which, or they carry what the job sends (threads.py)."""
     threads = case.threads
-    what = "CPU time of its process beside the training thread"
-    evidence.append(Evidence("scheduler", what, threads.ran_s, threads.peers_ran_s, "s/step", len(case.peers)))
+    evidence.append(beside_evidence(case))
     pid = int(case.fleet.ranks.pid[case.rank])
     which = threads.native or f"see which (top -H -p {pid} on {case.host})"
     action = f"Threads of the rank's own process take its CPUs: {which}."

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from rankscope.diagnose import limits
 from rankscope.diagnose.hypotheses.hypothesis import GUESS, NO_COUNTER, SEEN, Hypothesis
 from rankscope.diagnose.hypotheses.rank.case import Case
+from rankscope.diagnose.hypotheses.rank.threads import held_gil
 from rankscope.diagnose.model.attribute import Located
 from rankscope.diagnose.verdict.contract import AGAINST, ASLEEP, Evidence
 
@@ -102,14 +103,12 @@ def _collector_charge(case: Case, excess: float) -> Hypothesis:
 
 
 def _waiting_charges(case: Case) -> Iterator[Hypothesis]:
-    """Time the training thread waits for a thread or process of its own rank."""
+    """Time the training thread waits for a thread or process of its own rank; for the GIL: threads.py."""
     excess = max(case.excess_of("sync"), 0.0)
-    if excess <= 0:
+    if excess <= 0 or held_gil(case) is not None:
         return
     found = case.profiles.locate(case.rank, case.beside, ("sync",), 0.0)
     worst = max((f for f in case.functions if f.kind == "sync"), key=lambda f: f.excess_s)
-    if worst.name == "gil":
-        return  # threads.py
     evidence = [Evidence("scheduler", f"waiting in {worst.name} for {worst.detail or 'another thread'}",
                          sum(f.own_s for f in case.functions if f.kind == "sync"),
                          sum(f.peers_s for f in case.functions if f.kind == "sync"), "s/step", len(case.peers))]  # fmt: skip

@@ -110,12 +110,14 @@ def _gil_evidence(case: Case, gil: FunctionExcess) -> Evidence:
 
 
 def _queue_evidence(case: Case) -> tuple[Evidence, ...]:
-    threads, peers = case.threads, len(case.peers)
+    threads = case.threads
     if threads.queue_s <= 0:
         return ()
     behind = "waiting for a CPU behind threads of its own process, longer than its peers"
-    beside = "CPU time of its process beside the training thread"
-    return (
-        Evidence("scheduler", behind, threads.queue_s, None, "s/step"),
-        Evidence("scheduler", beside, threads.ran_s, threads.peers_ran_s, "s/step", peers),
-    )
+    return (Evidence("scheduler", behind, threads.queue_s, None, "s/step"), beside_evidence(case))
+
+
+def beside_evidence(case: Case) -> Evidence:
+    """How much the other threads of the process ran, beside those of the peers."""
+    what, threads = "CPU time of its process beside the training thread", case.threads
+    return Evidence("scheduler", what, threads.ran_s, threads.peers_ran_s, "s/step", len(case.peers))
