@@ -234,6 +234,7 @@ class Fleet:
     ] = ()  # who keeps the others waiting by their flight recorders, where somebody gives the dumps
     looked_at: int = 0  # of a large fleet, how many ranks were compared, these among them; 0: these are all
     looked_at_hosts: frozenset[str] = frozenset()  # and on which hosts; empty: on those of these ranks
+    longest: int = 0  # and how many of each step are here because of all they were the longest in it
 
     @property
     def hosts(self) -> tuple[str, ...]:

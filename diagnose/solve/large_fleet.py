@@ -25,7 +25,7 @@ from rankscope.diagnose.fleet.large.crowd import Crowd, crowd_of
 from rankscope.diagnose.fleet.large.engines import let_go, of_arrays
 from rankscope.diagnose.fleet.large.in_full import read_in_full
 from rankscope.diagnose.fleet.large.placed import grids_of, sample_of
-from rankscope.diagnose.fleet.large.stand_out import hosts_to_read
+from rankscope.diagnose.fleet.large.stand_out import LONGEST, hosts_to_read
 from rankscope.diagnose.fleet.large.survey import GROUP, Survey, survey, together, with_right_clocks
 from rankscope.diagnose.fleet.large.topology import Group
 from rankscope.diagnose.fleet.model import Fleet
@@ -147,7 +147,8 @@ def _judged(seen: Survey, mine: Sequence[int], crowd: Crowd, part: Fleet, baseli
     read_hosts = frozenset(part.ranks.observed_on)
     about = [seen.manifests[number] for number in mine if seen.manifests[number].host in read_hosts]
     reference = _reference(baseline, frozenset(map(plain_name, about)), crowd.setting.job)
-    verdict = judge(replace(part, looked_at=everyone, looked_at_hosts=frozenset(crowd.called)), reference)
+    part = replace(part, looked_at=everyone, looked_at_hosts=frozenset(crowd.called), longest=LONGEST)
+    verdict = judge(part, reference)
     return replace(
         verdict,
         hosts=crowd.called,

@@ -9,7 +9,7 @@ precision     accused ranks that are culprits; recall: culprits of which all ran
               a switch, a file system and a rail as one group, of a rail of the ranks that were read in full
 
     scripts/bench fleet --hosts 1250 12500 --keep DIR     the objects stay in DIR, and are not written again
-    scripts/bench fleet --fleets mixed --hosts 12500      one of mixed (culprits of six scopes at once), rail, all
+    scripts/bench fleet --fleets mixed --hosts 12500      one of mixed (culprits of six scopes at once), rail, all, lengths, healthy
     scripts/bench fleet --fleets mixed --hosts 125000 --engine ray --workers 1 2 --rounds 3      whether two workers pay
 """
 
@@ -52,6 +52,8 @@ FLEETS = {
     "mixed": {"rank": 6, "host": 1, "rack": 1, "filesystem": 1, "link": 1, "switch": 1},
     "rail": {"rail": 1},
     "all": {"all": 1},
+    "lengths": {"lengths": 1},
+    "healthy": {},
 }
 _HEALTHY = "healthy"  # the baseline of "all"
 _CHUNK = 100
@@ -210,8 +212,8 @@ def _judge(name: str, hosts: int, seed: int, folder: Path, workers: int, options
 def is_named(planted: Planted, suspects: tuple[Suspect, ...]) -> bool:
     """Whether it is accused with its component, and all of its ranks; a group by its name, all as all."""
     mine = [each for each in suspects if each.component == planted.component]
-    if planted.scope in ("rail", "all"):
-        scope = {"rail": "group"}.get(planted.scope, planted.scope)
+    if planted.scope in ("rail", "all", "lengths"):
+        scope = {"rail": "group"}.get(planted.scope, "all")
         mine = [each for each in mine if each.scope == scope and (scope == "all" or planted.name in each.action)]
         return len(mine) == 1 and set(mine[0].ranks) <= set(planted.ranks)
     if planted.name:
@@ -253,7 +255,7 @@ def _targets(done: list[Judged]) -> int:
         rows.append((f"{ranks} ranks, GB", max(each.memory_bytes for each in here) / 1e9, "<=", memory / 1e9))
         rows.append((f"{ranks} ranks, bytes per rank", max(each.object_bytes for each in here), "<=", BYTES_PER_RANK))
         right, accused = sum(each.right for each in here), sum(each.accused for each in here)
-        rows.append((f"{ranks} ranks, precision", right / max(accused, 1), ">=", PRECISION))
+        rows.append((f"{ranks} ranks, precision", right / accused if accused else 1.0, ">=", PRECISION))
         for scope in dict.fromkeys(scope for each in here for scope in each.found):
             pairs = [each.found[scope] for each in here if scope in each.found]
             recall = sum(named for named, _ in pairs) / sum(count for _, count in pairs)

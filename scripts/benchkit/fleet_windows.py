@@ -8,6 +8,7 @@ rack, filesystem    all GPUs of three hosts are slow; all reads of three others
 link, switch, rail  adapters have 30-60 % of their peers' rate, and count why: one, of bad symbols; those of three hosts, or those of one
                     name on all hosts, of packets that were lost
 all                 one function of all ranks, longer than in the fleet without culprits, the baseline
+lengths             nobody's fault: in each step an eighth of the ranks, others each time, have longer sequences
 """
 
 from __future__ import annotations
@@ -97,6 +98,10 @@ def plan(hosts: int, noise: float, seed: int, culprits: Mapping[str, int]) -> Pl
             name = f"mlx5_{rows[0] % RANKS}" if scope == "rail" else group_name(scope, group)
             planted.append(Planted(scope, tuple(rows.tolist()), SLOW_LINKS[scope], name))
             continue
+        if scope == "lengths":
+            stalls += (rng.random((ranks, STEPS)) < 1 / 8) * usual_s * rng.uniform(0.1, 0.6)
+            planted.append(Planted(scope, tuple(rows.tolist()), "workload"))
+            continue
         fault = OF_SCOPE.get(scope) or str(rng.choice(list(FAULTS)))
         lost = usual_s * float(np.exp(rng.uniform(np.log(0.10), np.log(0.6))))
         where = np.flatnonzero(FAULTS[fault] == OF_FUNCTION)
@@ -115,7 +120,7 @@ def plan(hosts: int, noise: float, seed: int, culprits: Mapping[str, int]) -> Pl
 def _rows(scope: str, group: int, ranks: int, rng: np.random.Generator) -> Ints:
     """The ranks of a culprit."""
     first = group * IN_GROUP * RANKS
-    if scope == "all":
+    if scope in ("all", "lengths"):
         return np.arange(ranks)
     if scope == "rail":
         return np.arange(int(rng.integers(RANKS)), ranks, RANKS)

@@ -32,7 +32,7 @@ from rankscope.probes.arrays import Bools, Floats, Ints, Singles
 
 _MOST_HOSTS = 512  # that may be odd: of more the oddest; a fleet in which more are has no odd ones
 _SAMPLE_HOSTS = 256  # 2,000 ranks: a median of them is off by 3 % of the spread
-_LONGEST = 4  # ranks of each step
+LONGEST = 4  # ranks of each step
 
 
 def hosts_to_read(crowd: Crowd, pool: Executor) -> frozenset[str]:
@@ -133,7 +133,7 @@ def _of_block(own: Singles, wait: Singles, usual: _Usual, step_s: float) -> _Sho
 
 def _highest(own: Singles) -> Ints:
     """The rows of the highest values of each column."""
-    count = min(_LONGEST, len(own))
+    count = min(LONGEST, len(own))
     by_step = np.ascontiguousarray(np.nan_to_num(own).T)
     return np.asarray(np.argpartition(by_step, len(own) - count, axis=1)[:, len(own) - count :].reshape(-1))
 

@@ -7,7 +7,8 @@ lost    = trimmed mean over s of T(s) - T'(s),  where in T' every x(r,s) is the 
 Told from noise, which moves too, by one of two signatures:
  turns     the x are of two kinds, split where their variance between the kinds is greatest (Otsu 1979), and the kinds lie apart:
            Ashman's D = |m2 - m1| / √((s1² + s2²)/2) >= 4.6 with medians and MADs (halves of one normal: 2.3); most steps have both
-           kinds; and they are not accidents, now of one function, now of another (varying.py, scattered)
+           kinds; and they are not accidents, now of one function, now of another (varying.py, scattered). Of a large fleet the
+           longest of each step are read because they are the longest, two kinds by choice: without them
  together  all functions of a step grow together (what-if analysis, OSDI'25: correlation of forward and backward >= 0.9):
            rho >= 0.9, the mean correlation of the functions (varying.py)
 Told from a fault of one rank: none is late oftener than chance gives it (else it is odd, or has episodes), and the time is work. Where
@@ -92,7 +93,8 @@ def moving_work(fleet: Fleet, scene: Scene) -> tuple[list[Row], list[Note]]:
     lost_s = shared_s + between_s
     if lost_s < limits.EFFECT_SHARE * scene.step_s:
         return [], []
-    signature = _turns(x, often=not pauses)
+    by_chance = _without_longest(x, scene.own, fleet.longest)
+    signature = _turns(by_chance, often=not pauses)
     if signature is not None and varying.scattered(fleet, work, found):
         text = f"in each step another rank is late, by {seconds(cost)} on average, in one function or another: accidents, not the input"
         return [], [Note(NoteCode.MOVING_NOISE, text)]
@@ -127,6 +129,16 @@ def _moved(work: Floats) -> Floats:
     if len(work) >= 4:
         x = x - np.nan_to_num(_quartile(x, 0))[None, :]
     return x
+
+
+def _without_longest(x: Floats, own: Floats, count: int) -> Floats:
+    """Without the `count` longest of each step, who were chosen for that: what is left is a sample of all ranks."""
+    if not count:
+        return x
+    longest = np.argpartition(np.nan_to_num(own), len(own) - min(count, len(own)), axis=0)[-count:]
+    left: Floats = x.copy()
+    np.put_along_axis(left, longest, np.nan, axis=0)
+    return left
 
 
 def _quartile(values: Floats, axis: int) -> Floats:

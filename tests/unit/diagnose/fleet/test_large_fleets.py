@@ -55,7 +55,7 @@ def folder(fleet: Plan, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def few_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
     """As of thousands of hosts: 16 of them are the sample, one rank of each step the longest."""
     monkeypatch.setattr(stand_out, "_SAMPLE_HOSTS", 16)
-    monkeypatch.setattr(stand_out, "_LONGEST", 1)
+    monkeypatch.setattr(stand_out, "LONGEST", 1)
 
 
 @contextmanager

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import builders
 import numpy as np
 import pyarrow as pa
 import pytest
 from builders import Job, build, codes, columns
 
+from rankscope.diagnose.fleet.gather import gather
 from rankscope.diagnose.fleet.timings.steps_file import check
-from rankscope.diagnose.solve.judge import diagnose
+from rankscope.diagnose.solve.judge import diagnose, judge
 from rankscope.diagnose.solve.judge_steps_file import judge_timings
 from rankscope.diagnose.verdict.contract import Verdict
 from rankscope.diagnose.verdict.note import NoteCode
@@ -119,6 +122,28 @@ def test_one_rank_with_rare_long_steps_is_no_imbalance() -> None:
     more = np.zeros((4, job.steps))
     more[1, ::7] = 0.4
     assert not is_moving(diagnose([moved(job, more)]))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_longest_of_a_large_fleet_are_of_another_kind_by_choice(seed: int) -> None:
+    """Of 20,000 ranks with accidents now and then, a sample and those who are the longest in a step are read."""
+    longest, rng = 4, np.random.default_rng(seed)
+    job = Job(ranks=20_000, steps=30)
+    size = (job.ranks, job.steps)
+    accidents = (rng.random(size) < 0.01) * rng.exponential(0.05, size) + rng.exponential(0.002, size)
+    chosen = np.unique(np.argsort(-accidents, axis=0)[:longest])
+    few = np.concatenate([accidents[chosen], accidents[rng.integers(0, job.ranks, 200)]])
+    part = gather([moved(Job(ranks=len(few), steps=job.steps), few)])
+    part = replace(part, looked_at=job.ranks)
+    assert is_moving(judge(part)), "as if all had been read"
+    assert not judge(replace(part, longest=longest)).suspects
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_longer_sequences_in_a_large_fleet_are_seen_without_the_longest(seed: int) -> None:
+    job, rng = Job(ranks=200, steps=30), np.random.default_rng(seed)
+    more = (rng.random((job.ranks, job.steps)) < 0.15) * 0.15
+    assert is_moving(judge(replace(gather([moved(job, more)]), looked_at=100_000, longest=4)))
 
 
 # ---- timings: every function of every step is known -----------------------------------------------------------------------
