@@ -144,7 +144,8 @@ def _run_all(wanted: Sequence[Target], args: argparse.Namespace) -> None:
     ]  # fmt: skip
     if not left:
         return
-    command = [sys.executable, "-m", "fuzzkit.workers", *left, "--elsewhere", json.dumps(others)]
+    command = [sys.executable, "-m", "fuzzkit.workers", *left]
+    command += ["--sources", json.dumps(sources), "--elsewhere", json.dumps(others)]
     for name in ("state", "crashes", "inputs", "seconds", "jobs"):
         command += [f"--{name}", str(getattr(args, name))]
     args.state.mkdir(parents=True, exist_ok=True)

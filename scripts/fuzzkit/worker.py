@@ -18,7 +18,6 @@ import atheris
 
 from fuzzkit import record
 from fuzzkit.place import remove
-from fuzzkit.sources import source_of
 from fuzzkit.target import Target, changed_bytes
 from fuzzkit.watch import Watch
 
@@ -35,11 +34,11 @@ class Limits:
     seconds: float
 
 
-def fuzz(target: Target, state: Path, crashes: Path, most: Limits) -> NoReturn:
-    """Goes on where the record in `state` ends; the process ends with it."""
+def fuzz(target: Target, source: str, state: Path, crashes: Path, most: Limits) -> NoReturn:
+    """Goes on where the record in `state` ends, if it is of that source; the process ends with it."""
     os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
     resource.setrlimit(resource.RLIMIT_AS, (_MOST_ADDRESSES_BYTES, _MOST_ADDRESSES_BYTES))
-    known = record.begun(state, source_of(target))
+    known = record.begun(state, source)
     before_s = known.cpu_seconds
     watch = Watch(target, known, crashes)
     ending = False

@@ -1,4 +1,5 @@
-"""Each target in a process of its own: python -m fuzzkit.workers NAME… --state DIR --crashes DIR --inputs N --seconds S --jobs N.
+"""Each target in a process of its own: python -m fuzzkit.workers NAME… --state DIR --crashes DIR --inputs N --seconds S --jobs N
+--sources JSON.
 
 What is fuzzed is imported once, which takes longer than a short run: the instrumentation is put into it meanwhile. Each target
 gets a fork of that process.
@@ -34,9 +35,10 @@ def main() -> None:
     parser.add_argument("--inputs", type=int, required=True)
     parser.add_argument("--seconds", type=float, required=True)
     parser.add_argument("--jobs", type=int, required=True)
+    parser.add_argument("--sources", type=json.loads, required=True, help="by target, what it runs (`sources.py`)")
     parser.add_argument("--elsewhere", type=json.loads, default={}, help="inputs by target that other runs had")
     args = parser.parse_args()
-    Workers(args.state, args.crashes, Limits(args.inputs, args.seconds), args.elsewhere).run(
+    Workers(args.state, args.crashes, Limits(args.inputs, args.seconds), args.sources, args.elsewhere).run(
         [target for target in TARGETS if target.name in args.names], args.jobs
     )
 
@@ -44,8 +46,11 @@ def main() -> None:
 class Workers:
     """Some processes at a time, in the order of the targets. SIGTERM ends them, each after the input that it has."""
 
-    def __init__(self, state: Path, crashes: Path, most: Limits, elsewhere: Mapping[str, int]) -> None:
-        self._state, self._crashes, self._most, self._elsewhere = state, crashes, most, elsewhere
+    def __init__(
+        self, state: Path, crashes: Path, most: Limits, sources: Mapping[str, str], elsewhere: Mapping[str, int]
+    ) -> None:
+        self._state, self._crashes, self._most = state, crashes, most
+        self._sources, self._elsewhere = sources, elsewhere
         self._running: dict[int, Target] = {}
         self._ending = False
 
@@ -86,7 +91,7 @@ class Workers:
         try:
             with (state / "log").open("wb") as log:
                 os.dup2(log.fileno(), sys.stderr.fileno())
-            fuzz(target, state, self._crashes, self._most_of(target))
+            fuzz(target, self._sources[target.name], state, self._crashes, self._most_of(target))
         except BaseException:
             traceback.print_exc()
             sys.stderr.flush()

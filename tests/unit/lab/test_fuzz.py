@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fuzzkit import ledger, record, sources
+from fuzzkit import ledger, record
 from fuzzkit.cli import REGRESSIONS, main
 from fuzzkit.record import Record
 from fuzzkit.target import Target
@@ -149,11 +149,6 @@ def test_counts_of_another_source_are_not_gone_on_with(tmp_path: Path) -> None:
     Record(7, 1.5, 0.1, 4096, {"a.py:3": "KeyError"}, "a").write(tmp_path)
     assert record.begun(tmp_path, "a").inputs == 7
     assert record.begun(tmp_path, "b") == Record(source="b")
-
-
-def test_the_source_of_a_target_is_what_it_runs() -> None:
-    assert {path.name for path in sources.files_of(BY_NAME["line-tables"])} == {"linetable.py"}
-    assert sources.source_of(BY_NAME["line-tables"]) != sources.source_of(BY_NAME["stacks"])
 
 
 def test_a_target_that_is_none_is_wrong_usage(tmp_path: Path) -> None:
