@@ -48,4 +48,12 @@ PROGRAMS = {
         "ranking.py", ("hash_ids", "draw_negatives", "label", "examples", "post"), "read_clicks", "hash_ids", "post",
         lacks=frozenset({"heavy-stage"}),
     ),
+    "speech": Program(
+        "speech.py", ("cut", "spectra", "mask_bands", "transcripts", "pad_batch", "add_loss"), "read_chunk", "pad_batch",
+        "add_loss", lacks=frozenset({"heavy-stage"}),
+    ),
+    "graph": Program(
+        "graph.py", ("node_features", "sample_neighbours", "drop_edges", "to_tensors", "remember"), "read_block",
+        "sample_neighbours", "remember", lacks=frozenset({"heavy-stage"}),
+    ),
 }  # fmt: skip
