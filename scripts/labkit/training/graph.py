@@ -51,7 +51,7 @@ class Part:
     def __init__(self, folder: Path, block_bytes: int, nodes: int, rank: int, world: int, effort: int) -> None:
         self.nodes, self._rank, self._block_bytes = nodes, rank, block_bytes
         self._places = places(folder, block_bytes)
-        self._walks = max(KEPT, effort // 2)
+        self._walks = max(KEPT, effort // 3)
         self._rng = random.Random(rank)
         near = partners(rank, world)
         self._neighbours = [[self._neighbour(slot, near) for _ in range(DEGREE)] for slot in range(8 * nodes)]
@@ -211,7 +211,7 @@ class Weights:
 
     def reduce(self) -> Tensor:
         part = torch.empty_like(self._mean)
-        dist.reduce_scatter(part, list(self._gradient.chunk(self._world)))
+        dist.reduce_scatter_tensor(part, self._gradient)
         return part / self._world
 
     def update(self, gradient: Tensor) -> Tensor:

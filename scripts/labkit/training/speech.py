@@ -26,11 +26,11 @@ from stopwatch import Stopwatch
 from torch import Tensor, nn
 
 HOP, WINDOW, MELS = 80, 256, 40  # samples at 8 kHz: a frame each 10 ms
-SHORTEST, LONGEST, MULTIPLE = 24, 64, 8  # frames of an utterance, and what it is padded to
+SHORTEST, LONGEST, MULTIPLE = 16, 48, 8  # frames of an utterance, and what it is padded to
 FRAMES_PER_ROW = 4
 LETTERS, FRAMES_PER_LETTER = 32, 8
 MICRO_BATCHES = 2
-BUCKET_BYTES = 256 << 10
+BUCKET_BYTES = 512 << 10
 RATE, MOST_NORM = 1e-3, 5.0
 LOGGED_EVERY, EPOCH = 20, 250
 
@@ -74,7 +74,7 @@ class FrontEnd:
 
     def __init__(self, effort: int, seed: int) -> None:
         self._filters = mel_filters()
-        self._tapers = tapers(max(1, effort // 5))
+        self._tapers = tapers(max(1, effort // 6))
         self._rng = random.Random(seed)
 
     def cut(self, chunk: bytes, frames: int) -> list[np.ndarray]:
