@@ -18,7 +18,7 @@ The turn is had by who runs, of several by who began last; where nobody does, by
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -131,18 +131,58 @@ def taking_turns(
 
 def _without_intruders(works: Mapping[int, Spans], chosen: Sequence[int], window_s: float) -> list[int]:
     """Threads of which each takes turns with all others together; the first one stays. With one that had a turn only once in a while
-    everybody seems to take turns."""
+    everybody seems to take turns.
+
+    Time: as many passes over all edges as threads go. Who says how many threads there are is the job.
+    """
     left = list(chosen)
-    while len(left) > 2:
-        intruding = {}
-        for tid in left[1:]:
-            rest = together([works[one] for one in left if one != tid])
-            if not in_turn(works[tid], rest, window_s):
-                intruding[tid] = works[tid].together_s(rest)
-        if not intruding:
+    crowd = _Crowd([works[tid] for tid in left]) if len(left) > 2 else None
+    while crowd and len(left) > 2:
+        shared_s, rest_s = crowd.beside(works[tid] for tid in left)
+        excess = shared_s * window_s - _CHANCE * np.array([works[tid].seconds for tid in left]) * rest_s
+        excess[0] = -1.0
+        if not (excess >= 0).any():
             break
-        left.remove(max(intruding, key=lambda tid: intruding[tid]))
+        gone = left.pop(int(np.argmax(np.where(excess >= 0, shared_s, -1.0))))
+        crowd.without(works[gone])
     return left
+
+
+class _Crowd:
+    """How many of some threads work at each moment."""
+
+    def __init__(self, spans: Sequence[Spans]) -> None:
+        self._cuts = np.unique(np.concatenate([edges for one in spans for edges in (one.start_s, one.end_s)]))
+        self._lengths = np.diff(self._cuts)
+        self._working = sum((self._at(one) for one in spans), np.zeros(len(self._lengths), dtype=np.int64))
+
+    def without(self, spans: Spans) -> None:
+        """One of them has gone."""
+        self._working -= self._at(spans)
+
+    def beside(self, spans: Iterable[Spans]) -> tuple[Floats, Floats]:
+        """Of each of them: seconds in which it works and another one does, and seconds in which any other one does."""
+        several, one = (_sums(self._lengths * chosen) for chosen in (self._working > 1, self._working == 1))
+        found = [(self._within(several, each), self._within(one, each)) for each in spans]
+        shared_s, alone_s = np.array(found).reshape(-1, 2).T
+        return shared_s, several[-1] + one[-1] - alone_s
+
+    def _at(self, spans: Spans) -> Ints:
+        """1 where it works, between one cut and the next."""
+        size = len(self._cuts)
+        begins, ends = (
+            np.bincount(np.searchsorted(self._cuts, each), minlength=size) for each in (spans.start_s, spans.end_s)
+        )
+        found: Ints = np.cumsum(begins - ends)[:-1]
+        return found
+
+    def _within(self, passed: Floats, spans: Spans) -> float:
+        first, last = (np.searchsorted(self._cuts, each) for each in (spans.start_s, spans.end_s))
+        return float((passed[last] - passed[first]).sum())
+
+
+def _sums(values: Floats) -> Floats:
+    return np.concatenate(([0.0], np.cumsum(values)))
 
 
 def _woken_by(threads: Sequence[ThreadEdges]) -> dict[tuple[int, int], int]:
