@@ -7,7 +7,9 @@ with torch, is read only where the environment claims a rank or the program is P
 from __future__ import annotations
 
 import contextlib
+import itertools
 import re
+import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -24,6 +26,7 @@ from rankscope.observer.census.identity import (
 )
 from rankscope.observer.census.live_environ import read_live_environ
 from rankscope.observer.census.titles import scheduler_job
+from rankscope.probes.fair import Fair, whose
 from rankscope.probes.host import procfs
 from rankscope.probes.host.maps import mapped_files
 from rankscope.probes.host.namespaces import node_name, owner_uid
@@ -38,6 +41,11 @@ _KTHREADD = 2
 # torch, 26 ms where thousands of threads left their mappings in it; a program that forks without end must not keep everybody waiting, nor
 # hide the ranks of others among its own.
 ALIKE_MOST = 128
+# Of the processor, for a pass: 10,000 processes with 100 ranks among them take half a second, of which the ranks of one user take 0.2.
+FREELY_S, EACH_S = 2.0, 0.5
+FREELY, EACH = 2048, 256  # candidates: ranks and their loaders, which are compared with each other
+_COSTLY_TOLD = 8
+_ARGUMENTS, _COMMAND_CHARACTERS = 512, 16_384  # kept of a command line
 
 MPI = "mpi"
 
@@ -146,6 +154,8 @@ class _Pass:
         self._unreadable: list[tuple[int, str, str]] = []
         self._denied = 0
         self._alike: Counter[tuple[int, int, str]] = Counter()
+        self._fair, self._room = Fair(FREELY_S, EACH_S), Fair(FREELY, EACH)
+        self._costly: Counter[str] = Counter()  # by user, those that were not looked at for what the others took
 
     def go_on(self) -> None:
         """Look at all that are left."""
@@ -161,7 +171,7 @@ class _Pass:
 
     def result(self) -> Scan:
         """What was found."""
-        notes = _not_looked_at(self._denied, self._alike)
+        notes = _not_looked_at(self._denied, self._alike, self._costly)
         return Scan(
             self._processes, self._candidates, self._others, tuple(self._unreadable), self._denied, notes,
         )  # fmt: skip
@@ -182,6 +192,17 @@ class _Pass:
         if stat.state in "ZX" or _KTHREADD in (pid, stat.ppid):
             return
         self._processes[pid] = stat
+        if any(each.left(lambda: whose(pid, root)) <= 0 for each in (self._fair, self._room)):
+            self._costly[whose(pid, root)] += 1
+            return
+        began_s = time.thread_time()
+        try:
+            self._look_into(pid, stat)
+        finally:
+            self._fair.took(time.thread_time() - began_s, lambda: whose(pid, root))
+
+    def _look_into(self, pid: int, stat: ProcStat) -> None:
+        root = self._root
         try:
             environ = procfs.read_environ_bytes(pid, root)
         except PermissionError:
@@ -207,7 +228,7 @@ class _Pass:
             libraries = replace(libraries, framework="", framework_path="")  # any program may be one of MPI
         if not (claims or libraries.framework):
             numpy = "numpy" if any("/_multiarray_umath." in path for path in files) else ""
-            self._others[pid] = Other(_cmdline(pid, root), "MPI" if libraries.mpi else numpy)
+            self._others[pid] = Other(command_line(pid, root), "MPI" if libraries.mpi else numpy)
             return
         candidate = _candidate(stat, environ, python, libraries, root)
         if candidate.claim is None and libraries.framework == MPI:
@@ -215,6 +236,7 @@ class _Pass:
             return
         if candidate.claim is not None or libraries.framework:
             self._candidates[pid] = candidate
+            self._room.took(1, lambda: whose(pid, root))
 
 
 def _files(stat: ProcStat, root: Path, unreadable: list[tuple[int, str, str]]) -> tuple[str, ...] | None:
@@ -230,13 +252,20 @@ def _files(stat: ProcStat, root: Path, unreadable: list[tuple[int, str, str]]) -
     return None
 
 
-def _not_looked_at(denied: int, alike: Mapping[tuple[int, int, str], int]) -> tuple[str, ...]:
-    """Notes on the processes of which nothing is known. `alike`: by parent, user and name, how many processes there are."""
+def _not_looked_at(
+    denied: int, alike: Mapping[tuple[int, int, str], int], costly: Mapping[str, int]
+) -> tuple[str, ...]:
+    """Notes on the processes of which nothing is known. `alike`: by parent, user and name, how many processes there are; `costly`: by
+    user, how many were left out."""
     notes = [f"{denied} Python processes of other users could not be looked at: run as root"] if denied else []
     for (parent, _, comm), count in alike.items():
         if count > ALIKE_MOST:
             more = f"{count - ALIKE_MOST} of them were not looked at"
             notes.append(f"pid {parent} has {count} children called {printable(comm, 32)}: {more}")
+    for user, count in list(costly.items())[:_COSTLY_TOLD]:
+        notes.append(
+            f"{printable(user, 80)}: {count} processes were not looked at: the others took too long, or are too many"
+        )
     return tuple(notes)
 
 
@@ -268,7 +297,7 @@ def _named(by_name: dict[str, str], prefixes: tuple[str, ...]) -> str:
 
 
 def _candidate(stat: ProcStat, environ: bytes, python: bool, libraries: Libraries, root: Path) -> Candidate:
-    cmdline = _cmdline(stat.pid, root)
+    cmdline = command_line(stat.pid, root)
     node = node_name(stat.pid, root)
     said = procfs.parse_environ(environ)
     claim, later, local = parse_claim(said, node), None, -1
@@ -294,11 +323,14 @@ def _candidate(stat: ProcStat, environ: bytes, python: bool, libraries: Librarie
     )
 
 
-def _cmdline(pid: int, root: Path) -> tuple[str, ...]:
+def command_line(pid: int, root: Path) -> tuple[str, ...]:
+    """Of a process, its first arguments; () where it cannot be read. Those of thousands are held at a time."""
     try:
-        return procfs.read_cmdline(pid, root)
+        arguments = procfs.read_cmdline(pid, root)
     except OSError:
         return ()
+    sizes = list(itertools.accumulate(map(len, arguments[:_ARGUMENTS])))
+    return arguments[: sum(size <= _COMMAND_CHARACTERS for size in sizes)]
 
 
 def _is_python(pid: int, comm: str, root: Path) -> bool:

@@ -6,15 +6,20 @@ Files, not netlink: recorded trees serve as well, and only doubtful cases are lo
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from rankscope.probes.fair import Fair, whose
 from rankscope.probes.host.namespaces import namespace_inode
-from rankscope.probes.host.procfs import ROOT, proc_path, read_file, socket_inodes
+from rankscope.probes.host.procfs import ROOT, open_files, proc_path, read_file, sockets
 
 _ESTABLISHED = b"01"
 _NET_TCP_CAP = 64 * 1024 * 1024
+# Open files that are looked at, 6 us each: of all processes together, and then of a user's. A rank has some hundreds, the one that keeps
+# torch's store one for each rank of the job.
+_FREELY, _EACH = 200_000, 20_000
 _LOOPBACK_V4 = b"0100007F"
 _MAPPED = b"0000000000000000FFFF0000"
 _LOOPBACK_V6 = b"00000000000000000000000001000000"
@@ -38,23 +43,29 @@ class Connections:
     root: Path = ROOT
     _tables: dict[int, dict[int, Pair]] = field(default_factory=dict)
     _inodes: dict[int, frozenset[int]] = field(default_factory=dict)
+    _own: dict[tuple[int, int], frozenset[Pair]] = field(default_factory=dict)
+    _spaces: dict[int, int] = field(default_factory=dict)
+    _fair: Fair = field(default_factory=lambda: Fair(_FREELY, _EACH))
 
     def inodes(self, pid: int) -> frozenset[int]:
-        """Inodes of the sockets a process holds."""
+        """Inodes of the sockets a process holds, of those with the lowest descriptors where it has a great many."""
         if pid not in self._inodes:
+            most = min(max(int(self._fair.left(lambda: whose(pid, self.root))), 0), _EACH)
             try:
-                self._inodes[pid] = socket_inodes(pid, self.root)
+                files = open_files(pid, self.root, most)
             except OSError:
-                self._inodes[pid] = frozenset()
+                files = {}
+            self._fair.took(len(files), lambda: whose(pid, self.root))
+            self._inodes[pid] = sockets(files)
         return self._inodes[pid]
 
     def own(self, pid: int, parent: int) -> frozenset[Pair]:
         """(local, peer) of the connections that a process has and its parent has not: a fork inherits its parent's."""
-        inodes = self.inodes(pid) - self.inodes(parent)
-        if not inodes:
-            return frozenset()
-        table = self._table(pid)
-        return frozenset(table[inode] for inode in inodes if inode in table)
+        if (pid, parent) not in self._own:
+            inodes = self.inodes(pid) - self.inodes(parent)
+            table = self._table(pid) if inodes else {}
+            self._own[pid, parent] = frozenset(table[inode] for inode in inodes if inode in table)
+        return self._own[pid, parent]
 
     def groups(self, pids: Iterable[int], parents: dict[int, int]) -> list[list[int]]:
         """Groups of at least two processes that are connected with each other, directly or through one another."""
@@ -87,11 +98,12 @@ class Connections:
         """The member that all others and itself are connected to at one port: what holds torch's store or JAX's coordinator."""
         pairs = {pid: self.own(pid, parents.get(pid, 0)) for pid in members}
         ends = {local for pid in members for local, _ in pairs[pid]}
+        ports = {pid: {_port(to) for _, to in pairs[pid]} for pid in members}
+        reached = Counter(port for each in ports.values() for port in each)  # by how many
         for pid in members:
-            others = [pairs[other] for other in members if other != pid]
             for local, peer in sorted(pairs[pid]):
                 port = _port(local)
-                if (peer, local) in pairs[pid] and all(any(_port(to) == port for _, to in each) for each in others):
+                if (peer, local) in pairs[pid] and reached[port] - (port in ports[pid]) == len(members) - 1:
                     served = [to for at, to in pairs[pid] if _port(at) == port]
                     return Hub(pid, port, all(to in ends for to in served))
         return None
@@ -109,10 +121,12 @@ class Connections:
         )
 
     def _space(self, pid: int) -> int:
-        try:
-            return namespace_inode(pid, "net", self.root)
-        except (OSError, ValueError):
-            return 0
+        if pid not in self._spaces:
+            try:
+                self._spaces[pid] = namespace_inode(pid, "net", self.root)
+            except (OSError, ValueError):
+                self._spaces[pid] = 0
+        return self._spaces[pid]
 
     def _table(self, pid: int) -> dict[int, Pair]:
         space = self._space(pid)

@@ -13,12 +13,13 @@ Measured: 32 µs per process (0.16 s for 5,000), and 1-2 ms more for each one wi
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from rankscope.observer.census.candidates import MPI, Candidate, Scan, scan
+from rankscope.observer.census.candidates import MPI, Candidate, Scan, command_line, scan
 from rankscope.observer.census.describe import identity_of, local_rank, read_facts
 from rankscope.observer.census.found import FoundRank, RankCensus, Rejected, Worker
 from rankscope.observer.census.identity import Claim, parse_arguments, parse_later_claim, same_rank
@@ -31,7 +32,6 @@ from rankscope.observer.census.titles import is_python, runs_anothers, title
 from rankscope.observer.census.workers import is_compiler, worker_kind
 from rankscope.observer.window.jobs import of_user
 from rankscope.observer.window.missing import missing_ranks
-from rankscope.probes.host import procfs
 from rankscope.probes.host.namespaces import host_name, owner_uid
 from rankscope.probes.host.procfs import ROOT
 from rankscope.probes.patience import patiently
@@ -39,6 +39,7 @@ from rankscope.probes.text import printable
 
 MAX_DEPTH = 64
 MAX_WORKERS = 4096  # of one rank
+_ALIKE_MOST = 64  # processes of which each says that it is the same rank: each is compared with all ranks of the job
 _LAUNCHERS_DEEP = 4  # mpiexec, its proxy, a shell that wraps the rank
 
 
@@ -71,6 +72,8 @@ class _Census:
         self._rejected: dict[int, str] = {pid: reason for pid, _, reason in found.unreadable}
         self._notes: list[str] = list(found.notes)
         self._owners: dict[int, int] = {}
+        self._cgroups: dict[int, str] = {}
+        self._cmdlines: dict[int, tuple[str, ...]] = {}  # of those that are no candidates
 
     def result(self) -> RankCensus:
         self._reject_launchers()
@@ -160,10 +163,13 @@ class _Census:
 
     def _choose_parents_of_ranks(self) -> None:
         """Rule 2. The children of a launcher have all ranks; those of a rank that started the others lack its own."""
+        children: dict[int, list[_Chosen]] = {}
+        for child, one in self._chosen.items():
+            children.setdefault(getattr(self._ancestor(child), "pid", 0), []).append(one)
         for pid in self._in_order(self._loaded):
             if pid in self._chosen or pid in self._rejected or self._loaded[pid].claim is not None:
                 continue
-            below = [one for child, one in self._chosen.items() if pid == getattr(self._ancestor(child), "pid", 0)]
+            below = children.get(pid, [])
             claims = [one.claim for one in below]
             if len({(one.job, one.world_size, one.node_rank) for one in claims}) != 1:
                 continue
@@ -176,6 +182,7 @@ class _Census:
             if any(pid in linked for linked in connected):
                 claim = replace(first, launcher="its children", rank=least, local_rank=0)
                 self._chosen[pid] = _Chosen(self._loaded[pid], claim)
+                children.setdefault(getattr(self._ancestor(pid), "pid", 0), []).append(self._chosen[pid])
 
     def _choose_spawned(self) -> None:
         """Rule 3 for children of one process: those that are connected with each other by TCP are ranks."""
@@ -230,9 +237,11 @@ class _Census:
         ]
         parents = {pid: self._parents.get(pid, 0) for pid in lonely}
         grouped: set[int] = set()
-        for actor in sorted({ray_actor(self._loaded[pid].cmdline) for pid in lonely}):
-            alike = [pid for pid in lonely if ray_actor(self._loaded[pid].cmdline) == actor]
-            for group in self._connections.groups(alike, parents):
+        alike: dict[str, list[int]] = {}
+        for pid in lonely:
+            alike.setdefault(ray_actor(self._loaded[pid].cmdline), []).append(pid)
+        for _, members in sorted(alike.items()):
+            for group in self._connections.groups(members, parents):
                 self._number(group, f"local-{self._host}-{min(group)}", None, parents)
                 grouped |= set(group)
         for pid in lonely:
@@ -350,7 +359,10 @@ class _Census:
             claim = self._chosen[pid].claim
             claims.setdefault((claim.job, claim.rank), []).append(pid)
         for same in claims.values():
-            pids = same
+            pids = same[:_ALIKE_MOST]
+            for pid in same[_ALIKE_MOST:]:
+                claim = self._chosen.pop(pid).claim
+                self._rejected[pid] = f"claims rank {claim.rank} of {claim.job}, as {len(same) - 1} others do"
             if len(pids) == 1:
                 continue
             for group in self._connections.groups(pids, {pid: self._parents.get(pid, 0) for pid in pids}):
@@ -387,12 +399,14 @@ class _Census:
         return workers
 
     def _reject_rest(self, members: set[int]) -> None:
+        above_ranks: dict[int, bool] = {}  # and whether one of these is an actor of Ray
+        for rank in self._chosen:
+            actor = rank in self._loaded and bool(ray_actor(self._loaded[rank].cmdline))
+            for above in self._above(rank):
+                above_ranks[above] = above_ranks.get(above, False) or actor
         for pid, one in self._scan.candidates.items():
-            if pid in self._chosen or pid in self._rejected or pid in members:
-                continue
-            below = [rank for rank in self._chosen if pid in self._above(rank)]
-            drives = any(ray_actor(self._loaded[rank].cmdline) for rank in below if rank in self._loaded)
-            self._rejected[pid] = why_no_rank(one, bool(below), drives)
+            if pid not in self._chosen and pid not in self._rejected and pid not in members:
+                self._rejected[pid] = why_no_rank(one, pid in above_ranks, above_ranks.get(pid, False))
         for pid, other in self._scan.others.items():
             reason = why_no_candidate(other)
             if reason and pid != os.getpid():  # the census itself is Python with numpy
@@ -423,7 +437,9 @@ class _Census:
         return bool(self._connections.own(pid, self._parents.get(pid, 0)))
 
     def _cgroup(self, pid: int) -> str:
-        return read_facts(pid, self._root).cgroup
+        if pid not in self._cgroups:
+            self._cgroups[pid] = read_facts(pid, self._root).cgroup
+        return self._cgroups[pid]
 
     def _evidence(self, pid: int) -> tuple[bool, bool]:
         """Whether it is connected with a process taken for another rank of its job; whether it is in one's control group."""
@@ -441,8 +457,7 @@ class _Census:
         return forked and not self._chosen[pid].guessed and not self._is_connected(pid)
 
     def _worker_kind(self, pid: int, rank: int) -> str:
-        between = [above for above in self._above(pid) if above == rank or rank in self._above(above)]
-        between.remove(rank)
+        between = list(itertools.takewhile(lambda above: above != rank, self._above(pid)))
         compiles = any(is_compiler(self._scan.processes[each].comm, self._cmdline(each)) for each in between)
         comm = self._scan.processes[pid].comm
         command = self._loaded[rank].cmdline
@@ -451,10 +466,9 @@ class _Census:
     def _cmdline(self, pid: int) -> tuple[str, ...]:
         if pid in self._loaded:
             return self._loaded[pid].cmdline
-        try:
-            return procfs.read_cmdline(pid, self._root)
-        except OSError:
-            return ()
+        if pid not in self._cmdlines:
+            self._cmdlines[pid] = command_line(pid, self._root)
+        return self._cmdlines[pid]
 
     def _command(self, one: Candidate) -> tuple[str, ...]:
         """What the rank runs: where its command line says nothing of that, the one of the process which started it does.

@@ -35,7 +35,10 @@ _LEARN_LEAST_S = 3.0
 _LEARN_AGAIN_S = 300.0  # after a try in which nothing repeated
 _CENSUS_ANYWAY_S = 600.0  # 0.03-0.1 s of CPU
 _CENSUS_AGAIN_S = 30.0  # after one for which this host had no room
-_CENSUS_MOST_S = 5.0  # no step is told meanwhile
+# No step is told meanwhile. One of 10,000 processes takes half a second; whoever means harm can make it four (census), and 10 by what does
+# not answer (patience, mapped/reader): one that is given up finds nobody's ranks.
+_CENSUS_MOST_S = 30.0
+_CENSUS_SHARE = 0.1  # of the time, however often there is reason for one
 _LISTEN_MOST_S = 5.0  # of a poll, for looking into libraries; what is left waits for the next one
 _LOOKS_AT_S = (
     3.0,
@@ -108,6 +111,7 @@ class Tier0:
     _writes: dict[int, tuple[float, int]] = field(default_factory=dict)
     _listed_s: float = float("-inf")
     _census_s: float = float("-inf")  # when the last one was; at once where -inf
+    _no_census_until_s: float = float("-inf")
 
     def poll(self) -> Beat:
         """What happened since the last one."""
@@ -218,11 +222,11 @@ class Tier0:
             self._seen[pid] = _Process(now, len(_LOOKS_AT_S) if old else 0)
         for pid in self._seen.keys() - here:
             del self._seen[pid]
-        if now - self._census_s < _CENSUS_ANYWAY_S and not self._may_be_ranks(now):
+        if now < self._no_census_until_s or (now - self._census_s < _CENSUS_ANYWAY_S and not self._may_be_ranks(now)):
             return ()
         self._census_s = now
         try:
-            told = self.census(self.root)
+            told = self._ask_census()
         except RankscopeError as error:
             self.pulse.notes.add(f"ranks were not sought: {error}")
             return ()
@@ -240,6 +244,15 @@ class Tier0:
             if job in self._learning:
                 self._learning[job].waiting.append(rank.pid)
         return born
+
+    def _ask_census(self) -> RankCensus:
+        """After one that took long the next one is far: who starts processes without end says when there is reason for one."""
+        began_s = time.monotonic()
+        try:
+            return self.census(self.root)
+        finally:
+            ended_s = time.monotonic()
+            self._no_census_until_s = ended_s + (ended_s - began_s) * (1 / _CENSUS_SHARE - 1)
 
     def _let_in(self, ranks: Iterable[FoundRank], now: float) -> tuple[FoundRank, ...]:
         """Watch those that are new, as far as there is room: of one user so many, that others find some."""

@@ -103,8 +103,11 @@ class Tree:
 
     def hold(self, pid: int, inode: int) -> None:
         """An open socket."""
-        folder = self.root / f"proc/{pid}/fd"
-        (folder / str(len(list(folder.iterdir())))).symlink_to(f"socket:[{inode}]")
+        self.hold_as(pid, len(list((self.root / f"proc/{pid}/fd").iterdir())), inode)
+
+    def hold_as(self, pid: int, descriptor: int, inode: int) -> None:
+        """The same, by that number."""
+        (self.root / f"proc/{pid}/fd/{descriptor}").symlink_to(f"socket:[{inode}]")
 
 
 def torchrun(rank: int, local: int, world: int = 4, master: str = "10.0.0.1", run: str = "none") -> dict[str, str]:

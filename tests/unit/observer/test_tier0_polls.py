@@ -278,6 +278,27 @@ def test_a_census_for_which_there_is_no_process_is_made_later(host: Host) -> Non
     assert [rank.pid for _ in range(9) for rank in host.poll(4.0).born] == [101, 102]
 
 
+def test_a_census_that_somebody_makes_slow_takes_no_more_than_its_share_and_still_finds_others(host: Host) -> None:
+    """What one user may make of it takes a dozen seconds; the processes that he starts are reason for one after the other."""
+    census, tried = host.tier.census, []
+
+    def slow(root: Path) -> Any:
+        tried.append(host.now)
+        host.now += 12.0
+        return census(root)
+
+    host.tier.census = slow
+    host.come(2000, range(1000, 1002))
+    began, born = host.now, [rank.pid for rank in host.poll().born]
+    for pid in range(5000, 5200):
+        host.state(pid, "S")
+        host.pulse.loaded.add(pid)
+        host.poll(3.0)
+    assert born == [101, 102, 1000, 1001]
+    assert 3 <= len(tried) <= 1 + (host.now - began) / 100
+    assert tier0._CENSUS_MOST_S > 2 * 12.0
+
+
 def test_where_processes_cannot_be_listed_ends_are_told_all_the_same(
     known: Host, monkeypatch: pytest.MonkeyPatch
 ) -> None:

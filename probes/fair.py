@@ -1,0 +1,49 @@
+"""What the processes of one user may cost who looks at all. Pure but for `whose`.
+
+A user says how many processes he has, how many files they map and hold, and how long reading that takes. While all together cost little
+nobody is held to anything; beyond that those go on who have cost little themselves.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rankscope.probes.host import procfs
+from rankscope.probes.host.namespaces import owner_uid
+
+_CGROUP_CAP = 4096
+
+
+@dataclass(slots=True)
+class Fair:
+    """Seconds, or things that were read. `freely`: of all together; `each`: of a user when that is used up."""
+
+    freely: float
+    each: float
+    _all: float = 0.0
+    _by_user: dict[str, float] = field(default_factory=dict)
+
+    def left(self, user: Callable[[], str]) -> float:
+        """How much of it there is for a user; nobody is asked who it is while there is plenty."""
+        free = self.freely - self._all
+        return free if free > 0 else self.each - self._by_user.get(user(), 0.0)
+
+    def took(self, amount: float, user: Callable[[], str]) -> None:
+        """So much went for a process of that user. What is next to nothing is nobody's: to ask whose it is costs more."""
+        self._all += amount
+        if amount > self.each / 1000:
+            mine = user()
+            self._by_user[mine] = self._by_user.get(mine, 0.0) + amount
+
+
+def whose(pid: int, root: Path) -> str:
+    """The user of the host to whom a process belongs; root's, which may be in many containers, by control group."""
+    uid = owner_uid(pid, root)
+    if uid:
+        return f"user {uid}"
+    try:
+        return f"root in {procfs.read_file(procfs.proc_path(root, pid, 'cgroup'), _CGROUP_CAP)!r}"
+    except OSError:
+        return "root"

@@ -1,0 +1,110 @@
+"""No user makes looking for ranks take so long that those of others are not found: not by many processes, nor by what they map and hold."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+from rank_trees import Tree, torchrun
+
+from rankscope.observer.census.candidates import EACH_S, FREELY_S, scan
+from rankscope.observer.census.ranks import find_ranks
+
+TRAIN = ["/usr/bin/python3.11", "-u", "train.py"]
+ENOUGH_S = FREELY_S + 3 * EACH_S
+
+
+@pytest.fixture
+def tree(tmp_path: Path) -> Tree:
+    return Tree(tmp_path)
+
+
+def real(tree: Tree, first: int = 90_000) -> list[tuple[int, int]]:
+    pids = [tree.process(first + rank, 1, "python3.11", TRAIN, torchrun(rank, rank, 3), uid=1000) for rank in range(3)]
+    tree.serve(pids[0], 29500, pids[1:])
+    return list(enumerate(pids))
+
+
+def found(tree: Tree) -> tuple[list[tuple[int, int]], float, tuple[str, ...]]:
+    """Ranks of user 1000, seconds of the processor, notes."""
+    began = time.process_time()
+    census = find_ranks(tree.root)
+    took = time.process_time() - began
+    return [(one.identity.rank, one.pid) for one in census.ranks if one.owner == 1000], took, census.notes
+
+
+def test_processes_with_tens_of_thousands_of_mappings_hide_nobody(tree: Tree) -> None:
+    lines = "".join(f"7f{n:010x}-7f{n:010x} r--p 00000000 fe:00 9   /home/x/{n}\n" for n in range(60_000))
+    (tree.root / "maps").write_text(lines)
+    for number in range(300):
+        pid = tree.process(1000 + number, 1, f"python{number // 100}", TRAIN, mapped=(), uid=1666)
+        (tree.root / f"proc/{pid}/maps").unlink()
+        os.link(tree.root / "maps", tree.root / f"proc/{pid}/maps")
+    expected = real(tree)
+    ranks, took, notes = found(tree)
+    assert ranks == expected
+    assert took < ENOUGH_S, f"{took:.1f} s"
+    assert any(note.startswith("user 1666: ") and "were not looked at" in note for note in notes)
+
+
+def test_long_command_lines_of_thousands_are_not_held(tree: Tree) -> None:
+    tree.process(1000, 1, "python3", ["ab"] * 21_000, uid=1666)
+    tree.process(1001, 1, "python3", ["a" * 65_000], uid=1666)
+    tree.process(1002, 1, "python3", TRAIN, uid=1666)
+    held = {pid: one.cmdline for pid, one in scan(tree.root).candidates.items()}
+    assert len(held[1000]) <= 512 and sum(map(len, held[1000])) <= 16_384
+    assert held[1001] == () and held[1002] == tuple(TRAIN)
+
+
+def test_candidates_beyond_number_hide_nobody(tree: Tree) -> None:
+    """Each of these has to be compared with all others: children that claim no rank below processes that do, all of one job."""
+    for number in range(1200):
+        parent = tree.process(1000 + number, 1, f"python{number % 60}", TRAIN, torchrun(number, 0, 9000), uid=1666)
+        tree.process(5000 + number, parent, "python", [f"ray::A{number}"], uid=1666)
+    expected = real(tree)
+    ranks, took, notes = found(tree)
+    assert ranks == expected
+    assert took < ENOUGH_S, f"{took:.1f} s"
+    assert any(note.startswith("user 1666: ") and "were not looked at" in note for note in notes)
+
+
+def connected_with_itself(tree: Tree, pid: int, connections: int) -> None:
+    lines = []
+    for number in range(connections):
+        first = 2000 + 20_000 * (pid % 2) + number  # no port of another one
+        ends = f"0100007F:{first:04X}", f"0100007F:{first + 8000:04X}"
+        for at, (local, peer) in enumerate((ends, ends[::-1])):
+            inode = 10_000_000 * (pid % 100) + 2 * number + at
+            tree.hold_as(pid, 2 * number + at + 1, inode)
+            lines.append(f"   0: {local} {peer} 01 0:0 00:0 0  0  0 {inode} 1 0 20 4 30 10 -1\n")
+    tree.tcp += lines
+
+
+def test_connections_of_a_process_with_itself_keep_nobody_busy(tree: Tree) -> None:
+    parent = tree.process(1000, 1, "python3", TRAIN, uid=1666)
+    for pid in (1001, 1002):
+        tree.process(pid, parent, "python3", TRAIN, uid=1666)
+        connected_with_itself(tree, pid, 5000)
+    tree.connect(1001, 1002, 45_000)
+    expected = real(tree)
+    ranks, took, _ = found(tree)
+    assert ranks == expected
+    assert took < ENOUGH_S, f"{took:.1f} s"
+
+
+def test_open_files_without_number_hide_nobody(tree: Tree) -> None:
+    files = tree.root / "files"
+    files.mkdir()
+    for number in range(21_000):
+        (files / str(number)).symlink_to(f"socket:[{number}]")
+    for pid in range(1000, 1100):
+        tree.process(pid, 1, "python3", TRAIN, uid=1666)
+        shutil.rmtree(tree.root / f"proc/{pid}/fd")
+        (tree.root / f"proc/{pid}/fd").symlink_to(files)
+    expected = real(tree)
+    ranks, took, _ = found(tree)
+    assert ranks == expected
+    assert took < ENOUGH_S, f"{took:.1f} s"
