@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rankscope.diagnose import limits
+from rankscope.diagnose.stats.student import chance
 from rankscope.probes.arrays import Floats
 
 
@@ -20,10 +21,13 @@ class Onset:
 
 
 def find_onset(values_s: Floats, shortest: int = limits.STEPS_LEAST) -> Onset | None:
-    """The split of the series with the largest Mann-Whitney z, if it is clear and the level shifts by 5 % or more.
+    """The split of the series with the largest Mann-Whitney z, if it is clear for one of so many and the level shifts by 5 % or more.
 
     U(k) = sum of the ranks of the values after k - n2 (n2 + 1) / 2
-    z(k) = (U(k) - n1 n2 / 2) / sqrt(n1 n2 (n + 1) / 12) · sqrt((1 - rho) / (1 + rho))
+    z(k) = (U(k) - n1 n2 / 2) / sqrt(n1 n2 (n + 1) / 12)
+    r    = z / sqrt(n - 1)                            how the ranks of the values go with being after k
+    t    = r sqrt((m - 2) / (1 - r²)),  m = n (1 - rho) / (1 + rho)
+    strength = -ln P(T >= |t|) - ln(splits)           in nats; T is Student's with m - 2 degrees of freedom (Conover & Iman 1981)
 
     rho is the lag-1 autocorrelation of the ranks of the values around the medians of both parts: a wandering series has no onset.
     """
@@ -42,8 +46,15 @@ def find_onset(values_s: Floats, shortest: int = limits.STEPS_LEAST) -> Onset | 
     column = int(before[best])
     rest = ranks - np.where(np.arange(count) < column, np.median(ranks[:column]), np.median(ranks[column:]))
     rho = float(np.clip((rest[1:] * rest[:-1]).sum() / max((rest**2).sum(), 1e-12), 0.0, 0.9))
-    z = z * np.sqrt((1 - rho) / (1 + rho))
     level = float(np.median(series[:column])), float(np.median(series[column:]))
-    if abs(z[best]) < limits.Z_CLEAR or abs(level[1] - level[0]) < limits.EFFECT_SHARE * min(level):
+    strength = _strength(float(z[best]) / np.sqrt(count - 1), count * (1 - rho) / (1 + rho)) - np.log(len(before))
+    if strength < limits.SCORE_LEAST or abs(level[1] - level[0]) < limits.EFFECT_SHARE * min(level):
         return None
     return Onset(column, *level)
+
+
+def _strength(together: float, independent: float) -> float:
+    """Nats of a correlation of ranks, of so many independent values."""
+    freedom = max(independent - 2, 1.0)
+    t = abs(together) * np.sqrt(freedom / max(1 - together**2, 1e-12))
+    return float(-np.log(np.maximum(chance(np.array([t]), np.array([freedom])), 1e-300))[0])

@@ -146,6 +146,20 @@ def test_an_onset_is_found_where_it_is_and_not_in_noise() -> None:
     assert find_onset(np.ones(71)) is None
 
 
+def test_the_best_of_many_places_for_an_onset_must_be_clearer_than_a_single_one() -> None:
+    rng = np.random.default_rng(12)
+    # GIVEN two thousand series of noise alone THEN none of them has an onset: of 300 places one is often good by accident
+    assert not any(find_onset(np.exp(rng.normal(0, 0.5, 300))) for _ in range(2000))
+    # WHEN a level changes by as much as the noise in a series of as many values THEN it is found where it is
+    changed = np.exp(rng.normal(0, 0.3, 300) + np.where(np.arange(300) < 120, 0.0, 0.3))
+    onset = find_onset(changed)
+    assert onset is not None and abs(onset.column - 120) < 25
+    # WHEN of few values all are half as much more from the middle on THEN that is an onset too
+    few = np.exp(rng.normal(0, 0.05, 24)) * np.where(np.arange(24) < 12, 1.0, 1.5)
+    onset = find_onset(few)
+    assert onset is not None and onset.column == 12
+
+
 def test_false_discoveries_are_controlled_over_all_tests_however_few_are_small() -> None:
     from statsmodels.stats.multitest import multipletests
 
