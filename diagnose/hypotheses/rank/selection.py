@@ -169,7 +169,7 @@ class _Asking:
         among = among & (np.arange(len(among)) < self.among.count)  # nobody accuses a rank as it was
         effect = among & np.isfinite(found.excess_s) & (found.excess_s >= found.floor_s) & ~self._not_waited_for()
         hinted = effect & (found.z_quiet >= limits.Z_HINT) & (found.steady_s >= limits.PART * found.excess_s)
-        for row in np.flatnonzero(hinted & (self.strength < 2 * limits.SCORE_LEAST)):
+        for row in np.flatnonzero(hinted & ((self.strength < 2 * limits.SCORE_LEAST) | self._strongest(hinted))):
             alone = max(self._levels.strength(int(row), found, self.counted), self._of_stack(int(row)))
             self.by_function[row] = alone - self._looked_at() >= limits.SCORE_LEAST
             self.strength[row] = max(self.strength[row], alone)
@@ -181,6 +181,13 @@ class _Asking:
         possible = np.flatnonzero(effect & (self.strength + most - self._looked_at() >= limits.SCORE_LEAST))
         order = possible[np.argsort(-self.strength[possible], kind="stable")]
         return [int(row) for row in order]
+
+    def _strongest(self, among: Bools) -> Bools:
+        """The rows of these that will be asked: however clear their steps are, a function may be clearer."""
+        rows = np.flatnonzero(among)
+        result = np.zeros(len(among), dtype=bool)
+        result[rows[np.argsort(-self.strength[rows], kind="stable")[: budgets.EXAMINED]]] = True
+        return result
 
     def _of_stack(self, row: int) -> float:
         """Nats of the user's function that holds most of the excess, by its stack; 0 beside many peers, who show what single leaves do."""

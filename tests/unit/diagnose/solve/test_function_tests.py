@@ -18,7 +18,7 @@ from rankscope.diagnose.model.attribute import Profiles
 from rankscope.diagnose.model.evidence.pattern_distance import most_unlike
 from rankscope.diagnose.model.excess import Differences, differences
 from rankscope.diagnose.model.function_tests import FunctionLevels
-from rankscope.diagnose.solve.judge import judge
+from rankscope.diagnose.solve.judge import diagnose, judge
 from rankscope.observer.window.folder import Window
 from rankscope.observer.window.stacks import StackFrame
 from rankscope.probes.arrays import Ints
@@ -141,3 +141,14 @@ def test_eroicas_distance_stands_beside_our_own_tests() -> None:
     healthy = most_unlike(fleet, 5, everybody[(everybody != 3) & (everybody != 5)])
     assert healthy is not None and healthy.distance < 0.4
     assert most_unlike(fleet, 0, np.empty(0, np.int64)) is None
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("longer_s", [0.048, 0.06])
+def test_a_rank_that_is_clearly_slow_by_its_steps_is_asked_for_its_functions_too(longer_s: float, seed: int) -> None:
+    # GIVEN a rank that spends much longer in one function, and its peers a part of that in another: its steps are clearly longer, by less
+    extra = {rank: [(builders.ASLEEP, 0.02)] for rank in range(8) if rank != 3}
+    verdict = diagnose(build(Job(noise=0.02, seed=seed, extra={**extra, 3: [(builders.BUSY, longer_s)]})))
+    # THEN the function says more than what it explains too much speaks against it
+    (only,) = verdict.suspects
+    assert (only.ranks, only.function and only.function.name) == ((3,), "augment")
