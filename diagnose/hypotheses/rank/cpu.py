@@ -5,8 +5,8 @@ control group (quota), the process that ran meanwhile (contended; affinity where
 kernel's thread for interrupts), steal. Interrupts that run between the rank's own instructions: interrupts.py.
 Where takers are counted and hardly anybody took the CPU, nobody contends: that is a quota too, or steal.
 Acquits: no ready time above the peers'; a function that computes for longer and stands in the queue for it, as its peers do; other threads
-of the rank's own process that ran meanwhile (threads.py); a process that runs longer and waits no longer for each second of that than the
-peers'.
+of the rank's own process that ran meanwhile (threads.py); a process that with its loaders runs longer, and waits no longer for each second
+of that than the peers'.
 Where no counter speaks the charge stands with less support.
 """
 
@@ -59,13 +59,15 @@ def judge(case: Case) -> Iterator[Hypothesis]:
 
 
 def _queue_of_demand_s(case: Case) -> float:
-    """Seconds per step for which the rank stands in the queue because it wants more CPU than its peers: as long for each second of it as
-    they do. Who waits no longer for a second of CPU than they is kept from none."""
-    own = sum(counter.value for counter in case.counters("cpu.process_run_s"))
-    peers = [counter.value for counter in case.peers_of("cpu.process_run_s")]
-    usual = float(np.median(peers)) if peers else 0.0
-    stood = sum(f.peers_s for f in case.functions if f.kind == "sched")
-    return stood * max(own / usual - 1, 0.0) if usual > 0 else 0.0
+    """Seconds per step for which the rank stands in the queue because it wants more CPU than its peers, its loaders with it: as long for
+    each second of that as they do. Who waits no longer for a second of CPU than they is kept from none."""
+    ranks, counters = np.append(case.rank, sample(case.peers)), case.fleet.counters
+    wants = counters.total("cpu.process_run_s", ranks) + np.nan_to_num(counters.total("cpu.workers_run_s", ranks))
+    own, known = float(wants[0]), wants[1:][np.isfinite(wants[1:])]
+    usual = float(np.median(known)) if len(known) else 0.0
+    if not (np.isfinite(own) and usual > 0):
+        return 0.0
+    return sum(f.peers_s for f in case.functions if f.kind == "sched") * max(own / usual - 1, 0.0)
 
 
 def throttled(fleet: Fleet) -> Bools:

@@ -60,3 +60,13 @@ def test_who_waits_no_longer_for_a_second_of_cpu_than_its_peers_is_kept_from_non
     verdict = diagnose(build(wanting(2.0, seed)))
     assert [(one.component, one.ranks) for one in verdict.suspects] == [("python", (2,))]
     assert verdict.suspects[0].lost_seconds_per_step == pytest.approx(0.25, rel=0.15)
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_what_the_loaders_of_a_rank_want_of_the_cpu_is_wanted_by_the_rank(seed: int) -> None:
+    # WHEN the process wants as much CPU as its peers', and its loaders as much again THEN twice the queue is what that takes
+    made = wanting(1.0, seed)
+    made.counters += [
+        {"rank": rank, "name": "cpu.workers_run_s", "value": 3.0 if rank == 2 else 0.0} for rank in range(4)
+    ]
+    assert [(one.component, one.ranks) for one in diagnose(build(made)).suspects] == [("python", (2,))]
