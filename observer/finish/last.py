@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from rankscope.observer.census.found import FoundRank
+from rankscope.observer.finish.wait_target import Seen
 from rankscope.observer.live.observation import Observation, Totals
 from rankscope.observer.tables import reading
 from rankscope.observer.tables.raw import OpenAbsence
@@ -49,6 +50,7 @@ class LastReadings:
     natives: NativeNames
     hardware: reading.HardwareReading
     launches: LaunchCount | None
+    seen: Seen
 
 
 def read_last(running: Observation, before: Totals, start_ns: int, hz: int) -> LastReadings:
@@ -86,6 +88,7 @@ def read_last(running: Observation, before: Totals, start_ns: int, hz: int) -> L
         NativeNames(root),
         running.hardware.stop().within(start_ns, start_ns + int(window_s * 1e9)),
         running.launches(),
+        Seen(root),
     )
 
 

@@ -48,7 +48,7 @@ def raw_process(running: Observation, pid: int, last: LastReadings) -> RawProces
         throttled_s=last.throttled_s.get(pid, 0.0),
         hz=last.hz,
         untimed=last.untimed.get(pid, ()),
-        targets=targets_of(pid, tids, events, still, last, running.root),
+        targets=targets_of(pid, tids, events, still, last),
         thread_states=process.states,
         thread_names={tid: thread_name(pid, tid, running.root) for tid in tids},
         native=last.natives.names(pid, np.unique(events["arg"][events["type"] == ring.SAMPLE]).astype(np.uint64)),
@@ -90,7 +90,7 @@ def _open_absence(tid: int, last: LastReadings) -> OpenAbsence | None:
 
 
 def targets_of(
-    pid: int, tids: frozenset[int], events: Events, still: Mapping[int, OpenAbsence], last: LastReadings, root: Path
+    pid: int, tids: frozenset[int], events: Events, still: Mapping[int, OpenAbsence], last: LastReadings
 ) -> dict[tuple[int, int, int], str]:
     """What the calls wait for in which a thread was blocked for half of the window, or of the time since the process's last progress, the
     last time near the window's end.
@@ -114,7 +114,7 @@ def targets_of(
         long |= total_ns >= 0.5 * (end_ns - begin_ns)
     long &= latest_ns >= near_ns
     return {
-        (tid, call, argument): wait_target(pid, tid, call, argument, root)
+        (tid, call, argument): wait_target(pid, tid, call, argument, last.seen)
         for tid, call, argument in calls[long].tolist()
     }
 

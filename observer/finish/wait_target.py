@@ -11,12 +11,16 @@ wait4, waitid, a pipe         /proc/PID/task/PID/children: the names of the chil
 from __future__ import annotations
 
 import ipaddress
+from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
-from rankscope.observer.census.kinship import parse_net_tcp
+from rankscope.observer.census.kinship import Pair, parse_net_tcp
 from rankscope.observer.thread import syscalls
 from rankscope.observer.window.schema import ENDED, SOCKET_TO
+from rankscope.probes.fair import Fair, whose
 from rankscope.probes.host import procfs
+from rankscope.probes.host.namespaces import namespace_inode
 from rankscope.probes.text import printable
 
 _NOT_OF_A_DESCRIPTOR = ("open", "stat", "rename", "unlink", "mmap", "munmap", "madvise", "sync")
@@ -33,12 +37,65 @@ _LONGEST = 256
 _CHILDREN_TOLD = 3
 _ZOMBIE = "Z"
 _NET_TCP_CAP, _LOCKS_CAP = 16 << 20, 4 << 20
+_FREELY_BYTES, _EACH_BYTES = (
+    64 << 20,
+    4 << 20,
+)  # of tables of connections, 50 MB a second: of all namespaces, and then of a user's
+_MOST_CHILDREN = 1024
 
 
-def wait_target(pid: int, tid: int, syscall: int, argument: int, root: Path) -> str:
+@dataclass(slots=True)
+class Seen:
+    """What was read at the end of a window, once for all threads that wait: hundreds of each process may."""
+
+    root: Path
+    _children: dict[int, str] = field(default_factory=dict)
+    _connections: dict[int, dict[int, Pair]] = field(default_factory=dict)
+    _locks: list[list[str]] | None = None
+    _fair: Fair = field(default_factory=lambda: Fair(_FREELY_BYTES, _EACH_BYTES))
+
+    def children(self, pid: int) -> str:
+        """In words."""
+        if pid not in self._children:
+            self._children[pid] = _children(pid, self.root)
+        return self._children[pid]
+
+    def connections(self, pid: int) -> dict[int, Pair]:
+        """By inode, those of its network namespace."""
+        try:
+            space = namespace_inode(pid, "net", self.root)
+        except (OSError, ValueError):
+            space = -pid
+        if space not in self._connections:
+            table: dict[int, Pair] = {}
+            user = partial(whose, pid, self.root)
+            for name in ("tcp", "tcp6"):
+                most = min(max(int(self._fair.left(user)), 0), _NET_TCP_CAP)
+                try:
+                    data = procfs.read_file(procfs.proc_path(self.root, pid, "net", name), most)
+                except OSError:
+                    continue
+                self._fair.took(len(data), user)
+                table.update(parse_net_tcp(data))
+            self._connections[space] = table
+        return self._connections[space]
+
+    def locks(self) -> list[list[str]]:
+        """The words of each line of /proc/locks."""
+        if self._locks is None:
+            try:
+                text = procfs.read_file(str(self.root / "proc/locks"), _LOCKS_CAP).decode("ascii", "replace")
+            except OSError:
+                text = ""
+            self._locks = [line.split() for line in text.splitlines()]
+        return self._locks
+
+
+def wait_target(pid: int, tid: int, syscall: int, argument: int, seen: Seen) -> str:
     """In words, '' where it cannot be told."""
+    root = seen.root
     if syscalls.reason(syscall, argument) == "wait child":
-        return _children(pid, root)
+        return seen.children(pid)
     descriptor = (
         _polled(pid, tid, argument, root) if syscall in _POLLS else argument if syscall in _BY_DESCRIPTOR else -1
     )
@@ -50,12 +107,12 @@ def wait_target(pid: int, tid: int, syscall: int, argument: int, root: Path) -> 
     except OSError:
         return ""
     if target.startswith("pipe:"):
-        return f"a pipe, {_children(pid, root)}".removesuffix(", ")
+        return f"a pipe, {seen.children(pid)}".removesuffix(", ")
     if target.startswith("socket:"):
-        return _socket(pid, target, root)
+        return _socket(target, seen.connections(pid))
     if not target.startswith("/"):
         return ""
-    held = _holder(pid, descriptor, root) if syscalls.reason(syscall, argument) == _FILE_LOCK else ""
+    held = _holder(pid, descriptor, seen) if syscalls.reason(syscall, argument) == _FILE_LOCK else ""
     return _shown(target) + held
 
 
@@ -70,16 +127,11 @@ def _polled(pid: int, tid: int, address: int, root: Path) -> int:
         return -1
 
 
-def _socket(pid: int, link: str, root: Path) -> str:
+def _socket(link: str, connections: dict[int, Pair]) -> str:
     """`a socket to 10.0.0.7:443`; without its end where it is not of an established TCP connection."""
     inode = link.removeprefix("socket:[").removesuffix("]")
-    for name in ("tcp", "tcp6"):
-        try:
-            table = parse_net_tcp(procfs.read_file(procfs.proc_path(root, pid, "net", name), _NET_TCP_CAP))
-        except OSError:
-            continue
-        if inode.isdigit() and int(inode) in table:
-            return f"{SOCKET_TO}{_endpoint(table[int(inode)][1])}".removesuffix(" to ")
+    if inode.isdigit() and int(inode) in connections:
+        return f"{SOCKET_TO}{_endpoint(connections[int(inode)][1])}".removesuffix(" to ")
     return "a socket"
 
 
@@ -94,22 +146,20 @@ def _endpoint(words: bytes) -> str:
         return ""
 
 
-def _holder(pid: int, descriptor: int, root: Path) -> str:
+def _holder(pid: int, descriptor: int, seen: Seen) -> str:
     """`, held by python (pid 77)`; '' where nobody on this host holds a lock on the file.
 
     The file itself is not asked for its number: on a server that does not answer that would hang.
     """
     try:
-        told = procfs.read_file(procfs.proc_path(root, pid, "fdinfo", descriptor), 4096).split()
+        told = procfs.read_file(procfs.proc_path(seen.root, pid, "fdinfo", descriptor), 4096).split()
         inode = told[told.index(b"ino:") + 1].decode("ascii")
-        lines = procfs.read_file(str(root / "proc/locks"), _LOCKS_CAP).decode("ascii", "replace").splitlines()
     except (OSError, ValueError, IndexError):
         return ""
-    for line in lines:
-        words = line.split()  # 1: FLOCK ADVISORY WRITE 708 fe:00:1234 0 EOF; who waits has "->" after the number
+    for words in seen.locks():  # 1: FLOCK ADVISORY WRITE 708 fe:00:1234 0 EOF; who waits has "->" after the number
         if len(words) >= 6 and words[1] != "->" and words[5].rpartition(":")[2] == inode and words[4].isdigit():
             try:
-                name = f"{_shown(procfs.read_comm(int(words[4]), root))} (pid {words[4]})"
+                name = f"{_shown(procfs.read_comm(int(words[4]), seen.root))} (pid {words[4]})"
             except (OSError, ValueError):
                 name = f"pid {words[4]}"
             return f", held by {name}"
@@ -122,7 +172,7 @@ def _children(pid: int, root: Path) -> str:
     except OSError:
         return ""
     names: list[str] = []
-    for child in pids:
+    for child in pids[:_MOST_CHILDREN]:
         try:
             found = procfs.read_stat(int(child), root)
         except (OSError, ValueError):

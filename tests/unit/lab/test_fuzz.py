@@ -94,6 +94,16 @@ def test_the_memory_of_who_started_the_process_is_not_the_inputs() -> None:
     assert done.stdout == "0 {}\n", done.stdout
 
 
+def test_what_a_run_that_goes_on_took_to_begin_is_no_inputs_memory(tmp_path: Path) -> None:
+    known = Record(inputs=529_217)
+    watch = Watch(Target("x", "", lambda data: data, list), known, tmp_path)
+    held = bytearray(100 << 20)
+    held[::4096] = b"x" * (100 << 8)
+    del held
+    watch.feed(b"")
+    assert known.failures == {} and known.most_bytes < 16 << 20
+
+
 def test_what_was_counted_is_counted_on(tmp_path: Path) -> None:
     Record(7, 1.5, 0.1, 4096, {"a.py:3": "KeyError"}).write(tmp_path)
     known = record.read(tmp_path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import time
 from pathlib import Path
 from unittest.mock import MagicMock
 
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 
 from rankscope.observer.finish import raw
-from rankscope.observer.finish.wait_target import wait_target
+from rankscope.observer.finish.wait_target import Seen, wait_target
 from rankscope.observer.tables.rank import find_rank
 from rankscope.observer.tables.raw import OpenAbsence, RawProcess
 from rankscope.observer.thread.functions import StackName
@@ -92,16 +93,41 @@ def root(tmp_path: Path) -> Path:
     ],
 )
 def test_the_target_of_a_call(root: Path, syscall: int, argument: int, target: str) -> None:
-    assert wait_target(PID, PID, syscall, argument, root) == target
+    assert wait_target(PID, PID, syscall, argument, Seen(root)) == target
 
 
 def test_a_child_that_has_ended_and_that_nobody_has_waited_for_is_told_first(root: Path) -> None:
     child(root, 4004, "worker", "Z")
-    assert wait_target(PID, PID, READ, 7, root) == f"a pipe, child worker {ENDED}, ninja, cc1plus"
+    assert wait_target(PID, PID, READ, 7, Seen(root)) == f"a pipe, child worker {ENDED}, ninja, cc1plus"
+
+
+def test_hundreds_of_threads_that_wait_read_what_they_share_once(root: Path) -> None:
+    """The table has a line for each connection of the namespace; of a window it is read once, whoever has a hundred thousand."""
+    table = root / f"proc/{PID}/net/tcp"
+    line = "   0: 0100007F:1F90 0100007F:{:04X} 01 0:0 00:0 0  0  0 {} 1 0 20 4 30 10 -1\n"
+    table.write_text(table.read_text() + "".join(line.format(one & 0xFFFF, one) for one in range(1000, 101_000)))
+    (root / "proc/locks").write_text(
+        "".join(f"{one}: FLOCK  ADVISORY  WRITE 4002 fe:00:{one} 0 EOF\n" for one in range(1, 60_000))
+    )
+    seen, began = Seen(root), time.process_time()
+    for thread in range(256):
+        assert wait_target(PID, thread, RECV, 9, seen) == "a socket to 10.0.0.7:443"
+        wait_target(PID, thread, FLOCK, 5, seen)
+        wait_target(PID, thread, WAIT4, 0, seen)
+    assert time.process_time() - began < 5
+
+
+def test_the_connections_of_a_namespace_without_number_are_not_all_read(root: Path) -> None:
+    seen = Seen(root)
+    for other in range(5000, 5200):
+        (root / f"proc/{other}/net").mkdir(parents=True)
+        (root / f"proc/{other}/net/tcp").write_bytes(b"x" * (4 << 20))
+        seen.connections(other)
+    assert sum(map(len, seen._connections.values())) == 0 and seen._fair.left(lambda: "another user") > 1 << 20
 
 
 def test_of_a_process_that_ended_nothing_is_known(tmp_path: Path) -> None:
-    assert wait_target(PID, PID, FLOCK, 5, tmp_path) == wait_target(PID, PID, WAIT4, 0, tmp_path) == ""
+    assert wait_target(PID, PID, FLOCK, 5, Seen(tmp_path)) == wait_target(PID, PID, WAIT4, 0, Seen(tmp_path)) == ""
 
 
 def targets(
@@ -110,7 +136,7 @@ def targets(
     """What the end of a window finds out, where whatever is asked for is a lock."""
     monkeypatch.setattr(raw, "wait_target", lambda *_: "/cache/a.lock")
     last = MagicMock(start_ns=start_ns, window_s=window_s)
-    return raw.targets_of(PID, frozenset({PID}), events, {PID: still} if still else {}, last, Path("/nowhere"))
+    return raw.targets_of(PID, frozenset({PID}), events, {PID: still} if still else {}, last)
 
 
 @pytest.mark.parametrize(("since_s", "told"), [(-3.0, "/cache/a.lock"), (2.0, "/cache/a.lock"), (8.0, "")])

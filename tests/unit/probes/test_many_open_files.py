@@ -1,0 +1,47 @@
+"""Whose a connection is, is read from the open files of processes, of which a job may have millions; nobody empties the ring meanwhile."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from rankscope.probes.host.procfs import open_files, socket_inodes
+from rankscope.probes.network.flows import OWNERS_EACH, OWNERS_FREELY, FlowTracker
+
+FILES = 12_000
+
+
+def process(root: Path, pid: int, uid: int, files: Path) -> int:
+    folder = root / "proc" / str(pid)
+    folder.mkdir(parents=True)
+    (folder / "fd").symlink_to(files)
+    (folder / "status").write_text(f"Name:\tx\nState:\tS (x)\nTgid:\t{pid}\nPid:\t{pid}\nPPid:\t1\nUid:\t{uid}\t{uid}\t{uid}\t{uid}\n"
+                                   f"NSpid:\t{pid}\nThreads:\t1\nCpus_allowed_list:\t0\n")  # fmt: skip
+    return pid
+
+
+def test_processes_with_files_without_number_keep_no_sample_waiting_and_hide_no_others(tmp_path: Path) -> None:
+    many, few = tmp_path / "many", tmp_path / "few"
+    for folder, count, first in ((many, FILES, 10_000_000), (few, 100, 100)):
+        folder.mkdir()
+        for number in range(count):
+            (folder / str(number)).symlink_to(f"socket:[{first + number}]")
+    crowd = [process(tmp_path, 1000 + number, 1666, many) for number in range(100)]
+    mine = process(tmp_path, 9000, 1000, few)
+    with FlowTracker([], tmp_path) as tracker:
+        began = time.process_time()
+        owners = tracker._read_owners([*crowd, mine])
+        took = time.process_time() - began
+        assert [owners.get(inode) for inode in range(100, 200)] == [mine] * 100
+        assert took < 100 * (OWNERS_FREELY + 2 * OWNERS_EACH) * 1e-6, f"{took:.1f} s"
+        assert any("not all of its connections are followed" in note for note in tracker.notes)
+
+
+def test_of_open_files_so_many_are_read_as_are_wanted(tmp_path: Path) -> None:
+    files = tmp_path / "files"
+    files.mkdir()
+    for number in range(10):
+        (files / str(number)).symlink_to("socket:[7]" if number % 2 else "/dev/null")
+    pid = process(tmp_path, 77, 0, files)
+    assert len(open_files(pid, tmp_path)) == 10 and len(open_files(pid, tmp_path, 4)) == 4
+    assert socket_inodes(pid, tmp_path) == {7}
