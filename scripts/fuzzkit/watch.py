@@ -36,6 +36,7 @@ class Watch:
         self.target, self.record, self._crashes = target, record, crashes
         self._at_tick = 0
         self._inside = False
+        self._fed = 0  # here: what a run that goes on took to begin is no input's
         self._rest()
 
     def start_clock(self) -> None:
@@ -54,8 +55,9 @@ class Watch:
     def feed(self, data: bytes) -> None:
         """One input."""
         record = self.record
-        if record.inputs % _REST_EVERY == 0:
+        if self._fed % _REST_EVERY == 0:
             self._rest()
+        self._fed += 1
         record.inputs += 1
         began = time.process_time()
         try:
