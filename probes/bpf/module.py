@@ -234,15 +234,19 @@ class Module:
             return
         self.rests = True
         nothing = os.open(os.devnull, os.O_RDONLY | os.O_CLOEXEC)
+
+        def let_go(descriptor: int) -> None:
+            os.dup2(nothing, descriptor, inheritable=False)
+
         try:
             try:
                 with ThreadPoolExecutor(_AT_ONCE) as several:
-                    list(several.map(lambda descriptor: os.dup2(nothing, descriptor, inheritable=False), self.held))
+                    list(several.map(let_go, self.held))
             except RuntimeError as error:
                 if not room.refused_a_thread(error):
                     raise
                 for descriptor in self.held:  # any user can use up the host's threads
-                    os.dup2(nothing, descriptor, inheritable=False)
+                    let_go(descriptor)
         finally:
             os.close(nothing)
 

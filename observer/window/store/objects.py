@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import pyarrow as pa
 from pyarrow import fs
@@ -26,7 +27,7 @@ from rankscope.probes.host.folders import UnsafePlace, create_file, opened_folde
 
 _DEEPEST = 16  # folders below the store's path: objects lie three below it
 _MOST_LISTED = 4_000_000  # of a million ranks a window has 125,000 objects
-_CLOSED, _FOLDER = -1, -2
+_FILE, _CLOSED, _FOLDER = "file", "closed", "folder"
 _TRIES = 4
 
 
@@ -46,6 +47,15 @@ class Told:
 
     path: str
     start: int
+    put_s: float = math.nan
+
+
+class _Thing(NamedTuple):
+    """Something that a store names. `what`: a file, a folder, or what could not be looked at (`_CLOSED`)."""
+
+    path: str
+    what: str = _FILE
+    size_bytes: int = 0
     put_s: float = math.nan
 
 
@@ -192,13 +202,13 @@ def listing(store: Store) -> Listing:
     """All objects below the store's path; the one that it names, where it names one. StoreFailed; nothing where there is no such path."""
     found, told, closed, moments, foreign = [], [], [], [], 0
     with failures(store.shown, store.uri):
-        for count, (path, size, put_s) in enumerate(_files(Path(store.path)) if store.local else _objects(store)):
+        for count, (path, what, size, put_s) in enumerate(_files(Path(store.path)) if store.local else _objects(store)):
             if count >= _MOST_LISTED:
                 raise StoreFailed(f"{store.shown} holds more than {_MOST_LISTED} things: name a job or a window of it")
-            if size == _CLOSED:
+            if what == _CLOSED:
                 closed.append(path)
                 continue
-            if size == _FOLDER:
+            if what == _FOLDER:
                 if start_of_moment(path) is not None:
                     moments.append(path)
                 continue
@@ -220,26 +230,27 @@ def _path(each: Found | Told) -> str:
     return each.path
 
 
-def _objects(store: Store) -> Iterator[tuple[str, int, float]]:
+def _objects(store: Store) -> Iterator[_Thing]:
     infos = [store.filesystem.get_file_info(store.path)]
     if infos[0].type != fs.FileType.File:
         infos = store.filesystem.get_file_info(fs.FileSelector(store.path, recursive=True, allow_not_found=True))
     for info in infos:
         if info.type == fs.FileType.File:
-            yield info.path, int(info.size or 0), info.mtime_ns / 1e9 if info.mtime_ns is not None else math.nan
+            put_s = info.mtime_ns / 1e9 if info.mtime_ns is not None else math.nan
+            yield _Thing(info.path, size_bytes=int(info.size or 0), put_s=put_s)
         elif info.type == fs.FileType.Directory:
-            yield info.path, _FOLDER, math.nan
+            yield _Thing(info.path, _FOLDER)
 
 
-def _files(top: Path) -> Iterator[tuple[str, int, float]]:
+def _files(top: Path) -> Iterator[_Thing]:
     """Of a folder, as deep as objects lie. Links in it are not followed: where others can write, a few of them make a tree without end.
 
-    What lies in it and cannot be looked at is `_CLOSED` bytes long: a folder or a mount that somebody closed hides nothing else, and
-    neither does what goes while it is listed. A folder is `_FOLDER` bytes long.
+    What lies in it and cannot be looked at is told as closed: a folder or a mount that somebody closed hides nothing else, and neither does
+    what goes while it is listed.
     """
     if top.is_file():
         about = top.stat()
-        yield str(top), about.st_size, about.st_mtime
+        yield _Thing(str(top), size_bytes=about.st_size, put_s=about.st_mtime)
         return
     folders = [(str(top), 0)]
     while folders:
@@ -250,7 +261,7 @@ def _files(top: Path) -> Iterator[tuple[str, int, float]]:
                     if entry.is_dir(follow_symlinks=False):
                         if depth < _DEEPEST:
                             folders.append((entry.path, depth + 1))
-                        yield entry.path, _FOLDER, math.nan
+                        yield _Thing(entry.path, _FOLDER)
                     elif entry.is_file(follow_symlinks=False) and (seen := _looked_at(entry)) is not None:
                         yield seen
         except FileNotFoundError:
@@ -258,18 +269,18 @@ def _files(top: Path) -> Iterator[tuple[str, int, float]]:
         except OSError:
             if not depth:
                 raise
-            yield folder, _CLOSED, math.nan
+            yield _Thing(folder, _CLOSED)
 
 
-def _looked_at(entry: os.DirEntry[str]) -> tuple[str, int, float] | None:
+def _looked_at(entry: os.DirEntry[str]) -> _Thing | None:
     """None where it is gone since it was listed."""
     try:
         about = entry.stat(follow_symlinks=False)
     except FileNotFoundError:
         return None
     except OSError:
-        return entry.path, _CLOSED, math.nan
-    return entry.path, about.st_size, about.st_mtime
+        return _Thing(entry.path, _CLOSED)
+    return _Thing(entry.path, size_bytes=about.st_size, put_s=about.st_mtime)
 
 
 def _put_file(path: Path, data: bytes, new: bool = False) -> bool:

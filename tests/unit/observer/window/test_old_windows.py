@@ -225,9 +225,9 @@ def test_an_object_that_goes_while_a_folder_is_listed_hides_no_other(tmp_path: P
     folder = (tmp_path / names[0]).parent
     going = folder / os.listdir(folder)[100]  # noqa: PTH208  in the order in which they are listed
     found = []
-    for path, size, _ in objects._files(tmp_path):
+    for thing in objects._files(tmp_path):
         going.unlink(missing_ok=True)
-        found += [path] if size > 0 else []
+        found += [thing.path] if thing.size_bytes else []
     assert len(found) == 299
 
 
