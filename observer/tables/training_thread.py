@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -80,11 +81,27 @@ def _most(calls: Events, by_time: bool = False) -> tuple[int, ...]:
 
 
 def _inside_another(passes: Events) -> Bools:
-    """Which of these calls lie inside one of another thread."""
+    """Which of these calls lie inside one of another thread. In one pass: how many threads there are says the job."""
+    (begin, end), tids = _span(passes), passes["tid"]
+    order = np.argsort(begin, kind="stable")
     found = np.zeros(len(passes), dtype=bool)
-    for tid in np.unique(passes["tid"]):
-        mine = passes["tid"] == tid
-        found[mine] = _inside(passes[mine], passes[~mine])
+    latest, whose, of_another = (
+        -1,
+        -1,
+        -1,
+    )  # of what began so far: the latest end, its thread, the latest end of any other thread
+    calls = zip(order.tolist(), begin[order].tolist(), end[order].tolist(), tids[order].tolist(), strict=True)
+    for _, together in itertools.groupby(calls, key=lambda call: call[1]):
+        began = list(together)
+        for _, _, until, tid in began:
+            if tid == whose:
+                latest = max(latest, until)
+            elif until > latest:
+                latest, whose, of_another = until, tid, latest
+            else:
+                of_another = max(of_another, until)
+        for at, _, until, tid in began:
+            found[at] = until <= (of_another if tid == whose else latest)
     return found
 
 

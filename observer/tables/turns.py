@@ -27,6 +27,7 @@ from rankscope.observer.steps.found import MIN_REPEATS
 from rankscope.observer.thread.timeline import Scopes, union
 from rankscope.probes.arrays import Bools, Floats, Ints
 
+_BLOCK = 1 << 17
 _CHANCE = 0.5  # halfway from what chance makes to nothing
 _UNKNOWN, _RESTS, _WORKS, _RUNS = range(4)
 
@@ -200,20 +201,28 @@ def pieces(threads: Collection[ThreadEdges], window_s: float) -> Pieces:
     ends = [end for one in threads for end in (one.since_s, one.until_s)]
     cuts = np.unique(np.minimum(np.concatenate([*edges, ends, [window_s]]), window_s))
     middle = (cuts[:-1] + cuts[1:]) / 2
-    state = np.full(len(middle), -1, dtype=np.int64)
-    since = np.full(len(middle), -np.inf)
-    owner = np.zeros(len(middle), dtype=np.int64)
+    # In blocks: a million absences have three million edges, and each thread is asked at all of them.
+    blocks = [_owners(threads, middle[at : at + _BLOCK]) for at in range(0, len(middle), _BLOCK)]
+    owner = np.concatenate(blocks) if blocks else np.zeros(0, dtype=np.int64)
+    first = np.concatenate(([True], owner[1:] != owner[:-1])) if len(owner) else np.zeros(0, dtype=bool)
+    last = np.concatenate((first[1:], [True])) if len(owner) else first
+    return Pieces(cuts[:-1][first], cuts[1:][last], owner[first])
+
+
+def _owners(threads: Collection[ThreadEdges], time_s: Floats) -> Ints:
+    """Who had the turn at each of these times."""
+    state = np.full(len(time_s), -1, dtype=np.int64)
+    since = np.full(len(time_s), -np.inf)
+    owner = np.zeros(len(time_s), dtype=np.int64)
     for one in threads:
-        its_state, its_since = _state(one, middle)
+        its_state, its_since = _state(one, time_s)
         better = (its_state > state) | ((its_state == state) & (its_since > since))
         state, since, owner = (
             np.where(better, its_state, state),
             np.where(better, its_since, since),
             np.where(better, one.tid, owner),
         )
-    first = np.concatenate(([True], owner[1:] != owner[:-1])) if len(owner) else np.zeros(0, dtype=bool)
-    last = np.concatenate((first[1:], [True])) if len(owner) else first
-    return Pieces(cuts[:-1][first], cuts[1:][last], owner[first])
+    return owner
 
 
 def _state(one: ThreadEdges, time_s: Floats) -> tuple[Ints, Floats]:

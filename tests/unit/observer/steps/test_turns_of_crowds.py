@@ -7,9 +7,10 @@ import time
 import numpy as np
 import pytest
 
-from rankscope.observer.tables import turns
+from rankscope.observer.tables import training_thread, turns
 from rankscope.observer.tables.turns import Spans, ThreadEdges, in_turn, taking_turns, together
 from rankscope.probes.arrays import Floats
+from rankscope.probes.bpf import ring
 
 WINDOW_S = 20.0
 NOBODY = Spans(np.empty(0), np.empty(0))
@@ -65,3 +66,40 @@ def test_intruders_are_those_who_work_with_all_others_together_as_chance_makes_i
         works[tid] = Spans(slots[:-1][mine], slots[1:][mine])
     works[7] = NOBODY
     assert turns._without_intruders(works, list(works), WINDOW_S) == one_by_one(works, list(works))
+
+
+def passes(chance: np.random.Generator, count: int, threads: int) -> ring.Events:
+    found = np.zeros(count, dtype=ring.EVENT)
+    found["tid"] = chance.integers(1, threads + 1, count)
+    found["ts_ns"] = np.sort(chance.integers(10**9, 10**9 + 20 * count, count))
+    found["dur_ns"] = chance.integers(0, 60, count)
+    return chance.permutation(found)
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_passes_inside_anothers_are_those_that_begin_and_end_within_one_of_another_thread(seed: int) -> None:
+    calls = passes(np.random.default_rng(seed), 200, 4)
+    begin, end = calls["ts_ns"].astype(np.int64), (calls["ts_ns"] + calls["dur_ns"]).astype(np.int64)
+    inside = (
+        (begin[None, :] <= begin[:, None])
+        & (end[:, None] <= end[None, :])
+        & (calls["tid"][None, :] != calls["tid"][:, None])
+    )
+    assert training_thread._inside_another(calls).tolist() == inside.any(axis=1).tolist()
+    assert 0 < inside.any(axis=1).sum() < 200
+
+
+def test_passes_of_hundreds_of_threads_are_compared_in_one_pass() -> None:
+    calls = passes(np.random.default_rng(1), 300_000, 256)
+    began = time.process_time()
+    training_thread._inside_another(calls)
+    assert time.process_time() - began < 4
+
+
+def test_who_has_the_turn_is_the_same_however_many_times_are_looked_at_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    threads = crowd(12, 50)
+    whole = turns.pieces(threads, WINDOW_S)
+    monkeypatch.setattr(turns, "_BLOCK", 7)
+    parts = turns.pieces(threads, WINDOW_S)
+    assert len(whole.tid) > 100
+    assert all(np.array_equal(getattr(whole, name), getattr(parts, name)) for name in ("start_s", "end_s", "tid"))
