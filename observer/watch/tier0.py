@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -27,6 +28,7 @@ from rankscope.observer.watch.shares import LOOK_EACH_S, RANKS_EACH, RANKS_MOST,
 from rankscope.probes.bpf import ring
 from rankscope.probes.bpf.ring import Events
 from rankscope.probes.errors import RankscopeError
+from rankscope.probes.fair import Fair, whose
 from rankscope.probes.host import procfs
 from rankscope.probes.patience import SILENT, Silent, patiently, told_silent
 
@@ -50,6 +52,8 @@ _LOOKS_AT_S = (
     300.0,
 )  # after a process was seen first: has it loaded a library of ranks?
 _LIST_EVERY_S = 3.0
+# Of a look at what processes map, of all together, and then of a user's: 0.1 ms of most, 0.2 s of one with 60,000 mappings.
+_MAPS_FREELY_S, _MAPS_EACH_S = 0.5, 0.1
 _WRITES_APART_S = 5.0
 _MOST_HZ = 100.0  # calls a second and rank that a marker may cost: 0.2 % of a core at 20 µs each
 _CALLS_MOST = 20_000  # kept of one rank while its marker is sought
@@ -310,17 +314,23 @@ class Tier0:
 
     def _may_be_ranks(self, now: float) -> bool:
         """Whether a process that is no rank has a library of ranks: looked at soon after it was seen, then ever less often, as a census
-        of the host for each new process would cost more than all the rest."""
-        found = False
-        for pid, process in self._seen.items():
-            if (
-                pid in self.ranks
-                or process.looks >= len(_LOOKS_AT_S)
-                or now - process.since_s < _LOOKS_AT_S[process.looks]
-            ):
+        of the host for each new process would cost more than all the rest. Who takes long takes no other user's time, and is looked at
+        the next time, those first that were looked at least."""
+        due = [
+            (process.looks, pid)
+            for pid, process in self._seen.items()
+            if pid not in self.ranks
+            and process.looks < len(_LOOKS_AT_S)
+            and now - process.since_s >= _LOOKS_AT_S[process.looks]
+        ]
+        found, fair = False, Fair(_MAPS_FREELY_S, _MAPS_EACH_S)
+        for _, pid in sorted(due):
+            user, began_s = partial(whose, pid, self.root), time.monotonic()
+            if fair.left(user) <= 0:
                 continue
-            process.looks += 1
+            self._seen[pid].looks += 1
             found |= self.pulse.maps_a_library(pid)
+            fair.took(time.monotonic() - began_s, user)
         return found
 
     def _steps(self, events: Events) -> dict[int, Steps]:

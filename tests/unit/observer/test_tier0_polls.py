@@ -40,6 +40,7 @@ class FakePulse:
         self.watched: set[int] = set()
         self.loaded: set[int] = set()
         self.looked: list[int] = []
+        self.maps_s: dict[int, float] = {}
         self.kept: set[tuple[int, tuple[str, int]]] | None = None
         self.notes = Notes()
         self.put_off = 0
@@ -67,6 +68,7 @@ class FakePulse:
 
     def maps_a_library(self, pid: int) -> bool:
         self.looked.append(pid)
+        self.turn(self.maps_s.get(pid, 0.0))
         return pid in self.loaded
 
     def forget(self, pid: int) -> None:
@@ -104,11 +106,14 @@ class Host:
             self.owners[pid] = owner
             self.state(pid, "S")
 
-    def state(self, pid: int, letter: str, start_ticks: int = START_TICKS) -> None:
+    def state(self, pid: int, letter: str, start_ticks: int = START_TICKS, uid: int = 1000) -> None:
         folder = self.root / "proc" / str(pid)
         folder.mkdir(parents=True, exist_ok=True)
         fields = [letter, *["0"] * 18, str(start_ticks), *["0"] * 30]
         (folder / "stat").write_text(f"{pid} (python) {' '.join(fields)}\n")
+        lines = {"Name": "x", "State": "S (x)", "Tgid": pid, "Pid": pid, "PPid": 1, "Uid": f"{uid}\t{uid}\t{uid}\t{uid}",
+                 "NSpid": pid, "Threads": 1, "Cpus_allowed_list": 0}  # fmt: skip
+        (folder / "status").write_text("".join(f"{name}:\t{value}\n" for name, value in lines.items()))
 
     def census(self, root: Path) -> Any:
         ranks = tuple(
@@ -162,6 +167,27 @@ def test_a_rank_that_loads_its_library_late_is_found_when_it_has(host: Host) -> 
     host.pulse.loaded.add(103)
     born = [rank.pid for _ in range(10) for rank in host.poll(4.0).born]
     assert born == [103]
+
+
+def test_thousands_of_processes_with_endless_mappings_keep_no_poll_and_no_other_user_waiting(host: Host) -> None:
+    """Each takes 0.2 s to look at, seven times: a poll that took minutes would be no poll."""
+    host.poll()
+    for pid in range(1000, 3000):
+        host.state(pid, "S", uid=1666)
+        host.pulse.maps_s[pid] = 0.2
+    host.pids.append(9000)
+    host.state(9000, "R", uid=1000)
+    host.pulse.loaded.add(9000)
+    born, longest = [], 0.0
+    for _ in range(6):
+        before = host.now
+        born += [rank.pid for rank in host.poll(4.0).born]
+        longest = max(longest, host.now - before - 4.0)
+    assert born == [9000]
+    assert longest < 1.5
+    seen = len(set(host.pulse.looked))
+    host.poll(4.0)
+    assert len(set(host.pulse.looked)) > seen, "who was not looked at is later"
 
 
 def test_a_process_that_ran_long_before_the_service_is_not_looked_at_again(host: Host) -> None:
