@@ -27,6 +27,7 @@ from rankscope.probes import rights
 from rankscope.probes.bpf import ring
 from rankscope.probes.bpf.ring import Events
 from rankscope.probes.calls.launches import LaunchCount
+from rankscope.probes.fair import Fair
 from rankscope.probes.host import procfs
 from rankscope.probes.host.procfs import proc_path, read_file
 from rankscope.probes.mapped.reader import READER
@@ -38,11 +39,15 @@ Progress = Callable[[str], None]
 
 _NICE = -10  # before ordinary work, behind what is real-time
 _DRAIN_EVERY_S = 0.25
+# Of the processor, for each look at threads and at workers: of all processes together, and then of a user's. One with ten threads takes
+# 0.3 ms, one with 256 takes 10.
+REFRESH_FREELY_S, REFRESH_EACH_S = 0.25, 0.05
 _REFRESH_EVERY_S = 1.0
 _FLOWS_EVERY_S = 2.0  # the kernel walks its table of connections for it, of hundreds of thousands of places: 1 ms and more a namespace
 _SAY_EVERY_S = 5.0
 _WEIGH_EVERY_S = 1.0
 _WEIGH_EVENTS = 1024  # of one drain: with the words of their stacks they may take 4 MB
+_MAX_TASKS = 1024  # of a rank, of which children are asked for: 10 us each
 _MAX_WORKERS = 256  # per rank; more are processes that a training script has no use for
 
 
@@ -79,6 +84,9 @@ class Observation:
     fallback: Fallback | None = None
     _due: dict[str, float] = field(default_factory=dict)
     _newest_pid: int = -1  # when workers were sought last
+    _refreshes: int = 1
+    _refreshed: dict[int, int] = field(default_factory=dict)  # by pid, in which of them last
+    _sought: dict[int, int] = field(default_factory=dict)
     _heavy: bool = False  # it holds as much memory as it may
 
     def run_until(self, end: float, progress: Progress | None = None) -> None:
@@ -174,17 +182,31 @@ class Observation:
         self.probes.calls.enforce_budget(len(self.ranks))
 
     def _refresh_processes(self) -> None:
-        for process in self.processes.values():
+        """Of whom this takes long not all are looked at each time, those first that were not: nobody empties the ring meanwhile."""
+        fair, ranks = Fair(REFRESH_FREELY_S, REFRESH_EACH_S), {rank.pid: rank for rank in self.ranks}
+        for process in sorted(self.processes.values(), key=lambda one: self._refreshed.get(one.pid, 0)):
             if process.gone:
                 process.forget()  # what it left in the ring has been put into words since
-            process.refresh(self.probes)
+            user, began_s = partial(_user, ranks.get(process.owner)), time.thread_time()
+            if fair.left(user) > 0:
+                process.refresh(self.probes)
+                fair.took(time.thread_time() - began_s, user)
+                self._refreshed[process.pid] = self._refreshes
+        self._refreshes += 1
 
     def _seek_workers(self) -> None:
-        for rank in self.ranks:
+        fair = Fair(REFRESH_FREELY_S, REFRESH_EACH_S)
+        for rank in sorted(self.ranks, key=lambda one: self._sought.get(one.pid, 0)):
+            user, began_s = partial(_user, rank), time.thread_time()
+            if fair.left(user) <= 0:
+                self._newest_pid = -1  # the others' turn is next
+                continue
             for child in children(rank.pid, self.root):
                 known = self.processes.get(child)
                 if (known is None or known.gone) and feeds(child, self.root):
                     self._watch_worker(child, rank.pid)
+            fair.took(time.thread_time() - began_s, user)
+            self._sought[rank.pid] = self._refreshes
 
     def _watch_worker(self, pid: int, owner: int) -> None:
         if pid not in self.processes and len(self.processes) >= limits.PROCESSES:
@@ -320,6 +342,13 @@ def _threads(pid: int, root: Path) -> int:
         return 0
 
 
+def _user(rank: FoundRank | None) -> str:
+    """Whose it is; of root, which is in many containers, the control group."""
+    if rank is None:
+        return ""
+    return f"user {rank.owner}" if rank.owner > 0 else f"root in {rank.cgroup}"
+
+
 def feeds(pid: int, root: Path) -> bool:
     """Whether a child of a rank may prepare its data: a compiler does not."""
     try:
@@ -335,7 +364,7 @@ def children(pid: int, root: Path = Path("/")) -> tuple[int, ...]:
         tasks = procfs.threads(pid, root)
     except OSError:
         return ()
-    for task in tasks:
+    for task in tasks[:_MAX_TASKS]:
         try:
             words = read_file(proc_path(root, pid, "task", task, "children")).split()
         except OSError:

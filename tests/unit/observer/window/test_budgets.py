@@ -203,3 +203,31 @@ def test_an_observer_is_killed_before_a_rank_and_may_open_many_files() -> None:
     score, files = map(int, done.stdout.split())
     assert score == 1000
     assert files > 256
+
+
+class Slow:
+    """A process of a rank, at whose threads it takes 20 ms of the processor to look."""
+
+    def __init__(self, pid: int, owner: int) -> None:
+        self.pid, self.owner, self.gone, self.looks = pid, owner, False, 0
+
+    def refresh(self, _: object) -> None:
+        self.looks += 1
+        until = time.thread_time() + 0.02
+        while time.thread_time() < until:
+            pass
+
+
+def test_threads_without_number_of_one_user_keep_no_event_in_the_ring_and_hide_no_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(observation, "children", lambda pid, root: ())
+    ranks = [SimpleNamespace(pid=pid, owner=1666 if pid < 900 else 1000, cgroup="/") for pid in (1, 900)]
+    crowd, mine = [Slow(pid, 1) for pid in range(100, 200)], [Slow(pid, 900) for pid in (900, 901)]
+    running = an_observation(events(0), ranks=ranks, processes={one.pid: one for one in (*crowd, *mine)})
+    for _ in range(12):
+        began = time.process_time()
+        running.refresh()
+        assert time.process_time() - began < observation.REFRESH_FREELY_S + 3 * observation.REFRESH_EACH_S
+    assert min(one.looks for one in mine) >= 5
+    assert min(one.looks for one in crowd) >= 1, "each in its turn"
