@@ -29,6 +29,7 @@ from rankscope.diagnose.stats.robust import nan_median
 from rankscope.probes.arrays import Floats, Ints
 from rankscope.probes.host.procfs import parse_cpu_list
 
+OF_INTERRUPTS = ("cpu.softirq_s", "cpu.irq_s")
 _FEW, _UNEVEN = 3, 0.4  # ranks of a role
 
 
@@ -127,7 +128,11 @@ def _kept(fleet: Fleet, share: Floats) -> Floats:
 
 
 def strangers_shares(fleet: Fleet) -> dict[str, float]:
-    """By host, which part of its CPU time went to processes that are not of the job; hosts of which somebody counts."""
+    """By host, which part of its CPU time went to processes that are not of the job; hosts of which somebody counts.
+
+    Interrupts are no process. Whom they interrupt ran longer for it, as the kernel counts: of what is not the job's they take the same part
+    as of all.
+    """
     counters = fleet.counters
     busy = {each.observed_on: each for each in reversed(list(counters.of("cpu.busy_s", -1))) if each.limit > 0}
     job = dict.fromkeys(busy, 0.0)
@@ -137,7 +142,16 @@ def strangers_shares(fleet: Fleet) -> dict[str, float]:
         for rank, seconds in zip(counters.table.rank[rows].tolist(), counters.table.value[rows].tolist(), strict=True):
             if rank >= 0 and hosts[rank] in job:
                 job[hosts[rank]] += seconds
-    return {host: float(max(each.value - job[host], 0.0) / each.limit) for host, each in busy.items()}
+    interrupts = dict.fromkeys(busy, 0.0)
+    for each in (counter for name in OF_INTERRUPTS for counter in counters.of(name, -1)):
+        if not each.instance and each.observed_on in interrupts:
+            interrupts[each.observed_on] += each.value
+    return {
+        host: float(
+            max(each.value - job[host], 0.0) * max(1 - interrupts[host] / max(each.value, 1e-9), 0.0) / each.limit
+        )
+        for host, each in busy.items()
+    }
 
 
 def busy_shares(fleet: Fleet) -> Floats:
@@ -147,8 +161,8 @@ def busy_shares(fleet: Fleet) -> Floats:
 
 
 def busy_noise_s(fleet: Fleet, roles: Ints) -> Floats:
-    """noise(r) = 0.4 · u (1 - u) · median over s of own(r,s), u = busy_shares(r), for ranks with one or two peers; 0 with more, whose
-    spread shows it.
+    """noise(r) = 0.4 · u (1 - u) · w(r), u = busy_shares(r), for ranks with one or two peers; 0 with more, whose spread shows it.
+    w(r)     = median over s of own(r,s), at most what r's process ran or queued for by step: who sleeps or waits for a device is not slowed
 
     Who computes beside strangers is slower in everything, by caches, clocks and the other thread of a core, which nobody counts; and not
     evenly while strangers have some of the cores and not all. Two healthy ranks on two cores beside strangers with u = 0.15 were 17 %
@@ -156,8 +170,12 @@ def busy_noise_s(fleet: Fleet, roles: Ints) -> Floats:
     """
     few = np.bincount(roles)[roles] <= _FEW
     share = busy_shares(fleet)
-    noise = _UNEVEN * share * (1 - share) * np.nan_to_num(nan_median(fleet.steps.own_s, 1))
-    return np.where(few, noise, 0.0)
+    own = nan_median(fleet.steps.own_s, 1)
+    ran = fleet.counters.total("cpu.process_run_s", np.arange(len(own))) / np.maximum(
+        np.isfinite(fleet.steps.seconds).sum(axis=1), 1
+    )
+    wanted = ran + nan_median(np.nan_to_num(fleet.steps.sched_s), 1)
+    return np.where(few, _UNEVEN * share * (1 - share) * np.nan_to_num(np.fmin(own, wanted)), 0.0)
 
 
 def _throttled_share(fleet: Fleet) -> Floats:

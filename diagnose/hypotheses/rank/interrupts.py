@@ -24,11 +24,10 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, REPORTED, Hypothesis
 from rankscope.diagnose.hypotheses.rank.case import Case
 from rankscope.diagnose.hypotheses.rank.cpu import INTERRUPTS
+from rankscope.diagnose.model.busy_host import OF_INTERRUPTS
 from rankscope.diagnose.model.functions import FunctionExcess, sample
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.host.procfs import parse_cpu_list
-
-_KINDS = ("cpu.softirq_s", "cpu.irq_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +100,7 @@ def _per_cpu(case: Case) -> dict[tuple[str, str], float]:
     """Seconds in interrupts by host and CPU, of the CPUs that the windows name."""
     counters = case.fleet.counters
     table, found = counters.table, dict[tuple[str, str], float]()
-    for name in _KINDS:
+    for name in OF_INTERRUPTS:
         rows = counters.rows_of(name, -1)
         for row in rows[table.instance.codes[rows] != table.instance.code("")]:
             key = table.observed_on.at(row), table.instance.at(row)

@@ -10,7 +10,7 @@ import pytest
 from builders import BUSY, QUEUE, Job, build, columns
 
 from rankscope.diagnose.fleet.gather import gather
-from rankscope.diagnose.model.busy_host import busy_noise_s, even_queue_s, pools, taken_s
+from rankscope.diagnose.model.busy_host import busy_noise_s, even_queue_s, pools, strangers_shares, taken_s
 from rankscope.diagnose.solve.judge import diagnose
 
 CPUS = 8
@@ -103,12 +103,27 @@ def test_two_or_three_ranks_beside_strangers_differ_by_what_these_make_uneven(
     ranks: int, busy: float, noisy: bool
 ) -> None:
     made = Job(ranks=ranks, seed=1)
-    made.counters = [{"rank": rank, "name": "cpu.process_run_s", "value": 0.0} for rank in range(ranks)]
-    made.counters.append({"scope": "host", "name": "cpu.busy_s", "value": busy * CPUS * 20.0, "limit": CPUS * 20.0})
+    ran_s, seconds = 0.1, CPUS * 20.0
+    made.counters = [{"rank": rank, "name": "cpu.process_run_s", "value": ran_s * made.steps} for rank in range(ranks)]
+    busy_s = busy * seconds + ranks * ran_s * made.steps
+    made.counters.append({"scope": "host", "name": "cpu.busy_s", "value": busy_s, "limit": seconds})
     fleet = gather(build(made))
     noise = busy_noise_s(fleet, np.zeros(ranks, dtype=np.int64))
-    own = np.nanmedian(fleet.steps.own_s, axis=1)
-    assert noise == pytest.approx(0.4 * busy * (1 - busy) * own if noisy else np.zeros(ranks))
+    wanted_s = ran_s + np.nanmedian(fleet.steps.sched_s, axis=1)
+    assert (wanted_s < np.nanmedian(fleet.steps.own_s, axis=1)).all(), "who sleeps in its own time is not slowed"
+    assert noise == pytest.approx(0.4 * busy * (1 - busy) * wanted_s if noisy else np.zeros(ranks), abs=1e-6)
+
+
+def test_interrupts_are_no_strangers() -> None:
+    # GIVEN a host of whose busy time, 30 s of 40, a job has 10 s and interrupts half, whomever they interrupted
+    made = Job(ranks=2)
+    made.counters = [{"rank": rank, "name": "cpu.process_run_s", "value": 5.0} for rank in (0, 1)]
+    made.counters.append({"scope": "host", "name": "cpu.busy_s", "value": 30.0, "limit": 40.0})
+    made.counters.append({"scope": "host", "name": "cpu.softirq_s", "value": 12.0})
+    made.counters.append({"scope": "host", "name": "cpu.irq_s", "value": 3.0})
+    made.counters.append({"scope": "host", "name": "cpu.softirq_s", "instance": "cpu1", "value": 12.0})
+    # THEN strangers have half of the other 20 s
+    assert list(strangers_shares(gather(build(made))).values()) == pytest.approx([10.0 / 40.0])
 
 
 def test_ranks_stand_behind_each_other_on_what_strangers_leave_and_a_part_of_that_is_theirs() -> None:
