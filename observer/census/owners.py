@@ -30,6 +30,7 @@ from rankscope.probes.text import printable
 _OWN_SHARE = 0.25
 _MAX_DEPTH = 64
 _DEVICE = "/dev/nvidia"
+_OPENED_MOST = 2048  # files of a rank among which its GPUs are sought: they are opened early
 _NVML_S = 5.0  # a driver may hang
 _XLA_DEVICES = re.compile(r"--xla_force_host_platform_device_count=(\d{1,4})(?!\d)")
 
@@ -214,7 +215,7 @@ def _given(visible: str, local: int, by_uuid: Mapping[str, int], known: set[int]
 def _opened(pid: int, root: Path) -> frozenset[int]:
     found = set()
     try:
-        for target in procfs.open_files(pid, root).values():
+        for target in procfs.open_files(pid, root, _OPENED_MOST).values():
             number = target.removeprefix(_DEVICE)
             if target.startswith(_DEVICE) and number.isascii() and number.isdigit() and len(number) < 4:
                 found.add(int(number))

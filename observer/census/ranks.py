@@ -73,6 +73,7 @@ class _Census:
         self._notes: list[str] = list(found.notes)
         self._owners: dict[int, int] = {}
         self._cgroups: dict[int, str] = {}
+        self._later: dict[int, Claim | None] = {}
         self._cmdlines: dict[int, tuple[str, ...]] = {}  # of those that are no candidates
 
     def result(self) -> RankCensus:
@@ -159,7 +160,10 @@ class _Census:
 
     def _later_claim(self, one: Candidate) -> Claim | None:
         """What it wrote into its own environment after its start."""
-        return None if one.own_words else parse_later_claim(read_live_environ(one.pid, self._root), one.node)
+        if one.pid not in self._later:  # asked for by each of its children
+            now = {} if one.own_words else read_live_environ(one.pid, self._root)
+            self._later[one.pid] = parse_later_claim(now, one.node) if now else None
+        return self._later[one.pid]
 
     def _choose_parents_of_ranks(self) -> None:
         """Rule 2. The children of a launcher have all ranks; those of a rank that started the others lack its own."""

@@ -108,3 +108,16 @@ def test_open_files_without_number_hide_nobody(tree: Tree) -> None:
     ranks, took, _ = found(tree)
     assert ranks == expected
     assert took < ENOUGH_S, f"{took:.1f} s"
+
+
+def test_what_a_parent_wrote_into_its_environment_is_read_once_for_all_children(tree: Tree) -> None:
+    """A rank that started the others may have written its number later, into memory that is found by its mappings."""
+    parent = tree.process(1000, 1, "python3", TRAIN, torchrun(0, 0, 500), uid=1666)
+    with (tree.root / f"proc/{parent}/maps").open("a") as maps:
+        maps.writelines(f"7e{n:010x}-7e{n:010x} r--p 00000000 fe:00 9   /home/x/{n}\n" for n in range(60_000))
+    for number in range(120):
+        tree.process(2000 + number, parent, "python3", TRAIN, torchrun(number + 1, 1, 500), uid=1666)
+    expected = real(tree)
+    ranks, took, _ = found(tree)
+    assert ranks == expected
+    assert took < ENOUGH_S, f"{took:.1f} s"
