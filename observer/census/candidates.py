@@ -7,7 +7,6 @@ with torch, is read only where the environment claims a rank or the program is P
 from __future__ import annotations
 
 import contextlib
-import itertools
 import re
 import time
 from collections import Counter
@@ -45,7 +44,7 @@ ALIKE_MOST = 128
 FREELY_S, EACH_S = 2.0, 0.5
 FREELY, EACH = 2048, 256  # candidates: ranks and their loaders, which are compared with each other
 _COSTLY_TOLD = 8
-_ARGUMENTS, _COMMAND_CHARACTERS = 512, 16_384  # kept of a command line
+_ARGUMENTS, _COMMAND_BYTES = 512, 16_384  # of a command line
 
 MPI = "mpi"
 
@@ -324,13 +323,12 @@ def _candidate(stat: ProcStat, environ: bytes, python: bool, libraries: Librarie
 
 
 def command_line(pid: int, root: Path) -> tuple[str, ...]:
-    """Of a process, its first arguments; () where it cannot be read. Those of thousands are held at a time."""
+    """Of a process, its first arguments; () where it cannot be read. Those of thousands are read, and held, at a time."""
     try:
-        arguments = procfs.read_cmdline(pid, root)
+        text = read_file(proc_path(root, pid, "cmdline"), _COMMAND_BYTES)
     except OSError:
         return ()
-    sizes = list(itertools.accumulate(map(len, arguments[:_ARGUMENTS])))
-    return arguments[: sum(size <= _COMMAND_CHARACTERS for size in sizes)]
+    return procfs.parse_cmdline(text)[:_ARGUMENTS]
 
 
 def _is_python(pid: int, comm: str, root: Path) -> bool:

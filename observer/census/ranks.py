@@ -15,11 +15,13 @@ from __future__ import annotations
 
 import itertools
 import os
+import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
-from rankscope.observer.census.candidates import MPI, Candidate, Scan, command_line, scan
+from rankscope.observer.census.candidates import EACH_S, FREELY_S, MPI, Candidate, Scan, command_line, scan
 from rankscope.observer.census.describe import identity_of, local_rank, read_facts
 from rankscope.observer.census.found import FoundRank, RankCensus, Rejected, Worker
 from rankscope.observer.census.identity import Claim, parse_arguments, parse_later_claim, same_rank
@@ -32,6 +34,7 @@ from rankscope.observer.census.titles import is_python, runs_anothers, title
 from rankscope.observer.census.workers import is_compiler, worker_kind
 from rankscope.observer.window.jobs import of_user
 from rankscope.observer.window.missing import missing_ranks
+from rankscope.probes.fair import Fair, whose
 from rankscope.probes.host.namespaces import host_name, owner_uid
 from rankscope.probes.host.procfs import ROOT
 from rankscope.probes.patience import patiently
@@ -74,7 +77,8 @@ class _Census:
         self._owners: dict[int, int] = {}
         self._cgroups: dict[int, str] = {}
         self._later: dict[int, Claim | None] = {}
-        self._cmdlines: dict[int, tuple[str, ...]] = {}  # of those that are no candidates
+        self._compile: dict[int, bool] = {}
+        self._serve: dict[int, bool] = {}
 
     def result(self) -> RankCensus:
         self._reject_launchers()
@@ -195,8 +199,8 @@ class _Census:
             above = self._ancestor(pid, launchers=True)
             if pid in self._chosen or pid in self._rejected or above is None or one.comm == "pt_data_worker":
                 continue
-            if any(purpose(self._cmdline(each)) == SERVER for each in self._above(pid)):
-                continue  # an engine of inference on several devices
+            if any(map(self._serves, self._above(pid))):
+                continue  # on several devices
             if one.claim is None or (above.claim is not None and same_rank(above.claim, one.claim)):
                 families.setdefault((above.pid, ray_actor(one.cmdline)), []).append(pid)
         for (parent, actor), children in families.items():
@@ -393,13 +397,16 @@ class _Census:
     def _find_workers(self) -> dict[int, list[Worker]]:
         """Every living descendant of a rank belongs to the nearest rank above it."""
         workers: dict[int, list[Worker]] = {}
+        fair = Fair(FREELY_S, EACH_S)
         for pid in self._scan.processes:
             if pid in self._chosen:
                 continue
             rank = next((above for above in self._above(pid) if above in self._chosen), None)
             if rank is not None and len(workers.setdefault(rank, [])) < MAX_WORKERS:
+                user, began_s = partial(whose, rank, self._root), time.thread_time()
                 comm = printable(self._scan.processes[pid].comm, 32)
-                workers[rank].append(Worker(pid, self._worker_kind(pid, rank), comm))
+                workers[rank].append(Worker(pid, self._worker_kind(pid, rank, read=fair.left(user) > 0), comm))
+                fair.took(time.thread_time() - began_s, user)
         return workers
 
     def _reject_rest(self, members: set[int]) -> None:
@@ -460,19 +467,27 @@ class _Census:
         forked = one.comm == "pt_data_worker" or "--multiprocessing-fork" in one.cmdline
         return forked and not self._chosen[pid].guessed and not self._is_connected(pid)
 
-    def _worker_kind(self, pid: int, rank: int) -> str:
+    def _worker_kind(self, pid: int, rank: int, *, read: bool) -> str:
+        """`read`: with its command line; else by its name alone."""
         between = list(itertools.takewhile(lambda above: above != rank, self._above(pid)))
-        compiles = any(is_compiler(self._scan.processes[each].comm, self._cmdline(each)) for each in between)
+        compiles = any(map(self._compiles, between)) if read else False
         comm = self._scan.processes[pid].comm
-        command = self._loaded[rank].cmdline
-        return worker_kind(comm, self._cmdline(pid), command, pid in self._loaded, bool(between), compiles)
+        cmdline = self._cmdline(pid) if read else ()
+        return worker_kind(comm, cmdline, self._loaded[rank].cmdline, pid in self._loaded, bool(between), compiles)
+
+    def _compiles(self, pid: int) -> bool:
+        if pid not in self._compile:
+            self._compile[pid] = is_compiler(self._scan.processes[pid].comm, self._cmdline(pid))
+        return self._compile[pid]
+
+    def _serves(self, pid: int) -> bool:
+        """Whether it is an engine of inference."""
+        if pid not in self._serve:
+            self._serve[pid] = purpose(self._cmdline(pid)) == SERVER
+        return self._serve[pid]
 
     def _cmdline(self, pid: int) -> tuple[str, ...]:
-        if pid in self._loaded:
-            return self._loaded[pid].cmdline
-        if pid not in self._cmdlines:
-            self._cmdlines[pid] = command_line(pid, self._root)
-        return self._cmdlines[pid]
+        return self._loaded[pid].cmdline if pid in self._loaded else command_line(pid, self._root)
 
     def _command(self, one: Candidate) -> tuple[str, ...]:
         """What the rank runs: where its command line says nothing of that, the one of the process which started it does.

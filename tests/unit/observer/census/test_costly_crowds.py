@@ -56,7 +56,21 @@ def test_long_command_lines_of_thousands_are_not_held(tree: Tree) -> None:
     tree.process(1002, 1, "python3", TRAIN, uid=1666)
     held = {pid: one.cmdline for pid, one in scan(tree.root).candidates.items()}
     assert len(held[1000]) <= 512 and sum(map(len, held[1000])) <= 16_384
-    assert held[1001] == () and held[1002] == tuple(TRAIN)
+    assert held[1001] == ("a" * 16_384,) and held[1002] == tuple(TRAIN)
+
+
+def test_what_is_below_a_rank_without_number_hides_nobody(tree: Tree) -> None:
+    """In chains of sixty, each with a command line of 64 KB: whether one of those above compiles is asked of each of them."""
+    above = tree.process(1000, 1, "python3", TRAIN, torchrun(0, 0, 500), uid=1666)
+    (tree.root / "cmdline").write_bytes(b"ab\0" * 21_000)
+    for number in range(1200):
+        above = tree.process(2000 + number, above if number % 60 else 1000, "x", (), mapped=(), exe="/bin/x", uid=1666)
+        (tree.root / f"proc/{above}/cmdline").unlink()
+        os.link(tree.root / "cmdline", tree.root / f"proc/{above}/cmdline")
+    expected = real(tree)
+    ranks, took, _ = found(tree)
+    assert ranks == expected
+    assert took < ENOUGH_S, f"{took:.1f} s"
 
 
 def test_candidates_beyond_number_hide_nobody(tree: Tree) -> None:
