@@ -29,7 +29,7 @@ from rankscope.probes.host.namespaces import namespace_inode
 from rankscope.probes.host.procfs import ROOT, open_files, reason, socket_inodes, sockets
 from rankscope.probes.network import inet_diag, netlink
 from rankscope.probes.network.inet_diag import TcpSocket
-from rankscope.probes.network.interfaces import Interfaces, read_interfaces
+from rankscope.probes.network.interfaces import Carriers, Interfaces, read_interfaces
 
 _FAMILIES = (socket.AF_INET, socket.AF_INET6)
 _OLD_QUESTION = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOENT)  # what a kernel says that no longer knows it
@@ -182,9 +182,8 @@ class FlowTracker:
 
     def summaries(self) -> tuple[FlowSummary, ...]:
         """What was seen of each connection since `begin()`."""
-        return tuple(
-            _summary(flow, namespace.interfaces) for namespace in self._namespaces for flow in namespace.flows.values()
-        )
+        of_each = [(namespace.interfaces.carriers(), namespace.flows.values()) for namespace in self._namespaces]
+        return tuple(_summary(flow, carriers) for carriers, flows in of_each for flow in flows)
 
     def _open(self, inode: int, members: list[int]) -> None:
         error: OSError | None = None
@@ -286,14 +285,14 @@ def _opened(now: TcpSocket) -> TcpSocket:
     return TcpSocket(now.cookie, now.inode, now.state, now.local, now.peer, 0, 0, inet_diag.parse_tcp_info(b""))
 
 
-def _summary(flow: _Flow, interfaces: Interfaces) -> FlowSummary:
+def _summary(flow: _Flow, carriers: Carriers) -> FlowSummary:
     now = _parse(flow.answer)
     first, last = flow.first.info, now.info
     return FlowSummary(
         pid=flow.pid,
         local=now.local,
         peer=now.peer,
-        interface=interfaces.carrying(now.local),
+        interface=carriers.carrying(now.local),
         sent_bytes=max(0, last.acked_bytes - first.acked_bytes),
         received_bytes=max(0, last.received_bytes - first.received_bytes),
         retransmitted_bytes=max(0, last.retransmitted_bytes - first.retransmitted_bytes),

@@ -11,6 +11,7 @@ import contextlib
 import ipaddress
 import struct
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 
@@ -67,15 +68,26 @@ class Interfaces:
     interfaces: tuple[Interface, ...]
     missing: tuple[str, ...]
 
+    def carriers(self) -> Carriers:
+        """Which interface has which address."""
+        found: dict[str, str] = {}
+        for interface in self.interfaces:
+            for address in interface.addresses:
+                found.setdefault(address, interface.name)
+        return Carriers(found)
+
+
+@dataclass(frozen=True, slots=True)
+class Carriers:
+    """Names of interfaces by address, of which a namespace may have hundreds of thousands."""
+
+    by_address: Mapping[str, str]
+
     def carrying(self, address: str) -> str:
         """Name of the interface that has an address ('10.0.0.1', also with ':port'); '' where none has."""
         bare = address_of(address)
-        for interface in self.interfaces:
-            if bare in interface.addresses:
-                return interface.name
-        if bare.startswith("127.") or bare == "::1":
-            return "lo"
-        return ""
+        loopback = "lo" if bare.startswith("127.") or bare == "::1" else ""
+        return self.by_address.get(bare, loopback)
 
 
 def read_interfaces(pid: int | None = None, root: Path = ROOT, speeds: bool = True) -> Interfaces:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from rankscope.probes.host.procfs import open_files, socket_inodes
 from rankscope.probes.network.flows import OWNERS_EACH, OWNERS_FREELY, FlowTracker
+from rankscope.probes.network.interfaces import Interface, InterfaceCounters, Interfaces
 
 FILES = 12_000
 
@@ -45,3 +46,13 @@ def test_of_open_files_so_many_are_read_as_are_wanted(tmp_path: Path) -> None:
     pid = process(tmp_path, 77, 0, files)
     assert len(open_files(pid, tmp_path)) == 10 and len(open_files(pid, tmp_path, 4)) == 4
     assert socket_inodes(pid, tmp_path) == {7}
+
+
+def test_which_interface_has_an_address_is_looked_up_however_many_there_are() -> None:
+    """Whoever makes a network namespace gives it as many addresses as he likes, and connections."""
+    addresses = tuple(f"fd00::{number:x}" for number in range(100_000))
+    one = Interface(1, "dummy0", 1500, "up", 0.0, addresses, InterfaceCounters("dummy0", *[0] * 8))
+    began = time.process_time()
+    carriers = Interfaces(1, 0.0, (one,), ()).carriers()
+    assert {carriers.carrying(f"[{address}]:29500") for address in addresses[-5000:]} == {"dummy0"}
+    assert time.process_time() - began < 2

@@ -196,7 +196,7 @@ def test_interface_counters_of_proc() -> None:
 def test_an_address_leads_to_its_interface() -> None:
     counters = InterfaceCounters("eth0", *[0] * 8)
     interfaces = Interfaces(0, 0.0, (Interface(2, "eth0", 1500, "up", 0.0, ("10.0.0.1", "fe80::1"), counters),), ())
-    assert [interfaces.carrying(end) for end in ("10.0.0.1:5", "[fe80::1]:5", "10.0.0.1", "127.0.0.9:1", "10.0.0.2:5", "")] == [
+    assert [interfaces.carriers().carrying(end) for end in ("10.0.0.1:5", "[fe80::1]:5", "10.0.0.1", "127.0.0.9:1", "10.0.0.2:5", "")] == [
         "eth0", "eth0", "eth0", "lo", "", "",
     ]  # fmt: skip
     assert address_of("fe80::1") == "fe80::1"
