@@ -37,8 +37,8 @@ _OWNERS_EVERY_S, _OWNERS_SHARE = 0.5, 0.1  # of the time, where that is longer
 # Open files that are looked at each time, 6 us each, in which no event is taken out of the kernel's ring: of all processes together, and
 # then of a user's.
 OWNERS_FREELY, OWNERS_EACH = 30_000, 5_000
-# More would mean that the processes serve the world rather than train; the rest is counted, not followed.
-MAX_CONNECTIONS = 16384
+# More would mean that the processes serve the world rather than train. Of all together, as each takes 2 KB; then of a user's.
+MAX_CONNECTIONS, CONNECTIONS_EACH = 16384, 512
 SEEN_MOST = 64  # samples kept of a connection: two minutes of them
 _NONE_KNOWN: Mapping[int, Interfaces] = {}
 
@@ -130,6 +130,8 @@ class FlowTracker:
         self._root = root
         self._notes: dict[str, None] = {}
         self._namespaces: list[_Namespace] = []
+        self._room = Fair(MAX_CONNECTIONS, CONNECTIONS_EACH)
+        self._users: dict[int, str] = {}
         by_inode: dict[int, list[int]] = {}
         for pid in pids:
             try:
@@ -159,6 +161,7 @@ class FlowTracker:
     def begin(self, known: Mapping[int, Interfaces] = _NONE_KNOWN) -> None:
         """Starts a window: what follows counts from here. `known`: interfaces that somebody has just read, by the inode of their
         network namespace."""
+        self._room = Fair(MAX_CONNECTIONS, CONNECTIONS_EACH)
         for namespace in self._namespaces:
             namespace.interfaces = known.get(namespace.inode) or read_interfaces(
                 namespace.pids[0], self._root, speeds=False
@@ -224,9 +227,12 @@ class FlowTracker:
             if pid is None:
                 namespace.foreign.add(cookie)
                 continue
-            if len(namespace.flows) >= MAX_CONNECTIONS:
-                self._note(f"pid {pid} has more than {MAX_CONNECTIONS} connections: the rest is not followed")
-                return
+            user = partial(self._user, pid)
+            if self._room.left(user) < 1:
+                self._note(f"pid {pid} has more connections than are followed: {MAX_CONNECTIONS} of a host")
+                namespace.foreign.add(cookie)
+                continue
+            self._room.took(1, user)
             flow = _Flow(pid, _opened(now) if namespace.begun else now, message)
             flow.add(message)
             namespace.flows[cookie] = flow
@@ -249,6 +255,11 @@ class FlowTracker:
             except OSError as error:
                 self._note(f"open files of pid {pid}: {reason(error)}")
         return owners
+
+    def _user(self, pid: int) -> str:
+        if pid not in self._users:
+            self._users[pid] = whose(pid, self._root)
+        return self._users[pid]
 
     def _note(self, note: str) -> None:
         if len(self._notes) < 64:

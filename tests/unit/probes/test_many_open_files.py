@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
+import socket
 import time
 from pathlib import Path
 
+import pytest
+
 from rankscope.probes.host.procfs import open_files, socket_inodes
+from rankscope.probes.network import flows
 from rankscope.probes.network.flows import OWNERS_EACH, OWNERS_FREELY, FlowTracker
 from rankscope.probes.network.interfaces import Interface, InterfaceCounters, Interfaces
 
@@ -56,3 +62,20 @@ def test_which_interface_has_an_address_is_looked_up_however_many_there_are() ->
     carriers = Interfaces(1, 0.0, (one,), ()).carriers()
     assert {carriers.carrying(f"[{address}]:29500") for address in addresses[-5000:]} == {"dummy0"}
     assert time.process_time() - began < 2
+
+
+def test_so_many_connections_of_all_namespaces_together_are_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(flows, "MAX_CONNECTIONS", 20)
+    monkeypatch.setattr(flows, "CONNECTIONS_EACH", 5)
+    with contextlib.ExitStack() as held:
+        server = held.enter_context(socket.create_server(("127.0.0.1", 0)))
+        for _ in range(20):
+            held.enter_context(socket.create_connection(server.getsockname()))
+            held.enter_context(server.accept()[0])
+        tracker = held.enter_context(FlowTracker([os.getpid()]))
+        tracker.begin()
+        tracker.sample()
+        assert len(tracker.summaries()) == 20
+        assert [note for note in tracker.notes if "more connections than are followed" in note]
+        tracker.begin()
+        assert len(tracker.summaries()) == 20, "a new window has room again"
