@@ -31,9 +31,10 @@ class Fair:
         return free if free > 0 else self.each - self._by_user.get(user(), 0.0)
 
     def took(self, amount: float, user: Callable[[], str]) -> None:
-        """So much went for a process of that user. What is next to nothing is nobody's: to ask whose it is costs more."""
+        """So much went for a process of that user. While there is plenty what is next to nothing is nobody's: to ask whose it is costs
+        more."""
         self._all += amount
-        if amount > self.each / 1000:
+        if amount > self.each / 1000 or self._all >= self.freely:
             mine = user()
             self._by_user[mine] = self._by_user.get(mine, 0.0) + amount
 
