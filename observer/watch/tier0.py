@@ -40,7 +40,7 @@ _CENSUS_AGAIN_S = 30.0  # after one for which this host had no room
 # No step is told meanwhile. One of 10,000 processes takes half a second; whoever means harm can make it four (census), and 10 by what does
 # not answer (patience, mapped/reader): one that is given up finds nobody's ranks.
 _CENSUS_MOST_S = 30.0
-_CENSUS_SHARE = 0.1  # of the time, however often there is reason for one
+_CENSUS_FREE_S, _CENSUS_SHARE = 0.5, 0.1  # of the time, what is beyond that, however often there is reason for one
 _LISTEN_MOST_S = 5.0  # of a poll, for looking into libraries; what is left waits for the next one
 _LOOKS_AT_S = (
     3.0,
@@ -256,7 +256,7 @@ class Tier0:
             return self.census(self.root)
         finally:
             ended_s = time.monotonic()
-            self._no_census_until_s = ended_s + (ended_s - began_s) * (1 / _CENSUS_SHARE - 1)
+            self._no_census_until_s = ended_s + max(ended_s - began_s - _CENSUS_FREE_S, 0.0) / _CENSUS_SHARE
 
     def _let_in(self, ranks: Iterable[FoundRank], now: float) -> tuple[FoundRank, ...]:
         """Watch those that are new, as far as there is room: of one user so many, that others find some."""
