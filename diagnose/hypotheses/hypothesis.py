@@ -83,6 +83,7 @@ def suspect_from(
         lost_seconds_per_step=found.lost_s,
         lost_percent=100.0 if of_s is None else 100 * found.lost_s / of_s,
         confidence=float(np.clip(score, SCORE_LEAST, SCORE_MOST)),
+        guess=found.support <= GUESS,
         since=since,
         evidence=found.evidence,
         action=found.action,

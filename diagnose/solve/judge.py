@@ -37,7 +37,7 @@ from rankscope.diagnose.model.still.merged_stacks import merged_stacks
 from rankscope.diagnose.past.auto_baseline import choose
 from rankscope.diagnose.past.baseline import Reference, code_changed, read_baseline
 from rankscope.diagnose.past.history import History
-from rankscope.diagnose.solve.calibration import calibrate, calibrate_hang
+from rankscope.diagnose.solve.calibration import calibrate, calibrate_uncounted
 from rankscope.diagnose.solve.enough import cannot_judge, short_of_steps
 from rankscope.diagnose.solve.nobody import nobody
 from rankscope.diagnose.solve.notes import idle_counters, pauses
@@ -81,7 +81,7 @@ def judge(fleet: Fleet, reference: Reference | None = None) -> Verdict:
     draft = _draft(fleet, reference, per_step)
     hang = find_hang(fleet, step_s)
     if hang is not None:
-        suspects = tuple(replace(each, confidence=calibrate_hang(each.confidence)) for each in hang.suspects)
+        suspects = tuple(replace(each, confidence=calibrate_uncounted(each.confidence)) for each in hang.suspects)
         notes = (*draft.notes, *hang.notes, *idle_counters.events(fleet, suspects))
         return replace(draft, status="hang", suspects=suspects, notes=notes, stacks=merged_stacks(fleet))
     if (loading := waited_for(fleet, step_s)) is not None:
@@ -154,7 +154,7 @@ def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, dr
     if not suspects and not fleet.timed and reference is None:
         suspects, more, scene = stretch_suspects(fleet, scene, per_step)
         notes += more
-    suspects = [replace(suspect, confidence=calibrate(suspect.confidence)) for suspect in suspects]
+    suspects = [_calibrated(suspect) for suspect in suspects]
     members = Members(fleet, odd.scene)
     suspects = with_groups(fleet, members.of_hosts(suspects), fleet.groups, members)
     # What is somebody's fault comes first, whatever is heavier by design; what one has of its own before what all of a host have.
@@ -172,6 +172,11 @@ def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, dr
             *idle_counters.notes(fleet, suspects),
         ),
     )
+
+
+def _calibrated(suspect: Suspect) -> Suspect:
+    uncounted = suspect.guess or suspect.cause in DESIGNED
+    return replace(suspect, confidence=(calibrate_uncounted if uncounted else calibrate)(suspect.confidence))
 
 
 def _without_acquitted(notes: Sequence[Note], suspects: Sequence[Suspect]) -> list[Note]:

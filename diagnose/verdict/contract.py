@@ -97,6 +97,7 @@ class Suspect:
     evidence: tuple[Evidence, ...]
     action: str
     scope: str = "rank"
+    guess: bool = False  # nothing witnesses the cause
 
     @property
     def instance(self) -> str:

@@ -10,8 +10,8 @@ EROICA        beta > 0.01, and beta over its largest is 0.4 or more (L1) from mo
 median + MAD  beta > 0.01, and seconds per step above the median by more than 5 robust_sd (1.4826 MAD)
 
 The reliability table is counted on small confusing fleets besides: up to 70 % of a culprit's loss shows in a function of another
-component, and the noise of its own time wanders (autocorrelation 0.8). They say how the score orders what is likely right; how often
-real clusters are that confusing only the lab can say: --fit RESULTS.json counts the map of diagnose/solve/calibration.py from its results.
+component, and the noise of its own time wanders (autocorrelation 0.8). How often real clusters are that confusing nobody knows: the
+confidences (diagnose/solve/calibration.py) were counted on recorded windows (scripts/corpus), and are too sure here.
 
 precision: accused ranks that are culprits; recall: culprits that are accused. Every fleet is judged in a process of its own.
 """
@@ -85,9 +85,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
         "--whole-step-noise", action="store_true", help="harder: the noise falls on each step of a rank as a whole"
     )
     parser.add_argument("--confusing", type=int, default=400, help="small confusing fleets, for the reliability table")
-    parser.add_argument(
-        "--fit", type=Path, nargs="*", help="print the confidence map: from these lab results and the fleets"
-    )
     parser.add_argument("--json", type=Path)
     parser.add_argument("--one", help=argparse.SUPPRESS)  # RANKS:NOISE:SEED:CULPRITS, in a process of its own
     parser.set_defaults(run=run, anywhere=True)
@@ -96,8 +93,6 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace) -> int:
     """Print the tables; 0 when precision, recall, time and memory are met."""
     whole = options.whole_step_noise
-    if options.fit is not None:
-        return print_fit(options.fit, options.confusing)
     if options.one:
         ranks, noise, seed, culprits = options.one.split(":")
         print(json.dumps(asdict(score(int(ranks), float(noise), int(seed), int(culprits), whole=whole))))
@@ -328,21 +323,6 @@ def confusing(count: int, first: int = 0) -> list[tuple[float, bool]]:
         ranks, noise, seed, _, steps, least = _small(index)
         sure += score(ranks, noise, 20_000 + seed, 1, steps, least, confused=True).sure
     return sure
-
-
-def print_fit(results: list[Path], count: int) -> int:
-    """The map of diagnose/solve/calibration.py, counted anew: from lab results where there are any, and the confusing fleets."""
-    lab = [pair for path in results for pair in calibration.from_lab(path)]
-    hangs = [pair for path in results for pair in calibration.from_lab(path, hangs=True)]
-    fleets = confusing(count)
-    pairs = [(calibration.score_of(confidence), right) for confidence, right in (*lab, *fleets)]
-    print(f'PROVENANCE = "{len(fleets)} verdicts on {count} synthetic confusing fleets, {len(lab)} lab results"')
-    points = calibration.fit(pairs)
-    points = points if len(lab) >= calibration.LAB_ENOUGH else calibration.cautious(points)
-    print("POINTS = (" + ", ".join(f"({x:g}, {y:g})" for x, y in points) + ")")
-    for what, given in (("lab", lab), ("confusing fleets", fleets), ("hangs of the lab", hangs)):
-        print_reliability(f"{what}, by the map in use", given)
-    return 0
 
 
 def _judge_targets(scores: list[Score], accused_healthy: int) -> int:

@@ -22,12 +22,12 @@ Fit = Callable[[Sequence[Case], Judge], Overrides]
 
 def calibration(cases: Sequence[Case], judge: Judge) -> Overrides:
     """The map from scores to confidences. Hangs have none of their own, so they are left out."""
-    from rankscope.diagnose.solve.calibration import fit, score_of
+    from rankscope.diagnose.solve.calibration import fit
 
+    name = "rankscope.diagnose.solve.calibration:POINTS"
     slow = [case for case in cases if case.truth.status != "hang"]
-    accusations = [answer for answer in judge(slow) if answer.accused]
-    points = fit((score_of(answer.confidence), answer.right) for answer in accusations)
-    return {"rankscope.diagnose.solve.calibration:POINTS": points}
+    as_scored = judge(slow, {name: ((0.0, 0.0), (1.0, 1.0))})
+    return {name: fit((answer.confidence, answer.right) for answer in as_scored if answer.accused)}
 
 
 def score_threshold(cases: Sequence[Case], judge: Judge) -> Overrides:

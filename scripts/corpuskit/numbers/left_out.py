@@ -83,6 +83,8 @@ def table(
         if isinstance(value, (int, float)):
             without_one = [numbers[name] for numbers in found[1:]]
             yield f"{name}: {value:g} on all, {min(without_one):g} to {max(without_one):g} without a group"
+        else:
+            yield f"{name}: {value} on all"
     yield ""
     yield from tables.calibration_table(apart)
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
-from pathlib import Path
 
 import builders
 import numpy as np
@@ -20,18 +18,14 @@ from rankscope.diagnose.solve.calibration import (
     MOST,
     POINTS,
     calibrate,
-    calibrate_hang,
-    cautious,
+    calibrate_uncounted,
     expected_error,
     fit,
-    from_lab,
     reliability,
-    score_of,
     wilson,
 )
 from rankscope.diagnose.solve.judge import diagnose
 from rankscope.diagnose.verdict.contract import AGAINST, Suspect
-from rankscope.probes.errors import BadData
 
 
 def sample(count: int, truth: float = 1.0, seed: int = 3) -> list[tuple[float, bool]]:
@@ -41,10 +35,14 @@ def sample(count: int, truth: float = 1.0, seed: int = 3) -> list[tuple[float, b
     return [(float(score), bool(rng.random() < truth * score)) for score in scores]
 
 
-def test_the_map_in_use_is_strictly_rising_and_can_be_undone() -> None:
+def test_the_map_in_use_is_strictly_rising() -> None:
     assert all(a[0] < b[0] and a[1] < b[1] for a, b in itertools.pairwise(POINTS))
-    for score in np.linspace(0.1, 0.9, 17):
-        assert score_of(calibrate(float(score))) == pytest.approx(score, abs=1e-9)
+
+
+def test_what_was_counted_in_the_lowest_group_holds_for_all_of_it() -> None:
+    points = fit([(0.3 + 0.002 * number, number % 10 > 0) for number in range(30)])
+    assert calibrate(0.3, points) == pytest.approx(calibrate(0.35, points), abs=1e-3)
+    assert calibrate(0.2, points) < calibrate(0.3, points), "below it nothing was counted"
 
 
 @given(score=st.floats(allow_nan=True, allow_infinity=True))
@@ -54,9 +52,9 @@ def test_any_score_gives_a_confidence_that_is_never_certain(score: float) -> Non
 
 @given(pairs=st.lists(st.tuples(st.floats(0, 1), st.booleans()), max_size=300))
 def test_any_pairs_give_a_rising_map(pairs: list[tuple[float, bool]]) -> None:
-    for points in (fit(pairs), cautious(fit(pairs))):
-        assert all(a[0] < b[0] and a[1] <= b[1] for a, b in itertools.pairwise(points))
-        assert points[0][1] >= 0 and points[-1][1] <= 1.03
+    points = fit(pairs)
+    assert all(a[0] < b[0] and a[1] <= b[1] for a, b in itertools.pairwise(points))
+    assert points[0][1] >= 0 and points[-1][1] <= 1.03
 
 
 def test_what_was_fitted_on_half_of_the_cases_holds_on_the_other_half() -> None:
@@ -79,52 +77,16 @@ def test_the_table_counts_every_verdict_once() -> None:
     assert [(each.low, each.count, each.right) for each in bins] == [(0.0, 1, 0.0), (0.5, 1, 1.0), (0.9, 2, 1.0)]
 
 
-def test_results_of_the_lab_are_read(tmp_path: Path) -> None:
-    verdict = json.dumps({"suspects": [{"confidence": 0.8}]})
-    results = [
-        {"outcome": "first", "verdict": verdict},
-        {"outcome": "wrong", "verdict": json.loads(verdict)},
-        {"outcome": "first", "confidence": 0.6},
-        {"outcome": "in three", "confidence": 0.7, "accused": True, "accused_rightly": True},
-        {"outcome": "silent", "confidence": 0.0, "accused": False, "accused_rightly": False},
-        {"outcome": "silent", "verdict": json.dumps({"suspects": []})},
-        {"outcome": "failed", "verdict": "no json"},
-        {"outcome": "first", "confidence": "high"},
-        "nonsense",
-    ]
-    for content in (results, {"results": results}):
-        (tmp_path / "results.json").write_text(json.dumps(content))
-        assert from_lab(tmp_path / "results.json") == ((0.8, True), (0.8, False), (0.6, True), (0.7, True))
-
-
-def test_hangs_are_counted_apart_from_slow_jobs(tmp_path: Path) -> None:
-    verdicts = [{"status": status, "suspects": [{"confidence": 0.8}]} for status in ("fault", "hang", "hang")]
-    results = [
-        {"outcome": outcome, "verdict": json.dumps(each)}
-        for outcome, each in zip(("wrong", "first", "wrong"), verdicts, strict=True)
-    ]
-    (tmp_path / "results.json").write_text(json.dumps(results))
-    assert from_lab(tmp_path / "results.json") == ((0.8, False),)
-    assert from_lab(tmp_path / "results.json", hangs=True) == ((0.8, True), (0.8, False))
-
-
 @pytest.mark.parametrize("score", np.linspace(0, 1, 21))
 def test_a_hang_is_never_surer_than_it_says_nor_than_the_map_lets_it(score: float) -> None:
-    assert calibrate_hang(score) <= min(score, calibrate(score), MOST)
-    assert calibrate_hang(score) >= calibrate_hang(score - 0.05)
+    assert calibrate_uncounted(score) <= min(score, calibrate(score), MOST)
+    assert calibrate_uncounted(score) >= calibrate_uncounted(score - 0.05)
 
 
 def test_the_confidence_of_a_hang_passes_the_map() -> None:
     (suspect,) = diagnose(build(builders.stopped(2))).suspects
     assert (suspect.component, suspect.cause) == ("process", "stopped")
-    assert suspect.confidence == calibrate_hang(SCORE_MOST) == pytest.approx(calibrate(SCORE_MOST))
-
-
-@pytest.mark.parametrize("content", ["", "[", "7", '{"results": 3}'])
-def test_other_files_are_bad_data(tmp_path: Path, content: str) -> None:
-    (tmp_path / "results.json").write_text(content)
-    with pytest.raises(BadData):
-        from_lab(tmp_path / "results.json")
+    assert suspect.confidence == calibrate_uncounted(SCORE_MOST) == pytest.approx(calibrate(SCORE_MOST))
 
 
 # ---- what speaks against -------------------------------------------------------------------------------------------------

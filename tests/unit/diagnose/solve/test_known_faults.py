@@ -140,7 +140,7 @@ def test_who_stands_behind_ranks_of_its_own_job_on_cpus_of_all_is_accused_with_l
     own, foreign = said
     assert (own.component, own.cause, own.ranks) == (foreign.component, foreign.cause, foreign.ranks)
     assert "from each other" in own.action and "backup" in foreign.action
-    assert own.confidence < 0.6 * foreign.confidence
+    assert own.confidence < 0.95 < foreign.confidence
 
 
 def test_what_a_suspect_takes_by_what_it_does_too_long_is_not_charged_to_who_stands_behind_it() -> None:
