@@ -209,7 +209,11 @@ def _chosen(table: pa.Table, wanted: tuple[str, ...]) -> pa.Table:
 
 
 def _cell(cells: _Cells, at: int, name: str) -> pa.Buffer:
-    return cells.columns[name][at].as_buffer()
+    cell = cells.columns[name][at]
+    stream = cell.as_buffer() if isinstance(cell, pa.BinaryScalar) else None
+    if stream is None:  # a number, or nothing
+        raise ValueError(f"no table {name}")
+    return stream
 
 
 def _count(name: str, table: pa.Table, rows: dict[str, Any]) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import io
 import os
 import random
 import stat
@@ -29,6 +30,7 @@ from rankscope.observer.window.store import container, front, objects, tidy
 from rankscope.observer.window.store.keys import key_of, parse
 from rankscope.observer.window.store.place import StoreFailed, StoreForbids, open_store
 from rankscope.observer.window.store.spool import Spool
+from rankscope.observer.window.store.summary import WANTED
 from rankscope.probes.errors import BadData, OutputFailed, UsageError
 
 NOW = 1_760_000_000.0  # when the windows of the builders begin
@@ -303,6 +305,21 @@ def test_a_forged_summary_is_refused(column: str, values: Callable[[pa.Array], p
     with pytest.raises(BadData, match=said):
         container.decode_summary(lying)
     assert container.decode(lying)
+
+
+@pytest.mark.parametrize("cell", [pa.nulls(1, pa.binary()), pa.array([7]), pa.array(["ranks"]), pa.array([[b"x"]])])
+@pytest.mark.parametrize("table", ["ranks", "steps"])
+def test_a_cell_that_holds_no_table_makes_a_bad_object_and_no_crash(table: str, cell: pa.Array) -> None:
+    whole = pq.read_table(io.BytesIO(container.encode(windows()[:1])))
+    sink = io.BytesIO()
+    with pq.ParquetWriter(
+        sink, (forged := whole.set_column(whole.column_names.index(table), table, cell)).schema
+    ) as writer:
+        writer.write_table(forged)
+        writer.add_key_value_metadata({container._MANIFESTS: whole.schema.metadata[container._MANIFESTS]})
+    for read in (container.decode, container.decode_summary, lambda data: container.decode_parts(data, WANTED)):
+        with pytest.raises(BadData):
+            read(sink.getvalue())
 
 
 def test_a_summary_takes_no_more_room_than_it_may() -> None:
