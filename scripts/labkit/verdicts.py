@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from labkit.faults.base import Truth
@@ -128,13 +128,29 @@ def score(verdict: Verdict, truth: Truth) -> str:
         return FIRST if verdict.status == "imbalance" else SILENT
     if not verdict.suspects:
         return SILENT
-    culprits = (truth, *truth.also)
+    culprits = _culprits(truth)
     # A hang is not a slow-down: a rank that is stopped is right only where the status says so.
     if _all_named(verdict.suspects[: len(culprits)], culprits) and (truth.status != "hang" or verdict.status == "hang"):
         return FIRST
     if _all_named(verdict.suspects[:3], culprits):
         return IN_THREE
     return SILENT if truth.also and first_is_right(verdict, truth) else WRONG
+
+
+def _culprits(truth: Truth) -> tuple[Truth, ...]:
+    """All of them; each may be named alone, or with those who do the same, as one suspect of all their ranks."""
+    found = (truth, *truth.also)
+    result = []
+    for one in found:
+        alike = {
+            rank
+            for other in found
+            if (other.causes, other.function) == (one.causes, one.function)
+            for rank in other.ranks
+        }
+        together = replace(one, ranks=tuple(sorted(alike)))
+        result.append(replace(one, alternatives=(*one.alternatives, together), also=()))
+    return tuple(result)
 
 
 def _all_named(suspects: Sequence[Suspect], culprits: Sequence[Truth]) -> bool:
@@ -144,7 +160,7 @@ def _all_named(suspects: Sequence[Suspect], culprits: Sequence[Truth]) -> bool:
 def first_is_right(verdict: Verdict, truth: Truth) -> bool:
     """Whether the verdict accuses, and its first suspect is a culprit: what precision and calibration count."""
     guilty = truth.status in {"fault", "hang"}
-    return guilty and verdict.accuses and any(names(verdict.suspects[0], culprit) for culprit in (truth, *truth.also))
+    return guilty and verdict.accuses and any(names(verdict.suspects[0], culprit) for culprit in _culprits(truth))
 
 
 def cause_is_right(verdict: Verdict, truth: Truth) -> bool:

@@ -50,6 +50,15 @@ def test_of_two_culprits_both_must_be_the_first_two(suspects: tuple[dict[str, ob
     assert outcome(replace(PYTHON, also=(READ,)), "fault", *suspects) == expected
 
 
+def test_two_who_do_the_same_may_be_one_suspect() -> None:
+    truth = replace(PYTHON, also=(replace(PYTHON, ranks=(3,)),))
+    ranks = (*PYTHON.ranks, 3)
+    assert outcome(truth, "fault", suspect("python", "slow-function", ranks, "augment")) == FIRST
+    assert outcome(truth, "fault", suspect("python", "slow-function", (*ranks, 7), "augment")) == WRONG
+    other = replace(PYTHON, also=(replace(PYTHON, ranks=(3,), function="collate"),))
+    assert outcome(other, "fault", suspect("python", "slow-function", ranks, "augment")) == WRONG
+
+
 @pytest.mark.parametrize(
     ("truth", "status", "suspects", "expected"),
     [
