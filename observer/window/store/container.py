@@ -113,7 +113,7 @@ def _refusing() -> Iterator[None]:
         pa.ArrowException,
         OSError,
         EOFError,
-        KeyError,
+        LookupError,
         TypeError,
         ValueError,
         struct.error,

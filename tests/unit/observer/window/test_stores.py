@@ -322,6 +322,20 @@ def test_a_cell_that_holds_no_table_makes_a_bad_object_and_no_crash(table: str, 
             read(sink.getvalue())
 
 
+def test_a_footer_that_counts_otherwise_makes_a_bad_object_and_no_crash() -> None:
+    data = container.encode(windows()[:2], brief=True)
+    begins = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    refused = 0
+    for at in range(begins, len(data) - 8):
+        for number in {2: (0, 4), 4: (0, 2, 6)}.get(data[at], ()):  # one and two, as Parquet writes them
+            for read in (container.decode, container.decode_summary, lambda one: container.decode_parts(one, WANTED)):
+                try:
+                    read(data[:at] + bytes((number,)) + data[at + 1 :])
+                except BadData:
+                    refused += 1
+    assert refused >= 20
+
+
 def test_a_summary_takes_no_more_room_than_it_may() -> None:
     data = bytearray(container.encode(windows()[:1]))
     at = len(data) - front.ending_bytes(data) + 4  # how long it is unpacked
