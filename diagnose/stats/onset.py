@@ -27,7 +27,7 @@ def find_onset(values_s: Floats, shortest: int = limits.STEPS_LEAST) -> Onset | 
     z(k) = (U(k) - n1 n2 / 2) / sqrt(n1 n2 (n + 1) / 12)
     r    = z / sqrt(n - 1)                            how the ranks of the values go with being after k
     t    = r sqrt((m - 2) / (1 - r²)),  m = n (1 - rho) / (1 + rho)
-    strength = -ln P(T >= |t|) - ln(splits)           in nats; T is Student's with m - 2 degrees of freedom (Conover & Iman 1981)
+    splits · P(T >= |t|) <= 1.1 %                     T is Student's with m - 2 degrees of freedom (Conover & Iman 1981)
 
     rho is the lag-1 autocorrelation of the ranks of the values around the medians of both parts: a wandering series has no onset.
     """
@@ -47,14 +47,14 @@ def find_onset(values_s: Floats, shortest: int = limits.STEPS_LEAST) -> Onset | 
     rest = ranks - np.where(np.arange(count) < column, np.median(ranks[:column]), np.median(ranks[column:]))
     rho = float(np.clip((rest[1:] * rest[:-1]).sum() / max((rest**2).sum(), 1e-12), 0.0, 0.9))
     level = float(np.median(series[:column])), float(np.median(series[column:]))
-    strength = _strength(float(z[best]) / np.sqrt(count - 1), count * (1 - rho) / (1 + rho)) - np.log(len(before))
-    if strength < limits.SCORE_LEAST or abs(level[1] - level[0]) < limits.EFFECT_SHARE * min(level):
+    p = _chance(float(z[best]) / np.sqrt(count - 1), count * (1 - rho) / (1 + rho))
+    if p * len(before) > limits.FALSE_DISCOVERY_RATE or abs(level[1] - level[0]) < limits.EFFECT_SHARE * min(level):
         return None
     return Onset(column, *level)
 
 
-def _strength(together: float, independent: float) -> float:
-    """Nats of a correlation of ranks, of so many independent values."""
+def _chance(together: float, independent: float) -> float:
+    """P of a correlation of ranks that is as close, of so many independent values."""
     freedom = max(independent - 2, 1.0)
     t = abs(together) * np.sqrt(freedom / max(1 - together**2, 1e-12))
-    return float(-np.log(np.maximum(chance(np.array([t]), np.array([freedom])), 1e-300))[0])
+    return float(chance(np.array([t]), np.array([freedom]))[0])

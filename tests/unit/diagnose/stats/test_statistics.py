@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from builders import sure
 
+from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Pipelines
 from rankscope.diagnose.model.excess import differences
 from rankscope.diagnose.model.replay import busy, gain, in_order_of, repaired, share_out, shrink
@@ -148,8 +149,9 @@ def test_an_onset_is_found_where_it_is_and_not_in_noise() -> None:
 
 def test_the_best_of_many_places_for_an_onset_must_be_clearer_than_a_single_one() -> None:
     rng = np.random.default_rng(12)
-    # GIVEN two thousand series of noise alone THEN none of them has an onset: of 300 places one is often good by accident
-    assert not any(find_onset(np.exp(rng.normal(0, 0.5, 300))) for _ in range(2000))
+    # GIVEN series of noise alone THEN few of them have an onset: of 300 places one is often good by accident
+    found = [find_onset(np.exp(rng.normal(0, 0.5, 300))) for _ in range(2000)]
+    assert sum(onset is not None for onset in found) <= limits.FALSE_DISCOVERY_RATE * len(found) / 2
     # WHEN a level changes by as much as the noise in a series of as many values THEN it is found where it is
     changed = np.exp(rng.normal(0, 0.3, 300) + np.where(np.arange(300) < 120, 0.0, 0.3))
     onset = find_onset(changed)
