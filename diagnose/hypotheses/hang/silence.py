@@ -27,9 +27,11 @@ class Standstill:
 
 
 def silent_s(fleet: Fleet) -> Floats:
-    """How long ago each rank's last marker is. Without one in the whole window the silence is as long as the window."""
-    last = fleet.ranks.last_progress_s
-    return np.where(np.isfinite(last), last, fleet.seconds)
+    """How long ago each rank's last marker is. Without one in the whole window the silence is as long as the window, or since it came into
+    the collective in which it waits."""
+    last, entered = fleet.ranks.last_progress_s, fleet.ranks.in_collective_s
+    came = np.where((entered > 0) & (entered < limits.NEARLY_ALWAYS * fleet.seconds), entered, fleet.seconds)
+    return np.where(np.isfinite(last), last, came)
 
 
 def patience_s(fleet: Fleet, step_s: float | None) -> float:

@@ -45,3 +45,16 @@ def test_the_rank_that_is_waited_for_is_told_by_where_it_is(
     assert first.function is not None and (first.function.name, first.function.line) == ("load_checkpoint", 12)
     assert [one.value for one in first.evidence if one.measure == "where it is"] == [words]
     assert "load_checkpoint (utils.py:12)" in next(iter(report(verdict)))
+
+
+@pytest.mark.parametrize("came_s, status", [(0.0, "hang"), (1.3, "unknown"), (19.9, "hang")])
+def test_who_came_a_moment_ago_is_not_who_is_waited_for(came_s: float, status: str) -> None:
+    # GIVEN ranks that were kept from their CPUs for most of the window, so that no step ended, and one that came at its end
+    window = starting([("python", "spin", "", (LOAD,), 0.98) if came_s < 1 else BARRIER, BARRIER, BARRIER, BARRIER])
+    rows = [
+        row | {"last_progress_s": None, "in_collective_s": wait}
+        for row, wait in zip(window.ranks.to_pylist(), [came_s, 20.0, 20.0, 20.0], strict=True)
+    ]
+    verdict = diagnose([columns(window, "ranks", rows)])
+    assert verdict.status == status
+    assert all(suspect.cause == "spinning" for suspect in verdict.suspects)
