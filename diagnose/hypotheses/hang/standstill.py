@@ -6,6 +6,10 @@ no collective while the others wait in one; else those that NCCL itself (RAS) sa
 (failed_hardware.py) beats all but the first: ranks die of their GPU. Where all wait it is the link that data waits for
 (unacknowledged.py), or who waits in another place (other_place.py). What flight recorders say is added to it (flight.py).
 
+Where nothing was seen of any rank all through the window, neither that it came into a collective nor that it left one, nobody knows what it
+waits for: it may load, or the hang is older than the window. Such a job hangs if each rank waits in one place all the while and what one of
+them sent is not acknowledged for as long.
+
 While a job hangs the step in progress is lost altogether: lost time is the stall so far, 100 %.
 """
 
@@ -26,12 +30,15 @@ from rankscope.diagnose.hypotheses.hang.failed_hardware import (
     orphaned_gpus,
 )
 from rankscope.diagnose.hypotheses.hang.flight import with_flight
+from rankscope.diagnose.hypotheses.hang.loading import longest_pattern
 from rankscope.diagnose.hypotheses.hang.other_place import elsewhere
 from rankscope.diagnose.hypotheses.hang.processes import by_process
 from rankscope.diagnose.hypotheses.hang.silence import Standstill, patience_s, silent_s
 from rankscope.diagnose.hypotheses.hypothesis import REPORTED, Hypothesis, suspect_from
 from rankscope.diagnose.verdict.contract import Evidence, Suspect
 from rankscope.diagnose.verdict.note import Note, NoteCode
+
+_WAITS = frozenset({"sync", "collective"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +70,7 @@ def _explained(fleet: Fleet, step_s: float | None) -> Standstill | None:
     still = by_process(fleet, step_s)
     failed = failed_gpus(fleet)
     if still is None:
-        return _without_gpu(fleet, failed, step_s)
+        return _without_gpu(fleet, failed, step_s) or _older_than_the_window(fleet, step_s)
     if not failed:
         failed = application_failures(fleet, [row for found in still.found for row in found.rows])
     if not failed and not still.found:
@@ -71,6 +78,20 @@ def _explained(fleet: Fleet, step_s: float | None) -> Standstill | None:
     if failed:
         return _by_hardware(fleet, still, failed)
     return still if still.found else _all_wait(fleet, still)
+
+
+def _older_than_the_window(fleet: Fleet, step_s: float | None) -> Standstill | None:
+    """All wait, nobody knows for what, and a link explains it."""
+    ranks, table = fleet.ranks, fleet.patterns
+    silent = step_s is None and not np.isfinite(ranks.last_progress_s).any() and not (ranks.in_collective_s > 0).any()
+    if not silent or any(state != "running" for state in ranks.state) or fleet.seconds < limits.STALL_SECONDS:
+        return None
+    for row in range(len(ranks)):
+        each = longest_pattern(fleet, row)
+        if each is None or table.kind.at(each) not in _WAITS or table.beta[each] < limits.NEARLY_ALWAYS:
+            return None
+    found = _all_wait(fleet, Standstill(fleet.seconds, ()))
+    return found if any(each.component == "network" for each in found.found) else None
 
 
 def _without_gpu(fleet: Fleet, failed: Sequence[Hypothesis], step_s: float | None) -> Standstill | None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import builders
 import pytest
 from builders import Job, build, said
@@ -95,3 +97,35 @@ def test_a_peer_that_was_not_observed_is_a_note() -> None:
     verdict = standing({}, beyond="203.0.113.7")
     assert not verdict.suspects
     assert "203.0.113.7" in said(verdict, NoteCode.UNACKNOWLEDGED)
+
+
+def older(stuck_s: float, beta: float = 0.99, kind: str = "sync") -> Verdict:
+    """A job that stood still before the window began: each rank sleeps, nobody sees in what; a host is cut off for `stuck_s`."""
+    (window,) = build(Job(ranks=2 * NODES, namespaces=NODES))
+    ranks = [row | {"last_progress_s": None, "in_collective_s": 0.0} for row in window.ranks.to_pylist()]
+    first = {row["rank"]: row for row in window.patterns.to_pylist() if row["thread"] == "training"}
+    waits = [
+        row | {"kind": kind, "name": "futex", "detail": "", "beta": beta, "per_step_s": None} for row in first.values()
+    ]
+    flows = window.flows.to_pylist()
+    for row in flows:
+        if any(row[end].startswith("198.18.0.12:") for end in ("local", "peer")) and row["sent_bytes"] > 1e6:
+            row["busy_s"], row["rwnd_limited_s"] = stuck_s, 0.0
+            row["retransmitted_bytes"] += 4096
+    for name, rows in (("steps", []), ("collectives", []), ("ranks", ranks), ("patterns", waits), ("flows", flows)):
+        window = builders.columns(window, name, rows)
+    return diagnose([window])
+
+
+def test_a_host_that_was_cut_off_before_the_window_is_named_though_nobody_knows_what_is_waited_for() -> None:
+    verdict = older(19.9)
+    (suspect,) = verdict.suspects
+    assert (verdict.status, suspect.component, suspect.cause) == ("hang", "network", "loss")
+    assert suspect.host == "lab-host-2"
+
+
+@pytest.mark.parametrize(
+    "how", [(3.0,), (19.9, 0.5), (19.9, 0.99, "python")], ids=["for a while", "in part", "at work"]
+)
+def test_without_steps_a_link_is_named_only_where_all_wait_for_it_all_the_while(how: tuple[Any, ...]) -> None:
+    assert not older(*how).suspects
