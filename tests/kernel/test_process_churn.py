@@ -54,7 +54,7 @@ def test_a_storm_of_forks_below_a_rank_loses_nothing(
     assert process.stdout is not None
     watch = process_watch.watch(process.pid, process.pid, TRAINING, probes)
     nothing = cast(Any, SimpleNamespace(sample=lambda: None))
-    ranks = cast(Any, [SimpleNamespace(pid=process.pid)])
+    ranks = cast(Any, [SimpleNamespace(pid=process.pid, owner=os.getuid(), cgroup="")])
     running = Observation(ranks, probes, {process.pid: watch}, nothing, nothing, Path("/"), nothing)
     probes.events.drain()
     before, open_before = probes.counted(), len(os.listdir("/proc/self/fd"))  # noqa: PTH208

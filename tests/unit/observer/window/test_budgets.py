@@ -101,7 +101,7 @@ def test_workers_are_sought_only_where_something_was_started(monkeypatch: pytest
     newest = iter((7, 7, 8, -1, -1))
     monkeypatch.setattr(observation, "children", lambda pid, root: sought.append(pid) or ())
     monkeypatch.setattr(observation.procfs, "newest_pid", lambda root: next(newest))
-    running = an_observation(events(0), ranks=[SimpleNamespace(pid=1)])
+    running = an_observation(events(0), ranks=[SimpleNamespace(pid=1, owner=1000, cgroup="")])
     counts = []
     for _ in range(5):
         running.refresh()
@@ -134,7 +134,7 @@ def test_workers_that_come_and_go_are_forgotten_and_a_number_that_comes_again_is
     monkeypatch.setattr(observation.procfs, "newest_pid", lambda root: -1)
     monkeypatch.setattr(observation.process_watch, "watch", lambda pid, owner, *_: Worker(pid, owner, LOADER, None, ""))
     monkeypatch.setattr(limits, "PROCESSES", 8)
-    running = an_observation(events(0), ranks=[SimpleNamespace(pid=1)])
+    running = an_observation(events(0), ranks=[SimpleNamespace(pid=1, owner=1000, cgroup="")])
     seen: list[ProcessWatch] = []
     for first in (100, 104, 100):
         alive.clear()
