@@ -80,6 +80,11 @@ class Steps:
     def count(self) -> int:
         return int(self.seconds.shape[1])
 
+    @property
+    def of_each(self) -> Ints:
+        """How many steps each rank has; 1 where it has none, to divide by."""
+        return np.asarray(np.maximum(np.isfinite(self.seconds).sum(axis=1), 1), dtype=np.int64)
+
     def taken(self, rows: Ints) -> Steps:
         """The steps of these ranks alone."""
         matrices = {

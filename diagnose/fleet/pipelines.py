@@ -39,7 +39,7 @@ def find_pipelines(fleet: Fleet, roles: Ints) -> Pipelines | None:
         return None
     if len(np.unique(table.rank[rows])) < limits.HOLDS_LEAST * len(fleet.ranks):
         return None
-    steps = np.maximum(np.isfinite(fleet.steps.seconds).sum(axis=1), 1)
+    steps = fleet.steps.of_each
     receives = np.array([not any(word in name.lower() for word in ("send",)) for name in table.name.values], dtype=bool)
     counted = rows[receives[table.name.codes[rows]]]
     each = np.bincount(table.rank[counted], table.count[counted], len(fleet.ranks)) / steps

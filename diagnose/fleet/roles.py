@@ -156,7 +156,7 @@ def _by_volumes(fleet: Fleet, found: Ints) -> Ints:
     )
     if len(rows) == 0:
         return found
-    steps = np.maximum(np.isfinite(fleet.steps.seconds).sum(axis=1), 1)
+    steps = fleet.steps.of_each
     messages = set(message_names(fleet).tolist())
     columns = []
     for name in np.unique(table.name.codes[rows])[: budgets.EXAMINED]:
@@ -211,7 +211,7 @@ def _function_sets(fleet: Fleet) -> Bools | None:
 def _by_collectives(fleet: Fleet) -> Ints:
     """Ranks that take part in the same collectives and messages, about equally often (a factor of 2 apart, as bytes are)."""
     table, ranks = fleet.patterns, len(fleet.ranks)
-    steps = np.maximum(np.isfinite(fleet.steps.seconds).sum(axis=1), 1)
+    steps = fleet.steps.of_each
     rows = np.flatnonzero(table.kind.codes == table.kind.code("collective"))
     if len(rows) == 0:
         return np.zeros(ranks, dtype=np.int64)

@@ -171,9 +171,7 @@ def busy_noise_s(fleet: Fleet, roles: Ints) -> Floats:
     few = np.bincount(roles)[roles] <= _FEW
     share = busy_shares(fleet)
     own = nan_median(fleet.steps.own_s, 1)
-    ran = fleet.counters.total("cpu.process_run_s", np.arange(len(own))) / np.maximum(
-        np.isfinite(fleet.steps.seconds).sum(axis=1), 1
-    )
+    ran = fleet.counters.total("cpu.process_run_s", np.arange(len(own))) / fleet.steps.of_each
     wanted = ran + nan_median(np.nan_to_num(fleet.steps.sched_s), 1)
     return np.where(few, _UNEVEN * share * (1 - share) * np.nan_to_num(np.fmin(own, wanted)), 0.0)
 

@@ -122,7 +122,7 @@ def _seconds(fleet: Fleet) -> tuple[Floats, Floats]:
         by_kind = _matrix(table.rank[rows], of_kind, weight[rows], ranks, len(kinds))
         return np.hstack([by_function, by_kind[:, devices]])
 
-    steps = np.maximum(np.isfinite(fleet.steps.seconds).sum(axis=1), 1)[:, None]
+    steps = fleet.steps.of_each[:, None]
     return matrix(table.per_step_s), np.sqrt(matrix(variance) / steps)
 
 
