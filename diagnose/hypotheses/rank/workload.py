@@ -96,15 +96,15 @@ def _more_read(case: Case, found: Located) -> Iterator[Hypothesis]:
 
 
 def _more_cpu(case: Case, found: Located) -> Iterator[Hypothesis]:
-    """A function in which the rank sleeps takes g times as long as on the peers, and the rest of the process computes more, too.
+    """A function in which the rank sleeps takes g times as long as on the peers, and its training thread computes more besides, too.
 
-    c: CPU time of the process, less what the function itself computes more than on the peers; sd: robust_sd over the peers, at least
-    5 % of their median c', times (1 + 1/peers). (c - c') / sd >= 3.7 and c / c' >= 1 + (g - 1) / 4: much that a process does has nothing
-    to do with its input. The function must hold half of the excess: the CPU time may be another thread's, for which the rank waits in
-    other ways. Where nearly all time is waiting, the samples of single functions are too few to see that. Not with GPUs: who
-    waits for one may spin.
+    c: CPU time of the training thread, less what the function itself computes more than on the peers; c' the peers' median of it, sd
+    their spread (robust_sd). error² = (5 % of c')² + sd² (1 + 1/peers): who comes late finds its caches cold, and computes up to 5 %
+    more for that alone. (c - c') / error >= 2 and c / c' >= 1 + (g - 1) / 4: much that a step does has nothing to do with its input.
+    Not the CPU time of the whole process: what its other threads do beside differs from rank to rank by far more. The function must
+    hold half of the excess. Not with GPUs: who waits for one may spin.
     """
-    mine = beside(case, "cpu.process_run_s")
+    mine = beside(case, "cpu.run_s")
     main = found.excess_s >= limits.HOLDS_LEAST * case.excess_s
     if (
         not main
@@ -117,11 +117,9 @@ def _more_cpu(case: Case, found: Located) -> Iterator[Hypothesis]:
     asleep = case.profiles.locate(case.rank, case.beside, ("python",), 0.0, details=("sleep",))
     computing = max(found.excess_s - (max(asleep.excess_s, 0.0) if asleep is not None else 0.0), 0.0)
     own, times = mine.value - computing * case.steps, found.own_s / found.peers_s
-    peers = np.array([counter.value for counter in case.peers_of("cpu.process_run_s")])
-    spread = max(robust_sd_of(peers), limits.EFFECT_SHARE * mine.expected)
-    if own - mine.expected < limits.Z_CLEAR * spread * (1 + 1 / len(peers)) or own / mine.expected < 1 + 0.25 * (
-        times - 1
-    ):
+    peers = np.array([counter.value for counter in case.peers_of("cpu.run_s")])
+    error = math.hypot(limits.EFFECT_SHARE * mine.expected, robust_sd_of(peers) * math.sqrt(1 + 1 / len(peers)))
+    if own - mine.expected < limits.Z_HINT * error or own / mine.expected < 1 + 0.25 * (times - 1):
         return
     steps = max(case.steps, 1)
     yield case.charge(
