@@ -56,4 +56,14 @@ PROGRAMS = {
         "graph.py", ("node_features", "sample_neighbours", "drop_edges", "to_tensors", "remember"), "read_block",
         "sample_neighbours", "remember", lacks=frozenset({"heavy-stage"}),
     ),
+    "diffusion": Program(
+        "diffusion.py",
+        ("unpack_differences", "restore", "pair_noise", "draw_levels", "add_noise", "record_loss"), "read_record",
+        "add_noise", "record_loss", lacks=frozenset({"heavy-stage"}),
+    ),
+    "contrastive": Program(
+        "contrastive.py",
+        ("clean_captions", "word_pieces", "choose_crops", "jitter_colours", "stack_pairs", "keep_score"), "read_pairs",
+        "stack_pairs", "keep_score", lacks=frozenset({"heavy-stage"}),
+    ),
 }  # fmt: skip
