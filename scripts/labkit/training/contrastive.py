@@ -32,7 +32,7 @@ from torch.distributed.fsdp import fully_shard
 
 PATCHES, PATCH, MARGIN = 8, 64, 4  # of a picture: patches, values of each, how far a crop may lie off
 LETTERS_PER_PATCH, PIECES_PER_PATCH = 3, 2
-VOCABULARY, SHARED = 512, 64
+VOCABULARY, SHARED, ROWS_PER_PAIR = 512, 64, 2
 PICTURE_SHARE = 0.6  # of the time on the device
 RATE, DECAY = 5e-4, 0.05
 COUNTED_EVERY, PRINTED_EVERY = 30, 90
@@ -53,8 +53,7 @@ def vocabulary() -> dict[str, int]:
 
 
 class PairFiles:
-    """Pictures and captions of one rank, read past the page cache."""
-
+    # Of one rank, read past the page cache.
     def __init__(self, folder: Path, piece_bytes: int) -> None:
         self._piece_bytes = piece_bytes
         self._places = places(folder, piece_bytes)
@@ -72,7 +71,7 @@ class Transforms:
     """From bytes to a sample of pictures and captions; `effort` sets how many crops are looked at for each picture."""
 
     def __init__(self, rows: int, effort: int, seed: int) -> None:
-        self._rows, self._effort = rows, effort // 2
+        self._rows, self._effort = rows, effort
         self._rng, self._dice = np.random.default_rng(seed), random.Random(seed)
         self._vocabulary = vocabulary()
         self._words = re.compile(r"[a-z]+")
@@ -267,7 +266,7 @@ class Session:
         self.control, self._its_control = (Control(args.dir / f"rank{rank}.control") for _ in range(2))
         self.features, self.lengths = features_of(args, rank), Lengths(rank, world)
         self.files = PairFiles(args.data / f"rank{rank}", args.sample_kib * 1024)
-        self.transforms = Transforms(args.batch, args.crops, rank)
+        self.transforms = Transforms(args.batch // ROWS_PER_PAIR, args.crops, rank)
         self.loader = Loader(self.in_worker, args.workers)
         self.loader.follow({})
         self.scores, self._jitter = Scores(self.features.metrics_thread.lock), random.Random(rank)
