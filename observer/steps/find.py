@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median
 
-from rankscope.observer.steps import repeats, updates
+from rankscope.observer.steps import passes, repeats, updates
 from rankscope.observer.steps.found import FoundSteps
 from rankscope.observer.steps.markers import Markers
 
@@ -53,12 +53,11 @@ def common_guide(found: Sequence[FoundSteps]) -> StepGuide:
     gaps that happen to alternate (throttled reads do). Passes per step are what all ranks show together: one alone may have been
     seen too seldom in its optimiser, or by chance after every other update.
     """
-    made = max((each.count * each.passes for each in found), default=0)
     return StepGuide(
         period=_most_common([each.period for each in found]),
         turns=_most_common([each.turns for each in found]),
         unseen=any(each.unseen for each in found),
-        passes=updates.common_passes([each.optimised for each in found], made) if made else 0,
+        passes=passes.common([each.updates for each in found]),
         by_collectives=_only_some_update(found),
     )
 

@@ -15,12 +15,25 @@ NO_UPDATES = np.empty(0, dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
+class SeenUpdates:
+    """What was seen of the gradient updates of one rank. `count`: how many there are. Of these, by their numbers: `optimised`: after which
+    the thread was seen in its optimiser; `exchanged`: in or after which the ranks exchanged something. `held`: that comes from a loop
+    of the job's code that holds the loop of the updates.
+    """
+
+    count: int = 0
+    optimised: Ints = field(default_factory=lambda: NO_UPDATES)
+    exchanged: Ints = field(default_factory=lambda: NO_UPDATES)
+    held: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class FoundSteps:
     """Boundaries of complete steps: step i is [edge[i], edge[i+1]).
 
     `period`: so many markers make a step, where the repeating sequence told it, else 0. `turns`: so many turns of a loop in the job's
     own code do, where that told it, else 0; `unseen`: some turns made no call there. `passes`: so many backward passes do, where
-    the updates told it, else 0. `optimised`: numbers of the updates after which the optimiser was seen. `reason`: why there are none.
+    the updates told it, else 0. `updates`: what was seen of those. `reason`: why there are none.
     """
 
     edge_s: Floats
@@ -29,7 +42,7 @@ class FoundSteps:
     turns: int = 0
     unseen: bool = False
     reason: str = ""
-    optimised: Ints = field(default_factory=lambda: NO_UPDATES)
+    updates: SeenUpdates = field(default_factory=SeenUpdates)
 
     @property
     def count(self) -> int:

@@ -17,7 +17,7 @@ import numpy as np
 
 from rankscope.observer.steps.found import MIN_REPEATS
 from rankscope.observer.steps.markers import CallPath, Markers
-from rankscope.probes.arrays import Floats, Ints
+from rankscope.probes.arrays import Bools, Floats, Ints
 
 _NEARLY_ALL = 0.9
 _OUTSIDE = 0  # what calls the job's code again and again without a loop in it (an actor)
@@ -210,3 +210,15 @@ def outermost(markers: Markers, key: Ints, candidates: Sequence[int]) -> list[in
     if len(least) == 1 or any(chain[: len(least)] != least for chain in of_place.values()):
         return list(candidates)
     return [one for one, chain in of_place.items() if chain == least]
+
+
+def held(markers: Markers, inner: Bools, outer: Bools) -> bool:
+    """Whether the calls of `inner` come from a loop inside one of the loops that the calls of `outer` come from, which are not in it."""
+    one, other = (_usual_chain(markers, calls) for calls in (inner, outer))
+    return 1 < len(_shared(one, other)) < len(one)
+
+
+def _usual_chain(markers: Markers, calls: Bools) -> Chain:
+    """The loops around the place from which most of these calls come; empty where it is not known."""
+    known = np.empty(0, dtype=np.int64) if markers.path is None else markers.path[calls & (markers.path >= 0)]
+    return chains(markers.paths)[int(np.bincount(known).argmax())] if len(known) else ()

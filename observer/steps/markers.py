@@ -32,7 +32,8 @@ class Markers:
     come in every iteration were left out between this one and the one before it. `absence`: of a call on a library's thread the
     absence of the training thread in which it ended, by its number from 1; 0 where that thread was on a CPU. `dispatch_s`,
     `dispatch_site`: when that thread handed compiled functions over to a library (JAX), and where in the job's code. `path`: of each
-    call, which of `paths` it was made by; -1 where that is not known, or the call was another thread's.
+    call, which of `paths` it was made by; -1 where that is not known, or the call was another thread's. `unmarked_s`: when collectives
+    began that are no markers: inside another call (hooks of a backward pass), or on another thread.
     """
 
     symbol: Ints
@@ -49,6 +50,7 @@ class Markers:
     dispatch_site: Ints = field(default_factory=lambda: np.empty(0, dtype=np.int64))
     path: Ints | None = None
     paths: tuple[CallPath, ...] = ()
+    unmarked_s: Floats = field(default_factory=lambda: np.empty(0))
 
     def __len__(self) -> int:
         return len(self.symbol)

@@ -20,7 +20,7 @@ from rankscope.observer.tables.raw import RawProcess
 from rankscope.observer.tables.thread_line import absences_at, carried_calls, thread_line
 from rankscope.observer.tables.training_thread import training_thread
 from rankscope.observer.thread import patterns, timeline
-from rankscope.observer.thread.device_calls import MARKER_ROLES, of_roles
+from rankscope.observer.thread.device_calls import EXCHANGE_ROLES, MARKER_ROLES, of_roles
 from rankscope.observer.thread.functions import NO_STACK, StackName
 from rankscope.observer.thread.patterns import MeasuredPattern
 from rankscope.observer.thread.pauses import Pause, find_pauses
@@ -171,6 +171,7 @@ def _markers(raw: RawProcess, calls: Events, table: Sequence[CallRow], tid: int)
         families = np.array([row.family for row in table])
         own |= carried_calls(raw, calls, table) & np.isin(families[calls["what"]], families[np.unique(mine["what"])])
     chosen = calls[own] if len(mine) else calls
+    unmarked = calls[~own & of_roles(calls, table, *EXCHANGE_ROLES)] if len(mine) else calls[:0]
     start = raw.since_start_s(chosen["ts_ns"])
     end = start + chosen["dur_ns"].astype(np.float64) / 1e9
     # A thread of a library calls from nowhere in the job's code: what counts is where the training thread waits for it.
@@ -194,6 +195,7 @@ def _markers(raw: RawProcess, calls: Events, table: Sequence[CallRow], tid: int)
         absence=np.where(chosen["tid"] == tid, 0, absence),
         path=path,
         paths=tuple(raw.stacks[int(stack)].path for stack in made_by),
+        unmarked_s=raw.since_start_s(unmarked["ts_ns"]),
         dispatch_s=raw.since_start_s(handed["ts_ns"]),
         dispatch_site=np.array([sites[int(stack)] for stack in handed["ready_ns"]], dtype=np.int64),
     )

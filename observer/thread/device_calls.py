@@ -23,8 +23,9 @@ from rankscope.probes.calls import collectives
 from rankscope.probes.calls import copies as cuda
 from rankscope.probes.calls.row import ALLOCATE, BACKWARD, COLLECTIVE, ENQUEUE, GPU_WAIT, MEMORY, WAIT, CallRow
 
+EXCHANGE_ROLES = (COLLECTIVE, WAIT, ENQUEUE)
 # Calls that repeat with the steps.
-MARKER_ROLES = (COLLECTIVE, WAIT, BACKWARD, ENQUEUE, GPU_WAIT)
+MARKER_ROLES = (*EXCHANGE_ROLES, BACKWARD, GPU_WAIT)
 _SCOPE_ROLES = (GPU_WAIT, MEMORY, ALLOCATE)
 _SLOWEST_COPY_HZ, _COPY_OVERHEAD_S = 0.5e9, 0.002
 
