@@ -9,6 +9,11 @@ import pytest
 
 from rankscope.observer.steps.find import common_guide, find_steps
 from rankscope.observer.steps.markers import Call, CallPath, Markers
+from rankscope.observer.tables.rank import steps_alone
+from rankscope.observer.tables.raw import RawProcess
+from rankscope.observer.thread.functions import StackName
+from rankscope.probes.bpf import ring
+from rankscope.probes.calls.table import CALL_TABLE
 
 BACKWARD, REDUCE = 14, 3
 EPOCHS, STEPS, MICRO, BUCKETS = 5, 10, 25, 60  # where loops of the job's code begin
@@ -167,3 +172,33 @@ def test_passes_of_which_every_fourth_exchanges_inside_itself_make_a_step_togeth
             rank.backward(IN_STEP, exchanging=micro == 3)
         rank.optimise(sighted=step % 12 == 5)
     assert agree(rank)
+
+
+@pytest.mark.parametrize("thread", [10, 11])
+def test_collectives_inside_a_backward_pass_count_though_they_are_no_markers(thread: int) -> None:
+    """On the training thread (10), and on one that autograd works on; a loss is averaged after each epoch of ten batches."""
+    row_of = {row.name: number for number, row in reversed(list(enumerate(CALL_TABLE)))}
+    events, begun = [], []
+
+    def call(name: str, begin: float, end: float, tid: int = 10, stack: int = 0) -> None:
+        one = np.zeros(1, dtype=ring.EVENT)
+        one["type"], one["tid"], one["tgid"], one["what"], one["ready_ns"] = ring.CALL, tid, 10, row_of[name], stack
+        one["ts_ns"], one["dur_ns"] = round(begin * 1e9), round((end - begin) * 1e9)
+        events.append(one)
+
+    for batch in range(120):
+        at = 0.02 * batch
+        begun.append(at)
+        call("backward", at + 0.008, at + 0.015, stack=1)
+        call("allreduce", at + 0.010, at + 0.014, thread)
+        if batch % 10 == 9:
+            call("wait", at + 0.016, at + 0.017, stack=2)
+    stacks = {
+        number: StackName("train", "job.py", 1, site=100 + number, path=path)
+        for number, path in ((1, IN_STEP), (2, place(70, EPOCHS)))
+    }
+    whole = np.concatenate(events)
+    whole = whole[np.argsort(whole["ts_ns"], kind="stable")]
+    steps = steps_alone(RawProcess(10, 0, 2.4, whole, {}, [], frozenset({10}), stacks, {}, 0.0, 99.0), CALL_TABLE)
+    assert steps.passes == 1
+    assert float(np.mean(np.diff(steps.edge_s))) == pytest.approx(0.02, rel=0.03)
