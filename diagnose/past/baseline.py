@@ -19,6 +19,7 @@ from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.roles import roles
 from rankscope.diagnose.model.excess import differences
 from rankscope.diagnose.model.functions import WAITING
+from rankscope.diagnose.past.demand import queue_of_demand_s
 from rankscope.diagnose.stats.robust import nan_median, robust_sd_of
 from rankscope.diagnose.verdict.contract import Baseline
 from rankscope.diagnose.verdict.function import Function
@@ -146,34 +147,39 @@ def _by_place(functions: Mapping[tuple[str, str, str, int, str], float]) -> dict
 
 
 def function_medians(fleet: Fleet) -> dict[tuple[str, str, str, int, str], float]:
-    """Median over ranks of each function's seconds per step on the training thread; waiting left out."""
+    """Median over ranks of each function's seconds per step on the training thread; waiting left out. The queue for a CPU is one,
+    wherever in the code the thread is put into it."""
     table = fleet.patterns
     skipped = [table.kind.code(kind) for kind in WAITING]
     rows = np.flatnonzero((table.thread.codes == table.thread.code("training")) & ~np.isin(table.kind.codes, skipped))
     if len(rows) == 0:
         return {}
-    columns = np.stack([table.kind.codes[rows], table.name.codes[rows], table.file.codes[rows], table.line[rows],
-                        table.detail.codes[rows]])  # fmt: skip
+    queue = table.kind.codes[rows] == table.kind.code("sched")
+    file, line = np.where(queue, -1, table.file.codes[rows]), np.where(queue, 0, table.line[rows])
+    columns = np.stack([table.kind.codes[rows], table.name.codes[rows], file, line, table.detail.codes[rows]])
     unique, key = np.unique(columns, axis=1, return_inverse=True)
     width = unique.shape[1]
     total = np.bincount(table.rank[rows] * width + key.reshape(-1), weights=table.per_step_s[rows],
                         minlength=len(fleet.ranks) * width).reshape(len(fleet.ranks), width)  # fmt: skip
     median = np.median(total, axis=0)
     return {
-        (table.kind.values[kind], table.name.values[name], table.file.values[file], int(line), table.detail.values[detail]):
-            float(median[index])
-        for index, (kind, name, file, line, detail) in enumerate(unique.T)
+        (table.kind.values[kind], table.name.values[name], table.file.values[place] if place >= 0 else "", int(at),
+         table.detail.values[detail]): float(median[index])
+        for index, (kind, name, place, at, detail) in enumerate(unique.T)
     }  # fmt: skip
 
 
 def most_grown(reference: Reference, fleet: Fleet) -> GrownFunction | None:
-    """The function with the largest growth; None if none grew."""
-    now = function_medians(fleet)
-    grown = {key: seconds - reference.functions.get(key, 0.0) for key, seconds in now.items()}
+    """The function with the largest growth; None if none grew. Of the queue for a CPU what the ranks make for themselves is as before."""
+    now, before = function_medians(fleet), dict(reference.functions)
+    queues = [key for key in now if key[0] == "sched" and key[-1] == "queue"]
+    for key in queues:
+        before[key] = before.get(key, 0.0) + float(np.median(queue_of_demand_s(fleet, reference.fleets)))
+    grown = {key: seconds - before.get(key, 0.0) for key, seconds in now.items()}
     if not grown:
         return None
     key = max(grown, key=lambda each: grown[each])
     if grown[key] <= 0:
         return None
     kind, name, file, line, detail = key
-    return GrownFunction(Function(kind, name, file, line), detail, reference.functions.get(key, 0.0), now[key])
+    return GrownFunction(Function(kind, name, file, line), detail, before.get(key, 0.0), now[key])

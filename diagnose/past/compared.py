@@ -1,6 +1,7 @@
 """Who is compared with whom where earlier windows are known: time decides who may serve as a reference.
 
-growth(r) = own(r) now - own(r) in the baseline       trimmed means over steps, median over the baseline windows
+growth(r) = own(r) now - own(r) in the baseline - q(r)       trimmed means over steps, median over the baseline windows; q: the queue
+                                                             for a CPU that the rank makes for itself by wanting more of it (demand.py)
 
 A rank grew if its growth exceeds max(10 % of the baseline step, 0.5 ms, 3 times the spread of the baseline), and is as it was below half
 of that. Where some of a role are as they were, those that grew are no reference for anybody, however many they are: most ranks may be
@@ -21,6 +22,7 @@ from rankscope.diagnose.model.excess import Differences, differences
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.past.as_peers import RANKS_MOST, with_past
 from rankscope.diagnose.past.baseline import Reference
+from rankscope.diagnose.past.demand import queue_of_demand_s
 from rankscope.diagnose.stats.robust import trimmed_mean
 from rankscope.diagnose.text import rank_list
 from rankscope.diagnose.verdict.note import Note, NoteCode
@@ -80,7 +82,8 @@ def compared(fleet: Fleet, scene: Scene, reference: Reference | None) -> Compare
 def growth_s(fleet: Fleet, own: Floats, reference: Reference) -> Floats:
     """By how much each rank takes longer than in the baseline, seconds per step; NaN where nobody knows."""
     before = [reference.own.get(int(number), np.nan) for number in fleet.ranks.number]
-    return np.asarray(trimmed_mean(own) - np.array(before), dtype=np.float64)
+    queue_s = queue_of_demand_s(fleet, reference.fleets)
+    return np.asarray(trimmed_mean(own) - np.array(before) - queue_s, dtype=np.float64)
 
 
 def _extended(fleet: Fleet, scene: Scene, past: Sequence[Fleet], alone: Ints) -> tuple[Fleet, Scene]:

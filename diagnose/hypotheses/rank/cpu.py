@@ -24,6 +24,7 @@ from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, EXCUSED, NO_COUNTER, Hypothesis
 from rankscope.diagnose.hypotheses.rank.case import Case
 from rankscope.diagnose.hypotheses.rank.threads import beside_evidence
+from rankscope.diagnose.model.demand import wanted_s
 from rankscope.diagnose.model.functions import sample
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Bools
@@ -61,8 +62,7 @@ def judge(case: Case) -> Iterator[Hypothesis]:
 def _queue_of_demand_s(case: Case) -> float:
     """Seconds per step for which the rank stands in the queue because it wants more CPU than its peers, its loaders with it: as long for
     each second of that as they do. Who waits no longer for a second of CPU than they is kept from none."""
-    ranks, counters = np.append(case.rank, sample(case.peers)), case.fleet.counters
-    wants = counters.total("cpu.process_run_s", ranks) + np.nan_to_num(counters.total("cpu.workers_run_s", ranks))
+    wants = wanted_s(case.fleet, np.append(case.rank, sample(case.peers)))
     own, known = float(wants[0]), wants[1:][np.isfinite(wants[1:])]
     usual = float(np.median(known)) if len(known) else 0.0
     if not (np.isfinite(own) and usual > 0):

@@ -1,7 +1,8 @@
 """Which ranks are to blame, and for what: hypotheses are admitted one after the other, and who is explained judges nobody any more.
 
 score(h, r) = B(r) · (1 - (1 - d/E)²) - m(h, r) + w(h) - ln N                                                   in nats
-d   the seconds that h explains of the excess E, at most E
+d   the seconds that h explains of the excess E, at most E. What the peers stand in the queue for a CPU longer than the rank is added to
+    E: they burst together when the late one has come, and that takes nothing from what it does too long
 B   how strongly rank r is slower than its unexplained peers: the larger of strength by whole steps (model/excess.py) and by single
     functions (model/function_tests.py); that counts where the steps say the same, though they cannot prove it (z >= 2)
 m   misfit (1 - d/E)² / (2 · 0.15²), d unbounded: functions are sampled, so that it is known to 15 %
@@ -211,7 +212,7 @@ class _Asking:
 
     def _in_turn(self, case: Case, made: tuple[Hypothesis, ...]) -> Iterator[Admitted]:
         """What stands of the hypotheses about one rank, each on what is left of the excess."""
-        whole = max(case.in_window_s, 1e-12)
+        whole = max(case.in_window_s + max(-case.sched_excess_s, 0.0), 1e-12)
         left, rest, doubt = whole, list(made), 0.0
         strong = float(self.strength[case.rank])
         if (theirs_s := behind_suspects_s(case)) > 0:

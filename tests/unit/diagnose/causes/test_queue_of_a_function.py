@@ -70,3 +70,15 @@ def test_what_the_loaders_of_a_rank_want_of_the_cpu_is_wanted_by_the_rank(seed: 
         {"rank": rank, "name": "cpu.workers_run_s", "value": 3.0 if rank == 2 else 0.0} for rank in range(4)
     ]
     assert [(one.component, one.ranks) for one in diagnose(build(made)).suspects] == [("python", (2,))]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_that_the_peers_queue_when_the_late_one_has_come_does_not_acquit_its_function(seed: int) -> None:
+    # GIVEN a function that takes 300 ms on one rank, and peers that are woken together and queue for 220 ms, which the late one does not
+    extra = {rank: [(BUSY, 0.3)] if rank == 2 else [(QUEUE, 0.22)] for rank in range(8)}
+    verdict = diagnose(build(Job(ranks=8, steps=20, seed=seed, extra=extra)))
+    # THEN it is named, though the rank is only 80 ms longer at it than they stand there
+    first = verdict.suspects[0]
+    assert (first.component, first.ranks) == ("python", (2,))
+    assert first.function is not None and first.function.name == "augment"
+    assert first.lost_seconds_per_step == pytest.approx(0.08, abs=0.03)
