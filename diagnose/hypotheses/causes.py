@@ -46,7 +46,7 @@ TABLE: tuple[Cause, ...] = (
     *_rows(
         "gpu",
         ("throttled-thermal", "rank", "clock below the peers', thermal bit", "rank/gpu.py"),
-        ("throttled-power", "rank", "clock below the peers', power bit, cap", "rank/gpu.py"),
+        ("throttled-power", "rank", "clock below peers', power bit, cap", "rank/gpu.py"),
         ("clock-low", "rank", "clock below the peers'", "rank/gpu.py"),
         ("ecc-errors", "rank", "memory errors that the peers lack", "rank/gpu.py"),
         ("xid", "rank", "the driver's Xid", "rank/gpu.py"),
@@ -81,7 +81,7 @@ TABLE: tuple[Cause, ...] = (
         ("slow-link", "link", "rate of flows, ports or messages", "link/slow_flows.py"),
         ("slow-link", "rank", "transfers longer than the peers'", "rank/transfers.py"),
         ("slow-link", "all", "transfer longer than in the baseline", "job/slow_everywhere.py"),
-        ("loss", "link", "steps that wait for what is sent again", "link/packet_loss.py"),
+        ("loss", "link", "steps wait for what is sent again", "link/packet_loss.py"),
     ),
     *_rows(
         "cpu",
@@ -98,8 +98,8 @@ TABLE: tuple[Cause, ...] = (
         "memory",
         ("reclaim", "rank", "waiting for pages, at its limit", "rank/memory.py"),
         ("swap", "rank", "waiting for pages, from swap", "rank/memory.py"),
-        ("oom-kill", "rank", "a hang: killed, and its group's count", "hang/processes.py"),
-        ("page-faults", "rank", "a function in the kernel, minor faults", "rank/memory.py"),
+        ("oom-kill", "rank", "a hang: killed, its group's count", "hang/processes.py"),
+        ("page-faults", "rank", "function in the kernel, minor faults", "rank/memory.py"),
     ),
     *_rows(
         "storage",
@@ -111,7 +111,7 @@ TABLE: tuple[Cause, ...] = (
     ),
     *_rows(
         "python",
-        ("slow-function", "rank", "stacks: one function holds the excess", "rank/python.py"),
+        ("slow-function", "rank", "stacks: one function has the excess", "rank/python.py"),
         ("slow-function", "all", "stacks: it varies, in turn on all", "job/moving_work.py"),
         ("blocking-call", "rank", "the same, asleep or waiting", "rank/python.py"),
         ("blocking-call", "all", "the same, in turn on all ranks", "job/moving_work.py"),
@@ -127,7 +127,7 @@ TABLE: tuple[Cause, ...] = (
         ("exited", "rank", "it ended first, and with what", "hang/processes.py"),
         ("deadlock", "rank", "others wait, it waits elsewhere", "hang/absent.py"),
         ("spinning", "rank", "others wait, it computes", "hang/absent.py"),
-        ("missing-collective", "rank", "NCCL's account, dumps, or other stacks", "hang/processes.py"),
+        ("missing-collective", "rank", "NCCL's account, dumps, other stacks", "hang/processes.py"),
     ),
     *_rows(
         "workload",

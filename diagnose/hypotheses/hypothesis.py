@@ -27,6 +27,7 @@ REPORTED = SEEN  # a counter moved on the component; what it cost cannot be told
 NO_COUNTER = 0.75  # the behaviour fits, no counter says why
 GUESS = 0.5
 EXCUSED = 1 - NO_COUNTER  # a counter says that it is not the component's own doing
+ALIKE = 0.0  # the peers show the same: nothing that sets the rank apart, and nothing that accuses it
 
 DESIGNED = ("stage-imbalance", "data-imbalance")  # nobody's fault
 
@@ -34,7 +35,7 @@ DESIGNED = ("stage-imbalance", "data-imbalance")  # nobody's fault
 def log_odds(support: float) -> float:
     """ln(s / (1 - s)) in nats, s the support, at most 0.99 unless it is the kernel's own order."""
     s = support if support == ORDERED else min(support, SCORE_MOST)
-    return math.log(s / (1 - s))
+    return math.log(s / (1 - s)) if s > 0 else -math.inf
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,7 +21,7 @@ import numpy as np
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.counters import Counter
 from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, EXCUSED, NO_COUNTER, Hypothesis
+from rankscope.diagnose.hypotheses.hypothesis import ALIKE, CONVICTED, EXCUSED, NO_COUNTER, Hypothesis
 from rankscope.diagnose.hypotheses.rank.case import Case
 from rankscope.diagnose.hypotheses.rank.threads import beside_evidence
 from rankscope.diagnose.model.demand import wanted_s
@@ -149,19 +149,21 @@ def _longer(case: Case, row: int) -> float:
     return float(np.clip(1 - usual / max(whole, 1e-12), 0.0, 1.0))
 
 
-def _taken_from_peers_s(case: Case, by: Callable[[Counter], bool]) -> float:
-    """For how long those who are meant ran in place of a peer, median, seconds."""
+def _taken_from_peers_s(case: Case, by: Callable[[Counter], bool]) -> tuple[float, float]:
+    """For how long those who are meant ran in place of a peer, seconds: the median, and of two peers in the middle that of whom they
+    took more. Beside a peer with a core for itself and one that shares its own as the rank does, the rank is not what is odd."""
     taken = dict.fromkeys(sample(case.peers).tolist(), 0.0)
     for counter in case.peers_of("cpu.taken_s"):
         if by(counter):
             taken[counter.rank] += counter.value
-    return float(np.median(list(taken.values()))) if taken else 0.0
+    ordered = sorted(taken.values())
+    return (float(np.median(ordered)), ordered[len(ordered) // 2]) if ordered else (0.0, 0.0)
 
 
 def _queue_charge(case: Case, queued: float, diffuse: float) -> Hypothesis | None:
     """Who ran while the rank stood in the queue? What another suspect took, by what it does too long, is that one's.
 
-    None where ranks of the job did, and no longer than in place of its peers.
+    Ranks of the job excuse it; where they did so no longer than in place of its peers, also if it shares its CPUs with them alone.
     """
     takers, steps = _takers(case), max(case.steps, 1)
     queued = max(queued - takers.suspects_s / steps, 0.0)
@@ -175,19 +177,22 @@ def _queue_charge(case: Case, queued: float, diffuse: float) -> Hypothesis | Non
         return _foreign_charge(case, takers, needed, lost_s, evidence)
     if takers.ours_s >= needed:
         job = set(case.fleet.ranks.pid.tolist())
-        what, usual = "CPU taken by ranks of the same job", _taken_from_peers_s(case, lambda one: one.pid in job)
+        usual, most = _taken_from_peers_s(case, lambda one: one.pid in job)
+        what = "CPU taken by ranks of the same job"
         evidence.append(Evidence("scheduler", what, takers.ours_s / steps, usual / steps, "s/step", len(case.peers)))
-        if _is_crowded(case):
+        apart = takers.ours_s - most >= needed
+        if apart and _is_crowded(case):
             cpus = case.fleet.ranks.cpus[case.rank]
             evidence.append(Evidence("process", "allowed CPUs", cpus, None, ""))
             action = "Several ranks share these CPUs: widen or spread their affinity (taskset, --bind-to, cpuset)."
             return case.charge("cpu", "affinity", lost_s, CONVICTED, tuple(evidence), action, cpus)
-        if takers.ours_s - usual < needed:
-            return None  # they take it from each other, from this one no more than from the others: nothing that sets it apart
         action = (
             f"The ranks of the job on {case.host} take the CPU from each other: start fewer, or fewer threads of each."
         )
-        return case.charge("cpu", "contended", lost_s, EXCUSED, tuple(evidence), action)
+        if not apart:  # they take it from each other, from this one no more than from another
+            lost_s = min(lost_s, (most - usual) / steps)
+        support = EXCUSED if apart else ALIKE
+        return case.charge("cpu", "contended", lost_s, support, tuple(evidence), action)
     action = f"Find what runs on the CPUs of this rank on {case.host} (pidstat 1, top)."
     return case.charge("cpu", "contended", lost_s, NO_COUNTER, tuple(evidence), action)
 
@@ -201,7 +206,7 @@ def _foreign_charge(case: Case, takers: _Takers, needed: float, lost_s: float, e
     ))  # fmt: skip
     comm, total, pids = takers.foreign[0]
     interrupted = INTERRUPTS.match(comm)
-    if interrupted is not None and total - _taken_from_peers_s(case, _by_interrupts) >= needed:
+    if interrupted is not None and total - _taken_from_peers_s(case, _by_interrupts)[0] >= needed:
         cpu = f"cpu{interrupted[1]}"
         action = f"See what interrupts {cpu} of {case.host} (/proc/softirqs, mpstat -P ALL 1): steer it to CPUs without ranks."
         return case.charge("cpu", "irq", lost_s, CONVICTED, told, action, cpu)

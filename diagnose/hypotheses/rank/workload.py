@@ -2,8 +2,8 @@
 
 Convicts: Python excess without an odd function; kernels that take longer while its GPU reads more over PCIe: with x the excess of
 kernel time and b that of the bytes read, both over the peers', b >= x / 2 and 5 % (longer sequences, larger batches);
-a function that takes longer while the model's other functions do as well, by as much.
-the same while the rank reads more from files than any peer.
+a function that takes longer while the model's other functions do as well, by as much; the same while the rank reads more from files
+than any peer, or while it sleeps there and its training thread computes more besides.
 Acquits: one odd function; a counter of the device; the peers' bytes. Nobody is guilty: the verdict is an imbalance.
 """
 

@@ -428,13 +428,13 @@ def test_a_device_that_waits_longer_with_all_of_the_model_has_more_to_do() -> No
 
 
 @pytest.mark.parametrize(("more", "status"), [(1.31, "imbalance"), (1.03, "fault")])
-def test_a_device_that_waits_longer_while_the_process_computes_more_has_more_to_do(more: float, status: str) -> None:
+def test_a_device_that_waits_longer_while_the_thread_computes_more_has_more_to_do(more: float, status: str) -> None:
     device = next(work for work in builders.STEP if work.name == "device_wait")
     job = Job(extra={2: [(device, 0.07)]})
     job.counters = [
         {
             "rank": rank,
-            "name": "cpu.process_run_s",
+            "name": "cpu.run_s",
             "value": 0.097 * job.steps * (more if rank == 2 else 1 + 0.01 * rank),
         }
         for rank in range(job.ranks)
