@@ -18,7 +18,7 @@ PLACES = tuple(Work("sched", "ready", 0, 30 + 10 * at, detail="queue", caller=f"
 
 
 def crowded(seed: int, queue_s: float, wants_s: float, start: float = 1_760_000_000.0, lone: int | None = None) -> Job:
-    """Ranks that stand in the queue so long per step, wherever they are woken, and want so much CPU. `lone`: a rank with a core for itself."""
+    """Ranks that stand in the queue so long per step, wherever they are woken, and want so much CPU. `lone`: one with a core of its own."""
     waits = {rank: [(work, queue_s / len(PLACES)) for work in PLACES] for rank in range(RANKS) if rank != lone}
     made = Job(ranks=RANKS, seed=seed, start=start, extra=waits)
     made.counters += [
