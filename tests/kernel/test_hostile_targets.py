@@ -266,10 +266,17 @@ FORGED_RUNTIME = """
 """
 
 
+def pace_s() -> float:
+    """CPU seconds of a fixed piece of work on this machine, as it is now."""
+    began = time.process_time()
+    sum(number * number for number in range(3_000_000))
+    return time.process_time() - began
+
+
 @forged_in_3_11
 @pytest.mark.parametrize("what", ["unmapped", "nonsense", "cycle", "many"])
 def test_a_forged_or_unmapped_runtime_costs_nothing_and_is_survived(what: str, watched: Callable[..., Watched]) -> None:
-    one = watched(FORGED_RUNTIME, what)
+    one, limit_s = watched(FORGED_RUNTIME, what), 4 * pace_s()
     assert one.process.stdout is not None
     one.go()
     assert one.process.stdout.readline().strip() == "forged"
@@ -277,7 +284,8 @@ def test_a_forged_or_unmapped_runtime_costs_nothing_and_is_survived(what: str, w
     for _ in range(3):
         began = time.process_time()
         one.watch.refresh(one.probes)
-        assert time.process_time() - began < 0.5
+        # As many threads as a process may have take half of it; all that are forged would take five times as long.
+        assert time.process_time() - began < limit_s
     assert len(one.watch.threads) <= len(os.listdir(f"/proc/{one.process.pid}/task"))  # noqa: PTH208
     assert not one.watch.gone
     assert resident_bytes() - resident < 32 << 20
