@@ -172,8 +172,7 @@ def function_medians(fleet: Fleet) -> dict[tuple[str, str, str, int, str], float
 def most_grown(reference: Reference, fleet: Fleet) -> GrownFunction | None:
     """The function with the largest growth; None if none grew. Of the queue for a CPU what the ranks make for themselves is as before."""
     now, before = function_medians(fleet), dict(reference.functions)
-    queues = [key for key in now if key[0] == "sched" and key[-1] == "queue"]
-    for key in queues:
+    for key in [key for key in now if key[0] == "sched" and key[-1] == "queue"]:
         before[key] = before.get(key, 0.0) + float(np.median(queue_of_demand_s(fleet, reference.fleets)))
     grown = {key: seconds - before.get(key, 0.0) for key, seconds in now.items()}
     if not grown:

@@ -22,6 +22,8 @@ from rankscope.probes.arrays import Floats
 def queue_of_demand_s(fleet: Fleet, past: Sequence[Fleet]) -> Floats:
     """q of each rank of the fleet (its rows), seconds per step; 0 where nobody counted, or knows how it was."""
     ranks = np.arange(len(fleet.ranks))
+    if not len(past):
+        return np.zeros(len(ranks))
     wants, queued = _of_each(fleet)
     before = np.full((2, len(past), len(ranks)), np.nan)
     for moment, earlier in enumerate(past):
@@ -29,8 +31,6 @@ def queue_of_demand_s(fleet: Fleet, past: Sequence[Fleet]) -> Floats:
         at = np.array([row.get(int(number), -1) for number in fleet.ranks.number], dtype=np.int64)
         for kind, values in enumerate(_of_each(earlier)):
             before[kind, moment] = np.where(at >= 0, values[at], np.nan)
-    if not len(past):
-        return np.zeros(len(ranks))
     wanted, stood = nan_median(before[0], 0), nan_median(before[1], 0)
     more = np.divide(wants, wanted, out=np.full(len(ranks), np.nan), where=wanted > 0) - 1
     found = np.minimum(stood * np.maximum(more, 0.0), np.maximum(queued - stood, 0.0))

@@ -54,9 +54,7 @@ def judge(case: Case) -> Iterator[Hypothesis]:
         )  # fmt: skip
         diffuse = 0.0
     if queued > 0:
-        charge = _queue_charge(case, queued, diffuse)
-        if charge is not None:
-            yield charge
+        yield _queue_charge(case, queued, diffuse)
 
 
 def _queue_of_demand_s(case: Case) -> float:
@@ -160,10 +158,10 @@ def _taken_from_peers_s(case: Case, by: Callable[[Counter], bool]) -> tuple[floa
     return (float(np.median(ordered)), ordered[len(ordered) // 2]) if ordered else (0.0, 0.0)
 
 
-def _queue_charge(case: Case, queued: float, diffuse: float) -> Hypothesis | None:
+def _queue_charge(case: Case, queued: float, diffuse: float) -> Hypothesis:
     """Who ran while the rank stood in the queue? What another suspect took, by what it does too long, is that one's.
 
-    Ranks of the job excuse it; where they did so no longer than in place of its peers, also if it shares its CPUs with them alone.
+    Ranks of the job excuse it, also if it shares its CPUs with them alone, where they did so no longer than in place of its peers.
     """
     takers, steps = _takers(case), max(case.steps, 1)
     queued = max(queued - takers.suspects_s / steps, 0.0)

@@ -53,7 +53,8 @@ def vocabulary() -> dict[str, int]:
 
 
 class PairFiles:
-    # Of one rank, read past the page cache.
+    """The pairs of one rank, read past the page cache."""
+
     def __init__(self, folder: Path, piece_bytes: int) -> None:
         self._piece_bytes = piece_bytes
         self._places = places(folder, piece_bytes)
