@@ -32,7 +32,7 @@ from rankscope.diagnose.text import clean
 from rankscope.diagnose.verdict.as_json import to_json
 from rankscope.diagnose.verdict.contract import Verdict, worst_first
 from rankscope.diagnose.verdict.note import Note, NoteCode
-from rankscope.observer.window.folder import Window
+from rankscope.observer.window.folder import Window, prepare_place, write_window
 from rankscope.observer.window.jobs import names
 from rankscope.observer.window.store.users import told_apart
 from rankscope.probes.errors import UsageError
@@ -54,22 +54,16 @@ def run(
     history: Path | None = None,
     keep: bool = True,
     html: Path | None = None,
+    out: Path | None = None,
     engine: str = "local",
     topology: Path | None = None,
     flight_recorder: Path | None = None,
 ) -> int:
     """Print the verdicts; the exit code of the worst. `history`: None is the usual folder. `keep`: put what is observed here into it.
 
-    `html`: a file to write the verdicts to as a page as well.
+    `html`: a file to write the verdicts to as a page as well. `out`: a folder for the windows that are observed here.
     """
-    if html is not None:
-        free_place(html)
-    if folders and pids:
-        raise UsageError("--pid chooses what to observe: it makes no sense with window folders")
-    if flight_recorder is not None and (steps or pids or (html and not folders)):
-        raise UsageError("--flight-recorder goes with window folders, or alone")
-    if steps is not None and (folders or baseline or pids):
-        raise UsageError("--steps brings all there is to judge: it makes no sense with folders, --baseline or --pid")
+    _sensible(folders, baseline, steps, pids, html, out, flight_recorder)
     with patience("reading the flight recorder's dumps"):
         dumps = read_folder(flight_recorder) if flight_recorder is not None else ()
         alone = (
@@ -82,8 +76,6 @@ def run(
     if steps is not None:
         return _print([_of_timings(steps, html)], as_json, verbose)
     automatic = AUTO in map(str, baseline)
-    if automatic and len(baseline) > 1:
-        raise UsageError("--baseline auto chooses by itself: give it alone")
     store = History(history if history is not None else DEFAULT_FOLDER)
     shared = read_topology(topology) if topology is not None else ()
     # Before observing: a bad baseline or history must not cost a window.
@@ -91,6 +83,8 @@ def run(
         earlier = () if automatic or folders else load_baseline(baseline)
     if history is not None and keep and not folders:
         store.prepare()
+    if out is not None:
+        prepare_place(out)
     if not folders:
 
         def judged(windows: Sequence[Window]) -> list[Verdict]:
@@ -102,7 +96,11 @@ def run(
         if keep:
             for trouble in remember(store, windows, verdicts):
                 sys.stderr.write(f"rankscope: {clean(trouble, 300)}\n")
-        _page_too(html, windows, verdicts)  # last: what cannot be written must cost neither the verdict nor the history
+        # Last: what cannot be written must cost neither the verdict nor the history.
+        if out is not None:
+            for window in windows:
+                write_window(window, out)
+        _page_too(html, windows, verdicts)
         return code
     with patience("reading windows") as say, engines.beginning(engine), paused():
         found = find(folders)
@@ -125,6 +123,25 @@ def run(
     if not large:
         _page_too(html, loaded.windows, verdicts)
     return code
+
+
+def _sensible(
+    folders: Sequence[Path | str], baseline: Sequence[Path | str], steps: Path | None, pids: Sequence[int], html: Path | None,
+    out: Path | None, flight_recorder: Path | None,
+) -> None:  # fmt: skip
+    """UsageError where these do not go together; OutputFailed where a page cannot be written."""
+    if html is not None:
+        free_place(html)
+    if folders and pids:
+        raise UsageError("--pid chooses what to observe: it makes no sense with window folders")
+    if out is not None and (folders or steps or flight_recorder):
+        raise UsageError("--out keeps what is observed now: it makes no sense where nothing is")
+    if flight_recorder is not None and (steps or pids or (html and not folders)):
+        raise UsageError("--flight-recorder goes with window folders, or alone")
+    if steps is not None and (folders or baseline or pids):
+        raise UsageError("--steps brings all there is to judge: it makes no sense with folders, --baseline or --pid")
+    if AUTO in map(str, baseline) and len(baseline) > 1:
+        raise UsageError("--baseline auto chooses by itself: give it alone")
 
 
 def _of_timings(steps: Path, html: Path | None) -> Verdict:

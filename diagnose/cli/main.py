@@ -26,6 +26,7 @@ from rankscope.diagnose.cli.options import (
     Job,
     Json,
     NoHistory,
+    Out,
     Pids,
     StepsFile,
     Topology,
@@ -97,6 +98,7 @@ def diagnose(
     topology: Topology = None,
     flight_recorder: FlightRecorder = None,
     html: Html = None,
+    out: Out = None,
     as_json: Json = False,
     verbose: Verbose = False,
 ) -> int:
@@ -120,6 +122,7 @@ def diagnose(
         topology=topology,
         flight_recorder=flight_recorder,
         html=html,
+        out=out,
     )
 
 

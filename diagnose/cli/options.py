@@ -88,4 +88,8 @@ Html = Annotated[
     Optional[Path],  # noqa: UP045
     typer.Option("--html", metavar="FILE", help="Also write it as one page for a browser; FILE must not be there yet."),
 ]
+Out = Annotated[
+    Optional[Path],  # noqa: UP045
+    typer.Option("--out", metavar="DIR", help="Also write the windows that it observed and judged, as record does."),
+]
 Pids = Annotated[Optional[list[int]], typer.Option("--pid", metavar="PID", help="Observe these alone.")]  # noqa: UP045

@@ -23,6 +23,8 @@ SETTLE_S = 2.5
 # After a fault the job must step again as it did at first, within this factor; otherwise a new one is started.
 HEALED = 1.25
 _HEALING_S = 1.5
+# A fault by which the job's own steps become less than so much longer is none that anybody could name, or would be asked about.
+FELT = 0.02
 
 Progress = Callable[[Case, str], None]
 
@@ -137,6 +139,11 @@ class _Session:
         self.usable = not kind.spoils
         job.check_alive()
         result = Result(case, plan, outcome, said, truth, seconds, before=before, after=after, verdict=verdict)
+        if truth.status in {"fault", "imbalance"} and after and after.step_s < (1 + FELT) * before.step_s:
+            felt = (
+                f"the job did not feel it: {before.step_s * 1e3:.0f} ms a step before, {after.step_s * 1e3:.0f} after"
+            )
+            return replace(result, outcome=verdicts.IMPOSSIBLE, said=felt)
         return result if outcome == verdicts.FAILED or not case.observe else judged(result)
 
     def _baseline(self, case: Case) -> Path:
@@ -155,13 +162,15 @@ class _Session:
         return folder
 
     def _ask(self, window_s: float, baseline: Path | None) -> tuple[str, str, str]:
-        """Outcome FAILED or '', why, and what rankscope printed. Recorded first, so that the window can be kept."""
+        """Outcome FAILED or '', why, and what rankscope printed; the window that it judged is kept.
+
+        As an operator asks: one command, which observes further by itself where a longer window would tell.
+        """
         self._folder.mkdir(parents=True, exist_ok=True)
-        folder = self._folder / "case"
-        outcome, said, printed = self._record(folder, window_s)
-        if outcome:
-            return outcome, said, printed
-        return self._call("diagnose", str(folder), *(["--baseline", str(baseline)] if baseline else []), "--json")
+        return self._call(
+            "diagnose", "--window", f"{window_s:g}", "--job", self.job.name, "--out", str(self._folder / "case"),
+            "--no-history", *(["--baseline", str(baseline)] if baseline else []), "--json",
+        )  # fmt: skip
 
     def _record(self, folder: Path, window_s: float) -> tuple[str, str, str]:
         """One window of this job; other jobs may run on this host."""
@@ -219,7 +228,7 @@ def judge_again(folder: Path) -> Iterator[Result]:
 
 def call(command: list[str]) -> tuple[str, str, str]:
     """Outcome FAILED or '', why, and what the command printed."""
-    limit_s = 150.0
+    limit_s = 240.0  # 120 s of windows, at most
     try:
         done = subprocess.run(
             command,

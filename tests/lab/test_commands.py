@@ -33,14 +33,25 @@ def test_a_job_that_the_lab_did_not_start_gets_a_valid_verdict_with_the_slow_fun
 
 
 def test_a_window_that_cannot_tell_is_followed_by_a_longer_one_and_an_interrupt_gives_what_was_told_before(
-    torchrun: Torchrun,
+    torchrun: Torchrun, tmp_path: Path
 ) -> None:
     # GIVEN a job of two or three steps in the window that is asked for
     job = torchrun("90", "1", "0.5")
     ended = []
     for interrupted in (True, False):
         observer = subprocess.Popen(
-            [RANKSCOPE, "diagnose", "--no-history", "--json", "--window", "2", "--job", job.name],
+            [
+                RANKSCOPE,
+                "diagnose",
+                "--no-history",
+                "--json",
+                "--window",
+                "2",
+                "--job",
+                job.name,
+                "--out",
+                tmp_path / str(interrupted),
+            ],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -58,6 +69,11 @@ def test_a_window_that_cannot_tell_is_followed_by_a_longer_one_and_an_interrupt_
     assert (longer_code, longer["status"]) == (1, "fault"), longer
     assert longer["suspects"][0]["function"]["name"] == "tokenize"
     assert any(note.startswith("a window of 2.0 s before did not tell") for note in longer["notes"]), longer
+    # AND the window that told it is kept, and tells the same
+    for interrupted, verdict in ((True, before), (False, longer)):
+        assert len(list((tmp_path / str(interrupted)).iterdir())) == 1
+        again = json.loads(rankscope("diagnose", str(tmp_path / str(interrupted)), "--json").stdout)
+        assert (again["status"], again["suspects"]) == (verdict["status"], verdict["suspects"])
 
 
 @pytest.mark.alone
@@ -138,6 +154,8 @@ def test_a_full_disk_is_said_before_the_window_and_leaves_nothing(healthy_job: R
         (("record", "--out", "OUT", "--job", "no-such-job"), 3, "no"),
         (("record", "--out", "/tmp"), 69, "others can write"),
         (("record", "--out", "/tmp", "--window", "0"), 64, "window"),
+        (("diagnose", "--out", "/tmp"), 69, "others can write"),
+        (("diagnose", "--out", "OUT", "/usr"), 64, "--out"),
         (("diagnose", "/nonexistent"), 65, "there is no /nonexistent"),
         (("diagnose", "/usr"), 65, "no window"),
         (("frobnicate",), 64, "frobnicate"),
