@@ -19,7 +19,7 @@ from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.roles import roles
 from rankscope.diagnose.model.excess import differences
 from rankscope.diagnose.model.functions import WAITING
-from rankscope.diagnose.past.demand import queue_of_demand_s
+from rankscope.diagnose.past.demand import NO_DEMAND, Demand, demand_of, queue_of_demand_s
 from rankscope.diagnose.stats.robust import nan_median, robust_sd_of
 from rankscope.diagnose.verdict.contract import Baseline
 from rankscope.diagnose.verdict.function import Function
@@ -42,6 +42,7 @@ class Reference:
     functions: dict[tuple[str, str, str, int, str], float]  # median over ranks, seconds per step
     notes: tuple[Note, ...]
     fleets: tuple[Fleet, ...] = ()  # the windows themselves, newest first
+    demand: Demand = NO_DEMAND  # of the CPU
 
     @property
     def least_growth_s(self) -> float:
@@ -98,6 +99,7 @@ def reference_of(usable: Sequence[Fleet], about: Baseline) -> Reference:
     between = robust_sd_of(np.array(medians))
     p50 = float(np.median(medians))
     numbers = [fleet.ranks.number.tolist() for fleet in usable]
+    kept = tuple(reversed(usable))[:FLEETS_MOST]
     return Reference(
         replace(about, step_p50=p50),
         p50,
@@ -108,7 +110,8 @@ def reference_of(usable: Sequence[Fleet], about: Baseline) -> Reference:
         _medians([dict(zip(who, each.own_s.tolist(), strict=True)) for who, each in zip(numbers, found, strict=True)]),
         _medians([function_medians(fleet) for fleet in usable], 0.0),
         (),
-        tuple(reversed(usable))[:FLEETS_MOST],
+        kept,
+        demand_of(kept),
     )
 
 
@@ -173,7 +176,7 @@ def most_grown(reference: Reference, fleet: Fleet) -> GrownFunction | None:
     """The function with the largest growth; None if none grew. Of the queue for a CPU what the ranks make for themselves is as before."""
     now, before = function_medians(fleet), dict(reference.functions)
     for key in [key for key in now if key[0] == "sched" and key[-1] == "queue"]:
-        before[key] = before.get(key, 0.0) + float(np.median(queue_of_demand_s(fleet, reference.fleets)))
+        before[key] = before.get(key, 0.0) + float(np.median(queue_of_demand_s(fleet, reference.demand)))
     grown = {key: seconds - before.get(key, 0.0) for key, seconds in now.items()}
     if not grown:
         return None

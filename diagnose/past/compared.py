@@ -82,7 +82,7 @@ def compared(fleet: Fleet, scene: Scene, reference: Reference | None) -> Compare
 def growth_s(fleet: Fleet, own: Floats, reference: Reference) -> Floats:
     """By how much each rank takes longer than in the baseline, seconds per step; NaN where nobody knows."""
     before = [reference.own.get(int(number), np.nan) for number in fleet.ranks.number]
-    queue_s = queue_of_demand_s(fleet, reference.fleets)
+    queue_s = queue_of_demand_s(fleet, reference.demand)
     return np.asarray(trimmed_mean(own) - np.array(before) - queue_s, dtype=np.float64)
 
 

@@ -8,33 +8,55 @@ That it grows in proportion is the least it does: ranks that fill their cores st
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.model.busy_host import queued_s
 from rankscope.diagnose.model.demand import wanted_s
-from rankscope.diagnose.stats.robust import nan_median, trimmed_mean
+from rankscope.diagnose.stats.robust import trimmed_mean
 from rankscope.probes.arrays import Floats
 
 
-def queue_of_demand_s(fleet: Fleet, past: Sequence[Fleet]) -> Floats:
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What ranks wanted and had to wait for, by number: medians over windows, seconds per step."""
+
+    wanted: dict[int, float]
+    queued: dict[int, float]
+
+
+NO_DEMAND = Demand({}, {})
+
+
+def demand_of(fleets: Sequence[Fleet]) -> Demand:
+    """Of windows of one job. A rank of which a window does not tell is told of by the others."""
+    wanted: dict[int, list[float]] = {}
+    queued: dict[int, list[float]] = {}
+    for fleet in fleets:
+        for values, into in zip(_of_each(fleet), (wanted, queued), strict=True):
+            for number, value in zip(fleet.ranks.number.tolist(), values.tolist(), strict=True):
+                into.setdefault(number, []).append(value)
+    return Demand(_medians(wanted), _medians(queued))
+
+
+def queue_of_demand_s(fleet: Fleet, before: Demand) -> Floats:
     """q of each rank of the fleet (its rows), seconds per step; 0 where nobody counted, or knows how it was."""
-    ranks = np.arange(len(fleet.ranks))
-    if not len(past):
-        return np.zeros(len(ranks))
+    numbers = fleet.ranks.number.tolist()
+    wanted, stood = (np.array([of.get(number, np.nan) for number in numbers]) for of in (before.wanted, before.queued))
+    if not np.isfinite(wanted).any():
+        return np.zeros(len(numbers))
     wants, queued = _of_each(fleet)
-    before = np.full((2, len(past), len(ranks)), np.nan)
-    for moment, earlier in enumerate(past):
-        row = {int(number): at for at, number in enumerate(earlier.ranks.number)}
-        at = np.array([row.get(int(number), -1) for number in fleet.ranks.number], dtype=np.int64)
-        for kind, values in enumerate(_of_each(earlier)):
-            before[kind, moment] = np.where(at >= 0, values[at], np.nan)
-    wanted, stood = nan_median(before[0], 0), nan_median(before[1], 0)
-    more = np.divide(wants, wanted, out=np.full(len(ranks), np.nan), where=wanted > 0) - 1
+    more = np.divide(wants, wanted, out=np.full(len(numbers), np.nan), where=wanted > 0) - 1
     found = np.minimum(stood * np.maximum(more, 0.0), np.maximum(queued - stood, 0.0))
     return np.asarray(np.nan_to_num(found), dtype=np.float64)
+
+
+def _medians(of: Mapping[int, Sequence[float]]) -> dict[int, float]:
+    known = {number: [value for value in values if np.isfinite(value)] for number, values in of.items()}
+    return {number: float(np.median(values)) for number, values in known.items() if values}
 
 
 def _of_each(fleet: Fleet) -> tuple[Floats, Floats]:

@@ -9,7 +9,7 @@ import pytest
 from builders import Job, Work, build
 
 from rankscope.diagnose.fleet.gather import gather
-from rankscope.diagnose.past.demand import queue_of_demand_s
+from rankscope.diagnose.past.demand import NO_DEMAND, demand_of, queue_of_demand_s
 from rankscope.diagnose.solve.judge import diagnose
 from rankscope.diagnose.verdict.contract import Verdict
 
@@ -52,13 +52,13 @@ def test_a_queue_that_grew_as_what_the_ranks_want_is_not_the_cpus(seed: int) -> 
 def test_no_more_is_told_than_the_queue_grew() -> None:
     before, now = (gather(build(crowded(1, queue_s, wants_s))) for queue_s, wants_s in ((0.1, 0.05), (0.12, 0.5)))
     own = now.steps.sched_s.mean(axis=1) - before.steps.sched_s.mean(axis=1)
-    assert np.all(queue_of_demand_s(now, (before,)) <= np.maximum(own, 0.0) + 0.01)
-    assert np.all(queue_of_demand_s(now, ()) == 0)
-    assert np.all(queue_of_demand_s(before, (now,)) == 0)  # who wants less makes none
+    assert np.all(queue_of_demand_s(now, demand_of([before])) <= np.maximum(own, 0.0) + 0.01)
+    assert np.all(queue_of_demand_s(now, NO_DEMAND) == 0)
+    assert np.all(queue_of_demand_s(before, demand_of([now])) == 0)  # who wants less makes none
 
 
 def test_a_rank_that_was_not_there_before_makes_none() -> None:
     before, now = (gather(build(crowded(1, queue_s, wants_s))) for queue_s, wants_s in ((0.1, 0.05), (0.2, 0.1)))
     renumbered = replace(before, ranks=replace(before.ranks, number=np.array([0, 1, 2, 9])))
-    assert np.all(queue_of_demand_s(now, (before,)) > 0.05)
-    assert queue_of_demand_s(now, (renumbered,))[3] == 0
+    assert np.all(queue_of_demand_s(now, demand_of([before])) > 0.05)
+    assert queue_of_demand_s(now, demand_of([renumbered]))[3] == 0
