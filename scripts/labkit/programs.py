@@ -66,4 +66,14 @@ PROGRAMS = {
         ("clean_captions", "word_pieces", "choose_crops", "jitter_colours", "stack_pairs", "keep_score"), "read_pairs",
         "stack_pairs", "keep_score", lacks=frozenset({"heavy-stage"}),
     ),
+    "forecast": Program(
+        "forecast.py", ("parse_lines", "fill_gaps", "take_out_profile", "add_calendar", "cut_windows", "track"),
+        "read_log", "cut_windows", "track", lacks=frozenset({"heavy-stage"}),
+    ),
+    "detection": Program(
+        "detection.py",
+        ("decode_thumbnails", "compose_scenes", "mosaic", "flip", "letterbox", "match_anchors", "collate_detections",
+         "update_meter"),
+        "read_pack", "collate_detections", "update_meter", lacks=frozenset({"heavy-stage"}),
+    ),
 }  # fmt: skip

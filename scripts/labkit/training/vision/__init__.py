@@ -1,0 +1,1 @@
+"""What programs that look at pictures share."""
