@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pace import pace_s
 
 from rankscope.probes.nccl import ras as nccl_ras
 from rankscope.probes.nccl.ras_answer import Laggard, NotRas, Place, RasAnswer, laggards, parse
@@ -162,6 +163,7 @@ def test_what_is_not_ras_is_refused(answer: bytes) -> None:
 
 
 MANY = 200_000
+READ_PACES = 60  # 10 to 18 are taken
 HEAD = (
     "NCCL version 2.27.7\n#0-0 (cf264af53edbe986) {}\n  Communicator ranks have different AllReduce operation counts\n"
 )
@@ -180,12 +182,12 @@ HEAD = (
 def test_a_long_answer_takes_no_more_time_than_its_length_allows(kind: str, line: str) -> None:
     """Whoever owns a job can serve one. Each line used to copy all lines before it: minutes."""
     text = HEAD.format(kind) + "".join(line.format(number, number) for number in range(MANY))
-    began = time.monotonic()
+    most_s, began = READ_PACES * pace_s(), time.process_time()
     answer = parse(text.encode())
     (one,) = answer.communicators
     assert len(one.launched) + len(one.missing) + len(one.troubled) == MANY
     laggards(answer, answer)
-    assert time.monotonic() - began < 10
+    assert time.process_time() - began < most_s
 
 
 @pytest.mark.parametrize("part", [b"{},", b"[],", b'"",'])
@@ -202,10 +204,10 @@ def test_lines_without_end_are_cut() -> None:
 def test_ranks_of_one_long_group_are_read_as_fast() -> None:
     text = HEAD.format("MISMATCH") + "  3 ranks have launched up to operation 7\n"
     text += "".join(f"  Rank {number} -- GPU 1 managed by process {number} on node b\n" for number in range(MANY))
-    began = time.monotonic()
+    most_s, began = READ_PACES * pace_s(), time.process_time()
     (group,) = parse(text.encode()).communicators[0].launched
     assert [place.rank for place in group.who] == list(range(MANY))
-    assert time.monotonic() - began < 10
+    assert time.process_time() - began < most_s
 
 
 LINES = [*TEXT.splitlines(keepends=True), "", "\0\n", "#0-0 (0) MISMATCH\n", "  Rank 999999999 -- GPU 1\n"]

@@ -8,13 +8,15 @@ import time
 from pathlib import Path
 
 import pytest
+from pace import pace_s
 from rank_trees import Tree, torchrun
 
 from rankscope.observer.census.candidates import EACH_S, FREELY_S, scan
 from rankscope.observer.census.ranks import find_ranks
 
 TRAIN = ["/usr/bin/python3.11", "-u", "train.py"]
-ENOUGH_S = FREELY_S + 3 * EACH_S
+# Budgets are seconds of a clock. What is done beside them, to list processes above all, takes 2 to 5 paces.
+BUDGETS_S, LISTING_PACES = FREELY_S + 3 * EACH_S, 10
 
 
 @pytest.fixture
@@ -28,12 +30,15 @@ def real(tree: Tree, first: int = 90_000) -> list[tuple[int, int]]:
     return list(enumerate(pids))
 
 
-def found(tree: Tree) -> tuple[list[tuple[int, int]], float, tuple[str, ...]]:
-    """Ranks of user 1000, seconds of the processor, notes."""
+def found(tree: Tree) -> tuple[list[tuple[int, int]], tuple[str, ...]]:
+    """Ranks of user 1000, and notes; it takes no longer than it may."""
+    pace = pace_s()
     began = time.process_time()
     census = find_ranks(tree.root)
     took = time.process_time() - began
-    return [(one.identity.rank, one.pid) for one in census.ranks if one.owner == 1000], took, census.notes
+    enough = BUDGETS_S + LISTING_PACES * max(pace, pace_s())
+    assert took < enough, f"{took:.1f} s of {enough:.1f} s"
+    return [(one.identity.rank, one.pid) for one in census.ranks if one.owner == 1000], census.notes
 
 
 def test_processes_with_tens_of_thousands_of_mappings_hide_nobody(tree: Tree) -> None:
@@ -44,9 +49,8 @@ def test_processes_with_tens_of_thousands_of_mappings_hide_nobody(tree: Tree) ->
         (tree.root / f"proc/{pid}/maps").unlink()
         os.link(tree.root / "maps", tree.root / f"proc/{pid}/maps")
     expected = real(tree)
-    ranks, took, notes = found(tree)
+    ranks, notes = found(tree)
     assert ranks == expected
-    assert took < ENOUGH_S, f"{took:.1f} s"
     assert any(note.startswith("user 1666: ") and "were not looked at" in note for note in notes)
 
 
@@ -68,9 +72,8 @@ def test_what_is_below_a_rank_without_number_hides_nobody(tree: Tree) -> None:
         (tree.root / f"proc/{above}/cmdline").unlink()
         os.link(tree.root / "cmdline", tree.root / f"proc/{above}/cmdline")
     expected = real(tree)
-    ranks, took, _ = found(tree)
+    ranks, _ = found(tree)
     assert ranks == expected
-    assert took < ENOUGH_S, f"{took:.1f} s"
 
 
 def test_candidates_beyond_number_hide_nobody(tree: Tree) -> None:
@@ -79,9 +82,8 @@ def test_candidates_beyond_number_hide_nobody(tree: Tree) -> None:
         parent = tree.process(1000 + number, 1, f"python{number % 60}", TRAIN, torchrun(number, 0, 9000), uid=1666)
         tree.process(5000 + number, parent, "python", [f"ray::A{number}"], uid=1666)
     expected = real(tree)
-    ranks, took, notes = found(tree)
+    ranks, notes = found(tree)
     assert ranks == expected
-    assert took < ENOUGH_S, f"{took:.1f} s"
     assert any(note.startswith("user 1666: ") and "were not looked at" in note for note in notes)
 
 
@@ -104,9 +106,8 @@ def test_connections_of_a_process_with_itself_keep_nobody_busy(tree: Tree) -> No
         connected_with_itself(tree, pid, 5000)
     tree.connect(1001, 1002, 45_000)
     expected = real(tree)
-    ranks, took, _ = found(tree)
+    ranks, _ = found(tree)
     assert ranks == expected
-    assert took < ENOUGH_S, f"{took:.1f} s"
 
 
 def test_open_files_without_number_hide_nobody(tree: Tree) -> None:
@@ -119,9 +120,8 @@ def test_open_files_without_number_hide_nobody(tree: Tree) -> None:
         shutil.rmtree(tree.root / f"proc/{pid}/fd")
         (tree.root / f"proc/{pid}/fd").symlink_to(files)
     expected = real(tree)
-    ranks, took, _ = found(tree)
+    ranks, _ = found(tree)
     assert ranks == expected
-    assert took < ENOUGH_S, f"{took:.1f} s"
 
 
 def test_what_a_parent_wrote_into_its_environment_is_read_once_for_all_children(tree: Tree) -> None:
@@ -132,6 +132,5 @@ def test_what_a_parent_wrote_into_its_environment_is_read_once_for_all_children(
     for number in range(120):
         tree.process(2000 + number, parent, "python3", TRAIN, torchrun(number + 1, 1, 500), uid=1666)
     expected = real(tree)
-    ranks, took, _ = found(tree)
+    ranks, _ = found(tree)
     assert ranks == expected
-    assert took < ENOUGH_S, f"{took:.1f} s"
