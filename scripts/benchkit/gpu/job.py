@@ -30,7 +30,7 @@ _LARGEST_BATCH = 32768
 _STEPS_TO_CALIBRATE = 3
 
 
-class Network(nn.Module):
+class Network(nn.Module):  # type: ignore[misc]
     """Convolutions and linear layers: much to compute, 14 MB of gradients."""
 
     def __init__(self) -> None:
@@ -59,7 +59,7 @@ class Marks:
 
     def __init__(self, device: torch.device) -> None:
         self._on_gpu = device.type == "cuda"
-        self._events = [torch.cuda.Event(enable_timing=True) for _ in range(4)] if self._on_gpu else []  # type: ignore[no-untyped-call]
+        self._events = [torch.cuda.Event(enable_timing=True) for _ in range(4)] if self._on_gpu else []
         self._times = [0.0] * 4
 
     def set(self, which: int) -> None:
@@ -114,7 +114,7 @@ def train(args: argparse.Namespace, rank: int, device: torch.device) -> None:
     optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
     marks = Marks(device)
     # The first layer's gradient is the last to be complete.
-    network.first.weight.register_post_accumulate_grad_hook(lambda _: marks.set(1))  # type: ignore[no-untyped-call]
+    network.first.weight.register_post_accumulate_grad_hook(lambda _: marks.set(1))
     until = time.monotonic() + args.seconds
     going_on = torch.ones(1)
     if dist.get_backend() == "nccl":

@@ -65,13 +65,13 @@ def corpus() -> Iterator[Corpus]:
 
 
 def some(corpus: Corpus) -> list[Case]:
-    """Of every kind of case the first, and every one with a baseline."""
-    kinds: dict[str, Case] = {}
+    """Of every kind of case the first; of those with a baseline the first of each job, dose and status."""
+    found: dict[tuple[str, ...], Case] = {}
     for case in corpus.cases:
-        kinds.setdefault(case.kind, case)
-    return list(
-        {case.key: case for case in [*kinds.values(), *[each for each in corpus.cases if each.baseline]]}.values()
-    )
+        found.setdefault((case.kind,), case)
+        if case.baseline:
+            found.setdefault((case.kind, case.job, case.dose, case.truth.status), case)
+    return list({case.key: case for case in found.values()}.values())
 
 
 def test_recorded_windows_are_judged_alike_without_their_names_and_are_small(corpus: Corpus, tmp_path: Path) -> None:
