@@ -13,7 +13,7 @@ from corpuskit.archive import archives, opened
 from corpuskit.judging import judges
 from corpuskit.tables import Judged
 
-# Of the processor, all processes together: 0.6 for a case are taken, half a minute or a minute for all on two cores.
+# Of the processor, all processes together: 0.8 for a case are taken, of which half is reading it; a minute or more for all on two cores.
 PACES_EACH = 2.0
 
 
