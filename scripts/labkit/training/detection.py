@@ -33,7 +33,7 @@ from vision import boxes as geometry
 THUMB, SCENE, SIDE = 16, 48, 64  # pixels of a stored picture, of a scene, of what the model sees
 GREY = 114
 PER_SCENE, LARGE_SHARE = 3, 0.03
-ROWS_PER_IMAGE = 16
+ROWS_PER_IMAGE = 32
 CLASSES, LEAST_BOX = 8, 4
 POSITIVE, NEGATIVE = 0.45, 0.3
 STRIDES, SIZES = (8, 16), ((10, 16), (26, 40))
@@ -268,7 +268,7 @@ class Pipeline:
     """From stored pictures to batches, in this process or in workers."""
 
     def __init__(self, args: argparse.Namespace, rank: int) -> None:
-        self._images = args.batch / ROWS_PER_IMAGE
+        self._images, self._dice = args.batch / ROWS_PER_IMAGE, random.Random(rank)
         self._store = ThumbnailStore(args.data / f"rank{rank}", args.sample_kib * 1024)
         self._augmentation = Augmentation(args.crops, rank)
         self._its_control = Control(args.dir / f"rank{rank}.control")
@@ -281,7 +281,7 @@ class Pipeline:
         return self._batch_of(self._store.read_pack(), 1.0)
 
     def _batch_of(self, pack: bytes, length: float) -> Batch:
-        images = max(1, round(self._images * length))
+        images = max(1, int(self._images * length + self._dice.random()))  # right on the average
         pictures = self._augmentation.compose_scenes(decode_thumbnails(pack, images * 4 * (PER_SCENE + 1)))
         stages: tuple[Callable[[list[Picture]], list[Picture]], ...]
         stages = (self._augmentation.mosaic, self._augmentation.flip, letterbox)
