@@ -47,7 +47,15 @@ class Reference:
     @property
     def least_growth_s(self) -> float:
         """What is longer than before by less may be so by accident, or was so between the baseline windows."""
-        return max(limits.ALONE_SHARE * self.step_p50, limits.EFFECT_SECONDS, limits.Z_CLEAR * self.step_p50_spread)
+        return self._least_s(limits.ALONE_SHARE)
+
+    @property
+    def least_growth_of_function_s(self) -> float:
+        """The same, where one function is known to hold it: a host that became slower makes all of them longer."""
+        return self._least_s(limits.EFFECT_SHARE)
+
+    def _least_s(self, share: float) -> float:
+        return max(share * self.step_p50, limits.EFFECT_SECONDS, limits.Z_CLEAR * self.step_p50_spread)
 
 
 @dataclass(frozen=True, slots=True)

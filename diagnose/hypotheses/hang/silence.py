@@ -1,7 +1,7 @@
 """How long the ranks have been silent, and what a hang is to those that look for its reason.
 
 silent(r) = end of the window - last marker of rank r (collective, backward)
-patience  = max(5 ordinary steps, 3 s): a silence that is shorter is none yet
+patience  = max(5 ordinary steps, 3 s, the longest step): a silence that is shorter is none yet, and the job came back from one as long
 """
 
 from __future__ import annotations
@@ -36,7 +36,14 @@ def silent_s(fleet: Fleet) -> Floats:
 
 def patience_s(fleet: Fleet, step_s: float | None) -> float:
     """How long a silence is none yet. No complete step: steps may be long, so be patient."""
-    return max(limits.STEPS_LEAST * step_s if step_s else 0.5 * fleet.seconds, limits.STALL_SECONDS)
+    usual = limits.STEPS_LEAST * step_s if step_s else 0.5 * fleet.seconds
+    return max(usual, limits.STALL_SECONDS, _longest_s(fleet))
+
+
+def _longest_s(fleet: Fleet) -> float:
+    """The longest step of this window, on the median rank; 0 without one."""
+    known = fleet.steps.seconds[np.isfinite(fleet.steps.seconds).any(axis=1)]
+    return float(np.median(np.nanmax(known, axis=1))) if known.size else 0.0
 
 
 def stalled_s(silent: Floats, culprits: Bools) -> float:

@@ -1,7 +1,7 @@
 """Does the job stand still? Then nothing is slow: somebody is missing.
 
-A rank stalls if its last marker (collective, backward) is older than max(5 ordinary steps, 3 s). The job hangs if every
-rank that is left stalls. The suspects are then the ranks that are stopped; else those that are gone; else those that are in
+A rank stalls if its last marker (collective, backward) is older than max(5 ordinary steps, 3 s, the longest step of the window). The job
+hangs if every rank that is left stalls. The suspects are then the ranks that are stopped; else those that are gone; else those that are in
 no collective while the others wait in one; else those that NCCL itself (RAS) says are behind (processes.py). Hardware that failed
 (failed_hardware.py) beats all but the first: ranks die of their GPU. Where all wait it is the link that data waits for
 (unacknowledged.py), or who waits in another place (other_place.py). What flight recorders say is added to it (flight.py).

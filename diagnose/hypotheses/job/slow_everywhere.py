@@ -2,11 +2,13 @@
 
 slower = step - step p50 of the baseline, both without what strangers and quotas took; a row of ../rows.py where it is what may count as
 growth at all (past/baseline.py). It removes slower of each step; z = slower / √(spread of the baseline² + (1.4 % of the step)²).
-Named is the function that grew most, where it grew by half of slower. The Python function is sought as that of one rank beside its peers
+Named is the function that grew most, where it grew by half of slower. Where it is one of Python's, and grew by more than its share of the
+step, slower counts from 5 % on, else from 10 %. The Python function is sought as that of one rank beside its peers
 is (model/attribute.py), on the rank with the median growth, whose peers are its own past: so what it spends in the library functions
 below it is its own. Of other kinds the median over ranks counts.
 Where no function does: the transfer, least stay of any rank in collectives, if its growth explains half of slower and the bytes of
 collectives did not grow by half as much; the row removes that. Which link it is cannot be told: all are as slow as each other.
+Where the own time of some ranks grew by half of slower, and that of most ranks did not, nothing is said without a function.
 """
 
 from __future__ import annotations
@@ -42,11 +44,11 @@ def slower_everywhere(fleet: Fleet, scene: Scene, reference: Reference, found: S
     scene = replace(scene, own=own, step_s=scene.step_s - gain_s(scene, single))
     more_s = _more_taken_s(fleet, reference, own, taken) + sum(row.step_s for row in taken)
     slower = scene.step_s - reference.step_p50 - more_s
-    if slower < reference.least_growth_s:
+    if slower < reference.least_growth_of_function_s:
         return []
     z = slower / float(np.hypot(limits.SCALE_FLOOR * scene.step_s, reference.step_p50_spread))
     evidence = [_against_baseline(scene, reference)]
-    grown, below = _most_grown(fleet, own, scene, reference)
+    grown, below, odd = _most_grown(fleet, own, scene, reference)
     explained = 0.0
     if grown is not None:
         explained = min(grown.more_s / slower, 1.0)
@@ -54,12 +56,22 @@ def slower_everywhere(fleet: Fleet, scene: Scene, reference: Reference, found: S
         evidence.append(Evidence("stacks", what, grown.now_s, grown.before_s, "s/step"))
         evidence.extend(below)
     clear = explained >= limits.HOLDS_LEAST and grown is not None
+    if slower < reference.least_growth_s and not (clear and odd):
+        return []
     if not clear and (network := _longer_transfer(fleet, scene, reference, slower)) is not None:
         return [Row(network[0], None, z, np.inf, step_s=network[1])]
     if not clear:
+        if _of_some_only(growth_s(fleet, own, reference), slower):
+            return []
         evidence.append(Evidence("stacks", "no function grew by as much as the step", 100 * explained, None, "%"))
     all_slower = _of_function(fleet, grown if clear else None, tuple(evidence))
     return [Row(all_slower, None, z, np.inf, step_s=slower)]
+
+
+def _of_some_only(growth: Floats, slower: float) -> bool:
+    """Whether some ranks' own time grew by half of what the step did, and most ranks' did not: whatever it is, it is not everywhere."""
+    grew = int((growth >= limits.HOLDS_LEAST * slower).sum())
+    return 0 < grew <= len(growth) / 2
 
 
 def _more_taken_s(fleet: Fleet, reference: Reference, own: Floats, taken: Sequence[Row]) -> float:
@@ -95,22 +107,22 @@ def _of_function(fleet: Fleet, grown: GrownFunction | None, evidence: tuple[Evid
 
 def _most_grown(
     fleet: Fleet, own: Floats, scene: Scene, reference: Reference
-) -> tuple[GrownFunction | None, tuple[Evidence, ...]]:
-    """The function that grew most, of Python by its stack, and what lies below it."""
+) -> tuple[GrownFunction | None, tuple[Evidence, ...], bool]:
+    """The function that grew most, of Python by its stack, what lies below it, and whether it grew by more than its share of the step."""
     leaf, found = most_grown(reference, fleet), _python(fleet, own, scene, reference)
     if (
         found is None
         or found.spread
         or (leaf is not None and leaf.function.kind != "python" and leaf.more_s >= found.excess_s)
     ):
-        return leaf, ()
+        return leaf, (), False
     below = found.leaf
     told = (
         Evidence("stacks", "deepest frame", f"{below.name} ({below.file}:{below.line})", None, "")
         if below is not None
         else None
     )
-    return GrownFunction(found.function, "", found.peers_s, found.own_s), (told,) if told is not None else ()
+    return GrownFunction(found.function, "", found.peers_s, found.own_s), (told,) if told is not None else (), True
 
 
 def _python(fleet: Fleet, own: Floats, scene: Scene, reference: Reference) -> Located | None:

@@ -100,7 +100,8 @@ def _more_cpu(case: Case, found: Located) -> Iterator[Hypothesis]:
 
     c: CPU time of the training thread, less what the function itself computes more than on the peers; c' the peers' median of it, sd
     their spread (robust_sd). error² = (5 % of c')² + sd² (1 + 1/peers): who comes late finds its caches cold, and computes up to 5 %
-    more for that alone. (c - c') / error >= 2 and c / c' >= 1 + (g - 1) / 4: much that a step does has nothing to do with its input.
+    more for that alone. (c - c') / error >= 2, and 3.7 beside one peer, whose spread nobody knows; c / c' >= 1 + (g - 1) / 4: much that a
+    step does has nothing to do with its input.
     Not the CPU time of the whole process: what its other threads do beside differs from rank to rank by far more. The function must
     hold half of the excess. Not with GPUs: who waits for one may spin.
     """
@@ -108,7 +109,6 @@ def _more_cpu(case: Case, found: Located) -> Iterator[Hypothesis]:
     main = found.excess_s >= limits.HOLDS_LEAST * case.excess_s
     if (
         not main
-        or len(case.peers) <= 1
         or mine is None
         or not mine.expected > 0
         or device_time(case, "gpu") is not None
@@ -119,7 +119,8 @@ def _more_cpu(case: Case, found: Located) -> Iterator[Hypothesis]:
     own, times = mine.value - computing * case.steps, found.own_s / found.peers_s
     peers = np.array([counter.value for counter in case.peers_of("cpu.run_s")])
     error = math.hypot(limits.EFFECT_SHARE * mine.expected, robust_sd_of(peers) * math.sqrt(1 + 1 / len(peers)))
-    if own - mine.expected < limits.Z_HINT * error or own / mine.expected < 1 + 0.25 * (times - 1):
+    least = limits.Z_HINT if len(peers) > 1 else limits.Z_CLEAR
+    if own - mine.expected < least * error or own / mine.expected < 1 + 0.25 * (times - 1):
         return
     steps = max(case.steps, 1)
     yield case.charge(

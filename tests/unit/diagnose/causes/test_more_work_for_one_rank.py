@@ -8,17 +8,18 @@ from builders import ASLEEP, Job, build
 from rankscope.diagnose.solve.judge import diagnose
 from rankscope.diagnose.verdict.contract import Verdict
 
-RANK, ASLEEP_S, COMPUTES_S = 2, 0.12, 0.03
+ASLEEP_S, COMPUTES_S = 0.12, 0.03
 
 
 def judged(ranks: int, sleeps: float, computes: float, seed: int, others: float = 1.0) -> Verdict:
     """`sleeps`, `computes`: times its peers' sleep in the function, and CPU time of its training thread; `others`: of the process."""
-    asleep = {rank: [(ASLEEP, ASLEEP_S * (sleeps if rank == RANK else 1.0))] for rank in range(ranks)}
+    last = ranks - 1
+    asleep = {rank: [(ASLEEP, ASLEEP_S * (sleeps if rank == last else 1.0))] for rank in range(ranks)}
     made = Job(ranks=ranks, seed=seed, extra=asleep)
     for rank in range(ranks):
         ran_s = COMPUTES_S * made.steps * (1 + 0.02 * (rank % 3 - 1))
-        ran_s *= computes if rank == RANK else 1.0
-        whole_s = ran_s + 0.5 * COMPUTES_S * made.steps * (others if rank == RANK else 1.0)
+        ran_s *= computes if rank == last else 1.0
+        whole_s = ran_s + 0.5 * COMPUTES_S * made.steps * (others if rank == last else 1.0)
         made.counters += [
             {"rank": rank, "name": "cpu.run_s", "value": ran_s},
             {"rank": rank, "name": "cpu.process_run_s", "value": whole_s},
@@ -27,11 +28,13 @@ def judged(ranks: int, sleeps: float, computes: float, seed: int, others: float 
 
 
 @pytest.mark.parametrize("seed", range(3))
-@pytest.mark.parametrize(("ranks", "sleeps", "computes"), [(3, 1.75, 1.24), (4, 1.9, 1.5), (8, 1.35, 1.18)])
+@pytest.mark.parametrize(
+    ("ranks", "sleeps", "computes"), [(2, 1.75, 1.35), (3, 1.75, 1.24), (4, 1.9, 1.5), (8, 1.35, 1.18)]
+)
 def test_who_also_computes_more_has_more_to_do(ranks: int, sleeps: float, computes: float, seed: int) -> None:
     verdict = judged(ranks, sleeps, computes, seed)
     assert (verdict.status, verdict.suspects[0].cause) == ("imbalance", "data-imbalance")
-    assert verdict.suspects[0].ranks == (RANK,)
+    assert verdict.suspects[0].ranks == (ranks - 1,)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -44,3 +47,9 @@ def test_who_computes_as_much_as_its_peers_sleeps_for_something_else(computes: f
         "python",
         "blocking-call",
     )
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_beside_one_peer_a_little_more_is_nothing(seed: int) -> None:
+    # What would be enough beside peers that agree: nobody knows how far one peer is from another.
+    assert judged(2, 1.5, 1.15, seed).suspects[0].cause == "blocking-call"

@@ -541,6 +541,37 @@ def test_one_of_two_ranks_is_told_by_its_past() -> None:
     assert [suspect.ranks for suspect in verdict.suspects] == [(1,)]
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_little_slower_everywhere_is_told_where_one_function_holds_it(seed: int) -> None:
+    # GIVEN steps that are 8 % longer than they were, in one function, or in all that ranks compute
+    longer = {
+        "one": {"extra": {rank: [(builders.BUSY, 0.02)] for rank in range(8)}},
+        "all": {"scale": dict.fromkeys(range(8), 1.17)},
+    }
+    found = {
+        kind: diagnose(build(Job(seed=seed, noise=0.02, **more)), earlier(noise=0.02)) for kind, more in longer.items()
+    }
+    suspect = first(found["one"])
+    assert (suspect.cause, suspect.function and suspect.function.name) == ("slow-everywhere", "augment")
+    assert found["all"].status == "healthy"
+
+
+def test_what_made_one_rank_slower_since_the_baseline_is_not_everywhere() -> None:
+    # GIVEN a rank whose own time grew, in no function that is known
+    (window,) = build(Job(ranks=2))
+    steps = [
+        row
+        | {
+            "seconds": row["seconds"] + 0.1,
+            "own_s" if row["rank"] == 1 else "wait_s": row["own_s" if row["rank"] == 1 else "wait_s"] + 0.1,
+        }
+        for row in window.steps.to_pylist()
+    ]
+    verdict = diagnose([builders.columns(window, "steps", steps)], earlier(ranks=2))
+    assert not any(suspect.cause == "slow-everywhere" for suspect in verdict.suspects)
+    assert verdict.status in ("unknown", "fault")
+
+
 def staged(**more: object) -> list[builders.Window]:
     """Every rank has a role of its own: a pipeline without replicas."""
     columns = {rank: {"role": f"stage-{rank}"} for rank in range(4)}
