@@ -107,12 +107,7 @@ def _more_cpu(case: Case, found: Located) -> Iterator[Hypothesis]:
     """
     mine = beside(case, "cpu.run_s")
     main = found.excess_s >= limits.HOLDS_LEAST * case.excess_s
-    if (
-        not main
-        or mine is None
-        or not mine.expected > 0
-        or device_time(case, "gpu") is not None
-    ):
+    if not main or mine is None or not mine.expected > 0 or device_time(case, "gpu") is not None:
         return
     asleep = case.profiles.locate(case.rank, case.beside, ("python",), 0.0, details=("sleep",))
     computing = max(found.excess_s - (max(asleep.excess_s, 0.0) if asleep is not None else 0.0), 0.0)
