@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import TypeVar
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from rankscope.diagnose.fleet.roles import roles
 from rankscope.diagnose.model.excess import differences
 from rankscope.diagnose.model.functions import WAITING
 from rankscope.diagnose.past.demand import NO_DEMAND, Demand, demand_of, queue_of_demand_s
-from rankscope.diagnose.stats.robust import nan_median, robust_sd_of
+from rankscope.diagnose.stats.robust import median_of_each, nan_median, robust_sd_of
 from rankscope.diagnose.verdict.contract import Baseline
 from rankscope.diagnose.verdict.function import Function
 from rankscope.diagnose.verdict.note import Note
@@ -112,29 +111,17 @@ def reference_of(usable: Sequence[Fleet], about: Baseline) -> Reference:
         replace(about, step_p50=p50),
         p50,
         max(within, between),
-        _medians(
+        median_of_each(
             [dict(zip(who, each.excess_s.tolist(), strict=True)) for who, each in zip(numbers, found, strict=True)]
         ),
-        _medians([dict(zip(who, each.own_s.tolist(), strict=True)) for who, each in zip(numbers, found, strict=True)]),
-        _medians([function_medians(fleet) for fleet in usable], 0.0),
+        median_of_each(
+            [dict(zip(who, each.own_s.tolist(), strict=True)) for who, each in zip(numbers, found, strict=True)]
+        ),
+        median_of_each([function_medians(fleet) for fleet in usable], 0.0),
         (),
         kept,
         demand_of(kept),
     )
-
-
-_Key = TypeVar("_Key")
-
-
-def _medians(windows: Sequence[Mapping[_Key, float]], absent: float | None = None) -> dict[_Key, float]:
-    """The median over windows of each key's value. `absent`: the value where a window lacks a key; None: it does not count."""
-    result: dict[_Key, float] = {}
-    for key in dict.fromkeys(key for window in windows for key in window):
-        values = [window.get(key, absent) for window in windows]
-        known = [value for value in values if value is not None and np.isfinite(value)]
-        if known:
-            result[key] = float(np.median(known))
-    return result
 
 
 def code_changed(reference: Reference, fleet: Fleet) -> bool:

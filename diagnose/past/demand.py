@@ -8,7 +8,7 @@ That it grows in proportion is the least it does: ranks that fill their cores st
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy as np
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.model.busy_host import queued_s
 from rankscope.diagnose.model.demand import wanted_s
-from rankscope.diagnose.stats.robust import trimmed_mean
+from rankscope.diagnose.stats.robust import median_of_each, trimmed_mean
 from rankscope.probes.arrays import Floats
 
 
@@ -33,13 +33,12 @@ NO_DEMAND = Demand({}, {})
 
 def demand_of(fleets: Sequence[Fleet]) -> Demand:
     """Of windows of one job. A rank of which a window does not tell is told of by the others."""
-    wanted: dict[int, list[float]] = {}
-    queued: dict[int, list[float]] = {}
-    for fleet in fleets:
-        for values, into in zip(_of_each(fleet), (wanted, queued), strict=True):
-            for number, value in zip(fleet.ranks.number.tolist(), values.tolist(), strict=True):
-                into.setdefault(number, []).append(value)
-    return Demand(_medians(wanted), _medians(queued))
+    told = [(fleet.ranks.number.tolist(), _of_each(fleet)) for fleet in fleets]
+    wanted, queued = (
+        median_of_each([dict(zip(numbers, each[kind].tolist(), strict=True)) for numbers, each in told])
+        for kind in range(2)
+    )
+    return Demand(wanted, queued)
 
 
 def queue_of_demand_s(fleet: Fleet, before: Demand) -> Floats:
@@ -52,11 +51,6 @@ def queue_of_demand_s(fleet: Fleet, before: Demand) -> Floats:
     more = np.divide(wants, wanted, out=np.full(len(numbers), np.nan), where=wanted > 0) - 1
     found = np.minimum(stood * np.maximum(more, 0.0), np.maximum(queued - stood, 0.0))
     return np.asarray(np.nan_to_num(found), dtype=np.float64)
-
-
-def _medians(of: Mapping[int, Sequence[float]]) -> dict[int, float]:
-    known = {number: [value for value in values if np.isfinite(value)] for number, values in of.items()}
-    return {number: float(np.median(values)) for number, values in known.items() if values}
 
 
 def _of_each(fleet: Fleet) -> tuple[Floats, Floats]:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from statistics import NormalDist
 from typing import TypeVar
@@ -24,6 +24,7 @@ from rankscope.probes.arrays import Bools, Floats, Ints, Reals
 TRIM = limits.FEW
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
+_Key = TypeVar("_Key")
 # That are worked on at once. Of more several parts, on all processors.
 ROWS = budgets.BLOCK // 32
 _QUARTILE = NormalDist().inv_cdf(0.75)
@@ -47,6 +48,17 @@ def nan_median(values: Reals, axis: int) -> Floats:
     low, high = (np.take_along_axis(ordered, place.clip(0), axis) for place in ((count - 1) // 2, count // 2))
     # Of equal ones themselves: half of their sum may be infinite.
     return np.asarray(np.squeeze(np.where(low == high, low, 0.5 * (low + high)), axis), dtype=np.float64)
+
+
+def median_of_each(windows: Sequence[Mapping[_Key, float]], absent: float | None = None) -> dict[_Key, float]:
+    """The median over windows of each key's value. `absent`: the value where a window lacks a key; None: it does not count."""
+    result: dict[_Key, float] = {}
+    for key in dict.fromkeys(key for window in windows for key in window):
+        values = [window.get(key, absent) for window in windows]
+        known = [value for value in values if value is not None and np.isfinite(value)]
+        if known:
+            result[key] = float(np.median(known))
+    return result
 
 
 def _median_of_known(values: Reals) -> float:

@@ -139,12 +139,14 @@ class _Session:
         self.usable = not kind.spoils
         job.check_alive()
         result = Result(case, plan, outcome, said, truth, seconds, before=before, after=after, verdict=verdict)
+        if outcome == verdicts.FAILED or not case.observe:
+            return result
         if truth.status in {"fault", "imbalance"} and after and after.step_s < (1 + FELT) * before.step_s:
             felt = (
                 f"the job did not feel it: {before.step_s * 1e3:.0f} ms a step before, {after.step_s * 1e3:.0f} after"
             )
             return replace(result, outcome=verdicts.IMPOSSIBLE, said=felt)
-        return result if outcome == verdicts.FAILED or not case.observe else judged(result)
+        return judged(result)
 
     def _baseline(self, case: Case) -> Path:
         """A window of the healthy job; one is enough for all cases of a job whose ranks are on the same cores."""

@@ -48,7 +48,8 @@ def slower_everywhere(fleet: Fleet, scene: Scene, reference: Reference, found: S
         return []
     z = slower / float(np.hypot(limits.SCALE_FLOOR * scene.step_s, reference.step_p50_spread))
     evidence = [_against_baseline(scene, reference)]
-    grown, below, odd = _most_grown(fleet, own, scene, reference)
+    growth = growth_s(fleet, own, reference)
+    grown, below, odd = _most_grown(fleet, own, scene, reference, growth)
     explained = 0.0
     if grown is not None:
         explained = min(grown.more_s / slower, 1.0)
@@ -61,7 +62,7 @@ def slower_everywhere(fleet: Fleet, scene: Scene, reference: Reference, found: S
     if not clear and (network := _longer_transfer(fleet, scene, reference, slower)) is not None:
         return [Row(network[0], None, z, np.inf, step_s=network[1])]
     if not clear:
-        if _of_some_only(growth_s(fleet, own, reference), slower):
+        if _of_some_only(growth, slower):
             return []
         evidence.append(Evidence("stacks", "no function grew by as much as the step", 100 * explained, None, "%"))
     all_slower = _of_function(fleet, grown if clear else None, tuple(evidence))
@@ -106,10 +107,10 @@ def _of_function(fleet: Fleet, grown: GrownFunction | None, evidence: tuple[Evid
 
 
 def _most_grown(
-    fleet: Fleet, own: Floats, scene: Scene, reference: Reference
+    fleet: Fleet, own: Floats, scene: Scene, reference: Reference, growth: Floats
 ) -> tuple[GrownFunction | None, tuple[Evidence, ...], bool]:
     """The function that grew most, of Python by its stack, what lies below it, and whether it grew by more than its share of the step."""
-    leaf, found = most_grown(reference, fleet), _python(fleet, own, scene, reference)
+    leaf, found = most_grown(reference, fleet), _python(fleet, own, scene, reference, growth)
     if (
         found is None
         or found.spread
@@ -125,9 +126,8 @@ def _most_grown(
     return GrownFunction(found.function, "", found.peers_s, found.own_s), (told,) if told is not None else (), True
 
 
-def _python(fleet: Fleet, own: Floats, scene: Scene, reference: Reference) -> Located | None:
+def _python(fleet: Fleet, own: Floats, scene: Scene, reference: Reference, growth: Floats) -> Located | None:
     """Where the Python time of the rank with the median growth grew; None without a past of any rank."""
-    growth = growth_s(fleet, own, reference)
     known = np.flatnonzero(np.isfinite(growth))
     if not len(known) or not reference.fleets or len(fleet.ranks) > RANKS_MOST:
         return None

@@ -13,8 +13,8 @@ from corpuskit.archive import archives, opened
 from corpuskit.judging import judges
 from corpuskit.tables import Judged
 
-# Of the processor, all processes together: 0.8 for a case are taken, of which half is reading it; a minute or more for all on two cores.
-PACES_EACH = 2.0
+# Two minutes on both of two usual cores, all processes together.
+ENOUGH_PACES = 1200
 
 
 @pytest.fixture(scope="module")
@@ -37,10 +37,10 @@ def test_no_kind_is_judged_worse_than_the_table_says(corpus: tuple[list[Judged],
     assert list(files.fallen(corpus[0])) == [], "\n".join(tables.bad_table(corpus[0]))
 
 
-def test_a_case_is_judged_in_less_than_half_a_second(corpus: tuple[list[Judged], float]) -> None:
+def test_the_whole_corpus_is_judged_in_two_minutes(corpus: tuple[list[Judged], float]) -> None:
     judged, paces = corpus
     assert len(judged) >= 115
-    assert paces / len(judged) < PACES_EACH
+    assert paces < ENOUGH_PACES, f"{paces:.0f} paces"
 
 
 def test_nobody_is_accused_who_is_innocent(corpus: tuple[list[Judged], float]) -> None:

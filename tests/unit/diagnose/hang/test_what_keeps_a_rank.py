@@ -55,25 +55,20 @@ def test_what_keeps_a_rank_is_told_by_what_it_waits_for(at: Any, component: str,
     assert told(verdict) == [(component, cause, (0,), "load_checkpoint")]
 
 
-@pytest.mark.parametrize(("stalls_s", "status"), [((), "hang"), ((4.1,), "fault"), ((2.0,), "hang")])
-def test_a_silence_is_no_hang_while_the_job_came_back_from_one_as_long(
-    stalls_s: tuple[float, ...], status: str
-) -> None:
-    # GIVEN a rank that is slow in one step of some, for so long, and since 3.5 s in another
-    job = Built(ranks=4, steps=60, window_s=30.0)
-    (window,) = build(job)
+@pytest.mark.parametrize(("stall_s", "hangs"), [(0.0, True), (2.0, True), (4.1, False)])
+def test_a_silence_is_no_hang_while_the_job_came_back_from_one_as_long(stall_s: float, hangs: bool) -> None:
+    # GIVEN a rank that was so much slower in one step, and since 3.5 s is silent in another
+    (window,) = build(Built(ranks=4, steps=60, window_s=30.0))
     steps = window.steps.to_pylist()
-    for number, stall_s in enumerate(stalls_s):
-        for row in steps:
-            if row["step"] == 20 + 10 * number:
-                row["seconds"] += stall_s
-                row["own_s" if row["rank"] == 1 else "wait_s"] += stall_s
+    for row in (each for each in steps if each["step"] == 20):
+        row["seconds"] += stall_s
+        row["own_s" if row["rank"] == 1 else "wait_s"] += stall_s
     waits = [
         row | {"last_progress_s": 3.5, "in_collective_s": 0.0 if row["rank"] == 1 else 3.5}
         for row in window.ranks.to_pylist()
     ]
     verdict = diagnose([columns(columns(window, "steps", steps), "ranks", waits)])
-    assert (verdict.status == "hang") == (status == "hang"), verdict.status
+    assert (verdict.status == "hang") == hangs, verdict.status
 
 
 def test_who_waits_for_the_gil_is_told_with_who_holds_it() -> None:
