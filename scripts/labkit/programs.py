@@ -76,4 +76,15 @@ PROGRAMS = {
          "update_meter"),
         "read_pack", "collate_detections", "update_meter", lacks=frozenset({"heavy-stage"}),
     ),
+    "policy": Program(
+        "aside/policy.py",
+        ("cut_levels", "place_parcels", "measure_ways", "collect_rollout", "estimate_advantages", "flatten_rollout",
+         "normalise_advantages", "note_return"),
+        "read_levels", "flatten_rollout", "note_return", lacks=frozenset({"heavy-stage"}),
+    ),
+    "events": Program(
+        "aside/events.py",
+        ("split_lines", "mask_variables", "split_words", "merge_pairs", "pack_windows", "hide_tokens", "push_loss"),
+        "read_journal", "hide_tokens", "push_loss", lacks=frozenset({"heavy-stage"}),
+    ),
 }  # fmt: skip

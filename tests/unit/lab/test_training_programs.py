@@ -38,7 +38,7 @@ def test_each_function_of_a_program_can_be_slow_under_its_own_name(name: str) ->
     assert {function: found.get(function) for function in named} == {function: [function] for function in named}
 
 
-@pytest.mark.parametrize("path", sorted(FOLDER.glob("*.py")), ids=lambda path: path.stem)
+@pytest.mark.parametrize("path", sorted(FOLDER.rglob("*.py")), ids=lambda path: str(path.relative_to(FOLDER)))
 def test_programs_know_nothing_of_the_observer_or_the_lab(path: Path) -> None:
     nodes = list(ast.walk(ast.parse(path.read_text())))
     imported = [alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names]
