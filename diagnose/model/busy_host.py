@@ -35,7 +35,12 @@ _FEW, _UNEVEN = 3, 0.4  # ranks of a role
 
 def queued_s(fleet: Fleet) -> Floats:
     """Ranks x steps, seconds; 0 where nobody knows."""
-    return np.asarray(np.nan_to_num(fleet.steps.sched_s) * (1 - _throttled_share(fleet))[:, None], dtype=np.float64)
+    return np.asarray(np.nan_to_num(fleet.steps.sched_s) * (1 - throttled(fleet)[0])[:, None], dtype=np.float64)
+
+
+def held_s(fleet: Fleet) -> Floats:
+    """Ranks x steps, seconds in which a quota of its own held each rank back; 0 where nobody knows."""
+    return np.asarray(np.nan_to_num(fleet.steps.sched_s) * throttled(fleet)[0][:, None], dtype=np.float64)
 
 
 def takers(fleet: Fleet, rows: Iterable[int]) -> list[tuple[str, float]]:
@@ -176,16 +181,17 @@ def busy_noise_s(fleet: Fleet, roles: Ints) -> Floats:
     return np.where(few, _UNEVEN * share * (1 - share) * np.nan_to_num(np.fmin(own, wanted)), 0.0)
 
 
-def _throttled_share(fleet: Fleet) -> Floats:
-    """Of each rank's time ready but not running, the part for which a quota of its own held it back."""
+def throttled(fleet: Fleet) -> tuple[Floats, Floats]:
+    """For how long a quota of its own held each rank back: the part of its time ready but not running, and seconds per step."""
     table, ranks = fleet.patterns, len(fleet.ranks)
     ready = (table.kind.codes == table.kind.code("sched")) & (table.name.codes == table.name.code("ready"))
     ready &= table.thread.codes == table.thread.code("training")
     held = ready & (table.detail.codes == table.detail.code("throttled"))
-    total, throttled = (
-        np.bincount(table.rank[rows], weights=table.per_step_s[rows], minlength=ranks) for rows in (ready, held)
+    total, by_quota = (
+        np.asarray(np.bincount(table.rank[rows], table.per_step_s[rows], ranks), dtype=np.float64)
+        for rows in (ready, held)
     )
-    return np.divide(throttled, total, out=np.zeros(ranks), where=total > 0)
+    return np.divide(by_quota, total, out=np.zeros(ranks), where=total > 0), by_quota
 
 
 def without_queue(fleet: Fleet) -> Fleet:

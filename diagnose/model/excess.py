@@ -57,6 +57,7 @@ class Differences:
     floor_s: Floats  # least excess that counts
     peer_count: Ints
     z_quiet: Floats  # z without what `doubt_s` adds
+    between_s: Floats  # how far healthy ranks differ, with what `doubt_s` adds
 
     def of_first(self, count: int) -> Differences:
         """Those of the first ranks only."""
@@ -108,6 +109,7 @@ def differences(
         floor_s=floor,
         peer_count=spread.peers,
         z_quiet=np.nan_to_num(_z(excess, spread.between_s, error, kept)[0]),
+        between_s=between,
     )
 
 

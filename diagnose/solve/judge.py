@@ -145,10 +145,13 @@ def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, dr
     notes = [*draft.notes, *short_of_steps(fleet), *notes]
     odd = find_odd_ranks(fleet, scene, reference)
     scene = odd.scene
-    view, found, noise, more = _standing(fleet, odd, reference)
-    suspects, why = view.suspects(found, scene)
-    suspects = suspects if view is odd else of_step(suspects, scene.step_s)
-    notes += [*more, *view.notes, *why]
+    views, found, noise, more = _standing(fleet, odd, reference)
+    suspects: list[Suspect] = []
+    notes += more
+    for view in views:
+        of_view, why = view.suspects(found, scene)
+        suspects += of_view if view is odd else of_step(of_view, scene.step_s)
+        notes += [*view.notes, *(why if view is views[0] else ())]
     suspects += rows.suspects(fleet, scene, [row for row in found if not row.of_rank])
     notes += [] if suspects else noise
     if not suspects and not fleet.timed and reference is None:
@@ -187,18 +190,20 @@ def _without_acquitted(notes: Sequence[Note], suspects: Sequence[Suspect]) -> li
 
 def _standing(
     fleet: Fleet, odd: OddRanks, reference: Reference | None
-) -> tuple[OddRanks, list[Row], list[Note], list[Note]]:
-    """The view of single ranks that tells most, the rows of the table that stand, notes for the case that nobody is accused, and other
-    ones."""
-    scene, view = odd.scene, odd
+) -> tuple[list[OddRanks], list[Row], list[Note], list[Note]]:
+    """The views of single ranks that tell something, the rows of the table that stand, notes for the case that nobody is accused, and
+    other ones."""
+    scene, views = odd.scene, [odd]
     always = rows.ranks_of(standing(scene, odd.rows))
-    if not len(always) and reference is None and (calm := calm_ranks(fleet, scene)) is not None:
-        view, always = calm, rows.ranks_of(calm.rows)
+    if reference is None and (calm := calm_ranks(fleet, scene, always)) is not None:
+        views = [odd, calm] if len(always) else [calm]
+        always = np.union1d(always, rows.ranks_of(calm.rows))
+    of_ranks = [row for view in views for row in view.rows]
     seldom, notes = rare_rows(fleet, scene, always)
     moving, noise = moving_work(fleet, scene)
     offered = [
-        *slow_links(fleet, scene, view.rows),
-        *heavy_stages(fleet, scene, view.rows),
+        *slow_links(fleet, scene, of_ranks),
+        *heavy_stages(fleet, scene, of_ranks),
         *throttled_together(fleet, scene),
         *strangers(fleet, scene, always),
         *moving,
@@ -207,7 +212,7 @@ def _standing(
     found = standing(scene, offered)
     if reference is not None:
         found = standing(scene, [*found, *slower_everywhere(fleet, scene, reference, found)])
-    return view, found, noise, notes
+    return views, found, noise, notes
 
 
 def _slowdown_percent(scene: Scene, reference: Reference | None, suspects: Sequence[Suspect]) -> float:

@@ -18,7 +18,7 @@ from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.rank.selection import Admitted, Selection, select
 from rankscope.diagnose.hypotheses.rank.suspects import merged_suspects, why_not
 from rankscope.diagnose.hypotheses.rank.threads import takes_cpu
-from rankscope.diagnose.hypotheses.rows import Row, gain_s
+from rankscope.diagnose.hypotheses.rows import Row, gain_s, ranks_of
 from rankscope.diagnose.model import slots
 from rankscope.diagnose.model.behind import behind_each, without
 from rankscope.diagnose.model.busy_host import even_queue_s, pools, queued_s, taken_by_threads_s
@@ -64,7 +64,8 @@ class OddRanks:
             if isinstance(row, OfRank) and row.why is not None and id(row.why) in mine
         ]
         ranks = np.array(sorted({why.row for why, _ in stand}), dtype=np.int64)
-        notes = [*self._fallen(found, ranks, scene), *self.among.about(ranks), *why_not(self.among, self.selection)]
+        accused = ranks_of(row for row in found if row.of_rank)
+        notes = [*self._fallen(found, accused, scene), *self.among.about(ranks), *why_not(self.among, self.selection)]
         whole = [row.found.rows[0] for row in found if row.before and row.part >= 1]
         if whole:
             who = rank_list(tuple(sorted(self.among.fleet.ranks.number[whole].tolist())))

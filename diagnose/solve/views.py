@@ -1,14 +1,14 @@
-"""Where nobody is accused as the window is, it is looked at in two other ways, and judged by the same selection.
+"""A window is looked at in two other ways, and judged by the same selection.
 
-A stretch: a rank that is slow for a while only. It is the strongest of all ranks' excesses over their peers (stats/scan.py), at least as
-strong as any hypothesis must be. What functions and counters tell is of the whole window: the part of its excess that a function holds is
-the same in both. A CPU that others took for a while is what a busy host is, and no fault of the rank. Where strangers keep 5 % of a host
-busy, what comes and goes there is theirs: no stretch of an observed window is judged.
+A stretch, where nobody is accused: a rank that is slow for a while only. It is the strongest of all ranks' excesses over their peers
+(stats/scan.py), at least as strong as any hypothesis must be. What functions and counters tell is of the whole window: the part of its
+excess that a function holds is the same in both. A CPU that others took for a while is what a busy host is, and no fault of the rank. Where
+strangers keep 5 % of a host busy, what comes and goes there is theirs: no stretch of an observed window is judged.
 
-Without queues (model/busy_host.py): a rank whose work is too long, where the queues for CPUs are a floor of the step and hide it. Who
-stands in the queue itself is found as the window is. What a rank costs of the step without queues it costs of the step, because beside
-others all work takes longer alike; or what the step were shorter if it stood in the queue as its peers do, where that is more: who computes
-for longer also stands there for longer.
+Without queues (model/busy_host.py): a rank whose work is too long, where the queues for CPUs are a floor of the step and hide it, beside
+those that are found as the window is. Who stands in the queue itself is one of these. What a rank costs of the step without queues it costs
+of the step, because beside others all work takes longer alike; or what the step were shorter if it stood in the queue as its peers do,
+where that is more: who computes for longer also stands there for longer.
 """
 
 from __future__ import annotations
@@ -100,8 +100,9 @@ def _narrowed(fleet: Fleet, scene: Scene, per_step: Floats, found: Stretch) -> S
     )
 
 
-def calm_ranks(fleet: Fleet, scene: Scene) -> OddRanks | None:
-    """What stands about single ranks of the window without its queues, as rows that cost the same part of the step as it was."""
+def calm_ranks(fleet: Fleet, scene: Scene, known: Ints) -> OddRanks | None:
+    """What stands about single ranks of the window without its queues, as rows that cost the same part of the step as it was; without
+    those that are `known` from the window as it is."""
     if fleet.timed or len(fleet.ranks) < 2:
         return None
     calm = without_queue(fleet)
@@ -119,8 +120,10 @@ def calm_ranks(fleet: Fleet, scene: Scene) -> OddRanks | None:
     rows = tuple(
         replace(row, removes=None, at=None, more=None, price=None, excess=False, part=row.found.lost_s / together_s,
                 step_s=price_s * row.found.lost_s / together_s)
-        for row in found
+        for row in found if row.found.rows[0] not in known
     )  # fmt: skip
+    if not rows:
+        return None
     text = "the queues for CPUs hide who computes longer: judged by what ranks do when they have one"
     return replace(odd, rows=rows, notes=(Note(NoteCode.WITHOUT_QUEUE, text),))
 

@@ -18,6 +18,8 @@ from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import ORDERED, Hypothesis, common_host
 from rankscope.diagnose.hypotheses.rank.cpu import throttled
 from rankscope.diagnose.hypotheses.rows import Row, clearness
+from rankscope.diagnose.model.busy_host import held_s
+from rankscope.diagnose.model.busy_host import throttled as throttled_s
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Floats
@@ -28,7 +30,7 @@ def throttled_together(fleet: Fleet, scene: Scene) -> list[Row]:
     counted = throttled(fleet)
     if not counted.any():
         return []
-    part, seconds = _parts(fleet)
+    seconds = throttled_s(fleet)[1]
     seconds = np.where(counted, seconds, 0.0)
     if not seconds.any():
         return []
@@ -36,8 +38,7 @@ def throttled_together(fleet: Fleet, scene: Scene) -> list[Row]:
     if held.sum() * 2 <= len(held):
         return []
     held = seconds >= limits.NOTHING * seconds.max()
-    sched = np.nan_to_num(fleet.steps.sched_s[:, -scene.own.shape[1] :])
-    removes: Floats = np.nan_to_num(part[held, None] * np.fmin(sched, scene.own)[held])
+    removes: Floats = np.nan_to_num(np.fmin(held_s(fleet)[:, -scene.own.shape[1] :], scene.own)[held])
     rows = tuple(np.flatnonzero(held).tolist())
     found = Hypothesis(
         scope="all",
@@ -51,18 +52,7 @@ def throttled_together(fleet: Fleet, scene: Scene) -> list[Row]:
         host=common_host(fleet, rows),
     )
     clear = clearness(removes.mean(axis=0), scene.step_s)
-    return [Row(found, removes, *clear, floor=limits.ALONE_SHARE)]
-
-
-def _parts(fleet: Fleet) -> tuple[Floats, Floats]:
-    """Per rank: the throttled part of the time in which its training thread was ready and did not run; and its seconds per step."""
-    table, ranks = fleet.patterns, len(fleet.ranks)
-    ready = (table.thread.codes == table.thread.code("training")) & (table.kind.codes == table.kind.code("sched"))
-    by_quota = ready & (table.detail.codes == table.detail.code("throttled"))
-    total = np.bincount(table.rank[ready], table.per_step_s[ready], ranks)
-    seconds = np.bincount(table.rank[by_quota], table.per_step_s[by_quota], ranks)
-    part = np.divide(seconds, total, out=np.zeros(ranks), where=total > 0)
-    return np.asarray(part, dtype=np.float64), np.asarray(seconds, dtype=np.float64)
+    return [Row(found, removes, *clear)]
 
 
 def _evidence(fleet: Fleet, seconds: Floats) -> tuple[Evidence, ...]:

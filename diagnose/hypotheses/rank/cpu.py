@@ -242,11 +242,12 @@ def _nobody_charge(case: Case, queued: float, diffuse: float, taken: float, evid
 
 
 def _is_crowded(case: Case) -> bool:
-    """Whether this rank shares exactly its CPUs with another rank while some peer of the host has a CPU that they may not use."""
+    """Whether this rank shares exactly its CPUs with another rank while some peer of the host has a CPU that they may not use; what most
+    ranks of the host have is how the job was set up."""
     ranks = case.fleet.ranks
     mine, host = ranks.cpus[case.rank], ranks.observed_on[case.rank]
     on_host = [row for row in range(len(ranks)) if ranks.observed_on[row] == host]
-    if len(on_host) > 4096 or not mine or sum(ranks.cpus[row] == mine for row in on_host) < 2:
+    if len(on_host) > 4096 or not mine or not 2 <= sum(ranks.cpus[row] == mine for row in on_host) <= len(on_host) / 2:
         return False
     others = {ranks.cpus[row] for row in on_host} - {mine}
     return any(not _allowed(cpus) <= _allowed(mine) for cpus in others)

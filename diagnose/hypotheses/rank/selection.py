@@ -15,13 +15,18 @@ N   ranks that were looked at, times the steps at which the part that is judged 
    leave of its excess, E' = E - d, known to √(σ² + (0.05 d)²), a sampled d less well; beside a queue for a CPU σ may be that of the steps
    without it. What a rank stands behind other suspects, because of what these do too long, is taken out first: that is theirs.
 
-A rank is asked only if its excess is above the effect floor and its peers wait for it: half of its excess at least.
+A rank is asked only if its excess is above the effect floor and its peers wait for it: half of its excess at least. The floor is a
+share of the step without what those take too long who are no reference any more; how far healthy ranks differ is one of the step as it is:
+they are uneven because they wait for the late one.
+
+A quota is no noise, and somebody ordered it: what it takes comes and goes as the rank's budget does. Were such a rank healthy, it would
+wander as its peers do: its excess counts as known as well as theirs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -35,10 +40,12 @@ from rankscope.diagnose.model.attribute import Profiles
 from rankscope.diagnose.model.busy_host import busy_noise_s, without_queue
 from rankscope.diagnose.model.excess import Differences, differences, nats, strength
 from rankscope.diagnose.model.function_tests import FunctionLevels
+from rankscope.diagnose.model.replay import gain
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.model.waiting import waited_for
 from rankscope.diagnose.past.compared import Compared
-from rankscope.diagnose.stats.student import chance
+from rankscope.diagnose.stats.robust import peers_median
+from rankscope.diagnose.stats.student import chance, combined_freedom
 from rankscope.probes.arrays import Bools, Floats, Ints
 
 _MISFIT = 0.15
@@ -127,14 +134,15 @@ class _Asking:
     def one_round(self) -> list[int]:
         """Rows whose best hypothesis passes, or that are slow for sure and unexplained: one of each small role, all of large ones."""
         scores: dict[int, float] = {}
+        roles, sizes = self.scene.roles, np.bincount(self.scene.roles)
+        left = np.bincount(roles[self.counted], minlength=len(sizes))
         for row in self._possible(self.counted)[: budgets.EXAMINED]:
             case, made = self._asked(row)
             stands = next(self._in_turn(case, made), None)
             if stands is not None:
                 scores[row] = stands.score
-            elif self._no_reason(case, made) is not None:
+            elif 2 * left[roles[row]] > sizes[roles[row]] and self._no_reason(case, made) is not None:
                 scores[row] = limits.SCORE_LEAST
-        roles, sizes = self.scene.roles, np.bincount(self.scene.roles)
         chosen: list[int] = []
         taken: set[int] = set()
         for row in sorted(scores, key=lambda each: -scores[each]):
@@ -160,7 +168,11 @@ class _Asking:
     # ---- who is asked ------------------------------------------------------------------------------------------------
 
     def _compare(self) -> None:
-        self.found = self.scene.compare(self.counted)
+        scene = self.scene
+        gone_s = gain(scene.own, scene.roles, np.flatnonzero(~self.counted), scene.pipelines, scene.busy_s)
+        left = 1 - min(gone_s / max(scene.step_s, 1e-12), 1.0)
+        found = scene.compare(self.counted)
+        self.found = replace(found, floor_s=np.maximum(left * found.floor_s, scene.least_s))
         self.strength = strength(self.found)
         self._calm = None
 
@@ -169,15 +181,16 @@ class _Asking:
         found = self.found
         among = among & (np.arange(len(among)) < self.among.count)  # nobody accuses a rank as it was
         effect = among & np.isfinite(found.excess_s) & (found.excess_s >= found.floor_s) & ~self._not_waited_for()
-        hinted = effect & (found.z_quiet >= limits.Z_HINT) & (found.steady_s >= limits.PART * found.excess_s)
+        few = found.peer_count < limits.FLEET
+        clear = np.where(few, found.excess_s >= limits.Z_HINT * found.error_s, found.z_quiet >= limits.Z_HINT)
+        hinted = effect & clear & (found.steady_s >= limits.PART * found.excess_s)
         for row in np.flatnonzero(hinted & ((self.strength < 2 * limits.SCORE_LEAST) | self._strongest(hinted))):
             alone = max(self._levels.strength(int(row), found, self.counted), self._of_stack(int(row)))
             self.by_function[row] = alone - self._looked_at() >= limits.SCORE_LEAST
             self.strength[row] = max(self.strength[row], alone)
         ordered = effect & self._ordered & (found.z > 0)
-        self.strength[ordered] = np.maximum(
-            self.strength[ordered], nats(chance(found.z[ordered], found.freedom[ordered]))
-        )
+        if ordered.any():
+            self.strength[ordered] = np.maximum(self.strength[ordered], self._of_quota()[ordered])
         most = np.where(self._ordered, log_odds(ORDERED), log_odds(1.0))
         possible = np.flatnonzero(effect & (self.strength + most - self._looked_at() >= limits.SCORE_LEAST))
         order = possible[np.argsort(-self.strength[possible], kind="stable")]
@@ -196,6 +209,17 @@ class _Asking:
             return 0.0
         located = self._asked(row)[0].python
         return 0.0 if located is None else self._levels.strength_of(located, row, self.found)
+
+    def _of_quota(self) -> Floats:
+        """Nats of every rank's excess, with the error that its peers have."""
+        found, roles = self.found, self.scene.roles
+        error_s = peers_median(np.where(self.counted, found.error_s, np.nan)[:, None], roles)[:, 0]
+        error_s = np.fmin(found.error_s, error_s)
+        z = np.nan_to_num(found.excess_s / np.hypot(found.between_s, error_s))
+        freedom = combined_freedom(
+            found.between_s, error_s, np.full(len(z), float(max(self.scene.own.shape[1] - 1, 1)))
+        )
+        return np.maximum(nats(chance(z, freedom)), nats(chance(found.z, found.freedom)))
 
     def _asked(self, row: int) -> tuple[Case, tuple[Hypothesis, ...]]:
         if self._profiles is None:

@@ -146,11 +146,42 @@ def test_who_stands_behind_ranks_of_its_own_job_on_cpus_of_all_is_accused_with_l
 def test_what_a_suspect_takes_by_what_it_does_too_long_is_not_charged_to_who_stands_behind_it() -> None:
     # GIVEN a slow function on rank 0, behind which rank 1 stands on the CPU that they share
     crowd = {rank: {"cpus": "1"} for rank in (0, 1)}
-    job = Job(ranks=6, extra={0: [(builders.STEP[2], 0.3)], 1: [(builders.QUEUE, 0.06)]}, ranks_columns=crowd)
-    job.counters.append({"rank": 1, "name": "cpu.taken_s", "comm": "python", "pid": 4000, "value": 0.06 * job.steps})
-    # THEN only rank 0 is accused
+    job = Job(ranks=6, extra={0: [(builders.STEP[2], 0.9)], 1: [(builders.QUEUE, 0.05)]}, ranks_columns=crowd)
+    job.counters.append({"rank": 1, "name": "cpu.taken_s", "comm": "python", "pid": 4000, "value": 0.05 * job.steps})
+    # THEN only rank 0 is accused: behind its ordinary work rank 1 would stand for 9 ms of 180
     verdict = diagnose(build(job))
     assert [(suspect.cause, suspect.ranks) for suspect in verdict.suspects] == [("slow-function", (0,))]
+
+
+def test_cpus_that_most_ranks_of_a_host_share_are_how_the_job_was_set_up() -> None:
+    # GIVEN a slow function on one rank; three ranks share a CPU, one of them stands behind another for longer, and the fourth is alone
+    crowd = {rank: {"cpus": "1" if rank < 3 else "2"} for rank in range(4)}
+    job = Job(ranks=4, extra={0: [(builders.STEP[2], 0.2)], 1: [(builders.QUEUE, 0.03)], 2: [(builders.QUEUE, 0.05)]},
+              ranks_columns=crowd)  # fmt: skip
+    for rank, taker, seconds in ((1, 4002, 0.03), (2, 4001, 0.05)):
+        job.counters.append(
+            {"rank": rank, "name": "cpu.taken_s", "comm": "python", "pid": taker, "value": seconds * job.steps}
+        )
+    # THEN nobody's affinity is charged
+    verdict = diagnose(build(job))
+    assert (first(verdict).cause, first(verdict).ranks) == ("slow-function", (0,))
+    assert "affinity" not in {suspect.cause for suspect in verdict.suspects}
+
+
+def test_two_slow_functions_on_two_of_four_ranks_are_told_though_the_ranks_differ_by_as_much() -> None:
+    slow = {1: [(builders.BUSY, 0.05)], 2: [(builders.Work("python", "letterbox", 0.0, 99), 0.08)]}
+    verdict = diagnose(build(Job(ranks=4, extra=slow)))
+    assert {(suspect.cause, suspect.ranks) for suspect in verdict.suspects} == {
+        ("slow-function", (1,)),
+        ("slow-function", (2,)),
+    }
+
+
+def test_who_costs_little_of_a_step_that_another_one_makes_long_is_told_by_the_step_without_it() -> None:
+    # GIVEN steps of 0.2 s, which one rank makes 1 s long, and another one that takes 50 ms longer: 5 % of the step, a quarter without that
+    slow = {1: [(builders.STEP[2], 0.8)], 4: [(builders.BUSY, 0.05)]}
+    verdict = diagnose(build(Job(ranks=6, extra=slow)))
+    assert {suspect.ranks for suspect in verdict.suspects} == {(1,), (4,)}
 
 
 @pytest.mark.parametrize(("stolen", "cause"), [(0.0, "quota"), (6.0, "steal")])
