@@ -1,7 +1,8 @@
 """Rare episodes: steps in which one rank is suddenly slow. No robust mean over steps shows them; the tail does.
 
-An episode of rank r is a run of steps s with d(r,s) = own(r,s) - median over peers >= max(a quarter of a step, 4 robust_sd of d(r,·)),
-which goes on while d is half of that: steps in a row have one reason.
+An episode of rank r is a run of steps s with d(r,s) = own(r,s) - median over peers >= max(a quarter of a step, 4 sd(r)), which goes on
+while d is half of that: steps in a row have one reason. sd(r): robust_sd of d(r,·), or the median of its peers' where that is less: of a
+rank that is slow in every other step its own would say that it varies, and were it healthy, it would as they do.
 An accident is a step in which an episode of anybody begins; of A accidents each falls on k of the R ranks on average, because ranks of
 one host are slow together. If accidents fall by chance, each falls on r with probability k / R. Rank r is a suspect if
 
@@ -26,7 +27,7 @@ import numpy as np
 from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.model.replay import busy, share_out
-from rankscope.diagnose.stats.robust import CLIP, peers_median, robust_sd
+from rankscope.diagnose.stats.robust import CLIP, TRIM, peers_median, robust_sd
 from rankscope.diagnose.stats.special import binomial_above
 from rankscope.probes.arrays import Bools, Floats, Ints
 
@@ -60,6 +61,7 @@ class Episodes:
     lost_s: float  # mean over all steps
     longest_s: float  # longest own time
     usual_s: float  # median own time
+    rare: bool  # a trimmed mean leaves out so few steps
     chance: float  # probability that this is an accident
     period: int = 0  # steps from one to the next, where they keep time; else 0
 
@@ -85,7 +87,8 @@ def find_episodes(
     if ranks < 2 or steps < limits.STEPS_FEW:
         return
     gap = own - peers_median(own, roles)
-    spread = CLIP * robust_sd(gap, 1)[:, None]
+    own_sd = robust_sd(gap, 1)[:, None]
+    spread = CLIP * np.fmin(own_sd, peers_median(own_sd, roles))
     gap = np.nan_to_num(gap)
     least = np.maximum(limits.LARGE_SHARE * step_s, np.nan_to_num(spread, nan=np.inf))
     gap_of_all = np.delete(gap, skip, axis=0)
@@ -154,7 +157,8 @@ def _that_cost(own: Floats, gap: Floats, found: list[_Candidate], floor_s: Float
         return
     for each, lost_s in zip(chosen, share_out(together_s, beside_s).tolist(), strict=True):
         usual, longest = float(np.nanmedian(own[each.row])), float(np.nanmax(own[each.row]))
-        yield Episodes(each.row, each.count, each.of_all, lost_s, longest, usual, each.chance, each.period)
+        rare = float(each.sudden.mean()) <= TRIM
+        yield Episodes(each.row, each.count, each.of_all, lost_s, longest, usual, rare, each.chance, each.period)
 
 
 def _rhythm(at: Ints) -> tuple[int, float]:

@@ -43,7 +43,7 @@ from rankscope.diagnose.solve.nobody import nobody
 from rankscope.diagnose.solve.notes import idle_counters, pauses
 from rankscope.diagnose.solve.odd_ranks import OddRanks, find_odd_ranks
 from rankscope.diagnose.solve.prepare import prepare
-from rankscope.diagnose.solve.views import calm_ranks, of_step, stretch_suspects
+from rankscope.diagnose.solve.views import Calm, calm_ranks, calm_steps, calm_work, calmed, of_step, stretch_suspects
 from rankscope.diagnose.stats.robust import nan_median
 from rankscope.diagnose.text import rank_list
 from rankscope.diagnose.verdict.contract import StepSeconds, Suspect, Verdict
@@ -145,7 +145,8 @@ def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, dr
     notes = [*draft.notes, *short_of_steps(fleet), *notes]
     odd = find_odd_ranks(fleet, scene, reference)
     scene = odd.scene
-    views, found, noise, more = _standing(fleet, odd, reference)
+    calm = calmed(fleet, scene) if reference is None else None
+    views, found, noise, more = _standing(fleet, odd, reference, calm)
     suspects: list[Suspect] = []
     notes += more
     for view in views:
@@ -189,17 +190,19 @@ def _without_acquitted(notes: Sequence[Note], suspects: Sequence[Suspect]) -> li
 
 
 def _standing(
-    fleet: Fleet, odd: OddRanks, reference: Reference | None
+    fleet: Fleet, odd: OddRanks, reference: Reference | None, calm: Calm | None
 ) -> tuple[list[OddRanks], list[Row], list[Note], list[Note]]:
     """The views of single ranks that tell something, the rows of the table that stand, notes for the case that nobody is accused, and
     other ones."""
     scene, views = odd.scene, [odd]
     always = rows.ranks_of(standing(scene, odd.rows))
-    if reference is None and (calm := calm_ranks(fleet, scene, always)) is not None:
-        views = [odd, calm] if len(always) else [calm]
-        always = np.union1d(always, rows.ranks_of(calm.rows))
+    if calm is not None and (hidden := calm_ranks(fleet, scene, calm, always)) is not None:
+        views = [odd, hidden] if len(always) else [hidden]
+        always = np.union1d(always, rows.ranks_of(hidden.rows))
     of_ranks = [row for view in views for row in view.rows]
     seldom, notes = rare_rows(fleet, scene, always)
+    if not seldom and calm is not None:
+        seldom = calm_steps(calm, always)
     moving, noise = moving_work(fleet, scene)
     offered = [
         *slow_links(fleet, scene, of_ranks),
@@ -210,6 +213,8 @@ def _standing(
         *seldom,
     ]
     found = standing(scene, offered)
+    if not found and calm is not None:
+        found = standing(scene, calm_work(calm))
     if reference is not None:
         found = standing(scene, [*found, *slower_everywhere(fleet, scene, reference, found)])
     return views, found, noise, notes

@@ -6,21 +6,24 @@ excess that a function holds is the same in both. A CPU that others took for a w
 strangers keep 5 % of a host busy, what comes and goes there is theirs: no stretch of an observed window is judged.
 
 Without queues (model/busy_host.py): a rank whose work is too long, where the queues for CPUs are a floor of the step and hide it, beside
-those that are found as the window is. Who stands in the queue itself is one of these. What a rank costs of the step without queues it costs
-of the step, because beside others all work takes longer alike; or what the step were shorter if it stood in the queue as its peers do,
-where that is more: who computes for longer also stands there for longer.
+those that are found as the window is; who is so in a few steps only; and work that moves from rank to rank, behind which queues move as
+well. Who stands in the queue itself is one of these. What a rank costs of the step without queues it costs of the step, because beside
+others all work takes longer alike; or what the step were shorter if it stood in the queue as its peers do, where that is more: who computes
+for longer also stands there for longer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.hypotheses.rows import ranks_of, standing
+from rankscope.diagnose.hypotheses.job.moving_work import moving_work
+from rankscope.diagnose.hypotheses.rank.rare_steps import rare_rows
+from rankscope.diagnose.hypotheses.rows import Row, ranks_of, standing
 from rankscope.diagnose.model import slots
 from rankscope.diagnose.model.behind import behind_each, without
 from rankscope.diagnose.model.busy_host import busy_noise_s, busy_shares, without_queue
@@ -34,6 +37,20 @@ from rankscope.diagnose.stats.scan import Stretch, strongest_stretch
 from rankscope.diagnose.verdict.contract import Suspect
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.probes.arrays import Bools, Floats, Ints
+
+WITHOUT_QUEUE = Note(
+    NoteCode.WITHOUT_QUEUE,
+    "the queues for CPUs hide who computes longer: judged by what ranks do when they have one",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Calm:
+    """The window without its queues; a step is `longer` with them, so many times."""
+
+    fleet: Fleet
+    scene: Scene
+    longer: float
 
 
 def find_stretch(fleet: Fleet, role: Ints) -> Stretch | None:
@@ -100,9 +117,8 @@ def _narrowed(fleet: Fleet, scene: Scene, per_step: Floats, found: Stretch) -> S
     )
 
 
-def calm_ranks(fleet: Fleet, scene: Scene, known: Ints) -> OddRanks | None:
-    """What stands about single ranks of the window without its queues, as rows that cost the same part of the step as it was; without
-    those that are `known` from the window as it is."""
+def calmed(fleet: Fleet, scene: Scene) -> Calm | None:
+    """The window without its queues, if these are a part of its steps."""
     if fleet.timed or len(fleet.ranks) < 2:
         return None
     calm = without_queue(fleet)
@@ -110,13 +126,30 @@ def calm_ranks(fleet: Fleet, scene: Scene, known: Ints) -> OddRanks | None:
     queued_s = np.nanmedian(nan_median(fleet.steps.seconds, 0) - per_step)
     if not queued_s >= max(limits.EFFECT_SHARE * scene.step_s, limits.EFFECT_SECONDS):
         return None
-    odd = find_odd_ranks(calm, prepare(calm, per_step)[0])
-    longer = scene.step_s / odd.scene.step_s
+    without, _ = prepare(calm, per_step)
+    return Calm(calm, without, scene.step_s / without.step_s)
+
+
+def calm_steps(calm: Calm, known: Ints) -> list[Row]:
+    """What ranks do in a few steps only, as it is seen without the queues; without those that are `known` for all of their steps."""
+    return [replace(row, step_s=calm.longer * row.step_s) for row in rare_rows(calm.fleet, calm.scene, known)[0]]
+
+
+def calm_work(calm: Calm) -> list[Row]:
+    """Work that moves from rank to rank, as it is seen without the queues; it costs the same part of the step as it was."""
+    found = standing(calm.scene, moving_work(calm.fleet, calm.scene)[0])
+    return [replace(row, removes=None, at=None, step_s=calm.longer * row.found.lost_s) for row in found]
+
+
+def calm_ranks(fleet: Fleet, scene: Scene, calm: Calm, known: Ints) -> OddRanks | None:
+    """What stands about single ranks of the window without its queues, as rows that cost the same part of the step as it was; without
+    those that are `known` from the window as it is."""
+    odd = find_odd_ranks(calm.fleet, calm.scene)
     found = standing(odd.scene, odd.rows)
     if not found:
         return None
     together_s = sum(row.found.lost_s for row in found)
-    price_s = max(longer * together_s, _with_queue_s(fleet, scene, ranks_of(found)))
+    price_s = max(calm.longer * together_s, _with_queue_s(fleet, scene, ranks_of(found)))
     rows = tuple(
         replace(row, removes=None, at=None, more=None, price=None, excess=False, part=row.found.lost_s / together_s,
                 step_s=price_s * row.found.lost_s / together_s)
@@ -124,8 +157,7 @@ def calm_ranks(fleet: Fleet, scene: Scene, known: Ints) -> OddRanks | None:
     )  # fmt: skip
     if not rows:
         return None
-    text = "the queues for CPUs hide who computes longer: judged by what ranks do when they have one"
-    return replace(odd, rows=rows, notes=(Note(NoteCode.WITHOUT_QUEUE, text),))
+    return replace(odd, rows=rows, notes=(WITHOUT_QUEUE,))
 
 
 def _with_queue_s(fleet: Fleet, scene: Scene, ranks: Ints) -> float:

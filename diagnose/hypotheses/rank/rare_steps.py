@@ -66,7 +66,7 @@ def _rows(fleet: Fleet, scene: Scene, episodes: Iterable[Episodes], odd: Ints) -
         twice = first.lost_s >= limits.MOST * each.lost_s
         support = CONVICTED if twice else first.support
         shown = replace(first, lost_s=each.lost_s, support=support, evidence=(*_behaviour(each), *first.evidence))
-        found.append(Row(shown, None, distance(each.chance), np.inf, step_s=each.lost_s, floor=floor, rare=True))
+        found.append(Row(shown, None, distance(each.chance), np.inf, step_s=each.lost_s, floor=floor, rare=each.rare))
     return found, notes
 
 

@@ -99,9 +99,9 @@ def _more_cpu(case: Case, found: Located) -> Iterator[Hypothesis]:
     """A function in which the rank sleeps takes g times as long as on the peers, and its training thread computes more besides, too.
 
     c: CPU time of the training thread, less what the function itself computes more than on the peers; c' the peers' median of it, sd
-    their spread (robust_sd). error² = (5 % of c')² + sd² (1 + 1/peers): who comes late finds its caches cold, and computes up to 5 %
-    more for that alone. (c - c') / error >= 2, and 3.7 beside one peer, whose spread nobody knows; c / c' >= 1 + (g - 1) / 4: much that a
-    step does has nothing to do with its input.
+    their spread (robust_sd), 1.4 % of c' at least. Who comes late finds its caches cold, and computes up to 5 % more for that alone:
+    c - c' >= 5 % of c' + 2 sd √(1 + 1/peers), and 3.7 times that 5 % beside one peer, whose spread nobody knows; c / c' >= 1 + (g - 1) / 4:
+    much that a step does has nothing to do with its input.
     Not the CPU time of the whole process: what its other threads do beside differs from rank to rank by far more. The function must
     hold half of the excess. Not with GPUs: who waits for one may spin.
     """
@@ -113,9 +113,9 @@ def _more_cpu(case: Case, found: Located) -> Iterator[Hypothesis]:
     computing = max(found.excess_s - (max(asleep.excess_s, 0.0) if asleep is not None else 0.0), 0.0)
     own, times = mine.value - computing * case.steps, found.own_s / found.peers_s
     peers = np.array([counter.value for counter in case.peers_of("cpu.run_s")])
-    error = math.hypot(limits.EFFECT_SHARE * mine.expected, robust_sd_of(peers) * math.sqrt(1 + 1 / len(peers)))
-    least = limits.Z_HINT if len(peers) > 1 else limits.Z_CLEAR
-    if own - mine.expected < least * error or own / mine.expected < 1 + 0.25 * (times - 1):
+    cold, spread = limits.EFFECT_SHARE * mine.expected, max(robust_sd_of(peers), limits.SCALE_FLOOR * mine.expected)
+    least = cold + limits.Z_HINT * spread * math.sqrt(1 + 1 / len(peers)) if len(peers) > 1 else limits.Z_CLEAR * cold
+    if own - mine.expected < least or own / mine.expected < 1 + 0.25 * (times - 1):
         return
     steps = max(case.steps, 1)
     yield case.charge(

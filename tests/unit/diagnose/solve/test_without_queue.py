@@ -9,18 +9,26 @@ import pytest
 from builders import ASLEEP, BUSY, Job, build, columns, hogged, said
 
 from rankscope.diagnose.fleet.gather import gather
+from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import Hypothesis
 from rankscope.diagnose.hypotheses.rows import Row
 from rankscope.diagnose.model.busy_host import without_queue
+from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.solve.judge import judge
+from rankscope.diagnose.solve.odd_ranks import OddRanks
 from rankscope.diagnose.solve.prepare import prepare
-from rankscope.diagnose.solve.views import calm_ranks
+from rankscope.diagnose.solve.views import calm_ranks, calmed
 from rankscope.diagnose.verdict.note import NoteCode
 from rankscope.observer.window.folder import Window
 from rankscope.probes.arrays import Ints
 
 RANKS, STEPS = 3, 70
 NOBODY: Ints = np.empty(0, dtype=np.int64)
+
+
+def hidden(fleet: Fleet, scene: Scene) -> OddRanks | None:
+    calm = calmed(fleet, scene)
+    return None if calm is None else calm_ranks(fleet, scene, calm, NOBODY)
 
 
 def queued(seed: int, extra_s: float) -> Window:
@@ -72,7 +80,7 @@ def test_who_also_stands_in_the_queue_for_longer_costs_that_too(seed: int) -> No
         fleet = gather([made])
         scene, _ = prepare(fleet, np.nanmedian(fleet.steps.seconds, axis=0), ())
         # WHEN it is looked at without the queues
-        calm = calm_ranks(fleet, scene, NOBODY)
+        calm = hidden(fleet, scene)
         assert calm is not None and [row.found.rows for row in calm.rows] == [(1,)]
         costs_s.append(calm.rows[0].step_s)
     # THEN it costs what a step were shorter if it stood there as its peers do, and not only its part of the work
@@ -140,7 +148,7 @@ def test_what_stands_may_be_of_other_steps_than_those_in_which_others_were_looke
     fleet = gather([queued(0, 0.06)])
     scene, _ = prepare(fleet, np.nanmedian(fleet.steps.seconds, axis=0), ())
     later = replace(scene, own=scene.own[:, 20:], wait=scene.wait[:, 20:])
-    calm = calm_ranks(fleet, scene, NOBODY)
+    calm = hidden(fleet, scene)
     assert calm is not None and len(calm.selection.rows) == 1
     # WHEN another cause stands in the later part, and who computes longer does not
     strangers = Hypothesis("cpu", "contended", (0, 1, 2), 0.1, 1.0, (), "", scope="host")
