@@ -121,3 +121,15 @@ def test_stalls_of_one_rank_that_may_be_chance_are_told_with_what_they_cost() ->
     # THEN nobody is accused, and what it costs is told
     assert not verdict.suspects
     assert "rank 1 alone was slow in 3 of 97 steps" in said(verdict, NoteCode.SELDOM)
+
+
+def test_a_rank_that_is_slow_in_every_other_step_is_found_though_its_own_steps_vary_most() -> None:
+    # GIVEN eight ranks that vary by 1 %, of which one takes four to nine times as long in every other step
+    rng = np.random.default_rng(4)
+    own = 0.07 * (1 + 0.01 * rng.normal(size=(8, 30)))
+    own[6, 1::2] += rng.uniform(0.25, 0.5, 15)
+    # WHEN
+    (found,) = find_episodes(own, np.zeros(8, dtype=np.int64), 0.3, np.full(8, 0.015), np.empty(0, dtype=np.int64))
+    # THEN
+    assert (found.row, found.count, found.of_all, found.rare) == (6, 15, 15, False)
+    assert found.lost_s == pytest.approx(float((own[6] - np.delete(own, 6, 0).max(axis=0)).clip(0).mean()), rel=0.1)

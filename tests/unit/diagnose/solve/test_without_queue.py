@@ -157,3 +157,21 @@ def test_what_stands_may_be_of_other_steps_than_those_in_which_others_were_looke
     # THEN it is told what a step would be shorter
     assert suspects == []
     assert [note.code for note in notes if note.code == NoteCode.NO_GAIN] == [NoteCode.NO_GAIN]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_work_that_moves_from_rank_to_rank_is_seen_though_queues_move_more(seed: int) -> None:
+    # GIVEN in each step another rank has 60 ms more to compute, and all stand in the queue for longer than that, now long, now short
+    window = queued(seed, 1e-9)
+    rows, more_s = window.steps.to_pylist(), 0.06
+    for row in rows:
+        if row["step"] % RANKS == row["rank"]:
+            row["own_s"] += more_s
+        else:
+            row["wait_s"] += more_s
+        row["seconds"] += more_s
+    # WHEN it is judged
+    verdict = judge(gather([columns(window, "steps", rows)]))
+    # THEN the work is uneven, and nobody is to blame
+    assert verdict.status == "imbalance"
+    assert [(one.component, one.cause) for one in verdict.suspects] == [("workload", "data-imbalance")]
