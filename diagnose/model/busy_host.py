@@ -35,12 +35,7 @@ _FEW, _UNEVEN = 3, 0.4  # ranks of a role
 
 def queued_s(fleet: Fleet) -> Floats:
     """Ranks x steps, seconds; 0 where nobody knows."""
-    return np.asarray(np.nan_to_num(fleet.steps.sched_s) * (1 - throttled(fleet)[0])[:, None], dtype=np.float64)
-
-
-def held_s(fleet: Fleet) -> Floats:
-    """Ranks x steps, seconds in which a quota of its own held each rank back; 0 where nobody knows."""
-    return np.asarray(np.nan_to_num(fleet.steps.sched_s) * throttled(fleet)[0][:, None], dtype=np.float64)
+    return np.asarray(np.nan_to_num(fleet.steps.sched_s) * (1 - held_back(fleet)[0])[:, None], dtype=np.float64)
 
 
 def takers(fleet: Fleet, rows: Iterable[int]) -> list[tuple[str, float]]:
@@ -181,7 +176,7 @@ def busy_noise_s(fleet: Fleet, roles: Ints) -> Floats:
     return np.where(few, _UNEVEN * share * (1 - share) * np.nan_to_num(np.fmin(own, wanted)), 0.0)
 
 
-def throttled(fleet: Fleet) -> tuple[Floats, Floats]:
+def held_back(fleet: Fleet) -> tuple[Floats, Floats]:
     """For how long a quota of its own held each rank back: the part of its time ready but not running, and seconds per step."""
     table, ranks = fleet.patterns, len(fleet.ranks)
     ready = (table.kind.codes == table.kind.code("sched")) & (table.name.codes == table.name.code("ready"))

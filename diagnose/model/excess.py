@@ -92,9 +92,9 @@ def differences(
     # The median of few peers is itself uncertain, by what their level is (usual_spread.py): the more must a difference from it be.
     floor = np.maximum(limits.EFFECT_SHARE * np.sqrt(1 + 1 / np.maximum(spread.peers, 1)) * step_s, least_s)
     kept = trimmed_freedom(noise, rho)
-    z, freedom = _z(excess, between, error, kept)
+    z, freedom = standardised(excess, between, error, kept)
     of_peers = MAD_EFFICIENCY * spread.wander_values * (1 - rho) / (1 + rho)
-    z_always, freedom_always = _z(excess, between, spread.wander_s, of_peers)
+    z_always, freedom_always = standardised(excess, between, spread.wander_s, of_peers)
     always = (z_always > np.nan_to_num(z, nan=-np.inf)) & (spread.peers >= 2) & (lowest_kept(gap) >= 2 * floor)
     steps = np.isfinite(gap).sum(axis=1)
     return Differences(
@@ -108,12 +108,12 @@ def differences(
         steady_s=_steady(gap, drifting),
         floor_s=floor,
         peer_count=spread.peers,
-        z_quiet=np.nan_to_num(_z(excess, spread.between_s, error, kept)[0]),
+        z_quiet=np.nan_to_num(standardised(excess, spread.between_s, error, kept)[0]),
         between_s=between,
     )
 
 
-def _z(excess: Floats, known: Floats, error: Floats, freedom: Floats) -> tuple[Floats, Floats]:
+def standardised(excess: Floats, known: Floats, error: Floats, freedom: Floats) -> tuple[Floats, Floats]:
     """excess / sqrt(known² + error²), and the degrees of freedom of that."""
     with np.errstate(divide="ignore", invalid="ignore"):
         z = excess / np.sqrt(known**2 + error**2)

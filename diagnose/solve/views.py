@@ -7,9 +7,9 @@ strangers keep 5 % of a host busy, what comes and goes there is theirs: no stret
 
 Without queues (model/busy_host.py): a rank whose work is too long, where the queues for CPUs are a floor of the step and hide it, beside
 those that are found as the window is; who is so in a few steps only; and work that moves from rank to rank, behind which queues move as
-well. Who stands in the queue itself is one of these. What a rank costs of the step without queues it costs of the step, because beside
-others all work takes longer alike; or what the step were shorter if it stood in the queue as its peers do, where that is more: who computes
-for longer also stands there for longer.
+well. Who stands in the queue itself is found as the window is. What a rank costs of the step without queues it costs of the step, because
+beside others all work takes longer alike; or what the step were shorter if it stood in the queue as its peers do, where that is more: who
+computes for longer also stands there for longer.
 """
 
 from __future__ import annotations

@@ -20,7 +20,7 @@ import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.model.excess import Differences, strength
-from rankscope.diagnose.verdict.contract import Verdict
+from rankscope.diagnose.verdict.contract import Suspect, Verdict
 from rankscope.diagnose.verdict.note import NoteCode
 from rankscope.observer.window.folder import Window
 from rankscope.observer.window.manifest import WINDOW_SCHEMA, Manifest
@@ -263,6 +263,12 @@ def stalled(window: Window, rank: int, steps: Collection[int], seconds: float) -
             row["seconds"] += seconds
             row["own_s" if row["rank"] == rank else "wait_s"] += seconds
     return columns(window, "steps", rows)
+
+
+def first(verdict: Verdict) -> Suspect:
+    """The first suspect; who expects one is shown the notes of a verdict without any."""
+    assert verdict.suspects, (verdict.status, verdict.notes)
+    return verdict.suspects[0]
 
 
 def codes(verdict: Verdict) -> list[NoteCode]:

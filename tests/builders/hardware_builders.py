@@ -13,7 +13,7 @@ import numpy as np
 from builders import Job, Work, build
 
 from rankscope.diagnose.solve.judge import diagnose
-from rankscope.diagnose.verdict.contract import Suspect, Verdict
+from rankscope.diagnose.verdict.contract import Verdict
 from rankscope.observer.window.folder import Window
 
 KERNELS = Work("gpu", "kernels", 0, 0, "", frames=())
@@ -144,11 +144,6 @@ class Machine:
                     value=changed, **({"maximum": changed, "minimum": changed} if row["kind"] == "gauge" else {})
                 )
         return [row for row in rows if not row["name"].startswith(self.without or ("-",))]
-
-
-def first(verdict: Verdict) -> Suspect:
-    assert verdict.suspects, (verdict.status, verdict.notes)
-    return verdict.suspects[0]
 
 
 def named(verdict: Verdict) -> list[tuple[str, str, str, tuple[int, ...]]]:

@@ -18,8 +18,7 @@ from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import ORDERED, Hypothesis, common_host
 from rankscope.diagnose.hypotheses.rank.cpu import throttled
 from rankscope.diagnose.hypotheses.rows import Row, clearness
-from rankscope.diagnose.model.busy_host import held_s
-from rankscope.diagnose.model.busy_host import throttled as throttled_s
+from rankscope.diagnose.model.busy_host import held_back
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Floats
@@ -30,7 +29,7 @@ def throttled_together(fleet: Fleet, scene: Scene) -> list[Row]:
     counted = throttled(fleet)
     if not counted.any():
         return []
-    seconds = throttled_s(fleet)[1]
+    part, seconds = held_back(fleet)
     seconds = np.where(counted, seconds, 0.0)
     if not seconds.any():
         return []
@@ -38,7 +37,8 @@ def throttled_together(fleet: Fleet, scene: Scene) -> list[Row]:
     if held.sum() * 2 <= len(held):
         return []
     held = seconds >= limits.NOTHING * seconds.max()
-    removes: Floats = np.nan_to_num(np.fmin(held_s(fleet)[:, -scene.own.shape[1] :], scene.own)[held])
+    sched = np.nan_to_num(fleet.steps.sched_s[:, -scene.own.shape[1] :])
+    removes: Floats = np.nan_to_num(np.fmin(part[:, None] * sched, scene.own)[held])
     rows = tuple(np.flatnonzero(held).tolist())
     found = Hypothesis(
         scope="all",

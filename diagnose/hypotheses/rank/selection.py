@@ -10,7 +10,8 @@ w   witness ln(s / (1 - s)): s the support of h, how often such evidence is righ
 N   ranks that were looked at, times the steps at which the part that is judged might have begun, where it was sought
 
 1. Admit who has a score of `limits.SCORE_LEAST`: of a small role the best one alone, because it was a part of the others' reference.
-   Take it out of the reference, and ask again, until nobody passes.
+   Take it out of the reference, and ask again, until nobody passes. So is who is slow for sure and unexplained, as long as most of the
+   role are left: by some few nobody is odd whose reason nobody knows.
 2. Ask each of them again, beside those that are left. Of one rank several hypotheses are admitted in turn, each on what the ones before
    leave of its excess, E' = E - d, known to √(σ² + (0.05 d)²), a sampled d less well; beside a queue for a CPU σ may be that of the steps
    without it. What a rank stands behind other suspects, because of what these do too long, is taken out first: that is theirs.
@@ -38,14 +39,14 @@ from rankscope.diagnose.hypotheses.rank.cpu import behind_suspects_s, throttled
 from rankscope.diagnose.hypotheses.rank.table import charges
 from rankscope.diagnose.model.attribute import Profiles
 from rankscope.diagnose.model.busy_host import busy_noise_s, without_queue
-from rankscope.diagnose.model.excess import Differences, differences, nats, strength
+from rankscope.diagnose.model.excess import Differences, differences, nats, standardised, strength
 from rankscope.diagnose.model.function_tests import FunctionLevels
 from rankscope.diagnose.model.replay import gain
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.model.waiting import waited_for
 from rankscope.diagnose.past.compared import Compared
 from rankscope.diagnose.stats.robust import peers_median
-from rankscope.diagnose.stats.student import chance, combined_freedom
+from rankscope.diagnose.stats.student import chance
 from rankscope.probes.arrays import Bools, Floats, Ints
 
 _MISFIT = 0.15
@@ -214,12 +215,9 @@ class _Asking:
         """Nats of every rank's excess, with the error that its peers have."""
         found, roles = self.found, self.scene.roles
         error_s = peers_median(np.where(self.counted, found.error_s, np.nan)[:, None], roles)[:, 0]
-        error_s = np.fmin(found.error_s, error_s)
-        z = np.nan_to_num(found.excess_s / np.hypot(found.between_s, error_s))
-        freedom = combined_freedom(
-            found.between_s, error_s, np.full(len(z), float(max(self.scene.own.shape[1] - 1, 1)))
-        )
-        return np.maximum(nats(chance(z, freedom)), nats(chance(found.z, found.freedom)))
+        steps = np.full(len(error_s), float(max(self.scene.own.shape[1] - 1, 1)))
+        z, freedom = standardised(found.excess_s, found.between_s, np.fmin(found.error_s, error_s), steps)
+        return np.maximum(nats(chance(np.nan_to_num(z), freedom)), nats(chance(found.z, found.freedom)))
 
     def _asked(self, row: int) -> tuple[Case, tuple[Hypothesis, ...]]:
         if self._profiles is None:

@@ -6,7 +6,8 @@ from typing import Any
 
 import builders
 import pytest
-from hardware_builders import BYTES_PER_STEP, NIC_HZ, NUMBERS, NVLINK_HZ, Machine, first, gpu, named, nic, pci
+from builders import first
+from hardware_builders import BYTES_PER_STEP, NIC_HZ, NUMBERS, NVLINK_HZ, Machine, gpu, named, nic, pci
 
 from rankscope.diagnose.cli.report import report
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import builders
 import pytest
-from builders import said
+from builders import first, said
 from hardware_builders import (
     BYTES_PER_STEP,
     CAP_W,
@@ -17,7 +17,6 @@ from hardware_builders import (
     PCIE_HZ,
     TRANSFER_S,
     Machine,
-    first,
     gpu,
     named,
     pci,

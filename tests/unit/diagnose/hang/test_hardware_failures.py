@@ -6,8 +6,8 @@ from typing import Any
 
 import builders
 import pytest
-from builders import codes, said
-from hardware_builders import Machine, first, gpu, named, nic
+from builders import codes, first, said
+from hardware_builders import Machine, gpu, named, nic
 
 from rankscope.diagnose.cli.report import report
 from rankscope.diagnose.solve.judge import diagnose
