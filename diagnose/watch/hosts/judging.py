@@ -24,6 +24,7 @@ from rankscope.diagnose.watch.hosts.board import VERDICT, Board
 from rankscope.diagnose.watch.hosts.share import Share, judged_as_json
 from rankscope.diagnose.watch.tell import drain
 from rankscope.observer.window.folder import Window
+from rankscope.observer.window.store.keys import label_of
 from rankscope.observer.window.store.spool import SPREAD_S, Spool
 from rankscope.observer.window.store.users import by_user
 from rankscope.probes.errors import BadData, RankscopeError
@@ -55,7 +56,7 @@ def judge_all(share: Share, history: Path, mine: Window | None = None, trouble: 
     board, trigger = Board(share.uri), share.trigger
     found = _gathered(board, share)
     if found.chosen:
-        verdict = replace(_judged(found, share), job=trigger.job)
+        verdict = replace(_judged(found, share, mine), job=trigger.job)
     elif mine is not None:  # the store is away: what is here is judged
         verdict = judge.diagnose([mine], (), trigger.job, History(history))
     else:
@@ -106,36 +107,40 @@ def _gathered(board: Board, share: Share) -> Sources:
     until = share.pace.gathered_by(share.trigger, time.time())
     found = Sources((), ())
     while True:
+        late = time.time() >= until
         try:
             found = board.windows(share.job, share.trigger.start)
-            if sum(each.hosts for each in found.chosen) >= share.hosts or time.time() >= until:
+            if late or sum(each.hosts for each in found.chosen) >= share.hosts:
                 return _with_late(board, share, found)
         except RankscopeError:
-            if time.time() >= until:
+            if late:
                 return found
         time.sleep(min(1.0, max(share.hosts / _TAKES_HZ, 0.2)))
 
 
 def _with_late(board: Board, share: Share, found: Sources) -> Sources:
-    """With the windows of hosts that began some seconds later: loading took longer there."""
-    if sum(each.hosts for each in found.chosen) >= share.hosts:
-        return found
+    """With the windows of hosts that began later: loading took longer there, by seconds, or until the slot after this one."""
     chosen, hosts = list(found.chosen), {each.host for each in found.chosen}
-    for second in range(1, int(share.pace.slot_s)):
-        later = board.windows(share.job, share.trigger.start + second).chosen
-        chosen += [each for each in later if each.host not in hosts]
+    for second in range(1, int(share.pace.slot_s) + 1):
+        if sum(each.hosts for each in chosen) >= share.hosts:
+            break
+        later = [
+            each for each in board.windows(share.job, share.trigger.start + second).chosen if each.host not in hosts
+        ]
+        chosen += later
         hosts.update(each.host for each in later)
     return replace(found, chosen=tuple(chosen))
 
 
-def _judged(found: Sources, share: Share) -> Verdict:
+def _judged(found: Sources, share: Share, mine: Window | None) -> Verdict:
+    """The verdict on what was found, and on this host's own window where the store has not got it."""
     earlier, job = _earlier(share), share.job
     if is_large(found):
         with engines.started("local") as pool:
             ((_, verdict),) = diagnose_large(found, job, pool, (), earlier.chosen)
     else:
         loaded = load_found(found)
-        windows = [by_user(window) for window in loaded.windows]
+        windows = [by_user(window) for window in (*loaded.windows, *_not_sent(mine, found))]
         before = [by_user(window) for window in load_found(earlier).windows] if earlier.chosen else []
         verdict = judge.diagnose(windows, before, job, None, loaded.notes)
     came = sum(each.hosts for each in found.chosen)
@@ -143,6 +148,13 @@ def _judged(found: Sources, share: Share) -> Verdict:
         text = f"of {share.hosts} hosts {came} sent a window in time"
         verdict = replace(verdict, notes=(*verdict.notes, Note(NoteCode.HOSTS_MISSING, text)))
     return verdict
+
+
+def _not_sent(mine: Window | None, found: Sources) -> tuple[Window, ...]:
+    """This host's own window, where it is not among those of the store."""
+    if mine is None or label_of(mine.manifest.host, mine.manifest.machine) in {each.host for each in found.chosen}:
+        return ()
+    return (mine,)
 
 
 def _earlier(share: Share) -> Sources:

@@ -330,13 +330,16 @@ def test_a_host_is_broken_by_its_own_window_where_that_shows_it() -> None:
     assert broken_by(mine, "no such job") == ()
 
 
-def test_the_windows_of_all_hosts_are_judged_once_and_old_triggers_are_pruned(store: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("late_s", [2, 5])  # 5: loading took so long that it began with the next slot
+def test_the_windows_of_all_hosts_are_judged_once_and_old_triggers_are_pruned(
+    store: str, late_s: int, tmp_path: Path
+) -> None:
     windows = build(Job(ranks=8, hosts=4, steps=40))
     place, job = open_store(store), windows[0].manifest.jobs[0]
     start = windows[0].manifest.start
     for window in windows[:-1]:
         objects.put(place, key_of(window.manifest), container.encode([window]))
-    late = replace(windows[-1], manifest=replace(windows[-1].manifest, start=start + 2))
+    late = replace(windows[-1], manifest=replace(windows[-1].manifest, start=start + late_s))
     objects.put(place, key_of(late.manifest), container.encode([late]))
     trigger = Trigger(job, start, windows[0].manifest.seconds, AlarmKind.SLOWER, "slower", "host0")
     board = Board(store)
@@ -358,3 +361,18 @@ def test_the_windows_of_all_hosts_are_judged_once_and_old_triggers_are_pruned(st
     assert tidy.prune(place, 60.0, Clocks(time.time()), clock_is_right=True).removed == 0
     assert tidy.prune(place, 60.0, Clocks(time.time() + 61), clock_is_right=True).removed == 6
     assert json.dumps(board.get(TRIGGER, job, start)) == "null"
+
+
+def test_who_judges_takes_its_own_window_where_the_store_has_only_those_of_others(store: str, tmp_path: Path) -> None:
+    windows = build(Job(ranks=8, hosts=4, steps=40))
+    place, job = open_store(store), windows[0].manifest.jobs[0]
+    for window in windows[1:]:
+        objects.put(place, key_of(window.manifest), container.encode([window]))
+    about = windows[0].manifest
+    trigger = Trigger(job, about.start, about.seconds, AlarmKind.SLOWER, "slower", "host0")
+    share = Share(store, tmp_path / "spool", trigger, True, 4, "host0")
+    found = judge_all(share, tmp_path / "history", windows[0], "the store was away").verdict
+    assert found is not None and (len(found["hosts"]), len(found["ranks"])) == (4, 8)
+    objects.put(place, key_of(about), container.encode([windows[0]]))
+    found = judge_all(share, tmp_path / "history", windows[0]).verdict
+    assert found is not None and (len(found["hosts"]), len(found["ranks"])) == (4, 8)
