@@ -17,6 +17,8 @@ from typing import Any
 import service_log
 import small_rank
 
+from rankscope.probes.host import procfs
+
 RANKSCOPE = Path(sys.executable).with_name("rankscope")
 _AS_A_HOST = 'hostname "$1" && mount --bind "$2" "/proc/$3" && shift 3 && exec "$@"'
 PORT = 29774
@@ -46,6 +48,13 @@ class Host:
             time.sleep(0.1)
         return found[0]
 
+    def wait_until_a_look_stands_by(self, seconds: float) -> None:
+        """Its child has loaded and found all when it has forked who observes."""
+        deadline = time.monotonic() + seconds
+        while not any(procfs.children(child) for child in procfs.children(self.process.pid)):
+            assert time.monotonic() < deadline, f"no look stands by: {self.said.read_text()}{self.errors.read_text()}"
+            time.sleep(0.1)
+
 
 def test_what_one_host_notices_all_look_at_and_one_judges(tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
@@ -62,6 +71,8 @@ def test_what_one_host_notices_all_look_at_and_one_judges(tmp_path: Path) -> Non
             closing.callback(host.process.kill)
         for rank, host in enumerate(hosts):
             assert host.wait_for("job", 60)["words"].startswith(f"rank {rank} of 2")
+        for host in hosts:
+            host.wait_until_a_look_stands_by(60)
 
         os.kill(ranks[1], signal.SIGSTOP)
         told = [host.wait_for("verdict", 90) for host in hosts]

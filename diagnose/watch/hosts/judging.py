@@ -119,9 +119,9 @@ def _gathered(board: Board, share: Share) -> Sources:
 
 
 def _with_late(board: Board, share: Share, found: Sources) -> Sources:
-    """With the windows of hosts that began later: loading took longer there, by seconds, or until the slot after this one."""
+    """With the windows of hosts that began later: loading took longer there, on a busy host by more than a slot."""
     chosen, hosts = list(found.chosen), {each.host for each in found.chosen}
-    for second in range(1, int(share.pace.slot_s) + 1):
+    for second in range(1, int(2 * share.pace.slot_s) + 1):
         if sum(each.hosts for each in chosen) >= share.hosts:
             break
         later = [

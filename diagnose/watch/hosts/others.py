@@ -44,10 +44,10 @@ class Others:
     def __post_init__(self) -> None:
         self._together = Together(self.host, Courier(self.uri), self.pace)
 
-    def propose(self, alarm: Alarm, seconds: float) -> None:
-        """Ask all hosts for a look; nothing where one is being agreed on."""
+    def propose(self, alarm: Alarm, seconds: float, ready: bool) -> None:
+        """Ask all hosts for a look; nothing where one is being agreed on. `ready`: here one would begin at once."""
         if not self._together.is_proposed(alarm.job):
-            self._together.propose(alarm, seconds, time.time())
+            self._together.propose(alarm, seconds, time.time(), ready)
 
     def call(self, in_common: Mapping[str, str]) -> None:
         """By job what all of its hosts call it: what one host calls it depends on who else works there."""

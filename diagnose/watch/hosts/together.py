@@ -107,9 +107,10 @@ class Together:
     _jobs: dict[str, _Job] = field(default_factory=dict)
     _complained: float = float("-inf")
 
-    def propose(self, alarm: Alarm, seconds: float, now: float) -> None:
-        """Tell the other hosts that this one wants a look; `now`: Unix time. What comes of it `take` says."""
-        start = self.pace.slot_after(now)
+    def propose(self, alarm: Alarm, seconds: float, now: float, ready: bool = True) -> None:
+        """Tell the other hosts that this one wants a look; `now`: Unix time. Where it is not `ready`, as when the job has just begun, the
+        others are hardly: a slot later. What comes of it `take` says."""
+        start = self.pace.slot_after(now) + (0.0 if ready else self.pace.slot_s)
         trigger = Trigger(alarm.job, start, seconds, alarm.kind, alarm.words, self.host)
         self._of(alarm.job).proposed = alarm, trigger
         self._ask("trigger", alarm.job, start, {**trigger.as_json(), "job": self._called(alarm.job)})
@@ -119,8 +120,11 @@ class Together:
         return job in self._jobs and self._jobs[job].proposed is not None
 
     def sent(self, trigger: Trigger, hosts: int, now: float) -> None:
-        """This host's window lies in the store: now somebody else judges."""
-        self._of(trigger.job).awaited = _Awaited(trigger, self.pace.turn_at(trigger, self.host, hosts), now)
+        """This host's window lies in the store: now somebody else judges. Who took long asks for the verdict before the turn."""
+        turn, answered = self.pace.turn_at(trigger, self.host, hosts), now + self.pace.slot_s / 2
+        self._of(trigger.job).awaited = _Awaited(trigger, max(turn, answered), now)
+        if turn < answered:
+            self._ask("verdict", trigger.job, trigger.start)
 
     def take(self, now: float, jobs: Mapping[str, int]) -> Sequence[Task]:
         """What is to be done. `jobs`: those with ranks on other hosts, and on how many hosts."""

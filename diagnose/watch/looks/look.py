@@ -209,9 +209,10 @@ class Telling:
         broken: tuple[str, ...] = ()
         try:
             if wanted.share is not None:
+                window = None if wanted.only_judge else self._begun(observe())
+                # Not before: it waits for what the idle thread reads, which on a busy host gets no CPU until `_begun`.
                 from rankscope.diagnose.watch.hosts import judging
 
-                window = None if wanted.only_judge else self._begun(observe())
                 outcome = judging.judge_with_others(wanted.share, wanted.history, window)
                 verdict, trouble, kept, broken = outcome.verdict, outcome.trouble, outcome.kept, outcome.broken
             else:

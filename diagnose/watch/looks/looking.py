@@ -119,7 +119,7 @@ class Looking:
             ranks = self.tier0.of_job(name)
             if self.others is not None and name not in self._alone and others.hosts_of(ranks) > 1:
                 self._call(self.others)
-                self.others.propose(alarm, seconds)
+                self.others.propose(alarm, seconds, ready=self._stands_by(name))
                 continue
             self._alone.discard(name)
             self._begin(job, alarm, seconds, now_s)
@@ -130,6 +130,13 @@ class Looking:
         if self._look is None and not self._waiting and self.voice.is_due("prepare", now_s, _PREPARE_EVERY_S):
             known = (name for name in self.jobs if not self.tier0.is_learning(name))
             self.standby.keep({name: self._pids(name) for name in known})
+
+    def _stands_by(self, name: str) -> bool:
+        """Whether a look at this job would begin at once; where not, one is being prepared."""
+        pids = self._pids(name)
+        if not (ready := self.standby.is_ready(name, pids)):
+            self.standby.keep({name: pids})
+        return ready
 
     def forget(self, name: str) -> None:
         """A job that is gone."""

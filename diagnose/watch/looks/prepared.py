@@ -105,6 +105,11 @@ class Standby:
             with contextlib.suppress(OSError):
                 self._prepared = _prepare(job, pids)
 
+    def is_ready(self, job: str, pids: frozenset[int]) -> bool:
+        """Whether a look at these ranks would begin at once."""
+        kept = self._prepared
+        return kept is not None and (kept.job, kept.pids) == (job, pids) and kept.is_ready
+
     def weigh(self, beside_bytes: int) -> None:
         """Let go of it where it takes too much beside the service."""
         if self._prepared is not None and beside_bytes + self._prepared.memory_bytes() > RESIDENT_BYTES:
@@ -119,7 +124,7 @@ class Standby:
         """A look at these ranks: the one that stands by, else one that loads first. OSError."""
         kept = self._prepared
         if kept is not None and kept.job == wanted.alarm.job and not wanted.only_judge:
-            if kept.pids == pids and kept.is_ready:
+            if kept.pids == pids:  # one that still loads is further than one that has not begun to
                 self._prepared = None
                 begun = kept.begin(wanted)
                 if begun is not None:
@@ -194,7 +199,8 @@ def _stand_by(job: str, line: socket.socket, result: int) -> None:
 
     def say(text: str) -> None:
         if text == STANDING_BY:
-            line.send(b"!")
+            with contextlib.suppress(OSError):  # the order was given before
+                line.send(b"!")
         elif wanted:
             _stand(usual)  # what is attached is attached
         telling.heard(text)

@@ -191,6 +191,15 @@ def test_who_died_before_judging_is_replaced_by_one_other(store: str, hosts: Hos
     assert [type(task) for task in told] == [Judged]
 
 
+def test_who_took_longer_than_the_judge_hears_the_verdict_and_does_not_judge_again(store: str, hosts: Hosts) -> None:
+    (one,) = hosts(store, 1)
+    trigger = Trigger("job", BEGIN, 5.0, AlarmKind.SILENT, "no step", "host1")
+    Board(store).put(VERDICT, "job", BEGIN, judged_as_json("host1", {}))
+    one.take(BEGIN, JOBS)
+    one.sent(trigger, 3, BEGIN + 70)
+    assert [type(task) for second in (70, 71, 72, 73, 80) for task in settle(one, BEGIN + second)] == [Judged]
+
+
 def test_nobody_waits_for_ever(hosts: Hosts, tmp_path: Path) -> None:
     tmp_path.chmod(0o700)
     (one,) = hosts(tmp_path.as_uri(), 1)
