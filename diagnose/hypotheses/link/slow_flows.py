@@ -17,7 +17,10 @@ through.
 Convicts: a shaper with less than its peers' rate, retransmissions, a round trip far above its least. A cell is slow below a fifth of
 its peers' rate, below half behind a shaper. A whole row and column says more than a cell: where every pair into and out of one address is
 twice as slow as each pair that does not touch it and queues twice as much, they are slow.
-Acquits: flows that are small, or wait for the receiving process; a transfer that is a small part of the step.
+Where processes wait for a CPU, pairs send unevenly whatever the network does, but packets stand in no queue: where each way the pair of
+an address that carries most takes five times longer for a round trip than any pair of others, that is how many times slower it is.
+Acquits: flows that are small, or wait for the receiving process; a transfer that is a small part of the step; slow cells with no shaper
+and no losses whose packets stand no longer than those of others: small messages, or a process that is late.
 """
 
 from __future__ import annotations
@@ -105,6 +108,7 @@ def judge(fleet: Fleet, steps: int, step_s: float, transfer_s: float) -> tuple[H
     slow: list[tuple[int, float, float]] = []  # cell, reference rate, lost
     besides: list[tuple[int, float, float]] = []  # cells of a slow end that cost little themselves
     shaped, queued, ends = shapers(fleet), _queued_s(fleet), _slow_ends(cells)
+    standing = _standing(cells)
     queue = np.array([max(queued.get(end, 0.0) for end in pair) for pair in zip(cells.source, cells.peer, strict=True)])
     for index in range(len(cells.source)):
         others = _others(cells, index)
@@ -116,13 +120,17 @@ def judge(fleet: Fleet, steps: int, step_s: float, transfer_s: float) -> tuple[H
         if narrow is not None:
             wide = [value for value in shaped.values() if value > narrow]
             reference = min(reference, float(np.median(wide))) if wide else reference
+        whole = index in standing or not ends.isdisjoint((cells.source[index], cells.peer[index]))
+        needed = limits.CONCENTRATED if whole else _needed(cells, index, narrow)
         ratio = reference / float(cells.rate[index])
+        if ratio < needed:
+            ratio = standing.get(index, ratio)
         sending = float(cells.sending_s[index]) / steps
         lost = (sending * (1 - 1 / max(ratio, 1.0)) - late) * min(transfer_s / max(sending, 1e-9), 1.0)
         share = limits.EFFECT_SHARE if narrow is not None else limits.ALONE_SHARE
         floor = max(share * step_s, limits.EFFECT_SECONDS)
-        whole = not ends.isdisjoint((cells.source[index], cells.peer[index]))
-        if ratio >= (limits.CONCENTRATED if whole else _needed(cells, index, narrow)):
+        held = narrow is not None or _loses(cells, index) or _queues(cells, index)
+        if held and ratio >= needed:
             if lost >= floor:
                 slow.append((index, reference, lost))
             elif whole:
@@ -205,6 +213,23 @@ def _slow_ends(cells: Cells) -> set[str]:
     return found
 
 
+def _standing(cells: Cells) -> dict[int, float]:
+    """Pairs that stand in a queue of one end: how many times longer than the longest between two others. Each way the pair that carries
+    most, where both stand LINK_RATIO times longer: a queue that only one flow sees is its own, and an end that is slow has two."""
+    found: dict[int, float] = {}
+    source, peer, names = cells.ends()
+    for number in range(len(names)):
+        ways = [np.flatnonzero(end == number) for end in (source, peer)]
+        others = cells.inflation[(source != number) & (peer != number)]
+        if len(others) < 2 or not all(map(len, ways)):
+            continue
+        heaviest = [int(way[cells.sent_bytes[way].argmax()]) for way in ways]
+        times = {each: float(cells.inflation[each] / others.max()) for each in heaviest}
+        if min(times.values()) >= limits.LINK_RATIO:
+            found.update(times)
+    return found
+
+
 def shapers(fleet: Fleet) -> dict[str, float]:
     """Addresses behind a shaper, bytes/s."""
     found: dict[str, float] = {}
@@ -266,9 +291,9 @@ def _loses(cells: Cells, index: int) -> bool:
 
 
 def _queues(cells: Cells, index: int) -> bool:
-    others = np.delete(cells.inflation, index)
-    usual = float(np.median(others)) if len(others) else 1.0
-    return bool(cells.inflation[index] >= max(limits.LINK_RATIO, 2 * usual))
+    """Whether what it sends stands in a queue for longer than what the pairs send that touch neither end."""
+    usual = float(np.median(cells.inflation[_others(cells, index)])) if len(cells.source) > 1 else 1.0
+    return bool(cells.inflation[index] >= max(limits.LINK_RATIO, limits.CONCENTRATED * usual))
 
 
 def _accuse(fleet: Fleet, cells: Cells, slow: list[tuple[int, float, float]], shaped: dict[str, float]) -> Hypothesis:
