@@ -15,8 +15,9 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.hypotheses.hypothesis import GUESS, NO_COUNTER, SEEN, Hypothesis
 from rankscope.diagnose.hypotheses.rank.case import Case
 from rankscope.diagnose.hypotheses.rank.threads import held_gil
+from rankscope.diagnose.hypotheses.rank.workload import has_no_more_input
 from rankscope.diagnose.model.attribute import Located
-from rankscope.diagnose.verdict.contract import AGAINST, ASLEEP, Evidence
+from rankscope.diagnose.verdict.contract import ASLEEP, Evidence
 
 _LOADER_FILES = ("dataloader", "data_loader", "/utils/data/")
 _HAND_OVER_FILES = ("/threading.py", "/queue.py", "/concurrent/futures/", "/multiprocessing/")
@@ -56,17 +57,21 @@ def _function_charge(case: Case, found: Located) -> Hypothesis:
         evidence.append(Evidence("scheduler", "in the queue for a CPU meanwhile (as long per second as its peers)",
                                  case.queue_of_function_s, None, "s/step"))  # fmt: skip
     place = f"{function.name} ({function.file}:{function.line})"
-    shared = blocking and found.shared
-    if shared:  # a device, a queue: what all wait for may have more to do for this rank
-        evidence.append(Evidence(f"{AGAINST}stacks", "the peers wait there, too, for as much of this time",
-                                 100 * found.peers_s / found.own_s, None, "%"))  # fmt: skip
+    shared = blocking and asleep is not None and asleep.shared and not has_no_more_input(case, asleep)
+    if (
+        asleep is not None and shared
+    ):  # a device: no fault of the function; it has more to do for this rank, or is slower
+        evidence.append(Evidence("stacks", "the peers sleep there, too, for as much of this time",
+                                 100 * asleep.peers_s / asleep.own_s, None, "%"))  # fmt: skip
     return case.charge(
-        component="python",
-        cause="blocking-call" if blocking else "slow-function",
+        component="workload" if shared else "python",
+        cause="data-imbalance" if shared else "blocking-call" if blocking else "slow-function",
         lost_s=found.excess_s + case.queue_of_function_s,
-        support=NO_COUNTER if shared else SEEN,
+        support=GUESS if shared else SEEN,
         evidence=tuple(evidence),
-        action=f"See why {place} sleeps so long on this rank."
+        action="Compare its batch shapes and sequence lengths with its peers'; where they are alike, what it waits for there is slow."
+        if shared
+        else f"See why {place} sleeps so long on this rank."
         if blocking
         else f"Look at {place}: only on this rank it takes so long.",
         function=function,
