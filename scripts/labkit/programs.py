@@ -87,4 +87,16 @@ PROGRAMS = {
         ("split_lines", "mask_variables", "split_words", "merge_pairs", "pack_windows", "hide_tokens", "push_loss"),
         "read_journal", "hide_tokens", "push_loss", lacks=frozenset({"heavy-stage"}),
     ),
+    "molecule": Program(
+        "aside/molecule.py",
+        ("pick_conformers", "decode_geometries", "rotate_at_random", "find_neighbours", "label_with_reference",
+         "deal_conformers", "join_atoms", "append_errors"),
+        "read_trajectory", "join_atoms", "append_errors", lacks=frozenset({"heavy-stage"}),
+    ),
+    "payments": Program(
+        "aside/payments.py",
+        ("decode_payments", "group_by_account", "count_velocity", "bin_amounts", "flag_chargebacks", "draw_histories",
+         "pad_histories", "tally_caught"),
+        "read_ledger", "pad_histories", "tally_caught", lacks=frozenset({"heavy-stage"}),
+    ),
 }  # fmt: skip
