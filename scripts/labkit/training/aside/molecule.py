@@ -33,7 +33,7 @@ from torch import Tensor, nn
 FEWEST_ATOMS, SIZES, ATOM_BYTES = 5, 20, 4
 ELEMENTS, BOND, CUTOFF = 8, 1.4, 2.6  # kinds of atoms; in angstrom
 DEPTH, STIFFNESS, AT_REST = 0.4, 1.3, 1.5  # of the pair potential that gives the labels
-ATOMS_PER_EFFORT = 3
+ATOMS_PER_EFFORT = 2
 MICRO_BATCHES = 3
 RADIAL, LAYERS = 20, 2
 FORCES_SHARE = 0.9
@@ -226,12 +226,15 @@ class Interaction(nn.Module):
 
 
 class Potential(nn.Module):
+    """Each element has a readout of its own; all are computed at once, and one is taken."""
+
     def __init__(self, width: int) -> None:
         super().__init__()
         inner = width // 5
         self.kinds = nn.Embedding(ELEMENTS, inner)
         self.interactions = nn.ModuleList(Interaction(inner) for _ in range(LAYERS))
-        self.readout = nn.Sequential(nn.Linear(inner, inner), nn.SiLU(), nn.Linear(inner, 1))
+        self.readouts = nn.Linear(inner, ELEMENTS * (width // 4))
+        self.weigh = nn.Parameter(torch.randn(ELEMENTS, width // 4) / width**0.5)
         self.register_buffer("centres", torch.linspace(0.0, CUTOFF, RADIAL))
 
     def forward(self, batch: MicroBatch, positions: Tensor) -> Tensor:
@@ -243,8 +246,9 @@ class Potential(nn.Module):
         atoms = self.kinds(batch.elements)
         for interaction in self.interactions:
             atoms = interaction(atoms, radial, batch.pairs)
-        energies = torch.zeros(len(batch.energies))
-        return energies.index_add(0, batch.molecule, self.readout(atoms).squeeze(1))
+        by_element = (F.silu(self.readouts(atoms)).unflatten(1, self.weigh.shape) * self.weigh).sum(dim=-1)
+        its_own = by_element.gather(1, batch.elements.unsqueeze(1)).squeeze(1)
+        return torch.zeros(len(batch.energies)).index_add(0, batch.molecule, its_own)
 
 
 def energy_and_force_loss(model: Potential, batch: MicroBatch) -> Tensor:

@@ -34,9 +34,9 @@ from stopwatch import Stopwatch
 from torch import Tensor, nn
 from torch.nn.utils import clip_grad_norm_, parameters_to_vector
 
-ACCOUNTS, MERCHANTS, COUNTRIES, CHANNELS = 160, 256, 12, 4
+ACCOUNTS, MERCHANTS, COUNTRIES, CHANNELS = 160, 2000, 12, 4
 RECORD = np.dtype(
-    [("account", "u1"), ("merchant", "u1"), ("amount", "<u2"), ("minute", "<u2"), ("country", "u1"), ("channel", "u1")]
+    [("account", "u1"), ("merchant", "<u2"), ("amount", "<u2"), ("minute", "<u2"), ("country", "u1"), ("channel", "u1")]
 )
 RECORDS_PER_EFFORT, HISTORY, ROWS_PER_HISTORY = 24, 10, 2
 RECENT_MINUTES, MANY = 6000, 3  # what counts as recently, and how many payments then are many
@@ -96,7 +96,7 @@ class ReadAhead:
 
 def decode_payments(block: bytes, count: int) -> list[Payment]:
     records = np.frombuffer(block, dtype=RECORD, count=min(count, len(block) // RECORD.itemsize)).copy()
-    for name, kinds in (("account", ACCOUNTS), ("country", COUNTRIES), ("channel", CHANNELS)):
+    for name, kinds in (("account", ACCOUNTS), ("merchant", MERCHANTS), ("country", COUNTRIES), ("channel", CHANNELS)):
         records[name] %= kinds
     payments = [Payment(*fields) for fields in records.tolist()]
     slow["decode_payments"]()
