@@ -274,7 +274,7 @@ class LossScale:
 
 
 class BlockwiseUpdate:
-    """An optimizer and a schedule for each block; those that have their gradients last are sent first."""
+    """An optimizer and a schedule for each block; the last block is sent first."""
 
     def __init__(self, model: nn.Module, world: int, watch: Stopwatch) -> None:
         self._world, self._watch = world, watch
