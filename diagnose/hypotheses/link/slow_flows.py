@@ -19,8 +19,8 @@ its peers' rate, below half behind a shaper. A whole row and column says more th
 twice as slow as each pair that does not touch it and queues twice as much, they are slow.
 Where processes wait for a CPU, pairs send unevenly whatever the network does, but packets stand in no queue: where each way the pair of
 an address that carries most takes five times longer for a round trip than any pair of others, that is how many times slower it is.
-Acquits: flows that are small, or wait for the receiving process; a transfer that is a small part of the step; slow cells with no shaper
-and no losses whose packets stand no longer than those of others: small messages, or a process that is late.
+Acquits: flows that are small, or wait for the receiving process; a transfer that is a small part of the step; slow cells that carry less
+than half as much as others, where no shaper, no losses and no queue say more: small messages take a round trip each.
 """
 
 from __future__ import annotations
@@ -129,8 +129,8 @@ def judge(fleet: Fleet, steps: int, step_s: float, transfer_s: float) -> tuple[H
         lost = (sending * (1 - 1 / max(ratio, 1.0)) - late) * min(transfer_s / max(sending, 1e-9), 1.0)
         share = limits.EFFECT_SHARE if narrow is not None else limits.ALONE_SHARE
         floor = max(share * step_s, limits.EFFECT_SECONDS)
-        held = narrow is not None or _loses(cells, index) or _queues(cells, index)
-        if held and ratio >= needed:
+        alike = cells.sent_bytes[index] * limits.CONCENTRATED >= np.median(cells.sent_bytes[others])
+        if (alike or narrow is not None or _loses(cells, index) or _queues(cells, index)) and ratio >= needed:
             if lost >= floor:
                 slow.append((index, reference, lost))
             elif whole:
