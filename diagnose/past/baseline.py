@@ -144,12 +144,12 @@ def _by_place(functions: Mapping[tuple[str, str, str, int, str], float]) -> dict
     return result
 
 
-def function_medians(fleet: Fleet) -> dict[tuple[str, str, str, int, str], float]:
-    """Median over ranks of each function's seconds per step on the training thread; waiting left out. The queue for a CPU is one,
-    wherever in the code the thread is put into it."""
+def function_medians(fleet: Fleet, thread: str = "training") -> dict[tuple[str, str, str, int, str], float]:
+    """Median over ranks of each function's seconds per step on the training thread, or on others of a kind; waiting left out. The queue
+    for a CPU is one, wherever in the code the thread is put into it."""
     table = fleet.patterns
     skipped = [table.kind.code(kind) for kind in WAITING]
-    rows = np.flatnonzero((table.thread.codes == table.thread.code("training")) & ~np.isin(table.kind.codes, skipped))
+    rows = np.flatnonzero((table.thread.codes == table.thread.code(thread)) & ~np.isin(table.kind.codes, skipped))
     if len(rows) == 0:
         return {}
     queue = table.kind.codes[rows] == table.kind.code("sched")
@@ -180,3 +180,16 @@ def most_grown(reference: Reference, fleet: Fleet) -> GrownFunction | None:
         return None
     kind, name, file, line, detail = key
     return GrownFunction(Function(kind, name, file, line), detail, before.get(key, 0.0), now[key])
+
+
+def most_grown_helper(reference: Reference, fleet: Fleet, least_s: float) -> GrownFunction | None:
+    """What the loaders or other threads of the ranks do that grew most, by `least_s` at least; what they wait for is none."""
+    found = []
+    for thread in ("loader", "other"):
+        before = [function_medians(each, thread) for each in reference.fleets]
+        for key, now_s in function_medians(fleet, thread).items():
+            before_s = float(np.median([each.get(key, 0.0) for each in before])) if before else now_s
+            kind, name, file, line, detail = key
+            if kind in ("io", "python") and now_s - before_s >= least_s:
+                found.append(GrownFunction(Function(kind, name, file, line), detail, before_s, now_s))
+    return max(found, key=lambda each: each.more_s, default=None)

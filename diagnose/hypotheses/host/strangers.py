@@ -3,7 +3,7 @@
 A row of ../rows.py for each host that removes taken(r,s), of who is odd by itself as much as of its peers, at the price of
 max(that, queued(r,s) - even(r,s)) (model/busy_host.py). busy: the part of the host's CPU time that did not go to the job. Convicts:
 busy >= 30 %, and one program took half of what strangers took: it is named. Acquits: less of either; a crowd of small programs is what
-a busy host is.
+a busy host is. Where CPUs are taken from fewer than half of the ranks, as from one that has a CPU for itself, these are named.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from rankscope.diagnose.model.busy_host import even_queue_s, programs, queued_s,
 from rankscope.diagnose.model.replay import repaired
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.verdict.contract import Evidence
-from rankscope.probes.arrays import Floats, Ints
+from rankscope.probes.arrays import Bools, Floats, Ints
 
 
 def strangers(fleet: Fleet, scene: Scene, odd: Ints) -> list[Row]:
@@ -38,22 +38,32 @@ def strangers(fleet: Fleet, scene: Scene, odd: Ints) -> list[Row]:
         rows: Ints = np.array([row for row in range(len(hosts)) if hosts[row] == host], dtype=np.int64)
         busy = busy_of.get(host)
         took = programs(fleet, rows.tolist())
-        if (
-            busy is None
-            or busy < limits.PART
-            or took[0][1] < limits.HOLDS_LEAST * sum(seconds for _, seconds, _ in took)
-        ):
+        if busy is None or busy < limits.PART:
+            continue
+        if took[0][1] < limits.HOLDS_LEAST * sum(seconds for _, seconds, _ in took):
             continue
         removes: Floats = np.nan_to_num(np.fmin(taken[rows], scene.own[rows]))
         # Where they are is where no rank can be: what ranks stand longer behind each other for that goes with them.
         more = np.fmax(removes, np.nan_to_num(np.fmin(crowded[rows], scene.own[rows])))
         clear = clearness(removes.mean(axis=0), scene.step_s)
-        told = _hypothesis(fleet, rows, busy, took)
-        found.append(Row(told, removes, *clear, len(taken_on), floor=limits.ALONE_SHARE, more=more))
+        told = _hypothesis(fleet, rows, _losers(taken[rows]), busy, took)
+        found.append(Row(told, removes, *clear, len(taken_on), floor=limits.ALONE_SHARE, at=rows, more=more))
     return found
 
 
-def _hypothesis(fleet: Fleet, rows: Ints, busy: float, took: Sequence[tuple[str, float, int]]) -> Hypothesis:
+def _losers(taken: Floats) -> Bools:
+    """From which of these ranks it is taken: from all, unless fewer than half lose a tenth at least of what the one loses that loses most,
+    as one that has a CPU for itself."""
+    lost = taken.sum(axis=1)
+    much = np.asarray(lost >= limits.FEW * lost.max(), dtype=bool)
+    return much if much.mean() < limits.HOLDS_LEAST else np.ones(len(lost), dtype=bool)
+
+
+def _hypothesis(
+    fleet: Fleet, here: Ints, losers: Bools, busy: float, took: Sequence[tuple[str, float, int]]
+) -> Hypothesis:
+    rows = here[losers]
+    whom = "all ranks there alike" if losers.all() else "these ranks"
     name, _, count = took[0]
     who = name if count == 1 else f"{name} ({count} processes)"
     host = fleet.ranks.host[int(rows[0])]
@@ -65,14 +75,14 @@ def _hypothesis(fleet: Fleet, rows: Ints, busy: float, took: Sequence[tuple[str,
         ),
     ]  # fmt: skip
     return Hypothesis(
-        scope="host",
+        scope="host" if losers.all() else "rank",
         component="cpu",
         cause="contended",
         rows=tuple(rows.tolist()),
         lost_s=float("nan"),
         support=CONVICTED,
         evidence=tuple(evidence),
-        action=f"Move or stop {who} on {host}: it takes the CPUs of all ranks there alike.",
+        action=f"Move or stop {who} on {host}: it takes the CPUs of {whom}.",
         host=host,
         instance=who,
     )

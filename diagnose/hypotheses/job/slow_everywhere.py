@@ -5,7 +5,8 @@ growth at all (past/baseline.py). It removes slower of each step; z = slower / â
 Named is the function that grew most, where it grew by half of slower. Where it is one of Python's, and grew by more than its share of the
 step, slower counts from 5 % on, else from 10 %. The Python function is sought as that of one rank beside its peers
 is (model/attribute.py), on the rank with the median growth, whose peers are its own past: so what it spends in the library functions
-below it is its own. Of other kinds the median over ranks counts.
+below it is its own. Of other kinds the median over ranks counts. Where a wait for a thread of the rank's own grew most, it is what these
+threads do that grew by half of that.
 Where no function does: the transfer, least stay of any rank in collectives, if its growth explains half of slower and the bytes of
 collectives did not grow by half as much; the row removes that. Which link it is cannot be told: all are as slow as each other.
 Where the own time of some ranks grew by half of slower, and that of most ranks did not, nothing is said without a function.
@@ -28,7 +29,7 @@ from rankscope.diagnose.model.busy_host import taken_s
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.model.waiting import transfer
 from rankscope.diagnose.past.as_peers import RANKS_MOST, with_past
-from rankscope.diagnose.past.baseline import GrownFunction, Reference, most_grown
+from rankscope.diagnose.past.baseline import GrownFunction, Reference, most_grown, most_grown_helper
 from rankscope.diagnose.past.compared import growth_s
 from rankscope.diagnose.stats.robust import trimmed_mean
 from rankscope.diagnose.verdict.contract import Evidence
@@ -116,7 +117,7 @@ def _most_grown(
         or found.spread
         or (leaf is not None and leaf.function.kind != "python" and leaf.more_s >= found.excess_s)
     ):
-        return leaf, (), False
+        return _of_helper(reference, fleet, leaf) or (leaf, (), False)
     below = found.leaf
     told = (
         Evidence("stacks", "deepest frame", f"{below.name} ({below.file}:{below.line})", None, "")
@@ -124,6 +125,19 @@ def _most_grown(
         else None
     )
     return GrownFunction(found.function, "", found.peers_s, found.own_s), (told,) if told is not None else (), True
+
+
+def _of_helper(
+    reference: Reference, fleet: Fleet, leaf: GrownFunction | None
+) -> tuple[GrownFunction, tuple[Evidence, ...], bool] | None:
+    """Where it is a wait for a thread or process of the rank's own that grew: what these do that grew by half of it."""
+    if leaf is None or leaf.function.kind != "sync":
+        return None
+    helper = most_grown_helper(reference, fleet, limits.HOLDS_LEAST * leaf.more_s)
+    if helper is None:
+        return None
+    waited = f"waiting in {leaf.function.name} for a thread or process of its own"
+    return helper, (Evidence("scheduler", waited, leaf.now_s, leaf.before_s, "s/step"),), False
 
 
 def _python(fleet: Fleet, own: Floats, scene: Scene, reference: Reference, growth: Floats) -> Located | None:

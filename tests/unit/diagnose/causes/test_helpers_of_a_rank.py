@@ -7,6 +7,7 @@ from builders import TRAIN, Job, Work, build, columns
 
 from rankscope.diagnose.solve.judge import diagnose
 from rankscope.diagnose.verdict.contract import Suspect
+from rankscope.observer.window.folder import Window
 from rankscope.observer.window.stacks import StackFrame
 
 LIBRARY = "/usr/lib/python3.11"
@@ -64,3 +65,25 @@ def test_a_helper_is_not_named_for_what_it_is_not_asked(waits: Work, helper: str
 def test_a_late_batch_is_the_loaders_where_its_thread_does_little_more() -> None:
     found = suspect(FROM_A_LOADER, "other", 0.1 * LATE_S)
     assert (found.component, found.cause, found.function) == ("python", "dataloader", None)
+
+
+@pytest.mark.parametrize(("busy_s", "named"), [(LATE_S, "read_record"), (0.2 * LATE_S, "futex")])
+def test_what_helpers_of_all_ranks_do_more_than_before_is_named_where_all_wait_for_them(
+    busy_s: float, named: str
+) -> None:
+    def windows(late_s: float, busy_s: float, start: float) -> list[Window]:
+        extra = {rank: [(FROM_A_QUEUE, late_s), (READS, 1e-6)] for rank in range(8)}
+        result = []
+        for window in build(Job(extra=extra, start=start)):
+            rows = [
+                row | ({"thread": "other", "beta": 0.0, "per_step_s": busy_s} if row["name"] == READS.name else {})
+                for row in window.patterns.to_pylist()
+            ]
+            result.append(columns(window, "patterns", rows))
+        return result
+
+    now, before = windows(LATE_S, 0.001 + busy_s, 1.76e9), windows(1e-6, 0.001, 1.75e9)
+    verdict = diagnose(now, before)
+    first = verdict.suspects[0]
+    assert (verdict.status, first.component, first.cause) == ("fault", "workload", "slow-everywhere")
+    assert first.function is not None and first.function.name == named

@@ -49,6 +49,15 @@ def test_who_takes_the_cpus_of_all_ranks_is_named(seed: int) -> None:
     assert first.lost_seconds_per_step == pytest.approx(0.05, rel=0.25)
 
 
+@pytest.mark.parametrize(("ranks", "told"), [(8, True), (4, True), (3, False), (1, False)])
+def test_who_takes_the_cpus_of_few_ranks_is_not_told_of_all(ranks: int, told: bool) -> None:
+    made = job(0.08, 0.5)
+    made.counters = [each for each in made.counters if each.get("pid", 0) < 4000 and each.get("rank", 0) < ranks]
+    made.counters += [{"rank": rank, "name": "cpu.process_run_s", "value": 5.0} for rank in range(ranks, 8)]
+    verdict = diagnose(build(made))
+    assert any(each.scope == "host" for each in verdict.suspects) == told
+
+
 def test_where_strangers_alone_ran_meanwhile_nothing_is_complained_of() -> None:
     # GIVEN ranks of which nobody knows on which CPUs they may run, and that stood in the queue behind no other rank
     made = job(0.05, 0.5)
