@@ -184,12 +184,14 @@ def most_grown(reference: Reference, fleet: Fleet) -> GrownFunction | None:
 
 def most_grown_helper(reference: Reference, fleet: Fleet, least_s: float) -> GrownFunction | None:
     """What the loaders or other threads of the ranks do that grew most, by `least_s` at least; what they wait for is none."""
+    if not reference.fleets:
+        return None
     found = []
     for thread in ("loader", "other"):
-        before = [function_medians(each, thread) for each in reference.fleets]
+        before = median_of_each([function_medians(each, thread) for each in reference.fleets], 0.0)
         for key, now_s in function_medians(fleet, thread).items():
-            before_s = float(np.median([each.get(key, 0.0) for each in before])) if before else now_s
             kind, name, file, line, detail = key
-            if kind in ("io", "python") and now_s - before_s >= least_s:
-                found.append(GrownFunction(Function(kind, name, file, line), detail, before_s, now_s))
+            grown = GrownFunction(Function(kind, name, file, line), detail, before.get(key, 0.0), now_s)
+            if kind in ("io", "python") and grown.more_s >= least_s:
+                found.append(grown)
     return max(found, key=lambda each: each.more_s, default=None)

@@ -62,8 +62,7 @@ def _losers(taken: Floats) -> Bools:
 def _hypothesis(
     fleet: Fleet, here: Ints, losers: Bools, busy: float, took: Sequence[tuple[str, float, int]]
 ) -> Hypothesis:
-    rows = here[losers]
-    whom = "all ranks there alike" if losers.all() else "these ranks"
+    rows, alike = here[losers], bool(losers.all())
     name, _, count = took[0]
     who = name if count == 1 else f"{name} ({count} processes)"
     host = fleet.ranks.host[int(rows[0])]
@@ -75,14 +74,14 @@ def _hypothesis(
         ),
     ]  # fmt: skip
     return Hypothesis(
-        scope="host" if losers.all() else "rank",
+        scope="host" if alike else "rank",
         component="cpu",
         cause="contended",
         rows=tuple(rows.tolist()),
         lost_s=float("nan"),
         support=CONVICTED,
         evidence=tuple(evidence),
-        action=f"Move or stop {who} on {host}: it takes the CPUs of {whom}.",
+        action=f"Move or stop {who} on {host}: it takes the CPUs of {'all ranks there alike' if alike else 'these ranks'}.",
         host=host,
         instance=who,
     )

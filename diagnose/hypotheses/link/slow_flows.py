@@ -129,12 +129,12 @@ def judge(fleet: Fleet, steps: int, step_s: float, transfer_s: float) -> tuple[H
         lost = (sending * (1 - 1 / max(ratio, 1.0)) - late) * min(transfer_s / max(sending, 1e-9), 1.0)
         share = limits.EFFECT_SHARE if narrow is not None else limits.ALONE_SHARE
         floor = max(share * step_s, limits.EFFECT_SECONDS)
-        alike = cells.sent_bytes[index] * limits.CONCENTRATED >= np.median(cells.sent_bytes[others])
-        if (alike or narrow is not None or _loses(cells, index) or _queues(cells, index)) and ratio >= needed:
-            if lost >= floor:
-                slow.append((index, reference, lost))
-            elif whole:
-                besides.append((index, reference, max(lost, 0.0)))
+        if ratio < needed or (narrow is None and _only_small_messages(cells, index, others)):
+            continue
+        if lost >= floor:
+            slow.append((index, reference, lost))
+        elif whole:
+            besides.append((index, reference, max(lost, 0.0)))
     if not slow:
         return ()
     return (_accuse(fleet, cells, slow + besides, shaped),)
@@ -288,6 +288,12 @@ def _loses(cells: Cells, index: int) -> bool:
     others = np.sort(np.delete(share, index))
     usual = float(others[(len(others) - 1) // 2]) if len(others) else 0.0
     return bool(share[index] >= max(limits.NOTHING, limits.LINK_RATIO * usual))
+
+
+def _only_small_messages(cells: Cells, index: int, others: list[int]) -> bool:
+    """Whether it carries less than half as much as these, and neither losses nor a queue say that the network is slow for it."""
+    little = cells.sent_bytes[index] * limits.CONCENTRATED < np.median(cells.sent_bytes[others])
+    return bool(little) and not _loses(cells, index) and not _queues(cells, index)
 
 
 def _queues(cells: Cells, index: int) -> bool:

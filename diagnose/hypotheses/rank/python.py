@@ -57,23 +57,23 @@ def _function_charge(case: Case, found: Located) -> Hypothesis:
         evidence.append(Evidence("scheduler", "in the queue for a CPU meanwhile (as long per second as its peers)",
                                  case.queue_of_function_s, None, "s/step"))  # fmt: skip
     place = f"{function.name} ({function.file}:{function.line})"
-    shared = blocking and asleep is not None and asleep.shared and not has_no_more_input(case, asleep)
-    if (
-        asleep is not None and shared
-    ):  # a device: no fault of the function; it has more to do for this rank, or is slower
-        evidence.append(Evidence("stacks", "the peers sleep there, too, for as much of this time",
-                                 100 * asleep.peers_s / asleep.own_s, None, "%"))  # fmt: skip
+    support, component, cause = SEEN, "python", "slow-function"
+    action = f"Look at {place}: only on this rank it takes so long."
+    if asleep is not None and blocking:
+        cause, action = "blocking-call", f"See why {place} sleeps so long on this rank."
+        if asleep.shared and not has_no_more_input(case, asleep):
+            # A device: it has more to do for this rank, or is slower.
+            support, component, cause = GUESS, "workload", "data-imbalance"
+            evidence.append(Evidence("stacks", "the peers sleep there, too, for as much of this time",
+                                     100 * asleep.peers_s / asleep.own_s, None, "%"))  # fmt: skip
+            action = "Compare its batch shapes and sequence lengths with its peers'; where they are alike, what it waits for there is slow."
     return case.charge(
-        component="workload" if shared else "python",
-        cause="data-imbalance" if shared else "blocking-call" if blocking else "slow-function",
+        component=component,
+        cause=cause,
         lost_s=found.excess_s + case.queue_of_function_s,
-        support=GUESS if shared else SEEN,
+        support=support,
         evidence=tuple(evidence),
-        action="Compare its batch shapes and sequence lengths with its peers'; where they are alike, what it waits for there is slow."
-        if shared
-        else f"See why {place} sleeps so long on this rank."
-        if blocking
-        else f"Look at {place}: only on this rank it takes so long.",
+        action=action,
         function=function,
     )
 

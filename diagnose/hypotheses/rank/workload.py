@@ -24,7 +24,6 @@ from rankscope.diagnose.model.attribute import Located
 from rankscope.diagnose.stats.robust import robust_sd_of
 from rankscope.diagnose.verdict.contract import Evidence
 
-_WITH_INPUT = 0.25  # of what a device does more with more input, what the rank at least computes more: much has nothing to do with it
 _MODEL = re.compile(r"/torch/(nn|autograd)/|/jax/|/flax/|/tensorflow/")
 
 
@@ -107,49 +106,50 @@ def _more_cpu(case: Case, found: Located) -> Iterator[Hypothesis]:
     Not the CPU time of the whole process: what its other threads do beside differs from rank to rank by far more. The function must
     hold half of the excess. Not with GPUs: who waits for one may spin.
     """
-    main = found.excess_s >= limits.HOLDS_LEAST * case.excess_s
-    if not main or (seen := _computed(case, found)) is None:
+    if found.excess_s < limits.HOLDS_LEAST * case.excess_s:
         return
-    times = found.own_s / found.peers_s
-    if seen.own - seen.peers < seen.least or seen.own / seen.peers < 1 + _WITH_INPUT * (times - 1):
+    seen = _computed(case)
+    if seen is None:
+        return
+    asleep = case.profiles.locate(case.rank, case.beside, ("python",), 0.0, details=("sleep",))
+    computing = max(found.excess_s - (max(asleep.excess_s, 0.0) if asleep is not None else 0.0), 0.0)
+    own, times = seen.own - computing * case.steps, found.own_s / found.peers_s
+    if own - seen.peers < seen.least or own / seen.peers < 1 + limits.LARGE_SHARE * (times - 1):
         return
     steps = max(case.steps, 1)
     yield case.charge(
         "workload", "data-imbalance", found.excess_s, CONVICTED,
         (Evidence("stacks", f"time in {found.function.name}", found.own_s, found.peers_s, "s/step", len(case.peers)),
-         Evidence("scheduler", "CPU time of all else", seen.own / steps, seen.peers / steps, "s/step", len(case.peers))),
+         Evidence("scheduler", "CPU time of all else", own / steps, seen.peers / steps, "s/step", len(case.peers))),
         "All that this rank does takes longer: compare its batch shapes and sequence lengths with its peers'.",
     )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class _Computed:
-    """CPU time of the training thread beside one function, seconds of the window: the rank's, its peers' median, and how much more than
-    these is no chance."""
+    """CPU time of the training thread, seconds of the window: the rank's, its peers' median, and how much more than these is no chance."""
 
     own: float
     peers: float
     least: float
 
 
-def _computed(case: Case, found: Located) -> _Computed | None:
+def _computed(case: Case) -> _Computed | None:
     """None where nobody counts it, or where who waits for a device may spin."""
     mine = beside(case, "cpu.run_s")
     if mine is None or not mine.expected > 0 or device_time(case, "gpu") is not None:
         return None
-    asleep = case.profiles.locate(case.rank, case.beside, ("python",), 0.0, details=("sleep",))
-    computing = max(found.excess_s - (max(asleep.excess_s, 0.0) if asleep is not None else 0.0), 0.0)
     peers = np.array([counter.value for counter in case.peers_of("cpu.run_s")])
     cold, spread = limits.EFFECT_SHARE * mine.expected, max(robust_sd_of(peers), limits.SCALE_FLOOR * mine.expected)
     least = cold + limits.Z_HINT * spread * math.sqrt(1 + 1 / len(peers)) if len(peers) > 1 else limits.Z_CLEAR * cold
-    return _Computed(mine.value - computing * case.steps, mine.expected, least)
+    return _Computed(mine.value, mine.expected, least)
 
 
 def has_no_more_input(case: Case, asleep: Located) -> bool:
     """Whether more input would have been seen in what a rank computes that sleeps g times as long as its peers: c' (g - 1) / 4 above what
     is no chance (see `_more_cpu`). Where it would not, who sleeps longer may have more to do."""
-    seen = _computed(case, asleep)
-    return seen is not None and seen.peers * _WITH_INPUT * (asleep.own_s / asleep.peers_s - 1) >= seen.least
+    seen = _computed(case)
+    return seen is not None and seen.peers * limits.LARGE_SHARE * (asleep.own_s / asleep.peers_s - 1) >= seen.least
 
 
 def _more_input(case: Case) -> Iterator[Hypothesis]:

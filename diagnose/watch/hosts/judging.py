@@ -133,7 +133,7 @@ def _with_late(board: Board, share: Share, found: Sources) -> Sources:
 
 
 def _judged(found: Sources, share: Share, mine: Window | None) -> Verdict:
-    """The verdict on what was found, and on this host's own window where the store has not got it."""
+    """The verdict on what was found; of few hosts also on this one's own window where the store has not got it."""
     earlier, job = _earlier(share), share.job
     if is_large(found):
         with engines.started("local") as pool:
