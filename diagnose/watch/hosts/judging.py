@@ -6,13 +6,16 @@ Runs in the child of a look (watch/looks/look.py): it may take its time.
 from __future__ import annotations
 
 import json
+import tempfile
 import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rankscope.diagnose.fleet.large import engines
-from rankscope.diagnose.fleet.sources import Sources, load_found
+from rankscope.diagnose.fleet.sources import Source, Sources, load_found
 from rankscope.diagnose.past.history import History
 from rankscope.diagnose.solve import judge
 from rankscope.diagnose.solve.large_fleet import diagnose_large, is_large
@@ -23,11 +26,11 @@ from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.diagnose.watch.hosts.board import VERDICT, Board
 from rankscope.diagnose.watch.hosts.share import Share, judged_as_json
 from rankscope.diagnose.watch.tell import drain
-from rankscope.observer.window.folder import Window
+from rankscope.observer.window.folder import Window, write_window
 from rankscope.observer.window.store.keys import label_of
 from rankscope.observer.window.store.spool import SPREAD_S, Spool
 from rankscope.observer.window.store.users import by_user
-from rankscope.probes.errors import BadData, RankscopeError
+from rankscope.probes.errors import BadData, OutputFailed, RankscopeError
 
 _TAKES_HZ = 1000.0  # objects that any store takes, and names of them that it lists
 
@@ -133,21 +136,43 @@ def _with_late(board: Board, share: Share, found: Sources) -> Sources:
 
 
 def _judged(found: Sources, share: Share, mine: Window | None) -> Verdict:
-    """The verdict on what was found; of few hosts also on this one's own window where the store has not got it."""
-    earlier, job = _earlier(share), share.job
-    if is_large(found):
-        with engines.started("local") as pool:
-            ((_, verdict),) = diagnose_large(found, job, pool, (), earlier.chosen)
-    else:
-        loaded = load_found(found)
-        windows = [by_user(window) for window in (*loaded.windows, *_not_sent(mine, found))]
-        before = [by_user(window) for window in load_found(earlier).windows] if earlier.chosen else []
-        verdict = judge.diagnose(windows, before, job, None, loaded.notes)
+    """The verdict on what was found, and on this one's own window where the store has not got it."""
+    not_sent = _not_sent(mine, found)
     came = sum(each.hosts for each in found.chosen)
+    with _with_own(found, not_sent) as all_of_it:
+        verdict = _verdict(all_of_it, share, () if is_large(all_of_it) else not_sent)
     if came < share.hosts:
         text = f"of {share.hosts} hosts {came} sent a window in time"
         verdict = replace(verdict, notes=(*verdict.notes, Note(NoteCode.HOSTS_MISSING, text)))
     return verdict
+
+
+def _verdict(found: Sources, share: Share, beside: tuple[Window, ...]) -> Verdict:
+    """The verdict on what was found; of few hosts also on the windows `beside` it."""
+    earlier, job = _earlier(share), share.job
+    if is_large(found):
+        with engines.started("local") as pool:
+            ((_, verdict),) = diagnose_large(found, job, pool, (), earlier.chosen)
+            return verdict
+    loaded = load_found(found)
+    windows = [by_user(window) for window in (*loaded.windows, *beside)]
+    before = [by_user(window) for window in load_found(earlier).windows] if earlier.chosen else []
+    return judge.diagnose(windows, before, job, None, loaded.notes)
+
+
+@contextmanager
+def _with_own(found: Sources, mine: tuple[Window, ...]) -> Iterator[Sources]:
+    """With this host's window as one more place, where there are so many that workers read them: these are told places."""
+    if not mine or not is_large(replace(found, chosen=(*found.chosen, Source("", "")))):
+        yield found
+        return
+    with ExitStack() as closing:
+        try:
+            folder = Path(closing.enter_context(tempfile.TemporaryDirectory(prefix="rankscope-")))
+            own = tuple(Source("", str(write_window(window, folder))) for window in mine)
+        except (OSError, OutputFailed):  # what is missing then is told by the number of hosts
+            own = ()
+        yield replace(found, chosen=(*found.chosen, *own))
 
 
 def _not_sent(mine: Window | None, found: Sources) -> tuple[Window, ...]:

@@ -15,6 +15,7 @@ import pytest
 from builders import Job, build, slow_python
 from hardware_builders import Machine, gpu
 
+from rankscope.diagnose.solve import large_fleet
 from rankscope.diagnose.watch.alarms import Alarm, AlarmKind
 from rankscope.diagnose.watch.hosts.board import TRIGGER, TURN, VERDICT, Board
 from rankscope.diagnose.watch.hosts.courier import Courier
@@ -372,7 +373,11 @@ def test_the_windows_of_all_hosts_are_judged_once_and_old_triggers_are_pruned(
     assert json.dumps(board.get(TRIGGER, job, start)) == "null"
 
 
-def test_who_judges_takes_its_own_window_where_the_store_has_only_those_of_others(store: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("large", [4, 3, 2])  # of more hosts than that workers read the places of windows
+def test_who_judges_takes_its_own_window_where_the_store_has_only_those_of_others(
+    store: str, large: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(large_fleet, "LARGE", large)
     windows = build(Job(ranks=8, hosts=4, steps=40))
     place, job = open_store(store), windows[0].manifest.jobs[0]
     for window in windows[1:]:
