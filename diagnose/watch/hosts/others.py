@@ -49,6 +49,10 @@ class Others:
         if not self._together.is_proposed(alarm.job):
             self._together.propose(alarm, seconds, time.time(), ready)
 
+    def agreed(self) -> list[str]:
+        """The jobs of which a look is agreed on that has not begun, the soonest first."""
+        return self._together.agreed()
+
     def call(self, in_common: Mapping[str, str]) -> None:
         """By job what all of its hosts call it: what one host calls it depends on who else works there."""
         self._together.in_common = in_common

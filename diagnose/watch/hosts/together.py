@@ -119,6 +119,11 @@ class Together:
         """Whether a look at it is being agreed on."""
         return job in self._jobs and self._jobs[job].proposed is not None
 
+    def agreed(self) -> list[str]:
+        """The jobs of which a look is being agreed on, the soonest first."""
+        starts = {name: job.proposed[1].start for name, job in self._jobs.items() if job.proposed is not None}
+        return sorted(starts, key=starts.__getitem__)
+
     def sent(self, trigger: Trigger, hosts: int, now: float) -> None:
         """This host's window lies in the store: now somebody else judges. Who took long asks for the verdict before the turn."""
         turn, answered = self.pace.turn_at(trigger, self.host, hosts), now + self.pace.slot_s / 2

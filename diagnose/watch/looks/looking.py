@@ -7,6 +7,7 @@ alarm ──► Allowance ──► waiting (users in turn) ──► Look (a ch
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -128,15 +129,18 @@ class Looking:
     def prepare(self, now_s: float) -> None:
         """The next look stands by, as soon as it is known what a job's ranks and steps are."""
         if self._look is None and not self._waiting and self.voice.is_due("prepare", now_s, _PREPARE_EVERY_S):
-            known = (name for name in self.jobs if not self.tier0.is_learning(name))
-            self.standby.keep({name: self._pids(name) for name in known})
+            self._keep([name for name in self.jobs if not self.tier0.is_learning(name)])
 
     def _stands_by(self, name: str) -> bool:
-        """Whether a look at this job would begin at once; where not, one is being prepared."""
-        pids = self._pids(name)
-        if not (ready := self.standby.is_ready(name, pids)):
-            self.standby.keep({name: pids})
+        """Whether a look at this job would begin at once; where not, one is being prepared, unless a look at another job comes first."""
+        if not (ready := self.standby.is_ready(name, self._pids(name))):
+            self._keep([name])
         return ready
+
+    def _keep(self, known: Sequence[str]) -> None:
+        """The next look stands by for one of these jobs, or for one of which a look is agreed on."""
+        agreed = [name for name in self.others.agreed() if name in self.jobs] if self.others is not None else []
+        self.standby.keep({name: self._pids(name) for name in (*agreed, *known)}, agreed)
 
     def forget(self, name: str) -> None:
         """A job that is gone."""

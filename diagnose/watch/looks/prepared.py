@@ -14,7 +14,7 @@ import select
 import signal
 import socket
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -85,15 +85,17 @@ class Prepared:
 
 @dataclass(slots=True)
 class Standby:
-    """Keeps one look prepared: of several jobs, for the one with most ranks here. `_refused`: ranks for which there is none, as it ended
-    by itself or took too much."""
+    """Keeps one look prepared: of several jobs, for one of which a look is agreed on, else for the one with most ranks here.
+    `_refused`: ranks for which there is none, as it ended by itself or took too much."""
 
     _refused: frozenset[int] = frozenset()
     _prepared: Prepared | None = None
 
-    def keep(self, jobs: Mapping[str, frozenset[int]]) -> None:
-        """Called now and then with the pids of the ranks of each job that may be looked at: prepare anew where they are others."""
-        job = max(jobs, key=lambda one: len(jobs[one]), default=None)
+    def keep(self, jobs: Mapping[str, frozenset[int]], agreed: Sequence[str] = ()) -> None:
+        """Called now and then with the pids of the ranks of each job that may be looked at: prepare anew where they are others.
+        `agreed`: those of which a look is agreed on, the soonest first: until then it stays theirs, whoever has more ranks."""
+        soonest = next((job for job in agreed if job in jobs), None)
+        job = soonest or max(jobs, key=lambda one: len(jobs[one]), default=None)
         pids = jobs[job] if job is not None else frozenset()
         kept = self._prepared
         if kept is not None and (kept.job != job or kept.pids != pids):
