@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from operator import attrgetter
 
 import numpy as np
@@ -11,7 +12,7 @@ import pyarrow as pa
 
 from rankscope.diagnose.fleet import from_windows
 from rankscope.diagnose.fleet.collectives.slots import read_slots
-from rankscope.diagnose.fleet.labels import equals, ints, labels
+from rankscope.diagnose.fleet.labels import equals, floats, ints, labels
 from rankscope.diagnose.fleet.model import Fleet, Ranks, Steps
 from rankscope.diagnose.fleet.roll_call import choose, of_job, roll_call
 from rankscope.diagnose.fleet.step_matrix import Hosts, read_steps
@@ -47,11 +48,12 @@ class Setting:
     lost_events: int
 
 
-def gather(windows: Sequence[Window], job: str | None = None) -> Fleet:
-    """Concatenate the windows of one job at one moment: which ones, says roll_call.choose, which also says what it raises."""
+def gather(windows: Sequence[Window], job: str | None = None, agreed_s: float | None = None) -> Fleet:
+    """Concatenate the windows of one job at one moment: which ones, says roll_call.choose, which also says what it raises. `agreed_s`: when
+    they were to begin, where that was agreed on."""
     (windows,) = told_apart(windows)
     notes: list[Note] = []
-    chosen, mine = choose(roll_call(windows), job, notes)
+    chosen, mine = choose(roll_call(windows), job, notes, partial(_usual_step_s, windows), agreed_s)
     used = [windows[number] for number in mine]
     manifests = [window.manifest for window in used]
     tables = {name: joined(used, name) for name in ("ranks", "steps", *DETAILS)}
@@ -61,6 +63,12 @@ def gather(windows: Sequence[Window], job: str | None = None) -> Fleet:
     rows = from_windows.rows_of(tables["steps"], ranks.number)
     steps = read_steps(tables["steps"], rows, ranks.number, _hosts(ranks, manifests), setting.seconds, notes)
     return fleet_of(setting, ranks, steps, tables, notes)
+
+
+def _usual_step_s(windows: Sequence[Window], job: str) -> float | None:
+    steps = [floats(window.steps, "seconds") for window in windows if job in window.manifest.jobs]
+    seconds = np.concatenate(steps) if steps else np.empty(0)
+    return float(np.median(seconds)) if len(seconds) else None
 
 
 def joined(windows: Sequence[Window], name: str) -> pa.Table:

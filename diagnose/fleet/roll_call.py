@@ -5,7 +5,7 @@ No Python loop runs over ranks: of a million of them there are 125,000 windows.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from operator import attrgetter
 
@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from rankscope.diagnose.fleet.labels import equals, ints, labels
+from rankscope.diagnose.fleet.moment import COLUMNS, of_one_moment
 from rankscope.diagnose.stats.integers import distinct
 from rankscope.diagnose.text import clean
 from rankscope.diagnose.verdict.note import Note, NoteCode
@@ -24,6 +25,10 @@ from rankscope.probes.arrays import Ints
 from rankscope.probes.errors import BadData, NoRanks
 
 _HOST, _SECONDS = attrgetter("host"), attrgetter("seconds")
+
+
+def _nobody_knows(_: str) -> float | None:
+    return None
 
 
 class JobUnknown(BadData):
@@ -108,25 +113,33 @@ def jobs_in(roll: RollCall, wanted: str | None = None) -> dict[str, str]:
     return {name: title for name, title in found.items() if name in meant}
 
 
-def choose(roll: RollCall, job: str | None, notes: list[Note]) -> tuple[str, list[int]]:
+def choose(
+    roll: RollCall,
+    job: str | None,
+    notes: list[Note],
+    step_of: Callable[[str], float | None] = _nobody_knows,
+    agreed_s: float | None = None,
+) -> tuple[str, list[int]]:
     """The job, and the numbers of the windows that are judged.
 
-    The job is the one with most ranks of those that `job` means, or of all. The moment is the newest at which most hosts of the job were
-    observed. Raises BadData if no window holds the job, NoRanks if no window holds any rank.
+    The job is the one with most ranks of those that `job` means, or of all; the moment as `windows_of` has it; `step_of`: a job's usual
+    step. Raises BadData if no window holds the job, NoRanks if no window holds any rank.
     """
     chosen = _choose_job(roll, job, notes)
-    return chosen, windows_of(roll, chosen, notes)
+    return chosen, windows_of(roll, chosen, notes, step_of(chosen), agreed_s)
 
 
-def windows_of(roll: RollCall, job: str, notes: list[Note]) -> list[int]:
-    """The numbers of the windows of one job that are judged: of its newest common moment, each rank once."""
-    ranks = RollCall(roll.manifests, roll.ranks.select(["job", WINDOW, "rank"])).of(job)
-    window, number = ints(ranks, WINDOW), ints(ranks, "rank")
-    mine = _choose_moment(roll.manifests, distinct(window)[0].tolist(), notes)
+def windows_of(
+    roll: RollCall, job: str, notes: list[Note], step_s: float | None = None, agreed_s: float | None = None
+) -> list[int]:
+    """The numbers of the windows of one job that are judged: of the moment at which most hosts were observed, each rank once. Of several
+    such moments it is the newest, or the nearest to that which was agreed on. `step_s`: a usual step, None where nobody knows."""
+    ranks = of_job(roll.ranks.select(["job", *COLUMNS]), job)
+    mine = _choose_moment(roll.manifests, ranks, step_s, agreed_s, notes)
     if others := others_of_its_name(roll, job):
         text = "what other users' processes call by this name is a job of its own: "
         notes.append(Note(NoteCode.OTHER_USERS, text + ", ".join(clean(name, 100) for name in others[:8])))
-    return _each_rank_once(roll.manifests, mine, window, number, notes)
+    return _each_rank_once(roll.manifests, mine, ints(ranks, WINDOW), ints(ranks, "rank"), notes)
 
 
 def others_of_its_name(roll: RollCall, job: str) -> list[str]:
@@ -145,30 +158,15 @@ def _choose_job(roll: RollCall, job: str | None, notes: list[Note]) -> str:
     return best
 
 
-def _choose_moment(manifests: Sequence[Manifest], mine: Sequence[int], notes: list[Note]) -> list[int]:
+def _choose_moment(
+    manifests: Sequence[Manifest], ranks: pa.Table, step_s: float | None, agreed_s: float | None, notes: list[Note]
+) -> list[int]:
+    mine = distinct(ints(ranks, WINDOW))[0].tolist()
     start = np.fromiter((manifests[number].start for number in mine), dtype=np.float64, count=len(mine))
-    newest_first = [mine[at] for at in np.argsort(-start, kind="stable").tolist()]
-    newest = manifests[newest_first[0]]
     least_s = min(map(_SECONDS, map(manifests.__getitem__, mine)))
-    if newest.start - float(start.min()) < least_s / 2:  # as it is nearly always
-        return newest_first
-    hosts = {manifests[number].host for number in mine}
-    moments: list[list[int]] = []
-    for number in newest_first:
-        length = manifests[number].seconds
-        if moments and abs(manifests[moments[-1][0]].start - manifests[number].start) < length / 2:
-            moments[-1].append(number)
-        else:
-            moments.append([number])
-    best = max(moments, key=lambda group: len({manifests[number].host for number in group}))  # the first is the newest
-    if len(moments) > 1:
-        text = f"{len(moments)} moments were given; the newest common one is judged, the others are left out"
-        notes.append(Note(NoteCode.OTHER_MOMENTS, text))
-    missing = sorted(hosts - {manifests[number].host for number in best})
-    if missing:
-        text = f"no window of this moment from: {', '.join(clean(host, 60) for host in missing[:8])}"
-        notes.append(Note(NoteCode.HOSTS_MISSING, text))
-    return best
+    if float(np.ptp(start)) < least_s / 2:  # as it is nearly always
+        return [mine[at] for at in np.argsort(-start, kind="stable").tolist()]
+    return of_one_moment(manifests, mine, ranks, step_s, agreed_s, notes)
 
 
 def _each_rank_once(

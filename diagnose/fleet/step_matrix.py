@@ -121,16 +121,19 @@ def note_counts(counts: Ints, notes: list[Note]) -> None:
 
 
 def grid_of(table: pa.Table, rows: Ints, numbers: Ints, hosts: Hosts, window_s: float) -> Grid | None:
-    """The iterations of the job as the first rank with the usual number of steps has them; None where there are none."""
+    """The iterations of the job as the first rank with the usual number of steps has them, of those whose windows begin when most do: what
+    is outside of that one's window is compared with nobody's. None where there are none."""
     known = rows >= 0
     if not known.any():
         return None
     counts = steps_of_each(rows, len(numbers))
     seconds = floats(table, "seconds")
     away = np.where(counts > 0, np.abs(counts - _usual(counts)), int(counts.sum()))
-    reference = int(np.lexsort((numbers, away))[0])
-    mine = np.flatnonzero(rows == reference)
     alike = _as_usual(counts)
+    begins_s = hosts.begins_s[hosts.of_rank]
+    steps_later = np.abs(begins_s - np.median(begins_s)) // np.median(seconds[known])
+    reference = int(np.lexsort((numbers, away, steps_later, ~alike))[0])
+    mine = np.flatnonzero(rows == reference)
     alike[reference] = True
     usual = known & alike[rows]
     start = floats(table, "start_s")[mine]

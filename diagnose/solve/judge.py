@@ -55,15 +55,15 @@ from rankscope.probes.arrays import Floats
 
 def diagnose(
     windows: Sequence[Window], baseline: Sequence[Window] = (), job: str | None = None, history: History | None = None,
-    notes: Sequence[Note] = (), groups: Sequence[Group] = (), flight: Sequence[Blame] = (),
+    notes: Sequence[Note] = (), groups: Sequence[Group] = (), flight: Sequence[Blame] = (), agreed_s: float | None = None,
 ) -> Verdict:  # fmt: skip
     """Judge one job. `history`: look for a baseline in it, unless one is given. `notes`: what was met where the windows come from;
-    `groups`: hosts that share something; `flight`: what flight recorders say.
+    `groups`: hosts that share something; `flight`: what flight recorders say; `agreed_s`: when the windows were to begin, if agreed on.
 
     Raises BadData (foreign job or baseline) and NoRanks; everything else becomes a verdict.
     """
     windows, baseline = told_apart(windows, baseline)
-    fleet = gather(windows, job)
+    fleet = gather(windows, job, agreed_s)
     fleet = replace(fleet, notes=(*notes, *fleet.notes), groups=tuple(groups), flight=tuple(flight))
     if baseline:
         return judge(fleet, read_baseline(baseline, fleet.job))

@@ -20,7 +20,7 @@ from rankscope.diagnose import collector
 from rankscope.diagnose.fleet import from_windows
 from rankscope.diagnose.fleet.from_windows import rows_of
 from rankscope.diagnose.fleet.gather import fleet_of
-from rankscope.diagnose.fleet.labels import labels
+from rankscope.diagnose.fleet.labels import floats, labels
 from rankscope.diagnose.fleet.large.crowd import Crowd, crowd_of
 from rankscope.diagnose.fleet.large.engines import let_go, of_arrays
 from rankscope.diagnose.fleet.large.in_full import read_in_full
@@ -70,11 +70,11 @@ def _each_job(
     sample = survey(sample_of(found.chosen))
     grids = grids_of(sample.roll, sample.begins_s, sample.steps)
     seen, notes = _everyone(found, grids, pool)
-    jobs = _jobs(seen, wanted)
+    jobs = _jobs(seen, wanted, grids)
     if not all(_is_of_moment(grids.get(job), seen, called.windows) for job, called in jobs.items()):
         grids = {}  # windows of several moments are there, and the sample shows another one
         seen, notes = _everyone(found, grids, pool)
-        jobs = _jobs(seen, wanted)
+        jobs = _jobs(seen, wanted, grids)
     sources = (*found.chosen, *_elsewhere(found))
     named = shown(jobs if wanted is None else jobs_in(seen.roll))
     last = next(reversed(jobs), None)
@@ -95,12 +95,18 @@ class _Called:
     notes: list[Note]
 
 
-def _jobs(seen: Survey, wanted: str | None) -> dict[str, _Called]:
+def _jobs(seen: Survey, wanted: str | None, grids: Mapping[str, Grid]) -> dict[str, _Called]:
     found = {}
     for job, title in jobs_in(seen.roll, wanted).items():
         notes: list[Note] = []
-        found[job] = _Called(title, windows_of(seen.roll, job, notes), notes)
+        step_s = grids[job].step_s if job in grids else _usual_step_s(seen)
+        found[job] = _Called(title, windows_of(seen.roll, job, notes, step_s), notes)
     return found
+
+
+def _usual_step_s(seen: Survey) -> float | None:
+    """Of what is not in columns yet."""
+    return float(np.median(floats(seen.steps, "seconds"))) if seen.steps.num_rows else None
 
 
 def _is_of_moment(grid: Grid | None, seen: Survey, windows: Sequence[int]) -> bool:

@@ -157,7 +157,7 @@ def _verdict(found: Sources, share: Share, beside: tuple[Window, ...]) -> Verdic
     loaded = load_found(found)
     windows = [by_user(window) for window in (*loaded.windows, *beside)]
     before = [by_user(window) for window in load_found(earlier).windows] if earlier.chosen else []
-    return judge.diagnose(windows, before, job, None, loaded.notes)
+    return judge.diagnose(windows, before, job, None, loaded.notes, agreed_s=share.trigger.start)
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 import builders
@@ -78,6 +78,69 @@ def test_who_is_late_now_and_then_is_found_although_the_windows_begin_apart() ->
     assert [suspect.ranks for suspect in apart.suspects] == [suspect.ranks for suspect in together.suspects] == [(6,)]
     lost = [verdict.suspects[0].lost_seconds_per_step for verdict in (apart, together)]
     assert lost[0] == pytest.approx(lost[1], rel=0.15)
+
+
+LATE_S = (0.0, 0.0, 0.0, 7.0, 14.0)  # of windows of 20 s
+
+
+def apart(job: Job, late_s: Sequence[float] = LATE_S) -> list[Window]:
+    return [moved(window, late) for window, late in zip(build(job), late_s, strict=True)]
+
+
+def test_a_window_that_shares_steps_with_the_others_is_judged_with_them_however_late_it_began() -> None:
+    slow = builders.slow_python(9, 0.1, ranks=10, hosts=5, steps=75)
+    verdict = judge(gather(apart(slow)))
+    assert [suspect.ranks for suspect in verdict.suspects] == [(9,)]
+    assert not {NoteCode.OTHER_MOMENTS, NoteCode.HOSTS_MISSING} & {note.code for note in verdict.notes}
+    (short,) = [note.text for note in verdict.notes if note.code is NoteCode.RANKS_SHORT]
+    assert short.startswith("ranks 8, 9 ")
+
+
+def test_one_late_window_takes_none_of_the_others_away_nor_their_steps() -> None:
+    """That of the first rank, which says what the steps are, as well."""
+    steps = gather(apart(Job(ranks=10, hosts=5, steps=75), LATE_S[::-1])).steps
+    of_each = np.isfinite(steps.seconds).sum(axis=1)
+    assert of_each[4:].tolist() == [75] * 6
+    assert 10 < of_each[0] < 35 < of_each[2] < 60
+
+
+def test_a_window_that_shares_no_steps_is_left_out_and_said_and_that_which_was_agreed_on_is_judged() -> None:
+    job = builders.slow_python(1, 0.1, hosts=2, steps=75)
+    first, second = apart(job, (0.0, 0.0))
+    later = replace(second, manifest=replace(second.manifest, start=second.manifest.start + 19.0))
+    agreed = gather([first, later], agreed_s=first.manifest.start)
+    assert agreed.hosts == ("node-0",)
+    (text,) = [note.text for note in agreed.notes if note.code is NoteCode.HOSTS_MISSING]
+    assert text == "no window of this moment from: node-1 (its own began 19 s later)"
+    assert gather([first, later]).hosts == ("node-1",), "else the newest of two"
+
+
+def stands_still(silent_s: Sequence[float | None], begins_s: Sequence[float], seconds: float = 4.0) -> list[Window]:
+    """Of hosts that saw nothing move for so long at the end of their windows; None: all the time."""
+    ranks = {rank: {"last_progress_s": silent_s[rank // 2]} for rank in range(2 * len(silent_s))}
+    job = Job(ranks=2 * len(silent_s), hosts=len(silent_s), steps=1, window_s=seconds, ranks_columns=ranks)
+    return [
+        replace(columns(window, "steps", []), manifest=replace(window.manifest, start=window.manifest.start + begin))
+        for window, begin in zip(build(job), begins_s, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("silent_s", "begins_s", "judged"),
+    [
+        ((None, 3.9, None), (0.0, 0.0, 7.5), 3),
+        ((None, 3.9, 3.0), (0.0, 0.0, 7.5), 2),  # something moved meanwhile
+        ((None, 1.0, None), (0.0, 0.0, 7.5), 2),  # or did before
+        ((None, None, None), (0.0, 0.0, 12.5), 2),  # nobody looked for longer than was seen
+        ((None, None, 3.9), (7.5, 7.5, 0.0), 3),
+    ],
+)
+def test_of_a_job_that_stands_still_a_later_look_shows_the_same(
+    silent_s: tuple[float | None, ...], begins_s: tuple[float, ...], judged: int
+) -> None:
+    fleet = gather(stands_still(silent_s, begins_s))
+    assert len(fleet.hosts) == judged
+    assert (NoteCode.HOSTS_MISSING in {note.code for note in fleet.notes}) == (judged < 3)
 
 
 def test_clocks_that_agree_are_not_mentioned_and_others_are() -> None:

@@ -340,10 +340,12 @@ def test_a_host_is_broken_by_its_own_window_where_that_shows_it() -> None:
     assert broken_by(mine, "no such job") == ()
 
 
-@pytest.mark.parametrize("late_s", [2, 5])  # 5: loading took so long that it began with the next slot
+# 5: loading took so long that it began with the next slot; more than `large` hosts are judged in parts
+@pytest.mark.parametrize(("late_s", "large"), [(2, 4), (5, 4), (10, 3)])
 def test_the_windows_of_all_hosts_are_judged_once_and_old_triggers_are_pruned(
-    store: str, late_s: int, tmp_path: Path
+    store: str, late_s: int, large: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(large_fleet, "LARGE", large)
     windows = build(Job(ranks=8, hosts=4, steps=40))
     place, job = open_store(store), windows[0].manifest.jobs[0]
     start = windows[0].manifest.start

@@ -1,0 +1,150 @@
+"""Which windows of a job are of one moment.
+
+    moment    windows that share at least half of one of them: of that with which windows of most hosts do
+    besides   of hosts without one: what shares STEPS_FEW steps with these, as steps are compared one by one
+              of a job that stands still: what was seen after a while that was shorter than what was seen still
+
+Hosts that were asked to look at once begin later where loading takes long, and a host that is busy is the one to be seen.
+No Python loop runs over ranks.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+
+from rankscope.diagnose import limits
+from rankscope.diagnose.fleet.labels import floats, ints
+from rankscope.diagnose.text import clean, minutes
+from rankscope.diagnose.verdict.note import Note, NoteCode
+from rankscope.observer.window.manifest import Manifest
+from rankscope.observer.window.store.summary import WINDOW
+from rankscope.probes.arrays import Floats, Ints
+
+COLUMNS = (WINDOW, "rank", "last_progress_s")  # of the ranks, that are needed here
+
+
+@dataclass(frozen=True, slots=True)
+class Windows:
+    """The windows of one job: of which hosts, when they begin and for how long; and of their ranks, window by window, the numbers and how
+    long they were silent at the end (NaN: all the time)."""
+
+    hosts: tuple[str, ...]
+    start: Floats
+    seconds: Floats
+    of_rank: Ints
+    rank: Ints
+    silent_s: Floats
+
+    @classmethod
+    def of(cls, manifests: Sequence[Manifest], numbers: Sequence[int], ranks: pa.Table) -> Windows:
+        """`numbers`: rising, of all windows that the table of ranks has."""
+        about = [manifests[number] for number in numbers]
+        start, seconds = (np.array([getattr(each, name) for each in about]) for name in ("start", "seconds"))
+        window = ints(ranks, WINDOW)
+        order = np.argsort(window, kind="stable")
+        of_rank = np.searchsorted(np.array(numbers), window[order])
+        silent_s = floats(ranks, "last_progress_s")[order]
+        return cls(tuple(each.host for each in about), start, seconds, of_rank, ints(ranks, "rank")[order], silent_s)
+
+    def ranks_of(self, window: int) -> slice:
+        """The rows of its ranks."""
+        first, last = np.searchsorted(self.of_rank, (window, window + 1)).tolist()
+        return slice(first, last)
+
+
+def of_one_moment(
+    manifests: Sequence[Manifest],
+    numbers: Sequence[int],
+    ranks: pa.Table,
+    step_s: float | None,
+    agreed_s: float | None,
+    notes: list[Note],
+) -> list[int]:
+    """Of these windows of a job, rising, those of one moment, the newest first; the others are told. Where several moments have as many
+    hosts it is the newest, or the nearest to that which was agreed on. `step_s`: a usual step, None where nobody knows."""
+    windows = Windows.of(manifests, numbers, ranks)
+    best = _most_hosts(windows, agreed_s)
+    best = np.concatenate([best, _of_the_same(windows, best, step_s)])
+    if len(best) < len(numbers):
+        text = "windows of other moments were given as well; the newest common one is judged, the others are left out"
+        notes.append(Note(NoteCode.OTHER_MOMENTS, text))
+        notes += _hosts_without(windows, best)
+    return [numbers[at] for at in best[np.argsort(-windows.start[best], kind="stable")].tolist()]
+
+
+def _most_hosts(windows: Windows, agreed_s: float | None) -> Ints:
+    order = np.argsort(windows.start, kind="stable")
+    start, half = windows.start[order], windows.seconds[order] / 2
+    first, last = np.searchsorted(start, start - half, "right"), np.searchsorted(start, start + half, "left")
+    wanted = start if agreed_s is None else -np.abs(start - agreed_s)
+    there = Counter[str]()  # of the windows from `low` on and before `high`
+    low = high = 0
+    best = (0, -np.inf, 0)
+    for at, (begin, end) in enumerate(zip(first.tolist(), last.tolist(), strict=True)):
+        while high < end:
+            there[windows.hosts[order[high]]] += 1
+            high += 1
+        while low < begin:
+            host = windows.hosts[order[low]]
+            there[host] -= 1
+            if not there[host]:
+                del there[host]
+            low += 1
+        best = max(best, (len(there), float(wanted[at]), at))
+    return np.asarray(order[first[best[2]] : last[best[2]]], dtype=np.int64)
+
+
+def _of_the_same(windows: Windows, moment: Ints, step_s: float | None) -> Ints:
+    """What else tells of this moment, of hosts and ranks that have no window of it."""
+    inside = np.isin(windows.of_rank, moment)
+    hosts, ranks = {windows.hosts[at] for at in moment.tolist()}, set(windows.rank[inside].tolist())
+    begins_s, seconds = float(np.median(windows.start[moment])), float(np.median(windows.seconds[moment]))
+    silent_s = windows.silent_s[inside]
+    others = np.setdiff1d(np.arange(len(windows.start)), moment)
+    found = []
+    for at in others[np.argsort(np.abs(windows.start[others] - begins_s), kind="stable")].tolist():
+        begin, length = float(windows.start[at]), float(windows.seconds[at])
+        common_s = min(begins_s + seconds, begin + length) - max(begins_s, begin)
+        if windows.hosts[at] in hosts or common_s < -(seconds + length):
+            continue
+        rows = windows.ranks_of(at)
+        before, after = (silent_s, seconds), (windows.silent_s[rows], length)
+        still_s = _stood_still(*(before, after) if begin > begins_s else (after, before))
+        in_steps = step_s is not None and common_s >= limits.STEPS_FEW * step_s
+        if (in_steps or still_s + common_s >= 0) and ranks.isdisjoint(mine := windows.rank[rows].tolist()):
+            found.append(at)
+            hosts.add(windows.hosts[at])
+            ranks.update(mine)
+    return np.array(found, dtype=np.int64)
+
+
+def _stood_still(earlier: tuple[Floats, float], later: tuple[Floats, float]) -> float:
+    """For how long nothing moved at the end of earlier windows and all through later ones, by the silence of their ranks and how long they
+    are; -inf where something did."""
+    (before_s, length), (after_s, more_s) = earlier, later
+    silent_s = float(np.nan_to_num(before_s, nan=length).min(initial=np.inf))
+    if np.isfinite(after_s).any() or silent_s < min(limits.STALL_SECONDS, length):
+        return -np.inf
+    return silent_s + more_s
+
+
+def _hosts_without(windows: Windows, moment: Ints) -> list[Note]:
+    there = {windows.hosts[at] for at in moment.tolist()}
+    begins_s = float(np.median(windows.start[moment]))
+    later_s: dict[str, float] = {}
+    for host, begin in zip(windows.hosts, windows.start.tolist(), strict=True):
+        if host not in there and abs(begin - begins_s) < abs(later_s.get(host, np.inf)):
+            later_s[host] = begin - begins_s
+    if not later_s:
+        return []
+    named = ", ".join(
+        f"{clean(host, 60)} (its own began {minutes(abs(by_s))} {'later' if by_s > 0 else 'earlier'})"
+        for host, by_s in sorted(later_s.items())[:8]
+    )
+    more = f" and {len(later_s) - 8} more" if len(later_s) > 8 else ""
+    return [Note(NoteCode.HOSTS_MISSING, f"no window of this moment from: {named}{more}")]
