@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -39,7 +39,9 @@ class Others:
     host: str = field(default_factory=lambda: label_of(host_name(), machine_id()))
     _together: Together = field(init=False)
     _hosts: dict[str, int] = field(default_factory=dict)
-    _seen: dict[str, Seen] = field(default_factory=dict)  # by job: what this host looked at, and another judges
+    _seen: dict[tuple[str, float], Seen] = field(
+        default_factory=dict
+    )  # by job and begin: what this host saw, and another judges
 
     def __post_init__(self) -> None:
         self._together = Together(self.host, Courier(self.uri), self.pace)
@@ -57,11 +59,14 @@ class Others:
         """By job what all of its hosts call it: what one host calls it depends on who else works there."""
         self._together.in_common = in_common
 
-    def take(self, jobs: Mapping[str, int]) -> Iterator[Begin | Alone | Turn | Remark | Seen]:
-        """What is to be done. `jobs`: those with ranks here, and on how many hosts they have ranks."""
+    def take(
+        self, jobs: Mapping[str, int], unready: Collection[str] = ()
+    ) -> Iterator[Begin | Alone | Turn | Remark | Seen]:
+        """What is to be done. `jobs`: those with ranks here, and on how many hosts they have ranks; `unready`: those at which
+        no look stands by."""
         self._hosts = {job: hosts for job, hosts in jobs.items() if hosts > 1}
-        self._seen = {job: seen for job, seen in self._seen.items() if job in jobs}
-        for task in self._together.take(time.time(), self._hosts):
+        self._seen = {which: seen for which, seen in self._seen.items() if which[0] in jobs}
+        for task in self._together.take(time.time(), self._hosts, unready):
             if isinstance(task, Judged):
                 yield self._judged(task)
             else:
@@ -77,7 +82,7 @@ class Others:
     def sent(self, seen: Seen) -> None:
         """This host's part of a look is done: the verdict is another's to give."""
         assert seen.share is not None
-        self._seen[seen.alarm.job] = seen
+        self._seen[seen.alarm.job, seen.share.trigger.start] = seen
         self._together.sent(seen.share.trigger, seen.share.hosts, time.time())
 
     def close(self) -> None:
@@ -85,7 +90,7 @@ class Others:
         self._together.close()
 
     def _judged(self, task: Judged) -> Remark | Seen:
-        seen = self._seen.pop(task.job, None)
+        seen = self._seen.pop((task.job, task.trigger.start), None)
         try:
             host, verdict = judged_of(task.content, self._together.in_common.get(task.job, task.job))
         except ValueError as error:

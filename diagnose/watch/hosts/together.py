@@ -9,11 +9,11 @@ in, what is to be done out.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rankscope.diagnose.watch.alarms import Alarm
+from rankscope.diagnose.watch.alarms import Alarm, AlarmKind
 from rankscope.diagnose.watch.hosts.courier import Answer, Courier
 from rankscope.diagnose.watch.hosts.trigger import Pace, Trigger, trigger_of
 
@@ -92,7 +92,9 @@ class _Job:
     proposed: tuple[Alarm, Trigger] | None = None
     asked: float = 0.0  # the last slot whose trigger was asked for
     taken: Trigger | None = None
-    awaited: _Awaited | None = None
+    awaited: dict[float, _Awaited] = field(
+        default_factory=dict
+    )  # by when the look began: one may be judged while the next one goes on
 
 
 @dataclass(slots=True)
@@ -127,12 +129,14 @@ class Together:
     def sent(self, trigger: Trigger, hosts: int, now: float) -> None:
         """This host's window lies in the store: now somebody else judges. Who took long asks for the verdict before the turn."""
         turn, answered = self.pace.turn_at(trigger, self.host, hosts), now + self.pace.slot_s / 2
-        self._of(trigger.job).awaited = _Awaited(trigger, max(turn, answered), now)
+        self._of(trigger.job).awaited[trigger.start] = _Awaited(trigger, max(turn, answered), now)
         if turn < answered:
             self._ask("verdict", trigger.job, trigger.start)
 
-    def take(self, now: float, jobs: Mapping[str, int]) -> Sequence[Task]:
-        """What is to be done. `jobs`: those with ranks on other hosts, and on how many hosts."""
+    def take(self, now: float, jobs: Mapping[str, int], unready: Collection[str] = ()) -> Sequence[Task]:
+        """What is to be done; what begins in an order that is the same on all hosts, as each looks at one job at a time. `jobs`: those with
+        ranks on other hosts, and on how many hosts; `unready`: of these those at which a look would not begin at once: so they ask for the
+        slot after the next one, too, for which others put a trigger if they are no more ready."""
         tasks: list[Task] = []
         for answer in self.courier.answers():
             tasks += self._answered(answer, now)
@@ -142,15 +146,22 @@ class Together:
             if slot is not None and job.asked < slot:
                 job.asked = slot
                 self._ask("trigger", name, slot)
+                if name in unready:
+                    self._ask("trigger", name, slot + self.pace.slot_s)
             tasks += self._late(job, now)
         for name, hosts in jobs.items():
             tasks += self._awaits(name, hosts, now)
         for name in self._jobs.keys() - jobs.keys():
-            if self._jobs[name].awaited is None:
+            if not self._jobs[name].awaited:
                 del self._jobs[name]
             else:
                 tasks += self._awaits(name, 1, now)
-        return tasks
+        return sorted(tasks, key=self._order)
+
+    def _order(self, task: Task) -> tuple[bool, bool, str]:
+        if not isinstance(task, Begin):
+            return False, False, ""
+        return True, task.trigger.kind is AlarmKind.ROUTINE, self._called(task.job)
 
     def close(self) -> None:
         """Let go of the store."""
@@ -175,18 +186,20 @@ class Together:
             tasks.append(Remark(answer.job, f"the other hosts are not heard: {answer.trouble}"))
         if answer.what == "trigger" and not answer.put:
             tasks += self._triggered(job, answer, now)
-        awaited = job.awaited
-        if awaited is None or answer.content is None or awaited.trigger.start != answer.start:
+        awaited = job.awaited.get(answer.start)
+        if awaited is None or answer.content is None:
             return tasks
         if answer.what == "verdict":
             tasks.append(Judged(awaited.trigger, answer.content))
-            job.awaited = None
+            del job.awaited[answer.start]
         elif answer.what == "turn" and answer.content.get("host") == self.host:
             tasks.append(Turn(awaited.trigger))
-            job.awaited = None
+            del job.awaited[answer.start]
         return tasks
 
     def _triggered(self, job: _Job, answer: Answer, now: float) -> list[Task]:
+        if answer.content is None and now < answer.start - self.pace.asked_s:
+            return []  # it was asked for early, may still be put, and is asked for again
         mine = job.proposed if job.proposed is not None and job.proposed[1].start == answer.start else None
         if mine is not None:
             job.proposed = None
@@ -216,17 +229,16 @@ class Together:
         return [Alone(alarm, "the store did not answer in time")]
 
     def _awaits(self, name: str, hosts: int, now: float) -> list[Task]:
-        job = self._jobs[name]
-        awaited = job.awaited
-        if awaited is None:
-            return []
-        if now > self.pace.given_up_at(awaited.trigger, hosts):
-            job.awaited = None
-            return [Remark(name, f"nobody judged the look that {awaited.trigger.host} asked for")]
-        if now - awaited.asked >= self.pace.slot_s / 2:
-            awaited.asked = now
-            self._ask("verdict", name, awaited.trigger.start)
-        if now >= awaited.until and not awaited.claimed:
-            awaited.claimed = True
-            self._ask("turn", name, awaited.trigger.start, {"host": self.host})
-        return []
+        job, tasks = self._jobs[name], list[Task]()
+        for start, awaited in list(job.awaited.items()):
+            if now > self.pace.given_up_at(awaited.trigger, hosts):
+                del job.awaited[start]
+                tasks.append(Remark(name, f"nobody judged the look that {awaited.trigger.host} asked for"))
+                continue
+            if now - awaited.asked >= self.pace.slot_s / 2:
+                awaited.asked = now
+                self._ask("verdict", name, start)
+            if now >= awaited.until and not awaited.claimed:
+                awaited.claimed = True
+                self._ask("turn", name, start, {"host": self.host})
+        return tasks

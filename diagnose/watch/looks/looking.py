@@ -2,13 +2,16 @@
 
 alarm ──► Allowance ──► waiting (users in turn) ──► Look (a child: window, verdict) ──► line, JSON line, hook
                            └──► others: all hosts over one interval, one judges ──┘
+
+What all hosts have agreed on comes before what this one wants by itself: a thousand wait for its window, or for its verdict. Of one
+trouble the alarms come one after the other, host by host: those for which all look already wait for the verdict.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from rankscope.diagnose.watch import events
@@ -18,6 +21,7 @@ from rankscope.diagnose.watch.hosts import others
 from rankscope.diagnose.watch.hosts.others import Others
 from rankscope.diagnose.watch.hosts.share import Share
 from rankscope.diagnose.watch.hosts.together import Alone, Begin, Remark, Turn
+from rankscope.diagnose.watch.hosts.trigger import Pace, Trigger
 from rankscope.diagnose.watch.jobs import WatchedJob
 from rankscope.diagnose.watch.looks import look
 from rankscope.diagnose.watch.looks.look import Look, Seen, Wanted
@@ -31,6 +35,14 @@ _ROUTINE_FIRST_S = 60.0  # after the baseline is known: a healthy window to comp
 _ROUTINE_S = (1800.0, 5400.0)
 _ALARM_KEPT_S = 60.0  # one that waits for another look; then it is old
 _PREPARE_EVERY_S = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    """An alarm that waits for a look, and since when. CLOCK_MONOTONIC."""
+
+    alarm: Alarm
+    since_s: float
 
 
 @dataclass(slots=True)
@@ -48,7 +60,11 @@ class Looking:
     others: Others | None
     standby: Standby = field(default_factory=Standby)
     _look: Look | None = None
-    _waiting: dict[str, Alarm] = field(default_factory=dict)
+    _waiting: dict[str, _Waiting] = field(default_factory=dict)
+    _held: list[Begin | Turn] = field(default_factory=list)  # agreed on with other hosts, and kept waiting by a look
+    _in_common: dict[str, Trigger] = field(
+        default_factory=dict
+    )  # by job: the look of all hosts whose verdict is not known yet
     _turns: Turns = field(default_factory=Turns)
     _alone: set[str] = field(default_factory=set)  # of these: the other hosts cannot be told
 
@@ -72,7 +88,7 @@ class Looking:
             job.named = alarm.words
             self.evidence.freeze(job, event)
         if not why_not:
-            self._waiting[alarm.job] = alarm
+            self._waiting[alarm.job] = _Waiting(alarm, now_s)
         elif has_ranks:
             job.refused = alarm
 
@@ -91,7 +107,7 @@ class Looking:
             job.refused = None
         elif not job.allowance.allows(now_s, urgent=alarm.is_urgent):
             job.refused = None
-            self._waiting[name] = replace(alarm, at_s=now_s)
+            self._waiting[name] = _Waiting(alarm, now_s)
 
     def by_routine(self, name: str, job: WatchedJob, now_s: float) -> None:
         """A window about once an hour, at random: what to compare with, and what no alarm tells."""
@@ -111,16 +127,25 @@ class Looking:
                 return
             self._look = None
             self._learn(seen, now_s)
+        if self._begin_held(now_s):
+            return
         for name in self._turns.order(self._waiting, self.voice.whose):
-            job, alarm = self.jobs.get(name), self._waiting.pop(name)
-            if job is None or now_s - alarm.at_s > max(_ALARM_KEPT_S, 10 * (job.watch.step_s or 0.0)):
+            job, waiting = self.jobs.get(name), self._waiting.pop(name)
+            alarm = waiting.alarm
+            if job is None or now_s - waiting.since_s > max(_ALARM_KEPT_S, 10 * (job.watch.step_s or 0.0)):
                 self._alone.discard(name)
                 continue
             seconds = self.window_s or look.window_s(job.watch.step_s, alarm.kind in STANDSTILLS)
             ranks = self.tier0.of_job(name)
             if self.others is not None and name not in self._alone and others.hosts_of(ranks) > 1:
+                if self._is_served(alarm):
+                    self._waiting[name] = waiting
+                    continue
                 self._call(self.others)
                 self.others.propose(alarm, seconds, ready=self._stands_by(name))
+                continue
+            if self.others is not None and self.others.agreed():
+                self._waiting[name] = waiting  # other hosts begin at a moment, and one by itself can wait for it
                 continue
             self._alone.discard(name)
             self._begin(job, alarm, seconds, now_s)
@@ -128,7 +153,8 @@ class Looking:
 
     def prepare(self, now_s: float) -> None:
         """The next look stands by, as soon as it is known what a job's ranks and steps are."""
-        if self._look is None and not self._waiting and self.voice.is_due("prepare", now_s, _PREPARE_EVERY_S):
+        waiting = any(not self._is_served(each.alarm) for each in self._waiting.values())
+        if self._look is None and not waiting and self.voice.is_due("prepare", now_s, _PREPARE_EVERY_S):
             self._keep([name for name in self.jobs if not self.tier0.is_learning(name)])
 
     def _stands_by(self, name: str) -> bool:
@@ -146,6 +172,7 @@ class Looking:
         """A job that is gone."""
         self._waiting.pop(name, None)
         self._alone.discard(name)
+        self._in_common.pop(name, None)
 
     def close(self) -> None:
         """A look under way ends."""
@@ -160,7 +187,8 @@ class Looking:
         if self.others is None:
             return
         self._call(self.others)
-        for task in self.others.take({name: others.hosts_of(self.tier0.of_job(name)) for name in self.jobs}):
+        unready = [name for name in self.jobs if not self.standby.is_ready(name, self._pids(name))]
+        for task in self.others.take({name: others.hosts_of(self.tier0.of_job(name)) for name in self.jobs}, unready):
             if isinstance(task, Seen):
                 self._learn(task, now_s)
                 continue
@@ -172,11 +200,29 @@ class Looking:
             elif isinstance(task, Alone):
                 self.voice.note(now_s, "note", f"this host looks alone: {task.why}", task.job)
                 self._alone.add(task.job)
-                self._waiting[task.job] = replace(task.alarm, at_s=now_s)
-            elif isinstance(task, Turn):
-                self._judge_instead(self.others, job, task, now_s)
+                self._waiting[task.job] = _Waiting(task.alarm, now_s)
             else:
+                self._held.append(task)
+        self._begin_held(now_s)
+
+    def _begin_held(self, now_s: float) -> bool:
+        """What is agreed on begins as soon as no other look is under way; whether one is."""
+        while self._held and self._look is None and self.others is not None:
+            task = self._held.pop(0)
+            job = self.jobs.get(task.job)
+            if job is not None and isinstance(task, Turn):
+                self._judge_instead(self.others, job, task, now_s)
+            elif job is not None and isinstance(task, Begin):
                 self._join(self.others, job, task, now_s)
+        return self._look is not None
+
+    def _is_served(self, alarm: Alarm) -> bool:
+        """Whether all hosts look, or have looked, at this trouble while it lasted, and the verdict is not known yet."""
+        trigger = self._in_common.get(alarm.job)
+        if trigger is None or alarm.again or unix(alarm.at_s) >= trigger.start + trigger.seconds:
+            return False
+        same = trigger.kind is alarm.kind is AlarmKind.SLOWER
+        return same or (trigger.kind in STANDSTILLS and alarm.kind in STANDSTILLS)
 
     def _call(self, hosts: Others) -> None:
         """On no other host a job may be called as here; whose it is is the same on all."""
@@ -188,31 +234,39 @@ class Looking:
         )
 
     def _judge_instead(self, hosts: Others, job: WatchedJob, task: Turn, now_s: float) -> None:
-        """Another host was to judge what all saw, and has not."""
-        if self._look is not None:
+        """Another host was to judge what all saw, and has not; or this one could not look itself."""
+        trigger, share = task.trigger, hosts.share(task, job.earlier)
+        if unix(now_s) > hosts.pace.given_up_at(trigger, share.hosts):
             return
-        trigger = task.trigger
-        self.voice.note(now_s, "note", f"{trigger.host} has not judged: this host does", task.job)
-        share = hosts.share(task, job.earlier)
+        what = "this host judges what the others saw"
+        words = what if trigger.host == hosts.host else f"{trigger.host} has not judged: {what}"
+        self.voice.note(now_s, "note", words, task.job)
         self._begin(job, trigger.alarm(now_s), trigger.seconds, now_s, share, only_judge=True)
 
     def _join(self, hosts: Others, job: WatchedJob, task: Begin, now_s: float) -> None:
         """A look of all hosts."""
-        routine = task.trigger.kind is AlarmKind.ROUTINE
-        forced = routine or task.trigger.kind is AlarmKind.ASKED
+        trigger = task.trigger
+        routine = trigger.kind is AlarmKind.ROUTINE
+        forced = routine or trigger.kind is AlarmKind.ASKED
         why_not = "" if forced or task.alarm else job.allowance.allows(now_s, urgent=True)
-        if self._look is not None:
-            why_not = "another look is not over"
-            if task.alarm is not None:
-                self._waiting[task.job] = replace(task.alarm, at_s=now_s)
+        late = unix(now_s) - trigger.start > _may_be_late_s(trigger, hosts.pace)
+        if late:
+            why_not = "another look was not over"
         if routine:
             job.routine_s = now_s + random.uniform(*_ROUTINE_S)
         if why_not or not (routine or task.ours):
             then = f"no window: {why_not}" if why_not else "looks with all hosts"
-            self.voice.note(now_s, "note", f"{task.trigger.words}, says {task.trigger.host}: {then}", task.job)
-        if not why_not:
-            alarm = task.alarm or task.trigger.alarm(now_s)
-            self._begin(job, alarm, task.trigger.seconds, now_s, hosts.share(task, job.earlier))
+            self.voice.note(now_s, "note", f"{trigger.words}, says {trigger.host}: {then}", task.job)
+        if why_not and not late:
+            return
+        self._in_common[task.job] = trigger
+        alarm, share = task.alarm or trigger.alarm(now_s), hosts.share(task, job.earlier)
+        if not late:
+            self._begin(job, alarm, trigger.seconds, now_s, share)
+        elif task.ours:
+            self._judge_instead(hosts, job, Turn(trigger), now_s)
+        else:
+            hosts.sent(Seen(alarm, None, "", None, share=share))
 
     def _begin(
         self,
@@ -243,6 +297,11 @@ class Looking:
             return
         event = events.of_look(seen, unix(now_s))
         self.voice.say(event)
+        waiting = self._waiting.get(seen.alarm.job)
+        if waiting is not None and seen.verdict is not None and self._is_served(waiting.alarm):
+            del self._waiting[seen.alarm.job]
+        if seen.share is not None and seen.share.trigger == self._in_common.get(seen.alarm.job):
+            del self._in_common[seen.alarm.job]
         if job is None:
             return
         if seen.share is not None and seen.verdict is not None and seen.verdict["status"] == "healthy":
@@ -257,3 +316,10 @@ class Looking:
 
     def _pids(self, job: str) -> frozenset[int]:
         return frozenset(one.found.pid for one in self.tier0.of_job(job))
+
+
+def _may_be_late_s(trigger: Trigger, pace: Pace) -> float:
+    """How long after its begin a look of all hosts is still worth a window: until then who judges waits for it, and of steps half of what
+    the others see is seen; what stands still shows the same later."""
+    most_s = 2 * pace.slot_s
+    return most_s if trigger.kind in STANDSTILLS else min(most_s, trigger.seconds / 2)

@@ -58,14 +58,14 @@ def alarm(words: str = "slower", kind: AlarmKind = AlarmKind.SLOWER) -> Alarm:
     return Alarm(kind, "job", 0.0, words)
 
 
-def settle(one: Together, now: float, jobs: dict[str, int] | None = None) -> list[Task]:
+def settle(one: Together, now: float, jobs: dict[str, int] | None = None, unready: tuple[str, ...] = ()) -> list[Task]:
     """What a host does at this moment, when the store has answered all that it asked."""
-    told = list(one.take(now, JOBS if jobs is None else jobs))
+    told = list(one.take(now, JOBS if jobs is None else jobs, unready))
     deadline = time.monotonic() + 60
     while one.courier.waits:
         assert time.monotonic() < deadline
         time.sleep(0.005)
-        told += one.take(now, JOBS if jobs is None else jobs)
+        told += one.take(now, JOBS if jobs is None else jobs, unready)
     return told
 
 
@@ -153,6 +153,47 @@ def test_an_alarm_for_a_later_slot_is_served_by_the_look_before_it(hosts: Hosts,
     assert isinstance(first, Begin) and isinstance(second, Begin)
     assert first.trigger == second.trigger and not second.ours
     assert [settle(one, BEGIN + 7.6) for one in both] == [[], []], "the second trigger is of the same trouble"
+
+
+def test_a_host_on_which_no_look_stands_by_hears_of_it_a_slot_before(store: str, hosts: Hosts) -> None:
+    """Time to load: who proposes has chosen a later slot for want of it, too."""
+    two = hosts(store, 2)
+    two[0].propose(alarm(), 5.0, BEGIN + 1.0, ready=False)
+    assert settle(two[0], BEGIN + 1.1) == []
+    (early,) = settle(two[1], BEGIN + 2.6, unready=("job",))
+    assert isinstance(early, Begin) and early.trigger.start == BEGIN + 10
+    assert settle(two[0], BEGIN + 2.6) == []
+    assert settle(two[1], BEGIN + 7.6, unready=("job",)) == [], "it looks already"
+    assert [type(task) for task in settle(two[0], BEGIN + 7.6)] == [Begin]
+    # AND what was not there yet is asked for again
+    two[1].propose(alarm(), 5.0, BEGIN + 41.0)
+    assert settle(two[0], BEGIN + 37.6, unready=("job",)) == []
+    assert settle(two[1], BEGIN + 41.1) == []
+    assert [type(task) for task in settle(two[0], BEGIN + 42.6, unready=("job",))] == [Begin]
+
+
+def test_of_two_jobs_looks_for_one_slot_all_hosts_begin_the_same_first(store: str, hosts: Hosts) -> None:
+    both = hosts(store, 2)
+    jobs = [dict.fromkeys(names, 2) for names in (("a", "b", "c"), ("c", "b", "a"))]
+    for name, kind in (("a", AlarmKind.ROUTINE), ("c", AlarmKind.SLOWER), ("b", AlarmKind.SLOWER)):
+        both[0].propose(Alarm(kind, name, 0.0, "look"), 5.0, BEGIN + 1.0)
+    assert settle(both[0], BEGIN + 1.1, jobs[0]) == []
+    for one, mine in zip(both, jobs, strict=True):
+        assert one.take(BEGIN + 2.6, mine) == []
+        time.sleep(1.0)  # a beat: what was asked in one is answered in the next
+        told = one.take(BEGIN + 3.6, mine)
+        assert [task.job for task in told if isinstance(task, Begin)] == ["b", "c", "a"]
+
+
+def test_the_verdict_on_a_look_is_heard_although_the_next_one_was_sent(store: str, hosts: Hosts) -> None:
+    (one,) = hosts(store, 1)
+    looks = [Trigger("job", BEGIN + begin, 5.0, AlarmKind.SLOWER, "slower", "host1") for begin in (0, 20)]
+    one.take(BEGIN, JOBS)
+    for trigger in looks:
+        one.sent(trigger, 3, trigger.start + 6)
+        Board(store).put(VERDICT, "job", trigger.start, judged_as_json("host1", {}))
+    told = settle(one, BEGIN + 30) + settle(one, BEGIN + 33)
+    assert [task.trigger.start for task in told if isinstance(task, Judged)] == [BEGIN, BEGIN + 20]
 
 
 def test_where_the_store_is_away_a_host_looks_alone(hosts: Hosts, tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -14,15 +15,19 @@ import pytest
 from rankscope.diagnose.watch.alarms import Alarm, AlarmKind, JobWatch
 from rankscope.diagnose.watch.events import Event
 from rankscope.diagnose.watch.hosts.others import Others
-from rankscope.diagnose.watch.hosts.trigger import Pace
+from rankscope.diagnose.watch.hosts.share import Share
+from rankscope.diagnose.watch.hosts.together import Begin, Turn
+from rankscope.diagnose.watch.hosts.trigger import Pace, Trigger
 from rankscope.diagnose.watch.jobs import WatchedJob
 from rankscope.diagnose.watch.limits import Allowance
 from rankscope.diagnose.watch.looks import prepared
+from rankscope.diagnose.watch.looks.look import Seen, Wanted
 from rankscope.diagnose.watch.looks.looking import Looking
 from rankscope.diagnose.watch.looks.prepared import Standby
 from rankscope.diagnose.watch.voice import Voice
 
-PIDS = {"large": (1, 2, 3, 4), "small": (5,)}
+PIDS = {"large": (1, 2, 3, 4), "small": (5,), "local": (6,)}
+LOCAL = ("local",)  # all of its ranks are here
 
 
 @dataclass
@@ -40,19 +45,71 @@ class Standing:
 
 
 @dataclass
+class Looks:
+    """Looks that are over when the test says so; what they were at, and what is sent on for another host's verdict."""
+
+    begun: list[Wanted] = field(default_factory=list)
+    over: bool = False
+
+    def begin(self, wanted: Wanted, _: frozenset[int]) -> SimpleNamespace:
+        self.begun.append(wanted)
+        self.over = False
+        waits = wanted.share is not None and not wanted.share.judges
+        seen = Seen(wanted.alarm, None, "" if waits else "nothing", None, share=wanted.share)
+        return SimpleNamespace(done=lambda: seen if self.over else None, alarm=wanted.alarm, kill=lambda: None)
+
+    def is_ready(self, *_: Any) -> bool:
+        return True
+
+    def keep(self, *_: Any) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    @property
+    def told(self) -> list[tuple[str, bool]]:
+        """Each job that was looked at, and whether only to judge."""
+        return [(each.alarm.job, each.only_judge) for each in self.begun]
+
+
+@dataclass
 class Host:
     """A service's looks at jobs that have ranks on other hosts as well; what it said."""
 
     looking: Looking
     events: list[Event]
     jobs: dict[str, WatchedJob] = field(default_factory=dict)
+    looks: Looks | None = None
+    begins: float = field(default_factory=time.monotonic)
 
-    def alarm(self, name: str, now_s: float, kind: AlarmKind = AlarmKind.STOPPED) -> None:
-        self.looking.alarm(self.jobs[name], Alarm(kind, name, now_s, kind.value), now_s)
+    @property
+    def others(self) -> Others:
+        assert self.looking.others is not None
+        return self.looking.others
+
+    def trigger(self, name: str, after_s: float, kind: AlarmKind = AlarmKind.STOPPED, by: str = "there") -> Trigger:
+        """Of a look so long after the test began."""
+        return Trigger(name, time.time() - time.monotonic() + self.begins + after_s, 5.0, kind, kind.value, by)
+
+    def hears(self, after_s: float, *tasks: Begin | Turn | Seen) -> None:
+        """These are what is to be done, so long after the test began."""
+
+        def take(*_: Any) -> Iterator[Begin | Turn | Seen]:
+            yield from tasks
+
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(Others, "take", take)
+            self.looking.hear_others(self.begins + after_s)
+
+    def alarm(self, name: str, now_s: float, kind: AlarmKind = AlarmKind.STOPPED, began_s: float | None = None) -> None:
+        alarm = Alarm(kind, name, now_s if began_s is None else began_s, kind.value)
+        self.looking.alarm(self.jobs[name], alarm, now_s)
 
 
 def ranks_of(name: str) -> list[SimpleNamespace]:
-    identity = SimpleNamespace(job=name, world_size=2 * len(PIDS[name]), local_world_size=len(PIDS[name]))
+    hosts = 1 if name in LOCAL else 2
+    identity = SimpleNamespace(job=name, world_size=hosts * len(PIDS[name]), local_world_size=len(PIDS[name]))
     return [SimpleNamespace(found=SimpleNamespace(pid=pid, identity=identity, owner=1000)) for pid in PIDS[name]]
 
 
@@ -82,6 +139,14 @@ def host(tmp_path: Path) -> Iterator[Host]:
     with ExitStack() as closing:
         closing.callback(looking.close)
         yield Host(looking, events, jobs)
+
+
+@pytest.fixture
+def looks(host: Host) -> Looks:
+    """In place of what stands by."""
+    host.looks = Looks()
+    host.looking.standby = cast(Any, host.looks)
+    return host.looks
 
 
 def standing(host: Host) -> str:
@@ -122,3 +187,95 @@ def test_with_no_look_agreed_on_the_job_with_most_ranks_has_what_stands_by(prepa
     assert [each.job for each in prepares] == ["small", "large"] and prepares[0].closed
     one.keep(pids, ["gone", "small"])
     assert [each.job for each in prepares] == ["small", "large", "small"]
+
+
+def busy(host: Host, looks: Looks) -> None:
+    """With a look at a job of its own."""
+    host.alarm("local", host.begins)
+    host.looking.go_on(host.begins)
+    assert looks.told == [("local", False)]
+
+
+def test_a_turn_to_judge_that_comes_while_another_look_is_under_way_is_taken_after_it(host: Host, looks: Looks) -> None:
+    """Else nobody judges: the others see that it is taken."""
+    busy(host, looks)
+    host.hears(1.0, Turn(host.trigger("large", -30.0)))
+    assert len(looks.begun) == 1
+    looks.over = True
+    host.looking.go_on(host.begins + 3.0)
+    assert looks.told[1:] == [("large", True)]
+    assert looks.begun[1].share is not None and looks.begun[1].share.judges
+
+
+@pytest.mark.parametrize(
+    ("kind", "by", "free_s", "then"),
+    [
+        (AlarmKind.SLOWER, "there", 4.0, [("large", False)]),  # two seconds late, of five
+        (AlarmKind.SLOWER, "there", 5.0, []),
+        (AlarmKind.STOPPED, "there", 11.0, [("large", False)]),
+        (AlarmKind.STOPPED, "there", 13.0, []),
+        (AlarmKind.SLOWER, "here", 5.0, [("large", True)]),  # whose trigger it is judges
+    ],
+)
+def test_a_look_of_all_hosts_waits_for_another_one_while_its_window_is_worth_something(
+    host: Host, looks: Looks, kind: AlarmKind, by: str, free_s: float, then: list[tuple[str, bool]]
+) -> None:
+    busy(host, looks)
+    trigger = host.trigger("large", 2.0, kind, by)
+    host.hears(0.5, Begin(trigger, None, by == "here"))
+    looks.over = True
+    host.looking.go_on(host.begins + free_s)
+    assert looks.told[1:] == then
+    # AND the verdict of those who have looked is waited for
+    awaited = host.others._seen.keys()
+    assert awaited == (set() if then else {("large", trigger.start)})
+
+
+def test_who_has_agreed_on_a_look_begins_no_other_before_it(host: Host, looks: Looks) -> None:
+    """A thousand hosts look then, and wait for its verdict."""
+    host.alarm("large", host.begins)
+    host.looking.go_on(host.begins)
+    assert host.others.agreed() == ["large"]
+    host.alarm("local", host.begins + 1.0)
+    host.looking.go_on(host.begins + 1.0)
+    assert looks.told == []
+    host.others._together._jobs["large"].proposed = None  # it is there
+    host.hears(4.0, Begin(host.trigger("large", 6.0, by="here"), None, True))
+    looks.over = True
+    host.looking.go_on(host.begins + 20.0)
+    assert looks.told == [("large", False), ("local", False)]
+
+
+def verdict_of(share: Share, alarm: Alarm) -> Seen:
+    verdict: dict[str, Any] = {"status": "unknown", "suspects": [], "notes": []}
+    return Seen(alarm, verdict, "", None, share=share, judged_by="there")
+
+
+@pytest.mark.parametrize(
+    ("kind", "began_s", "again"),
+    [(AlarmKind.SILENT, 5.0, False), (AlarmKind.SILENT, 8.0, True), (AlarmKind.SLOWER, 5.0, True)],
+)
+def test_an_alarm_of_what_all_hosts_look_at_already_asks_for_no_second_look(
+    host: Host, looks: Looks, kind: AlarmKind, began_s: float, again: bool
+) -> None:
+    """Of a thousand hosts some notice seconds after the first: at what began in the window all have looked."""
+    host.hears(0.5, Begin(host.trigger("large", 2.0), None, False))
+    host.alarm("large", host.begins + 9.0, kind, host.begins + began_s)
+    looks.over = True
+    host.looking.go_on(host.begins + 9.5)
+    assert host.others.agreed() == (["large"] if again else [])
+    if not again:
+        share = looks.begun[0].share
+        assert share is not None
+        host.hears(20.0, verdict_of(share, looks.begun[0].alarm))
+        host.looking.go_on(host.begins + 20.0)
+        host.looking.go_on(host.begins + 21.0)
+        assert host.others.agreed() == [], "it is told"
+
+
+def test_steps_that_became_longer_minutes_before_it_was_sure_are_looked_at(host: Host, looks: Looks) -> None:
+    """A shift of five per cent of long steps is known after twenty of them."""
+    now_s = time.monotonic()
+    host.alarm("local", now_s, AlarmKind.SLOWER, now_s - 400.0)
+    host.looking.go_on(now_s)
+    assert looks.told == [("local", False)]
