@@ -87,7 +87,12 @@ class Counters:
     def rows_of(self, name: str, ranks: Ints | int) -> Ints:
         """Rows of the counters of this name of these ranks (rows in Ranks)."""
         first, last = self._edges.get(name, (0, 0))
+        if first == last:
+            return self._order[:0]
         wanted = np.atleast_1d(np.asarray(ranks, dtype=np.int64))
+        if len(wanted) == 1:  # nearly always
+            begin, end = np.searchsorted(self._rank[first:last], (wanted[0], wanted[0] + 1))
+            return self._order[first + begin : first + end]
         start = np.searchsorted(self._rank[first:last], wanted)
         count = np.searchsorted(self._rank[first:last], wanted, side="right") - start
         inside = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)

@@ -53,9 +53,8 @@ def _same_work(fleet: Fleet) -> Ints:
     sets = _function_sets(fleet)
     if sets is None:
         return said
-    unique, inverse, counts = np.unique(sets, axis=0, return_inverse=True, return_counts=True)
-    code = alike(unique, counts)
-    inverse = inverse.reshape(-1)
+    first, inverse, counts = _distinct(sets)
+    code = alike(sets[first], counts)
     found: Ints = code[inverse]
     sizes = np.bincount(found)
     found = _by_volumes(fleet, np.where(sizes[found] < 2, int(np.argmax(sizes)), found))
@@ -78,6 +77,18 @@ def alike(sets: Bools, counts: Ints) -> Ints:
     return code
 
 
+def _distinct(sets: Bools) -> tuple[Ints, Ints, Ints]:
+    """Of sets (rows) that are not alike, in rising order, the first row of each; of each row which one it is; how many rows each has.
+
+    np.unique compares rows member by member; these are compared as strings of bits.
+    """
+    packed = np.packbits(sets, axis=1)
+    _, first, which, count = np.unique(
+        packed.view(f"S{packed.shape[1]}")[:, 0], return_index=True, return_inverse=True, return_counts=True
+    )
+    return first.astype(np.int64), which.reshape(-1).astype(np.int64), count.astype(np.int64)
+
+
 def _passes_messages(fleet: Fleet) -> bool:
     table = fleet.patterns
     collective = table.kind.codes == table.kind.code("collective")
@@ -98,8 +109,9 @@ def _by_own_functions(fleet: Fleet, found: Ints, mostly: bool = False) -> Ints:
         return found
     least = np.maximum(MUCH, own.max(axis=1, keepdims=True) / 2) if mostly else MUCH
     much, never = own >= least, own <= 0
-    kinds, inverse = np.unique(np.concatenate([much, never], axis=1), axis=0, return_inverse=True)
-    inverse, width = inverse.reshape(-1), own.shape[1]
+    marks = np.concatenate([much, never], axis=1)
+    first, inverse, _ = _distinct(marks)
+    kinds, width = marks[first], own.shape[1]
     result: Ints = found.copy()
     following = int(found.max()) + 1
     for role in np.unique(found):

@@ -40,47 +40,44 @@ class UsualSpread:
 
 def usual_spread(own: Floats, roles: Ints, error_s: Floats, step_s: float, counted: Bools | None = None) -> UsualSpread:
     """`own`: ranks x steps, seconds; `error_s`: standard error of each rank's excess; `counted`: who may serve as a peer."""
-    if counted is not None and not counted.all():
-        return _among(own, roles, error_s, step_s, counted)
     between, wander = np.full(len(own), np.nan), np.full(len(own), np.nan)
     values, peers = np.zeros(len(own), dtype=np.int64), np.zeros(len(own), dtype=np.int64)
+    result = UsualSpread(between, wander, values, peers)
     for role in np.unique(roles):
         members = np.flatnonzero(roles == role)
-        # Against one common median: the peers' own medians would carry the suspect's time into their spread.
-        around = own[members] - nan_median(own[members], 0)
-        known = np.isfinite(around).sum(axis=1)
-        peers[members] = len(members) - 1
-        wander[members] = _wander(around)
-        values[members] = known.sum() - known
-        between[members] = _between(trimmed_mean(around), error_s[members], step_s)
-    return UsualSpread(between, wander, values, peers)
+        usable = members if counted is None else members[counted[members]]
+        if not 0 < len(usable) < len(members):
+            usable = members
+        _put(result, usable, _of_role(own[usable], error_s[usable], step_s))
+        if len(usable) < len(members):
+            _beside(result, np.setdiff1d(members, usable), usable, own, error_s, step_s)
+    return result
 
 
-def _among(own: Floats, roles: Ints, error_s: Floats, step_s: float, counted: Bools) -> UsualSpread:
-    """The same where only some may serve as peers: the others are put beside these, as one more each."""
-    whole = usual_spread(own, roles, error_s, step_s)
-    between, wander = whole.between_s.copy(), whole.wander_s.copy()
-    values, peers = whole.wander_values.copy(), whole.peers.copy()
-    for role in np.unique(roles[~counted]):
-        members = np.flatnonzero(roles == role)
-        usable = members[counted[members]]
-        if not len(usable):
-            continue
-        few = usual_spread(own[usable], np.zeros_like(usable), error_s[usable], step_s)
-        for column, part in ((between, few.between_s), (wander, few.wander_s)):
-            column[usable] = part
-        values[usable], peers[usable] = few.wander_values, few.peers
-        rest = members[~counted[members]]
-        if len(usable) > limits.PEERS_EXACT:
-            between[rest], wander[rest] = few.between_s[0], few.wander_s[0]
-            values[rest], peers[rest] = few.wander_values[0], len(usable)
-            continue
-        for row in rest:
-            beside = np.append(usable, row)
-            alone = usual_spread(own[beside], np.zeros_like(beside), error_s[beside], step_s)
-            between[row], wander[row] = alone.between_s[-1], alone.wander_s[-1]
-            values[row], peers[row] = alone.wander_values[-1], alone.peers[-1]
-    return UsualSpread(between, wander, values, peers)
+def _of_role(own: Floats, error_s: Floats, step_s: float) -> UsualSpread:
+    """Of ranks of which each is a peer of all others."""
+    # Against one common median: the peers' own medians would carry the suspect's time into their spread.
+    around = own - nan_median(own, 0)
+    known = np.isfinite(around).sum(axis=1)
+    between = _between(trimmed_mean(around), error_s, step_s)
+    return UsualSpread(between, _wander(around), known.sum() - known, np.full(len(own), len(own) - 1))
+
+
+def _beside(result: UsualSpread, rest: Ints, usable: Ints, own: Floats, error_s: Floats, step_s: float) -> None:
+    """Those that may not serve as peers are put beside those that may, as one more each."""
+    if len(usable) > limits.PEERS_EXACT:
+        one = usable[0]
+        result.between_s[rest], result.wander_s[rest] = result.between_s[one], result.wander_s[one]
+        result.wander_values[rest], result.peers[rest] = result.wander_values[one], len(usable)
+        return
+    for row in rest:
+        beside = np.append(usable, row)
+        _put(result, beside[-1:], _of_role(own[beside], error_s[beside], step_s), slice(-1, None))
+
+
+def _put(result: UsualSpread, rows: Ints, found: UsualSpread, of: slice = slice(None)) -> None:
+    result.between_s[rows], result.wander_s[rows] = found.between_s[of], found.wander_s[of]
+    result.wander_values[rows], result.peers[rows] = found.wander_values[of], found.peers[of]
 
 
 def _wander(around: Floats) -> Floats:

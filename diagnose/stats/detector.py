@@ -33,7 +33,9 @@ def normal_scores(values: Floats) -> Floats:
     places = normal_quantiles((np.arange(count) + 0.5) / count)
     _, number, sizes = np.unique(values, return_inverse=True, return_counts=True)
     first = np.concatenate(([0], np.cumsum(sizes)[:-1]))
-    mean = np.array([places[at : at + size].mean() for at, size in zip(first, sizes, strict=True)])
+    mean = places[first]
+    for tied in np.flatnonzero(sizes > 1):
+        mean[tied] = places[first[tied] : first[tied] + sizes[tied]].mean()
     return np.asarray(mean[number.reshape(-1)], dtype=np.float64)
 
 

@@ -39,15 +39,18 @@ def nan_median(values: Reals, axis: int) -> Floats:
     if values.ndim == 2 and axis == 0 and len(values) > ROWS:
         columns = [values[:, number] for number in range(values.shape[1])]
         return np.array(side_by_side(_median_of_known, columns), dtype=np.float64)
-    if values.size and not np.isnan(values).any():
-        return np.asarray(np.median(values, axis=axis), dtype=np.float64)  # several times faster
-    ordered = np.sort(values, axis=axis)  # NaN last; np.nanmedian takes ten times as long
-    count = np.expand_dims((~np.isnan(values)).sum(axis=axis), axis)
-    if not values.shape[axis]:
-        return np.full(np.squeeze(count, axis).shape, np.nan)
-    low, high = (np.take_along_axis(ordered, place.clip(0), axis) for place in ((count - 1) // 2, count // 2))
+    count = values.shape[axis]
+    if not count:
+        return np.full(np.delete(values.shape, axis), np.nan)
+    ordered = np.sort(values, axis=axis)  # NaN last; np.median and np.nanmedian take several times as long
+    low, high = ordered.take((count - 1) // 2, axis), ordered.take(count // 2, axis)
+    if np.isnan(ordered.take(-1, axis)).any():
+        known = np.expand_dims((~np.isnan(values)).sum(axis=axis), axis)
+        low, high = (
+            np.take_along_axis(ordered, place.clip(0), axis).squeeze(axis) for place in ((known - 1) // 2, known // 2)
+        )
     # Of equal ones themselves: half of their sum may be infinite.
-    return np.asarray(np.squeeze(np.where(low == high, low, 0.5 * (low + high)), axis), dtype=np.float64)
+    return np.asarray(np.where(low == high, low, 0.5 * (low + high)), dtype=np.float64)
 
 
 def median_of_each(windows: Sequence[Mapping[_Key, float]], absent: float | None = None) -> dict[_Key, float]:
@@ -99,10 +102,8 @@ def robust_sd_of_others(values: Floats, counted: Bools | None = None) -> Floats:
     counted = np.ones(len(values), dtype=np.bool_) if counted is None else counted
     if len(values) > limits.PEERS_EXACT:
         return np.full(len(values), robust_sd_of(values[counted]))
-    return np.array(
-        [robust_sd_of(np.delete(values, place)[np.delete(counted, place)]) for place in range(len(values))],
-        dtype=np.float64,
-    )
+    those = np.flatnonzero(counted)
+    return np.array([robust_sd_of(values[those[those != place]]) for place in range(len(values))], dtype=np.float64)
 
 
 def trimmed_mean(values: Reals, trim: float = TRIM) -> Floats:
@@ -212,7 +213,24 @@ def peers_median(values: Floats, groups: Ints, counted: Bools | None = None) -> 
         if len(usable) > limits.PEERS_EXACT:
             result[members] = nan_median(values[usable], 0)
             continue
-        for member in members:
-            others = usable[usable != member]
-            result[member] = nan_median(values[others if len(others) else members[members != member]], 0)
+        if not len(usable):
+            usable = members
+        if len(usable) < len(members):
+            result[members] = nan_median(values[usable], 0)
+        others = members[members != usable[0]]
+        result[usable] = _medians_of_others(values[usable]) if len(usable) > 1 else nan_median(values[others], 0)
     return result
+
+
+def _medians_of_others(values: Floats) -> Floats:
+    """For each of two rows or more the median, per column, of the other ones: of all in order, without the row's own value."""
+    ordered, known = np.sort(values, axis=0), ~np.isnan(values)  # NaN last
+    others = known.sum(axis=0) - known
+
+    def smallest(place: Ints) -> Floats:
+        """Of the others' values the one at this place: a row's own moves what is not below it by one."""
+        here, following = (np.take_along_axis(ordered, at, 0) for at in (place, place + 1))
+        return np.where(values <= here, following, here)
+
+    low, high = (smallest(place) for place in (np.maximum(others - 1, 0) // 2, others // 2))
+    return np.asarray(np.where(low == high, low, 0.5 * (low + high)), dtype=np.float64)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Collection, Sequence
 from functools import lru_cache
+from operator import attrgetter
 from pathlib import Path
 from typing import IO, Any
 
@@ -24,6 +25,7 @@ MOST_ROWS = 30_000_000
 MOST_BYTES = 1 << 30
 MOST_FILE_BYTES = 256 << 20  # on disk; 9 KB per rank is usual
 _FOOTER_LIMITS = {"thrift_string_size_limit": 1 << 20, "thrift_container_size_limit": 1 << 16}
+_LARGE_BYTES = 1 << 20  # of a smaller file it takes longer to hand its columns to threads than to read them
 _LONGEST_TEXT = 4096  # of one cell: a path is no longer
 SMALL, QUICK = 19, 1  # levels of compression: for a file that is kept, for one that is read at once
 
@@ -35,9 +37,11 @@ def table_of(name: str, rows: Sequence[Row]) -> pa.Table:
     schema = TABLES[name]
     columns = []
     for field in schema:
-        values = [_shown(getattr(row, field.name)) for row in rows]
+        values = list(map(attrgetter(field.name), rows))
         if pa.types.is_floating(field.type):
             values = [None if value is None else float(value) for value in values]
+        elif not pa.types.is_integer(field.type) and not pa.types.is_boolean(field.type):
+            values = list(map(_shown, values))
         columns.append(pa.array(values, field.type))
     return pa.Table.from_arrays(columns, schema=schema)
 
@@ -97,7 +101,7 @@ def table_in(data: bytes, schema: pa.Schema) -> pa.Table:
         ]
         known = file.metadata
     with pq.ParquetFile(pa.BufferReader(data), metadata=known, read_dictionary=there) as file:
-        table = file.read()
+        table = file.read(use_threads=len(data) > _LARGE_BYTES)
     table.validate(full=True)  # no reader of it looks again: words beyond the end of a dictionary, text that is none
     _check_words(table)
     return table
@@ -122,15 +126,17 @@ def _check_footer(footer: Footer) -> None:
 
 def _check_words(table: pa.Table) -> None:
     """A long word in a dictionary may stand in every row: how long the column is when it is written out, before it is."""
-    import pyarrow.compute as pc  # here, as who only observes has no use for it: 20 ms
+    parts = [part for column in table.columns for part in column.chunks if pa.types.is_dictionary(part.type)]
+    if sum(len(part) * part.dictionary.nbytes for part in parts) <= MOST_BYTES:  # no word is longer than all of them
+        return
+    import pyarrow.compute as pc  # here, as few have a use for it: 20 ms
 
     size = 0
-    for column in table.columns:
-        for part in column.chunks:
-            if pa.types.is_dictionary(part.type) and len(part.dictionary):
-                lengths = pc.fill_null(pc.binary_length(part.dictionary), 0).to_numpy(zero_copy_only=False)
-                used = part.indices.drop_null().to_numpy(zero_copy_only=False)
-                size += int(lengths[used].sum(dtype=np.int64))
+    for part in parts:
+        if len(part.dictionary):
+            lengths = pc.fill_null(pc.binary_length(part.dictionary), 0).to_numpy(zero_copy_only=False)
+            used = part.indices.drop_null().to_numpy(zero_copy_only=False)
+            size += int(lengths[used].sum(dtype=np.int64))
     if size > MOST_BYTES:
         raise ValueError(f"{size >> 20} MB of text: more than a window may have")
 
@@ -152,7 +158,8 @@ def cast(table: pa.Table, schema: pa.Schema) -> pa.Table:
     for column in schema:
         data = table.column(column.name)
         encode = pa.types.is_dictionary(column.type) and not pa.types.is_dictionary(data.type)
-        columns.append((data.dictionary_encode() if encode else data).cast(column.type))
+        data = data.dictionary_encode() if encode else data
+        columns.append(data if data.type == column.type else data.cast(column.type))
     return pa.Table.from_arrays(columns, schema=schema)
 
 

@@ -24,7 +24,7 @@ from rankscope.diagnose.verdict.contract import Suspect, Verdict
 from rankscope.diagnose.verdict.note import NoteCode
 from rankscope.observer.window.folder import Window
 from rankscope.observer.window.manifest import WINDOW_SCHEMA, Manifest
-from rankscope.observer.window.rows import ROWS
+from rankscope.observer.window.rows import ROWS, StepRow
 from rankscope.observer.window.schema import TABLES
 from rankscope.observer.window.stacks import StackFrame, StackTree
 from rankscope.observer.window.tables import table_of
@@ -172,16 +172,17 @@ def _lengths(job: Job, own: Any, transfer: Any) -> tuple[Any, Any, Any]:
 
 def _window(job: Job, host: int, ranks: list[int], works: list[Work], seconds: Any, own: Any, wait: Any, total: Any,
             start: Any, rng: np.random.Generator) -> Window:  # fmt: skip
-    steps, patterns = [], []
+    steps: list[StepRow] = []
+    patterns = []
     tree = StackTree()
-    column = {kind: [i for i, work in enumerate(works) if work.kind == kind] for kind in ("io", "sched", "sync")}
+    of_kind = {kind: [i for i, work in enumerate(works) if work.kind == kind] for kind in ("io", "sched", "sync")}
+    figures = (start, total, own, wait, *(seconds[:, :, index].sum(axis=2) for index in of_kind.values()))
+    means = np.ascontiguousarray(seconds.transpose(0, 2, 1)).mean(axis=2).tolist()
     for rank in ranks:
-        for step in range(job.steps):
-            parts = {f"{kind}_s": float(seconds[rank, step, index].sum()) for kind, index in column.items()}
-            steps.append({"rank": rank, "step": step, "start_s": start[rank, step], "seconds": total[rank, step],
-                          "own_s": own[rank, step], "wait_s": wait[rank, step], **parts})  # fmt: skip
+        of_rank = zip(*(each[rank].tolist() for each in figures), strict=True)
+        steps += [StepRow(rank, step, *of_step) for step, of_step in enumerate(of_rank)]
         for index, work in enumerate(works):
-            mean = float(seconds[rank, :, index].mean())
+            mean = means[rank][index]
             if mean <= 0:
                 continue
             if work.kind == "python" and work.detail == "":
@@ -189,9 +190,8 @@ def _window(job: Job, host: int, ranks: list[int], works: list[Work], seconds: A
             patterns.append(_pattern(rank, work, mean, job, tree))
         waiting = Work("collective", "allreduce", 0, 820, f"{TORCH}/autograd/graph.py", "gloo", "_engine_run_backward")
         patterns.append(_pattern(rank, waiting, float(wait[rank].mean()), job, tree))
-    tables = {
+    tables: dict[str, list[dict[str, Any]]] = {
         "ranks": [_rank(job, rank, host, float(total[rank].mean())) for rank in ranks],
-        "steps": steps,
         "patterns": patterns,
         "pauses": [],
         "collectives": [],
@@ -200,7 +200,7 @@ def _window(job: Job, host: int, ranks: list[int], works: list[Work], seconds: A
     }
     manifest = Manifest(WINDOW_SCHEMA, f"node-{host}", job.start, job.window_s, (job.name,), "0.1.0")
     made = {name: table_of(name, [ROWS[name](**row) for row in rows]) for name, rows in tables.items()}
-    return Window(manifest, stacks=table_of("stacks", tree.rows()), **made)
+    return Window(manifest, steps=table_of("steps", steps), stacks=table_of("stacks", tree.rows()), **made)
 
 
 def _pattern(rank: int, work: Work, mean: float, job: Job, tree: StackTree) -> dict[str, Any]:

@@ -115,6 +115,9 @@ class _Asking:
     by_function: Bools = field(init=False)
     _levels: FunctionLevels = field(init=False)
     _profiles: Profiles | None = None  # made for the first rank that is asked: most fleets are healthy
+    _answers: dict[int, tuple[Case, tuple[Hypothesis, ...]]] = field(
+        default_factory=dict
+    )  # beside those that are counted now
     _ordered: Bools = field(init=False)
     _calm: Differences | None = None  # of the steps without queues: made where one of them is explained
 
@@ -176,6 +179,7 @@ class _Asking:
         self.found = replace(found, floor_s=np.maximum(left * found.floor_s, scene.least_s))
         self.strength = strength(self.found)
         self._calm = None
+        self._answers.clear()
 
     def _possible(self, among: Bools) -> list[int]:
         """Rows that might pass, the strongest first."""
@@ -220,10 +224,12 @@ class _Asking:
         return np.maximum(nats(chance(np.nan_to_num(z), freedom)), nats(chance(found.z, found.freedom)))
 
     def _asked(self, row: int) -> tuple[Case, tuple[Hypothesis, ...]]:
-        if self._profiles is None:
-            self._profiles = Profiles(self.fleet)
-        case = case_of(self.fleet, self.scene, self._profiles, row, np.flatnonzero(~self.counted))
-        return case, charges(case)
+        if row not in self._answers:
+            if self._profiles is None:
+                self._profiles = Profiles(self.fleet)
+            case = case_of(self.fleet, self.scene, self._profiles, row, np.flatnonzero(~self.counted))
+            self._answers[row] = case, charges(case)
+        return self._answers[row]
 
     # ---- scores ------------------------------------------------------------------------------------------------------
 

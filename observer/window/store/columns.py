@@ -31,16 +31,20 @@ class Labels:
 
 def ints(table: pa.Table, name: str) -> Ints:
     """Whole numbers; -1 where there is none."""
-    column = table[name].cast(pa.int64())
+    column = _as(table[name], pa.int64())
     return np.asarray((pc.fill_null(column, -1) if column.null_count else column).to_numpy(), dtype=np.int64)
 
 
 def floats(table: pa.Table, name: str) -> Floats:
     """Numbers; NaN where there is none."""
-    column = table[name].cast(pa.float64())
+    column = _as(table[name], pa.float64())
     return np.asarray(
         (pc.fill_null(column, float("nan")) if column.null_count else column).to_numpy(), dtype=np.float64
     )
+
+
+def _as(column: pa.ChunkedArray, wanted: pa.DataType) -> pa.ChunkedArray:
+    return column if column.type == wanted else column.cast(wanted)
 
 
 def texts(table: pa.Table, name: str) -> tuple[str, ...]:
@@ -53,10 +57,14 @@ def labels(table: pa.Table, name: str) -> Labels:
     column = table[name]
     if not pa.types.is_dictionary(column.type):
         column = column.cast(pa.string()).dictionary_encode()
-    column = column.unify_dictionaries()
+    if column.num_chunks > 1:
+        column = column.unify_dictionaries()
     values = column.chunk(0).dictionary.to_pylist() if column.num_chunks else []
-    indices = [chunk.indices.fill_null(-1).to_numpy(zero_copy_only=False) for chunk in column.chunks]
-    codes = np.concatenate(indices).astype(np.int64) if indices else np.empty(0, np.int64)
+    indices = [
+        (chunk.indices.fill_null(-1) if chunk.indices.null_count else chunk.indices).to_numpy(zero_copy_only=False)
+        for chunk in column.chunks
+    ]
+    codes = np.concatenate(indices, dtype=np.int64) if indices else np.empty(0, np.int64)
     known = dict.fromkeys(values)
     if len(known) == len(values) and None not in known:  # one code for each, as they are
         codes[codes < 0] = values.index("") if "" in known else len(values)
