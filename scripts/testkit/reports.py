@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import gc
 import json
 from collections import defaultdict
 from pathlib import Path
@@ -41,6 +42,12 @@ def pytest_configure(config: pytest.Config) -> None:
         config.pluginmanager.register(Written(config, path))
     if path := config.getoption("--reports-from"):
         config.pluginmanager.register(Shown(config, path))
+
+
+def pytest_collection_finish() -> None:
+    """Thousands of tests are no garbage: whoever collects it need not look at them again and again (a tenth of what tests take)."""
+    gc.collect()
+    gc.freeze()
 
 
 def computes(item: pytest.Item) -> bool:
