@@ -124,7 +124,7 @@ class Together:
     def agreed(self) -> list[str]:
         """The jobs of which a look is being agreed on, the soonest first."""
         starts = {name: job.proposed[1].start for name, job in self._jobs.items() if job.proposed is not None}
-        return sorted(starts, key=starts.__getitem__)
+        return sorted(starts, key=lambda name: (starts[name], self._called(name)))
 
     def sent(self, trigger: Trigger, hosts: int, now: float) -> None:
         """This host's window lies in the store: now somebody else judges. Who took long asks for the verdict before the turn."""

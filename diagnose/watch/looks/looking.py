@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from rankscope.diagnose.watch import events
@@ -147,8 +147,10 @@ class Looking:
             if self.others is not None and self.others.agreed():
                 self._waiting[name] = waiting  # other hosts begin at a moment, and one by itself can wait for it
                 continue
+            if not self._begin(job, alarm, seconds, now_s):
+                self._waiting[name] = waiting
+                continue
             self._alone.discard(name)
-            self._begin(job, alarm, seconds, now_s)
             return
 
     def prepare(self, now_s: float) -> None:
@@ -206,14 +208,19 @@ class Looking:
         self._begin_held(now_s)
 
     def _begin_held(self, now_s: float) -> bool:
-        """What is agreed on begins as soon as no other look is under way; whether one is."""
+        """What is agreed on begins as soon as no other look is under way; whether one is, or is to begin before others."""
         while self._held and self._look is None and self.others is not None:
-            task = self._held.pop(0)
+            task = self._held[0]
             job = self.jobs.get(task.job)
-            if job is not None and isinstance(task, Turn):
-                self._judge_instead(self.others, job, task, now_s)
-            elif job is not None and isinstance(task, Begin):
-                self._join(self.others, job, task, now_s)
+            if job is None:
+                done = True
+            elif isinstance(task, Turn):
+                done = self._judge_instead(self.others, job, task, now_s)
+            else:
+                done = self._join(self.others, job, task, now_s)
+            if not done:
+                return True
+            self._held.pop(0)
         return self._look is not None
 
     def _is_served(self, alarm: Alarm) -> bool:
@@ -233,18 +240,20 @@ class Looking:
             }
         )
 
-    def _judge_instead(self, hosts: Others, job: WatchedJob, task: Turn, now_s: float) -> None:
-        """Another host was to judge what all saw, and has not; or this one could not look itself."""
+    def _judge_instead(self, hosts: Others, job: WatchedJob, task: Turn, now_s: float) -> bool:
+        """Another host was to judge what all saw, and has not; or this one could not look itself. False: not now."""
         trigger, share = task.trigger, hosts.share(task, job.earlier)
         if unix(now_s) > hosts.pace.given_up_at(trigger, share.hosts):
-            return
+            return True
+        if not self._begin(job, trigger.alarm(now_s), trigger.seconds, now_s, share, only_judge=True):
+            return False
         what = "this host judges what the others saw"
         words = what if trigger.host == hosts.host else f"{trigger.host} has not judged: {what}"
         self.voice.note(now_s, "note", words, task.job)
-        self._begin(job, trigger.alarm(now_s), trigger.seconds, now_s, share, only_judge=True)
+        return True
 
-    def _join(self, hosts: Others, job: WatchedJob, task: Begin, now_s: float) -> None:
-        """A look of all hosts."""
+    def _join(self, hosts: Others, job: WatchedJob, task: Begin, now_s: float) -> bool:
+        """A look of all hosts. False: not now."""
         trigger = task.trigger
         routine = trigger.kind is AlarmKind.ROUTINE
         forced = routine or trigger.kind is AlarmKind.ASKED
@@ -254,19 +263,20 @@ class Looking:
             why_not = "another look was not over"
         if routine:
             job.routine_s = now_s + random.uniform(*_ROUTINE_S)
+        alarm, share = task.alarm or trigger.alarm(now_s), hosts.share(task, job.earlier)
+        if not why_not and not self._begin(job, alarm, trigger.seconds, now_s, share):
+            return False
         if why_not or not (routine or task.ours):
             then = f"no window: {why_not}" if why_not else "looks with all hosts"
             self.voice.note(now_s, "note", f"{trigger.words}, says {trigger.host}: {then}", task.job)
         if why_not and not late:
-            return
+            return True
         self._in_common[task.job] = trigger
-        alarm, share = task.alarm or trigger.alarm(now_s), hosts.share(task, job.earlier)
-        if not late:
-            self._begin(job, alarm, trigger.seconds, now_s, share)
-        elif task.ours:
-            self._judge_instead(hosts, job, Turn(trigger), now_s)
-        else:
+        if late and task.ours:
+            self._held.insert(1, Turn(trigger))
+        elif late:
             hosts.sent(Seen(alarm, None, "", None, share=share))
+        return True
 
     def _begin(
         self,
@@ -276,24 +286,29 @@ class Looking:
         now_s: float,
         share: Share | None = None,
         only_judge: bool = False,
-    ) -> None:
+    ) -> bool:
+        """Whether this host let it begin."""
         wanted = Wanted(alarm, seconds, self.history, share, only_judge)
         try:
             self._look = self.standby.begin(wanted, self._pids(alarm.job))
         except OSError as error:
-            self.voice.complain(f"no look is possible: {error.strerror}")
-            return
+            self.voice.complain_once("look", f"no look is possible now, and tried again: {error.strerror}", now_s)
+            return False
         self._turns.took(job.user)
         if only_judge:
-            return
+            return True
         job.windows += 1
         if alarm.kind is not AlarmKind.ROUTINE:
             job.allowance.looked(now_s)
+        return True
 
     def _learn(self, seen: Seen, now_s: float) -> None:
         job = self.jobs.get(seen.alarm.job)
-        if seen.waits and not seen.trouble and self.others is not None:
-            self.others.sent(seen)
+        if seen.waits and self.others is not None:
+            if seen.trouble:  # the others judge without it, and may find that it is this host
+                words = f"no window of this host for the others: {seen.trouble}"
+                self.voice.note(now_s, "note", words, seen.alarm.job)
+            self.others.sent(replace(seen, trouble=""))
             return
         event = events.of_look(seen, unix(now_s))
         self.voice.say(event)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -50,12 +51,16 @@ class Looks:
 
     begun: list[Wanted] = field(default_factory=list)
     over: bool = False
+    refused: bool = False
+    trouble: str = ""  # of those whose verdict is another host's
 
     def begin(self, wanted: Wanted, _: frozenset[int]) -> SimpleNamespace:
+        if self.refused:
+            raise OSError(errno.EAGAIN, "no process is left")
         self.begun.append(wanted)
         self.over = False
         waits = wanted.share is not None and not wanted.share.judges
-        seen = Seen(wanted.alarm, None, "" if waits else "nothing", None, share=wanted.share)
+        seen = Seen(wanted.alarm, None, self.trouble if waits else "nothing", None, share=wanted.share)
         return SimpleNamespace(done=lambda: seen if self.over else None, alarm=wanted.alarm, kill=lambda: None)
 
     def is_ready(self, *_: Any) -> bool:
@@ -279,3 +284,28 @@ def test_steps_that_became_longer_minutes_before_it_was_sure_are_looked_at(host:
     host.alarm("local", now_s, AlarmKind.SLOWER, now_s - 400.0)
     host.looking.go_on(now_s)
     assert looks.told == [("local", False)]
+
+
+def test_a_look_for_which_there_is_no_process_begins_later(host: Host, looks: Looks) -> None:
+    """Of this host, of all hosts, and one that others have left to it."""
+    looks.refused = True
+    host.alarm("local", host.begins)
+    host.looking.go_on(host.begins)
+    host.hears(0.5, Begin(host.trigger("large", 2.0), None, False), Turn(host.trigger("small", -30.0)))
+    assert looks.told == []
+    looks.refused, looks.over = False, True
+    for second in range(1, 10):
+        host.looking.go_on(host.begins + second)
+        looks.over = True
+    assert looks.told == [("large", False), ("small", True), ("local", False)]
+
+
+def test_who_could_not_send_its_window_hears_the_verdict_all_the_same(host: Host, looks: Looks) -> None:
+    """It may be this host that the others find."""
+    looks.trouble = "the store is away"
+    trigger = host.trigger("large", 2.0)
+    host.hears(0.5, Begin(trigger, None, False))
+    looks.over = True
+    host.looking.go_on(host.begins + 9.0)
+    assert host.others._seen.keys() == {("large", trigger.start)}
+    assert any("the store is away" in event.words for event in host.events)
