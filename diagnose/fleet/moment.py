@@ -104,7 +104,7 @@ def _of_the_same(windows: Windows, moment: Ints, step_s: float | None) -> Ints:
     inside = np.isin(windows.of_rank, moment)
     hosts, ranks = {windows.hosts[at] for at in moment.tolist()}, set(windows.rank[inside].tolist())
     begins_s, seconds = float(np.median(windows.start[moment])), float(np.median(windows.seconds[moment]))
-    silent_s = windows.silent_s[inside]
+    here = _Silence.of(windows.silent_s[inside], seconds)
     others = np.setdiff1d(np.arange(len(windows.start)), moment)
     found = []
     for at in others[np.argsort(np.abs(windows.start[others] - begins_s), kind="stable")].tolist():
@@ -113,8 +113,8 @@ def _of_the_same(windows: Windows, moment: Ints, step_s: float | None) -> Ints:
         if windows.hosts[at] in hosts or common_s < -(seconds + length):
             continue
         rows = windows.ranks_of(at)
-        before, after = (silent_s, seconds), (windows.silent_s[rows], length)
-        still_s = _stood_still(*(before, after) if begin > begins_s else (after, before))
+        there = _Silence.of(windows.silent_s[rows], length)
+        still_s = there.after(here) if begin > begins_s else here.after(there)
         in_steps = step_s is not None and common_s >= limits.STEPS_FEW * step_s
         if (in_steps or still_s + common_s >= 0) and ranks.isdisjoint(mine := windows.rank[rows].tolist()):
             found.append(at)
@@ -123,14 +123,25 @@ def _of_the_same(windows: Windows, moment: Ints, step_s: float | None) -> Ints:
     return np.array(found, dtype=np.int64)
 
 
-def _stood_still(earlier: tuple[Floats, float], later: tuple[Floats, float]) -> float:
-    """For how long nothing moved at the end of earlier windows and all through later ones, by the silence of their ranks and how long they
-    are; -inf where something did."""
-    (before_s, length), (after_s, more_s) = earlier, later
-    silent_s = float(np.nan_to_num(before_s, nan=length).min(initial=np.inf))
-    if np.isfinite(after_s).any() or silent_s < min(limits.STALL_SECONDS, length):
-        return -np.inf
-    return silent_s + more_s
+@dataclass(frozen=True, slots=True)
+class _Silence:
+    """Of windows that begin together: how long all of their ranks were silent at the end, whether one was not all the time, and how long
+    the windows are."""
+
+    least_s: float
+    moved: bool
+    seconds: float
+
+    @classmethod
+    def of(cls, silent_s: Floats, seconds: float) -> _Silence:
+        """`silent_s`: of each rank; NaN: all the time."""
+        least_s = float(np.nan_to_num(silent_s, nan=seconds).min(initial=np.inf))
+        return cls(least_s, bool(np.isfinite(silent_s).any()), seconds)
+
+    def after(self, earlier: _Silence) -> float:
+        """For how long nothing moved at the end of the earlier windows and all through these; -inf where something did."""
+        stood = not self.moved and earlier.least_s >= min(limits.STALL_SECONDS, earlier.seconds)
+        return earlier.least_s + self.seconds if stood else -np.inf
 
 
 def _hosts_without(windows: Windows, moment: Ints) -> list[Note]:
