@@ -1,14 +1,15 @@
-"""A plugin of pytest: one set of tests, run by two sessions, shown by one of them as if it had run them all.
+"""A plugin of pytest: one set of tests, run by several sessions, shown by one of them as if it had run them all.
 
-What only computes is run by both: the first session begins at the first file of tests, at idle priority beside the kernel's tests;
-the second, when it is through with those, begins at the last file, and shows what the first has run. Who takes a file says so
-(a file in `FILE.taken/`), so that no test is run twice. Tests that are marked `alone` come after all that.
+What only computes is run by two: one session begins at the first file of tests, at idle priority beside the kernel's tests;
+the one that shows all, when it is through with those, begins at the last file. Tests of the kernel that are marked `beside` are run by a
+session of their own, beside the others of the kernel: what they look at and wait for are processes of theirs. Who takes a file says so
+(a file in `taken/`), so that no test is run twice. Tests that are marked `alone` come after all that.
 
 What failed beside other tests is run once more here, as the tests of real jobs are (tests/conftest.py), and counted as a rerun: a
 test that waited for a core has not found a defect.
 
-The first session is given a lock (`FILE.lock`, flock) by who starts it, and holds it until it ends, however it ends; the second
-waits for that lock before it shows a test of a file that the first has taken.
+A session that writes reports (`FILE`) is given a lock (`FILE.lock`, flock) by who starts it, and holds it until it ends, however it
+ends; who shows them waits for that lock before it shows a test of a file that the other has taken.
 """
 
 from __future__ import annotations
@@ -29,19 +30,19 @@ MOST_AGAIN = 5  # more failures than this are no accident of a busy machine
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    group = parser.getgroup("two sessions")
+    group = parser.getgroup("several sessions")
     group.addoption("--reports-to", type=Path, metavar="FILE", help="write the report of each test")
-    group.addoption(
-        "--reports-from", type=Path, metavar="FILE", help="show these reports in place of running their tests"
-    )
+    group.addoption("--reports-from", type=Path, metavar="FILE", help="show what computes by these reports")
+    group.addoption("--reports-beside", type=Path, metavar="FILE", help="show what is marked `beside` by these reports")
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", "alone: with the machine to itself, after all other tests")
+    config.addinivalue_line("markers", "beside: all tests of the file may run beside others of the kernel")
     if path := config.getoption("--reports-to"):
         config.pluginmanager.register(Written(config, path))
     if path := config.getoption("--reports-from"):
-        config.pluginmanager.register(Shown(config, path))
+        config.pluginmanager.register(Shown(config, path, config.getoption("--reports-beside") or path))
 
 
 def pytest_collection_finish() -> None:
@@ -54,11 +55,15 @@ def computes(item: pytest.Item) -> bool:
     return any(parent.name in COMPUTING for parent in item.path.parents)
 
 
+def beside(item: pytest.Item) -> bool:
+    return item.get_closest_marker("beside") is not None
+
+
 class Taken:
-    """Which files of tests this session runs; the other one has the rest."""
+    """Which files of tests this session runs; another one has the rest."""
 
     def __init__(self, config: pytest.Config, reports: Path) -> None:
-        self._root, self._folder = config.rootpath, reports.with_name(f"{reports.name}.taken")
+        self._root, self._folder = config.rootpath, reports.with_name("taken")
         self._folder.mkdir(exist_ok=True)
         self._ours: dict[Path, bool] = {}
 
@@ -94,20 +99,22 @@ class Written:
 
 
 class Shown:
-    """Runs what the other session has not taken, and shows its reports at the place of their tests.
+    """Runs what no other session has taken, and shows their reports at the place of their tests.
 
-    A test of which the other was to leave a report, and left none or not all, is run here.
+    A test of which another was to leave a report, and left none or not all, is run here.
     """
 
-    def __init__(self, config: pytest.Config, path: Path) -> None:
-        self._config, self._path, self._taken = config, path, Taken(config, path)
-        self._reports: dict[str, list[pytest.TestReport]] | None = None
+    def __init__(self, config: pytest.Config, of_computing: Path, of_beside: Path) -> None:
+        self._config, self._taken = config, Taken(config, of_computing)
+        self._of_computing, self._of_beside = of_computing, of_beside
+        self._reports: dict[Path, dict[str, list[pytest.TestReport]]] = {}
         self._again = 0  # tests that were run once more
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        """What needs the kernel in its order, then what computes from the last file to the first, then what needs to be alone."""
-        real = [item for item in items if not computes(item)]
+        """What needs the kernel in its order, then what computes from the last file to the first, then what others of the kernel ran
+        beside, by now, then what needs to be alone."""
+        real = [item for item in items if not computes(item) and not beside(item)]
         files: dict[Path, list[pytest.Item]] = defaultdict(list)
         for item in items:
             if computes(item):
@@ -115,12 +122,13 @@ class Shown:
         items[:] = [
             *[item for item in real if not item.get_closest_marker("alone")],
             *[item for path in reversed(files) for item in files[path]],
+            *[item for item in items if beside(item) and not computes(item)],
             *[item for item in real if item.get_closest_marker("alone")],
         ]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
-        if not computes(item):
+        if not computes(item) and not beside(item):
             return None
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         if self._taken.take(item):
@@ -144,18 +152,19 @@ class Shown:
         return True
 
     def _reports_of(self, item: pytest.Item) -> list[pytest.TestReport]:
-        """What the other session has said of this test; else what comes of it here."""
-        if self._reports is None:
-            self._reports = self._read()
-        reports = self._reports.get(item.nodeid, [])
+        """What another session has said of this test; else what comes of it here."""
+        path = self._of_computing if computes(item) else self._of_beside
+        if path not in self._reports:
+            self._reports[path] = self._read(path)
+        reports = self._reports[path].get(item.nodeid, [])
         whole = bool(reports) and reports[-1].when == "teardown"
         return reports if whole else runtestprotocol(item, log=False, nextitem=None)
 
-    def _read(self) -> dict[str, list[pytest.TestReport]]:
-        with self._path.with_name(f"{self._path.name}.lock").open("a") as lock:
+    def _read(self, path: Path) -> dict[str, list[pytest.TestReport]]:
+        with path.with_name(f"{path.name}.lock").open("a") as lock:
             fcntl.flock(lock, fcntl.LOCK_SH)
         found: dict[str, list[pytest.TestReport]] = defaultdict(list)
-        for line in self._path.read_text().splitlines() if self._path.exists() else ():
+        for line in path.read_text().splitlines() if path.exists() else ():
             try:
                 data = json.loads(line)
             except ValueError:  # a session that was killed wrote half of it

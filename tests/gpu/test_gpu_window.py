@@ -20,6 +20,8 @@ from labkit.gpu import step_times as account
 from labkit.gpu.sim.sim import CACHE, Machine, build
 from rankscope.observer.window.folder import Window, find_windows, read_window
 
+pytestmark = pytest.mark.alone
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 RANKS, PER_HOST = 7, 4

@@ -17,6 +17,8 @@ import numpy as np
 import pytest
 from simsupport import REPOSITORY, Machine, ranks, start, told
 
+pytestmark = pytest.mark.beside
+
 PROGRAM = """
 import pickle, sys, time
 from rankscope.probes.gpu.sampler import GpuSampler

@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from simsupport import Machine, eventually, finish, observe, ranks, start, told, words_of
 
+pytestmark = pytest.mark.beside
+
 GIB = 1 << 30
 
 

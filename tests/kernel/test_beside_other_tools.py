@@ -21,6 +21,8 @@ from rankscope.probes.calls.table import CallRow
 from rankscope.probes.elf.exports import file_offsets, find_names
 from rankscope.probes.elf.local import LocalFile
 
+pytestmark = pytest.mark.beside
+
 Start = Callable[..., "subprocess.Popen[str]"]
 RING_PAGES = 64
 IN_THE_HEADER = 6  # what bcc 0.26 was seen to name: a place in the ELF header, which no process maps writable

@@ -8,10 +8,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pytest
 from watching import HZ, Watched
 
 from rankscope.observer.live import kernel_probes
 from rankscope.probes.bpf import ring
+
+pytestmark = pytest.mark.beside
 
 # A library whose name and function stand in the call table, called from two lines in a known rhythm: 97 times, and every tenth time.
 LIBRARY = "int MPI_Barrier(void *communicator) { return communicator != 0; }\n"

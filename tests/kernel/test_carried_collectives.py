@@ -18,6 +18,8 @@ from rankscope.observer.tables.raw import RawProcess
 from rankscope.probes.bpf import ring
 from rankscope.probes.calls.table import CALL_TABLE
 
+pytestmark = pytest.mark.beside
+
 Start = Callable[..., "subprocess.Popen[str]"]
 HZ = 199
 # Local symbols, as in jaxlib. The thread computes 3 ms, waits where it was told to (until all take part, say), is 8 ms inside a

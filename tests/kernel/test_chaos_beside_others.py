@@ -15,6 +15,8 @@ from test_leaves_nothing import OBSERVE, SLEEPER
 from chaoskit import kernel
 from rankscope.probes.bpf.syscalls import call
 
+pytestmark = pytest.mark.alone
+
 _MAP_CREATE, _OBJ_PIN, _ARRAY = 0, 6, 2
 _NO_SESSION = 1
 

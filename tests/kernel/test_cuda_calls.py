@@ -25,6 +25,8 @@ from rankscope.probes.calls.rows_cuda import runtime_launch_rows
 from rankscope.probes.calls.table import CALL_TABLE
 from rankscope.probes.elf.local import LocalFile
 
+pytestmark = pytest.mark.beside
+
 Start = Callable[..., "subprocess.Popen[str]"]
 RING_PAGES = 64
 ROW = {row.symbol: index for index, row in enumerate(CALL_TABLE)}

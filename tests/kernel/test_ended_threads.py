@@ -5,11 +5,14 @@ from __future__ import annotations
 import subprocess
 from collections.abc import Callable
 
+import pytest
 from watching import Watched
 
 from rankscope.observer.finish.raw import python_threads
 from rankscope.observer.live.kernel_probes import KernelProbes
 from rankscope.probes.bpf import ring
+
+pytestmark = pytest.mark.beside
 
 CLOCK_NANOSLEEP = 230
 

@@ -23,6 +23,8 @@ from rankscope.probes.bpf import ring
 from rankscope.probes.calls.table import CALL_TABLE
 from rankscope.unwinder.names.native import NativeNames
 
+pytestmark = pytest.mark.beside
+
 Start = Callable[..., "subprocess.Popen[str]"]
 HZ = 199
 

@@ -23,6 +23,8 @@ from rankscope.probes.calls import probe as calls
 from rankscope.probes.calls.programs import programs
 from rankscope.probes.calls.table import CallRow
 
+pytestmark = pytest.mark.beside
+
 TABLE = (CallRow("librslab", "rs_lab_call", "call", "wait", 1),)
 LIBRARY = "int rs_lab_call(int n) { return n + 3; }\n"
 SLOWEST_S = (warden.LOOKS + 4) * warden.LOOKS_EVERY_S

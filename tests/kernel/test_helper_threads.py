@@ -16,6 +16,8 @@ from rankscope.probes.bpf import ring
 from rankscope.probes.sched import probe as sched
 from rankscope.unwinder.names.native import NativeNames
 
+pytestmark = pytest.mark.beside
+
 LIBRARY = r"""
 #define _GNU_SOURCE
 #include <pthread.h>

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from programs import left_after, loaded, programs_of
 
+pytestmark = pytest.mark.beside
+
 Start = Callable[..., "subprocess.Popen[str]"]
 
 # Two processes with a rank's environment that hold a TCP connection: enough to be found, and no torch to wait for.

@@ -18,6 +18,8 @@ from rankscope.probes.nccl import ras as nccl_ras
 from rankscope.probes.nccl.ras import RasSilence
 from rankscope.probes.nccl.ras_answer import RasAnswer
 
+pytestmark = pytest.mark.beside
+
 # Speaks as NCCL's src/ras/client_support.cc does: a line per command, then the status, then it closes.
 SERVER = """
     import socket, subprocess, sys, time

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import pytest
 from bare_probes import CLOCK_NANOSLEEP, FUTEX, RING_PAGES, Observed, load
 
 from rankscope.probes.bpf import btf, ring
@@ -18,6 +19,8 @@ from rankscope.probes.calls.probe import CallProbe
 from rankscope.probes.calls.table import CallRow
 from rankscope.probes.files import probe as files
 from rankscope.probes.sched import probe as sched
+
+pytestmark = pytest.mark.beside
 
 Start = Callable[..., "subprocess.Popen[str]"]
 

@@ -21,6 +21,8 @@ from rankscope.probes.bpf.compiler import compiled
 from rankscope.probes.bpf.compiler.compiled import Compiled
 from rankscope.probes.bpf.module import Module
 
+pytestmark = pytest.mark.beside
+
 ENTRIES = 3001  # more than are asked for at once
 SOURCE = f"""
 #include "kernel.bpf.h"

@@ -11,11 +11,14 @@ import time
 from collections.abc import Callable
 
 import numpy as np
+import pytest
 from bare_probes import CLOCK_NANOSLEEP, Observed, load
 
 from rankscope.probes.bpf import ring
 from rankscope.probes.bpf.counters import COUNTERS
 from rankscope.probes.sched import probe as sched
+
+pytestmark = pytest.mark.beside
 
 Start = Callable[..., "subprocess.Popen[str]"]
 SWITCH, WAKE, _ = sched.TRACEPOINTS

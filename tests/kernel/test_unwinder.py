@@ -17,6 +17,8 @@ from rankscope.probes.bpf import ring
 from rankscope.unwinder.errors import UnsupportedInterpreter
 from rankscope.unwinder.interpreter.find import find_interpreter
 
+pytestmark = pytest.mark.beside
+
 Start = Callable[..., "subprocess.Popen[str]"]
 
 

@@ -86,7 +86,7 @@ def test_the_second_runs_from_the_end_what_the_first_has_not_come_to(project: Pa
         fcntl.flock(lock, fcntl.LOCK_EX)
         command = [sys.executable, "-m", "pytest", "-p", "no:hypothesispytest", "tests/unit", "--reports-to", "reports"]
         first = subprocess.Popen(command, cwd=project, stdout=subprocess.PIPE, text=True, pass_fds=[lock.fileno()])
-        while not (project / "reports.taken/tests+unit+test_b.py").exists():
+        while not (project / "taken/tests+unit+test_b.py").exists():
             assert first.poll() is None
             time.sleep(0.02)
     said = session(project, *WHOLE, "-v")
@@ -152,3 +152,32 @@ def test_the_second_session_waits_for_the_first(project: Path) -> None:
         ending.join()
     assert said.splitlines()[-1].strip("= ").startswith("1 failed, 3 passed, 1 skipped, 1 rerun in ")
     assert ran(project, "unit") == 1
+
+
+BESIDE = "import pytest\nfrom pathlib import Path\n\npytestmark = pytest.mark.beside\n\n"
+
+
+def test_what_may_run_beside_the_others_of_the_kernel_is_run_by_its_own_session(project: Path) -> None:
+    (project / "tests/kernel/test_0.py").write_text(BESIDE + "def test_beside(): open('beside-ran', 'a').write('x')\n")
+    session(project, "tests/kernel", "-m", "beside", "--reports-to", "own")
+    assert (ran(project, "beside"), ran(project, "kernel")) == (1, 0)
+    said = session(project, *WHOLE, "--reports-beside", "own", "-v")
+    assert said.splitlines()[-1].strip("= ").startswith("1 failed, 4 passed, 1 skipped, 1 rerun in ")
+    assert [ran(project, name) for name in ("beside", "kernel", "unit", "lab")] == [1, 1, 1, 1]
+    order = [said.index(f"::test_{name} ") for name in ("first", "last", "good", "beside")]
+    assert order == sorted(order)
+
+
+def test_what_failed_beside_others_of_the_kernel_is_run_once_more_by_itself(project: Path) -> None:
+    late = BESIDE + "def test_late(): assert Path('quiet').exists(), 'no core was free'\n"
+    (project / "tests/kernel/test_0.py").write_text(late)
+    session(project, "tests/kernel", "-m", "beside", "--reports-to", "own")
+    (project / "quiet").touch()
+    said = session(project, "tests/kernel", "tests/lab", "--reports-from", "reports", "--reports-beside", "own", "-v")
+    assert said.splitlines()[-1].strip("= ").startswith("3 passed, 1 rerun in ")
+
+
+def test_what_no_session_has_run_beside_is_run_by_the_one_that_shows_all(project: Path) -> None:
+    (project / "tests/kernel/test_0.py").write_text(BESIDE + "def test_beside(): open('beside-ran', 'a').write('x')\n")
+    session(project, *WHOLE, "--reports-beside", "own")
+    assert [ran(project, name) for name in ("beside", "kernel")] == [1, 1]
