@@ -76,6 +76,18 @@ def unpack(place: Path, into: Path) -> list[Case]:
         raise LabError(f"{place} is no archive of the corpus: {error}", exit_code=EXIT_USAGE) from None
 
 
+def cases_in(place: Path) -> list[Case]:
+    """The cases of an archive, without its windows: they stand first in it."""
+    try:
+        with tarfile.open(place, "r|*") as packed:
+            for member in packed:
+                if member.name == CASES and (told := packed.extractfile(member)) is not None:
+                    return [from_json(item, name_of(place)) for item in json.loads(told.read())]
+        raise ValueError(f"no {CASES}")
+    except (OSError, EOFError, tarfile.TarError, lzma.LZMAError, ValueError, TypeError, KeyError) as error:
+        raise LabError(f"{place} is no archive of the corpus: {error}", exit_code=EXIT_USAGE) from None
+
+
 def _inside(name: str) -> bool:
     return not name.startswith("/") and ".." not in Path(name).parts
 

@@ -6,6 +6,7 @@ import ast
 import re
 import subprocess
 from collections import defaultdict
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -71,7 +72,9 @@ def imports(path: Path) -> set[str]:
     return result
 
 
-IMPORTS = {name: imports(path) for name, path in MODULES.items()}
+@cache
+def all_imports() -> dict[str, set[str]]:
+    return {name: imports(path) for name, path in MODULES.items()}
 
 
 def room(module: str) -> tuple[str, str]:
@@ -81,7 +84,7 @@ def room(module: str) -> tuple[str, str]:
 
 def test_imports_point_down() -> None:
     upward = []
-    for module, imported in IMPORTS.items():
+    for module, imported in all_imports().items():
         package, own = room(module)
         for other in imported:
             below, its = room(other)
@@ -97,7 +100,7 @@ def test_imports_point_down() -> None:
 
 
 def test_no_file_imports_itself_by_a_detour() -> None:
-    left = {module: set(imported) for module, imported in IMPORTS.items()}
+    left = {module: set(imported) for module, imported in all_imports().items()}
     while free := [module for module, imported in left.items() if not imported & left.keys()]:
         for module in free:
             del left[module]

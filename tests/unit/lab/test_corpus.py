@@ -60,6 +60,7 @@ def test_a_kept_case_comes_back_from_the_archive_with_its_windows(tmp_path: Path
     found = list(cases(kept, Recording("a", quiet=False, code="c0de"), tmp_path / "new", Replacements(())))
     archive.pack(tmp_path / "a.tar.xz", found, tmp_path / "new")
     with archive.opened([tmp_path / "a.tar.xz"]) as corpus:
+        assert archive.cases_in(tmp_path / "a.tar.xz") == list(corpus.cases)
         (case,) = corpus.cases
         assert case == found[0]
         assert (case.key, case.kind, case.job) == ("a/python-slow-strong-1", "faults/python-slow", "lab")
@@ -141,6 +142,8 @@ def test_a_case_is_unpacked_as_windows_that_can_be_diagnosed(tmp_path: Path) -> 
 
 def test_what_is_no_archive_is_said_to_be_none(tmp_path: Path) -> None:
     (tmp_path / "a.tar.xz").write_text("no")
+    with pytest.raises(LabError, match="no archive"):
+        archive.cases_in(tmp_path / "a.tar.xz")
     with pytest.raises(LabError, match="no archive"), archive.opened([tmp_path / "a.tar.xz"]):
         pass
 
