@@ -8,7 +8,10 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
 from labsupport import RANKSCOPE
+
+pytestmark = pytest.mark.beside
 
 SCRIPT = """
 import datetime, os, sys, time

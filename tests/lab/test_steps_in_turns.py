@@ -11,6 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 from labsupport import RunningJob, rankscope
 
+pytestmark = pytest.mark.beside
+
 JOB = Path(__file__).with_name("turns_job.py")
 SLOW, SLOW_S, WINDOW_S = 1, 0.03, 8.0
 Start = Callable[..., RunningJob]
@@ -24,8 +26,8 @@ def printed(path: Path, start_s: float, end_s: float) -> float:
 
 @pytest.mark.parametrize("kind", ["pool", "to-thread", "queue", "simple-queue", "fresh"])
 def test_steps_in_threads_that_take_turns_are_the_jobs_own(torchrun: Start, tmp_path: Path, kind: str) -> None:
-    torchrun(kind, str(tmp_path), str(SLOW), script=JOB)
-    done = rankscope("record", "--out", str(tmp_path / "windows"), "--window", str(WINDOW_S))
+    job = torchrun(kind, str(tmp_path), str(SLOW), script=JOB)
+    done = rankscope("record", "--out", str(tmp_path / "windows"), "--window", str(WINDOW_S), "--job", job.name)
     assert done.returncode == 0, done.stderr
     folder = next(path.parent for path in (tmp_path / "windows").rglob("steps.parquet"))
     manifest = json.loads((folder / "window.json").read_text())
