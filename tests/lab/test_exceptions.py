@@ -53,8 +53,9 @@ def test_a_collective_that_times_out_under_observation_raises_in_python_and_does
         for rank in ranks:
             assert rank.stdout is not None
             assert rank.stdout.readline().strip() == "trains"
+        pids = [word for rank in ranks for word in ("--pid", str(rank.pid))]
         observer = subprocess.Popen(
-            [RANKSCOPE, "record", "--out", str(tmp_path / "windows"), "--window", "11"],
+            [RANKSCOPE, "record", "--out", str(tmp_path / "windows"), "--window", "11", *pids],
             stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         )  # fmt: skip
         assert observer.stderr is not None
