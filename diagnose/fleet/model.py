@@ -190,6 +190,7 @@ class Slots:
     stay_s: Floats  # ranks x steps x slots, seconds; NaN where it is not known
     ops: tuple[str, ...]  # one per slot
     whole: bool = True  # whether the stays of a step are all the waiting that it shows, and nothing else
+    part: float = 1.0  # of collectives that overlap, how much of their stays is waiting: so much of them stands here
 
     def since(self, first: int) -> Slots:
         """The same from step `first` on."""

@@ -50,7 +50,8 @@ class Row:
     which are no part of the usual one. `more`: what goes with `removes`, which no counter says to be of its making: it is a part of the
     price, also where the floor is asked, and of no reason to admit it. `excess`: it is what a rank takes longer than its peers, or a
     part of that; `lasting`: in nearly every step of many ranks; `before`: in the baseline too. `price`: in place of `removes` where what
-    was lost is told: who is healed is as uneven as its peers, and these stand in the queue behind it for as long as behind one another.
+    was lost is told: who is healed is as uneven as its peers, and these stand in the queue behind it for as long as behind one another;
+    `told_s`: the same in place of `step_s`.
     """
 
     found: Hypothesis
@@ -70,6 +71,7 @@ class Row:
     lasting: bool = False
     before: bool = False
     price: Floats | None = None
+    told_s: float | None = None
 
     @property
     def of_rank(self) -> bool:
@@ -90,6 +92,14 @@ class Row:
         if self.removes is None:
             return np.empty(0, dtype=np.int64)
         return np.array(self.found.rows, dtype=np.int64) if self.at is None else self.at
+
+    @property
+    def priced(self) -> Row:
+        """With what is told to be lost in place of what speaks for it."""
+        if self.price is None and self.told_s is None:
+            return self
+        step_s = self.step_s if self.told_s is None else self.told_s
+        return replace(self, removes=self.removes if self.price is None else self.price, step_s=step_s)
 
     @property
     def of_itself(self) -> Row:
@@ -165,10 +175,10 @@ def standing(scene: Scene, rows: Iterable[Row]) -> list[Row]:
             if uneven:
                 chosen.remove(min(uneven, key=lambda row: row.taken_s))
                 continue
-            priced = [row if row.price is None else replace(row, removes=row.price) for row in chosen]
+            priced = [row.priced for row in chosen]
             # Who stands is told to cost no less than what was asked of it.
             least_s = max(limits.EFFECT_SHARE * scene.step_s, scene.least_s)
-            together = max(replay.gain_s(priced), min(together, least_s))
+            together = max(replay.gain_s(priced, told=True), min(together, least_s))
             lost = share_out(together, beside) + replay.with_more_s(priced, beside, together)
             found = [
                 replace(row, found=replace(row.found, lost_s=each))
@@ -199,9 +209,10 @@ class _Replay:
         self._own, self._roles = scene.own, scene.roles
         self._seconds = _Seconds(rows)
         self._slots: slots.Regained | None = None
+        self._transfer_s = scene.step_s - float(trimmed_mean(scene.busy_s[None, :])[0])
         if scene.slots is not None and scene.pipelines is None:
             asked = np.unique([row.found.rows[0] for row in rows if row.excess]).astype(np.int64)
-            self._slots = slots.Regained(scene.slots, scene.roles, asked)
+            self._slots = slots.Regained(scene.slots, scene.roles, asked, scene.queue_s)
         touched = np.zeros(len(scene.own), dtype=bool)
         for row in rows:
             touched[row.targets] = True
@@ -217,13 +228,14 @@ class _Replay:
             self._own = np.vstack([scene.own[touched], *longest])
             self._roles = np.concatenate([scene.roles[touched], np.array(rest, dtype=np.int64)])
 
-    def gain_s(self, rows: Sequence[Row]) -> float:
-        """Seconds per step that the job is shorter without what these took together."""
-        shorter = self._shorter(rows)
-        if self._slots is not None and len(ranks := _repaired(rows)):
+    def gain_s(self, rows: Sequence[Row], told: bool = False) -> float:
+        """Seconds per step that the job is shorter without what these took together; `told`: as a mean of all steps."""
+        shorter = self._shorter(rows, told)
+        if self._slots is not None and (told or self._slots.apart) and len(ranks := _repaired(rows)):
             of_ranks = [row.of_itself for row in rows if row.excess]
-            alone = shorter if [*map(id, of_ranks)] == [*map(id, rows)] else self._shorter(of_ranks)
-            shorter += max(self._slots.by(ranks) - alone, 0.0)
+            alone = shorter if [*map(id, of_ranks)] == [*map(id, rows)] else self._shorter(of_ranks, told)
+            hidden_s = self._slots.hidden_s(ranks, self._transfer_s - sum(row.step_s for row in rows))
+            shorter += min(max(self._slots.by(ranks) - alone, 0.0), hidden_s)
         return shorter + sum(row.step_s for row in rows)
 
     def with_more_s(self, rows: Sequence[Row], beside: Floats, together: float) -> Floats:
@@ -234,11 +246,11 @@ class _Replay:
         priced = [row if row.more is None else replace(row, removes=row.more) for row in rows]
         return share_out(max(self.gain_s(priced) - together, 0.0), np.where(has, beside, 0.0))
 
-    def _shorter(self, rows: Sequence[Row]) -> float:
+    def _shorter(self, rows: Sequence[Row], told: bool) -> float:
         if not any(row.removes is not None for row in rows):
             return 0.0
         scene, better = self._scene, self._better(rows)
-        shorter = shrink(self._own, better, scene.pipelines, scene.busy_s)
+        shorter = shrink(self._own, better, scene.pipelines, scene.busy_s, whole=told)
         return max(shorter, gain_in_turn(self._own, better, self._roles)) if scene.in_turn else shorter
 
     def _better(self, rows: Sequence[Row]) -> Floats:

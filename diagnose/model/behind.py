@@ -1,13 +1,16 @@
-"""What others of a host stand in the queue for a CPU behind an odd rank because it computes more in their time than its peers do, or less.
+"""What others of a host stand in the queue for a CPU behind an odd rank, more than they would if it were healed, or less.
 
-behind(p,r,s)  = queued(p,s) · outside(p) · taken(p,r) / taken(p) · more(r)
-more(r)        = 1 - run' / (run(r) · min(own' / own(r), 1))
+behind(p,r,s)  = queued(p,s) · outside(p) · more(p,r) / taken(p)
 
 taken(p,r)     seconds in which r ran while p stood in the queue; taken(p): in which anybody did
+outside(p)     1 less the part of its queue that is in collectives
+more(p,r)      = taken(p,r) - median over innocent peers q of taken(p,q)
+               where p must share its CPUs with other innocent peers of r: as many as there are CPUs, and p. Healed, r takes of p what each
+               of these does: who sleeps or comes late does its work while the others wait for it, and stands in nobody's way
+               = taken(p,r) · (1 - run' / (run(r) · min(own' / own(r), 1)))
+               where it need not, or nobody says where it may run: who stands behind whom is the scheduler's choice then
 run(r)         CPU seconds of the rank and its loaders, of its training thread no more than it works: in a collective it may only poll
 own(r)         its mean own time; ': median of innocent peers
-outside(p)     1 less the part of its queue that is in collectives: the lesser of what is there by its stacks, and of
-               own(p) - (step - Σ stays); 1 where single collectives are not known
 
 While its peers work, r does own' / own(r) of what it does: what it does afterwards keeps nobody from a CPU who is waited for. Healed, it
 runs as much meanwhile as they; in collectives all meet as before. So who computes too long gives back what its peers stood behind that,
@@ -19,7 +22,7 @@ from __future__ import annotations
 import numpy as np
 
 from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.model.busy_host import queued_s
+from rankscope.diagnose.model.busy_host import cpus_of, pools, queued_outside_s
 from rankscope.diagnose.model.functions import sample
 from rankscope.diagnose.stats.robust import mean_of_known
 from rankscope.probes.arrays import Floats, Ints
@@ -39,18 +42,36 @@ def behind_each(fleet: Fleet, own: Floats, roles: Ints, suspects: Ints) -> Behin
     if not len(by_one):
         return found
     anybody = np.bincount(table.rank[rows], weights=table.value[rows], minlength=len(own))
-    queued = (queued_s(fleet) * (1 - _inside(fleet))[:, None])[:, -own.shape[1] :]
+    queued, pool = queued_outside_s(fleet)[:, -own.shape[1] :], pools(fleet)
     hosts = fleet.ranks.observed_on
     for rank in suspects.tolist():
         mine = by_one[table.pid[by_one] == fleet.ranks.pid[rank]]
         here = np.array([hosts[other] == hosts[rank] for other in table.rank[mine].tolist()], dtype=bool)
         by_it = np.bincount(table.rank[mine[here]], weights=table.value[mine[here]], minlength=len(own))
         others: Ints = np.flatnonzero(by_it > 0)
+        if not len(others):
+            continue
         peers = np.flatnonzero((roles == roles[rank]) & innocent)
-        if len(others) and (more := _more(fleet, rank, sample(peers))):
-            part = more * by_it[others] / anybody[others]
-            found[rank] = others, np.fmin(part[:, None] * queued[others], np.nan_to_num(own[others]))
+        near = peers[np.isin(pool[peers], pool[others])]
+        usual = _usual_s(fleet, rows[np.isin(table.rank[rows], others)], others, near, pool)
+        longer = by_it[others] * _more(fleet, rank, sample(peers))
+        more = np.where(np.isfinite(usual), by_it[others] - usual, longer)
+        found[rank] = others, np.fmin((more / anybody[others])[:, None] * queued[others], np.nan_to_num(own[others]))
     return found
+
+
+def _usual_s(fleet: Fleet, rows: Ints, others: Ints, peers: Ints, pool: Ints) -> Floats:
+    """Of each of `others` the median over these peers with which it must share its CPUs of taken(p,q); NaN where it need not. `rows`: who
+    ran while they stood in the queue."""
+    table, result = fleet.counters.table, np.full(len(others), np.nan)
+    for at, other in enumerate(others.tolist()):
+        beside = peers[(pool[peers] == pool[other]) & (peers != other)]
+        if not 1 <= len(cpus_of(fleet.ranks.cpus[other])) <= len(beside):
+            continue
+        mine = rows[table.rank[rows] == other]
+        by_them = table.pid[mine][:, None] == fleet.ranks.pid[beside][None, :]
+        result[at] = np.median((table.value[mine][:, None] * by_them).sum(axis=0))
+    return result
 
 
 def without(own: Floats, behind: Behind) -> Floats:
@@ -62,7 +83,7 @@ def without(own: Floats, behind: Behind) -> Floats:
 
 
 def _more(fleet: Fleet, rank: int, peers: Ints) -> float:
-    """more(rank); 0 where that is not known."""
+    """1 - run' / (run · min(own' / own, 1)) of the rank; 0 where that is not known."""
     asked = np.append(peers, rank)
     asked = asked[np.isfinite(fleet.steps.own_s[asked]).any(axis=1)]
     if len(asked) < 2 or asked[-1] != rank:
@@ -81,19 +102,3 @@ def _run_s(fleet: Fleet, ranks: Ints) -> Floats:
     steps = fleet.steps
     working = np.nansum(np.maximum(steps.own_s[ranks] - np.nan_to_num(steps.sched_s[ranks]), 0.0), axis=1)
     return np.asarray(np.fmin(thread, working) + np.maximum(process - thread, 0.0) + loaders, dtype=np.float64)
-
-
-def _inside(fleet: Fleet) -> Floats:
-    """Of each rank's queue for a CPU, the part in collectives: 1 - outside."""
-    steps, table, ranks = fleet.steps, fleet.patterns, len(fleet.ranks)
-    if fleet.slots is None or fleet.slots.stay_s.shape[1] != steps.count:
-        return np.zeros(ranks)
-    ready, collective = (table.kind.codes == table.kind.code(kind) for kind in ("sched", "collective"))
-    known = table.stack.codes >= 0
-    place = table.rank * (int(table.stack.codes.max(initial=0)) + 1) + table.stack.codes
-    there = ready & known & np.isin(place, place[collective & known])
-    by_stacks = np.bincount(table.rank[there], weights=table.per_step_s[there], minlength=ranks)
-    by_stays = mean_of_known(steps.own_s - (steps.seconds - fleet.slots.stay_s.sum(axis=2)))
-    queued = mean_of_known(steps.sched_s)
-    inside = np.fmin(by_stacks, by_stays) / np.where(queued > 0, queued, np.inf)
-    return np.asarray(np.clip(inside, 0.0, 1.0), dtype=np.float64)

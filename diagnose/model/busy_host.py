@@ -25,7 +25,7 @@ import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.stats.robust import nan_median
+from rankscope.diagnose.stats.robust import mean_of_known, nan_median
 from rankscope.probes.arrays import Floats, Ints
 from rankscope.probes.host.procfs import parse_cpu_list
 
@@ -36,6 +36,28 @@ _FEW, _UNEVEN = 3, 0.4  # ranks of a role
 def queued_s(fleet: Fleet) -> Floats:
     """Ranks x steps, seconds; 0 where nobody knows."""
     return np.asarray(np.nan_to_num(fleet.steps.sched_s) * (1 - held_back(fleet)[0])[:, None], dtype=np.float64)
+
+
+def queued_outside_s(fleet: Fleet) -> Floats:
+    """The same without the part of each rank's queue that is in collectives: the lesser of what is there by its stacks, and of
+    own - (step - Σ stays); nothing where single collectives are not known, or overlap."""
+    return np.asarray(queued_s(fleet) * (1 - _inside(fleet))[:, None], dtype=np.float64)
+
+
+def _inside(fleet: Fleet) -> Floats:
+    """Of each rank's queue for a CPU, the part in collectives."""
+    steps, table, ranks = fleet.steps, fleet.patterns, len(fleet.ranks)
+    if fleet.slots is None or fleet.slots.part < 1 or fleet.slots.stay_s.shape[1] != steps.count:
+        return np.zeros(ranks)
+    ready, collective = (table.kind.codes == table.kind.code(kind) for kind in ("sched", "collective"))
+    known = table.stack.codes >= 0
+    place = table.rank * (int(table.stack.codes.max(initial=0)) + 1) + table.stack.codes
+    there = ready & known & np.isin(place, place[collective & known])
+    by_stacks = np.bincount(table.rank[there], weights=table.per_step_s[there], minlength=ranks)
+    by_stays = mean_of_known(steps.own_s - (steps.seconds - fleet.slots.stay_s.sum(axis=2)))
+    queued = mean_of_known(steps.sched_s)
+    inside = np.fmin(by_stacks, by_stays) / np.where(queued > 0, queued, np.inf)
+    return np.asarray(np.clip(inside, 0.0, 1.0), dtype=np.float64)
 
 
 def takers(fleet: Fleet, rows: Iterable[int]) -> list[tuple[str, float]]:
@@ -117,7 +139,7 @@ def _kept(fleet: Fleet, share: Floats) -> Floats:
     pool = pools(fleet)
     cpus = dict[int, set[int]]()
     for number, names in {(int(each), names) for each, names in zip(pool, fleet.ranks.cpus, strict=True)}:
-        cpus.setdefault(number, set()).update(_cpus(names))
+        cpus.setdefault(number, set()).update(cpus_of(names))
     wanted_by = np.bincount(pool)[pool]
     there = np.array(
         [len(cpus[int(each)]) or wanted for each, wanted in zip(pool, wanted_by, strict=True)]
@@ -249,7 +271,7 @@ def pools(fleet: Fleet) -> Ints:
     places = list(zip(fleet.ranks.observed_on, fleet.ranks.cpus, strict=True))
     of_host = dict[str, list[tuple[set[int], list[str]]]]()  # CPUs, and the lists of CPUs that make them up
     for host, cpus in dict.fromkeys(places):
-        joined, lists = _cpus(cpus), [cpus]
+        joined, lists = cpus_of(cpus), [cpus]
         apart = []
         for those, names in of_host.get(host, []):
             if those & joined:
@@ -264,7 +286,8 @@ def pools(fleet: Fleet) -> Ints:
     return np.array([number[place] for place in places], dtype=np.int64)
 
 
-def _cpus(text: str) -> set[int]:
+def cpus_of(text: str) -> set[int]:
+    """CPUs from a list as taskset writes it; none where it is no such list."""
     try:
         return set(parse_cpu_list(text))
     except ValueError:  # of a window that somebody forged

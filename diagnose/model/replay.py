@@ -2,7 +2,8 @@
 
 T(s)     = busy(s) + transfer(s),  busy(s) = max over ranks of own(r,s)
 T'(s)    = the same with own(r,s) replaced by the median of r's innocent peers, for every suspect r
-lost     = trimmed mean over s of T(s) - T'(s)          seconds per step, all suspects together
+gain     = trimmed mean over s of T(s) - T'(s)          seconds per step, all suspects together
+lost     = mean over s of the same                      what is told: of a fault that makes few steps much longer that is what it costs
 lost(r)  = lost · excess(r) / sum of the suspects' excesses
 
 so that the lost times of all suspects never add up to more than the step can shrink. Where ranks form pipelines of m
@@ -27,7 +28,7 @@ import warnings
 import numpy as np
 
 from rankscope.diagnose.fleet.model import Pipelines
-from rankscope.diagnose.stats.robust import peers_median, trimmed_mean
+from rankscope.diagnose.stats.robust import mean_of_known, peers_median, trimmed_mean
 from rankscope.probes.arrays import Floats, Ints
 
 
@@ -96,8 +97,10 @@ def gain(
     return shrink(own, repaired(own, roles, suspects), pipelines, measured)
 
 
-def shrink(own: Floats, better: Floats, pipelines: Pipelines | None = None, measured: Floats | None = None) -> float:
-    """Seconds per step that the job is shorter with the own times `better`; 0 or more.
+def shrink(
+    own: Floats, better: Floats, pipelines: Pipelines | None = None, measured: Floats | None = None, whole: bool = False
+) -> float:
+    """Seconds per step that the job is shorter with the own times `better`; 0 or more. `whole`: the mean of all steps, rare long ones too.
 
     A step that a rank does not show whose times become better tells nothing of that.
     """
@@ -108,7 +111,8 @@ def shrink(own: Floats, better: Floats, pipelines: Pipelines | None = None, meas
     untold = np.isnan(own[(better < own).any(axis=1)]).any(axis=0)
     if not untold.all():
         shorter = np.where(untold, np.nan, shorter)
-    return max(float(np.nan_to_num(trimmed_mean(shorter[None, :])[0])), 0.0)
+    typical = mean_of_known if whole else trimmed_mean
+    return max(float(np.nan_to_num(typical(shorter[None, :])[0])), 0.0)
 
 
 def _better_once(own: Floats, better: Floats, pipelines: Pipelines | None) -> Floats | None:

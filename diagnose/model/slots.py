@@ -8,13 +8,16 @@ gain         = Σ over k of (min over r of stay'(r,s,k) - min over r of stay(r,s
                peers' median: each slot is as much shorter as its last rank comes sooner; less the greater of
                  what any rank in their place would keep the others waiting: what the others wait for an innocent one alone
                  Σ over k of how much earlier than its innocent peers a suspect usually comes there: work that it does in another slot
-                 than they, and ends that are not at one moment (who came last leaves first, and waits for the others in the next one)
+                 than they, and ends that are not at one moment (who came last leaves first, and waits for the others in the next one);
+                 but for how much less it stands in the queue for a CPU: who has one for itself is early wherever it has no fault
 late(r,k)    = trimmed mean over s of (median over peers of stay(·,s,k) - stay(r,s,k))   how long the others wait for r there
 
 Used where the stays are the waiting that the steps show: the sums agree with the time in collectives within 10 % on most ranks
 and steps. Where they are not, because steps of ranks begin at different collectives, or stays hold queues and own work besides, the
 transfer is left to the steps' sums, and the gain counts as long as the waiting in single collectives is no more than that of the steps
-(fleet/collectives/sequence.py). Of collectives that overlap the rank's own work (buckets reduced during the backward pass) it is more.
+(fleet/collectives/sequence.py). Of collectives that overlap (buckets reduced during the backward pass) it is more: of these stays as much
+counts as is waited. Several share one time then, and the gain by them adds to that by the sums no more than these can hide: the time for
+which one suspect is spared the queue, of several, who wait for each other in turn, the whole transfer of the sums.
 """
 
 from __future__ import annotations
@@ -57,15 +60,23 @@ def gain(slots: Slots, roles: Ints, suspects: Ints) -> float:
 
 
 class Regained:
-    """The gain of many sets of suspects, all among these rows: what they have in common is found once."""
+    """The gain of many sets of suspects, all among these rows: what they have in common is found once. `queue_s`: of each rank, seconds
+    per step in the queue for a CPU outside collectives."""
 
-    def __init__(self, slots: Slots, roles: Ints, rows: Ints) -> None:
+    def __init__(self, slots: Slots, roles: Ints, rows: Ints, queue_s: Floats | None = None) -> None:
         self._stay, self._roles, self._rows = slots.stay_s, roles, rows
         self._least = least_stays(self._stay)
         others = np.delete(self._stay, rows, axis=0)
         self._of_others = np.where(np.isfinite(others), others, np.inf).min(axis=0, initial=np.inf)
         self._waits = _waits_alone_s(self._stay)
+        self._part = slots.part
+        self._queue_s = np.zeros(len(roles)) if queue_s is None else queue_s
         self._peers: dict[int, Medians] = {}
+
+    @property
+    def apart(self) -> bool:
+        """Whether one collective ends before the next one begins; of others is only told what is lost."""
+        return self._part >= 1
 
     def by(self, suspects: Ints) -> float:
         """Seconds per step, of these."""
@@ -79,13 +90,31 @@ class Regained:
                 continue
             usual, own = self._usual(role, mine), stay[mine]
             better[np.searchsorted(self._rows, mine)] = np.where(np.isnan(own), own, np.fmax(own, usual))
-            early = trimmed_mean((own - usual).transpose(0, 2, 1).reshape(-1, own.shape[1]))
-            early_s += float(np.maximum(np.nan_to_num(early), 0.0).sum())
+            early = trimmed_mean((own - usual).transpose(0, 2, 1).reshape(-1, own.shape[1])).reshape(len(mine), -1)
+            moved_s = np.maximum(np.nan_to_num(early), 0.0).sum(axis=1) - self._spared_s(role, mine)
+            early_s += float(np.maximum(moved_s, 0.0).sum())
         least = np.fmin(self._of_others, np.fmin.reduce(better, axis=0, initial=np.inf))
         shorter = (np.where(np.isnan(self._least), np.nan, least) - self._least).sum(axis=1)
         gained_s = float(np.nan_to_num(trimmed_mean(shorter[None, :])[0]))
         kept_s = 0.0 if self._waits is None else float(np.median(np.delete(self._waits, suspects)))
         return max(gained_s - max(len(suspects) * kept_s, early_s), 0.0)
+
+    def hidden_s(self, suspects: Ints, transfer_s: float) -> float:
+        """The most seconds per step of what others wait for these that the sums of stays can hide; `transfer_s`: what the sums take for
+        the transfer, without what a link takes of it."""
+        if self.apart:
+            return float("inf")
+        spared_s = (
+            float("inf") if len(suspects) > 1 else float(self._spared_s(int(self._roles[suspects[0]]), suspects)[0])
+        )
+        return max(min(spared_s, transfer_s), 0.0)
+
+    def _spared_s(self, role: int, mine: Ints) -> Floats:
+        """Seconds per step for which each of these stands less in the queue for a CPU than the others of its role."""
+        others = np.setdiff1d(np.flatnonzero(self._roles == role), mine)
+        if not len(others):
+            return np.zeros(len(mine))
+        return np.asarray(np.maximum(np.median(self._queue_s[others]) - self._queue_s[mine], 0.0), dtype=np.float64)
 
     def _usual(self, role: int, mine: Ints) -> Floats:
         """Steps x slots: the median stay of the ranks of a role without these."""

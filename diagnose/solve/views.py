@@ -26,13 +26,13 @@ from rankscope.diagnose.hypotheses.rank.rare_steps import rare_rows
 from rankscope.diagnose.hypotheses.rows import Row, ranks_of, standing
 from rankscope.diagnose.model import slots
 from rankscope.diagnose.model.behind import behind_each, without
-from rankscope.diagnose.model.busy_host import busy_noise_s, busy_shares, without_queue
+from rankscope.diagnose.model.busy_host import busy_noise_s, busy_shares, queued_outside_s, without_queue
 from rankscope.diagnose.model.excess import Differences, differences
 from rankscope.diagnose.model.replay import in_order_of, repaired, shrink
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.solve.odd_ranks import OddRanks, find_odd_ranks
 from rankscope.diagnose.solve.prepare import prepare
-from rankscope.diagnose.stats.robust import nan_median, peers_median, trimmed_mean
+from rankscope.diagnose.stats.robust import mean_of_known, nan_median, peers_median, trimmed_mean
 from rankscope.diagnose.stats.scan import Stretch, strongest_stretch
 from rankscope.diagnose.verdict.contract import Suspect
 from rankscope.diagnose.verdict.note import Note, NoteCode
@@ -114,6 +114,7 @@ def _narrowed(fleet: Fleet, scene: Scene, per_step: Floats, found: Stretch) -> S
         busy_s=inside - slots.least_stay(wait, None, stays),
         slots=stays,
         least_s=least_s,
+        queue_s=mean_of_known(queued_outside_s(fleet)[:, columns]),
     )
 
 
@@ -142,22 +143,43 @@ def calm_work(calm: Calm) -> list[Row]:
 
 
 def calm_ranks(fleet: Fleet, scene: Scene, calm: Calm, known: Ints) -> OddRanks | None:
-    """What stands about single ranks of the window without its queues, as rows that cost the same part of the step as it was; without
-    those that are `known` from the window as it is."""
+    """What stands about single ranks of the window without its queues, as rows for which the same part of the step as it was speaks;
+    without those that are `known` from the window as it is."""
     odd = find_odd_ranks(calm.fleet, calm.scene)
     found = standing(odd.scene, odd.rows)
     if not found:
         return None
     together_s = sum(row.found.lost_s for row in found)
-    price_s = max(calm.longer * together_s, _with_queue_s(fleet, scene, ranks_of(found)))
+    ranks = ranks_of(found)
+    with_queue_s = _with_queue_s(fleet, scene, ranks)
+    loss_s = max(calm.longer * together_s, with_queue_s)
+    price_s = max(beside_queues_s(scene, ranks, together_s), with_queue_s)
+    share = [row.found.lost_s / together_s for row in found]
     rows = tuple(
-        replace(row, removes=None, at=None, more=None, price=None, excess=False, part=row.found.lost_s / together_s,
-                step_s=price_s * row.found.lost_s / together_s)
-        for row in found if row.found.rows[0] not in known
+        replace(row, removes=None, at=None, more=None, price=None, excess=False, part=part, step_s=loss_s * part, told_s=price_s * part)
+        for row, part in zip(found, share, strict=True) if row.found.rows[0] not in known
     )  # fmt: skip
     if not rows:
         return None
     return replace(odd, rows=rows, notes=(WITHOUT_QUEUE,))
+
+
+def beside_queues_s(scene: Scene, ranks: Ints, calm_s: float) -> float:
+    """What ranks cost of the step as it was, if they cost `calm_s` of it without the queues.
+
+    lost = E max(x - U, 0), U even in 0..u       x = calm · own / (own - queue): with the queue in which these ranks stand themselves
+                                                 u: for how much less of the step they stand in it than their peers
+
+    What the others stand longer in the queue is where they wait for these ranks, and hides them, or before other collectives, and does not:
+    nobody saw where.
+    """
+    others = np.setdiff1d(np.flatnonzero(np.isin(scene.roles, scene.roles[ranks])), ranks)
+    if scene.queue_s is None or not len(others):
+        return calm_s
+    queue_s, own_s = float(np.median(scene.queue_s[ranks])), float(np.median(mean_of_known(scene.own[ranks])))
+    late_s = calm_s * own_s / max(own_s - queue_s, calm_s)
+    spared_s = max(float(np.median(scene.queue_s[others])) - queue_s, 0.0)
+    return late_s - spared_s / 2 if late_s >= spared_s else late_s**2 / (2 * spared_s)
 
 
 def _with_queue_s(fleet: Fleet, scene: Scene, ranks: Ints) -> float:

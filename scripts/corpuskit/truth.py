@@ -3,33 +3,44 @@
     lost     = step - healthy                    step: mean in the window, as it is told, or in the part of it that the verdict says it is
                                                  about (where steps became longer); healthy: what it were without the fault
     healthy  = before · factor / count           before: the job's own healthy step; count: steps of the window that are one of the job's
+    before   = of the lab of faults the mean over the cases of one run whose jobs are alike but for the rank that has a core of its own:
+               each of them measures it for some seconds, and what those next to each other say is no closer than what others do
 
 Where `before` is a median (of the lab of jobs what was not measured on both sides), factor is the mean of a healthy step of that job over
 its median, in windows in which nothing was done to it (of a job that has none, what is usual); else 1. So a mean is held against a mean.
 
-    error    = 100 · drift · healthy / step      points by which the truth itself may be off
-    drift    = the greater of these, as far as they are known
+    error    = 100 · drift · healthy / step      points by which the truth itself may be off: nineteen times of twenty it is off by less
+    drift    = 1.96 · σ / √n                     of the lab of faults: σ, the standard deviation of one measurement from the mean of those
+                                                 that are alike, as a share of it, over all of that program; n: how many are alike
+             = 1.96 · 1.48 · m                   of others, and where too few are alike; m: the greater of these, as far as they are known
                  how far the steps were from `before` in windows in which nothing was done, median
                  by how much `before` changes from one case of the same job to the next, median; of a case that was measured on both
                  sides, half of what lies between them
 
-Both are of the same job (of the lab of faults: of its jobs) in the same recording. The truth is known where its error is no more than the
-points by which a lost time may be off. Of a verdict nothing enters but which part of the window it is about.
+Both of the last are of the same job (of the lab of faults: of its jobs) in the same recording. The truth is known where its error is no
+more than the points by which a lost time may be off. Of a verdict nothing enters but which part of the window it is about.
 """
 
 from __future__ import annotations
 
 import itertools
+import math
 import statistics
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from corpuskit.case import Case
 from corpuskit.judging import Answer, Judged
+from labkit.cases import Case as Asked
+from labkit.cases import plan_of
+from labkit.faults import ALL
+from labkit.launch import Plan
 
 LOST_POINTS = 5.0  # by which a lost time may be off
 LEFT_ALONE = frozenset({"none", "quiet"})  # faults that are none
 _CHANGES = 2  # that tell a change from an accident
+_SURE = 1.96  # standard errors: nineteen of twenty are no further off
+_OF_MEDIAN = 1.48  # standard deviations in a median distance
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +56,7 @@ class Lost:
         """Why the seconds are not known; '' where they are."""
         if self.error is None:
             return "nothing tells how the job's healthy steps drift"
-        return (
-            f"the job's healthy steps drift by more than {LOST_POINTS:.0f} points" if self.error > LOST_POINTS else ""
-        )
+        return f"the job's healthy step is not known to {LOST_POINTS:.0f} points" if self.error > LOST_POINTS else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +72,15 @@ class _Drift:
             told.append(abs(case.sides_s[1] - case.sides_s[0]) / sum(case.sides_s))
         elif len(self.changes) >= _CHANGES:
             told.append(statistics.median(self.changes))
-        return max(told, default=None)
+        return _SURE * _OF_MEDIAN * max(told) if told else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Pooled:
+    """A healthy step from the cases whose jobs are alike. drift: None where too few tell it."""
+
+    healthy_s: float
+    drift: float | None
 
 
 class Truths:
@@ -71,6 +88,7 @@ class Truths:
 
     def __init__(self, judged: Sequence[Judged]) -> None:
         self._factors = _factors(judged)
+        self._alike = _alike([case for case, _ in judged])
         self._usual = statistics.median(self._factors.values()) if self._factors else 1.0
         self._drifts = dict[tuple[object, ...], _Drift]()
         for case, answer in judged:
@@ -85,7 +103,9 @@ class Truths:
         if case.lost_s is None:
             return None
         step_s, healthy_s = answer.part_step_s or _step_s(case, answer), self._healthy_s(case, answer)
-        drift = self._drift(case).of(case)
+        drift = self._alike[case.key].drift if case.key in self._alike else None
+        if drift is None:
+            drift = self._drift(case).of(case)
         return Lost(step_s - healthy_s, step_s, None if drift is None else 100 * drift * healthy_s / step_s)
 
     def points(self, case: Case, answer: Answer) -> float | None:
@@ -100,7 +120,8 @@ class Truths:
 
     def _healthy_s(self, case: Case, answer: Answer) -> float:
         factor = self._factors.get(case.job, self._usual) if _is_median(case) else 1.0
-        return _before_s(case) * factor / _count(case, answer)
+        before_s = self._alike[case.key].healthy_s if case.key in self._alike else _before_s(case)
+        return before_s * factor / _count(case, answer)
 
     def _drift(self, case: Case) -> _Drift:
         of = (case.archive, case.lab, case.seed, case.job if case.lab == "jobs" else "")
@@ -114,6 +135,36 @@ def _factors(judged: Iterable[Judged]) -> dict[str, float]:
         if case.fault in LEFT_ALONE and _is_median(case) and answer.median_s and _count(case, answer) == 1:
             found.setdefault(case.job, []).append(answer.step_s / answer.median_s)
     return {job: statistics.median(values) for job, values in found.items()}
+
+
+def _alike(cases: Sequence[Case]) -> dict[str, _Pooled]:
+    """Of each case of the lab of faults, by its key."""
+    jobs, programs = dict[tuple[str, int, str, Plan], list[Case]](), dict[tuple[str, int, str], list[float]]()
+    for case in cases:
+        if case.lab == "faults" and case.healthy_s and (plan := _plan(case)) is not None:
+            jobs.setdefault((case.archive, case.seed, case.dose, plan), []).append(case)
+    for (archive, seed, _, plan), mine in jobs.items():
+        if len(mine) > _CHANGES:
+            mean_s = statistics.fmean(map(_before_s, mine))
+            of_one = math.sqrt(len(mine) / (len(mine) - 1))
+            off = programs.setdefault((archive, seed, plan.program), [])
+            off += [(_before_s(case) / mean_s - 1) * of_one for case in mine]
+    found = dict[str, _Pooled]()
+    for (archive, seed, _, plan), mine in jobs.items():
+        off = programs.get((archive, seed, plan.program), [])
+        one = math.sqrt(statistics.fmean(each**2 for each in off)) if off else None
+        drift = None if one is None else _SURE * one / math.sqrt(len(mine))
+        found |= {case.key: _Pooled(statistics.fmean(map(_before_s, mine)), drift) for case in mine}
+    return found
+
+
+def _plan(case: Case) -> Plan | None:
+    """The job of a case of the lab of faults but for the rank that has a core of its own; None where there is no such fault any more."""
+    if case.fault not in ALL:
+        return None
+    program = case.name.removeprefix(f"{case.fault}-{case.dose}-{case.seed}").removeprefix("-") or "job"
+    asked = Asked(case.fault, case.seed, case.ranks, case.hosts, dose=case.dose, program=program)
+    return replace(plan_of(asked), lone=0)
 
 
 def _neighbours(cases: Iterable[Case]) -> Iterable[tuple[Case, float]]:

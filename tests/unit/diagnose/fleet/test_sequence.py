@@ -137,15 +137,29 @@ def test_ends_that_are_not_at_one_moment_are_no_loss() -> None:
     assert gain(fleet.slots, np.zeros(4, np.int64), np.array([1])) == pytest.approx(0.12, rel=0.01)
 
 
-@pytest.mark.parametrize("spoil", ["longer than all waiting", "other operations"])
-def test_stays_that_are_no_waiting_or_of_other_collectives_are_left_alone(spoil: str) -> None:
+def test_stays_of_other_collectives_are_left_alone() -> None:
+    window = told(run(late_at_first()), {1: 1})
+    rows = window.collectives.to_pylist()
+    rows = [row | {"op": "gather" if row["rank"] % 2 else row["op"]} for row in rows]
+    assert gather([columns(window, "collectives", rows)]).slots is None
+
+
+def test_of_stays_that_are_longer_than_all_waiting_counts_as_much_as_is_waited() -> None:
+    # GIVEN collectives that overlap: each is under way for twice as long as anybody waits for it
+    window = told(run(late_at_first()), {1: 1})
+    rows = window.collectives.to_pylist()
+    doubled = gather([columns(window, "collectives", [row | {"stay_s": 2 * row["stay_s"]} for row in rows])]).slots
+    once = gather([window]).slots
+    assert once is not None and once.part == 1
+    # THEN half of it counts, and a rank that is late costs what it costs
+    assert doubled is not None and not doubled.whole and doubled.part == pytest.approx(0.5, abs=0.05)
+    assert np.nanmax(doubled.stay_s) == pytest.approx(2 * doubled.part * np.nanmax(once.stay_s), rel=0.01)
+    costs = [gain(each, np.zeros(4, np.int64), np.array([1])) for each in (once, doubled)]
+    assert costs[1] == pytest.approx(costs[0], rel=0.1)
+
+
+def late_at_first() -> Floats:
+    """Work of four ranks in 24 steps of two collectives, rank 1 late at the first one."""
     slow = np.full((4, 24, 2), 0.03)
     slow[1, :, 0] += 0.12
-    window = told(run(slow), {1: 1})
-    rows = window.collectives.to_pylist()
-    for row in rows:
-        if spoil == "other operations":
-            row["op"] = "gather" if row["rank"] % 2 else row["op"]
-        else:
-            row["stay_s"] *= 2
-    assert gather([columns(window, "collectives", rows)]).slots is None
+    return slow

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
@@ -21,8 +22,9 @@ QUEUED_S = 0.1  # of each step, behind one of the others as long as behind anoth
 
 
 def crowded(odd_runs_s: float, work: Work = BUSY, hosts: int = 1, seed: int = 0) -> Job:
-    """Four ranks that stand in the queue behind each other; one does 200 ms more and has so much CPU in all."""
+    """Four ranks that stand in the queue behind each other, wherever they may run; one does 200 ms more and has so much CPU in all."""
     made = Job(ranks=RANKS, steps=STEPS, hosts=hosts, seed=seed)
+    made.ranks_columns = {rank: {"cpus": "0-3"} for rank in range(RANKS)}
     made.extra = {rank: [(QUEUE, QUEUED_S)] for rank in range(RANKS)}
     made.extra[ODD].append((work, 0.2))
     for rank in range(RANKS):
@@ -93,6 +95,41 @@ def test_ranks_of_other_hosts_and_other_suspects_do_not_stand_behind_it() -> Non
     assert np.flatnonzero(behind(fleet)).tolist() == [3]
     own, roles = fleet.steps.own_s, np.zeros(RANKS, dtype=np.int64)
     assert behind_each(fleet, own, roles, np.array([ODD, 3])) == {}
+
+
+def on_one_cpu(taken_s: Sequence[Sequence[float]], cpus: str = "0") -> Fleet:
+    """The same on these CPUs; `taken_s`: per step, for which each stands behind each."""
+    made = crowded(USUAL_S, ASLEEP)
+    made.counters = [each for each in made.counters if each["name"] != "cpu.taken_s"] + [
+        {"rank": rank, "name": "cpu.taken_s", "comm": "python", "pid": 4000 + other, "value": seconds * STEPS}
+        for rank, by in enumerate(taken_s)
+        for other, seconds in enumerate(by)
+        if other != rank
+    ]
+    fleet = gather(build(made))
+    return replace(fleet, ranks=replace(fleet.ranks, cpus=(cpus,) * RANKS))
+
+
+def test_of_ranks_that_must_share_a_cpu_the_healed_one_takes_as_much_as_the_others_do() -> None:
+    # GIVEN one CPU, and an odd rank behind which the others stand for 10 ms of their 100, 40 and 50 behind each other
+    fleet = on_one_cpu(
+        [[0, 0.04, 0.01, 0.05], [0.05, 0, 0.01, 0.04], [0.02, 0.02, 0, 0.02], [0.05, 0.04, 0.01, 0]], "0"
+    )
+    # THEN healed it will take 45
+    more = (0.01 - 0.045) / 0.1
+    assert np.allclose(behind(fleet), np.where(np.arange(RANKS) == ODD, 0, more * fleet.steps.sched_s.mean(axis=1)))
+    # and what it takes more than they is given back
+    fleet = on_one_cpu([[0, 0.02, 0.06, 0.02], [0.02, 0, 0.06, 0.02], [0.02, 0.02, 0, 0.02], [0.02, 0.02, 0.06, 0]])
+    assert np.allclose(np.delete(behind(fleet), ODD), 0.4 * np.delete(fleet.steps.sched_s.mean(axis=1), ODD))
+
+
+@pytest.mark.parametrize("cpus", ["0-3", ""])
+def test_where_ranks_need_not_share_a_cpu_the_others_do_not_tell_what_a_healed_one_takes(cpus: str) -> None:
+    even = [[QUEUED_S / 3] * RANKS] * RANKS
+    uneven = [[0, 0.04, 0.01, 0.05], [0.05, 0, 0.01, 0.04], [0.02, 0.02, 0, 0.02], [0.05, 0.04, 0.01, 0]]
+    alike, other = behind(on_one_cpu(even, cpus)), behind(on_one_cpu(uneven, cpus))
+    assert np.allclose(other, alike * 0.01 / (QUEUED_S / 3))
+    assert not np.allclose(other, behind(on_one_cpu(uneven)))
 
 
 def test_where_nobody_counts_nobody_stands_behind_it() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import builders
@@ -13,6 +14,7 @@ from hypothesis import strategies as st
 
 from rankscope.diagnose.fleet.collectives.slots import transfer
 from rankscope.diagnose.fleet.gather import gather
+from rankscope.diagnose.fleet.model import Slots
 from rankscope.diagnose.fleet.pipelines import find_pipelines
 from rankscope.diagnose.fleet.roles import roles
 from rankscope.diagnose.model.slots import Regained, gain, latest
@@ -87,13 +89,42 @@ def test_two_culprits_in_different_phases_are_named_with_what_they_cost() -> Non
     assert any("collective 2 of 2 (allgather)" in e.measure for e in verdict.suspects[1].evidence)
 
 
-def test_stays_that_are_not_the_waiting_of_the_steps_are_left_alone() -> None:
-    # GIVEN collectives that overlap the rank's own work: their stays are twice what the step waits
+def overlapping(window: Window) -> Window:
+    """The same with collectives that overlap: their stays are twice what the step waits."""
+    return columns(
+        window, "collectives", [row | {"stay_s": 2 * row["stay_s"]} for row in window.collectives.to_pylist()]
+    )
+
+
+def test_stays_of_collectives_that_overlap_are_not_the_waiting_of_the_steps() -> None:
+    # GIVEN a late rank, and collectives that overlap
     window = phased({(1, 0): 0.06})
-    rows = window.collectives.to_pylist()
-    for row in rows:
-        row["stay_s"] *= 2
-    assert gather([columns(window, "collectives", rows)]).slots is None
+    fleet = gather([overlapping(window)])
+    assert fleet.slots is not None and not fleet.slots.whole and fleet.slots.part < 0.9
+    # THEN it costs what it does by the sums
+    told = [diagnose([each]).suspects[0] for each in (overlapping(window), columns(window, "collectives", []))]
+    assert [one.ranks for one in told] == [(1,), (1,)]
+    assert told[0].lost_seconds_per_step == pytest.approx(told[1].lost_seconds_per_step, rel=0.01)
+    assert not Regained(fleet.slots, ZERO, np.array([1])).apart
+
+
+def test_sums_hide_no_more_of_a_late_rank_than_it_is_spared_the_queue() -> None:
+    # GIVEN rank 1, late at the first collective and early at the second, as it stands in no queue for a CPU where the others stand in one
+    stay = np.full((RANKS, STEPS, 2), 0.02)
+    stay[np.arange(RANKS) != 1, :, 0] += 0.1
+    stay[1, :, 1] += 0.06
+    waits, spared = Slots(stay, ("allreduce", "allgather")), np.where(np.arange(RANKS) == 1, 0.0, 0.06)
+    late = np.array([1])
+    # THEN that it is early is no work which it does elsewhere; of a rank that is spared nothing it is
+    assert Regained(waits, ZERO, late, spared).by(late) == pytest.approx(0.1)
+    assert Regained(waits, ZERO, late).by(late) == pytest.approx(0.04)
+    # and where collectives overlap no more can be hidden than it is spared, and than the sums take for the transfer
+    overlap = replace(waits, whole=False, part=0.5)
+    assert Regained(overlap, ZERO, late, spared).hidden_s(late, 0.2) == pytest.approx(0.06)
+    assert Regained(overlap, ZERO, late, spared).hidden_s(late, 0.01) == pytest.approx(0.01)
+    assert Regained(overlap, ZERO, late).hidden_s(late, 0.2) == 0
+    # of two ranks that wait for each other in turn all of that
+    assert Regained(overlap, ZERO, np.array([1, 2])).hidden_s(np.array([1, 2]), 0.2) == pytest.approx(0.2)
 
 
 @pytest.mark.parametrize("spoil", ["ops", "missing", "doubled"])

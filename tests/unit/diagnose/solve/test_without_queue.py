@@ -17,7 +17,7 @@ from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.solve.judge import judge
 from rankscope.diagnose.solve.odd_ranks import OddRanks
 from rankscope.diagnose.solve.prepare import prepare
-from rankscope.diagnose.solve.views import calm_ranks, calmed
+from rankscope.diagnose.solve.views import beside_queues_s, calm_ranks, calmed
 from rankscope.diagnose.verdict.note import NoteCode
 from rankscope.observer.window.folder import Window
 from rankscope.probes.arrays import Ints
@@ -61,10 +61,29 @@ def test_who_computes_longer_is_found_though_its_peers_stand_in_the_queue_as_lon
     first = verdict.suspects[0]
     assert (first.component, first.ranks) == ("python", (1,)) and first.function is not None
     assert first.function.name == "augment" and said(verdict, NoteCode.WITHOUT_QUEUE)
-    # As large a part of the step as of the work that is left without the queue: 60 ms of 280.
+    # 60 ms, for as much longer as it stands in the queue itself, but for what the others stand there longer and nobody waits for: half.
     step_s = float(np.nanmedian(fleet.steps.seconds))
-    assert first.lost_seconds_per_step == pytest.approx(0.06 / 0.28 * step_s, rel=0.25)
+    scene, _ = prepare(fleet, np.nanmedian(fleet.steps.seconds, axis=0), ())
+    assert scene.queue_s is not None
+    own_s, queue_s = float(fleet.steps.own_s[1].mean()), float(scene.queue_s[1])
+    spared_s = float(np.median(scene.queue_s[[0, 2]])) - queue_s
+    assert first.lost_seconds_per_step == pytest.approx(0.06 * own_s / (own_s - queue_s) - spared_s / 2, rel=0.25)
     assert first.lost_percent == pytest.approx(100 * first.lost_seconds_per_step / step_s, rel=0.1)
+
+
+@pytest.mark.parametrize(("queue_s", "lost_s"), [
+    ((0.1, 0.1, 0.1), 0.06 * 2.0),  # nobody is spared it: its 60 ms take as much longer as all it does
+    ((0.3, 0.1, 0.3), 0.12**2 / 0.4),  # the others are, by more than it is late: where that is before other collectives
+    ((0.16, 0.1, 0.16), 0.12 - 0.03),  # by less: but for half of that
+    ((0.02, 0.1, 0.02), 0.12),  # it stands in it for longer
+])  # fmt: skip
+def test_what_is_hidden_costs_as_much_as_the_queues_of_the_others_leave_of_it(
+    queue_s: tuple[float, ...], lost_s: float
+) -> None:
+    fleet = gather([queued(0, 0.06)])
+    scene, _ = prepare(fleet, np.nanmedian(fleet.steps.seconds, axis=0), ())
+    known = replace(scene, own=np.full_like(scene.own, 0.2), queue_s=np.array(queue_s))
+    assert beside_queues_s(known, np.array([1]), 0.06) == pytest.approx(lost_s)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -82,7 +101,7 @@ def test_who_also_stands_in_the_queue_for_longer_costs_that_too(seed: int) -> No
         # WHEN it is looked at without the queues
         calm = hidden(fleet, scene)
         assert calm is not None and [row.found.rows for row in calm.rows] == [(1,)]
-        costs_s.append(calm.rows[0].step_s)
+        costs_s.append(calm.rows[0].priced.step_s)
     # THEN it costs what a step were shorter if it stood there as its peers do, and not only its part of the work
     assert costs_s[0] < 0.2
     assert 0.35 < costs_s[1] < 0.06 + 0.5

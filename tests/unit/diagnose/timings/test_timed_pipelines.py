@@ -58,7 +58,8 @@ def test_lengths_that_differ_by_micro_batch_are_an_imbalance(dp: int, pp: int, s
     even = replace(job, lengths=0.0).verdict()
     assert verdict.step_seconds is not None and even.step_seconds is not None
     longer = verdict.step_seconds.p50 - 1.05 * even.step_seconds.p50  # such lengths are 1.046 on average
-    assert 0.6 * longer <= verdict.suspects[0].lost_seconds_per_step <= 1.2 * longer
+    # What is told is a mean, of lengths some of which are very long; these are medians.
+    assert 0.6 * longer <= verdict.suspects[0].lost_seconds_per_step <= 1.25 * longer
 
 
 @SIZES
