@@ -10,6 +10,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from labkit import launch
 from labkit.machine.shell import EXIT_NOT_PERMITTED, LabError
@@ -24,14 +25,18 @@ def lab_to_oneself(lock: Path = LOCK, clean_up: Callable[[], int] = launch.clean
     if os.geteuid():
         raise LabError("the lab makes namespaces and control groups", "Run it as root.", EXIT_NOT_PERMITTED)
     handle = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    before: dict[int, Any] = {}
     try:
         _wait_for(handle)
         os.ftruncate(handle, 0)
         os.pwrite(handle, str(os.getpid()).encode(), 0)
         for number in (signal.SIGTERM, signal.SIGHUP):
-            signal.signal(number, _interrupt)
+            before[number] = signal.signal(number, _interrupt)
         yield clean_up()
     finally:
+        # Who goes on has children: a process of a pool that is told to end must end, not raise something while it starts.
+        for one, handler in before.items():
+            signal.signal(one, handler)
         os.close(handle)
 
 
