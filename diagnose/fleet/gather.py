@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from rankscope.diagnose.fleet import from_windows
 from rankscope.diagnose.fleet.collectives.slots import read_slots
+from rankscope.diagnose.fleet.collectives.stays import made_each
 from rankscope.diagnose.fleet.labels import equals, floats, ints, labels
 from rankscope.diagnose.fleet.model import Fleet, Ranks, Steps
 from rankscope.diagnose.fleet.roll_call import choose, of_job, roll_call
@@ -145,6 +146,7 @@ def fleet_of(
         flows=from_windows.flows(tables["flows"], rows["flows"]),
         counters=from_windows.counters(tables["counters"], rows["counters"]),
         slots=read_slots(tables["collectives"], rows["collectives"], steps),
+        collectives=made_each(tables["collectives"], rows["collectives"], steps),
         notes=tuple(dict.fromkeys(notes)),
         sampling_s=setting.sampling_s,
         lost_events=setting.lost_events,

@@ -232,6 +232,7 @@ class Fleet:
     timed: bool = False  # from timings that somebody else measured: no scheduler noise floor, no counters
     pipelines: Pipelines | None = None
     slots: Slots | None = None
+    collectives: float = 1.0  # how many a rank makes in a step
     pauses: Pauses = field(default_factory=Pauses.none)
     title: str = ""  # what people call the job; '' where nobody says
     groups: tuple[Group, ...] = ()  # hosts that share a rack, a switch, a file system, where somebody says so

@@ -29,7 +29,7 @@ from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import SCORE_MOST, Hypothesis, log_odds, suspect_from
 from rankscope.diagnose.model import slots
 from rankscope.diagnose.model.excess import nats
-from rankscope.diagnose.model.replay import share_out, shrink
+from rankscope.diagnose.model.replay import share_out, shrink, unmet_s
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.model.waiting import gain_in_turn
 from rankscope.diagnose.stats.robust import trimmed_error, trimmed_freedom, trimmed_mean
@@ -230,13 +230,28 @@ class _Replay:
 
     def gain_s(self, rows: Sequence[Row], told: bool = False) -> float:
         """Seconds per step that the job is shorter without what these took together; `told`: as a mean of all steps."""
-        shorter = self._shorter(rows, told)
-        if self._slots is not None and (told or self._slots.apart) and len(ranks := _repaired(rows)):
+        shorter, ranks = self._shorter(rows, told), _repaired(rows)
+        if len(ranks) and self._scene.pipelines is None:
+            shorter += self._hidden_s(rows, ranks, shorter, told)
+        return shorter + sum(row.step_s for row in rows)
+
+    def _hidden_s(self, rows: Sequence[Row], ranks: Ints, shorter: float, told: bool) -> float:
+        """What the sums of a step hide of what others wait for these ranks, seconds per step. `shorter`: what they show of all rows."""
+        hidden_s, left_s = 0.0, self._transfer_s - sum(row.step_s for row in rows)
+        if self._slots is not None and (told or self._slots.apart):
             of_ranks = [row.of_itself for row in rows if row.excess]
             alone = shorter if [*map(id, of_ranks)] == [*map(id, rows)] else self._shorter(of_ranks, told)
-            hidden_s = self._slots.hidden_s(ranks, self._transfer_s - sum(row.step_s for row in rows))
-            shorter += min(max(self._slots.by(ranks) - alone, 0.0), hidden_s)
-        return shorter + sum(row.step_s for row in rows)
+            hidden_s = min(max(self._slots.by(ranks) - alone, 0.0), self._slots.hidden_s(ranks, left_s))
+        if told and not (self._scene.slots is not None and self._scene.slots.whole):
+            late_s = np.array([self._late_s(rows, rank) for rank in ranks.tolist()])
+            unmet = unmet_s(np.delete(self._scene.own, ranks, axis=0), late_s, self._scene.collectives)
+            hidden_s = max(hidden_s, min(unmet, left_s))
+        return hidden_s
+
+    def _late_s(self, rows: Sequence[Row], rank: int) -> float:
+        """Seconds per step that these remove of this rank's excess."""
+        mine = [self._seconds.of(row)[row.targets == rank] for row in rows if row.excess and row.found.rows[0] == rank]
+        return float(sum(seconds.sum(axis=0).mean() for seconds in mine))
 
     def with_more_s(self, rows: Sequence[Row], beside: Floats, together: float) -> Floats:
         """Seconds per step that the job is shorter besides with what goes with these, for each of them that has such."""

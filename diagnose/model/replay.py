@@ -15,6 +15,17 @@ where own is without once, the time in functions that run once per step and not 
 usual goes first when the replay takes time away. The replay of T may exceed the measured one (a slow first stage hides the filling):
 then the lesser counts.
 
+A step of S collectives, in each of which all meet, is as long as the sum over them of the longest in each, and not as the longest of the
+sums: each innocent rank r waits for the last one S times. Where a suspect is last in one collective, the others still meet in S - 1
+without it; healed, it meets them in all S, but the sums tell it to meet them once. What is told is so much too low:
+
+unmet    = g · (1 - 1/√S) + Σ over all but the latest suspect of max(x - g/√S, 0) · (1 - 1/S)
+           no more than what the sums take for the transfer
+g        = mean over s of max over innocent r of (own(r,s) - mean over s' of own(r,s'))
+           the longest of n sums of S parts that differ by chance is g = c(n) σ √S over their mean, that of n parts c(n) σ
+x        how late each suspect is: of several the sums show the latest, and hide the others unless all are late in the same collective: one
+         of S
+
 Who is as long as its peers in each single step is never the one that a step waits for: then a fault is told to cost what unevenness does.
 So the price of what a rank does is that of T''(s): healed, it is as uneven as its peers' median p, in an order of its own:
 own''(r,s) = own(p,s'), s' the step that is as long among those of p as s is among those of r. Not of a queue for a CPU: who does not
@@ -69,6 +80,19 @@ def repaired(own: Floats, roles: Ints, suspects: Ints) -> Floats:
     result: Floats = own.copy()
     result[suspects] = np.where(np.isfinite(own[suspects]), np.fmin(own[suspects], expected), np.nan)
     return result
+
+
+def unmet_s(own: Floats, late_s: Floats, collectives: float) -> float:
+    """unmet, seconds per step, of a step of so many collectives. `own`: of innocent ranks; `late_s`: x of each suspect."""
+    if collectives <= 1:
+        return 0.0
+    longest_s = 0.0
+    if len(own) > 1:
+        longer = own - mean_of_known(own)[:, None]
+        longest_s = float(mean_of_known(np.fmax.reduce(longer, axis=0)[None, :])[0])
+    in_each_s = longest_s / float(np.sqrt(collectives))
+    others_s = np.maximum(np.sort(late_s)[:-1] - in_each_s, 0.0).sum() * (1 - 1 / collectives)
+    return longest_s - in_each_s + float(others_s)
 
 
 def in_order_of(own: Floats, healed: Floats) -> Floats:

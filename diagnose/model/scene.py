@@ -27,4 +27,5 @@ class Scene:
     slots: Slots | None = None
     least_s: float = 0.0  # what a step must gain, whatever share of it that is
     in_turn: bool | None = False  # roles work one after another; None where that cannot be told
+    collectives: float = 1.0  # how many a rank makes in a step
     queue_s: Floats | None = None  # of each rank, per step in the queue for a CPU, outside collectives

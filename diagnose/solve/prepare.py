@@ -52,8 +52,8 @@ def prepare(fleet: Fleet, per_step: Floats, paused: Sequence[ToldPause] = ()) ->
     own, wait = steps.own_s[:, first:], steps.wait_s[:, first:]
     busy_s = per_step[first:] - slots.least_stay(wait, pipelines, stays)
     queue_s = mean_of_known(queued_outside_s(fleet)[:, first:])
-    scene = Scene(own, wait, role, step_s, found, compare, onset, busy_s, pipelines, stays, least_s, queue_s=queue_s)
-    return scene, notes
+    scene = Scene(own, wait, role, step_s, found, compare, onset, busy_s, pipelines, stays, least_s)
+    return replace(scene, collectives=fleet.collectives, queue_s=queue_s), notes
 
 
 def _change(per_step: Floats) -> tuple[Onset | None, Drift | None]:

@@ -114,6 +114,7 @@ def _narrowed(fleet: Fleet, scene: Scene, per_step: Floats, found: Stretch) -> S
         busy_s=inside - slots.least_stay(wait, None, stays),
         slots=stays,
         least_s=least_s,
+        collectives=fleet.collectives,
         queue_s=mean_of_known(queued_outside_s(fleet)[:, columns]),
     )
 

@@ -8,6 +8,7 @@ import numpy as np
 import pyarrow as pa
 
 from rankscope.diagnose.fleet.labels import floats, ints, labels
+from rankscope.diagnose.fleet.model import Steps
 from rankscope.probes.arrays import Bools, Floats, Ints
 
 
@@ -32,6 +33,23 @@ def stay_rows(table: pa.Table, rows: Ints, last_step: int) -> StayRows:
     return StayRows(
         rows[kept], step[kept], slot[kept], ints(table, "sequence")[kept], stay[kept], op.codes[kept], names
     )
+
+
+def made_each(table: pa.Table, rows: Ints, steps: Steps) -> float:
+    """How many collectives a rank makes in a step one after another, median over ranks; 1 where that is not known. `rows`: as of
+    `stay_rows`.
+
+    = 1 + (made - 1) · min(Σ waiting / Σ stays, 1)      of such as overlap several are one: who waits for the last waits for all
+    """
+    stay_s = floats(table, "stay_s")
+    counted = (rows >= 0) & np.isfinite(stay_s) & (stay_s >= 0)
+    ranks = len(steps.seconds)
+    made = np.bincount(rows[counted], minlength=ranks) / steps.of_each
+    stays_s = np.bincount(rows[counted], stay_s[counted], ranks)
+    waits_s = np.where(np.isfinite(steps.wait_s), steps.wait_s, 0.0).sum(axis=1)
+    apart = np.divide(waits_s, stays_s, out=np.ones(ranks), where=stays_s > waits_s)
+    each = 1 + (made - 1) * apart
+    return max(float(np.median(each[made > 0])), 1.0) if made.any() else 1.0
 
 
 def columns_of(stays: StayRows, number: Ints) -> Ints:

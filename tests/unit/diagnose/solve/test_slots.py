@@ -104,7 +104,7 @@ def test_stays_of_collectives_that_overlap_are_not_the_waiting_of_the_steps() ->
     # THEN it costs what it does by the sums
     told = [diagnose([each]).suspects[0] for each in (overlapping(window), columns(window, "collectives", []))]
     assert [one.ranks for one in told] == [(1,), (1,)]
-    assert told[0].lost_seconds_per_step == pytest.approx(told[1].lost_seconds_per_step, rel=0.01)
+    assert told[0].lost_seconds_per_step == pytest.approx(told[1].lost_seconds_per_step, rel=0.03)
     assert not Regained(fleet.slots, ZERO, np.array([1])).apart
 
 
