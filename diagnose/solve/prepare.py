@@ -42,10 +42,13 @@ def prepare(fleet: Fleet, per_step: Floats, paused: Sequence[ToldPause] = ()) ->
 
     noise_s = busy_noise_s(fleet, role)
 
+    found = differences(steps.own_s, role, step_s, first, least_s, growing, None, noise_s)
+
     def compare(counted: Bools) -> Differences:
+        if counted.all():
+            return found
         return differences(steps.own_s, role, step_s, first, least_s, growing, counted, noise_s)
 
-    found = compare(np.ones(len(role), dtype=bool))
     pipelines = fleet.pipelines if fleet.timed else find_pipelines(fleet, role)
     pipelines = None if pipelines is None else pipelines.since(first)
     stays = None if fleet.slots is None else fleet.slots.since(first)
