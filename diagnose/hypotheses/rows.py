@@ -242,10 +242,11 @@ class _Replay:
             of_ranks = [row.of_itself for row in rows if row.excess]
             alone = shorter if [*map(id, of_ranks)] == [*map(id, rows)] else self._shorter(of_ranks, told)
             hidden_s = min(max(self._slots.by(ranks) - alone, 0.0), self._slots.hidden_s(ranks, left_s))
-        if told and not (self._scene.slots is not None and self._scene.slots.whole):
+        scene = self._scene
+        if told and scene.collectives > 1 and not scene.in_turn and (scene.slots is None or not scene.slots.whole):
             late_s = np.array([self._late_s(rows, rank) for rank in ranks.tolist()])
-            unmet = unmet_s(np.delete(self._scene.own, ranks, axis=0), late_s, self._scene.collectives)
-            hidden_s = max(hidden_s, min(unmet, left_s))
+            innocent = np.delete(scene.own, ranks, axis=0)
+            hidden_s = max(hidden_s, min(unmet_s(innocent, late_s, scene.collectives), left_s))
         return hidden_s
 
     def _late_s(self, rows: Sequence[Row], rank: int) -> float:

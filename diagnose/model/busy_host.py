@@ -41,7 +41,17 @@ def queued_s(fleet: Fleet) -> Floats:
 def queued_outside_s(fleet: Fleet) -> Floats:
     """The same without the part of each rank's queue that is in collectives: the lesser of what is there by its stacks, and of
     own - (step - Σ stays); nothing where single collectives are not known, or overlap."""
-    return np.asarray(queued_s(fleet) * (1 - _inside(fleet))[:, None], dtype=np.float64)
+    return np.asarray(np.nan_to_num(fleet.steps.sched_s) * _outside(fleet)[:, None], dtype=np.float64)
+
+
+def mean_queue_s(fleet: Fleet, columns: slice) -> Floats:
+    """That of these steps, of each rank its mean."""
+    return np.asarray(mean_of_known(fleet.steps.sched_s[:, columns]) * _outside(fleet), dtype=np.float64)
+
+
+def _outside(fleet: Fleet) -> Floats:
+    """Of what each rank is ready and does not run, what is neither its quota's nor in collectives."""
+    return np.asarray((1 - held_back(fleet)[0]) * (1 - _inside(fleet)), dtype=np.float64)
 
 
 def _inside(fleet: Fleet) -> Floats:

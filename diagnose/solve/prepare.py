@@ -12,14 +12,14 @@ from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.pipelines import find_pipelines
 from rankscope.diagnose.fleet.roles import blind, roles
 from rankscope.diagnose.model import slots
-from rankscope.diagnose.model.busy_host import busy_noise_s, queued_outside_s
+from rankscope.diagnose.model.busy_host import busy_noise_s, mean_queue_s
 from rankscope.diagnose.model.excess import Differences, differences
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.solve.notes.pauses import ToldPause
 from rankscope.diagnose.solve.notes.rhythm import LATER_PART, rhythm_notes
 from rankscope.diagnose.stats.onset import Onset, find_onset
 from rankscope.diagnose.stats.rhythm import Drift, find_drift
-from rankscope.diagnose.stats.robust import mean_of_known, trimmed_mean
+from rankscope.diagnose.stats.robust import trimmed_mean
 from rankscope.diagnose.text import rank_list, seconds
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.probes.arrays import Bools, Floats
@@ -54,7 +54,7 @@ def prepare(fleet: Fleet, per_step: Floats, paused: Sequence[ToldPause] = ()) ->
     stays = None if fleet.slots is None else fleet.slots.since(first)
     own, wait = steps.own_s[:, first:], steps.wait_s[:, first:]
     busy_s = per_step[first:] - slots.least_stay(wait, pipelines, stays)
-    queue_s = mean_of_known(queued_outside_s(fleet)[:, first:])
+    queue_s = mean_queue_s(fleet, slice(first, None))
     scene = Scene(own, wait, role, step_s, found, compare, onset, busy_s, pipelines, stays, least_s)
     return replace(scene, collectives=fleet.collectives, queue_s=queue_s), notes
 

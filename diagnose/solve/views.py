@@ -26,7 +26,7 @@ from rankscope.diagnose.hypotheses.rank.rare_steps import rare_rows
 from rankscope.diagnose.hypotheses.rows import Row, ranks_of, standing
 from rankscope.diagnose.model import slots
 from rankscope.diagnose.model.behind import behind_each, without
-from rankscope.diagnose.model.busy_host import busy_noise_s, busy_shares, queued_outside_s, without_queue
+from rankscope.diagnose.model.busy_host import busy_noise_s, busy_shares, mean_queue_s, without_queue
 from rankscope.diagnose.model.excess import Differences, differences
 from rankscope.diagnose.model.replay import in_order_of, repaired, shrink
 from rankscope.diagnose.model.scene import Scene
@@ -115,7 +115,7 @@ def _narrowed(fleet: Fleet, scene: Scene, per_step: Floats, found: Stretch) -> S
         slots=stays,
         least_s=least_s,
         collectives=fleet.collectives,
-        queue_s=mean_of_known(queued_outside_s(fleet)[:, columns]),
+        queue_s=mean_queue_s(fleet, columns),
     )
 
 

@@ -14,10 +14,13 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import pytest
 import service_log
 import small_rank
 
 from rankscope.probes.host import procfs
+
+pytestmark = pytest.mark.alone  # every alarm of its host counts
 
 RANKSCOPE = Path(sys.executable).with_name("rankscope")
 _AS_A_HOST = 'hostname "$1" && mount --bind "$2" "/proc/$3" && shift 3 && exec "$@"'

@@ -14,6 +14,8 @@ import trial_systemd
 
 from rankscope.diagnose.watch.place import WatchPlace
 
+pytestmark = pytest.mark.alone  # a service sees every job of its host
+
 REPOSITORY = Path(__file__).parents[2]
 UNIT = REPOSITORY / "scripts/deploy/systemd/rankscope-watch.service"
 RANKSCOPE = Path(sys.executable).with_name("rankscope")
