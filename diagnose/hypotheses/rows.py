@@ -238,21 +238,16 @@ class _Replay:
     def _hidden_s(self, rows: Sequence[Row], ranks: Ints, shorter: float, told: bool) -> float:
         """What the sums of a step hide of what others wait for these ranks, seconds per step. `shorter`: what they show of all rows."""
         hidden_s, left_s = 0.0, self._transfer_s - sum(row.step_s for row in rows)
+        of_ranks = [row.of_itself for row in rows if row.excess]
         if self._slots is not None and (told or self._slots.apart):
-            of_ranks = [row.of_itself for row in rows if row.excess]
             alone = shorter if [*map(id, of_ranks)] == [*map(id, rows)] else self._shorter(of_ranks, told)
             hidden_s = min(max(self._slots.by(ranks) - alone, 0.0), self._slots.hidden_s(ranks, left_s))
         scene = self._scene
         if told and scene.collectives > 1 and not scene.in_turn and (scene.slots is None or not scene.slots.whole):
-            late_s = np.array([self._late_s(rows, rank) for rank in ranks.tolist()])
+            late_s = _removed(self._own, of_ranks, self._place, self._seconds)[self._place[ranks]].mean(axis=1)
             innocent = np.delete(scene.own, ranks, axis=0)
             hidden_s = max(hidden_s, min(unmet_s(innocent, late_s, scene.collectives), left_s))
         return hidden_s
-
-    def _late_s(self, rows: Sequence[Row], rank: int) -> float:
-        """Seconds per step that these remove of this rank's excess."""
-        mine = [self._seconds.of(row)[row.targets == rank] for row in rows if row.excess and row.found.rows[0] == rank]
-        return float(sum(seconds.sum(axis=0).mean() for seconds in mine))
 
     def with_more_s(self, rows: Sequence[Row], beside: Floats, together: float) -> Floats:
         """Seconds per step that the job is shorter besides with what goes with these, for each of them that has such."""

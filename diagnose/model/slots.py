@@ -69,14 +69,11 @@ class Regained:
         others = np.delete(self._stay, rows, axis=0)
         self._of_others = np.where(np.isfinite(others), others, np.inf).min(axis=0, initial=np.inf)
         self._waits = _waits_alone_s(self._stay)
-        self._part = slots.part
+        self.apart = (
+            slots.part >= 1
+        )  # one collective ends before the next one begins; of others is only told what is lost
         self._queue_s = np.zeros(len(roles)) if queue_s is None else queue_s
         self._peers: dict[int, Medians] = {}
-
-    @property
-    def apart(self) -> bool:
-        """Whether one collective ends before the next one begins; of others is only told what is lost."""
-        return self._part >= 1
 
     def by(self, suspects: Ints) -> float:
         """Seconds per step, of these."""

@@ -54,9 +54,11 @@ def prepare(fleet: Fleet, per_step: Floats, paused: Sequence[ToldPause] = ()) ->
     stays = None if fleet.slots is None else fleet.slots.since(first)
     own, wait = steps.own_s[:, first:], steps.wait_s[:, first:]
     busy_s = per_step[first:] - slots.least_stay(wait, pipelines, stays)
-    queue_s = mean_queue_s(fleet, slice(first, None))
-    scene = Scene(own, wait, role, step_s, found, compare, onset, busy_s, pipelines, stays, least_s)
-    return replace(scene, collectives=fleet.collectives, queue_s=queue_s), notes
+    scene = Scene(
+        own, wait, role, step_s, found, compare, onset, busy_s, pipelines, stays, least_s,
+        collectives=fleet.collectives, queue_s=mean_queue_s(fleet, slice(first, None)),
+    )  # fmt: skip
+    return scene, notes
 
 
 def _change(per_step: Floats) -> tuple[Onset | None, Drift | None]:

@@ -103,9 +103,8 @@ class Truths:
         if case.lost_s is None:
             return None
         step_s, healthy_s = answer.part_step_s or _step_s(case, answer), self._healthy_s(case, answer)
-        drift = self._alike[case.key].drift if case.key in self._alike else None
-        if drift is None:
-            drift = self._drift(case).of(case)
+        alike = self._alike.get(case.key)
+        drift = self._drift(case).of(case) if alike is None or alike.drift is None else alike.drift
         return Lost(step_s - healthy_s, step_s, None if drift is None else 100 * drift * healthy_s / step_s)
 
     def points(self, case: Case, answer: Answer) -> float | None:
@@ -120,8 +119,8 @@ class Truths:
 
     def _healthy_s(self, case: Case, answer: Answer) -> float:
         factor = self._factors.get(case.job, self._usual) if _is_median(case) else 1.0
-        before_s = self._alike[case.key].healthy_s if case.key in self._alike else _before_s(case)
-        return before_s * factor / _count(case, answer)
+        alike = self._alike.get(case.key)
+        return (_before_s(case) if alike is None else alike.healthy_s) * factor / _count(case, answer)
 
     def _drift(self, case: Case) -> _Drift:
         of = (case.archive, case.lab, case.seed, case.job if case.lab == "jobs" else "")
@@ -143,18 +142,19 @@ def _alike(cases: Sequence[Case]) -> dict[str, _Pooled]:
     for case in cases:
         if case.lab == "faults" and case.healthy_s and (plan := _plan(case)) is not None:
             jobs.setdefault((case.archive, case.seed, case.dose, plan), []).append(case)
-    for (archive, seed, _, plan), mine in jobs.items():
+    means_s = {job: statistics.fmean(map(_before_s, mine)) for job, mine in jobs.items()}
+    for (archive, seed, dose, plan), mine in jobs.items():
         if len(mine) > _CHANGES:
-            mean_s = statistics.fmean(map(_before_s, mine))
+            mean_s = means_s[archive, seed, dose, plan]
             of_one = math.sqrt(len(mine) / (len(mine) - 1))
             off = programs.setdefault((archive, seed, plan.program), [])
             off += [(_before_s(case) / mean_s - 1) * of_one for case in mine]
     found = dict[str, _Pooled]()
-    for (archive, seed, _, plan), mine in jobs.items():
+    for (archive, seed, dose, plan), mine in jobs.items():
         off = programs.get((archive, seed, plan.program), [])
         one = math.sqrt(statistics.fmean(each**2 for each in off)) if off else None
         drift = None if one is None else _SURE * one / math.sqrt(len(mine))
-        found |= {case.key: _Pooled(statistics.fmean(map(_before_s, mine)), drift) for case in mine}
+        found |= dict.fromkeys((case.key for case in mine), _Pooled(means_s[archive, seed, dose, plan], drift))
     return found
 
 
