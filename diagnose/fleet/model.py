@@ -83,7 +83,11 @@ class Steps:
     @property
     def of_each(self) -> Ints:
         """How many steps each rank has; 1 where it has none, to divide by."""
-        return np.asarray(np.maximum(np.isfinite(self.seconds).sum(axis=1), 1), dtype=np.int64)
+        return self.of_those(np.arange(len(self.seconds)))
+
+    def of_those(self, rows: Ints) -> Ints:
+        """The same of these ranks."""
+        return np.asarray(np.maximum(np.isfinite(self.seconds[rows]).sum(axis=1), 1), dtype=np.int64)
 
     def taken(self, rows: Ints) -> Steps:
         """The steps of these ranks alone."""

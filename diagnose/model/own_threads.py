@@ -74,7 +74,7 @@ def own_threads(fleet: Fleet, profiles: Profiles, row: int, peers: Ints) -> OwnT
     holds = function is not None and function.excess_s >= limits.HOLDS_LEAST * more_s
     native = _native(fleet, ranks, limits.HOLDS_LEAST * more_s) if behind_s > 0 and not holds else ""
     holds = holds or (native != "" and _parts(native)[1] not in _NO_LIBRARY)
-    process_s = float((fleet.counters.total("cpu.process_run_s", ranks[:1]) / fleet.steps.of_each[ranks[:1]])[0])
+    process_s = float((fleet.counters.total("cpu.process_run_s", ranks[:1]) / fleet.steps.of_those(ranks[:1]))[0])
     return OwnThreads(float(ran[0]), float(ran[0]) - more_s, process_s, behind_s, function, holds, native)
 
 
@@ -85,7 +85,7 @@ def _over(seconds: Floats) -> float:
 
 def _ran_s(fleet: Fleet, ranks: Ints) -> Floats:
     spent = fleet.counters.total("cpu.process_run_s", ranks) - fleet.counters.total("cpu.run_s", ranks)
-    return np.asarray(spent / fleet.steps.of_each[ranks], dtype=np.float64)
+    return np.asarray(spent / fleet.steps.of_those(ranks), dtype=np.float64)
 
 
 def _behind_s(fleet: Fleet, profiles: Profiles, ranks: Ints) -> Floats:
@@ -110,7 +110,7 @@ def _helpers(fleet: Fleet, ranks: Ints) -> Iterator[tuple[str, Floats, Floats]]:
     order = np.argsort(ranks, kind="stable")
     rows = np.concatenate([fleet.counters.rows_of("thread.run_s", each) for each in (ranks[:1], np.sort(ranks[1:]))])
     place = order[np.searchsorted(ranks[order], table.rank[rows])]
-    spent = table.value[rows] / fleet.steps.of_each[ranks][place]
+    spent = table.value[rows] / fleet.steps.of_those(ranks)[place]
     codes, kind = np.unique(instance.codes[rows], return_inverse=True)
     parts = [_parts(instance.values[code]) for code in codes.tolist()]
     first = np.bincount(kind[place == 0], weights=spent[place == 0], minlength=len(codes))

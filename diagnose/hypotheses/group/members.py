@@ -45,8 +45,8 @@ class Members:
         accused = frozenset(rank for each in suspects for rank in each.ranks)
         found: list[Suspect] = []
         for each in suspects if self._many() else ():
-            here = np.flatnonzero(np.array([host == each.host for host in self.fleet.ranks.host], dtype=bool))
-            whole = each.scope == "rank" and len(each.ranks) > 1 and len(each.ranks) >= limits.HOLDS_LEAST * len(here)
+            here = self.fleet.ranks.host.count(each.host) if each.scope == "rank" and len(each.ranks) > 1 else 0
+            whole = here > 0 and len(each.ranks) >= limits.HOLDS_LEAST * here
             found.append(self.joined(each, (each.host,), accused) if whole else each)
         return found or list(suspects)
 

@@ -119,10 +119,12 @@ class _Takers:
 
 
 def _takers(case: Case) -> _Takers:
-    job = {pid: row for row, pid in enumerate(case.fleet.ranks.pid.tolist())}
+    counters, pids_of = list(case.counters("cpu.taken_s", ("rank",))), case.fleet.ranks.pid
+    met = np.flatnonzero(np.isin(pids_of, [counter.pid for counter in counters]))
+    job = dict(zip(pids_of[met].tolist(), met.tolist(), strict=True))
     foreign: dict[str, tuple[float, list[int]]] = {}
     ours = by_suspects = 0.0
-    for counter in case.counters("cpu.taken_s", ("rank",)):
+    for counter in counters:
         if counter.pid in job:
             ours += counter.value
             by_suspects += counter.value * _longer(case, job[counter.pid])

@@ -141,7 +141,8 @@ def _merged(fleet: Fleet, scene: Scene, admitted: Sequence[_Charged]) -> list[Su
         else:
             groups.append([each])
     accused: Ints = np.array([each.row for each in admitted], dtype=np.int64)
-    return [_suspect(fleet, scene, group, accused) for group in groups]
+    least = least_waiter_share(scene.wait)
+    return [_suspect(fleet, scene, group, accused, float(least[group[0].row])) for group in groups]
 
 
 def _is_same(one: Hypothesis, other: Hypothesis) -> bool:
@@ -153,7 +154,7 @@ def _is_same(one: Hypothesis, other: Hypothesis) -> bool:
     )
 
 
-def _suspect(fleet: Fleet, scene: Scene, group: Sequence[_Charged], accused: Ints) -> Suspect:
+def _suspect(fleet: Fleet, scene: Scene, group: Sequence[_Charged], accused: Ints, least: float) -> Suspect:
     first = group[0]
     z = float(scene.differences.z[first.row])
     # Doubt of the difference itself, of its attribution, and of its reason.
@@ -162,17 +163,17 @@ def _suspect(fleet: Fleet, scene: Scene, group: Sequence[_Charged], accused: Int
         first.found,
         rows=tuple(each.row for each in group),
         lost_s=sum(each.lost_s for each in group),
-        evidence=(*first.found.evidence, *_behaviour(fleet, scene, first.row, accused)),
+        evidence=(*first.found.evidence, *_behaviour(fleet, scene, first.row, accused, least)),
     )
     return suspect_from(fleet, merged, scene.step_s, score, _since(fleet, scene, first.row), _instances(group))
 
 
-def _behaviour(fleet: Fleet, scene: Scene, row: int, accused: Ints) -> tuple[Evidence, ...]:
-    """What the steps of the rank say, beside those of its innocent peers."""
+def _behaviour(fleet: Fleet, scene: Scene, row: int, accused: Ints, least: float) -> tuple[Evidence, ...]:
+    """What the steps of the rank say, beside those of its innocent peers; in which part of them it waited `least`, which of a large
+    fleet says nothing where it is 0."""
     found = scene.differences
     others = sample(innocent_peers(scene, row, accused))
     wait = trimmed_mean(np.vstack([scene.wait[row], nan_median(scene.wait[others], 0)]))
-    least = float(least_waiter_share(scene.wait)[row])  # of a large fleet it says nothing where it is 0
     return (
         Evidence("steps", "own time", float(found.own_s[row]), float(found.peers_own_s[row]), "s/step",
                  int(found.peer_count[row])),
