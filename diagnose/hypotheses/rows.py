@@ -32,7 +32,7 @@ from rankscope.diagnose.model.excess import nats
 from rankscope.diagnose.model.replay import share_out, shrink, unmet_s
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.model.waiting import gain_in_turn
-from rankscope.diagnose.stats.robust import trimmed_error, trimmed_freedom, trimmed_mean
+from rankscope.diagnose.stats.robust import trimmed, trimmed_mean
 from rankscope.diagnose.stats.student import chance, combined_freedom
 from rankscope.diagnose.verdict.contract import Evidence, Suspect
 from rankscope.diagnose.verdict.function import Function
@@ -138,9 +138,10 @@ def _mechanism(found: Hypothesis) -> tuple[str, str, Function | None]:
 
 def clearness(per_step: Floats, step_s: float) -> tuple[float, float]:
     """(z, degrees of freedom) of these seconds of each step: their trimmed mean over its error and what healthy steps differ by."""
-    mean, error = trimmed_mean(per_step[None, :]), trimmed_error(per_step[None, :])
+    kept = trimmed(per_step[None, :])
+    mean, error = kept.mean(), kept.error()
     known = np.array([limits.SCALE_FLOOR * step_s])
-    freedom = combined_freedom(known, error, trimmed_freedom(per_step[None, :]))
+    freedom = combined_freedom(known, error, kept.freedom())
     return float(np.nan_to_num(mean / np.hypot(known, error))[0]), float(freedom[0])
 
 

@@ -20,6 +20,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable
 from dataclasses import replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -278,7 +279,13 @@ def even_queue_s(fleet: Fleet) -> tuple[Floats, Floats]:
 
 def pools(fleet: Fleet) -> Ints:
     """A number for each rank, the same for those of a host that may run on the same CPUs, or on those of one that may run on both."""
-    places = list(zip(fleet.ranks.observed_on, fleet.ranks.cpus, strict=True))
+    return _pools(fleet.ranks.observed_on, fleet.ranks.cpus)
+
+
+@lru_cache(maxsize=2)
+def _pools(hosts: tuple[str, ...], cpus_of_each: tuple[str, ...]) -> Ints:
+    """Asked several times of one fleet."""
+    places = list(zip(hosts, cpus_of_each, strict=True))
     of_host = dict[str, list[tuple[set[int], list[str]]]]()  # CPUs, and the lists of CPUs that make them up
     for host, cpus in dict.fromkeys(places):
         joined, lists = cpus_of(cpus), [cpus]
@@ -293,7 +300,9 @@ def pools(fleet: Fleet) -> Ints:
     for host, found in of_host.items():
         for _, lists in found:
             number |= dict.fromkeys(((host, each) for each in lists), len(number))
-    return np.array([number[place] for place in places], dtype=np.int64)
+    result: Ints = np.array([number[place] for place in places], dtype=np.int64)
+    result.flags.writeable = False
+    return result
 
 
 def cpus_of(text: str) -> set[int]:

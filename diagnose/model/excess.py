@@ -32,10 +32,8 @@ from rankscope.diagnose.stats.rhythm import fitted_line
 from rankscope.diagnose.stats.robust import (
     MAD_EFFICIENCY,
     autocorrelation,
-    lowest_kept,
     peers_median,
-    trimmed_error,
-    trimmed_freedom,
+    trimmed,
     trimmed_mean,
 )
 from rankscope.diagnose.stats.student import chance, combined_freedom
@@ -85,17 +83,19 @@ def differences(
     gap = own - median
     noise = gap - fitted_line(gap) if drifting else gap
     rho = autocorrelation(noise, first)
-    own, median, gap, noise = own[:, first:], median[:, first:], gap[:, first:], noise[:, first:]
-    excess, error = trimmed_mean(gap), trimmed_error(noise, rho)
+    own, median, gap = own[:, first:], median[:, first:], gap[:, first:]
+    of_gap = trimmed(gap)
+    of_noise = trimmed(noise[:, first:]) if drifting else of_gap
+    excess, error = of_gap.mean(), of_noise.error(rho)
     spread = usual_spread(own, roles, error, step_s, counted)
     between = np.hypot(spread.between_s, doubt_s)
     # The median of few peers is itself uncertain, by what their level is (usual_spread.py): the more must a difference from it be.
     floor = np.maximum(limits.EFFECT_SHARE * np.sqrt(1 + 1 / np.maximum(spread.peers, 1)) * step_s, least_s)
-    kept = trimmed_freedom(noise, rho)
+    kept = of_noise.freedom(rho)
     z, freedom = standardised(excess, between, error, kept)
     of_peers = MAD_EFFICIENCY * spread.wander_values * (1 - rho) / (1 + rho)
     z_always, freedom_always = standardised(excess, between, spread.wander_s, of_peers)
-    always = (z_always > np.nan_to_num(z, nan=-np.inf)) & (spread.peers >= 2) & (lowest_kept(gap) >= 2 * floor)
+    always = (z_always > np.nan_to_num(z, nan=-np.inf)) & (spread.peers >= 2) & (of_gap.least() >= 2 * floor)
     steps = np.isfinite(gap).sum(axis=1)
     return Differences(
         own_s=trimmed_mean(own),

@@ -13,6 +13,7 @@ import os
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from statistics import NormalDist
 from typing import TypeVar
 
@@ -106,53 +107,84 @@ def robust_sd_of_others(values: Floats, counted: Bools | None = None) -> Floats:
     return np.array([robust_sd_of(values[those[those != place]]) for place in range(len(values))], dtype=np.float64)
 
 
+@dataclass(frozen=True, slots=True)
+class Trimmed:
+    """Rows of values, each with some of its lowest and highest left out. `ordered`: the values of each row in rising order, NaN last;
+    `lowest`, `highest`: of each row the first place that is kept, and the first that no longer is."""
+
+    values: Reals
+    ordered: Reals
+    lowest: Ints
+    highest: Ints
+
+    def mean(self) -> Floats:
+        """`trimmed_mean`; NaN where nothing is known."""
+        ordered, lowest, highest = self.ordered, self.lowest, self.highest
+        count = highest - lowest
+        if len(count) and count[0] > 0 and (lowest == lowest[0]).all() and (highest == highest[0]).all():
+            return np.asarray(
+                ordered[:, lowest[0] : highest[0]].sum(axis=1) / count
+            )  # the same of each row: nearly always
+        position = np.arange(ordered.shape[1])
+        inside = (position >= lowest[:, None]) & (position < highest[:, None])  # no NaN is
+        total = np.where(inside, ordered, 0.0).sum(axis=1)
+        return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+
+    def error(self, rho: Floats | None = None) -> Floats:
+        """`trimmed_error`; `rho`: lag-1 autocorrelation per row. Infinite below three values."""
+        values, ordered, lowest, highest = self.values, self.ordered, self.lowest, self.highest
+        count = np.isfinite(values).sum(axis=1)
+        if values.shape[1] == 0:
+            return np.full(len(values), np.inf)
+        rows, width = np.arange(len(values)), values.shape[1] - 1
+        low = ordered[rows, np.clip(lowest, 0, width)][:, None]
+        high = ordered[rows, np.clip(highest - 1, 0, width)][:, None]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", RuntimeWarning)
+            spread = np.nanstd(np.clip(values, low, high), axis=1)
+        rho = np.zeros(len(values)) if rho is None else rho
+        effective = np.maximum(count * (1 - rho) / (1 + rho), 1.0)
+        kept = np.where(count > 0, (highest - lowest) / np.maximum(count, 1), 1.0)
+        error = spread / (np.maximum(kept, 0.2) * np.sqrt(effective))
+        return np.where(count >= 3, np.nan_to_num(error, nan=np.inf), np.inf)
+
+    def freedom(self, rho: Floats | None = None) -> Floats:
+        """`trimmed_freedom`: the values kept, as far as they are independent, less one; at least 1 (Yuen 1974)."""
+        rho = np.zeros(len(self.values)) if rho is None else rho
+        return np.asarray(np.maximum((self.highest - self.lowest) * (1 - rho) / (1 + rho) - 1, 1.0), dtype=np.float64)
+
+    def least(self) -> Floats:
+        """The lowest value that is kept, one that occurs: the 10th percentile. NaN where there is none."""
+        if not self.values.shape[1]:
+            return np.full(len(self.values), np.nan)
+        return np.asarray(self.ordered[np.arange(len(self.values)), self.lowest], dtype=np.float64)
+
+
+def trimmed(values: Reals, trim: float = TRIM) -> Trimmed:
+    """Each row without its `trim` lowest and highest values, at least one of each from five values on."""
+    ordered = _sorted(values)
+    whole = ordered.size > 0 and np.isfinite(ordered[:, [0, -1]]).all()
+    count = np.full(len(values), values.shape[1]) if whole else np.isfinite(values).sum(axis=1)
+    cut = np.where(count >= 5, np.maximum((count * trim).astype(np.int64), 1), 0)
+    return Trimmed(values, ordered, cut, count - cut)
+
+
 def trimmed_mean(values: Reals, trim: float = TRIM) -> Floats:
-    """Mean of each row without its `trim` lowest and highest values, at least one of each from five values on."""
-    if len(values) > ROWS:
-        parts = [values[first : first + ROWS] for first in range(0, len(values), ROWS)]
-        return np.concatenate(side_by_side(lambda part: trimmed_mean(part, trim), parts))
-    ordered, lowest, highest = trimmed(values, trim)
-    count = highest - lowest
-    if len(count) and count[0] > 0 and (lowest == lowest[0]).all() and (highest == highest[0]).all():
-        return np.asarray(ordered[:, lowest[0] : highest[0]].sum(axis=1) / count)  # the same of each row: nearly always
-    position = np.arange(values.shape[1])
-    inside = (position >= lowest[:, None]) & (position < highest[:, None])  # no NaN is
-    total = np.where(inside, ordered, 0.0).sum(axis=1)
-    return np.where(count > 0, total / np.maximum(count, 1), np.nan)
+    """Mean of each row without its `trim` lowest and highest values; NaN where nothing is known."""
+    return trimmed(values, trim).mean()
 
 
-def trimmed_error(values: Floats, rho: Floats | None = None, trim: float = TRIM) -> Floats:
-    """Standard error of `trimmed_mean`; `rho`: lag-1 autocorrelation per row. Infinite below three values."""
-    ordered, lowest, highest = trimmed(values, trim)
-    count = np.isfinite(values).sum(axis=1)
-    if values.shape[1] == 0:
-        return np.full(len(values), np.inf)
-    rows, width = np.arange(len(values)), values.shape[1] - 1
-    low = ordered[rows, np.clip(lowest, 0, width)][:, None]
-    high = ordered[rows, np.clip(highest - 1, 0, width)][:, None]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", RuntimeWarning)
-        spread = np.nanstd(np.clip(values, low, high), axis=1)
-    rho = np.zeros(len(values)) if rho is None else rho
-    effective = np.maximum(count * (1 - rho) / (1 + rho), 1.0)
-    kept = np.where(count > 0, (highest - lowest) / np.maximum(count, 1), 1.0)
-    error = spread / (np.maximum(kept, 0.2) * np.sqrt(effective))
-    return np.where(count >= 3, np.nan_to_num(error, nan=np.inf), np.inf)
+def _sorted(values: Reals) -> Reals:
+    """Each row in rising order, NaN last."""
+    if len(values) <= ROWS:
+        return np.sort(values, axis=1)
+    ordered = np.empty_like(values)
 
+    def sort(first: int) -> None:
+        ordered[first : first + ROWS] = np.sort(values[first : first + ROWS], axis=1)
 
-def trimmed_freedom(values: Floats, rho: Floats | None = None, trim: float = TRIM) -> Floats:
-    """Degrees of freedom of `trimmed_error`: the values kept, as far as they are independent, less one; at least 1 (Yuen 1974)."""
-    _, lowest, highest = trimmed(values, trim)
-    rho = np.zeros(len(values)) if rho is None else rho
-    return np.asarray(np.maximum((highest - lowest) * (1 - rho) / (1 + rho) - 1, 1.0), dtype=np.float64)
-
-
-def lowest_kept(values: Floats) -> Floats:
-    """The 10th percentile of each row, a value that occurs: the lowest that `trimmed_mean` keeps. NaN where there is none."""
-    ordered, cut, _ = trimmed(values)
-    if not values.shape[1]:
-        return np.full(len(values), np.nan)
-    return np.asarray(ordered[np.arange(len(values)), cut], dtype=np.float64)
+    side_by_side(sort, range(0, len(values), ROWS))
+    return ordered
 
 
 def autocorrelation(values: Floats, split: int = 0) -> Floats:
@@ -172,15 +204,6 @@ def autocorrelation(values: Floats, split: int = 0) -> Floats:
     rho = np.divide((rest[:, 1:] * rest[:, :-1]).sum(axis=1), square, out=np.zeros(len(values)), where=square > 0)
     rho = np.clip(rho + (1 + 3 * rho) / count, 0.0, 0.9)
     return np.asarray(np.maximum(rho, np.median(rho) if len(rho) else 0.0), dtype=np.float64)
-
-
-def trimmed(values: Reals, trim: float = TRIM) -> tuple[Reals, Ints, Ints]:
-    """The values of each row in rising order, NaN last; and per row the first place that is kept, and the first that no longer is."""
-    ordered = np.sort(values, axis=1)  # NaN last
-    whole = ordered.size > 0 and np.isfinite(ordered[:, [0, -1]]).all()
-    count = np.full(len(values), values.shape[1]) if whole else np.isfinite(values).sum(axis=1)
-    cut = np.where(count >= 5, np.maximum((count * trim).astype(np.int64), 1), 0)
-    return ordered, cut, count - cut
 
 
 def benjamini_hochberg(p: Floats, tests: int = 0) -> Bools:

@@ -21,7 +21,7 @@ from rankscope.diagnose.hypotheses.hypothesis import GUESS, SEEN, Hypothesis, co
 from rankscope.diagnose.hypotheses.rows import Row, removed
 from rankscope.diagnose.model.functions import WAITING
 from rankscope.diagnose.model.scene import Scene
-from rankscope.diagnose.stats.robust import nan_median, trimmed_error, trimmed_freedom, trimmed_mean
+from rankscope.diagnose.stats.robust import nan_median, trimmed, trimmed_mean
 from rankscope.diagnose.stats.student import combined_freedom
 from rankscope.diagnose.text import seconds
 from rankscope.diagnose.verdict.contract import Evidence
@@ -43,12 +43,13 @@ def heavy_stages(fleet: Fleet, scene: Scene, ranks: Sequence[Row]) -> list[Row]:
     level = np.stack([nan_median((own - once)[scene.roles == code], 0) for code in codes])
     wait = np.stack([nan_median(scene.wait[scene.roles == code], 0) for code in codes])
     lower = np.sort(level, axis=0)[(len(codes) - 1) // 2]
-    over, error = trimmed_mean(level - lower), trimmed_error(level - lower)
+    above = trimmed(level - lower)
+    over, error = above.mean(), above.error()
     waited = np.array(
         [trimmed_mean((nan_median(np.delete(wait, i, 0), 0) - wait[i])[None, :])[0] for i in range(len(codes))]
     )
     known = np.full(len(codes), limits.SCALE_FLOOR * scene.step_s)
-    z, freedom = over / np.hypot(known, error), combined_freedom(known, error, trimmed_freedom(level - lower))
+    z, freedom = over / np.hypot(known, error), combined_freedom(known, error, above.freedom())
     found = []
     for index in np.flatnonzero((over >= limits.ALONE_SHARE * scene.step_s) & (waited >= limits.HOLDS_LEAST * over)):
         members = np.flatnonzero(scene.roles == codes[index])

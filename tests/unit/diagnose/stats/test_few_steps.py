@@ -11,7 +11,7 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.gather import gather
 from rankscope.diagnose.model.excess import Differences, differences, strength, strength_of_many_steps
 from rankscope.diagnose.solve.judge import judge
-from rankscope.diagnose.stats.robust import trimmed_freedom
+from rankscope.diagnose.stats.robust import trimmed
 from rankscope.diagnose.stats.student import chance, combined_freedom
 
 
@@ -26,8 +26,8 @@ def test_the_freedom_is_what_is_kept_and_independent_less_one() -> None:
     values[1, 5:] = np.nan
     values[2, 2:] = np.nan
     # 20 values: 16 kept; 5: 3 kept; 2: both kept
-    assert trimmed_freedom(values).tolist() == [15.0, 2.0, 1.0]
-    assert trimmed_freedom(values, np.array([0.5, 0.0, 0.0]))[0] == pytest.approx(16 / 3 - 1)
+    assert trimmed(values).freedom().tolist() == [15.0, 2.0, 1.0]
+    assert trimmed(values).freedom(np.array([0.5, 0.0, 0.0]))[0] == pytest.approx(16 / 3 - 1)
 
 
 def test_a_known_scale_takes_the_doubt_away() -> None:

@@ -18,7 +18,7 @@ from rankscope.diagnose.model.replay import busy, gain, in_order_of, repaired, s
 from rankscope.diagnose.model.waiting import transfer, waited_for
 from rankscope.diagnose.stats import robust
 from rankscope.diagnose.stats.onset import find_onset
-from rankscope.diagnose.stats.robust import benjamini_hochberg, peers_median, trimmed_error, trimmed_mean
+from rankscope.diagnose.stats.robust import benjamini_hochberg, peers_median, trimmed, trimmed_mean
 
 
 def test_trimmed_mean_leaves_the_extremes_out_and_ignores_nan() -> None:
@@ -32,7 +32,7 @@ def test_trimmed_mean_leaves_the_extremes_out_and_ignores_nan() -> None:
 def test_trimmed_error_covers_the_spread_of_repeated_experiments() -> None:
     rng = np.random.default_rng(7)
     values = rng.normal(0, 1, (997, 61))
-    assert np.median(trimmed_error(values)) == pytest.approx(trimmed_mean(values).std(), rel=0.25)
+    assert np.median(trimmed(values).error()) == pytest.approx(trimmed_mean(values).std(), rel=0.25)
 
 
 def test_the_rank_itself_is_not_among_its_peers() -> None:
