@@ -84,18 +84,15 @@ def differences(
     noise = gap - fitted_line(gap) if drifting else gap
     rho = autocorrelation(noise, first)
     own, median, gap = own[:, first:], median[:, first:], gap[:, first:]
-    of_gap = trimmed(gap)
-    of_noise = trimmed(noise[:, first:]) if drifting else of_gap
-    excess, error = of_gap.mean(), of_noise.error(rho)
+    excess, least, error, kept = _levels(gap, noise[:, first:] if drifting else None, rho)
     spread = usual_spread(own, roles, error, step_s, counted)
     between = np.hypot(spread.between_s, doubt_s)
     # The median of few peers is itself uncertain, by what their level is (usual_spread.py): the more must a difference from it be.
     floor = np.maximum(limits.EFFECT_SHARE * np.sqrt(1 + 1 / np.maximum(spread.peers, 1)) * step_s, least_s)
-    kept = of_noise.freedom(rho)
     z, freedom = standardised(excess, between, error, kept)
     of_peers = MAD_EFFICIENCY * spread.wander_values * (1 - rho) / (1 + rho)
     z_always, freedom_always = standardised(excess, between, spread.wander_s, of_peers)
-    always = (z_always > np.nan_to_num(z, nan=-np.inf)) & (spread.peers >= 2) & (of_gap.least() >= 2 * floor)
+    always = (z_always > np.nan_to_num(z, nan=-np.inf)) & (spread.peers >= 2) & (least >= 2 * floor)
     steps = np.isfinite(gap).sum(axis=1)
     return Differences(
         own_s=trimmed_mean(own),
@@ -111,6 +108,13 @@ def differences(
         z_quiet=np.nan_to_num(standardised(excess, spread.between_s, error, kept)[0]),
         between_s=between,
     )
+
+
+def _levels(gap: Floats, noise: Floats | None, rho: Floats) -> tuple[Floats, Floats, Floats, Floats]:
+    """Trimmed mean and least of the gap; error and freedom of the noise, which is the gap itself where None is given."""
+    of_gap = trimmed(gap)
+    of_noise = of_gap if noise is None else trimmed(noise)
+    return of_gap.mean(), of_gap.least(), of_noise.error(rho), of_noise.freedom(rho)
 
 
 def standardised(excess: Floats, known: Floats, error: Floats, freedom: Floats) -> tuple[Floats, Floats]:

@@ -277,15 +277,19 @@ class _Asking:
     def _strength_without_queue(self, case: Case, left: float, doubt: float) -> float:
         """Nats of what the queue for a CPU leaves of a rank's excess, by the steps without it: their noise is not the queue's."""
         if self._calm is None:
-            without, roles = without_queue(self.fleet), self.scene.roles
-            own, noise_s = without.steps.own_s[:, -self.scene.own.shape[1] :], busy_noise_s(without, roles)
-            self._calm = differences(own, roles, self.scene.step_s, counted=self.counted, doubt_s=noise_s)
+            own, noise_s = self._without_queue()
+            self._calm = differences(own, self.scene.roles, self.scene.step_s, counted=self.counted, doubt_s=noise_s)
         calm, row = self._calm, case.rank
         left = min(left, float(calm.excess_s[row]))
         if not left >= calm.floor_s[row]:
             return -np.inf
         sigma = float(np.hypot(calm.excess_s[row] / max(float(calm.z[row]), 1e-9), doubt))
         return float(nats(chance(np.array([left / sigma]), np.array([calm.freedom[row]])))[0])
+
+    def _without_queue(self) -> tuple[Floats, Floats]:
+        """Own time without the queue for a CPU, ranks x steps, and what other work adds to its noise."""
+        without = without_queue(self.fleet)
+        return without.steps.own_s[:, -self.scene.own.shape[1] :], busy_noise_s(without, self.scene.roles)
 
     def _no_reason(self, case: Case, made: tuple[Hypothesis, ...]) -> Unexplained | None:
         """The rank, if it is slower for sure whatever the reason, and nothing excuses it."""
