@@ -99,4 +99,16 @@ PROGRAMS = {
          "pad_histories", "tally_caught"),
         "read_ledger", "pad_histories", "tally_caught", lacks=frozenset({"heavy-stage"}),
     ),
+    "genome": Program(
+        "aside/genome.py",
+        ("spell_bases", "turn_strand", "mask_repeats", "pick_minimizers", "find_frames", "choose_section", "annotate",
+         "number_kmers", "keep_loss"),
+        "read_contig", "number_kmers", "keep_loss", lacks=frozenset({"heavy-stage"}),
+    ),
+    "landcover": Program(
+        "aside/landcover.py",
+        ("trace_fields", "fill_fields", "paint_bands", "balance_colours", "cut_tiles", "draw_clouds", "weigh_borders",
+         "stack_tiles", "tally_pixels"),
+        "read_scene", "stack_tiles", "tally_pixels", lacks=frozenset({"heavy-stage"}),
+    ),
 }  # fmt: skip
