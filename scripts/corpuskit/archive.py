@@ -66,26 +66,33 @@ def name_of(place: Path) -> str:
 
 def unpack(place: Path, into: Path) -> list[Case]:
     """The cases of an archive, whose files lie below `into` then. LabError where it is none."""
-    try:
-        with tarfile.open(place) as packed:
-            members = [member for member in packed.getmembers() if member.isfile() and _inside(member.name)]
-            into.mkdir(parents=True)
-            packed.extractall(into, members)
-        return [from_json(item, name_of(place)) for item in json.loads((into / CASES).read_text())]
-    except (OSError, EOFError, tarfile.TarError, lzma.LZMAError, ValueError, TypeError, KeyError) as error:
-        raise LabError(f"{place} is no archive of the corpus: {error}", exit_code=EXIT_USAGE) from None
+    with _archive(place), tarfile.open(place) as packed:
+        members = [member for member in packed.getmembers() if member.isfile() and _inside(member.name)]
+        into.mkdir(parents=True)
+        packed.extractall(into, members)
+        return _cases((into / CASES).read_bytes(), place)
 
 
 def cases_in(place: Path) -> list[Case]:
-    """The cases of an archive, without its windows: they stand first in it."""
-    try:
-        with tarfile.open(place, "r|*") as packed:
-            for member in packed:
-                if member.name == CASES and (told := packed.extractfile(member)) is not None:
-                    return [from_json(item, name_of(place)) for item in json.loads(told.read())]
+    """The cases of an archive, without its windows: they stand first in it. LabError where it is none."""
+    with _archive(place), tarfile.open(place, "r|*") as packed:
+        for member in packed:
+            if member.name == CASES and (told := packed.extractfile(member)) is not None:
+                return _cases(told.read(), place)
         raise ValueError(f"no {CASES}")
+
+
+@contextmanager
+def _archive(place: Path) -> Iterator[None]:
+    """What goes wrong while one is read means that it is none."""
+    try:
+        yield
     except (OSError, EOFError, tarfile.TarError, lzma.LZMAError, ValueError, TypeError, KeyError) as error:
         raise LabError(f"{place} is no archive of the corpus: {error}", exit_code=EXIT_USAGE) from None
+
+
+def _cases(told: bytes, place: Path) -> list[Case]:
+    return [from_json(item, name_of(place)) for item in json.loads(told)]
 
 
 def _inside(name: str) -> bool:
