@@ -11,14 +11,16 @@ from rankscope.diagnose.stats.integers import distinct
 from rankscope.observer.window.store.summary import MUCH
 from rankscope.probes.arrays import Bools, Floats, Ints
 
+_ALIKE = 0.3  # Jaccard similarity of the functions of one role
+
 
 def roles(fleet: Fleet) -> Ints:
     """A role code per rank: what the data says, else ranks that run the same functions.
 
     Function sets (Python and collective functions with beta >= 2 %) are merged while their Jaccard similarity with
-    the largest set of a role is at least 0.3. A role of one rank would have no peers: it joins the largest role. What is left
-    is split by messages per step and by the volumes of collectives (stages of a pipeline run the same code), and by work that
-    excludes each other (`_by_own_functions`).
+    the largest set of a role is at least 0.3, and roles that have the same functions, not as much of them. A role of one rank
+    would have no peers: it joins the largest role. What is left is split by messages per step and by the volumes of collectives
+    (stages of a pipeline run the same code), and by work that excludes each other (`_by_own_functions`).
     In timings every call is known, so there roles are told by the collectives and messages that ranks take part in.
     Ranks of hosts whose GPUs are not seen (no NVML) are peers of each other only: their own time is measured in another way.
     """
@@ -50,12 +52,12 @@ def _same_work(fleet: Fleet) -> Ints:
         return np.unique(np.array(fleet.ranks.role, dtype=object).astype(str), return_inverse=True)[1].astype(np.int64)
     if fleet.timed:
         return _by_collectives(fleet)
-    sets = _function_sets(fleet)
-    if sets is None:
+    share = _by_function(fleet)
+    if share is None:
         return said
+    sets = share >= MUCH
     first, inverse, counts = _distinct(sets)
-    code = alike(sets[first], counts)
-    found: Ints = code[inverse]
+    found = _same_functions(share, alike(sets[first], counts)[inverse])
     sizes = np.bincount(found)
     found = _by_volumes(fleet, np.where(sizes[found] < 2, int(np.argmax(sizes)), found))
     return _by_own_functions(fleet, found, mostly=_passes_messages(fleet))
@@ -68,13 +70,40 @@ def alike(sets: Bools, counts: Ints) -> Ints:
     for index in np.argsort(-counts):
         for position, leader in enumerate(leaders):
             union = (sets[index] | sets[leader]).sum()
-            if union == 0 or (sets[index] & sets[leader]).sum() / union >= 0.3:
+            if union == 0 or (sets[index] & sets[leader]).sum() / union >= _ALIKE:
                 code[index] = position
                 break
         else:
             code[index] = len(leaders)
             leaders.append(int(index))
     return code
+
+
+def _same_functions(share: Floats, found: Ints) -> Ints:
+    """Merge roles that do the same, and only not as much of it: of two slow ranks the others are seen in nothing but waiting, and do what
+    these do all the same. Like `alike`, of the functions with beta >= 2 % in one of two roles, those that both have at all.
+
+    A role has what half of its ranks have.
+    """
+    sizes = np.bincount(found)
+    if len(sizes) < 2:
+        return found
+    much, any_of = (
+        np.stack([has[found == role].mean(axis=0) >= limits.HOLDS_LEAST for role in range(len(sizes))])
+        for has in (share >= MUCH, share > 0)
+    )
+    leaders: list[int] = []
+    code = np.zeros(len(sizes), dtype=np.int64)
+    for role in np.argsort(-sizes, kind="stable").tolist():
+        for leader in leaders:
+            either = much[role] | much[leader]
+            if not either.any() or (either & any_of[role] & any_of[leader]).sum() >= _ALIKE * either.sum():
+                code[role] = leader
+                break
+        else:
+            code[role] = role
+            leaders.append(role)
+    return np.asarray(code[found], dtype=np.int64)
 
 
 def _distinct(sets: Bools) -> tuple[Ints, Ints, Ints]:
@@ -202,7 +231,8 @@ def _groups(values: Floats, least: float) -> Ints:
     return result
 
 
-def _function_sets(fleet: Fleet) -> Bools | None:
+def _by_function(fleet: Fleet) -> Floats | None:
+    """Ranks x functions (Python and collectives): beta on the training thread; None where there are none."""
     table = fleet.patterns
     kinds = [table.kind.code("python"), table.kind.code("collective")]
     rows = np.flatnonzero(np.isin(table.kind.codes, kinds) & (table.thread.codes == table.thread.code("training")))
@@ -216,8 +246,7 @@ def _function_sets(fleet: Fleet) -> Bools | None:
     weight = np.bincount(
         table.rank[rows] * len(names) + key, weights=table.beta[rows], minlength=len(fleet.ranks) * len(names)
     )
-    present: Bools = weight.reshape(len(fleet.ranks), len(names)) >= MUCH
-    return present
+    return np.asarray(weight.reshape(len(fleet.ranks), len(names)), dtype=np.float64)
 
 
 def _by_collectives(fleet: Fleet) -> Ints:

@@ -11,6 +11,7 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.model.excess import strength, strength_of_many_steps
 from rankscope.diagnose.model.scene import Scene
+from rankscope.diagnose.model.waiting import waited_for
 from rankscope.diagnose.solve.no_steps import places
 from rankscope.diagnose.text import rank_list, seconds
 from rankscope.diagnose.verdict.contract import Verdict
@@ -64,17 +65,23 @@ def unproven(fleet: Fleet, scene: Scene) -> Note | None:
     """Something large, or all but significant, that cannot be proven with so few or so noisy steps."""
     found = scene.differences
     count = int(np.median(np.isfinite(scene.own).sum(axis=1)))
-    big = (found.excess_s >= limits.LARGE_SHARE * scene.step_s) & (count < limits.STEPS_FEW)
+    # Steps that wander together tell no more than a few would: whoever is hinted at, and waited for, is not out of it by them.
+    few = found.freedom + 1 < limits.STEPS_FEW
+    hinted = (
+        few & (found.z >= limits.Z_HINT) & (waited_for(scene.wait, scene.roles) >= limits.HOLDS_LEAST * found.excess_s)
+    )
+    big = (found.excess_s >= limits.LARGE_SHARE * scene.step_s) & (hinted | (count < limits.STEPS_FEW))
     least = limits.SCORE_LEAST + float(np.log(len(found.z)))
     doubtful = big | ((strength_of_many_steps(found) >= least) & (strength(found) < least))
     if not doubtful.any():
         return None
-    worst = float(np.max(found.excess_s[doubtful]))
+    worst = int(np.argmax(np.where(doubtful, found.excess_s, -np.inf)))
+    rank = int(fleet.ranks.number[worst])
     text = (
-        f"one rank seems {seconds(worst)} per step slower than its peers, but {count} steps "
+        f"rank {rank} seems {seconds(float(found.excess_s[worst]))} per step slower than its peers, but {count} steps "
         f"do not prove it: {_more(fleet, scene.step_s)}"
     )
-    return Note(NoteCode.UNPROVEN, text)
+    return Note(NoteCode.UNPROVEN, text, rank)
 
 
 def _more(fleet: Fleet, step_s: float | None) -> str:

@@ -44,7 +44,9 @@ class FoundRank:
         outside of containers each control group."""
         if self.owner > 0:
             return f"user {self.owner}"
-        return f"container {self.container.container_id[:12]}" if self.container is not None else f"root in {self.cgroup}"
+        return (
+            f"container {self.container.container_id[:12]}" if self.container is not None else f"root in {self.cgroup}"
+        )
 
 
 @dataclass(frozen=True, slots=True)

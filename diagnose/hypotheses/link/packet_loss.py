@@ -36,7 +36,9 @@ def judge(fleet: Fleet, held_s: Floats, step_s: float) -> tuple[Hypothesis, ...]
     if late.sum() < limits.SEVERAL or lost_s < max(limits.EFFECT_SHARE * step_s, limits.EFFECT_SECONDS):
         return ()
     cells = cells_of(fleet)
-    found = max(lossy_ends(cells), default=None)
+    # Where one pair loses, what does not fit through the shaper of one end is that end's.
+    shaped = shapers(fleet)
+    found = max(lossy_ends(cells), key=lambda one: (tight(one[1], shaped) is not None, one), default=None)
     if found is None:
         return ()
     _, address, share, rest = found
@@ -74,13 +76,17 @@ def _charge(
     fleet: Fleet, address: str, lost_s: float, ratio: float, support: float, evidence: tuple[Evidence, ...]
 ) -> Hypothesis:
     end, narrow = end_at(fleet, address), tight(address, shapers(fleet))
+    action = (
+        f"Packets to and from {end} get lost: look at its errors and drops (ip -s link), its cable, its switch port."
+    )
     if narrow is not None:
         evidence = (*evidence, Evidence("qdisc", f"shaper on {address}", rate_text(narrow), None, ""))
+        action = f"Check the shaper on {end}: what does not fit through it is dropped, and sent again."
     return end.charge(
         cause="loss" if narrow is None else "slow-link",
         lost_s=lost_s,
         times=ratio,
         support=support,
         evidence=evidence,
-        action=f"Packets to and from {end} get lost: look at its errors and drops (ip -s link), its cable, its switch port.",
+        action=action,
     )

@@ -19,8 +19,9 @@ its peers' rate, below half behind a shaper. A whole row and column says more th
 twice as slow as each pair that does not touch it and queues twice as much, they are slow.
 Where processes wait for a CPU, pairs send unevenly whatever the network does, but packets stand in no queue: where each way the pair of
 an address that carries most takes five times longer for a round trip than any pair of others, that is how many times slower it is.
-Acquits: flows that are small, or wait for the receiving process; a transfer that is a small part of the step; slow cells that carry less
-than half as much as others, where no shaper, no losses and no queue say more: small messages take a round trip each.
+Acquits: flows that are small, or wait for the receiving process; a transfer that is a small part of the step. Small messages take a
+round trip each: cells that carry less than half as much as others are as many times slower as their round trips are longer, where
+no shaper and no losses say more.
 """
 
 from __future__ import annotations
@@ -125,11 +126,13 @@ def judge(fleet: Fleet, steps: int, step_s: float, transfer_s: float) -> tuple[H
         ratio = reference / float(cells.rate[index])
         if ratio < needed:
             ratio = standing.get(index, ratio)
+        elif narrow is None and _small_messages(cells, index, others):
+            ratio = min(ratio, _longer_trips(cells, index))
         sending = float(cells.sending_s[index]) / steps
         lost = (sending * (1 - 1 / max(ratio, 1.0)) - late) * min(transfer_s / max(sending, 1e-9), 1.0)
         share = limits.EFFECT_SHARE if narrow is not None else limits.ALONE_SHARE
         floor = max(share * step_s, limits.EFFECT_SECONDS)
-        if ratio < needed or (narrow is None and _only_small_messages(cells, index, others)):
+        if ratio < needed:
             continue
         if lost >= floor:
             slow.append((index, reference, lost))
@@ -173,10 +176,15 @@ def cells_of(fleet: Fleet) -> Cells:
 
 
 def _others(cells: Cells, index: int) -> list[int]:
-    """The cells that touch neither end of this one; else those that share one end."""
+    """The cells that touch neither end of this one, of these those that carry at least half as much; else those that share one end."""
     ends = {cells.source[index], cells.peer[index]}
     apart = [i for i in range(len(cells.source)) if not ends & {cells.source[i], cells.peer[i]}]
-    return apart or [i for i in range(len(cells.source)) if i != index]
+    return _alike(cells, index, apart) or [i for i in range(len(cells.source)) if i != index]
+
+
+def _alike(cells: Cells, index: int, others: list[int]) -> list[int]:
+    """Of these cells those that carry at least half as much as this one, if there are any."""
+    return [i for i in others if limits.CONCENTRATED * cells.sent_bytes[i] >= cells.sent_bytes[index]] or others
 
 
 def _usual_rate(cells: Cells, index: int, others: list[int]) -> float:
@@ -185,7 +193,7 @@ def _usual_rate(cells: Cells, index: int, others: list[int]) -> float:
     if len(others) >= 3:
         return float(np.median(cells.rate[others]))
     beside = [
-        [i for i in range(len(cells.source)) if end not in (cells.source[i], cells.peer[i])]
+        _alike(cells, index, [i for i in range(len(cells.source)) if end not in (cells.source[i], cells.peer[i])])
         for end in (cells.source[index], cells.peer[index])
     ]
     return (
@@ -196,17 +204,21 @@ def _usual_rate(cells: Cells, index: int, others: list[int]) -> float:
 
 
 def _slow_ends(cells: Cells) -> set[str]:
-    """Addresses of which every pair, both ways, is slower and queues more than every other pair; two of each at least."""
+    """Addresses of which every pair, both ways, is slower and queues more than every other pair; two of each at least. Of pairs that carry
+    half as much as any or more: how fast small messages are says how long they take to be read."""
     found = set()
     source, peer, names = cells.ends()
+    much = limits.CONCENTRATED * cells.sent_bytes >= cells.sent_bytes.max()
     for number, address in enumerate(names):
-        mine = (source == number) | (peer == number)
-        both_ways = (source == number).any() and (peer == number).any()
-        if not both_ways or min(mine.sum(), (~mine).sum()) < 2:
+        mine, others = (
+            much & part for part in ((source == number) | (peer == number), (source != number) & (peer != number))
+        )
+        both_ways = (mine & (source == number)).any() and (mine & (peer == number)).any()
+        if not both_ways or min(mine.sum(), others.sum()) < 2:
             continue
-        slower = float(cells.rate[~mine].min()) >= limits.CONCENTRATED * float(cells.rate[mine].max())
+        slower = float(cells.rate[others].min()) >= limits.CONCENTRATED * float(cells.rate[mine].max())
         queues = float(cells.inflation[mine].min()) >= max(
-            limits.LINK_RATIO, limits.CONCENTRATED * float(cells.inflation[~mine].max())
+            limits.LINK_RATIO, limits.CONCENTRATED * float(cells.inflation[others].max())
         )
         if slower and queues:
             found.add(address)
@@ -290,16 +302,21 @@ def _loses(cells: Cells, index: int) -> bool:
     return bool(share[index] >= max(limits.NOTHING, limits.LINK_RATIO * usual))
 
 
-def _only_small_messages(cells: Cells, index: int, others: list[int]) -> bool:
-    """Whether it carries less than half as much as these, and neither losses nor a queue say that the network is slow for it."""
+def _small_messages(cells: Cells, index: int, others: list[int]) -> bool:
+    """Whether it carries less than half as much as these, and loses nothing."""
     little = cells.sent_bytes[index] * limits.CONCENTRATED < np.median(cells.sent_bytes[others])
-    return bool(little) and not _loses(cells, index) and not _queues(cells, index)
+    return bool(little) and not _loses(cells, index)
 
 
 def _queues(cells: Cells, index: int) -> bool:
     """Whether what it sends stands in a queue for longer than what the pairs send that touch neither end."""
+    return bool(cells.inflation[index] >= limits.LINK_RATIO and _longer_trips(cells, index) >= limits.CONCENTRATED)
+
+
+def _longer_trips(cells: Cells, index: int) -> float:
+    """How many times longer its round trips are, over their least, than those of the pairs that touch neither end."""
     usual = float(np.median(cells.inflation[_others(cells, index)])) if len(cells.source) > 1 else 1.0
-    return bool(cells.inflation[index] >= max(limits.LINK_RATIO, limits.CONCENTRATED * usual))
+    return float(cells.inflation[index]) / max(usual, 1.0)
 
 
 def _accuse(fleet: Fleet, cells: Cells, slow: list[tuple[int, float, float]], shaped: dict[str, float]) -> Hypothesis:

@@ -37,17 +37,22 @@ def slow_links(fleet: Fleet, scene: Scene, ranks: Sequence[Row]) -> list[Row]:
     least = least[np.isfinite(least)]
     transfer_s = float(trimmed_mean(least[None, :])[0]) if len(least) else 0.0
     steps = int(np.median(np.isfinite(fleet.steps.seconds).sum(axis=1)))
-    transfer_s = min(transfer_s, scene.step_s - gain_s(scene, ranks))
-    ports = () if fleet.timed else judge_hardware(fleet, steps, scene.step_s, least)
+    rest_s = scene.step_s - gain_s(
+        scene, ranks
+    )  # who is slow beside a link makes it no less of the step that there would be
+    transfer_s = min(transfer_s, rest_s)
+    ports = () if fleet.timed else judge_hardware(fleet, steps, rest_s, least)
     late = {(row.found.component, row.found.instance): row for row in reversed(ranks)}
     held_up = {id(row): port for port in ports if (row := late.get((port.component, port.instance))) is not None}
     ports = tuple(port for port in ports if (port.component, port.instance) not in late)
     known = {row for port in ports for row in port.rows}
     held = np.zeros(0) if fleet.timed else _held_up(scene)
-    losing = judge_loss(fleet, held, scene.step_s)
-    links = judge_links(fleet, steps, scene.step_s, transfer_s)
-    # Whoever waits for what is sent again looks slow at both ends: beside a loss only a shaper says that a link is slow as well.
+    losing = judge_loss(fleet, held, rest_s)
+    links = judge_links(fleet, steps, rest_s, transfer_s)
+    # Whoever waits for what is sent again looks slow at both ends: beside a loss only a shaper says that a link is slow as well. What does
+    # not fit through a shaper is lost, and is that shaper: by what costs more.
     links = (*losing, *(link for link in links if not losing or link.support >= CONVICTED))
+    links = tuple({(one.cause, one.instance): one for one in sorted(links, key=lambda link: link.lost_s)}.values())
     flows = [link for link in links if not known & set(link.rows)]
     behaviour = (TRANSFER, transfer_s)
     if losing:  # a trimmed mean leaves out what they cost, and so does the least stay
@@ -55,8 +60,8 @@ def slow_links(fleet: Fleet, scene: Scene, ranks: Sequence[Row]) -> list[Row]:
     of_ports_s = sum(port.lost_s for port in ports)
     return [
         *(_with_transfer(row, held_up[id(row)], transfer_s) if id(row) in held_up else row for row in ranks),
-        *(_row(fleet, scene, port, *behaviour, of_ports_s) for port in ports),
-        *(_row(fleet, scene, flow, *behaviour, flow.lost_s) for flow in flows),
+        *(_row(fleet, scene, port, *behaviour, of_ports_s, rest_s) for port in ports),
+        *(_row(fleet, scene, flow, *behaviour, flow.lost_s, rest_s) for flow in flows),
         *slow_links_of_pipelines(fleet, scene),
     ]
 
@@ -80,13 +85,16 @@ def _held_up(scene: Scene) -> Floats:
     return np.asarray(held[np.isfinite(held)], dtype=np.float64)
 
 
-def _row(fleet: Fleet, scene: Scene, link: Hypothesis, measure: str, measured_s: float, together_s: float) -> Row:
+def _row(
+    fleet: Fleet, scene: Scene, link: Hypothesis, measure: str, measured_s: float, together_s: float, rest_s: float
+) -> Row:
     """`together_s`: what it and those that are slow with it cost. That is what stands out of the noise, and what the floor is asked of: of
-    what the step waits for its ports, each has a share (slow_ports.py)."""
+    what the step waits for its ports, each has a share (slow_ports.py). `rest_s`: the step without what ranks take too long."""
     behaviour = Evidence("steps", measure, measured_s, measured_s - link.lost_s, "s/step")
     onset = scene.onset
     longer = onset is not None and onset.after_s > onset.before_s and np.isfinite(fleet.start)
     since = fleet.start + float(fleet.steps.start_s[onset.column]) if onset is not None and longer else None
     shown = replace(link, support=link.support * link.clear, evidence=(*link.evidence, behaviour))
-    z = together_s / (limits.SCALE_FLOOR * scene.step_s)
-    return Row(shown, None, z, np.inf, step_s=link.lost_s, part=link.lost_s / together_s, since=since)
+    z = together_s / (limits.SCALE_FLOOR * rest_s)
+    floor = limits.EFFECT_SHARE * rest_s / scene.step_s
+    return Row(shown, None, z, np.inf, step_s=link.lost_s, floor=floor, part=link.lost_s / together_s, since=since)

@@ -77,11 +77,13 @@ def _seldom(fleet: Fleet, step_s: float, paused: Sequence[ToldPause]) -> list[No
     gap = own - nan_median(own, 0)[None, :]
     spread = 6 * robust_sd(gap, 1)[:, None]
     sudden = np.nan_to_num(gap) >= np.maximum(limits.LARGE_SHARE * step_s, np.nan_to_num(spread, nan=np.inf))
-    count = sudden.sum(axis=1)
-    row = int(np.argmax(count))
+    sudden_s = np.where(sudden, gap, 0.0).sum(axis=1)
+    row = int(np.argmax(sudden_s))
     at = np.flatnonzero(sudden[row])
     known = int(np.isfinite(own[row]).sum())
-    if not 0 < len(at) <= limits.PART * known or count.sum() != len(at) or explain(paused, at, gap[row, at]):
+    # Beside seconds of one rank, milliseconds of another are the host's noise.
+    alone = float(sudden_s[row]) >= limits.NEARLY_ALL * float(sudden_s.sum())
+    if not 0 < len(at) <= limits.PART * known or not alone or explain(paused, at, gap[row, at]):
         return []
     if len(at) >= limits.SEVERAL:  # of fewer, who is accused of them has no such note (judge.py)
         none = np.empty(0, np.int64)

@@ -62,3 +62,26 @@ def test_a_pair_that_carries_little_is_slow_by_its_round_trips_and_not_the_netwo
     assert _named(_sent(window, {(3, 2): 900.0}, back={3: 2e5})) != []
     slow = {**_UNEVEN, 0: 4e5}
     assert _named(_sent(window, {}, slow)) == ["slow-link lab-host-0"]
+
+
+def test_a_pair_that_carries_little_is_as_slow_as_its_round_trips_are_longer(window: Window) -> None:
+    # A receiver that reads late acknowledges late: twice as long is no fifth of a rate.
+    assert _named(_sent(window, {(3, 2): 260.0}, back={3: 2e5})) == []
+
+
+def test_how_long_small_messages_take_to_be_read_hides_no_slow_host_from_those_that_carry_most(window: Window) -> None:
+    # GIVEN a host both ways to and from which a ring sends three times slower, and standing in a queue three times longer
+    trips = {
+        (0, 1): 330.0,
+        (1, 2): 340.0,
+        (2, 3): 110.0,
+        (3, 0): 60.0,
+        (1, 0): 350.0,
+        (2, 1): 340.0,
+        (3, 2): 260.0,
+        (0, 3): 540.0,
+    }
+    # AND acknowledgements of small messages back that all wait for who reads them
+    slow = _sent(window, trips, {0: 6.3e6, 1: 6.5e6, 2: 18e6, 3: 26e6}, back={0: 3.2e6, 1: 4.5e6, 2: 5.8e6, 3: 6.3e6})
+    # THEN
+    assert _named(slow) == ["slow-link lab-host-1"]

@@ -91,11 +91,20 @@ def test_of_two_hosts_nobody_can_say_which_loses() -> None:
     assert not network(diagnose([window]))
 
 
-def test_a_shaper_that_drops_is_a_slow_link() -> None:
+@pytest.mark.parametrize("loses", [of(2), {(1, 2): 0.047}])
+def test_a_shaper_that_drops_is_a_slow_link(loses: dict[tuple[int, int], float]) -> None:
+    """Also where only what is sent to it gets lost."""
     shapers = [
         {"scope": "nic", "rank": rank, "instance": "eth0", "name": "qdisc.rate_limit", "kind": "gauge", "unit": "bytes/s",
          "value": 1e8 if rank in (4, 5) else 1e9}
         for rank in range(8)
     ]  # fmt: skip
-    verdict = diagnose([lossy(of(2), counters=shapers)])
+    verdict = diagnose([lossy(loses, counters=shapers)])
+    assert [(suspect.cause, suspect.ranks) for suspect in verdict.suspects] == [("slow-link", (4, 5))]
+
+
+def test_a_shaper_by_which_a_link_is_slow_and_loses_is_one_suspect() -> None:
+    job = builders.slow_link(2, 0.1)
+    window = lossy({(1, 2): 0.047}, counters=job.counters, slow_links=job.slow_links)
+    verdict = diagnose([window])
     assert [(suspect.cause, suspect.ranks) for suspect in verdict.suspects] == [("slow-link", (4, 5))]

@@ -39,6 +39,19 @@ def test_a_slow_function_makes_no_role(seconds: float) -> None:
     assert set(roles(gather(build(Job(ranks=4, extra={1: [(SLOW, seconds)]})))).tolist()) == {0}
 
 
+def test_two_slow_ranks_are_no_role_though_their_peers_are_seen_in_nothing_but_waiting() -> None:
+    # GIVEN six ranks whose work takes less than 2 % of a step each; two are slow in a function of their own, and late for messages
+    said = [Work("python", name, 0, 9) for name in ("send", "recv", "finalize", "copy", "cast")]
+    extra = {rank: [(work, 0.06 if rank in (3, 4) else 0.004) for work in said] for rank in range(6)}
+    extra[3].append((SLOW, 0.5))
+    extra[4].append((Work("python", "augment_badly", 0, 9), 0.7))
+    job = Job(ranks=6, scale=dict.fromkeys(range(6), 0.1), extra=extra)
+
+    # THEN all are peers, and both are named
+    assert set(roles(gather(build(job))).tolist()) == {0}
+    assert {suspect.ranks for suspect in diagnose(build(job)).suspects} == {(3,), (4,)}
+
+
 MESSAGE = Work(
     "collective", "recv", 0, 30, "/opt/venv/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", "gloo"
 )

@@ -123,6 +123,15 @@ def test_stalls_of_one_rank_that_may_be_chance_are_told_with_what_they_cost() ->
     assert "rank 1 alone was slow in 3 of 97 steps" in said(verdict, NoteCode.SELDOM)
 
 
+def test_a_long_stall_of_one_rank_is_told_beside_a_small_one_of_another() -> None:
+    # GIVEN a step of five seconds of one of four ranks, and one that is a little longer of another
+    window = builders.stalled(build(Job(ranks=4, steps=90))[0], 2, (49,), 15.0)
+    verdict = diagnose([builders.stalled(window, 3, (78,), 0.12)])
+    # THEN the job, of whose time it took a third, is not healthy
+    assert verdict.status == "unknown"
+    assert "rank 2 alone was slow in 1 of 90 steps" in said(verdict, NoteCode.UNPROVEN)
+
+
 def test_a_rank_that_is_slow_in_every_other_step_is_found_though_its_own_steps_vary_most() -> None:
     # GIVEN eight ranks that vary by 1 %, of which one takes four to nine times as long in every other step
     rng = np.random.default_rng(4)

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from builders import BUSY, Job
+from builders import BUSY, Job, said
 from wandering import wandering
 
 from rankscope.diagnose.solve.judge import diagnose
+from rankscope.diagnose.verdict.note import NoteCode
 
 
 @pytest.mark.parametrize(("sd", "rho"), [(0.05, 0.8), (0.10, 0.8), (0.15, 0.6)])
@@ -28,3 +29,12 @@ def test_a_rank_whose_excess_wanders_but_is_always_there_is_named(seed: int) -> 
 def test_one_noisy_rank_that_is_sometimes_as_quick_as_its_peers_is_not_accused(seed: int) -> None:
     noisy = wandering(Job(ranks=4, steps=29, seed=seed), np.array([0.01, 0.25, 0.01, 0.01]), 0.5)
     assert diagnose([noisy]).suspects == ()
+
+
+def test_a_job_that_waits_for_a_rank_whose_steps_wander_too_much_to_prove_it_is_not_healthy() -> None:
+    # GIVEN a rank of two that is slower by a third of a step on average, but whose steps are as good as three of their own
+    job = Job(ranks=2, steps=38, seed=1, extra={0: [(BUSY, 0.1)]})
+    verdict = diagnose([wandering(job, np.array([0.5, 0.02]), 0.9)])
+    # THEN it is not accused, nor is the job called healthy: a longer window would tell
+    assert (verdict.status, verdict.suspects) == ("unknown", ())
+    assert said(verdict, NoteCode.UNPROVEN).startswith("rank 0 seems")
