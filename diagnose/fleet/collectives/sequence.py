@@ -92,7 +92,7 @@ def _part_waited(cube: Floats, wait: Floats) -> float:
     too few steps are known."""
     waiting = (cube - least_stays(cube)[None]).sum(axis=2)
     known = np.isfinite(waiting) & np.isfinite(wait)
-    if known.any(axis=0).sum() < limits.STEPS_FEW:
+    if known.any(axis=0).sum() < limits.STEPS_LEAST:
         return 0.0
     if np.mean(waiting[known] <= (1 + limits.FEW) * wait[known] + 0.002) >= limits.NEARLY_ALL:
         return 1.0

@@ -49,6 +49,11 @@ def slow_links(fleet: Fleet, scene: Scene, ranks: Sequence[Row]) -> list[Row]:
     held = np.zeros(0) if fleet.timed else _held_up(scene)
     losing = judge_loss(fleet, held, rest_s)
     links = judge_links(fleet, steps, rest_s, transfer_s)
+    # What is sent in every fourth step only is in the mean, and not in the trimmed one.
+    whole_s = min(max(float(least.mean()), transfer_s), rest_s) if len(least) else 0.0
+    told = (
+        {(one.cause, one.instance): one.lost_s for one in judge_links(fleet, steps, rest_s, whole_s)} if links else {}
+    )
     # Whoever waits for what is sent again looks slow at both ends: beside a loss only a shaper says that a link is slow as well. What does
     # not fit through a shaper is lost, and is that shaper: by what costs more.
     links = (*losing, *(link for link in links if not losing or link.support >= CONVICTED))
@@ -61,7 +66,13 @@ def slow_links(fleet: Fleet, scene: Scene, ranks: Sequence[Row]) -> list[Row]:
     return [
         *(_with_transfer(row, held_up[id(row)], transfer_s) if id(row) in held_up else row for row in ranks),
         *(_row(fleet, scene, port, *behaviour, of_ports_s, rest_s) for port in ports),
-        *(_row(fleet, scene, flow, *behaviour, flow.lost_s, rest_s) for flow in flows),
+        *(
+            replace(
+                _row(fleet, scene, flow, *behaviour, flow.lost_s, rest_s),
+                told_s=max(told.get((flow.cause, flow.instance), 0.0), flow.lost_s),
+            )
+            for flow in flows
+        ),
         *slow_links_of_pipelines(fleet, scene),
     ]
 

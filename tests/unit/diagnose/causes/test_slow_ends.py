@@ -97,3 +97,17 @@ def test_a_transfer_is_left_where_a_slow_pair_sends_for_longer_than_the_ranks_wa
     # THEN a tenth of the transfer is left, as much as the others need
     transfer_s = next(e.value for e in link.evidence if e.measure.startswith("transfer"))
     assert link.lost_seconds_per_step == pytest.approx(0.9 * float(transfer_s), rel=0.02)
+
+
+def test_what_a_slow_link_takes_in_every_fourth_step_costs_as_much_as_the_same_in_each() -> None:
+    window = build(builders.slow_link(2, 0.1, steps=60))[0]
+    rows, least_s = window.steps.to_pylist(), dict[int, float]()
+    for row in rows:
+        least_s[row["step"]] = min(least_s.get(row["step"], row["wait_s"]), row["wait_s"])
+    for row in rows:  # local steps, and a mean of all weights now and then
+        more_s = least_s[row["step"]] * (3 if row["step"] % 4 == 3 else -1)
+        row["wait_s"] += more_s
+        row["seconds"] += more_s
+    (each,), (now_and_then,) = (diagnose([one]).suspects for one in (window, builders.columns(window, "steps", rows)))
+    assert now_and_then.cause == "slow-link"
+    assert now_and_then.lost_seconds_per_step == pytest.approx(each.lost_seconds_per_step, rel=0.05)

@@ -103,6 +103,14 @@ def test_a_rank_that_missed_the_first_collective_has_the_same_ones_as_the_others
     assert gain(fleet.slots, np.zeros(4, np.int64), np.array([3])) == 0.0
 
 
+def test_the_collectives_of_as_few_steps_as_are_judged_at_all_count() -> None:
+    slow = np.full((4, 7, 3), 0.03)
+    slow[1, :, 1] += 0.1
+    fleet = gather([told(run(slow), {1: 1})])
+    assert fleet.slots is not None
+    assert gain(fleet.slots, np.zeros(4, np.int64), np.array([1])) == pytest.approx(0.1, rel=0.01)
+
+
 def test_what_any_rank_keeps_the_others_waiting_is_no_loss() -> None:
     # GIVEN ranks alike, some other one of them last in each collective
     work = 0.05 * np.exp(np.random.default_rng(1).normal(0, 0.2, (6, 60, 4)))
