@@ -33,6 +33,7 @@ from rankscope.diagnose.watch.voice import Voice, unix
 from rankscope.diagnose.xids import by_application, meaning
 from rankscope.observer.live.limits import give_back
 from rankscope.observer.watch.blackbox import BlackBox
+from rankscope.observer.watch.shares import user_of
 from rankscope.observer.watch.tier0 import Beat, Tier0
 from rankscope.probes.errors import RankscopeError
 from rankscope.probes.gpu.xid import logged_xids
@@ -185,7 +186,7 @@ class Service:
             known = self.jobs.get(name)
             if known is None:
                 allowance = self._allowances.setdefault(name, Allowance(self.options.per_hour))
-                self.jobs[name] = WatchedJob(JobWatch(name), mine[0].identity.title, allowance, mine[0].user)
+                self.jobs[name] = WatchedJob(JobWatch(name), mine[0].identity.title, allowance, user_of(mine[0]))
             else:
                 known.started_again()
             who = ranks_text(sorted(rank.identity.rank for rank in mine))

@@ -38,16 +38,6 @@ class FoundRank:
     guessed: bool
     owner: int = -1
 
-    @property
-    def user(self) -> str:
-        """Whose it is. Most containers run as root, so that of root and of users that nobody knows each container counts as one, and
-        outside of containers each control group."""
-        if self.owner > 0:
-            return f"user {self.owner}"
-        return (
-            f"container {self.container.container_id[:12]}" if self.container is not None else f"root in {self.cgroup}"
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class Rejected:

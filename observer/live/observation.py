@@ -183,11 +183,11 @@ class Observation:
 
     def _refresh_processes(self) -> None:
         """Of whom this takes long not all are looked at each time, those first that were not: nobody empties the ring meanwhile."""
-        fair, users = Fair(REFRESH_FREELY_S, REFRESH_EACH_S), {rank.pid: rank.user for rank in self.ranks}
+        fair, ranks = Fair(REFRESH_FREELY_S, REFRESH_EACH_S), {rank.pid: rank for rank in self.ranks}
         for process in sorted(self.processes.values(), key=lambda one: self._refreshed.get(one.pid, 0)):
             if process.gone:
                 process.forget()  # what it left in the ring has been put into words since
-            user, began_s = partial(str, users.get(process.owner, "")), time.thread_time()
+            user, began_s = partial(_user, ranks.get(process.owner)), time.thread_time()
             if fair.left(user) > 0:
                 process.refresh(self.probes)
                 fair.took(time.thread_time() - began_s, user)
@@ -197,7 +197,7 @@ class Observation:
     def _seek_workers(self) -> None:
         fair = Fair(REFRESH_FREELY_S, REFRESH_EACH_S)
         for rank in sorted(self.ranks, key=lambda one: self._sought.get(one.pid, 0)):
-            user, began_s = partial(str, rank.user), time.thread_time()
+            user, began_s = partial(_user, rank), time.thread_time()
             if fair.left(user) <= 0:
                 self._newest_pid = -1  # the others' turn is next
                 continue
@@ -340,6 +340,13 @@ def _threads(pid: int, root: Path) -> int:
         return len(procfs.threads(pid, root))
     except OSError:
         return 0
+
+
+def _user(rank: FoundRank | None) -> str:
+    """Whose it is; of root, which is in many containers, the control group."""
+    if rank is None:
+        return ""
+    return f"user {rank.owner}" if rank.owner > 0 else f"root in {rank.cgroup}"
 
 
 def feeds(pid: int, root: Path) -> bool:

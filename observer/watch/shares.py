@@ -6,6 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from rankscope.observer.census.found import FoundRank
 from rankscope.observer.watch.users import OfUsers
 
 RANKS_MOST = 1024  # room in the kernel: RS_MAX_PROCESSES (probes/bpf/common.bpf.h)
@@ -15,6 +16,13 @@ _NOTES_AN_HOUR = 32
 _NOTES_KNOWN = 256
 _NOTE_CHARACTERS = 400
 _HOUR_S = 3600.0
+
+
+def user_of(rank: FoundRank) -> str:
+    """Whose a rank is. Most containers run as root, so that of root and of users that nobody knows each container counts as one."""
+    if rank.owner <= 0 and rank.container is not None:
+        return f"container {rank.container.container_id[:12]}"
+    return f"user {rank.owner}"
 
 
 @dataclass(slots=True)

@@ -24,7 +24,7 @@ from rankscope.observer.census.ranks import find_ranks
 from rankscope.observer.watch.marker import MARKERS, Calls, StepMarker, choose
 from rankscope.observer.watch.pulse import Place, Pulse
 from rankscope.observer.watch.ranks import NO_STEPS, Death, RankPulse, Steps
-from rankscope.observer.watch.shares import LOOK_EACH_S, RANKS_EACH, RANKS_MOST, Looking
+from rankscope.observer.watch.shares import LOOK_EACH_S, RANKS_EACH, RANKS_MOST, Looking, user_of
 from rankscope.probes.bpf import ring
 from rankscope.probes.bpf.ring import Events
 from rankscope.probes.errors import RankscopeError
@@ -244,7 +244,7 @@ class Tier0:
             if job in self.markers:
                 self.ranks[rank.pid].begin(self.markers[job])
             elif job not in self._learning:
-                self._learning[job] = _Learning(now, rank.user)
+                self._learning[job] = _Learning(now, user_of(rank))
             if job in self._learning:
                 self._learning[job].waiting.append(rank.pid)
         return born
@@ -260,10 +260,10 @@ class Tier0:
 
     def _let_in(self, ranks: Iterable[FoundRank], now: float) -> tuple[FoundRank, ...]:
         """Watch those that are new, as far as there is room: of one user so many, that others find some."""
-        held, left = Counter(one.found.user for one in self.ranks.values()), Counter[str]()
+        held, left = Counter(user_of(one.found) for one in self.ranks.values()), Counter[str]()
         born = []
         for rank in ranks:
-            user = rank.user
+            user = user_of(rank)
             if rank.pid in self.ranks:
                 continue
             if held[user] >= RANKS_EACH or len(self.ranks) >= RANKS_MOST:
@@ -375,7 +375,7 @@ class Tier0:
         if not ranks:
             return
         pids = [rank.found.pid for rank in ranks]
-        self._learning[job] = _Learning(time.monotonic(), ranks[0].found.user, pids)
+        self._learning[job] = _Learning(time.monotonic(), user_of(ranks[0].found), pids)
         for rank in ranks:
             rank.marker = None
 
