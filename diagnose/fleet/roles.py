@@ -63,14 +63,16 @@ def _same_work(fleet: Fleet) -> Ints:
     return _by_own_functions(fleet, found, mostly=_passes_messages(fleet))
 
 
-def alike(sets: Bools, counts: Ints) -> Ints:
-    """Sets (rows) that are merged with the most frequent one of a role while their Jaccard similarity with it is at least 0.3."""
+def alike(sets: Bools, counts: Ints, has: Bools | None = None) -> Ints:
+    """Sets (rows) that are merged with the most frequent one of a role while their Jaccard similarity with it is at least 0.3. `has`:
+    what of either set counts as common where both have it; nothing but the sets themselves where None."""
+    has = sets if has is None else has
     leaders: list[int] = []
     code = np.zeros(len(sets), dtype=np.int64)
     for index in np.argsort(-counts):
         for position, leader in enumerate(leaders):
-            union = (sets[index] | sets[leader]).sum()
-            if union == 0 or (sets[index] & sets[leader]).sum() / union >= _ALIKE:
+            either = sets[index] | sets[leader]
+            if not either.any() or (either & has[index] & has[leader]).sum() / either.sum() >= _ALIKE:
                 code[index] = position
                 break
         else:
@@ -81,7 +83,7 @@ def alike(sets: Bools, counts: Ints) -> Ints:
 
 def _same_functions(share: Floats, found: Ints) -> Ints:
     """Merge roles that do the same, and only not as much of it: of two slow ranks the others are seen in nothing but waiting, and do what
-    these do all the same. Like `alike`, of the functions with beta >= 2 % in one of two roles, those that both have at all.
+    these do all the same. Of the functions with beta >= 2 % in one of two roles those are common that both have at all.
 
     A role has what half of its ranks have.
     """
@@ -92,18 +94,7 @@ def _same_functions(share: Floats, found: Ints) -> Ints:
         np.stack([has[found == role].mean(axis=0) >= limits.HOLDS_LEAST for role in range(len(sizes))])
         for has in (share >= MUCH, share > 0)
     )
-    leaders: list[int] = []
-    code = np.zeros(len(sizes), dtype=np.int64)
-    for role in np.argsort(-sizes, kind="stable").tolist():
-        for leader in leaders:
-            either = much[role] | much[leader]
-            if not either.any() or (either & any_of[role] & any_of[leader]).sum() >= _ALIKE * either.sum():
-                code[role] = leader
-                break
-        else:
-            code[role] = role
-            leaders.append(role)
-    return np.asarray(code[found], dtype=np.int64)
+    return np.asarray(alike(much, sizes, any_of)[found], dtype=np.int64)
 
 
 def _distinct(sets: Bools) -> tuple[Ints, Ints, Ints]:

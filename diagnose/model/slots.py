@@ -69,9 +69,8 @@ class Regained:
         others = np.delete(self._stay, rows, axis=0)
         self._of_others = np.where(np.isfinite(others), others, np.inf).min(axis=0, initial=np.inf)
         self._waits = _waits_alone_s(self._stay)
-        self.apart = (
-            slots.part >= 1
-        )  # one collective ends before the next one begins; of others is only told what is lost
+        # One collective ends before the next one begins; of others is only told what is lost.
+        self.apart = slots.part >= 1
         self._queue_s = np.zeros(len(roles)) if queue_s is None else queue_s
         self._peers: dict[int, Medians] = {}
 

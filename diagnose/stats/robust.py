@@ -2,8 +2,8 @@
 
 median, robust_sd   a value is called x, its group's median m:  robust_sd = 1.4826 · median |x - m|
 trimmed_mean        mean of what is left when 10 % of the values at either end are left out
-trimmed_error       winsorised sd / (kept share · sqrt(n_eff)),  n_eff = n (1 - rho) / (1 + rho),  rho = lag-1 autocorrelation
-trimmed_freedom     h (1 - rho) / (1 + rho) - 1, at least 1,  h = number of values kept: the error's degrees of freedom
+Trimmed.error       winsorised sd / (kept share · sqrt(n_eff)),  n_eff = n (1 - rho) / (1 + rho),  rho = lag-1 autocorrelation
+Trimmed.freedom     h (1 - rho) / (1 + rho) - 1, at least 1,  h = number of values kept: the error's degrees of freedom
 Yuen 1974; Kendall 1954 (bias of rho); Benjamini & Hochberg 1995.
 """
 
@@ -118,20 +118,19 @@ class Trimmed:
     highest: Ints
 
     def mean(self) -> Floats:
-        """`trimmed_mean`; NaN where nothing is known."""
+        """NaN where nothing is known."""
         ordered, lowest, highest = self.ordered, self.lowest, self.highest
         count = highest - lowest
         if len(count) and count[0] > 0 and (lowest == lowest[0]).all() and (highest == highest[0]).all():
-            return np.asarray(
-                ordered[:, lowest[0] : highest[0]].sum(axis=1) / count
-            )  # the same of each row: nearly always
+            # The same of each row: nearly always.
+            return np.asarray(ordered[:, lowest[0] : highest[0]].sum(axis=1) / count)
         position = np.arange(ordered.shape[1])
         inside = (position >= lowest[:, None]) & (position < highest[:, None])  # no NaN is
         total = np.where(inside, ordered, 0.0).sum(axis=1)
         return np.where(count > 0, total / np.maximum(count, 1), np.nan)
 
     def error(self, rho: Floats | None = None) -> Floats:
-        """`trimmed_error`; `rho`: lag-1 autocorrelation per row. Infinite below three values."""
+        """Standard error of the mean; `rho`: lag-1 autocorrelation per row. Infinite below three values."""
         values, ordered, lowest, highest = self.values, self.ordered, self.lowest, self.highest
         count = np.isfinite(values).sum(axis=1)
         if values.shape[1] == 0:
@@ -149,7 +148,7 @@ class Trimmed:
         return np.where(count >= 3, np.nan_to_num(error, nan=np.inf), np.inf)
 
     def freedom(self, rho: Floats | None = None) -> Floats:
-        """`trimmed_freedom`: the values kept, as far as they are independent, less one; at least 1 (Yuen 1974)."""
+        """Degrees of freedom of the error: the values kept, as far as they are independent, less one; at least 1 (Yuen 1974)."""
         rho = np.zeros(len(self.values)) if rho is None else rho
         return np.asarray(np.maximum((self.highest - self.lowest) * (1 - rho) / (1 + rho) - 1, 1.0), dtype=np.float64)
 

@@ -20,7 +20,7 @@ import numpy as np
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import SEEN, Hypothesis
-from rankscope.diagnose.hypotheses.link.slow_flows import Cells, cells_of, end_at, shapers, tight
+from rankscope.diagnose.hypotheses.link.slow_flows import Cells, End, cells_of, end_at, shapers, tight
 from rankscope.diagnose.text import rate as rate_text
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Bools, Floats
@@ -47,7 +47,8 @@ def judge(fleet: Fleet, held_s: Floats, step_s: float) -> tuple[Hypothesis, ...]
         Evidence("steps", "steps in which a lost packet was waited for", float(late.sum()), 0.0, "steps"),
         Evidence("steps", "step less the longest own time, in those", float(np.median(held_s[late])), usual, "s"),
     )
-    return (_charge(fleet, address, lost_s, share / max(rest, 0.2 * limits.LOSS_SHARE), SEEN, evidence),)
+    ratio = share / max(rest, 0.2 * limits.LOSS_SHARE)
+    return (_charge(end_at(fleet, address), tight(address, shaped), lost_s, ratio, SEEN, evidence),)
 
 
 def lossy_ends(cells: Cells) -> Iterator[tuple[float, str, float, float]]:
@@ -73,14 +74,13 @@ def _pooled(cells: Cells, which: Bools) -> float:
 
 
 def _charge(
-    fleet: Fleet, address: str, lost_s: float, ratio: float, support: float, evidence: tuple[Evidence, ...]
+    end: End, narrow: float | None, lost_s: float, ratio: float, support: float, evidence: tuple[Evidence, ...]
 ) -> Hypothesis:
-    end, narrow = end_at(fleet, address), tight(address, shapers(fleet))
     action = (
         f"Packets to and from {end} get lost: look at its errors and drops (ip -s link), its cable, its switch port."
     )
     if narrow is not None:
-        evidence = (*evidence, Evidence("qdisc", f"shaper on {address}", rate_text(narrow), None, ""))
+        evidence = (*evidence, Evidence("qdisc", f"shaper on {end.address}", rate_text(narrow), None, ""))
         action = f"Check the shaper on {end}: what does not fit through it is dropped, and sent again."
     return end.charge(
         cause="loss" if narrow is None else "slow-link",

@@ -37,9 +37,8 @@ def slow_links(fleet: Fleet, scene: Scene, ranks: Sequence[Row]) -> list[Row]:
     least = least[np.isfinite(least)]
     transfer_s = float(trimmed_mean(least[None, :])[0]) if len(least) else 0.0
     steps = int(np.median(np.isfinite(fleet.steps.seconds).sum(axis=1)))
-    rest_s = scene.step_s - gain_s(
-        scene, ranks
-    )  # who is slow beside a link makes it no less of the step that there would be
+    # Who is slow beside a link makes it no less of the step that there would be.
+    rest_s = scene.step_s - gain_s(scene, ranks)
     transfer_s = min(transfer_s, rest_s)
     ports = () if fleet.timed else judge_hardware(fleet, steps, rest_s, least)
     late = {(row.found.component, row.found.instance): row for row in reversed(ranks)}
