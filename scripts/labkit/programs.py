@@ -111,4 +111,16 @@ PROGRAMS = {
          "stack_tiles", "tally_pixels"),
         "read_scene", "stack_tiles", "tally_pixels", lacks=frozenset({"heavy-stage"}),
     ),
+    "radar": Program(
+        "aside/radar.py",
+        ("unpack_sweeps", "remove_speckle", "correct_attenuation", "track_echoes", "project_beams", "to_rain_rate",
+         "stack_frames", "store_scores"),
+        "read_volume", "stack_frames", "store_scores", lacks=frozenset({"heavy-stage"}),
+    ),
+    "herbarium": Program(
+        "aside/herbarium.py",
+        ("develop_scan", "find_threshold", "label_pieces", "read_labels", "choose_plants", "cut_plants", "stain_paper",
+         "mount_batch", "enter_loss"),
+        "read_sheet", "mount_batch", "enter_loss", lacks=frozenset({"heavy-stage"}),
+    ),
 }  # fmt: skip
