@@ -52,6 +52,7 @@ TABLE: tuple[Cause, ...] = (
         ("xid", "rank", "the driver's Xid", "rank/gpu.py"),
         ("lost", "rank", "the GPU does not answer, or its Xid", "hang/failed_hardware.py"),
         ("contended", "rank", "another process uses the GPU", "rank/gpu.py"),
+        ("contended", "host", "the same, on the GPUs of all ranks", "host/gpu_users.py"),
         ("slow", "rank", "kernels longer than the peers'", "rank/gpu.py"),
     ),
     *_rows(

@@ -132,10 +132,10 @@ class Profiles(Functions):
             return np.sort(np.concatenate((others, mine)), kind="stable"), np.append(rank, peers[peers != rank])
 
         found = self._deepest(by_frame, mine, together, rank, excess, whole_share, limits.MOST)
-        if found is not None and found.spread:
-            # Sampling noise of other functions may hide the odd one: it then holds a little less.
+        if found is not None and (found.spread or found.function.kind != "python"):
+            # Sampling noise of other functions may hide the odd one, and of short waits no stack is known: it then holds a little less.
             closer = self._deepest(by_frame, mine, together, rank, excess, whole_share, limits.HOLDS_LEAST)
-            found = found if closer is None or closer.spread else closer
+            found = found if closer is None or closer.spread or closer.function.kind != "python" else closer
         return found
 
     def excess_through(self, rank: int, peers: Ints, kind: str, function: Function) -> float:

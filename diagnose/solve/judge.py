@@ -23,6 +23,7 @@ from rankscope.diagnose.hypotheses.group.shared import with_groups
 from rankscope.diagnose.hypotheses.hang.loading import waited_for
 from rankscope.diagnose.hypotheses.hang.processes import told_to_end
 from rankscope.diagnose.hypotheses.hang.standstill import find_hang
+from rankscope.diagnose.hypotheses.host.gpu_users import gpu_users
 from rankscope.diagnose.hypotheses.host.strangers import strangers
 from rankscope.diagnose.hypotheses.hypothesis import DESIGNED
 from rankscope.diagnose.hypotheses.job.heavy_stage import heavy_stages
@@ -209,6 +210,7 @@ def _standing(
         *heavy_stages(fleet, scene, of_ranks),
         *throttled_together(fleet, scene),
         *strangers(fleet, scene, always),
+        *gpu_users(fleet, scene),
         *moving,
         *seldom,
     ]

@@ -10,7 +10,7 @@ import numpy as np
 from rankscope.observer.gpu import levels as gpu_levels
 from rankscope.observer.gpu.levels import Levels, Series
 from rankscope.observer.gpu.rows import GpuView
-from rankscope.observer.tables import hardware_rows
+from rankscope.observer.tables import driver_spin, hardware_rows
 from rankscope.observer.tables.rank import RankWindow
 from rankscope.observer.tables.raw import RawProcess
 from rankscope.observer.tables.reading import HardwareReading
@@ -72,7 +72,10 @@ def with_gpus(
     found = dict(raws)
     mine = {pid: reading.owners.gpus[pid] for pid in raws if reading.owners.gpus.get(pid)}
     by_rank = _series_by_rank(raws, mine, reading.gpus.samples)
+    spin = {pid: any(driver_spin.spun_s(raws[pid], tid) for tid in raws[pid].python_tids) for pid in by_rank}
     for pid, one in by_rank.items():
+        if any(spin.values()) and not spin[pid]:
+            continue  # all ranks of a job wait for their GPUs in one way
         found[pid] = replace(raws[pid], collective_tail_s=gpu_levels.collective_tail_s(one, raws[pid].window_s))
     if not by_rank:
         return found, JobGpus(reading, numbers)

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from rankscope.observer.gpu import overlay
+from rankscope.observer.gpu import overlay, own_waits
 from rankscope.observer.gpu import rows as gpu_rows
 from rankscope.observer.gpu.overlay import GpuTime
 from rankscope.observer.steps.find import StepGuide, find_steps
 from rankscope.observer.steps.found import FoundSteps
 from rankscope.observer.steps.markers import Markers
+from rankscope.observer.tables import driver_spin
 from rankscope.observer.tables.raw import RawProcess
 from rankscope.observer.tables.thread_line import absences_at, carried_calls, thread_line
 from rankscope.observer.tables.training_thread import training_thread
@@ -28,7 +29,7 @@ from rankscope.observer.thread.step_times import StepTimes, step_times
 from rankscope.probes.arrays import Floats
 from rankscope.probes.bpf import ring
 from rankscope.probes.bpf.ring import Events
-from rankscope.probes.calls.row import BACKWARD, DISPATCH, GPU_WAIT, CallRow
+from rankscope.probes.calls.row import BACKWARD, DISPATCH, ENQUEUE, GPU_WAIT, CallRow
 from rankscope.probes.calls.table import UPDATE
 
 _C10D = "torch/distributed/distributed_c10d.py"
@@ -82,6 +83,10 @@ def find_rank(raw: RawProcess, table: Sequence[CallRow], guide: StepGuide | None
     if raw.gpu is not None and raw.gpu.seen:
         line, labels, gpu = gpu_rows.lay_over(line, labels, raw.gpu.shares)
         activities = patterns.activities_of(line, absences, samples, labels, steps, **how)
+    elif raw.gpu is None and (line.kind == timeline.GPU_WAIT).any():
+        enqueued = calls[of_roles(calls, table, ENQUEUE)]["ts_ns"]
+        line, labels = own_waits.told_apart(line, labels, raw.since_start_s(enqueued), steps)
+        activities = patterns.activities_of(line, absences, samples, labels, steps, **how)
     training = patterns.measure(raw.window_s, activities, steps)
     others = side_patterns(raw, table, steps, raw.python_tids - {tid})
     times = step_times(line, steps)
@@ -122,8 +127,11 @@ def _in_collective_s(raw: RawProcess, table: Sequence[CallRow], tid: int) -> flo
 def _stuck_on_gpu(raw: RawProcess, table: Sequence[CallRow], tid: int) -> float:
     """Seconds for which the training thread has waited for a GPU that is inside a collective; 0 if it does not.
 
-    A thread that has been away since before the window may have entered its wait when nobody looked.
+    A thread that has been away since before the window may have entered its wait when nobody looked, or have looked at its GPU all
+    the while (driver_spin.py).
     """
+    if spun := driver_spin.spun_s(raw, tid):
+        return min(spun, raw.collective_tail_s)
     since = [since for thread, row, since in raw.open_calls if thread == tid and table[row].role == GPU_WAIT]
     away = raw.open_absences.get(tid)
     if not since and away is not None and away.since_ns <= raw.start_ns and away.state:

@@ -17,8 +17,9 @@ do not overlap and fill the known part of the window, in this order of precedenc
   gc          running the interpreter's garbage collector
   cpu         running
 
-Where GPU activity is not seen the training thread's own timeline is the critical path (DESIGN.md, "Vocabulary"). Where it is
-seen, `share` says how much of each segment is: the part during which the GPU stood idle (observer/gpu/overlay.py).
+Where GPU activity is not seen the training thread's own timeline is the critical path (DESIGN.md, "Vocabulary"), and some of its
+waits for the GPU are told to be for kernels of the rank's own (`kernels`, observer/gpu/own_waits.py). Where it is seen, `share` says
+how much of each segment is: the part during which the GPU stood idle (observer/gpu/overlay.py).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ import numpy.typing as npt
 from rankscope.observer.thread import syscalls
 from rankscope.probes.arrays import Bools, Floats, Ints
 
-CPU, SCHED, COLLECTIVE, IO, SYNC, SLEEP, STOPPED, GC, GPU_WAIT, COPY = range(10)
+CPU, SCHED, COLLECTIVE, IO, SYNC, SLEEP, STOPPED, GC, GPU_WAIT, COPY, KERNELS = range(11)
 NONE = -1
 
 _UNINTERRUPTIBLE, _STOPPED = 0x2, 0x4 | 0x8

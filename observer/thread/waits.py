@@ -45,7 +45,7 @@ class _Waits:
         if kind == timeline.COLLECTIVE:
             one = int(line.collective[segment])
             return words.collective[one].called_from(words.stack(self.of_collective.get(one, 0))), _COLLECTIVE, one
-        if kind in (timeline.GPU_WAIT, timeline.COPY):
+        if kind in (timeline.GPU_WAIT, timeline.COPY, timeline.KERNELS):
             one = int(line.device[segment])
             return words.device[one].called_from(words.stack(self.of_device.get(one, 0))), _DEVICE, one
         if kind == timeline.GC:

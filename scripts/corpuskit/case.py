@@ -25,7 +25,8 @@ class Place:
 class Case:
     """A case of the corpus. The windows lie in its archive under their identities.
 
-    lab: which lab recorded it (faults, jobs, gpu). job: what kind of job, or which row of the table of jobs.
+    lab: which lab recorded it (faults, jobs, gpu: the emulated machine, card: a real GPU). job: what kind of job, or which row of the
+    table of jobs.
     healthy_s, during_s: a step without and with the fault, by the job's own lines: means. sides_s: of the lab of jobs the mean
     before the fault and that after it was undone, as far as they were measured; healthy_s is their mean, without them a median
     of four seconds. quiet: nothing else ran on that machine. code: version of Rankscope that recorded it. place: None where the

@@ -15,6 +15,7 @@ from corpuskit.archive import keep_window
 from corpuskit.case import STRONG, WEAK, Case, Place
 from corpuskit.paths import Replacements
 from labkit.cases import from_json as of_faults
+from labkit.cases import truth_from_json
 from labkit.jobs import lines, score
 from labkit.jobs.beside import QUIET
 from labkit.jobs.cases import from_json as of_jobs
@@ -54,7 +55,8 @@ def cases(place: Path, recording: Recording, folder: Path, replacements: Replace
     read = []
     for kept in found:
         item = json.loads(kept.read_text())
-        case = (_of_jobs if "row" in item["case"] else _of_faults)(kept.parent, item, recording)
+        how = _of_jobs if "row" in item["case"] else _of_card if "card" in item["case"] else _of_faults
+        case = how(kept.parent, item, recording)
         if case is None:
             continue
         windows, baseline = (_kept(one, folder, replacements) for one in _windows(kept.parent))
@@ -176,6 +178,29 @@ def _of_jobs(folder: Path, item: dict[str, Any], recording: Recording) -> Case |
         place=Place(program.name, *span) if span else None,
         doubt="" if result.sound else "the job's own lines contradict themselves",
         sides_s=result.sides_s,
+    )
+
+
+def _of_card(folder: Path, item: dict[str, Any], recording: Recording) -> Case:
+    """Of `scripts/bench gpu --faults`: a real GPU, which the ranks share."""
+    told = item["case"]
+    return Case(
+        archive=recording.archive,
+        name=f"{told['fault']}-{told['seed']}",
+        lab="card",
+        job=told["card"],
+        fault=told["fault"],
+        dose=STRONG,
+        seed=told["seed"],
+        ranks=told["ranks"],
+        hosts=1,
+        truth=truth_from_json(told["truth"]),
+        healthy_s=told["healthy_s"],
+        during_s=told["during_s"],
+        quiet=recording.quiet,
+        recorded="",
+        code="",
+        windows=(),
     )
 
 

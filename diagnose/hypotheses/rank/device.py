@@ -10,7 +10,7 @@ import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.counters import Counter
-from rankscope.diagnose.hypotheses.hypothesis import NO_COUNTER, Hypothesis
+from rankscope.diagnose.hypotheses.hypothesis import NO_COUNTER, SEEN, Hypothesis
 from rankscope.diagnose.hypotheses.rank.case import Case
 from rankscope.diagnose.model.functions import FunctionExcess, sample
 from rankscope.diagnose.verdict.contract import Evidence
@@ -89,6 +89,22 @@ def slow(
     """The charge that is left when no counter says why. `counters`: those that were read and say nothing."""
     evidence = (*behaviour(case, device), *counters)
     return case.charge(component, cause, device.excess_s, NO_COUNTER, evidence, action, instance, device.function)
+
+
+def of_function(case: Case, kind: str, state: str) -> Hypothesis | None:
+    """The function of the rank's own code in which the time on a device lies, where its peers spend none on it: it has the device do
+    what theirs do not do, which is no fault of the device. None where they spend time on it there, too, or no function is odd."""
+    found = case.profiles.locate(case.rank, case.beside, (kind,), 0.0)
+    if found is None or found.function.kind != "python" or found.shared or found.spread:
+        return None
+    function = found.function
+    place = f"{function.name} ({function.file}:{function.line})"
+    evidence = [Evidence("stacks", f"time in {function.name}", found.own_s, found.peers_s, "s/step", len(case.peers))]
+    if found.callers:
+        evidence.append(Evidence("stacks", "called by", " → ".join((*found.callers, function.name)), None, ""))
+    evidence.append(Evidence("stacks", "state in it", state, None, ""))
+    action = f"See why {place} {state} on this rank: its peers do not there."
+    return case.charge("python", "blocking-call", found.excess_s, SEEN, tuple(evidence), action, function=function)
 
 
 def beside(case: Case, name: str, lowest: bool = False, instance: str = "") -> Beside | None:

@@ -9,6 +9,7 @@ neighbour  f = share of the GPU used by others - peers'   predicted = g · f
 Convicts: a prediction of half of e; the larger one, if both do. A clock's cause is the throttle reason that was set longer than on
 the peers: thermal, power (also a power cap below the peers'), else clock-low. Without a prediction: corrected memory errors
 at 1/s and ten times the peers', any uncorrected one, a failed remap; an Xid that user code does not cause.
+Where the rank waits for kernels in a function in which its peers wait for none, it is that function, not the GPU: python/blocking-call.
 Acquits: peers with the same clock, the same bit for as long, the same errors, the same neighbour. Then it is gpu/slow: the
 behaviour stands, and nothing that was read says why. A lost GPU: ../hang/failed_hardware.py.
 """
@@ -32,6 +33,7 @@ from rankscope.diagnose.hypotheses.rank.device import (
     beside,
     device_time,
     grown,
+    of_function,
     slow,
     total_beside,
 )
@@ -61,6 +63,9 @@ def judge(case: Case) -> Iterator[Hypothesis]:
         # A clock that nothing holds down, on a GPU whose driver reports a fault: the fault holds it down.
         told = [replace(errors[0], lost_s=told[0].lost_s, evidence=(*errors[0].evidence, *told[0].evidence[:1]))]
     if not told:
+        if (charge := of_function(case, "gpu", "waits for kernels of its own GPU")) is not None:
+            yield charge
+            return
         weak = tuple(evidence for reason in measured for evidence in reason.evidence)
         gpu = name_of(case)
         action = (

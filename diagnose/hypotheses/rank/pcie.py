@@ -3,7 +3,9 @@
 Convicts: a link (GPU, bridge above it) below its capability and below the peers' same link. With the ratio r of the link's
 speed x width over the peers' and the copy time m, predicted = m · (1 - r) must be half of the excess. Where copies are not
 timed, m = bytes / rate while moving. Errors: replays or AER at 1/s and ten times the peers'.
-Acquits: peers whose links are as narrow, or err as much; a prediction far below the excess.
+Acquits: peers whose links are as narrow, or err as much; a prediction far below the excess. Where the rank copies more bytes, and what
+that takes at the rate of its peers is half of the excess, it is no link: python/blocking-call of the function that copies what they do
+not, else workload/data-imbalance.
 Links that are narrow while no copy is late, but transfers between ranks are: ../link/slow_ports.py.
 """
 
@@ -11,12 +13,25 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from rankscope.diagnose import limits
 from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, SEEN, Hypothesis
 from rankscope.diagnose.hypotheses.rank.case import Case
-from rankscope.diagnose.hypotheses.rank.device import Beside, DeviceTime, behaviour, beside, device_time, grown, slow
+from rankscope.diagnose.hypotheses.rank.device import (
+    Beside,
+    DeviceTime,
+    behaviour,
+    beside,
+    device_time,
+    grown,
+    of_function,
+    slow,
+)
 from rankscope.diagnose.model.evidence.pcie_links import Link, degraded
+from rankscope.diagnose.model.functions import sample
 from rankscope.diagnose.verdict.contract import Evidence
+from rankscope.probes.arrays import Floats
 
 ERRORS = ("pcie.aer_fatal", "pcie.aer_nonfatal", "pcie.replays", "pcie.aer_correctable")
 
@@ -39,6 +54,9 @@ def judge(case: Case) -> Iterator[Hypothesis]:
             errors_action(errors.counter.instance, case.host), errors.counter.instance, device.function,
         )  # fmt: skip
         return
+    if (copied := _copied_more(case, device)) is not None:
+        yield of_function(case, "memory", "copies so much between host and GPU") or _more_data(case, device, copied)
+        return
     action = (
         f"No PCIe counter of this rank on {case.host} says why: look at the link (`lspci -vv`, LnkSta), at pinned memory, and on which "
         "NUMA node the process and its GPU are (`nvidia-smi topo -m`)."
@@ -46,6 +64,41 @@ def judge(case: Case) -> Iterator[Hypothesis]:
     rate = beside(case, "pcie.burst_hz", lowest=True)
     told = (rate.evidence("nvml", "bytes/s", "rate while moving"),) if rate is not None and rate.known else ()
     yield slow(case, device, "pcie", "slow", action, counters=told)
+
+
+def _copied_more(case: Case, device: DeviceTime) -> Evidence | None:
+    """Bytes that the rank copies beyond its peers, if these take half of the excess at the peers' rate: (b - b̃) / (b̃ / t̃)."""
+    seconds, copied = _seconds_and_bytes(case)
+    mine, peers = copied[0], float(np.median(copied[1:])) if len(copied) > 1 else 0.0
+    spent = float(np.median(seconds[1:])) if len(seconds) > 1 else 0.0
+    if not (peers > 0 and spent > 0 and (mine - peers) * spent / peers >= limits.HOLDS_LEAST * device.excess_s):
+        return None
+    steps = max(case.steps, 1)
+    return Evidence(
+        "functions", "copied between host and GPU", mine / steps, peers / steps, "bytes/step", len(case.peers)
+    )
+
+
+def _seconds_and_bytes(case: Case) -> tuple[Floats, Floats]:
+    """Seconds per step in copies, and bytes of the window: of the rank, then of its peers."""
+    table, ranks = case.fleet.patterns, np.append(case.rank, sample(case.peers))
+    if table.bytes is None:
+        return np.zeros(len(ranks)), np.zeros(len(ranks))
+    rows = np.flatnonzero(
+        (table.kind.codes == table.kind.code("memory")) & (table.thread.codes == table.thread.code("training"))
+    )
+    size = len(case.fleet.ranks)
+    seconds = np.bincount(table.rank[rows], weights=np.nan_to_num(table.per_step_s[rows]), minlength=size)[ranks]
+    copied = np.bincount(table.rank[rows], weights=np.maximum(table.bytes[rows], 0), minlength=size)[ranks]
+    return np.asarray(seconds, dtype=np.float64), np.asarray(copied, dtype=np.float64)
+
+
+def _more_data(case: Case, device: DeviceTime, copied: Evidence) -> Hypothesis:
+    action = (
+        "Compare its batch shapes and sequence lengths with its peers': it copies more to its GPU, as fast as they do."
+    )
+    evidence = (copied, *behaviour(case, device)[:1])
+    return case.charge("workload", "data-imbalance", device.excess_s, SEEN, evidence, action, function=device.function)
 
 
 def worst_errors(case: Case) -> Beside | None:

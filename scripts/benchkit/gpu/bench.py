@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from benchkit.gpu import faults as gpu_faults
 from benchkit.gpu import training as gpu_training
 
 if TYPE_CHECKING:
@@ -79,11 +80,14 @@ def arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-load", action="store_true", help="leave the GPU as it is")
     parser.add_argument("--json", type=Path)
     gpu_training.arguments(parser)
+    gpu_faults.arguments(parser)
     parser.set_defaults(run=run, anywhere=True)
 
 
 def run(options: argparse.Namespace) -> int:
     """The probes, then the training where PyTorch with CUDA is found; the latter alone with --training."""
+    if options.faults:
+        return gpu_faults.run(options)
     if options.training:
         return gpu_training.run(options)
     status = _probes(options)

@@ -4,8 +4,8 @@ job.py runs throughout, as processes of its own; phases alternate: nobody observ
 own step times give the slow-down, as the median over pairs of phases of the ratio of their median steps. The last window is
 then compared with the job's own account (CUDA events) and with nvidia-smi.
 
-Two ranks on one GPU run over gloo, as NCCL refuses to: no collective kernel runs then, the GPU idles while gradients are
-exchanged, and what is seen of the GPU counts for both ranks. `--ranks 1 --backend nccl` makes NCCL run its calls.
+Two ranks on one GPU run over gloo: no collective kernel runs then, the GPU idles while gradients are exchanged, and what is
+seen of the GPU counts for both ranks. With `--backend nccl` each tells NCCL that it is a host of its own (launch.py).
 """
 
 from __future__ import annotations
@@ -15,14 +15,12 @@ import contextlib
 import itertools
 import json
 import os
-import signal
-import socket
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,12 +29,11 @@ import pyarrow.parquet as pq
 
 from benchkit.cpu_time import children_cpu_s
 from benchkit.gpu import report as gpu_report
+from benchkit.gpu.launch import START_S, devices_of_torch, ranks_of, wait_for_lines
 from benchkit.gpu.smi import Smi
-from labkit.machine.shell import LabError, python, rankscope
+from labkit.machine.shell import LabError, rankscope
 
 _JOB = Path(__file__).with_name("job.py")
-_CUDA = "import torch; print(torch.version.cuda or '-', torch.cuda.device_count(), torch.__version__)"
-_START_S = 240.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +64,15 @@ def arguments(parser: argparse.ArgumentParser) -> None:
 
 def cannot(options: argparse.Namespace) -> str:
     """Why there is no training to be had here; '' where there is."""
-    done = subprocess.run([python(), "-c", _CUDA], capture_output=True, text=True, check=False)
-    if done.returncode:
-        return "PyTorch is not installed here"
-    version, devices, torch = done.stdout.split()
-    if options.device == "cuda" and (version == "-" or devices == "0"):
+    try:
+        version, devices, torch = devices_of_torch()
+    except LabError as error:
+        return str(error)
+    if options.device == "cuda" and (version == "-" or not devices):
         return f"PyTorch {torch} here has no CUDA" if version == "-" else f"PyTorch {torch} finds no GPU"
+    options.gpus = devices
     if options.backend == "auto":
-        options.backend = "nccl" if options.device == "cuda" and int(devices) >= options.ranks else "gloo"
+        options.backend = "nccl" if options.device == "cuda" and devices >= options.ranks else "gloo"
     return ""
 
 
@@ -98,7 +96,7 @@ def _run(options: argparse.Namespace) -> int:
     smi = Smi(options.index if _on_one_gpu(options) else 0)
     with tempfile.TemporaryDirectory() as folder, _job(options, Path(folder)) as processes:
         steps = [Path(folder) / f"steps.rank{rank}" for rank in range(options.ranks)]
-        _wait_for_steps(steps, processes, Path(folder) / "log")
+        wait_for_lines(steps, processes, Path(folder) / "log")
         if options.device == "cuda":
             smi.start()
         try:
@@ -132,7 +130,7 @@ def _run(options: argparse.Namespace) -> int:
 
 
 def _on_one_gpu(options: argparse.Namespace) -> bool:
-    return bool(options.backend == "gloo" or options.ranks == 1)
+    return bool(options.backend == "gloo" or options.ranks == 1 or options.gpus < options.ranks)
 
 
 def _device_of(options: argparse.Namespace) -> list[int]:
@@ -140,49 +138,13 @@ def _device_of(options: argparse.Namespace) -> list[int]:
     return [0 if _on_one_gpu(options) else rank for rank in range(options.ranks)]
 
 
-@contextlib.contextmanager
-def _job(options: argparse.Namespace, folder: Path) -> Iterator[list[subprocess.Popen[bytes]]]:
-    """The job's ranks, each the leader of a process group; all are gone at the end."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
-    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    environment |= {"WORLD_SIZE": str(options.ranks), "LOCAL_WORLD_SIZE": str(options.ranks), "MASTER_ADDR": "127.0.0.1",
-                    "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}  # fmt: skip
-    if options.device == "cuda":
-        environment["CUDA_DEVICE_ORDER"] = "PCI_BUS_ID"  # as NVML counts
-        if _on_one_gpu(options):
-            environment["CUDA_VISIBLE_DEVICES"] = str(options.index)
-    seconds = _START_S + options.pairs * (2 * options.window + 60)
-    command = [python(), _JOB, "--file", folder / "steps", "--seconds", f"{seconds:g}", "--step-ms", f"{options.step_ms:g}",
-               "--backend", options.backend, "--device", options.device]  # fmt: skip
-    processes: list[subprocess.Popen[bytes]] = []
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # nothing is to stay behind
-    try:
-        with (folder / "log").open("wb") as log:
-            for rank in range(options.ranks):
-                own = {**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)}
-                processes.append(
-                    subprocess.Popen(
-                        command, env=own, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True
-                    )
-                )
-        yield processes
-    finally:
-        for process in processes:
-            with contextlib.suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)
-            process.wait()
-
-
-def _wait_for_steps(paths: Sequence[Path], processes: Sequence[subprocess.Popen[bytes]], log: Path) -> None:
-    """Until every rank has made ten steps."""
-    deadline = time.monotonic() + _START_S
-    while not all(path.exists() and path.read_bytes().count(b"\n") >= 10 for path in paths):
-        if time.monotonic() > deadline or any(process.poll() is not None for process in processes):
-            said = log.read_text(errors="replace").strip()[-600:]
-            raise LabError("the training job does not start", said or "It says nothing.")
-        time.sleep(0.2)
+def _job(options: argparse.Namespace, folder: Path) -> contextlib.AbstractContextManager[list[subprocess.Popen[bytes]]]:
+    seconds = START_S + options.pairs * (2 * options.window + 60)
+    words = ["--file", folder / "steps", "--seconds", f"{seconds:g}", "--step-ms", f"{options.step_ms:g}",
+             "--backend", options.backend, "--device", options.device]  # fmt: skip
+    shared = options.backend == "nccl" and options.ranks > 1 and _on_one_gpu(options)
+    gpu = options.index if options.device == "cuda" and _on_one_gpu(options) else None
+    return ranks_of(_JOB, words, options.ranks, folder / "log", gpu, shared)
 
 
 def _lines(path: Path) -> list[tuple[float, ...]]:

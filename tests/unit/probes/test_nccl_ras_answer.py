@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pace import pace_s
 
 from rankscope.probes.nccl import ras as nccl_ras
-from rankscope.probes.nccl.ras_answer import Laggard, NotRas, Place, RasAnswer, laggards, parse
+from rankscope.probes.nccl.ras_answer import Laggard, Missing, NotRas, Place, RasAnswer, laggards, parse
 
 TEXT = """NCCL version 2.27.7+cuda12.9 compiled with CUDA 12.9
 CUDA runtime version 12090, driver version 12080
@@ -89,6 +89,18 @@ def job(*ranks: dict[str, Any], missing: list[dict[str, Any]] | None = None) -> 
         "ras": {"collection_time_sec": 0.082, "timeouts_count": 2},
     }  # fmt: skip
     return json.dumps(document, indent=2).encode()
+
+
+def test_a_comma_that_nccl_forgets_beside_a_rank_that_does_not_answer_is_put_in() -> None:
+    """2.28.7 to 2.28.9: jsonWriteMissingRank, as a job on an H100 said it with one rank stopped."""
+    place = {"rank": 1, "host": "127.0.0.1", "pid": 1096, "cuda_dev": 0, "nvml_dev": 0}
+    said = job(
+        {"rank": 0, "pid": 1095}, missing=[{**place, "status": {"unresponsive": True, "considered_dead": False}}]
+    )
+    broken = said.replace(b'"nvml_dev": 0,\n', b'"nvml_dev": 0\n')
+    assert broken != said
+    (communicator,) = parse(broken).communicators
+    assert communicator.missing == (Missing(Place(1, "127.0.0.1", 1096, 0, 0), unresponsive=True, dead=False),)
 
 
 def test_the_text_names_who_is_behind() -> None:

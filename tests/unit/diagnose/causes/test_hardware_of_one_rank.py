@@ -12,6 +12,7 @@ from hardware_builders import (
     CAP_W,
     CLOCK_HZ,
     COPY_S,
+    KERNEL_S,
     NIC_HZ,
     NUMBERS,
     PCIE_HZ,
@@ -23,6 +24,7 @@ from hardware_builders import (
 )
 
 from rankscope.diagnose.cli.report import report
+from rankscope.diagnose.solve.judge import diagnose
 from rankscope.diagnose.verdict.contract import CAUSES
 from rankscope.diagnose.verdict.note import NoteCode
 
@@ -319,3 +321,32 @@ def test_what_else_the_accused_gpus_report_is_no_note_of_its_own() -> None:
         assert first(verdict).ranks == slow
         # THEN nobody is told of their Xids as of idle devices'
         assert not [note for note in verdict.notes if note.code == NoteCode.XID]
+
+
+def test_kernels_that_only_one_rank_waits_for_in_a_function_of_its_own_are_that_function_and_no_slow_gpu() -> None:
+    # GIVEN a rank that waits for its GPU in a function in which nobody else does
+    extra = builders.Work("gpu", "kernels", 0.0, 71, detail="cudaDeviceSynchronize", caller="extra_products")
+    verdict = diagnose(builders.build(builders.Job(ranks=6, extra={2: [(extra, 0.06)]})))
+    suspect = first(verdict)
+    assert (verdict.status, suspect.component, suspect.cause, suspect.ranks) == (
+        "fault",
+        "python",
+        "blocking-call",
+        (2,),
+    )
+    assert suspect.function is not None and (suspect.function.name, suspect.function.line) == ("extra_products", 71)
+    assert suspect.lost_seconds_per_step == pytest.approx(0.06, rel=0.2)
+
+
+@pytest.mark.parametrize("on", [4, 3])
+def test_a_stranger_on_the_gpus_of_all_ranks_is_named_without_a_baseline(on: int) -> None:
+    # GIVEN kernels of which 30 % of the time went to another process, on all GPUs or on all but one
+    taken = dict.fromkeys(range(on), 1 / 0.7)
+    more = [row for rank in range(on) for row in foreign(rank, 0.3)]
+    verdict = Machine(ranks=4, kernels=taken, more=more).verdict()
+    everybody = [one for one in verdict.suspects if one.scope in ("host", "all")]
+    assert bool(everybody) == (on == 4)
+    for one in everybody:
+        assert (one.component, one.cause, one.ranks) == ("gpu", "contended", (0, 1, 2, 3))
+        assert "mine-coins" in one.action
+        assert one.lost_seconds_per_step == pytest.approx(KERNEL_S * (1 / 0.7 - 1), rel=0.25)

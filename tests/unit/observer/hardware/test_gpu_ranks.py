@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from gpu_jobs import job, series_of
@@ -102,6 +104,28 @@ def test_where_no_gpu_is_seen_a_wait_for_it_is_waiting() -> None:
     times = find_rank(found[701], CALL_TABLE).step_times
     assert float(np.mean(times.own_s)) == pytest.approx(0.06, abs=0.03)
     assert times.own_s + times.wait_s == pytest.approx(times.seconds)
+
+
+def test_a_wait_for_the_gpu_before_the_first_collective_of_a_step_is_for_kernels_of_the_ranks_own() -> None:
+    """As on an H100 that tells nothing: small kernels, of which one rank runs more and waits for them before it goes on."""
+    raws, _ = recorded(())
+    alone = find_rank(raws[701], CALL_TABLE)
+    extra = [("cudaDeviceSynchronize", edge + 0.005, edge + 0.055, 0, 0) for edge in alone.steps.edge_s.tolist()]
+    events = np.concatenate((raws[701].events, calls(701, extra)))
+    late = find_rank(replace(raws[701], events=events[np.argsort(events["ts_ns"])]), CALL_TABLE)
+    assert late.steps.count == pytest.approx(alone.steps.count, abs=1)
+    # It waits in time that was the host's own before.
+    assert late.step_times.own_s == pytest.approx(alone.step_times.own_s[: late.steps.count], abs=0.002)
+    (kernels,) = [one for one in late.training if one.function.kind == "gpu"]
+    assert kernels.per_step_s == pytest.approx(0.05, rel=0.1)
+
+
+def test_of_steps_without_a_collective_that_was_seen_no_wait_is_told_to_be_the_ranks_own() -> None:
+    """Those in a CUDA graph are put on streams unseen."""
+    raws, _ = recorded(())
+    unseen = raws[701].events[raws[701].events["what"] != ROWS["ncclAllReduce"]]
+    found = find_rank(replace(raws[701], events=unseen), CALL_TABLE)
+    assert not [one for one in found.training if one.function.kind == "gpu"]
 
 
 def test_a_copy_that_waits_for_kernels_first_is_a_wait() -> None:

@@ -1,0 +1,47 @@
+"""Waits for the GPU that are the rank's own, where its activity does not tell computing from waiting. Pure.
+
+Until a rank has put the first collective of a step on a stream, its GPU has nothing to run but what the rank itself launched: a
+thread that waits for it then waits for kernels of its own, and nobody else is waited for. So, of the waits that begin in step s,
+
+    own(w) = start(w) < the first collective of s put on a stream by any thread of the process
+
+Where s has none, nothing is known (collectives in a CUDA graph are put there unseen), and after it what is waited for may be the
+collective. Such time is computing of the GPU (`gpu` 'kernels', by who waits for it): it is in the steps' own time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from rankscope.observer.steps.found import FoundSteps
+from rankscope.observer.thread import timeline
+from rankscope.observer.thread.functions import FunctionKey
+from rankscope.observer.thread.samples import Words
+from rankscope.observer.thread.timeline import Timeline
+from rankscope.probes.arrays import Bools, Floats
+
+
+def told_apart(line: Timeline, words: Words, enqueued_s: Floats, steps: FoundSteps) -> tuple[Timeline, Words]:
+    """The timeline with own waits as KERNELS, and their names. `enqueued_s`: when collectives were put on streams."""
+    waiting = line.kind == timeline.GPU_WAIT
+    scopes, first = np.unique(line.device[waiting], return_index=True)
+    own = scopes[_before_collectives(line.start_s[waiting][first], np.sort(enqueued_s), steps)]
+    if not len(own):
+        return line, words
+    functions = list(words.device)
+    for scope in own.tolist():
+        functions[scope] = FunctionKey("gpu", "kernels", detail=functions[scope].detail, resource="gpu")
+    kind = np.where(waiting & np.isin(line.device, own), timeline.KERNELS, line.kind)
+    return replace(line, kind=kind), replace(words, device=functions)
+
+
+def _before_collectives(start_s: Floats, enqueued_s: Floats, steps: FoundSteps) -> Bools:
+    """Which of these instants lie in a step before its first collective."""
+    at = steps.index(start_s)
+    begin = steps.edge_s[np.maximum(at, 0)] if steps.count else start_s
+    end = steps.edge_s[np.maximum(at, 0) + 1] if steps.count else start_s
+    following = np.append(enqueued_s, np.inf)[np.searchsorted(enqueued_s, begin)]
+    before: Bools = (at >= 0) & (following < end) & (start_s < following)
+    return before
