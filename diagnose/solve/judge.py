@@ -146,7 +146,7 @@ def _judge_steps(fleet: Fleet, reference: Reference | None, per_step: Floats, dr
     notes = [*draft.notes, *short_of_steps(fleet), *notes]
     odd = find_odd_ranks(fleet, scene, reference)
     scene = odd.scene
-    calm = calmed(fleet, scene) if reference is None else None
+    calm = calmed(fleet, scene)
     views, found, noise, more = _standing(fleet, odd, reference, calm)
     suspects: list[Suspect] = []
     notes += more

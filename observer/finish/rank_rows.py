@@ -43,7 +43,7 @@ def rank_row(running: Observation, rank: FoundRank, found: RankWindow, last: Las
         pid=rank.pid,
         inner_pid=identity.inner_pid,
         netns=identity.netns,
-        addresses=tuple(sorted({_address(flow.local) for flow in mine})),
+        addresses=tuple(sorted({address_of(flow.local) for flow in mine})),
         gpus=gpus,
         nics=tuple(sorted({flow.interface for flow in mine if flow.interface} | set(ports))),
         cpus=cpus,
@@ -82,7 +82,8 @@ def _end_of(pid: int, last: LastReadings) -> tuple[float | None, int | None]:
     return (float(ends["ts_ns"][0]) - last.start_ns) / 1e9, status if status >= 0 else None
 
 
-def _address(endpoint: str) -> str:
+def address_of(endpoint: str) -> str:
+    """Of `198.18.0.10:29500` or `[fd00::1]:29500` without the port."""
     return endpoint.rpartition(":")[0].strip("[]")
 
 

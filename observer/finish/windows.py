@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from rankscope.observer.census.found import FoundRank
 from rankscope.observer.census.owners import uses_accelerator
 from rankscope.observer.finish.last import LastReadings, read_last
-from rankscope.observer.finish.rank_rows import helper_rows, rank_row
+from rankscope.observer.finish.rank_rows import address_of, helper_rows, rank_row
 from rankscope.observer.finish.raw import raw_process
 from rankscope.observer.live import ras, samplers
 from rankscope.observer.live.gauges import Member
@@ -109,7 +109,7 @@ def _job_window(
     )
     on_gpus = any(uses_accelerator(rank) for rank in ranks)
     if on_gpus and ras.stands_still({pid: one.in_collective_s for pid, one in found.items()}, last.window_s):
-        behind, said = ras.missing(ranks)
+        behind, said = ras.missing(ranks, {address_of(flow.local) for flow in last.flows if flow.pid in numbers})
         tables.counters += behind
         notes += said
     tables.flows += [pattern_rows.flow_row(numbers[flow.pid], flow) for flow in last.flows if flow.pid in numbers]

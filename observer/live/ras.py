@@ -7,8 +7,9 @@ another host is named as well, where the communicator is as large as the job.
 
 from __future__ import annotations
 
+import ipaddress
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from rankscope.observer.census.found import FoundRank
 from rankscope.observer.window.rows import CounterRow
@@ -37,9 +38,12 @@ def ask(pid: int) -> RasAnswer | RasSilence:
 
 
 def missing(
-    ranks: Sequence[FoundRank], asking: Ask = ask, pause_s: float = _BETWEEN_S
+    ranks: Sequence[FoundRank], here: Collection[str] = (), asking: Ask = ask, pause_s: float = _BETWEEN_S
 ) -> tuple[list[CounterRow], tuple[str, ...]]:
-    """Rows and notes about ranks that are behind or do not answer; none, with a note, where RAS is silent. Never raises."""
+    """Rows and notes about ranks that are behind or do not answer; none, with a note, where RAS is silent. Never raises.
+
+    `here`: addresses that are this host's, for NCCL tells hosts by the address of its socket; the loopback is everybody's.
+    """
     first = asking(ranks[0].pid)
     if isinstance(first, RasSilence):
         return [], (first.reason,)
@@ -51,7 +55,7 @@ def missing(
     sizes = {one.identity: one for one in second.communicators}
     rows, notes = [], []
     for late in ras_answer.laggards(first, second)[:_MAX_NAMED]:
-        number = _number(late.place, sizes.get(late.communicator), ranks, world)
+        number = _number(late.place, sizes.get(late.communicator), ranks, world, here)
         rows.append(_row(number, "ras.behind", late.operation, late.furthest - late.launched, late.furthest))
         notes.append(
             f"NCCL says: {_who(late.place, number)} has launched {late.launched} {printable(late.operation, 32)} of "
@@ -59,19 +63,29 @@ def missing(
         )
     for communicator in second.communicators:
         for one in communicator.missing[:_MAX_NAMED]:
-            number = _number(one.place, communicator, ranks, world)
+            number = _number(one.place, communicator, ranks, world, here)
             rows.append(_row(number, "ras.missing", communicator.identity, 1.0, None))
             notes.append(f"NCCL says: {_who(one.place, number)} {'is dead' if one.dead else 'does not answer'}")
     return rows, tuple(dict.fromkeys(notes))[:_MAX_NAMED]
 
 
-def _number(place: Place, communicator: Communicator | None, ranks: Sequence[FoundRank], world: int) -> int:
-    """The rank in the job; −1 where only a process is known."""
+def _number(
+    place: Place, communicator: Communicator | None, ranks: Sequence[FoundRank], world: int, here: Collection[str]
+) -> int:
+    """The rank in the job; −1 where only a process is known. Pids alone do not tell: each container counts its own."""
     for rank in ranks:
-        if place.pid == rank.identity.inner_pid and place.host in ("", rank.identity.node):
+        known = place.host in ("", rank.identity.node) or place.host in here or _is_loopback(place.host)
+        if known and place.pid == rank.identity.inner_pid:
             return rank.identity.rank
     size = communicator.size if communicator is not None else 0
     return place.rank if size == world and 0 <= place.rank < world else -1
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
 
 
 def _who(place: Place, number: int) -> str:

@@ -188,7 +188,7 @@ def _of_card(folder: Path, item: dict[str, Any], recording: Recording) -> Case:
         archive=recording.archive,
         name=f"{told['fault']}-{told['seed']}",
         lab="card",
-        job=told["card"],
+        job=told.get("job", told["card"]),
         fault=told["fault"],
         dose=STRONG,
         seed=told["seed"],

@@ -37,6 +37,15 @@ def asking(*answers: RasAnswer | RasSilence) -> Any:
     return lambda pid: left.pop(0)
 
 
+def test_hosts_are_known_by_the_address_that_nccl_tells_as_containers_count_their_own_pids() -> None:
+    gone = tuple(
+        Missing(Place(rank, host, 701, 0, 0), unresponsive=True, dead=False)
+        for rank, host in ((0, "127.0.0.1"), (1, "10.0.0.7"), (2, "10.0.0.8"))
+    )
+    rows, _ = missing(ranks_here(), {"10.0.0.7"}, asking(*(answer([7] * 5, gone, size=3),) * 2), pause_s=0)
+    assert [row.rank for row in rows] == [1, 1, -1]
+
+
 def test_a_job_is_asked_only_if_it_stands_still() -> None:
     assert not stands_still({1: 0.4, 2: 3.0}, 20.0)
     assert stands_still({1: 0.4, 2: 13.0}, 20.0)
@@ -45,24 +54,26 @@ def test_a_job_is_asked_only_if_it_stands_still() -> None:
 
 def test_a_rank_that_stays_behind_is_named_wherever_it_runs() -> None:
     late = answer([41, 41, 41, 40, 41])
-    rows, notes = missing(ranks_here(), asking(late, late), pause_s=0)
+    rows, notes = missing(ranks_here(), (), asking(late, late), pause_s=0)
     assert [(row.rank, row.name, row.value, row.limit) for row in rows] == [(3, "ras.behind", 1.0, 41)]
     assert "rank 3 (pid 703 on node1) has launched 40 AllReduce" in notes[0]
 
 
 def test_a_job_that_moves_accuses_nobody() -> None:
-    rows, notes = missing(ranks_here(), asking(answer([41, 40, 41, 41, 41]), answer([43, 43, 42, 43, 43])), pause_s=0)
+    rows, notes = missing(
+        ranks_here(), (), asking(answer([41, 40, 41, 41, 41]), answer([43, 43, 42, 43, 43])), pause_s=0
+    )
     assert (rows, notes) == ([], ())
 
 
 def test_ranks_that_do_not_answer_are_named_and_unknown_ones_are_not_guessed() -> None:
     gone = (Missing(PLACES[4], unresponsive=True, dead=True),)
-    rows, notes = missing(ranks_here(), asking(*(answer([7] * 5, gone),) * 2), pause_s=0)
+    rows, notes = missing(ranks_here(), (), asking(*(answer([7] * 5, gone),) * 2), pause_s=0)
     assert [(row.rank, row.name) for row in rows] == [(4, "ras.missing")]
     assert "is dead" in notes[0]
-    rows, _ = missing(ranks_here(), asking(*(answer([7] * 5, gone, size=3),) * 2), pause_s=0)
+    rows, _ = missing(ranks_here(), (), asking(*(answer([7] * 5, gone, size=3),) * 2), pause_s=0)
     assert rows[0].rank == -1, "its number in a smaller communicator is not its rank"
 
 
 def test_silence_is_a_note() -> None:
-    assert missing(ranks_here(), asking(RasSilence("nothing listens")), pause_s=0) == ([], ("nothing listens",))
+    assert missing(ranks_here(), (), asking(RasSilence("nothing listens")), pause_s=0) == ([], ("nothing listens",))
