@@ -26,6 +26,11 @@ g        = mean over s of max over innocent r of (own(r,s) - mean over s' of own
 x        how late each suspect is: of several the sums show the latest, and hide the others unless all are late in the same collective: one
          of S
 
+What is taken of all ranks, of each at a moment of its own, they wait for as often: t(1,s) >= t(2,s) >= … is what is taken of them in a
+step, and of that the sums show t(1,s) alone. Whose moments fall into the same one of S collectives share the wait for the longest:
+
+scattered = mean over s of Σ over i >= 2 of t(i,s) · (1 - 1/S)^(i - 1)          no more than the transfer of the steps is above its least
+
 Who is as long as its peers in each single step is never the one that a step waits for: then a fault is told to cost what unevenness does.
 So the price of what a rank does is that of T''(s): healed, it is as uneven as its peers' median p, in an order of its own:
 own''(r,s) = own(p,s'), s' the step that is as long among those of p as s is among those of r. Not of a queue for a CPU: who does not
@@ -93,6 +98,15 @@ def unmet_s(own: Floats, late_s: Floats, collectives: float) -> float:
     in_each_s = longest_s / float(np.sqrt(collectives))
     others_s = np.maximum(np.sort(late_s)[:-1] - in_each_s, 0.0).sum() * (1 - 1 / collectives)
     return longest_s - in_each_s + float(others_s)
+
+
+def scattered_s(taken: Floats, collectives: float) -> float:
+    """scattered, seconds per step, of a step of so many collectives. `taken`: ranks x steps, seconds taken of each."""
+    if collectives <= 1 or not taken.size:
+        return 0.0
+    longest_first = -np.sort(-np.nan_to_num(taken), axis=0)
+    waited_for = (1 - 1 / collectives) ** np.arange(len(taken))
+    return float((longest_first[1:] * waited_for[1:, None]).sum(axis=0).mean())
 
 
 def in_order_of(own: Floats, healed: Floats) -> Floats:

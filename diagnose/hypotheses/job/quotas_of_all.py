@@ -4,6 +4,13 @@ held(r,s) = sched(r,s) · throttled(r) / ready(r)      seconds of step s in whic
 
 sched(r,s): ready and not running, of each step; throttled(r) / ready(r): the throttled part of it, over the window.
 
+What is told to be lost is more and less than the step is shorter by own times without held(r,s):
+
++ scattered   a quota holds a rank in one piece, at a moment of its own, and in a step of several collectives the others wait for each
+              (model/replay.py); no more than the transfer of the steps is above its least
+- crowded     who is not held wants a CPU when the others do: those that are held at different moments stand behind each other for less
+              than they would (model/busy_host.py)
+
 Convicts: the kernel's count (cpu.throttled_s) on more than half of the ranks, each held for 5 % of the step, or for a quarter as long
 as the one held longest: a row of ../rows.py that removes held(r,s). Named is who is held at all. Acquits: a quota that few ranks run
 into is theirs (../rank/cpu.py).
@@ -18,10 +25,13 @@ from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import ORDERED, Hypothesis, common_host
 from rankscope.diagnose.hypotheses.rank.cpu import throttled
 from rankscope.diagnose.hypotheses.rows import Row, clearness
-from rankscope.diagnose.model.busy_host import held_back
+from rankscope.diagnose.model.busy_host import crowded_s, held_back, queued_s
+from rankscope.diagnose.model.replay import scattered_s
 from rankscope.diagnose.model.scene import Scene
+from rankscope.diagnose.model.slots import least_stay
+from rankscope.diagnose.stats.robust import mean_of_known
 from rankscope.diagnose.verdict.contract import Evidence
-from rankscope.probes.arrays import Floats
+from rankscope.probes.arrays import Bools, Floats
 
 
 def throttled_together(fleet: Fleet, scene: Scene) -> list[Row]:
@@ -52,7 +62,24 @@ def throttled_together(fleet: Fleet, scene: Scene) -> list[Row]:
         host=common_host(fleet, rows),
     )
     clear = clearness(removes.mean(axis=0), scene.step_s)
-    return [Row(found, removes, *clear)]
+    told_s = _scattered_s(scene, removes) - _crowded_s(fleet, held)
+    return [Row(found, removes, *clear, told_s=told_s)]
+
+
+def _crowded_s(fleet: Fleet, held: Bools) -> float:
+    """Seconds per step for which these ranks would stand behind each other besides, mean."""
+    more = crowded_s(fleet) - mean_of_known(queued_s(fleet))
+    return max(float(more[held].mean()), 0.0)
+
+
+def _scattered_s(scene: Scene, held: Floats) -> float:
+    """Seconds per step for which ranks wait for those that are held, beside the one that is held longest."""
+    least = least_stay(scene.wait, scene.pipelines, scene.slots)
+    least = least[np.isfinite(least)]
+    if scene.pipelines is not None or scene.in_turn or not len(least):
+        return 0.0
+    above_s = float(least.mean() - np.quantile(least, limits.FEW))
+    return max(min(scattered_s(held, scene.collectives), above_s), 0.0)
 
 
 def _evidence(fleet: Fleet, seconds: Floats) -> tuple[Evidence, ...]:

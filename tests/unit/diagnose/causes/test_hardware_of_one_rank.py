@@ -142,8 +142,11 @@ def test_a_counter_that_convicts_is_surer_than_behaviour_alone(seed: int) -> Non
 def test_what_the_peers_have_as_much_acquits_the_device(everywhere: dict[str, float]) -> None:
     # GIVEN a slow GPU, and a counter that moved on every GPU alike
     verdict = Machine(kernels={5: 1.4}, everywhere=everywhere).verdict()
-    # THEN the GPU is slow and nobody knows why
-    assert named(verdict) == [("gpu", "slow", "gpu5", (5,))]
+    # THEN the GPU is slow and nobody knows why; who uses all of them costs all ranks alike
+    assert named(verdict)[0] == ("gpu", "slow", "gpu5", (5,))
+    shared = [("gpu", "contended")] if "gpu.foreign_active" in everywhere else []
+    assert [(one.component, one.cause) for one in verdict.suspects if one.scope != "rank"] == shared
+    assert len(verdict.suspects) == 1 + len(shared)
 
 
 @pytest.mark.parametrize("everywhere", [{"pcie.width": 4.0}, {"pcie.replays": 5e4}, {"pcie.aer_correctable": 5e4}],
