@@ -31,12 +31,12 @@ def hidden(fleet: Fleet, scene: Scene) -> OddRanks | None:
     return None if calm is None else calm_ranks(fleet, scene, calm, NOBODY)
 
 
-def queued(seed: int, extra_s: float) -> Window:
+def queued(seed: int, extra_s: float, all_s: float = 0.2) -> Window:
     """Rank 1 computes for longer; all stand in the queue for about as long as they work, the others for as much longer as it computes."""
     rng = np.random.default_rng(seed)
     window = build(Job(ranks=RANKS, steps=STEPS, seed=seed, extra={1: [(BUSY, extra_s)]}))[0]
     rows = window.steps.to_pylist()
-    queue = rng.exponential(0.2, (RANKS, STEPS)) + extra_s * np.array([[1.0], [0.0], [1.0]])
+    queue = rng.exponential(all_s, (RANKS, STEPS)) + extra_s * np.array([[1.0], [0.0], [1.0]])
     own = np.zeros((RANKS, STEPS))
     for row in rows:
         own[row["rank"], row["step"]] = row["own_s"] + queue[row["rank"], row["step"]]
@@ -69,6 +69,15 @@ def test_who_computes_longer_is_found_though_its_peers_stand_in_the_queue_as_lon
     spared_s = float(np.median(scene.queue_s[[0, 2]])) - queue_s
     assert first.lost_seconds_per_step == pytest.approx(0.06 * own_s / (own_s - queue_s) - spared_s / 2, rel=0.25)
     assert first.lost_percent == pytest.approx(100 * first.lost_seconds_per_step / step_s, rel=0.1)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_who_has_a_cpu_for_itself_is_found_beside_others_that_stand_behind_each_other(seed: int) -> None:
+    """The step is hardly shorter without the queues, as the rank that is late stands in none: they hide it all the same."""
+    verdict = judge(gather([queued(seed, 0.06, 0.002)]))
+    (first,) = verdict.suspects
+    assert (first.component, first.ranks) == ("python", (1,)) and said(verdict, NoteCode.WITHOUT_QUEUE)
+    assert first.function is not None and first.function.name == "augment"
 
 
 @pytest.mark.parametrize(("queue_s", "lost_s"), [
