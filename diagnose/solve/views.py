@@ -120,13 +120,14 @@ def _narrowed(fleet: Fleet, scene: Scene, per_step: Floats, found: Stretch) -> S
 
 
 def calmed(fleet: Fleet, scene: Scene) -> Calm | None:
-    """The window without its queues, if ranks stand in these for a part of its steps; whether or not who comes last does."""
+    """The window without its queues, if who comes last stands in these for a part of its steps, or most ranks do."""
     if fleet.timed or len(fleet.ranks) < 2:
         return None
     calm = without_queue(fleet)
     per_step = nan_median(calm.steps.seconds, 0)
+    gone_s = np.nanmedian(nan_median(fleet.steps.seconds, 0) - per_step)
     queued_s = np.nanmedian(nan_median(fleet.steps.own_s - calm.steps.own_s, 0))
-    if not queued_s >= max(limits.EFFECT_SHARE * scene.step_s, limits.EFFECT_SECONDS):
+    if not np.fmax(gone_s, queued_s) >= max(limits.EFFECT_SHARE * scene.step_s, limits.EFFECT_SECONDS):
         return None
     without, _ = prepare(calm, per_step)
     return Calm(calm, without, scene.step_s / without.step_s)
