@@ -65,12 +65,10 @@ def unproven(fleet: Fleet, scene: Scene) -> Note | None:
     """Something large, or all but significant, that cannot be proven with so few or so noisy steps."""
     found = scene.differences
     count = int(np.median(np.isfinite(scene.own).sum(axis=1)))
-    # Steps that wander together tell no more than a few would: whoever is hinted at, and waited for, is not out of it by them.
+    # Steps that wander together tell no more than a few would: whoever was waited for in them is not out of it by that.
     few = found.freedom + 1 < limits.STEPS_FEW
-    hinted = (
-        few & (found.z >= limits.Z_HINT) & (waited_for(scene.wait, scene.roles) >= limits.HOLDS_LEAST * found.excess_s)
-    )
-    big = (found.excess_s >= limits.LARGE_SHARE * scene.step_s) & (hinted | (count < limits.STEPS_FEW))
+    waited = few & (waited_for(scene.wait, scene.roles) >= limits.HOLDS_LEAST * found.excess_s)
+    big = (found.excess_s >= limits.LARGE_SHARE * scene.step_s) & (waited | (count < limits.STEPS_FEW))
     least = limits.SCORE_LEAST + float(np.log(len(found.z)))
     doubtful = big | ((strength_of_many_steps(found) >= least) & (strength(found) < least))
     if not doubtful.any():

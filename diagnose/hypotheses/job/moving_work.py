@@ -4,11 +4,13 @@ W(r,s)  = own - io - sched - sync            what the rank computes: work, not w
 x(r,s)  = W(r,s) - lower quartile over s of W(r,·) - lower quartile over ranks of the same (from four ranks on)
 lost    = trimmed mean over s of T(s) - T'(s),  where in T' every x(r,s) is the mean of x(·,s) over the ranks: work shared evenly
 
-Told from noise, which moves too, by one of two signatures:
+Told from noise, which moves too, by one of three signatures:
  turns     the x are of two kinds, split where their variance between the kinds is greatest (Otsu 1979), and the kinds lie apart:
            Ashman's D = |m2 - m1| / √((s1² + s2²)/2) >= 4.6 with medians and MADs (halves of one normal: 2.3); most steps have both
            kinds; and they are not accidents, now of one function, now of another (varying.py, scattered). Of a large fleet the
            longest of each step are read because they are the longest, two kinds by choice: without them
+ shared    what one rank has more in a step the others have less: of the W of a rank, less its median, as x
+           1 - Var(Σ over r of x(r,·)) / Σ over r of Var(x(r,·)) >= 0.9; noise that hits each rank by itself: 0
  together  all functions of a step grow together (what-if analysis, OSDI'25: correlation of forward and backward >= 0.9):
            rho >= 0.9, the mean correlation of the functions (varying.py)
 Told from a fault of one rank: none is late oftener than chance gives it (else it is odd, or has episodes), and the time is work. Where
@@ -99,7 +101,7 @@ def moving_work(fleet: Fleet, scene: Scene) -> tuple[list[Row], list[Note]]:
         text = f"in each step another rank is late, by {seconds(cost)} on average, in one function or another: accidents, not the input"
         return [], [Note(NoteCode.MOVING_NOISE, text)]
     if signature is None and not pauses:
-        signature = _together(fleet, work, x, lost_s / scene.step_s, pipelines)
+        signature = _shared(work) or _together(fleet, work, x, lost_s / scene.step_s, pipelines)
     if signature is None:
         return [], []
     return [
@@ -193,6 +195,22 @@ def _between_stages(scene: Scene, pipelines: Pipelines, work: Floats, even: Floa
     longest = NormalDist().inv_cdf((stages - 0.375) / (stages + 0.25)) if stages > 1 else 0.0
     more = float(after[0]) * float(sd) * math.sqrt(batches) * longest
     return float(np.clip(more, 0.0, max(float(after[1] - after[0]) - lost_s, 0.0)))
+
+
+def _shared(work: Floats) -> _Signature | None:
+    """That there is as much work in every step, and other ranks have more of it. z: Fisher's of a correlation, over its error."""
+    x = work[:, np.isfinite(work).all(axis=0)]
+    if x.shape[1] < limits.STEPS_FEW:
+        return None
+    x = x - np.median(x, axis=1)[:, None]
+    alone = float(x.var(axis=1).sum())
+    shared = 1 - float(x.sum(axis=0).var()) / alone if alone > 0 else 0.0
+    most: Bools = work - _usual(work) >= _highest(work - _usual(work))[None, :]
+    if shared < limits.NEARLY_ALL or not _spread_over_ranks(most):
+        return None
+    what = "what one rank has more in a step the others have less (by chance: 0, all of it: 1)"
+    z = math.atanh(min(shared, limits.NEARLY_ALWAYS)) * math.sqrt(x.shape[1] - 3)
+    return _Signature((Evidence("steps", what, shared, limits.NEARLY_ALL, ""),), z, most)
 
 
 def _together(fleet: Fleet, work: Floats, x: Floats, share: float, pipelines: Pipelines | None) -> _Signature | None:

@@ -72,6 +72,18 @@ def test_longer_sequences_in_turn_are_an_imbalance(ranks: int, seed: int) -> Non
     assert suspect.lost_seconds_per_step == pytest.approx(0.15 * (1 - 1 / ranks), rel=0.25)
 
 
+@pytest.mark.parametrize("ranks", [2, 3, 4])
+@pytest.mark.parametrize("seed", range(3))
+def test_as_much_work_for_all_together_that_is_shared_out_otherwise_in_each_step_is_an_imbalance(
+    ranks: int, seed: int
+) -> None:
+    """As two ranks had it whose pieces come in several sizes, several in a step: not two kinds, but what one has the others lack."""
+    rng = np.random.default_rng(seed)
+    job = Job(ranks=ranks, seed=seed, noise=0.01)
+    parts = rng.dirichlet(np.ones(ranks), job.steps).T
+    assert is_moving(diagnose([moved(job, 0.3 * parts)]))
+
+
 @pytest.mark.parametrize("ranks", [2, 4, 8, 16])
 @pytest.mark.parametrize("seed", range(3))
 def test_longer_sequences_at_random_are_an_imbalance(ranks: int, seed: int) -> None:

@@ -89,6 +89,18 @@ def test_what_few_steps_do_not_prove_is_unknown_and_not_healthy() -> None:
     assert unproven
 
 
+def test_a_rank_for_which_all_wait_in_half_of_the_window_is_no_health_however_it_wanders() -> None:
+    """A loader that reads ahead is late for seconds, and early for seconds: steps that tell as much as two would."""
+    (window,) = build(Job(ranks=2, steps=48, noise=0.0, spread=0.0, stalls=0.0))
+    rows = window.steps.to_pylist()
+    for row in rows:
+        late = 0.12 if 8 <= row["step"] < 36 else 0.0
+        row["seconds"] += late
+        row["own_s" if row["rank"] == 1 else "wait_s"] += late
+    verdict = judge(gather([columns(window, "steps", rows)]))
+    assert verdict.status == "unknown" and "rank 1" in verdict.notes[0].text
+
+
 def test_what_to_record_is_longer_than_the_window_that_did_not_suffice() -> None:
     verdict = judge(gather(build(Job(ranks=4, steps=4, window_s=20.0))))
     assert verdict.status == "unknown" and "--window 40" in verdict.notes[0].text
