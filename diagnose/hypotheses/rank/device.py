@@ -95,7 +95,12 @@ def of_function(case: Case, kind: str, state: str) -> Hypothesis | None:
     """The function of the rank's own code in which the time on a device lies, where its peers spend none on it: it has the device do
     what theirs do not do, which is no fault of the device. None where they spend time on it there, too, or no function is odd."""
     found = case.profiles.locate(case.rank, case.beside, (kind,), 0.0)
-    if found is None or found.function.kind != "python" or found.shared or found.spread:
+    if (
+        found is None
+        or found.function.kind != "python"
+        or found.spread
+        or found.peers_s >= limits.NOTHING * found.own_s
+    ):
         return None
     function = found.function
     place = f"{function.name} ({function.file}:{function.line})"
