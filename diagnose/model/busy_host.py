@@ -147,17 +147,21 @@ def _cost_s(fleet: Fleet, theirs: Floats, total: Floats) -> Floats:
 
 def _kept(fleet: Fleet, share: Floats) -> Floats:
     """kept(r); 0 where nobody says on which CPUs ranks may run."""
+    _, wanted_by, there = _wanted(fleet)
+    more = np.maximum(wanted_by - there, 0)
+    most = wanted_by - 1 - (there - 1) * (1 - share)
+    return np.asarray(np.divide(more, most, out=np.zeros(len(share)), where=more > 0), dtype=np.float64)
+
+
+def _wanted(fleet: Fleet) -> tuple[Ints, Ints, Ints]:
+    """Of each rank its pool, how many ranks share that, and how many CPUs it has: enough where nobody says on which ranks may run."""
     pool = pools(fleet)
     cpus = dict[int, set[int]]()
     for number, names in {(int(each), names) for each, names in zip(pool, fleet.ranks.cpus, strict=True)}:
         cpus.setdefault(number, set()).update(cpus_of(names))
     wanted_by = np.bincount(pool)[pool]
-    there = np.array(
-        [len(cpus[int(each)]) or wanted for each, wanted in zip(pool, wanted_by, strict=True)]
-    )  # unknown: enough
-    more = np.maximum(wanted_by - there, 0)
-    most = wanted_by - 1 - (there - 1) * (1 - share)
-    return np.asarray(np.divide(more, most, out=np.zeros(len(pool)), where=more > 0), dtype=np.float64)
+    there = [len(cpus[number]) or wanted for number, wanted in zip(pool.tolist(), wanted_by.tolist(), strict=True)]
+    return pool, wanted_by, np.array(there, dtype=np.int64)
 
 
 def strangers_shares(fleet: Fleet) -> dict[str, float]:
@@ -284,19 +288,12 @@ def crowded_s(fleet: Fleet) -> Floats:
     they may. So long it is where nothing is done to the ranks: in 24 healthy windows of 14 programs the queue was 0.9 to 1.7 times that,
     1.1 in the middle.
     """
-    pool, table = pools(fleet), fleet.patterns
+    (pool, wanted_by, there), table = _wanted(fleet), fleet.patterns
     runs = (table.kind.codes == table.kind.code("python")) & (table.detail.codes != table.detail.code("sleep"))
     runs &= table.thread.codes == table.thread.code("training")
     ran = np.bincount(table.rank[runs], np.nan_to_num(table.per_step_s[runs]), len(pool))
-    cpus = dict[int, set[int]]()
-    for number, names in zip(pool.tolist(), fleet.ranks.cpus, strict=True):
-        cpus.setdefault(number, set()).update(cpus_of(names))
-    there = np.array([len(cpus[number]) for number in pool.tolist()])
-    wanted_by = np.bincount(pool)[pool]
     usual = np.bincount(pool, ran)[pool] / wanted_by
-    behind = np.divide(
-        usual * (wanted_by - there), there, out=np.zeros(len(pool)), where=(there > 0) & (wanted_by > there)
-    )
+    behind = usual * np.maximum(wanted_by - there, 0) / there
     return np.asarray(behind, dtype=np.float64)
 
 

@@ -199,13 +199,14 @@ def _between_stages(scene: Scene, pipelines: Pipelines, work: Floats, even: Floa
 
 def _shared(work: Floats) -> _Signature | None:
     """That there is as much work in every step, and other ranks have more of it. z: Fisher's of a correlation, over its error."""
+    late = work - _usual(work)
     x = work[:, np.isfinite(work).all(axis=0)]
     if x.shape[1] < limits.STEPS_FEW:
         return None
     x = x - np.median(x, axis=1)[:, None]
     alone = float(x.var(axis=1).sum())
     shared = 1 - float(x.sum(axis=0).var()) / alone if alone > 0 else 0.0
-    most: Bools = work - _usual(work) >= _highest(work - _usual(work))[None, :]
+    most: Bools = late >= _highest(late)[None, :]
     if shared < limits.NEARLY_ALL or not _spread_over_ranks(most):
         return None
     what = "what one rank has more in a step the others have less (by chance: 0, all of it: 1)"

@@ -40,7 +40,6 @@ while True:
     torch.cuda.synchronize()
 """
 _SETTLE_S = 2.0
-_STARTED_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
