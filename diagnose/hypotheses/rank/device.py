@@ -12,6 +12,7 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.counters import Counter
 from rankscope.diagnose.hypotheses.hypothesis import NO_COUNTER, SEEN, Hypothesis
 from rankscope.diagnose.hypotheses.rank.case import Case
+from rankscope.diagnose.model.attribute import Located
 from rankscope.diagnose.model.functions import FunctionExcess, sample
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.diagnose.verdict.function import Function
@@ -91,6 +92,13 @@ def slow(
     return case.charge(component, cause, device.excess_s, NO_COUNTER, evidence, action, instance, device.function)
 
 
+def called_by(found: Located | None) -> tuple[Evidence, ...]:
+    """The user's functions that call the one that is named."""
+    if found is None or not found.callers:
+        return ()
+    return (Evidence("stacks", "called by", " → ".join((*found.callers, found.function.name)), None, ""),)
+
+
 def of_function(case: Case, kind: str, state: str) -> Hypothesis | None:
     """The function of the rank's own code in which the time on a device lies, where its peers spend none on it: it has the device do
     what theirs do not do, which is no fault of the device. None where they spend time on it there, too, or no function is odd."""
@@ -105,8 +113,7 @@ def of_function(case: Case, kind: str, state: str) -> Hypothesis | None:
     function = found.function
     place = f"{function.name} ({function.file}:{function.line})"
     evidence = [Evidence("stacks", f"time in {function.name}", found.own_s, found.peers_s, "s/step", len(case.peers))]
-    if found.callers:
-        evidence.append(Evidence("stacks", "called by", " → ".join((*found.callers, function.name)), None, ""))
+    evidence += called_by(found)
     evidence.append(Evidence("stacks", "state in it", state, None, ""))
     action = f"See why {place} {state} on this rank: its peers do not there."
     return case.charge("python", "blocking-call", found.excess_s, SEEN, tuple(evidence), action, function=function)

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from rankscope.diagnose import limits
 from rankscope.diagnose.hypotheses.hypothesis import GUESS, NO_COUNTER, SEEN, Hypothesis
 from rankscope.diagnose.hypotheses.rank.case import Case
+from rankscope.diagnose.hypotheses.rank.device import called_by
 from rankscope.diagnose.hypotheses.rank.threads import held_gil
 from rankscope.diagnose.hypotheses.rank.workload import has_no_more_input
 from rankscope.diagnose.model.attribute import Located
@@ -51,7 +52,7 @@ def _function_charge(case: Case, found: Located) -> Hypothesis:
     evidence = [Evidence("stacks", f"time in {what}", found.own_s, found.peers_s, "s/step", len(case.peers))]
     if leaf is not None:
         evidence.append(Evidence("stacks", "deepest frame", f"{leaf.name} ({leaf.file}:{leaf.line})", None, ""))
-    evidence.extend(_called_by(found))
+    evidence.extend(called_by(found))
     evidence.append(Evidence("stacks", "state in it", _state(case, found, blocking), None, ""))
     if case.queue_of_function_s >= limits.FEW * found.excess_s:
         evidence.append(Evidence("scheduler", "in the queue for a CPU meanwhile (as long per second as its peers)",
@@ -76,13 +77,6 @@ def _function_charge(case: Case, found: Located) -> Hypothesis:
         action=action,
         function=function,
     )
-
-
-def _called_by(found: Located | None) -> tuple[Evidence, ...]:
-    """The user's functions that call the one that is named."""
-    if found is None or not found.callers:
-        return ()
-    return (Evidence("stacks", "called by", " → ".join((*found.callers, found.function.name)), None, ""),)
 
 
 def _state(case: Case, found: Located, blocking: bool) -> str:
@@ -127,7 +121,7 @@ def _waiting_charges(case: Case) -> Iterator[Hypothesis]:
     cause = "lock" if any(mark in text for mark in _LOCKS) else "blocking-call"
     # Who takes what others hand over waits in a function for that, written in Python; who wants a lock does not.
     handed = case.profiles.seconds_through(case.rank, "sync", _HAND_OVER_FILES) >= 0.5 * excess
-    evidence += _called_by(found) if function is not None else ()
+    evidence += called_by(found) if function is not None else ()
     helpers = [*([_PROCESS] if cause != "lock" else []), *([_THREAD] if handed else [])]
     if charges := [charge for helper in helpers for charge in _helper_charges(case, excess, tuple(evidence), helper)]:
         yield from charges
@@ -175,7 +169,7 @@ def _helper_charges(case: Case, excess: float, evidence: tuple[Evidence, ...], h
         return [case.charge("storage", "slow-read", excess, NO_COUNTER, (*evidence, more), text, instance=worst.detail)]
     found = case.profiles.locate(case.rank, case.beside, (worst.kind,), 0.0, thread=helper.thread)
     cause = "dataloader" if helper is _LOADER else "blocking-call" if worst.detail == "sleep" else "slow-function"
-    return [case.charge("python", cause, excess, SEEN, (*evidence, more, *_called_by(found)), helper.action.format(worst.name),
+    return [case.charge("python", cause, excess, SEEN, (*evidence, more, *called_by(found)), helper.action.format(worst.name),
                  function=found.function if found else None)]  # fmt: skip
 
 
