@@ -58,8 +58,8 @@ class Slow:
             self._seen = changed
             orders = json.loads(self.control.read_text()) if changed else {}
             self._function = orders.get("function", "")
-            if self._function == "export":
-                _exporter.begin()
+            if self._function == "export" and _lines is not None and _lines.pid == os.getpid():
+                _export()  # not in a loader worker, which is forked with what the rank has begun
             if self._function:
                 self._added = slowness(orders["manner"], orders["seconds"])
 
@@ -74,13 +74,8 @@ class Exporter(threading.Thread):
         super().__init__(daemon=True)
         self._wanted = threading.Event()
 
-    def begin(self) -> None:
-        if not self.is_alive():
-            self.start()
-
     def after_step(self) -> None:
-        if self.is_alive():
-            self._wanted.set()
+        self._wanted.set()
 
     def run(self) -> None:
         while True:
@@ -92,7 +87,15 @@ class Exporter(threading.Thread):
         slow["export"]()
 
 
-_exporter = Exporter()
+_exporter: Exporter | None = None
+
+
+def _export() -> None:
+    """From now on. Made here and not before: a thread that was made before a fork is taken for one that has ended."""
+    global _exporter  # noqa: PLW0603 (one job per process)
+    if _exporter is None:
+        _exporter = Exporter()
+        _exporter.start()
 
 
 def slowness(manner: str, seconds: float) -> Callable[[], object]:
@@ -168,4 +171,5 @@ def step(number: int) -> None:
     assert _lines is not None
     _lines.write(number)
     slow.look()
-    _exporter.after_step()
+    if _exporter is not None:
+        _exporter.after_step()

@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 from builders import BUSY, Job, build, columns
 
+from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.timings.steps_file import check
 from rankscope.diagnose.solve.judge import diagnose
 from rankscope.diagnose.solve.judge_steps_file import judge_timings
@@ -68,6 +69,19 @@ def test_a_stretch_is_found_where_it_was_put_and_one_stall_is_none() -> None:
     values[4, 60] += 100
     stall = strongest_stretch(values, 0.0, 0.5)
     assert stall is None or stall.strength < 5
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_what_wanders_slowly_makes_no_stretch(seed: int) -> None:
+    # Two ranks of which each in turn shares its CPU with a loader worker, for seconds: far less than the noise of single steps
+    # in its correlation, far more in the mean of sixty of them.
+    rng = np.random.default_rng(seed)
+    slow = np.zeros(400)
+    for step in range(1, 400):
+        slow[step] = 0.98 * slow[step - 1] + rng.normal(0, 0.2 * 1.5)
+    gap = slow + rng.normal(0, 2.0, 400)
+    found = strongest_stretch(np.stack([gap, -gap]), 0.4, 1.3)
+    assert found is None or found.strength < limits.SCORE_LEAST
 
 
 def for_a_while(job: Job, late_s: float, begin: int, length: int) -> Window:
