@@ -33,7 +33,7 @@ import numpy as np
 
 from rankscope.diagnose import limits
 from rankscope.diagnose.stats.pauses import Pauses
-from rankscope.diagnose.stats.robust import CLIP, MAD_TO_SD
+from rankscope.diagnose.stats.robust import CLIP, MAD_TO_SD, long_run_variance
 from rankscope.probes.arrays import Bools, Floats
 
 SKIPPED = limits.STEPS_FEW  # first values: compiling, caches, autotuning
@@ -52,7 +52,6 @@ _REFRESH_FIRST = _REFRESH // 4
 _LEVEL_VALUES = KEPT // 4  # of which a level is remembered
 _LEVELS = KEPT // 8  # that are remembered: nine hours at one value a second
 _WANDERS = CLIP
-_MEANS_LEAST = 8  # of which a variance is taken
 _LEVEL_ERRORS = 6.0
 _PAUSE_SHARE = limits.PART  # a value longer than usual by this and by _LEVEL_ERRORS spreads may belong to a pause
 _FALL = limits.FEW  # the share by which values must fall to be a new baseline at once; less is learnt as time goes by
@@ -102,12 +101,7 @@ def learn(x: Floats) -> Baseline:
     rho = float(np.clip((rest[1:] * rest[:-1]).sum() / max(float((rest**2).sum()), 1e-12), 0.0, 0.95))
     # One standard error more: that of few values is too low as often as too high.
     rho = min(rho + 1 / np.sqrt(len(x)), 0.95)
-    variance, length = spread**2 * (1 + rho) / (1 - rho), 4
-    while len(x) // length >= _MEANS_LEAST:
-        count = len(x) // length
-        means = rest[len(rest) - count * length :].reshape(count, length).mean(axis=1)
-        variance = max(variance, length * float(means.var()) * (1 + np.sqrt(2 / count)))
-        length *= 4
+    variance = max(spread**2 * (1 + rho) / (1 - rho), long_run_variance(rest))
     return Baseline(level, spread, float(np.sqrt(variance)), len(x))
 
 

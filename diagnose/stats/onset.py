@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from rankscope.diagnose import limits
+from rankscope.diagnose.stats.robust import long_run_variance
 from rankscope.diagnose.stats.student import chance
 from rankscope.probes.arrays import Floats
 
@@ -29,7 +30,8 @@ def find_onset(values_s: Floats, shortest: int = limits.STEPS_LEAST) -> Onset | 
     t    = r sqrt((m - 2) / (1 - r²)),  m = n (1 - rho) / (1 + rho)
     splits · P(T >= |t|) <= 1.1 %                     T is Student's with m - 2 degrees of freedom (Conover & Iman 1981)
 
-    rho is the lag-1 autocorrelation of the ranks of the values around the medians of both parts: a wandering series has no onset.
+    rho is the lag-1 autocorrelation of the ranks of the values around the medians of both parts; where their long-run variance is more
+    of their variance than (1 + rho) / (1 - rho), m = n by that: a wandering series has no onset, however slowly it wanders.
     """
     series = np.asarray(values_s, dtype=np.float64)
     count = len(series)
@@ -45,9 +47,11 @@ def find_onset(values_s: Floats, shortest: int = limits.STEPS_LEAST) -> Onset | 
     best = int(np.argmax(np.abs(z)))
     column = int(before[best])
     rest = ranks - np.where(np.arange(count) < column, np.median(ranks[:column]), np.median(ranks[column:]))
-    rho = float(np.clip((rest[1:] * rest[:-1]).sum() / max((rest**2).sum(), 1e-12), 0.0, 0.9))
+    square = max(float((rest**2).sum()), 1e-12)
+    rho = float(np.clip((rest[1:] * rest[:-1]).sum() / square, 0.0, 0.9))
+    longer = max((1 + rho) / (1 - rho), count * long_run_variance(rest) / square)
     level = float(np.median(series[:column])), float(np.median(series[column:]))
-    p = _chance(float(z[best]) / np.sqrt(count - 1), count * (1 - rho) / (1 + rho))
+    p = _chance(float(z[best]) / np.sqrt(count - 1), count / longer)
     if p * len(before) > limits.FALSE_DISCOVERY_RATE or abs(level[1] - level[0]) < limits.EFFECT_SHARE * min(level):
         return None
     return Onset(column, *level)

@@ -32,6 +32,7 @@ _QUARTILE = NormalDist().inv_cdf(0.75)
 MAD_TO_SD = 1 / _QUARTILE  # 1.4826: the median absolute deviation as a standard deviation
 # What it tells of a scale beside a standard deviation, where values are normal (Rousseeuw & Croux 1993): 0.37.
 MAD_EFFICIENCY = 8 * (_QUARTILE * NormalDist().pdf(_QUARTILE)) ** 2
+_MEANS_LEAST = 8  # of which a variance is taken
 CLIP = 4.0  # robust standard deviations: what is farther is none of the noise
 
 
@@ -203,6 +204,20 @@ def autocorrelation(values: Floats, split: int = 0) -> Floats:
     rho = np.divide((rest[:, 1:] * rest[:, :-1]).sum(axis=1), square, out=np.zeros(len(values)), where=square > 0)
     rho = np.clip(rho + (1 + 3 * rho) / count, 0.0, 0.9)
     return np.asarray(np.maximum(rho, np.median(rho) if len(rho) else 0.0), dtype=np.float64)
+
+
+def long_run_variance(rest: Floats) -> float:
+    """max over m = 4, 16, … of m · var(means of m values) · (1 + √(2 / means)), of at least eight means; 0 of fewer values.
+
+    What a mean of n values varies by, times n, where they wander: noise that lasts hardly shows in how neighbours go together. The last
+    factor is one standard error of a variance: that of few means is too low as often as too high. `rest`: values less their level.
+    """
+    variance, length = 0.0, 4
+    while (count := len(rest) // length) >= _MEANS_LEAST:
+        means = rest[len(rest) - count * length :].reshape(count, length).mean(axis=1)
+        variance = max(variance, length * float(means.var()) * (1 + float(np.sqrt(2 / count))))
+        length *= 4
+    return variance
 
 
 def benjamini_hochberg(p: Floats, tests: int = 0) -> Bools:
