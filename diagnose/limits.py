@@ -73,7 +73,8 @@ RTO_SECONDS = 0.15  # Linux waits 0.2 s at least for what nobody asks for again;
 # Hardware: what a counter must show before it says why. All against the same counter of the peers.
 FOREIGN_BYTES = 1 << 29  # of GPU memory: a context of a monitor holds up to about 0.5 GB
 FAULT_WORK_S = 50e-6  # per page that had to be reclaimed first: faulting, reclaiming, asking the disk (lab: 35-43)
-MINOR_FAULT_S = 200e-6  # at most: a page of 2 MiB given and cleared; one of 4 KiB takes 0.2-1 µs
+MINOR_FAULT_S = 200e-6  # at most: a page of 2 MiB given and cleared
+SMALL_FAULT_S = 1e-6  # of 4 KiB: 0.2 on bare metal, 1.1-1.3 where the hypervisor gives it as well
 EVENTS_HZ = 1.0  # errors per second: links correct a few an hour in health; it takes many to cost time
 
 # What a sample of a stack stands for where no window says how often was sampled; samples of t seconds have a variance of t times it.

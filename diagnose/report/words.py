@@ -10,6 +10,7 @@ from rankscope.diagnose.text import clean, rank_list, rate, seconds, short
 from rankscope.diagnose.verdict.as_json import timestamp
 from rankscope.diagnose.verdict.contract import AGAINST, DEVICES, Evidence, Suspect, Verdict
 from rankscope.diagnose.verdict.function import Function
+from rankscope.diagnose.verdict.note import EXCUSES
 
 NAME, HOST = 60, 40  # characters of a name that is no more than named
 WHOLE = budgets.NAME_MOST
@@ -30,7 +31,9 @@ def answer(verdict: Verdict, whole: bool = False) -> str:
         return f"{word}  {accusation(verdict.suspects[0], verdict.guessed, whole)}"
     if verdict.status == "healthy":
         p50 = verdict.step_seconds.p50
-        return f"HEALTHY  {count}{where}, {verdict.steps} steps of {seconds(p50) if p50 else '?'}: nobody stands out"
+        excused = any(note.code in EXCUSES for note in verdict.notes)
+        how = "nobody is to blame" if excused else "nobody stands out"
+        return f"HEALTHY  {count}{where}, {verdict.steps} steps of {seconds(p50) if p50 else '?'}: {how}"
     if verdict.status == "hang":
         return f"HANG  {count}{where} make no progress, and none of them stands out"
     return f"UNKNOWN  {clean(verdict.notes[0].text, budgets.NOTE_MOST) if verdict.notes else 'not enough was seen to judge'}"

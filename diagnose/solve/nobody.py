@@ -5,7 +5,7 @@ Steps that became longer for good (stats/rhythm.py, `lasting`) are a change of t
 job(s) = T(s) - max over ranks r of queue(r, s)     queue: ready behind others, without what a quota of its own held back
 
 If T grew by 10 % and job(s) did not, the host was busy: that is a note, not a reason to doubt. The same holds where all ranks that are
-odd are slow by what others took of their CPUs (hypotheses/rank/suspects.py).
+odd are slow by what others took of their CPUs, or by pages of memory that the kernel gives them anew (hypotheses/rank/suspects.py).
 
 Of a file of timings nobody can say healthy where somebody is waited for all the same. A rank that stays in communication less than the
 median of its peers, by the floor, in nearly every step, is who they wait for, whatever its own columns say. Where ranks are missing in
@@ -31,7 +31,7 @@ from rankscope.diagnose.stats.rhythm import find_rise, lasts_higher
 from rankscope.diagnose.stats.robust import nan_median, peers_median
 from rankscope.diagnose.text import rank_list, seconds
 from rankscope.diagnose.verdict.contract import Verdict
-from rankscope.diagnose.verdict.note import ACQUITTED, Note, NoteCode
+from rankscope.diagnose.verdict.note import ACQUITTED, EXCUSES, Note, NoteCode
 from rankscope.probes.arrays import Floats
 
 
@@ -51,8 +51,8 @@ def nobody(
     if reason is None and rise is not None and busy is None and lasts_higher(known, rise.column):
         reason = _grew(fleet, rise)
     codes = {note.code for note in notes}
-    if NoteCode.HOST_BUSY in codes and not codes & ACQUITTED:
-        odd = False  # all that is odd is what others took of the CPU
+    if codes & EXCUSES and not codes & ACQUITTED:
+        odd = False  # all that is odd is what others took of the CPU, or the pages that an allocator takes anew
     notes = [*([busy] if busy is not None else []), *(note for note in notes if note is not reason)]
     if reason is not None:
         return "unknown", [reason, *notes]
@@ -61,7 +61,7 @@ def nobody(
         return "unknown", [gone, *(note for note in notes if note is not gone)]
     if odd or any(note.code is NoteCode.UNTIMED for note in notes):
         return "unknown", sorted(notes, key=lambda note: note.code not in ACQUITTED)
-    return "healthy", notes
+    return "healthy", sorted(notes, key=lambda note: note.code is not NoteCode.PAGES_GIVEN)
 
 
 def _seldom(notes: Sequence[Note]) -> Note | None:

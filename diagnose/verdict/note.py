@@ -59,6 +59,7 @@ class NoteCode(str, Enum):
     STEPS_DRIFT = "steps-drift"
     STEPS_CHANGED = "steps-changed"
     HOST_BUSY = "host-busy"  # steps became longer by what others took of the CPU
+    PAGES_GIVEN = "pages-given"  # a rank is slower, by pages of memory that it is given again and again
     PAUSE = "pause"  # what happens in a few steps only, by its function
     SPIKES = "spikes"
     SELDOM = "seldom"  # one rank alone was slow in so few steps that it may be chance, for more than a floor on average
@@ -97,6 +98,10 @@ class NoteCode(str, Enum):
 ACQUITTED = frozenset(
     {NoteCode.NOT_WAITED_FOR, NoteCode.UNTIMED, NoteCode.NO_GAIN, NoteCode.NO_FUNCTION, NoteCode.FEW_PEERS}
 )  # notes that tell why a rank that is slower is not accused
+
+
+# Notes on what makes ranks slower and is no fault of the job.
+EXCUSES = frozenset({NoteCode.HOST_BUSY, NoteCode.PAGES_GIVEN})
 
 
 LONGER_TELLS = frozenset(

@@ -34,7 +34,7 @@ from rankscope.diagnose.hypotheses.hang.loading import longest_pattern
 from rankscope.diagnose.hypotheses.hang.other_place import elsewhere
 from rankscope.diagnose.hypotheses.hang.processes import by_process
 from rankscope.diagnose.hypotheses.hang.silence import Standstill, patience_s, silent_s
-from rankscope.diagnose.hypotheses.hypothesis import REPORTED, Hypothesis, suspect_from
+from rankscope.diagnose.hypotheses.hypothesis import Hypothesis, suspect_from
 from rankscope.diagnose.verdict.contract import Evidence, Suspect
 from rankscope.diagnose.verdict.note import Note, NoteCode
 
@@ -136,7 +136,7 @@ def _all_wait(fleet: Fleet, still: Standstill) -> Standstill:
     link = unacknowledged.judge(fleet, stuck, still.stalled_s)
     if link is not None:
         waiting = Evidence("calls", "no progress of any rank", still.stalled_s, None, "s", len(fleet.ranks))
-        link = replace(link, support=REPORTED * link.support, evidence=(*link.evidence, waiting))
+        link = replace(link, evidence=(*link.evidence, waiting))
         return Standstill(still.stalled_s, (link,))
     if not stuck and (odd := elsewhere(fleet, still.stalled_s)):
         return Standstill(still.stalled_s, odd)

@@ -2,7 +2,8 @@
 
 Convicts: Python time above the peers', concentrated in one function (model/attribute.py). Time in a lock accuses the lock; time in which
 a thread or process of the rank is waited for that does more than its like on the peers, what that does. The GIL: threads.py.
-Acquits: every function grew alike (then the CPU or the workload is charged).
+Acquits: every function grew alike (then the CPU or the workload is charged); it takes as long for each page of memory as on the peers
+(memory.py).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from rankscope.diagnose import limits
 from rankscope.diagnose.hypotheses.hypothesis import GUESS, NO_COUNTER, SEEN, Hypothesis
 from rankscope.diagnose.hypotheses.rank.case import Case
 from rankscope.diagnose.hypotheses.rank.device import called_by
+from rankscope.diagnose.hypotheses.rank.memory import as_long_per_page
 from rankscope.diagnose.hypotheses.rank.threads import held_gil
 from rankscope.diagnose.hypotheses.rank.workload import has_no_more_input
 from rankscope.diagnose.model.attribute import Located
@@ -32,7 +34,8 @@ def judge(case: Case) -> Iterator[Hypothesis]:
     if collected > 0 and collected >= 0.5 * (case.python.excess_s if case.python is not None else case.excess_s):
         yield _collector_charge(case, collected)
     elif case.python is not None and not case.python.spread:
-        yield _function_charge(case, case.python)
+        if not as_long_per_page(case):
+            yield _function_charge(case, case.python)
     elif not len(case.functions):
         left = case.excess_s - max(case.sched_excess_s, 0) - max(case.io_excess_s, 0) - max(case.sync_excess_s, 0)
         yield case.charge("python", "slow-function", left, GUESS,

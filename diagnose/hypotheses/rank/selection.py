@@ -33,7 +33,7 @@ import numpy as np
 
 from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.hypotheses.hypothesis import EXCUSED, GUESS, ORDERED, SEEN, Hypothesis, log_odds
+from rankscope.diagnose.hypotheses.hypothesis import ALIKE, GUESS, ORDERED, SEEN, Hypothesis, log_odds
 from rankscope.diagnose.hypotheses.rank.case import Case, case_of
 from rankscope.diagnose.hypotheses.rank.cpu import behind_suspects_s, throttled
 from rankscope.diagnose.hypotheses.rank.table import charges
@@ -292,9 +292,9 @@ class _Asking:
         return without.steps.own_s[:, -self.scene.own.shape[1] :], busy_noise_s(without, self.scene.roles)
 
     def _no_reason(self, case: Case, made: tuple[Hypothesis, ...]) -> Unexplained | None:
-        """The rank, if it is slower for sure whatever the reason, and nothing excuses it."""
+        """The rank, if it is slower for sure whatever the reason, and nothing excuses it that needs no words."""
         row = case.rank
-        if any(each.support <= EXCUSED and each.lost_s >= limits.HOLDS_LEAST * case.in_window_s for each in made):
+        if any(each.component == "cpu" and excuses(each, case) for each in made):
             return None
         if float(self.strength[row]) + log_odds(GUESS) - self._looked_at() < limits.SCORE_LEAST:
             return None
@@ -336,6 +336,11 @@ def _explained(part: float) -> float:
 
 def _misfit(part: float) -> float:
     return part**2 / (2 * _MISFIT**2)
+
+
+def excuses(each: Hypothesis, case: Case) -> bool:
+    """Whether half of the rank's excess is what this says that it is no fault of its own."""
+    return each.support <= ALIKE and each.lost_s >= limits.HOLDS_LEAST * case.in_window_s
 
 
 def cannot_be_told(each: Hypothesis, case: Case) -> bool:

@@ -18,7 +18,7 @@ from rankscope.diagnose.hypotheses.hypothesis import Hypothesis, instances_of, s
 from rankscope.diagnose.hypotheses.rank.case import Case, innocent_peers
 from rankscope.diagnose.hypotheses.rank.contrary_evidence import weighed
 from rankscope.diagnose.hypotheses.rank.device import beside
-from rankscope.diagnose.hypotheses.rank.selection import Admitted, Selection, Unexplained, cannot_be_told
+from rankscope.diagnose.hypotheses.rank.selection import Admitted, Selection, Unexplained, cannot_be_told, excuses
 from rankscope.diagnose.hypotheses.rows import CLEAR
 from rankscope.diagnose.model.busy_host import takers
 from rankscope.diagnose.model.evidence.pattern_distance import distance_evidence
@@ -32,6 +32,10 @@ from rankscope.diagnose.text import rank_list, seconds
 from rankscope.diagnose.verdict.contract import DEVICES, Evidence, Instance, Suspect
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.probes.arrays import Ints
+
+_SEE_ALLOCATOR = (
+    "see whether its allocator gives memory back and takes it anew (MALLOC_TRIM_THRESHOLD_, MALLOC_MMAP_THRESHOLD_)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +103,16 @@ def _given_pages(case: Case) -> str:
         or faults.value < limits.OTHER_KIND * max(faults.expected, limits.EVENTS_HZ * case.fleet.seconds)
     ):
         return ""
+    return f"; the kernel gave it {faults.value:.0f} pages meanwhile, and its peers {faults.expected:.0f} each: {_SEE_ALLOCATOR}"
+
+
+def _by_pages(each: Unexplained, told: Evidence, who: str) -> str:
+    """That small pages make a rank slower. `told`: how many it was given in the window, and its peers."""
+    steps = max(each.case.steps, 1)
+    mine, peers = (float(pages or 0.0) / steps for pages in (told.value, told.expected))
     return (
-        f"; the kernel gave it {faults.value:.0f} pages meanwhile, and its peers {faults.expected:.0f} each: see whether its "
-        "allocator gives memory back and takes it anew (MALLOC_TRIM_THRESHOLD_, MALLOC_MMAP_THRESHOLD_)"
+        f"{who} is {seconds(each.excess_s)} per step slower than its peers, as the kernel gives its process {mine:.0f} pages in each "
+        f"step, and theirs {peers:.0f}: nobody's fault, but {_SEE_ALLOCATOR}"
     )
 
 
@@ -118,6 +129,9 @@ def _not_accused(fleet: Fleet, each: Unexplained) -> Note:
     """Why a rank that is slower for sure is not accused."""
     rank, made = int(fleet.ranks.number[each.case.rank]), each.made
     who = f"rank {rank}"
+    for charge in made:
+        if charge.component == "memory" and excuses(charge, each.case):
+            return Note(NoteCode.PAGES_GIVEN, _by_pages(each, charge.evidence[0], who), rank)
     if made and cannot_be_told(made[0], each.case):
         if (busy := _busy_host(each.case, made[0].lost_s)) is not None:
             return busy

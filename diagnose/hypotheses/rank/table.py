@@ -34,14 +34,18 @@ def charges(case: Case) -> tuple[Hypothesis, ...]:
     The strength of a charge is the seconds per step it explains times its support: behaviour accuses, hardware
     convicts. Support is 1 where a counter moved on the same component at the same time, about 0.75 where none is seen.
     That all functions grew alike is what a taken CPU looks like, too: of what a convicted component explains, if that is half of the
-    excess, the workload is acquitted.
+    excess, the workload is acquitted; so it is of pages of memory (memory.py).
     """
     found = _joined([charge for judge in JUDGES for charge in judge(case)])
-    convicted = max((c.lost_s for c in found if c.component != "workload" and c.support >= CONVICTED), default=0.0)
+    convicted = max((c.lost_s for c in found if _acquits_workload(c)), default=0.0)
     if convicted >= limits.HOLDS_LEAST * case.excess_s:
         found = [replace(c, lost_s=c.lost_s - convicted) if c.component == "workload" else c for c in found]
     found = [charge for charge in found if charge.lost_s > 0]
     return tuple(sorted(found, key=lambda charge: -charge.lost_s * charge.support))
+
+
+def _acquits_workload(charge: Hypothesis) -> bool:
+    return charge.component != "workload" and (charge.support >= CONVICTED or charge.cause == "page-faults")
 
 
 def _joined(found: list[Hypothesis]) -> list[Hypothesis]:

@@ -10,6 +10,7 @@ from builders import Job, Work, build
 
 from rankscope.diagnose.solve.judge import diagnose
 from rankscope.diagnose.verdict.contract import Suspect
+from rankscope.diagnose.verdict.note import NoteCode
 
 PAGES = Work("io", "page fault", 0, 139, caller="look_up")
 KERNEL = Work("python", "look_up", 0, 139)
@@ -140,3 +141,27 @@ def test_a_rank_at_its_limit_has_many_faults_and_is_short_of_memory() -> None:
     job = faulting(kernel=2.0)
     job.counters = [hits(VICTIM, 15_832), *minor({VICTIM: 900_001.0})]
     assert (first(job).component, first(job).cause) == ("memory", "reclaim")
+
+
+@pytest.mark.parametrize("more", [4_000_000.0, 200_000.0])
+def test_pages_that_an_allocator_takes_anew_by_luck_are_nobodys_fault(more: float) -> None:
+    # All functions of one rank of three take a third longer: as long as so many small pages take to be given, or far longer.
+    verdict = diagnose(build(Job(ranks=3, scale={1: 1.35}, counters=minor({1: 4_001.0 + more}, 3), seed=5)))
+    assert verdict.suspects == ()
+    told = [note.code for note in verdict.notes]
+    if more > 1e6:
+        assert verdict.status == "healthy" and told[0] is NoteCode.PAGES_GIVEN
+    else:
+        assert verdict.status == "unknown" and NoteCode.PAGES_GIVEN not in told
+
+
+@pytest.mark.parametrize(("given", "accused"), [(880_001.0, False), (600_001.0, True)])
+def test_a_function_of_all_that_takes_as_long_for_each_page_is_not_slow(given: float, accused: bool) -> None:
+    # All ranks spend 60 ms of each step in the kernel, which gives them pages; one spends 88 ms there.
+    extra = {rank: [(TOUCH, 0.088 if rank == VICTIM else 0.06)] for rank in range(8)}
+    faults = {rank: given if rank == VICTIM else 600_001.0 for rank in range(8)}
+    verdict = diagnose(build(Job(extra=extra, counters=minor(faults))))
+    assert [(suspect.cause, suspect.ranks) for suspect in verdict.suspects] == (
+        [("slow-function", (VICTIM,))] if accused else []
+    )
+    assert accused or verdict.status == "healthy"

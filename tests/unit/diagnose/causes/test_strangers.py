@@ -258,3 +258,16 @@ def test_ranks_that_may_run_on_the_same_cpus_share_one_queue() -> None:
     assert len(set(pools(gather(build(made))).tolist())) == 1
     made.ranks_columns[1] = {"cpus": "forged"}
     assert len(set(pools(gather(build(made))).tolist())) == 2
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_who_stands_longer_behind_ranks_of_the_job_on_cpus_that_all_share_is_not_accused(seed: int) -> None:
+    # GIVEN three stages of a pipeline on two CPUs, of which the middle one is woken when both its neighbours are
+    made = Job(ranks=3, seed=seed, steps=60, spread=0.0)
+    for rank, queued_s in enumerate((0.03, 0.06, 0.03)):
+        made.extra[rank] = [(QUEUE, queued_s)]
+        for other in {0, 1, 2} - {rank}:
+            taken = {"name": "cpu.taken_s", "comm": "python", "pid": 4000 + other, "value": queued_s / 2 * made.steps}
+            made.counters.append({"rank": rank, **taken})
+    verdict = diagnose(build(made))
+    assert (verdict.status, verdict.suspects) == ("healthy", ()), verdict.notes
