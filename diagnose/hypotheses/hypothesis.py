@@ -26,6 +26,7 @@ SEEN = 0.9  # the function itself is the evidence: nothing else is needed
 REPORTED = SEEN  # a counter moved on the component; what it cost cannot be told from it
 NO_COUNTER = 0.75  # the behaviour fits, no counter says why
 GUESS = 0.5
+EXCUSED = 1 - NO_COUNTER  # a counter says that it is not the component's own doing
 ALIKE = 0.0  # a counter says that it is nobody's doing, or the peers show the same: it excuses, and accuses nobody
 
 DESIGNED = ("stage-imbalance", "data-imbalance")  # nobody's fault

@@ -30,6 +30,7 @@ from rankscope.probes.arrays import Floats
 
 _SHORTEST = 8
 _GROWTH = 1.5
+_BLOCKS = 8  # of the rest, at least: a variance is taken of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,13 +77,17 @@ def strongest_stretch(values: Floats, known: float, least: float) -> Stretch | N
 
 
 def _beside_the_rest(x: Floats, begin: int, end: int, known: float, white: float) -> float:
-    """Nats of a stretch of one row, beside how the rest of it wanders; 0 where the rest is too short to say. `white`: the variance of a
-    block's mean, were noise as short as it is from value to value."""
+    """Nats of a stretch of one row, beside how the rest of it wanders; without bound where that is too short to say.
+
+    `white`: the variance of a block's mean, were noise as short as it is from value to value.
+    """
     edge = (end - begin) // 2  # the next length is half as long again: so much of what was found may lie outside
     parts = [_blocks(part) for part in (x[: max(begin - edge, 0)], x[end + edge :])]
+    if sum(map(len, parts)) < _BLOCKS:
+        parts = [_blocks(part) for part in (x[:begin], x[end:])]
     rest, inside = np.concatenate(parts), _blocks(x[begin:end])
-    if len(rest) < 3:
-        return 0.0
+    if len(rest) < _BLOCKS:
+        return np.inf
     square, follows = float(((rest - rest.mean()) ** 2).sum()), 0.0
     for part in parts:
         from_mean = part - rest.mean()

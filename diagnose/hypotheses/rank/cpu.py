@@ -21,7 +21,7 @@ import numpy as np
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.counters import Counter
 from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.hypotheses.hypothesis import ALIKE, CONVICTED, NO_COUNTER, Hypothesis
+from rankscope.diagnose.hypotheses.hypothesis import ALIKE, CONVICTED, EXCUSED, NO_COUNTER, Hypothesis
 from rankscope.diagnose.hypotheses.rank.case import Case
 from rankscope.diagnose.hypotheses.rank.threads import beside_evidence
 from rankscope.diagnose.model.demand import wanted_s
@@ -163,8 +163,8 @@ def _taken_from_peers_s(case: Case, by: Callable[[Counter], bool]) -> tuple[floa
 def _queue_charge(case: Case, queued: float, diffuse: float) -> Hypothesis:
     """Who ran while the rank stood in the queue? What another suspect took, by what it does too long, is that one's.
 
-    Ranks of the job excuse it: on CPUs that all of them share who meets whom is chance, or how they work together (the middle of a
-    pipeline is woken when both its neighbours are).
+    Ranks of the job excuse it, also if it shares its CPUs with them alone: unless it stands behind them three times as long as any other
+    does, that is chance, or how they work together (the middle of a pipeline is woken when both its neighbours are).
     """
     takers, steps = _takers(case), max(case.steps, 1)
     queued = max(queued - takers.suspects_s / steps, 0.0)
@@ -192,7 +192,8 @@ def _queue_charge(case: Case, queued: float, diffuse: float) -> Hypothesis:
         )
         if not apart:  # they take it from each other, from this one no more than from another
             lost_s = min(lost_s, (most - usual) / steps)
-        return case.charge("cpu", "contended", lost_s, ALIKE, tuple(evidence), action)
+        support = EXCUSED if apart and takers.ours_s >= limits.LINK_RATIO * most else ALIKE
+        return case.charge("cpu", "contended", lost_s, support, tuple(evidence), action)
     action = f"Find what runs on the CPUs of this rank on {case.host} (pidstat 1, top)."
     return case.charge("cpu", "contended", lost_s, NO_COUNTER, tuple(evidence), action)
 

@@ -33,7 +33,7 @@ import numpy as np
 
 from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.fleet.model import Fleet
-from rankscope.diagnose.hypotheses.hypothesis import ALIKE, GUESS, ORDERED, SEEN, Hypothesis, log_odds
+from rankscope.diagnose.hypotheses.hypothesis import EXCUSED, GUESS, ORDERED, SEEN, Hypothesis, log_odds
 from rankscope.diagnose.hypotheses.rank.case import Case, case_of
 from rankscope.diagnose.hypotheses.rank.cpu import behind_suspects_s, throttled
 from rankscope.diagnose.hypotheses.rank.table import charges
@@ -340,7 +340,7 @@ def _misfit(part: float) -> float:
 
 def excuses(each: Hypothesis, case: Case) -> bool:
     """Whether half of the rank's excess is what this says that it is no fault of its own."""
-    return each.support <= ALIKE and each.lost_s >= limits.HOLDS_LEAST * case.in_window_s
+    return each.support <= EXCUSED and each.lost_s >= limits.HOLDS_LEAST * case.in_window_s
 
 
 def cannot_be_told(each: Hypothesis, case: Case) -> bool:
