@@ -215,3 +215,16 @@ def test_steps_that_are_not_known_are_put_in_no_order() -> None:
     found = in_order_of(own, healed)
     assert found[0, [0, 1, 3]].tolist() == [0.5, 1.5, 1.0]
     assert np.isnan(found[0, 2])
+
+
+def test_what_wanders_for_seconds_has_no_onset_and_what_changes_for_good_has() -> None:
+    wandering, changed = 0, 0
+    for seed in range(60):
+        rng = np.random.default_rng(seed)
+        noise, slow = rng.normal(0, 3, 300), np.zeros(300)
+        for step in range(1, 300):  # far less than the noise of single steps, and for a hundred of them
+            slow[step] = 0.97 * slow[step - 1] + rng.normal(0, 0.36)
+        wandering += find_onset(30 + slow + noise) is not None
+        changed += find_onset(30 + noise + 3 * (np.arange(300) >= 180)) is not None
+    assert wandering <= 12  # 31 where only neighbours are asked
+    assert changed >= 55
