@@ -30,7 +30,7 @@ from stopwatch import Stopwatch
 from torch import Tensor, nn
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
-EVENT, EVENTS_PER_EFFORT = struct.Struct("4B"), 24
+EVENT, EVENTS_PER_EFFORT = struct.Struct("4B"), 20
 VOICES, LOWEST, HIGHEST, LEAPS = 4, 36, 95, 7
 QUARTER, BAR = 24, 96  # ticks
 GRIDS, SHORTEST = (6, 8), 3  # sixteenths, and triplets of eighths
@@ -265,6 +265,7 @@ class OwnedMuon:
         for one in model.parameters():
             dist.broadcast(one.data, src=0)
         self._momentum = torch.zeros_like(self._matrices.data.tensor_split(world)[rank])
+        self._everyones = torch.empty(world, *self._momentum.shape)  # gradients of what is owned here
         self._adam = torch.optim.AdamW(self._small, lr=SMALL_RATE, weight_decay=DECAY)
         self._steps = 0
 
@@ -274,12 +275,16 @@ class OwnedMuon:
         warmth = min(1.0, self._steps / WARM_UP)
         parts = self._matrices.grad.tensor_split(self._world)
         small = parameters_to_vector([one.grad for one in self._small]) / self._world
-        to_owners = [dist.reduce(part, dst=owner, async_op=True) for owner, part in enumerate(parts)]
+        own = list(self._everyones)
+        to_owners = [
+            dist.gather(part, own if owner == self._rank else None, dst=owner, async_op=True)
+            for owner, part in enumerate(parts)
+        ]
         with self._watch.part("backward"):
             dist.all_reduce(small)
             to_owners[self._rank].wait()
         owned = self._matrices.data.tensor_split(self._world)
-        gradient = parts[self._rank] / self._world
+        gradient = self._everyones.mean(dim=0)
         self._momentum.lerp_(gradient, 1 - MOMENTUM)
         turn = orthogonalise(gradient.lerp(self._momentum, MOMENTUM))
         owned[self._rank].mul_(1 - DECAY * RATE * warmth).add_(turn, alpha=-RATE * warmth)
