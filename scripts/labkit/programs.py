@@ -123,4 +123,16 @@ PROGRAMS = {
          "mount_batch", "enter_loss"),
         "read_sheet", "mount_batch", "enter_loss", lacks=frozenset({"heavy-stage"}),
     ),
+    "jets": Program(
+        "aside/jets.py",
+        ("unpack_deposits", "fill_towers", "suppress_noise", "grow_clusters", "find_jets", "match_partons",
+         "measure_shapes", "smear_jets", "collate_jets", "update_progress"),
+        "read_events", "collate_jets", "update_progress", lacks=frozenset({"heavy-stage"}),
+    ),
+    "counterpoint": Program(
+        "aside/counterpoint.py",
+        ("decode_keys", "pair_notes", "quantise", "find_tonics", "transpose", "name_chords", "write_tokens",
+         "cut_excerpts", "orthogonalise", "jot_losses"),
+        "read_take", "cut_excerpts", "jot_losses", lacks=frozenset({"heavy-stage"}),
+    ),
 }  # fmt: skip
