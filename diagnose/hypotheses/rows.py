@@ -28,12 +28,11 @@ from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import SCORE_MOST, Hypothesis, log_odds, suspect_from
 from rankscope.diagnose.model import slots
-from rankscope.diagnose.model.excess import nats
 from rankscope.diagnose.model.replay import share_out, shrink, unmet_s
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.model.waiting import gain_in_turn
 from rankscope.diagnose.stats.robust import trimmed, trimmed_mean
-from rankscope.diagnose.stats.student import chance, combined_freedom
+from rankscope.diagnose.stats.student import chance, combined_freedom, nats
 from rankscope.diagnose.verdict.contract import Evidence, Suspect
 from rankscope.diagnose.verdict.function import Function
 from rankscope.probes.arrays import Floats, Ints

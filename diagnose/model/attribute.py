@@ -47,6 +47,11 @@ class Located:
     of_leaf: bool = False  # the seconds are the leaf's alone: the function spends more, which its peers do, too
 
     @property
+    def deepest(self) -> Function:
+        """The leaf, or the function itself where there is none."""
+        return self.leaf or self.function
+
+    @property
     def share(self) -> float:
         """Which part of the function's inclusive time is excess."""
         return self.excess_s / self.own_s if self.own_s > 0 else 0.0

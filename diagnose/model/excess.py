@@ -36,7 +36,7 @@ from rankscope.diagnose.stats.robust import (
     trimmed,
     trimmed_mean,
 )
-from rankscope.diagnose.stats.student import chance, combined_freedom
+from rankscope.diagnose.stats.student import chance, combined_freedom, nats
 from rankscope.probes.arrays import Bools, Floats, Ints
 
 
@@ -154,8 +154,3 @@ def _strength(found: Differences, freedom: Floats) -> Floats:
     if effect.any():
         result[effect] = nats(chance(found.z[effect], freedom[effect]))
     return result
-
-
-def nats(probability: Floats) -> Floats:
-    """-ln p, at most what a double can tell."""
-    return np.asarray(-np.log(np.maximum(probability, 1e-300)), dtype=np.float64)

@@ -23,11 +23,11 @@ import numpy as np
 from rankscope.diagnose import budgets, limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.model.attribute import Located
-from rankscope.diagnose.model.excess import Differences, nats
+from rankscope.diagnose.model.excess import Differences
 from rankscope.diagnose.model.functions import TRANSFER, WAITING
 from rankscope.diagnose.stats.integers import distinct
 from rankscope.diagnose.stats.robust import robust_sd
-from rankscope.diagnose.stats.student import chance, combined_freedom
+from rankscope.diagnose.stats.student import chance, combined_freedom, nats
 from rankscope.probes.arrays import Bools, Floats, Ints
 
 _DEVICES = ("gpu", "memory")

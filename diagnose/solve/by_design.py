@@ -18,10 +18,9 @@ import numpy as np
 from rankscope.diagnose import limits
 from rankscope.diagnose.hypotheses.hypothesis import NO_COUNTER
 from rankscope.diagnose.hypotheses.rank.selection import Admitted, Selection
-from rankscope.diagnose.model.excess import nats
 from rankscope.diagnose.past.baseline import Reference
 from rankscope.diagnose.past.compared import Compared
-from rankscope.diagnose.stats.student import chance
+from rankscope.diagnose.stats.student import chance, nats
 from rankscope.diagnose.verdict.contract import AGAINST, Evidence
 
 

@@ -32,7 +32,7 @@ _QUARTILE = NormalDist().inv_cdf(0.75)
 MAD_TO_SD = 1 / _QUARTILE  # 1.4826: the median absolute deviation as a standard deviation
 # What it tells of a scale beside a standard deviation, where values are normal (Rousseeuw & Croux 1993): 0.37.
 MAD_EFFICIENCY = 8 * (_QUARTILE * NormalDist().pdf(_QUARTILE)) ** 2
-_MEANS_LEAST = 8  # of which a variance is taken
+MEANS_LEAST = 8  # of which a variance is taken
 CLIP = 4.0  # robust standard deviations: what is farther is none of the noise
 
 
@@ -213,7 +213,7 @@ def long_run_variance(rest: Floats) -> float:
     factor is one standard error of a variance: that of few means is too low as often as too high. `rest`: values less their level.
     """
     variance, length = 0.0, 4
-    while (count := len(rest) // length) >= _MEANS_LEAST:
+    while (count := len(rest) // length) >= MEANS_LEAST:
         means = rest[len(rest) - count * length :].reshape(count, length).mean(axis=1)
         variance = max(variance, length * float(means.var()) * (1 + float(np.sqrt(2 / count))))
         length *= 4

@@ -24,13 +24,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.stats.robust import CLIP, autocorrelation, nan_median, robust_sd
-from rankscope.diagnose.stats.student import chance, combined_freedom, nats_of_normal
+from rankscope.diagnose.stats.robust import CLIP, MEANS_LEAST, autocorrelation, nan_median, robust_sd
+from rankscope.diagnose.stats.student import chance, combined_freedom, nats, nats_of_normal
 from rankscope.probes.arrays import Floats
 
 _SHORTEST = 8
 _GROWTH = 1.5
-_BLOCKS = 8  # of the rest, at least: a variance is taken of them
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +82,10 @@ def _beside_the_rest(x: Floats, begin: int, end: int, known: float, white: float
     """
     edge = (end - begin) // 2  # the next length is half as long again: so much of what was found may lie outside
     parts = [_blocks(part) for part in (x[: max(begin - edge, 0)], x[end + edge :])]
-    if sum(map(len, parts)) < _BLOCKS:
+    if sum(map(len, parts)) < MEANS_LEAST:
         parts = [_blocks(part) for part in (x[:begin], x[end:])]
     rest, inside = np.concatenate(parts), _blocks(x[begin:end])
-    if len(rest) < _BLOCKS:
+    if len(rest) < MEANS_LEAST:
         return np.inf
     square, follows = float(((rest - rest.mean()) ** 2).sum()), 0.0
     for part in parts:
@@ -103,7 +102,7 @@ def _beside_the_rest(x: Floats, begin: int, end: int, known: float, white: float
         return np.inf
     t = np.array([(float(inside.mean()) - float(rest.mean())) / scale])
     freedom = combined_freedom(sure, wander, np.array([max(len(rest) / longer - 1, 1.0)]))
-    return float(-np.log(max(chance(t, freedom)[0], np.finfo(np.float64).tiny)))
+    return float(nats(chance(t, freedom))[0])
 
 
 def _blocks(x: Floats) -> Floats:

@@ -30,6 +30,11 @@ def chance(z: Floats, freedom: Floats) -> Floats:
     return student_below(np.clip(freedom, 1.0, _MOST), -z)
 
 
+def nats(probability: Floats) -> Floats:
+    """-ln p, at most what a double can tell."""
+    return np.asarray(-np.log(np.maximum(probability, 1e-300)), dtype=np.float64)
+
+
 def nats_of_normal(z: float) -> float:
     """-ln P(N >= z) of the standard normal distribution."""
     return -log_normal_below(-z)

@@ -29,8 +29,7 @@ from rankscope.diagnose.hypotheses.link import nic, nvlink
 from rankscope.diagnose.hypotheses.link.compared_ports import Found, Scale, link_charge
 from rankscope.diagnose.hypotheses.rank import pcie
 from rankscope.diagnose.model.evidence.pcie_links import degraded, narrow_ranks
-from rankscope.diagnose.model.excess import nats
-from rankscope.diagnose.stats.student import chance
+from rankscope.diagnose.stats.student import chance, nats
 from rankscope.diagnose.verdict.contract import Evidence
 from rankscope.probes.arrays import Bools, Floats, Ints
 

@@ -37,6 +37,9 @@ from rankscope.diagnose.model.functions import FunctionExcess, sample
 from rankscope.diagnose.verdict.contract import Evidence
 
 FAULT = "page fault"
+SEE_ALLOCATOR = (
+    "see whether its allocator gives memory back and takes it anew (MALLOC_TRIM_THRESHOLD_, MALLOC_MMAP_THRESHOLD_)"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +83,7 @@ def _given_pages(case: Case) -> Iterator[Hypothesis]:
     if by_luck_s > 0:
         yield case.charge(
             "memory", "page-faults", min(by_luck_s, case.excess_s), ALIKE, (told,),
-            "See whether its allocator gives memory back and takes it anew (MALLOC_TRIM_THRESHOLD_, MALLOC_MMAP_THRESHOLD_).",
+            SEE_ALLOCATOR,
         )  # fmt: skip
 
 
@@ -90,7 +93,7 @@ def _makes_anew(case: Case, found: Located, faults: Beside) -> bool:
     return (
         more * limits.MINOR_FAULT_S >= limits.HOLDS_LEAST * found.excess_s * max(case.steps, 1)
         and faults.value >= limits.LINK_RATIO * faults.expected
-        and case.profiles.in_kernel(case.rank, _deepest(found)) >= limits.HOLDS_LEAST
+        and case.profiles.in_kernel(case.rank, found.deepest.name) >= limits.HOLDS_LEAST
     )
 
 
@@ -100,17 +103,12 @@ def as_long_per_page(case: Case) -> bool:
     found, faults = case.python, beside(case, "memory.minor_faults")
     if found is None or faults is None or not faults.known or not faults.value > faults.expected > 0:
         return False
-    ranks = (case.rank, *sample(case.peers).tolist())
-    in_kernel = [case.profiles.in_kernel(int(rank), _deepest(found)) for rank in ranks]
-    return (
-        in_kernel[0] >= limits.HOLDS_LEAST
-        and float(np.median(in_kernel[1:])) >= limits.HOLDS_LEAST
-        and found.own_s * faults.expected <= (1 + limits.ALONE_SHARE) * found.peers_s * faults.value
-    )
-
-
-def _deepest(found: Located) -> str:
-    return found.leaf.name if found.leaf is not None else found.function.name
+    if found.own_s * faults.expected > (1 + limits.ALONE_SHARE) * found.peers_s * faults.value:
+        return False
+    name, profiles = found.deepest.name, case.profiles
+    if profiles.in_kernel(case.rank, name) < limits.HOLDS_LEAST:
+        return False
+    return float(np.median([profiles.in_kernel(int(peer), name) for peer in sample(case.peers)])) >= limits.HOLDS_LEAST
 
 
 def _taken_pages(case: Case, short: Pressure) -> Iterator[Hypothesis]:

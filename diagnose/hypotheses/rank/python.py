@@ -85,7 +85,7 @@ def _function_charge(case: Case, found: Located) -> Hypothesis:
 def _state(case: Case, found: Located, blocking: bool) -> str:
     if blocking:
         return ASLEEP
-    native = case.profiles.native_in(case.rank, (found.leaf or found.function).name)
+    native = case.profiles.native_in(case.rank, found.deepest.name)
     return "computing" if not native or _INTERPRETER.search(native) else f"computing, mostly in {native}"
 
 

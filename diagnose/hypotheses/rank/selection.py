@@ -39,14 +39,14 @@ from rankscope.diagnose.hypotheses.rank.cpu import behind_suspects_s, throttled
 from rankscope.diagnose.hypotheses.rank.table import charges
 from rankscope.diagnose.model.attribute import Profiles
 from rankscope.diagnose.model.busy_host import busy_noise_s, without_queue
-from rankscope.diagnose.model.excess import Differences, differences, nats, standardised, strength
+from rankscope.diagnose.model.excess import Differences, differences, standardised, strength
 from rankscope.diagnose.model.function_tests import FunctionLevels
 from rankscope.diagnose.model.replay import gain
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.model.waiting import waited_for
 from rankscope.diagnose.past.compared import Compared
 from rankscope.diagnose.stats.robust import peers_median
-from rankscope.diagnose.stats.student import chance
+from rankscope.diagnose.stats.student import chance, nats
 from rankscope.probes.arrays import Bools, Floats, Ints
 
 _MISFIT = 0.15

@@ -18,6 +18,7 @@ from rankscope.diagnose.hypotheses.hypothesis import Hypothesis, instances_of, s
 from rankscope.diagnose.hypotheses.rank.case import Case, innocent_peers
 from rankscope.diagnose.hypotheses.rank.contrary_evidence import weighed
 from rankscope.diagnose.hypotheses.rank.device import beside
+from rankscope.diagnose.hypotheses.rank.memory import SEE_ALLOCATOR
 from rankscope.diagnose.hypotheses.rank.selection import Admitted, Selection, Unexplained, cannot_be_told, excuses
 from rankscope.diagnose.hypotheses.rows import CLEAR
 from rankscope.diagnose.model.busy_host import takers
@@ -32,10 +33,6 @@ from rankscope.diagnose.text import rank_list, seconds
 from rankscope.diagnose.verdict.contract import DEVICES, Evidence, Instance, Suspect
 from rankscope.diagnose.verdict.note import Note, NoteCode
 from rankscope.probes.arrays import Ints
-
-_SEE_ALLOCATOR = (
-    "see whether its allocator gives memory back and takes it anew (MALLOC_TRIM_THRESHOLD_, MALLOC_MMAP_THRESHOLD_)"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +100,7 @@ def _given_pages(case: Case) -> str:
         or faults.value < limits.OTHER_KIND * max(faults.expected, limits.EVENTS_HZ * case.fleet.seconds)
     ):
         return ""
-    return f"; the kernel gave it {faults.value:.0f} pages meanwhile, and its peers {faults.expected:.0f} each: {_SEE_ALLOCATOR}"
+    return f"; the kernel gave it {faults.value:.0f} pages meanwhile, and its peers {faults.expected:.0f} each: {SEE_ALLOCATOR}"
 
 
 def _by_pages(each: Unexplained, told: Evidence, who: str) -> str:
@@ -112,7 +109,7 @@ def _by_pages(each: Unexplained, told: Evidence, who: str) -> str:
     mine, peers = (float(pages or 0.0) / steps for pages in (told.value, told.expected))
     return (
         f"{who} is {seconds(each.excess_s)} per step slower than its peers, as the kernel gives its process {mine:.0f} pages in each "
-        f"step, and theirs {peers:.0f}: nobody's fault, but {_SEE_ALLOCATOR}"
+        f"step, and theirs {peers:.0f}: nobody's fault, but {SEE_ALLOCATOR}"
     )
 
 

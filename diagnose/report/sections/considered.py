@@ -19,7 +19,7 @@ _DROPPED = ACQUITTED | {
     NoteCode.COUNTER_IDLE, NoteCode.ALL_LOW, NoteCode.DESIGNED, NoteCode.OWN_PAST, NoteCode.MAJORITY, NoteCode.SELDOM,
     NoteCode.SELDOM_LITTLE,
     NoteCode.MOVING_NOISE, NoteCode.STALLS_OF_OTHERS, NoteCode.UNPROVEN, NoteCode.NOBODY,
-    NoteCode.CODE_CHANGED, NoteCode.WORST_ONLY,
+    NoteCode.CODE_CHANGED, NoteCode.WORST_ONLY, NoteCode.PAGES_GIVEN,
 }  # fmt: skip
 _COURSE = {
     NoteCode.STEPS_DRIFT, NoteCode.STEPS_CHANGED, NoteCode.HOST_BUSY, NoteCode.PAUSE, NoteCode.SPIKES, NoteCode.STRETCH,

@@ -8,6 +8,7 @@ import builders
 import pytest
 from builders import Job, Work, build
 
+from rankscope.diagnose.report.sections.considered import unseen_by
 from rankscope.diagnose.solve.judge import diagnose
 from rankscope.diagnose.verdict.contract import Suspect
 from rankscope.diagnose.verdict.note import NoteCode
@@ -165,3 +166,8 @@ def test_a_function_of_all_that_takes_as_long_for_each_page_is_not_slow(given: f
         [("slow-function", (VICTIM,))] if accused else []
     )
     assert accused or verdict.status == "healthy"
+
+
+def test_the_page_tells_pages_by_luck_where_it_tells_why_nobody_is_accused() -> None:
+    verdict = diagnose(build(Job(ranks=3, scale={1: 1.35}, counters=minor({1: 4_004_001.0}, 3), seed=5)))
+    assert not any("pages in each step" in text for text in unseen_by(verdict))
