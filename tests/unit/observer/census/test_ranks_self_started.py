@@ -11,8 +11,7 @@ import pytest
 from rank_trees import PLAIN, Tree, torchrun
 
 from rankscope.diagnose.cli.main import run
-from rankscope.observer.census import candidates
-from rankscope.observer.census import ranks as census_of
+from rankscope.observer.census import candidates, draft
 from rankscope.observer.census.found import RankCensus
 from rankscope.observer.census.live_environ import read_live_environ
 from rankscope.observer.census.owners import several_devices
@@ -36,7 +35,7 @@ def tree(tmp_path: Path) -> Tree:
 def later(monkeypatch: pytest.MonkeyPatch) -> dict[int, Mapping[str, str]]:
     """What processes of the tree wrote into their own environments, by pid."""
     said: dict[int, Mapping[str, str]] = {}
-    for module in (candidates, census_of):
+    for module in (candidates, draft):
         monkeypatch.setattr(module, "read_live_environ", lambda pid, _root: dict(said.get(pid, {})))
     return said
 

@@ -1,0 +1,162 @@
+"""The rules by which a process is taken for a rank: its own claim, its children's, its connections with its like (ranks.py)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rankscope.observer.census.candidates import MPI, Candidate
+from rankscope.observer.census.draft import Chosen, Draft
+from rankscope.observer.census.identity import Claim, parse_arguments, same_rank
+from rankscope.observer.census.launchers import is_ray_controller, is_tool, launcher_name, ray_actor
+from rankscope.observer.census.numbering import number_by_node
+
+
+def reject_launchers(draft: Draft) -> None:
+    for pid, one in draft.loaded.items():
+        name = launcher_name(one.cmdline)
+        if name and one.comm != "pt_data_worker" and "--multiprocessing-fork" not in one.cmdline:
+            draft.rejected[pid] = f"launcher ({name}): it starts ranks, it is none"
+        elif is_tool(one.cmdline):
+            draft.rejected[pid] = "a tool that uses a training library, not a training process"
+        elif is_ray_controller(one.cmdline):
+            draft.rejected[pid] = "Ray's train controller: it starts the workers, which are the ranks"
+
+
+def choose_claimants(draft: Draft) -> None:
+    """Rule 1. Parents come before children, so that a child can be compared with what its parent was taken for."""
+    for pid in draft.in_order(draft.loaded):
+        one = draft.loaded[pid]
+        if one.claim is None or pid in draft.rejected:
+            continue
+        above = draft.ancestor(pid)
+        if above is None or above.claim is None:
+            draft.chosen[pid] = Chosen(one, one.claim)
+            continue
+        if same_rank(above.claim, one.claim):
+            if above.libraries.framework == MPI != one.libraries.framework:
+                draft.chosen[pid] = Chosen(one, one.claim)
+                draft.chosen.pop(above.pid, None)
+                draft.rejected[above.pid] = "a wrapper around the rank: it has MPI, the process that it started trains"
+            continue  # else a worker of the rank above, or a rank that mp.spawn made: decided later
+        sibling = _as_sibling(draft, above, one.claim)
+        if sibling is not None:
+            # It is a rank itself and started the others: Lightning, or any script that does the same.
+            draft.chosen[pid] = Chosen(one, one.claim)
+            if above.pid in draft.chosen:
+                draft.chosen[above.pid] = Chosen(above, sibling)
+        elif one.claim.world_size > 1 or above.claim.job == one.claim.job:
+            # A node's rank in the pod's environment, the real ranks below: torchrun under another name.
+            draft.chosen[pid] = Chosen(one, one.claim)
+            if draft.chosen.pop(above.pid, None) is not None:
+                draft.rejected[above.pid] = "launcher: its children have ranks of their own"
+
+
+def _as_sibling(draft: Draft, above: Candidate, claim: Claim) -> Claim | None:
+    """What a process claims that stands above a rank and is another one of the same job; None where it is none."""
+    for said in (above.claim, draft.later_claim(above)):
+        if said is not None and (said.job, said.world_size, said.node_rank) == (
+            claim.job, claim.world_size, claim.node_rank
+        ) and said.rank != claim.rank and said.world_size > 1:  # fmt: skip
+            return said
+    return None
+
+
+def choose_parents_of_ranks(draft: Draft) -> None:
+    """Rule 2. The children of a launcher have all ranks; those of a rank that started the others lack its own."""
+    children: dict[int, list[Chosen]] = {}
+    for child, one in draft.chosen.items():
+        children.setdefault(getattr(draft.ancestor(child), "pid", 0), []).append(one)
+    for pid in draft.in_order(draft.loaded):
+        if pid in draft.chosen or pid in draft.rejected or draft.loaded[pid].claim is not None:
+            continue
+        below = children.get(pid, [])
+        claims = [one.claim for one in below]
+        if len({(one.job, one.world_size, one.node_rank) for one in claims}) != 1:
+            continue
+        first = min(claims, key=lambda claim: claim.rank)
+        least = first.rank - first.local_rank
+        if first.local_rank < 1 or least < 0 or len(claims) >= first.world_size:
+            continue
+        group = [pid, *(one.process.pid for one in below)]
+        connected = draft.connections.groups(group, {each: draft.parents.get(each, 0) for each in group})
+        if any(pid in linked for linked in connected):
+            claim = replace(first, launcher="its children", rank=least, local_rank=0)
+            draft.chosen[pid] = Chosen(draft.loaded[pid], claim)
+            children.setdefault(getattr(draft.ancestor(pid), "pid", 0), []).append(draft.chosen[pid])
+
+
+def choose_numbered_by_node(draft: Draft) -> None:
+    """Ranks whose environments number them on each host anew."""
+    for pid, (claim, certain) in number_by_node({pid: one.claim for pid, one in draft.chosen.items()}).items():
+        draft.chosen[pid] = Chosen(draft.chosen[pid].process, claim, guessed=not certain)
+
+
+def choose_spawned(draft: Draft) -> None:
+    """Rule 3 for children of one process: those that are connected with each other by TCP are ranks."""
+    families: dict[tuple[int, str], list[int]] = {}
+    for pid, one in draft.loaded.items():
+        above = draft.ancestor(pid, launchers=True)
+        if pid in draft.chosen or pid in draft.rejected or above is None or one.comm == "pt_data_worker":
+            continue
+        if any(map(draft.serves, draft.above(pid))):
+            continue  # on several devices
+        if one.claim is None or (above.claim is not None and same_rank(above.claim, one.claim)):
+            families.setdefault((above.pid, ray_actor(one.cmdline)), []).append(pid)
+    for (parent, actor), children in families.items():
+        chosen = draft.chosen.get(parent)
+        base = chosen.claim if chosen is not None else None
+        parents = {**dict.fromkeys(children, parent), parent: draft.parents.get(parent, 0)}
+        together = _with_parent(draft, parent, children, parents)
+        if chosen is not None and not together and draft.evidence(parent)[0]:
+            continue  # it works with other ranks: what it started, and what talks among itself, works for it
+        for group in [together] if together else draft.connections.groups(children, parents):
+            draft.number(group, f"spawn-{draft.host}-{parent}", base, parents)
+            if parent not in group:
+                draft.chosen.pop(parent, None)
+                draft.rejected[parent] = (
+                    "the driver of a Ray job: its actors train"
+                    if actor
+                    else "it started ranks by multiprocessing and waits for them"
+                )
+
+
+def _with_parent(draft: Draft, parent: int, children: list[int], parents: dict[int, int]) -> list[int]:
+    """The children with the process that started them, where that is rank 0 itself (JAX); [] where it only serves them."""
+    if parent in draft.rejected:
+        return []
+    for group in draft.connections.groups([parent, *children], parents):
+        hub = draft.connections.hub(group, parents) if parent in group else None
+        if hub is None or hub.pid != parent:
+            continue
+        told = [parse_arguments(draft.loaded[pid].cmdline)[0] for pid in group if pid != parent]
+        if all(told) or draft.connections.linked_beside(hub, group, parents):
+            return group
+    return []
+
+
+def choose_unnamed(draft: Draft) -> None:
+    """Rule 3 for processes on their own: connected with others of their kind, or with `--rank N` and connections."""
+    lonely = [
+        pid
+        for pid in draft.in_order(draft.loaded)
+        if draft.loaded[pid].claim is None
+        and pid not in draft.chosen
+        and pid not in draft.rejected
+        and draft.ancestor(pid, launchers=True) is None
+    ]
+    parents = {pid: draft.parents.get(pid, 0) for pid in lonely}
+    grouped: set[int] = set()
+    alike: dict[str, list[int]] = {}
+    for pid in lonely:
+        alike.setdefault(ray_actor(draft.loaded[pid].cmdline), []).append(pid)
+    for _, members in sorted(alike.items()):
+        for group in draft.connections.groups(members, parents):
+            draft.number(group, f"local-{draft.host}-{min(group)}", None, parents)
+            grouped |= set(group)
+    for pid in lonely:
+        rank, local, world = parse_arguments(draft.loaded[pid].cmdline)
+        if pid in grouped or rank is None or not draft.connections.reaches_out(pid, parents[pid]):
+            continue
+        claim = Claim("command line", f"local-{draft.host}-{pid}", rank, local, world, 0, "", True)
+        draft.chosen[pid] = Chosen(draft.loaded[pid], claim, guessed=True)
+        draft.notes.append(f"pid {pid}: rank {rank} is what its command line says; nothing names its job")

@@ -1,0 +1,108 @@
+"""One rank or one job claimed more than once: by several users, by launchers side by side, by several processes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from rankscope.observer.census.draft import Draft
+from rankscope.observer.window.jobs import of_user
+from rankscope.probes.host.namespaces import owner_uid
+
+_ALIKE_MOST = 64  # processes of which each says that it is the same rank: each is compared with all ranks of the job
+_LAUNCHERS_DEEP = 4  # mpiexec, its proxy, a shell that wraps the rank
+
+
+def separate_users(draft: Draft) -> None:
+    """A job is one user's. What others claim of it makes them a job of their own: nobody puts another's ranks out of sight."""
+    claims: dict[str, dict[int, list[int]]] = {}
+    for pid in draft.in_order(draft.chosen):
+        draft.owners[pid] = owner_uid(pid, draft.root)
+        of_job = claims.setdefault(draft.chosen[pid].claim.job, {})
+        of_job.setdefault(draft.owners[pid], []).append(pid)
+    for job, owners in claims.items():
+        # Of a process that has just ended nobody knows.
+        known = {uid: pids for uid, pids in owners.items() if uid >= 0}
+        if len(known) < 2:
+            continue
+        working = [uid for uid, pids in known.items() if draft.together(pids)]
+        if len(working) > 1:
+            # By numbers anybody could take the name from whose it is: nobody has it, and both are shown.
+            main = -1
+            users = ", ".join(map(str, sorted(working)))
+            draft.notes.append(f"{job}: users {users} each have ranks of it that work together: it is a job of each")
+        else:
+            # Whose processes work together; then whose are more; then who was first.
+            main = working[0] if working else max(known, key=lambda uid: len(known[uid]))
+        for uid, pids in known.items():
+            if uid == main:
+                continue
+            for pid in pids:
+                one = draft.chosen[pid]
+                draft.chosen[pid] = replace(one, claim=replace(one.claim, job=of_user(job, uid)))
+            who = ", ".join(map(str, pids[:8])) + (", …" if len(pids) > 8 else "")
+            if main >= 0:
+                draft.notes.append(
+                    f"{job}: its ranks are of user {main}; pids {who} of user {uid} claim ranks of it too"
+                )
+
+
+def separate_launchers(draft: Draft) -> None:
+    """Launchers that give no name to what they start (two mpiexec of one batch script) started a job each: whole sets of one size."""
+    claims: dict[str, list[int]] = {}
+    for pid in draft.in_order(draft.chosen):
+        claims.setdefault(draft.chosen[pid].claim.job, []).append(pid)
+    for job, pids in claims.items():
+        if len({draft.chosen[pid].claim.rank for pid in pids}) == len(pids):
+            continue
+        for depth in range(_LAUNCHERS_DEEP):
+            below: dict[int, list[int]] = {}
+            for pid in pids:
+                above = list(draft.above(pid))
+                below.setdefault(above[depth] if depth < len(above) else 0, []).append(pid)
+            sets = [sorted(draft.chosen[pid].claim.rank for pid in group) for group in below.values()]
+            whole = len(sets[0]) > 1 and all(each == sets[0] == sorted(set(each)) for each in sets)
+            if whole and len(sets) > 1 and 0 not in below:
+                _name_apart(draft, job, below)
+                break
+
+
+def _name_apart(draft: Draft, job: str, below: dict[int, list[int]]) -> None:
+    for launcher, pids in below.items():
+        for pid in pids:
+            one = draft.chosen[pid]
+            draft.chosen[pid] = replace(one, claim=replace(one.claim, job=f"{job}-{launcher}", this_host_only=True))
+    launchers = ", ".join(map(str, sorted(below)[:8]))
+    draft.notes.append(f"{job}: started {len(below)} times side by side (pids {launchers}): a job each")
+
+
+def resolve_duplicates(draft: Draft) -> None:
+    """Of several processes that claim one rank: the one with connections of its own, else the oldest."""
+    claims: dict[tuple[str, int], list[int]] = {}
+    for pid in draft.in_order(draft.chosen):
+        claim = draft.chosen[pid].claim
+        claims.setdefault((claim.job, claim.rank), []).append(pid)
+    for same in claims.values():
+        pids = same[:_ALIKE_MOST]
+        for pid in same[_ALIKE_MOST:]:
+            claim = draft.chosen.pop(pid).claim
+            draft.rejected[pid] = f"claims rank {claim.rank} of {claim.job}, as {len(same) - 1} others do"
+        if len(pids) == 1:
+            continue
+        for group in draft.connections.groups(pids, {pid: draft.parents.get(pid, 0) for pid in pids}):
+            if len({draft.cgroup(pid) for pid in group}) > 1:
+                continue  # whoever else calls himself so and connects to the rank
+            # All were given one identity by whatever started them, but they work together: ranks of one task.
+            base = draft.chosen[group[0]].claim
+            draft.number(group, base.job, base, {pid: draft.parents.get(pid, 0) for pid in group})
+            pids = [pid for pid in pids if pid not in group]
+        if len(pids) < 2:
+            continue
+        scores = {pid: (not draft.is_orphan_worker(pid), *draft.evidence(pid), draft.is_connected(pid)) for pid in pids}
+        best = max(pids, key=scores.__getitem__)  # the first of equals: the oldest
+        for pid in pids:
+            if pid != best:
+                claim = draft.chosen.pop(pid).claim
+                draft.rejected[pid] = f"claims rank {claim.rank} of {claim.job}, which is pid {best}"
+    for pid in [pid for pid in draft.chosen if draft.is_orphan_worker(pid)]:
+        draft.chosen.pop(pid)
+        draft.rejected[pid] = "a data-loader worker whose rank is gone"

@@ -1,0 +1,155 @@
+"""What the census has found so far, which its rules read and change, and the facts that they share.
+
+In: the processes with a training library (candidates.py). The rules in their order: ranks.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from rankscope.observer.census.candidates import Candidate, Scan, command_line
+from rankscope.observer.census.describe import read_facts
+from rankscope.observer.census.identity import Claim, parse_later_claim
+from rankscope.observer.census.kinship import Connections
+from rankscope.observer.census.launchers import SERVER, purpose
+from rankscope.observer.census.live_environ import read_live_environ
+from rankscope.observer.census.numbering import Member, number_group
+from rankscope.observer.census.workers import is_compiler
+from rankscope.probes.host.namespaces import host_name
+
+MAX_DEPTH = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """A process taken for a rank so far."""
+
+    process: Candidate
+    claim: Claim
+    guessed: bool = False
+
+
+class Draft:
+    """`loaded`: processes with a training library, by pid; `chosen`: those taken for ranks; `rejected`: why the others are none.
+
+    `owners`: user ids of the chosen, as far as somebody asked.
+    """
+
+    def __init__(self, found: Scan, root: Path) -> None:
+        self.scan = found
+        self.root = root
+        self.host = host_name(root)
+        self.connections = Connections(root)
+        self.parents = {pid: stat.ppid for pid, stat in found.processes.items()}
+        self.loaded = {pid: one for pid, one in found.candidates.items() if one.libraries.framework}
+        self.chosen: dict[int, Chosen] = {}
+        self.rejected: dict[int, str] = {pid: reason for pid, _, reason in found.unreadable}
+        self.notes: list[str] = list(found.notes)
+        self.owners: dict[int, int] = {}
+        self._cgroups: dict[int, str] = {}
+        self._later: dict[int, Claim | None] = {}
+        self._compile: dict[int, bool] = {}
+        self._serve: dict[int, bool] = {}
+
+    def in_order(self, pids: Iterable[int]) -> Iterable[int]:
+        return sorted(pids, key=lambda pid: (self.loaded[pid].start_ticks, pid))
+
+    def above(self, pid: int) -> Iterable[int]:
+        """Ancestors, nearest first."""
+        above = pid
+        for _ in range(MAX_DEPTH):
+            above = self.parents.get(above, 0)
+            if above <= 1 or above == pid:  # the table may be read while it changes
+                return
+            yield above
+
+    def ancestor(self, pid: int, launchers: bool = False) -> Candidate | None:
+        """The nearest ancestor with a training library; none above a launcher."""
+        for above in self.above(pid):
+            if above in self.loaded:
+                return None if above in self.rejected and not launchers else self.loaded[above]
+        return None
+
+    def later_claim(self, one: Candidate) -> Claim | None:
+        """What it wrote into its own environment after its start."""
+        if one.pid not in self._later:  # asked for by each of its children
+            now = {} if one.own_words else read_live_environ(one.pid, self.root)
+            self._later[one.pid] = parse_later_claim(now, one.node) if now else None
+        return self._later[one.pid]
+
+    def cmdline(self, pid: int) -> tuple[str, ...]:
+        return self.loaded[pid].cmdline if pid in self.loaded else command_line(pid, self.root)
+
+    def compiles(self, pid: int) -> bool:
+        if pid not in self._compile:
+            self._compile[pid] = is_compiler(self.scan.processes[pid].comm, self.cmdline(pid))
+        return self._compile[pid]
+
+    def serves(self, pid: int) -> bool:
+        """Whether it is an engine of inference."""
+        if pid not in self._serve:
+            self._serve[pid] = purpose(self.cmdline(pid)) == SERVER
+        return self._serve[pid]
+
+    def is_connected(self, pid: int) -> bool:
+        return bool(self.connections.own(pid, self.parents.get(pid, 0)))
+
+    def together(self, pids: list[int]) -> int:
+        """How many of these processes are connected with another of them."""
+        if len(pids) < 2:
+            return 0
+        return sum(map(len, self.connections.groups(pids, {pid: self.parents.get(pid, 0) for pid in pids})))
+
+    def cgroup(self, pid: int) -> str:
+        if pid not in self._cgroups:
+            self._cgroups[pid] = read_facts(pid, self.root).cgroup
+        return self._cgroups[pid]
+
+    def evidence(self, pid: int) -> tuple[bool, bool]:
+        """Whether it is connected with a process taken for another rank of its job; whether it is in one's control group."""
+        claim = self.chosen[pid].claim
+        others = [
+            other for other, one in self.chosen.items() if one.claim.job == claim.job and one.claim.rank != claim.rank
+        ]
+        group = [pid, *others]
+        linked = self.connections.groups(group, {each: self.parents.get(each, 0) for each in group})
+        return any(pid in each for each in linked), self.cgroup(pid) in map(self.cgroup, others)
+
+    def is_orphan_worker(self, pid: int) -> bool:
+        one = self.loaded[pid]
+        forked = one.comm == "pt_data_worker" or "--multiprocessing-fork" in one.cmdline
+        return forked and not self.chosen[pid].guessed and not self.is_connected(pid)
+
+    def number(self, group: list[int], job: str, base: Claim | None, parents: dict[int, int]) -> None:
+        """Take a group of processes that work together for ranks."""
+        ordered = list(self.in_order(group))
+        hub = self.connections.hub(ordered, parents)
+        numbered = number_group(
+            [Member(pid, self.loaded[pid].cmdline, self.loaded[pid].local_rank) for pid in ordered],
+            hub.pid if hub is not None else None,
+            hub is not None and hub.whole,
+        )
+        name = job if base is None else f"{base.job}-spawn-{self.host}"
+        local_world = numbered[0].world_size if hub is not None and hub.whole else len(numbered)
+        hosts = base is not None and not base.this_host_only and base.world_size not in (0, 1, len(numbered))
+        if base is not None and hosts and not (hub is not None and hub.whole) and not numbered[0].told:
+            # The launcher numbered hosts, and each of them started as many ranks.
+            name, first = f"{base.job}-spawn", base.rank * len(numbered)
+            world = base.world_size * len(numbered)
+            numbered = tuple(replace(one, rank=first + one.rank, world_size=world, certain=False) for one in numbered)
+        for one in numbered:
+            claim = Claim(
+                "command line" if one.told else "multiprocessing",
+                name, one.rank, one.local_rank, one.world_size, local_world, "", True,
+            )  # fmt: skip
+            self.chosen[one.pid] = Chosen(self.loaded[one.pid], claim, guessed=not one.certain)
+        doubtful = [one for one in numbered if not one.certain]
+        if doubtful:
+            how = "their command lines" if doubtful[0].told else "the order in which they started"
+            pids = ", ".join(str(one.pid) for one in doubtful[:16]) + (", …" if len(doubtful) > 16 else "")
+            self.notes.append(
+                f"{name}: no environment names the ranks of pids {pids}; "
+                f"their numbers are a guess from {how}, and hold for this host only"
+            )
