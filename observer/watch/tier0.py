@@ -13,47 +13,25 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from rankscope.observer.apart.look import look
 from rankscope.observer.census.found import FoundRank, RankCensus
-from rankscope.observer.census.ranks import find_ranks
 from rankscope.observer.watch.marker import MARKERS, Calls, StepMarker, choose
+from rankscope.observer.watch.newcomers import Newcomers, stat_of, take_census
 from rankscope.observer.watch.pulse import Place, Pulse
 from rankscope.observer.watch.ranks import NO_STEPS, Death, RankPulse, Steps
 from rankscope.observer.watch.shares import LOOK_EACH_S, RANKS_EACH, RANKS_MOST, Looking, user_of
 from rankscope.probes.bpf import ring
 from rankscope.probes.bpf.ring import Events
-from rankscope.probes.errors import RankscopeError
-from rankscope.probes.fair import Fair, whose
 from rankscope.probes.host import procfs
-from rankscope.probes.patience import SILENT, Silent, patiently, told_silent
+from rankscope.probes.patience import SILENT, Silent, patiently
 
 LEARN_S = 30.0
 _LEARN_LEAST_S = 3.0
 _LEARN_AGAIN_S = 300.0  # after a try in which nothing repeated
-_CENSUS_ANYWAY_S = 600.0  # 0.03-0.1 s of CPU
-_CENSUS_AGAIN_S = 30.0  # after one for which this host had no room
-# No step is told meanwhile. One of 10,000 processes takes half a second; whoever means harm can make it four (census), and 10 by what does
-# not answer (patience, mapped/reader): one that is given up finds nobody's ranks.
-_CENSUS_MOST_S = 30.0
-_CENSUS_FREE_S, _CENSUS_SHARE = 0.5, 0.1  # of the time, what is beyond that, however often there is reason for one
 _LISTEN_MOST_S = 5.0  # of a poll, for looking into libraries; what is left waits for the next one
-_LOOKS_AT_S = (
-    3.0,
-    8.0,
-    15.0,
-    30.0,
-    60.0,
-    120.0,
-    300.0,
-)  # after a process was seen first: has it loaded a library of ranks?
-_LIST_EVERY_S = 3.0
-# Of a look at what processes map, of all together, and then of a user's: 0.1 ms of most, 0.2 s of one with 60,000 mappings.
-_MAPS_FREELY_S, _MAPS_EACH_S = 0.5, 0.1
 _WRITES_APART_S = 5.0
 _MOST_HZ = 100.0  # calls a second and rank that a marker may cost: 0.2 % of a core at 20 µs each
 _CALLS_MOST = 20_000  # kept of one rank while its marker is sought
@@ -84,25 +62,12 @@ class _Learning:
 
 
 @dataclass(slots=True)
-class _Process:
-    """A process of the host: since when it is known, and how often it was looked at."""
-
-    since_s: float
-    looks: int = 0
-
-
-def _census(root: Path) -> RankCensus:
-    """Made by a process that has given its rights up: the service runs for months, and whoever took hold of it would have root's."""
-    return look(lambda: find_ranks(root).brief(), RankCensus, longest_s=_CENSUS_MOST_S)
-
-
-@dataclass(slots=True)
 class Tier0:
     """The ranks of this host. `notes` says, by job, why its steps are not seen; `left_out`: ranks for which there is no room."""
 
     pulse: Pulse
     root: Path = Path("/")
-    census: Callable[[Path], RankCensus] = _census
+    census: Callable[[Path], RankCensus] = take_census
     ranks: dict[int, RankPulse] = field(default_factory=dict)
     markers: dict[str, StepMarker] = field(default_factory=dict)
     notes: dict[str, str] = field(default_factory=dict)
@@ -111,11 +76,11 @@ class Tier0:
     _learning: dict[str, _Learning] = field(default_factory=dict)
     _again_s: dict[str, float] = field(default_factory=dict)
     _kept: dict[str, frozenset[Place]] = field(default_factory=dict)
-    _seen: dict[int, _Process] = field(default_factory=dict)  # those that are there
     _writes: dict[int, tuple[float, int]] = field(default_factory=dict)
-    _listed_s: float = float("-inf")
-    _census_s: float = float("-inf")  # when the last one was; at once where -inf
-    _no_census_until_s: float = float("-inf")
+    _newcomers: Newcomers = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._newcomers = Newcomers(self.pulse, self.root)
 
     def poll(self) -> Beat:
         """What happened since the last one."""
@@ -160,7 +125,7 @@ class Tier0:
             return None
         self._writes.pop(pid, None)
         identity = rank.found.identity
-        self._census_s = float("-inf")  # a restart may be near
+        self._newcomers.soon()
         if not self.of_job(identity.job):
             self._drop(identity.job)
         return Death(identity.job, pid, identity.rank, at_s, status)
@@ -174,7 +139,7 @@ class Tier0:
         """Ranks whose end was not told (the event was lost, or another process has their number), and those in job-control stop, or
         stopped by a tracer, at two polls."""
         gone, still = [], set()
-        stats = patiently(lambda: {pid: _stat(pid, self.root) for pid in self.ranks})
+        stats = patiently(lambda: {pid: stat_of(pid, self.root) for pid in self.ranks})
         for pid, rank in list(self.ranks.items()):
             stat = stats[pid]
             if isinstance(stat, Silent):
@@ -209,35 +174,10 @@ class Tier0:
         return most
 
     def _find_new(self, now: float) -> tuple[FoundRank, ...]:
-        """Ranks that were not there. A census looks at all processes, so it is made only when there are new ones that have settled."""
-        if now - self._listed_s < _LIST_EVERY_S:
+        """Ranks that were not there."""
+        told = self._newcomers.look(self.census, self.ranks, now)
+        if told is None:
             return ()
-        self._listed_s = now
-        try:
-            here = set(procfs.pids(self.root))
-        except OSError as error:
-            self.pulse.later("processes were not listed", error)
-            return ()
-        first = not self._seen
-        ages = patiently(lambda: {pid: _age_s(pid, self.root) for pid in here}) if first else {}
-        for pid in here - self._seen.keys():
-            # What has run for long as the service starts has loaded what it needs: the first census sees it.
-            old = ages.get(pid, 0.0) > _LOOKS_AT_S[-1]
-            self._seen[pid] = _Process(now, len(_LOOKS_AT_S) if old else 0)
-        for pid in self._seen.keys() - here:
-            del self._seen[pid]
-        if now < self._no_census_until_s or (now - self._census_s < _CENSUS_ANYWAY_S and not self._may_be_ranks(now)):
-            return ()
-        self._census_s = now
-        try:
-            told = self._ask_census()
-        except RankscopeError as error:
-            self.pulse.notes.add(f"ranks were not sought: {error}")
-            return ()
-        except OSError as error:  # any user can use processes up: that is no reason to end
-            self._later("ranks were not sought", error, now)
-            return ()
-        told_silent(one.pid for one in told.rejected if one.reason == SILENT)
         born = self._let_in(told.ranks, now)
         for rank in born:
             job = rank.identity.job
@@ -248,15 +188,6 @@ class Tier0:
             if job in self._learning:
                 self._learning[job].waiting.append(rank.pid)
         return born
-
-    def _ask_census(self) -> RankCensus:
-        """After one that took long the next one is far: who starts processes without end says when there is reason for one."""
-        began_s = time.monotonic()
-        try:
-            return self.census(self.root)
-        finally:
-            ended_s = time.monotonic()
-            self._no_census_until_s = ended_s + max(ended_s - began_s - _CENSUS_FREE_S, 0.0) / _CENSUS_SHARE
 
     def _let_in(self, ranks: Iterable[FoundRank], now: float) -> tuple[FoundRank, ...]:
         """Watch those that are new, as far as there is room: of one user so many, that others find some."""
@@ -272,7 +203,7 @@ class Tier0:
             try:
                 self.pulse.watch(rank.pid)
             except OSError as error:
-                self._later("a rank is not watched", error, now)
+                self._newcomers.later("a rank is not watched", error, now)
                 continue
             self.ranks[rank.pid] = RankPulse(rank, now, now)
             held[user] += 1
@@ -283,10 +214,6 @@ class Tier0:
                 f"not all ranks of {user} are watched: there is room for {RANKS_EACH} of a user, {RANKS_MOST} in all"
             )
         return tuple(born)
-
-    def _later(self, what: str, error: OSError, now: float) -> None:
-        self.pulse.later(what, error)
-        self._census_s = now - _CENSUS_ANYWAY_S + _CENSUS_AGAIN_S
 
     def _listen(self) -> None:
         """Attach to the libraries of ranks of jobs that are learnt: for some seconds a poll, first of the user of whom least was looked at.
@@ -311,27 +238,6 @@ class Tier0:
             if pid in self.ranks:
                 learning.places |= self.pulse.listen(pid)
                 self._looking.took(learning.user, now, time.monotonic() - now)
-
-    def _may_be_ranks(self, now: float) -> bool:
-        """Whether a process that is no rank has a library of ranks: looked at soon after it was seen, then ever less often, as a census
-        of the host for each new process would cost more than all the rest. Who takes long takes no other user's time, and is looked at
-        the next time, those first that were looked at least."""
-        due = [
-            (process.looks, pid)
-            for pid, process in self._seen.items()
-            if pid not in self.ranks
-            and process.looks < len(_LOOKS_AT_S)
-            and now - process.since_s >= _LOOKS_AT_S[process.looks]
-        ]
-        found, fair = False, Fair(_MAPS_FREELY_S, _MAPS_EACH_S)
-        for _, pid in sorted(due):
-            user, began_s = partial(whose, pid, self.root), time.monotonic()
-            if fair.left(user) <= 0:
-                continue
-            self._seen[pid].looks += 1
-            found |= self.pulse.maps_a_library(pid)
-            fair.took(time.monotonic() - began_s, user)
-        return found
 
     def _steps(self, events: Events) -> dict[int, Steps]:
         if not len(events):
@@ -418,22 +324,6 @@ def _calls(events: Events) -> Calls:
     end_s = (events["ts_ns"] + events["dur_ns"]) / 1e9
     order = np.argsort(end_s, kind="stable")
     return Calls(events["what"][order].astype(np.int64), events["ts_ns"][order] / 1e9, end_s[order])
-
-
-def _stat(pid: int, root: Path) -> procfs.ProcStat | Silent | None:
-    """None where it has ended."""
-    try:
-        return procfs.read_stat(pid, root)
-    except Silent as silent:
-        return silent
-    except (OSError, ValueError):
-        return None
-
-
-def _age_s(pid: int, root: Path) -> float:
-    """Since the process was started; 0 where it has ended."""
-    stat = _stat(pid, root)
-    return 0.0 if stat is None or isinstance(stat, Silent) else time.clock_gettime(time.CLOCK_BOOTTIME) - stat.start_s
 
 
 def _written(pid: int, root: Path) -> int | None:

@@ -14,7 +14,7 @@ import pytest
 
 from rankscope.observer.census.found import RankCensus
 from rankscope.observer.live import kernel_probes
-from rankscope.observer.watch import pulse, shares, tier0
+from rankscope.observer.watch import newcomers, pulse, shares, tier0
 from rankscope.observer.watch.marker import MARKERS
 from rankscope.observer.watch.shares import LOOK_EACH_S, RANKS_EACH, RANKS_MOST, Notes
 from rankscope.observer.watch.tier0 import Beat, Tier0
@@ -322,7 +322,7 @@ def test_a_census_that_somebody_makes_slow_takes_no_more_than_its_share_and_stil
         host.poll(3.0)
     assert born == [101, 102, 1000, 1001]
     assert 3 <= len(tried) <= 1 + (host.now - began) / 100
-    assert tier0._CENSUS_MOST_S > 2 * 12.0
+    assert newcomers._CENSUS_MOST_S > 2 * 12.0
 
 
 def test_where_processes_cannot_be_listed_ends_are_told_all_the_same(
@@ -331,7 +331,7 @@ def test_where_processes_cannot_be_listed_ends_are_told_all_the_same(
     def refused(_: Path) -> Any:
         raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
 
-    monkeypatch.setattr(tier0.procfs, "pids", refused)
+    monkeypatch.setattr(newcomers.procfs, "pids", refused)
     known.pulse.queue.append((ring.EXIT, 102, 0, known.now, 0.0, SIGKILL))
     beat = known.poll(4.0)
     assert [death.rank for death in beat.died] == [1]
@@ -461,7 +461,7 @@ def test_whoever_reads_what_others_wrote_is_not_the_service(monkeypatch: pytest.
     def note(_: Path) -> RankCensus:
         return RankCensus((), (), (f"by the service: {os.getpid() == service}",))
 
-    monkeypatch.setattr(tier0, "find_ranks", note)
+    monkeypatch.setattr(newcomers, "find_ranks", note)
     assert Tier0(cast(Any, FakePulse()), tmp_path).census(tmp_path).notes == ("by the service: False",)
 
     def find(_: Any) -> pulse._Functions:
