@@ -7,15 +7,15 @@ step, slower counts from 5 % on, else from 10 %. The Python function is sought a
 is (model/attribute.py), on the rank with the median growth, whose peers are its own past: so what it spends in the library functions
 below it is its own. Of other kinds the median over ranks counts. Where a wait for a thread of the rank's own grew most, it is what these
 threads do that grew by half of that.
-Where no function does: the transfer, least stay of any rank in collectives, if its growth explains half of slower and the bytes of
-collectives did not grow by half as much; the row removes that. Which link it is cannot be told: all are as slow as each other.
+Where no function does: the transfer, least stay of any rank in collectives, if its growth explains half of slower and what ranks send
+did not grow by half as much; the row removes that. Which link it is cannot be told: all are as slow as each other.
 Where the own time of some ranks grew by half of slower, and that of most ranks did not, nothing is said without a function.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -60,11 +60,13 @@ def slower_everywhere(fleet: Fleet, scene: Scene, reference: Reference, found: S
     clear = explained >= limits.HOLDS_LEAST and grown is not None
     if slower < reference.least_growth_s and not (clear and odd):
         return []
-    if not clear and (network := _longer_transfer(fleet, scene, reference, slower)) is not None:
-        return [Row(network[0], None, z, np.inf, step_s=network[1])]
     if not clear:
+        longer = _longer_transfer(fleet, scene, reference, slower)
+        if longer is not None and not longer.more_sent:  # else nobody's link
+            return [Row(_of_network(fleet, scene, reference, longer), None, z, np.inf, step_s=longer.lost_s)]
         if _of_some_only(growth, slower):
             return []
+        evidence += longer.evidence if longer is not None else ()
         evidence.append(Evidence("stacks", "no function grew by as much as the step", 100 * explained, None, "%"))
     all_slower = _of_function(fleet, grown if clear else None, tuple(evidence))
     return [Row(all_slower, None, z, np.inf, step_s=slower)]
@@ -172,46 +174,74 @@ def _component_of(grown: GrownFunction) -> tuple[str, str]:
     return "workload", "slow-everywhere"
 
 
-def _longer_transfer(
-    fleet: Fleet, scene: Scene, reference: Reference, slower: float
-) -> tuple[Hypothesis, float] | None:
+@dataclass(frozen=True, slots=True)
+class _LongerTransfer:
+    """Growth of the transfer that explains half of slower. `more_sent`: ranks send more as well."""
+
+    lost_s: float
+    evidence: tuple[Evidence, ...]
+    more_sent: bool
+
+
+def _longer_transfer(fleet: Fleet, scene: Scene, reference: Reference, slower: float) -> _LongerTransfer | None:
     known = [_mean(transfer(each.steps.wait_s)) for each in reference.fleets]
     before = float(np.median(known)) if known else float("nan")
     now = _mean(transfer(scene.wait))
     explained = min((now - before) / slower, 1.0)
     if not explained >= limits.HOLDS_LEAST or not before > 0:
         return None
-    bytes_before = float(np.median([_sent(each) for each in reference.fleets]))
-    bytes_now = _sent(fleet)
-    if bytes_before > 0 and bytes_now / bytes_before - 1 >= 0.5 * (now / before - 1):  # more is sent: nobody's link
-        return None
-    lost_s = min(now - before, slower)
-    evidence = [
-        _against_baseline(scene, reference),
-        Evidence("steps", "transfer (the least time of any rank in collectives)", now, before, "s/step"),
-    ]
-    if bytes_before > 0:
-        evidence.append(Evidence("collectives", "bytes of a rank", bytes_now / 1e6, bytes_before / 1e6, "MB/step"))
+    evidence = [Evidence("steps", "transfer (the least time of any rank in collectives)", now, before, "s/step")]
+    more_sent = False
+    if (sent := _sent(fleet, reference)) is not None:
+        grown, told = sent
+        evidence.append(told)
+        more_sent = grown >= 0.5 * (now / before - 1)
+    return _LongerTransfer(min(now - before, slower), tuple(evidence), more_sent)
+
+
+def _of_network(fleet: Fleet, scene: Scene, reference: Reference, longer: _LongerTransfer) -> Hypothesis:
+    """That what all links share became slow."""
     rows = tuple(range(len(fleet.ranks)))
-    found = Hypothesis(
+    return Hypothesis(
         scope="all",
         component="network",
         cause="slow-link",
         rows=rows,
         lost_s=float("nan"),
         support=NO_COUNTER,
-        evidence=tuple(evidence),
+        evidence=(_against_baseline(scene, reference), *longer.evidence),
         action="All ranks stay longer in collectives and none waits for another: look at what their links share, a switch or other "
         "traffic, and at changed settings of the collectives.",
         host=common_host(fleet, rows),
     )
-    return found, lost_s
 
 
 def _mean(per_step: Floats) -> float:
     return float(trimmed_mean(per_step[None, :])[0])
 
 
-def _sent(fleet: Fleet) -> float:
-    """Median over ranks of the bytes of their collectives, per step."""
-    return float(np.median(fleet.bytes_per_step("collective")))
+def _sent(fleet: Fleet, reference: Reference) -> tuple[float, Evidence] | None:
+    """By what share more a rank sends per step than before, median over ranks, and what it is; None where nobody counts.
+
+    The bytes of its collectives; where a library hides these (a wait for what was begun elsewhere has none), of its TCP connections.
+    """
+    for source, measure, per_step in (
+        ("collectives", "bytes of a rank", _collective_bytes),
+        ("tcp", "sent by a rank", _tcp_bytes),
+    ):
+        before = float(np.median([np.median(per_step(each)) for each in reference.fleets]))
+        now = float(np.median(per_step(fleet)))
+        if before > 0 and now > 0:
+            return now / before - 1, Evidence(source, measure, now / 1e6, before / 1e6, "MB/step")
+    return None
+
+
+def _collective_bytes(fleet: Fleet) -> Floats:
+    return fleet.bytes_per_step("collective")
+
+
+def _tcp_bytes(fleet: Fleet) -> Floats:
+    """One entry per rank, to whomever it sends."""
+    flows, steps = fleet.flows, np.maximum(np.isfinite(fleet.steps.seconds).sum(axis=1), 1)
+    sent = np.bincount(flows.rank, weights=flows.sent_bytes, minlength=len(steps))
+    return np.asarray(sent / steps, dtype=np.float64)

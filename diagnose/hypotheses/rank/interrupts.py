@@ -53,7 +53,7 @@ def judge(case: Case) -> Iterator[Hypothesis]:
     if share is None or share.over < limits.EFFECT_SHARE:
         return
     slower = share.over / (1 - share.over) / limits.HOLDS_LEAST
-    computing = [f for f in case.functions if f.kind == "python" and f.detail not in ("sleep", "gc")]
+    computing = [f for f in case.functions if f.kind == "python" and f.detail != "sleep"]
     grown = sum(min(f.excess_s, f.peers_s * max(slower, _growth_beside(case, computing, f))) for f in computing)
     queued = max(case.excess_of("sched", "queue") - _taken_s(case), 0.0)
     explained = max(grown, 0.0) + queued

@@ -13,6 +13,7 @@ from rankscope.diagnose.verdict.contract import Suspect
 
 VICTIM = 3
 RANKS = 8
+COLLECTION = builders.Work("python", "gc", 0.0, 92, detail="gc", caller="Metrics.log_metrics")
 PINNED = {rank: {"cpus": str(rank)} for rank in range(RANKS)}
 
 
@@ -116,6 +117,22 @@ def test_interrupts_that_cost_more_than_they_count_are_the_one_suspect(ranks: in
               counters=[whole(0.27), spent(1, 0.24), spent(0, 0.03)])  # fmt: skip
     verdict = diagnose(build(job))
     assert [(s.component, s.cause, s.ranks) for s in verdict.suspects] == [("cpu", "irq", (1,))]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_collections_of_garbage_that_all_ranks_make_are_interrupted_as_the_rest_is(seed: int) -> None:
+    usual = {rank: [(COLLECTION, 0.15)] for rank in range(2)}
+    slow = {**usual, 1: [(COLLECTION, 0.3), (builders.QUEUE, 0.03)]}
+    job = Job(ranks=2, seed=seed, scale={1: 1.9}, extra=slow, ranks_columns=PINNED, counters=[spent(1, 0.35)])
+    suspect = first(job)
+    assert (suspect.component, suspect.cause, suspect.ranks) == ("cpu", "irq", (1,))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_collections_of_garbage_that_one_rank_makes_are_no_interrupts(seed: int) -> None:
+    job = Job(ranks=RANKS, seed=seed, extra={VICTIM: [(COLLECTION, 0.15)]}, ranks_columns=PINNED,
+              counters=[whole(0.1), spent(VICTIM, 0.09), spent(0, 0.01)])  # fmt: skip
+    assert first(job).component == "python"
 
 
 @pytest.mark.parametrize("seed", range(3))

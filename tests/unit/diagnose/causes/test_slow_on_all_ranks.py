@@ -40,3 +40,21 @@ def test_slow_reads_of_all_ranks_are_storage(seed: int) -> None:
     slow = Job(ranks=4, seed=seed, extra={rank: [(builders.READ, 0.05)] for rank in range(4)})
     first = diagnose(build(slow), build(Job(ranks=4, seed=seed + 100))).suspects[0]
     assert (first.component, first.cause, first.ranks) == ("storage", "slow-read", (0, 1, 2, 3))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_longer_exchange_of_as_much_is_the_network(seed: int) -> None:
+    before, now = (
+        Job(ranks=4, hosts=2, seed=seed + more, transfer_s=long_s) for more, long_s in ((100, 0.04), (0, 0.14))
+    )
+    first = diagnose(build(now), build(before)).suspects[0]
+    assert (first.component, first.cause, first.ranks) == ("network", "slow-link", (0, 1, 2, 3))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_a_longer_exchange_of_more_is_no_link_also_where_only_the_connections_count_it(seed: int) -> None:
+    before = Job(ranks=4, hosts=2, seed=seed + 100, transfer_s=0.04, sent_bytes=4e6)
+    now = Job(ranks=4, hosts=2, seed=seed, transfer_s=0.14, sent_bytes=12e6)
+    first = diagnose(build(now), build(before)).suspects[0]
+    assert (first.component, first.cause) == ("workload", "slow-everywhere")
+    assert any(one.source == "tcp" and one.value > 2 * one.expected for one in first.evidence)
