@@ -22,7 +22,7 @@ from labkit.machine.shell import Impossible
 DOSE = 0.3
 LEAST_DOSE, MOST_DOSE = 0.15, 0.8
 TUNING_S, TUNING_ROUNDS = 3.0, 6
-TUNING_TRIES = 6  # an evaluation that calls the slow function as well may take all of the first
+TUNING_TRIES = 12  # an evaluation that calls the slow function as well may take 30 s
 HOGS = 3
 HALF_A_CORE = """
 import time
@@ -63,12 +63,13 @@ class Fault(abc.ABC):
         pass
 
     def gained_s(self) -> float:
-        """By how much a step is longer now, by the job's own lines."""
+        """By how much a step is longer now, by the job's own lines: where steps take up half of the time, and no evaluation."""
         time.sleep(0.6)
         for _ in range(TUNING_TRIES):
             time.sleep(TUNING_S)
-            now = lines.median_step_s(self.job.recent(TUNING_S))
-            if now is not None:
+            recent = self.job.recent(TUNING_S)
+            now = lines.median_step_s(recent)
+            if now is not None and min(map(len, recent)) * now >= TUNING_S / 2:
                 return now - self.step_s
         raise JobEnded("a rank made no step any more when one of its functions was slow")
 

@@ -1,0 +1,41 @@
+"""How much longer steps became is measured where steps are made, and not while an evaluation takes all of the time."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import time
+from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from labkit.jobs.faults import SlowPython
+from labkit.jobs.launch import JobEnded
+from labkit.jobs.lines import Line
+
+USUAL_S, SLOW_S = 0.03, 0.04
+
+
+def made(steps: int, step_s: float) -> list[list[Line]]:
+    return [
+        [Line(rank, step, step * step_s, step * step_s, step_s, 40, 7) for step in range(steps)] for rank in range(2)
+    ]
+
+
+def gained(looks: Iterator[list[list[Line]]], monkeypatch: pytest.MonkeyPatch) -> float:
+    monkeypatch.setattr(time, "sleep", lambda _: None)
+    job = SimpleNamespace(row=SimpleNamespace(ranks=2, victims=()), recent=lambda _: next(looks))
+    return SlowPython(cast(Any, job), random.Random(1), USUAL_S).gained_s()
+
+
+def test_the_few_quick_steps_after_an_evaluation_do_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = iter([made(0, USUAL_S), made(5, USUAL_S), made(60, SLOW_S)])
+    assert gained(looks, monkeypatch) == pytest.approx(SLOW_S - USUAL_S)
+
+
+def test_a_rank_that_makes_no_step_for_long_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    never: list[list[Line]] = made(0, USUAL_S)
+    with pytest.raises(JobEnded):
+        gained(itertools.repeat(never), monkeypatch)
