@@ -4,7 +4,8 @@ Steps that became longer for good (stats/rhythm.py, `lasting`) are a change of t
 
 job(s) = T(s) - max over ranks r of queue(r, s)     queue: ready behind others, without what a quota of its own held back
 
-If T grew by 10 % and job(s) did not, the host was busy: that is a note, not a reason to doubt. The same holds where all ranks that are
+If T grew by 10 % and job(s) did not, or by no more than is clear beside what strangers make uneven (model/busy_host.py), the
+host was busy: that is a note, not a reason to doubt. The same holds where all ranks that are
 odd are slow by what others took of their CPUs, or by pages of memory that the kernel gives them anew (hypotheses/rank/suspects.py).
 
 Of a file of timings nobody can say healthy where somebody is waited for all the same. A rank that stays in communication less than the
@@ -22,7 +23,7 @@ import numpy as np
 from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.fleet.roles import roles
-from rankscope.diagnose.model.busy_host import queued_s, takers
+from rankscope.diagnose.model.busy_host import busy_noise_s, queued_s, takers
 from rankscope.diagnose.model.scene import Scene
 from rankscope.diagnose.model.waiting import transfer
 from rankscope.diagnose.solve.enough import ranks_gone, unproven
@@ -100,12 +101,17 @@ def _busy_host(fleet: Fleet, per_step: Floats, change: Onset) -> Note | None:
     """Steps became longer by what others took of the CPU, and who they are; None where the job itself took longer."""
     known = np.isfinite(per_step)
     queue = queued_s(fleet)[:, known]
-    if not queue.any() or find_rise(per_step[known] - queue.max(axis=0, initial=0.0)) is not None:
+    if not queue.any():
+        return None
+    rise = find_rise(per_step[known] - queue.max(axis=0, initial=0.0))
+    uneven_s = float(np.median(busy_noise_s(fleet, roles(fleet))))
+    if rise is not None and rise.after_s - rise.before_s > limits.Z_CLEAR * uneven_s:
         return None
     who = "who took their CPUs was not counted"
     if taken := takers(fleet, range(len(fleet.ranks))):
         who = f"{taken[0][0]} took {seconds(taken[0][1])} of their CPUs in the window"
-    text = f"steps became longer, {_from_to(change)}, because ranks stood longer in the queue for the CPU: {who}"
+    why = "because ranks stood longer in the queue for the CPU" if rise is None else "as they may beside others"
+    text = f"steps became longer, {_from_to(change)}, {why}: {who}"
     return Note(NoteCode.HOST_BUSY, text)
 
 

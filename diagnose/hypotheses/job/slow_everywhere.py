@@ -195,7 +195,7 @@ def _longer_transfer(fleet: Fleet, scene: Scene, reference: Reference, slower: f
     if (sent := _sent(fleet, reference)) is not None:
         grown, told = sent
         evidence.append(told)
-        more_sent = grown >= 0.5 * (now / before - 1)
+        more_sent = grown >= limits.HOLDS_LEAST * (now / before - 1)
     return _LongerTransfer(min(now - before, slower), tuple(evidence), more_sent)
 
 

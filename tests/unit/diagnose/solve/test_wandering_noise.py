@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from builders import BUSY, Job, said
+from builders import BUSY, Job, build, said
 from wandering import wandering
 
 from rankscope.diagnose.solve.judge import diagnose
@@ -38,3 +38,19 @@ def test_a_job_that_waits_for_a_rank_whose_steps_wander_too_much_to_prove_it_is_
     # THEN it is not accused, nor is the job called healthy: a longer window would tell
     assert (verdict.status, verdict.suspects) == ("unknown", ())
     assert said(verdict, NoteCode.UNPROVEN).startswith("rank 0 seems")
+
+
+@pytest.mark.parametrize(("busy_s", "status"), [(28.0, "healthy"), (16.0, "unknown")])
+@pytest.mark.parametrize("seed", range(3))
+def test_steps_that_became_longer_by_what_strangers_make_uneven_are_no_doubt(
+    seed: int, busy_s: float, status: str
+) -> None:
+    # GIVEN two ranks that compute for 8 of 20 s on two CPUs, strangers that take 12 s of these or none, and steps that end 11 % longer
+    counters = [
+        {"scope": "host", "name": "cpu.busy_s", "value": busy_s, "limit": 40.0},
+        *({"rank": rank, "name": "cpu.process_run_s", "value": 8.0} for rank in range(2)),
+    ]
+    longer = {rank: [(BUSY, 0.025)] for rank in range(2)}
+    job = Job(ranks=2, seed=seed, onset=0.5, extra=longer, counters=counters)
+    verdict = diagnose(build(job))
+    assert (verdict.status, verdict.suspects) == (status, ())
