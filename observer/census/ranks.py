@@ -17,7 +17,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from rankscope.observer.census.candidates import Candidate, scan
-from rankscope.observer.census.choose import (
+from rankscope.observer.census.describe import identity_of, local_rank, read_facts
+from rankscope.observer.census.found import FoundRank, RankCensus, Rejected, Worker
+from rankscope.observer.census.launchers import ray_actor
+from rankscope.observer.census.reasons import ALONE, STARTING
+from rankscope.observer.census.rules.choose import (
     choose_claimants,
     choose_numbered_by_node,
     choose_parents_of_ranks,
@@ -25,13 +29,9 @@ from rankscope.observer.census.choose import (
     choose_unnamed,
     reject_launchers,
 )
-from rankscope.observer.census.contested import resolve_duplicates, separate_launchers, separate_users
-from rankscope.observer.census.describe import identity_of, local_rank, read_facts
-from rankscope.observer.census.draft import Chosen, Draft
-from rankscope.observer.census.found import FoundRank, RankCensus, Rejected, Worker
-from rankscope.observer.census.launchers import ray_actor
-from rankscope.observer.census.members import find_workers, reject_rest
-from rankscope.observer.census.reasons import ALONE, STARTING
+from rankscope.observer.census.rules.contested import resolve_duplicates, separate_launchers, separate_users
+from rankscope.observer.census.rules.draft import Chosen, Draft
+from rankscope.observer.census.rules.members import find_workers, reject_rest
 from rankscope.observer.census.titles import is_python, runs_anothers, title
 from rankscope.observer.window.missing import missing_ranks
 from rankscope.probes.host.procfs import ROOT

@@ -11,11 +11,12 @@ import pytest
 from rank_trees import PLAIN, Tree, torchrun
 
 from rankscope.diagnose.cli.main import run
-from rankscope.observer.census import candidates, draft
+from rankscope.observer.census import candidates
 from rankscope.observer.census.found import RankCensus
 from rankscope.observer.census.live_environ import read_live_environ
 from rankscope.observer.census.owners import several_devices
 from rankscope.observer.census.ranks import find_ranks
+from rankscope.observer.census.rules import draft
 from rankscope.observer.live.observation import feeds
 
 JAX = ("/venv/lib/python3.11/site-packages/jaxlib/libjax_common.so",)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from rankscope.observer.census.draft import Draft
+from rankscope.observer.census.rules.draft import Draft
 from rankscope.observer.window.jobs import of_user
 from rankscope.probes.host.namespaces import owner_uid
 

@@ -8,10 +8,10 @@ import time
 from functools import partial
 
 from rankscope.observer.census.candidates import EACH_S, FREELY_S
-from rankscope.observer.census.draft import Draft
 from rankscope.observer.census.found import Worker
 from rankscope.observer.census.launchers import ray_actor
 from rankscope.observer.census.reasons import why_no_candidate, why_no_rank
+from rankscope.observer.census.rules.draft import Draft
 from rankscope.observer.census.workers import worker_kind
 from rankscope.probes.fair import Fair, whose
 from rankscope.probes.text import printable

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 
 from rankscope.observer.census.candidates import MPI, Candidate
-from rankscope.observer.census.draft import Chosen, Draft
 from rankscope.observer.census.identity import Claim, parse_arguments, same_rank
 from rankscope.observer.census.launchers import is_ray_controller, is_tool, launcher_name, ray_actor
 from rankscope.observer.census.numbering import number_by_node
+from rankscope.observer.census.rules.draft import Chosen, Draft
 
 
 def reject_launchers(draft: Draft) -> None:
