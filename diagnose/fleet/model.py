@@ -261,7 +261,7 @@ class Fleet:
 
     def bytes_per_step(self, kind: str, name: str = "") -> Floats:
         """What the functions of a kind (of this name, if one is given) move, one entry per rank; 0 where nobody counts."""
-        table, steps = self.patterns, np.maximum(np.isfinite(self.steps.seconds).sum(axis=1), 1)
+        table, steps = self.patterns, self.steps.of_each
         if table.bytes is None:
             return np.zeros(len(steps))
         rows = table.kind.codes == table.kind.code(kind)

@@ -4,9 +4,9 @@ Steps that became longer for good (stats/rhythm.py, `lasting`) are a change of t
 
 job(s) = T(s) - max over ranks r of queue(r, s)     queue: ready behind others, without what a quota of its own held back
 
-If T grew by 10 % and job(s) did not, or by no more than is clear beside what strangers make uneven (model/busy_host.py), the
-host was busy: that is a note, not a reason to doubt. The same holds where all ranks that are
-odd are slow by what others took of their CPUs, or by pages of memory that the kernel gives them anew (hypotheses/rank/suspects.py).
+If T grew by 10 % and job(s) did not, or by no more than is clear beside what strangers make uneven (model/busy_host.py), the host was
+busy: that is a note, not a reason to doubt. The same holds where all ranks that are odd are slow by what others took of their CPUs, or by
+pages of memory that the kernel gives them anew (hypotheses/rank/suspects.py).
 
 Of a file of timings nobody can say healthy where somebody is waited for all the same. A rank that stays in communication less than the
 median of its peers, by the floor, in nearly every step, is who they wait for, whatever its own columns say. Where ranks are missing in
@@ -42,7 +42,7 @@ def nobody(
     """(status, notes) where nobody is accused; of an unknown verdict the reason comes first. `odd`: some rank was odd nevertheless."""
     known = per_step[np.isfinite(per_step)]
     rise = None if has_baseline else find_rise(known)
-    busy = None if rise is None else _busy_host(fleet, per_step, rise)
+    busy = None if rise is None else _busy_host(fleet, scene, per_step, rise)
     reason = (
         unproven(fleet, scene)
         or _seldom(notes)
@@ -97,16 +97,17 @@ def _from_to(change: Onset) -> str:
     return f"from {seconds(change.before_s)} to {seconds(change.after_s)}"
 
 
-def _busy_host(fleet: Fleet, per_step: Floats, change: Onset) -> Note | None:
+def _busy_host(fleet: Fleet, scene: Scene, per_step: Floats, change: Onset) -> Note | None:
     """Steps became longer by what others took of the CPU, and who they are; None where the job itself took longer."""
     known = np.isfinite(per_step)
     queue = queued_s(fleet)[:, known]
     if not queue.any():
         return None
     rise = find_rise(per_step[known] - queue.max(axis=0, initial=0.0))
-    uneven_s = float(np.median(busy_noise_s(fleet, roles(fleet))))
-    if rise is not None and rise.after_s - rise.before_s > limits.Z_CLEAR * uneven_s:
-        return None
+    if rise is not None:
+        uneven_s = float(np.median(busy_noise_s(fleet, scene.roles)))
+        if rise.after_s - rise.before_s > limits.Z_CLEAR * uneven_s:
+            return None
     who = "who took their CPUs was not counted"
     if taken := takers(fleet, range(len(fleet.ranks))):
         who = f"{taken[0][0]} took {seconds(taken[0][1])} of their CPUs in the window"

@@ -242,6 +242,5 @@ def _collective_bytes(fleet: Fleet) -> Floats:
 
 def _tcp_bytes(fleet: Fleet) -> Floats:
     """One entry per rank, to whomever it sends."""
-    flows, steps = fleet.flows, np.maximum(np.isfinite(fleet.steps.seconds).sum(axis=1), 1)
-    sent = np.bincount(flows.rank, weights=flows.sent_bytes, minlength=len(steps))
-    return np.asarray(sent / steps, dtype=np.float64)
+    sent = np.bincount(fleet.flows.rank, weights=fleet.flows.sent_bytes, minlength=len(fleet.ranks))
+    return np.asarray(sent / fleet.steps.of_each, dtype=np.float64)

@@ -19,7 +19,7 @@ from rankscope.observer.census.numbering import Member, number_group
 from rankscope.observer.census.workers import is_compiler
 from rankscope.probes.host.namespaces import host_name
 
-MAX_DEPTH = 64
+_MAX_DEPTH = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +59,7 @@ class Draft:
     def above(self, pid: int) -> Iterable[int]:
         """Ancestors, nearest first."""
         above = pid
-        for _ in range(MAX_DEPTH):
+        for _ in range(_MAX_DEPTH):
             above = self.parents.get(above, 0)
             if above <= 1 or above == pid:  # the table may be read while it changes
                 return

@@ -16,7 +16,7 @@ from rankscope.observer.census.workers import worker_kind
 from rankscope.probes.fair import Fair, whose
 from rankscope.probes.text import printable
 
-MAX_WORKERS = 4096  # of one rank
+_MAX_WORKERS = 4096  # of one rank
 
 
 def find_workers(draft: Draft) -> dict[int, list[Worker]]:
@@ -27,7 +27,7 @@ def find_workers(draft: Draft) -> dict[int, list[Worker]]:
         if pid in draft.chosen:
             continue
         rank = next((above for above in draft.above(pid) if above in draft.chosen), None)
-        if rank is not None and len(workers.setdefault(rank, [])) < MAX_WORKERS:
+        if rank is not None and len(workers.setdefault(rank, [])) < _MAX_WORKERS:
             user, began_s = partial(whose, rank, draft.root), time.thread_time()
             comm = printable(draft.scan.processes[pid].comm, 32)
             workers[rank].append(Worker(pid, _worker_kind(draft, pid, rank, read=fair.left(user) > 0), comm))
