@@ -35,6 +35,22 @@ def test_the_few_quick_steps_after_an_evaluation_do_not_tell(monkeypatch: pytest
     assert gained(looks, monkeypatch) == pytest.approx(SLOW_S - USUAL_S)
 
 
+def test_batches_that_come_three_at_a_time_are_late_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    # GIVEN steps of 90, 3 and 3 ms: 32 on average
+    seconds = [3 * USUAL_S if step % 3 == 0 else USUAL_S / 10 for step in range(91)]
+    ends = list(itertools.accumulate(seconds))
+    steps = [
+        [Line(rank, step, ends[step], ends[step], seconds[step], 40, 7) for step in range(91)] for rank in range(2)
+    ]
+    assert gained(iter([steps]), monkeypatch) == pytest.approx(0.032 - USUAL_S, abs=0.001)
+
+
+def test_an_evaluation_in_the_seconds_of_one_step_does_not_tell(monkeypatch: pytest.MonkeyPatch) -> None:
+    evaluated = [[*of_rank, Line(0, 60, 3.0, 3.0, 2.5, 40, 7)] for of_rank in made(5, USUAL_S)]
+    looks = iter([evaluated, made(60, SLOW_S)])
+    assert gained(looks, monkeypatch) == pytest.approx(SLOW_S - USUAL_S)
+
+
 def test_a_rank_that_makes_no_step_for_long_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
     never: list[list[Line]] = made(0, USUAL_S)
     with pytest.raises(JobEnded):
