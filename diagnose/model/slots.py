@@ -10,6 +10,9 @@ gain         = Σ over k of (min over r of stay'(r,s,k) - min over r of stay(r,s
                  Σ over k of how much earlier than its innocent peers a suspect usually comes there: work that it does in another slot
                  than they, and ends that are not at one moment (who came last leaves first, and waits for the others in the next one);
                  but for how much less it stands in the queue for a CPU: who has one for itself is early wherever it has no fault
+alone(u)     = median over s of Σ over k of max(min over r not in u of stay(r,s,k) - min over r in u of stay(r,s,k), 0):
+               how long all others wait for role u alone. Of roles that work at once there is only one for which the others wait, and by
+               as much as it works longer; of such as work one after another each is waited for as long as it works
 late(r,k)    = trimmed mean over s of (median over peers of stay(·,s,k) - stay(r,s,k))   how long the others wait for r there
 
 Used where the stays are the waiting that the steps show: the sums agree with the time in collectives within 10 % on most ranks
@@ -26,6 +29,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from rankscope.diagnose import limits
 from rankscope.diagnose.fleet.collectives.slots import transfer
 from rankscope.diagnose.fleet.collectives.stays import least_stays
 from rankscope.diagnose.fleet.model import Pipelines, Slots
@@ -129,6 +133,19 @@ def _waits_alone_s(stay: Floats) -> Floats | None:
     least, second = np.partition(stay[:, known], 1, axis=0)[:2]
     last = stay[:, known].argmin(axis=0)
     return np.bincount(last.ravel(), (second - least).ravel(), len(stay)) / np.count_nonzero(known)
+
+
+def alone_s(slots: Slots, roles: Ints) -> Floats | None:
+    """alone(u), seconds per step, of each role in the order of their numbers; None where there is one, or too few steps are known."""
+    numbers = np.unique(roles)
+    if len(numbers) < 2:
+        return None
+    least = np.stack([least_stays(slots.stay_s[roles == role]) for role in numbers])
+    least = least[:, np.isfinite(least).all(axis=(0, 2))]
+    if least.shape[1] < limits.STEPS_LEAST:
+        return None
+    others = np.stack([np.delete(least, at, axis=0).min(axis=0) for at in range(len(numbers))])
+    return np.asarray(np.median(np.maximum(others - least, 0.0).sum(axis=2), axis=1), dtype=np.float64)
 
 
 def latest(slots: Slots, roles: Ints, row: int) -> Late | None:

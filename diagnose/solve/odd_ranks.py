@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.fleet.model import Fleet, Slots
 from rankscope.diagnose.hypotheses.rank.selection import Admitted, Selection, select
 from rankscope.diagnose.hypotheses.rank.suspects import merged_suspects, why_not
 from rankscope.diagnose.hypotheses.rank.threads import takes_cpu
@@ -219,12 +219,24 @@ def _acquitted(fleet: Fleet, scene: Scene, free: Ints) -> list[Note]:
 
 
 def _turns(fleet: Fleet, scene: Scene) -> bool | None:
-    """Whether roles work one after another; None where that cannot be told. Single collectives and pipelines tell it themselves."""
+    """Whether roles work one after another; None where that cannot be told. Single collectives and pipelines tell it themselves; of
+    collectives that are known, but not of all steps, whom the others wait for."""
     if (scene.slots is not None and scene.slots.whole) or scene.pipelines is not None:
         return False
+    if scene.slots is not None and scene.slots.part >= 1 and _each_is_waited_for(scene, scene.slots):
+        return True
     count = scene.own.shape[1]
     step = nan_median(fleet.steps.seconds, 0)[-count:]
     return one_after_another(scene.own, queued_s(fleet)[:, -count:], scene.roles, step)
+
+
+def _each_is_waited_for(scene: Scene, known: Slots) -> bool:
+    """Whether all others wait for each role alone, for half of what its longest rank works or more."""
+    alone_s = slots.alone_s(known, scene.roles)
+    if alone_s is None:
+        return False
+    longest = [trimmed_mean(scene.own[scene.roles == role]).max() for role in np.unique(scene.roles)]
+    return bool((alone_s >= limits.HOLDS_LEAST * np.array(longest)).all())
 
 
 def _may_be_in_turn(scene: Scene, rows: Ints, excess_s: float) -> bool:

@@ -39,7 +39,8 @@ class Answer:
 
     outcome: one of verdicts.FIRST … FAILED. right: whether the first suspect of an accusation is a culprit. lost_s: of all who
     are accused, of each step. seconds: how long it took to judge. step_s: mean of a rank's steps in the windows, as they are told; 0 where
-    there are none. part_step_s: of the part that the verdict says it is about; 0 where it is about the whole.
+    there are none. part_step_s: of the part that the verdict says it is about; 0 where it is about the whole. earlier_s: as step_s, of
+    earlier windows.
     """
 
     key: str
@@ -54,6 +55,7 @@ class Answer:
     step_s: float = 0.0
     median_s: float = 0.0
     part_step_s: float = 0.0
+    earlier_s: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
         return asdict(self)
@@ -144,7 +146,8 @@ def _judge(diagnose: Diagnose, case: Case, windows: Sequence[Path], baseline: Se
         return Answer(case.key, verdicts.FAILED, f"{type(error).__name__}: {error}")
     seconds = time.perf_counter() - began
     read = [_read(one) for one in windows]
-    return answer(case, printed, seconds, step_seconds(read), step_seconds(read, statistics.median))
+    found = answer(case, printed, seconds, step_seconds(read), step_seconds(read, statistics.median))
+    return replace(found, earlier_s=step_seconds([_read(one) for one in baseline]))
 
 
 def step_seconds(windows: Sequence[Any], of: Callable[[list[float]], float] = statistics.fmean) -> float:

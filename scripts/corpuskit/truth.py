@@ -2,16 +2,22 @@
 
     lost     = step - healthy                    step: mean in the window, as it is told, or in the part of it that the verdict says it is
                                                  about (where steps became longer); healthy: what it were without the fault
-    healthy  = before · factor / count           before: the job's own healthy step; count: steps of the window that are one of the job's
+    healthy  = before · factor · observed / count
+                                                 before: the job's own healthy step; count: steps of the window that are one of the job's
     before   = of the lab of faults the mean over the cases of one run whose jobs are alike but for the rank that has a core of its own:
                each of them measures it for some seconds, and what those next to each other say is no closer than what others do
 
 Where `before` is a median (of the lab of jobs what was not measured on both sides), factor is the mean of a healthy step of that job over
 its median, in windows in which nothing was done to it (of a job that has none, what is usual); else 1. So a mean is held against a mean.
 
+`before` is of a job that nobody observes, and what that costs is in every step of a window, and no fault's: `observed` is, of the lab of
+faults, the mean step over `before` in windows in which nothing was done (healthy cases, and what was recorded before a fault to compare
+with), mean over those of that program in the same recording with as many ranks; 1 where fewer than three tell it.
+
     error    = 100 · drift · healthy / step      points by which the truth itself may be off: nineteen times of twenty it is off by less
-    drift    = 1.96 · σ / √n                     of the lab of faults: σ, the standard deviation of one measurement from the mean of those
-                                                 that are alike, as a share of it, over all of that program; n: how many are alike
+    drift    = 1.96 · √(σ²/n + σ'²/n')           of the lab of faults: σ, the standard deviation of one measurement from the mean of those
+                                                 that are alike, as a share of it, over all of that program; n: how many are alike;
+                                                 σ', n': of the windows that tell `observed`
              = 1.96 · 1.48 · m                   of others, and where too few are alike; m: the greater of these, as far as they are known
                  how far the steps were from `before` in windows in which nothing was done, median
                  by how much `before` changes from one case of the same job to the next, median; of a case that was measured on both
@@ -77,10 +83,21 @@ class _Drift:
 
 @dataclass(frozen=True, slots=True)
 class _Pooled:
-    """A healthy step from the cases whose jobs are alike. drift: None where too few tell it."""
+    """A healthy step from the cases whose jobs are alike, error: its standard error as a share of it, None where too few tell it."""
 
     healthy_s: float
-    drift: float | None
+    error: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class _Observed:
+    """A healthy step in windows over the same before, and its standard error."""
+
+    ratio: float = 1.0
+    error: float = 0.0
+
+
+_Recording = tuple[str, int, str, int]  # archive, seed, program, ranks
 
 
 class Truths:
@@ -89,6 +106,7 @@ class Truths:
     def __init__(self, judged: Sequence[Judged]) -> None:
         self._factors = _factors(judged)
         self._alike = _alike([case for case, _ in judged])
+        self._observed = _observed(judged, self._alike)
         self._usual = statistics.median(self._factors.values()) if self._factors else 1.0
         self._drifts = dict[tuple[object, ...], _Drift]()
         for case, answer in judged:
@@ -104,7 +122,10 @@ class Truths:
             return None
         step_s, healthy_s = answer.part_step_s or _step_s(case, answer), self._healthy_s(case, answer)
         alike = self._alike.get(case.key)
-        drift = self._drift(case).of(case) if alike is None or alike.drift is None else alike.drift
+        if alike is None or alike.error is None:
+            drift = self._drift(case).of(case)
+        else:
+            drift = _SURE * math.hypot(alike.error, self._observed_of(case).error)
         return Lost(step_s - healthy_s, step_s, None if drift is None else 100 * drift * healthy_s / step_s)
 
     def points(self, case: Case, answer: Answer) -> float | None:
@@ -120,7 +141,12 @@ class Truths:
     def _healthy_s(self, case: Case, answer: Answer) -> float:
         factor = self._factors.get(case.job, self._usual) if _is_median(case) else 1.0
         alike = self._alike.get(case.key)
-        return (_before_s(case) if alike is None else alike.healthy_s) * factor / _count(case, answer)
+        before_s = _before_s(case) if alike is None else alike.healthy_s
+        return before_s * factor * self._observed_of(case).ratio / _count(case, answer)
+
+    def _observed_of(self, case: Case) -> _Observed:
+        recording = _recording(case)
+        return _Observed() if recording is None else self._observed.get(recording, _Observed())
 
     def _drift(self, case: Case) -> _Drift:
         of = (case.archive, case.lab, case.seed, case.job if case.lab == "jobs" else "")
@@ -153,9 +179,34 @@ def _alike(cases: Sequence[Case]) -> dict[str, _Pooled]:
     for (archive, seed, dose, plan), mine in jobs.items():
         off = programs.get((archive, seed, plan.program), [])
         one = math.sqrt(statistics.fmean(each**2 for each in off)) if off else None
-        drift = None if one is None else _SURE * one / math.sqrt(len(mine))
-        found |= dict.fromkeys((case.key for case in mine), _Pooled(means_s[archive, seed, dose, plan], drift))
+        error = None if one is None else one / math.sqrt(len(mine))
+        found |= dict.fromkeys((case.key for case in mine), _Pooled(means_s[archive, seed, dose, plan], error))
     return found
+
+
+def _observed(judged: Iterable[Judged], alike: dict[str, _Pooled]) -> dict[_Recording, _Observed]:
+    """Of each recording in which enough windows tell it."""
+    ratios = dict[_Recording, dict[tuple[str, ...], float]]()  # each window once, however many cases it serves
+    for case, answer in judged:
+        recording, healthy = _recording(case), alike.get(case.key)
+        if recording is None or healthy is None:
+            continue
+        of_windows = ratios.setdefault(recording, {})
+        if case.fault in LEFT_ALONE and (answer.step_s or case.during_s):
+            of_windows[case.windows] = _step_s(case, answer) * _count(case, answer) / healthy.healthy_s
+        if case.baseline and answer.earlier_s:
+            several = max(round(healthy.healthy_s / answer.earlier_s), 1)
+            of_windows[case.baseline] = answer.earlier_s * several / healthy.healthy_s
+    return {
+        recording: _Observed(statistics.fmean(known), statistics.stdev(known) / math.sqrt(len(known)))
+        for recording, of_windows in ratios.items()
+        if len(known := list(of_windows.values())) > _CHANGES
+    }
+
+
+def _recording(case: Case) -> _Recording | None:
+    plan = _plan(case) if case.lab == "faults" else None
+    return None if plan is None else (case.archive, case.seed, plan.program, case.ranks)
 
 
 def _plan(case: Case) -> Plan | None:

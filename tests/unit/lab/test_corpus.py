@@ -302,6 +302,23 @@ def test_the_healthy_step_of_a_case_is_that_of_all_whose_jobs_are_alike() -> Non
     assert alone.error == pytest.approx(100 * 1.96 * spread * 0.12 / 0.24)
 
 
+@pytest.mark.parametrize(("ratios", "observed"), [((1.02, 1.04, 1.06), 1.04), ((1.02, 1.06), 1.0)])
+def test_what_observing_costs_is_no_faults(ratios: tuple[float, ...], observed: float) -> None:
+    # GIVEN windows of the healthy job, from before a fault, in which steps are longer than those that nobody observes
+    names = ("python-slow-strong-1", "gc-storm-strong-1", "cpu-hog-strong-1")
+    cases = [replace(SLOW, name=name, fault=name.removesuffix("-strong-1"), healthy_s=0.16) for name in names]
+    judged_cases = [windows(case, 0.24, 0.24) for case in cases]
+    for at, ratio in enumerate(ratios):
+        case, found = judged_cases[at]
+        judged_cases[at] = replace(case, baseline=(f"w{at}",)), replace(found, earlier_s=0.16 * ratio)
+    truths = Truths([*judged_cases, judged_cases[0]])  # AND one of these serves two cases
+    # THEN with three of them all healthy steps are as long as they say, known as well as they agree
+    lost = truths.lost(*judged_cases[2])
+    assert lost is not None and lost.seconds == pytest.approx(0.24 - 0.16 * observed)
+    error = statistics.stdev(ratios) / len(ratios) ** 0.5 if observed > 1 else 0.0
+    assert lost.error == pytest.approx(100 * 1.96 * error * 0.16 * observed / 0.24)
+
+
 def test_programs_and_runs_are_no_alike_jobs() -> None:
     names = ("python-slow-strong-1", "gc-storm-strong-1", "cpu-hog-strong-1")
     mine = [replace(SLOW, name=name, fault=name.removesuffix("-strong-1"), healthy_s=0.16) for name in names]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from rankscope.diagnose.fleet.model import Slots
+from rankscope.diagnose.model.slots import alone_s
 from rankscope.diagnose.model.waiting import gain_in_turn, one_after_another
 from rankscope.diagnose.stats.slopes import slopes
 from rankscope.probes.arrays import Floats
@@ -65,6 +67,36 @@ def test_steps_that_a_rank_does_not_have_are_left_out() -> None:
     own[0, :50], own[1:, 60:70], queued[2] = np.nan, np.nan, np.nan
     assert one_after_another(own, np.zeros_like(own), ROLES, step) in (True, None)
     assert np.isfinite(gain_in_turn(own, own * 0.9, ROLES))
+
+
+def stays(learner: Floats, actors: Floats, at_once: bool) -> Slots:
+    """Of a broadcast, for which the actors wait while the learner learns, and a gather, for which it waits while they act; of roles that
+    work at once all meet once. Steps are known one in three."""
+    stay = np.full((3, learner.size, 2), np.nan)
+    for column in range(0, learner.size, 3):
+        own = np.array([learner[column], *actors[:, column]])
+        if at_once:
+            stay[:, column] = np.stack([own.max() - own + 0.012, np.full(3, 0.001)], axis=1)
+        else:
+            stay[:, column, 0] = 0.0003, *(own[0] + own[1:].max() - own[1:])
+            stay[:, column, 1] = own[1:].max(), 0.0001, 0.0001
+    return Slots(stay, ("broadcast", "gather"), whole=False)
+
+
+def test_of_roles_that_work_one_after_another_each_is_waited_for_alone() -> None:
+    own, _ = worked(5)
+    alone = alone_s(stays(own[0], own[1:], at_once=False), ROLES)
+    assert alone is not None
+    assert alone == pytest.approx([np.median(own[0]), np.median(own[1:].max(axis=0))], rel=0.1)
+    # AND of such as work at once only one is
+    alone = alone_s(stays(own[0] + 0.01, own[1:], at_once=True), ROLES)
+    assert alone is not None and alone[0] > 0.005 and alone[1] == 0.0
+
+
+def test_of_one_role_or_a_few_steps_nobody_says_who_waits_alone() -> None:
+    own, _ = worked(6)
+    assert alone_s(stays(own[0], own[1:], at_once=False), np.zeros(3, dtype=np.int64)) is None
+    assert alone_s(stays(own[0, :12], own[1:, :12], at_once=False), ROLES) is None
 
 
 def test_a_slow_actor_costs_what_it_is_longer_than_the_other() -> None:
