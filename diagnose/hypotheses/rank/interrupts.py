@@ -8,7 +8,8 @@ explained  = predicted + time in the run queue in which no other process ran
 
 s is counted per CPU where the window says so; else, where ksoftirqd/N took CPU N from this rank (1 % of the window, ten times its
 peers'), what the whole host spent in softirq was spent there.
-Convicts: s >= 5 % that explains half of the excess. Acquits: interrupts that all peers have; a function that the peers do not have: it
+Convicts: s >= 5 % that explains half of the excess; where it is counted per CPU it is the kernel itself that ran there in the rank's place,
+and says for how long, as with a quota. Acquits: interrupts that all peers have; a function that the peers do not have: it
 is not 'interrupted'.
 """
 
@@ -21,12 +22,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from rankscope.diagnose import limits
-from rankscope.diagnose.hypotheses.hypothesis import CONVICTED, REPORTED, Hypothesis
+from rankscope.diagnose.fleet.model import Fleet
+from rankscope.diagnose.hypotheses.hypothesis import ORDERED, REPORTED, Hypothesis
 from rankscope.diagnose.hypotheses.rank.case import Case
 from rankscope.diagnose.hypotheses.rank.cpu import INTERRUPTS
 from rankscope.diagnose.model.busy_host import OF_INTERRUPTS
 from rankscope.diagnose.model.functions import FunctionExcess, sample
 from rankscope.diagnose.verdict.contract import Evidence
+from rankscope.probes.arrays import Bools
 from rankscope.probes.host.procfs import parse_cpu_list
 
 
@@ -48,7 +51,7 @@ def judge(case: Case) -> Iterator[Hypothesis]:
     """One charge if interrupts explain half of the excess."""
     if not case.functions or not case.steps:
         return
-    spent = _per_cpu(case)
+    spent = _per_cpu(case.fleet)
     share = _by_cpu(case, spent) if spent else _by_daemon(case)
     if share is None or share.over < limits.EFFECT_SHARE:
         return
@@ -78,6 +81,17 @@ def judge(case: Case) -> Iterator[Hypothesis]:
     )
 
 
+def interrupted(fleet: Fleet) -> Bools:
+    """Ranks (rows) whose CPUs are in interrupts for 5 % more of the window than is usual in the job."""
+    spent, ranks = _per_cpu(fleet), fleet.ranks
+    busy = {host for (host, _), seconds in spent.items() if seconds >= limits.EFFECT_SHARE * fleet.seconds}
+    # Elsewhere it is less: at most this much.
+    share = np.array(
+        [_share_of(fleet, row, spent) or 0.0 if host in busy else 0.0 for row, host in enumerate(ranks.observed_on)]
+    )
+    return np.asarray(share - np.median(share) >= limits.EFFECT_SHARE) if len(share) else np.zeros(0, dtype=bool)
+
+
 def _growth_beside(case: Case, computing: Sequence[FunctionExcess], function: FunctionExcess) -> float:
     """By what share the computing functions other than this one grew; 0 where the samples do not prove it."""
     own = sum(f.own_s for f in computing) - function.own_s
@@ -87,18 +101,16 @@ def _growth_beside(case: Case, computing: Sequence[FunctionExcess], function: Fu
 
 
 def _by_cpu(case: Case, spent: dict[tuple[str, str], float]) -> _Share | None:
-    own = _share_of(case, case.rank, spent)
+    own = _share_of(case.fleet, case.rank, spent)
     if own is None or own < limits.EFFECT_SHARE:
         return None
-    others = [share for peer in sample(case.peers) if (share := _share_of(case, int(peer), spent)) is not None]
-    return (
-        _Share(own, float(np.median(others)), f"cpu{case.fleet.ranks.cpus[case.rank]}", CONVICTED) if others else None
-    )
+    others = [share for peer in sample(case.peers) if (share := _share_of(case.fleet, int(peer), spent)) is not None]
+    return _Share(own, float(np.median(others)), f"cpu{case.fleet.ranks.cpus[case.rank]}", ORDERED) if others else None
 
 
-def _per_cpu(case: Case) -> dict[tuple[str, str], float]:
+def _per_cpu(fleet: Fleet) -> dict[tuple[str, str], float]:
     """Seconds in interrupts by host and CPU, of the CPUs that the windows name."""
-    counters = case.fleet.counters
+    counters = fleet.counters
     table, found = counters.table, dict[tuple[str, str], float]()
     for name in OF_INTERRUPTS:
         rows = counters.rows_of(name, -1)
@@ -108,14 +120,14 @@ def _per_cpu(case: Case) -> dict[tuple[str, str], float]:
     return found
 
 
-def _share_of(case: Case, rank: int, spent: dict[tuple[str, str], float]) -> float | None:
+def _share_of(fleet: Fleet, rank: int, spent: dict[tuple[str, str], float]) -> float | None:
     """Mean share of the window that the CPUs which a rank may use spent in interrupts; None where nobody knows them."""
-    ranks = case.fleet.ranks
+    ranks = fleet.ranks
     cpus = _cpus(ranks.cpus[rank])
     if not cpus:
         return None
     total = sum(spent.get((ranks.observed_on[rank], cpu), 0.0) for cpu in cpus)
-    return total / (len(cpus) * max(case.fleet.seconds, 1e-9))
+    return total / (len(cpus) * max(fleet.seconds, 1e-9))
 
 
 def _cpus(text: str) -> frozenset[str]:

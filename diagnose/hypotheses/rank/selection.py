@@ -36,6 +36,7 @@ from rankscope.diagnose.fleet.model import Fleet
 from rankscope.diagnose.hypotheses.hypothesis import EXCUSED, GUESS, ORDERED, SEEN, Hypothesis, log_odds
 from rankscope.diagnose.hypotheses.rank.case import Case, case_of
 from rankscope.diagnose.hypotheses.rank.cpu import behind_suspects_s, throttled
+from rankscope.diagnose.hypotheses.rank.interrupts import interrupted
 from rankscope.diagnose.hypotheses.rank.table import charges
 from rankscope.diagnose.model.attribute import Profiles
 from rankscope.diagnose.model.busy_host import busy_noise_s, without_queue
@@ -119,6 +120,7 @@ class _Asking:
         default_factory=dict
     )  # beside those that are counted now
     _ordered: Bools = field(init=False)
+    _interrupted: Bools = field(init=False)
     _calm: Differences | None = None  # of the steps without queues: made where one of them is explained
 
     def __post_init__(self) -> None:
@@ -126,7 +128,7 @@ class _Asking:
         self.counted = np.ones(len(self.scene.own), dtype=bool)
         self.by_function = np.zeros(len(self.scene.own), dtype=bool)
         self._levels = FunctionLevels(self.fleet, self.scene.roles, self.scene.step_s)
-        self._ordered = throttled(self.fleet)
+        self._ordered, self._interrupted = throttled(self.fleet), interrupted(self.fleet)
         self._compare()
 
     def leave_out(self, rows: list[int]) -> None:
@@ -196,7 +198,7 @@ class _Asking:
         ordered = effect & self._ordered & (found.z > 0)
         if ordered.any():
             self.strength[ordered] = np.maximum(self.strength[ordered], self._of_quota()[ordered])
-        most = np.where(self._ordered, log_odds(ORDERED), log_odds(1.0))
+        most = np.where(self._ordered | self._interrupted, log_odds(ORDERED), log_odds(1.0))
         possible = np.flatnonzero(effect & (self.strength + most - self._looked_at() >= limits.SCORE_LEAST))
         order = possible[np.argsort(-self.strength[possible], kind="stable")]
         return [int(row) for row in order]
