@@ -161,7 +161,9 @@ def standing(scene: Scene, rows: Iterable[Row]) -> list[Row]:
         more = replay.with_more_s(chosen, beside, together)
         # Where ranks have the same mechanism each for itself, what goes with it may be of their making.
         doubtful = np.array([row.more is not None and _is_uneven(row, chosen) for row in chosen])
-        gained_s = beside + np.where(doubtful, 0.0, more)
+        # Who is driven from a CPU stands in others' way for no longer than he was driven from it.
+        driven_s = [0.0 if row.more is None else replay.own_s(row, ()) for row in chosen]
+        gained_s = beside + np.where(doubtful, 0.0, np.fmin(more, driven_s))
         over = np.array(
             [
                 (max(replay.own_s(row, rest), gained) if row.lasting else gained)
