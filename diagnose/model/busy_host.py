@@ -206,6 +206,8 @@ def busy_noise_s(fleet: Fleet, roles: Ints) -> Floats:
     apart for a third of a window: three of these standard deviations.
     """
     few = np.bincount(roles)[roles] <= _FEW
+    if not few.any():
+        return np.zeros(len(few))
     share = busy_shares(fleet)
     own = nan_median(fleet.steps.own_s, 1)
     ran = fleet.counters.total("cpu.process_run_s", np.arange(len(own))) / fleet.steps.of_each
@@ -224,6 +226,13 @@ def held_back(fleet: Fleet) -> tuple[Floats, Floats]:
         for rows in (ready, held)
     )
     return np.divide(by_quota, total, out=np.zeros(ranks), where=total > 0), by_quota
+
+
+def own_without_queue(fleet: Fleet) -> Fleet:
+    """The fleet with own times and ready times as they were, had nobody stood in the queue for a CPU; all else of it as it is."""
+    steps = fleet.steps
+    queue = np.fmin(np.nan_to_num(steps.sched_s), np.nan_to_num(steps.own_s))
+    return replace(fleet, steps=replace(steps, own_s=steps.own_s - queue, sched_s=steps.sched_s - queue))
 
 
 def without_queue(fleet: Fleet) -> Fleet:

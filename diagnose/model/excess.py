@@ -83,7 +83,8 @@ def differences(
     gap = own - median
     noise = gap - fitted_line(gap) if drifting else gap
     rho = autocorrelation(noise, first)
-    own, median, gap = own[:, first:], median[:, first:], gap[:, first:]
+    own, peers_own, gap = own[:, first:], trimmed_mean(median[:, first:]), gap[:, first:]
+    del median  # of 100,000 ranks every matrix counts
     excess, least, error, kept = _levels(gap, noise[:, first:] if drifting else None, rho)
     spread = usual_spread(own, roles, error, step_s, counted)
     between = np.hypot(spread.between_s, doubt_s)
@@ -96,7 +97,7 @@ def differences(
     steps = np.isfinite(gap).sum(axis=1)
     return Differences(
         own_s=trimmed_mean(own),
-        peers_own_s=trimmed_mean(median),
+        peers_own_s=peers_own,
         excess_s=excess,
         error_s=error,
         z=np.nan_to_num(np.where(always, z_always, z)),

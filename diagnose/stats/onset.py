@@ -28,7 +28,7 @@ def find_onset(values_s: Floats, shortest: int = limits.STEPS_LEAST) -> Onset | 
     z(k) = (U(k) - n1 n2 / 2) / sqrt(n1 n2 (n + 1) / 12)
     r    = z / sqrt(n - 1)                            how the ranks of the values go with being after k
     t    = r sqrt((m - 2) / (1 - r²)),  m = n (1 - rho) / (1 + rho)
-    splits · P(T >= |t|) <= 1.1 %                     T is Student's with m - 2 degrees of freedom (Conover & Iman 1981)
+    splits · P(T >= |t|) <= 1.4 %                     T is Student's with m - 2 degrees of freedom (Conover & Iman 1981)
 
     rho is the lag-1 autocorrelation of the ranks of the values around the medians of both parts; where their long-run variance is more
     of their variance than (1 + rho) / (1 - rho), m = n by that: a wandering series has no onset, however slowly it wanders.

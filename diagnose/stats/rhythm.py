@@ -2,7 +2,7 @@
 
 drift     Theil-Sen slope b = median over s < t of (x(t) - x(s)) / (t - s);  Mann-Kendall S = Σ sign(x(t) - x(s)), ties left out,
           z = (|S| - 1) / √(n(n-1)(2n+5)/18) · √((1-ρ)/(1+ρ)), ρ the lag-1 autocorrelation around the line.
-          A drift: z >= 3.7, b·n at least 10 % of the median, and the line leaves less (mean absolute rest) than two levels do
+          A drift: z >= 3.5, b·n at least 10 % of the median, and the line leaves less (mean absolute rest) than two levels do
 lasting   a change of level is more than the noise of its own series if medians of 9 blocks of equal length are all higher after it than
           before it, with at least a third of the series on either side: 3 of 9 above all others are 1 in C(9, 3) = 84 by chance,
           and what comes and goes, or comes for less than a third, does not pass. The block that holds the change is left out

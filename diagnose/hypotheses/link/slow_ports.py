@@ -7,7 +7,7 @@ sending(i) = bytes(i) / rate(i) per step, at most the transfer          (the tra
 lost(i)    = sending(i) · (1 - ρ(i))                                    what the step gains if i were as fast as its peers
 
 Convicts: a counter of the port (nic.py, nvlink.py; a degraded PCIe link above it) with ρ <= 0.9 and 5 % of the
-step lost. Without a counter 5 % lost, a rate so far below the peers' that its score admits it (-ln P(N >= z) + ln 3 - ln ports, 9 nats),
+step lost. Without a counter 5 % lost, a rate so far below the peers' that its score admits it (-ln P(N >= z) + ln 3 - ln ports, 8.5 nats),
 and either ρ <= 0.5 and not burstier than they, or ρ <= 0.9 and σ at most half of theirs: the link itself, network/slow-link (nvlink/slow).
 Acquits: what moved on all peers; a port whose rate is that of its peers.
 Suspects share the lost time of the slowest of them, for a ring waits for that one.

@@ -39,7 +39,7 @@ from rankscope.diagnose.hypotheses.rank.cpu import behind_suspects_s, throttled
 from rankscope.diagnose.hypotheses.rank.interrupts import interrupted
 from rankscope.diagnose.hypotheses.rank.table import charges
 from rankscope.diagnose.model.attribute import Profiles
-from rankscope.diagnose.model.busy_host import busy_noise_s, without_queue
+from rankscope.diagnose.model.busy_host import busy_noise_s, own_without_queue
 from rankscope.diagnose.model.excess import Differences, differences, standardised, strength
 from rankscope.diagnose.model.function_tests import FunctionLevels
 from rankscope.diagnose.model.replay import gain
@@ -290,7 +290,7 @@ class _Asking:
 
     def _without_queue(self) -> tuple[Floats, Floats]:
         """Own time without the queue for a CPU, ranks x steps, and what other work adds to its noise."""
-        without = without_queue(self.fleet)
+        without = own_without_queue(self.fleet)
         return without.steps.own_s[:, -self.scene.own.shape[1] :], busy_noise_s(without, self.scene.roles)
 
     def _no_reason(self, case: Case, made: tuple[Hypothesis, ...]) -> Unexplained | None:

@@ -76,7 +76,7 @@ def _longer_model(case: Case, found: Located) -> Iterator[Hypothesis]:
 def _more_read(case: Case, found: Located) -> Iterator[Hypothesis]:
     """A function takes g times as long as on the peers, and the rank reads b times the bytes from files that the peers read per step.
 
-    b - 1 >= max((g - 1) / 2, 5 %), and 3.7 times as far above the peers' median as any of them is from it. Bytes are counted
+    b - 1 >= max((g - 1) / 2, 5 %), and 3.5 times as far above the peers' median as any of them is from it. Bytes are counted
     exactly; the function must hold half of the excess. What loader processes read is not seen.
     """
     if found.excess_s < limits.HOLDS_LEAST * case.excess_s:
@@ -101,7 +101,7 @@ def _more_cpu(case: Case, found: Located) -> Iterator[Hypothesis]:
 
     c: CPU time of the training thread, less what the function itself computes more than on the peers; c' the peers' median of it, sd
     their spread (robust_sd), 1.4 % of c' at least. Who comes late finds its caches cold, and computes up to 5 % more for that alone:
-    c - c' >= 5 % of c' + 2 sd √(1 + 1/peers), and 3.7 times that 5 % beside one peer, whose spread nobody knows; c / c' >= 1 + (g - 1) / 4:
+    c - c' >= 5 % of c' + 2 sd √(1 + 1/peers), and 3.5 times that 5 % beside one peer, whose spread nobody knows; c / c' >= 1 + (g - 1) / 4:
     much that a step does has nothing to do with its input.
     Not the CPU time of the whole process: what its other threads do beside differs from rank to rank by far more. The function must
     hold half of the excess. Not with GPUs: who waits for one may spin.

@@ -61,8 +61,8 @@ def test_a_third_of_the_ranks_bad_is_found() -> None:
 
 
 def test_benjamini_hochberg_by_hand() -> None:
-    # k q / m with q = 0.01 and m = 5: 0.002, 0.004, 0.006, 0.008, 0.01
-    p = np.array([0.0035, 0.2, 0.001, 0.0079, 0.9])
+    # k q / m with q = 0.014 and m = 5: 0.003, 0.006, 0.009, 0.011, 0.014
+    p = np.array([0.0035, 0.2, 0.001, 0.0095, 0.9])
     assert benjamini_hochberg(p).tolist() == [True, False, True, False, False]
 
 
