@@ -22,7 +22,7 @@ from labkit.machine.shell import Impossible
 DOSE = 0.3
 LEAST_DOSE, MOST_DOSE = 0.15, 0.8
 TUNING_S, TUNING_ROUNDS = 3.0, 6
-TUNING_TRIES = 12  # an evaluation that calls the slow function as well may take 30 s
+TUNING_TRIES = 40  # an evaluation that calls the slow function as well, for each sample, may take two minutes
 HOGS = 3
 HALF_A_CORE = """
 import time
