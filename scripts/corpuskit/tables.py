@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -133,6 +134,11 @@ def lost_table(judged: Sequence[Judged]) -> Iterator[str]:
     for doubt, count in sorted(doubts.items(), key=lambda item: -item[1]):
         if doubt:
             yield f"  not known: {count}, {doubt}"
+    if truths.observed:
+        yield "  healthy steps in windows over those before, by ranks: median, least and most, recordings"
+    for ranks, ratios in sorted(truths.observed.items()):
+        middle, least, most = (100 * (each - 1) for each in (statistics.median(ratios), min(ratios), max(ratios)))
+        yield f"  {ranks:>4} {middle:>+6.1f} % {least:>+6.1f} {most:>+6.1f} {len(ratios):>4}"
     for points in (LOST_POINTS / 2, LOST_POINTS / 4):  # a measure that is itself off by 5 points cannot tell 5
         if better := lost_time(truths.known(judged, points), truths):
             yield f"  known to {points:.2g} points: {better.cases}, of them {100 * better.within:.0f} % within {LOST_POINTS:.0f}"

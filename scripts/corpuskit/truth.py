@@ -138,6 +138,14 @@ class Truths:
         found = ((one, self.lost(*one)) for one in judged)
         return [one for one, lost in found if lost and lost.error is not None and lost.error <= points]
 
+    @property
+    def observed(self) -> dict[int, list[float]]:
+        """By the number of ranks, of each recording, healthy steps in windows over those before."""
+        found = dict[int, list[float]]()
+        for (*_, ranks), one in sorted(self._observed.items()):
+            found.setdefault(ranks, []).append(one.ratio)
+        return found
+
     def _healthy_s(self, case: Case, answer: Answer) -> float:
         factor = self._factors.get(case.job, self._usual) if _is_median(case) else 1.0
         alike = self._alike.get(case.key)

@@ -312,6 +312,7 @@ def test_what_observing_costs_is_no_faults(ratios: tuple[float, ...], observed: 
         case, found = judged_cases[at]
         judged_cases[at] = replace(case, baseline=(f"w{at}",)), replace(found, earlier_s=0.16 * ratio)
     truths = Truths([*judged_cases, judged_cases[0]])  # AND one of these serves two cases
+    assert truths.observed == ({8: [pytest.approx(1.04)]} if observed > 1 else {})
     # THEN with three of them all healthy steps are as long as they say, known as well as they agree
     lost = truths.lost(*judged_cases[2])
     assert lost is not None and lost.seconds == pytest.approx(0.24 - 0.16 * observed)
