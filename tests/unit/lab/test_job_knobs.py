@@ -39,3 +39,29 @@ def test_a_forked_rank_exports_as_often_as_it_is_ordered_and_its_workers_do_not(
         check=False,
     )
     assert (done.returncode, done.stderr) == (0, "")
+
+
+STARTED_ANEW = """
+import json, subprocess, sys
+sys.path.insert(0, sys.argv[1])
+import knobs
+if len(sys.argv) == 4:  # as a loader worker by spawn: it knows of its rank nothing but the environment
+    knobs.slow["decode"]()
+    print(knobs.slow._function)
+    sys.exit()
+knobs.begin(sys.argv[2], 0)
+knobs.slow.control.write_text(json.dumps({"function": "decode", "manner": "sleep", "seconds": 0.001}))
+sys.exit(subprocess.run([sys.executable, "-c", open(sys.argv[2] + "/source").read(), *sys.argv[1:3], "worker"]).returncode)
+"""
+
+
+def test_workers_that_are_started_anew_follow_their_rank(tmp_path: Path) -> None:
+    (tmp_path / "source").write_text(STARTED_ANEW)
+    done = subprocess.run(
+        [sys.executable, "-c", STARTED_ANEW, str(PROGRAMS), str(tmp_path)],
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert (done.stdout, done.stderr, done.returncode) == ("decode\n", "", 0)

@@ -6,7 +6,7 @@
 `export` is a function of no script: once it is ordered to be slow, a thread of the rank calls it after each step.
 
 A script calls `begin` once it knows its rank, `step` at the end of each iteration, and `slow["name"]()` in its functions.
-Loader workers are forked from the rank and follow its file as well.
+Loader workers follow its file as well: those that are forked from the rank, and those that are started anew by its environment.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 COLUMNS = ("rank", "step", "end", "wall", "seconds", "pid", "born")
+CONTROL = "RSLAB_CONTROL"  # in the environment of what a rank starts: its file
 # How often a process looks at its file at most: a worker calls a slow function once per sample.
 LOOK_S = 0.02
 # A sleep takes some 60 µs longer than it is told to: shorter ones than this are taken together, at every so many calls.
@@ -35,7 +36,7 @@ class Slow:
     """name → what the fault adds to a call of that function: a C callable, so that no Python frame stands below it."""
 
     def __init__(self) -> None:
-        self.control: Path | None = None
+        self.control = Path(os.environ[CONTROL]) if CONTROL in os.environ else None
         self._seen = 0
         self._looked = 0.0
         self._function = ""
@@ -155,8 +156,9 @@ _lines: _Lines | None = None
 
 
 def follow(out: str | Path, rank: int) -> None:
-    """Call it before loader workers are forked, where that is before the loop: they follow what they are forked with."""
+    """Call it before loader workers are started, where that is before the loop: they follow what they are started with."""
     slow.control = Path(out) / f"rank{rank}.control"
+    os.environ[CONTROL] = str(slow.control)
 
 
 def begin(out: str | Path, rank: int) -> None:
