@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import builders
@@ -140,3 +141,12 @@ def test_a_function_that_grew_alone_beside_interrupts_is_slow_itself(seed: int) 
     job = Job(ranks=RANKS, seed=seed, extra={VICTIM: [(builders.BUSY, 0.15)]}, ranks_columns=PINNED,
               counters=[whole(0.1), spent(VICTIM, 0.09), spent(0, 0.01)])  # fmt: skip
     assert first(job).component == "python"
+
+
+@pytest.mark.parametrize(("steps", "noise"), [(10, 0.1), (14, 0.15)])
+def test_few_noisy_steps_do_where_the_kernel_counts_that_it_ran_in_the_ranks_place(steps: int, noise: float) -> None:
+    noisy = Job(ranks=4, steps=steps, noise=noise, seed=3, scale={1: 1.4}, ranks_columns=PINNED)
+    suspect = first(replace(noisy, counters=[spent(1, 0.3)]))
+    assert (suspect.component, suspect.cause, suspect.ranks) == ("cpu", "irq", (1,))
+    # AND where it does not count them nobody is accused
+    assert not diagnose(build(noisy)).suspects
