@@ -12,7 +12,8 @@ its median, in windows in which nothing was done to it (of a job that has none, 
 
 `before` is of a job that nobody observes, and what that costs is in every step of a window, and no fault's: `observed` is, of the lab of
 faults, the mean step over `before` in windows in which nothing was done (healthy cases, and what was recorded before a fault to compare
-with), mean over those of that program in the same recording with as many ranks; 1 where fewer than three tell it.
+with), each over what was measured next to it, mean over those of that program in the same recording with as many ranks; 1 where fewer
+than three tell it.
 
     error    = 100 · drift · healthy / step      points by which the truth itself may be off: nineteen times of twenty it is off by less
     drift    = 1.96 · √(σ²/n + σ'²/n')           of the lab of faults: σ, the standard deviation of one measurement from the mean of those
@@ -106,7 +107,7 @@ class Truths:
     def __init__(self, judged: Sequence[Judged]) -> None:
         self._factors = _factors(judged)
         self._alike = _alike([case for case, _ in judged])
-        self._observed = _observed(judged, self._alike)
+        self._observed = _observed(judged)
         self._usual = statistics.median(self._factors.values()) if self._factors else 1.0
         self._drifts = dict[tuple[object, ...], _Drift]()
         for case, answer in judged:
@@ -192,19 +193,19 @@ def _alike(cases: Sequence[Case]) -> dict[str, _Pooled]:
     return found
 
 
-def _observed(judged: Iterable[Judged], alike: dict[str, _Pooled]) -> dict[_Recording, _Observed]:
+def _observed(judged: Iterable[Judged]) -> dict[_Recording, _Observed]:
     """Of each recording in which enough windows tell it."""
-    ratios = dict[_Recording, dict[tuple[str, ...], float]]()  # each window once, however many cases it serves
-    for case, answer in judged:
-        recording, healthy = _recording(case), alike.get(case.key)
-        if recording is None or healthy is None:
+    ratios = dict[_Recording, dict[tuple[str, ...], float]]()  # each window once, beside what was measured next to it
+    for case, answer in sorted(judged, key=lambda one: one[0].recorded):
+        recording = _recording(case)
+        if recording is None or not case.healthy_s:
             continue
         of_windows = ratios.setdefault(recording, {})
         if case.fault in LEFT_ALONE and (answer.step_s or case.during_s):
-            of_windows[case.windows] = _step_s(case, answer) * _count(case, answer) / healthy.healthy_s
+            of_windows.setdefault(case.windows, _step_s(case, answer) * _count(case, answer) / case.healthy_s)
         if case.baseline and answer.earlier_s:
-            several = max(round(healthy.healthy_s / answer.earlier_s), 1)
-            of_windows[case.baseline] = answer.earlier_s * several / healthy.healthy_s
+            several = max(round(case.healthy_s / answer.earlier_s), 1)
+            of_windows.setdefault(case.baseline, answer.earlier_s * several / case.healthy_s)
     return {
         recording: _Observed(statistics.fmean(known), statistics.stdev(known) / math.sqrt(len(known)))
         for recording, of_windows in ratios.items()
