@@ -85,10 +85,9 @@ def interrupted(fleet: Fleet) -> Bools:
     """Ranks (rows) whose CPUs are in interrupts for 5 % more of the window than is usual in the job."""
     spent, ranks = _per_cpu(fleet), fleet.ranks
     busy = {host for (host, _), seconds in spent.items() if seconds >= limits.EFFECT_SHARE * fleet.seconds}
-    # Elsewhere it is less: at most this much.
-    share = np.array(
-        [_share_of(fleet, row, spent) or 0.0 if host in busy else 0.0 for row, host in enumerate(ranks.observed_on)]
-    )
+    share = np.zeros(len(ranks))
+    for row in (row for row, host in enumerate(ranks.observed_on) if host in busy):
+        share[row] = _share_of(fleet, row, spent) or 0.0
     return np.asarray(share - np.median(share) >= limits.EFFECT_SHARE) if len(share) else np.zeros(0, dtype=bool)
 
 
