@@ -20,9 +20,7 @@ from rankscope.diagnose.verdict.function import Function
 
 # Support: how often evidence of this kind is right, and so a factor of the confidence.
 SCORE_LEAST, SCORE_MOST = limits.EFFECT_SHARE, 1 - limits.NOTHING  # nothing is certain
-ORDERED = (
-    1 - limits.NOTHING**2
-)  # the kernel itself kept the rank from its CPU (quota, interrupts), and counts for how long
+ORDERED = 1 - limits.NOTHING**2  # the kernel itself kept it from its CPU (a quota, interrupts), and counts for how long
 CONVICTED = SCORE_MOST  # a counter on the same component says why
 SEEN = 0.9  # the function itself is the evidence: nothing else is needed
 REPORTED = SEEN  # a counter moved on the component; what it cost cannot be told from it
