@@ -62,8 +62,8 @@ class Fault(abc.ABC):
     def revert(self) -> None:  # noqa: B027 (nothing to undo, unless a fault says so)
         pass
 
-    def gained_s(self) -> float:
-        """By how much a step is longer now, by the job's own lines, mean: where steps take up half of the time, and no evaluation.
+    def pace_s(self) -> float:
+        """A step of the job now, by its own lines, mean: where steps take up half of the time, and no evaluation.
 
         Not the median: who waits for a batch waits for several at once, and of three steps two are short then.
         """
@@ -74,7 +74,7 @@ class Fault(abc.ABC):
             if min(sum(line.seconds for line in of_rank) for of_rank in usual) >= TUNING_S / 2:
                 now = lines.mean_step_s(usual)
                 assert now is not None  # each rank has steps
-                return now - self.step_s
+                return now
         raise JobEnded("a rank made no step any more when one of its functions was slow")
 
 
@@ -90,9 +90,10 @@ class _SlowFunction(Fault):
 
     def slow_down(self, function: str, manner: str, seconds: float) -> None:
         """`seconds`: a first guess of what a call must take longer."""
+        usual_s = self.pace_s()  # not the median step of some seconds: steps may be of two lengths
         for _ in range(TUNING_ROUNDS):
             self.job.order(self.victim, {"function": function, "manner": manner, "seconds": seconds})
-            share = self.gained_s() / self.step_s
+            share = self.pace_s() / usual_s - 1
             if LEAST_DOSE <= share <= MOST_DOSE:
                 return
             seconds *= min(4.0, max(0.25, DOSE / max(share, 0.01)))
