@@ -230,8 +230,7 @@ def held_back(fleet: Fleet) -> tuple[Floats, Floats]:
 
 def own_without_queue(fleet: Fleet) -> Fleet:
     """The fleet with own times and ready times as they were, had nobody stood in the queue for a CPU; all else of it as it is."""
-    steps = fleet.steps
-    queue = np.fmin(np.nan_to_num(steps.sched_s), np.nan_to_num(steps.own_s))
+    steps, queue = fleet.steps, _queue_in_own_s(fleet)
     return replace(fleet, steps=replace(steps, own_s=steps.own_s - queue, sched_s=steps.sched_s - queue))
 
 
@@ -249,7 +248,7 @@ def without_queue(fleet: Fleet) -> Fleet:
     The transfer, the least of the waiting, stays what it is. Single collectives and pipelines are not known then.
     """
     steps, table = fleet.steps, fleet.patterns
-    queue = np.fmin(np.nan_to_num(steps.sched_s), np.nan_to_num(steps.own_s))
+    queue = _queue_in_own_s(fleet)
     waiting = steps.wait_s + queue
     gone = np.nan_to_num(_least(waiting) - _least(steps.wait_s))
     ready = table.kind.codes == table.kind.code("sched")
@@ -266,6 +265,11 @@ def without_queue(fleet: Fleet) -> Fleet:
         slots=None,
         pipelines=None,
     )
+
+
+def _queue_in_own_s(fleet: Fleet) -> Floats:
+    """queue(r,s): what of own times ranks are ready and do not run."""
+    return np.asarray(np.fmin(np.nan_to_num(fleet.steps.sched_s), np.nan_to_num(fleet.steps.own_s)), dtype=np.float64)
 
 
 def _least(of_ranks: Floats) -> Floats:

@@ -204,8 +204,8 @@ def _observed(judged: Iterable[Judged]) -> dict[_Recording, _Observed]:
         if case.fault in LEFT_ALONE and (answer.step_s or case.during_s):
             of_windows.setdefault(case.windows, _step_s(case, answer) * _count(case, answer) / case.healthy_s)
         if case.baseline and answer.earlier_s:
-            several = max(round(case.healthy_s / answer.earlier_s), 1)
-            of_windows.setdefault(case.baseline, answer.earlier_s * several / case.healthy_s)
+            count = _times(case.healthy_s, answer.earlier_s)
+            of_windows.setdefault(case.baseline, answer.earlier_s * count / case.healthy_s)
     return {
         recording: _Observed(statistics.fmean(known), statistics.stdev(known) / math.sqrt(len(known)))
         for recording, of_windows in ratios.items()
@@ -257,4 +257,8 @@ def _step_s(case: Case, answer: Answer) -> float:
 
 def _count(case: Case, answer: Answer) -> int:
     """Steps of the window that are one of the job's: its own steps, of a longer time and not all observed, only tell how many."""
-    return max(round((case.during_s or 0.0) / _step_s(case, answer)), 1)
+    return _times(case.during_s or 0.0, _step_s(case, answer))
+
+
+def _times(whole_s: float, step_s: float) -> int:
+    return max(round(whole_s / step_s), 1)

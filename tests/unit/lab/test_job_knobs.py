@@ -30,14 +30,13 @@ os._exit(0)
 """
 
 
+def ended(source: str, folder: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-c", source, str(PROGRAMS), str(folder)]
+    return subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+
+
 def test_a_forked_rank_exports_as_often_as_it_is_ordered_and_its_workers_do_not(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", FORKED, str(PROGRAMS), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
+    done = ended(FORKED, tmp_path)
     assert (done.returncode, done.stderr) == (0, "")
 
 
@@ -57,11 +56,5 @@ sys.exit(subprocess.run([sys.executable, "-c", open(sys.argv[2] + "/source").rea
 
 def test_workers_that_are_started_anew_follow_their_rank(tmp_path: Path) -> None:
     (tmp_path / "source").write_text(STARTED_ANEW)
-    done = subprocess.run(
-        [sys.executable, "-c", STARTED_ANEW, str(PROGRAMS), str(tmp_path)],
-        capture_output=True,
-        text=True,
-        timeout=30,
-        check=False,
-    )
+    done = ended(STARTED_ANEW, tmp_path)
     assert (done.stdout, done.stderr, done.returncode) == ("decode\n", "", 0)
