@@ -12,7 +12,7 @@ from rankscope.diagnose import budgets
 from rankscope.diagnose.fleet.counters import Columns, Counters
 from rankscope.diagnose.fleet.enclosing import with_holders
 from rankscope.diagnose.fleet.labels import GilHolder, Holders, Labels, distinct_rows, floats, ints, labels, texts
-from rankscope.diagnose.fleet.model import Flows, Patterns, Pauses, Ranks
+from rankscope.diagnose.fleet.model import Flows, Patterns, Pauses, Ranks, numbers_missing
 from rankscope.diagnose.fleet.stacks import Stacks, merged
 from rankscope.diagnose.text import rank_list
 from rankscope.diagnose.verdict.note import Note, NoteCode
@@ -60,7 +60,7 @@ def ranks(table: pa.Table, notes: list[Note]) -> Ranks:
         observed_on=texts(table, "observed_on"),
         netns=ints(table, "netns"),
         role=texts(table, "role"),
-        world_size=ints(table, "world_size"),
+        world_size=_worlds(table),
         pid=ints(table, "pid"),
         addresses=tuple(tuple(each or ()) for each in table["addresses"].to_pylist()),
         cpus=texts(table, "cpus"),
@@ -90,17 +90,21 @@ def present(table: pa.Table, notes: list[Note]) -> tuple[Ints, Ints]:
         notes.append(Note(NoteCode.RANKS_TWICE, text))
         table = table.take(pa.array(first))
     notes.extend(_not_here(table))
-    world = int(ints(table, "world_size").max(initial=0))
+    world = int(_worlds(table).max(initial=0))
     absent = world - len(unique)
     if absent > 0:
         text = f"{absent} of {world} ranks were not seen: they run on hosts without a window, or are gone"
-        there = unique[(unique >= 0) & (unique < world)]
-        if len(there) == len(unique) and world <= budgets.WORLD_MOST:
-            gone = np.ones(world, dtype=bool)
-            gone[there] = False
-            text += f" ({rank_list(tuple(np.flatnonzero(gone).tolist()))})"
+        gone = numbers_missing(unique, world)
+        if len(gone) == absent:
+            text += f" ({rank_list(tuple(gone.tolist()))})"
         notes.append(Note(NoteCode.RANKS_MISSING, text))
     return unique, first
+
+
+def _worlds(table: pa.Table) -> Ints:
+    """How many ranks the job of each has; 0 where nobody says, or more than any job has."""
+    said = ints(table, "world_size")
+    return np.where(said <= budgets.WORLD_MOST, said, 0)
 
 
 def _not_here(table: pa.Table) -> Iterator[Note]:

@@ -29,7 +29,7 @@ class Ranks:
     observed_on: tuple[str, ...]  # the host whose observer saw it
     netns: Ints
     role: tuple[str, ...]
-    world_size: Ints
+    world_size: Ints  # 0 where nobody says; bounded by budgets.WORLD_MOST
     pid: Ints
     addresses: tuple[tuple[str, ...], ...]
     cpus: tuple[str, ...]
@@ -49,6 +49,10 @@ class Ranks:
     def __len__(self) -> int:
         return len(self.number)
 
+    def missing(self) -> Ints:
+        """Numbers of ranks that the job has and nobody saw here."""
+        return numbers_missing(self.number, int(self.world_size.max(initial=0)))
+
     def taken(self, rows: Ints) -> Ranks:
         """These rows alone."""
         kept = {}
@@ -60,6 +64,13 @@ class Ranks:
                 values = tuple(values[row] for row in rows.tolist())
             kept[each.name] = values
         return replace(Ranks(**kept), guessed=tuple(sorted(set(self.guessed) & set(self.number[rows].tolist()))))
+
+
+def numbers_missing(numbers: Ints, world: int) -> Ints:
+    """Those from 0 to `world` that are not among `numbers`, rising."""
+    gone = np.ones(world, dtype=bool)
+    gone[numbers[(numbers >= 0) & (numbers < world)]] = False
+    return np.flatnonzero(gone)
 
 
 @dataclass(frozen=True, slots=True)

@@ -150,6 +150,5 @@ def _all_wait(fleet: Fleet, still: Standstill) -> Standstill:
 
 def _only_missing(fleet: Fleet) -> tuple[int, ...]:
     """The number of the rank that is gone, if it is the only one that is missing."""
-    ranks = fleet.ranks
-    missing = sorted(set(range(int(ranks.world_size.max(initial=0)))) - set(ranks.number.tolist()))
-    return (missing[0],) if len(missing) == 1 else ()
+    missing = fleet.ranks.missing()
+    return (int(missing[0]),) if len(missing) == 1 else ()

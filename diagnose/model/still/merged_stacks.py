@@ -40,10 +40,9 @@ def merged_stacks(fleet: Fleet) -> StackNode:
                 known[key] = (*_shortened(_python(table, each)), StackFrame(leaf, "", 0))
             frames = known[key]
         at.setdefault(frames, []).append(int(numbers[row]))
-    whole = 0 if fleet.looked_at else int(fleet.ranks.world_size.max(initial=0))
-    absent = sorted(set(range(whole)) - set(numbers.tolist()))
+    absent = () if fleet.looked_at else tuple(fleet.ranks.missing().tolist())
     ranks = tuple(int(number) for number in numbers)
-    return StackNode("", "", 0, ranks, tuple(absent), _children(list(at.items()), 0, ranks))
+    return StackNode("", "", 0, ranks, absent, _children(list(at.items()), 0, ranks))
 
 
 def _longest(fleet: Fleet) -> Ints:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import time
+import tracemalloc
 from pathlib import Path
 
 import builders
@@ -93,6 +94,19 @@ def test_ranks_that_no_window_holds_and_ranks_that_ended_are_told() -> None:
     tree = merged_stacks(gather([columns(window, "ranks", rows)], None))
     assert tree.missing == (4, 5)
     assert [node.ranks for node in tree.children if node.name == "[the process has ended]"] == [(1,)]
+
+
+def test_a_job_that_claims_billions_of_ranks_fills_no_memory() -> None:
+    (window,) = hanging((2,), ranks=4)
+    rows = [row | {"world_size": 2**31 - 1} for row in window.ranks.to_pylist()]
+    tracemalloc.start()
+    verdict = diagnose([columns(window, "ranks", rows)])
+    most_bytes = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert verdict.status == "hang" and verdict.stacks is not None
+    assert verdict.stacks.missing == ()
+    assert "2147483" not in to_json(verdict)
+    assert most_bytes < 64 << 20
 
 
 def test_the_verdict_of_a_hang_has_the_tree_and_no_other_verdict_has() -> None:
