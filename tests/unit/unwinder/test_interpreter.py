@@ -14,10 +14,11 @@ import pytest
 from images import Image, debug_offsets, layout
 
 from rankscope.probes.elf.local import LocalFile
-from rankscope.probes.host.maps import read_maps
+from rankscope.probes.elf.reader import Segment
+from rankscope.probes.host.maps import Mapping, read_maps
 from rankscope.unwinder.errors import InterpreterNotReady, NotPython, TargetGone, UnsupportedInterpreter
-from rankscope.unwinder.interpreter.elf_facts import read_facts
-from rankscope.unwinder.interpreter.find import Interpreter, find_interpreter
+from rankscope.unwinder.interpreter.elf_facts import ElfFacts, read_facts
+from rankscope.unwinder.interpreter.find import Interpreter, _Candidate, _place, find_interpreter
 
 PID = 4242
 BIAS = 0x7F00_0000_0000
@@ -149,3 +150,12 @@ def test_a_library_that_only_speaks_of_python_is_none(find: Callable[..., Interp
 def test_no_process_no_interpreter(tmp_path: Path) -> None:
     with pytest.raises(TargetGone):
         find_interpreter(PID, tmp_path)
+
+
+@pytest.mark.parametrize("linked", [(1 << 64) - 1, 1 << 63, (1 << 63) - BIAS, 0])
+def test_a_symbol_beyond_all_addresses_is_not_known(linked: int) -> None:
+    lines = (Mapping(BIAS, BIAS + 0x1000, "r-xp", 0, "", 0, "/x"),)
+    facts = ElfFacts(True, (Segment(0, 0, 0x1000),), 0x10, (("_Py_NoneStruct", linked), ("PyCode_Type", 0x20)))
+    place = _place(_Candidate("/x", "shared", lines), facts)
+    assert place is not None and (place.none, place.code_type) == (0, BIAS + 0x20)
+    assert layout(14).pack(place.none)
