@@ -101,18 +101,36 @@ def test_the_last_line_begins_with_the_state_and_no_other_does(
     ]
 
 
-@pytest.mark.parametrize("script", ["slurm/prolog.sh", "slurm/epilog.sh"])
 @pytest.mark.parametrize(
     ("says", "code", "expected"),
     [("critical: n: 1 critical", 2, 1), ("CRITICAL  os.kmsg\n          why\ncritical: n: 1 critical", 2, 1), ("", 2, 0),
      ("python: can't open file", 2, 0), ("  critical: x", 2, 0), ("critical: n", 1, 0), ("warning: n", 1, 0), ("", 69, 0)],
 )  # fmt: skip
-def test_jobs_are_stopped_for_the_code_and_the_word_together(
-    tmp_path: Path, script: str, says: str, code: int, expected: int
+@pytest.mark.parametrize(
+    ("state", "drains"),
+    [("IDLE+DRAIN", True), ("MIXED+DRAIN", True), ("IDLE Comment=DRAIN", False), ("DOWN*", False), (None, False)],
+)
+def test_jobs_are_kept_off_for_the_code_and_the_word_together_where_the_node_is_drained_by_then(
+    tmp_path: Path, state: str | None, drains: bool, says: str, code: int, expected: int
 ) -> None:
+    # A prolog that fails makes Slurm drain the node, and Slurm counts no drained nodes
     (tmp_path / "said").write_text(f"{says}\n")
-    fake = program(tmp_path / "rankscope", f"/bin/cat {tmp_path}/said\nexit {code}")
-    assert subprocess.run([str(DEPLOY / script)], env={"RANKSCOPE": str(fake)}, check=False).returncode == expected
+    fake = program(tmp_path / "rankscope", f'echo "$@" > {tmp_path}/asked\n/bin/cat {tmp_path}/said\nexit {code}')
+    answer = f"echo NodeName=n Arch=x State={state} Reason=x" if state else "exit 1"
+    tool = program(tmp_path / "scontrol", f'[ "$*" = "--oneliner show node n" ] || exit 9\n{answer}')
+    environment = {"RANKSCOPE": str(fake), "SCONTROL": str(tool), "SLURMD_NODENAME": "n"}
+    ended = subprocess.run([str(DEPLOY / "slurm/prolog.sh")], env=environment, check=False).returncode
+    assert ended == (expected if drains else 0)
+    assert "--hook /opt/rankscope/scripts/deploy/hooks/slurm-drain.sh" in (tmp_path / "asked").read_text()
+
+
+@pytest.mark.parametrize("code", [0, 2, 69])
+def test_an_epilog_drains_through_the_hook_alone(tmp_path: Path, code: int) -> None:
+    fake = program(tmp_path / "rankscope", f'echo "$@" > {tmp_path}/asked\necho critical: n\nexit {code}')
+    environment = {"RANKSCOPE": str(fake), "RANKSCOPE_HOOK": "/hook"}
+    said = subprocess.run([str(DEPLOY / "slurm/epilog.sh")], env=environment, capture_output=True, check=False)
+    assert (said.returncode, said.stdout) == (0, b"")
+    assert (tmp_path / "asked").read_text() == "sweep --fail-on critical --syslog --hook /hook\n"
 
 
 def test_an_interpreter_that_cannot_read_its_program_drains_nobody(tmp_path: Path) -> None:
@@ -306,11 +324,14 @@ if words[:3] == ["--oneliner", "show", "node"]:
             print(f"NodeName={node.name} Arch=x86_64 CoresPerSocket=8 {node.read_text()}")
 else:
     said = dict(word.split("=", 1) for word in words[1:])
-    drain = said["State"] == "DRAIN"
-    (nodes / said["NodeName"]).write_text(f"State=IDLE+DRAIN Reason={said['Reason']} [root@now]" if drain else "State=IDLE")
+    drain, node = said["State"] == "DRAIN", nodes / said["NodeName"]
+    was = node.read_text()
+    kept = "DOWN" if "DOWN" in was and said["State"] == "UNDRAIN" else "IDLE"
+    node.write_text(f"State={kept}+DRAIN Reason={said['Reason']} [root@now]" if drain else f"State={kept}")
     late = nodes.parent / "late"
-    if drain and late.exists():
-        (nodes / late.read_text()).write_text("State=IDLE+DRAIN Reason=rankscope: os.kmsg [root@now]")
+    for name in late.read_text().split() if drain and late.exists() else ():
+        how = "DOWN" if name == said["NodeName"] else "IDLE"
+        (nodes / name).write_text(f"State={how}+DRAIN Reason=rankscope: os.kmsg [root@now]")
 """
 
 
@@ -358,6 +379,43 @@ def test_hosts_that_count_at_the_same_moment_drain_no_more(slurm: Path) -> None:
     (slurm / "late").write_text("node-2")
     said = drain(slurm, "node-4")
     assert said.returncode == 1 and "same moment" in said.stderr and drained(slurm) == ["node-1", "node-2"]
+
+
+def test_a_host_that_sees_too_many_takes_its_drain_back_wherever_its_name_stands(slurm: Path) -> None:
+    # GIVEN two nodes that were drained long ago, one of them while we counted, and a name that comes before theirs
+    (slurm / "nodes/node-5").write_text("State=IDLE+DRAIN Reason=rankscope: os.kmsg [root@now]")
+    (slurm / "late").write_text("node-4")
+    said = drain(slurm, "node-0")
+    assert said.returncode == 1 and drained(slurm) == ["node-4", "node-5"]
+
+
+def test_where_nobody_can_be_counted_afterwards_the_drain_is_taken_back(slurm: Path) -> None:
+    program(
+        slurm / "scontrol",
+        f'''case "$*" in *"show node") [ ! -e {slurm}/updated ] || exit 1 ;; update*) touch {slurm}/updated ;; esac
+exec {sys.executable} -I {slurm}/scontrol.py {slurm}/nodes "$@"''',
+    )
+    assert drain(slurm, "node-0").returncode == 1 and drained(slurm) == []
+
+
+@pytest.mark.parametrize("state", ["DOWN", "DOWN*", "FAIL", "FAILING", "ALLOCATED+DRAIN"])
+def test_what_an_operator_took_out_of_service_is_left_as_it_is(slurm: Path, state: str) -> None:
+    (slurm / "nodes/node-5").write_text(f"State={state} Reason=smoke [ann@now]")
+    assert drain(slurm, "node-5").returncode == 0
+    assert (slurm / "nodes/node-5").read_text() == f"State={state} Reason=smoke [ann@now]"
+
+
+def test_words_about_a_node_are_no_state_of_it(slurm: Path) -> None:
+    (slurm / "nodes/node-5").write_text("State=IDLE Comment=was_DOWN State=DRAIN Reason=none")
+    assert drain(slurm, "node-5").returncode == 0 and drained(slurm) == ["node-5"]
+
+
+def test_a_drain_that_is_taken_back_brings_no_node_up_that_is_down(slurm: Path) -> None:
+    (slurm / "nodes/node-1").write_text("State=IDLE+DRAIN Reason=rankscope: os.kmsg [root@now]")
+    # GIVEN another node that drains itself, and an operator who sets ours DOWN, between our count and our own draining
+    (slurm / "late").write_text("node-2 node-4")
+    assert drain(slurm, "node-4").returncode == 1
+    assert (slurm / "nodes/node-4").read_text() == "State=DOWN"
 
 
 def test_what_an_operator_drained_is_left_as_it_is(slurm: Path) -> None:
@@ -417,6 +475,24 @@ esac""",
         [str(DEPLOY / "hooks/kubernetes-cordon.sh")], input="{}", text=True, env=environment, check=False
     )
     assert (said.returncode == 0, (tmp_path / "patched").exists()) == (expected, expected)
+
+
+def test_a_pod_that_sees_too_many_takes_its_cordon_back_wherever_its_name_stands(tmp_path: Path) -> None:
+    tool = program(
+        tmp_path / "kubectl",
+        f"""
+case "$*" in
+  *"get nodes"*) echo node/x; [ ! -e {tmp_path}/patched ] || printf 'node/y\\nnode/a\\n' ;;
+  "patch node a"*unschedulable*true*) touch {tmp_path}/patched ;;
+  "patch node a"*unschedulable*null*) touch {tmp_path}/back ;;
+esac""",
+    )
+    environment = {"KUBECTL": str(tool), "NODE_NAME": "a", "RANKSCOPE_MOST_DRAINED": "2"}
+    said = subprocess.run(
+        [str(DEPLOY / "hooks/kubernetes-cordon.sh")], input="{}", text=True, env=environment, capture_output=True,
+        check=False,
+    )  # fmt: skip
+    assert said.returncode == 1 and (tmp_path / "back").exists()
 
 
 @pytest.mark.parametrize(
