@@ -32,8 +32,9 @@ from rankscope.probes.host.procfs import reason
 STATE_FILE, _LOCK = "sweep.db", "lock"
 _VERSION = 1
 _MAX_ROWS = 500_000
-# A damaged file makes sqlite complain in words that are no UTF-8, or ask for as much memory as its numbers say.
-FAILURES = (sqlite3.Error, UnicodeError, MemoryError)
+# A damaged file makes sqlite complain in words that are no UTF-8, or ask for as much memory as its numbers say; what does not go into its
+# 64 bits is an OverflowError.
+FAILURES = (sqlite3.Error, UnicodeError, MemoryError, OverflowError)
 _TABLES = """
 CREATE TABLE IF NOT EXISTS counters(id TEXT, key TEXT, value REAL, time REAL, uptime REAL, boot TEXT, PRIMARY KEY(id, key))
   WITHOUT ROWID;
@@ -125,7 +126,12 @@ def _write(database: sqlite3.Connection, sweep: Sweep, ran: tuple[str, ...], ret
             (identifier, instance): _Current(*known)
             for identifier, instance, *known in database.execute("SELECT * FROM current")
         }
+        unread = [
+            row for key in sweep.unread
+            for row in database.execute("SELECT * FROM counters WHERE id = ? AND key = ?", key)
+        ]  # fmt: skip
         _forget(database, sweep, set(ran))
+        database.executemany("INSERT OR REPLACE INTO counters VALUES (?, ?, ?, ?, ?, ?)", unread)
         findings = tuple(_remember(database, finding, current, sweep.time_s) for finding in sweep.findings)
         database.executemany(
             "INSERT OR REPLACE INTO counters VALUES (?, ?, ?, ?, ?, ?)",
@@ -246,13 +252,17 @@ class _Current(NamedTuple):
 
 
 def _forget(database: sqlite3.Connection, sweep: Sweep, ran: set[str]) -> None:
-    """Drop what this sweep says anew. A check that could not look keeps its counters: the growth over the gap is judged next time."""
-    told = ran & {finding.id for finding in sweep.findings if finding.state != UNKNOWN}
+    """Drop what this sweep says anew. A check that could not look keeps its counters: the growth over the gap is judged next time.
+
+    One that told a part keeps all that it did not tell: a port that it did not come to was up none the less.
+    """
+    part = set(sweep.unfinished)
+    told = (ran & {finding.id for finding in sweep.findings if finding.state != UNKNOWN}) - part
     for identifier in told:
         database.execute("DELETE FROM current WHERE id = ?", (identifier,))
-    for identifier in {key[0] for key in sweep.counters}:
+    for identifier in {key[0] for key in sweep.counters} - part:
         database.execute("DELETE FROM counters WHERE id = ?", (identifier,))
-    for identifier in {key[0] for key in sweep.words} | told:
+    for identifier in ({key[0] for key in sweep.words} | told) - part:
         database.execute("DELETE FROM words WHERE id = ?", (identifier,))
 
 

@@ -20,11 +20,12 @@ from rankscope.diagnose.cli import start
 from rankscope.diagnose.cli.main import run as command_line
 from rankscope.diagnose.sweep.config import Config, ConfigError, read_config
 from rankscope.diagnose.sweep.confirm import confirmed
-from rankscope.diagnose.sweep.context import Context, Earlier
+from rankscope.diagnose.sweep.context import Context, Earlier, NotApplicable
 from rankscope.diagnose.sweep.engine import sweep
 from rankscope.diagnose.sweep.finding import Finding
 from rankscope.diagnose.sweep.hook import run_hook
 from rankscope.diagnose.sweep.registry import Check
+from rankscope.diagnose.sweep.store import open_store
 from rankscope.diagnose.watch.tell.drain import of_verdict
 
 DEPLOY = Path(__file__).parents[3] / "scripts" / "deploy"
@@ -74,6 +75,35 @@ def test_a_counter_that_grew_is_critical_at_both_looks(tmp_path: Path, capsys: p
     assert "cpu.mce: 2 exceptions" in capsys.readouterr().out
     # and counted once: the next sweep has nothing new to say
     assert command_line(arguments) == 0
+
+
+@pytest.mark.parametrize("trouble", ["fails", "is gone"])
+def test_what_cannot_be_looked_at_again_is_judged_anew_by_the_next_sweep(tmp_path: Path, trouble: str) -> None:
+    # GIVEN a counter that grew, and a check that cannot look the second time
+    looks = 0
+
+    def errors(context: Context) -> Iterator[Finding]:
+        nonlocal looks
+        looks += 1
+        if looks == 3:
+            raise NotApplicable("no driver") if trouble == "is gone" else RuntimeError("no answer")
+        grown = context.grown("errors", 1 if looks == 1 else 3)
+        state = "critical" if grown.amount else "ok"
+        yield context.bad(state, "x", grown.amount, instance="a", expected="0", why="data was lost", action="look")
+
+    checks, config, tree = [Check("a", "", "", {}, errors)], Config(confirm_s=0), host(tmp_path / "root")
+
+    def swept() -> Finding:
+        with open_store(tmp_path / "s") as store:
+            earlier = store.earlier()
+            done = confirmed(sweep(checks, config, earlier, tree), checks, config, earlier, tree)
+            return store.save(done, ("a",), 14).findings[0]
+
+    assert swept().state == "ok"
+    unsure = swept()
+    assert unsure.state == "warning" and "could not be looked at again" in unsure.why
+    # THEN the growth is not used up: it is critical at both looks of the next sweep, and told once
+    assert [(one.state, one.value) for one in (swept(), swept())] == [("critical", 2.0), ("ok", 0.0)]
 
 
 # --- the code and the word
