@@ -162,12 +162,16 @@ def sweep(
     )
 
 
+def is_ignored(config: Config, identifier: str, instance: str) -> bool:
+    """Whether the operator knows of trouble of this instance, and has accepted it."""
+    return any(fnmatch.fnmatchcase(instance, pattern) for pattern in config.ignored(identifier))
+
+
 def _without_quirks(findings: Iterable[Finding], config: Config) -> tuple[list[Finding], int]:
     """Findings made printable, without the instances that the configuration says to ignore."""
     kept, ignored = [], 0
     for finding in findings:
-        patterns = config.ignored(finding.id)
-        if finding.state not in (OK, UNKNOWN) and any(fnmatch.fnmatchcase(finding.instance, p) for p in patterns):
+        if finding.state not in (OK, UNKNOWN) and is_ignored(config, finding.id, finding.instance):
             ignored += 1
             continue
         value = finding.value

@@ -12,7 +12,7 @@ import fcntl
 import os
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from urllib.parse import quote
 
 from rankscope.diagnose import budgets
 from rankscope.diagnose.severity import UNKNOWN
+from rankscope.diagnose.sweep import owed
 from rankscope.diagnose.sweep.context import Earlier, Reading
 from rankscope.diagnose.sweep.engine import Sweep
 from rankscope.diagnose.sweep.finding import Finding
@@ -102,6 +103,17 @@ class Store:
                     f"this sweep could not be remembered ({error}); the next one is held against the last that was"
                 )
         return replace(sweep, findings=tuple(_since(finding, sweep.time_s) for finding in sweep.findings))
+
+    def paid(self, keys: Iterable[str]) -> None:
+        """The hook ended well: it is owed these no more. Never raises."""
+        if self._database is None:
+            return
+        try:
+            self._database.executemany("DELETE FROM words WHERE id = ? AND key = ?", ((owed.ID, key) for key in keys))
+        except FAILURES as error:
+            self.notes.append(
+                f"that the hook ended well could not be remembered ({error}); the next sweep calls it again"
+            )
 
     def history(self, since_s: float, until_s: float) -> tuple[Point, ...]:
         """Entries between two Unix times, oldest first; what a clock that was ahead left is after the second. Never raises."""
@@ -254,7 +266,8 @@ class _Current(NamedTuple):
 def _forget(database: sqlite3.Connection, sweep: Sweep, ran: set[str]) -> None:
     """Drop what this sweep says anew. A check that could not look keeps its counters: the growth over the gap is judged next time.
 
-    One that told a part keeps all that it did not tell: a port that it did not come to was up none the less.
+    One that told a part keeps all that it did not tell: a port that it did not come to was up none the less. What the hook is owed
+    every sweep says anew.
     """
     part = set(sweep.unfinished)
     told = (ran & {finding.id for finding in sweep.findings if finding.state != UNKNOWN}) - part
@@ -262,7 +275,7 @@ def _forget(database: sqlite3.Connection, sweep: Sweep, ran: set[str]) -> None:
         database.execute("DELETE FROM current WHERE id = ?", (identifier,))
     for identifier in {key[0] for key in sweep.counters} - part:
         database.execute("DELETE FROM counters WHERE id = ?", (identifier,))
-    for identifier in ({key[0] for key in sweep.words} | told) - part:
+    for identifier in ({key[0] for key in sweep.words} | told | {owed.ID}) - part:
         database.execute("DELETE FROM words WHERE id = ?", (identifier,))
 
 

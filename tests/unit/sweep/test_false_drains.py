@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,8 @@ from rankscope.diagnose.sweep.context import Context, Earlier, NotApplicable
 from rankscope.diagnose.sweep.engine import sweep
 from rankscope.diagnose.sweep.finding import Finding
 from rankscope.diagnose.sweep.hook import run_hook
-from rankscope.diagnose.sweep.registry import Check
+from rankscope.diagnose.sweep.owed import MOST_OWED, OF_GROWTH, as_words, owed
+from rankscope.diagnose.sweep.registry import Check, all_checks
 from rankscope.diagnose.sweep.store import open_store
 from rankscope.diagnose.watch.tell.drain import of_verdict
 
@@ -339,6 +341,108 @@ def test_a_configuration_that_others_can_write_is_refused(tmp_path: Path, troubl
         config.chmod(0o666)
     with pytest.raises(ConfigError):
         read_config(config, [])
+
+
+# --- what the hook is owed
+
+
+class Counted:
+    """A host whose CPUs count machine checks, and sweeps of it with a hook or without."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.tree = host(folder / "root", ib("mlx5_0", link_downed="0"))
+        self.hook = folder / "hook"
+        (folder / "now.toml").write_text("[sweep]\nconfirm_s = 0\n")
+        self.hook_ends(0)
+        assert self.sweep() == 0
+
+    def hook_ends(self, code: int) -> None:
+        program(self.hook, f"cat > {self.folder}/got; exit {code}")
+
+    def errors(self, count: int) -> None:
+        put(self.tree, {"proc/interrupts": f"MCE: {count}\n"})
+
+    def sweep(self, *more: str, hook: bool = False) -> int:
+        arguments = ["sweep", "--root", str(self.tree), "--state", str(self.folder / "s"), *more]
+        arguments += [] if "--config" in more else ["--config", str(self.folder / "now.toml")]
+        return command_line([*arguments, *(["--hook", str(self.hook)] if hook else [])])
+
+    def told(self) -> list[str]:
+        """The critical checks of which the hook was told since the last call."""
+        got = self.folder / "got"
+        if not got.exists():
+            return []
+        said = json.loads(got.read_text())
+        got.unlink()
+        assert said["summary"]["state"] == "critical"
+        return [one["id"] for one in said["findings"] if one["state"] == "critical"]
+
+
+@pytest.fixture
+def counted(tmp_path: Path) -> Counted:
+    return Counted(tmp_path)
+
+
+@pytest.mark.parametrize("by_hand", [False, True], ids=["the hook fails", "a sweep by hand has none"])
+def test_an_error_that_was_counted_is_told_until_a_hook_ends_well(
+    counted: Counted, by_hand: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    counted.errors(2)
+    counted.hook_ends(1)
+    assert counted.sweep(hook=not by_hand) == 2 and counted.told() == ([] if by_hand else ["cpu.mce"])
+    for _ in range(2):  # nothing has grown since: the host is well by this sweep, and to be drained none the less
+        assert counted.sweep(hook=True) == 0 and counted.told() == ["cpu.mce"]
+    counted.hook_ends(0)
+    capsys.readouterr()
+    assert counted.sweep(hook=True) == 0 and counted.told() == ["cpu.mce"]
+    assert "what an earlier sweep found, too: cpu.mce" in " ".join(capsys.readouterr().out.split())
+    assert counted.sweep(hook=True) == 0 and counted.told() == []
+
+
+def test_what_is_over_is_owed_to_no_hook(counted: Counted) -> None:
+    # GIVEN a port that was down while the hook failed, and is up again
+    put(counted.tree, ib("mlx5_0", "1: DOWN", link_downed="0"))
+    counted.hook_ends(1)
+    assert counted.sweep(hook=True) == 2 and counted.told() == ["ib.port"]
+    put(counted.tree, ib("mlx5_0", link_downed="0"))
+    assert counted.sweep(hook=True) == 0 and counted.told() == []
+
+
+@pytest.mark.parametrize("how", ["a reboot", "a day", "accepted", "skipped", "left out"])
+def test_nothing_is_owed_for_what_was_repaired_or_accepted(counted: Counted, how: str) -> None:
+    counted.errors(2)
+    assert counted.sweep() == 2
+    more: tuple[str, ...] = ()
+    if how == "a reboot":
+        put(counted.tree, {"proc/sys/kernel/random/boot_id": "boot-two\n", "proc/interrupts": "MCE: 0\n"})
+    elif how == "a day":
+        put(counted.tree, {"proc/uptime": f"{1e5 + 86401} 1.0\n"})
+    elif how == "accepted":
+        (counted.folder / "b.toml").write_text('[check."cpu.mce"]\nignore = ["*"]\n')
+        more = ("--config", str(counted.folder / "b.toml"))
+    else:
+        more = ("--skip", "cpu.mce") if how == "skipped" else ("--only", "ib")
+    assert counted.sweep(*more, hook=True) == 0 and counted.told() == []
+    # and what was only not asked for is told when it is
+    assert counted.sweep(hook=True) == 0 and bool(counted.told()) == (how not in ("a reboot", "a day"))
+
+
+def test_what_is_owed_is_bounded_and_some_of_each_check_stays(tmp_path: Path) -> None:
+    def found(identifier: str, number: int) -> Finding:
+        return Finding(identifier, "critical", f"{number}", "x", float(number), "errors", "0", "why", "do")
+
+    done = replace(sweep([], Config(), Earlier(), host(tmp_path)), findings=(
+        *(found("mem.ecc", number) for number in range(1000)), found("gpu.ecc", 7), found("ib.port", 1)
+    ))  # fmt: skip
+    due = owed({}, done)
+    assert len(due) == MOST_OWED and [one.key for one in due[:2]] == ["mem.ecc 0", "gpu.ecc 7"]
+    # THEN it comes back from the words as it was, once, and words that are none of ours are passed over
+    words = {(identifier, key): word for identifier, key, word in as_words(due)}
+    assert (
+        owed({**words, ("hook.owed", "x"): "[1, 2", ("hook.owed", "y"): "[1, 2, 3]"}, replace(done, findings=())) == due
+    )
+    assert {check.id for check in all_checks()} >= OF_GROWTH
 
 
 # --- at most so many nodes
