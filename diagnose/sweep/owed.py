@@ -24,6 +24,7 @@ OF_GROWTH = frozenset(("cpu.mce", "gpu.ecc", "ib.flap", "mem.ecc", "pcie.aer"))
 MOST_OWED = 16
 # Of one boot and of a day: after that somebody has repaired the host, or will look at what the sweep said before they trust it.
 OWED_S = budgets.DAY_S
+_TEXTS = ("id", "instance", "read", "unit", "expected", "why", "action")
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,10 +80,10 @@ def _parse(word: str) -> Owed | None:
     """None for a word that is no entry of ours."""
     try:
         uptime_s, boot, told = json.loads(word)
-        value, since_s = told["value"], float(told["since_s"])
-        text = (str(told[name]) for name in ("unit", "expected", "why", "action"))
-        value = value if isinstance(value, (float, str)) else None
-        finding = Finding(str(told["id"]), CRITICAL, str(told["instance"]), str(told["read"]), value, *text, since_s)
+        value = told["value"] if isinstance(told["value"], (float, str)) else None
+        identifier, instance, read, unit, expected, why, action = (str(told[name]) for name in _TEXTS)
+        since_s = float(told["since_s"])
+        finding = Finding(identifier, CRITICAL, instance, read, value, unit, expected, why, action, since_s)
         return Owed(finding, float(uptime_s), str(boot))
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError):
         return None

@@ -20,6 +20,7 @@ from rankscope.diagnose.sweep.hook import run_hook
 from rankscope.diagnose.sweep.output import as_json, as_prometheus, as_text, syslog_lines, write_atomically
 from rankscope.diagnose.sweep.owed import Owed, again, as_words, owed
 from rankscope.diagnose.sweep.registry import Check, all_checks
+from rankscope.diagnose.sweep.spare import PLACE, Spare
 from rankscope.diagnose.sweep.store import Store, open_store
 from rankscope.diagnose.sweep.trends import trends
 from rankscope.diagnose.text import clean
@@ -27,6 +28,7 @@ from rankscope.probes.errors import EXIT_CRITICAL, EXIT_DEGRADED, EXIT_HEALTHY, 
 from rankscope.probes.host.procfs import ROOT
 
 DEFAULT_CONFIG = Path("/etc/rankscope/sweep.toml")
+DEFAULT_STATE = Path("/var/lib/rankscope/sweep")
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class Options:
     skip: tuple[str, ...] = ()
     fail_on: str | None = None
     config: Path | None = None
-    state: Path = Path("/var/lib/rankscope/sweep")
+    state: Path = DEFAULT_STATE
     textfile: Path | None = None
     to_syslog: bool = False
     hook: str = ""
@@ -51,7 +53,8 @@ def run(options: Options) -> int:
     checks = all_checks()
     config = _config(options, checks)
     chosen = choose(checks, options.only, (*options.skip, *config.skip))
-    with patience("checking this host", lines=False), open_store(options.state) as store:
+    spare = Spare(PLACE) if (options.root, options.state) == (ROOT, DEFAULT_STATE) else None
+    with patience("checking this host", lines=False), open_store(options.state, spare) as store:
         earlier = store.earlier()
         done = run_sweep(chosen, config, earlier, options.root)
         done = confirmed(done, chosen, config, earlier, options.root)
