@@ -44,10 +44,11 @@ class Spare:
         """Keeps them, some of each check where they are too many. What is to be said of it; '' for nothing. Never raises."""
         rows, size = [], 0
         for (identifier, key), word in in_turn(words.items(), lambda item: item[0][0]):
-            size += len(json.dumps((identifier, key, word)))
+            row = (str(identifier), str(key), str(word))  # a damaged database gives anything
+            size += len(json.dumps(row))
             if size > _MOST_BYTES:
                 break
-            rows.append((identifier, key, word))
+            rows.append(row)
         partial = f".{_FILE}.{os.getpid()}.{os.urandom(4).hex()}"
         try:
             with opened_folder(self.folder, make=True) as folder:

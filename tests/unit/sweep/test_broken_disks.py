@@ -224,6 +224,7 @@ def test_a_crowd_of_words_fills_no_memory_and_takes_no_other_check_s_place(
     kept = spare.read(1.0)
     assert kept is not None and ("ib.port", "x") in kept and 10 < len(kept) < 50
     assert (tmp_path / "run/words.json").stat().st_size < 1200 and (tmp_path / "run").stat().st_mode & 0o777 == 0o700
+    assert spare.write(1.0, {("ib.port", b"\xff"): None}) == ""  # type: ignore[dict-item]  # of a damaged database
 
 
 @pytest.mark.parametrize(
