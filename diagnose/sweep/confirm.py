@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rankscope.diagnose.severity import CRITICAL, WARNING
+from rankscope.diagnose.severity import CRITICAL, UNKNOWN, WARNING
 from rankscope.diagnose.sweep.config import Config
 from rankscope.diagnose.sweep.context import Earlier
 from rankscope.diagnose.sweep.engine import Sweep, sweep
@@ -22,18 +22,37 @@ from rankscope.probes.host.procfs import ROOT
 def confirmed(first: Sweep, checks: Sequence[Check], config: Config, earlier: Earlier, root: Path = ROOT) -> Sweep:
     """The sweep, with what was critical only once as a warning. Checks that found nothing critical are not asked again.
 
-    Counters are held against the same earlier sweep as at the first look: an error that came since is there both times.
+    Counters are held against the same earlier sweep as at the first look: an error that came since is there both times. What could not be
+    looked at again is no critical finding and no false alarm: its counters stay as they were, for the next sweep to see them grow.
     """
-    doubted = {finding.id for finding in first.findings if finding.state == CRITICAL}
-    if not doubted:
+    critical = _in_state(first, CRITICAL)
+    if not critical:
         return first
     time.sleep(config.confirm_s)
+    doubted = {identifier for identifier, _ in critical}
     second = sweep([check for check in checks if check.id in doubted], config, earlier, root)
-    again = {(finding.id, finding.instance) for finding in second.findings if finding.state == CRITICAL}
-    return replace(first, findings=tuple(_judged(finding, again, config.confirm_s) for finding in first.findings))
+    blind = _in_state(second, UNKNOWN) | {
+        (identifier, "") for identifier, _ in second.skipped
+    }  # a driver that went away, say
+    once = critical - _in_state(second, CRITICAL)
+    unseen = {key for key in once if key in blind or (key[0], "") in blind}
+    words = {
+        key: f"{'could not be looked at again' if key in unseen else 'not so'} {config.confirm_s:g} s later"
+        for key in once
+    }
+    unjudged = {identifier for identifier, _ in unseen}
+    return replace(
+        first,
+        findings=tuple(_judged(finding, words.get((finding.id, finding.instance), "")) for finding in first.findings),
+        counters=tuple(counter for counter in first.counters if counter[0] not in unjudged),
+    )
 
 
-def _judged(finding: Finding, again: set[tuple[str, str]], seconds: float) -> Finding:
-    if finding.state != CRITICAL or (finding.id, finding.instance) in again:
+def _in_state(of: Sweep, state: str) -> set[tuple[str, str]]:
+    return {(finding.id, finding.instance) for finding in of.findings if finding.state == state}
+
+
+def _judged(finding: Finding, once: str) -> Finding:
+    if finding.state != CRITICAL or not once:
         return finding
-    return replace(finding, state=WARNING, why=f"{finding.why} (not so {seconds:g} s later)")
+    return replace(finding, state=WARNING, why=f"{finding.why} ({once})")

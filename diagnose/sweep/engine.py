@@ -1,8 +1,8 @@
 """One sweep: every check on its own thread, all with the same deadline; what they found, with the time each state began.
 
 A check that fails, lacks a right, gets no thread or does not end in time is one UNKNOWN finding; it never ends the sweep. A thread that
-hangs in the kernel (a dead mount) is left behind: it is a daemon thread and ends with the process. Of a check that finds very much
-the worst is kept: nobody hides trouble behind a crowd of warnings.
+hangs in the kernel (a dead mount) is left behind: it is a daemon thread and ends with the process; what it had found counts. Of a
+check that finds very much the worst is kept: nobody hides trouble behind a crowd of warnings.
 """
 
 from __future__ import annotations
@@ -30,7 +30,10 @@ _TEXT_CAP = 400
 
 @dataclass(frozen=True, slots=True)
 class Sweep:
-    """A finished sweep. `skipped`: (check, why) where there was nothing to look at. Times in Unix seconds."""
+    """A finished sweep. `skipped`: (check, why) where there was nothing to look at. Times in Unix seconds.
+
+    `unread`: (check, key) of counters that could not be read; `unfinished`: checks that failed or were late, which told a part at most.
+    """
 
     host: str
     time_s: float
@@ -45,6 +48,8 @@ class Sweep:
     counters: tuple[tuple[str, str, float], ...]
     words: tuple[tuple[str, str, str], ...]
     notes: tuple[str, ...] = ()
+    unread: tuple[tuple[str, str], ...] = ()
+    unfinished: tuple[str, ...] = ()
 
     @property
     def state(self) -> str:
@@ -52,12 +57,16 @@ class Sweep:
 
 
 class _Running:
-    """A check on its thread."""
+    """A check on its thread. What has no underscore is set by `finish` alone: the thread of a late check may go on at any moment."""
 
     def __init__(self, check: Check, context: Context) -> None:
         self.check, self.context = check, context
         self.findings: list[Finding] = []
         self.skipped = ""
+        self.unfinished = False
+        self._found: list[Finding] = []
+        self._failure: list[Finding] = []
+        self._absent = ""
         self._began = True
         self._thread = threading.Thread(target=self._run, name=f"check-{check.id}", daemon=True)
         try:
@@ -66,22 +75,19 @@ class _Running:
             if not isinstance(error, MemoryError) and not room.refused_a_thread(error):
                 raise
             self._began = False
-            self.findings = [context.unknown("", "no thread could be started for this check", action=room.THREADS_HELP)]
+            self._failure = [context.unknown("", "no thread could be started for this check", action=room.THREADS_HELP)]
 
     def _run(self) -> None:
-        found: list[Finding] = []
-        failed: list[Finding] = []
         try:
             for finding in self.check.run(self.context):
-                found.append(finding)
-                if len(found) >= 2 * MAX_FINDINGS_PER_CHECK:  # at each one it would take too long
-                    found = _worst(found)
+                self._found.append(finding)
+                if len(self._found) >= 2 * MAX_FINDINGS_PER_CHECK:  # at each one it would take too long
+                    self._found = _worst(self._found)
         except NotApplicable as why:
-            if not found:
-                self.skipped = str(why)
+            if not self._found:
+                self._absent = str(why)
         except Exception as error:
-            failed = [self._failed(error)]
-        self.findings = [*_worst(found), *failed]
+            self._failure = [self._failed(error)]
 
     def _failed(self, error: Exception) -> Finding:
         if isinstance(error, Unreadable):
@@ -101,16 +107,19 @@ class _Running:
 
     def finish(self, deadline: float, limit_s: float) -> None:
         """Wait for it until the deadline (time.monotonic)."""
-        if not self._began:
-            return
-        self._thread.join(max(0.0, deadline - time.monotonic()))
-        if self._thread.is_alive():
+        if self._began:
+            self._thread.join(max(0.0, deadline - time.monotonic()))
+        if not self._began or not self._thread.is_alive():
+            self.findings, self.skipped = [*_worst(self._found), *self._failure], self._absent
+            self.unfinished = bool(self._failure)
+        else:
             late = self.context.unknown(
                 "", f"did not end within {limit_s:g} s", action="Look for a stuck mount or device; see fs.stuck."
             )
-            self.findings = [late]
-            # Its thread may still write into the context: what the sweep reads from now on is another one.
-            self.context = replace(self.context, counters={}, words={})
+            # Its thread may still write into all of these: what the sweep reads from now on is another one. Of its counters none is
+            # kept: one that was read may have grown and not been told yet, so that the next sweep has to see it grow.
+            self.findings, self.unfinished = [*_worst(self._found.copy()), late], True
+            self.context = replace(self.context, counters={}, words=self.context.words.copy(), unread=set())
 
 
 def _worst(found: list[Finding]) -> list[Finding]:
@@ -148,15 +157,21 @@ def sweep(
         checks=len(running),
         counters=tuple((one.check.id, key, value) for one in running for key, value in one.context.counters.items()),
         words=tuple((one.check.id, key, word) for one in running for key, word in one.context.words.items()),
+        unread=tuple((one.check.id, key) for one in running for key in sorted(one.context.unread)),
+        unfinished=tuple(one.check.id for one in running if one.unfinished),
     )
+
+
+def is_ignored(config: Config, identifier: str, instance: str) -> bool:
+    """Whether the operator knows of trouble of this instance, and has accepted it."""
+    return any(fnmatch.fnmatchcase(instance, pattern) for pattern in config.ignored(identifier))
 
 
 def _without_quirks(findings: Iterable[Finding], config: Config) -> tuple[list[Finding], int]:
     """Findings made printable, without the instances that the configuration says to ignore."""
     kept, ignored = [], 0
     for finding in findings:
-        patterns = config.ignored(finding.id)
-        if finding.state not in (OK, UNKNOWN) and any(fnmatch.fnmatchcase(finding.instance, p) for p in patterns):
+        if finding.state not in (OK, UNKNOWN) and is_ignored(config, finding.id, finding.instance):
             ignored += 1
             continue
         value = finding.value

@@ -1,9 +1,9 @@
 """The state folder: what the last sweep read, and the history of findings with retention; one SQLite file and one lock.
 
-Nothing is ever written elsewhere. A file that is damaged, or no store of ours, is kept aside under another name, and said. A disk that
-is full, read-only or broken is no damage of the file: what can be read is read, the rest is said, and the sweep goes on. So it does
-without memory where the folder cannot be used (not root) or others can write it. History keeps a finding only when its state or
-value changed: some kilobytes per host and day.
+Nothing is written elsewhere, but for words that it does not take (`spare.py`). A file that is damaged, or no store of ours, is kept aside
+under another name, and said. A disk that is full, read-only or broken is no damage of the file: what can be read is read, the rest is
+said, and the sweep goes on. So it does without memory where the folder cannot be used (not root) or others can write it. History keeps a
+finding only when its state or value changed: some kilobytes per host and day.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import fcntl
 import os
 import sqlite3
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,9 +21,11 @@ from urllib.parse import quote
 
 from rankscope.diagnose import budgets
 from rankscope.diagnose.severity import UNKNOWN
+from rankscope.diagnose.sweep import owed
 from rankscope.diagnose.sweep.context import Earlier, Reading
 from rankscope.diagnose.sweep.engine import Sweep
 from rankscope.diagnose.sweep.finding import Finding
+from rankscope.diagnose.sweep.spare import Spare, Words
 from rankscope.probes.errors import EXIT_UNKNOWN, OutputFailed, RankscopeError
 from rankscope.probes.host.clocks import NEVER_SO_LONG_S
 from rankscope.probes.host.folders import opened_folder
@@ -32,8 +34,9 @@ from rankscope.probes.host.procfs import reason
 STATE_FILE, _LOCK = "sweep.db", "lock"
 _VERSION = 1
 _MAX_ROWS = 500_000
-# A damaged file makes sqlite complain in words that are no UTF-8, or ask for as much memory as its numbers say.
-FAILURES = (sqlite3.Error, UnicodeError, MemoryError)
+# A damaged file makes sqlite complain in words that are no UTF-8, or ask for as much memory as its numbers say; what does not go into its
+# 64 bits is an OverflowError.
+FAILURES = (sqlite3.Error, UnicodeError, MemoryError, OverflowError)
 _TABLES = """
 CREATE TABLE IF NOT EXISTS counters(id TEXT, key TEXT, value REAL, time REAL, uptime REAL, boot TEXT, PRIMARY KEY(id, key))
   WITHOUT ROWID;
@@ -68,11 +71,21 @@ class Point:
 class Store:
     """An open state folder, or none at all (`folder` None): then nothing is remembered."""
 
-    def __init__(self, folder: Path | None, database: sqlite3.Connection | None, notes: list[str]) -> None:
-        self.folder, self._database, self.notes = folder, database, notes
+    def __init__(
+        self, folder: Path | None, database: sqlite3.Connection | None, notes: list[str], spare: Spare | None = None
+    ) -> None:
+        self.folder, self._database, self.notes, self._spare = folder, database, notes, spare
+        self._words: Words = {}
 
     def earlier(self) -> Earlier:
         """What the last sweep left. Never raises: what cannot be read is said in the notes."""
+        found = self._remembered()
+        if self._spare is not None and (words := self._spare.read(self._last())) is not None:
+            found = replace(found, words=words)
+        self._words = found.words
+        return found
+
+    def _remembered(self) -> Earlier:
         if self._database is None:
             return Earlier()
         try:
@@ -95,12 +108,42 @@ class Store:
             try:
                 if leap := _leap(self._database, sweep.time_s):
                     self.notes.append(leap)
-                return _write(self._database, sweep, ran, retention_days)
+                written = _write(self._database, sweep, ran, retention_days)
+                if self._spare is not None:
+                    self._spare.clear()
+                return written
             except FAILURES as error:
                 self.notes.append(
                     f"this sweep could not be remembered ({error}); the next one is held against the last that was"
                 )
+        if self._spare is not None:
+            anew = _words_anew(sweep, set(ran))
+            kept = {key: word for key, word in self._words.items() if key[0] not in anew}
+            kept.update(((identifier, key), word) for identifier, key, word in sweep.words)
+            if said := self._spare.write(self._last(), kept):
+                self.notes.append(said)
         return replace(sweep, findings=tuple(_since(finding, sweep.time_s) for finding in sweep.findings))
+
+    def _last(self) -> float | None:
+        """When the last sweep was that the state folder took (Unix time). Never raises."""
+        if self._database is None:
+            return None
+        try:
+            row = self._database.execute("SELECT time FROM sweeps ORDER BY rowid DESC LIMIT 1").fetchone()
+        except FAILURES:
+            return None
+        return row[0] if row is not None and isinstance(row[0], float) else None
+
+    def paid(self, keys: Iterable[str]) -> None:
+        """The hook ended well: it is owed these no more. Never raises."""
+        if self._database is None:
+            return
+        try:
+            self._database.executemany("DELETE FROM words WHERE id = ? AND key = ?", ((owed.ID, key) for key in keys))
+        except FAILURES as error:
+            self.notes.append(
+                f"that the hook ended well could not be remembered ({error}); the next sweep calls it again"
+            )
 
     def history(self, since_s: float, until_s: float) -> tuple[Point, ...]:
         """Entries between two Unix times, oldest first; what a clock that was ahead left is after the second. Never raises."""
@@ -125,7 +168,12 @@ def _write(database: sqlite3.Connection, sweep: Sweep, ran: tuple[str, ...], ret
             (identifier, instance): _Current(*known)
             for identifier, instance, *known in database.execute("SELECT * FROM current")
         }
+        unread = [
+            row for key in sweep.unread
+            for row in database.execute("SELECT * FROM counters WHERE id = ? AND key = ?", key)
+        ]  # fmt: skip
         _forget(database, sweep, set(ran))
+        database.executemany("INSERT OR REPLACE INTO counters VALUES (?, ?, ?, ?, ?, ?)", unread)
         findings = tuple(_remember(database, finding, current, sweep.time_s) for finding in sweep.findings)
         database.executemany(
             "INSERT OR REPLACE INTO counters VALUES (?, ?, ?, ?, ?, ?)",
@@ -141,15 +189,15 @@ def _write(database: sqlite3.Connection, sweep: Sweep, ran: tuple[str, ...], ret
 
 
 @contextmanager
-def open_store(folder: Path) -> Iterator[Store]:
-    """The state folder, locked against other sweeps. Raises SweepRunning."""
+def open_store(folder: Path, spare: Spare | None = None) -> Iterator[Store]:
+    """The state folder, locked against other sweeps; `spare`: for words that it does not take. Raises SweepRunning."""
     try:
         with opened_folder(folder, make=True) as place:
             lock = _lock_file(place)
             _make_file(place)
     except (OSError, OutputFailed) as error:
         why = reason(error) if isinstance(error, OSError) else str(error)
-        yield Store(None, None, [f"no memory of earlier sweeps: {folder}: {why}; counters cannot be judged"])
+        yield Store(None, None, [f"no memory of earlier sweeps: {folder}: {why}; counters cannot be judged"], spare)
         return
     try:
         try:
@@ -159,7 +207,7 @@ def open_store(folder: Path) -> Iterator[Store]:
         notes: list[str] = []
         database = _open(folder / STATE_FILE, notes)
         try:
-            yield Store(folder, database, notes)
+            yield Store(folder, database, notes, spare)
         finally:
             if database is not None:
                 database.close()
@@ -246,14 +294,28 @@ class _Current(NamedTuple):
 
 
 def _forget(database: sqlite3.Connection, sweep: Sweep, ran: set[str]) -> None:
-    """Drop what this sweep says anew. A check that could not look keeps its counters: the growth over the gap is judged next time."""
-    told = ran & {finding.id for finding in sweep.findings if finding.state != UNKNOWN}
-    for identifier in told:
+    """Drop what this sweep says anew. A check that could not look keeps its counters: the growth over the gap is judged next time.
+
+    One that told a part keeps all that it did not tell: a port that it did not come to was up none the less. What the hook is owed
+    every sweep says anew.
+    """
+    part = set(sweep.unfinished)
+    for identifier in _told(sweep, ran):
         database.execute("DELETE FROM current WHERE id = ?", (identifier,))
-    for identifier in {key[0] for key in sweep.counters}:
+    for identifier in {key[0] for key in sweep.counters} - part:
         database.execute("DELETE FROM counters WHERE id = ?", (identifier,))
-    for identifier in {key[0] for key in sweep.words} | told:
+    for identifier in _words_anew(sweep, ran):
         database.execute("DELETE FROM words WHERE id = ?", (identifier,))
+
+
+def _told(sweep: Sweep, ran: set[str]) -> set[str]:
+    """Checks that told all that they look at."""
+    return (ran & {finding.id for finding in sweep.findings if finding.state != UNKNOWN}) - set(sweep.unfinished)
+
+
+def _words_anew(sweep: Sweep, ran: set[str]) -> set[str]:
+    """Those whose earlier words this sweep replaces."""
+    return ({key[0] for key in sweep.words} | {owed.ID}) - set(sweep.unfinished) | _told(sweep, ran)
 
 
 def _remember(

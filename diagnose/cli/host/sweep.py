@@ -14,18 +14,21 @@ from rankscope.diagnose.cli.output import patience, print_json, print_table, tel
 from rankscope.diagnose.severity import CRITICAL, OK, exit_code
 from rankscope.diagnose.sweep.config import FAIL_ON, Config, read_config
 from rankscope.diagnose.sweep.confirm import confirmed
-from rankscope.diagnose.sweep.engine import Sweep
+from rankscope.diagnose.sweep.engine import Sweep, is_ignored
 from rankscope.diagnose.sweep.engine import sweep as run_sweep
 from rankscope.diagnose.sweep.hook import run_hook
 from rankscope.diagnose.sweep.output import as_json, as_prometheus, as_text, syslog_lines, write_atomically
+from rankscope.diagnose.sweep.owed import Owed, again, as_words, owed
 from rankscope.diagnose.sweep.registry import Check, all_checks
-from rankscope.diagnose.sweep.store import open_store
+from rankscope.diagnose.sweep.spare import PLACE, Spare
+from rankscope.diagnose.sweep.store import Store, open_store
 from rankscope.diagnose.sweep.trends import trends
 from rankscope.diagnose.text import clean
 from rankscope.probes.errors import EXIT_CRITICAL, EXIT_DEGRADED, EXIT_HEALTHY, EXIT_MISSING, OutputFailed, UsageError
 from rankscope.probes.host.procfs import ROOT
 
 DEFAULT_CONFIG = Path("/etc/rankscope/sweep.toml")
+DEFAULT_STATE = Path("/var/lib/rankscope/sweep")
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +39,7 @@ class Options:
     skip: tuple[str, ...] = ()
     fail_on: str | None = None
     config: Path | None = None
-    state: Path = Path("/var/lib/rankscope/sweep")
+    state: Path = DEFAULT_STATE
     textfile: Path | None = None
     to_syslog: bool = False
     hook: str = ""
@@ -50,24 +53,49 @@ def run(options: Options) -> int:
     checks = all_checks()
     config = _config(options, checks)
     chosen = choose(checks, options.only, (*options.skip, *config.skip))
-    with patience("checking this host", lines=False), open_store(options.state) as store:
+    spare = Spare(PLACE) if (options.root, options.state) == (ROOT, DEFAULT_STATE) else None
+    with patience("checking this host", lines=False), open_store(options.state, spare) as store:
         earlier = store.earlier()
         done = run_sweep(chosen, config, earlier, options.root)
         done = confirmed(done, chosen, config, earlier, options.root)
+        due = owed(earlier.words, done)
+        done = replace(done, words=(*done.words, *as_words(due)))
         done = store.save(done, tuple(check.id for check in chosen), config.retention_days)
         if not options.only:
             drifts = trends(store.history(done.time_s - config.retention_days * 86400, done.time_s), done.time_s)
             done = replace(done, findings=(*done.findings, *drifts))
-        done = replace(done, notes=tuple(store.notes))
+        # Before the store is closed: what the hook did not do is owed, and no other sweep may call it meanwhile.
+        told = _call_hook(done, _wanted(due, chosen, config), store, options.hook or config.hook, config.hook_timeout_s)
+        done = replace(done, notes=(*store.notes, *told))
     return _tell(done, options, config, {check.id for check in checks if check.per_process})
 
 
+def _wanted(due: Sequence[Owed], chosen: Sequence[Check], config: Config) -> tuple[Owed, ...]:
+    """What is owed of the checks that run, without what the operator has accepted meanwhile."""
+    ids = {check.id for check in chosen}
+    return tuple(
+        one for one in due if one.finding.id in ids and not is_ignored(config, one.finding.id, one.finding.instance)
+    )
+
+
+def _call_hook(done: Sweep, due: Sequence[Owed], store: Store, hook: str, timeout_s: float) -> tuple[str, ...]:
+    """The hook, if it is to be called; what is to be said of that. A disk that takes nothing keeps it from nothing."""
+    more = again(due, done)
+    if not hook or (done.state != CRITICAL and not more):
+        return ()
+    names = ", ".join(f"{one.id} {one.instance}".strip() for one in more)
+    notes = (f"the hook is told what an earlier sweep found, too: {names}",) if more else ()
+    told = replace(done, findings=(*done.findings, *more), notes=tuple(store.notes))
+    if note := run_hook(hook, as_json(told), timeout_s):
+        return (*notes, f"{note}{'; the next sweep calls it again' if due else ''}")
+    if due:
+        store.paid([one.key for one in due])
+    return notes
+
+
 def _tell(done: Sweep, options: Options, config: Config, per_process: Collection[str]) -> int:
-    """Whom a sweep has to be told, the hook first; the exit code. A disk that takes nothing keeps nobody else from hearing of it."""
+    """Whom a sweep has to be told after the hook; the exit code. A disk that takes nothing keeps nobody else from hearing of it."""
     notes, failed = [], False
-    hook = options.hook or config.hook
-    if hook and done.state == CRITICAL and (note := run_hook(hook, as_json(done), config.hook_timeout_s)):
-        notes.append(note)
     if options.textfile is not None:
         try:
             write_atomically(options.textfile, as_prometheus(done, per_process))

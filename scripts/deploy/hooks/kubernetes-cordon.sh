@@ -29,10 +29,9 @@ if [ "$(printf '%s' "$before" | grep -c .)" -ge "$most" ]; then
     exit 1
 fi
 "$kubectl" patch node "$node" --type=merge -p '{"metadata":{"labels":{"rankscope/cordoned":"true"}},"spec":{"unschedulable":true}}'
-after=$(cordoned)
-place=$(printf '%s\n' "$after" | grep -nxF -- "$node" | cut -d: -f1)
-if [ "${place:-0}" -gt "$most" ]; then
+# As in slurm-drain.sh: who sees too many, or can count no more, takes it back, and the next sweep tries again.
+if ! after=$(cordoned) || [ "$(printf '%s' "$after" | grep -c .)" -gt "$most" ]; then
     "$kubectl" patch node "$node" --type=merge -p '{"spec":{"unschedulable":null}}'
-    echo "cordoned and uncordoned: $most other nodes were cordoned at the same moment" >&2
+    echo "cordoned and taken back: with those of the same moment there are more than $most" >&2
     exit 1
 fi

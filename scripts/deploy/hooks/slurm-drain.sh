@@ -2,7 +2,7 @@
 # --hook: drains this node in Slurm. The JSON of the sweep comes on standard input; the reason names the critical checks. Of what the
 # service says (`rankscope watch --hook`) only what has a drain_reason for this host drains: a job that hangs is no reason.
 # At most RANKSCOPE_MOST_DRAINED nodes (3) at a time: a mistake that shows on every host at once, a new driver say, must not empty the
-# cluster. Nodes that somebody drained already are left as they are.
+# cluster. Nodes that somebody drained or took down already are left as they are.
 set -eu
 PATH=/usr/sbin:/usr/bin:/sbin:/bin
 export PATH
@@ -26,18 +26,18 @@ drained() { # names of the nodes that a hook drained and nobody has resumed
 }
 
 mine=$("$scontrol" --oneliner show node "$node")
-case $mine in *State=*DRAIN*) exit 0 ;; esac
+state=${mine#* State=}
+case ${state%% *} in *DRAIN*|*DOWN*|*FAIL*) exit 0 ;; esac
 before=$(drained)
 if [ "$(printf '%s' "$before" | grep -c .)" -ge "$most" ]; then
     echo "not drained: $most nodes are already, look at them first (RANKSCOPE_MOST_DRAINED)" >&2
     exit 1
 fi
 "$scontrol" update "NodeName=$node" State=DRAIN "Reason=$reason"
-# Several hosts may have counted at the same moment: of too many, those whose names come last take it back.
-after=$(drained)
-place=$(printf '%s\n' "$after" | grep -nxF -- "$node" | cut -d: -f1)
-if [ "${place:-0}" -gt "$most" ]; then
-    "$scontrol" update "NodeName=$node" State=RESUME
-    echo "drained and resumed: $most other nodes were drained at the same moment" >&2
+# Several hosts may have counted at the same moment. Whoever drained last sees all of them: who sees too many, or can count no more, takes
+# it back, and the next sweep tries again. UNDRAIN, not RESUME: that would bring a node into service that somebody set DOWN meanwhile.
+if ! after=$(drained) || [ "$(printf '%s' "$after" | grep -c .)" -gt "$most" ]; then
+    "$scontrol" update "NodeName=$node" State=UNDRAIN
+    echo "drained and taken back: with those of the same moment there are more than $most" >&2
     exit 1
 fi

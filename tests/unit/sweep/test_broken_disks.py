@@ -18,7 +18,14 @@ import pytest
 from sweep_trees import host, ib, put
 
 from rankscope.diagnose.cli.main import run as command_line
+from rankscope.diagnose.sweep import spare as spares
 from rankscope.diagnose.sweep import store as stores
+from rankscope.diagnose.sweep.config import Config
+from rankscope.diagnose.sweep.context import Context
+from rankscope.diagnose.sweep.engine import sweep as run_sweep
+from rankscope.diagnose.sweep.finding import Finding
+from rankscope.diagnose.sweep.registry import Check
+from rankscope.diagnose.sweep.spare import Spare
 from rankscope.diagnose.sweep.store import open_store
 
 ROOT_ONLY = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to mount")
@@ -150,6 +157,74 @@ def test_a_disk_whose_writes_fail_loses_nothing_but_the_sweep(tmp_path: Path, sw
             assert again == 2 and not list((disk / "state").glob("*.broken-*"))
         finally:
             shell("umount", "-l", str(disk))
+
+
+def _hangs(tmp_path: Path, state: Path, name: str = "a") -> tuple[str, list[str]]:
+    """A sweep that finds a mount hanging: what it knows of the one before, and what is said."""
+
+    def silent(context: Context) -> Iterator[Finding]:
+        said = " ".join(sorted(filter(None, map(context.recall, "ab"))))
+        context.keep(name, f"{name} hung")
+        yield context.warning("statvfs", said, expected="an answer", why="it hangs", action="look")
+
+    with open_store(state, Spare(tmp_path / "run")) as store:
+        done = run_sweep([Check("fs.stuck", "", "", {}, silent)], Config(), store.earlier(), host(tmp_path / "tree"))
+        (found,) = store.save(done, ("fs.stuck",), 14).findings
+        return str(found.value), store.notes
+
+
+def test_who_keeps_the_disk_full_makes_no_sweep_forget_what_hung(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise sqlite3.OperationalError("database or disk is full")
+
+    assert _hangs(tmp_path, tmp_path / "state") == ("", [])
+    # GIVEN a disk that has filled up since THEN each sweep knows what the one before knew, no more and no less
+    with monkeypatch.context() as patch:
+        patch.setattr(stores, "_write", full)
+        assert _hangs(tmp_path, tmp_path / "state", "b")[0] == "a hung"
+        assert _hangs(tmp_path, tmp_path / "state", "a")[0] == "b hung"
+        left = (tmp_path / "run/words.json").read_bytes()
+    # and a copy that is older than what the state folder took is not believed
+    assert _hangs(tmp_path, tmp_path / "state", "b")[0] == "a hung"
+    assert list((tmp_path / "run").iterdir()) == []
+    (tmp_path / "run/words.json").write_bytes(left)
+    assert _hangs(tmp_path, tmp_path / "state")[0] == "b hung"
+
+
+def test_a_state_folder_that_cannot_be_made_keeps_words_none_the_less(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert [_hangs(tmp_path, tmp_path / "file/state")[0] for _ in range(2)] == ["", "a hung"]
+
+
+@pytest.mark.parametrize("trouble", ["another's", "damaged", "no folder"])
+def test_a_copy_of_words_that_is_not_ours_is_not_read(tmp_path: Path, trouble: str) -> None:
+    run = tmp_path / "run"
+    if trouble == "no folder":
+        run.write_text("")
+    else:
+        run.mkdir(mode=0o755)
+        (run / "words.json").write_text(
+            "[null, [[" if trouble == "damaged" else '[null, [["fs.stuck", "a", "a hung"]]]'
+        )
+        if trouble == "another's":
+            run.chmod(0o777)
+    value, notes = _hangs(tmp_path, run / "state" if trouble == "no folder" else tmp_path / "state")
+    assert value == "" and len(notes) == (trouble == "no folder")
+
+
+def test_a_crowd_of_words_fills_no_memory_and_takes_no_other_check_s_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(spares, "_MOST_BYTES", 1000)
+    spare = Spare(tmp_path / "run")
+    crowd = {("fs.stuck", f"{number}"): "hung" for number in range(100)}
+    assert "of 101 words" in spare.write(1.0, {**crowd, ("ib.port", "x"): "400"})
+    kept = spare.read(1.0)
+    assert kept is not None and ("ib.port", "x") in kept and 10 < len(kept) < 50
+    assert (tmp_path / "run/words.json").stat().st_size < 1200 and (tmp_path / "run").stat().st_mode & 0o777 == 0o700
+    assert spare.write(1.0, {("ib.port", b"\xff"): None}) == ""  # type: ignore[dict-item]  # of a damaged database
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,13 @@ from rankscope.diagnose.cli import start
 from rankscope.diagnose.cli.main import run as command_line
 from rankscope.diagnose.sweep.config import Config, ConfigError, read_config
 from rankscope.diagnose.sweep.confirm import confirmed
-from rankscope.diagnose.sweep.context import Context, Earlier
+from rankscope.diagnose.sweep.context import Context, Earlier, NotApplicable
 from rankscope.diagnose.sweep.engine import sweep
 from rankscope.diagnose.sweep.finding import Finding
 from rankscope.diagnose.sweep.hook import run_hook
-from rankscope.diagnose.sweep.registry import Check
+from rankscope.diagnose.sweep.owed import MOST_OWED, OF_GROWTH, as_words, owed
+from rankscope.diagnose.sweep.registry import Check, all_checks
+from rankscope.diagnose.sweep.store import open_store
 from rankscope.diagnose.watch.tell.drain import of_verdict
 
 DEPLOY = Path(__file__).parents[3] / "scripts" / "deploy"
@@ -76,6 +79,35 @@ def test_a_counter_that_grew_is_critical_at_both_looks(tmp_path: Path, capsys: p
     assert command_line(arguments) == 0
 
 
+@pytest.mark.parametrize("trouble", ["fails", "is gone"])
+def test_what_cannot_be_looked_at_again_is_judged_anew_by_the_next_sweep(tmp_path: Path, trouble: str) -> None:
+    # GIVEN a counter that grew, and a check that cannot look the second time
+    looks = 0
+
+    def errors(context: Context) -> Iterator[Finding]:
+        nonlocal looks
+        looks += 1
+        if looks == 3:
+            raise NotApplicable("no driver") if trouble == "is gone" else RuntimeError("no answer")
+        grown = context.grown("errors", 1 if looks == 1 else 3)
+        state = "critical" if grown.amount else "ok"
+        yield context.bad(state, "x", grown.amount, instance="a", expected="0", why="data was lost", action="look")
+
+    checks, config, tree = [Check("a", "", "", {}, errors)], Config(confirm_s=0), host(tmp_path / "root")
+
+    def swept() -> Finding:
+        with open_store(tmp_path / "s") as store:
+            earlier = store.earlier()
+            done = confirmed(sweep(checks, config, earlier, tree), checks, config, earlier, tree)
+            return store.save(done, ("a",), 14).findings[0]
+
+    assert swept().state == "ok"
+    unsure = swept()
+    assert unsure.state == "warning" and "could not be looked at again" in unsure.why
+    # THEN the growth is not used up: it is critical at both looks of the next sweep, and told once
+    assert [(one.state, one.value) for one in (swept(), swept())] == [("critical", 2.0), ("ok", 0.0)]
+
+
 # --- the code and the word
 
 
@@ -101,18 +133,36 @@ def test_the_last_line_begins_with_the_state_and_no_other_does(
     ]
 
 
-@pytest.mark.parametrize("script", ["slurm/prolog.sh", "slurm/epilog.sh"])
 @pytest.mark.parametrize(
     ("says", "code", "expected"),
     [("critical: n: 1 critical", 2, 1), ("CRITICAL  os.kmsg\n          why\ncritical: n: 1 critical", 2, 1), ("", 2, 0),
      ("python: can't open file", 2, 0), ("  critical: x", 2, 0), ("critical: n", 1, 0), ("warning: n", 1, 0), ("", 69, 0)],
 )  # fmt: skip
-def test_jobs_are_stopped_for_the_code_and_the_word_together(
-    tmp_path: Path, script: str, says: str, code: int, expected: int
+@pytest.mark.parametrize(
+    ("state", "drains"),
+    [("IDLE+DRAIN", True), ("MIXED+DRAIN", True), ("IDLE Comment=DRAIN", False), ("DOWN*", False), (None, False)],
+)
+def test_jobs_are_kept_off_for_the_code_and_the_word_together_where_the_node_is_drained_by_then(
+    tmp_path: Path, state: str | None, drains: bool, says: str, code: int, expected: int
 ) -> None:
+    # A prolog that fails makes Slurm drain the node, and Slurm counts no drained nodes
     (tmp_path / "said").write_text(f"{says}\n")
-    fake = program(tmp_path / "rankscope", f"/bin/cat {tmp_path}/said\nexit {code}")
-    assert subprocess.run([str(DEPLOY / script)], env={"RANKSCOPE": str(fake)}, check=False).returncode == expected
+    fake = program(tmp_path / "rankscope", f'echo "$@" > {tmp_path}/asked\n/bin/cat {tmp_path}/said\nexit {code}')
+    answer = f"echo NodeName=n Arch=x State={state} Reason=x" if state else "exit 1"
+    tool = program(tmp_path / "scontrol", f'[ "$*" = "--oneliner show node n" ] || exit 9\n{answer}')
+    environment = {"RANKSCOPE": str(fake), "SCONTROL": str(tool), "SLURMD_NODENAME": "n"}
+    ended = subprocess.run([str(DEPLOY / "slurm/prolog.sh")], env=environment, check=False).returncode
+    assert ended == (expected if drains else 0)
+    assert "--hook /opt/rankscope/scripts/deploy/hooks/slurm-drain.sh" in (tmp_path / "asked").read_text()
+
+
+@pytest.mark.parametrize("code", [0, 2, 69])
+def test_an_epilog_drains_through_the_hook_alone(tmp_path: Path, code: int) -> None:
+    fake = program(tmp_path / "rankscope", f'echo "$@" > {tmp_path}/asked\necho critical: n\nexit {code}')
+    environment = {"RANKSCOPE": str(fake), "RANKSCOPE_HOOK": "/hook"}
+    said = subprocess.run([str(DEPLOY / "slurm/epilog.sh")], env=environment, capture_output=True, check=False)
+    assert (said.returncode, said.stdout) == (0, b"")
+    assert (tmp_path / "asked").read_text() == "sweep --fail-on critical --syslog --hook /hook\n"
 
 
 def test_an_interpreter_that_cannot_read_its_program_drains_nobody(tmp_path: Path) -> None:
@@ -293,6 +343,108 @@ def test_a_configuration_that_others_can_write_is_refused(tmp_path: Path, troubl
         read_config(config, [])
 
 
+# --- what the hook is owed
+
+
+class Counted:
+    """A host whose CPUs count machine checks, and sweeps of it with a hook or without."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.tree = host(folder / "root", ib("mlx5_0", link_downed="0"))
+        self.hook = folder / "hook"
+        (folder / "now.toml").write_text("[sweep]\nconfirm_s = 0\n")
+        self.hook_ends(0)
+        assert self.sweep() == 0
+
+    def hook_ends(self, code: int) -> None:
+        program(self.hook, f"cat > {self.folder}/got; exit {code}")
+
+    def errors(self, count: int) -> None:
+        put(self.tree, {"proc/interrupts": f"MCE: {count}\n"})
+
+    def sweep(self, *more: str, hook: bool = False) -> int:
+        arguments = ["sweep", "--root", str(self.tree), "--state", str(self.folder / "s"), *more]
+        arguments += [] if "--config" in more else ["--config", str(self.folder / "now.toml")]
+        return command_line([*arguments, *(["--hook", str(self.hook)] if hook else [])])
+
+    def told(self) -> list[str]:
+        """The critical checks of which the hook was told since the last call."""
+        got = self.folder / "got"
+        if not got.exists():
+            return []
+        said = json.loads(got.read_text())
+        got.unlink()
+        assert said["summary"]["state"] == "critical"
+        return [one["id"] for one in said["findings"] if one["state"] == "critical"]
+
+
+@pytest.fixture
+def counted(tmp_path: Path) -> Counted:
+    return Counted(tmp_path)
+
+
+@pytest.mark.parametrize("by_hand", [False, True], ids=["the hook fails", "a sweep by hand has none"])
+def test_an_error_that_was_counted_is_told_until_a_hook_ends_well(
+    counted: Counted, by_hand: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    counted.errors(2)
+    counted.hook_ends(1)
+    assert counted.sweep(hook=not by_hand) == 2 and counted.told() == ([] if by_hand else ["cpu.mce"])
+    for _ in range(2):  # nothing has grown since: the host is well by this sweep, and to be drained none the less
+        assert counted.sweep(hook=True) == 0 and counted.told() == ["cpu.mce"]
+    counted.hook_ends(0)
+    capsys.readouterr()
+    assert counted.sweep(hook=True) == 0 and counted.told() == ["cpu.mce"]
+    assert "what an earlier sweep found, too: cpu.mce" in " ".join(capsys.readouterr().out.split())
+    assert counted.sweep(hook=True) == 0 and counted.told() == []
+
+
+def test_what_is_over_is_owed_to_no_hook(counted: Counted) -> None:
+    # GIVEN a port that was down while the hook failed, and is up again
+    put(counted.tree, ib("mlx5_0", "1: DOWN", link_downed="0"))
+    counted.hook_ends(1)
+    assert counted.sweep(hook=True) == 2 and counted.told() == ["ib.port"]
+    put(counted.tree, ib("mlx5_0", link_downed="0"))
+    assert counted.sweep(hook=True) == 0 and counted.told() == []
+
+
+@pytest.mark.parametrize("how", ["a reboot", "a day", "accepted", "skipped", "left out"])
+def test_nothing_is_owed_for_what_was_repaired_or_accepted(counted: Counted, how: str) -> None:
+    counted.errors(2)
+    assert counted.sweep() == 2
+    more: tuple[str, ...] = ()
+    if how == "a reboot":
+        put(counted.tree, {"proc/sys/kernel/random/boot_id": "boot-two\n", "proc/interrupts": "MCE: 0\n"})
+    elif how == "a day":
+        put(counted.tree, {"proc/uptime": f"{1e5 + 86401} 1.0\n"})
+    elif how == "accepted":
+        (counted.folder / "b.toml").write_text('[check."cpu.mce"]\nignore = ["*"]\n')
+        more = ("--config", str(counted.folder / "b.toml"))
+    else:
+        more = ("--skip", "cpu.mce") if how == "skipped" else ("--only", "ib")
+    assert counted.sweep(*more, hook=True) == 0 and counted.told() == []
+    # and what was only not asked for is told when it is
+    assert counted.sweep(hook=True) == 0 and bool(counted.told()) == (how not in ("a reboot", "a day"))
+
+
+def test_what_is_owed_is_bounded_and_some_of_each_check_stays(tmp_path: Path) -> None:
+    def found(identifier: str, number: int) -> Finding:
+        return Finding(identifier, "critical", f"{number}", "x", float(number), "errors", "0", "why", "do")
+
+    done = replace(sweep([], Config(), Earlier(), host(tmp_path)), findings=(
+        *(found("mem.ecc", number) for number in range(1000)), found("gpu.ecc", 7), found("ib.port", 1)
+    ))  # fmt: skip
+    due = owed({}, done)
+    assert len(due) == MOST_OWED and [one.key for one in due[:2]] == ["mem.ecc 0", "gpu.ecc 7"]
+    # THEN it comes back from the words as it was, once, and words that are none of ours are passed over
+    words = {(identifier, key): word for identifier, key, word in as_words(due)}
+    assert (
+        owed({**words, ("hook.owed", "x"): "[1, 2", ("hook.owed", "y"): "[1, 2, 3]"}, replace(done, findings=())) == due
+    )
+    assert {check.id for check in all_checks()} >= OF_GROWTH
+
+
 # --- at most so many nodes
 
 SCONTROL = """
@@ -306,11 +458,14 @@ if words[:3] == ["--oneliner", "show", "node"]:
             print(f"NodeName={node.name} Arch=x86_64 CoresPerSocket=8 {node.read_text()}")
 else:
     said = dict(word.split("=", 1) for word in words[1:])
-    drain = said["State"] == "DRAIN"
-    (nodes / said["NodeName"]).write_text(f"State=IDLE+DRAIN Reason={said['Reason']} [root@now]" if drain else "State=IDLE")
+    drain, node = said["State"] == "DRAIN", nodes / said["NodeName"]
+    was = node.read_text()
+    kept = "DOWN" if "DOWN" in was and said["State"] == "UNDRAIN" else "IDLE"
+    node.write_text(f"State={kept}+DRAIN Reason={said['Reason']} [root@now]" if drain else f"State={kept}")
     late = nodes.parent / "late"
-    if drain and late.exists():
-        (nodes / late.read_text()).write_text("State=IDLE+DRAIN Reason=rankscope: os.kmsg [root@now]")
+    for name in late.read_text().split() if drain and late.exists() else ():
+        how = "DOWN" if name == said["NodeName"] else "IDLE"
+        (nodes / name).write_text(f"State={how}+DRAIN Reason=rankscope: os.kmsg [root@now]")
 """
 
 
@@ -358,6 +513,43 @@ def test_hosts_that_count_at_the_same_moment_drain_no_more(slurm: Path) -> None:
     (slurm / "late").write_text("node-2")
     said = drain(slurm, "node-4")
     assert said.returncode == 1 and "same moment" in said.stderr and drained(slurm) == ["node-1", "node-2"]
+
+
+def test_a_host_that_sees_too_many_takes_its_drain_back_wherever_its_name_stands(slurm: Path) -> None:
+    # GIVEN two nodes that were drained long ago, one of them while we counted, and a name that comes before theirs
+    (slurm / "nodes/node-5").write_text("State=IDLE+DRAIN Reason=rankscope: os.kmsg [root@now]")
+    (slurm / "late").write_text("node-4")
+    said = drain(slurm, "node-0")
+    assert said.returncode == 1 and drained(slurm) == ["node-4", "node-5"]
+
+
+def test_where_nobody_can_be_counted_afterwards_the_drain_is_taken_back(slurm: Path) -> None:
+    program(
+        slurm / "scontrol",
+        f'''case "$*" in *"show node") [ ! -e {slurm}/updated ] || exit 1 ;; update*) touch {slurm}/updated ;; esac
+exec {sys.executable} -I {slurm}/scontrol.py {slurm}/nodes "$@"''',
+    )
+    assert drain(slurm, "node-0").returncode == 1 and drained(slurm) == []
+
+
+@pytest.mark.parametrize("state", ["DOWN", "DOWN*", "FAIL", "FAILING", "ALLOCATED+DRAIN"])
+def test_what_an_operator_took_out_of_service_is_left_as_it_is(slurm: Path, state: str) -> None:
+    (slurm / "nodes/node-5").write_text(f"State={state} Reason=smoke [ann@now]")
+    assert drain(slurm, "node-5").returncode == 0
+    assert (slurm / "nodes/node-5").read_text() == f"State={state} Reason=smoke [ann@now]"
+
+
+def test_words_about_a_node_are_no_state_of_it(slurm: Path) -> None:
+    (slurm / "nodes/node-5").write_text("State=IDLE Comment=was_DOWN State=DRAIN Reason=none")
+    assert drain(slurm, "node-5").returncode == 0 and drained(slurm) == ["node-5"]
+
+
+def test_a_drain_that_is_taken_back_brings_no_node_up_that_is_down(slurm: Path) -> None:
+    (slurm / "nodes/node-1").write_text("State=IDLE+DRAIN Reason=rankscope: os.kmsg [root@now]")
+    # GIVEN another node that drains itself, and an operator who sets ours DOWN, between our count and our own draining
+    (slurm / "late").write_text("node-2 node-4")
+    assert drain(slurm, "node-4").returncode == 1
+    assert (slurm / "nodes/node-4").read_text() == "State=DOWN"
 
 
 def test_what_an_operator_drained_is_left_as_it_is(slurm: Path) -> None:
@@ -417,6 +609,24 @@ esac""",
         [str(DEPLOY / "hooks/kubernetes-cordon.sh")], input="{}", text=True, env=environment, check=False
     )
     assert (said.returncode == 0, (tmp_path / "patched").exists()) == (expected, expected)
+
+
+def test_a_pod_that_sees_too_many_takes_its_cordon_back_wherever_its_name_stands(tmp_path: Path) -> None:
+    tool = program(
+        tmp_path / "kubectl",
+        f"""
+case "$*" in
+  *"get nodes"*) echo node/x; [ ! -e {tmp_path}/patched ] || printf 'node/y\\nnode/a\\n' ;;
+  "patch node a"*unschedulable*true*) touch {tmp_path}/patched ;;
+  "patch node a"*unschedulable*null*) touch {tmp_path}/back ;;
+esac""",
+    )
+    environment = {"KUBECTL": str(tool), "NODE_NAME": "a", "RANKSCOPE_MOST_DRAINED": "2"}
+    said = subprocess.run(
+        [str(DEPLOY / "hooks/kubernetes-cordon.sh")], input="{}", text=True, env=environment, capture_output=True,
+        check=False,
+    )  # fmt: skip
+    assert said.returncode == 1 and (tmp_path / "back").exists()
 
 
 @pytest.mark.parametrize(

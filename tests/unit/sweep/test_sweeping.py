@@ -71,6 +71,90 @@ def test_a_check_that_hangs_or_fails_does_not_end_the_sweep(tmp_path: Path) -> N
     )
 
 
+def test_what_a_late_check_had_found_counts(tmp_path: Path) -> None:
+    # GIVEN a check that finds something, keeps a word and reads a counter, and then hangs
+    release = threading.Event()
+
+    def hangs(context: Context) -> Iterator[Finding]:
+        context.keep("a", "up")
+        context.grown("errors", 7)
+        yield context.critical("x", 1.0, instance="a", expected="0", why="it is so", action="look")
+        release.wait(20)
+
+    done = sweep([check("a.hangs", hangs)], Config(timeout_s=0.3), Earlier(), host(tmp_path))
+    release.set()
+    found, late = done.findings
+    assert (found.instance, found.state, late.state) == ("a", "critical", "unknown") and "0.3 s" in late.why
+    # THEN its words are kept; its counters are not, so that the next sweep sees what has grown and was not told yet
+    assert done.words == (("a.hangs", "a", "up"),) and done.counters == () and done.unfinished == ("a.hangs",)
+
+
+def test_a_check_that_told_a_part_keeps_what_it_knew_of_the_rest(tmp_path: Path) -> None:
+    # GIVEN two ports that were up, their counters, and a sweep that fails after the first
+    whole = [True]
+
+    def ports(context: Context) -> Iterator[Finding]:
+        for name in ("a", "b"):
+            was, grown = context.recall(name), context.grown(name, 3)
+            context.keep(name, "up")
+            yield context.ok("x", was, f"{'first' if grown.first else 'known'}", instance=name)
+            if not whole[0]:
+                raise RuntimeError("broken")
+
+    def swept() -> list[tuple[str, object, str]]:
+        with open_store(tmp_path / "state") as store:
+            done = sweep([check("a.ports", ports)], Config(), store.earlier(), tree)
+            return [
+                (one.instance, one.value, one.why)
+                for one in store.save(done, ("a.ports",), 14).findings
+                if one.instance
+            ]
+
+    tree = host(tmp_path / "root")
+    assert swept() == [("a", None, "first"), ("b", None, "first")]
+    whole[0] = False
+    assert swept() == [("a", "up", "known")]
+    whole[0] = True
+    assert swept() == [("a", "up", "known"), ("b", "up", "known")]
+
+
+def test_a_counter_of_all_ones_is_remembered_like_any_other(tmp_path: Path) -> None:
+    # GIVEN a dead device, which answers all ones, and another check that tells of something
+    files = ib("mlx5_0", link_downed=str(2**64 - 1), symbol_error=str(2**64 - 1))
+    tree, chosen = host(tmp_path / "root", files), [CHECKS["ib.flap"], CHECKS["ib.errors"], CHECKS["ib.port"]]
+    for _ in range(2):
+        with open_store(tmp_path / "state") as store:
+            done = store.save(sweep(chosen, Config(), store.earlier(), tree), tuple(one.id for one in chosen), 14)
+            assert store.notes == [] and len(done.findings) == 3
+    # and what is no number of SQLite's costs the memory of one sweep, not the sweep
+    with open_store(tmp_path / "state") as store:
+        done = replace(done, counters=(("ib.flap", "x", 2**70),))
+        assert store.save(done, (), 14).findings == done.findings and "could not be remembered" in store.notes[0]
+
+
+def test_a_counter_that_could_not_be_read_is_held_against_what_was_read_last(tmp_path: Path) -> None:
+    # GIVEN a counter that cannot be read at the second of three sweeps, beside one that always can
+    readings: list[int | None] = [5, None, 9]
+    grown = []
+
+    def counts(context: Context) -> Iterator[Finding]:
+        growth = context.grown("errors", readings[len(grown)])
+        grown.append((growth.amount, growth.first, growth.seconds))
+        context.grown("other", 1)
+        yield context.ok("x")
+
+    tree = host(tmp_path / "root")
+    for hour in range(3):
+        put(tree, {"proc/uptime": f"{1e5 + 3600 * hour} 1.0\n"})
+        with open_store(tmp_path / "state") as store:
+            store.save(
+                sweep([check("a.counts", counts)], Config(), store.earlier(), tree, NOW_S + 3600 * hour),
+                ("a.counts",),
+                14,
+            )
+    assert grown == [(0.0, True, 0.0), (0.0, False, 0.0), (4.0, False, 7200.0)]
+
+
 def test_of_a_check_that_finds_too_much_the_worst_stays(tmp_path: Path) -> None:
     # GIVEN a crowd of warnings, something critical after them, and a failure
     def crowd(context: Context) -> Iterator[Finding]:
