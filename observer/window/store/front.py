@@ -13,10 +13,12 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pyarrow as pa
 
 from rankscope.observer.window.manifest import WINDOW_SCHEMA, Manifest, from_json, to_json
 from rankscope.observer.window.store.summary import SCHEMA, STEP_COLUMNS, WINDOW, summary_of
+from rankscope.observer.window.tables import check_rows, check_texts
 
 MARK = b"RKSUMRY1"  # the last character is the version: of another one nothing is known, and the tables are read
 ENDING = struct.Struct("<IIQ8s")  # packed bytes, unpacked bytes, bytes of the manifests, MARK
@@ -76,7 +78,9 @@ def summary_in(data: bytes, refuse_packed: Callable[[bytes], None]) -> Summary |
     batch = pa.ipc.read_record_batch(message, SCHEMA)
     batch.validate(full=True)
     _check(batch, len(manifests))
-    return Summary(tuple(from_json(each)[0] for each in manifests), pa.Table.from_batches([batch]))
+    ranks = pa.Table.from_batches([batch])
+    check_texts(ranks)
+    return Summary(tuple(from_json(each)[0] for each in manifests), ranks)
 
 
 def _check(batch: pa.RecordBatch, windows: int) -> None:
@@ -89,6 +93,7 @@ def _check(batch: pa.RecordBatch, windows: int) -> None:
     number = window.to_numpy()
     if len(number) and not 0 <= number.min() <= number.max() < windows:
         raise ValueError("a summary of windows that are not there")
+    check_rows("ranks", int(np.bincount(number).max(initial=0)))
 
 
 def ending_bytes(data: bytes) -> int:
