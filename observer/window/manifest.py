@@ -14,7 +14,7 @@ FIRST_SCHEMA = "rankscope.window/1"  # is read by upgrade.py
 SCHEMAS = (WINDOW_SCHEMA, FIRST_SCHEMA)  # that can be read
 EVENTS_DROPPED = "ring_full"  # the loss of events between kernel and observer
 _LONGEST_TEXT = 4096
-_END_OF_TIME_S = 253_402_300_800.0  # the year 10,000: no calendar of a computer has it
+_LAST_START_S = 253_402_214_400.0  # the last day of the year 9999: what begins then ends where no calendar goes on
 _DAY_S = 86_400.0  # no window is longer: observers take an hour
 _MOST_COUNTED = (1 << 63) - 1  # what tables and other programs take for a whole number
 FIRST_SAMPLING_HZ = 99.0  # of windows whose manifest does not say it
@@ -92,7 +92,7 @@ def from_json(content: Mapping[str, Any]) -> tuple[Manifest, dict[str, int]]:
         sampling_hz=float(content.get("sampling_hz", FIRST_SAMPLING_HZ)),
         machine=printable(str(content.get("machine", "")), 64),
     )
-    if not 0 <= manifest.start < _END_OF_TIME_S:
+    if not 0 <= manifest.start < _LAST_START_S:
         raise ValueError(f"a window that began at {manifest.start}")
     if not 0 < manifest.seconds <= _DAY_S:
         raise ValueError(f"a window of {manifest.seconds} seconds")

@@ -13,12 +13,8 @@ from typing import Any
 
 _MOST_HEADER_BYTES = 1 << 16
 _MOST_PAGES = 1 << 18  # of a file: at 20,000 rows each 200 million rows of ten columns have 100,000
-_MOST_FIELDS = (
-    100  # of a page header with all inside of it, and of each struct of a footer: parquet.thrift names 24 and 17
-)
-_MOST_PARTS = (
-    1 << 22
-)  # structs, fields and elements of a footer, which take some 100 bytes each: a column of a group has 35
+_MOST_FIELDS = 100  # of a page header with all inside of it, and of a struct of a footer: parquet.thrift names 24, 17
+_MOST_PARTS = 1 << 22  # of a footer, which take some 100 bytes each: a column of a group has 35 fields and elements
 _MOST_FOOTER_BYTES = 64 << 20  # of a table some 200 KB; that of an object in a store has the manifests of its windows
 _DEEPEST = 8
 _DICTIONARY = 2  # enum PageType
@@ -245,10 +241,7 @@ class _Compact:
             count = self.varint() if head >> 4 == 15 else head >> 4
             if count > len(self.data) - self.at:  # each takes a byte at least
                 raise ValueError("a list that does not end")
-            if head & 15 in (
-                _BOOL_TRUE,
-                _BOOL_FALSE,
-            ):  # as a field it lies in the field's head, here in a byte of its own
+            if head & 15 in (_BOOL_TRUE, _BOOL_FALSE):  # a field of these lies in its head; here each is a byte
                 self.at += count
                 return
             self.spend(count)

@@ -22,10 +22,8 @@ from rankscope.observer.window.tables import cast, table_of, with_absent
 
 # Sentences are taken apart from their ends, not by one expression: its time would grow with the square of their length.
 _PLACE_OF_HOLDER = re.compile(r":(\d+)\) on ")
-_DEEPEST = 1024  # frames of a stack: those of its leaf are kept. Of 4 KB of text, which is as long as they were, none has as many
-_MOST_FRAMES = (
-    1 << 19
-)  # of all stacks together, each of which becomes an object and a row: ten times what 64 ranks have
+_DEEPEST = 1024  # frames of a stack; of more the innermost are kept. A stack was at most 4 KB of text, some 270 frames
+_MOST_FRAMES = 1 << 19  # of all stacks together, each of which may become a row: ten times what 64 ranks have
 _MOST_DIGITS = 9  # of a line or a process: more do not fit its column
 
 _LABEL = pa.dictionary(pa.int32(), pa.string())

@@ -67,9 +67,9 @@ def test_each_launcher_of_a_host_misses_its_own() -> None:
 
 
 def test_of_more_ranks_than_a_host_can_have_the_count_is_told_and_no_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
-    # GIVEN one local rank two hundred times, each of a launcher of 4,096
-    many = [local(5000 * at, 0, size=4096, world=10**6) for at in range(200) for _ in range(2)]
-    assert missing_ranks(many) == {"job": Missing(400 * 4096 - 400, ())}
+    # GIVEN two ranks of each of a hundred launchers of 4,096
+    many = [local(5000 * at + place, place, size=4096, world=10**6) for at in range(100) for place in range(2)]
+    assert missing_ranks(many) == {"job": Missing(100 * 4094, ())}
     # GIVEN many places, each of which says whom it misses
     some = [local(0, 0, f"container {at}", size=4, world=4) for at in range(100)]
     assert len(missing_ranks(some)["job"].numbers) == 300
