@@ -33,7 +33,7 @@ MOST_FILE_BYTES = 256 << 20  # on disk; 9 KB per rank is usual
 _FOOTER_LIMITS = {"thrift_string_size_limit": 1 << 20, "thrift_container_size_limit": 1 << 16}
 _LARGE_BYTES = 1 << 20  # of a smaller file it takes longer to hand its columns to threads than to read them
 _LONGEST_TEXT = 4096  # of one cell: a path is no longer
-_LONGEST_TEXT_BYTES = _LONGEST_TEXT * 4  # as a file has it
+LONGEST_TEXT_BYTES = _LONGEST_TEXT * 4  # as a file has it
 _LEAST_CELL_BYTES = 4  # of most columns; a few bytes of a page may stand for any number of them
 _DEEPEST_STACK = 1024  # frames, a power of two: a stack is written in 4 KB of text, which is some 270 of the shortest
 SMALL, QUICK = 19, 1  # levels of compression: for a file that is kept, for one that is read at once
@@ -144,10 +144,10 @@ def check_texts(table: pa.Table) -> None:
         for part in column.chunks:
             words = _words_of(part)
             # Most are shorter all together than one of them may be: what lies in the table's memory tells so in no time.
-            if words is None or (data := words.buffers()[2]) is None or data.size <= _LONGEST_TEXT_BYTES:
+            if words is None or (data := words.buffers()[2]) is None or data.size <= LONGEST_TEXT_BYTES:
                 continue
             ends = np.frombuffer(words.buffers()[1], np.int32)[words.offset : words.offset + len(words) + 1]
-            if int(np.diff(ends).max(initial=0)) > _LONGEST_TEXT_BYTES:
+            if int(np.diff(ends).max(initial=0)) > LONGEST_TEXT_BYTES:
                 raise ValueError("a text that is longer than a window may have")
 
 

@@ -27,7 +27,7 @@ from rankscope.observer.window.pages import check_pages, read_footer
 from rankscope.observer.window.schema import TABLES, YOUNGER
 from rankscope.observer.window.store.front import MOST_WINDOWS, Summary, summarised, summary_in, with_summary
 from rankscope.observer.window.store.summary import WANTED
-from rankscope.observer.window.tables import MOST_BYTES, QUICK, SMALL, check_rows, check_texts
+from rankscope.observer.window.tables import LONGEST_TEXT_BYTES, MOST_BYTES, QUICK, SMALL, check_rows, check_texts
 from rankscope.probes.errors import BadData
 
 MOST_OBJECT_BYTES = 256 << 20
@@ -187,7 +187,7 @@ def _columns(cells: _Cells, at: int, rows: dict[str, int], name: str, wanted: tu
     else:
         _refuse_all_packed(cell)
         table = reader.read_all()
-        _check_cells(table)
+        _check_values(table, cell)
         _count(name, table, rows)
         return table
     _count(name, table, rows)
@@ -231,13 +231,14 @@ def _table(cell: pa.Buffer, name: str, schema: pa.Schema) -> pa.Table:
         if not _usual(column.type):
             raise ValueError(f"a column of type {str(column.type)[:40]}")
     table = reader.read_all()
-    _check_cells(table)
+    _check_values(table, cell)
     return pa.Table.from_arrays(table.columns, schema=schema) if as_today else fitted(table, schema, name)
 
 
-def _check_cells(table: pa.Table) -> None:
+def _check_values(table: pa.Table, cell: pa.Buffer) -> None:
     table.validate(full=True)
-    check_texts(table)
+    if cell.size > LONGEST_TEXT_BYTES:
+        check_texts(table)
 
 
 def _usual(kind: pa.DataType) -> bool:
