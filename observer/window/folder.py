@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, Any
+from typing import IO
 
 import pyarrow as pa
 
@@ -21,7 +21,17 @@ from rankscope.observer.window import staging, upgrade
 from rankscope.observer.window.manifest import FIRST_SCHEMA, SCHEMAS, Manifest, from_json, to_json
 from rankscope.observer.window.schema import TABLES, YOUNGER
 from rankscope.observer.window.staging import PARTIAL, safe_name
-from rankscope.observer.window.tables import QUICK, SMALL, cast, check_stacks, read_table, with_absent, write_table
+from rankscope.observer.window.tables import (
+    QUICK,
+    SMALL,
+    cast,
+    check_rows,
+    check_stacks,
+    check_texts,
+    read_table,
+    with_absent,
+    write_table,
+)
 from rankscope.probes.errors import BadData, OutputFailed
 from rankscope.probes.host.folders import read_plain
 
@@ -125,6 +135,7 @@ def read_files(place: Path, path_of: Callable[[str], Path]) -> Window:
             continue
         path = path_of(f"{name}.parquet")
         try:
+            check_rows(name, rows.get(name, 0))
             table = read_table(path, schema)
         except (OSError, pa.ArrowException, ValueError, MemoryError) as error:
             raise BadData(f"{path} cannot be read: {_first_line(error)}") from error
@@ -140,15 +151,20 @@ def read_files(place: Path, path_of: Callable[[str], Path]) -> Window:
 
 
 def fitted(table: pa.Table, schema: pa.Schema, where: str) -> pa.Table:
-    """A table as `schema` has it. BadData where it cannot be."""
+    """A table as `schema` has it. BadData where it cannot be, or no observer can have written it."""
     table = with_absent(table, schema)
     missing = sorted(set(schema.names) - set(table.column_names))
     if missing:
         raise BadData(f"{where} lacks the column {missing[0]}")
     try:
-        return cast(table, schema)
+        table = cast(table, schema)
     except (pa.ArrowException, ValueError) as error:
         raise BadData(f"{where} has columns of another type: {_first_line(error)}") from error
+    try:
+        check_texts(table)
+    except ValueError as error:
+        raise BadData(f"{where} has {_first_line(error)}") from error
+    return table
 
 
 def window_of(manifest: Manifest, tables: Mapping[str, pa.Table], where: str) -> Window:
@@ -161,7 +177,7 @@ def window_of(manifest: Manifest, tables: Mapping[str, pa.Table], where: str) ->
     return Window(manifest, **tables, **without)
 
 
-def _read_manifest(path: Path) -> tuple[Manifest, dict[str, Any]]:
+def _read_manifest(path: Path) -> tuple[Manifest, dict[str, int]]:
     try:
         content = json.loads(read_plain(path, _MAX_MANIFEST_BYTES))
     except OSError as error:

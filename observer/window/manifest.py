@@ -14,6 +14,9 @@ FIRST_SCHEMA = "rankscope.window/1"  # is read by upgrade.py
 SCHEMAS = (WINDOW_SCHEMA, FIRST_SCHEMA)  # that can be read
 EVENTS_DROPPED = "ring_full"  # the loss of events between kernel and observer
 _LONGEST_TEXT = 4096
+_LAST_START_S = 253_402_214_400.0  # the last day of the year 9999: what begins then ends where no calendar goes on
+_DAY_S = 86_400.0  # no window is longer: observers take an hour
+_MOST_COUNTED = (1 << 63) - 1  # what tables and other programs take for a whole number
 FIRST_SAMPLING_HZ = 99.0  # of windows whose manifest does not say it
 
 
@@ -69,25 +72,39 @@ def to_json(manifest: Manifest, rows: Mapping[str, int]) -> dict[str, Any]:
     return {**content, "rows": dict(rows)}
 
 
-def from_json(content: Mapping[str, Any]) -> tuple[Manifest, dict[str, Any]]:
+def from_json(content: Mapping[str, Any]) -> tuple[Manifest, dict[str, int]]:
     """The manifest, and how many rows each table should have. KeyError, TypeError, ValueError, OverflowError where it is none."""
     manifest = Manifest(
         schema=str(content["schema"]),
         host=str(content["host"])[:256],
         start=float(content["start"]),
         seconds=float(content["seconds"]),
-        jobs=tuple(str(job) for job in content["jobs"]),
+        jobs=tuple(_short(job) for job in content["jobs"]),
         version=str(content.get("version", ""))[:64],
-        notes=tuple(str(note) for note in content.get("notes", ())),
-        losses=tuple(Loss(str(x["source"]), str(x["name"]), int(x["count"])) for x in content.get("losses", ())),
+        notes=tuple(_short(note) for note in content.get("notes", ())),
+        losses=tuple(
+            Loss(_short(x["source"]), _short(x["name"]), _counted(x["count"])) for x in content.get("losses", ())
+        ),
         costs=tuple(
-            ProbeCost(str(x["program"]), int(x["run_count"]), int(x["run_time_ns"])) for x in content.get("costs", ())
+            ProbeCost(_short(x["program"]), _counted(x["run_count"]), _counted(x["run_time_ns"]))
+            for x in content.get("costs", ())
         ),
         sampling_hz=float(content.get("sampling_hz", FIRST_SAMPLING_HZ)),
         machine=printable(str(content.get("machine", "")), 64),
     )
-    if not manifest.seconds > 0:
+    if not 0 <= manifest.start < _LAST_START_S:
+        raise ValueError(f"a window that began at {manifest.start}")
+    if not 0 < manifest.seconds <= _DAY_S:
         raise ValueError(f"a window of {manifest.seconds} seconds")
     if not 0 < manifest.sampling_hz < float("inf"):
         raise ValueError(f"samples at {manifest.sampling_hz} Hz")
-    return manifest, dict(content["rows"])
+    return manifest, {str(name): _counted(rows) for name, rows in dict(content["rows"]).items()}
+
+
+def _short(text: Any) -> str:
+    return str(text)[:_LONGEST_TEXT]
+
+
+def _counted(count: Any) -> int:
+    """A count, as large as a counter may be: of some thousands of digits the sum of two could not even be printed."""
+    return min(max(int(count), 0), _MOST_COUNTED)

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 _LOCAL_CAP = 4096  # ranks of one host: a number of an environment is not believed beyond it
 
+_NUMBERS_MOST = 1 << 20  # that are told at once: no job has as many ranks, and of what is beyond the count says enough
+
 
 @dataclass(frozen=True, slots=True)
 class LocalRank:
@@ -41,15 +43,19 @@ def missing_ranks(ranks: Iterable[LocalRank]) -> dict[str, Missing]:
     for one in ranks:
         if 0 <= one.local_rank < min(one.local_world_size, _LOCAL_CAP):
             places.setdefault((one.job, one.host, one.container, one.netns), []).append(one)
-    found: dict[str, Missing] = {}
+    counts: dict[str, int] = {}
+    numbers: dict[str, list[int]] = {}
+    left = _NUMBERS_MOST
     for (job, *_), here in places.items():
         size = min(max(one.local_world_size for one in here), _LOCAL_CAP)
         launchers = max(Counter(one.local_rank for one in here).values())
         count = launchers * size - len(here)
         if count > 0:
-            known = found.get(job, Missing(0, ()))
-            found[job] = Missing(known.count + count, (*known.numbers, *_numbers(here, size, launchers)))
-    return found
+            counts[job] = counts.get(job, 0) + count
+            told = _numbers(here, size, launchers) if launchers * size <= min(_LOCAL_CAP, left) else ()
+            left -= len(told)
+            numbers.setdefault(job, []).extend(told)
+    return {job: Missing(count, tuple(numbers[job])) for job, count in counts.items()}
 
 
 def _numbers(here: list[LocalRank], size: int, launchers: int) -> tuple[int, ...]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import IO, Any
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
@@ -23,10 +24,18 @@ from rankscope.probes.text import printable
 # collectives; a window of 20 s has some thousands.
 MOST_ROWS = 30_000_000
 MOST_BYTES = 1 << 30
+# Of one window. An observer takes 1.5 million events, of which a step and a collective have one each at least, and 20,000 stacks.
+ROWS_MOST = {
+    "ranks": 4096, "steps": 1 << 21, "patterns": 1 << 19, "stacks": 1 << 20, "pauses": 1 << 17, "collectives": 1 << 21,
+    "flows": 1 << 19, "counters": 1 << 19,
+}  # fmt: skip
 MOST_FILE_BYTES = 256 << 20  # on disk; 9 KB per rank is usual
 _FOOTER_LIMITS = {"thrift_string_size_limit": 1 << 20, "thrift_container_size_limit": 1 << 16}
 _LARGE_BYTES = 1 << 20  # of a smaller file it takes longer to hand its columns to threads than to read them
 _LONGEST_TEXT = 4096  # of one cell: a path is no longer
+LONGEST_TEXT_BYTES = _LONGEST_TEXT * 4  # as a file has it
+_LEAST_CELL_BYTES = 4  # of most columns; a few bytes of a page may stand for any number of them
+_DEEPEST_STACK = 1024  # frames, a power of two: a stack is written in 4 KB of text, which is some 270 of the shortest
 SMALL, QUICK = 19, 1  # levels of compression: for a file that is kept, for one that is read at once
 
 
@@ -134,10 +143,37 @@ def check(data: bytes, words: Collection[str]) -> None:
 
 def _check_footer(footer: Footer) -> None:
     """Rows, values and unpacked bytes of all columns. What pages hold beyond that is not believed but looked at: pages.py."""
-    values = max((chunk.values for chunk in footer.chunks), default=0)
-    size = sum(max(chunk.unpacked_bytes, 0) for chunk in footer.chunks)
-    if not 0 <= footer.rows <= MOST_ROWS or values > MOST_ROWS or size > MOST_BYTES:
-        raise ValueError(f"{footer.rows} rows of {size >> 20} MB: more than a window may have")
+    size = sum(max(chunk.unpacked_bytes, chunk.values * _LEAST_CELL_BYTES) for chunk in footer.chunks)
+    if footer.rows < 0 or footer.most_rows > MOST_ROWS or size > MOST_BYTES:
+        raise ValueError(f"{footer.most_rows} rows of {size >> 20} MB: more than a window may have")
+
+
+def check_rows(name: str, rows: int) -> None:
+    """ValueError where a table of a window has more rows than any observer writes."""
+    if rows > ROWS_MOST[name]:
+        raise ValueError(f"{rows} rows of {name}: more than a window may have")
+
+
+def check_texts(table: pa.Table) -> None:
+    """ValueError where a text is longer than any observer writes: whoever shows or compares it would pay for it in each row."""
+    for column in table.columns:
+        for part in column.chunks:
+            words = _words_of(part)
+            # Most are shorter all together than one of them may be: what lies in the table's memory tells so in no time.
+            if words is None or (data := words.buffers()[2]) is None or data.size <= LONGEST_TEXT_BYTES:
+                continue
+            ends = np.frombuffer(words.buffers()[1], np.int32)[words.offset : words.offset + len(words) + 1]
+            if int(np.diff(ends).max(initial=0)) > LONGEST_TEXT_BYTES:
+                raise ValueError("a text that is longer than a window may have")
+
+
+def _words_of(part: pa.Array) -> pa.Array | None:
+    """The texts of a column, or what its numbers and lists stand for; None where it has none."""
+    if pa.types.is_dictionary(part.type):
+        part = part.dictionary
+    elif pa.types.is_list(part.type):
+        part = part.values
+    return part if pa.types.is_string(part.type) and len(part) else None
 
 
 def _check_words(table: pa.Table) -> None:
@@ -184,6 +220,18 @@ def check_stacks(patterns: pa.Table, stacks: pa.Table) -> None:
     parent = np.asarray(stacks["parent"].to_numpy(), dtype=np.int64)
     if ((parent < -1) | (parent >= np.arange(len(parent)))).any():
         raise ValueError("a caller that does not stand before whom it calls")
+    _check_depth(parent)
     leaf = np.asarray(patterns["stack"].to_numpy(), dtype=np.int64)
     if ((leaf < -1) | (leaf >= len(parent))).any():
         raise ValueError("a pattern with a stack that is not there")
+
+
+def _check_depth(parent: npt.NDArray[np.int64]) -> None:
+    """ValueError where a stack is deeper than it may be: whose caller's caller, and so on, has one yet. Each look goes twice as far."""
+    if len(parent) <= _DEEPEST_STACK:
+        return
+    above = parent
+    for _ in range(_DEEPEST_STACK.bit_length() - 1):
+        above = np.where(above >= 0, above[above], -1)
+    if (above >= 0).any():
+        raise ValueError("a stack that is deeper than any")

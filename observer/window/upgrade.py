@@ -7,6 +7,7 @@ is the only place where such sentences are read. What a sentence left out (the f
 from __future__ import annotations
 
 import re
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
@@ -21,6 +22,8 @@ from rankscope.observer.window.tables import cast, table_of, with_absent
 
 # Sentences are taken apart from their ends, not by one expression: its time would grow with the square of their length.
 _PLACE_OF_HOLDER = re.compile(r":(\d+)\) on ")
+_DEEPEST = 1024  # frames of a stack; of more the innermost are kept. A stack was at most 4 KB of text, some 270 frames
+_MOST_FRAMES = 1 << 19  # of all stacks together, each of which may become a row: ten times what 64 ranks have
 _MOST_DIGITS = 9  # of a line or a process: more do not fit its column
 
 _LABEL = pa.dictionary(pa.int32(), pa.string())
@@ -73,7 +76,7 @@ def _dropped(manifest: Manifest, ranks: pa.Table) -> Iterable[Loss]:
 
 def _patterns(table: pa.Table, tree: StackTree) -> pa.Table:
     stacks, details = table["stack"].combine_chunks(), table["detail"].combine_chunks()
-    leaf = _each(stacks, lambda text: tree.add(_frames(text)), -1)
+    leaf = _each(stacks, _numbering(tree), -1)
     holders = [_holder(text or "") for text in _words(details)]
     waits = np.array([name == "gil" for name in table["name"].to_pylist()], dtype=bool)
     code = np.where(waits, _codes(details), -1)  # of who held the GIL
@@ -89,10 +92,25 @@ def _patterns(table: pa.Table, tree: StackTree) -> pa.Table:
     return cast(pa.table(columns), schema.PATTERNS)
 
 
+def _numbering(tree: StackTree) -> Callable[[str], int]:
+    """Gives stacks their numbers in the tree. ValueError where they have more frames together than those of a window."""
+    left = _MOST_FRAMES
+
+    def number_of(text: str) -> int:
+        nonlocal left
+        frames = _frames(text)
+        left -= len(frames)
+        if left < 0:
+            raise ValueError(f"stacks of more than {_MOST_FRAMES} frames: more than a window may have")
+        return tree.add(frames)
+
+    return number_of
+
+
 def _frames(text: str) -> list[StackFrame]:
     """`a (f.py:1);b (g.py:2)`, root first. A frame of which a part was cut off is kept by what is left of it."""
     found = []
-    for word in text.split(";"):
+    for word in text.rsplit(";", _DEEPEST)[-_DEEPEST:]:
         name, file, line = _called(word)
         if line:
             found.append(StackFrame(name, file, int(line[:_MOST_DIGITS])))
@@ -114,8 +132,8 @@ def _holder(text: str) -> tuple[str, str, int, str]:
     said = text.removeprefix("held by ")
     if said == text or not said:
         return "", "", 0, ""
-    places = [*_PLACE_OF_HOLDER.finditer(said, 0, len(said) - 1)]
-    place = places[-1] if places else None  # the last one: names may hold anything
+    last = deque(_PLACE_OF_HOLDER.finditer(said, 0, len(said) - 1), maxlen=1)
+    place = last[0] if last else None  # the last one: names may hold anything
     name, _, file = said[: place.start()].rpartition(" (") if place is not None else ("", "", "")
     if place is None or not name or not file:
         return "", "", 0, said

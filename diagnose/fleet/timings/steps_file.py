@@ -193,8 +193,8 @@ def _load(path: Path) -> pa.Table:
 
 def _parquet(file: BinaryIO, name: str) -> pa.Table:
     footer = read_footer(file)
-    if footer.rows > ROWS_MOST:
-        raise BadData(f"{name}: {footer.rows} rows are too many: sum them up per step first")
+    if footer.most_rows > ROWS_MOST:
+        raise BadData(f"{name}: {footer.most_rows} rows are too many: sum them up per step first")
     check_pages(file, footer, BYTES_MOST, {chunk.name for chunk in footer.chunks})
     schema = pq.ParquetFile(file).schema_arrow
     found = {column.strip().lower(): column for column in schema.names}

@@ -27,7 +27,7 @@ from rankscope.observer.window.pages import check_pages, read_footer
 from rankscope.observer.window.schema import TABLES, YOUNGER
 from rankscope.observer.window.store.front import MOST_WINDOWS, Summary, summarised, summary_in, with_summary
 from rankscope.observer.window.store.summary import WANTED
-from rankscope.observer.window.tables import MOST_BYTES, MOST_ROWS, QUICK, SMALL
+from rankscope.observer.window.tables import LONGEST_TEXT_BYTES, MOST_BYTES, QUICK, SMALL, check_rows, check_texts
 from rankscope.probes.errors import BadData
 
 MOST_OBJECT_BYTES = 256 << 20
@@ -101,7 +101,7 @@ def part_of(window: Window, wanted: Mapping[str, Sequence[str]]) -> Part:
 
 @dataclass(frozen=True, slots=True)
 class _Cells:
-    manifests: list[tuple[Manifest, dict[str, Any]]]
+    manifests: list[tuple[Manifest, dict[str, int]]]
     columns: dict[str, Any]  # by table: a cell for each window
 
 
@@ -151,12 +151,12 @@ def _check(data: bytes | pa.Buffer) -> None:
     file = pa.BufferReader(data)
     footer = read_footer(file)
     size = sum(max(chunk.unpacked_bytes, 0) for chunk in footer.chunks)
-    if not 0 < footer.rows <= MOST_WINDOWS or size > MOST_BYTES:
-        raise ValueError(f"{footer.rows} windows of {size >> 20} MB: more than an object may have")
+    if footer.rows < 1 or footer.most_rows > MOST_WINDOWS or size > MOST_BYTES:
+        raise ValueError(f"{footer.most_rows} windows of {size >> 20} MB: more than an object may have")
     check_pages(file, footer, MOST_BYTES, ())
 
 
-def _manifests(footer: Any) -> list[tuple[Manifest, dict[str, Any]]]:
+def _manifests(footer: Any) -> list[tuple[Manifest, dict[str, int]]]:
     said = json.loads((footer.metadata or {})[_MANIFESTS])
     if not isinstance(said, list) or len(said) != footer.num_rows:
         raise ValueError("manifests that are not those of its windows")
@@ -165,7 +165,7 @@ def _manifests(footer: Any) -> list[tuple[Manifest, dict[str, Any]]]:
     return [from_json(each) for each in said]
 
 
-def _window(manifest: Manifest, rows: dict[str, Any], cells: _Cells, at: int) -> Window:
+def _window(manifest: Manifest, rows: dict[str, int], cells: _Cells, at: int) -> Window:
     tables = {}
     for name, schema in TABLES.items():
         if name in YOUNGER and name not in cells.columns:
@@ -176,7 +176,7 @@ def _window(manifest: Manifest, rows: dict[str, Any], cells: _Cells, at: int) ->
     return window_of(manifest, tables, "it")
 
 
-def _columns(cells: _Cells, at: int, rows: dict[str, Any], name: str, wanted: tuple[str, ...]) -> pa.Table:
+def _columns(cells: _Cells, at: int, rows: dict[str, int], name: str, wanted: tuple[str, ...]) -> pa.Table:
     if name in YOUNGER and name not in cells.columns:
         return _chosen(TABLES[name].empty_table(), wanted)
     cell = _cell(cells, at, name)
@@ -187,7 +187,7 @@ def _columns(cells: _Cells, at: int, rows: dict[str, Any], name: str, wanted: tu
     else:
         _refuse_all_packed(cell)
         table = reader.read_all()
-        _check_rows(table)
+        _check_values(table, cell)
         _count(name, table, rows)
         return table
     _count(name, table, rows)
@@ -216,9 +216,10 @@ def _cell(cells: _Cells, at: int, name: str) -> pa.Buffer:
     return stream
 
 
-def _count(name: str, table: pa.Table, rows: dict[str, Any]) -> None:
+def _count(name: str, table: pa.Table, rows: dict[str, int]) -> None:
     if table.num_rows != rows.get(name):
         raise ValueError(f"{name} has {table.num_rows} rows, its manifest says {rows.get(name)}")
+    check_rows(name, table.num_rows)
 
 
 def _table(cell: pa.Buffer, name: str, schema: pa.Schema) -> pa.Table:
@@ -230,14 +231,14 @@ def _table(cell: pa.Buffer, name: str, schema: pa.Schema) -> pa.Table:
         if not _usual(column.type):
             raise ValueError(f"a column of type {str(column.type)[:40]}")
     table = reader.read_all()
-    _check_rows(table)
+    _check_values(table, cell)
     return pa.Table.from_arrays(table.columns, schema=schema) if as_today else fitted(table, schema, name)
 
 
-def _check_rows(table: pa.Table) -> None:
-    if table.num_rows > MOST_ROWS:
-        raise ValueError(f"{table.num_rows} rows: more than a window may have")
+def _check_values(table: pa.Table, cell: pa.Buffer) -> None:
     table.validate(full=True)
+    if cell.size > LONGEST_TEXT_BYTES:
+        check_texts(table)
 
 
 def _usual(kind: pa.DataType) -> bool:

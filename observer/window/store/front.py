@@ -13,10 +13,12 @@ import struct
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import pyarrow as pa
 
 from rankscope.observer.window.manifest import WINDOW_SCHEMA, Manifest, from_json, to_json
 from rankscope.observer.window.store.summary import SCHEMA, STEP_COLUMNS, WINDOW, summary_of
+from rankscope.observer.window.tables import LONGEST_TEXT_BYTES, ROWS_MOST, check_rows, check_texts
 
 MARK = b"RKSUMRY1"  # the last character is the version: of another one nothing is known, and the tables are read
 ENDING = struct.Struct("<IIQ8s")  # packed bytes, unpacked bytes, bytes of the manifests, MARK
@@ -24,6 +26,7 @@ _FOOTER_ENDING = struct.Struct("<I4s")
 MOST_WINDOWS = 4096  # in one object; of a million ranks a shard has 500 hosts
 _MOST_BYTES = 64 << 20  # unpacked; of 500 hosts 6 MB. A larger one is not written
 _ALIGNED = 8
+_TEXTS = [field.name for field in SCHEMA if pa.types.is_string(field.type)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +79,8 @@ def summary_in(data: bytes, refuse_packed: Callable[[bytes], None]) -> Summary |
     batch = pa.ipc.read_record_batch(message, SCHEMA)
     batch.validate(full=True)
     _check(batch, len(manifests))
+    if unpacked - told > LONGEST_TEXT_BYTES:
+        check_texts(pa.Table.from_batches([batch.select(_TEXTS)]))
     return Summary(tuple(from_json(each)[0] for each in manifests), pa.Table.from_batches([batch]))
 
 
@@ -89,6 +94,8 @@ def _check(batch: pa.RecordBatch, windows: int) -> None:
     number = window.to_numpy()
     if len(number) and not 0 <= number.min() <= number.max() < windows:
         raise ValueError("a summary of windows that are not there")
+    if len(number) > ROWS_MOST["ranks"]:
+        check_rows("ranks", int(np.bincount(number).max()))
 
 
 def ending_bytes(data: bytes) -> int:

@@ -7,6 +7,7 @@ from typing import Any
 
 import builders
 import pyarrow.parquet as pq
+import pytest
 from builders import Job, build
 
 from rankscope.diagnose.cli.report import report
@@ -14,6 +15,7 @@ from rankscope.diagnose.solve.judge import diagnose
 from rankscope.diagnose.verdict.as_json import to_json
 from rankscope.diagnose.verdict.contract import Verdict
 from rankscope.diagnose.verdict.note import NoteCode
+from rankscope.observer.window import missing
 from rankscope.observer.window.folder import read_window, write_window
 from rankscope.observer.window.missing import LocalRank, Missing, missing_ranks
 
@@ -62,6 +64,18 @@ def test_each_launcher_of_a_host_misses_its_own() -> None:
     assert missing_ranks([local(0, 0, "a"), local(4, 1, "b")]) == {"job": Missing(4, ())}
     assert missing_ranks([local(5, -1), local(6, 0, size=0), local(7, 9)]) == {}
     assert missing_ranks([local(0, 0, size=10**9)])["job"].count < 10**4
+
+
+def test_of_more_ranks_than_a_host_can_have_the_count_is_told_and_no_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    # GIVEN two ranks of each of a hundred launchers of 4,096
+    many = [local(5000 * at + place, place, size=4096, world=10**6) for at in range(100) for place in range(2)]
+    assert missing_ranks(many) == {"job": Missing(100 * 4094, ())}
+    # GIVEN many places, each of which says whom it misses
+    some = [local(0, 0, f"container {at}", size=4, world=4) for at in range(100)]
+    assert len(missing_ranks(some)["job"].numbers) == 300
+    monkeypatch.setattr(missing, "_NUMBERS_MOST", 30)
+    found = missing_ranks(some)["job"]
+    assert (found.count, len(found.numbers)) == (300, 27)
 
 
 def test_numbers_that_go_round_the_hosts_are_not_taken_for_missing() -> None:

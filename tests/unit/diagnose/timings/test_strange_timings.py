@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from builders import said
 from hypothesis import given, settings
@@ -17,6 +18,7 @@ from hypothesis import strategies as st
 from benchkit.timings import bench, faults
 from benchkit.timings.files import table
 from benchkit.timings.job import Layout, Noise, Plan, Trace, simulate
+from rankscope.diagnose.fleet.timings import steps_file
 from rankscope.diagnose.fleet.timings.steps_file import check, read_timings
 from rankscope.diagnose.solve.judge_steps_file import judge_timings
 from rankscope.diagnose.verdict.contract import Verdict
@@ -214,3 +216,26 @@ def test_a_file_of_lines_that_are_none_takes_no_time(tmp_path: Path) -> None:
     with pytest.raises(BadData):
         read_timings(path)
     assert time.process_time() - began < 12
+
+
+def test_rows_of_all_groups_of_a_file_count_whatever_its_footer_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rows = pa.table(
+        {
+            "rank": [0] * 1000,
+            "step": range(1000),
+            "function": ["f"] * 1000,
+            "kind": ["python"] * 1000,
+            "seconds": [0.1] * 1000,
+        }
+    )
+    pq.write_table(rows, tmp_path / "timings.parquet", row_group_size=200, store_schema=False)
+    whole = (tmp_path / "timings.parquet").read_bytes()
+    begins = len(whole) - 8 - int.from_bytes(whole[-8:-4], "little")
+    forged = whole[begins:].replace(b"\x16\xd0\x0f\x19", b"\x16\x82\x00\x19")  # a thousand rows, one row
+    assert forged != whole[begins:]
+    (tmp_path / "timings.parquet").write_bytes(whole[:begins] + forged)
+    monkeypatch.setattr(steps_file, "ROWS_MOST", 500)
+    with pytest.raises(BadData, match="1000 rows are too many"):
+        read_timings(tmp_path / "timings.parquet")

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import resource
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -86,6 +88,121 @@ def test_pages_are_as_large_as_the_writer_says(tmp_path: Path) -> None:
         with pytest.raises(ValueError, match="pages of more"):
             pages.check_pages(file, footer, said // 2, ("name", "file"))
     assert read_table(tmp_path / "stacks", TABLES["stacks"]).num_rows == 3000
+
+
+def varint(number: int) -> bytes:
+    """As Thrift's compact protocol writes it."""
+    low, more = number & 0x7F, number >> 7
+    return bytes((low | 0x80,)) + varint(more) if more else bytes((low,))
+
+
+def test_a_page_header_takes_no_more_steps_than_it_has_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list of lists of truth values, each of which says that it is as long as the header."""
+    header = b"\x19\xf9" + varint(330) + (b"\xf1" + varint(1000)) * 330
+    steps: list[int] = []
+    skip = pages._Compact.skip
+
+    def counted(self: pages._Compact, kind: int, depth: int) -> None:
+        steps.append(kind)
+        skip(self, kind, depth)
+
+    monkeypatch.setattr(pages._Compact, "skip", counted)
+    with pytest.raises(ValueError, match="absurdly many"):
+        pages.page_sizes(header)
+    assert len(steps) <= len(header)
+
+
+def test_truth_values_in_a_list_take_a_byte_each() -> None:
+    with_a_list = b"\x15\x00\x15\x02\x15\x04\x19\x31\x01\x02\x01\x00"
+    assert pages.page_sizes(with_a_list) == (0, 1, 2, len(with_a_list))
+
+
+def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Gets an item for each page whose header is read."""
+    seen: list[int] = []
+    page_sizes = pages.page_sizes
+
+    def counted(data: bytes) -> tuple[int, int, int, int]:
+        seen.append(1)
+        return page_sizes(data)
+
+    monkeypatch.setattr(pages, "page_sizes", counted)
+    return seen
+
+
+def small_pages(columns: int) -> io.BytesIO:
+    """A file with ten pages in each of its columns."""
+    table = pa.table({f"column {at}": pa.array(range(10), pa.int64()) for at in range(columns)})
+    file = io.BytesIO()
+    pq.write_table(table, file, use_dictionary=False, data_page_size=1, write_batch_size=1, compression="none")
+    return file
+
+
+def test_columns_that_share_pages_are_refused_before_each_has_been_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = small_pages(1)
+    footer = pages.read_footer(file)
+    seen = looked_at(monkeypatch)
+    pages.check_pages(file, footer, 1 << 20, ())
+    assert len(seen) == 10
+    with pytest.raises(ValueError, match="absurdly many pages"):
+        pages.check_pages(file, replace(footer, chunks=footer.chunks * 1000), 1 << 20, ())
+    assert len(seen) < 100
+
+
+def test_pages_of_all_columns_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    file = small_pages(4)
+    footer = pages.read_footer(file)
+    pages.check_pages(file, footer, 1 << 20, ())
+    monkeypatch.setattr(pages, "_MOST_PAGES", 25)
+    with pytest.raises(ValueError, match="absurdly many pages"):
+        pages.check_pages(file, footer, 1 << 20, ())
+
+
+@pytest.mark.parametrize(
+    "inside",
+    [
+        pytest.param(b"\x1c\x00" * 60, id="structs"),
+        pytest.param(b"\x16\x02" * 60, id="fields"),
+        pytest.param(b"\x19\x9c" + b"\x1c\x00" * 4 + b"\x1c\x1c\x00\x00" * 9 + b"\x00" * 50, id="lists"),
+    ],
+)
+def test_a_footer_takes_no_more_room_than_it_may(inside: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
+    footer = b"\x16\x00" + inside + b"\x00"
+    file = io.BytesIO(b"PAR1" + footer + len(footer).to_bytes(4, "little") + b"PAR1")
+    assert pages.read_footer(file).rows <= 1
+    monkeypatch.setattr(pages, "_MOST_PARTS", 20)
+    with pytest.raises(ValueError, match="absurdly many"):
+        pages.read_footer(file)
+
+
+def said_to_have_one_row(table: pa.Table, in_group: int) -> bytes:
+    """Of a table of a thousand rows, in groups, a file whose footer counts one."""
+    sink = io.BytesIO()
+    pq.write_table(table, sink, row_group_size=in_group, store_schema=False)
+    data = sink.getvalue()
+    begins = len(data) - 8 - int.from_bytes(data[-8:-4], "little")
+    footer = data[begins:]
+    thousand, one = b"\x16" + varint(2000) + b"\x19", b"\x16\x82\x00\x19"
+    assert footer.count(thousand) == 1
+    return data[:begins] + footer.replace(thousand, one)
+
+
+def test_rows_of_all_groups_count_whatever_the_footer_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "stacks").write_bytes(said_to_have_one_row(pa.table({"parent": pa.array(range(1000))}), 200))
+    with (tmp_path / "stacks").open("rb") as file:
+        footer = pages.read_footer(file)
+    assert (footer.rows, footer.most_rows) == (1, 1000)
+    monkeypatch.setattr(tables, "MOST_ROWS", 500)
+    with pytest.raises(ValueError, match="more than a window may have"):
+        read_table(tmp_path / "stacks", TABLES["stacks"])
+
+
+def test_many_rows_in_few_bytes_count_as_long_as_they_will_be(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    words = pa.DictionaryArray.from_arrays(pa.array([0] * 100_000, pa.int32()), pa.array(["f"]))
+    pq.write_table(pa.table({"name": words}), tmp_path / "stacks")
+    monkeypatch.setattr(tables, "MOST_BYTES", 200_000)
+    with pytest.raises(ValueError, match="more than a window may have"):
+        read_table(tmp_path / "stacks", TABLES["stacks"])
 
 
 @given(st.binary(max_size=300))

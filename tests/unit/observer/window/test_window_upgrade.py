@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -104,6 +105,31 @@ def test_stacks_that_are_odd(said: str, frames: list[tuple[str, str, int]]) -> N
     rows = tables["stacks"].to_pylist()
     assert [(row["name"], row["file"], row["line"]) for row in rows] == frames
     assert tables["patterns"]["stack"].to_pylist() == [len(frames) - 1]
+
+
+def test_of_a_stack_that_is_absurdly_deep_what_was_called_last_is_kept() -> None:
+    said = ";".join(f"f{at}" for at in range(3000))
+    _, tables = upgrade.upgrade(MANIFEST, first_version(patterns={"stack": said}))  # type: ignore[arg-type]
+    names = tables["stacks"]["name"].to_pylist()
+    assert (len(names), names[-1]) == (upgrade._DEEPEST, "f2999")
+
+
+def test_a_short_text_does_not_become_a_tree_without_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(upgrade, "_MOST_FRAMES", 100)
+    tables = first_version(patterns={"stack": ";".join("a" * 101)})  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="more than a window may have"):
+        upgrade.upgrade(MANIFEST, tables)
+
+
+def test_a_text_that_says_many_times_who_held_the_lock_is_read_in_little_memory() -> None:
+    said = "held by hog (job.py" + ":7) on " * 10_000 + "loader"
+    upgrade._holder(said[-100:])
+    tracemalloc.start()
+    try:
+        assert upgrade._holder(said)[3] == "loader"
+        assert tracemalloc.get_traced_memory()[1] < 500_000
+    finally:
+        tracemalloc.stop()
 
 
 @pytest.mark.parametrize(
