@@ -41,12 +41,12 @@ class Draft:
         self.scan = found
         self.root = root
         self.host = host_name(root)
-        self.connections = Connections(root)
         self.parents = {pid: stat.ppid for pid, stat in found.processes.items()}
         self.loaded = {pid: one for pid, one in found.candidates.items() if one.libraries.framework}
         self.chosen: dict[int, Chosen] = {}
         self.rejected: dict[int, str] = {pid: reason for pid, _, reason in found.unreadable}
         self.notes: list[str] = list(found.notes)
+        self.connections = Connections(root, self.notes)
         self.owners: dict[int, int] = {}
         self._cgroups: dict[int, str] = {}
         self._later: dict[int, Claim | None] = {}
