@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import time
@@ -11,9 +12,11 @@ import pytest
 from pace import pace_s
 from rank_trees import Tree, torchrun
 
-from rankscope.observer.census import kinship
+from rankscope.observer.census import kinship, live_environ
 from rankscope.observer.census.candidates import EACH_S, FREELY_S, scan
 from rankscope.observer.census.ranks import find_ranks
+from rankscope.probes.host.maps import Mapping
+from rankscope.unwinder.interpreter.elf_facts import ElfFacts
 
 TRAIN = ["/usr/bin/python3.11", "-u", "train.py"]
 # Budgets are seconds of a clock. What is done beside them, to list processes above all, takes 2 to 5 paces.
@@ -109,6 +112,24 @@ def test_connections_of_a_process_with_itself_keep_nobody_busy(tree: Tree) -> No
     expected = real(tree)
     ranks, _ = found(tree)
     assert ranks == expected
+
+
+def test_of_thousands_of_files_with_the_name_of_the_c_library_a_few_are_opened(
+    tree: Tree, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pid = tree.process(1000, 1, "python3", TRAIN, mapped=[f"/n/{number}/libc.so.6" for number in range(3000)])
+    with (tree.root / f"proc/{pid}/maps").open("a") as maps:
+        maps.write("7fff00000000-7fff00001000 r-xp 00000000 fe:00 9999   /usr/bin/python3.11\n")
+    opened: list[str] = []
+
+    def of_nothing(pid: int, mapping: Mapping, root: Path) -> contextlib.AbstractContextManager[None]:
+        opened.append(mapping.path)
+        return contextlib.nullcontext()
+
+    monkeypatch.setattr(live_environ, "open_mapped", of_nothing)
+    monkeypatch.setattr(live_environ, "read_facts", lambda file, names: ElfFacts(True, (), 0, ()))
+    assert live_environ.read_live_environ(pid, tree.root) == {}
+    assert opened[0] == "/usr/bin/python3.11" and 1 < len(opened) <= live_environ._ALIKE_MOST
 
 
 def test_networks_with_connections_without_number_hide_nobody(tree: Tree, monkeypatch: pytest.MonkeyPatch) -> None:
