@@ -34,6 +34,9 @@ from rankscope.probes.patience import SILENT, Silent
 DEADLINE_S = 2.0
 # With the deadline: what all that hangs may cost one observation. From then on only devices that have answered are asked.
 MOST_HANGS = 4
+# A file system may also answer each time just before the deadline. What its slow answers may take together; from then on it counts as one
+# that does not answer.
+_SLOW_S, SLOW_MOST_S = 0.25, 30.0
 _DESCRIPTOR_BYTES = array("i").itemsize
 _END = 1 << 62  # no file is larger
 _let_go: list[int] = []  # pids of children that may not have ended yet
@@ -163,6 +166,7 @@ class FileReader:
         self._child: _Child | None = None
         self._hung: set[str] = set()
         self._answered: set[str] = set()
+        self._slow_s: dict[str, float] = {}  # by device
 
     def open(self, path: str, device: str, inode: int) -> OpenedFile:
         """The regular file behind a link of /proc/PID/map_files, which must be this one. Raises FileNotRead.
@@ -238,9 +242,14 @@ class FileReader:
                 self._give_up()
                 raise FileNotRead(f"the child that reads files has ended: {error.strerror or error}") from error
             finally:
+                took_s = time.monotonic() - began_s
                 if waiting is not None:
-                    waiting.left_s -= time.monotonic() - began_s
+                    waiting.left_s -= took_s
             self._answered.add(device)
+            if took_s > _SLOW_S:
+                self._slow_s[device] = self._slow_s.get(device, 0.0) + took_s
+                if self._slow_s[device] > SLOW_MOST_S:
+                    self._hung.add(device)
             if into is not None:
                 into += self._child.memory[: min(answer[0][1], MEMORY_BYTES)]
             return answer
@@ -276,6 +285,7 @@ class FileReader:
                 self._child = None
             self._hung.clear()
             self._answered.clear()
+            self._slow_s.clear()
 
 
 def _must_answer(path: str) -> None:
