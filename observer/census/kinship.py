@@ -100,6 +100,11 @@ class Connections:
             grouped.setdefault(find(pid), []).append(pid)
         return [group for group in grouped.values() if len(group) > 1]
 
+    def ends(self, pid: int, parent: int) -> list[tuple[tuple[int, Pair], tuple[int, Pair]]]:
+        """Its own connections, each as it looks from here and from the other side: whoever has the latter here is its other end."""
+        space = self._space(pid)
+        return [((_key(space, pair), pair), (_key(space, pair[::-1]), pair[::-1])) for pair in self.own(pid, parent)]
+
     def hub(self, members: Sequence[int], parents: dict[int, int]) -> Hub | None:
         """The member that all others and itself are connected to at one port: what holds torch's store or JAX's coordinator."""
         pairs = {pid: self.own(pid, parents.get(pid, 0)) for pid in members}
@@ -189,5 +194,5 @@ def _is_loopback(endpoint: bytes) -> bool:
 
 
 def _key(space: int, pair: Pair) -> int:
-    """Loopback means something else in every namespace; other addresses mean the same everywhere."""
-    return space if _is_loopback(pair[0]) else 0
+    """Loopback, at either end, means something else in every namespace; other addresses mean the same everywhere."""
+    return space if _is_loopback(pair[0]) or _is_loopback(pair[1]) else 0
